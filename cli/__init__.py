@@ -1,0 +1,1 @@
+"""The `gpufleet` command and the entry points: thin, they wire the rooms."""

@@ -1,0 +1,63 @@
+"""Which fleets a command is about: fleet documents by URL."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlsplit
+
+import typer
+
+from cli.output import Exit, UserError
+from fleet.document import DocumentError, FleetDocument, parse
+
+FleetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--fleet",
+        help="URL of a fleet document (file://, s3://, gs:// or a path); repeatable. Default: $GPUFLEET_FLEET.",
+    ),
+]
+
+LARGEST_DOCUMENT = 16 * 1024 * 1024
+
+
+def load(urls: Sequence[str] | None) -> list[FleetDocument]:
+    """The documents named, else the one of $GPUFLEET_FLEET. Raises UserError."""
+    chosen = list(urls or []) or [u for u in os.environ.get("GPUFLEET_FLEET", "").split() if u]
+    if not chosen:
+        raise UserError(
+            "no fleet named: give --fleet URL or set GPUFLEET_FLEET (`pulumi stack output fleet_url` prints it)",
+            Exit.WRONG_USE,
+        )
+    return [load_one(url) for url in chosen]
+
+
+def load_one(url: str) -> FleetDocument:
+    """Read and check one document. Raises UserError that names the URL."""
+    try:
+        return parse(_read(url), url)
+    except DocumentError as error:
+        raise UserError(str(error)) from error
+
+
+def _read(url: str) -> bytes:
+    parts = urlsplit(url)
+    if parts.scheme in ("", "file"):
+        path = Path(parts.path if parts.scheme else url)
+        try:
+            if path.stat().st_size > LARGEST_DOCUMENT:
+                raise UserError(f"{url}: is larger than 16 MiB, so it is no fleet document")
+            return path.read_bytes()
+        except OSError as error:
+            raise UserError(f"{url}: {error.strerror or error}") from error
+    if parts.scheme == "s3":
+        from clouds.aws.objects import read_object
+    elif parts.scheme == "gs":
+        from clouds.gcp.objects import read_object
+    else:
+        raise UserError(f"{url}: scheme {parts.scheme!r} is unknown; use file://, s3:// or gs://", Exit.WRONG_USE)
+    try:
+        return read_object(parts.netloc, parts.path.lstrip("/"))
+    except OSError as error:
+        raise UserError(f"{url}: {error}") from error

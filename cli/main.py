@@ -1,0 +1,70 @@
+"""The `gpufleet` command. Each file of this room adds one group of commands in `register(app)`."""
+
+import importlib
+import importlib.util
+import os
+import sys
+from typing import Final
+
+import typer
+
+from cli.output import STDERR, Exit, UserError
+
+GROUPS: Final = (
+    "doctor",
+    "local",
+    "watch",
+    "brakes",
+    "report",
+    "settings",
+    "prices",
+    "router",
+    "cache",
+    "models",
+    "size",
+    "rollout",
+    "replay",
+    "status",
+    "ledger",
+    "fleet",
+)
+
+
+def build() -> typer.Typer:
+    """The whole command tree."""
+    app = typer.Typer(
+        name="gpufleet",
+        help="Infrastructure as code and FinOps control plane for GPU inference.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+    app.callback()(_root)
+    for group in GROUPS:
+        if importlib.util.find_spec(f"cli.{group}") is not None:
+            importlib.import_module(f"cli.{group}").register(app)
+    return app
+
+
+def _root() -> None:
+    """Keep `gpufleet` a group, however few commands there are."""
+
+
+def main() -> None:
+    """Run the command; a user's mistake ends in one clear message, never in a traceback."""
+    try:
+        build()()
+    except UserError as error:
+        STDERR.print(f"gpufleet: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
+        sys.exit(error.code)
+    except KeyboardInterrupt:
+        STDERR.print("gpufleet: interrupted; what was done is recorded, the next run goes on from it")
+        sys.exit(130)
+    except BrokenPipeError:
+        # the reader of our output went away, as `| head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(Exit.DONE)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What the product asks of the clouds, by their own clients."""

@@ -1,0 +1,1 @@
+"""Google Cloud by its own clients: inventory, groups, notices, prices, objects."""

@@ -1,0 +1,1 @@
+"""Pulumi ComponentResources, one package per cloud, of the same public shape."""

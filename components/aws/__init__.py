@@ -1,0 +1,1 @@
+"""A GPU fleet's parts on AWS."""

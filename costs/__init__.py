@@ -1,0 +1,1 @@
+"""What it cost: collector, allocation, USD per million tokens, reports."""

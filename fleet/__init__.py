@@ -1,0 +1,1 @@
+"""The words that the whole repository uses. Standard library only, but for `document`."""

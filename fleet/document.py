@@ -1,0 +1,272 @@
+"""The fleet document: what `pulumi up` writes into the environment's bucket and everybody else reads.
+
+Version 1. Holds no secret. The only file of this room with a validation library.
+"""
+
+import json
+from collections.abc import Mapping
+from datetime import timedelta
+from decimal import Decimal
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationError,
+    model_validator,
+)
+
+from fleet import durations
+from fleet.model import CapacityType, Cloud
+from fleet.policies import IdlePolicy, ScalePolicy, ScheduleRule, SpotPolicy
+
+VERSION: Final = 1
+PATH_IN_BUCKET: Final = "fleet/fleet.json"
+
+
+class DocumentError(ValueError):
+    """The document cannot be used. Each of `problems` names path, value and what is wrong."""
+
+    def __init__(self, source: str, problems: tuple[str, ...]) -> None:
+        self.source = source
+        self.problems = problems
+        super().__init__(f"{source}: " + "; ".join(problems))
+
+
+def _to_duration(value: Any) -> Any:
+    return durations.parse(value) if isinstance(value, str) else value
+
+
+def _exact(value: Any) -> Any:
+    if isinstance(value, float):
+        raise ValueError("write money and shares as text or a whole number, since 0.1 is not exact")
+    return value
+
+
+def _finite(value: Decimal) -> Decimal:
+    if not value.is_finite() or value < 0:
+        raise ValueError("must be a finite number, 0 or more")
+    return value
+
+
+Duration = Annotated[timedelta, BeforeValidator(_to_duration), PlainSerializer(durations.render, return_type=str)]
+ExactDecimal = Annotated[
+    Decimal, BeforeValidator(_exact), AfterValidator(_finite), PlainSerializer(str, return_type=str)
+]
+Share = Annotated[float, Field(ge=0, le=1)]
+Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,30}$")]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Origin(_Strict):
+    """Who wrote the document."""
+
+    project: str
+    stack: str
+    revision: str
+    at: AwareDatetime
+
+
+class Router(_Strict):
+    url: str
+
+
+class Notify(_Strict):
+    slack_channel: str
+    digest_at: Annotated[str, Field(pattern=r"^([01]\d|2[0-3]):[0-5]\d$")] = "08:00"
+    timezone: str = "UTC"
+
+
+class Budget(_Strict):
+    usd_per_month: ExactDecimal
+    usd_per_hour_at_max: ExactDecimal
+
+
+class GroupEntry(_Strict):
+    """One scaling group of a pool."""
+
+    type: CapacityType
+    zone: str | None = None
+    name: str
+    max: Annotated[int, Field(ge=0)]
+    reservation: str | None = None
+    machine_types: tuple[str, ...] = ()
+
+
+class IdleEntry(_Strict):
+    window: Duration = IdlePolicy().window
+    coverage: Share = IdlePolicy().coverage
+    gpu_active_below: Share = IdlePolicy().gpu_active_below
+    grace: Duration = IdlePolicy().grace
+    min_age: Duration = IdlePolicy().min_age
+    max_stops_per_run: Annotated[int, Field(ge=0)] = IdlePolicy().max_stops_per_run
+    max_stops_per_hour: Annotated[int, Field(ge=0)] = IdlePolicy().max_stops_per_hour
+
+    def policy(self) -> IdlePolicy:
+        return IdlePolicy(**self.__dict__)
+
+
+class SpotEntry(_Strict):
+    fallback_after: Duration = SpotPolicy().fallback_after
+    hold: Duration = SpotPolicy().hold
+    price_ceiling: ExactDecimal = SpotPolicy().price_ceiling
+    zone_backoff: Duration = SpotPolicy().zone_backoff
+    max_surge: Annotated[int, Field(ge=0)] = SpotPolicy().max_surge
+
+    def policy(self) -> SpotPolicy:
+        return SpotPolicy(**self.__dict__)
+
+
+class ScheduleEntry(_Strict):
+    days: tuple[Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"], ...]
+    start: Annotated[str, Field(pattern=r"^([01]\d|2[0-3]):[0-5]\d$")]
+    end: Annotated[str, Field(pattern=r"^([01]\d|2[0-3]):[0-5]\d$")]
+    target: Annotated[int, Field(ge=0)]
+    timezone: str = "UTC"
+
+
+class ScaleEntry(_Strict):
+    waiting_per_replica_above: Annotated[float, Field(gt=0)] = ScalePolicy().waiting_per_replica_above
+    kv_cache_above: Share = ScalePolicy().kv_cache_above
+    down_after: Duration = ScalePolicy().down_after
+    schedule: tuple[ScheduleEntry, ...] = ()
+
+    def policy(self) -> ScalePolicy:
+        return ScalePolicy(
+            waiting_per_replica_above=self.waiting_per_replica_above,
+            kv_cache_above=self.kv_cache_above,
+            down_after=self.down_after,
+            schedule=tuple(ScheduleRule(**rule.__dict__) for rule in self.schedule),
+        )
+
+
+class Watchdogs(_Strict):
+    """The watchdogs of a pool; one that is absent does not look at the pool."""
+
+    idle: IdleEntry | None = None
+    spot: SpotEntry | None = None
+    scale: ScaleEntry | None = None
+
+
+class Pool(_Strict):
+    """Identical replicas of one served model."""
+
+    name: Name
+    model: str
+    engine: str
+    owner: str
+    team_split: str | None = None
+    target: Annotated[int, Field(ge=0)]
+    """Seeds the ledger's target; the ledger owns it from then on."""
+    spare: Annotated[int, Field(ge=0)] = 0
+    min: Annotated[int, Field(ge=0)]
+    max: Annotated[int, Field(ge=0)]
+    drain_deadline: Duration
+    groups: tuple[GroupEntry, ...]
+    watchdogs: Watchdogs
+
+    @model_validator(mode="after")
+    def _limits(self) -> "Pool":
+        if not self.min <= self.max:
+            raise ValueError(f"min {self.min} is above max {self.max}")
+        if not self.min <= self.target <= self.max:
+            raise ValueError(f"target {self.target} is outside {self.min} to {self.max}")
+        return self
+
+    def groups_of(self, capacity_type: CapacityType) -> tuple[GroupEntry, ...]:
+        return tuple(group for group in self.groups if group.type is capacity_type)
+
+
+class PriceOverride(_Strict):
+    sku: str
+    usd_per_hour: ExactDecimal
+    source: str
+    as_of: str
+    unverified: bool = False
+
+
+class Prices(_Strict):
+    overrides: tuple[PriceOverride, ...] = ()
+
+
+class FleetDocument(_Strict):
+    """One environment on one cloud, region and account."""
+
+    version: Literal[1]
+    environment: str
+    cloud: Cloud
+    region: str
+    account: str
+    generated_by: Origin
+    bucket: str
+    prometheus_url: str
+    ledger_url: str
+    router: Router
+    notify: Notify | None = None
+    budget: Budget | None = None
+    pools: tuple[Pool, ...]
+    prices: Prices = Prices()
+
+    @model_validator(mode="after")
+    def _unique(self) -> "FleetDocument":
+        names = [pool.name for pool in self.pools]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"pools named twice: {', '.join(twice)}")
+        groups = [group.name for pool in self.pools for group in pool.groups]
+        if twice := sorted({name for name in groups if groups.count(name) > 1}):
+            raise ValueError(f"groups named twice: {', '.join(twice)}")
+        return self
+
+    def pool(self, name: str) -> Pool:
+        """The pool of that name. Raises KeyError that lists the names there are."""
+        for pool in self.pools:
+            if pool.name == name:
+                return pool
+        raise KeyError(f"no pool {name!r}; there is {', '.join(p.name for p in self.pools) or 'none'}")
+
+
+def parse(text: str | bytes, source: str) -> FleetDocument:
+    """Read a document. `source` is the file or URL that errors name. Raises DocumentError."""
+    try:
+        raw: Any = json.loads(text, parse_float=Decimal)
+    except (ValueError, RecursionError) as error:
+        raise DocumentError(source, (f"is no JSON: {error}",)) from error
+    if not isinstance(raw, Mapping):
+        raise DocumentError(source, (f"must be a JSON object, is {type(raw).__name__}",))
+    version: Any = raw.get("version")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    if version != VERSION:
+        raise DocumentError(
+            source,
+            (f"version: is {version!r}; this gpufleet reads version {VERSION}: upgrade the older of the two",),
+        )
+    try:
+        return FleetDocument.model_validate(raw)
+    except ValidationError as error:
+        raise DocumentError(source, describe_problems(error)) from error
+
+
+def describe_problems(error: ValidationError) -> tuple[str, ...]:
+    """One line per problem: path, what is wrong, the value (cut short)."""
+    return tuple(
+        f"{'.'.join(str(part) for part in item['loc']) or '(document)'}: {item['msg'].removeprefix('Value error, ')}"
+        f" (is {repr(item['input'])[:80]})"
+        for item in error.errors()
+    )
+
+
+def render(document: FleetDocument) -> str:
+    """The document as JSON text, keys in the order of this file, ending in a newline."""
+    return document.model_dump_json(indent=2) + "\n"
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of version 1, as committed in docs/fleet-document.schema.json."""
+    return FleetDocument.model_json_schema(mode="serialization")

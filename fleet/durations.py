@@ -1,0 +1,27 @@
+"""Durations as people write them in settings: `90s`, `30m`, `4h`, `7d`."""
+
+import re
+from datetime import timedelta
+from typing import Final
+
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_PATTERN: Final = re.compile(r"(\d{1,9})([smhd])")
+
+
+def parse(text: str) -> timedelta:
+    """`30m` -> 30 minutes. Raises ValueError that names the value and the form."""
+    match = _PATTERN.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is no duration: write a whole number and s, m, h or d, as in 90s or 30m")
+    return timedelta(seconds=int(match[1]) * _UNITS[match[2]])
+
+
+def render(duration: timedelta) -> str:
+    """The shortest exact form: 90 s -> `90s`, 1800 s -> `30m`. Raises ValueError for parts of a second."""
+    seconds = duration.total_seconds()
+    if seconds != int(seconds) or seconds < 0:
+        raise ValueError(f"{duration} has no form in whole seconds")
+    for unit in ("d", "h", "m"):
+        if seconds and seconds % _UNITS[unit] == 0:
+            return f"{int(seconds) // _UNITS[unit]}{unit}"
+    return f"{int(seconds)}s"

@@ -1,0 +1,99 @@
+"""What a fleet is made of."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+from fleet import tags
+
+
+class Cloud(StrEnum):
+    """Where instances are rented."""
+
+    AWS = "aws"
+    GCP = "gcp"
+
+
+class CapacityType(StrEnum):
+    """How an instance is bought."""
+
+    RESERVED = "reserved"
+    SPOT = "spot"
+    ON_DEMAND = "on-demand"
+
+
+class InstanceState(StrEnum):
+    """What the cloud says of a machine, in words that both clouds share."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    """On its way to stopped or terminated."""
+    STOPPED = "stopped"
+    TERMINATED = "terminated"
+
+
+class Phase(StrEnum):
+    """What the node agent says of itself, in the order of a healthy life."""
+
+    BOOTING = "booting"
+    DISKS = "disks"
+    CACHE = "cache"
+    ENGINE = "engine"
+    WARM_UP = "warm-up"
+    READY = "ready"
+    DRAINING = "draining"
+    DRAINED = "drained"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instance:
+    """One virtual machine, as its cloud described it."""
+
+    id: str
+    cloud: Cloud
+    region: str
+    zone: str
+    machine_type: str
+    capacity_type: CapacityType
+    state: InstanceState
+    launched_at: datetime
+    environment: str | None = None
+    pool: str | None = None
+    """None: outside every pool (an orphan)."""
+    group: str | None = None
+    private_address: str | None = None
+    reservation: str | None = None
+    tags: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def idle_since(self) -> datetime | None:
+        """When a watchdog marked it; None when it is not marked or somebody wrote nonsense there."""
+        return tags.read_time(self.tags.get(tags.IDLE_SINCE))
+
+    @property
+    def keep_until(self) -> datetime | None:
+        """Until when people asked to keep it."""
+        return tags.read_time(self.tags.get(tags.KEEP_UNTIL))
+
+    @property
+    def alive(self) -> bool:
+        """Whether it exists and may serve or cost money for computing."""
+        return self.state in (InstanceState.PENDING, InstanceState.RUNNING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """A scaling group of the cloud: Auto Scaling group or managed instance group."""
+
+    name: str
+    pool: str
+    capacity_type: CapacityType
+    zone: str | None
+    """None: over all zones (on-demand)."""
+    desired: int
+    min: int
+    max: int
+    instance_ids: tuple[str, ...] = ()

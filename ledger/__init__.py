@@ -1,0 +1,1 @@
+"""The store of facts, decisions, outcomes, targets, leases and messages."""

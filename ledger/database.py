@@ -1,0 +1,51 @@
+"""The database behind the ledger: SQLite by default, PostgreSQL by URL."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from sqlalchemy import Connection, Engine, MetaData, create_engine, event
+from sqlalchemy.engine import make_url
+
+METADATA: Final = MetaData()
+"""Every table of the ledger, whichever file declares it."""
+
+BUSY_TIMEOUT_MS: Final = 30_000
+
+
+def open_database(url: str) -> Engine:
+    """An engine for `sqlite:////path` or `postgresql://…`.
+
+    SQLite runs in WAL mode with a busy timeout, so that a report reads while a watchdog writes, and begins
+    write transactions at once (`BEGIN IMMEDIATE` through `writing`), so that two writers wait instead of failing.
+    """
+    parsed = make_url(url)
+    if parsed.drivername == "postgresql":
+        parsed = parsed.set(drivername="postgresql+psycopg")
+    engine = create_engine(parsed)
+    if engine.dialect.name == "sqlite":
+        event.listen(engine, "connect", _prepare_sqlite)
+        event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+@contextmanager
+def writing(engine: Engine) -> Generator[Connection]:
+    """A transaction that will write."""
+    with engine.connect().execution_options(ledger_writes=True) as connection, connection.begin():
+        yield connection
+
+
+def _prepare_sqlite(connection: Any, _record: Any) -> None:
+    connection.isolation_level = None  # SQLAlchemy then emits BEGIN itself: see _begin_sqlite
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
+    cursor.execute("PRAGMA foreign_keys=ON")
+    cursor.execute("PRAGMA synchronous=FULL")
+    cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    writes = connection.get_execution_options().get("ledger_writes", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

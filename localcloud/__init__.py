@@ -1,0 +1,1 @@
+"""The embedded default: clouds on loopback, for the demo and the tests alone."""

@@ -1,0 +1,1 @@
+"""Prometheus configuration, alert and recording rules, Grafana dashboards."""

@@ -1,0 +1,1 @@
+"""The agent of a GPU instance: boot, serve its status, drain."""

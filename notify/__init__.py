@@ -1,0 +1,1 @@
+"""Messages to people: Slack, delivered once from the ledger's outbox."""

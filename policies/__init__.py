@@ -1,0 +1,1 @@
+"""The policy pack: refuses unsafe or unaffordable plans."""

@@ -1,0 +1,1 @@
+"""HAProxy's configuration and the controller around it."""

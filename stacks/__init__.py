@@ -1,0 +1,1 @@
+"""The Pulumi program: settings and one deploy() per cloud."""

@@ -1,0 +1,1 @@
+"""What the metrics say of an instance. Pure types."""

@@ -1,0 +1,1 @@
+"""Ends instances that do nothing."""

@@ -1,0 +1,1 @@
+"""Which instances to end. Pure: the same arguments give the same plan."""

@@ -1,0 +1,1 @@
+"""The same decisions on recorded histories, beside known rules."""

@@ -1,0 +1,1 @@
+"""Sets a pool's target from its load."""

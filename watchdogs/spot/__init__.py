@@ -1,0 +1,1 @@
+"""Splits a pool's target over reserved, spot and on-demand."""
