@@ -1,0 +1,107 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet import document
+from fleet.document import DocumentError
+
+ROOT = Path(__file__).parents[2]
+
+
+def a_document() -> dict[str, Any]:
+    """A whole document, as JSON values."""
+    return {
+        "version": 1,
+        "environment": "dev",
+        "cloud": "aws",
+        "region": "us-east-1",
+        "account": "000000000000",
+        "generated_by": {
+            "project": "gpu-fleet", "stack": "aws-dev", "revision": "8c1f0d2", "at": "2026-11-21T02:15:00Z",
+        },
+        "bucket": "s3://models",
+        "prometheus_url": "http://127.0.0.1:9090",
+        "ledger_url": "sqlite:////tmp/ledger.db",
+        "router": {"url": "http://127.0.0.1:8080"},
+        "budget": {"usd_per_month": "42000", "usd_per_hour_at_max": "160"},
+        "pools": [
+            {
+                "name": "chat", "model": "models/chat", "engine": "vllm", "owner": "search",
+                "target": 3, "min": 1, "max": 5, "drain_deadline": "90s",
+                "groups": [
+                    {"type": "spot", "zone": "us-east-1a", "name": "chat-a", "max": 2, "machine_types": ["g6"]},
+                    {"type": "on-demand", "zone": None, "name": "chat-od", "max": 2, "machine_types": ["g6"]},
+                ],
+                "watchdogs": {"idle": {"window": "30m"}},
+            }
+        ],
+    }  # fmt: skip
+
+
+def test_a_rendered_document_reads_back_the_same() -> None:
+    once = document.parse(json.dumps(a_document()), "fleet.json")
+    assert document.parse(document.render(once), "again") == once
+
+
+def _broken(path: str, value: object) -> dict[str, Any]:
+    whole = a_document()
+    *parents, last = path.split(".")
+    place: Any = whole
+    for part in parents:
+        place = place[int(part)] if part.isdigit() else place[part]
+    place[last] = value
+    return whole
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        pytest.param("version", 2, "version: is 2", id="a newer version"),
+        pytest.param("version", None, "version: is None", id="no version"),
+        pytest.param("cloud", "azure", "cloud:", id="unknown cloud"),
+        pytest.param("pools.0.max", -1, "pools.0.max:", id="negative size"),
+        pytest.param("pools.0.target", 9, "target 9 is outside 1 to 5", id="target above max"),
+        pytest.param("pools.0.min", 6, "min 6 is above max 5", id="min above max"),
+        pytest.param("pools.0.watchdogs.idle.window", "soon", "'soon' is no duration", id="bad duration"),
+        pytest.param("pools.0.watchdogs.idle.coverage", 90, "coverage:", id="per cent for a share"),
+        pytest.param("pools.0.owned", "x", "pools.0.owned: Extra inputs", id="unknown field"),
+        pytest.param("budget.usd_per_month", "NaN", "finite", id="NaN dollars"),
+        pytest.param("budget.usd_per_month", True, "budget.usd_per_month", id="yes dollars"),
+        pytest.param("generated_by.at", "2026-11-21T02:15:00", "generated_by.at:", id="a time without a zone"),
+        pytest.param("pools", {}, "pools:", id="pools are no list"),
+    ],
+)
+def test_a_bad_field_is_named(path: str, value: object, said: str) -> None:
+    with pytest.raises(DocumentError, match="s3://b/fleet.json") as caught:
+        document.parse(json.dumps(_broken(path, value)), "s3://b/fleet.json")
+    assert said in str(caught.value)
+
+
+def test_pools_and_groups_have_names_of_their_own() -> None:
+    whole = a_document()
+    whole["pools"] = whole["pools"] * 2
+    with pytest.raises(DocumentError, match="pools named twice: chat"):
+        document.parse(json.dumps(whole), "x")
+
+
+def test_all_problems_are_said_at_once() -> None:
+    whole = _broken("cloud", "azure")
+    whole["region"] = 5
+    with pytest.raises(DocumentError) as caught:
+        document.parse(json.dumps(whole), "x")
+    assert len(caught.value.problems) == 2
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "null", "\x00", '{"version": 1', "[" * 100_000], ids=lambda t: repr(t[:12])
+)
+def test_what_is_no_document_is_refused(text: str) -> None:
+    with pytest.raises(DocumentError, match=r"^there: "):
+        document.parse(text, "there")
+
+
+def test_the_committed_schema_is_the_code_s() -> None:
+    committed = json.loads((ROOT / "docs/fleet-document.schema.json").read_text())
+    assert committed == document.json_schema(), "write fleet.document.json_schema() there again"
