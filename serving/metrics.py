@@ -1,0 +1,182 @@
+"""Every metric name that this repository reads or serves, with unit and meaning: written here, nowhere else.
+
+Names of the engine are those of vLLM 0.32.0 (text of a running server's /metrics); names of the GPU exporter are
+those of dcgm-exporter (etc/default-counters.csv and dcp-metrics-included.csv at commit d5e5f51); `gpufleet_node_…`
+are served by our node agent. Histograms are named without `_bucket`, `_sum`, `_count`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+
+class Kind(StrEnum):
+    """What Prometheus calls the type. It decides how a series may be used (a gauge has no rate)."""
+
+    GAUGE = "gauge"
+    COUNTER = "counter"
+    HISTOGRAM = "histogram"
+
+
+class Source(StrEnum):
+    """Who serves it. The value is also the name of the Prometheus job."""
+
+    ENGINE = "engine"
+    DCGM = "dcgm"
+    NODE = "node"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """One metric. `str(metric)` is its name, so that it can stand in a query."""
+
+    name: str
+    kind: Kind
+    source: Source
+    unit: str
+    meaning: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+PORTS: Final[Mapping[Source, int]] = {Source.ENGINE: 8000, Source.DCGM: 9400, Source.NODE: 9500}
+"""Where each source listens on an instance's private address; path /metrics."""
+
+
+def _engine(name: str, kind: Kind, unit: str, meaning: str) -> Metric:
+    return Metric(name=f"vllm:{name}", kind=kind, source=Source.ENGINE, unit=unit, meaning=meaning)
+
+
+def _dcgm(name: str, kind: Kind, unit: str, meaning: str) -> Metric:
+    return Metric(name=f"DCGM_FI_{name}", kind=kind, source=Source.DCGM, unit=unit, meaning=meaning)
+
+
+def _node(name: str, kind: Kind, unit: str, meaning: str) -> Metric:
+    return Metric(name=f"gpufleet_node_{name}", kind=kind, source=Source.NODE, unit=unit, meaning=meaning)
+
+
+# engine: labels engine, model_name
+REQUESTS_RUNNING: Final = _engine("num_requests_running", Kind.GAUGE, "requests", "in the running batch now")
+REQUESTS_WAITING: Final = _engine("num_requests_waiting", Kind.GAUGE, "requests", "queued in the engine now")
+KV_CACHE_USAGE: Final = _engine("kv_cache_usage_perc", Kind.GAUGE, "share 0 to 1", "used blocks of the KV cache")
+PROMPT_TOKENS: Final = _engine(
+    "prompt_tokens_total", Kind.COUNTER, "tokens", "input tokens taken in, cached ones included"
+)
+PROMPT_TOKENS_CACHED: Final = _engine(
+    "prompt_tokens_cached_total", Kind.COUNTER, "tokens", "input tokens that a prefix cache answered"
+)
+GENERATION_TOKENS: Final = _engine("generation_tokens_total", Kind.COUNTER, "tokens", "output tokens made")
+PREFIX_CACHE_QUERIES: Final = _engine(
+    "prefix_cache_queries_total", Kind.COUNTER, "tokens", "input tokens looked up in the prefix cache"
+)
+PREFIX_CACHE_HITS: Final = _engine(
+    "prefix_cache_hits_total", Kind.COUNTER, "tokens", "input tokens found in the prefix cache"
+)
+PREEMPTIONS: Final = _engine("num_preemptions_total", Kind.COUNTER, "requests", "pushed out of a full KV cache")
+REQUEST_SUCCESS: Final = _engine(
+    "request_success_total",
+    Kind.COUNTER,
+    "requests",
+    "finished, by finished_reason (stop, length, abort, error, repetition)",
+)
+ADMISSION_REJECTIONS: Final = _engine(
+    "admission_rejections_total",
+    Kind.COUNTER,
+    "requests",
+    "answered 503 because a queue limit was reached, by reason",
+)
+TIME_TO_FIRST_TOKEN: Final = _engine(
+    "time_to_first_token_seconds", Kind.HISTOGRAM, "seconds", "arrival to first token, in the engine"
+)
+INTER_TOKEN_LATENCY: Final = _engine(
+    "inter_token_latency_seconds", Kind.HISTOGRAM, "seconds", "between two tokens of a request"
+)
+E2E_LATENCY: Final = _engine("e2e_request_latency_seconds", Kind.HISTOGRAM, "seconds", "arrival to last token")
+QUEUE_TIME: Final = _engine("request_queue_time_seconds", Kind.HISTOGRAM, "seconds", "waiting before the first run")
+CACHE_CONFIG: Final = _engine(
+    "cache_config_info", Kind.GAUGE, "always 1", "labels tell num_gpu_blocks, block_size, kv_cache_size_tokens"
+)
+
+# GPU exporter: labels gpu, UUID, device, modelName, Hostname
+GPU_ACTIVE: Final = _dcgm(
+    "PROF_GR_ENGINE_ACTIVE", Kind.GAUGE, "share 0 to 1", "time in which the GPU computed: our `gpu_active`"
+)
+SM_ACTIVE: Final = _dcgm(
+    "PROF_SM_ACTIVE", Kind.GAUGE, "share 0 to 1", "SM cycles with a warp; off in the exporter's default list"
+)
+TENSOR_ACTIVE: Final = _dcgm("PROF_PIPE_TENSOR_ACTIVE", Kind.GAUGE, "share 0 to 1", "cycles of the tensor pipe")
+DRAM_ACTIVE: Final = _dcgm("PROF_DRAM_ACTIVE", Kind.GAUGE, "share 0 to 1", "cycles that moved device memory")
+GPU_UTILIZATION: Final = _dcgm(
+    "DEV_GPU_UTIL", Kind.GAUGE, "percent 0 to 100", "samples with any kernel; says little, fallback of gpu_active"
+)
+FB_USED: Final = _dcgm("DEV_FB_USED", Kind.GAUGE, "MiB", "device memory used")
+FB_FREE: Final = _dcgm("DEV_FB_FREE", Kind.GAUGE, "MiB", "device memory free")
+FB_RESERVED: Final = _dcgm("DEV_FB_RESERVED", Kind.GAUGE, "MiB", "device memory kept by the driver")
+POWER_USAGE: Final = _dcgm("DEV_POWER_USAGE", Kind.GAUGE, "watts", "power drawn now")
+ENERGY: Final = _dcgm("DEV_TOTAL_ENERGY_CONSUMPTION", Kind.COUNTER, "millijoules", "since the driver was loaded")
+GPU_TEMPERATURE: Final = _dcgm("DEV_GPU_TEMP", Kind.GAUGE, "degrees Celsius", "of the GPU")
+MEMORY_TEMPERATURE: Final = _dcgm("DEV_MEMORY_TEMP", Kind.GAUGE, "degrees Celsius", "of its memory")
+SM_CLOCK: Final = _dcgm("DEV_SM_CLOCK", Kind.GAUGE, "MHz", "SM clock")
+MEM_CLOCK: Final = _dcgm("DEV_MEM_CLOCK", Kind.GAUGE, "MHz", "memory clock")
+XID_ERRORS: Final = _dcgm("DEV_XID_ERRORS", Kind.GAUGE, "XID", "number of the last XID error; 0: none since boot")
+ECC_DOUBLE_BIT: Final = _dcgm(
+    "DEV_ECC_DBE_VOL_TOTAL", Kind.COUNTER, "errors", "double-bit ECC errors since the driver was loaded"
+)
+ECC_SINGLE_BIT: Final = _dcgm(
+    "DEV_ECC_SBE_VOL_TOTAL", Kind.COUNTER, "errors", "single-bit ECC errors since the driver was loaded"
+)
+UNCORRECTABLE_REMAPPED_ROWS: Final = _dcgm(
+    "DEV_UNCORRECTABLE_REMAPPED_ROWS", Kind.COUNTER, "rows", "remapped for uncorrectable errors"
+)
+ROW_REMAP_FAILURE: Final = _dcgm("DEV_ROW_REMAP_FAILURE", Kind.GAUGE, "0 or 1", "remapping of rows has failed")
+
+DCGM_BLANKS: Final = (
+    9223372036854775792,
+    9223372036854775793,
+    9223372036854775794,
+    9223372036854775795,
+    2147483632,
+    2147483633,
+    2147483634,
+    2147483635,
+)
+"""Sentinels of DCGM for blank, not found, not supported, no permission (64 and 32 bits): no measurement."""
+
+
+def is_blank(value: float) -> bool:
+    """Whether a value of the exporter means "no measurement".
+
+    Doubles round the 64-bit sentinels together; DCGM's blank of a double is 2^47, which no counter of ours reaches
+    below it and goes on from (as millijoules it is six years of an H100).
+    """
+    return value >= 2**47 or 2147483632 <= value <= 2147483647
+
+
+# node agent: labels pool
+NODE_PHASE: Final = _node("phase", Kind.GAUGE, "0 or 1", "1 for the phase that the instance is in, by phase")
+NODE_PHASE_SINCE: Final = _node(
+    "phase_since_timestamp_seconds", Kind.GAUGE, "Unix seconds", "when the phase was entered"
+)
+NODE_BOOT_SECONDS: Final = _node("boot_step_seconds", Kind.GAUGE, "seconds", "length of each boot step, by step")
+NODE_BOOT_ATTEMPTS: Final = _node("boot_attempts_total", Kind.COUNTER, "attempts", "tries of each step, by step")
+NODE_CACHE_BYTES: Final = _node(
+    "cache_bytes_total", Kind.COUNTER, "bytes", "model bytes verified, by origin (fetched, kept)"
+)
+NODE_CACHE_RETRIES: Final = _node("cache_retries_total", Kind.COUNTER, "reads", "ranges read again")
+NODE_ENGINE_RESTARTS: Final = _node(
+    "engine_restarts_total", Kind.COUNTER, "starts", "starts of the engine's unit by the agent"
+)
+NODE_DRAINING: Final = _node("draining", Kind.GAUGE, "0 or 1", "a drain was asked for")
+NODE_DRAIN_DEADLINE: Final = _node(
+    "drain_deadline_timestamp_seconds", Kind.GAUGE, "Unix seconds", "when the drain ends; absent without one"
+)
+NODE_REQUESTS_CUT: Final = _node(
+    "requests_cut_total", Kind.COUNTER, "requests", "still running when the drain's time was over"
+)
+
+ALL: Final[Mapping[str, Metric]] = {
+    metric.name: metric for metric in tuple(globals().values()) if isinstance(metric, Metric)
+}
+"""By name."""

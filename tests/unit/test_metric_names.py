@@ -1,0 +1,28 @@
+import re
+
+import pytest
+
+from serving import metrics
+from serving.metrics import Kind, Metric, Source
+
+
+@pytest.mark.parametrize("metric", metrics.ALL.values(), ids=str)
+def test_names_tell_source_and_kind(metric: Metric) -> None:
+    prefix = {Source.ENGINE: "vllm:", Source.DCGM: "DCGM_FI_", Source.NODE: "gpufleet_node_"}[metric.source]
+    assert metric.name.startswith(prefix)
+    assert re.fullmatch(r"[a-zA-Z_:][a-zA-Z0-9_:]*", metric.name)
+    if metric.source is not Source.DCGM:
+        assert metric.name.endswith("_total") == (metric.kind is Kind.COUNTER)
+    assert metric.unit
+    assert metric.meaning
+
+
+@pytest.mark.parametrize("sentinel", metrics.DCGM_BLANKS)
+def test_a_sentinel_is_no_measurement_also_after_a_trip_through_a_double(sentinel: int) -> None:
+    assert metrics.is_blank(sentinel)
+    assert metrics.is_blank(float(sentinel))
+
+
+@pytest.mark.parametrize("value", [0, 1.0, 100, 183_359, 9.9e11], ids=str)
+def test_a_measurement_is_no_sentinel(value: float) -> None:
+    assert not metrics.is_blank(value)
