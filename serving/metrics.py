@@ -148,8 +148,8 @@ DCGM_BLANKS: Final = (
 def is_blank(value: float) -> bool:
     """Whether a value of the exporter means "no measurement".
 
-    Doubles round the 64-bit sentinels together; DCGM's blank of a double is 2^47, which no counter of ours reaches
-    below it and goes on from (as millijoules it is six years of an H100).
+    Doubles round the 64-bit sentinels together; DCGM's blank of a double is 2^47, which no real value here
+    reaches (as millijoules it would be six years of an H100 at full power).
     """
     return value >= 2**47 or 2147483632 <= value <= 2147483647
 

@@ -1,0 +1,287 @@
+"""The simulated GPU exporter: the fields and labels of dcgm-exporter, for GPUs that do what the engine does.
+
+`python -m localcloud.dcgm -a ADDRESS:9400 [--engine URL] [--machine-type T]`. It looks at the engine's /metrics about
+once a second, as DCGM samples a GPU. A file of faults in the machine's root can silence, freeze or damage it while
+it runs.
+"""
+
+import argparse
+import json
+import os
+import socket
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Final
+
+from fleet import catalogue
+from fleet.model import Cloud
+from serving import metrics
+from serving.exposition import CONTENT_TYPE, Sample, parse, render_family, total
+from serving.metrics import Metric
+
+SAMPLE_S: Final = 1.0
+FAULTS_FILE: Final = "run/gpufleet-faults.json"
+"""Under the machine's root: {"exporter": "silent"|"frozen"|"blank"|"down", "xid": 79, "gpus": 7, "active": 0.4}."""
+_BLANK: Final = metrics.DCGM_BLANKS[0]
+_RESERVED_MIB: Final = 512
+_UTILIZATION: Final = 0.92
+"""Share of device memory that vLLM takes, whatever the model's size."""
+_IDLE_SHARE: Final = 0.18
+"""Power of a GPU that holds a context and computes nothing, as a share of its limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware:
+    """The GPUs of the machine."""
+
+    name: str
+    count: int
+    memory_mib: int
+    watts: float
+    seed: str
+    """Decides the UUIDs: the instance's id."""
+
+
+@dataclass(slots=True)
+class State:
+    """What the GPUs do now."""
+
+    active: float = 0.0
+    engine_up: bool = False
+    energy_mj: float = 0.0
+    tokens: float | None = None
+
+
+@dataclass(slots=True)
+class Simulator:
+    """Samples the engine and writes the page."""
+
+    hardware: Hardware
+    engine_url: str
+    faults: Path
+    state: State = field(default_factory=State)
+    frozen_page: str | None = None
+
+    def sample(self, seconds: float) -> None:
+        """Look at the engine once; `seconds` since the last look."""
+        page = self._engine_page()
+        self.state.engine_up = page is not None
+        self.state.active = self._activity(page or [], seconds)
+        faults = self.read_faults()
+        if isinstance(faults.get("active"), int | float):
+            self.state.active = float(faults["active"])
+        self.state.energy_mj += self._watts() * 1000 * seconds
+
+    def read_faults(self) -> dict[str, Any]:
+        """The faults asked for; none when there is no readable file."""
+        try:
+            found = json.loads(self.faults.read_bytes())
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def page(self) -> str:
+        """/metrics now."""
+        faults = self.read_faults()
+        if faults.get("exporter") == "frozen":
+            self.frozen_page = self.frozen_page or self._render(faults)
+            return self.frozen_page
+        self.frozen_page = None
+        return self._render(faults)
+
+    def _engine_page(self) -> list[Sample] | None:
+        try:
+            with urllib.request.urlopen(f"{self.engine_url}/metrics", timeout=0.8) as answer:
+                return list(parse(answer.read().decode()))
+        except (OSError, ValueError):
+            return None
+
+    def _activity(self, page: list[Sample], seconds: float) -> float:
+        """Share of the time in which the GPU computed, from requests that run and tokens that moved."""
+        running = total(page, metrics.REQUESTS_RUNNING.name) or 0
+        made = total(page, metrics.GENERATION_TOKENS.name)
+        read = total(page, metrics.PROMPT_TOKENS.name)
+        tokens = None if made is None or read is None else made + read
+        moved = 0.0 if tokens is None or self.state.tokens is None else max(0.0, tokens - self.state.tokens)
+        self.state.tokens = tokens
+        if running == 0 and moved == 0:
+            return 0.0
+        return min(0.97, 0.55 * (running > 0) + moved / max(seconds, 0.1) / 400 + 0.05)
+
+    def _watts(self) -> float:
+        limit = self.hardware.watts
+        return limit * (_IDLE_SHARE + (1 - _IDLE_SHARE) * 0.9 * self.state.active)
+
+    def _render(self, faults: dict[str, Any]) -> str:
+        count = min(self.hardware.count, int(faults.get("gpus", self.hardware.count)))
+        blank = faults.get("exporter") == "blank"
+        return "".join(
+            render_family(
+                metric.name,
+                metric.kind,
+                metric.meaning,
+                [
+                    Sample(name=metric.name, labels=self._labels(gpu), value=_BLANK if blank else value)
+                    for gpu in range(count)
+                ],
+            )
+            for metric, value in self._values(faults)
+        )
+
+    def _values(self, faults: dict[str, Any]) -> Iterator[tuple[Metric, float]]:
+        memory, active = self.hardware.memory_mib, self.state.active
+        used = int((memory - _RESERVED_MIB) * _UTILIZATION) if self.state.engine_up else 4
+        yield metrics.SM_CLOCK, 1980 if active else 345
+        yield metrics.MEM_CLOCK, 2619 if active else 405
+        yield metrics.MEMORY_TEMPERATURE, round(38 + 30 * active)
+        yield metrics.GPU_TEMPERATURE, round(33 + 32 * active)
+        yield metrics.POWER_USAGE, round(self._watts(), 3)
+        yield metrics.ENERGY, int(self.state.energy_mj)
+        yield metrics.GPU_UTILIZATION, min(100, round(active * 110))
+        yield metrics.XID_ERRORS, int(faults.get("xid", 0))
+        yield metrics.FB_FREE, memory - _RESERVED_MIB - used
+        yield metrics.FB_USED, used
+        yield metrics.FB_RESERVED, _RESERVED_MIB
+        yield metrics.ECC_SINGLE_BIT, 0
+        yield metrics.ECC_DOUBLE_BIT, int(faults.get("ecc_double_bit", 0))
+        yield metrics.UNCORRECTABLE_REMAPPED_ROWS, 0
+        yield metrics.ROW_REMAP_FAILURE, int(faults.get("row_remap_failure", 0))
+        yield metrics.GPU_ACTIVE, round(active, 6)
+        yield metrics.SM_ACTIVE, round(active * 0.8, 6)
+        yield metrics.TENSOR_ACTIVE, round(active * 0.3, 6)
+        yield metrics.DRAM_ACTIVE, round(active * 0.6, 6)
+
+    def _labels(self, gpu: int) -> dict[str, str]:
+        return {
+            "gpu": str(gpu),
+            "UUID": f"GPU-{self.hardware.seed}-{gpu:04d}",
+            "pci_bus_id": f"00000000:{gpu + 0x16:02X}:00.0",
+            "device": f"nvidia{gpu}",
+            "modelName": f"NVIDIA {self.hardware.name} (simulated)",
+            "Hostname": socket.gethostname(),
+            "DCGM_FI_DRIVER_VERSION": "580.95.05",
+        }
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(self, address: tuple[str, int], simulator: Simulator) -> None:
+        self.simulator = simulator
+        super().__init__(address, _Handler)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away is no news."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server_version = "gpu-fleet-simulated-dcgm-exporter"
+    sys_version = ""
+    timeout = 120
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Silent."""
+
+    def do_GET(self) -> None:
+        assert isinstance(self.server, _Server)
+        simulator = self.server.simulator
+        fault = simulator.read_faults().get("exporter")
+        if fault in ("silent", "down"):
+            # "silent" answers an empty page, as an exporter does that lost its connection to the driver
+            self._answer(200 if fault == "silent" else 503, "")
+        elif self.path.split("?")[0] == "/metrics":
+            self._answer(200, simulator.page())
+        elif self.path == "/health":
+            self._answer(200, "KO" if fault else "OK")
+        else:
+            self._answer(404, "not found\n")
+
+    def _answer(self, status: int, text: str) -> None:
+        body = text.encode()
+        self.send_response(status)
+        self.send_header("Content-Type", CONTENT_TYPE)
+        self.send_header("X-Simulated", "true")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def hardware_of(machine_type: str, seed: str) -> Hardware:
+    """The GPUs of a machine type. Raises catalogue.UnknownMachineError."""
+    cloud = Cloud.AWS if "." in machine_type else Cloud.GCP
+    machine = catalogue.machine(cloud, machine_type)
+    gpu = catalogue.gpu(machine.gpu)
+    return Hardware(
+        name=machine.gpu, count=machine.gpu_count, memory_mib=machine.gpu_memory_mib, watts=gpu.watts, seed=seed
+    )
+
+
+def _metadata(path: str) -> str | None:
+    """A value of the instance metadata (IMDSv2); None without that service."""
+    endpoint = os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT", "").rstrip("/")
+    if not endpoint:
+        return None
+    wish = urllib.request.Request(
+        f"{endpoint}/latest/api/token", method="PUT", headers={"X-aws-ec2-metadata-token-ttl-seconds": "60"}
+    )
+    try:
+        with urllib.request.urlopen(wish, timeout=2) as answer:
+            token = answer.read().decode()
+        wish = urllib.request.Request(
+            f"{endpoint}/latest/meta-data/{path}", headers={"X-aws-ec2-metadata-token": token}
+        )
+        with urllib.request.urlopen(wish, timeout=2) as answer:
+            return answer.read().decode()
+    except (OSError, ValueError):
+        return None
+
+
+def main() -> int:
+    """Serve until ended."""
+    parser = argparse.ArgumentParser(prog="dcgm-exporter", description="Simulated GPU exporter.")
+    parser.add_argument("-a", "--address", default=":9400", help="HOST:PORT to listen on")
+    parser.add_argument("-f", "--collectors", help="taken for the sake of the real exporter's command line; unused")
+    parser.add_argument("-c", "--collect-interval", help="likewise")
+    parser.add_argument("--machine-type", help="default: from the instance metadata")
+    parser.add_argument("--engine", help="default: port 8000 of the same address")
+    given = parser.parse_args()
+    host, _, port = given.address.rpartition(":")
+    host = host or _metadata("local-ipv4") or "127.0.0.1"
+    machine_type = given.machine_type or _metadata("instance-type")
+    if machine_type is None:
+        parser.error("give --machine-type: there is no instance metadata to ask")
+    try:
+        hardware = hardware_of(machine_type, _metadata("instance-id") or host)
+    except catalogue.UnknownMachineError as error:
+        parser.error(str(error))
+    simulator = Simulator(
+        hardware=hardware,
+        engine_url=(given.engine or f"http://{host}:8000").rstrip("/"),
+        faults=Path(os.environ.get("GPUFLEET_ROOT", "/")) / FAULTS_FILE,
+    )
+    server = _Server((host, int(port)), simulator)
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.5}, daemon=True).start()
+    print(
+        f"simulated GPU exporter: {hardware.count} x {hardware.name} on {host}:{port}; no GPU is here",
+        file=sys.stderr,
+        flush=True,
+    )
+    last = time.monotonic()
+    while True:
+        time.sleep(SAMPLE_S)
+        now = time.monotonic()
+        simulator.sample(now - last)
+        last = now
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+"""`python -m localcloud.engine serve DIR …`."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from types import FrameType
+
+from localcloud.engine.api import VERSION, EngineServer
+from localcloud.engine.arguments import Settings, parse
+from localcloud.engine.batch import Batch
+from localcloud.engine.loading import LoadError, load
+
+
+def main() -> int:
+    """Load, serve, and on SIGTERM drain for --shutdown-timeout."""
+    settings = parse(sys.argv[1:])
+    _say(f"simulated engine {VERSION}: no model computes here; loading {settings.model}")
+    server = EngineServer(settings)
+    try:
+        server.server_bind()
+    except OSError as error:
+        _say(f"{settings.host}:{settings.port}: {error.strerror}; is another engine running there?")
+        return 1
+    asked = threading.Event()
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        asked.set()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    if not _load(settings, server):
+        return 1
+    server.server_activate()
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.2}, daemon=True).start()
+    _say(f"serving {' '.join(settings.served_names)} on http://{settings.host}:{settings.port}")
+    asked.wait()
+    return _shut_down(settings, server)
+
+
+def _load(settings: Settings, server: EngineServer) -> bool:
+    begun = time.monotonic()
+    try:
+        model = load(settings.model)
+    except LoadError as error:
+        _say(str(error))
+        return False
+    if settings.max_model_len is not None and settings.max_model_len > model.max_context:
+        _say(
+            f"User-specified max_model_len ({settings.max_model_len}) is greater than the derived max_model_len "
+            f"(max_position_embeddings={model.max_context})"
+        )
+        return False
+    time.sleep(max(0.0, settings.load_s - (time.monotonic() - begun)))
+    batch = Batch(settings, model)
+    if batch.blocks * settings.block_size < batch.max_model_len:
+        _say(
+            f"the KV cache holds {batch.blocks * settings.block_size} tokens, the context is {batch.max_model_len}: "
+            "raise --kv-cache-memory-bytes or lower --max-model-len"
+        )
+        return False
+    server.batch = batch
+    return True
+
+
+def _shut_down(settings: Settings, server: EngineServer) -> int:
+    assert server.batch is not None
+    _say(f"shutting down, waiting up to {settings.shutdown_timeout_s} s for running requests")
+    if not server.batch.drain(settings.shutdown_timeout_s):
+        _say("requests were left; their clients get no more bytes")
+        server.shutdown()
+        server.server_close()
+        server.batch.wait_until_empty()
+    else:
+        # the last answers are still on their way out of their threads
+        time.sleep(0.2)
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

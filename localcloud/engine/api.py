@@ -1,0 +1,308 @@
+"""The OpenAI API of the simulated engine, with vLLM's answers and errors."""
+
+import json
+import re
+import select
+import socket
+import time
+import uuid
+from collections.abc import Iterator
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final
+
+from localcloud.engine import page
+from localcloud.engine.arguments import Settings
+from localcloud.engine.batch import Batch, Finish, QueueFullError, Request, ShuttingDownError
+from serving.exposition import CONTENT_TYPE
+
+VERSION: Final = "0.32.0+simulated"
+_PIECES: Final = re.compile(r"\w{1,6}|[^\w\s]")
+_LARGEST_BODY: Final = 16 * 1024 * 1024
+
+
+class EngineServer(ThreadingHTTPServer):
+    """Listens at once, answers when the model is loaded."""
+
+    daemon_threads = True
+    request_queue_size = 512
+    allow_reuse_address = True
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.batch: Batch | None = None
+        super().__init__((settings.host, settings.port), _Handler, bind_and_activate=False)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away is no news."""
+
+
+class _RefusedError(Exception):
+    """An error in OpenAI's shape."""
+
+    def __init__(self, status: HTTPStatus, message: str, kind: str, parameter: str | None = None) -> None:
+        super().__init__(message)
+        self.status, self.kind, self.parameter = status, kind, parameter
+
+
+def _bad(message: str, parameter: str | None = None) -> _RefusedError:
+    return _RefusedError(HTTPStatus.BAD_REQUEST, message, "BadRequestError", parameter)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server_version = "gpu-fleet-simulated-engine/0.32.0"
+    sys_version = ""
+    timeout = 600
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Silent, as the engine's unit runs it (no request log)."""
+
+    @property
+    def _engine(self) -> EngineServer:
+        assert isinstance(self.server, EngineServer)
+        return self.server
+
+    @property
+    def _batch(self) -> Batch:
+        assert self._engine.batch is not None
+        return self._engine.batch
+
+    def do_GET(self) -> None:
+        path = self.path.split("?")[0]
+        settings = self._engine.settings
+        if path in ("/health", "/ping"):
+            self._answer(HTTPStatus.OK, b"", "text/plain")
+        elif path == "/metrics":
+            text = page.render(
+                self._batch,
+                settings.served_names[0],
+                block_size=settings.block_size,
+                prefix_caching=settings.prefix_caching,
+            )
+            self._answer(HTTPStatus.OK, text.encode(), CONTENT_TYPE)
+        elif path == "/version":
+            self._json(HTTPStatus.OK, {"version": VERSION})
+        elif path == "/load":
+            running, waiting, _ = self._batch.gauges()
+            self._json(HTTPStatus.OK, {"server_load": running + waiting})
+        elif path == "/v1/models":
+            if self._authorised():
+                self._json(HTTPStatus.OK, self._models())
+        else:
+            self._json(HTTPStatus.NOT_FOUND, {"detail": "Not Found"})
+
+    def do_POST(self) -> None:
+        path = self.path.split("?")[0]
+        if path not in ("/v1/completions", "/v1/chat/completions"):
+            self._read_body()
+            self._json(HTTPStatus.NOT_FOUND, {"detail": "Not Found"})
+            return
+        body = self._read_body()
+        if not self._authorised():
+            return
+        try:
+            self._complete(body, chat=path.endswith("/chat/completions"))
+        except _RefusedError as error:
+            self._error(error.status, str(error), error.kind, error.parameter)
+        except ShuttingDownError as error:
+            self._error(HTTPStatus.INTERNAL_SERVER_ERROR, str(error), "InternalServerError")
+        except QueueFullError as error:
+            self._error(HTTPStatus.SERVICE_UNAVAILABLE, str(error), "ServiceUnavailableError")
+        except (BrokenPipeError, ConnectionResetError):
+            self.close_connection = True
+
+    def _models(self) -> dict[str, Any]:
+        cards = [
+            {
+                "id": name,
+                "object": "model",
+                "created": int(time.time()),
+                "owned_by": "gpu-fleet-simulated-engine",
+                "root": str(self._engine.settings.model),
+                "max_model_len": self._batch.max_model_len,
+            }
+            for name in self._engine.settings.served_names
+        ]
+        return {"object": "list", "data": cards}
+
+    def _authorised(self) -> bool:
+        key = self._engine.settings.api_key
+        if key is None or self.headers.get("Authorization") == f"Bearer {key}":
+            return True
+        self._json(HTTPStatus.UNAUTHORIZED, {"error": "Unauthorized"})
+        return False
+
+    def _read_body(self) -> bytes:
+        length = int(self.headers.get("Content-Length") or 0)
+        if length > _LARGEST_BODY:
+            self.close_connection = True
+            return b""
+        return self.rfile.read(length)
+
+    def _complete(self, body: bytes, *, chat: bool) -> None:
+        wish = self._wish(body)
+        request = self._request(wish, chat=chat)
+        self._batch.admit(request)
+        words = self._batch.generate(request, self._gone)
+        if wish.get("stream"):
+            self._stream(wish, request, words, chat=chat)
+            return
+        text = " ".join(words)
+        if request.finish is None or self._batch.stuck:
+            self._hang()
+            return
+        self._json(HTTPStatus.OK, self._whole(wish, request, text, chat=chat))
+
+    def _wish(self, body: bytes) -> dict[str, Any]:
+        try:
+            wish = json.loads(body)
+        except ValueError as error:
+            raise _bad(f"the body is no JSON: {error}") from error
+        if not isinstance(wish, dict):
+            raise _bad("the body must be a JSON object")
+        names = self._engine.settings.served_names
+        if wish.get("model", names[0]) not in names:
+            raise _RefusedError(
+                HTTPStatus.NOT_FOUND, f"The model `{wish['model']}` does not exist.", "NotFoundError", "model"
+            )
+        return wish
+
+    def _request(self, wish: dict[str, Any], *, chat: bool) -> Request:
+        pieces = tuple(_PIECES.findall(_prompt(wish, chat=chat))) or ("",)
+        room = self._batch.max_model_len - len(pieces)
+        asked = wish.get("max_completion_tokens") or wish.get("max_tokens") or (room if chat else 16)
+        if not isinstance(asked, int) or asked < 1:
+            raise _bad(f"max_tokens must be at least 1, got {asked!r}.", "max_tokens")
+        if asked > room:
+            raise _bad(
+                f"This model's maximum context length is {self._batch.max_model_len} tokens. However, you requested "
+                f"{asked} output tokens and your prompt contains {len(pieces)} input tokens.",
+                "max_tokens",
+            )
+        return Request(
+            pieces=pieces, max_tokens=asked, ignore_eos=bool(wish.get("ignore_eos")), arrived=time.monotonic()
+        )
+
+    def _whole(self, wish: dict[str, Any], request: Request, text: str, *, chat: bool) -> dict[str, Any]:
+        choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": request.finish}
+        if chat:
+            choice["message"] = {"role": "assistant", "content": text}
+        else:
+            choice["text"] = text
+        return {**self._head(wish, chat=chat, chunk=False), "choices": [choice], "usage": _usage(request)}
+
+    def _head(self, wish: dict[str, Any], *, chat: bool, chunk: bool) -> dict[str, Any]:
+        kind = ("chat.completion.chunk" if chunk else "chat.completion") if chat else "text_completion"
+        return {
+            "id": f"{'chatcmpl' if chat else 'cmpl'}-{uuid.uuid4().hex}",
+            "object": kind,
+            "created": int(time.time()),
+            "model": wish.get("model", self._engine.settings.served_names[0]),
+            "system_fingerprint": "simulated",
+        }
+
+    def _stream(self, wish: dict[str, Any], request: Request, words: Iterator[str], *, chat: bool) -> None:
+        self.send_response(HTTPStatus.OK)
+        self._common_headers("text/event-stream; charset=utf-8")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        head = self._head(wish, chat=chat, chunk=True)
+        if chat:
+            self._event({**head, "choices": [_delta({"role": "assistant", "content": ""})]})
+        for number, word in enumerate(words):
+            if self._batch.stuck:
+                self._hang()
+                return
+            text = word if number == 0 else f" {word}"
+            self._event({**head, "choices": [_delta({"content": text}) if chat else _part(text)]})
+        if request.finish is None:
+            self.close_connection = True
+            return
+        self._event({**head, "choices": [_delta({}, request.finish) if chat else _part("", request.finish)]})
+        if (wish.get("stream_options") or {}).get("include_usage"):
+            self._event({**head, "choices": [], "usage": _usage(request)})
+        self._chunk(b"data: [DONE]\n\n")
+        self.wfile.write(b"0\r\n\r\n")
+
+    def _event(self, value: dict[str, Any]) -> None:
+        self._chunk(b"data: " + json.dumps(value).encode() + b"\n\n")
+
+    def _chunk(self, data: bytes) -> None:
+        self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+
+    def _gone(self) -> bool:
+        """Whether the client closed the connection. While stuck: waits for that."""
+        while True:
+            readable, _, _ = select.select([self.connection], [], [], 0)
+            if readable:
+                try:
+                    if self.connection.recv(1, socket.MSG_PEEK) == b"":
+                        return True
+                except OSError:
+                    return True
+            if not self._batch.stuck:
+                return False
+            time.sleep(0.1)
+
+    def _hang(self) -> None:
+        self._gone()
+        self.close_connection = True
+
+    def _error(self, status: HTTPStatus, message: str, kind: str, parameter: str | None = None) -> None:
+        error = {"message": message, "type": kind, "param": parameter, "code": int(status)}
+        self._json(status, {"error": error})
+
+    def _json(self, status: HTTPStatus, value: Any) -> None:
+        self._answer(status, json.dumps(value).encode(), "application/json")
+
+    def _answer(self, status: HTTPStatus, body: bytes, content_type: str) -> None:
+        self.send_response(status)
+        self._common_headers(content_type)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _common_headers(self, content_type: str) -> None:
+        self.send_header("Content-Type", content_type)
+        self.send_header("X-Simulated-Engine", "true")
+        if request_id := self.headers.get("X-Request-Id"):
+            self.send_header("X-Request-Id", request_id)
+
+
+def _prompt(wish: dict[str, Any], *, chat: bool) -> str:
+    if not chat:
+        prompt = wish.get("prompt")
+        if isinstance(prompt, list) and prompt and isinstance(prompt[0], int):
+            return " ".join(f"t{token}" for token in prompt)
+        if not isinstance(prompt, str):
+            raise _bad("prompt must be a text or a list of token ids.", "prompt")
+        return prompt
+    messages = wish.get("messages")
+    if not isinstance(messages, list) or not messages:
+        raise _bad("messages must be a list of at least one message.", "messages")
+    return "\n".join(f"{m.get('role')} {_content(m.get('content'))}" for m in messages if isinstance(m, dict))
+
+
+def _content(content: Any) -> str:
+    if isinstance(content, list):
+        return " ".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+    return str(content or "")
+
+
+def _usage(request: Request) -> dict[str, Any]:
+    prompt = len(request.pieces)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": request.made,
+        "total_tokens": prompt + request.made,
+        "prompt_tokens_details": {"cached_tokens": request.cached},
+    }
+
+
+def _delta(delta: dict[str, str], finish: Finish | None = None) -> dict[str, Any]:
+    return {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
+
+
+def _part(text: str, finish: Finish | None = None) -> dict[str, Any]:
+    return {"index": 0, "text": text, "logprobs": None, "finish_reason": finish}

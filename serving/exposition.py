@@ -1,0 +1,105 @@
+"""The text format of Prometheus (0.0.4), written and read with the standard library: the node agent carries it."""
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+_SAMPLE: Final = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?$")
+_LABEL: Final = re.compile(r'\s*([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"\s*(?:,|$)')
+_UNESCAPE: Final = re.compile(r"\\(.)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One line: a name, its labels and a value."""
+
+    name: str
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    value: float
+
+
+def render_family(name: str, kind: str, help_text: str, samples: Iterable[Sample]) -> str:
+    """HELP, TYPE and the samples of one metric, each line ending in a newline."""
+    words = help_text.replace("\\", "\\\\").replace("\n", "\\n")
+    lines = [f"# HELP {name} {words}", f"# TYPE {name} {kind}"]
+    lines += [render_sample(sample) for sample in samples]
+    return "\n".join(lines) + "\n"
+
+
+def render_sample(sample: Sample) -> str:
+    """One line without its newline."""
+    if not sample.labels:
+        return f"{sample.name} {_number(sample.value)}"
+    labels = ",".join(f'{key}="{_escape(value)}"' for key, value in sample.labels.items())
+    return f"{sample.name}{{{labels}}} {_number(sample.value)}"
+
+
+def _number(value: float) -> str:
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    return repr(float(value))
+
+
+def _escape(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def parse(text: str) -> Iterator[Sample]:
+    """The samples of a page, comments and blank lines left out. Raises ValueError naming a line it cannot read."""
+    for line in text.splitlines():
+        stripped = line.strip()
+        if not stripped or stripped.startswith("#"):
+            continue
+        match = _SAMPLE.match(stripped)
+        if match is None:
+            raise ValueError(f"no sample of the text format: {stripped[:120]!r}")
+        yield Sample(name=match[1], labels=_labels(match[2] or ""), value=float(match[3]))
+
+
+def _labels(text: str) -> dict[str, str]:
+    labels: dict[str, str] = {}
+    position = 0
+    while position < len(text):
+        match = _LABEL.match(text, position)
+        if match is None:
+            raise ValueError(f"no labels of the text format: {text[position:][:120]!r}")
+        labels[match[1]] = _UNESCAPE.sub(lambda m: "\n" if m[1] == "n" else m[1], match[2])
+        position = match.end()
+    return labels
+
+
+def total(samples: Iterable[Sample], name: str) -> float | None:
+    """The sum over all series of a metric; None where the page has none of it (missing is not zero)."""
+    values = [sample.value for sample in samples if sample.name == name]
+    return sum(values) if values else None
+
+
+class Histogram:
+    """Counts of observations in cumulative buckets."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = tuple(bounds)
+        self._counts = [0] * (len(self._bounds) + 1)
+        self._sum = 0.0
+
+    def observe(self, value: float) -> None:
+        """Take one observation in."""
+        place = next((i for i, bound in enumerate(self._bounds) if value <= bound), len(self._bounds))
+        self._counts[place] += 1
+        self._sum += value
+
+    def samples(self, name: str, labels: Mapping[str, str]) -> Iterator[Sample]:
+        """`_bucket`, `_sum` and `_count`."""
+        seen = 0
+        for bound, count in zip((*self._bounds, math.inf), self._counts, strict=True):
+            seen += count
+            le = "+Inf" if math.isinf(bound) else repr(float(bound))
+            yield Sample(name=f"{name}_bucket", labels={**labels, "le": le}, value=seen)
+        yield Sample(name=f"{name}_count", labels=labels, value=seen)
+        yield Sample(name=f"{name}_sum", labels=labels, value=self._sum)
