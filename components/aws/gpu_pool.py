@@ -1,0 +1,252 @@
+"""A pool of identical GPU instances on AWS."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+import pulumi
+from pulumi_aws import autoscaling, ec2
+
+from components.aws.templates import Template, launch_template
+from components.capacity import Capacity, Owned, Reserved, group_entry
+from fleet.document import GroupEntry
+from fleet.model import CapacityType
+
+OWNED_BY_WATCHDOGS: Final = ["desiredCapacity"]
+NO_OWN_MIND: Final = ["AZRebalance"]
+"""What a group would do by itself against a watchdog."""
+HOOK_MARGIN: Final = timedelta(seconds=60)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuPoolArgs:
+    owned: Owned
+    capacity: Capacity
+    template: Template
+    user_data: Callable[[CapacityType], str]
+    """The script for instances of that capacity type."""
+    subnet_ids: Mapping[str, pulumi.Input[str]]
+    """Zone to private subnet."""
+    drain_deadline: timedelta
+    after: tuple[pulumi.Resource, ...] = ()
+    """What instances need on their first second (the agent's file): groups are made after it."""
+
+
+class GpuPool(pulumi.ComponentResource):
+    """The groups of a pool: one per reservation, one per spot zone, one on-demand group over the zones.
+
+    Pulumi owns templates and limits. Watchdogs own the desired size: it is set once, at creation.
+    """
+
+    groups: pulumi.Output[list[GroupEntry]]
+    """As the fleet document lists them."""
+
+    def __init__(self, name: str, args: GpuPoolArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("gpu-fleet:aws:GpuPool", name, None, opts)
+        self._name, self._args = name, args
+        entries = [*self._reserved(), *self._spot(), *self._on_demand()]
+        self.groups = pulumi.Output.all(*entries).apply(lambda found: list[GroupEntry](found))
+        self.register_outputs({"groups": self.groups.apply(lambda found: [entry.name for entry in found])})
+
+    def _reserved(self) -> list[pulumi.Output[GroupEntry]]:
+        return [self._reserved_group(reserved) for reserved in self._args.capacity.reserved]
+
+    def _reserved_group(self, reserved: Reserved) -> pulumi.Output[GroupEntry]:
+        name = f"{self._name}-reserved-{reserved.zone}-{reserved.machine_type.replace('.', '-')}"
+        reservation = self._reservation(name, reserved)
+        template = self._template(name, CapacityType.RESERVED, reserved, reservation)
+        group = self._group(
+            name,
+            CapacityType.RESERVED,
+            zones=(reserved.zone,),
+            limit=reserved.count,
+            at_creation=reserved.count,
+            launch_template=autoscaling.GroupLaunchTemplateArgs(
+                id=template.id, version=template.latest_version.apply(_version)
+            ),
+        )
+        return pulumi.Output.all(group.name, reservation).apply(
+            lambda found: group_entry(
+                capacity_type=CapacityType.RESERVED,
+                name=found[0],
+                size_limit=reserved.count,
+                machine_types=(reserved.machine_type,),
+                zone=reserved.zone,
+                reservation=found[1],
+            )
+        )
+
+    def _reservation(self, name: str, reserved: Reserved) -> pulumi.Input[str]:
+        if reserved.existing is not None:
+            return reserved.existing
+        return ec2.CapacityReservation(
+            name,
+            availability_zone=reserved.zone,
+            instance_type=reserved.machine_type,
+            instance_count=reserved.count,
+            instance_platform="Linux/UNIX",
+            # targeted: only this pool's template may use what this pool pays for
+            instance_match_criteria="targeted",
+            end_date_type="limited" if reserved.ends else "unlimited",
+            end_date=f"{reserved.ends}T00:00:00Z" if reserved.ends else None,
+            tags=self._tags(name, CapacityType.RESERVED),
+            opts=pulumi.ResourceOptions(parent=self),
+        ).id
+
+    def _spot(self) -> list[pulumi.Output[GroupEntry]]:
+        capacity = self._args.capacity
+        if capacity.spot is None:
+            return []
+        types = capacity.spot.machine_types
+        template = self._template(f"{self._name}-spot", CapacityType.SPOT)
+        return [
+            self._mixed(
+                f"{self._name}-spot-{zone}",
+                CapacityType.SPOT,
+                template=template,
+                machine_types=types,
+                zones=(zone,),
+                limit=capacity.spot_max,
+                at_creation=at_creation,
+            )
+            for zone, at_creation in capacity.spot_at_creation().items()
+        ]
+
+    def _on_demand(self) -> list[pulumi.Output[GroupEntry]]:
+        on_demand = self._args.capacity.on_demand
+        if on_demand is None:
+            return []
+        name = f"{self._name}-on-demand"
+        return [
+            self._mixed(
+                name,
+                CapacityType.ON_DEMAND,
+                template=self._template(name, CapacityType.ON_DEMAND),
+                machine_types=on_demand.machine_types,
+                zones=on_demand.zones,
+                limit=on_demand.max,
+                at_creation=self._args.capacity.on_demand_at_creation(),
+            )
+        ]
+
+    def _mixed(  # noqa: PLR0913
+        self,
+        name: str,
+        capacity_type: CapacityType,
+        *,
+        template: ec2.LaunchTemplate,
+        machine_types: tuple[str, ...],
+        zones: tuple[str, ...],
+        limit: int,
+        at_creation: int,
+    ) -> pulumi.Output[GroupEntry]:
+        group = self._group(
+            name,
+            capacity_type,
+            zones=zones,
+            limit=limit,
+            at_creation=at_creation,
+            mixed_instances_policy=_mixed_instances(capacity_type, template, machine_types),
+        )
+        return group.name.apply(
+            lambda group_name: group_entry(
+                capacity_type=capacity_type,
+                name=group_name,
+                size_limit=limit,
+                machine_types=machine_types,
+                zone=zones[0] if capacity_type is CapacityType.SPOT else None,
+            )
+        )
+
+    def _template(
+        self,
+        name: str,
+        capacity_type: CapacityType,
+        reserved: Reserved | None = None,
+        reservation: pulumi.Input[str] | None = None,
+    ) -> ec2.LaunchTemplate:
+        return launch_template(
+            name,
+            self._args.template,
+            user_data=self._args.user_data(capacity_type),
+            tags=self._tags(name, capacity_type),
+            reserved=reserved,
+            reservation=reservation,
+            opts=pulumi.ResourceOptions(parent=self),
+        )
+
+    def _group(  # noqa: PLR0913
+        self,
+        name: str,
+        capacity_type: CapacityType,
+        *,
+        zones: tuple[str, ...],
+        limit: int,
+        at_creation: int,
+        launch_template: autoscaling.GroupLaunchTemplateArgs | None = None,
+        mixed_instances_policy: autoscaling.GroupMixedInstancesPolicyArgs | None = None,
+    ) -> autoscaling.Group:
+        group = autoscaling.Group(
+            name,
+            min_size=0,
+            max_size=limit,
+            desired_capacity=at_creation,
+            vpc_zone_identifiers=[self._args.subnet_ids[zone] for zone in zones],
+            launch_template=launch_template,
+            mixed_instances_policy=mixed_instances_policy,
+            capacity_rebalance=False,
+            suspended_processes=NO_OWN_MIND,
+            # the GPU may not be had today: that is the spot watchdog's matter, not an error of `pulumi up`
+            wait_for_capacity_timeout="0",
+            health_check_type="EC2",
+            tags=[
+                autoscaling.GroupTagArgs(key=key, value=value, propagate_at_launch=True)
+                for key, value in sorted(self._tags(name, capacity_type).items())
+            ],
+            opts=pulumi.ResourceOptions(
+                parent=self, ignore_changes=OWNED_BY_WATCHDOGS, depends_on=list(self._args.after)
+            ),
+        )
+        autoscaling.LifecycleHook(
+            f"{name}-drain",
+            autoscaling_group_name=group.name,
+            lifecycle_transition="autoscaling:EC2_INSTANCE_TERMINATING",
+            # the node agent completes it as soon as nothing is in flight; a dead agent must not hold the machine
+            default_result="CONTINUE",
+            heartbeat_timeout=int((self._args.drain_deadline + HOOK_MARGIN).total_seconds()),
+            opts=pulumi.ResourceOptions(parent=self),
+        )
+        return group
+
+    def _tags(self, name: str, capacity_type: CapacityType) -> dict[str, str]:
+        return {"Name": name, **self._args.owned.tags(capacity_type)}
+
+
+def _version(latest: int) -> str:
+    # "$Latest" would hide a changed template from the group, so no rollout would be seen
+    return str(int(latest))
+
+
+def _mixed_instances(
+    capacity_type: CapacityType, template: ec2.LaunchTemplate, machine_types: tuple[str, ...]
+) -> autoscaling.GroupMixedInstancesPolicyArgs:
+    spot = capacity_type is CapacityType.SPOT
+    return autoscaling.GroupMixedInstancesPolicyArgs(
+        instances_distribution=autoscaling.GroupMixedInstancesPolicyInstancesDistributionArgs(
+            on_demand_base_capacity=0,
+            on_demand_percentage_above_base_capacity=0 if spot else 100,
+            on_demand_allocation_strategy="prioritized",
+            spot_allocation_strategy="price-capacity-optimized",
+        ),
+        launch_template=autoscaling.GroupMixedInstancesPolicyLaunchTemplateArgs(
+            launch_template_specification=autoscaling.GroupMixedInstancesPolicyLaunchTemplateLaunchTemplateSpecificationArgs(
+                launch_template_id=template.id,
+                version=template.latest_version.apply(_version),
+            ),
+            overrides=[
+                autoscaling.GroupMixedInstancesPolicyLaunchTemplateOverrideArgs(instance_type=machine_type)
+                for machine_type in machine_types
+            ],
+        ),
+    )

@@ -1,0 +1,61 @@
+"""Who may do what on AWS: one role per kind of machine, each with the calls that its code makes and no more."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pulumi
+from pulumi_aws import iam
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allowed:
+    """Calls on things. A wildcard may end a resource's name, never stand for an action."""
+
+    actions: tuple[str, ...]
+    resources: tuple[str, ...]
+    when: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
+    """Conditions, as IAM writes them."""
+
+    def statement(self) -> dict[str, Any]:
+        said: dict[str, Any] = {
+            "Effect": "Allow",
+            "Action": sorted(self.actions),
+            "Resource": sorted(self.resources),
+        }
+        return said | ({"Condition": self.when} if self.when else {})
+
+
+class MachineIdentity(pulumi.ComponentResource):
+    """A role that EC2 machines may take on, and its instance profile."""
+
+    profile: pulumi.Output[str]
+    """ARN of the instance profile."""
+
+    def __init__(
+        self,
+        name: str,
+        allowed: Sequence[Allowed],
+        tags: Mapping[str, str],
+        opts: pulumi.ResourceOptions | None = None,
+    ) -> None:
+        super().__init__("gpu-fleet:aws:MachineIdentity", name, None, opts)
+        child = pulumi.ResourceOptions(parent=self)
+        role = iam.Role(name, assume_role_policy=_policy([_EC2_MAY_ASSUME]), tags=dict(tags), opts=child)
+        statements = [each.statement() for each in allowed]
+        iam.RolePolicy(name, role=role.name, policy=_policy(statements), opts=child)
+        profile = iam.InstanceProfile(name, role=role.name, tags=dict(tags), opts=child)
+        self.profile = profile.arn
+        self.register_outputs({"profile": self.profile})
+
+
+_EC2_MAY_ASSUME = {
+    "Effect": "Allow",
+    "Principal": {"Service": "ec2.amazonaws.com"},
+    "Action": "sts:AssumeRole",
+}
+
+
+def _policy(statements: Sequence[Mapping[str, Any]]) -> str:
+    return json.dumps({"Version": "2012-10-17", "Statement": list(statements)}, sort_keys=True)

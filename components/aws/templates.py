@@ -1,0 +1,109 @@
+"""The launch template of GPU instances: safe by default, nothing to switch off."""
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pulumi
+from pulumi_aws import ec2
+
+from components.capacity import Reserved
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disk:
+    """The root disk (gp3). Models lie on local NVMe, not here."""
+
+    gib: int = 100
+    iops: int = 3000
+    mib_per_second: int = 125
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Template:
+    """What all instances of a pool start from."""
+
+    image: pulumi.Input[str]
+    """AMI id, or `resolve:ssm:<parameter>:<version>`."""
+    instance_profile: pulumi.Input[str]
+    """ARN."""
+    security_group: pulumi.Input[str]
+    disk: Disk = Disk()
+
+
+def launch_template(  # noqa: PLR0913
+    name: str,
+    template: Template,
+    *,
+    user_data: str,
+    tags: Mapping[str, str],
+    opts: pulumi.ResourceOptions,
+    reserved: Reserved | None = None,
+    reservation: pulumi.Input[str] | None = None,
+) -> ec2.LaunchTemplate:
+    """Declare one. With `reserved` and the id of its `reservation` it starts in that prepaid capacity alone."""
+    return ec2.LaunchTemplate(
+        name,
+        image_id=template.image,
+        instance_type=reserved.machine_type if reserved else None,
+        user_data=base64.b64encode(user_data.encode()).decode(),
+        update_default_version=True,
+        ebs_optimized="true",
+        iam_instance_profile=ec2.LaunchTemplateIamInstanceProfileArgs(arn=template.instance_profile),
+        # a pool ends what it no longer needs; a stopped instance would have lost its cache and go on costing a disk
+        instance_initiated_shutdown_behavior="terminate",
+        metadata_options=ec2.LaunchTemplateMetadataOptionsArgs(
+            http_endpoint="enabled",
+            http_tokens="required",
+            # 2: the engine's container may ask for the role's credentials through one more hop
+            http_put_response_hop_limit=2,
+            instance_metadata_tags="disabled",
+        ),
+        block_device_mappings=[_root_disk(template.disk)],
+        network_interfaces=[
+            ec2.LaunchTemplateNetworkInterfaceArgs(
+                device_index=0,
+                associate_public_ip_address="false",
+                delete_on_termination="true",
+                security_groups=[template.security_group],
+            )
+        ],
+        capacity_reservation_specification=_targeted(reservation),
+        instance_market_options=(
+            ec2.LaunchTemplateInstanceMarketOptionsArgs(market_type="capacity-block")
+            if reserved and reserved.block
+            else None
+        ),
+        tag_specifications=[
+            ec2.LaunchTemplateTagSpecificationArgs(resource_type=kind, tags=dict(tags))
+            for kind in ("instance", "volume")
+        ],
+        tags=dict(tags),
+        opts=opts,
+    )
+
+
+def _root_disk(disk: Disk) -> ec2.LaunchTemplateBlockDeviceMappingArgs:
+    return ec2.LaunchTemplateBlockDeviceMappingArgs(
+        device_name="/dev/sda1",
+        ebs=ec2.LaunchTemplateBlockDeviceMappingEbsArgs(
+            volume_type="gp3",
+            volume_size=disk.gib,
+            iops=disk.iops,
+            throughput=disk.mib_per_second,
+            encrypted="true",
+            delete_on_termination="true",
+        ),
+    )
+
+
+def _targeted(
+    reservation: pulumi.Input[str] | None,
+) -> ec2.LaunchTemplateCapacityReservationSpecificationArgs | None:
+    if reservation is None:
+        return None
+    return ec2.LaunchTemplateCapacityReservationSpecificationArgs(
+        capacity_reservation_target=ec2.LaunchTemplateCapacityReservationSpecificationCapacityReservationTargetArgs(
+            capacity_reservation_id=reservation
+        )
+    )

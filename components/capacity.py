@@ -1,0 +1,121 @@
+"""How a pool's instances are bought, in words that both clouds share, and the sizes that groups start with."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from fleet import tags
+from fleet.document import GroupEntry
+from fleet.model import CapacityType
+
+SURGE: Final = 1
+"""A group may grow by one above what its pool needs, while an instance is replaced."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reserved:
+    """Prepaid capacity of one machine type in one zone."""
+
+    zone: str
+    machine_type: str
+    count: int
+    existing: str | None = None
+    """Id of a reservation bought elsewhere; None: made with the pool."""
+    block: bool = False
+    """Bought for a fixed time (Capacity Block): nothing may be started from it afterwards."""
+    ends: str | None = None
+    """`2027-03-01`; None: until given back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spot:
+    """Spot capacity: one group per zone, each with all machine types."""
+
+    zones: tuple[str, ...]
+    machine_types: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnDemand:
+    """On-demand capacity that stands in for missing spot: one group over all zones."""
+
+    max: int
+    machine_types: tuple[str, ...]
+    zones: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """All ways in which one pool is bought, and its limits."""
+
+    target: int
+    spare: int
+    max: int
+    reserved: tuple[Reserved, ...] = ()
+    spot: Spot | None = None
+    on_demand: OnDemand | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.target <= self.max:
+            raise ValueError(f"target {self.target} is outside 0 to max {self.max}")
+        if not (self.reserved or self.spot or self.on_demand):
+            raise ValueError("a pool needs reserved, spot or on_demand capacity, got none")
+
+    @property
+    def reserved_count(self) -> int:
+        return sum(reservation.count for reservation in self.reserved)
+
+    @property
+    def spot_max(self) -> int:
+        """Limit of each spot group: one zone may have to carry all that is not reserved."""
+        return max(self.max + self.spare - self.reserved_count, 0) + SURGE
+
+    def spot_at_creation(self) -> Mapping[str, int]:
+        """Size of each zone's spot group when it is made: target and spare less reserved, spread over zones."""
+        if self.spot is None:
+            return {}
+        wanted, zones = max(self.target + self.spare - self.reserved_count, 0), self.spot.zones
+        return {zone: wanted // len(zones) + (index < wanted % len(zones)) for index, zone in enumerate(zones)}
+
+    def on_demand_at_creation(self) -> int:
+        """0 beside spot, which is tried first; without spot, on-demand carries the pool from the start."""
+        if self.on_demand is None or self.spot is not None:
+            return 0
+        return min(max(self.target - self.reserved_count, 0), self.on_demand.max)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owned:
+    """Whose instances these are; becomes their tags."""
+
+    environment: str
+    pool: str
+    owner: str
+
+    def tags(self, capacity_type: CapacityType) -> dict[str, str]:
+        return {
+            tags.ENVIRONMENT: self.environment,
+            tags.POOL: self.pool,
+            tags.CAPACITY_TYPE: capacity_type.value,
+            tags.OWNER: self.owner,
+        }
+
+
+def group_entry(  # noqa: PLR0913
+    *,
+    capacity_type: CapacityType,
+    name: str,
+    size_limit: int,
+    machine_types: tuple[str, ...],
+    zone: str | None = None,
+    reservation: str | None = None,
+) -> GroupEntry:
+    """A group as the fleet document lists it."""
+    return GroupEntry(
+        type=capacity_type,
+        zone=zone,
+        name=name,
+        max=size_limit,
+        reservation=reservation,
+        machine_types=machine_types,
+    )

@@ -1,0 +1,30 @@
+"""The node agent's file, built where the upload finds it."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from serving import agent_archive
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+"""The clone: sources of the agent and `Pulumi.yaml`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentFile:
+    path: Path
+    sha256: str
+
+
+def agent_file(root: Path = ROOT) -> AgentFile:
+    """Build the agent into `.local/agents/`, under its digest. Raises FileNotFoundError without its sources."""
+    body = agent_archive.build(root)
+    sha256 = hashlib.sha256(body).hexdigest()
+    path = root / ".local" / "agents" / f"{sha256}.pyz"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        half_done = path.with_suffix(".part")
+        half_done.write_bytes(body)
+        half_done.replace(path)
+    return AgentFile(path=path, sha256=sha256)

@@ -1,0 +1,26 @@
+"""Where the program came from: the same answer for the same tree, so that a preview of nothing new shows nothing."""
+
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+
+from fleet.document import Origin
+
+
+def origin(root: Path, project: str, stack: str) -> Origin:
+    """The commit and its time; outside a repository, `unversioned` and the time of the project file."""
+    commit = _commit(root)
+    if commit is None:
+        written = datetime.fromtimestamp(int((root / "Pulumi.yaml").stat().st_mtime), UTC)
+        return Origin(project=project, stack=stack, revision="unversioned", at=written)
+    revision, at = commit
+    return Origin(project=project, stack=stack, revision=revision, at=at)
+
+
+def _commit(root: Path) -> tuple[str, datetime] | None:
+    command = ["git", "-C", str(root), "log", "-1", "--format=%H %cI"]
+    try:
+        said = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.split()
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return (said[0], datetime.fromisoformat(said[1]).astimezone(UTC)) if len(said) == 2 else None

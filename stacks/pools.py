@@ -1,0 +1,69 @@
+"""Settings of a pool, as components and user data want them. The same for both clouds."""
+
+from components.capacity import Capacity, OnDemand, Owned, Reserved, Spot
+from fleet.model import CapacityType, Cloud
+from serving.user_data import Engine, InstanceSettings
+from stacks.settings import Pool, Settings
+
+BUCKET_SCHEME = {Cloud.AWS: "s3", Cloud.GCP: "gs"}
+
+
+def bucket_url(settings: Settings) -> str:
+    return f"{BUCKET_SCHEME[settings.cloud]}://{settings.bucket.name}"
+
+
+def owned(settings: Settings, pool: Pool) -> Owned:
+    return Owned(environment=settings.environment, pool=pool.name, owner=pool.owner)
+
+
+def capacity(settings: Settings, pool: Pool) -> Capacity:
+    """How the pool is bought."""
+    bought = pool.capacity
+    return Capacity(
+        target=pool.target,
+        spare=pool.spare,
+        max=pool.max,
+        reserved=tuple(
+            Reserved(
+                zone=reserved.zone,
+                machine_type=reserved.machine_type,
+                count=reserved.count,
+                existing=reserved.existing,
+                block=reserved.block,
+                ends=reserved.ends.isoformat() if reserved.ends else None,
+            )
+            for reserved in bought.reserved
+        ),
+        spot=Spot(zones=bought.spot.zones, machine_types=bought.spot.machine_types) if bought.spot else None,
+        on_demand=(
+            OnDemand(
+                max=bought.on_demand.max,
+                machine_types=bought.on_demand.machine_types,
+                zones=bought.on_demand.zones or settings.zones,
+            )
+            if bought.on_demand
+            else None
+        ),
+    )
+
+
+def instance_settings(
+    settings: Settings, pool: Pool, capacity_type: CapacityType, agent_token: str
+) -> InstanceSettings:
+    """What an instance of that pool and capacity type is told. `agent_token` says where its secret lies."""
+    return InstanceSettings(
+        environment=settings.environment,
+        cloud=settings.cloud,
+        region=settings.region,
+        pool=pool.name,
+        capacity_type=capacity_type,
+        bucket=bucket_url(settings),
+        model=f"models/{pool.model}",
+        served_name=pool.served_name or pool.model,
+        engine=Engine(
+            kind=pool.engine.kind, image=pool.engine.image, args=pool.engine.args, env=dict(pool.engine.env)
+        ),
+        dcgm_image=settings.machines.dcgm_image,
+        agent_token=agent_token,
+        drain_deadline=pool.drain_deadline,
+    )

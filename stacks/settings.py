@@ -1,0 +1,204 @@
+"""What a team says about one environment: typed, strict, checked before any resource is declared.
+
+A settings file is `stacks/config/Pulumi.<cloud>-<environment>.yaml`: the region under the cloud's own key
+(`aws:region`, `gcp:region`), everything else under `gpu-fleet:fleet`.
+"""
+
+from collections.abc import Mapping
+from datetime import date
+from typing import Annotated, Any, Final, Literal
+
+import pulumi
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fleet.document import Budget, Duration, Notify, PriceOverride, Watchdogs
+from fleet.model import Cloud
+from stacks.checks import check
+from stacks.problems import Problem, SettingsError, from_validation
+
+KEY: Final = "gpu-fleet:fleet"
+
+Count = Annotated[int, Field(ge=0, strict=True)]
+Positive = Annotated[int, Field(ge=1, strict=True)]
+EnvironmentName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,15}$")]
+PoolName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,19}$")]
+"""Short, since both clouds add words to it and cap the result at 63 characters."""
+Zone = Annotated[str, Field(pattern=r"^[a-z]+-[a-z]+(-[a-z]+)?-?\d+-?[a-z]$")]
+MachineType = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]+$")]
+Image = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9./_:-]*@sha256:[0-9a-f]{64}$")]
+"""A container image, pinned by digest."""
+MachineTypes = Annotated[tuple[MachineType, ...], Field(min_length=1)]
+Zones = Annotated[tuple[Zone, ...], Field(min_length=1)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class MadeNetwork(_Strict):
+    """A private network of this environment's own."""
+
+    cidr: str
+    zone_prefix: Annotated[int, Field(ge=16, le=28, strict=True)] = 20
+    """Prefix length of each zone's subnet."""
+    internet: Literal["none", "nat"] = "none"
+    """`nat`: one way out for all zones. `none`: images and packages come from the cloud's own stores."""
+
+
+class GivenNetwork(_Strict):
+    """A network that somebody else owns."""
+
+    id: str
+    cidr: str
+    subnets: Annotated[dict[Zone, str], Field(min_length=1)]
+    """Zone to private subnet."""
+
+
+class Bucket(_Strict):
+    """Where models, agents and the fleet document lie."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{1,61}[a-z0-9]$")]
+    existing: Annotated[bool, Field(strict=True)] = False
+    """True: made by `gpufleet bootstrap` or by somebody else, used as it is."""
+
+
+class Model(_Strict):
+    """A served model: its place in the bucket is `models/<name>`."""
+
+    name: PoolName
+    source: str
+    """Where its safetensors come from, as `hf://org/name@revision`, `s3://…`, `gs://…`."""
+    weights_gib: Annotated[float, Field(gt=0)]
+
+
+class Engine(_Strict):
+    kind: Literal["vllm"] = "vllm"
+    image: Image
+    args: tuple[str, ...] = ()
+    env: dict[str, str] = Field(default_factory=dict[str, str])
+
+
+class Reserved(_Strict):
+    """Prepaid capacity: in one zone, of one machine type, with an end or a date to look at it again."""
+
+    zone: Zone
+    machine_type: MachineType
+    count: Positive
+    existing: str | None = None
+    """Id of a reservation bought elsewhere; absent: made here."""
+    block: Annotated[bool, Field(strict=True)] = False
+    """Whether `existing` is a Capacity Block."""
+    ends: date | None = None
+    review_by: date | None = None
+
+
+class Spot(_Strict):
+    zones: Zones
+    machine_types: MachineTypes
+
+
+class OnDemand(_Strict):
+    max: Positive
+    machine_types: MachineTypes
+    zones: tuple[Zone, ...] = ()
+    """Empty: every zone of the environment."""
+
+
+class Capacity(_Strict):
+    """How the pool's instances are bought. What is absent is not bought that way."""
+
+    reserved: tuple[Reserved, ...] = ()
+    spot: Spot | None = None
+    on_demand: OnDemand | None = None
+
+
+class Pool(_Strict):
+    """Identical replicas of one served model."""
+
+    name: PoolName
+    model: str
+    served_name: str | None = None
+    """What clients ask for; absent: the model's name."""
+    engine: Engine
+    owner: str
+    team_split: str | None = None
+    target: Count
+    spare: Count = 0
+    min: Count
+    max: Positive
+    capacity: Capacity
+    drain_deadline: Duration
+    watchdogs: Watchdogs
+
+
+class Machines(_Strict):
+    """What every GPU instance of the environment starts from."""
+
+    image: str
+    """Machine image: an AMI id or `resolve:ssm:<parameter>:<version>` on AWS, an image's path on Google Cloud."""
+    dcgm_image: Image
+    disk_gib: Positive = 100
+    disk_iops: Positive = 3000
+    disk_mib_per_second: Positive = 125
+
+
+class Settings(_Strict):
+    """One environment on one cloud and region."""
+
+    cloud: Cloud
+    environment: EnvironmentName
+    region: str
+    """From the cloud's own key of the settings file."""
+    account: str
+    """AWS account id or Google Cloud project id."""
+    zones: Zones
+    network: MadeNetwork | GivenNetwork
+    bucket: Bucket
+    agent_token: str
+    """Name of the secret that guards the node agents: an SSM parameter or a secret of Secret Manager."""
+    machines: Machines
+    models: Annotated[tuple[Model, ...], Field(min_length=1)]
+    pools: Annotated[tuple[Pool, ...], Field(min_length=1)]
+    budget: Budget | None = None
+    notify: Notify | None = None
+    prices: tuple[PriceOverride, ...] = ()
+    prometheus_url: str
+    ledger_url: str
+    router_url: str
+
+
+def load(config: pulumi.Config, stack: str) -> Settings:
+    """The settings of this stack. Raises SettingsError that lists everything wrong with them."""
+    source = f"Pulumi.{stack}.yaml"
+    fleet: Any = config.get_object("fleet")
+    if fleet is None:
+        raise SettingsError(source, (Problem(path=KEY, wrong="is missing", remedy="write the environment there"),))
+    regions = {cloud.value: pulumi.Config(cloud.value).get("region") for cloud in Cloud}
+    return parse({KEY: fleet} | {f"{cloud}:region": region for cloud, region in regions.items() if region}, source)
+
+
+def parse(config: Mapping[str, Any], source: str) -> Settings:
+    """Settings from the `config:` map of a settings file. Raises SettingsError."""
+    fleet: Any = config.get(KEY)
+    if not isinstance(fleet, Mapping):
+        remedy = "write the environment there, as the settings of aws-local show"
+        raise SettingsError(source, (Problem(path=KEY, wrong="must be a map", value=fleet, remedy=remedy),))
+    raw: dict[str, Any] = {**fleet}
+    problems: list[Problem] = []
+    region_key = f"{raw.get('cloud')}:region"
+    if "region" in raw:
+        problems.append(Problem(path=f"{KEY}.region", wrong="has no place here", remedy=f"write {region_key}"))
+    elif isinstance(config.get(region_key), str):
+        raw["region"] = config[region_key]
+    elif raw.get("cloud") in list(Cloud):
+        problems.append(Problem(path=region_key, wrong="is missing", remedy="write the region there"))
+        raw["region"] = ""
+    try:
+        settings = Settings.model_validate(raw)
+    except ValidationError as error:
+        problems += from_validation(error, KEY)
+        raise SettingsError(source, tuple(problems)) from error
+    problems += check(settings)
+    if problems:
+        raise SettingsError(source, tuple(problems))
+    return settings

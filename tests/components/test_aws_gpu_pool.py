@@ -1,0 +1,160 @@
+import base64
+from datetime import timedelta
+from typing import Any
+
+import pulumi
+import pytest
+
+from components.aws.gpu_pool import GpuPool, GpuPoolArgs
+from components.aws.templates import Template
+from components.capacity import Capacity, OnDemand, Owned, Reserved, Spot
+from fleet import tags
+from fleet.document import GroupEntry
+from fleet.model import CapacityType
+from tests.fakes import RecordingMocks
+
+GROUP = "aws:autoscaling/group:Group"
+TEMPLATE = "aws:ec2/launchTemplate:LaunchTemplate"
+TYPES = ("g6.xlarge", "g5.xlarge")
+CAPACITY = Capacity(
+    target=3,
+    spare=0,
+    max=5,
+    reserved=(Reserved(zone="us-east-1a", machine_type="g6.xlarge", count=1),),
+    spot=Spot(zones=("us-east-1a", "us-east-1b"), machine_types=TYPES),
+    on_demand=OnDemand(max=2, machine_types=TYPES, zones=("us-east-1a", "us-east-1b")),
+)
+
+
+def declare(capacity: Capacity = CAPACITY) -> list[GroupEntry]:
+    """Declares the pool `chat` and gives the groups that the fleet document would list."""
+    seen: list[GroupEntry] = []
+
+    @pulumi.runtime.test
+    def program() -> pulumi.Output[None]:
+        pool = GpuPool(
+            "chat",
+            GpuPoolArgs(
+                owned=Owned(environment="test", pool="chat", owner="search-team"),
+                capacity=capacity,
+                template=Template(image="ami-1", instance_profile="arn:profile", security_group="sg-1"),
+                user_data=lambda capacity_type: f"#!/bin/bash\n# {capacity_type}\n",
+                subnet_ids={"us-east-1a": "subnet-a", "us-east-1b": "subnet-b"},
+                drain_deadline=timedelta(seconds=90),
+            ),
+        )
+        return pool.groups.apply(seen.extend)
+
+    program()
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("name", "subnets", "limit", "at_creation"),
+    [
+        ("chat-reserved-us-east-1a-g6-xlarge", ["subnet-a"], 1, 1),
+        ("chat-spot-us-east-1a", ["subnet-a"], 5, 1),
+        ("chat-spot-us-east-1b", ["subnet-b"], 5, 1),
+        ("chat-on-demand", ["subnet-a", "subnet-b"], 2, 0),
+    ],
+)
+def test_each_way_to_buy_has_its_groups(
+    mocks: RecordingMocks, name: str, subnets: list[str], limit: int, at_creation: int
+) -> None:
+    declare()
+    group = mocks.named(GROUP, name)
+    assert group["vpcZoneIdentifiers"] == subnets
+    assert (group["minSize"], group["maxSize"], group["desiredCapacity"]) == (0, limit, at_creation)
+
+
+def test_no_group_has_a_mind_of_its_own(mocks: RecordingMocks) -> None:
+    declare()
+    assert len(mocks.of_type(GROUP)) == 4
+    for group in mocks.of_type(GROUP):
+        assert group.inputs["capacityRebalance"] is False
+        assert group.inputs["suspendedProcesses"] == ["AZRebalance"]
+        assert group.inputs["waitForCapacityTimeout"] == "0"
+
+
+@pytest.mark.parametrize(
+    ("name", "share", "machine_types"),
+    [("chat-spot-us-east-1b", 0, list(TYPES)), ("chat-on-demand", 100, list(TYPES))],
+)
+def test_spot_is_all_spot_and_on_demand_none(
+    mocks: RecordingMocks, name: str, share: int, machine_types: list[str]
+) -> None:
+    declare()
+    policy = mocks.named(GROUP, name)["mixedInstancesPolicy"]
+    assert policy["instancesDistribution"]["onDemandBaseCapacity"] == 0
+    assert policy["instancesDistribution"]["onDemandPercentageAboveBaseCapacity"] == share
+    assert [o["instanceType"] for o in policy["launchTemplate"]["overrides"]] == machine_types
+
+
+def test_reserved_instances_start_in_their_reservation_alone(mocks: RecordingMocks) -> None:
+    declare()
+    name = "chat-reserved-us-east-1a-g6-xlarge"
+    reservation = mocks.named("aws:ec2/capacityReservation:CapacityReservation", name)
+    assert reservation["instanceMatchCriteria"] == "targeted"
+    assert (reservation["instanceCount"], reservation["availabilityZone"]) == (1, "us-east-1a")
+    target = mocks.named(TEMPLATE, name)["capacityReservationSpecification"]["capacityReservationTarget"]
+    assert target == {"capacityReservationId": f"{name}-id"}
+
+
+def test_a_bought_block_is_used_and_not_made(mocks: RecordingMocks) -> None:
+    block = Reserved(
+        zone="us-east-1a", machine_type="p5.48xlarge", count=2, existing="cr-1", block=True, ends="2026-12-01"
+    )
+    entries = declare(Capacity(target=2, spare=0, max=2, reserved=(block,)))
+    assert not mocks.of_type("aws:ec2/capacityReservation:CapacityReservation")
+    template = mocks.named(TEMPLATE, "chat-reserved-us-east-1a-p5-48xlarge")
+    assert template["instanceMarketOptions"] == {"marketType": "capacity-block"}
+    assert [entry.reservation for entry in entries] == ["cr-1"]
+
+
+def test_templates_are_safe(mocks: RecordingMocks) -> None:
+    declare()
+    assert len(mocks.of_type(TEMPLATE)) == 3
+    for template in mocks.of_type(TEMPLATE):
+        inputs: dict[str, Any] = template.inputs
+        assert inputs["metadataOptions"]["httpTokens"] == "required"
+        assert [i["associatePublicIpAddress"] for i in inputs["networkInterfaces"]] == ["false"]
+        assert [d["ebs"]["encrypted"] for d in inputs["blockDeviceMappings"]] == ["true"]
+        assert "keyName" not in inputs
+
+
+def test_user_data_says_how_the_instance_is_bought(mocks: RecordingMocks) -> None:
+    declare()
+    scripts = {t.name: base64.b64decode(t.inputs["userData"]).decode() for t in mocks.of_type(TEMPLATE)}
+    assert scripts == {
+        "chat-reserved-us-east-1a-g6-xlarge": "#!/bin/bash\n# reserved\n",
+        "chat-spot": "#!/bin/bash\n# spot\n",
+        "chat-on-demand": "#!/bin/bash\n# on-demand\n",
+    }
+
+
+def test_every_group_hands_the_fleet_tags_to_its_instances(mocks: RecordingMocks) -> None:
+    declare()
+    for group in mocks.of_type(GROUP):
+        handed = {tag["key"]: tag["value"] for tag in group.inputs["tags"] if tag["propagateAtLaunch"]}
+        assert handed.keys() >= tags.REQUIRED
+        assert handed[tags.POOL] == "chat"
+
+
+def test_every_group_waits_for_the_drain(mocks: RecordingMocks) -> None:
+    declare()
+    hooks = mocks.of_type("aws:autoscaling/lifecycleHook:LifecycleHook")
+    assert {hook.inputs["autoscalingGroupName"] for hook in hooks} == {f"{g.name}-3f2a" for g in mocks.of_type(GROUP)}
+    for hook in hooks:
+        assert hook.inputs["lifecycleTransition"] == "autoscaling:EC2_INSTANCE_TERMINATING"
+        assert hook.inputs["heartbeatTimeout"] == 150
+
+
+def test_the_document_lists_every_group_with_its_name_of_the_cloud(mocks: RecordingMocks) -> None:
+    entries = declare()
+    assert [(e.type, e.zone, e.name, e.max) for e in entries] == [
+        (CapacityType.RESERVED, "us-east-1a", "chat-reserved-us-east-1a-g6-xlarge-3f2a", 1),
+        (CapacityType.SPOT, "us-east-1a", "chat-spot-us-east-1a-3f2a", 5),
+        (CapacityType.SPOT, "us-east-1b", "chat-spot-us-east-1b-3f2a", 5),
+        (CapacityType.ON_DEMAND, None, "chat-on-demand-3f2a", 2),
+    ]
+    assert {e.machine_types for e in entries[1:]} == {TYPES}
