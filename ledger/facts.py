@@ -1,0 +1,307 @@
+"""Money facts: what ran, what it served, how busy it was, what prices were seen.
+
+Every table has a natural key, so that a pass that runs twice, late, out of order or on two hosts at once leaves
+the same rows. Rows are added and never changed, but for columns that only grow (`last_seen_at`, the busy slots),
+where the order of writers does not matter either.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from enum import StrEnum
+from typing import Any, Final
+
+from sqlalchemy import Connection, Table, case, select, tuple_
+from sqlalchemy.dialects import postgresql, sqlite
+
+from fleet.model import CapacityType, Cloud
+from ledger.tables import ACTIVITY, ENDS, PASSES, PRICES, READINGS, RESERVATIONS, RUNS
+
+
+class EndCause(StrEnum):
+    """How a run ended."""
+
+    PREEMPTED = "preempted"
+    """The cloud took it."""
+    ENDED = "ended"
+    """Somebody or something of ours ended it."""
+    ABSENT = "absent"
+    """A complete inventory no longer showed it: the end is known to lie before that."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """An instance from launch to end, as far as it is known."""
+
+    cloud: Cloud
+    instance_id: str
+    started_at: datetime
+    environment: str
+    region: str
+    zone: str
+    machine_type: str
+    capacity_type: CapacityType
+    last_seen_at: datetime
+    pool: str | None = None
+    model: str | None = None
+    owner: str | None = None
+    group: str | None = None
+    reservation: str | None = None
+    ended_at: datetime | None = None
+    """None: not known to have ended."""
+    end_cause: EndCause | None = None
+    end_exact: bool = False
+    """Whether the cloud told the time; else the end lies between `last_seen_at` and `ended_at`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnd:
+    """What somebody said of the end of a run."""
+
+    cloud: Cloud
+    instance_id: str
+    started_at: datetime
+    ended_at: datetime
+    cause: EndCause
+    exact: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """The counters of one engine at one time. None: not read."""
+
+    environment: str
+    instance_id: str
+    engine: str
+    model: str
+    at: datetime
+    prompt: int | None = None
+    """Input tokens, those from a prefix cache included."""
+    cached: int | None = None
+    """Input tokens that a prefix cache answered."""
+    generation: int | None = None
+    prefill_ms: int | None = None
+    decode_ms: int | None = None
+    created_at: datetime | None = None
+    """When the engine's process began to count."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActivityHour:
+    """Slots of ten seconds of one instance's hour, as bit sets; bit 0 is the first slot."""
+
+    environment: str
+    instance_id: str
+    hour: datetime
+    busy: int
+    idle: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriceObservation:
+    """A price that a cloud told us."""
+
+    sku: str
+    region: str
+    zone: str | None
+    effective_at: datetime
+    source: str
+    usd_per_hour: Decimal
+    observed_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reservation:
+    """Capacity that is paid for, used or not."""
+
+    cloud: Cloud
+    reservation: str
+    started_at: datetime
+    instances: int
+    environment: str
+    region: str
+    zone: str
+    machine_type: str
+    last_seen_at: datetime
+    pool: str | None = None
+    model: str | None = None
+    owner: str | None = None
+    ends_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """One complete look of the cost watchdog."""
+
+    environment: str
+    at: datetime
+    host: str
+    metrics_from: datetime | None
+    metrics_until: datetime | None
+    notes: str = ""
+
+
+_BATCH: Final = 500
+"""Rows per statement: below SQLite's limit of bound values."""
+
+
+def add_runs(connection: Connection, runs: Iterable[Run]) -> None:
+    """Write runs; of a run that is known already, `last_seen_at` grows."""
+    rows = [
+        {
+            "cloud": run.cloud.value,
+            "instance_id": run.instance_id,
+            "started_at": run.started_at,
+            "environment": run.environment,
+            "region": run.region,
+            "zone": run.zone,
+            "machine_type": run.machine_type,
+            "capacity_type": run.capacity_type.value,
+            "pool": run.pool,
+            "model": run.model,
+            "owner": run.owner,
+            "group_name": run.group,
+            "reservation": run.reservation,
+            "last_seen_at": run.last_seen_at,
+        }
+        for run in runs
+    ]
+    _merge(connection, RUNS, rows, {"last_seen_at": _Move.GROW})
+
+
+def add_ends(connection: Connection, ends: Iterable[RunEnd]) -> None:
+    """Write ends; of the same saying, the earliest time holds."""
+    rows = [
+        {
+            "cloud": end.cloud.value,
+            "instance_id": end.instance_id,
+            "started_at": end.started_at,
+            "cause": end.cause.value,
+            "ended_at": end.ended_at,
+            "exact": int(end.exact),
+        }
+        for end in ends
+    ]
+    _merge(connection, ENDS, rows, {"ended_at": _Move.SHRINK, "exact": _Move.GROW})
+
+
+def add_readings(connection: Connection, readings: Iterable[Reading]) -> None:
+    """Write counter readings; one that is known already stays as it is."""
+    columns = [column.name for column in READINGS.columns]
+    _merge(connection, READINGS, [{name: getattr(r, name) for name in columns} for r in readings])
+
+
+def add_prices(connection: Connection, prices: Iterable[PriceObservation]) -> None:
+    """Write observed prices; of one that is known already, `observed_at` grows."""
+    rows = [
+        {
+            "sku": price.sku,
+            "region": price.region,
+            "zone": price.zone or "",
+            "effective_at": price.effective_at,
+            "source": price.source,
+            "usd_per_hour": price.usd_per_hour,
+            "observed_at": price.observed_at,
+        }
+        for price in prices
+    ]
+    _merge(connection, PRICES, rows, {"observed_at": _Move.GROW})
+
+
+def add_reservations(connection: Connection, reservations: Iterable[Reservation]) -> None:
+    """Write paid capacity; of what is known already, `last_seen_at` grows."""
+    columns = [column.name for column in RESERVATIONS.columns]
+    rows = [{**{name: getattr(r, name) for name in columns}, "cloud": r.cloud.value} for r in reservations]
+    _merge(connection, RESERVATIONS, rows, {"last_seen_at": _Move.GROW})
+
+
+def add_pass(connection: Connection, done: Pass) -> None:
+    """Write that a look was complete."""
+    columns = [column.name for column in PASSES.columns]
+    _merge(connection, PASSES, [{name: getattr(done, name) for name in columns}])
+
+
+def add_activity(connection: Connection, hours: Iterable[ActivityHour]) -> None:
+    """Add known slots to what is there. Call inside `writing`, since it reads what it adds to."""
+    merged: dict[tuple[str, datetime], ActivityHour] = {}
+    for hour in hours:
+        merged[hour.instance_id, hour.hour] = _with_slots(merged.get((hour.instance_id, hour.hour)), hour)
+    keys = list(merged)
+    for start in range(0, len(keys), _BATCH):
+        some = keys[start : start + _BATCH]
+        wanted = tuple_(ACTIVITY.c.instance_id, ACTIVITY.c.hour).in_(some)
+        for row in connection.execute(select(ACTIVITY).where(wanted)):
+            merged[row.instance_id, row.hour] = _with_slots(activity_hour(row), merged[row.instance_id, row.hour])
+    rows = [
+        {
+            "instance_id": hour.instance_id,
+            "hour": hour.hour,
+            "environment": hour.environment,
+            "busy": f"{hour.busy:x}",
+            "idle": f"{hour.idle:x}",
+        }
+        for hour in merged.values()
+    ]
+    _merge(connection, ACTIVITY, rows, {"busy": _Move.REPLACE, "idle": _Move.REPLACE})
+
+
+def activity_hour(row: Any) -> ActivityHour:
+    """The fact of a row of ACTIVITY."""
+    return ActivityHour(
+        environment=row.environment,
+        instance_id=row.instance_id,
+        hour=row.hour,
+        busy=int(row.busy, 16),
+        idle=int(row.idle, 16),
+    )
+
+
+def _with_slots(known: ActivityHour | None, more: ActivityHour) -> ActivityHour:
+    if known is None:
+        return ActivityHour(
+            environment=more.environment,
+            instance_id=more.instance_id,
+            hour=more.hour,
+            busy=more.busy,
+            idle=more.idle & ~more.busy,
+        )
+    busy = known.busy | more.busy
+    return ActivityHour(
+        environment=more.environment,
+        instance_id=more.instance_id,
+        hour=more.hour,
+        busy=busy,
+        idle=(known.idle | more.idle) & ~busy,
+    )
+
+
+class _Move(StrEnum):
+    """The one direction in which a column may move."""
+
+    GROW = "grow"
+    SHRINK = "shrink"
+    REPLACE = "replace"
+
+
+def _merge(
+    connection: Connection,
+    table: Table,
+    rows: Sequence[Mapping[str, Any]],
+    moves: Mapping[str, _Move] | None = None,
+) -> None:
+    """Insert rows by natural key; of rows that are there already only the named columns move."""
+    insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+    statement = insert(table)
+    new, keys = statement.excluded, [column.name for column in table.primary_key.columns]
+    values: dict[str, Any] = {}
+    for name, move in (moves or {}).items():
+        old = table.c[name]
+        nearer = new[name] > old if move is _Move.GROW else new[name] < old
+        values[name] = new[name] if move is _Move.REPLACE else case((nearer, new[name]), else_=old)
+    if values:
+        statement = statement.on_conflict_do_update(index_elements=keys, set_=values)
+    else:
+        statement = statement.on_conflict_do_nothing(index_elements=keys)
+    for start in range(0, len(rows), _BATCH):
+        connection.execute(statement, list(rows[start : start + _BATCH]))
