@@ -1,0 +1,11 @@
+import pulumi
+import pytest
+
+from tests.fakes import RecordingMocks
+
+
+@pytest.fixture
+def mocks() -> RecordingMocks:
+    recording = RecordingMocks()
+    pulumi.runtime.set_mocks(recording, project="gpu-fleet", stack="test", preview=False)
+    return recording

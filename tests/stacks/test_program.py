@@ -1,0 +1,73 @@
+"""Every settings file there is runs through the real program, with the engine's answers played."""
+
+import json
+import runpy
+from pathlib import Path
+
+import pulumi
+import pytest
+import yaml
+
+from fleet import document
+from fleet.document import FleetDocument
+from fleet.model import Cloud
+from tests.fakes import RecordingMocks
+
+ROOT = Path(__file__).parents[2]
+FILES = sorted((ROOT / "stacks" / "config").glob("Pulumi.*.yaml"))
+GROUPS = {
+    Cloud.AWS: ("aws:autoscaling/group:Group",),
+    Cloud.GCP: (
+        "gcp:compute/instanceGroupManager:InstanceGroupManager",
+        "gcp:compute/regionInstanceGroupManager:RegionInstanceGroupManager",
+    ),
+}
+DOCUMENT = {Cloud.AWS: "aws:s3/bucketObjectv2:BucketObjectv2", Cloud.GCP: "gcp:storage/bucketObject:BucketObject"}
+
+
+def run(path: Path) -> None:
+    config = yaml.safe_load(path.read_text())["config"]
+    pulumi.runtime.set_all_config(
+        {key: value if isinstance(value, str) else json.dumps(value) for key, value in config.items()}
+    )
+
+    @pulumi.runtime.test
+    def program() -> None:
+        runpy.run_path(str(ROOT / "stacks"), run_name="__main__")
+
+    program()
+
+
+def written(mocks: RecordingMocks, cloud: Cloud) -> FleetDocument:
+    return document.parse(mocks.named(DOCUMENT[cloud], "fleet-document")["content"], "the stack")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem.removeprefix("Pulumi."))
+def test_every_settings_file_declares_its_pools_and_says_so_in_the_document(
+    mocks: RecordingMocks, path: Path
+) -> None:
+    run(path)
+    cloud_name, environment = path.stem.removeprefix("Pulumi.").split("-")
+    described = written(mocks, Cloud(cloud_name))
+    assert described.environment == environment
+    groups = [group for typ in GROUPS[described.cloud] for group in mocks.of_type(typ)]
+    assert sorted(g.name for pool in described.pools for g in pool.groups) == sorted(f"{g.name}-3f2a" for g in groups)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem.removeprefix("Pulumi."))
+def test_a_second_run_of_the_same_tree_says_the_same(path: Path) -> None:
+    said: list[FleetDocument] = []
+    for _ in range(2):
+        recording = RecordingMocks()
+        pulumi.runtime.set_mocks(recording, project="gpu-fleet", stack="test", preview=False)
+        run(path)
+        said.append(written(recording, Cloud(path.stem.removeprefix("Pulumi.").split("-")[0])))
+    assert said[0] == said[1]
+
+
+def test_a_program_with_bad_settings_declares_nothing(mocks: RecordingMocks, tmp_path: Path) -> None:
+    bad = tmp_path / "Pulumi.aws-bad.yaml"
+    bad.write_text(yaml.safe_dump({"config": {"aws:region": "us-east-1", "gpu-fleet:fleet": {"cloud": "aws"}}}))
+    with pytest.raises(pulumi.RunError, match=r"gpu-fleet:fleet\.pools: is missing; add it"):
+        run(bad)
+    assert not mocks.resources

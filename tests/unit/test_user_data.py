@@ -1,0 +1,120 @@
+import hashlib
+import json
+import os
+import subprocess
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from fleet.model import CapacityType, Cloud
+from serving.user_data import Engine, InstanceSettings, UserDataError, archive_key, instance_json, render
+
+AGENT = b"print('agent')\n"
+SHA256 = hashlib.sha256(AGENT).hexdigest()
+SETTINGS = InstanceSettings(
+    environment="local",
+    cloud=Cloud.AWS,
+    region="us-east-1",
+    pool="chat",
+    capacity_type=CapacityType.SPOT,
+    bucket="s3://models",
+    model="models/chat",
+    served_name="chat",
+    engine=Engine(kind="vllm", image="vllm@sha256:00", args=("--max-model-len", "2048")),
+    dcgm_image="dcgm@sha256:00",
+    agent_token="ssm:/gpu-fleet/local/agent-token",
+    drain_deadline=timedelta(seconds=90),
+)
+
+
+def boot(script: str, folder: Path, aws: str) -> subprocess.CompletedProcess[str]:
+    """Runs user data in a folder, with commands that stand for the image's."""
+    commands = folder / "commands"
+    commands.mkdir()
+    for name, body in {"aws": aws, "sleep": "exit 0", "python3": 'echo "python3 $*" >>"$CALLS"'}.items():
+        (commands / name).write_text(f"#!/bin/bash\n{body}\n")
+        (commands / name).chmod(0o755)
+    env = {
+        "PATH": f"{commands}:{os.environ['PATH']}",
+        "GPUFLEET_ROOT": str(folder / "root"),
+        "CALLS": str(folder / "calls"),
+        "AGENT": AGENT.decode(),
+    }
+    return subprocess.run(["bash", "-c", script], env=env, capture_output=True, text=True, timeout=20, check=False)
+
+
+def test_the_settings_file_is_the_contract() -> None:
+    assert instance_json(SETTINGS) == {
+        "version": 1,
+        "environment": "local",
+        "cloud": "aws",
+        "region": "us-east-1",
+        "pool": "chat",
+        "capacity_type": "spot",
+        "group": None,
+        "bucket": "s3://models",
+        "model": "models/chat",
+        "served_name": "chat",
+        "engine": {"kind": "vllm", "image": "vllm@sha256:00", "args": ["--max-model-len", "2048"], "env": {}},
+        "dcgm_image": "dcgm@sha256:00",
+        "agent_token": "ssm:/gpu-fleet/local/agent-token",
+        "cache_dir": "/mnt/nvme/models",
+        "drain_deadline_s": 90,
+        "drain_margin_s": 5,
+        "metadata_poll_s": 5,
+        "power_off_after_s": 900,
+        "boot_limits_s": {"disks": 60, "cache": 1800, "engine": 900, "warm_up": 120},
+    }
+
+
+def test_a_boot_writes_the_settings_and_runs_the_agent_it_was_told(tmp_path: Path) -> None:
+    ran = boot(render(SETTINGS, SHA256), tmp_path, 'echo "aws $1 $2 $4" >>"$CALLS"; printf %s "$AGENT" >"$5"')
+    assert ran.returncode == 0, ran.stderr
+    root = tmp_path / "root"
+    assert json.loads((root / "etc/gpu-fleet/instance.json").read_text()) == instance_json(SETTINGS)
+    archive = root / "opt/gpu-fleet/gpufleet-node.pyz"
+    assert archive.read_bytes() == AGENT
+    assert (tmp_path / "calls").read_text().splitlines() == [
+        f"aws s3 cp s3://models/{archive_key(SHA256)}",
+        f"python3 {archive} boot",
+    ]
+
+
+@pytest.mark.parametrize(
+    "aws",
+    [
+        pytest.param('printf evil >"$5"', id="other bytes"),
+        pytest.param("exit 1", id="no such object"),
+        pytest.param(":", id="nothing written"),
+    ],
+)
+def test_an_agent_that_is_not_the_expected_one_never_runs(tmp_path: Path, aws: str) -> None:
+    ran = boot(render(SETTINGS, SHA256), tmp_path, aws)
+    assert ran.returncode == 1
+    assert "gave up fetching the node agent" in ran.stderr
+    assert not (tmp_path / "calls").exists()
+
+
+@pytest.mark.parametrize(
+    "text", ["$(touch pwned)", "`id`", "GPUFLEET_SETTINGS", "it's", 'say "hi"', "100 %", "{x}", "ü"]
+)
+def test_no_setting_becomes_a_command(tmp_path: Path, text: str) -> None:
+    settings = replace(SETTINGS, served_name=text, engine=replace(SETTINGS.engine, args=(text,)))
+    ran = boot(render(settings, SHA256), tmp_path, 'printf %s "$AGENT" >"$5"')
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads((tmp_path / "root/etc/gpu-fleet/instance.json").read_text()) == instance_json(settings)
+    assert not list(tmp_path.rglob("pwned"))
+
+
+@pytest.mark.parametrize("cloud", list(Cloud))
+def test_it_is_bash_on_both_clouds(cloud: Cloud) -> None:
+    script = render(replace(SETTINGS, cloud=cloud), SHA256)
+    assert subprocess.run(["bash", "-n"], input=script, text=True, check=False, timeout=20).returncode == 0
+
+
+def test_what_the_cloud_would_refuse_is_refused_here() -> None:
+    settings = replace(SETTINGS, engine=replace(SETTINGS.engine, args=("x" * 16384,)))
+    with pytest.raises(UserDataError, match="user data of pool chat has .* shorten engine args or env"):
+        render(settings, SHA256)
