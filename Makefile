@@ -1,0 +1,64 @@
+# The only entry to commands. `make demo` and `make test` set up what they need.
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-all check bench preview up destroy watch report clean
+
+PYTHON ?= $(shell for p in python3.11 python3.12 python3; do \
+	$$p -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' 2>/dev/null && echo $$p && break; done)
+ENV := .venv/bin/python
+RUN := $(ENV) -m
+STACK ?= aws-local
+FLEET ?=
+
+help:
+	@echo 'make demo      the whole story on this machine: a cloud on loopback, pools, watchdogs, a cost report'
+	@echo 'make test      the tests (< 10 min); make test-all adds checks, slow proofs and the demo as a test'
+	@echo 'make setup     what both need: says what it installs and why'
+	@echo 'make check     ruff, pyright, import rules'
+	@echo 'make bench     the numbers of the README'
+	@echo 'make preview | up | destroy   pulumi on STACK=$(STACK); watch | report   the watchdogs and the cost report'
+	@echo 'make clean     end what runs and remove .local'
+
+setup:
+	@[ -n '$(PYTHON)' ] || { echo 'setup: Python 3.11 or 3.12 is needed (Debian: apt-get install python3.11); found none' >&2; exit 1; }
+	@$(PYTHON) -m scripts.setup
+
+demo: setup
+	@$(RUN) scripts.demo
+
+test: setup
+	@$(RUN) pytest -m 'not slow and not live'
+
+test-all: check
+	@$(RUN) pytest -m 'not live'
+
+check: setup
+	@$(RUN) ruff check .
+	@$(RUN) ruff format --check .
+	@$(RUN) pyright
+	@PYTHONPATH=. .venv/bin/lint-imports
+
+bench: setup
+	@$(RUN) benchmarks
+
+# A stack ending in -local runs on the embedded cloud, in its environment and never in yours.
+local_env = case '$(STACK)' in *-local) eval "$$($(RUN) cli.main local env)" ;; esac
+
+preview: setup
+	@$(local_env); pulumi preview --stack '$(STACK)'
+
+up: setup
+	@$(local_env); pulumi up --stack '$(STACK)'
+
+destroy: setup
+	@$(local_env); pulumi destroy --stack '$(STACK)'
+
+watch: setup
+	@$(local_env); $(RUN) cli.main watch run $(if $(FLEET),--fleet '$(FLEET)')
+
+report: setup
+	@$(local_env); $(RUN) cli.main report cost --since 1h $(if $(FLEET),--fleet '$(FLEET)')
+
+clean:
+	@if [ -x $(ENV) ] && [ -d .local ]; then $(RUN) cli.main local down || true; fi
+	@rm -rf .local .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist

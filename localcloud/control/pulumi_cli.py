@@ -1,0 +1,46 @@
+"""Which Pulumi CLI is used: the one version that goes with the lock. Standard library only."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from localcloud.control.places import PULUMI_VERSION, Places
+
+LANGUAGE_HOST: Final = "pulumi-language-python"
+LIMIT_S: Final = 30.0
+
+
+def find_pulumi(places: Places, environment: Mapping[str, str] | None = None) -> Path | None:
+    """`pulumi` of PATH if it has the right version and a Python language host, else the cache's, else None."""
+    names = os.environ if environment is None else environment
+    on_path = shutil.which("pulumi", path=names.get("PATH", ""))
+    for candidate in (on_path, str(places.pulumi_folder / "bin" / "pulumi")):
+        if candidate and is_right(Path(candidate)):
+            return Path(candidate).resolve()
+    return None
+
+
+def is_right(pulumi: Path) -> bool:
+    """Whether it runs and says the version needed."""
+    if not pulumi.is_file():
+        return False
+    try:
+        said = subprocess.run(
+            [pulumi, "version"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            env={**os.environ, "PULUMI_SKIP_UPDATE_CHECK": "true"},
+        ).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return said == f"v{PULUMI_VERSION}"
+
+
+def has_language_host(pulumi: Path) -> bool:
+    """Whether the CLI finds a Python language host beside itself, as in the official distribution."""
+    return os.access(pulumi.resolve().with_name(LANGUAGE_HOST), os.X_OK)

@@ -1,0 +1,50 @@
+"""`pulumi-language-python ENGINE_ADDRESS`: serve until a signal comes or the engine is gone."""
+
+import os
+import signal
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+import grpc
+from pulumi.runtime.proto import language_pb2_grpc
+
+from localcloud.language_host.children import Children
+from localcloud.language_host.servicer import LanguageHost
+
+LARGEST_MESSAGE: Final = 400 * 1024 * 1024
+"""What Pulumi's own hosts allow."""
+PARENT_CHECK_S: Final = 0.5
+
+
+def main() -> int:
+    # flags come before the address, which is the last argument
+    engine = next((argument for argument in reversed(sys.argv[1:]) if not argument.startswith("-")), "")
+    parent = os.getppid()
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: stop.set())
+    children = Children()
+    server = grpc.server(
+        ThreadPoolExecutor(32),
+        options=[(f"grpc.max_{way}_message_length", LARGEST_MESSAGE) for way in ("receive", "send")],
+    )
+    language_pb2_grpc.add_LanguageRuntimeServicer_to_server(LanguageHost(engine, children), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    print(port, flush=True)
+    try:
+        while not stop.wait(PARENT_CHECK_S):
+            if os.getppid() != parent:  # the engine died without a word
+                break
+    finally:
+        children.end_all()
+        server.stop(grace=None)
+    return 0
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    os._exit(code)  # worker threads may still wait for a client that is gone

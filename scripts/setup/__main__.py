@@ -1,0 +1,127 @@
+"""`python3 -m scripts.setup`: install what is missing, and nothing twice."""
+
+import fcntl
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from localcloud.control.places import PULUMI_VERSION, Places, find_places
+from localcloud.control.pulumi_cli import find_pulumi, has_language_host
+from scripts.setup import debian, language_host, pulumi_cli, python_env
+from scripts.setup.running import SetupError, say
+
+LOCK_LIMIT_S: Final = 1800
+
+
+def main() -> int:
+    """Exit code: 0 everything is there, 1 something cannot be had (and what to do was said)."""
+    try:
+        python_env.check_python()
+        began = time.monotonic()
+        with _only_one(places := find_places(os.environ)):
+            changed = _set_up(places)
+        if changed:
+            say(f"setup: done in {time.monotonic() - began:.0f} s")
+        return 0
+    except SetupError as trouble:
+        say(f"\nsetup: {trouble}")
+        return 1
+    except OSError as error:
+        say(f"\nsetup: {error.filename or 'a file'}: {error.strerror or error}. Mend that, then run this again")
+        return 1
+    except KeyboardInterrupt:
+        say("\nsetup: interrupted; what is half done is thrown away, run it again to go on")
+        return 130
+
+
+def _set_up(places: Places) -> bool:
+    pulumi = find_pulumi(places)
+    missing = debian.find_missing(python_env.lacks_venv_module() and not python_env.uv_is_there(places))
+    steps: list[tuple[str, Callable[[], None]]] = []
+    if missing.packages:
+        steps.append((f"Debian packages {'; '.join(missing.reasons)}", lambda: debian.install(missing, places)))
+    if needs_uv := not python_env.uv_is_there(places):
+        what = f"uv {python_env.UV_VERSION} (installs the Python packages), in an environment of its own"
+        steps.append((f"{what}: {places.cache / 'uv'}", lambda: python_env.install_uv(places)))
+    fresh = not places.python.exists()
+    if fresh:
+        steps.append(("Python packages of uv.lock, into .venv of this clone", lambda: python_env.sync(places)))
+    if pulumi is None:
+        way = pulumi_cli.choose_way()
+        steps.append((f"Pulumi CLI {PULUMI_VERSION} (the engine), by {way}", lambda: pulumi_cli.install(way, places)))
+    _check_network_and_disk(places, needs_uv=needs_uv, fresh=fresh)
+    if steps:
+        say(f"setup: {len(steps)} things are missing and will be installed, now and not again:")
+        for what, _ in steps:
+            say(f"  - {what}")
+    for number, (what, step) in enumerate(steps, 1):
+        say(f"  [{number}/{len(steps)}] {what}")
+        step()
+    if not fresh:
+        python_env.sync(places)  # quick where nothing changed
+    return _complete_pulumi(places) or bool(steps)
+
+
+def _complete_pulumi(places: Places) -> bool:
+    pulumi = find_pulumi(places)
+    if pulumi is None:
+        raise SetupError(pulumi_cli.REMEDY)
+    ours = pulumi.parent == (places.pulumi_folder / "bin").resolve()
+    if not ours and not has_language_host(pulumi):
+        raise SetupError(
+            f"{pulumi} has no pulumi-language-python beside it: install the whole distribution of Pulumi"
+        )
+    official = has_language_host(pulumi) and pulumi.with_name("pulumi-language-python-exec").exists()
+    if official or (ours and language_host.is_current(places)):
+        return False
+    say("  - a Python language host for Pulumi (its own is not in the Go module)")
+    language_host.install(places)
+    return True
+
+
+def _check_network_and_disk(places: Places, *, needs_uv: bool, fresh: bool) -> None:
+    if (needs_uv or fresh) and not python_env.index_answers():
+        say("setup: the package index does not answer; packages that are in a local cache may still do")
+    if fresh:
+        free = shutil.disk_usage(places.root).free // 2**20
+        if free < python_env.MIB_NEEDED:
+            raise SetupError(
+                f"{free} MiB are free for {places.root}, and .venv needs {python_env.MIB_NEEDED}: make room"
+            )
+
+
+@contextmanager
+def _only_one(places: Places) -> Generator[None]:
+    """One setup at a time per cache: two clones may share it."""
+    places.cache.mkdir(parents=True, exist_ok=True)
+    path = places.cache / ".setup.lock"
+    with path.open("a+") as lock:
+        began, said = time.monotonic(), False
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if not said:
+                    say(f"setup: waiting for another setup ({_holder(path)}) that uses {places.cache}")
+                    said = True
+                if time.monotonic() - began > LOCK_LIMIT_S:
+                    raise SetupError(f"another setup ({_holder(path)}) held {path} for {LOCK_LIMIT_S} s") from None
+                time.sleep(0.5)
+        lock.truncate(0)
+        lock.write(f"process {os.getpid()} of {places.root}\n")
+        lock.flush()
+        yield
+
+
+def _holder(path: Path) -> str:
+    return path.read_text(errors="replace").strip() or "unknown"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

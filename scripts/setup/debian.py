@@ -1,0 +1,78 @@
+"""Prometheus, Alertmanager and HAProxy from Debian, without their services."""
+
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from localcloud.control.places import Places
+from localcloud.control.tools import TOOLS, Tool, find_tool
+from scripts.setup.running import SetupError, output_of, run, say, tail
+
+LIMIT_S: Final = 600
+SCRIPT: Final = Path(__file__).with_name("debian_packages.sh")
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Packages that must be installed, and why."""
+
+    packages: tuple[str, ...]
+    reasons: tuple[str, ...]
+
+
+def find_missing(need_venv_module: bool) -> Missing:
+    """Which Debian packages are not there (or too old)."""
+    packages: list[str] = []
+    reasons: list[str] = []
+    for tool in TOOLS:
+        if find_tool(tool) is None:
+            packages.append(tool.package)
+            reasons.append(f"{tool.package} ({tool.purpose})")
+    if need_venv_module:
+        packages.append("python3-venv")
+        reasons.append("python3-venv (the environment that uv lives in)")
+    return Missing(tuple(packages), tuple(reasons))
+
+
+def install(missing: Missing, places: Places) -> None:
+    """Install the packages as root or through passwordless sudo. Raises SetupError with the line to run otherwise."""
+    if not missing.packages:
+        return
+    if shutil.which("apt-get") is None:
+        raise SetupError(
+            f"{', '.join(missing.packages)} cannot be found, and this is no Debian (there is no apt-get): "
+            f"install {' and '.join(_versions())} with your system's packages, then run this again"
+        )
+    command = ["sh", str(SCRIPT), *missing.packages]
+    if os.geteuid() != 0:
+        if shutil.which("sudo") is None or output_of(["sudo", "-n", "true"]) is None:
+            line = " ".join(["sudo", "sh", f"'{SCRIPT}'", *missing.packages])
+            raise SetupError(
+                "Debian packages are needed, and you are neither root nor may you use sudo without a password.\n"
+                f"Run this line, then run make again (it starts no service):\n\n    {line}\n"
+            )
+        command = ["sudo", "-n", *command]
+    log = places.logs / "setup-debian.log"
+    log.unlink(missing_ok=True)
+    run(command, doing=f"installing {', '.join(missing.packages)}", log=log, limit_s=LIMIT_S)
+    if still := find_missing(need_venv_module=False).packages:
+        raise SetupError(
+            f"{', '.join(still)} is installed, but not in the version needed ({', '.join(_versions())}); "
+            f"the end of {log}:\n{tail(log)}"
+        )
+    say(f"      installed {', '.join(missing.packages)}; no service was started")
+
+
+def _versions() -> tuple[str, ...]:
+    return tuple(
+        f"{tool.package} {re.sub(r'[(), ]+', '.', str(tool.at_least)).strip('.')} or newer" for tool in TOOLS
+    )
+
+
+def describe(tool: Tool) -> str:
+    """Where a tool was found, in one line."""
+    found = find_tool(tool)
+    return f"{tool.name} {'.'.join(map(str, found.version))} ({found.path})" if found else f"{tool.name}: missing"

@@ -1,0 +1,112 @@
+"""Our Python language host beside a Pulumi CLI that came without one.
+
+It gets an environment of its own in the cache, so that it serves every clone and outlives each of them.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from localcloud.control.places import Places
+from localcloud.control.pulumi_cli import LANGUAGE_HOST
+from scripts.setup.python_env import uv_environment, uv_of
+from scripts.setup.running import SetupError, run
+
+SOURCES: Final = ("localcloud/__init__.py", "localcloud/language_host")
+LAUNCHER: Final = """\
+#!/bin/sh
+# gpu-fleet's Python language host for Pulumi; written by `make setup`
+here=$(dirname "$(readlink -f "$0")")
+exec "$here/../{folder}/bin/python" -E -P -u -m localcloud.language_host "$@"
+"""
+
+
+def is_current(places: Places) -> bool:
+    """Whether the launcher is there and starts the host of this clone's code."""
+    launcher = places.pulumi_folder / "bin" / LANGUAGE_HOST
+    folder = _folder_name(places)
+    python = places.pulumi_folder / folder / "bin" / "python"
+    return (
+        os.access(python, os.X_OK) and launcher.is_file() and launcher.read_text() == LAUNCHER.format(folder=folder)
+    )
+
+
+def install(places: Places) -> None:
+    """Make the environment, put the host's code into it, and the launcher beside `pulumi`."""
+    name = _folder_name(places)
+    final = places.pulumi_folder / name
+    log = places.logs / "setup-language-host.log"
+    half = Path(tempfile.mkdtemp(prefix=".host-", dir=places.pulumi_folder))
+    uv, environment = str(uv_of(places)), uv_environment(places)
+    doing = "installing the Python language host"
+    try:
+        run(
+            [uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(half)],
+            doing=doing,
+            log=log,
+            limit_s=120,
+        )
+        (half / "constraints.txt").write_text(_constraints(uv, places, environment))
+        install_it = [uv, "pip", "install", "--quiet", "--python", str(half / "bin" / "python")]
+        run(
+            [*install_it, "-c", str(half / "constraints.txt"), "pulumi"],
+            doing=doing,
+            log=log,
+            limit_s=300,
+            environment=environment,
+        )
+        packages = next((half / "lib").glob("python3.*")) / "site-packages"
+        for source in SOURCES:
+            _copy(places.root / source, packages / source)
+        shutil.rmtree(final, ignore_errors=True)
+        half.rename(final)
+    finally:
+        shutil.rmtree(half, ignore_errors=True)
+    _write_launcher(places.pulumi_folder / "bin" / LANGUAGE_HOST, LAUNCHER.format(folder=name))
+
+
+def _write_launcher(launcher: Path, text: str) -> None:
+    half = launcher.with_suffix(".half")
+    half.write_text(text)
+    half.chmod(0o755)
+    half.replace(launcher)
+
+
+def _constraints(uv: str, places: Places, environment: dict[str, str]) -> str:
+    done = subprocess.run(
+        [uv, "export", "--frozen", "--quiet", "--no-emit-project", "--no-hashes", "--no-header", "--no-annotate"],
+        cwd=places.root,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    if done.returncode:
+        raise SetupError(
+            f"`uv export` failed, so the versions for the language host are unknown: {done.stderr.strip()}"
+        )
+    return done.stdout
+
+
+def _copy(source: Path, target: Path) -> None:
+    if source.is_dir():
+        shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+    else:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(source, target)
+
+
+def _folder_name(places: Places) -> str:
+    digest = hashlib.sha256(f"{sys.version_info[:2]}".encode())
+    digest.update((places.root / "uv.lock").read_bytes().partition(b'name = "pulumi"\n')[2][:4096])
+    for source in SOURCES:
+        path = places.root / source
+        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+            digest.update(file.name.encode() + b"\0" + file.read_bytes())
+    return f"language-host-{digest.hexdigest()[:12]}"

@@ -1,0 +1,98 @@
+"""uv in an environment of its own, and with it the clone's `.venv`."""
+
+import importlib.util
+import os
+import shutil
+import sys
+import tempfile
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Final
+
+from localcloud.control.places import Places
+from scripts.setup.running import SetupError, output_of, run
+
+UV_VERSION: Final = "0.13.8"
+LIMIT_S: Final = 900
+MIB_NEEDED: Final = 1500
+PYTHONS: Final = ((3, 11), (3, 12))
+
+
+def check_python() -> None:
+    """Raises SetupError when this Python cannot run gpu-fleet."""
+    if sys.version_info[:2] not in PYTHONS:
+        raise SetupError(
+            f"this is Python {sys.version.split()[0]} ({sys.executable}), and gpu-fleet needs 3.11 or 3.12; "
+            "name one, as in `make setup PYTHON=/usr/bin/python3.11`"
+        )
+
+
+def lacks_venv_module() -> bool:
+    """Whether `python -m venv` would fail, as on a Debian without python3-venv."""
+    return importlib.util.find_spec("ensurepip") is None or importlib.util.find_spec("venv") is None
+
+
+def uv_of(places: Places) -> Path:
+    return places.cache / "uv" / "bin" / "uv"
+
+
+def uv_is_there(places: Places) -> bool:
+    return output_of([str(uv_of(places)), "--version"]) == f"uv {UV_VERSION}" or (
+        (output_of([str(uv_of(places)), "--version"]) or "").startswith(f"uv {UV_VERSION} ")
+    )
+
+
+def install_uv(places: Places) -> None:
+    """uv from PyPI into `<cache>/uv`; whole or not at all."""
+    final = places.cache / "uv"
+    # a virtual environment keeps working under another name for what we need of it: the uv binary and `python -m`
+    half = Path(tempfile.mkdtemp(prefix=".uv-", dir=places.cache))
+    log = places.logs / "setup-uv.log"
+    try:
+        run([sys.executable, "-m", "venv", str(half)], doing="making uv's environment", log=log, limit_s=120)
+        run(
+            [str(half / "bin" / "python"), "-m", "pip", "install", "--quiet", f"uv=={UV_VERSION}"],
+            doing="installing uv from PyPI",
+            log=log,
+            limit_s=300,
+        )
+        shutil.rmtree(final, ignore_errors=True)
+        half.rename(final)
+    finally:
+        shutil.rmtree(half, ignore_errors=True)
+
+
+def sync(places: Places) -> None:
+    """Bring `.venv` to what uv.lock says. Quick when it is there already."""
+    environment = uv_environment(places)
+    environment["UV_PROJECT_ENVIRONMENT"] = str(places.root / ".venv")
+    run(
+        [str(uv_of(places)), "sync", "--frozen", "--no-progress", "--python", sys.executable],
+        doing="installing the Python packages of uv.lock into .venv",
+        log=places.logs / "setup-uv.log",
+        limit_s=LIMIT_S,
+        environment=environment,
+        cwd=places.root,
+    )
+
+
+def uv_environment(places: Places) -> dict[str, str]:
+    """The caller's environment (it may name a mirror or certificates), with uv's cache beside ours where home is
+    read-only."""
+    environment = {k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH")}
+    if places.cache.is_relative_to(places.local):
+        environment["UV_CACHE_DIR"] = str(places.cache / "uv-cache")
+    return environment
+
+
+def index_answers(limit_s: float = 6) -> bool:
+    """Whether the package index can be reached at all (any answer counts: a mirror may refuse this very page)."""
+    url = os.environ.get("UV_INDEX_URL") or os.environ.get("PIP_INDEX_URL") or "https://pypi.org/simple/"
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=limit_s):
+            return True
+    except urllib.error.HTTPError:
+        return True
+    except OSError:
+        return False

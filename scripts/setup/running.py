@@ -1,0 +1,104 @@
+"""How setup talks, runs commands with a limit, and fails."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+HEARTBEAT_S: Final = 15.0
+
+
+class SetupError(Exception):
+    """Setup cannot go on. Says what is wrong and what to do about it."""
+
+
+def say(text: str) -> None:
+    """One line for the person at the terminal."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def run(
+    command: Sequence[str],
+    *,
+    doing: str,
+    log: Path,
+    limit_s: float,
+    environment: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> None:
+    """Run a command with its output in `log`. Says from time to time that it still runs.
+
+    Ends the whole process group when the limit is over or setup is interrupted. Raises SetupError with the log's end.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as out:
+        process = subprocess.Popen(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env=None if environment is None else dict(environment),
+            cwd=cwd,
+            start_new_session=True,
+        )
+        try:
+            code = _wait(process, doing, limit_s)
+        except BaseException:
+            _end_group(process)
+            raise
+    if code:
+        raise SetupError(f"{doing} failed (exit {code}). The end of {log}:\n{tail(log)}")
+
+
+def _wait(process: subprocess.Popen[bytes], doing: str, limit_s: float) -> int:
+    began = time.monotonic()
+    while True:
+        try:
+            return process.wait(HEARTBEAT_S)
+        except subprocess.TimeoutExpired:
+            passed = time.monotonic() - began
+            if passed > limit_s:
+                raise SetupError(f"{doing} took longer than {limit_s:.0f} s and was ended") from None
+            say(f"      … still {doing} ({passed:.0f} s)")
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, number)
+        except ProcessLookupError:
+            return
+        try:
+            process.wait(5)
+        except subprocess.TimeoutExpired:
+            continue
+
+
+def tail(log: Path, lines: int = 15) -> str:
+    """The last lines of a log, indented."""
+    text = log.read_text(errors="replace") if log.exists() else ""
+    return "\n".join(f"    {line}" for line in text.splitlines()[-lines:])
+
+
+def output_of(
+    command: Sequence[str], limit_s: float = 20, environment: Mapping[str, str] | None = None
+) -> str | None:
+    """What a command prints (stdout, then stderr where that is empty); None when it cannot be run, fails or hangs."""
+    try:
+        done = subprocess.run(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=limit_s,
+            check=True,
+            env=None if environment is None else dict(environment),
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or done.stderr.strip()

@@ -1,0 +1,122 @@
+"""The language host, as the engine sees it: a process that prints a port and speaks LanguageRuntime."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import pytest
+from google.protobuf import empty_pb2, struct_pb2
+from pulumi.runtime.proto import language_pb2 as language
+from pulumi.runtime.proto import language_pb2_grpc
+
+LIMIT_S = 20
+
+
+@dataclass
+class Host:
+    process: subprocess.Popen[str]
+    stub: language_pb2_grpc.LanguageRuntimeStub
+
+
+@pytest.fixture
+def host() -> Generator[Host]:
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-m", "localcloud.language_host", "-v=3", "127.0.0.1:1"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    with process, grpc.insecure_channel(f"127.0.0.1:{int(process.stdout.readline())}") as channel:
+        yield Host(process, language_pb2_grpc.LanguageRuntimeStub(channel))
+        process.kill()
+
+
+def pack(folder: Path, text: str) -> language.RunPluginRequest:
+    (folder / "__main__.py").write_text(text)
+    options = struct_pb2.Struct()
+    options.update({"virtualenv": str(Path(sys.executable).parents[1])})
+    info = language.ProgramInfo(
+        root_directory=str(folder), program_directory=str(folder), entry_point=".", options=options
+    )
+    return language.RunPluginRequest(
+        kind="analyzer", args=["127.0.0.1:1"], info=info, pwd=str(folder), env=["COLOUR=blue=green"]
+    )
+
+
+def gone(pid: int) -> bool:
+    """Whether the process ended within the limit (a zombie that nobody reads yet has ended)."""
+    until = time.monotonic() + LIMIT_S
+    while time.monotonic() < until:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except OSError:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_says_which_pulumi_it_speaks_for(host: Host) -> None:
+    assert host.stub.GetPluginInfo(empty_pb2.Empty(), timeout=LIMIT_S).version == "3.259.0"
+
+
+def test_a_plugin_gets_its_environment_and_its_words_are_passed_on(host: Host, tmp_path: Path) -> None:
+    request = pack(
+        tmp_path, "import os, sys\nprint(os.environ['COLOUR'])\nprint('oh', file=sys.stderr)\nraise SystemExit(7)"
+    )
+    messages = list(host.stub.RunPlugin(request, timeout=LIMIT_S))
+    assert b"".join(m.stdout for m in messages) == b"blue=green\n"
+    assert b"".join(m.stderr for m in messages) == b"oh\n"
+    assert messages[-1].exitcode == 7
+
+
+def test_an_environment_that_is_not_there_is_named(host: Host, tmp_path: Path) -> None:
+    options = struct_pb2.Struct()
+    options.update({"virtualenv": "no such place"})
+    info = language.ProgramInfo(root_directory=str(tmp_path), program_directory=str(tmp_path), options=options)
+    answer = host.stub.Run(language.RunRequest(info=info, project="p", stack="s"), timeout=LIMIT_S)
+    assert "no such place" in answer.error
+    assert "make setup" in answer.error
+
+
+@pytest.mark.parametrize(
+    "number",
+    [pytest.param(n, id=n.name) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)],
+)
+def test_its_children_end_with_it(host: Host, tmp_path: Path, number: signal.Signals) -> None:
+    # a pack that ignores Ctrl-C, as a policy pack does
+    request = pack(
+        tmp_path,
+        "import os, signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "print(os.getpid(), flush=True)\ntime.sleep(60)",
+    )
+    stream = host.stub.RunPlugin(request, timeout=LIMIT_S)
+    child = int(next(stream).stdout)
+    os.kill(host.process.pid, number)
+    assert host.process.wait(LIMIT_S) in (0, -number)
+    assert gone(child)
+
+
+def test_ends_when_the_engine_is_gone() -> None:
+    # the engine stands in as a process that starts the host, tells us its number and dies without a word
+    engine = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import subprocess, sys\n"
+            "p = subprocess.Popen([sys.executable, '-u', '-m', 'localcloud.language_host', 'x'],"
+            " stdout=subprocess.PIPE)\n"
+            "p.stdout.readline(); print(p.pid, flush=True)\nimport os; os._exit(0)",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=True,
+    )
+    assert gone(int(engine.stdout))
