@@ -7,17 +7,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from localcloud.control.places import PULUMI_VERSION, Places
+from localcloud.control.folders import PULUMI_VERSION, Folders
 
 LANGUAGE_HOST: Final = "pulumi-language-python"
 LIMIT_S: Final = 30.0
 
 
-def find_pulumi(places: Places, environment: Mapping[str, str] | None = None) -> Path | None:
+def find_pulumi(folders: Folders, environment: Mapping[str, str] | None = None) -> Path | None:
     """`pulumi` of PATH if it has the right version and a Python language host, else the cache's, else None."""
     names = os.environ if environment is None else environment
     on_path = shutil.which("pulumi", path=names.get("PATH", ""))
-    for candidate in (on_path, str(places.pulumi_folder / "bin" / "pulumi")):
+    for candidate in (on_path, str(folders.pulumi_folder / "bin" / "pulumi")):
         if candidate and is_right(Path(candidate)):
             return Path(candidate).resolve()
     return None

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from localcloud.control.places import PULUMI_VERSION, Places, find_places
+from localcloud.control.folders import PULUMI_VERSION, Folders, find_folders
 from localcloud.control.pulumi_cli import find_pulumi, has_language_host
 from scripts.setup import debian, language_host, pulumi_cli, python_env
 from scripts.setup.running import SetupError, say
@@ -23,8 +23,8 @@ def main() -> int:
     try:
         python_env.check_python()
         began = time.monotonic()
-        with _only_one(places := find_places(os.environ)):
-            changed = _set_up(places)
+        with _only_one(folders := find_folders(os.environ)):
+            changed = _set_up(folders)
         if changed:
             say(f"setup: done in {time.monotonic() - began:.0f} s")
         return 0
@@ -39,22 +39,24 @@ def main() -> int:
         return 130
 
 
-def _set_up(places: Places) -> bool:
-    pulumi = find_pulumi(places)
-    missing = debian.find_missing(python_env.lacks_venv_module() and not python_env.uv_is_there(places))
+def _set_up(folders: Folders) -> bool:
+    pulumi = find_pulumi(folders)
+    missing = debian.find_missing(python_env.lacks_venv_module() and not python_env.uv_is_there(folders))
     steps: list[tuple[str, Callable[[], None]]] = []
     if missing.packages:
-        steps.append((f"Debian packages {'; '.join(missing.reasons)}", lambda: debian.install(missing, places)))
-    if needs_uv := not python_env.uv_is_there(places):
+        steps.append((f"Debian packages {'; '.join(missing.reasons)}", lambda: debian.install(missing, folders)))
+    if needs_uv := not python_env.uv_is_there(folders):
         what = f"uv {python_env.UV_VERSION} (installs the Python packages), in an environment of its own"
-        steps.append((f"{what}: {places.cache / 'uv'}", lambda: python_env.install_uv(places)))
-    fresh = not places.python.exists()
+        steps.append((f"{what}: {folders.cache / 'uv'}", lambda: python_env.install_uv(folders)))
+    fresh = not folders.python.exists()
     if fresh:
-        steps.append(("Python packages of uv.lock, into .venv of this clone", lambda: python_env.sync(places)))
+        steps.append(("Python packages of uv.lock, into .venv of this clone", lambda: python_env.sync(folders)))
     if pulumi is None:
         way = pulumi_cli.choose_way()
-        steps.append((f"Pulumi CLI {PULUMI_VERSION} (the engine), by {way}", lambda: pulumi_cli.install(way, places)))
-    _check_network_and_disk(places, needs_uv=needs_uv, fresh=fresh)
+        steps.append(
+            (f"Pulumi CLI {PULUMI_VERSION} (the engine), by {way}", lambda: pulumi_cli.install(way, folders))
+        )
+    _check_network_and_disk(folders, needs_uv=needs_uv, fresh=fresh)
     if steps:
         say(f"setup: {len(steps)} things are missing and will be installed, now and not again:")
         for what, _ in steps:
@@ -63,43 +65,43 @@ def _set_up(places: Places) -> bool:
         say(f"  [{number}/{len(steps)}] {what}")
         step()
     if not fresh:
-        python_env.sync(places)  # quick where nothing changed
-    return _complete_pulumi(places) or bool(steps)
+        python_env.sync(folders)  # quick where nothing changed
+    return _complete_pulumi(folders) or bool(steps)
 
 
-def _complete_pulumi(places: Places) -> bool:
-    pulumi = find_pulumi(places)
+def _complete_pulumi(folders: Folders) -> bool:
+    pulumi = find_pulumi(folders)
     if pulumi is None:
         raise SetupError(pulumi_cli.REMEDY)
-    ours = pulumi.parent == (places.pulumi_folder / "bin").resolve()
+    ours = pulumi.parent == (folders.pulumi_folder / "bin").resolve()
     if not ours and not has_language_host(pulumi):
         raise SetupError(
             f"{pulumi} has no pulumi-language-python beside it: install the whole distribution of Pulumi"
         )
     official = has_language_host(pulumi) and pulumi.with_name("pulumi-language-python-exec").exists()
-    if official or (ours and language_host.is_current(places)):
+    if official or (ours and language_host.is_current(folders)):
         return False
     say("  - a Python language host for Pulumi (its own is not in the Go module)")
-    language_host.install(places)
+    language_host.install(folders)
     return True
 
 
-def _check_network_and_disk(places: Places, *, needs_uv: bool, fresh: bool) -> None:
+def _check_network_and_disk(folders: Folders, *, needs_uv: bool, fresh: bool) -> None:
     if (needs_uv or fresh) and not python_env.index_answers():
         say("setup: the package index does not answer; packages that are in a local cache may still do")
     if fresh:
-        free = shutil.disk_usage(places.root).free // 2**20
+        free = shutil.disk_usage(folders.root).free // 2**20
         if free < python_env.MIB_NEEDED:
             raise SetupError(
-                f"{free} MiB are free for {places.root}, and .venv needs {python_env.MIB_NEEDED}: make room"
+                f"{free} MiB are free for {folders.root}, and .venv needs {python_env.MIB_NEEDED}: make room"
             )
 
 
 @contextmanager
-def _only_one(places: Places) -> Generator[None]:
+def _only_one(folders: Folders) -> Generator[None]:
     """One setup at a time per cache: two clones may share it."""
-    places.cache.mkdir(parents=True, exist_ok=True)
-    path = places.cache / ".setup.lock"
+    folders.cache.mkdir(parents=True, exist_ok=True)
+    path = folders.cache / ".setup.lock"
     with path.open("a+") as lock:
         began, said = time.monotonic(), False
         while True:
@@ -108,13 +110,13 @@ def _only_one(places: Places) -> Generator[None]:
                 break
             except BlockingIOError:
                 if not said:
-                    say(f"setup: waiting for another setup ({_holder(path)}) that uses {places.cache}")
+                    say(f"setup: waiting for another setup ({_holder(path)}) that uses {folders.cache}")
                     said = True
                 if time.monotonic() - began > LOCK_LIMIT_S:
                     raise SetupError(f"another setup ({_holder(path)}) held {path} for {LOCK_LIMIT_S} s") from None
                 time.sleep(0.5)
         lock.truncate(0)
-        lock.write(f"process {os.getpid()} of {places.root}\n")
+        lock.write(f"process {os.getpid()} of {folders.root}\n")
         lock.flush()
         yield
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from localcloud.control.places import Places
+from localcloud.control.folders import Folders
 from localcloud.control.tools import TOOLS, Tool, find_tool
 from scripts.setup.running import SetupError, output_of, run, say, tail
 
@@ -37,7 +37,7 @@ def find_missing(need_venv_module: bool) -> Missing:
     return Missing(tuple(packages), tuple(reasons))
 
 
-def install(missing: Missing, places: Places) -> None:
+def install(missing: Missing, folders: Folders) -> None:
     """Install the packages as root or through passwordless sudo. Raises SetupError with the line to run otherwise."""
     if not missing.packages:
         return
@@ -55,7 +55,7 @@ def install(missing: Missing, places: Places) -> None:
                 f"Run this line, then run make again (it starts no service):\n\n    {line}\n"
             )
         command = ["sudo", "-n", *command]
-    log = places.logs / "setup-debian.log"
+    log = folders.logs / "setup-debian.log"
     log.unlink(missing_ok=True)
     run(command, doing=f"installing {', '.join(missing.packages)}", log=log, limit_s=LIMIT_S)
     if still := find_missing(need_venv_module=False).packages:

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from localcloud.control.places import Places
+from localcloud.control.folders import Folders
 from localcloud.control.pulumi_cli import LANGUAGE_HOST
 from scripts.setup.python_env import uv_environment, uv_of
 from scripts.setup.running import SetupError, run
@@ -26,23 +26,23 @@ exec "$here/../{folder}/bin/python" -E -P -u -m localcloud.language_host "$@"
 """
 
 
-def is_current(places: Places) -> bool:
+def is_current(folders: Folders) -> bool:
     """Whether the launcher is there and starts the host of this clone's code."""
-    launcher = places.pulumi_folder / "bin" / LANGUAGE_HOST
-    folder = _folder_name(places)
-    python = places.pulumi_folder / folder / "bin" / "python"
+    launcher = folders.pulumi_folder / "bin" / LANGUAGE_HOST
+    folder = _folder_name(folders)
+    python = folders.pulumi_folder / folder / "bin" / "python"
     return (
         os.access(python, os.X_OK) and launcher.is_file() and launcher.read_text() == LAUNCHER.format(folder=folder)
     )
 
 
-def install(places: Places) -> None:
+def install(folders: Folders) -> None:
     """Make the environment, put the host's code into it, and the launcher beside `pulumi`."""
-    name = _folder_name(places)
-    final = places.pulumi_folder / name
-    log = places.logs / "setup-language-host.log"
-    half = Path(tempfile.mkdtemp(prefix=".host-", dir=places.pulumi_folder))
-    uv, environment = str(uv_of(places)), uv_environment(places)
+    name = _folder_name(folders)
+    final = folders.pulumi_folder / name
+    log = folders.logs / "setup-language-host.log"
+    half = Path(tempfile.mkdtemp(prefix=".host-", dir=folders.pulumi_folder))
+    uv, environment = str(uv_of(folders)), uv_environment(folders)
     doing = "installing the Python language host"
     try:
         run(
@@ -51,7 +51,7 @@ def install(places: Places) -> None:
             log=log,
             limit_s=120,
         )
-        (half / "constraints.txt").write_text(_constraints(uv, places, environment))
+        (half / "constraints.txt").write_text(_constraints(uv, folders, environment))
         install_it = [uv, "pip", "install", "--quiet", "--python", str(half / "bin" / "python")]
         run(
             [*install_it, "-c", str(half / "constraints.txt"), "pulumi"],
@@ -62,12 +62,12 @@ def install(places: Places) -> None:
         )
         packages = next((half / "lib").glob("python3.*")) / "site-packages"
         for source in SOURCES:
-            _copy(places.root / source, packages / source)
+            _copy(folders.root / source, packages / source)
         shutil.rmtree(final, ignore_errors=True)
         half.rename(final)
     finally:
         shutil.rmtree(half, ignore_errors=True)
-    _write_launcher(places.pulumi_folder / "bin" / LANGUAGE_HOST, LAUNCHER.format(folder=name))
+    _write_launcher(folders.pulumi_folder / "bin" / LANGUAGE_HOST, LAUNCHER.format(folder=name))
 
 
 def _write_launcher(launcher: Path, text: str) -> None:
@@ -77,10 +77,10 @@ def _write_launcher(launcher: Path, text: str) -> None:
     half.replace(launcher)
 
 
-def _constraints(uv: str, places: Places, environment: dict[str, str]) -> str:
+def _constraints(uv: str, folders: Folders, environment: dict[str, str]) -> str:
     done = subprocess.run(
         [uv, "export", "--frozen", "--quiet", "--no-emit-project", "--no-hashes", "--no-header", "--no-annotate"],
-        cwd=places.root,
+        cwd=folders.root,
         env=environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -102,11 +102,11 @@ def _copy(source: Path, target: Path) -> None:
         shutil.copy2(source, target)
 
 
-def _folder_name(places: Places) -> str:
+def _folder_name(folders: Folders) -> str:
     digest = hashlib.sha256(f"{sys.version_info[:2]}".encode())
-    digest.update((places.root / "uv.lock").read_bytes().partition(b'name = "pulumi"\n')[2][:4096])
+    digest.update((folders.root / "uv.lock").read_bytes().partition(b'name = "pulumi"\n')[2][:4096])
     for source in SOURCES:
-        path = places.root / source
+        path = folders.root / source
         for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
             digest.update(file.name.encode() + b"\0" + file.read_bytes())
     return f"language-host-{digest.hexdigest()[:12]}"

@@ -10,7 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from localcloud.control.places import PULUMI_VERSION, Places
+from localcloud.control.folders import PULUMI_VERSION, Folders
 from localcloud.control.pulumi_cli import is_right
 from scripts.setup.running import SetupError, output_of, run, say
 
@@ -62,9 +62,9 @@ def _installer_answers(limit_s: float = 6) -> bool:
         socket.setdefaulttimeout(before)
 
 
-def install(way: Way, places: Places) -> None:
+def install(way: Way, folders: Folders) -> None:
     """Bring the CLI into the cache; whole or not at all. Raises SetupError."""
-    parent = places.pulumi_folder.parent
+    parent = folders.pulumi_folder.parent
     parent.mkdir(parents=True, exist_ok=True)
     for stale in parent.glob(".half-*"):  # of a run that was killed; we hold the lock
         shutil.rmtree(stale, ignore_errors=True)
@@ -72,40 +72,40 @@ def install(way: Way, places: Places) -> None:
     try:
         if way is Way.INSTALLER:
             try:
-                _run_installer(half, places)
+                _run_installer(half, folders)
             except SetupError as trouble:
                 if shutil.which("go") is None:
                     raise SetupError(f"{trouble}\n{REMEDY}") from trouble
                 say(f"      the installer failed, so Go builds it: {str(trouble).splitlines()[0]}")
-                _build(half, places)
+                _build(half, folders)
         else:
-            _build(half, places)
+            _build(half, folders)
         if not is_right(half / "bin" / "pulumi"):
             raise SetupError(f"what was installed does not say `v{PULUMI_VERSION}` to `pulumi version`: {REMEDY}")
-        (places.pulumi_folder / "bin").mkdir(parents=True, exist_ok=True)
+        (folders.pulumi_folder / "bin").mkdir(parents=True, exist_ok=True)
         for file in sorted((half / "bin").iterdir(), key=lambda f: f.name == "pulumi"):  # `pulumi` itself last
-            file.replace(places.pulumi_folder / "bin" / file.name)
+            file.replace(folders.pulumi_folder / "bin" / file.name)
     finally:
         shutil.rmtree(half, ignore_errors=True)
 
 
-def _run_installer(into: Path, places: Places) -> None:
+def _run_installer(into: Path, folders: Folders) -> None:
     program = (
         "import sys; from pulumi.automation import PulumiCommand; from semver import VersionInfo; "
         "PulumiCommand.install(root=sys.argv[1], version=VersionInfo.parse(sys.argv[2]))"
     )
     run(
-        [str(places.python), "-c", program, str(into), PULUMI_VERSION],
+        [str(folders.python), "-c", program, str(into), PULUMI_VERSION],
         doing="running Pulumi's installer",
-        log=places.logs / "setup-pulumi.log",
+        log=folders.logs / "setup-pulumi.log",
         limit_s=INSTALL_LIMIT_S,
     )
 
 
-def _build(into: Path, places: Places) -> None:
+def _build(into: Path, folders: Folders) -> None:
     environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=mod", "GOWORK": "off"}
-    if places.cache.is_relative_to(places.local):  # home cannot be written, so neither can Go's own caches
-        environment |= {"GOPATH": str(places.cache / "go"), "GOCACHE": str(places.cache / "go-build")}
+    if folders.cache.is_relative_to(folders.local):  # home cannot be written, so neither can Go's own caches
+        environment |= {"GOPATH": str(folders.cache / "go"), "GOCACHE": str(folders.cache / "go-build")}
     cache = Path(environment.get("GOCACHE") or Path.home() / ".cache")
     for folder in {_existing(cache), _existing(into)}:
         free = shutil.disk_usage(folder).free / 2**30
@@ -113,7 +113,7 @@ def _build(into: Path, places: Places) -> None:
             raise SetupError(
                 f"{free:.1f} GiB are free for {folder}, and building Pulumi needs {GIB_NEEDED}: make room"
             )
-    log = places.logs / "setup-pulumi.log"
+    log = folders.logs / "setup-pulumi.log"
     work = into / "work"
     (into / "bin").mkdir()
     work.mkdir()

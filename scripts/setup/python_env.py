@@ -10,7 +10,7 @@ import urllib.request
 from pathlib import Path
 from typing import Final
 
-from localcloud.control.places import Places
+from localcloud.control.folders import Folders
 from scripts.setup.running import SetupError, output_of, run
 
 UV_VERSION: Final = "0.13.8"
@@ -33,22 +33,22 @@ def lacks_venv_module() -> bool:
     return importlib.util.find_spec("ensurepip") is None or importlib.util.find_spec("venv") is None
 
 
-def uv_of(places: Places) -> Path:
-    return places.cache / "uv" / "bin" / "uv"
+def uv_of(folders: Folders) -> Path:
+    return folders.cache / "uv" / "bin" / "uv"
 
 
-def uv_is_there(places: Places) -> bool:
-    return output_of([str(uv_of(places)), "--version"]) == f"uv {UV_VERSION}" or (
-        (output_of([str(uv_of(places)), "--version"]) or "").startswith(f"uv {UV_VERSION} ")
+def uv_is_there(folders: Folders) -> bool:
+    return output_of([str(uv_of(folders)), "--version"]) == f"uv {UV_VERSION}" or (
+        (output_of([str(uv_of(folders)), "--version"]) or "").startswith(f"uv {UV_VERSION} ")
     )
 
 
-def install_uv(places: Places) -> None:
+def install_uv(folders: Folders) -> None:
     """uv from PyPI into `<cache>/uv`; whole or not at all."""
-    final = places.cache / "uv"
+    final = folders.cache / "uv"
     # a virtual environment keeps working under another name for what we need of it: the uv binary and `python -m`
-    half = Path(tempfile.mkdtemp(prefix=".uv-", dir=places.cache))
-    log = places.logs / "setup-uv.log"
+    half = Path(tempfile.mkdtemp(prefix=".uv-", dir=folders.cache))
+    log = folders.logs / "setup-uv.log"
     try:
         run([sys.executable, "-m", "venv", str(half)], doing="making uv's environment", log=log, limit_s=120)
         run(
@@ -63,26 +63,26 @@ def install_uv(places: Places) -> None:
         shutil.rmtree(half, ignore_errors=True)
 
 
-def sync(places: Places) -> None:
+def sync(folders: Folders) -> None:
     """Bring `.venv` to what uv.lock says. Quick when it is there already."""
-    environment = uv_environment(places)
-    environment["UV_PROJECT_ENVIRONMENT"] = str(places.root / ".venv")
+    environment = uv_environment(folders)
+    environment["UV_PROJECT_ENVIRONMENT"] = str(folders.root / ".venv")
     run(
-        [str(uv_of(places)), "sync", "--frozen", "--no-progress", "--python", sys.executable],
+        [str(uv_of(folders)), "sync", "--frozen", "--no-progress", "--python", sys.executable],
         doing="installing the Python packages of uv.lock into .venv",
-        log=places.logs / "setup-uv.log",
+        log=folders.logs / "setup-uv.log",
         limit_s=LIMIT_S,
         environment=environment,
-        cwd=places.root,
+        cwd=folders.root,
     )
 
 
-def uv_environment(places: Places) -> dict[str, str]:
+def uv_environment(folders: Folders) -> dict[str, str]:
     """The caller's environment (it may name a mirror or certificates), with uv's cache beside ours where home is
     read-only."""
     environment = {k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH")}
-    if places.cache.is_relative_to(places.local):
-        environment["UV_CACHE_DIR"] = str(places.cache / "uv-cache")
+    if folders.cache.is_relative_to(folders.local):
+        environment["UV_CACHE_DIR"] = str(folders.cache / "uv-cache")
     return environment
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from localcloud.control.places import find_places
+from localcloud.control.folders import find_folders
 from localcloud.control.pulumi_cli import find_pulumi
 from localcloud.control.tools import Tool, find_tool
 
@@ -23,7 +23,7 @@ def test_the_cache_is_the_first_place_that_can_be_written(
     tmp_path: Path, environment: dict[str, str], cache: str
 ) -> None:
     named = {name: value.format(t=tmp_path) for name, value in environment.items()}
-    assert find_places(named, tmp_path / "clone").cache == tmp_path / cache
+    assert find_folders(named, tmp_path / "clone").cache == tmp_path / cache
 
 
 def program(folder: Path, name: str, says: str) -> Path:
@@ -63,10 +63,10 @@ def test_a_tool_counts_by_its_version(tmp_path: Path, says: str, found: tuple[in
     ],
 )
 def test_which_pulumi_is_used(tmp_path: Path, on_path: str | None, in_cache: str | None, wins: str | None) -> None:
-    places = find_places({"GPUFLEET_CACHE": str(tmp_path / "cache")}, tmp_path)
+    folders = find_folders({"GPUFLEET_CACHE": str(tmp_path / "cache")}, tmp_path)
     files = {
         "path": program(tmp_path / "bin", "pulumi", on_path) if on_path else None,
-        "cache": program(places.pulumi_folder / "bin", "pulumi", in_cache) if in_cache else None,
+        "cache": program(folders.pulumi_folder / "bin", "pulumi", in_cache) if in_cache else None,
     }
-    found = find_pulumi(places, {"PATH": f"{tmp_path / 'bin'}:/usr/bin"})
+    found = find_pulumi(folders, {"PATH": f"{tmp_path / 'bin'}:/usr/bin"})
     assert found == (files[wins] if wins else None)

@@ -12,7 +12,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
+class Folders:
     """The folders of one clone and the cache it shares with others."""
 
     root: Path
@@ -59,8 +59,8 @@ class Places:
         return self.local / "models"
 
 
-def find_places(environment: Mapping[str, str], root: Path = ROOT) -> Places:
-    """The places of the clone at `root`. The cache is the first of these that can be written: `$GPUFLEET_CACHE`,
+def find_folders(environment: Mapping[str, str], root: Path = ROOT) -> Folders:
+    """The folders of the clone at `root`. The cache is the first of these that can be written: `$GPUFLEET_CACHE`,
     `$XDG_CACHE_HOME/gpu-fleet`, `~/.cache/gpu-fleet`, and else `.local/cache` of the clone."""
     if chosen := environment.get("GPUFLEET_CACHE"):
         candidate = Path(chosen).expanduser().absolute()
@@ -69,7 +69,7 @@ def find_places(environment: Mapping[str, str], root: Path = ROOT) -> Places:
     else:
         home = environment.get("HOME")
         candidate = Path(home or "/nonexistent") / ".cache" / "gpu-fleet"
-    return Places(root=root, cache=candidate if _writable(candidate) else root / ".local" / "cache")
+    return Folders(root=root, cache=candidate if _writable(candidate) else root / ".local" / "cache")
 
 
 def _writable(folder: Path) -> bool:
