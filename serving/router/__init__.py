@@ -1,1 +1,1 @@
-"""HAProxy's configuration and the controller around it."""
+"""HAProxy as the front door: what its configuration says, and what is told to the running process."""

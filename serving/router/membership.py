@@ -1,0 +1,151 @@
+"""Which commands bring HAProxy's servers in line with the replicas there are. Pure.
+
+A replica appears as DOWN and becomes UP by its own checks. A replica that is gone is taken out in an order that cuts
+no stream: agent check off (an answering agent would undo the next step), maint, wait for its requests, delete.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+from typing import Final
+
+from serving.router.render import backend_of, server_arguments
+from serving.router.runtime import ServerStatus
+from serving.router.settings import RouterSettings
+from serving.router.topology import ENGINE_PORT, Replica
+
+SILENT: Final = frozenset({"L4CON", "L4TOUT", "L6TOUT", "L7TOUT", "L7RSP", "SOCKERR"})
+"""Agent checks that brought no answer."""
+
+Key = tuple[str, str]
+"""Pool and server."""
+
+
+class Step(StrEnum):
+    """What is done to one server."""
+
+    ADD = "add"
+    LEAVE = "leave"
+    """Agent check off, no new requests."""
+    DELETE = "delete"
+    CUT = "cut"
+    """End the requests of a machine that is gone for long."""
+    SILENCE = "silence"
+    """No new requests: its node agent does not answer."""
+    RETURN = "return"
+    """It was leaving and is there again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One step for one server, with the commands that do it."""
+
+    step: Step
+    pool: str
+    server: str
+    commands: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """What the last pass knew; times in seconds of a steady clock."""
+
+    absent_since: Mapping[Key, float] = field(default_factory=dict[Key, float])
+    silent_since: Mapping[Key, float] = field(default_factory=dict[Key, float])
+    leaving: frozenset[Key] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """How servers are checked, and how long things may be odd."""
+
+    settings: RouterSettings
+    absent: timedelta = timedelta(seconds=1)
+    """A server leaves only after the inventory was without it this long: clouds forget for a moment."""
+    silent: timedelta = timedelta(seconds=30)
+    cut: timedelta = timedelta(minutes=10)
+    """Requests of a machine that is gone are ended after this."""
+
+
+def plan(
+    wanted: Iterable[Replica],
+    shown: Iterable[ServerStatus],
+    memory: Memory,
+    *,
+    rules: Rules,
+    now: float,
+) -> tuple[tuple[Change, ...], Memory]:
+    """The changes of this pass, and what the next one has to know."""
+    there = {(s.pool, s.name): s for s in shown}
+    want = {(r.pool, r.name): r for r in wanted}
+    keep = {key for key, replica in want.items() if key in there and there[key].address == replica.address}
+    absent = {key: memory.absent_since.get(key, now) for key in there if key not in keep}
+    silent = {key: memory.silent_since.get(key, now) for key in keep if there[key].agent_status in SILENT}
+    leaving = {key for key in memory.leaving if key in there}
+    changes = [_add(replica, rules.settings) for key, replica in want.items() if key not in there]
+    for key, since in absent.items():
+        if change := _depart(there[key], since, key in leaving, rules, now):
+            changes.append(change)
+            leaving.add(key)
+    for key in keep:
+        server = there[key]
+        if key in leaving:
+            changes.append(_return(server))
+            leaving.discard(key)
+        elif key in silent and now - silent[key] >= rules.silent.total_seconds() and server.ready:
+            changes.append(_change(Step.SILENCE, server, f"set server {_path(server)} state maint"))
+    return tuple(changes), Memory(absent_since=absent, silent_since=silent, leaving=frozenset(leaving))
+
+
+def _depart(server: ServerStatus, since: float, left: bool, rules: Rules, now: float) -> Change | None:
+    waited = now - since
+    path = _path(server)
+    if not left:
+        if waited < rules.absent.total_seconds():
+            return None
+        return _change(
+            Step.LEAVE, server, f"disable agent {path}", f"disable health {path}", f"set server {path} state maint"
+        )
+    if server.sessions == 0:
+        return _change(Step.DELETE, server, f"set server {path} state maint", f"del server {path}")
+    if waited >= rules.cut.total_seconds():
+        return _change(Step.CUT, server, f"shutdown sessions server {path}")
+    return None
+
+
+def _add(replica: Replica, settings: RouterSettings) -> Change:
+    path = f"{backend_of(replica.pool)}/{replica.name}"
+    return Change(
+        step=Step.ADD,
+        pool=replica.pool,
+        server=replica.name,
+        commands=(
+            f"add server {path} {replica.address}:{ENGINE_PORT} {server_arguments(settings)}",
+            *_awaken(path),
+            f"enable server {path}",
+        ),
+    )
+
+
+def _return(server: ServerStatus) -> Change:
+    path = _path(server)
+    return _change(Step.RETURN, server, *_awaken(path), f"set server {path} state ready")
+
+
+def _awaken(path: str) -> tuple[str, ...]:
+    """Both checks on, and the server DOWN until both have said that it is well."""
+    return (
+        f"set server {path} health down",
+        f"enable agent {path}",
+        f"set server {path} agent down",
+        f"enable health {path}",
+    )
+
+
+def _change(step: Step, server: ServerStatus, *commands: str) -> Change:
+    return Change(step=step, pool=server.pool, server=server.name, commands=commands)
+
+
+def _path(server: ServerStatus) -> str:
+    return f"{backend_of(server.pool)}/{server.name}"

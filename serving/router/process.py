@@ -1,0 +1,129 @@
+"""The HAProxy process: checked, started, reloaded, stopped. It dies with the controller."""
+
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from shutil import which
+from typing import Final
+
+from serving.router.runtime import AdminSocket
+from serving.router.settings import RouterPaths
+
+START_LIMIT_S: Final = 15.0
+CHECK_LIMIT_S: Final = 60.0
+
+
+class HaproxyError(OSError):
+    """HAProxy is missing, refuses its configuration, or did not start. Carries what it said."""
+
+
+def find_program() -> str:
+    """Where haproxy is. Raises HaproxyError with the remedy."""
+    found = which("haproxy") or which("haproxy", path="/usr/sbin:/usr/local/sbin")
+    if found is None:
+        raise HaproxyError("haproxy is not installed: `apt-get install haproxy` (2.6 or newer)")
+    return found
+
+
+def check_config(config: Path) -> None:
+    """Let HAProxy judge a configuration. Raises HaproxyError with its words."""
+    done = subprocess.run(
+        [find_program(), "-c", "-q", "-f", str(config)],
+        capture_output=True,
+        text=True,
+        timeout=CHECK_LIMIT_S,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise HaproxyError(f"HAProxy refuses {config}: {_said(done.stderr)}")
+
+
+class Haproxy:
+    """A master with its workers."""
+
+    def __init__(self, paths: RouterPaths, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._paths = paths
+        self._sleep = sleep
+        self._process: subprocess.Popen[bytes] | None = None
+        self._said_before = 0
+        self.admin = AdminSocket(paths.admin_socket)
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Start with the configuration in place; returns when it answers. Raises HaproxyError.
+
+        The parent-death signal ends it when the controller is killed, however that happens.
+        """
+        for socket_path in (self._paths.admin_socket, self._paths.master_socket):
+            socket_path.unlink(missing_ok=True)
+        self._said_before = self._paths.log.stat().st_size if self._paths.log.exists() else 0
+        command = ["setpriv", "--pdeathsig", "TERM", find_program(), "-W", "-S", str(self._paths.master_socket)]
+        with self._paths.access_log.open("ab") as access, self._paths.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*command, "-f", str(self._paths.config)],
+                stdin=subprocess.DEVNULL,
+                stdout=access,
+                stderr=log,
+                start_new_session=True,
+            )
+        self._wait(lambda: self.admin.process_id() > 0, "start")
+
+    def reload(self) -> None:
+        """Replace the worker without a cut; returns when the new one answers. Raises HaproxyError.
+
+        What the old worker knows of its servers (a drain, say) is written down first, for the new one to read.
+        """
+        if self._process is None:
+            raise HaproxyError("HAProxy was not started, so it cannot reload")
+        old = self.admin.process_id()
+        self.save_server_state()
+        self._process.send_signal(signal.SIGUSR2)
+        self._wait(lambda: self.admin.process_id() != old, "reload")
+
+    def save_server_state(self) -> None:
+        """Write what HAProxy knows of its servers where its next worker reads it. Raises OSError."""
+        new = self._paths.server_state.with_suffix(".new")
+        new.write_text(self.admin.ask("show servers state") + "\n")
+        new.replace(self._paths.server_state)
+
+    def stop(self, grace_s: float) -> None:
+        """Let requests end for `grace_s` seconds, then stop."""
+        if self._process is None:
+            return
+        for stop_signal, limit in ((signal.SIGUSR1, grace_s), (signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0)):
+            if self._process.poll() is not None:
+                break
+            self._process.send_signal(stop_signal)
+            try:
+                self._process.wait(timeout=max(limit, 0.1))
+            except subprocess.TimeoutExpired:
+                continue
+        self._process = None
+
+    def _wait(self, ready: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + START_LIMIT_S
+        while time.monotonic() < deadline:
+            if not self.running:
+                raise HaproxyError(f"HAProxy ended at its {what}: {self._last_words()}")
+            try:
+                if ready():
+                    return
+            except OSError:
+                pass  # its socket is not there yet
+            self._sleep(0.02)
+        raise HaproxyError(f"HAProxy did not answer {START_LIMIT_S:.0f} s after its {what}: {self._last_words()}")
+
+    def _last_words(self) -> str:
+        with self._paths.log.open("rb") as log:
+            log.seek(self._said_before)
+            return _said(log.read(65_536).decode(errors="replace"))
+
+
+def _said(text: str) -> str:
+    bad = [line for line in text.splitlines() if "[ALERT]" in line]
+    return "; ".join(line.partition(":")[2].strip() for line in bad[:5]) or text.strip()[-400:] or "it said nothing"

@@ -1,0 +1,93 @@
+"""What people may set for a router, and where its files lie."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+DEFAULT_BUFFER_BYTES: Final = 262_144
+"""Most of a request body that is read for its model name; larger ones need the header x-model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterSettings:
+    """One HAProxy process."""
+
+    bind: str = "127.0.0.1:8080"
+    """Address and port for clients."""
+    metrics_bind: str = "127.0.0.1:8404"
+    """Address and port of HAProxy's own metrics."""
+    threads: int = 1
+    buffer_bytes: int = DEFAULT_BUFFER_BYTES
+    check_interval: timedelta = timedelta(seconds=1)
+    """Between two health checks (engine, /health) of a replica."""
+    agent_interval: timedelta = timedelta(milliseconds=500)
+    """Between two agent checks: how late a drain may be noticed."""
+    agent_silent_limit: timedelta = timedelta(seconds=30)
+    """A replica whose node agent has not answered for this long gets no new requests."""
+    connect_timeout: timedelta = timedelta(seconds=2)
+    request_timeout: timedelta = timedelta(seconds=30)
+    """For a client to send its whole request; ends slow senders."""
+    response_timeout: timedelta = timedelta(minutes=10)
+    """Longest silence of a replica: a long answer that is not streamed comes all at once."""
+    queue_timeout: timedelta = timedelta(seconds=30)
+    most_per_replica: int = 256
+    """Requests at once on one replica; more wait in the pool's queue."""
+    most_connections: int = 4_000
+    """Needs two file descriptors each; HAProxy takes fewer where the system allows fewer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterPaths:
+    """Files of one router, all in its state folder."""
+
+    state: Path
+
+    @property
+    def config(self) -> Path:
+        return self.state / "haproxy.cfg"
+
+    @property
+    def candidate(self) -> Path:
+        """A configuration that was not checked yet."""
+        return self.state / "haproxy.cfg.new"
+
+    @property
+    def admin_socket(self) -> Path:
+        return self.state / "admin.sock"
+
+    @property
+    def master_socket(self) -> Path:
+        return self.state / "master.sock"
+
+    @property
+    def server_state(self) -> Path:
+        """What HAProxy knew of its servers before a reload."""
+        return self.state / "servers.state"
+
+    @property
+    def models_map(self) -> Path:
+        return self.state / "models.map"
+
+    @property
+    def access_log(self) -> Path:
+        """One line for each request; no header, query or body."""
+        return self.state / "access.log"
+
+    @property
+    def log(self) -> Path:
+        """What HAProxy says of itself."""
+        return self.state / "haproxy.log"
+
+    @property
+    def lock(self) -> Path:
+        return self.state / "router.lock"
+
+    @property
+    def last_document(self) -> Path:
+        """The last fleet document that was good."""
+        return self.state / "fleet.json"
+
+    @property
+    def status(self) -> Path:
+        return self.state / "status.json"

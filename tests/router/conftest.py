@@ -1,0 +1,196 @@
+"""A router with real HAProxy over mock replicas, on loopback addresses that no other test uses."""
+
+import itertools
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from fleet.document import FleetDocument
+from fleet.model import CapacityType, Cloud, Instance, InstanceState
+from serving.router.controller import Controller
+from serving.router.settings import RouterPaths, RouterSettings
+from tests.router.replica import Replica
+
+_BLOCKS = itertools.count(1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if shutil.which("haproxy", path="/usr/sbin:/usr/bin:/usr/local/sbin") is None:
+        for item in items:
+            if "router" in getattr(item, "fixturenames", ()):
+                item.add_marker(pytest.mark.skip(reason="haproxy is not installed (make setup installs it)"))
+
+
+def document(*pools: dict[str, Any]) -> FleetDocument:
+    """A fleet document of these pools (name, model and what differs)."""
+    base = {
+        "engine": "vllm",
+        "owner": "t",
+        "target": 1,
+        "min": 0,
+        "max": 9,
+        "drain_deadline": "10s",
+        "groups": [],
+        "watchdogs": {},
+    }
+    return FleetDocument.model_validate(
+        {
+            "version": 1,
+            "environment": "test",
+            "cloud": "aws",
+            "region": "us-east-1",
+            "account": "0",
+            "generated_by": {"project": "p", "stack": "s", "revision": "r", "at": "2026-11-21T00:00:00Z"},
+            "bucket": "s3://b",
+            "prometheus_url": "http://127.0.0.1:1",
+            "ledger_url": "sqlite://",
+            "router": {"url": "http://127.0.0.1:1"},
+            "pools": [base | {"groups": []} | pool for pool in pools],
+        }
+    )
+
+
+def instance(name: str, address: str, pool: str, capacity_type: str = "on-demand") -> Instance:
+    return Instance(
+        id=name,
+        cloud=Cloud.AWS,
+        region="us-east-1",
+        zone="us-east-1a",
+        machine_type="g6.xlarge",
+        capacity_type=CapacityType(capacity_type),
+        state=InstanceState.RUNNING,
+        launched_at=datetime(2026, 11, 21, tzinfo=UTC),
+        environment="test",
+        pool=pool,
+        private_address=address,
+    )
+
+
+@dataclass
+class FakeFleet:
+    """A fleet that the test moves."""
+
+    written: FleetDocument | None = None
+    machines: dict[str, Instance] = field(default_factory=dict[str, Instance])
+    document_error: str = ""
+    inventory_error: str = ""
+
+    def document(self) -> FleetDocument:
+        if self.document_error or self.written is None:
+            raise FileNotFoundError(self.document_error or "no such object")
+        return self.written
+
+    def instances(self, document: FleetDocument) -> Sequence[Instance]:
+        if self.inventory_error:
+            raise OSError(self.inventory_error)
+        return tuple(self.machines.values())
+
+
+@dataclass
+class Router:
+    """A controller whose passes run in a thread, and its replicas."""
+
+    controller: Controller
+    fleet: FakeFleet
+    url: str
+    said: list[str]
+    block: int
+    replicas: dict[str, Replica] = field(default_factory=dict[str, Replica])
+    client: httpx.Client = field(default_factory=lambda: httpx.Client(timeout=20))
+
+    def add(self, name: str, pool: str = "chat", capacity_type: str = "on-demand", *, serve: bool = True) -> Replica:
+        """A machine, and unless told otherwise an engine on it."""
+        address = f"127.88.{self.block}.{len(self.replicas) + 10}"
+        replica = Replica(address)
+        self.replicas[name] = replica
+        if serve:
+            replica.__enter__()
+        self.fleet.machines[name] = instance(name, address, pool, capacity_type)
+        return replica
+
+    def server(self, name: str) -> str | None:
+        """HAProxy's word for a server's state."""
+        for server in self.controller.haproxy.admin.servers():
+            if server.name == name:
+                return server.status
+        return None
+
+    def until(self, true: Callable[[], bool], what: str, limit_s: float = 12) -> None:
+        end = time.monotonic() + limit_s
+        while time.monotonic() < end:
+            try:
+                if true():
+                    return
+            except OSError:
+                pass
+            time.sleep(0.03)
+        pytest.fail(f"not within {limit_s} s: {what}; said {self.said}; {self._stat()}")
+
+    def ready(self, *names: str) -> None:
+        for name in names or tuple(self.replicas):
+            self.until(lambda name=name: (self.server(name) or "").startswith("UP"), f"{name} is UP")
+
+    def chat(self, model: str = "chat", headers: dict[str, str] | None = None, **more: Any) -> httpx.Response:
+        body = {"model": model, "messages": [{"role": "user", "content": "hello"}]} | more
+        return self.client.post(f"{self.url}/v1/chat/completions", json=body, headers=headers)
+
+    def _stat(self) -> object:
+        try:
+            return self.controller.haproxy.admin.servers()
+        except OSError as error:
+            return error
+
+
+FAST = {"every_s": 0.1}
+
+
+@pytest.fixture
+def router(tmp_path: Path) -> Iterator[Router]:
+    """A running router over an empty fleet: give it a document and machines."""
+    block = next(_BLOCKS)
+    bind = f"127.88.{block}.1:8080"
+    said: list[str] = []
+    from datetime import timedelta
+
+    settings = RouterSettings(
+        bind=bind,
+        metrics_bind=f"127.88.{block}.1:8404",
+        check_interval=timedelta(milliseconds=150),
+        agent_interval=timedelta(milliseconds=150),
+        agent_silent_limit=timedelta(seconds=1),
+        queue_timeout=timedelta(seconds=2),
+        request_timeout=timedelta(seconds=2),
+    )
+    fleet = FakeFleet()
+    state = tmp_path / "router"
+    state.mkdir()
+    controller = Controller(
+        fleet=fleet, settings=settings, paths=RouterPaths(state=state), say=said.append, document_every_s=0.2
+    )
+    controller.start()
+    stop = threading.Event()
+
+    def loop() -> None:
+        while not stop.wait(FAST["every_s"]):
+            controller.tick()
+
+    passes = threading.Thread(target=loop)
+    passes.start()
+    running = Router(controller=controller, fleet=fleet, url=f"http://{bind}", said=said, block=block)
+    try:
+        yield running
+    finally:
+        stop.set()
+        passes.join(20)
+        controller.stop(0.1)
+        running.client.close()
+        for replica in running.replicas.values():
+            replica.close()

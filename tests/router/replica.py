@@ -1,0 +1,151 @@
+"""A mock replica: an engine on port 8000 and an agent check on 9501 of a loopback address of its own."""
+
+import asyncio
+import json
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True)
+class Behaviour:
+    """What the replica does; tests change it while it runs."""
+
+    agent: str = "up ready"
+    health: int = 200
+    status: int = 200
+    delay_s: float = 0.0
+    reset: bool = False
+    requests: int = 0
+    running: int = 0
+    most_running: int = 0
+    seen: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+
+
+class Replica:
+    """Runs in a thread of its own; a context manager."""
+
+    def __init__(self, address: str, engine_port: int = 8000, agent_port: int = 9501) -> None:
+        self.address = address
+        self.does = Behaviour()
+        self._ports = (engine_port, agent_port)
+        self._loop = asyncio.new_event_loop()
+        self._started = threading.Event()
+        self._stopped = asyncio.Event()
+        self._thread = threading.Thread(target=self._main, daemon=True)
+
+    def __enter__(self) -> "Replica":
+        self._thread.start()
+        assert self._started.wait(5), f"no replica on {self.address}"
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Vanish, as a machine does that lost its power."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stopped.set)
+            self._thread.join(5)
+
+    def _main(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_until_complete(self._serve())
+        self._loop.close()
+
+    async def _serve(self) -> None:
+        engine = await asyncio.start_server(self._connection, self.address, self._ports[0], limit=2**22)
+        agent = await asyncio.start_server(self._agent, self.address, self._ports[1])
+        self._started.set()
+        await self._stopped.wait()
+        engine.close()
+        agent.close()
+        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _agent(self, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.does.agent:
+            writer.write(self.does.agent.encode() + b"\n")
+        writer.close()
+
+    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                await self._request(reader, writer)
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            pass
+        finally:
+            writer.close()
+
+    async def _request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin1").split("\r\n")
+        method, path, _ = head[0].split(" ", 2)
+        headers = {k.lower(): v.strip() for k, _, v in (line.partition(":") for line in head[1:] if line)}
+        body = await _body(reader, headers)
+        if path == "/health":
+            await _reply(writer, self.does.health, b"")
+            return
+        if self.does.reset:
+            writer.transport.abort()
+            raise ConnectionResetError
+        self.does.requests += 1
+        self.does.running += 1
+        self.does.most_running = max(self.does.most_running, self.does.running)
+        self.does.seen.append({"method": method, "path": path, "headers": headers, "body_bytes": len(body)})
+        try:
+            await asyncio.sleep(self.does.delay_s)
+            await self._answer(writer, body)
+        finally:
+            self.does.running -= 1
+
+    async def _answer(self, writer: asyncio.StreamWriter, body: bytes) -> None:
+        try:
+            asked: dict[str, Any] = json.loads(body)
+        except ValueError:
+            asked = {}
+        if self.does.status != 200:
+            await _reply(writer, self.does.status, b'{"error": "as told"}')
+        elif asked.get("stream"):
+            await self._stream(writer, asked)
+        else:
+            usage = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
+            message = {"role": "assistant", "content": f"from {self.address}"}
+            choice = {"index": 0, "finish_reason": "stop", "message": message}
+            answer = {"id": "x", "object": "chat.completion", "created": 0, "model": asked.get("model", "")}
+            await _reply(writer, 200, json.dumps(answer | {"choices": [choice], "usage": usage}).encode())
+
+    async def _stream(self, writer: asyncio.StreamWriter, asked: dict[str, Any]) -> None:
+        import time
+
+        writer.write(
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n"
+            b"x-server: " + self.address.encode() + b"\r\n\r\n"
+        )
+        for number in range(int(asked.get("n", 10))):
+            delta = {"index": 0, "delta": {"content": f"{number} "}, "finish_reason": None}
+            event = {"id": "x", "object": "chat.completion.chunk", "created": 0, "model": "m", "choices": [delta]}
+            data = b"data: " + json.dumps(event | {"sent": time.monotonic()}).encode() + b"\n\n"
+            writer.write(b"%x\r\n%s\r\n" % (len(data), data))
+            await writer.drain()
+            await asyncio.sleep(float(asked.get("gap_s", 0.05)))
+        data = b"data: [DONE]\n\n"
+        writer.write(b"%x\r\n%s\r\n0\r\n\r\n" % (len(data), data))
+        await writer.drain()
+
+
+async def _body(reader: asyncio.StreamReader, headers: dict[str, str]) -> bytes:
+    if headers.get("transfer-encoding", "") == "chunked":
+        body = b""
+        while size := int((await reader.readline()).strip(), 16):
+            body += (await reader.readexactly(size + 2))[:-2]
+        await reader.readexactly(2)
+        return body
+    return await reader.readexactly(int(headers.get("content-length", 0)))
+
+
+async def _reply(writer: asyncio.StreamWriter, status: int, body: bytes) -> None:
+    head = f"HTTP/1.1 {status} X\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    writer.write(head.encode() + body)
+    await writer.drain()

@@ -1,0 +1,143 @@
+"""Replicas come and go; clients do not notice. Real HAProxy, mock replicas."""
+
+import threading
+from typing import Any
+
+import httpx
+
+from tests.router.conftest import Router, document
+
+CHAT = {"name": "chat", "model": "models/chat"}
+
+
+def test_waits_for_the_fleet_document(router: Router) -> None:
+    before = router.chat()
+    assert before.status_code == 503
+    assert before.headers["retry-after"] == "5"
+    assert before.json()["error"]["code"] == "no_fleet"
+    router.fleet.written = document(CHAT)
+    router.add("i-1")
+    router.ready("i-1")
+    after = router.chat()
+    assert after.status_code == 200
+    assert after.headers["x-gpufleet-pool"] == "chat"
+    assert after.headers["x-gpufleet-replica"] == "i-1"
+
+
+def test_a_booting_instance_gets_nothing_until_engine_and_agent_are_well(router: Router) -> None:
+    router.fleet.written = document(CHAT)
+    replica = router.add("i-1", serve=False)
+    router.until(lambda: router.server("i-1") is not None, "i-1 is a server")
+    assert router.chat().status_code == 503
+    replica.does.agent = "down"
+    replica.__enter__()
+    router.until(lambda: "agent" in (router.server("i-1") or ""), "its agent said down")
+    assert router.chat().status_code == 503
+    replica.does.agent = "up ready"
+    router.ready("i-1")
+    assert router.chat().status_code == 200
+
+
+def test_unknown_model_gets_the_list(router: Router) -> None:
+    router.fleet.written = document(CHAT)
+    router.add("i-1")
+    router.ready()
+    answer = router.chat(model="gpt-9")
+    assert answer.status_code == 404
+    assert answer.json()["error"]["code"] == "model_not_found"
+    assert "chat" in answer.json()["error"]["message"]
+    listed = router.client.get(f"{router.url}/v1/models").json()
+    assert [model["id"] for model in listed["data"]] == ["chat"]
+
+
+def test_a_preempted_replica_drains_and_no_request_fails(router: Router) -> None:
+    router.fleet.written = document(CHAT)
+    leaving, staying = router.add("i-1"), router.add("i-2")
+    router.ready("i-1", "i-2")
+    codes: list[Any] = []
+    streams: list[int] = []
+    end = threading.Event()
+
+    def ask() -> None:
+        with httpx.Client(timeout=20) as client:
+            while not end.is_set():
+                body = {"model": "chat", "messages": []}
+                try:
+                    codes.append(client.post(f"{router.url}/v1/chat/completions", json=body).status_code)
+                except httpx.HTTPError as error:
+                    codes.append(error)
+
+    def stream() -> None:
+        with httpx.Client(timeout=20) as client:
+            body = {"model": "chat", "stream": True, "n": 30, "gap_s": 0.1}
+            with client.stream("POST", f"{router.url}/v1/chat/completions", json=body) as answer:
+                streams.append(sum(line.startswith("data: {") for line in answer.iter_lines()))
+
+    threads = [threading.Thread(target=ask) for _ in range(3)] + [threading.Thread(target=stream) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    router.until(lambda: leaving.does.running + staying.does.running >= 4, "streams run")
+    leaving.does.agent = "drain"
+    router.until(lambda: (router.server("i-1") or "").startswith("DRAIN"), "i-1 drains")
+    asked = leaving.does.requests
+    router.until(lambda: leaving.does.running == 0, "i-1 finished what it had")
+    assert leaving.does.requests == asked
+    leaving.close()
+    del router.fleet.machines["i-1"]
+    router.until(lambda: router.server("i-1") is None, "i-1 is no server any more")
+    end.set()
+    for thread in threads:
+        thread.join(20)
+    assert set(codes) == {200}
+    assert streams == [30, 30, 30, 30]
+
+
+def test_state_survives_a_reload(router: Router) -> None:
+    router.fleet.written = document(CHAT)
+    draining = router.add("i-1")
+    router.add("i-2")
+    router.ready("i-1", "i-2")
+    draining.does.agent = "drain"
+    router.until(lambda: (router.server("i-1") or "").startswith("DRAIN"), "i-1 drains")
+    # the agent falls silent, so that only the saved state can tell the new worker
+    draining.does.agent = ""
+    reloads = router.controller.describe(())["reloads"]
+    router.fleet.written = document(CHAT, {"name": "batch", "model": "models/other"})
+    router.until(lambda: router.controller.describe(())["reloads"] > reloads, "a reload")
+    assert (router.server("i-1") or "").startswith("DRAIN")
+    assert (router.server("i-2") or "").startswith("UP")
+    assert {router.chat().headers["x-gpufleet-replica"] for _ in range(10)} == {"i-2"}
+
+
+def test_a_vanished_document_and_a_failing_inventory_change_nothing(router: Router) -> None:
+    router.fleet.written = document(CHAT)
+    router.add("i-1")
+    router.ready()
+    router.fleet.document_error = "gone"
+    router.fleet.inventory_error = "throttled"
+    router.until(lambda: len(router.controller.describe(())["problems"]) == 2, "both problems are said")
+    assert router.chat().status_code == 200
+    assert any("keeping the last good one" in line for line in router.said)
+
+
+def test_a_silent_agent_counts_as_maint_until_it_speaks(router: Router) -> None:
+    router.fleet.written = document(CHAT)
+    quiet = router.add("i-1")
+    router.ready()
+    quiet.does.agent = ""
+    router.until(lambda: (router.server("i-1") or "").startswith("MAINT"), "i-1 in maint")
+    quiet.does.agent = "up ready"
+    router.ready("i-1")
+
+
+def test_haproxy_that_died_comes_back(router: Router) -> None:
+    import os
+    import signal
+
+    router.fleet.written = document(CHAT)
+    router.add("i-1")
+    router.ready()
+    os.kill(router.controller.haproxy.admin.process_id(), signal.SIGKILL)
+    router.until(lambda: any("starting it again" in line for line in router.said), "it noticed")
+    router.ready("i-1")
+    assert router.chat().status_code == 200
