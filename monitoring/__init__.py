@@ -1,1 +1,1 @@
-"""Prometheus configuration, alert and recording rules, Grafana dashboards."""
+"""Prometheus configuration, rules, alerts and dashboards, written from one set of metric names."""

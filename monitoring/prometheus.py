@@ -1,0 +1,161 @@
+"""The configuration of Prometheus: where targets come from and which labels they carry. Pure.
+
+Every target of an instance carries the labels instance_id, pool, environment, capacity_type, zone, machine_type and
+group, so that each rule and each watchdog can ask by them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+import yaml
+
+from fleet import tags
+from fleet.durations import render as render_duration
+from fleet.model import Cloud
+from serving.metrics import PORTS
+
+_EC2_LABELS: Final[Mapping[str, str]] = {
+    "instance_id": "__meta_ec2_instance_id",
+    "zone": "__meta_ec2_availability_zone",
+    "machine_type": "__meta_ec2_instance_type",
+    "group": "__meta_ec2_tag_aws_autoscaling_groupName",
+    "environment": "__meta_ec2_tag_gpu_fleet_environment",
+    "pool": "__meta_ec2_tag_gpu_fleet_pool",
+    "capacity_type": "__meta_ec2_tag_gpu_fleet_capacity_type",
+}
+"""Label of ours, and where EC2 discovery puts it."""
+
+_GCE_LABELS: Final[Mapping[str, str]] = {
+    "instance_id": "__meta_gce_instance_id",
+    "instance_name": "__meta_gce_instance_name",
+    "environment": "__meta_gce_label_gpu_fleet_environment",
+    "pool": "__meta_gce_label_gpu_fleet_pool",
+    "capacity_type": "__meta_gce_label_gpu_fleet_capacity_type",
+}
+"""Zone and machine type come as URLs: see `_last_part`."""
+
+HTTP_SD_LABELS: Final = ("instance_id", "zone", "machine_type", "group", "environment", "pool", "capacity_type")
+"""What a list of targets served over HTTP has to give with each target (the embedded Google Cloud does)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Discovery:
+    """How Prometheus finds the instances of one environment."""
+
+    cloud: Cloud
+    environment: str
+    region: str
+    project: str | None = None
+    """Google Cloud project."""
+    zones: tuple[str, ...] = ()
+    """Google Cloud zones: its discovery asks one at a time."""
+    endpoint: str | None = None
+    """Of the embedded cloud: the EC2 API, or the list of targets that stands in for Compute Engine's."""
+    refresh: timedelta = timedelta(seconds=30)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrometheusSettings:
+    """One Prometheus."""
+
+    discovery: Discovery
+    scrape_interval: timedelta = timedelta(seconds=10)
+    haproxy: tuple[str, ...] = ()
+    """`address:port` of each router's metrics."""
+    watchdogs: tuple[str, ...] = ()
+    """`address:port` of the exporters that read the ledger."""
+    alertmanagers: tuple[str, ...] = ()
+    rule_files: tuple[str, ...] = ()
+
+
+def render(settings: PrometheusSettings) -> str:
+    """prometheus.yml as text."""
+    interval = render_duration(settings.scrape_interval)
+    document: dict[str, Any] = {
+        "global": {
+            "scrape_interval": interval,
+            "scrape_timeout": interval,
+            "evaluation_interval": interval,
+            "external_labels": {"fleet": f"{settings.discovery.cloud}-{settings.discovery.environment}"},
+        },
+        "scrape_configs": [_instances(source.value, port, settings.discovery) for source, port in PORTS.items()],
+    }
+    for job, targets in (("haproxy", settings.haproxy), ("watchdogs", settings.watchdogs)):
+        if targets:
+            document["scrape_configs"].append(_static(job, targets, settings.discovery.environment))
+    if settings.rule_files:
+        document["rule_files"] = list(settings.rule_files)
+    if settings.alertmanagers:
+        document["alerting"] = {"alertmanagers": [{"static_configs": [{"targets": list(settings.alertmanagers)}]}]}
+    return "# Written by gpufleet; changes made here are lost.\n" + yaml.safe_dump(
+        document, sort_keys=False, width=110
+    )
+
+
+def _static(job: str, targets: Sequence[str], environment: str) -> dict[str, Any]:
+    return {"job_name": job, "static_configs": [{"targets": list(targets), "labels": {"environment": environment}}]}
+
+
+def _instances(job: str, port: int, discovery: Discovery) -> dict[str, Any]:
+    if discovery.cloud is Cloud.AWS:
+        return {"job_name": job, **_ec2(port, discovery)}
+    if discovery.endpoint is not None:
+        url = f"{discovery.endpoint}?port={port}"
+        return {
+            "job_name": job,
+            "http_sd_configs": [{"url": url, "refresh_interval": render_duration(discovery.refresh)}],
+        }
+    return {"job_name": job, **_gce(port, discovery)}
+
+
+def _ec2(port: int, discovery: Discovery) -> dict[str, Any]:
+    source: dict[str, Any] = {
+        "region": discovery.region,
+        "port": port,
+        "refresh_interval": render_duration(discovery.refresh),
+        "filters": [
+            {"name": f"tag:{tags.ENVIRONMENT}", "values": [discovery.environment]},
+            {"name": "instance-state-name", "values": ["running"]},
+        ],
+    }
+    if discovery.endpoint is not None:
+        source["endpoint"] = discovery.endpoint
+    relabel = [
+        {"source_labels": ["__meta_ec2_instance_state"], "regex": "running", "action": "keep"},
+        {"source_labels": ["__meta_ec2_tag_gpu_fleet_pool"], "regex": ".+", "action": "keep"},
+        *_copies(_EC2_LABELS),
+    ]
+    return {"ec2_sd_configs": [source], "relabel_configs": relabel}
+
+
+def _gce(port: int, discovery: Discovery) -> dict[str, Any]:
+    sources = [
+        {
+            "project": discovery.project,
+            "zone": zone,
+            "port": port,
+            "refresh_interval": render_duration(discovery.refresh),
+            "filter": f"labels.{tags.label(tags.ENVIRONMENT)}={discovery.environment}",
+        }
+        for zone in discovery.zones
+    ]
+    relabel = [
+        {"source_labels": ["__meta_gce_instance_status"], "regex": "RUNNING", "action": "keep"},
+        {"source_labels": ["__meta_gce_label_gpu_fleet_pool"], "regex": ".+", "action": "keep"},
+        *_copies(_GCE_LABELS),
+        _last_part("__meta_gce_zone", "zone"),
+        _last_part("__meta_gce_machine_type", "machine_type"),
+        # created-by: projects/123/zones/z/instanceGroupManagers/NAME
+        _last_part("__meta_gce_metadata_created_by", "group"),
+    ]
+    return {"gce_sd_configs": sources, "relabel_configs": relabel}
+
+
+def _copies(labels: Mapping[str, str]) -> list[dict[str, Any]]:
+    return [{"source_labels": [source], "target_label": label} for label, source in labels.items()]
+
+
+def _last_part(source: str, label: str) -> dict[str, Any]:
+    return {"source_labels": [source], "regex": "(?:.*/)?([^/]+)", "target_label": label, "replacement": "$1"}

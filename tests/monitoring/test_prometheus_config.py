@@ -1,0 +1,162 @@
+"""prometheus.yml: what promtool thinks of it, and that a real Prometheus finds instances with it."""
+
+import json
+import os
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+from urllib.request import urlopen
+
+import pytest
+import yaml
+
+from fleet.model import Cloud
+from monitoring.prometheus import Discovery, PrometheusSettings, render
+
+AWS = Discovery(cloud=Cloud.AWS, environment="prod", region="us-east-1")
+GCP = Discovery(cloud=Cloud.GCP, environment="prod", region="r", project="p", zones=("r-a", "r-b"))
+GCP_LOCAL = Discovery(cloud=Cloud.GCP, environment="local", region="r", endpoint="http://127.17.0.2:8080/targets")
+
+needs_prometheus = pytest.mark.skipif(
+    shutil.which("prometheus") is None, reason="prometheus is not installed (make setup installs it)"
+)
+
+
+@needs_prometheus
+@pytest.mark.parametrize("discovery", [AWS, GCP, GCP_LOCAL], ids=["aws", "gcp", "gcp-local"])
+def test_promtool_accepts_it(discovery: Discovery, tmp_path: Path) -> None:
+    path = tmp_path / "prometheus.yml"
+    path.write_text(
+        render(
+            PrometheusSettings(
+                discovery=discovery,
+                haproxy=("10.0.0.1:8404",),
+                watchdogs=("10.0.0.1:9600",),
+                alertmanagers=("10.0.0.1:9093",),
+            )
+        )
+    )
+    done = subprocess.run(["promtool", "check", "config", str(path)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_source_is_a_job_on_its_port() -> None:
+    jobs = {
+        job["job_name"]: job["ec2_sd_configs"][0]["port"]
+        for job in yaml.safe_load(render(PrometheusSettings(discovery=AWS)))["scrape_configs"]
+    }
+    assert jobs == {"engine": 8000, "dcgm": 9400, "node": 9500}
+
+
+def test_production_asks_the_real_cloud() -> None:
+    assert "endpoint" not in render(PrometheusSettings(discovery=AWS))
+    assert "http_sd_configs" not in render(PrometheusSettings(discovery=GCP))
+
+
+@needs_prometheus
+@pytest.mark.slow
+def test_a_real_prometheus_finds_the_running_instance_by_its_tags(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "local")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.89.0.2", port=4566, verbose=False)
+    server.start()
+    try:
+        instance = _launch("http://127.89.0.2:4566", "prod")
+        _launch("http://127.89.0.2:4566", "other")
+        with _metrics(instance["PrivateIpAddress"], 9400), _prometheus(tmp_path, "http://127.89.0.2:4566") as url:
+            found = _wait_for(url, 'up{job="dcgm"} == 1')
+    finally:
+        server.stop()
+    assert len(found) == 1
+    labels = found[0]["metric"]
+    assert labels["instance_id"] == instance["InstanceId"]
+    assert labels["pool"] == "chat"
+    assert labels["environment"] == "prod"
+    assert labels["capacity_type"] == "spot"
+    assert labels["zone"] == instance["Placement"]["AvailabilityZone"]
+    assert labels["machine_type"] == "g6.xlarge"
+
+
+def _launch(endpoint: str, environment: str) -> dict[str, Any]:
+    import boto3
+
+    ec2: Any = boto3.client("ec2", endpoint_url=endpoint)
+    vpc = ec2.create_vpc(CidrBlock="127.89.0.0/16")["Vpc"]["VpcId"]
+    subnet = ec2.create_subnet(VpcId=vpc, CidrBlock="127.89.1.0/24")["Subnet"]["SubnetId"]
+    tags = {"environment": environment, "pool": "chat", "capacity-type": "spot"}
+    return ec2.run_instances(
+        ImageId="ami-12c6146b",
+        MinCount=1,
+        MaxCount=1,
+        InstanceType="g6.xlarge",
+        SubnetId=subnet,
+        TagSpecifications=[
+            {
+                "ResourceType": "instance",
+                "Tags": [{"Key": f"gpu-fleet:{key}", "Value": value} for key, value in tags.items()],
+            }
+        ],
+    )["Instances"][0]
+
+
+@contextmanager
+def _metrics(address: str, port: int) -> Iterator[None]:
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = b"DCGM_FI_PROF_GR_ENGINE_ACTIVE 0.5\n"
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer((address, port), Page) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield
+        server.shutdown()
+
+
+@contextmanager
+def _prometheus(folder: Path, endpoint: str) -> Iterator[str]:
+    second = timedelta(seconds=1)
+    discovery = Discovery(cloud=Cloud.AWS, environment="prod", region="us-east-1", endpoint=endpoint, refresh=second)
+    config = folder / "prometheus.yml"
+    config.write_text(render(PrometheusSettings(discovery=discovery, scrape_interval=second)))
+    command = ["prometheus", f"--config.file={config}", f"--storage.tsdb.path={folder}/data"]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [*command, "--web.listen-address=127.89.0.10:9090"], stdout=log, stderr=log, env=dict(os.environ)
+        )
+        try:
+            yield "http://127.89.0.10:9090"
+        finally:
+            process.terminate()
+            process.wait(20)
+
+
+def _wait_for(url: str, query: str) -> list[dict[str, Any]]:
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        try:
+            with urlopen(f"{url}/api/v1/query?{urlencode({'query': query})}", timeout=5) as answer:
+                if found := json.load(answer)["data"]["result"]:
+                    return found
+        except OSError:
+            pass
+        time.sleep(0.2)
+    pytest.fail(f"no answer to {query} within 30 s")
