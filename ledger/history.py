@@ -1,0 +1,178 @@
+"""Reading the money facts back."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from sqlalchemy import Connection, and_, func, or_, select
+
+from fleet.model import CapacityType, Cloud
+from ledger.facts import (
+    ActivityHour,
+    EndCause,
+    Pass,
+    PriceObservation,
+    Reading,
+    Reservation,
+    Run,
+    activity_hour,
+)
+from ledger.tables import ACTIVITY, ENDS, PASSES, PRICES, READINGS, RESERVATIONS, RUNS
+
+_HOUR: Final = timedelta(hours=1)
+_STREAM: Final = 5_000
+
+
+def runs(connection: Connection, environment: str, since: datetime, until: datetime) -> list[Run]:
+    """Runs that touch the span from `since` to `until` (exclusive), oldest first."""
+    in_span = and_(RUNS.c.environment == environment, RUNS.c.started_at < until)
+    key = (RUNS.c.cloud, RUNS.c.instance_id, RUNS.c.started_at)
+    ends: dict[tuple[str, str, datetime], list[Any]] = defaultdict(list)
+    same_run = and_(*(ENDS.c[column.name] == column for column in key))
+    for row in connection.execute(select(ENDS).join(RUNS, same_run).where(in_span)):
+        ends[row.cloud, row.instance_id, row.started_at].append(row)
+    found = [
+        _ended(_run(row), ends.get((row.cloud, row.instance_id, row.started_at), []))
+        for row in connection.execute(select(RUNS).where(in_span).order_by(RUNS.c.started_at, RUNS.c.instance_id))
+    ]
+    return [run for run in found if (run.ended_at or run.last_seen_at) > since or run.started_at >= since]
+
+
+def readings(connection: Connection, environment: str, since: datetime, until: datetime) -> Iterator[Reading]:
+    """Counter readings of the span in the order of engine and time, each engine's last one before it in front."""
+    engine = (READINGS.c.instance_id, READINGS.c.engine, READINGS.c.model)
+    before = (
+        select(*engine, func.max(READINGS.c.at).label("at"))
+        .where(READINGS.c.environment == environment, READINGS.c.at < since)
+        .group_by(*engine)
+        .subquery()
+    )
+    is_last_before = and_(*(before.c[c.name] == c for c in engine), before.c.at == READINGS.c.at)
+    statement = (
+        select(READINGS)
+        .outerjoin(before, is_last_before)
+        .where(
+            READINGS.c.environment == environment,
+            READINGS.c.at < until,
+            or_(READINGS.c.at >= since, before.c.at.is_not(None)),
+        )
+        .order_by(*engine, READINGS.c.at)
+    )
+    names = [column.name for column in READINGS.columns]
+    for row in connection.execution_options(yield_per=_STREAM).execute(statement):
+        yield Reading(**{name: getattr(row, name) for name in names})
+
+
+def activity(
+    connection: Connection, environment: str, since: datetime, until: datetime
+) -> dict[str, list[ActivityHour]]:
+    """Known slots of the span, hour by hour, by instance."""
+    found: dict[str, list[ActivityHour]] = defaultdict(list)
+    statement = (
+        select(ACTIVITY)
+        .where(ACTIVITY.c.environment == environment, ACTIVITY.c.hour > since - _HOUR, ACTIVITY.c.hour < until)
+        .order_by(ACTIVITY.c.instance_id, ACTIVITY.c.hour)
+    )
+    for row in connection.execute(statement):
+        found[row.instance_id].append(activity_hour(row))
+    return found
+
+
+def first_signs(connection: Connection, environment: str) -> dict[str, list[datetime]]:
+    """When each instance's engines were first read, one time per engine and process."""
+    found: dict[str, list[datetime]] = defaultdict(list)
+    statement = (
+        select(READINGS.c.instance_id, func.min(READINGS.c.at))
+        .where(READINGS.c.environment == environment)
+        .group_by(READINGS.c.instance_id, READINGS.c.engine, READINGS.c.model, READINGS.c.created_at)
+    )
+    for instance_id, at in connection.execute(statement):
+        found[instance_id].append(at)
+    return found
+
+
+def prices(connection: Connection, region: str) -> list[PriceObservation]:
+    """All observed prices of a region."""
+    rows = connection.execute(select(PRICES).where(PRICES.c.region == region))
+    return [
+        PriceObservation(
+            sku=row.sku,
+            region=row.region,
+            zone=row.zone or None,
+            effective_at=row.effective_at,
+            source=row.source,
+            usd_per_hour=row.usd_per_hour,
+            observed_at=row.observed_at,
+        )
+        for row in rows
+    ]
+
+
+def reservations(connection: Connection, environment: str, since: datetime, until: datetime) -> list[Reservation]:
+    """Paid capacity that touches the span, oldest first."""
+    statement = (
+        select(RESERVATIONS)
+        .where(
+            RESERVATIONS.c.environment == environment,
+            RESERVATIONS.c.started_at < until,
+            RESERVATIONS.c.last_seen_at > since,
+        )
+        .order_by(RESERVATIONS.c.started_at, RESERVATIONS.c.reservation)
+    )
+    names = [column.name for column in RESERVATIONS.columns if column.name != "cloud"]
+    return [
+        Reservation(cloud=Cloud(row.cloud), **{name: getattr(row, name) for name in names})
+        for row in connection.execute(statement)
+    ]
+
+
+def last_pass(connection: Connection, environment: str) -> Pass | None:
+    """The newest complete look; None when there was none."""
+    statement = select(PASSES).where(PASSES.c.environment == environment).order_by(PASSES.c.at.desc()).limit(1)
+    row = connection.execute(statement).one_or_none()
+    return None if row is None else Pass(**row._mapping)  # pyright: ignore[reportPrivateUsage]
+
+
+def open_runs(connection: Connection, environment: str) -> list[Run]:
+    """Runs that are not known to have ended."""
+    statement = select(RUNS).where(RUNS.c.environment == environment)
+    ended: set[tuple[str, str, datetime]] = set()
+    for row in connection.execute(select(ENDS.c.cloud, ENDS.c.instance_id, ENDS.c.started_at)):
+        ended.add((row.cloud, row.instance_id, row.started_at))
+    found = [_run(row) for row in connection.execute(statement)]
+    return [run for run in found if (run.cloud.value, run.instance_id, run.started_at) not in ended]
+
+
+def _run(row: Any) -> Run:
+    return Run(
+        cloud=Cloud(row.cloud),
+        instance_id=row.instance_id,
+        started_at=row.started_at,
+        environment=row.environment,
+        region=row.region,
+        zone=row.zone,
+        machine_type=row.machine_type,
+        capacity_type=CapacityType(row.capacity_type),
+        pool=row.pool,
+        model=row.model,
+        owner=row.owner,
+        group=row.group_name,
+        reservation=row.reservation,
+        last_seen_at=row.last_seen_at,
+    )
+
+
+def _ended(run: Run, ends: list[Any]) -> Run:
+    """The run with the best that is known of its end: an exact time before an estimate, then the earliest.
+
+    "No longer shown" before a time at which it was seen after all was a slip of the cloud's list and counts nothing.
+    """
+    valid = [e for e in ends if e.exact or e.ended_at >= run.last_seen_at]
+    if not valid:
+        return run
+    best = min(valid, key=lambda end: (not end.exact, end.ended_at))
+    causes = {EndCause(end.cause) for end in valid}
+    cause = next(c for c in (EndCause.PREEMPTED, EndCause.ENDED, EndCause.ABSENT) if c in causes)
+    return replace(run, ended_at=max(best.ended_at, run.started_at), end_cause=cause, end_exact=bool(best.exact))

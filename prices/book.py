@@ -1,0 +1,267 @@
+"""The price book: which price was in force when, and who says so.
+
+Sources in order: overrides of the fleet document → what a cloud told us (ledger) → packaged history. At any moment
+the first source that knows a price wins. Nothing is made up: no price is an error that names the sku and the remedy.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from enum import IntEnum
+from typing import Final, Protocol
+
+from fleet.model import CapacityType, Cloud
+
+CURRENCY: Final = "USD"
+UNIT: Final = "hour"
+
+
+class Rank(IntEnum):
+    """Which source wins where several know a price: the lowest."""
+
+    OVERRIDE = 0
+    LIVE = 1
+    PACKAGED = 2
+    OVERRIDE_BEFORE_ITS_DATE = 3
+    """The earliest override, for the time before it: better than nothing, and said so."""
+
+
+STALE_AFTER: Final = {
+    CapacityType.SPOT: timedelta(hours=2),
+    CapacityType.ON_DEMAND: timedelta(days=45),
+    CapacityType.RESERVED: timedelta(days=45),
+}
+"""How old `as_of` may be before a report flags the price. AWS spot moves by the hour; Google's by the month."""
+
+GCP_SPOT_STALE_AFTER: Final = timedelta(days=30)
+"""Google changes a spot price at most once in 30 days (its documentation)."""
+
+
+class MissingPriceError(LookupError):
+    """No source knows the price. Names sku, region and time, and what to do about it."""
+
+    def __init__(self, sku: str, region: str, zone: str | None, at: datetime) -> None:
+        self.sku, self.region, self.zone, self.at = sku, region, zone, at
+        where = f"{region} ({zone})" if zone else region
+        super().__init__(
+            f"no price for {sku} in {where} at {at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}: run"
+            " `gpufleet prices refresh`, or add it under prices.overrides of the settings, with source and as_of"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """USD per hour of one sku, from `valid_from` until the next price of its source."""
+
+    sku: str
+    """`aws:ec2:g6.xlarge:spot`, `gcp:compute:g2-standard-4:on-demand`, …"""
+    region: str
+    usd_per_hour: Decimal
+    source: str
+    as_of: datetime
+    """When the source last said so."""
+    valid_from: datetime
+    rank: Rank
+    zone: str | None = None
+    """None: all zones of the region."""
+    unverified: bool = False
+    note: str = ""
+    currency: str = CURRENCY
+    unit: str = UNIT
+
+    def __post_init__(self) -> None:
+        if not self.usd_per_hour.is_finite() or self.usd_per_hour < 0:
+            raise ValueError(f"{self.sku}: a price of {self.usd_per_hour} USD/h is no price (source {self.source})")
+        if self.currency != CURRENCY:
+            raise ValueError(f"{self.sku}: the price is in {self.currency}; this book knows {CURRENCY} only")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InForce:
+    """A price over a part of a time span. `end` is exclusive."""
+
+    price: Price
+    start: datetime
+    end: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sku:
+    """What is priced, where."""
+
+    name: str
+    region: str
+    zone: str | None = None
+
+
+class Packaged(Protocol):
+    """Packaged history, read when it is first asked for."""
+
+    def prices(self, sku: str, region: str) -> Sequence[Price]: ...
+
+
+def machine_sku(cloud: Cloud, machine_type: str, capacity_type: CapacityType) -> str:
+    """The name under which a machine type is priced: `aws:ec2:g6.xlarge:spot`."""
+    service = "ec2" if cloud is Cloud.AWS else "compute"
+    return f"{cloud}:{service}:{machine_type}:{capacity_type}"
+
+
+def parse_as_of(text: str) -> datetime:
+    """`2026-06-01` or an ISO time; a time without a zone is UTC. Raises ValueError that names the text."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ValueError(f"as_of {text!r} is no date: write it as 2026-06-01") from error
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Override:
+    """A price that people state: a contract, or a figure for what has no packaged price."""
+
+    sku: str
+    """As `machine_sku`, with `:ZONE` behind it where it holds for one zone only."""
+    usd_per_hour: Decimal
+    source: str
+    as_of: datetime
+    unverified: bool = False
+
+
+class PriceBook:
+    """Answers which price was in force. Built once per command; lookups do no I/O but for the packaged tables."""
+
+    def __init__(
+        self,
+        *,
+        region: str,
+        overrides: Iterable[Override] = (),
+        observed: Iterable[Price] = (),
+        packaged: Packaged | None = None,
+    ) -> None:
+        self._region = region
+        self._packaged = packaged
+        self._stated: dict[str, list[Price]] = {}
+        for override in overrides:
+            self._stated.setdefault(override.sku, []).append(_stated(override, region))
+        self._observed: dict[Sku, list[Price]] = {}
+        for price in observed:
+            key = Sku(name=price.sku, region=price.region, zone=price.zone)
+            self._observed.setdefault(key, []).append(price)
+        self._lines: dict[Sku, _Line] = {}
+
+    def at(self, sku: Sku, moment: datetime) -> Price:
+        """The price in force at that moment. Raises MissingPriceError."""
+        found = self._line(sku).at(moment)
+        if found is None:
+            raise MissingPriceError(sku.name, sku.region, sku.zone, moment)
+        return found
+
+    def over(self, sku: Sku, start: datetime, end: datetime) -> tuple[InForce, ...]:
+        """The prices in force from `start` to `end` (exclusive), without a gap. Raises MissingPriceError."""
+        line = self._line(sku)
+        cuts = [start, *(cut for cut in line.changes if start < cut < end), end]
+        parts: list[InForce] = []
+        for begin, finish in zip(cuts, cuts[1:], strict=False):
+            price = line.at(begin)
+            if price is None:
+                raise MissingPriceError(sku.name, sku.region, sku.zone, begin)
+            if parts and parts[-1].price == price:
+                parts[-1] = replace(parts[-1], end=finish)
+            elif begin < finish:
+                parts.append(InForce(price=price, start=begin, end=finish))
+        return tuple(parts)
+
+    def machine(
+        self, cloud: Cloud, machine_type: str, capacity_type: CapacityType, *, region: str, zone: str | None
+    ) -> Sku:
+        """How a machine is looked up. Reserved capacity costs its own price if one is stated, else on-demand's."""
+        name = machine_sku(cloud, machine_type, capacity_type)
+        if capacity_type is CapacityType.RESERVED:
+            own = Sku(name=name, region=region, zone=zone)
+            if self._line(own).changes:
+                return own
+            name = machine_sku(cloud, machine_type, CapacityType.ON_DEMAND)
+        return Sku(name=name, region=region, zone=zone)
+
+    def _line(self, sku: Sku) -> "_Line":
+        if sku not in self._lines:
+            self._lines[sku] = _Line(self._known(sku))
+        return self._lines[sku]
+
+    def _known(self, sku: Sku) -> list[Price]:
+        """All that is known of a sku: what is said of its zone beats what is said of its region, source by source."""
+        found: list[Price] = []
+        stated = self._stated.get(f"{sku.name}:{sku.zone}", []) or self._stated.get(sku.name, [])
+        if sku.region == self._region and stated:
+            found += stated
+            first = min(stated, key=lambda price: price.valid_from)
+            found.append(
+                replace(
+                    first,
+                    valid_from=_EVER,
+                    rank=Rank.OVERRIDE_BEFORE_ITS_DATE,
+                    note=f"stated for {first.as_of:%Y-%m-%d} on, used before it for want of another",
+                )
+            )
+        found += self._observed.get(sku, []) or self._observed.get(replace(sku, zone=None), [])
+        if self._packaged is not None:
+            found += self._packaged.prices(sku.name, sku.region)
+        return found
+
+
+_EVER: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class _Line:
+    """The prices of one sku on one time line: rank by rank, the lowest rank that has begun wins."""
+
+    def __init__(self, prices: Iterable[Price]) -> None:
+        by_rank: dict[Rank, list[Price]] = {}
+        for price in prices:
+            by_rank.setdefault(price.rank, []).append(price)
+        self._ranks = [
+            sorted(by_rank[rank], key=lambda p: (p.valid_from, p.as_of, p.usd_per_hour)) for rank in sorted(by_rank)
+        ]
+        self._begins = [[price.valid_from for price in line] for line in self._ranks]
+        self.changes = sorted({begin for line in self._begins for begin in line})
+
+    def at(self, moment: datetime) -> Price | None:
+        for line, begins in zip(self._ranks, self._begins, strict=True):
+            index = bisect_right(begins, moment)
+            if index:
+                return line[index - 1]
+        return None
+
+
+def is_stale(price: Price, now: datetime) -> bool:
+    """Whether the price's source last said so longer ago than its kind allows."""
+    kind = price.sku.rsplit(":", 1)[-1]
+    limit = STALE_AFTER.get(_capacity(kind), STALE_AFTER[CapacityType.ON_DEMAND])
+    if price.rank in (Rank.OVERRIDE, Rank.OVERRIDE_BEFORE_ITS_DATE):
+        return False  # a contract does not age; `unverified` says what else there is to say
+    if price.sku.startswith("gcp:") and kind == CapacityType.SPOT:
+        limit = GCP_SPOT_STALE_AFTER
+    return now - price.as_of > limit
+
+
+def _capacity(word: str) -> CapacityType:
+    return CapacityType(word) if word in set(CapacityType) else CapacityType.ON_DEMAND
+
+
+def _stated(override: Override, region: str) -> Price:
+    name, zone = override.sku, None
+    if name.count(":") > 3:
+        name, zone = name.rsplit(":", 1)
+    return Price(
+        sku=name,
+        region=region,
+        zone=zone,
+        usd_per_hour=override.usd_per_hour,
+        source=override.source,
+        as_of=override.as_of,
+        valid_from=override.as_of,
+        rank=Rank.OVERRIDE,
+        unverified=override.unverified,
+    )
