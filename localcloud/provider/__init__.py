@@ -1,0 +1,1 @@
+"""The local Pulumi provider: real resource requests of the real engine, made against the embedded cloud."""

@@ -1,0 +1,64 @@
+"""The plugin's process: `python -m localcloud.provider PACKAGE [--schema FILE] ENGINE`, started by the engine.
+
+It writes its port as the first line, serves until it is told to stop, and ends with its engine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+from pulumi.runtime.proto import provider_pb2_grpc
+
+from localcloud.provider.aws.package import AWS
+from localcloud.provider.schema import Schema, read_wheel
+from localcloud.provider.server import Package, Provider
+
+_PACKAGES = {package.name: package for package in (AWS,)}
+_WORKERS = 32
+_MESSAGE_LIMIT = 400 << 20
+_PARENT_CHECK_S = 1.0
+
+
+def serve(package: Package, schema: Schema, stop: threading.Event) -> None:
+    """Serve `package` on a free loopback port until `stop` is set or the engine is gone."""
+    server = grpc.server(
+        ThreadPoolExecutor(max_workers=_WORKERS),
+        options=[
+            ("grpc.max_receive_message_length", _MESSAGE_LIMIT),
+            ("grpc.max_send_message_length", _MESSAGE_LIMIT),
+        ],
+    )
+    provider_pb2_grpc.add_ResourceProviderServicer_to_server(Provider(package, schema), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    sys.stdout.write(f"{port}\n")
+    sys.stdout.flush()
+    engine = os.getppid()
+    while not stop.wait(_PARENT_CHECK_S) and os.getppid() == engine:
+        pass
+    server.stop(grace=0)
+
+
+def main() -> None:
+    """Entry point of the plugin's executable."""
+    parser = argparse.ArgumentParser(prog="python -m localcloud.provider", description=__doc__)
+    parser.add_argument("package", choices=sorted(_PACKAGES))
+    parser.add_argument("--schema", type=Path, help="what plugin_dir wrote; without it the wheel is read")
+    known, _ = parser.parse_known_args()
+    package = _PACKAGES[known.package]
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    schema = Schema.load(known.schema) if known.schema else read_wheel(package.resources)
+    serve(package, schema, stop)
+
+
+if __name__ == "__main__":
+    main()

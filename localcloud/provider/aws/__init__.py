@@ -1,0 +1,1 @@
+"""AWS resource types of the local provider, one file per service."""

@@ -1,0 +1,40 @@
+"""Write the plugin's folder, fit for `pulumi plugin install resource aws VERSION -f FOLDER`."""
+
+from __future__ import annotations
+
+import shlex
+import stat
+from pathlib import Path
+
+from localcloud.provider.aws.package import AWS
+from localcloud.provider.schema import read_wheel
+from localcloud.provider.server import Package
+
+_LAUNCHER = """#!/bin/sh
+# Started by the Pulumi engine. Written by `gpufleet`; belongs to one clone of gpu-fleet.
+exec {python} -P -u -m localcloud.provider {package} --schema "$(dirname "$0")/schema.json" "$@"
+"""
+
+
+def plugin_dir(destination: Path, python: str, *, package: Package = AWS) -> Path:
+    """Make the folder of a local provider plugin and return it.
+
+    Args:
+        destination: folder to write; made when missing, what is in it is overwritten.
+        python: absolute path of the interpreter that has gpu-fleet and the cloud's Pulumi package installed.
+        package: which provider; AWS by default.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    destination.mkdir(parents=True, exist_ok=True)
+    read_wheel(package.resources).save(destination / "schema.json")
+    launcher = destination / f"pulumi-resource-{package.name}"
+    launcher.write_text(_LAUNCHER.format(python=shlex.quote(python), package=package.name), encoding="utf-8")
+    launcher.chmod(launcher.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+    return destination
+
+
+def plugin_version(package: Package = AWS) -> str:
+    """The version to install the plugin under: that of the installed Pulumi package."""
+    return package.version

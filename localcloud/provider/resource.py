@@ -1,0 +1,93 @@
+"""The shape of a resource type that the provider models."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from localcloud.provider.errors import Failure
+from localcloud.provider.naming import Naming
+from localcloud.provider.session import Cloud
+from localcloud.provider.wire import Properties
+
+Rule = Callable[[Properties], list[Failure]]
+"""Looks at checked inputs (parts may be unknown) and returns what the cloud would refuse."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """An update: what the program said before and says now. Only `keys` may be written to the cloud.
+
+    Fields that the program ignores never are in `keys`, so what somebody else wrote there stays.
+    """
+
+    old: Properties
+    new: Properties
+    keys: frozenset[str]
+    state: Properties
+
+    def touches(self, *names: str) -> bool:
+        """Whether any of the named inputs changed."""
+        return not self.keys.isdisjoint(names)
+
+
+class Resource(ABC):
+    """One resource type: what may be asked of it, and how it is done in the cloud.
+
+    Inputs outside `force_new` and `mutable` are refused: what is not modelled is never silently dropped.
+
+    Attributes:
+        token: Pulumi's name of the type.
+        force_new: inputs whose change needs a new resource.
+        mutable: inputs that an update can change.
+        enums: allowed values by property path (`*` stands for any index or key).
+        naming: how it is named by itself; None: it has no name or it must be given.
+        rules: checks beyond types and enumerations.
+        volatile: computed outputs that an update may change.
+        ignored: inputs that tune the real provider's waiting and mean nothing here.
+    """
+
+    token: ClassVar[str]
+    force_new: ClassVar[frozenset[str]] = frozenset()
+    mutable: ClassVar[frozenset[str]] = frozenset()
+    enums: ClassVar[Mapping[str, frozenset[str]]] = {}
+    naming: ClassVar[Naming | None] = None
+    rules: ClassVar[tuple[Rule, ...]] = ()
+    volatile: ClassVar[frozenset[str]] = frozenset()
+    tagged: ClassVar[bool] = False
+
+    @property
+    def modelled(self) -> frozenset[str]:
+        """All inputs that may be given."""
+        common = {"region"} | ({"tags"} if self.tagged else set[str]())
+        return self.force_new | self.mutable | common
+
+    def replaces(self, path: str) -> bool:
+        """Whether a change at this property path needs a new resource."""
+        head = path.split(".")[0].split("[")[0]
+        return head in self.force_new or head == "region"
+
+    @abstractmethod
+    def create(self, cloud: Cloud, inputs: Properties) -> str:
+        """Make the resource and return its id."""
+
+    def settle(self, cloud: Cloud, ident: str, inputs: Properties) -> None:  # noqa: B027
+        """Finish a resource that exists already; a failure here keeps it in the state."""
+
+    @abstractmethod
+    def read(self, cloud: Cloud, ident: str, state: Properties) -> Properties | None:
+        """What the cloud says now: computed outputs, and inputs that somebody else may change. None: it is gone."""
+
+    def update(self, cloud: Cloud, ident: str, change: Change) -> None:
+        """Write what changed, and nothing else."""
+        raise NotImplementedError(f"{self.token} has no update")
+
+    @abstractmethod
+    def delete(self, cloud: Cloud, ident: str, state: Properties) -> None:
+        """End the resource; one that is gone already is no error."""
+
+
+Function = Callable[[Cloud, Properties], dict[str, Any]]
+"""An invoke: asks the cloud and changes nothing."""
