@@ -1,0 +1,1 @@
+"""Model weights on local disks: whole and verified, or not there at all. Standard library only (it travels)."""

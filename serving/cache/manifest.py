@@ -1,0 +1,204 @@
+"""What a model consists of, to the byte: the manifest, whose own sha256 names the revision.
+
+In the bucket: `<model>/<digest>/manifest.json`, its files under `<model>/<digest>/files/`, and
+`<model>/served.json` with the digest that is served.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, cast
+
+from serving import weights
+
+VERSION: Final = 1
+CHUNK: Final = 32 * 1024 * 1024
+"""Bytes that one digest covers, and that one read fetches."""
+LARGEST_MANIFEST: Final = 64 * 1024 * 1024
+_READ: Final = 1024 * 1024
+
+SUFFIXES: Final = frozenset({".safetensors", ".json", ".txt", ".model", ".tiktoken", ".jinja", ".md", ".jsonl"})
+"""Files that travel. Everything that can run code when it is loaded (pickles, Python) is refused."""
+_PATH: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*")
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+_RESERVED: Final = frozenset({"manifest.json"})
+
+
+class ManifestError(ValueError):
+    """A manifest, or a folder that should become one, cannot be used; names what and why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class File:
+    """One file of a model."""
+
+    path: str
+    size: int
+    sha256: str
+    """Of the whole file: what model hubs publish. `chunks` is what a sync checks."""
+    chunks: tuple[str, ...]
+    """sha256 of each 32 MiB, in order."""
+
+    def chunk_size(self, index: int) -> int:
+        """Bytes of a chunk: 32 MiB, the last one less."""
+        return min(CHUNK, self.size - index * CHUNK)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """A revision of a model."""
+
+    name: str
+    revision: str
+    """What people call it."""
+    files: tuple[File, ...]
+    facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Licence, source, parameters, dtype, context: told, not judged."""
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.files)
+
+    def render(self) -> bytes:
+        """The bytes of manifest.json. Equal manifests have equal bytes."""
+        value = {
+            "version": VERSION,
+            "name": self.name,
+            "revision": self.revision,
+            "files": [
+                {"path": f.path, "size": f.size, "sha256": f.sha256, "chunks": list(f.chunks)} for f in self.files
+            ],
+            "facts": dict(self.facts),
+        }
+        return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False).encode() + b"\n"
+
+    @property
+    def digest(self) -> str:
+        """The name of the revision: sha256 of manifest.json."""
+        return hashlib.sha256(self.render()).hexdigest()
+
+
+def parse(body: bytes, digest: str | None = None) -> Manifest:
+    """Read a manifest; with `digest`, only the one of that name. Raises ManifestError."""
+    if digest is not None and hashlib.sha256(body).hexdigest() != digest:
+        raise ManifestError(f"the manifest's bytes do not match its name {digest[:12]}…: it was changed")
+    try:
+        raw: Any = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise ManifestError(f"the manifest is no JSON: {error}") from error
+    if not isinstance(raw, dict) or raw.get("version") != VERSION:  # pyright: ignore[reportUnknownMemberType]
+        raise ManifestError(f"the manifest is not of version {VERSION}")
+    fields = cast("dict[str, Any]", raw)
+    try:
+        files = tuple(_file(entry) for entry in fields["files"])
+        manifest = Manifest(
+            name=str(fields["name"]), revision=str(fields["revision"]), files=files, facts=fields.get("facts", {})
+        )
+    except (KeyError, TypeError) as error:
+        raise ManifestError(f"the manifest lacks a field: {error}") from error
+    _check_whole(manifest)
+    return manifest
+
+
+def _file(entry: Mapping[str, Any]) -> File:
+    file = File(
+        path=check_path(entry["path"]),
+        size=int(entry["size"]),
+        sha256=check_digest(entry["sha256"]),
+        chunks=tuple(check_digest(digest) for digest in entry["chunks"]),
+    )
+    if file.size <= 0:
+        raise ManifestError(f"{file.path}: has {file.size} bytes")
+    if len(file.chunks) != -(-file.size // CHUNK):
+        raise ManifestError(f"{file.path}: {len(file.chunks)} chunks for {file.size} bytes")
+    return file
+
+
+def _check_whole(manifest: Manifest) -> None:
+    paths = [file.path.lower() for file in manifest.files]
+    if twice := sorted({path for path in paths if paths.count(path) > 1}):
+        raise ManifestError(f"files named twice: {', '.join(twice)}")
+    if not any(path.endswith(".safetensors") for path in paths):
+        raise ManifestError("no *.safetensors file: only weights in safetensors are served")
+    if "config.json" not in paths:
+        raise ManifestError("no config.json")
+
+
+def check_path(path: Any) -> str:
+    """A path inside a model's folder. Raises ManifestError for one that climbs, hides, or may run code."""
+    if not isinstance(path, str) or not _PATH.fullmatch(path) or len(path) > 512:
+        raise ManifestError(f"{path!r}: no plain relative path")
+    if Path(path).suffix.lower() not in SUFFIXES:
+        raise ManifestError(
+            f"{path}: files of type {Path(path).suffix or '(none)'} are not served (safetensors only)"
+        )
+    if path.lower() in _RESERVED:
+        raise ManifestError(f"{path}: a name that the cache keeps for itself")
+    return path
+
+
+def check_digest(value: Any) -> str:
+    """A sha256 in hex. Raises ManifestError."""
+    if not isinstance(value, str) or not _DIGEST.fullmatch(value):
+        raise ManifestError(f"{value!r}: no sha256 in hex")
+    return value
+
+
+def check_safetensors(path: Path, shown: str) -> tuple[weights.Tensor, ...]:
+    """The tensors of a file on disk. Raises ManifestError naming it as `shown`."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        try:
+            length = weights.header_length(file.read(weights.PREFIX), size)
+            return weights.parse_header(file.read(length), size)
+        except weights.HeaderError as error:
+            raise ManifestError(f"{shown}: {error}") from error
+
+
+def describe(folder: Path, *, name: str, revision: str, facts: Mapping[str, Any] | None = None) -> Manifest:
+    """The manifest of a model's folder. Reads every byte once.
+
+    Files that do not travel by their type are an error when they could hold weights or code, and left out when they
+    are hidden or pictures. Raises ManifestError, OSError.
+    """
+    files: list[File] = []
+    for path in sorted(folder.rglob("*")):
+        shown = path.relative_to(folder).as_posix()
+        if any(part.startswith(".") for part in path.relative_to(folder).parts) or path.is_dir():
+            continue
+        if path.is_symlink() or not path.is_file():
+            raise ManifestError(f"{shown}: is no plain file (a link to one? copy the model with links followed)")
+        if path.suffix.lower() in _LEFT_OUT:
+            continue
+        files.append(_describe_file(path, check_path(shown)))
+    manifest = Manifest(name=name, revision=revision, files=tuple(files), facts=dict(facts or {}))
+    _check_whole(manifest)
+    return manifest
+
+
+_LEFT_OUT: Final = frozenset({".png", ".jpg", ".jpeg", ".gif", ".svg", ".gitattributes", ".pdf"})
+
+
+def _describe_file(path: Path, shown: str) -> File:
+    size = path.stat().st_size
+    if size == 0:
+        raise ManifestError(f"{shown}: is empty")
+    if path.suffix == ".safetensors":
+        check_safetensors(path, shown)
+    whole, chunks = hashlib.sha256(), list[str]()
+    with path.open("rb") as file:
+        for start in range(0, size, CHUNK):
+            part = hashlib.sha256()
+            rest = min(CHUNK, size - start)
+            while rest:
+                piece = file.read(min(_READ, rest))
+                if not piece:
+                    raise ManifestError(f"{shown}: became shorter while it was read")
+                whole.update(piece)
+                part.update(piece)
+                rest -= len(piece)
+            chunks.append(part.hexdigest())
+    return File(path=shown, size=size, sha256=whole.hexdigest(), chunks=tuple(chunks))

@@ -1,0 +1,120 @@
+"""Where models come from: a bucket or a folder, behind one small port.
+
+Errors are the standard library's own, so that clouds need not know this room: FileNotFoundError (no such object),
+PermissionError (refused), OSError with errno ESTALE (the object changed while it was read), all final;
+ConnectionError and TimeoutError for what may pass (throttling, resets, short reads).
+"""
+
+import errno
+import os
+from pathlib import Path
+from typing import Protocol
+
+
+class PartConsumer(Protocol):
+    """Takes the bytes of a range as they arrive, in order."""
+
+    def __call__(self, piece: memoryview, /) -> None: ...
+
+
+class Reader(Protocol):
+    """One connection; used by one thread."""
+
+    def size_and_version(self, key: str) -> tuple[int, str]:
+        """Bytes of an object and its version."""
+        ...
+
+    def read_range(self, key: str, start: int, length: int, version: str | None, take: PartConsumer) -> None:
+        """Give exactly `length` bytes from `start` to `take`, in pieces that are valid only during the call."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Store(Protocol):
+    """A place with objects by key."""
+
+    def connect(self) -> Reader:
+        """A connection of its own."""
+        ...
+
+
+class Writer(Protocol):
+    """What publishing needs of a bucket."""
+
+    def exists(self, key: str) -> bool: ...
+
+    def put_bytes(self, key: str, body: bytes) -> None: ...
+
+    def put_file(self, key: str, path: Path) -> None: ...
+
+
+_PIECE = 1024 * 1024
+
+
+class FolderStore:
+    """A folder as a bucket: keys are paths below it."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def connect(self) -> "FolderReader":
+        return FolderReader(self._root)
+
+    def exists(self, key: str) -> bool:
+        return (self._root / key).is_file()
+
+    def put_bytes(self, key: str, body: bytes) -> None:
+        path = self._root / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        half_done = path.with_name(f".{path.name}.part")
+        half_done.write_bytes(body)
+        half_done.replace(path)
+
+    def put_file(self, key: str, path: Path) -> None:
+        target = self._root / key
+        target.parent.mkdir(parents=True, exist_ok=True)
+        half_done = target.with_name(f".{target.name}.part")
+        with path.open("rb") as source, half_done.open("wb") as copy:
+            while piece := source.read(_PIECE):
+                copy.write(piece)
+        half_done.replace(target)
+
+
+class FolderReader:
+    """Reads files of a folder."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._buffer = bytearray(_PIECE)
+
+    def size_and_version(self, key: str) -> tuple[int, str]:
+        found = (self._root / key).stat()
+        return found.st_size, f"{found.st_mtime_ns}-{found.st_size}"
+
+    def read_range(self, key: str, start: int, length: int, version: str | None, take: PartConsumer) -> None:
+        if version is not None and self.size_and_version(key)[1] != version:
+            raise OSError(errno.ESTALE, "changed while it was read", key)
+        view = memoryview(self._buffer)
+        with (self._root / key).open("rb", buffering=0) as file:
+            os.lseek(file.fileno(), start, os.SEEK_SET)
+            while length:
+                got = file.readinto(view[: min(_PIECE, length)])
+                if not got:
+                    raise ConnectionError(f"{key}: ended {length} bytes early")
+                take(view[:got])
+                length -= got
+
+    def close(self) -> None:
+        """Nothing is open between reads."""
+
+
+def read_object(reader: Reader, key: str, largest: int) -> bytes:
+    """A small object whole. Raises OSError; ValueError when it is larger than it may be."""
+    size, version = reader.size_and_version(key)
+    if size > largest:
+        raise ValueError(f"{key}: has {size} bytes, more than the {largest} expected")
+    body = bytearray()
+    if size:
+        reader.read_range(key, 0, size, version, body.extend)
+    return bytes(body)

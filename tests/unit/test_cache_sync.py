@@ -1,0 +1,170 @@
+import contextlib
+import hashlib
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from localcloud import tiny_model
+from serving.cache import manifest as manifests
+from serving.cache import publish
+from serving.cache.disk import MANIFEST, Cache
+from serving.cache.manifest import Manifest
+from serving.cache.store import FolderReader, FolderStore, PartConsumer
+from serving.cache.sync import CorruptError, Progress, Sync, SyncError, served_digest, verify
+
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def bucket(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Manifest]:
+    folder = tmp_path_factory.mktemp("bucket")
+    source = folder / "source"
+    tiny_model.make(source)
+    manifest = manifests.describe(source, name="chat", revision="first")
+    publish.add(FolderStore(folder), source, manifest)
+    publish.rollout(FolderStore(folder), name="chat", digest=manifest.digest)
+    return folder, manifest
+
+
+def sync_of(store: FolderStore, root: Path) -> Sync:
+    return Sync(store=store, cache=Cache(root), model="models/chat", sleep=lambda _s: None, lock_limit_s=5)
+
+
+class LyingStore(FolderStore):
+    """Flips a bit in the first `lies` reads of weights."""
+
+    def __init__(self, root: Path, lies: int) -> None:
+        super().__init__(root)
+        self.lies = lies
+
+    def connect(self) -> FolderReader:
+        return _LyingReader(self)
+
+
+class _LyingReader(FolderReader):
+    def __init__(self, store: LyingStore) -> None:
+        super().__init__(store._root)
+        self._store = store
+
+    def read_range(self, key: str, start: int, length: int, version: str | None, take: PartConsumer) -> None:
+        def damaged(piece: memoryview) -> None:
+            if key.endswith(".safetensors") and self._store.lies > 0:
+                self._store.lies -= 1
+                piece = memoryview(bytes([piece[0] ^ 1]) + bytes(piece[1:]))
+            take(piece)
+
+        super().read_range(key, start, length, version, damaged)
+
+
+def test_a_revision_arrives_whole_and_a_second_time_nothing_is_read(
+    bucket: tuple[Path, Manifest], tmp_path: Path
+) -> None:
+    folder, manifest = bucket
+    store = FolderStore(folder)
+    sync = sync_of(store, tmp_path)
+    progress = Progress()
+    assert served_digest(store, "models/chat") == manifest.digest
+    found = sync.bring(manifest.digest, NOW, progress)
+    assert found == tmp_path / f"chat@{manifest.digest}"
+    assert progress.fetched == manifest.size == progress.total
+    for file in manifest.files:
+        assert hashlib.sha256((found / file.path).read_bytes()).hexdigest() == file.sha256
+    assert verify(sync.cache, "chat", manifest.digest) == []
+    again = Progress()
+    assert sync.bring(manifest.digest, NOW, again) == found
+    assert (again.fetched, again.kept) == (0, manifest.size)
+
+
+def test_what_was_staged_before_a_crash_is_kept_where_it_is_right(
+    bucket: tuple[Path, Manifest], tmp_path: Path
+) -> None:
+    folder, manifest = bucket
+    sync = sync_of(FolderStore(folder), tmp_path)
+    staged = sync.cache.staging_of(manifest.digest)
+    staged.mkdir(parents=True)
+    base = folder / "models/chat" / manifest.digest / "files"
+    weights = [file for file in manifest.files if file.path.endswith(".safetensors")]
+    shutil.copy(base / weights[0].path, staged / weights[0].path)
+    damaged = bytearray((base / weights[1].path).read_bytes())
+    damaged[-1] ^= 1
+    (staged / weights[1].path).write_bytes(damaged)
+    progress = Progress()
+    sync.bring(manifest.digest, NOW, progress)
+    assert progress.kept == weights[0].size
+    assert progress.fetched == manifest.size - weights[0].size
+    assert verify(sync.cache, "chat", manifest.digest) == []
+
+
+def test_a_flipped_bit_on_the_way_is_read_again(bucket: tuple[Path, Manifest], tmp_path: Path) -> None:
+    folder, manifest = bucket
+    progress = Progress()
+    sync_of(LyingStore(folder, lies=2), tmp_path).bring(manifest.digest, NOW, progress)
+    assert progress.retries == 2
+    assert verify(Cache(tmp_path), "chat", manifest.digest) == []
+
+
+def test_a_store_that_keeps_lying_is_refused_and_nothing_is_there(
+    bucket: tuple[Path, Manifest], tmp_path: Path
+) -> None:
+    folder, manifest = bucket
+    sync = sync_of(LyingStore(folder, lies=10_000), tmp_path)
+    with pytest.raises(CorruptError, match="are not the manifest's"):
+        sync.bring(manifest.digest, NOW)
+    assert sync.cache.find("chat", manifest.digest) is None
+    assert not list(tmp_path.glob("chat@*"))
+
+
+@pytest.mark.parametrize("harm", ["cut", "removed", "manifest changed", "manifest removed"])
+def test_a_harmed_entry_does_not_exist_and_is_mended(
+    bucket: tuple[Path, Manifest], tmp_path: Path, harm: str
+) -> None:
+    folder, manifest = bucket
+    sync = sync_of(FolderStore(folder), tmp_path)
+    found = sync.bring(manifest.digest, NOW)
+    config = found / "config.json"
+    match harm:
+        case "cut":
+            config.write_bytes(config.read_bytes()[:-1])
+        case "removed":
+            config.unlink()
+        case "manifest changed":
+            (found / MANIFEST).write_bytes((found / MANIFEST).read_bytes() + b" ")
+        case _:
+            (found / MANIFEST).unlink()
+    assert sync.cache.find("chat", manifest.digest) is None
+    assert sync.bring(manifest.digest, NOW) == found
+    assert verify(sync.cache, "chat", manifest.digest) == []
+
+
+def test_a_leased_revision_stays(bucket: tuple[Path, Manifest], tmp_path: Path) -> None:
+    folder, manifest = bucket
+    sync = sync_of(FolderStore(folder), tmp_path)
+    sync.bring(manifest.digest, NOW)
+    with sync.cache.lease(manifest.digest):
+        (entry,) = sync.cache.entries()
+        assert entry.leased
+        assert not sync.cache.evict(entry)
+    (entry,) = sync.cache.entries()
+    assert sync.cache.evict(entry)
+    assert sync.cache.entries() == []
+
+
+def test_the_second_of_two_waits_for_the_lock_and_says_so(bucket: tuple[Path, Manifest], tmp_path: Path) -> None:
+    folder, manifest = bucket
+    sync = sync_of(FolderStore(folder), tmp_path)
+    sync.lock_limit_s = 0
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(Cache(tmp_path).lock(manifest.digest, 1))
+        with pytest.raises(TimeoutError, match="another process"):
+            sync.bring(manifest.digest, NOW)
+
+
+def test_a_missing_object_ends_the_sync(bucket: tuple[Path, Manifest], tmp_path: Path) -> None:
+    folder, manifest = bucket
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    (copy / "models/chat" / manifest.digest / "files/config.json").unlink()
+    with pytest.raises((FileNotFoundError, SyncError)):
+        sync_of(FolderStore(copy), tmp_path / "cache").bring(manifest.digest, NOW)
