@@ -1,1 +1,79 @@
-"""What the metrics say of an instance. Pure types."""
+"""What the metrics say of an instance over a window. Pure types.
+
+`None` means "not reported" everywhere: a zero is a measured zero.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from fleet.model import Phase
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineEvidence:
+    """The serving engine's side. With several engines on an instance, the busiest and the worst covered count."""
+
+    coverage: float | None = None
+    """Least share of the expected samples over its series, 0 to 1."""
+    newest_age: timedelta | None = None
+    """Age of the newest sample of the series that is furthest behind."""
+    running_max: float | None = None
+    """Most requests in flight."""
+    waiting_max: float | None = None
+    """Most requests queued."""
+    tokens: float | None = None
+    """Prompt and generation tokens served, resets taken into account."""
+    counter_changes: float | None = None
+    """How often a token or request counter changed, a reset included. 0: flat."""
+    started_age: timedelta | None = None
+    """Time since the youngest engine process started."""
+    pulse_changes: float | None = None
+    """Changes of the process's CPU counter; 0 of a living process means that old values are repeated."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuEvidence:
+    """The DCGM exporter's side, over all GPUs (and MIG slices) of the instance."""
+
+    gpus: int | None = None
+    """GPUs that report now."""
+    coverage: float | None = None
+    newest_age: timedelta | None = None
+    active_max: float | None = None
+    """Highest `gpu_active` of any GPU, 0 to 1."""
+    active_min: float | None = None
+    """Lowest; below 0 it is no measurement."""
+    util_max: float | None = None
+    """Highest DCGM_FI_DEV_GPU_UTIL, 0 to 100: a second opinion where profiling fields read 0 under load."""
+    energy_changes: float | None = None
+    """Least number of changes of a GPU's energy counter lately; 0: the exporter repeats old values."""
+    watts_max: float | None = None
+    """Highest mean power of any GPU, from its energy counter, which no burst escapes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """Both sides over one window."""
+
+    window: timedelta
+    interval: timedelta
+    """Longest scrape interval of the two."""
+    engine: EngineEvidence | None = None
+    gpu: GpuEvidence | None = None
+    reached: bool | None = None
+    """Whether the engine ever answered since boot; None: not looked up, since it answered in the window."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentStatus:
+    """What a node agent said of itself."""
+
+    phase: Phase
+    ready: bool
+    draining: bool
+    drained: bool
+    reason: str | None = None
+    """Why it drains."""
+    requests_running: float | None = None
+    phase_since: datetime | None = None
+    error: str | None = None

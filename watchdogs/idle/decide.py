@@ -1,1 +1,256 @@
-"""Which instances to end. Pure: the same arguments give the same plan."""
+"""Which instances are idle, and what to do about each. Pure.
+
+Two phases: an idle instance is marked first; one that is still idle when its grace is over is ended, if the floor of
+its pool and the budgets leave room. Every instance looked at gets one decision.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from decimal import Decimal
+from typing import Final
+
+from fleet.model import Instance
+from fleet.policies import IdlePolicy
+from watchdogs.evidence import AgentStatus, Evidence
+from watchdogs.idle.judge import Case, Check, Objection, judge
+from watchdogs.plan import Action, Budget, Decision, Plan, Reason
+
+WATCHDOG: Final = "idle"
+DRAIN_REASON: Final = "idle"
+"""What the watchdog tells the node agent, and by which it knows its own drain again after a crash."""
+
+_WORK: Final = frozenset({Reason.SERVING, Reason.TOKENS_MOVED, Reason.GPU_ACTIVE, Reason.GPU_ACTIVE_WITHOUT_WORK})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolView:
+    """What the watchdog must know of a pool."""
+
+    name: str
+    policy: IdlePolicy | None
+    """None: the pool has no idle watchdog."""
+    floor: int
+    target: int
+    paused_by: str | None = None
+    policy_seen: bool = True
+    """Whether a dry run of this very policy was seen."""
+    ended_this_hour: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """All that one pass looked at."""
+
+    instances: Sequence[Instance]
+    evidence: Mapping[str, Evidence]
+    agents: Mapping[str, AgentStatus]
+    pools: Mapping[str, PoolView]
+    budget: Budget
+    """Over all pools."""
+    gpus_expected: Mapping[str, int] = field(default_factory=dict[str, int])
+    """By machine type."""
+    watts_rated: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Of one GPU, by machine type."""
+    kept_by: Mapping[str, str] = field(default_factory=dict[str, str])
+    """By instance: who asked, through a brake."""
+    rollouts: frozenset[str] = frozenset()
+    """Groups being refreshed."""
+    usd_per_hour: Mapping[str, Decimal] = field(default_factory=dict[str, Decimal])
+    """By instance; absent: unknown."""
+
+
+def decide(observed: Observed, now: datetime, checks: Sequence[Check] | None = None) -> Plan:
+    """One decision for every instance."""
+    room = _Room(observed)
+    wishes = [_wish(instance, observed, now, checks) for instance in observed.instances]
+    # the dearest first, so that a short budget saves the most; then the longest idle
+    order = sorted(
+        range(len(wishes)),
+        key=lambda n: (
+            -observed.usd_per_hour.get(wishes[n].resource, Decimal(0)),
+            observed.instances[n].idle_since or now,
+            wishes[n].resource,
+        ),
+    )
+    for n in order:
+        if wishes[n].action is Action.END:
+            wishes[n] = room.take(wishes[n])
+    return Plan(watchdog=WATCHDOG, at=now, decisions=tuple(wishes))
+
+
+def case_of(instance: Instance, observed: Observed, policy: IdlePolicy, now: datetime) -> Case:
+    """What is known of one instance, as `judge` wants it."""
+    return Case(
+        instance=instance,
+        evidence=observed.evidence.get(instance.id),
+        agent=observed.agents.get(instance.id),
+        policy=policy,
+        now=now,
+        gpus_expected=observed.gpus_expected.get(instance.machine_type),
+        watts_rated=observed.watts_rated.get(instance.machine_type),
+        kept_by=observed.kept_by.get(instance.id),
+        in_rollout=instance.group in observed.rollouts,
+    )
+
+
+def _wish(instance: Instance, observed: Observed, now: datetime, checks: Sequence[Check] | None) -> Decision:
+    """What the watchdog would like, before floor and budget."""
+    pool = observed.pools.get(instance.pool or "")
+    usd = observed.usd_per_hour.get(instance.id)
+    if pool is None or pool.policy is None:
+        reason = Reason.OUTSIDE_POOLS if pool is None else Reason.NO_WATCHDOG
+        return _decision(instance, Action.KEEP, Objection(reason=reason), None, None)
+    evidence = observed.evidence.get(instance.id)
+    if pool.paused_by is not None:
+        return _decision(
+            instance, Action.KEEP, Objection(reason=Reason.PAUSED, detail=pool.paused_by), evidence, None
+        )
+    if instance.alive and is_our_drain(observed.agents.get(instance.id)):
+        # begun by a pass of ours that did not see it through; there is no way back from a drain
+        going = Objection(reason=Reason.STILL_IDLE, detail="its drain goes on")
+        return _seen(pool, _decision(instance, Action.END, going, evidence, usd))
+    objection = judge(case_of(instance, observed, pool.policy, now), checks)
+    if objection is not None:
+        action = Action.UNMARK if _loses_its_mark(instance, objection.reason) else Action.KEEP
+        shown = Reason.WORK_IS_BACK if action is Action.UNMARK and objection.reason in _WORK else objection.reason
+        return _seen(
+            pool,
+            _decision(instance, action, Objection(reason=shown, detail=objection.detail), evidence, None),
+        )
+    return _seen(pool, _idle(instance, pool.policy, evidence, usd, now))
+
+
+def _idle(
+    instance: Instance, policy: IdlePolicy, evidence: Evidence | None, usd: Decimal | None, now: datetime
+) -> Decision:
+    since = instance.idle_since
+    if since is None:
+        objection = Objection(reason=Reason.IDLE, detail=_summary(evidence))
+        return _decision(instance, Action.MARK, objection, evidence, usd)
+    if now - since < policy.grace:
+        left = policy.grace - (now - since)
+        objection = Objection(
+            reason=Reason.MARKED_WAITING, detail=f"{left.total_seconds():.0f} s left; {_summary(evidence)}"
+        )
+        return _decision(instance, Action.KEEP, objection, evidence, usd)
+    objection = Objection(reason=Reason.STILL_IDLE, detail=f"marked {since:%H:%M:%S} UTC; {_summary(evidence)}")
+    return _decision(instance, Action.END, objection, evidence, usd)
+
+
+def _seen(pool: PoolView, wish: Decision) -> Decision:
+    if pool.policy_seen or wish.action is Action.KEEP:
+        return wish
+    return _kept(wish, Reason.POLICY_UNSEEN, f"would {wish.action}: {wish.reason}")
+
+
+def is_our_drain(agent: AgentStatus | None) -> bool:
+    """Whether the instance drains because this watchdog asked."""
+    return agent is not None and (agent.draining or agent.drained) and (agent.reason or "").startswith(DRAIN_REASON)
+
+
+def _loses_its_mark(instance: Instance, reason: Reason) -> bool:
+    """Work, people and restarts take the mark away: the next one starts a new grace with a new message."""
+    return instance.idle_since is not None and (
+        reason in _WORK or reason in (Reason.KEPT_BY_PEOPLE, Reason.WARMING_UP, Reason.IN_ROLLOUT, Reason.PREPAID)
+    )
+
+
+class _Room:
+    """What floors and budgets still allow in this pass."""
+
+    def __init__(self, observed: Observed) -> None:
+        self._pools = observed.pools
+        self._all = min(observed.budget.per_run, observed.budget.per_hour - observed.budget.used_this_hour)
+        self._left = {
+            pool.name: min(pool.policy.max_stops_per_run, pool.policy.max_stops_per_hour - pool.ended_this_hour)
+            for pool in observed.pools.values()
+            if pool.policy is not None
+        }
+        self._per_run_is_left = {
+            pool.name: pool.policy.max_stops_per_hour > pool.ended_this_hour
+            for pool in observed.pools.values()
+            if pool.policy is not None
+        }
+        self._targets = {pool.name: pool.target for pool in observed.pools.values()}
+        self._healthy: dict[str, int] = {}
+        for instance in observed.instances:
+            if instance.pool is not None and counts_as_healthy(instance, observed):
+                self._healthy[instance.pool] = self._healthy.get(instance.pool, 0) + 1
+
+    def take(self, wish: Decision) -> Decision:
+        """The wish, or why there is no room for it."""
+        pool = wish.pool or ""
+        floor = self._pools[pool].floor
+        if self._targets[pool] <= floor or self._healthy.get(pool, 0) <= floor:
+            detail = f"floor {floor}, target {self._targets[pool]}, healthy {self._healthy.get(pool, 0)}"
+            return _kept(wish, Reason.POOL_FLOOR, detail)
+        if min(self._left[pool], self._all) <= 0:
+            hour = not self._per_run_is_left[pool]
+            return _kept(wish, Reason.HOUR_BUDGET if hour else Reason.RUN_BUDGET, wish.detail)
+        self._left[pool] -= 1
+        self._all -= 1
+        self._targets[pool] -= 1
+        self._healthy[pool] -= 1
+        return wish
+
+
+def counts_as_healthy(instance: Instance, observed: Observed) -> bool:
+    """Whether the pool may lean on it when another one goes: alive, heard of, not leaving."""
+    agent = observed.agents.get(instance.id)
+    if is_our_drain(agent):
+        # one that we drain still counts, since it is the one that is to go
+        return instance.alive
+    if agent is not None and (agent.draining or agent.drained):
+        return False
+    evidence = observed.evidence.get(instance.id)
+    return instance.alive and evidence is not None and evidence.engine is not None
+
+
+def _kept(wish: Decision, reason: Reason, detail: str) -> Decision:
+    return Decision(
+        resource=wish.resource,
+        pool=wish.pool,
+        action=Action.KEEP,
+        reason=reason,
+        detail=detail,
+        evidence=wish.evidence,
+    )
+
+
+def _decision(
+    instance: Instance, action: Action, why: Objection, evidence: Evidence | None, usd: Decimal | None
+) -> Decision:
+    return Decision(
+        resource=instance.id,
+        pool=instance.pool,
+        action=action,
+        reason=why.reason,
+        detail=why.detail,
+        evidence=_numbers(evidence),
+        usd_per_hour=usd,
+    )
+
+
+def _numbers(evidence: Evidence | None) -> dict[str, str]:
+    if evidence is None:
+        return {}
+    numbers = {"window": f"{evidence.window.total_seconds():g} s"}
+    for source, side in (("engine", evidence.engine), ("gpu", evidence.gpu)):
+        if side is None:
+            numbers[source] = "not reported"
+            continue
+        for name in side.__slots__:
+            value = getattr(side, name)
+            numbers[f"{source}.{name}"] = "not reported" if value is None else str(value)
+    return numbers
+
+
+def _summary(evidence: Evidence | None) -> str:
+    if evidence is None or evidence.engine is None or evidence.gpu is None:
+        return ""
+    gpu = evidence.gpu.active_max
+    return (
+        f"no request and no token for {evidence.window.total_seconds():.0f} s, "
+        f"gpu_active at most {gpu if gpu is None else round(gpu, 4)}"
+    )

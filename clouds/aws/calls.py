@@ -1,0 +1,58 @@
+"""AWS calls: paged to the end, counted, errors in our words."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+
+from fleet.activity import CloudError
+
+CONFIG: Final = Config(retries={"mode": "adaptive", "max_attempts": 8}, connect_timeout=10, read_timeout=30)
+"""Adaptive: boto3 slows down by itself when a token bucket of the account is empty."""
+
+
+class AwsCalls:
+    """The clients of one region. Every call goes through here."""
+
+    def __init__(self, region: str, client: Callable[[str], Any] | None = None) -> None:
+        self._region = region
+        self._make = client or (lambda service: boto3.client(service, region_name=region, config=CONFIG))
+        self._clients: dict[str, Any] = {}
+        self.counts: dict[str, int] = {}
+
+    def one(self, service: str, operation: str, **arguments: Any) -> Mapping[str, Any]:
+        """One call. Raises CloudError with the operation, the region and the cloud's words."""
+        name = f"{service}:{operation}"
+        self.counts[name] = self.counts.get(name, 0) + 1
+        try:
+            return getattr(self._client(service), operation)(**arguments)
+        except ClientError as error:
+            raise self._refused(name, error) from error
+        except BotoCoreError as error:
+            raise CloudError(f"{name} in {self._region} failed: {error}") from error
+
+    def pages(self, service: str, operation: str, key: str, **arguments: Any) -> Iterator[Any]:
+        """Every item under `key` of every page. A page that fails raises: a part is not the whole."""
+        name = f"{service}:{operation}"
+        try:
+            for page in self._client(service).get_paginator(operation).paginate(**arguments):
+                self.counts[name] = self.counts.get(name, 0) + 1
+                if key not in page:
+                    raise CloudError(f"{name} in {self._region}: a page came without {key}, so the list is not whole")
+                yield from page[key]
+        except ClientError as error:
+            raise self._refused(name, error) from error
+        except BotoCoreError as error:
+            raise CloudError(f"{name} in {self._region} failed: {error}") from error
+
+    def _client(self, service: str) -> Any:
+        if service not in self._clients:
+            self._clients[service] = self._make(service)
+        return self._clients[service]
+
+    def _refused(self, name: str, error: ClientError) -> CloudError:
+        detail = error.response.get("Error", {})
+        code = str(detail.get("Code", ""))
+        return CloudError(f"{name} in {self._region} was refused: {code}: {detail.get('Message', error)}", code)

@@ -1,0 +1,158 @@
+"""Auto Scaling groups: their sizes, what happened to them, and how an instance leaves one."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from clouds.aws.calls import AwsCalls
+from fleet import tags
+from fleet.activity import Activity, ActivityKind, CloudError, ConflictError
+from fleet.model import CapacityType, Group
+
+PAGE: Final = 100
+_INSTANCE: Final = re.compile(r"\b(i-[0-9a-f]{8,17})\b")
+_GONE: Final = re.compile(r"not found|does not exist|is not part of|not in .*InService", re.IGNORECASE)
+
+# what the cloud writes into a failed activity (EC2 error codes, and the sentences around them)
+_NO_CAPACITY: Final = re.compile(
+    r"InsufficientInstanceCapacity|InsufficientCapacity|UnfulfillableCapacity|capacity-not-available"
+    r"|do not have sufficient .* capacity|no spot capacity|ReservationCapacityExceeded",
+    re.IGNORECASE,
+)
+_QUOTA: Final = re.compile(
+    r"VcpuLimitExceeded|InstanceLimitExceeded|MaxSpotInstanceCountExceeded|LimitExceeded|quota", re.IGNORECASE
+)
+_PRICE: Final = re.compile(r"SpotMaxPriceTooLow|price-too-low|below the .*spot.* price", re.IGNORECASE)
+_PREEMPTED: Final = re.compile(r"spot (instance )?interruption|EC2 instance interruption|preempt", re.IGNORECASE)
+_UNHEALTHY: Final = re.compile(r"health check|unhealthy|lifecycle action.*abandon|abandon", re.IGNORECASE)
+
+
+class AwsGroups:
+    """The Auto Scaling groups of a region."""
+
+    def __init__(self, calls: AwsCalls) -> None:
+        self._calls = calls
+
+    def groups(self, names: Sequence[str]) -> Sequence[Group]:
+        """Each of them. Raises CloudError when one is missing or a page fails."""
+        found = {
+            raw["AutoScalingGroupName"]: _group(raw)
+            for chunk in _chunks(names)
+            for raw in self._calls.pages(
+                "autoscaling", "describe_auto_scaling_groups", "AutoScalingGroups", AutoScalingGroupNames=chunk
+            )
+        }
+        missing = sorted(set(names) - found.keys())
+        if missing:
+            raise CloudError(f"the cloud does not know the groups {', '.join(missing)}; was the stack destroyed?")
+        return tuple(found[name] for name in names)
+
+    def activities(self, names: Sequence[str], since: datetime) -> Sequence[Activity]:
+        """What happened to them since then, oldest first. One call per group: the API knows no other way."""
+        found: list[Activity] = []
+        for name in names:
+            for raw in self._calls.pages(
+                "autoscaling", "describe_scaling_activities", "Activities", AutoScalingGroupName=name
+            ):
+                if raw["StartTime"].astimezone(UTC) < since:
+                    break  # the newest come first, so the rest is older
+                activity = read_activity(raw)
+                if activity is not None:
+                    found.append(activity)
+        return tuple(sorted(found, key=lambda activity: (activity.at, activity.id)))
+
+    def resize(self, group: Group, size: int) -> None:
+        """Set the desired size. Raises ConflictError when somebody else has changed it since `group` was read."""
+        now = self.groups([group.name])[0]
+        if now.desired != group.desired:
+            raise ConflictError(f"{group.name}: desired was {group.desired} when seen, it is {now.desired}")
+        self._calls.one(
+            "autoscaling",
+            "set_desired_capacity",
+            AutoScalingGroupName=group.name,
+            DesiredCapacity=size,
+            HonorCooldown=False,
+        )
+
+    def end(self, instance_id: str, group: str, *, lower_desired: bool) -> None:
+        """End an instance through its group. Ending what has left the group is no error."""
+        try:
+            self._calls.one(
+                "autoscaling",
+                "terminate_instance_in_auto_scaling_group",
+                InstanceId=instance_id,
+                ShouldDecrementDesiredCapacity=lower_desired,
+            )
+        except CloudError as error:
+            if error.code == "ValidationError" and _GONE.search(str(error)):
+                return
+            raise CloudError(f"{instance_id} of {group}: {error}", error.code) from error
+
+    def in_rollout(self, names: Sequence[str]) -> frozenset[str]:
+        """Those of the groups with an instance refresh that is not over."""
+        over = {"Successful", "Failed", "Cancelled", "RollbackFailed", "RollbackSuccessful"}
+        found: set[str] = set()
+        for name in names:
+            answer = self._calls.one("autoscaling", "describe_instance_refreshes", AutoScalingGroupName=name)
+            if any(refresh["Status"] not in over for refresh in answer["InstanceRefreshes"]):
+                found.add(name)
+        return frozenset(found)
+
+
+def read_activity(raw: Mapping[str, Any]) -> Activity | None:
+    """A scaling activity in our words; None while it is still going on."""
+    kind = _kind(raw)
+    if kind is None:
+        return None
+    match = _INSTANCE.search(raw.get("Description", ""))
+    return Activity(
+        id=raw["ActivityId"],
+        group=raw["AutoScalingGroupName"],
+        kind=kind,
+        at=raw["StartTime"].astimezone(UTC),
+        instance_id=match[1] if match else None,
+        detail=raw.get("StatusMessage") or raw.get("Cause", ""),
+    )
+
+
+def _kind(raw: Mapping[str, Any]) -> ActivityKind | None:
+    status = raw["StatusCode"]
+    words = " ".join(raw.get(key) or "" for key in ("StatusMessage", "Cause", "Description"))
+    launching = raw.get("Description", "").lower().startswith("launching")
+    if status in ("Failed", "Cancelled"):
+        if not launching:
+            return None
+        for pattern, kind in (
+            (_NO_CAPACITY, ActivityKind.NO_CAPACITY),
+            (_PRICE, ActivityKind.PRICE),
+            (_QUOTA, ActivityKind.QUOTA),
+        ):
+            if pattern.search(words):
+                return kind
+        return ActivityKind.LAUNCH_FAILED
+    if launching:
+        return ActivityKind.LAUNCHED if status == "Successful" else None
+    if _PREEMPTED.search(words):
+        return ActivityKind.PREEMPTED
+    return ActivityKind.UNHEALTHY if _UNHEALTHY.search(words) else ActivityKind.ENDED
+
+
+def _group(raw: Mapping[str, Any]) -> Group:
+    written = {tag["Key"]: tag["Value"] for tag in raw.get("Tags", [])}
+    zones = raw.get("AvailabilityZones", [])
+    return Group(
+        name=raw["AutoScalingGroupName"],
+        pool=written.get(tags.POOL, ""),
+        capacity_type=CapacityType(written.get(tags.CAPACITY_TYPE, CapacityType.ON_DEMAND)),
+        zone=zones[0] if len(zones) == 1 else None,
+        desired=raw["DesiredCapacity"],
+        min=raw["MinSize"],
+        max=raw["MaxSize"],
+        instance_ids=tuple(instance["InstanceId"] for instance in raw.get("Instances", [])),
+    )
+
+
+def _chunks(names: Sequence[str]) -> Iterator[list[str]]:
+    for start in range(0, len(names), PAGE):
+        yield list(names[start : start + PAGE])

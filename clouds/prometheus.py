@@ -1,0 +1,73 @@
+"""Prometheus (or what speaks its HTTP API): instant queries, and how often a job is scraped."""
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import httpx
+import yaml
+
+from fleet.activity import CloudError
+
+_TIMEOUT: Final = 30.0
+_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_PART: Final = re.compile(r"(\d+)(ms|s|m|h|d)")
+
+
+class Prometheus:
+    """A metrics store. Answers whole or raises CloudError; counts its calls."""
+
+    def __init__(self, url: str, client: httpx.Client | None = None) -> None:
+        self._url = url.rstrip("/")
+        # trust_env off: a proxy of the shell must not see (or swallow) what goes to a private address
+        self._client = client or httpx.Client(timeout=_TIMEOUT, trust_env=False)
+        self._intervals: dict[str, timedelta] | None = None
+        self.calls: dict[str, int] = {}
+
+    def query(self, expression: str, at: datetime) -> Sequence[tuple[Mapping[str, str], float]]:
+        """Labels and value of each series of an instant vector."""
+        # POST: a query over many aggregations outgrows what proxies allow in a URL
+        answer = self._ask("POST", "/api/v1/query", data={"query": expression, "time": f"{at.timestamp():.3f}"})
+        if answer.get("resultType") != "vector":
+            raise CloudError(f"{self._url}: a query gave {answer.get('resultType')!r}, not a vector")
+        return [(row["metric"], float(row["value"][1])) for row in answer["result"]]
+
+    def interval(self, job: str) -> timedelta | None:
+        """How often a job is scraped; None: the configuration has no such job."""
+        if self._intervals is None:
+            self._intervals = read_intervals(self._ask("GET", "/api/v1/status/config")["yaml"])
+        return self._intervals.get(job)
+
+    def _ask(self, method: str, path: str, data: Mapping[str, str] | None = None) -> Any:
+        self.calls[path] = self.calls.get(path, 0) + 1
+        try:
+            response = self._client.request(method, self._url + path, data=data)
+            body = response.json()
+        except (httpx.HTTPError, ValueError) as error:
+            raise CloudError(f"Prometheus at {self._url} did not answer: {error}") from error
+        if not isinstance(body, dict) or body.get("status") != "success":
+            words = body.get("error") if isinstance(body, dict) else None
+            raise CloudError(
+                f"Prometheus at {self._url} refused ({response.status_code}): {words or 'no reason given'}"
+            )
+        if body.get("warnings"):
+            # a store in front of several others says so when one of them failed: half an answer is none
+            raise CloudError(f"Prometheus at {self._url} gave a partial answer: {'; '.join(body['warnings'])}")
+        return body["data"]
+
+
+def read_intervals(configuration: str) -> dict[str, timedelta]:
+    """Scrape interval by job of a Prometheus configuration."""
+    document = yaml.safe_load(configuration) or {}
+    general = document.get("global", {}).get("scrape_interval", "1m")
+    return {
+        job["job_name"]: _duration(job.get("scrape_interval", general)) for job in document.get("scrape_configs", [])
+    }
+
+
+def _duration(text: str) -> timedelta:
+    parts = _PART.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise CloudError(f"Prometheus names a scrape interval of {text!r}, which is no duration")
+    return timedelta(seconds=sum(int(number) * _UNITS[unit] for number, unit in parts))

@@ -1,0 +1,50 @@
+"""What a group tried and what became of it, in words that both clouds share."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+
+class ActivityKind(StrEnum):
+    """What happened to a group."""
+
+    LAUNCHED = "launched"
+    NO_CAPACITY = "no capacity"
+    """The zone has none of the wanted machines now."""
+    QUOTA = "quota"
+    """The account's limit is reached: waiting or another zone does not help."""
+    PRICE = "price"
+    """The market asks more than the group's highest price."""
+    LAUNCH_FAILED = "launch failed"
+    """For another reason: a broken template, a missing permission."""
+    PREEMPTED = "preempted"
+    """The cloud took a spot instance."""
+    UNHEALTHY = "unhealthy"
+    """The group ended an instance that failed its health check or its boot."""
+    ENDED = "ended"
+    """Ended on request."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activity:
+    """One thing that happened to a group."""
+
+    id: str
+    group: str
+    kind: ActivityKind
+    at: datetime
+    instance_id: str | None = None
+    detail: str = ""
+    """The cloud's own words."""
+
+
+class CloudError(OSError):
+    """A cloud, a metrics store or an agent could not be read or refused. `code` is its own word for why."""
+
+    def __init__(self, message: str, code: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class ConflictError(CloudError):
+    """What we saw has changed since; look again."""

@@ -1,0 +1,277 @@
+"""What the watchdogs decided, what they began, and what became of it. Append-only, but for heads and intents."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, Final
+
+from sqlalchemy import BigInteger, Column, Engine, Index, Integer, String, Table, Text, func, select, update
+
+from ledger.database import METADATA, writing
+from ledger.tables import Exact, Moment
+
+_SERIAL: Final = BigInteger().with_variant(Integer, "sqlite")
+
+DECISIONS: Final = Table(
+    "decisions",
+    METADATA,
+    Column("id", _SERIAL, primary_key=True, autoincrement=True),
+    Column("fleet", String(128), nullable=False),
+    Column("watchdog", String(16), nullable=False),
+    Column("resource", String(200), nullable=False),
+    Column("pool", String(64)),
+    Column("action", String(16), nullable=False),
+    Column("reason", String(64), nullable=False),
+    Column("detail", Text, nullable=False),
+    Column("evidence", Text, nullable=False),
+    Column("from_size", Integer),
+    Column("to_size", Integer),
+    Column("usd_per_hour", Exact(40)),
+    Column("at", Moment, nullable=False),
+    Index("decisions_resource", "fleet", "resource", "id"),
+    sqlite_autoincrement=True,
+)
+
+HEADS: Final = Table(
+    "decision_heads",
+    METADATA,
+    Column("fleet", String(128), primary_key=True),
+    Column("watchdog", String(16), primary_key=True),
+    Column("resource", String(200), primary_key=True),
+    Column("action", String(16), nullable=False),
+    Column("reason", String(64), nullable=False),
+    Column("sizes", String(32), nullable=False),
+)
+"""The last decision about each resource, so that a pass writes only what changed."""
+
+OUTCOMES: Final = Table(
+    "outcomes",
+    METADATA,
+    Column("id", _SERIAL, primary_key=True, autoincrement=True),
+    Column("fleet", String(128), nullable=False),
+    Column("watchdog", String(16), nullable=False),
+    Column("resource", String(200), nullable=False),
+    Column("pool", String(64)),
+    Column("action", String(16), nullable=False),
+    Column("reason", String(64), nullable=False),
+    Column("kind", String(16), nullable=False),
+    Column("detail", Text, nullable=False),
+    Column("error", Text),
+    Column("usd_per_hour", Exact(40)),
+    Column("at", Moment, nullable=False),
+    Index("outcomes_resource", "fleet", "resource", "id"),
+    Index("outcomes_at", "fleet", "watchdog", "at"),
+    sqlite_autoincrement=True,
+)
+
+INTENTS: Final = Table(
+    "intents",
+    METADATA,
+    Column("fleet", String(128), primary_key=True),
+    Column("watchdog", String(16), primary_key=True),
+    Column("resource", String(200), primary_key=True),
+    Column("decision", Text, nullable=False),
+    Column("at", Moment, nullable=False),
+)
+"""What was begun and has no outcome yet: what a killed run leaves behind for the next one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionRow:
+    """A decision as the ledger keeps it."""
+
+    resource: str
+    pool: str | None
+    action: str
+    reason: str
+    detail: str = ""
+    evidence: Mapping[str, str] = field(default_factory=dict[str, str])
+    from_size: int | None = None
+    to_size: int | None = None
+    usd_per_hour: Decimal | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutcomeRow:
+    """What became of a decision."""
+
+    decision: DecisionRow
+    kind: str
+    detail: str
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Past:
+    """A decision or an outcome of the past."""
+
+    at: datetime
+    watchdog: str
+    decision: DecisionRow
+    outcome: OutcomeRow | None
+
+
+def record_decisions(engine: Engine, fleet: str, watchdog: str, rows: Sequence[DecisionRow], at: datetime) -> int:
+    """Write the decisions whose action, reason or sizes changed. How many were written."""
+    with writing(engine) as connection:
+        found = connection.execute(select(HEADS).where(HEADS.c.fleet == fleet, HEADS.c.watchdog == watchdog))
+        heads = {row.resource: (row.action, row.reason, row.sizes) for row in found}
+        changed = [row for row in rows if heads.get(row.resource) != _head(row)]
+        if not changed:
+            return 0
+        key = {"fleet": fleet, "watchdog": watchdog}
+        connection.execute(DECISIONS.insert(), [key | {"at": at} | _values(row) for row in changed])
+        fresh = [row for row in changed if row.resource not in heads]
+        if fresh:
+            connection.execute(HEADS.insert(), [key | _head_values(row) for row in fresh])
+        for row in changed:
+            if row.resource in heads:
+                connection.execute(
+                    update(HEADS)
+                    .where(HEADS.c.fleet == fleet, HEADS.c.watchdog == watchdog, HEADS.c.resource == row.resource)
+                    .values(_head_values(row))
+                )
+        return len(changed)
+
+
+def record_outcome(engine: Engine, fleet: str, watchdog: str, outcome: OutcomeRow, at: datetime) -> None:
+    """Write what became of a decision; it settles what was begun."""
+    decision = outcome.decision
+    with writing(engine) as connection:
+        connection.execute(
+            OUTCOMES.insert().values(
+                fleet=fleet,
+                watchdog=watchdog,
+                resource=decision.resource,
+                pool=decision.pool,
+                action=decision.action,
+                reason=decision.reason,
+                kind=outcome.kind,
+                detail=outcome.detail,
+                error=outcome.error,
+                usd_per_hour=decision.usd_per_hour,
+                at=at,
+            )
+        )
+        if outcome.kind != "waiting":
+            connection.execute(
+                INTENTS.delete().where(
+                    INTENTS.c.fleet == fleet,
+                    INTENTS.c.watchdog == watchdog,
+                    INTENTS.c.resource == decision.resource,
+                )
+            )
+
+
+def intend(engine: Engine, fleet: str, watchdog: str, decision: DecisionRow, at: datetime) -> None:
+    """Note what is about to be done. An intent that is there already stays as it is."""
+    with writing(engine) as connection:
+        there = connection.execute(
+            select(INTENTS.c.at).where(
+                INTENTS.c.fleet == fleet, INTENTS.c.watchdog == watchdog, INTENTS.c.resource == decision.resource
+            )
+        ).first()
+        if there is None:
+            connection.execute(
+                INTENTS.insert().values(
+                    fleet=fleet,
+                    watchdog=watchdog,
+                    resource=decision.resource,
+                    decision=json.dumps(_values(decision), default=str),
+                    at=at,
+                )
+            )
+
+
+def unfinished(engine: Engine, fleet: str, watchdog: str) -> tuple[DecisionRow, ...]:
+    """What was begun and has no outcome, oldest first."""
+    with engine.connect() as connection:
+        rows = connection.execute(
+            select(INTENTS)
+            .where(INTENTS.c.fleet == fleet, INTENTS.c.watchdog == watchdog)
+            .order_by(INTENTS.c.at, INTENTS.c.resource)
+        )
+        return tuple(_from_values(json.loads(row.decision)) for row in rows)
+
+
+def ended_since(engine: Engine, fleet: str, watchdog: str, since: datetime) -> dict[str, int]:
+    """Instances that a watchdog ended since then, by pool."""
+    with engine.connect() as connection:
+        rows = connection.execute(
+            select(OUTCOMES.c.pool, func.count())
+            .where(
+                OUTCOMES.c.fleet == fleet,
+                OUTCOMES.c.watchdog == watchdog,
+                OUTCOMES.c.at >= since,
+                OUTCOMES.c.kind == "done",
+                OUTCOMES.c.action.in_(("end", "stop")),
+            )
+            .group_by(OUTCOMES.c.pool)
+        )
+        return {row[0] or "": row[1] for row in rows}
+
+
+def history(engine: Engine, fleet: str, resource: str) -> tuple[Past, ...]:
+    """Every decision about a resource and every outcome, oldest first."""
+    with engine.connect() as connection:
+        decided = [
+            Past(at=row.at, watchdog=row.watchdog, decision=_from_row(row), outcome=None)
+            for row in connection.execute(
+                select(DECISIONS).where(DECISIONS.c.fleet == fleet, DECISIONS.c.resource == resource)
+            )
+        ]
+        done: list[Past] = []
+        for row in connection.execute(
+            select(OUTCOMES).where(OUTCOMES.c.fleet == fleet, OUTCOMES.c.resource == resource)
+        ):
+            decision = DecisionRow(
+                resource=row.resource,
+                pool=row.pool,
+                action=row.action,
+                reason=row.reason,
+                usd_per_hour=row.usd_per_hour,
+            )
+            outcome = OutcomeRow(decision=decision, kind=row.kind, detail=row.detail, error=row.error)
+            done.append(Past(at=row.at, watchdog=row.watchdog, decision=decision, outcome=outcome))
+    return tuple(sorted([*decided, *done], key=lambda past: (past.at, past.outcome is not None)))
+
+
+def _sizes(row: DecisionRow) -> str:
+    return "" if row.to_size is None else f"{row.from_size}>{row.to_size}"
+
+
+def _head(row: DecisionRow) -> tuple[str, str, str]:
+    return row.action, row.reason, _sizes(row)
+
+
+def _head_values(row: DecisionRow) -> dict[str, str]:
+    return {"resource": row.resource, "action": row.action, "reason": row.reason, "sizes": _sizes(row)}
+
+
+def _values(row: DecisionRow) -> dict[str, Any]:
+    return {
+        "resource": row.resource,
+        "pool": row.pool,
+        "action": row.action,
+        "reason": row.reason,
+        "detail": row.detail,
+        "evidence": json.dumps(dict(row.evidence), sort_keys=True),
+        "from_size": row.from_size,
+        "to_size": row.to_size,
+        "usd_per_hour": row.usd_per_hour,
+    }
+
+
+def _from_values(values: Mapping[str, Any]) -> DecisionRow:
+    usd = values["usd_per_hour"]
+    return DecisionRow(
+        **{name: values[name] for name in ("resource", "pool", "action", "reason", "detail", "from_size", "to_size")},
+        evidence=json.loads(values["evidence"]),
+        usd_per_hour=None if usd is None else Decimal(usd),
+    )
+
+
+def _from_row(row: Any) -> DecisionRow:
+    return _from_values({column.name: getattr(row, column.name) for column in DECISIONS.columns})

@@ -1,0 +1,373 @@
+"""What the watchdogs and people decided: targets, leases, brakes, and policies seen.
+
+`fleet` names one environment on one cloud and region (`fleet_name`), so that several share a database.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from sqlalchemy import BigInteger, Column, Connection, Engine, Index, Integer, String, Table, Text, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from ledger.database import METADATA, writing
+from ledger.tables import Moment
+
+_SERIAL: Final = BigInteger().with_variant(Integer, "sqlite")
+
+TARGETS: Final = Table(
+    "targets",
+    METADATA,
+    Column("fleet", String(128), primary_key=True),
+    Column("pool", String(64), primary_key=True),
+    Column("value", Integer, nullable=False),
+    Column("version", Integer, nullable=False),
+)
+"""Ready replicas wanted by pool: the one row that everybody compares and sets."""
+
+TARGET_MOVES: Final = Table(
+    "target_moves",
+    METADATA,
+    Column("fleet", String(128), primary_key=True),
+    Column("pool", String(64), primary_key=True),
+    Column("version", Integer, primary_key=True),
+    Column("value", Integer, nullable=False),
+    Column("changed_by", String(128), nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("because", String(200)),
+    Column("at", Moment, nullable=False),
+    Index("target_moves_because", "fleet", "pool", "because", unique=True),
+)
+"""Every change of a target. `because` names a change that must happen once only."""
+
+LEASES: Final = Table(
+    "leases",
+    METADATA,
+    Column("name", String(200), primary_key=True),
+    Column("holder", String(200), nullable=False),
+    Column("until", Moment, nullable=False),
+)
+
+BRAKES: Final = Table(
+    "brakes",
+    METADATA,
+    Column("id", _SERIAL, primary_key=True, autoincrement=True),
+    Column("fleet", String(128), nullable=False),
+    Column("kind", String(16), nullable=False),
+    Column("scope", String(128), nullable=False),
+    Column("owner", String(128), nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("since", Moment, nullable=False),
+    Column("until", Moment),
+    Column("released_at", Moment),
+    Column("released_by", String(128)),
+    Index("brakes_open", "fleet", "released_at"),
+    sqlite_autoincrement=True,
+)
+
+POLICIES: Final = Table(
+    "policies_seen",
+    METADATA,
+    Column("fleet", String(128), primary_key=True),
+    Column("watchdog", String(16), primary_key=True),
+    Column("pool", String(64), primary_key=True),
+    Column("digest", String(64), primary_key=True),
+    Column("seen_by", String(128), nullable=False),
+    Column("at", Moment, nullable=False),
+)
+"""Policies whose dry run was printed, or that somebody accepted."""
+
+
+class VersionError(Exception):
+    """The row has changed since it was read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetRow:
+    """A pool's target and the version that a change must name."""
+
+    pool: str
+    value: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """Who changes a target, why and when."""
+
+    by: str
+    reason: str
+    at: datetime
+    because: str | None = None
+    """Names a change that must happen once only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetMove:
+    """One change of a target."""
+
+    pool: str
+    version: int
+    value: int
+    changed_by: str
+    reason: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrakeRow:
+    """A hand brake."""
+
+    id: int
+    kind: str
+    scope: str
+    owner: str
+    reason: str
+    since: datetime
+    until: datetime | None
+
+
+def fleet_name(cloud: str, environment: str, region: str) -> str:
+    """The name of a fleet in the ledger."""
+    return f"{cloud}/{environment}/{region}"
+
+
+# targets
+
+
+def seed_target(engine: Engine, fleet: str, pool: str, value: int, at: datetime) -> TargetRow:
+    """The pool's target; the settings' value where the ledger has none yet."""
+    with writing(engine) as connection:
+        found = _target(connection, fleet, pool)
+        if found is not None:
+            return found
+        first = Change(by="settings", reason="first value", at=at)
+        return _move(connection, fleet, TargetRow(pool=pool, value=value, version=0), first)
+
+
+def targets(engine: Engine, fleet: str) -> tuple[TargetRow, ...]:
+    """All targets of a fleet, by pool."""
+    with engine.connect() as connection:
+        rows = connection.execute(select(TARGETS).where(TARGETS.c.fleet == fleet).order_by(TARGETS.c.pool))
+        return tuple(TargetRow(pool=row.pool, value=row.value, version=row.version) for row in rows)
+
+
+def set_target(engine: Engine, fleet: str, seen: TargetRow, value: int, change: Change) -> TargetRow:
+    """Compare-and-set. Raises VersionError when the version has moved on."""
+    with writing(engine) as connection:
+        found = _target(connection, fleet, seen.pool)
+        if found is None or found.version != seen.version:
+            now_is = "gone" if found is None else f"version {found.version} ({found.value})"
+            raise VersionError(f"target of pool {seen.pool}: version {seen.version} was seen, it is {now_is}")
+        return _move(connection, fleet, TargetRow(pool=seen.pool, value=value, version=found.version), change)
+
+
+def lower_target(engine: Engine, fleet: str, pool: str, floor: int, change: Change) -> TargetRow:
+    """One less, not below the floor, once per `because` of the change, however often it is asked.
+
+    Raises VersionError when the pool has no target or the floor is reached.
+    """
+    with writing(engine) as connection:
+        found = _target(connection, fleet, pool)
+        if found is None:
+            raise VersionError(f"pool {pool} has no target in the ledger")
+        done = connection.execute(
+            select(TARGET_MOVES.c.version).where(
+                TARGET_MOVES.c.fleet == fleet, TARGET_MOVES.c.pool == pool, TARGET_MOVES.c.because == change.because
+            )
+        ).first()
+        if done is not None:
+            return found
+        if found.value - 1 < floor:
+            raise VersionError(f"pool {pool} is at its floor of {floor}")
+        lowered = TargetRow(pool=pool, value=found.value - 1, version=found.version)
+        return _move(connection, fleet, lowered, change)
+
+
+def target_moves(engine: Engine, fleet: str, pool: str) -> tuple[TargetMove, ...]:
+    """How a pool's target changed, oldest first."""
+    with engine.connect() as connection:
+        rows = connection.execute(
+            select(TARGET_MOVES)
+            .where(TARGET_MOVES.c.fleet == fleet, TARGET_MOVES.c.pool == pool)
+            .order_by(TARGET_MOVES.c.version)
+        )
+        return tuple(
+            TargetMove(
+                pool=row.pool,
+                version=row.version,
+                value=row.value,
+                changed_by=row.changed_by,
+                reason=row.reason,
+                at=row.at,
+            )
+            for row in rows
+        )
+
+
+def _target(connection: Connection, fleet: str, pool: str) -> TargetRow | None:
+    statement = select(TARGETS).where(TARGETS.c.fleet == fleet, TARGETS.c.pool == pool)
+    if connection.dialect.name == "postgresql":
+        statement = statement.with_for_update()
+    row = connection.execute(statement).one_or_none()
+    return None if row is None else TargetRow(pool=row.pool, value=row.value, version=row.version)
+
+
+def _move(connection: Connection, fleet: str, wanted: TargetRow, change: Change) -> TargetRow:
+    """Write the value of `wanted` as the next version."""
+    version = wanted.version + 1
+    if wanted.version == 0:
+        connection.execute(
+            TARGETS.insert().values(fleet=fleet, pool=wanted.pool, value=wanted.value, version=version)
+        )
+    else:
+        connection.execute(
+            update(TARGETS)
+            .where(TARGETS.c.fleet == fleet, TARGETS.c.pool == wanted.pool)
+            .values(value=wanted.value, version=version)
+        )
+    connection.execute(
+        TARGET_MOVES.insert().values(
+            fleet=fleet,
+            pool=wanted.pool,
+            version=version,
+            value=wanted.value,
+            changed_by=change.by,
+            reason=change.reason,
+            because=change.because,
+            at=change.at,
+        )
+    )
+    return TargetRow(pool=wanted.pool, value=wanted.value, version=version)
+
+
+# leases
+
+
+def acquire_lease(
+    engine: Engine,
+    name: str,
+    holder: str,
+    span: tuple[datetime, timedelta],
+    is_dead: Callable[[str], bool] = lambda holder: False,
+) -> str | None:
+    """Take or renew a lease from `span`'s time on, for its term. None: we hold it; else who does.
+
+    `is_dead` tells whether a holder is known to be gone, so that a killed run on the same machine blocks nobody.
+    """
+    now, term = span
+    with writing(engine) as connection:
+        insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+        done = connection.execute(
+            insert(LEASES)
+            .values(name=name, holder=holder, until=now + term)
+            .on_conflict_do_nothing(index_elements=["name"])
+        )
+        if done.rowcount > 0:
+            return None
+        statement = select(LEASES).where(LEASES.c.name == name)
+        if connection.dialect.name == "postgresql":
+            statement = statement.with_for_update()
+        row = connection.execute(statement).one()
+        if row.holder != holder and row.until > now and not is_dead(row.holder):
+            return f"{row.holder} until {row.until:%Y-%m-%d %H:%M:%S} UTC"
+        connection.execute(update(LEASES).where(LEASES.c.name == name).values(holder=holder, until=now + term))
+        return None
+
+
+def release_lease(engine: Engine, name: str, holder: str) -> None:
+    """Give a lease back, if it is ours."""
+    with writing(engine) as connection:
+        connection.execute(LEASES.delete().where(LEASES.c.name == name, LEASES.c.holder == holder))
+
+
+# brakes
+
+
+def set_brake(engine: Engine, fleet: str, brake: BrakeRow) -> int:
+    """Pull a brake; its `id` is given by the ledger. Returns the id."""
+    with writing(engine) as connection:
+        done = connection.execute(
+            BRAKES.insert().values(
+                fleet=fleet,
+                kind=brake.kind,
+                scope=brake.scope,
+                owner=brake.owner,
+                reason=brake.reason,
+                since=brake.since,
+                until=brake.until,
+            )
+        )
+        key = done.inserted_primary_key
+        return int(key[0]) if key is not None else 0
+
+
+def release_brakes(engine: Engine, fleet: str, kind: str, scope: str, by: tuple[str, datetime]) -> int:
+    """Release the brakes of a kind and scope. `by` is who and when. How many there were."""
+    with writing(engine) as connection:
+        done = connection.execute(
+            update(BRAKES)
+            .where(
+                BRAKES.c.fleet == fleet,
+                BRAKES.c.kind == kind,
+                BRAKES.c.scope == scope,
+                BRAKES.c.released_at.is_(None),
+            )
+            .values(released_by=by[0], released_at=by[1])
+        )
+        return done.rowcount
+
+
+def brakes(engine: Engine, fleet: str, now: datetime) -> Sequence[BrakeRow]:
+    """The brakes that hold now."""
+    with engine.connect() as connection:
+        rows = connection.execute(
+            select(BRAKES)
+            .where(BRAKES.c.fleet == fleet, BRAKES.c.released_at.is_(None))
+            .where(BRAKES.c.until.is_(None) | (BRAKES.c.until > now))
+            .order_by(BRAKES.c.id)
+        )
+        return tuple(
+            BrakeRow(
+                id=row.id,
+                kind=row.kind,
+                scope=row.scope,
+                owner=row.owner,
+                reason=row.reason,
+                since=row.since,
+                until=row.until,
+            )
+            for row in rows
+        )
+
+
+# policies
+
+
+def policy_seen(engine: Engine, fleet: str, watchdog: str, pool: str, digest: str) -> bool:
+    """Whether a dry run of this policy was printed, or somebody accepted it."""
+    with engine.connect() as connection:
+        return (
+            connection.execute(
+                select(POLICIES.c.at).where(
+                    POLICIES.c.fleet == fleet,
+                    POLICIES.c.watchdog == watchdog,
+                    POLICIES.c.pool == pool,
+                    POLICIES.c.digest == digest,
+                )
+            ).first()
+            is not None
+        )
+
+
+def see_policy(engine: Engine, fleet: str, policy: tuple[str, str, str], by: str, at: datetime) -> None:
+    """Note that a policy (watchdog, pool, digest) was seen. Doing it again changes nothing."""
+    watchdog, pool, digest = policy
+    with writing(engine) as connection:
+        insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+        connection.execute(
+            insert(POLICIES)
+            .values(fleet=fleet, watchdog=watchdog, pool=pool, digest=digest, seen_by=by, at=at)
+            .on_conflict_do_nothing()
+        )

@@ -1,0 +1,247 @@
+"""What the idle watchdog does about its plan. It looks again before each step that cannot be undone.
+
+Order of one ending, each step safe to repeat: drain asked for → drained → target lowered (once per instance) → ended
+through its group. Killed between any two steps, the next pass finds the drain of its own and goes on.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final, TypeVar
+
+from fleet import tags
+from fleet.activity import ConflictError
+from fleet.document import FleetDocument
+from fleet.model import Instance
+from watchdogs.evidence import AgentStatus, Evidence
+from watchdogs.idle import words
+from watchdogs.idle.decide import DRAIN_REASON, WATCHDOG, Observed, case_of, is_our_drain
+from watchdogs.idle.judge import judge
+from watchdogs.plan import Action, Decision, Outcome, OutcomeKind, Plan, Reason
+from watchdogs.ports import BrakeKind, Ports
+
+POLL_SECONDS: Final = 1.0
+DRAIN_SLACK: Final = timedelta(seconds=10)
+"""How much longer than the drain's own deadline a pass waits; then a later pass goes on."""
+
+_T = TypeVar("_T")
+EvidenceOf = Callable[[Instance, datetime], Evidence | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Drain:
+    decision: Decision
+    instance: Instance
+
+
+class Actor:
+    """Acts on the plan of one pass."""
+
+    def __init__(self, document: FleetDocument, ports: Ports, observed: Observed, evidence_of: EvidenceOf) -> None:
+        self._document = document
+        self._ports = ports
+        self._observed = observed
+        self._evidence_of = evidence_of
+        self._instances = {instance.id: instance for instance in observed.instances}
+
+    def settle(self, unfinished: Sequence[Decision]) -> tuple[Outcome, ...]:
+        """Give an outcome to what a killed run began and what is over by now; the rest goes on through the plan."""
+        outcomes: list[Outcome] = []
+        for decision in unfinished:
+            instance = self._ports.inventory.instance(decision.resource)
+            if instance is None or not instance.alive:
+                self._tell(f"ended:{decision.resource}", words.ended(decision, None), decision)
+                detail = "ended by an earlier run that did not live to say so"
+                outcomes.append(self._recorded(decision, OutcomeKind.DONE, detail))
+        return tuple(outcomes)
+
+    def act(self, plan: Plan) -> tuple[Outcome, ...]:
+        """One outcome for each acting decision; recorded and told as it happens."""
+        outcomes = [
+            *self._unmark([d for d in plan.acting if d.action is Action.UNMARK]),
+            *self._mark([d for d in plan.acting if d.action is Action.MARK]),
+        ]
+        self._remind(plan)
+        drains: list[_Drain] = []
+        for decision in (d for d in plan.acting if d.action is Action.END):
+            begun = self._guarded(decision, self._begin)
+            if isinstance(begun, Outcome):
+                outcomes.append(begun)
+            else:
+                drains.append(begun)
+        outcomes += self._finish(drains)
+        return tuple(outcomes)
+
+    # marks
+
+    def _mark(self, decisions: Sequence[Decision]) -> list[Outcome]:
+        now = self._ports.clock.now()
+        chosen = [d.resource for d in decisions]
+        if not chosen:
+            return []
+        failed = self._ports.inventory.tag(chosen, {tags.IDLE_SINCE: tags.write_time(now)})
+        outcomes: list[Outcome] = []
+        for decision in decisions:
+            if decision.resource not in failed:
+                self._tell_mark(decision, now)
+            outcomes.append(self._written(decision, failed.get(decision.resource)))
+        return outcomes
+
+    def _unmark(self, decisions: Sequence[Decision]) -> list[Outcome]:
+        chosen = [d.resource for d in decisions]
+        if not chosen:
+            return []
+        failed = self._ports.inventory.untag(chosen, [tags.IDLE_SINCE])
+        outcomes: list[Outcome] = []
+        for decision in decisions:
+            since = self._instances[decision.resource].idle_since
+            if decision.resource not in failed and since is not None:
+                self._tell(f"stays:{decision.resource}:{tags.write_time(since)}", words.unmarked(decision), decision)
+            outcomes.append(self._written(decision, failed.get(decision.resource)))
+        return outcomes
+
+    def _remind(self, plan: Plan) -> None:
+        """Tell again of marks that wait: if we died between mark and message, this is the message."""
+        for decision in plan.decisions:
+            since = self._instances[decision.resource].idle_since
+            if decision.reason is Reason.MARKED_WAITING and since is not None:
+                self._tell_mark(decision, since)
+
+    def _tell_mark(self, decision: Decision, since: datetime) -> None:
+        instance = self._instances[decision.resource]
+        entry = self._document.pool(instance.pool or "").watchdogs.idle
+        grace = entry.grace if entry is not None else timedelta(0)
+        key = f"marked:{instance.id}:{tags.write_time(since)}"
+        self._tell(key, words.marked(instance, decision, since + grace), decision)
+
+    # endings
+
+    def _begin(self, decision: Decision) -> _Drain | Outcome:
+        """Look again, then ask the node agent to drain."""
+        looked = self._look_again(decision)
+        if isinstance(looked, Outcome):
+            return looked
+        deadline = self._document.pool(decision.pool or "").drain_deadline
+        if not is_our_drain(self._observed.agents.get(looked.id)):
+            self._ports.agents.drain(looked, f"{DRAIN_REASON}: {decision.detail}"[:200], deadline)
+        return _Drain(decision=decision, instance=looked)
+
+    def _finish(self, drains: Sequence[_Drain]) -> list[Outcome]:
+        """Wait for those that drain, and end each as soon as it is empty."""
+        if not drains:
+            return []
+        clock = self._ports.clock
+        longest = max(self._document.pool(d.decision.pool or "").drain_deadline for d in drains)
+        limit = clock.now() + longest + DRAIN_SLACK
+        waiting = list(drains)
+        outcomes: list[Outcome] = []
+        while waiting:
+            statuses = self._ports.agents.statuses([drain.instance for drain in waiting])
+            for drain in [d for d in waiting if _drained(statuses.get(d.instance.id))]:
+                waiting.remove(drain)
+                ended = self._guarded(drain.decision, self._end)
+                outcomes.append(ended)
+            if not waiting or clock.now() >= limit:
+                break
+            clock.sleep(POLL_SECONDS)
+        for drain in waiting:
+            detail = "it has not said `drained` yet; the next pass goes on"
+            outcomes.append(self._recorded(drain.decision, OutcomeKind.WAITING, detail))
+        return outcomes
+
+    def _end(self, decision: Decision) -> Outcome:
+        """Look a last time, lower the target, end it through its group."""
+        ports = self._ports
+        instance = ports.inventory.instance(decision.resource)
+        if instance is None or not instance.alive:
+            return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, "it is gone already")
+        if (held := self._held_back(decision)) is not None:
+            return held
+        if instance.group is None:
+            return self._recorded(decision, OutcomeKind.FAILED, error="it belongs to no group, so it cannot be ended")
+        now = ports.clock.now()
+        pool = self._document.pool(decision.pool or "")
+        ports.ledger.intend(WATCHDOG, decision, now)
+        target = ports.ledger.lower_target(pool.name, pool.min, f"{WATCHDOG}:{instance.id}", now)
+        ports.groups.end(instance.id, instance.group, lower_desired=True)
+        self._tell(f"ended:{instance.id}", words.ended(decision, target.value), decision)
+        return self._recorded(decision, OutcomeKind.DONE, f"ended; target {target.value}")
+
+    def _look_again(self, decision: Decision) -> Instance | Outcome:
+        """The instance as it is now, or why its end is off."""
+        ports = self._ports
+        now = ports.clock.now()
+        instance = ports.inventory.instance(decision.resource)
+        if instance is None or not instance.alive:
+            return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, "it is gone already")
+        if (held := self._held_back(decision)) is not None:
+            return held
+        status = ports.agents.statuses([instance]).get(instance.id)
+        if is_our_drain(status):
+            return instance
+        if instance.idle_since is None:
+            return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, "somebody removed its mark")
+        entry = self._document.pool(instance.pool or "").watchdogs.idle
+        if entry is None:
+            return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, "its pool has no idle watchdog")
+        fresh = self._evidence_of(instance, now)
+        again = Observed(
+            instances=(instance,),
+            evidence={} if fresh is None else {instance.id: fresh},
+            agents={} if status is None else {instance.id: status},
+            pools=self._observed.pools,
+            budget=self._observed.budget,
+            gpus_expected=self._observed.gpus_expected,
+            watts_rated=self._observed.watts_rated,
+            rollouts=self._observed.rollouts,
+        )
+        objection = judge(case_of(instance, again, entry.policy(), now))
+        if objection is not None:
+            detail = f"{objection.reason} {objection.detail}".strip()
+            return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, detail)
+        return instance
+
+    def _held_back(self, decision: Decision) -> Outcome | None:
+        """Brakes set and leases lost since the plan was made."""
+        ports = self._ports
+        now = ports.clock.now()
+        for brake in ports.ledger.brakes(now):
+            if brake.holds(now) and brake.scope in ("all", decision.pool, decision.resource):
+                verb = "paused" if brake.kind is BrakeKind.PAUSE else "kept"
+                detail = f"{verb} by {brake.owner}: {brake.reason}"
+                return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, detail)
+        if not ports.ledger.hold(now):
+            return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, "another run holds the lease now")
+        return None
+
+    def _guarded(self, decision: Decision, step: Callable[[Decision], _T]) -> _T | Outcome:
+        """A step that fails fails alone."""
+        try:
+            return step(decision)
+        except ConflictError as error:
+            return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, str(error))
+        except OSError as error:
+            self._tell(f"failed:{decision.resource}:{decision.action}", words.failed(decision, str(error)), decision)
+            return self._recorded(decision, OutcomeKind.FAILED, error=str(error))
+
+    # record and tell
+
+    def _written(self, decision: Decision, error: str | None) -> Outcome:
+        kind = OutcomeKind.DONE if error is None else OutcomeKind.FAILED
+        return self._recorded(decision, kind, error=error)
+
+    def _recorded(self, decision: Decision, kind: OutcomeKind, detail: str = "", error: str | None = None) -> Outcome:
+        outcome = Outcome(decision=decision, kind=kind, detail=detail, error=error)
+        self._ports.ledger.record_outcome(WATCHDOG, outcome, self._ports.clock.now())
+        return outcome
+
+    def _tell(self, key: str, text: str, decision: Decision) -> None:
+        self._ports.messages.tell(
+            key,
+            text,
+            {"instance": decision.resource, "pool": decision.pool, "action": decision.action.value},
+        )
+
+
+def _drained(status: AgentStatus | None) -> bool:
+    return status is not None and status.drained

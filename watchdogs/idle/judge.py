@@ -1,0 +1,329 @@
+"""Is this instance idle? One check after the other; the first that objects is the reason to keep it.
+
+An instance is idle only when no check objects. Each check is one documented trap of this field; none may be left out
+(tests/unit/test_idle_properties.py shows for each what goes wrong without it).
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from fleet.model import CapacityType, Instance, InstanceState, Phase
+from fleet.policies import IdlePolicy
+from fleet.tags import KEEP_UNTIL
+from watchdogs.evidence import AgentStatus, Evidence
+from watchdogs.plan import Reason
+
+STALE_AFTER: Final = 2
+"""Intervals after which the newest sample is too old."""
+WORKING_WATTS: Final = 0.6
+"""Share of a GPU's rated power that no resting GPU draws (an L4 with a loaded model rests at about 0.4)."""
+BUSY_UTILIZATION: Final = 5.0
+"""Percent of DCGM_FI_DEV_GPU_UTIL above which a `gpu_active` of 0 is not believed (DCGM issue 303)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """All that is known of one instance."""
+
+    instance: Instance
+    evidence: Evidence | None
+    agent: AgentStatus | None
+    policy: IdlePolicy
+    now: datetime
+    gpus_expected: int | None
+    """From the machine catalogue; None: an unknown machine type."""
+    watts_rated: float | None
+    """Of one GPU."""
+    kept_by: str | None = None
+    """Who asked to keep it, through a brake."""
+    in_rollout: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objection:
+    """Why an instance is not idle."""
+
+    reason: Reason
+    detail: str = ""
+
+
+Check = Callable[[Case], Objection | None]
+
+
+def judge(case: Case, checks: "Sequence[Check] | None" = None) -> Objection | None:
+    """The first objection to calling the instance idle; None: it is idle."""
+    for check in CHECKS if checks is None else checks:
+        objection = check(case)
+        if objection is not None:
+            return objection
+    return None
+
+
+def running(case: Case) -> Objection | None:
+    """A machine that is starting, stopping or gone is nobody's to end."""
+    if case.instance.state is InstanceState.RUNNING:
+        return None
+    return Objection(reason=Reason.NOT_RUNNING, detail=case.instance.state)
+
+
+def kept(case: Case) -> Objection | None:
+    """People asked to keep it, by tag or by brake. A tag that cannot be read keeps, too."""
+    if case.kept_by is not None:
+        return Objection(reason=Reason.KEPT_BY_PEOPLE, detail=case.kept_by)
+    written = case.instance.tags.get(KEEP_UNTIL)
+    if not written:
+        return None
+    until = case.instance.keep_until
+    if until is None:
+        return Objection(reason=Reason.KEPT_BY_PEOPLE, detail=f"its keep-until tag {written!r} is no time")
+    if case.now < until:
+        return Objection(reason=Reason.KEPT_BY_PEOPLE, detail=f"until {until:%Y-%m-%d %H:%M} UTC")
+    return None
+
+
+def not_prepaid(case: Case) -> Objection | None:
+    """Reserved capacity costs the same when stopped."""
+    if case.instance.capacity_type is CapacityType.RESERVED or case.instance.reservation is not None:
+        return Objection(reason=Reason.PREPAID, detail=case.instance.reservation or "reserved")
+    return None
+
+
+def old_enough(case: Case) -> Objection | None:
+    """Younger than its warm-up, or than the window that is to be judged."""
+    age = case.now - case.instance.launched_at
+    least = max(case.policy.min_age, case.policy.window)
+    if age < least:
+        return Objection(reason=Reason.WARMING_UP, detail=f"{_span(age)} old, judged from {_span(least)}")
+    return None
+
+
+def not_in_rollout(case: Case) -> Objection | None:
+    """Its group is being refreshed."""
+    return Objection(reason=Reason.IN_ROLLOUT) if case.in_rollout else None
+
+
+def no_requests(case: Case) -> Objection | None:
+    """Nothing in flight, nothing queued."""
+    engine = case.evidence.engine if case.evidence else None
+    if engine is None:
+        return None
+    busy = (engine.running_max or 0) + (engine.waiting_max or 0)
+    if busy > 0:
+        detail = f"{_count(engine.running_max)} running, {_count(engine.waiting_max)} waiting"
+        return Objection(reason=Reason.SERVING, detail=detail)
+    return None
+
+
+def counters_flat(case: Case) -> Objection | None:
+    """No token and no request counted; a reset is a change, too."""
+    engine = case.evidence.engine if case.evidence else None
+    if engine is not None and engine.counter_changes is not None and engine.counter_changes > 0:
+        return Objection(reason=Reason.TOKENS_MOVED, detail=f"{_count(engine.tokens)} tokens")
+    return None
+
+
+def gpus_quiet(case: Case) -> Objection | None:
+    """Every GPU under the noise floor. A GPU that spins without a request is kept, and is waste."""
+    gpu = case.evidence.gpu if case.evidence else None
+    if gpu is None or gpu.active_max is None or not case.policy.gpu_active_below <= gpu.active_max <= 1:
+        return None
+    engine = case.evidence.engine if case.evidence else None
+    known = engine is not None and engine.running_max is not None and engine.counter_changes is not None
+    reason = Reason.GPU_ACTIVE_WITHOUT_WORK if known else Reason.GPU_ACTIVE
+    return Objection(reason=reason, detail=f"gpu_active up to {gpu.active_max:.3f}")
+
+
+def engine_reported(case: Case) -> Objection | None:
+    """The engine answered, and every signal of it is there."""
+    evidence = case.evidence
+    engine = evidence.engine if evidence else None
+    if engine is None:
+        if evidence is not None and evidence.reached is False:
+            return Objection(reason=Reason.NEVER_REACHABLE, detail="the engine never answered")
+        return Objection(reason=Reason.METRICS_MISSING, detail="nothing from the engine in the window")
+    signals = {
+        "requests running": engine.running_max,
+        "requests waiting": engine.waiting_max,
+        "token counters": engine.counter_changes,
+        "start time": engine.started_age,
+        "newest sample": engine.newest_age,
+    }
+    return _absent("engine", signals)
+
+
+def engine_covered(case: Case) -> Objection | None:
+    """Enough samples of the engine over the whole window."""
+    engine = case.evidence.engine if case.evidence else None
+    return _thin("engine", engine.coverage if engine else None, case.policy.coverage)
+
+
+def engine_fresh(case: Case) -> Objection | None:
+    """The newest sample of the engine is at most two intervals old."""
+    engine = case.evidence.engine if case.evidence else None
+    return _stale(case, "engine", engine.newest_age if engine else None)
+
+
+def engine_plausible(case: Case) -> Objection | None:
+    """Gauges that can be counts, and a process whose own clock still moves."""
+    engine = case.evidence.engine if case.evidence else None
+    if engine is None:
+        return None
+    for name, value in (("running", engine.running_max), ("waiting", engine.waiting_max)):
+        if value is not None and not (math.isfinite(value) and value >= 0):
+            return Objection(reason=Reason.METRICS_IMPLAUSIBLE, detail=f"requests {name} = {value}")
+    if engine.counter_changes is not None and math.isnan(engine.counter_changes):
+        return Objection(reason=Reason.METRICS_IMPLAUSIBLE, detail="token counters are no numbers")
+    if engine.pulse_changes is not None and not engine.pulse_changes > 0:
+        return Objection(reason=Reason.METRICS_IMPLAUSIBLE, detail="the engine's own CPU counter stands still")
+    return None
+
+
+def engine_not_restarted(case: Case) -> Objection | None:
+    """An engine that began within the window has forgotten what it served before."""
+    engine = case.evidence.engine if case.evidence else None
+    if engine is None or engine.started_age is None or engine.started_age >= case.policy.window:
+        return None
+    return Objection(reason=Reason.WARMING_UP, detail=f"its engine started {_span(engine.started_age)} ago")
+
+
+def gpu_reported(case: Case) -> Objection | None:
+    """Every GPU of the machine answered, and every signal of it is there."""
+    gpu = case.evidence.gpu if case.evidence else None
+    if gpu is None:
+        return Objection(reason=Reason.METRICS_MISSING, detail="nothing from the GPU exporter in the window")
+    missing = _absent(
+        "GPU exporter",
+        {
+            "gpu_active": gpu.active_max,
+            "number of GPUs": gpu.gpus,
+            "energy": gpu.energy_changes,
+            "newest sample": gpu.newest_age,
+        },
+    )
+    if missing is not None:
+        return missing
+    if case.gpus_expected is not None and (gpu.gpus or 0) < case.gpus_expected:
+        detail = f"{gpu.gpus} of {case.gpus_expected} GPUs report"
+        return Objection(reason=Reason.METRICS_MISSING, detail=detail)
+    return None
+
+
+def gpu_covered(case: Case) -> Objection | None:
+    """Enough samples of every GPU over the whole window."""
+    gpu = case.evidence.gpu if case.evidence else None
+    return _thin("GPU exporter", gpu.coverage if gpu else None, case.policy.coverage)
+
+
+def gpu_fresh(case: Case) -> Objection | None:
+    """The newest sample of the GPU exporter is at most two intervals old."""
+    gpu = case.evidence.gpu if case.evidence else None
+    return _stale(case, "GPU exporter", gpu.newest_age if gpu else None)
+
+
+def gpu_in_range(case: Case) -> Objection | None:
+    """A share between 0 and 1: a blank sentinel, a percentage or NaN is no measurement."""
+    gpu = case.evidence.gpu if case.evidence else None
+    if gpu is None:
+        return None
+    for value in (gpu.active_max, gpu.active_min):
+        if value is not None and not 0 <= value <= 1:
+            return Objection(reason=Reason.METRICS_IMPLAUSIBLE, detail=f"gpu_active = {value:g}, not 0 to 1")
+    return None
+
+
+def gpu_not_frozen(case: Case) -> Objection | None:
+    """A GPU draws power even at rest, so an energy counter that stands still is an exporter that repeats itself."""
+    gpu = case.evidence.gpu if case.evidence else None
+    if gpu is not None and gpu.energy_changes is not None and not gpu.energy_changes > 0:
+        return Objection(reason=Reason.METRICS_IMPLAUSIBLE, detail="the energy counter of a GPU stands still")
+    return None
+
+
+def gpu_not_contradicted(case: Case) -> Objection | None:
+    """Power or plain utilization show work where profiling fields read 0 (DCGM issue 303, exporter issue 662)."""
+    gpu = case.evidence.gpu if case.evidence else None
+    if gpu is None:
+        return None
+    if gpu.util_max is not None and not gpu.util_max < BUSY_UTILIZATION:
+        detail = f"gpu_active is {gpu.active_max} but GPU utilization {gpu.util_max:g} %"
+        return Objection(reason=Reason.METRICS_IMPLAUSIBLE, detail=detail)
+    rated = case.watts_rated
+    if rated is not None and gpu.watts_max is not None and not gpu.watts_max < WORKING_WATTS * rated:
+        detail = f"gpu_active is {gpu.active_max} but a GPU drew {gpu.watts_max:.0f} W of {rated:.0f} W"
+        return Objection(reason=Reason.METRICS_IMPLAUSIBLE, detail=detail)
+    return None
+
+
+def agent_ready(case: Case) -> Objection | None:
+    """The node agent says that the instance is in service: neither loading nor draining nor silent."""
+    agent = case.agent
+    if agent is None:
+        return Objection(reason=Reason.METRICS_MISSING, detail="the node agent does not answer")
+    if agent.draining or agent.drained or agent.phase in (Phase.DRAINING, Phase.DRAINED):
+        return Objection(reason=Reason.DRAINING, detail=agent.reason or "")
+    if agent.phase is not Phase.READY:
+        return Objection(reason=Reason.LOADING, detail=f"phase {agent.phase}")
+    if agent.requests_running:
+        return Objection(reason=Reason.SERVING, detail=f"{_count(agent.requests_running)} running, says its agent")
+    return None
+
+
+METRIC_CHECKS: Final[tuple[Check, ...]] = (
+    no_requests,
+    counters_flat,
+    gpus_quiet,
+    engine_reported,
+    engine_covered,
+    engine_fresh,
+    engine_plausible,
+    engine_not_restarted,
+    gpu_reported,
+    gpu_covered,
+    gpu_fresh,
+    gpu_in_range,
+    gpu_not_frozen,
+    gpu_not_contradicted,
+)
+"""What the metrics alone can object to: work first, since it is the best reason to keep."""
+
+CHECKS: Final[tuple[Check, ...]] = (
+    running,
+    kept,
+    not_prepaid,
+    old_enough,
+    not_in_rollout,
+    *METRIC_CHECKS,
+    agent_ready,
+)
+
+
+def _absent(source: str, signals: "dict[str, float | int | timedelta | None]") -> Objection | None:
+    missing = [name for name, value in signals.items() if value is None]
+    if missing:
+        return Objection(reason=Reason.METRICS_MISSING, detail=f"{source}: no {', '.join(missing)}")
+    return None
+
+
+def _thin(source: str, coverage: float | None, least: float) -> Objection | None:
+    if coverage is None or not coverage >= least:
+        share = "unknown" if coverage is None else f"{coverage:.0%}"
+        return Objection(reason=Reason.METRICS_MISSING, detail=f"{source}: coverage {share}, needs {least:.0%}")
+    return None
+
+
+def _stale(case: Case, source: str, age: timedelta | None) -> Objection | None:
+    if age is None or case.evidence is None or age <= STALE_AFTER * case.evidence.interval:
+        return None
+    return Objection(reason=Reason.METRICS_STALE, detail=f"{source}: newest sample is {_span(age)} old")
+
+
+def _span(span: timedelta) -> str:
+    seconds = span.total_seconds()
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+def _count(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:g}"

@@ -1,0 +1,215 @@
+"""The idle watchdog: observe, decide, act, record, tell. `decide.py` has the rules."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Final
+
+from fleet import catalogue
+from fleet.catalogue import UnknownMachineError
+from fleet.document import FleetDocument, Pool
+from fleet.model import Cloud, Instance
+from fleet.policies import IdlePolicy
+from watchdogs import signals
+from watchdogs.evidence import Evidence
+from watchdogs.idle import acting
+from watchdogs.idle.decide import WATCHDOG, Observed, PoolView, case_of, decide
+from watchdogs.idle.judge import METRIC_CHECKS, judge
+from watchdogs.plan import Budget, Outcome, Plan
+from watchdogs.policy import digest
+from watchdogs.ports import Brake, BrakeKind, Ports
+
+REACHED_SPAN: Final = timedelta(hours=24)
+HOUR: Final = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """What one pass saw, wished and did."""
+
+    observed: Observed
+    plan: Plan
+    outcomes: tuple[Outcome, ...] = ()
+
+
+class IdleWatchdog:
+    """Ends instances that have nothing to do, in one fleet."""
+
+    def __init__(self, document: FleetDocument, ports: Ports) -> None:
+        self._document = document
+        self._ports = ports
+
+    def dry(self) -> Pass:
+        """Observe and decide. The plan is for people to read, and its policies count as seen."""
+        now = self._ports.clock.now()
+        observed = self.observe(now)
+        for pool in self._document.pools:
+            if pool.watchdogs.idle is not None:
+                self._ports.ledger.see_policy(WATCHDOG, pool.name, _digest(pool), "dry run", now)
+        return Pass(observed=observed, plan=decide(observed, now))
+
+    def apply(self) -> Pass:
+        """One whole pass. Raises OSError when the fleet could not be observed whole; then nothing was done."""
+        now = self._ports.clock.now()
+        observed = self.observe(now)
+        actor = acting.Actor(self._document, self._ports, observed, self.evidence_of)
+        settled = actor.settle(self._ports.ledger.unfinished(WATCHDOG))
+        plan = decide(observed, now)
+        self._ports.ledger.record(plan)
+        return Pass(observed=observed, plan=plan, outcomes=(*settled, *actor.act(plan)))
+
+    def observe(self, now: datetime) -> Observed:
+        """Everything that `decide` judges. Raises OSError: a part is not the whole."""
+        ports = self._ports
+        instances = tuple(ports.inventory.instances())
+        brakes = [brake for brake in ports.ledger.brakes(now) if brake.holds(now)]
+        evidence = self._evidence(instances, now)
+        pools = self._pools(brakes, now)
+        watched = [i for i in instances if (view := pools.get(i.pool or "")) is not None and view.policy is not None]
+        base = Observed(
+            instances=instances,
+            evidence=evidence,
+            agents={},
+            pools=pools,
+            budget=self._budget(len(watched), now),
+            gpus_expected=_gpus(self._document.cloud, instances),
+            watts_rated=_watts(self._document.cloud, instances),
+            kept_by=_kept_by(instances, brakes),
+            usd_per_hour=self._usd(watched),
+        )
+        asked = [i for i in watched if i.alive and (i.idle_since is not None or _quiet(i, base, now))]
+        groups = sorted({i.group for i in asked if i.group is not None})
+        return Observed(
+            instances=base.instances,
+            evidence=base.evidence,
+            agents=ports.agents.statuses(asked),
+            pools=base.pools,
+            budget=base.budget,
+            gpus_expected=base.gpus_expected,
+            watts_rated=base.watts_rated,
+            kept_by=base.kept_by,
+            rollouts=ports.groups.in_rollout(groups) if groups else frozenset(),
+            usd_per_hour=base.usd_per_hour,
+        )
+
+    def evidence_of(self, instance: Instance, now: datetime) -> Evidence | None:
+        """The evidence of one instance, asked for anew."""
+        entry = self._document.pool(instance.pool or "").watchdogs.idle
+        if entry is None:
+            return None
+        found = signals.gather(self._ports.metrics, self._document.environment, entry.window, now)
+        return found.get(instance.id)
+
+    def _evidence(self, instances: Sequence[Instance], now: datetime) -> dict[str, Evidence]:
+        """Each pool is judged over its own window; pools with the same window share the queries."""
+        windows: dict[timedelta, set[str]] = {}
+        for pool in self._document.pools:
+            if pool.watchdogs.idle is not None:
+                windows.setdefault(pool.watchdogs.idle.window, set()).add(pool.name)
+        found: dict[str, Evidence] = {}
+        for window, names in windows.items():
+            ids = {i.id for i in instances if i.pool in names and i.alive}
+            told = signals.gather(self._ports.metrics, self._document.environment, window, now)
+            silent = sorted(i for i in ids if i not in told or told[i].engine is None)
+            ever = signals.reached(self._ports.metrics, self._document.environment, silent, REACHED_SPAN, now)
+            interval = signals.longest_interval(self._ports.metrics)
+            for instance in ids:
+                side = told.get(instance)
+                found[instance] = Evidence(
+                    window=window,
+                    interval=interval,
+                    engine=side.engine if side else None,
+                    gpu=side.gpu if side else None,
+                    reached=instance in ever if instance in silent else True,
+                )
+        return found
+
+    def _pools(self, brakes: Sequence[Brake], now: datetime) -> dict[str, PoolView]:
+        ledger = self._ports.ledger
+        targets = ledger.targets()
+        ended = ledger.ended_since(WATCHDOG, now - HOUR)
+        views: dict[str, PoolView] = {}
+        for pool in self._document.pools:
+            entry = pool.watchdogs.idle
+            target = targets.get(pool.name)
+            views[pool.name] = PoolView(
+                name=pool.name,
+                policy=None if entry is None else entry.policy(),
+                floor=pool.min,
+                target=pool.target if target is None else target.value,
+                paused_by=paused_by(pool.name, brakes),
+                policy_seen=entry is None or ledger.policy_seen(WATCHDOG, pool.name, _digest(pool)),
+                ended_this_hour=ended.get(pool.name, 0),
+            )
+        return views
+
+    def _budget(self, instances: int, now: datetime) -> Budget:
+        """Over all pools: a twentieth of the fleet a run, a fifth an hour, at least one pool's default."""
+        usual = IdlePolicy()
+        return Budget(
+            per_run=max(usual.max_stops_per_run, instances // 20),
+            per_hour=max(usual.max_stops_per_hour, instances // 5),
+            used_this_hour=sum(self._ports.ledger.ended_since(WATCHDOG, now - HOUR).values()),
+        )
+
+    def _usd(self, instances: Sequence[Instance]) -> dict[str, Decimal]:
+        found = {i.id: self._ports.prices.usd_per_hour(i) for i in instances}
+        return {instance: usd for instance, usd in found.items() if usd is not None}
+
+
+def paused_by(pool: str, brakes: Sequence[Brake]) -> str | None:
+    """Who paused the watchdogs of a pool, and why."""
+    for brake in brakes:
+        if brake.kind is BrakeKind.PAUSE and brake.scope in ("all", pool):
+            until = f" until {brake.until:%Y-%m-%d %H:%M} UTC" if brake.until else ""
+            return f"by {brake.owner}{until}: {brake.reason}"
+    return None
+
+
+def _kept_by(instances: Sequence[Instance], brakes: Sequence[Brake]) -> dict[str, str]:
+    by_scope = {
+        brake.scope: f"by {brake.owner}: {brake.reason}"
+        for brake in brakes
+        if brake.kind is BrakeKind.KEEP or (brake.kind is BrakeKind.PAUSE and brake.scope.startswith("i-"))
+    }
+    found: dict[str, str] = {}
+    for instance in instances:
+        for scope in (instance.id, instance.pool, "all"):
+            if scope in by_scope:
+                found[instance.id] = by_scope[scope]
+                break
+    return found
+
+
+def _quiet(instance: Instance, observed: Observed, now: datetime) -> bool:
+    """Whether the metrics alone have no objection: only then is the agent worth a call."""
+    view = observed.pools[instance.pool or ""]
+    return view.policy is not None and judge(case_of(instance, observed, view.policy, now), METRIC_CHECKS) is None
+
+
+def _gpus(cloud: Cloud, instances: Sequence[Instance]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for machine_type in {i.machine_type for i in instances}:
+        try:
+            found[machine_type] = catalogue.machine(cloud, machine_type).gpu_count
+        except UnknownMachineError:
+            continue  # judged by what reports; `judge` says so
+    return found
+
+
+def _watts(cloud: Cloud, instances: Sequence[Instance]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for machine_type in {i.machine_type for i in instances}:
+        try:
+            machine = catalogue.machine(cloud, machine_type)
+            found[machine_type] = float(catalogue.gpu(machine.gpu).watts)
+        except UnknownMachineError:
+            continue
+    return found
+
+
+def _digest(pool: Pool) -> str:
+    if pool.watchdogs.idle is None:
+        raise ValueError(f"pool {pool.name!r} has no idle watchdog")
+    return digest(pool.watchdogs.idle.policy(), pool.min)

@@ -1,0 +1,48 @@
+"""What the idle watchdog says to people."""
+
+from datetime import datetime
+from decimal import Decimal
+
+from fleet.model import Instance
+from fleet.tags import IDLE_SINCE, KEEP_UNTIL
+from watchdogs.plan import Decision
+
+
+def marked(instance: Instance, decision: Decision, ends_at: datetime) -> str:
+    """Why, what it costs, what will happen when, how to keep it, and what ending it means."""
+    return "\n".join(
+        (
+            f"{instance.id} of pool {instance.pool} ({instance.capacity_type}, {instance.machine_type}, "
+            f"{instance.zone}) is idle: {decision.detail or decision.reason}.",
+            f"It costs {money(decision.usd_per_hour)}.",
+            f"It will be drained and ended after {ends_at:%H:%M:%S} UTC if it is still idle then.",
+            f"To keep it: `gpufleet keep {instance.id} --for 4h --reason WHY`, or set its tag {KEEP_UNTIL} "
+            f"(a time as 20261121t0215z), or remove its tag {IDLE_SINCE}.",
+            "Ending it loses its local copy of the model; a new one starts cold, and may find no capacity.",
+        )
+    )
+
+
+def unmarked(decision: Decision) -> str:
+    """Why it stays."""
+    because = f" ({decision.detail})" if decision.detail else ""
+    return f"{decision.resource} of pool {decision.pool} stays: {decision.reason}{because}."
+
+
+def ended(decision: Decision, target: int | None) -> str:
+    """What was ended, and what that saves."""
+    after = "" if target is None else f"; the pool's target is now {target}"
+    return (
+        f"{decision.resource} of pool {decision.pool} was drained and ended: {decision.reason}. "
+        f"That saves {money(decision.usd_per_hour)}{after}."
+    )
+
+
+def failed(decision: Decision, error: str) -> str:
+    """What could not be done."""
+    return f"{decision.resource} of pool {decision.pool} could not be ended: {error}"
+
+
+def money(usd_per_hour: Decimal | None) -> str:
+    """`0.62 USD/h`, or that nobody knows."""
+    return "an unknown price" if usd_per_hour is None else f"{usd_per_hour.normalize():f} USD/h"

@@ -1,0 +1,26 @@
+"""What a policy is called, and whether it may act: a changed one waits until a dry run of it was seen."""
+
+import hashlib
+import json
+from dataclasses import asdict
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+
+from fleet.policies import IdlePolicy, ScalePolicy, SpotPolicy
+
+Policy = IdlePolicy | SpotPolicy | ScalePolicy
+
+
+def digest(policy: Policy, *limits: int) -> str:
+    """A short name of the policy's values and of the pool's limits that it works within."""
+    canonical = json.dumps([asdict(policy), limits], sort_keys=True, default=_plain, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, Decimal):
+        return str(value.normalize())
+    raise TypeError(f"a policy holds a {type(value).__name__}, which has no canonical form")

@@ -1,0 +1,201 @@
+"""What the watchdogs need of the world. All fail loudly: a method returns everything or raises OSError."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from decimal import Decimal
+from enum import StrEnum
+from typing import Any, Protocol
+
+from fleet.activity import Activity
+from fleet.model import Group, Instance
+from watchdogs.evidence import AgentStatus
+from watchdogs.plan import Decision, Outcome, Plan
+
+
+class Inventory(Protocol):
+    """The instances of a fleet."""
+
+    def instances(self) -> Sequence[Instance]:
+        """All of them, every page; a failed page raises."""
+        ...
+
+    def instance(self, instance_id: str) -> Instance | None:
+        """One, read anew; None when the cloud no longer knows it."""
+        ...
+
+    def tag(self, instance_ids: Sequence[str], tags: Mapping[str, str]) -> Mapping[str, str]:
+        """Write tags. Returns the error by instance where it failed; one bad item does not stop the rest."""
+        ...
+
+    def untag(self, instance_ids: Sequence[str], keys: Sequence[str]) -> Mapping[str, str]:
+        """Remove tags. Returns the error by instance where it failed."""
+        ...
+
+
+class Groups(Protocol):
+    """The scaling groups of a fleet."""
+
+    def groups(self, names: Sequence[str]) -> Sequence[Group]:
+        """Each of them; a missing one raises."""
+        ...
+
+    def activities(self, names: Sequence[str], since: datetime) -> Sequence[Activity]:
+        """What happened to them since then, oldest first."""
+        ...
+
+    def resize(self, group: Group, size: int) -> None:
+        """Set the desired size. Raises ConflictError when it is no longer what `group` says."""
+        ...
+
+    def end(self, instance_id: str, group: str, *, lower_desired: bool) -> None:
+        """End an instance through its group. Ending what has ended is no error."""
+        ...
+
+    def in_rollout(self, names: Sequence[str]) -> frozenset[str]:
+        """Those of the groups that are being refreshed now."""
+        ...
+
+
+class Metrics(Protocol):
+    """A store of metrics that speaks PromQL."""
+
+    def query(self, expression: str, at: datetime) -> Sequence[tuple[Mapping[str, str], float]]:
+        """Labels and value of each series."""
+        ...
+
+    def interval(self, job: str) -> timedelta | None:
+        """How often a job is scraped; None: there is no such job."""
+        ...
+
+
+class Agents(Protocol):
+    """The node agents."""
+
+    def statuses(self, instances: Sequence[Instance]) -> Mapping[str, AgentStatus]:
+        """By instance; one that does not answer is absent."""
+        ...
+
+    def drain(self, instance: Instance, reason: str, deadline: timedelta) -> AgentStatus:
+        """Ask it to drain. Idempotent."""
+        ...
+
+
+class Prices(Protocol):
+    """What instances cost."""
+
+    def usd_per_hour(self, instance: Instance) -> Decimal | None:
+        """None: unknown (never 0)."""
+        ...
+
+    def spot_usd_per_hour(self, machine_type: str, zone: str) -> Decimal | None:
+        """The market price now; None: unknown."""
+        ...
+
+    def on_demand_usd_per_hour(self, machine_type: str) -> Decimal | None: ...
+
+
+class Messages(Protocol):
+    """The way to people."""
+
+    def tell(self, key: str, text: str, detail: Mapping[str, Any]) -> None:
+        """Put a message into the outbox, once per key."""
+        ...
+
+
+class BrakeKind(StrEnum):
+    """What people may ask for."""
+
+    PAUSE = "pause"
+    KEEP = "keep"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Brake:
+    """A hand brake: who, why, until when."""
+
+    kind: BrakeKind
+    scope: str
+    """`all`, a pool's name or an instance id."""
+    owner: str
+    reason: str
+    until: datetime | None
+    """None: until somebody resumes."""
+
+    def holds(self, now: datetime) -> bool:
+        return self.until is None or now < self.until
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Ready replicas that a pool needs, with the version that a change must name."""
+
+    pool: str
+    value: int
+    version: int
+
+
+class Ledger(Protocol):
+    """The store, seen from one fleet."""
+
+    def targets(self) -> Mapping[str, Target]: ...
+
+    def set_target(self, seen: Target, value: int, by: str, reason: str, at: datetime) -> Target:
+        """Compare-and-set. Raises ConflictError when the version has moved on."""
+        ...
+
+    def lower_target(self, pool: str, floor: int, because: str, at: datetime) -> Target:
+        """One less, not below the floor; once per `because`, however often it is asked."""
+        ...
+
+    def brakes(self, now: datetime) -> Sequence[Brake]: ...
+
+    def record(self, plan: Plan) -> None:
+        """Write the decisions whose action or reason changed."""
+        ...
+
+    def intend(self, watchdog: str, decision: Decision, at: datetime) -> None:
+        """Note what is about to be done; an outcome other than WAITING settles it."""
+        ...
+
+    def unfinished(self, watchdog: str) -> Sequence[Decision]:
+        """What a killed run began and left without an outcome."""
+        ...
+
+    def record_outcome(self, watchdog: str, outcome: Outcome, at: datetime) -> None: ...
+
+    def ended_since(self, watchdog: str, since: datetime) -> Mapping[str, int]:
+        """Instances ended by a watchdog since then, by pool."""
+        ...
+
+    def policy_seen(self, watchdog: str, pool: str, digest: str) -> bool:
+        """Whether a dry run of this policy was printed, or somebody accepted it."""
+        ...
+
+    def see_policy(self, watchdog: str, pool: str, digest: str, by: str, at: datetime) -> None: ...
+
+    def hold(self, now: datetime) -> bool:
+        """Renew our lease; False when somebody else has it now."""
+        ...
+
+
+class Clock(Protocol):
+    """Time that passes; a test passes it by hand."""
+
+    def now(self) -> datetime: ...
+
+    def sleep(self, seconds: float) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """All of them, for one fleet."""
+
+    inventory: Inventory
+    groups: Groups
+    metrics: Metrics
+    agents: Agents
+    prices: Prices
+    messages: Messages
+    ledger: Ledger
+    clock: Clock

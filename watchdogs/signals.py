@@ -1,0 +1,191 @@
+"""Evidence from a store of metrics: two queries for all instances of an environment.
+
+Each query is a union of aggregations, told apart by the label `stat`, so that five thousand instances cost as many
+calls as one. Aggregation is by the label `instance_id`, which the scrape configuration sets.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+from fleet.activity import CloudError
+from serving import metrics
+from watchdogs.evidence import EngineEvidence, Evidence, GpuEvidence
+from watchdogs.ports import Metrics
+
+_STAT: Final = "stat"
+_PULSE: Final = "process_cpu_seconds_total"
+_STARTED: Final = "process_start_time_seconds"
+_GPU_ACTIVE_RENAMED: Final = "DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO"
+"""The name since DCGM 4.6.0 (release notes: headers keep the old one as an alias)."""
+_GPU_UTIL_RENAMED: Final = "DCGM_FI_DEV_GPU_UTIL_RATIO"
+_COUNTERS: Final = (metrics.PROMPT_TOKENS, metrics.GENERATION_TOKENS, metrics.REQUEST_SUCCESS)
+
+Stats = Mapping[str, Mapping[str, float]]
+"""By instance, by stat."""
+
+
+def gather(store: Metrics, environment: str, window: timedelta, now: datetime) -> dict[str, Evidence]:
+    """Evidence by instance id over the window that ends now. Raises OSError when the store cannot answer whole."""
+    intervals = {source: _interval(store, source) for source in (metrics.Source.ENGINE, metrics.Source.DCGM)}
+    engine = _ask(store, engine_query(environment, window, intervals[metrics.Source.ENGINE]), now)
+    gpu = _ask(store, gpu_query(environment, window, intervals[metrics.Source.DCGM]), now)
+    return {
+        instance: Evidence(
+            window=window,
+            interval=max(intervals.values()),
+            engine=_engine(engine[instance], window, intervals[metrics.Source.ENGINE], now)
+            if instance in engine
+            else None,
+            gpu=_gpu(gpu[instance], window, intervals[metrics.Source.DCGM], now) if instance in gpu else None,
+        )
+        for instance in engine.keys() | gpu.keys()
+    }
+
+
+def longest_interval(store: Metrics) -> timedelta:
+    """The longer scrape interval of engines and GPU exporters."""
+    return max(_interval(store, metrics.Source.ENGINE), _interval(store, metrics.Source.DCGM))
+
+
+def reached(store: Metrics, environment: str, instances: Sequence[str], span: timedelta, now: datetime) -> set[str]:
+    """Those of the instances whose engine answered at least once in the span before now."""
+    if not instances:
+        return set()
+    chosen = "|".join(sorted(instances))
+    selector = f'up{{job="engine",environment="{environment}",instance_id=~"{chosen}"}}'
+    rows = store.query(f"max by (instance_id) (max_over_time({selector}[{_seconds(span)}]))", now)
+    return {labels["instance_id"] for labels, value in rows if value == 1}
+
+
+def engine_query(environment: str, window: timedelta, interval: timedelta) -> str:
+    """What the engines say, in one expression."""
+    whole, late = _seconds(window), _seconds(_recent(window, interval))
+    chosen = f'{{job="engine",environment="{environment}"}}'
+    running = f"{metrics.REQUESTS_RUNNING}{chosen}"
+    waiting = f"{metrics.REQUESTS_WAITING}{chosen}"
+    flows = {f"changes{n}": f"sum by (instance_id) (changes({c}{chosen}[{whole}]))" for n, c in enumerate(_COUNTERS)}
+    tokens = {
+        f"tokens{n}": f"sum by (instance_id) (increase({c}{chosen}[{whole}]))" for n, c in enumerate(_COUNTERS[:2])
+    }
+    return _union(
+        {
+            "running": f"max by (instance_id) (max_over_time({running}[{whole}]))",
+            "waiting": f"max by (instance_id) (max_over_time({waiting}[{whole}]))",
+            "lowest": f"min by (instance_id) (min_over_time({running}[{whole}]))",
+            "count": f"min by (instance_id) (count_over_time({running}[{whole}]))",
+            "newest": f"min by (instance_id) (timestamp({running}))",
+            "started": f"max by (instance_id) ({_STARTED}{chosen})",
+            "pulse": f"min by (instance_id) (changes({_PULSE}{chosen}[{late}]))",
+        }
+        | flows
+        | tokens
+    )
+
+
+def gpu_query(environment: str, window: timedelta, interval: timedelta) -> str:
+    """What the GPU exporters say, in one expression."""
+    whole, late = _seconds(window), _seconds(_recent(window, interval))
+    chosen = f'{{job="dcgm",environment="{environment}"}}'
+    active = (f"{metrics.GPU_ACTIVE}{chosen}", f"{_GPU_ACTIVE_RENAMED}{chosen}")
+    util = f"{metrics.GPU_UTILIZATION}{chosen}"
+    util_ratio = f"{_GPU_UTIL_RENAMED}{chosen}"
+    energy = f"{metrics.ENERGY}{chosen}"
+
+    def over(function: str, aggregate: str) -> str:
+        either = " or ".join(f"{function}({name}[{whole}])" for name in active)
+        return f"{aggregate} by (instance_id) ({either})"
+
+    return _union(
+        {
+            "active": over("max_over_time", "max"),
+            "lowest": over("min_over_time", "min"),
+            "count": over("count_over_time", "min"),
+            "newest": f"min by (instance_id) (timestamp({active[0]}) or timestamp({active[1]}))",
+            "gpus": "count by (instance_id) (count by (instance_id, gpu, UUID)"
+            f" (timestamp({active[0]}) or timestamp({active[1]})))",
+            "util": f"max by (instance_id) (max_over_time({util}[{whole}])"
+            f" or 100 * max_over_time({util_ratio}[{whole}]))",
+            "energy": f"min by (instance_id) (changes({energy}[{late}]))",
+            "millijoules": f"max by (instance_id) (increase({energy}[{whole}]))",
+        }
+    )
+
+
+def _union(parts: Mapping[str, str]) -> str:
+    return " or ".join(f'label_replace({part}, "{_STAT}", "{name}", "", "")' for name, part in parts.items())
+
+
+def _ask(store: Metrics, query: str, now: datetime) -> dict[str, dict[str, float]]:
+    found: dict[str, dict[str, float]] = {}
+    for labels, value in store.query(query, now):
+        if "instance_id" in labels:
+            found.setdefault(labels["instance_id"], {})[labels[_STAT]] = value
+    return found
+
+
+def _interval(store: Metrics, source: metrics.Source) -> timedelta:
+    interval = store.interval(source)
+    if interval is None or interval <= timedelta(0):
+        raise CloudError(f"the metrics store has no job {str(source)!r}: add the scrape configuration of monitoring/")
+    return interval
+
+
+def _recent(window: timedelta, interval: timedelta) -> timedelta:
+    """Long enough that a living counter has moved, exporters that collect each 30 s included; not over the window."""
+    return min(window, max(window / 4, 4 * interval))
+
+
+def _engine(stats: Mapping[str, float], window: timedelta, interval: timedelta, now: datetime) -> EngineEvidence:
+    lowest = stats.get("lowest")
+    running = stats.get("running")
+    return EngineEvidence(
+        coverage=_coverage(stats.get("count"), window, interval),
+        newest_age=_age(stats.get("newest"), now),
+        # a negative gauge is no measurement, and NaN must not hide behind a maximum
+        running_max=lowest if lowest is not None and not lowest >= 0 else running,
+        waiting_max=stats.get("waiting"),
+        tokens=_sum(stats, "tokens"),
+        counter_changes=_sum(stats, "changes", least=2),
+        started_age=_age(stats.get("started"), now),
+        pulse_changes=stats.get("pulse"),
+    )
+
+
+def _gpu(stats: Mapping[str, float], window: timedelta, interval: timedelta, now: datetime) -> GpuEvidence:
+    gpus = stats.get("gpus")
+    millijoules = stats.get("millijoules")
+    return GpuEvidence(
+        gpus=None if gpus is None else int(gpus),
+        coverage=_coverage(stats.get("count"), window, interval),
+        newest_age=_age(stats.get("newest"), now),
+        active_max=stats.get("active"),
+        active_min=stats.get("lowest"),
+        util_max=stats.get("util"),
+        energy_changes=stats.get("energy"),
+        watts_max=None if millijoules is None else millijoules / 1000 / window.total_seconds(),
+    )
+
+
+def _coverage(count: float | None, window: timedelta, interval: timedelta) -> float | None:
+    if count is None or math.isnan(count):
+        return None
+    return min(1.0, count / max(1.0, window / interval))
+
+
+def _age(stamp: float | None, now: datetime) -> timedelta | None:
+    if stamp is None or not math.isfinite(stamp):
+        return None
+    return timedelta(seconds=now.timestamp() - stamp)
+
+
+def _sum(stats: Mapping[str, float], prefix: str, *, least: int = 1) -> float | None:
+    """The sum of all stats of that prefix; None unless the first `least` of them were reported."""
+    if any(f"{prefix}{n}" not in stats for n in range(least)):
+        return None
+    return sum(value for name, value in stats.items() if name.startswith(prefix))
+
+
+def _seconds(span: timedelta) -> str:
+    return f"{max(1, round(span.total_seconds()))}s"
