@@ -1,14 +1,25 @@
 """The AWS program."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import pulumi
 
 from components.aws import permissions
-from components.aws.bucket import put_file, put_text
+from components.aws.bucket import ModelBucket, put_file, put_text
+from components.aws.control_host import (
+    ControlHost,
+    ControlHostArgs,
+    MachineArgs,
+    Routers,
+    RoutersArgs,
+    zones_of_routers,
+)
+from components.aws.firewall import Firewall, FirewallArgs
 from components.aws.gpu_pool import GpuPool, GpuPoolArgs
 from components.aws.identities import MachineIdentity
-from components.aws.network import Firewall, Network, NetworkArgs
+from components.aws.network import Network, NetworkArgs
+from components.aws.notices import Notices
 from components.aws.templates import Disk, Template
 from fleet import tags
 from fleet.document import PATH_IN_BUCKET
@@ -18,19 +29,72 @@ from stacks import pools
 from stacks.agent import ROOT, AgentFile, agent_file
 from stacks.document import describe
 from stacks.origin import origin
-from stacks.settings import MadeNetwork, Pool, Settings
+from stacks.settings import Control, MadeNetwork, Pool, Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """Where things of the environment go."""
+
+    prefix: str
+    tags: Mapping[str, str]
+    network_id: pulumi.Input[str]
+    subnet_ids: Mapping[str, pulumi.Input[str]]
+    firewall: Firewall
+    bucket: pulumi.Input[str]
 
 
 def deploy(settings: Settings) -> None:
     """Declare the environment and write its fleet document."""
+    place = _place(settings)
+    agent = agent_file()
+    uploaded = put_file("agent", place.bucket, user_data.archive_key(agent.sha256), agent.path)
+    template = _template(settings, place)
+    made = {pool.name: _pool(settings, pool, template, place, agent, uploaded) for pool in settings.pools}
+    if settings.control is not None:
+        _control(settings, settings.control, place)
+    _publish(settings, place, made)
+
+
+def _place(settings: Settings) -> _Place:
     prefix = f"gpu-fleet-{settings.environment}"
     common = {tags.ENVIRONMENT: settings.environment}
-    network_id, subnet_ids = _network(prefix, settings, common)
-    firewall = Firewall(prefix, network_id, common)
-    agent = agent_file()
-    uploaded = put_file("agent", settings.bucket.name, user_data.archive_key(agent.sha256), agent.path)
+    given = settings.network
+    if isinstance(given, MadeNetwork):
+        made = Network(
+            prefix,
+            NetworkArgs(
+                region=settings.region,
+                cidr=given.cidr,
+                zones=settings.zones,
+                zone_prefix=given.zone_prefix,
+                way_out=given.internet == "nat",
+                private_services=given.private_services,
+                tags=common,
+            ),
+        )
+        network_id, subnet_ids = made.id, made.subnet_ids
+    else:
+        network_id, subnet_ids = given.id, given.subnets
+    clients = settings.control.client_networks if settings.control else ()
+    bucket = (
+        settings.bucket.name
+        if settings.bucket.existing
+        else ModelBucket(f"{prefix}-models", settings.bucket.name, common).bucket_name
+    )
+    return _Place(
+        prefix=prefix,
+        tags=common,
+        network_id=network_id,
+        subnet_ids=subnet_ids,
+        firewall=Firewall(prefix, FirewallArgs(network_id=network_id, client_networks=clients, tags=common)),
+        bucket=bucket,
+    )
+
+
+def _template(settings: Settings, place: _Place) -> Template:
     identity = MachineIdentity(
-        f"{prefix}-instance",
+        f"{place.prefix}-instance",
         permissions.of_instances(
             bucket=settings.bucket.name,
             region=settings.region,
@@ -38,49 +102,25 @@ def deploy(settings: Settings) -> None:
             environment=settings.environment,
             agent_token=settings.agent_token,
         ),
-        common,
+        place.tags,
     )
-    template = Template(
+    return Template(
         image=settings.machines.image,
         instance_profile=identity.profile,
-        security_group=firewall.instances,
+        security_group=place.firewall.instances,
         disk=Disk(
             gib=settings.machines.disk_gib,
             iops=settings.machines.disk_iops,
             mib_per_second=settings.machines.disk_mib_per_second,
         ),
     )
-    made = {
-        pool.name: _pool(settings, pool, template, subnet_ids, agent, uploaded)
-        for pool in settings.pools
-    }
-    _publish(settings, made)
-
-
-def _network(
-    prefix: str, settings: Settings, common: Mapping[str, str]
-) -> tuple[pulumi.Input[str], Mapping[str, pulumi.Input[str]]]:
-    given = settings.network
-    if not isinstance(given, MadeNetwork):
-        return given.id, given.subnets
-    made = Network(
-        prefix,
-        NetworkArgs(
-            region=settings.region,
-            cidr=given.cidr,
-            zones=settings.zones,
-            zone_prefix=given.zone_prefix,
-            tags=common,
-        ),
-    )
-    return made.id, made.subnet_ids
 
 
 def _pool(  # noqa: PLR0913
     settings: Settings,
     pool: Pool,
     template: Template,
-    subnet_ids: Mapping[str, pulumi.Input[str]],
+    place: _Place,
     agent: AgentFile,
     uploaded: pulumi.Resource,
 ) -> GpuPool:
@@ -95,18 +135,70 @@ def _pool(  # noqa: PLR0913
             capacity=pools.capacity(settings, pool),
             template=template,
             user_data=script,
-            subnet_ids=subnet_ids,
+            subnet_ids=place.subnet_ids,
             drain_deadline=pool.drain_deadline,
             after=(uploaded,),
         ),
     )
 
 
-def _publish(settings: Settings, made: Mapping[str, GpuPool]) -> None:
+def _control(settings: Settings, control: Control, place: _Place) -> None:
+    notices = Notices(f"{place.prefix}-notices", place.tags)
+    sessions = permissions.of_sessions(region=settings.region, account=settings.account)
+    allowed = notices.queue_arn.apply(
+        lambda queue: (
+            *permissions.of_control(
+                bucket=settings.bucket.name,
+                region=settings.region,
+                account=settings.account,
+                environment=settings.environment,
+                agent_token=settings.agent_token,
+                notices=queue,
+            ),
+            *sessions,
+        )
+    )
+    identity = MachineIdentity(f"{place.prefix}-control", allowed, place.tags)
+    machine = MachineArgs(
+        image=control.image,
+        machine_type=control.machine_type,
+        instance_profile=identity.profile_name,
+        security_group=place.firewall.control,
+    )
+    home = settings.zones[0]
+    host = ControlHost(
+        f"{place.prefix}-control",
+        ControlHostArgs(
+            machine=machine,
+            zone=home,
+            subnet_id=place.subnet_ids[home],
+            network_id=place.network_id,
+            domain=settings.domain,
+            data_gib=control.data_gib,
+            tags=place.tags,
+        ),
+    )
+    if control.routers > 1:
+        zones = zones_of_routers(settings.zones, control.routers)
+        Routers(
+            f"{place.prefix}-router",
+            RoutersArgs(
+                machine=machine,
+                subnet_ids={zone: place.subnet_ids[zone] for zone in zones},
+                network_id=place.network_id,
+                domain=settings.domain,
+                domain_id=host.domain_id,
+                tags=place.tags,
+            ),
+        )
+    pulumi.export("notices_url", notices.queue_url)
+
+
+def _publish(settings: Settings, place: _Place, made: Mapping[str, GpuPool]) -> None:
     groups = pulumi.Output.all(**{name: pool.groups for name, pool in made.items()})
     came_from = origin(ROOT, pulumi.get_project(), pulumi.get_stack())
     bucket = pools.bucket_url(settings)
     text = groups.apply(lambda found: describe(settings, found, bucket, came_from))
-    put_text("fleet-document", settings.bucket.name, PATH_IN_BUCKET, text, "application/json")
+    put_text("fleet-document", place.bucket, PATH_IN_BUCKET, text, "application/json")
     pulumi.export("fleet_url", f"{bucket}/{PATH_IN_BUCKET}")
     pulumi.export("groups", groups.apply(lambda found: {name: [g.name for g in gs] for name, gs in found.items()}))

@@ -1,5 +1,6 @@
 """What must hold between the values of settings, once each of them has the right form."""
 
+import ipaddress
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ ROOT = "gpu-fleet:fleet"
 def check(settings: "Settings") -> list[Problem]:
     """Everything wrong between values, in the order of the file."""
     of_pools = (problem for index in range(len(settings.pools)) for problem in _pool(settings, index))
-    return [*_zones(settings), *_names(settings), *of_pools]
+    return [*_zones(settings), *_network(settings), *_control(settings), *_names(settings), *of_pools]
 
 
 def _zones(settings: "Settings") -> Iterator[Problem]:
@@ -26,6 +27,60 @@ def _zones(settings: "Settings") -> Iterator[Problem]:
                 value=zone,
                 remedy="name zones of that region",
             )
+
+
+def _network(settings: "Settings") -> Iterator[Problem]:
+    network = settings.network
+    path = f"{ROOT}.network.cidr"
+    try:
+        room = ipaddress.ip_network(network.cidr)
+    except ValueError:
+        remedy = "write one as 10.40.0.0/16, the first address of the network"
+        yield Problem(path=path, wrong="is no network", value=network.cidr, remedy=remedy)
+        return
+    if not room.is_private and not room.is_loopback:
+        yield Problem(path=path, wrong="is no private network", value=network.cidr, remedy="take one of 10.0.0.0/8")
+    subnets = network.subnets if network.kind == "given" else dict.fromkeys(settings.zones, "")
+    for zone in settings.zones:
+        if zone not in subnets:
+            yield Problem(
+                path=f"{ROOT}.network.subnets",
+                wrong=f"lacks zone {zone}",
+                remedy="name a private subnet for every zone",
+            )
+    if network.kind == "made" and 2 ** max(network.zone_prefix - room.prefixlen, 0) < len(settings.zones) + 1:
+        yield Problem(
+            path=f"{ROOT}.network.zone_prefix",
+            wrong=f"leaves no room in {network.cidr} for {len(settings.zones)} zones and the way out",
+            value=network.zone_prefix,
+            remedy="raise it or widen cidr",
+        )
+
+
+def _control(settings: "Settings") -> Iterator[Problem]:
+    control = settings.control
+    if control is None:
+        for name in ("prometheus_url", "ledger_url", "router_url"):
+            if getattr(settings, name) is None:
+                remedy = "say where it is, or add control"
+                yield Problem(path=f"{ROOT}.{name}", wrong="is missing, and there is no control host", remedy=remedy)
+        return
+    if control.routers > len(settings.zones):
+        yield Problem(
+            path=f"{ROOT}.control.routers",
+            wrong=f"is more than the {len(settings.zones)} zones, and each router has a zone of its own",
+            value=control.routers,
+            remedy="lower it or add zones",
+        )
+    for index, client in enumerate(control.client_networks):
+        path = f"{ROOT}.control.client_networks.{index}"
+        try:
+            everybody = ipaddress.ip_network(client).prefixlen == 0
+        except ValueError:
+            yield Problem(path=path, wrong="is no network", value=client, remedy="write one as 10.0.0.0/8")
+            continue
+        if everybody:
+            yield Problem(path=path, wrong="is everybody", value=client, remedy="name the networks of your clients")
 
 
 def _names(settings: "Settings") -> Iterator[Problem]:

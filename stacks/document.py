@@ -1,10 +1,13 @@
 """The fleet document of a deployed environment."""
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from fleet import document
 from fleet.document import FleetDocument, GroupEntry, Origin, Prices, Router
 from stacks.settings import Settings
+
+LEDGER_ON_CONTROL_HOST: Final = "sqlite:////var/lib/gpu-fleet/ledger.db"
 
 
 def describe(settings: Settings, groups: Mapping[str, Sequence[GroupEntry]], bucket_url: str, origin: Origin) -> str:
@@ -18,9 +21,9 @@ def describe(settings: Settings, groups: Mapping[str, Sequence[GroupEntry]], buc
             account=settings.account,
             generated_by=origin,
             bucket=bucket_url,
-            prometheus_url=settings.prometheus_url,
-            ledger_url=settings.ledger_url,
-            router=Router(url=settings.router_url),
+            prometheus_url=settings.prometheus_url or f"http://control.{settings.domain}:9090",
+            ledger_url=settings.ledger_url or LEDGER_ON_CONTROL_HOST,
+            router=Router(url=settings.router_url or _router_url(settings)),
             notify=settings.notify,
             budget=settings.budget,
             pools=tuple(
@@ -43,3 +46,8 @@ def describe(settings: Settings, groups: Mapping[str, Sequence[GroupEntry]], buc
             prices=Prices(overrides=settings.prices),
         )
     )
+
+
+def _router_url(settings: Settings) -> str:
+    host = "router" if settings.control and settings.control.routers > 1 else "control"
+    return f"http://{host}.{settings.domain}:8080"

@@ -38,16 +38,20 @@ class _Strict(BaseModel):
 class MadeNetwork(_Strict):
     """A private network of this environment's own."""
 
+    kind: Literal["made"]
     cidr: str
     zone_prefix: Annotated[int, Field(ge=16, le=28, strict=True)] = 20
     """Prefix length of each zone's subnet."""
     internet: Literal["none", "nat"] = "none"
     """`nat`: one way out for all zones. `none`: images and packages come from the cloud's own stores."""
+    private_services: tuple[str, ...] = ()
+    """AWS: services that get an endpoint inside the network, as `ssm` and `ecr.dkr`. Google Cloud needs none."""
 
 
 class GivenNetwork(_Strict):
     """A network that somebody else owns."""
 
+    kind: Literal["given"]
     id: str
     cidr: str
     subnets: Annotated[dict[Zone, str], Field(min_length=1)]
@@ -142,6 +146,37 @@ class Machines(_Strict):
     disk_mib_per_second: Positive = 125
 
 
+class Control(_Strict):
+    """The machine of watchdogs, Prometheus and router; absent: they run elsewhere."""
+
+    machine_type: MachineType
+    image: str
+    data_gib: Positive = 50
+    """Volume of ledger and metrics; it outlives the machine."""
+    routers: Positive = 1
+    """1: on the control host. More: machines of their own, a zone each, behind an internal load balancer."""
+    client_networks: tuple[str, ...] = ()
+    """CIDRs that may send requests to the router; never everybody."""
+
+
+class PolicyException(_Strict):
+    """A rule that does not hold for one resource, for a reason, until a day."""
+
+    rule: str
+    resource: str
+    owner: str
+    reason: str
+    until: date
+
+
+class Policies(_Strict):
+    """What the policy pack asks of this environment beyond its rules."""
+
+    machine_types: tuple[MachineType, ...] | None = None
+    """GPU machine types that may be rented; absent: all."""
+    exceptions: tuple[PolicyException, ...] = ()
+
+
 class Settings(_Strict):
     """One environment on one cloud and region."""
 
@@ -152,7 +187,7 @@ class Settings(_Strict):
     account: str
     """AWS account id or Google Cloud project id."""
     zones: Zones
-    network: MadeNetwork | GivenNetwork
+    network: Annotated[MadeNetwork | GivenNetwork, Field(discriminator="kind")]
     bucket: Bucket
     agent_token: str
     """Name of the secret that guards the node agents: an SSM parameter or a secret of Secret Manager."""
@@ -162,9 +197,17 @@ class Settings(_Strict):
     budget: Budget | None = None
     notify: Notify | None = None
     prices: tuple[PriceOverride, ...] = ()
-    prometheus_url: str
-    ledger_url: str
-    router_url: str
+    control: Control | None = None
+    policies: Policies = Policies()
+    prometheus_url: str | None = None
+    """Absent: on the control host. So with the next two."""
+    ledger_url: str | None = None
+    router_url: str | None = None
+
+    @property
+    def domain(self) -> str:
+        """Private DNS zone of the environment."""
+        return f"{self.environment}.gpu-fleet.internal"
 
 
 def load(config: pulumi.Config, stack: str) -> Settings:

@@ -32,21 +32,22 @@ class MachineIdentity(pulumi.ComponentResource):
 
     profile: pulumi.Output[str]
     """ARN of the instance profile."""
+    profile_name: pulumi.Output[str]
 
     def __init__(
         self,
         name: str,
-        allowed: Sequence[Allowed],
+        allowed: pulumi.Input[Sequence[Allowed]],
         tags: Mapping[str, str],
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         super().__init__("gpu-fleet:aws:MachineIdentity", name, None, opts)
         child = pulumi.ResourceOptions(parent=self)
         role = iam.Role(name, assume_role_policy=_policy([_EC2_MAY_ASSUME]), tags=dict(tags), opts=child)
-        statements = [each.statement() for each in allowed]
-        iam.RolePolicy(name, role=role.name, policy=_policy(statements), opts=child)
+        policy = pulumi.Output.from_input(allowed).apply(lambda these: _policy([each.statement() for each in these]))
+        iam.RolePolicy(name, role=role.name, policy=policy, opts=child)
         profile = iam.InstanceProfile(name, role=role.name, tags=dict(tags), opts=child)
-        self.profile = profile.arn
+        self.profile, self.profile_name = profile.arn, profile.name
         self.register_outputs({"profile": self.profile})
 
 

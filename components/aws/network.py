@@ -3,16 +3,9 @@
 import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
 import pulumi
 from pulumi_aws import ec2, vpc
-
-ENGINE_PORT: Final = 8000
-EXPORTER_PORT: Final = 9400
-AGENT_PORT: Final = 9500
-AGENT_CHECK_PORT: Final = 9501
-INSTANCE_PORTS: Final = (ENGINE_PORT, EXPORTER_PORT, AGENT_PORT, AGENT_CHECK_PORT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,18 +14,15 @@ class NetworkArgs:
     cidr: str
     zones: tuple[str, ...]
     zone_prefix: int = 20
+    """Prefix length of each zone's subnet."""
+    way_out: bool = False
+    """One NAT gateway for all zones; it costs money for every hour and gigabyte."""
+    private_services: tuple[str, ...] = ()
+    """AWS services with an endpoint inside the network, as `ssm`; each costs money for every hour and zone."""
     tags: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def __post_init__(self) -> None:
         subnet_cidrs(self.cidr, self.zone_prefix, len(self.zones))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GivenNetworkArgs:
-    """A network that somebody else owns."""
-
-    id: str
-    subnets: Mapping[str, str]
 
 
 class Network(pulumi.ComponentResource):
@@ -40,40 +30,35 @@ class Network(pulumi.ComponentResource):
 
     id: pulumi.Output[str]
     subnet_ids: Mapping[str, pulumi.Output[str]]
-    """Zone to subnet."""
+    """Zone to private subnet."""
 
     def __init__(self, name: str, args: NetworkArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("gpu-fleet:aws:Network", name, None, opts)
-        child = pulumi.ResourceOptions(parent=self)
-        self._name, self._tags = name, dict(args.tags)
-
+        self._name, self._args, self._child = name, args, pulumi.ResourceOptions(parent=self)
         network = ec2.Vpc(
             f"{name}-vpc",
             cidr_block=args.cidr,
             enable_dns_support=True,
             enable_dns_hostnames=True,
             tags=self._named(name),
-            opts=child,
+            opts=self._child,
         )
-        routes = ec2.RouteTable(f"{name}-private", vpc_id=network.id, tags=self._named(f"{name}-private"), opts=child)
-        cidrs = subnet_cidrs(args.cidr, args.zone_prefix, len(args.zones))
+        outside, *cidrs = subnet_cidrs(args.cidr, args.zone_prefix, len(args.zones))
+        routes = ec2.RouteTable(
+            f"{name}-private", vpc_id=network.id, tags=self._named(f"{name}-private"), opts=self._child
+        )
+        self.id = network.id
         self.subnet_ids = {
             zone: self._subnet(zone, cidr, network, routes) for zone, cidr in zip(args.zones, cidrs, strict=True)
         }
-        ec2.VpcEndpoint(
-            f"{name}-s3",
-            vpc_id=network.id,
-            service_name=f"com.amazonaws.{args.region}.s3",
-            vpc_endpoint_type="Gateway",
-            route_table_ids=[routes.id],
-            tags=self._named(f"{name}-s3"),
-            opts=child,
-        )
-        self.id = network.id
+        if args.way_out:
+            self._way_out(network, routes, outside)
+        self._bucket_endpoint(network, routes)
+        self._service_endpoints(network)
         self.register_outputs({"id": self.id, "subnetIds": self.subnet_ids})
 
     def _subnet(self, zone: str, cidr: str, network: ec2.Vpc, routes: ec2.RouteTable) -> pulumi.Output[str]:
-        name, child = f"{self._name}-{zone}", pulumi.ResourceOptions(parent=self)
+        name = f"{self._name}-{zone}"
         subnet = ec2.Subnet(
             name,
             vpc_id=network.id,
@@ -81,73 +66,100 @@ class Network(pulumi.ComponentResource):
             cidr_block=cidr,
             map_public_ip_on_launch=False,
             tags=self._named(name),
-            opts=child,
+            opts=self._child,
         )
-        ec2.RouteTableAssociation(name, subnet_id=subnet.id, route_table_id=routes.id, opts=child)
+        ec2.RouteTableAssociation(name, subnet_id=subnet.id, route_table_id=routes.id, opts=self._child)
         return subnet.id
 
+    def _way_out(self, network: ec2.Vpc, private: ec2.RouteTable, cidr: str) -> None:
+        name, child = f"{self._name}-out", self._child
+        gateway = ec2.InternetGateway(name, vpc_id=network.id, tags=self._named(name), opts=child)
+        public = ec2.RouteTable(name, vpc_id=network.id, tags=self._named(name), opts=child)
+        ec2.Route(
+            name, route_table_id=public.id, destination_cidr_block="0.0.0.0/0", gateway_id=gateway.id, opts=child
+        )
+        subnet = ec2.Subnet(
+            name,
+            vpc_id=network.id,
+            availability_zone=self._args.zones[0],
+            cidr_block=cidr,
+            map_public_ip_on_launch=False,
+            tags=self._named(name),
+            opts=child,
+        )
+        ec2.RouteTableAssociation(name, subnet_id=subnet.id, route_table_id=public.id, opts=child)
+        address = ec2.Eip(name, domain="vpc", tags=self._named(name), opts=child)
+        nat = ec2.NatGateway(
+            name,
+            allocation_id=address.id,
+            subnet_id=subnet.id,
+            tags=self._named(name),
+            opts=pulumi.ResourceOptions(parent=self, depends_on=[gateway]),
+        )
+        ec2.Route(
+            f"{self._name}-private",
+            route_table_id=private.id,
+            destination_cidr_block="0.0.0.0/0",
+            nat_gateway_id=nat.id,
+            opts=child,
+        )
+
+    def _bucket_endpoint(self, network: ec2.Vpc, routes: ec2.RouteTable) -> None:
+        ec2.VpcEndpoint(
+            f"{self._name}-s3",
+            vpc_id=network.id,
+            service_name=f"com.amazonaws.{self._args.region}.s3",
+            vpc_endpoint_type="Gateway",
+            route_table_ids=[routes.id],
+            tags=self._named(f"{self._name}-s3"),
+            opts=self._child,
+        )
+
+    def _service_endpoints(self, network: ec2.Vpc) -> None:
+        if not self._args.private_services:
+            return
+        name = f"{self._name}-services"
+        group = ec2.SecurityGroup(
+            name,
+            vpc_id=network.id,
+            description="Endpoints of AWS services",
+            tags=self._named(name),
+            opts=self._child,
+        )
+        vpc.SecurityGroupIngressRule(
+            name,
+            security_group_id=group.id,
+            cidr_ipv4=self._args.cidr,
+            ip_protocol="tcp",
+            from_port=443,
+            to_port=443,
+            description="from this network",
+            opts=self._child,
+        )
+        for service in self._args.private_services:
+            ec2.VpcEndpoint(
+                f"{self._name}-{service}",
+                vpc_id=network.id,
+                service_name=f"com.amazonaws.{self._args.region}.{service}",
+                vpc_endpoint_type="Interface",
+                private_dns_enabled=True,
+                subnet_ids=list(self.subnet_ids.values()),
+                security_group_ids=[group.id],
+                tags=self._named(f"{self._name}-{service}"),
+                opts=self._child,
+            )
+
     def _named(self, name: str) -> dict[str, str]:
-        return {"Name": name, **self._tags}
+        return {"Name": name, **self._args.tags}
 
 
-class Firewall(pulumi.ComponentResource):
-    """Who may talk to whom: the control host to the instances' ports, nobody from outside."""
-
-    instances: pulumi.Output[str]
-    """Security group of GPU instances."""
-    control: pulumi.Output[str]
-    """Security group of the control host (router, Prometheus, watchdogs)."""
-
-    def __init__(
-        self,
-        name: str,
-        network_id: pulumi.Input[str],
-        tags: Mapping[str, str],
-        opts: pulumi.ResourceOptions | None = None,
-    ) -> None:
-        super().__init__("gpu-fleet:aws:Firewall", name, None, opts)
-        child = pulumi.ResourceOptions(parent=self)
-
-        def group(role: str, description: str) -> ec2.SecurityGroup:
-            named = {"Name": f"{name}-{role}", **tags}
-            made = ec2.SecurityGroup(
-                f"{name}-{role}", vpc_id=network_id, description=description, tags=named, opts=child
-            )
-            vpc.SecurityGroupEgressRule(
-                f"{name}-{role}-out",
-                security_group_id=made.id,
-                ip_protocol="-1",
-                cidr_ipv4="0.0.0.0/0",
-                description="answers, the clouds' APIs, the bucket",
-                opts=child,
-            )
-            return made
-
-        control = group("control", "Control host of gpu-fleet")
-        instances = group("instances", "GPU instances of gpu-fleet")
-        for port in INSTANCE_PORTS:
-            vpc.SecurityGroupIngressRule(
-                f"{name}-instances-{port}",
-                security_group_id=instances.id,
-                referenced_security_group_id=control.id,
-                ip_protocol="tcp",
-                from_port=port,
-                to_port=port,
-                description="from the control host",
-                opts=child,
-            )
-        self.instances, self.control = instances.id, control.id
-        self.register_outputs({"instances": self.instances, "control": self.control})
-
-
-def subnet_cidrs(cidr: str, prefix: int, count: int) -> tuple[str, ...]:
-    """`count` subnets of that prefix length; the very first is left free for what belongs to no zone.
+def subnet_cidrs(cidr: str, prefix: int, zones: int) -> tuple[str, ...]:
+    """Subnets of that prefix length: first the one for what faces outside, then one for each zone.
 
     Raises ValueError when they do not fit.
     """
     network = ipaddress.ip_network(cidr)
-    if prefix <= network.prefixlen or 2 ** (prefix - network.prefixlen) < count + 1:
-        raise ValueError(f"{count} zones of /{prefix} do not fit into {cidr}; widen cidr or lengthen zone_prefix")
+    if prefix <= network.prefixlen or 2 ** (prefix - network.prefixlen) < zones + 1:
+        raise ValueError(f"{zones} zones of /{prefix} do not fit into {cidr}; widen cidr or lengthen zone_prefix")
     subnets = network.subnets(new_prefix=prefix)
-    next(subnets)
-    return tuple(str(next(subnets)) for _ in range(count))
+    return tuple(str(next(subnets)) for _ in range(zones + 1))

@@ -8,19 +8,82 @@ def of_instances(
     *, bucket: str, region: str, account: str, environment: str, agent_token: str
 ) -> tuple[Allowed, ...]:
     """A GPU instance: reads its agent and model, its token, and answers for its own drain."""
-    own = {"StringEquals": {f"autoscaling:ResourceTag/{tags.ENVIRONMENT}": environment}}
     return (
         Allowed(
             actions=("s3:GetObject",),
             resources=(f"arn:aws:s3:::{bucket}/agents/*", f"arn:aws:s3:::{bucket}/models/*"),
         ),
-        Allowed(
-            actions=("ssm:GetParameter",),
-            resources=(f"arn:aws:ssm:{region}:{account}:parameter/{agent_token.lstrip('/')}",),
-        ),
+        _token(region, account, agent_token),
         Allowed(
             actions=("autoscaling:CompleteLifecycleAction", "autoscaling:RecordLifecycleActionHeartbeat"),
             resources=(f"arn:aws:autoscaling:{region}:{account}:autoScalingGroup:*",),
-            when=own,
+            when=_of_environment("autoscaling", environment),
         ),
     )
+
+
+def of_control(  # noqa: PLR0913
+    *, bucket: str, region: str, account: str, environment: str, agent_token: str, notices: str
+) -> tuple[Allowed, ...]:
+    """The control host: looks at everything, sizes this environment's groups, marks this environment's instances."""
+    return (
+        Allowed(
+            actions=(
+                "autoscaling:DescribeAutoScalingGroups",
+                "autoscaling:DescribeScalingActivities",
+                "ec2:DescribeCapacityReservations",
+                "ec2:DescribeInstances",
+                "ec2:DescribeSpotPriceHistory",
+            ),
+            # these calls know no resource
+            resources=("*",),
+        ),
+        Allowed(
+            actions=("autoscaling:SetDesiredCapacity", "autoscaling:TerminateInstanceInAutoScalingGroup"),
+            resources=(f"arn:aws:autoscaling:{region}:{account}:autoScalingGroup:*",),
+            when=_of_environment("autoscaling", environment),
+        ),
+        Allowed(
+            actions=("ec2:CreateTags", "ec2:DeleteTags"),
+            resources=(f"arn:aws:ec2:{region}:{account}:instance/*",),
+            when=_of_environment("ec2", environment),
+        ),
+        Allowed(
+            actions=("s3:GetObject", "s3:PutObject"),
+            resources=(f"arn:aws:s3:::{bucket}/*",),
+        ),
+        _token(region, account, agent_token),
+        Allowed(actions=("sqs:ReceiveMessage", "sqs:DeleteMessage"), resources=(notices,)),
+    )
+
+
+def of_sessions(*, region: str, account: str) -> tuple[Allowed, ...]:
+    """Administration through SSM's sessions: what its agent calls, and nothing else of SSM."""
+    return (
+        Allowed(
+            actions=(
+                "ssmmessages:CreateControlChannel",
+                "ssmmessages:CreateDataChannel",
+                "ssmmessages:OpenControlChannel",
+                "ssmmessages:OpenDataChannel",
+            ),
+            # these calls know no resource
+            resources=("*",),
+        ),
+        Allowed(
+            actions=("ssm:UpdateInstanceInformation",),
+            resources=(f"arn:aws:ec2:{region}:{account}:instance/*",),
+        ),
+    )
+
+
+def _token(region: str, account: str, name: str) -> Allowed:
+    return Allowed(
+        actions=("ssm:GetParameter",),
+        resources=(f"arn:aws:ssm:{region}:{account}:parameter/{name.lstrip('/')}",),
+    )
+
+
+def _of_environment(service: str, environment: str) -> dict[str, dict[str, str]]:
+    key = f"{service}:ResourceTag/{tags.ENVIRONMENT}"
+    return {"StringEquals": {key: environment}}

@@ -1,0 +1,92 @@
+"""Who may talk to whom inside an environment on AWS."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import pulumi
+from pulumi_aws import ec2, vpc
+
+ENGINE_PORT: Final = 8000
+EXPORTER_PORT: Final = 9400
+AGENT_PORT: Final = 9500
+AGENT_CHECK_PORT: Final = 9501
+ROUTER_PORT: Final = 8080
+INSTANCE_PORTS: Final = (ENGINE_PORT, EXPORTER_PORT, AGENT_PORT, AGENT_CHECK_PORT)
+ANYWHERE: Final = "0.0.0.0/0"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirewallArgs:
+    network_id: pulumi.Input[str]
+    client_networks: Sequence[str] = ()
+    """CIDRs whose machines may send requests to the router."""
+    tags: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def __post_init__(self) -> None:
+        if ANYWHERE in self.client_networks:
+            raise ValueError(f"client_networks holds {ANYWHERE}: name the networks of your clients")
+
+
+class Firewall(pulumi.ComponentResource):
+    """The control host to the instances' ports, named clients to the router, nobody else to anything."""
+
+    instances: pulumi.Output[str]
+    """Security group of GPU instances."""
+    control: pulumi.Output[str]
+    """Security group of control host and routers."""
+
+    def __init__(self, name: str, args: FirewallArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("gpu-fleet:aws:Firewall", name, None, opts)
+        self._name, self._args = name, args
+        control = self._group("control", "Control host of gpu-fleet")
+        instances = self._group("instances", "GPU instances of gpu-fleet")
+        for port in INSTANCE_PORTS:
+            self._from_group(f"{name}-instances-{port}", instances, control, port)
+        for client in args.client_networks:
+            self._from_network(f"{name}-router-{client}", control, client, ROUTER_PORT)
+        self.instances, self.control = instances.id, control.id
+        self.register_outputs({"instances": self.instances, "control": self.control})
+
+    def _group(self, role: str, description: str) -> ec2.SecurityGroup:
+        name, child = f"{self._name}-{role}", pulumi.ResourceOptions(parent=self)
+        group = ec2.SecurityGroup(
+            name,
+            vpc_id=self._args.network_id,
+            description=description,
+            tags={"Name": name, **self._args.tags},
+            opts=child,
+        )
+        vpc.SecurityGroupEgressRule(
+            f"{name}-out",
+            security_group_id=group.id,
+            ip_protocol="-1",
+            cidr_ipv4=ANYWHERE,
+            description="the clouds' APIs and the bucket",
+            opts=child,
+        )
+        return group
+
+    def _from_group(self, name: str, to: ec2.SecurityGroup, source: ec2.SecurityGroup, port: int) -> None:
+        vpc.SecurityGroupIngressRule(
+            name,
+            security_group_id=to.id,
+            referenced_security_group_id=source.id,
+            ip_protocol="tcp",
+            from_port=port,
+            to_port=port,
+            description="from the control host",
+            opts=pulumi.ResourceOptions(parent=self),
+        )
+
+    def _from_network(self, name: str, to: ec2.SecurityGroup, cidr: str, port: int) -> None:
+        vpc.SecurityGroupIngressRule(
+            name,
+            security_group_id=to.id,
+            cidr_ipv4=cidr,
+            ip_protocol="tcp",
+            from_port=port,
+            to_port=port,
+            description="from clients",
+            opts=pulumi.ResourceOptions(parent=self),
+        )
