@@ -1,12 +1,12 @@
 """The simulated GPU exporter: the fields and labels of dcgm-exporter, for GPUs that do what the engine does.
 
 `python -m localcloud.dcgm -a ADDRESS:9400 [--engine URL] [--machine-type T]`. It looks at the engine's /metrics about
-once a second, as DCGM samples a GPU. A file of faults in the machine's root can silence, freeze or damage it while
+once a second, as DCGM samples a GPU. Files in the machine's folder of faults silence, freeze or damage it while
 it runs.
 """
 
 import argparse
-import json
+import contextlib
 import os
 import socket
 import sys
@@ -22,13 +22,14 @@ from typing import Any, Final
 
 from fleet import catalogue
 from fleet.model import Cloud
+from localcloud.faults import FAULT_FOLDER
 from serving import metrics
 from serving.exposition import CONTENT_TYPE, Sample, parse, render_family, total
 from serving.metrics import Metric
 
 SAMPLE_S: Final = 1.0
-FAULTS_FILE: Final = "run/gpufleet-faults.json"
-"""Under the machine's root: {"exporter": "silent"|"frozen"|"blank"|"down", "xid": 79, "gpus": 7, "active": 0.4}."""
+FAULT_NAMES: Final = ("exporter", "exporter-frozen", "exporter-blank", "xid", "gpus", "gpu-active", "ecc")
+"""Files in the machine's folder of faults; the last four hold a number."""
 _BLANK: Final = metrics.DCGM_BLANKS[0]
 _RESERVED_MIB: Final = 512
 _UTILIZATION: Final = 0.92
@@ -75,22 +76,22 @@ class Simulator:
         self.state.engine_up = page is not None
         self.state.active = self._activity(page or [], seconds)
         faults = self.read_faults()
-        if isinstance(faults.get("active"), int | float):
-            self.state.active = float(faults["active"])
+        self.state.active = faults.get("gpu-active", self.state.active)
         self.state.energy_mj += self._watts() * 1000 * seconds
 
-    def read_faults(self) -> dict[str, Any]:
-        """The faults asked for; none when there is no readable file."""
-        try:
-            found = json.loads(self.faults.read_bytes())
-        except (OSError, ValueError):
-            return {}
-        return found if isinstance(found, dict) else {}
+    def read_faults(self) -> dict[str, float]:
+        """The faults that are on, with their number (1 where none is written)."""
+        found: dict[str, float] = {}
+        for name in FAULT_NAMES:
+            with contextlib.suppress(FileNotFoundError):
+                text = (self.faults / name).read_text("utf-8").strip()
+                found[name] = float(text or 1)
+        return found
 
     def page(self) -> str:
         """/metrics now."""
         faults = self.read_faults()
-        if faults.get("exporter") == "frozen":
+        if "exporter-frozen" in faults:
             self.frozen_page = self.frozen_page or self._render(faults)
             return self.frozen_page
         self.frozen_page = None
@@ -119,9 +120,9 @@ class Simulator:
         limit = self.hardware.watts
         return limit * (_IDLE_SHARE + (1 - _IDLE_SHARE) * 0.9 * self.state.active)
 
-    def _render(self, faults: dict[str, Any]) -> str:
+    def _render(self, faults: dict[str, float]) -> str:
         count = min(self.hardware.count, int(faults.get("gpus", self.hardware.count)))
-        blank = faults.get("exporter") == "blank"
+        blank = "exporter-blank" in faults
         return "".join(
             render_family(
                 metric.name,
@@ -135,7 +136,7 @@ class Simulator:
             for metric, value in self._values(faults)
         )
 
-    def _values(self, faults: dict[str, Any]) -> Iterator[tuple[Metric, float]]:
+    def _values(self, faults: dict[str, float]) -> Iterator[tuple[Metric, float]]:
         memory, active = self.hardware.memory_mib, self.state.active
         used = int((memory - _RESERVED_MIB) * _UTILIZATION) if self.state.engine_up else 4
         yield metrics.SM_CLOCK, 1980 if active else 345
@@ -150,9 +151,9 @@ class Simulator:
         yield metrics.FB_USED, used
         yield metrics.FB_RESERVED, _RESERVED_MIB
         yield metrics.ECC_SINGLE_BIT, 0
-        yield metrics.ECC_DOUBLE_BIT, int(faults.get("ecc_double_bit", 0))
+        yield metrics.ECC_DOUBLE_BIT, int(faults.get("ecc", 0))
         yield metrics.UNCORRECTABLE_REMAPPED_ROWS, 0
-        yield metrics.ROW_REMAP_FAILURE, int(faults.get("row_remap_failure", 0))
+        yield metrics.ROW_REMAP_FAILURE, 0
         yield metrics.GPU_ACTIVE, round(active, 6)
         yield metrics.SM_ACTIVE, round(active * 0.8, 6)
         yield metrics.TENSOR_ACTIVE, round(active * 0.3, 6)
@@ -194,14 +195,13 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         assert isinstance(self.server, _Server)
         simulator = self.server.simulator
-        fault = simulator.read_faults().get("exporter")
-        if fault in ("silent", "down"):
-            # "silent" answers an empty page, as an exporter does that lost its connection to the driver
-            self._answer(200 if fault == "silent" else 503, "")
+        if "exporter" in simulator.read_faults():
+            # hangs up without a word
+            self.close_connection = True
         elif self.path.split("?")[0] == "/metrics":
             self._answer(200, simulator.page())
         elif self.path == "/health":
-            self._answer(200, "KO" if fault else "OK")
+            self._answer(200, "OK")
         else:
             self._answer(404, "not found\n")
 
@@ -266,7 +266,7 @@ def main() -> int:
     simulator = Simulator(
         hardware=hardware,
         engine_url=(given.engine or f"http://{host}:8000").rstrip("/"),
-        faults=Path(os.environ.get("GPUFLEET_ROOT", "/")) / FAULTS_FILE,
+        faults=Path(os.environ.get("GPUFLEET_ROOT", "/")) / FAULT_FOLDER,
     )
     server = _Server((host, int(port)), simulator)
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.5}, daemon=True).start()

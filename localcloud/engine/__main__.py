@@ -35,7 +35,10 @@ def main() -> int:
     server.server_activate()
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.2}, daemon=True).start()
     _say(f"serving {' '.join(settings.served_names)} on http://{settings.host}:{settings.port}")
-    asked.wait()
+    while not asked.wait(1):
+        if (server.faults / "engine-crash").exists():
+            _say("a fault was asked for: the engine ends")
+            return 1
     return _shut_down(settings, server)
 
 

@@ -1,6 +1,7 @@
 """The OpenAI API of the simulated engine, with vLLM's answers and errors."""
 
 import json
+import os
 import re
 import select
 import socket
@@ -9,11 +10,13 @@ import uuid
 from collections.abc import Iterator
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, Final
 
 from localcloud.engine import page
 from localcloud.engine.arguments import Settings
 from localcloud.engine.batch import Batch, Finish, QueueFullError, Request, ShuttingDownError
+from localcloud.faults import FAULT_FOLDER
 from serving.exposition import CONTENT_TYPE
 
 VERSION: Final = "0.32.0+simulated"
@@ -31,7 +34,12 @@ class EngineServer(ThreadingHTTPServer):
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.batch: Batch | None = None
+        self.faults = Path(os.environ.get("GPUFLEET_ROOT", "/")) / FAULT_FOLDER
         super().__init__((settings.host, settings.port), _Handler, bind_and_activate=False)
+
+    def hangs(self) -> bool:
+        """Whether the fault `engine-hang` is on."""
+        return (self.faults / "engine-hang").exists()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that went away is no news."""
@@ -57,6 +65,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Silent, as the engine's unit runs it (no request log)."""
+
+    def parse_request(self) -> bool:
+        """Nothing is answered while the fault is on, as by an engine whose core hangs."""
+        understood = super().parse_request()
+        while understood and self._engine.hangs():
+            time.sleep(0.5)
+        return understood
 
     @property
     def _engine(self) -> EngineServer:

@@ -1,0 +1,81 @@
+"""AWS Signature Version 4, with the standard library: what an instance signs its few calls with.
+
+The node agent travels as source files without libraries, so it cannot carry botocore; a test holds this signer
+against botocore's for generated requests.
+"""
+
+import hashlib
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+from urllib.parse import quote, urlsplit
+
+UNSIGNED_PAYLOAD: Final = "UNSIGNED-PAYLOAD"
+_ALGORITHM: Final = "AWS4-HMAC-SHA256"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    """What proves who asks. Never printed."""
+
+    access_key: str
+    secret_key: str
+    session_token: str | None = None
+    expires_at: datetime | None = None
+
+    def __repr__(self) -> str:
+        return f"Credentials(access_key={self.access_key[:4]}…)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One call."""
+
+    method: str
+    url: str
+    """With its query, percent-encoded already."""
+    headers: Mapping[str, str]
+    body: bytes = b""
+
+
+def sign(request: Request, credentials: Credentials, *, region: str, service: str, now: datetime) -> dict[str, str]:
+    """The headers to send: those of the request, with date, token, payload digest (S3) and Authorization."""
+    stamp = now.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
+    parts = urlsplit(request.url)
+    digest = hashlib.sha256(request.body).hexdigest()
+    headers = {**request.headers, "Host": parts.netloc, "X-Amz-Date": stamp}
+    if service == "s3":
+        headers["X-Amz-Content-SHA256"] = digest
+    if credentials.session_token:
+        headers["X-Amz-Security-Token"] = credentials.session_token
+    lowered = sorted((name.lower(), " ".join(value.split())) for name, value in headers.items())
+    signed = ";".join(name for name, _ in lowered)
+    canonical = "\n".join(
+        [
+            request.method,
+            # S3 keys are signed as they are sent; every other service encodes the path once more
+            parts.path or "/" if service == "s3" else quote(parts.path or "/", safe="/-_.~"),
+            _canonical_query(parts.query),
+            *(f"{name}:{value}" for name, value in lowered),
+            "",
+            signed,
+            digest,
+        ]
+    )
+    scope = f"{stamp[:8]}/{region}/{service}/aws4_request"
+    to_sign = "\n".join([_ALGORITHM, stamp, scope, hashlib.sha256(canonical.encode()).hexdigest()])
+    key = f"AWS4{credentials.secret_key}".encode()
+    for part in scope.split("/"):
+        key = hmac.digest(key, part.encode(), "sha256")
+    signature = hmac.digest(key, to_sign.encode(), "sha256").hex()
+    headers["Authorization"] = (
+        f"{_ALGORITHM} Credential={credentials.access_key}/{scope}, SignedHeaders={signed}, Signature={signature}"
+    )
+    return headers
+
+
+def _canonical_query(query: str) -> str:
+    pairs = [pair.partition("=") for pair in query.split("&") if pair]
+    return "&".join(f"{name}={value}" for name, _, value in sorted((n, s, v) for n, s, v in pairs))

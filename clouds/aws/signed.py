@@ -1,0 +1,257 @@
+"""The few AWS calls that an instance makes, signed and sent with the standard library: the node agent carries this.
+
+S3 reads come through `S3Store`, whose shape is the one that the model cache asks for. Errors are the standard
+library's: FileNotFoundError, PermissionError, OSError with ESTALE (the object changed) are final, ConnectionError and
+TimeoutError may pass.
+"""
+
+import contextlib
+import errno
+import http.client
+import json
+import os
+import ssl
+import xml.etree.ElementTree as ET
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import quote, urlencode, urlsplit
+
+from clouds.aws.signature import Credentials, Request, sign
+
+TIMEOUT_S: Final = 20.0
+_PIECE: Final = 1024 * 1024
+_FORM: Final = "application/x-www-form-urlencoded; charset=utf-8"
+
+
+class AwsError(OSError):
+    """AWS refused a call; `code` is its own word."""
+
+    def __init__(self, operation: str, status: int, code: str, message: str) -> None:
+        super().__init__(f"{operation}: {code} ({status}): {message}")
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """Where and as whom to call."""
+
+    region: str
+    credentials: Callable[[], Credentials]
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    endpoint: str | None = None
+    """One address for all services (an emulator); None: the real ones."""
+
+    def url(self, service: str) -> str:
+        return self.endpoint or f"https://{service}.{self.region}.amazonaws.com"
+
+    def bucket_url(self, bucket: str) -> str:
+        """Path style at an emulator, a host of its own at AWS (but not with dots in its name)."""
+        if self.endpoint or "." in bucket:
+            return f"{self.url('s3')}/{bucket}"
+        return f"https://{bucket}.s3.{self.region}.amazonaws.com"
+
+
+def session(region: str, credentials: Callable[[], Credentials]) -> Session:
+    """A session at $AWS_ENDPOINT_URL, else at AWS."""
+    endpoint = os.environ.get("AWS_ENDPOINT_URL")
+    return Session(region=region, credentials=credentials, endpoint=endpoint.rstrip("/") if endpoint else None)
+
+
+def _connect(url: str) -> http.client.HTTPConnection:
+    parts = urlsplit(url)
+    if parts.scheme == "https":
+        return http.client.HTTPSConnection(parts.netloc, timeout=TIMEOUT_S, context=ssl.create_default_context())
+    return http.client.HTTPConnection(parts.netloc, timeout=TIMEOUT_S)
+
+
+def _target(url: str) -> str:
+    parts = urlsplit(url)
+    return (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+
+
+def _call(session: Session, service: str, request: Request) -> tuple[int, bytes]:
+    headers = sign(request, session.credentials(), region=session.region, service=service, now=session.now())
+    connection = _connect(request.url)
+    try:
+        connection.request(request.method, _target(request.url), body=request.body or None, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    except http.client.HTTPException as error:
+        raise ConnectionError(f"{service}: {error!r}") from error
+    finally:
+        connection.close()
+
+
+def _query_api(session: Session, service: str, version: str, fields: Mapping[str, str]) -> bytes:
+    """A call of the query protocol (EC2, Auto Scaling). Raises AwsError, OSError."""
+    body = urlencode({**fields, "Version": version}).encode()
+    request = Request(method="POST", url=f"{session.url(service)}/", headers={"Content-Type": _FORM}, body=body)
+    status, answer = _call(session, service, request)
+    if status != 200:
+        raise _xml_error(fields["Action"], status, answer)
+    return answer
+
+
+def _xml_error(operation: str, status: int, answer: bytes) -> AwsError:
+    code, message = "Unknown", answer[:200].decode(errors="replace")
+    with contextlib.suppress(ET.ParseError):
+        for element in ET.fromstring(answer).iter():
+            tag = element.tag.rpartition("}")[2]
+            if tag == "Code":
+                code = element.text or code
+            elif tag == "Message":
+                message = element.text or message
+    return AwsError(operation, status, code, message)
+
+
+def tag_instance(session: Session, instance_id: str, tags: Mapping[str, str]) -> None:
+    """Write tags on an instance. Raises AwsError, OSError."""
+    fields = {"Action": "CreateTags", "ResourceId.1": instance_id}
+    for number, (key, value) in enumerate(tags.items(), 1):
+        fields |= {f"Tag.{number}.Key": key, f"Tag.{number}.Value": value}
+    _query_api(session, "ec2", "2016-11-15", fields)
+
+
+def describe_group_of(session: Session, instance_id: str) -> str | None:
+    """The Auto Scaling group that an instance belongs to; None outside every group. Raises AwsError, OSError."""
+    fields = {"Action": "DescribeAutoScalingInstances", "InstanceIds.member.1": instance_id}
+    return _first_text(_query_api(session, "autoscaling", "2011-01-01", fields), "AutoScalingGroupName")
+
+
+def termination_hooks(session: Session, group: str) -> list[str]:
+    """Names of the group's hooks on termination. Raises AwsError, OSError."""
+    fields = {"Action": "DescribeLifecycleHooks", "AutoScalingGroupName": group}
+    found: list[str] = []
+    for member in ET.fromstring(_query_api(session, "autoscaling", "2011-01-01", fields)).iter():
+        values = {child.tag.rpartition("}")[2]: child.text or "" for child in member}
+        if values.get("LifecycleTransition") == "autoscaling:EC2_INSTANCE_TERMINATING":
+            found.append(values["LifecycleHookName"])
+    return found
+
+
+def complete_lifecycle_action(session: Session, *, group: str, hook: str, instance_id: str) -> None:
+    """Tell a group that the instance may go. Raises AwsError, OSError."""
+    fields = {
+        "Action": "CompleteLifecycleAction",
+        "AutoScalingGroupName": group,
+        "LifecycleHookName": hook,
+        "InstanceId": instance_id,
+        "LifecycleActionResult": "CONTINUE",
+    }
+    _query_api(session, "autoscaling", "2011-01-01", fields)
+
+
+def _first_text(answer: bytes, tag: str) -> str | None:
+    for element in ET.fromstring(answer).iter():
+        if element.tag.rpartition("}")[2] == tag and element.text:
+            return element.text
+    return None
+
+
+def get_parameter(session: Session, name: str) -> str:
+    """A parameter of SSM, decrypted. Raises AwsError, OSError."""
+    request = Request(
+        method="POST",
+        url=f"{session.url('ssm')}/",
+        headers={"Content-Type": "application/x-amz-json-1.1", "X-Amz-Target": "AmazonSSM.GetParameter"},
+        body=json.dumps({"Name": name, "WithDecryption": True}).encode(),
+    )
+    status, answer = _call(session, "ssm", request)
+    found: dict[str, Any] = {}
+    with contextlib.suppress(ValueError):
+        found = json.loads(answer)
+    if status != 200:
+        code = str(found.get("__type", "Unknown")).rpartition("#")[2]
+        raise AwsError("GetParameter", status, code, str(found.get("message", "")))
+    return str(found["Parameter"]["Value"])
+
+
+class S3Store:
+    """A bucket to read from."""
+
+    def __init__(self, session: Session, bucket: str) -> None:
+        self._session = session
+        self._bucket = bucket
+
+    def connect(self) -> "S3Reader":
+        """A connection of its own."""
+        return S3Reader(self._session, self._bucket)
+
+
+class S3Reader:
+    """One connection to a bucket, opened again when it broke; used by one thread."""
+
+    def __init__(self, session: Session, bucket: str) -> None:
+        self._session = session
+        self._base = session.bucket_url(bucket)
+        self._connection: http.client.HTTPConnection | None = None
+        self._buffer = memoryview(bytearray(_PIECE))
+
+    def size_and_version(self, key: str) -> tuple[int, str]:
+        """Bytes of an object and its ETag. Raises OSError."""
+        with self._answer("HEAD", key, {}) as answer:
+            self._check(answer, key)
+            return int(answer.headers["Content-Length"]), answer.headers.get("ETag", "")
+
+    def read_range(
+        self, key: str, start: int, length: int, version: str | None, take: Callable[[memoryview], None]
+    ) -> None:
+        """Give exactly `length` bytes from `start` to `take`. Raises OSError."""
+        wish = {"Range": f"bytes={start}-{start + length - 1}"}
+        if version:
+            wish["If-Match"] = version
+        with self._answer("GET", key, wish) as answer:
+            self._check(answer, key)
+            if answer.status == 200 and (start or int(answer.headers.get("Content-Length", length)) != length):
+                raise ConnectionError(f"{key}: the store sent the whole object instead of a range")
+            while length:
+                got = answer.readinto(self._buffer[: min(_PIECE, length)])
+                if not got:
+                    raise ConnectionError(f"{key}: ended {length} bytes early")
+                take(self._buffer[:got])
+                length -= got
+            answer.read()
+
+    def close(self) -> None:
+        """Hang up."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    @contextlib.contextmanager
+    def _answer(self, method: str, key: str, headers: Mapping[str, str]) -> Any:
+        url = f"{self._base}/{quote(key, safe='/-_.~')}"
+        request = Request(method=method, url=url, headers=headers)
+        session = self._session
+        signed = sign(request, session.credentials(), region=session.region, service="s3", now=session.now())
+        whole = False
+        try:
+            if self._connection is None:
+                self._connection = _connect(url)
+            self._connection.request(method, _target(url), headers=signed)
+            answer = self._connection.getresponse()
+            yield answer
+            whole = answer.isclosed() or method == "HEAD"
+        except http.client.HTTPException as error:
+            raise ConnectionError(f"{key}: {error!r}") from error
+        finally:
+            if not whole:
+                # what is left of a broken answer must not become the start of the next one
+                self.close()
+
+    @staticmethod
+    def _check(answer: http.client.HTTPResponse, key: str) -> None:
+        status = answer.status
+        if status in (200, 206):
+            return
+        if status == 404:
+            raise FileNotFoundError(errno.ENOENT, "no such object", key)
+        if status in (401, 403):
+            raise PermissionError(errno.EACCES, f"the store refuses (HTTP {status})", key)
+        if status == 412:
+            raise OSError(errno.ESTALE, "changed while it was read", key)
+        if status == 416:
+            raise ConnectionError(f"{key}: the store says the object is shorter than the range")
+        raise ConnectionError(f"{key}: HTTP {status}")

@@ -1,0 +1,280 @@
+"""The serving engine behind one interface: arguments, the unit of its container, health, and the names of its numbers.
+
+vLLM 0.32 is the one that is there. Another engine is another `Interface` and another `arguments` function.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import PurePosixPath
+from typing import Final
+
+from serving import metrics
+from serving.metrics import Metric
+
+PORT: Final = metrics.PORTS[metrics.Source.ENGINE]
+UNIT: Final = "gpufleet-engine.service"
+DCGM_UNIT: Final = "gpufleet-dcgm.service"
+STOP_GRACE_S: Final = 15
+"""From the end of the engine's own shutdown timeout to SIGKILL: it may hang there (its clients decide)."""
+
+
+class EngineKind(StrEnum):
+    """Engines that are known."""
+
+    VLLM = "vllm"
+
+
+class ArgumentError(ValueError):
+    """An argument of the settings that an instance must decide, or that cannot be one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interface:
+    """How to talk to an engine and to read it."""
+
+    health_path: str
+    """200 when it can serve. It stays 200 while the engine drains, so it does not tell of draining."""
+    running: Metric
+    waiting: Metric
+    input_tokens: Metric
+    cached_input_tokens: Metric
+    output_tokens: Metric
+    kv_cache_usage: Metric
+
+
+VLLM: Final = Interface(
+    health_path="/health",
+    running=metrics.REQUESTS_RUNNING,
+    waiting=metrics.REQUESTS_WAITING,
+    input_tokens=metrics.PROMPT_TOKENS,
+    cached_input_tokens=metrics.PROMPT_TOKENS_CACHED,
+    output_tokens=metrics.GENERATION_TOKENS,
+    kv_cache_usage=metrics.KV_CACHE_USAGE,
+)
+
+_INTERFACES: Final[Mapping[EngineKind, Interface]] = {EngineKind.VLLM: VLLM}
+
+
+def interface(kind: EngineKind) -> Interface:
+    """The interface of a kind of engine."""
+    return _INTERFACES[kind]
+
+
+DECIDED_ON_THE_INSTANCE: Final = frozenset(
+    {
+        "--model",
+        "--host",
+        "--port",
+        "--served-model-name",
+        "--shutdown-timeout",
+        "--api-key",
+        "--download-dir",
+        "--root-path",
+        "--uds",
+        "--trust-remote-code",
+    }
+)
+"""Flags that settings may not give: the agent gives them, or they are not allowed (code from a model's folder)."""
+
+_FLAG: Final = re.compile(r"--[a-z][a-z0-9.-]*(=.*)?|-[a-z]{1,4}")
+
+
+def check_arguments(args: Sequence[str]) -> None:
+    """Refuse what settings may not say. Raises ArgumentError that names the argument and the remedy.
+
+    Whether vLLM knows a flag is for its own parser to say, which runs in the tests with real vLLM.
+    """
+    for argument in args:
+        name = argument.partition("=")[0]
+        if name in DECIDED_ON_THE_INSTANCE or any(
+            len(name) > 6 and forbidden.startswith(name) for forbidden in DECIDED_ON_THE_INSTANCE
+        ):
+            raise ArgumentError(f"engine argument {name}: is decided on the instance; remove it from the settings")
+        if argument.startswith("-") and not _FLAG.fullmatch(argument) and not _is_number(argument):
+            raise ArgumentError(f"engine argument {argument!r}: is no flag")
+        if any(ord(character) < 32 for character in argument):
+            raise ArgumentError(f"engine argument {argument!r}: holds a control character")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VllmOptions:
+    """What is chosen about a vLLM server, typed. None: vLLM's own default."""
+
+    max_model_len: int | None = None
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    gpu_memory_utilization: float | None = None
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    kv_cache_dtype: str | None = None
+    quantization: str | None = None
+    dtype: str | None = None
+    block_size: int | None = None
+    kv_cache_memory_bytes: int | None = None
+    enable_prefix_caching: bool | None = None
+    enable_expert_parallel: bool = False
+    speculative_config: str | None = None
+    max_num_queued_reqs: int | None = None
+    safetensors_load_strategy: str | None = None
+    enforce_eager: bool = False
+
+    def arguments(self) -> tuple[str, ...]:
+        """The arguments of `vllm serve`, in the order of the fields; only what differs from vLLM's defaults."""
+        given: list[str] = []
+        for name in self.__dataclass_fields__:
+            value = getattr(self, name)
+            flag = "--" + name.replace("_", "-")
+            if value is True:
+                given.append(flag)
+            elif value is False and name == "enable_prefix_caching":
+                given.append("--no-enable-prefix-caching")
+            elif value in (None, False) or (value == 1 and name.endswith("_parallel_size")):
+                continue
+            else:
+                given += [flag, str(value)]
+        return tuple(given)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serve:
+    """One engine on one instance."""
+
+    kind: EngineKind
+    image: str
+    """By digest: `registry/name@sha256:…`."""
+    model_path: PurePosixPath
+    served_name: str
+    host: str
+    shutdown_timeout_s: int
+    port: int = PORT
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+def serve_arguments(serve: Serve) -> tuple[str, ...]:
+    """What follows the image: the program's own arguments. Raises ArgumentError."""
+    check_arguments(serve.args)
+    return (
+        "serve",
+        str(serve.model_path),
+        "--served-model-name",
+        serve.served_name,
+        "--host",
+        serve.host,
+        "--port",
+        str(serve.port),
+        "--shutdown-timeout",
+        str(serve.shutdown_timeout_s),
+        *serve.args,
+    )
+
+
+_OFFLINE: Final[Mapping[str, str]] = {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+}
+"""Weights come from the cache alone: no silent way back to a hub, and no word to strangers."""
+
+
+def engine_unit(serve: Serve, *, cache_dir: PurePosixPath) -> str:
+    """The systemd unit that runs the engine's container. Raises ArgumentError.
+
+    `KillMode=mixed` signals the container's client alone, which hands SIGTERM to the engine's main process: vLLM
+    drains only when its workers are left alone. Options of docker are written as one word each (`--name=value`).
+    """
+    scratch = cache_dir / ".vllm"
+    command = [
+        "docker",
+        "run",
+        "--rm",
+        "--name=gpufleet-engine",
+        "--network=host",
+        "--ipc=host",
+        "--gpus=all",
+        "--ulimit=memlock=-1",
+        "--stop-signal=SIGTERM",
+        "--entrypoint=vllm",
+        f"--volume={cache_dir}:{cache_dir}:ro",
+        f"--volume={scratch}:{scratch}:rw",
+        f"--env=VLLM_CACHE_ROOT={scratch}",
+        *(f"--env={name}={value}" for name, value in {**_OFFLINE, **serve.env}.items()),
+        serve.image,
+        *serve_arguments(serve),
+    ]
+    return _unit(
+        description=f"gpu-fleet engine: {serve.kind} serving {serve.served_name}",
+        command=command,
+        before="docker rm --force gpufleet-engine",
+        stop_s=serve.shutdown_timeout_s + STOP_GRACE_S,
+        more=("Restart=on-failure", "RestartSec=5", "OOMPolicy=stop", "LimitMEMLOCK=infinity"),
+    )
+
+
+def dcgm_unit(image: str, *, host: str) -> str:
+    """The systemd unit that runs the GPU exporter's container."""
+    port = metrics.PORTS[metrics.Source.DCGM]
+    command = [
+        "docker",
+        "run",
+        "--rm",
+        "--name=gpufleet-dcgm",
+        "--network=host",
+        "--gpus=all",
+        "--cap-add=SYS_ADMIN",
+        image,
+        "-a",
+        f"{host}:{port}",
+        "-f",
+        "/etc/dcgm-exporter/dcp-metrics-included.csv",
+        "-c",
+        "1000",
+    ]
+    return _unit(
+        description="gpu-fleet GPU exporter",
+        command=command,
+        before="docker rm --force gpufleet-dcgm",
+        stop_s=10,
+        more=("Restart=always", "RestartSec=5"),
+    )
+
+
+def _unit(*, description: str, command: Sequence[str], before: str, stop_s: int, more: Sequence[str]) -> str:
+    lines = [
+        "[Unit]",
+        f"Description={description}",
+        "Wants=network-online.target",
+        "After=network-online.target docker.service",
+        "StartLimitIntervalSec=600",
+        "StartLimitBurst=4",
+        "",
+        "[Service]",
+        "Type=exec",
+        f"ExecStartPre=-{before}",
+        "ExecStart=" + " ".join(quote(word) for word in command),
+        "KillMode=mixed",
+        "KillSignal=SIGTERM",
+        f"TimeoutStopSec={stop_s}",
+        *more,
+        "",
+        "[Install]",
+        "WantedBy=multi-user.target",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def quote(word: str) -> str:
+    """A word of ExecStart as systemd reads it: specifiers and variables are switched off."""
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    return f'"{escaped}"' if not escaped or re.search(r"[\s\"'\\;]", escaped) else escaped
