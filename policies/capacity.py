@@ -1,0 +1,225 @@
+"""Rules on what is rented: owners, limits, machine types, spread of spot, ends of reservations, room for models."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date
+from decimal import Decimal
+from typing import Any, Final
+
+from fleet import catalogue, tags
+from fleet.model import CapacityType, Cloud
+from policies.access import AWS_INSTANCE, GCP_TEMPLATES, LAUNCH_TEMPLATE
+from policies.context import Context
+from policies.resource import UNKNOWN, Resource, known
+from policies.rule import Rule, Violation
+
+AWS_GROUP: Final = "aws:autoscaling/group:Group"
+GCP_GROUPS: Final = frozenset(
+    {
+        "gcp:compute/instanceGroupManager:InstanceGroupManager",
+        "gcp:compute/regionInstanceGroupManager:RegionInstanceGroupManager",
+    }
+)
+RESERVATIONS: Final = frozenset(
+    {"aws:ec2/capacityReservation:CapacityReservation", "gcp:compute/reservation:Reservation"}
+)
+REVIEW_BY: Final = "gpu-fleet:review-by"
+GIB: Final = 1024**3
+UNSAFE_SUFFIXES: Final = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".gguf", ".h5", ".msgpack")
+"""Of files that are no safetensors: most can run code when they are loaded."""
+
+
+def tags_of(resource: Resource) -> Mapping[str, Any]:
+    """The tags (AWS) or labels (Google Cloud) that instances will carry, by tag key."""
+    if resource.type == AWS_GROUP:
+        return {t["key"]: t.get("value") for t in resource.each("tags") if t.get("propagateAtLaunch") is not False}
+    if resource.type.startswith("gcp:"):
+        labels = resource.at("labels")
+        if not isinstance(labels, Mapping):
+            return {}
+        return {key: labels[tags.label(key)] for key in (*tags.REQUIRED, REVIEW_BY) if tags.label(key) in labels}
+    found = resource.at("tags")
+    return found if isinstance(found, Mapping) else {}
+
+
+def machine_types_of(resource: Resource) -> Iterator[str]:
+    """Every machine type that a resource may start, as far as a preview knows."""
+    if resource.type in (LAUNCH_TEMPLATE, AWS_INSTANCE):
+        found = [resource.at("instanceType")]
+    elif resource.type == AWS_GROUP:
+        found = [o.get("instanceType") for o in resource.each("mixedInstancesPolicy", "launchTemplate", "overrides")]
+    elif resource.type in GCP_TEMPLATES:
+        found = [resource.at("machineType")]
+    elif resource.type in GCP_GROUPS:
+        found = [
+            machine
+            for selection in resource.each("instanceFlexibilityPolicy", "instanceSelections")
+            for machine in selection.get("machineTypes") or []
+        ]
+    elif resource.type in RESERVATIONS:
+        found = [resource.at("instanceType"), resource.at("specificReservation", "instanceProperties", "machineType")]
+    else:
+        found = []
+    yield from (str(machine) for machine in found if known(machine))
+
+
+def has_gpu(resource: Resource, machine_type: str) -> bool:
+    """Whether the catalogue knows it as a machine with GPUs."""
+    cloud = Cloud.GCP if resource.type.startswith("gcp:") else Cloud.AWS
+    try:
+        catalogue.machine(cloud, machine_type)
+    except catalogue.UnknownMachineError:
+        return False
+    return True
+
+
+def _bounded(resource: Resource, _: Context) -> Iterator[str]:
+    if resource.type == AWS_GROUP:
+        largest = resource.at("maxSize")
+        if largest is None:
+            yield "maxSize is missing"
+        elif largest is not UNKNOWN and largest < (resource.at("minSize") or 0):
+            yield f"maxSize {int(largest)} is below minSize"
+    elif resource.type not in GCP_TEMPLATES or not any(has_gpu(resource, m) for m in machine_types_of(resource)):
+        return
+    present = tags_of(resource)
+    if missing := sorted(key for key in tags.REQUIRED if present.get(key) in (None, "")):
+        yield f"lacks {', '.join(missing)}"
+
+
+def _allowed(resource: Resource, context: Context) -> Iterator[str]:
+    if context.allowed_machine_types is None:
+        return
+    for machine in sorted(set(machine_types_of(resource)) - context.allowed_machine_types):
+        if has_gpu(resource, machine):
+            yield (
+                f"may start {machine}, which is not among this environment's machine types "
+                f"({', '.join(sorted(context.allowed_machine_types)) or 'none'})"
+            )
+
+
+def _of_capacity(resources: Sequence[Resource], kind: CapacityType) -> Iterator[tuple[Resource, str]]:
+    for resource in resources:
+        if resource.type == AWS_GROUP or resource.type in GCP_GROUPS:
+            present = tags_of(resource)
+            pool = present.get(tags.POOL)
+            if present.get(tags.CAPACITY_TYPE) == kind.value and isinstance(pool, str):
+                yield resource, pool
+
+
+def _spread(resources: Sequence[Resource], context: Context) -> Iterator[Violation]:
+    if not context.is_prod:
+        return
+    groups: dict[str, list[Resource]] = defaultdict(list)
+    for resource, pool in _of_capacity(resources, CapacityType.SPOT):
+        groups[pool].append(resource)
+    for pool, of_pool in sorted(groups.items()):
+        machines = {m for group in of_pool for m in machine_types_of(group)}
+        if len(of_pool) < 2:
+            yield Violation(resource=of_pool[0].name, wrong=f"spot of pool {pool} lies in one zone")
+        if len(machines) < 2 and of_pool[0].type == AWS_GROUP:
+            yield Violation(
+                resource=of_pool[0].name,
+                wrong=f"spot of pool {pool} knows one machine type ({', '.join(machines) or 'none'})",
+            )
+
+
+def _fallback(resource: Resource, _: Context) -> Iterator[str]:
+    if resource.type == AWS_GROUP and tags_of(resource).get(tags.CAPACITY_TYPE) == CapacityType.ON_DEMAND.value:
+        largest = resource.at("maxSize")
+        if known(largest) and largest > MOST_ON_DEMAND:
+            yield f"maxSize is {int(largest)}, more than {MOST_ON_DEMAND} instances at the highest price"
+
+
+MOST_ON_DEMAND: Final = 64
+"""A ceiling that nobody reaches on purpose; the budget is the finer one."""
+
+
+def _ends(resource: Resource, context: Context) -> Iterator[str]:
+    if resource.type not in RESERVATIONS:
+        return
+    if resource.at("endDateType") == "limited" or known(resource.at("deleteAtTime")):
+        return
+    review = tags_of(resource).get(REVIEW_BY)
+    if review is None:
+        yield f"has neither an end nor a {REVIEW_BY} tag"
+        return
+    try:
+        day = date.fromisoformat(str(review))
+    except ValueError:
+        yield f"{REVIEW_BY} is {review!r}, which is no date"
+        return
+    if day < context.today:
+        yield f"was to be reviewed by {day}"
+
+
+def _room(resource: Resource, context: Context) -> Iterator[str]:
+    present = tags_of(resource)
+    weights = context.model_gib.get(str(present.get(tags.POOL)))
+    if weights is None or resource.type in RESERVATIONS:
+        return
+    cloud = Cloud.GCP if resource.type.startswith("gcp:") else Cloud.AWS
+    for name in machine_types_of(resource):
+        try:
+            machine = catalogue.machine(cloud, name)
+        except catalogue.UnknownMachineError:
+            continue
+        room = Decimal(machine.nvme_bytes) / GIB
+        if room < 2 * weights:
+            yield (
+                f"{name} has {room:.0f} GiB of local NVMe; the model needs {2 * weights:.1f} GiB "
+                "(the served revision and the next one)"
+            )
+
+
+def _sources(resources: Sequence[Resource], context: Context) -> Iterator[Violation]:
+    del resources
+    for name, source in sorted(context.model_sources.items()):
+        if source.lower().split("@")[0].endswith(UNSAFE_SUFFIXES):
+            yield Violation(resource=name, wrong=f"the model's source {source} is no safetensors")
+
+
+RULES: Final = (
+    Rule(
+        id="gpu-group-owned-and-bounded",
+        reason="Watchdogs skip what carries no tags, and a group without a limit has no highest price.",
+        remedy="Set maxSize and the tags of fleet/tags.py (labels on Google Cloud).",
+        of_one=_bounded,
+    ),
+    Rule(
+        id="machine-type-allowed",
+        reason="One p5.48xlarge by mistake costs more in a day than a development environment in a month.",
+        remedy="Choose an allowed type or add this one to policies.machine_types in the settings.",
+        of_one=_allowed,
+    ),
+    Rule(
+        id="spot-spread",
+        reason="One zone or one machine type is lost all at once.",
+        remedy="Give the pool's spot two zones and two machine types or more.",
+        of_all=_spread,
+    ),
+    Rule(
+        id="fallback-bounded",
+        reason="When all spot is lost, on-demand takes its place at the full price.",
+        remedy="Lower capacity.on_demand.max of the pool.",
+        of_one=_fallback,
+    ),
+    Rule(
+        id="reservation-ends-or-is-reviewed",
+        reason="A reservation is paid for whether anybody uses it or not.",
+        remedy="Give it an end (ends) or a date to look at it again (review_by).",
+        of_one=_ends,
+    ),
+    Rule(
+        id="model-fits-local-disk",
+        reason="A revision is fetched beside the one that is served.",
+        remedy="Choose a machine type with more local NVMe or a smaller model.",
+        of_one=_room,
+    ),
+    Rule(
+        id="safetensors-only",
+        reason="Other formats can run code when they are loaded.",
+        remedy="Convert the model to safetensors and add it with `gpufleet model add`.",
+        of_all=_sources,
+    ),
+)

@@ -1,0 +1,86 @@
+"""A declared resource as the rules see it: plain values, with what a preview cannot know marked as such."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pulumi_policy.proxy import UnknownValueError
+
+
+class _Unknown:
+    """A value that only `pulumi up` will know. Judged then; never guessed at."""
+
+    def __repr__(self) -> str:
+        return "(known after up)"
+
+
+UNKNOWN: Final = _Unknown()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resource:
+    """One resource of the plan or of the state. `props` have the provider's camelCase names."""
+
+    type: str
+    name: str
+    props: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    urn: str = ""
+    depends: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    """URNs that each property takes its value from."""
+
+    def at(self, *path: str | int) -> Any:
+        """The value at a path; None where nothing was said; UNKNOWN where a preview cannot know."""
+        value: Any = self.props
+        for part in path:
+            if value is UNKNOWN:
+                return UNKNOWN
+            value = _child(value, part)
+            if value is None:
+                return None
+        return value
+
+    def each(self, *path: str | int) -> Iterator[Mapping[str, Any]]:
+        """The maps of a list (or the one map) at a path; unknown ones are left out."""
+        value = self.at(*path)
+        for item in value if isinstance(value, list) else [value]:
+            if isinstance(item, Mapping):
+                yield item
+
+
+def _child(value: Any, part: str | int) -> Any:
+    if isinstance(value, Mapping):
+        return value.get(part)
+    if isinstance(value, list) and isinstance(part, int) and part < len(value):
+        return value[part]
+    return None
+
+
+def known(value: Any) -> bool:
+    """Whether something was said and a preview can read it."""
+    return value is not None and value is not UNKNOWN
+
+
+def is_true(value: Any) -> bool:
+    """Providers take booleans of some properties as text."""
+    return value is True or (isinstance(value, str) and value.lower() == "true")
+
+
+def is_false(value: Any) -> bool:
+    """Said, and said to be false."""
+    return value is False or (isinstance(value, str) and value.lower() == "false")
+
+
+def plain(value: Any) -> Any:
+    """The engine's property values without its proxies, unknown ones as UNKNOWN."""
+    if isinstance(value, Mapping):
+        return {key: _read(value, key) for key in value}
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return [_read(value, index) for index in range(len(value))]
+    return value
+
+
+def _read(container: Any, key: Any) -> Any:
+    try:
+        return plain(container[key])
+    except UnknownValueError:
+        return UNKNOWN

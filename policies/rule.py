@@ -1,0 +1,47 @@
+"""What a rule is."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from policies.context import Context
+from policies.resource import Resource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Violation:
+    """What is wrong with a resource: the property, its value, in a sentence."""
+
+    resource: str
+    """Name of the resource."""
+    wrong: str
+
+
+OfOne = Callable[[Resource, Context], Iterable[str]]
+"""What is wrong with one resource, a sentence each."""
+OfAll = Callable[[Sequence[Resource], Context], Iterable[Violation]]
+"""What is wrong with a whole plan."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One rule, judged on each resource (`of_one`) or on the whole plan (`of_all`)."""
+
+    id: str
+    reason: str
+    """Why the rule exists, in one sentence."""
+    remedy: str
+    of_one: OfOne | None = None
+    of_all: OfAll | None = None
+
+    def check(self, resources: Sequence[Resource], context: Context) -> list[Violation]:
+        """Everything wrong by this rule, less what a valid exception covers."""
+        found: list[Violation] = []
+        if self.of_one is not None:
+            found += [Violation(resource=r.name, wrong=w) for r in resources for w in self.of_one(r, context)]
+        if self.of_all is not None:
+            found += self.of_all(resources, context)
+        return [v for v in found if context.waiver(self.id, v.resource) is None]
+
+    def message(self, violation: Violation) -> str:
+        """What a person reads: what is wrong, why it matters, what to do."""
+        return f"{violation.resource}: {violation.wrong}. {self.reason} {self.remedy}"

@@ -1,0 +1,68 @@
+"""All rules, and the policies that the engine runs. Importable: only `__main__` starts a policy server."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from pulumi_policy import (
+    EnforcementLevel,
+    Policy,
+    PolicyResource,
+    ReportViolation,
+    ResourceValidationArgs,
+    ResourceValidationPolicy,
+    StackValidationArgs,
+    StackValidationPolicy,
+)
+
+from policies import access, budget, capacity
+from policies.context import Context
+from policies.resource import Resource, plain
+from policies.rule import Rule, Violation
+
+RULES: Final[tuple[Rule, ...]] = (*access.RULES, *capacity.RULES, *budget.RULES)
+
+
+def check(resources: Sequence[Resource], context: Context) -> list[tuple[Rule, Violation]]:
+    """Everything wrong with a plan, by rule."""
+    return [(rule, violation) for rule in RULES for violation in rule.check(resources, context)]
+
+
+def policies(context: Context) -> list[Policy]:
+    """The rules as the engine wants them, for one environment."""
+    return [_policy(rule, context) for rule in RULES]
+
+
+def _policy(rule: Rule, context: Context) -> Policy:
+    described = f"{rule.reason} {rule.remedy}"
+    if rule.of_one is not None:
+
+        def validate(args: ResourceValidationArgs, report: ReportViolation) -> None:
+            resource = Resource(type=args.resource_type, name=args.name, props=_props(args.props), urn=args.urn)
+            for violation in rule.check([resource], context):
+                report(rule.message(violation), None)
+
+        return ResourceValidationPolicy(
+            name=rule.id, description=described, validate=validate, enforcement_level=EnforcementLevel.MANDATORY
+        )
+
+    def validate_stack(args: StackValidationArgs, report: ReportViolation) -> None:
+        for violation in rule.check([_resource(r) for r in args.resources], context):
+            report(rule.message(violation), None)
+
+    return StackValidationPolicy(
+        name=rule.id, description=described, validate=validate_stack, enforcement_level=EnforcementLevel.MANDATORY
+    )
+
+
+def _resource(raw: PolicyResource) -> Resource:
+    return Resource(
+        type=raw.resource_type,
+        name=raw.name,
+        props=_props(raw.props),
+        urn=raw.urn,
+        depends={key: tuple(r.urn for r in found) for key, found in raw.property_dependencies.items()},
+    )
+
+
+def _props(props: Mapping[str, Any]) -> Mapping[str, Any]:
+    return plain(props)

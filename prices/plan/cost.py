@@ -1,0 +1,377 @@
+"""From a preview to its cost: hours × price at the least, at the desired and at the highest size of each pool.
+
+- reserved capacity is paid whether it is used or not, so it costs the same at every size;
+- spot is a range: p5 to p95 of what its price was, weighted by time, over the machine types that it may start;
+- the highest size is the pool's `max` with on-demand standing in for as much spot as it may.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any, Final
+
+from fleet.model import CapacityType, Cloud
+from fleet.money import HOURS_PER_MONTH, ZERO, total
+from prices.book import MissingPriceError, Price, PriceBook, Sku
+from prices.plan.extras import Extra, extras, volume_units
+from prices.plan.groups import PlannedGroup, PlannedReservation, groups, reservations
+from prices.plan.preview import Declared, Preview, as_list, as_map
+
+SETTINGS_KEY: Final = "gpu-fleet:fleet"
+HISTORY: Final = timedelta(days=30)
+SHARED: Final = "(shared)"
+
+
+class PlanCostError(ValueError):
+    """The plan cannot be priced. Each of `problems` names a resource and the remedy."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = tuple(dict.fromkeys(problems))
+        super().__init__("; ".join(self.problems))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Priced:
+    """A price for planning: what it is now, and between which bounds it moved."""
+
+    usd_per_hour: Decimal
+    low: Decimal
+    high: Decimal
+    prices: tuple[Price, ...]
+    """Those that the figures come from."""
+
+    @property
+    def unverified(self) -> bool:
+        return any(price.unverified for price in self.prices)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One row: so many units at a price. Units at the least, at the desired and at the highest size."""
+
+    pool: str
+    what: str
+    """A capacity type, or what the extra is."""
+    sku: str
+    least: Decimal
+    desired: Decimal
+    most: Decimal
+    price: Priced
+    note: str = ""
+
+    @property
+    def usd_per_hour(self) -> Decimal:
+        return self.desired * self.price.usd_per_hour
+
+    @property
+    def usd_per_hour_low(self) -> Decimal:
+        return self.least * self.price.low
+
+    @property
+    def usd_per_hour_high(self) -> Decimal:
+        return self.most * self.price.high
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fallback:
+    """What it costs when all spot of a pool is lost."""
+
+    pool: str
+    on_demand: int
+    missing: int
+    """Replicas of the target that nothing stands in for."""
+    usd_per_hour: Decimal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanCost:
+    """The cost of a set of resources."""
+
+    lines: tuple[Line, ...]
+    fallbacks: tuple[Fallback, ...]
+    by_use: tuple[str, ...]
+    """Resources billed by use, which a plan cannot know."""
+
+    @property
+    def usd_per_hour(self) -> Decimal:
+        return total(line.usd_per_hour for line in self.lines)
+
+    @property
+    def usd_per_hour_low(self) -> Decimal:
+        return total(line.usd_per_hour_low for line in self.lines)
+
+    @property
+    def usd_per_hour_high(self) -> Decimal:
+        return total(line.usd_per_hour_high for line in self.lines)
+
+    @property
+    def usd_per_month(self) -> Decimal:
+        """At the desired size, for 730 hours."""
+        return self.usd_per_hour * HOURS_PER_MONTH
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What the settings say of a pool's size."""
+
+    target: int
+    spare: int
+    least: int
+    most: int
+    on_demand: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """Where prices come from, for one cloud and region."""
+
+    book: PriceBook
+    cloud: Cloud
+    region: str
+    now: datetime
+
+    def machine(self, machine_type: str, capacity_type: CapacityType, zone: str | None) -> Priced:
+        """Raises MissingPriceError."""
+        sku = self.book.machine(self.cloud, machine_type, capacity_type, region=self.region, zone=zone)
+        return self._priced(sku)
+
+    def named(self, name: str) -> Priced:
+        """Raises MissingPriceError."""
+        return self._priced(Sku(name=name, region=self.region))
+
+    def _priced(self, sku: Sku) -> Priced:
+        price = self.book.at(sku, self.now)
+        low, high = price.usd_per_hour, price.usd_per_hour
+        if sku.name.endswith(f":{CapacityType.SPOT}"):
+            low, high = self._range(sku, price)
+        return Priced(usd_per_hour=price.usd_per_hour, low=low, high=high, prices=(price,))
+
+    def _range(self, sku: Sku, price: Price) -> tuple[Decimal, Decimal]:
+        try:
+            history = self.book.over(sku, self.now - HISTORY, self.now)
+        except MissingPriceError:
+            return price.usd_per_hour, price.usd_per_hour
+        spans = sorted((part.price.usd_per_hour, (part.end - part.start).total_seconds()) for part in history)
+        return _quantile(spans, 0.05), _quantile(spans, 0.95)
+
+
+def _quantile(spans: Sequence[tuple[Decimal, float]], share: float) -> Decimal:
+    goal, reached = share * sum(length for _, length in spans), 0.0
+    for value, length in spans:
+        reached += length
+        if reached >= goal:
+            return value
+    return spans[-1][0]
+
+
+def limits_of(config: Mapping[str, Any]) -> dict[str, Limits]:
+    """The limits of every pool, from the configuration that the preview was made with. Raises PlanCostError."""
+    return {
+        str(pool["name"]): Limits(
+            target=int(pool["target"]),
+            spare=int(pool.get("spare", 0)),
+            least=int(pool["min"]),
+            most=int(pool["max"]),
+            on_demand=int(as_map(as_map(pool.get("capacity")).get("on_demand")).get("max", 0)),
+        )
+        for pool in map(as_map, as_list(settings_of(config).get("pools")))
+    }
+
+
+def settings_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The environment's settings in the configuration of a preview. Raises PlanCostError."""
+    raw: Any = config.get(SETTINGS_KEY)
+    settings = as_map(json.loads(raw) if isinstance(raw, str) else raw)
+    if not settings:
+        raise PlanCostError((f"the preview's configuration has no {SETTINGS_KEY}: it is no plan of gpu-fleet",))
+    return settings
+
+
+def plan_cost(preview: Preview, declared: Sequence[Declared], rates: Rates) -> PlanCost:
+    """What `declared` (the preview's `before` or `after`) costs. PlanCostError names all without a price."""
+    limits = limits_of(preview.config)
+    problems: list[str] = []
+    lines: list[Line] = []
+    fallbacks: list[Fallback] = []
+    by_pool: dict[str, list[PlannedGroup]] = defaultdict(list)
+    for group in groups(declared):
+        by_pool[group.pool].append(group)
+    held: dict[str, list[PlannedReservation]] = defaultdict(list)
+    for reservation in reservations(declared):
+        held[reservation.pool].append(reservation)
+    for pool in sorted(by_pool.keys() | held.keys()):
+        if pool not in limits:
+            problems.append(f"pool {pool}: its limits are not in the settings; add it there")
+            continue
+        of_pool = _Pool(limits[pool], by_pool[pool], held[pool], rates, problems)
+        lines += of_pool.lines()
+        fallbacks += of_pool.fallback()
+    priced, by_use, unknown = extras(declared)
+    lines += _extra_lines(priced, rates, problems)
+    lines += _root_disks(declared, lines, rates, problems)
+    problems += [
+        f"{resource.name}: nobody said what a {resource.type} costs; add the type to prices/plan/extras.py"
+        for resource in unknown
+    ]
+    if problems:
+        raise PlanCostError(problems)
+    names = tuple(sorted({resource.type for resource in by_use}))
+    return PlanCost(lines=tuple(lines), fallbacks=tuple(fallbacks), by_use=names)
+
+
+def _extra_lines(priced: Sequence[Extra], rates: Rates, problems: list[str]) -> Iterator[Line]:
+    for extra in priced:
+        try:
+            price = rates.named(extra.sku)
+        except MissingPriceError as error:
+            problems.append(f"{extra.name}: {error}")
+            continue
+        yield Line(
+            pool=SHARED,
+            what=f"{extra.what} {extra.name}",
+            sku=extra.sku,
+            least=extra.units,
+            desired=extra.units,
+            most=extra.units,
+            price=price,
+        )
+
+
+def _root_disks(
+    declared: Sequence[Declared], machines: Sequence[Line], rates: Rates, problems: list[str]
+) -> list[Line]:
+    """The root disks of all instances, by the largest of the launch templates."""
+    units: dict[str, Decimal] = {}
+    for template in declared:
+        if template.type == "aws:ec2/launchTemplate:LaunchTemplate":
+            for mapping in map(as_map, as_list(template.inputs.get("blockDeviceMappings"))):
+                for _, sku, amount in volume_units(as_map(mapping.get("ebs")), "volumeSize"):
+                    units[sku] = max(units.get(sku, ZERO), amount)
+    instances = [line for line in machines if line.what in set(CapacityType)]
+    found: list[Line] = []
+    for sku, amount in units.items():
+        try:
+            price = rates.named(sku)
+        except MissingPriceError as error:
+            problems.append(f"root disks: {error}")
+            continue
+        found.append(
+            Line(
+                pool=SHARED,
+                what="root disks",
+                sku=sku,
+                least=amount * total(line.least for line in instances),
+                desired=amount * total(line.desired for line in instances),
+                most=amount * total(line.most for line in instances),
+                price=price,
+            )
+        )
+    return found
+
+
+class _Pool:
+    """The rows of one pool."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        of_pool: Sequence[PlannedGroup],
+        held: Sequence[PlannedReservation],
+        rates: Rates,
+        problems: list[str],
+    ) -> None:
+        self._limits, self._groups, self._held, self._rates, self._problems = limits, of_pool, held, rates, problems
+        self._reserved = sum(reservation.count for reservation in held) or sum(
+            group.desired for group in of_pool if group.capacity_type is CapacityType.RESERVED
+        )
+
+    def lines(self) -> Iterator[Line]:
+        yield from self._prepaid()
+        limits = self._limits
+        on_demand_most = max(min(limits.on_demand, limits.most - self._reserved), 0)
+        spot, on_demand = self._of(CapacityType.SPOT), self._of(CapacityType.ON_DEMAND)
+        least = max(limits.least - self._reserved, 0)
+        if spot:
+            most = max(limits.most + limits.spare - self._reserved - on_demand_most, 0)
+            yield from self._line(spot, least, most)
+        if on_demand:
+            yield from self._line(on_demand, 0 if spot else least, on_demand_most)
+
+    def _prepaid(self) -> Iterator[Line]:
+        used = sum(group.desired for group in self._of(CapacityType.RESERVED))
+        bought = [(r.name, r.pool, r.machine_type, r.count, r.zone) for r in self._held] or [
+            (g.name, g.pool, g.machine_types[0], g.desired, g.zone)
+            for g in self._of(CapacityType.RESERVED)
+            if g.machine_types
+        ]
+        for name, pool, machine_type, count, zone in bought:
+            price = self._price(name, machine_type, CapacityType.RESERVED, zone)
+            if price is not None:
+                units = Decimal(count)
+                note = f"{min(used, count)} used, {max(count - used, 0)} unused"
+                used = max(used - count, 0)
+                yield Line(
+                    pool=pool,
+                    what=CapacityType.RESERVED.value,
+                    sku=price.prices[0].sku,
+                    least=units,
+                    desired=units,
+                    most=units,
+                    price=price,
+                    note=note,
+                )
+
+    def fallback(self) -> Iterator[Fallback]:
+        """What stands in when all spot is lost at once."""
+        spot, on_demand = self._of(CapacityType.SPOT), self._of(CapacityType.ON_DEMAND)
+        if not spot:
+            return
+        wanted = max(self._limits.target - self._reserved, 0)
+        stands_in = min(wanted, self._limits.on_demand) if on_demand else 0
+        price = self._mixed(on_demand) if stands_in else None
+        cost = stands_in * price.usd_per_hour if price else ZERO
+        yield Fallback(pool=spot[0].pool, on_demand=stands_in, missing=wanted - stands_in, usd_per_hour=cost)
+
+    def _of(self, kind: CapacityType) -> list[PlannedGroup]:
+        return [group for group in self._groups if group.capacity_type is kind]
+
+    def _line(self, of_kind: Sequence[PlannedGroup], least: int, most: int) -> Iterator[Line]:
+        price = self._mixed(of_kind)
+        if price is not None:
+            yield Line(
+                pool=of_kind[0].pool,
+                what=of_kind[0].capacity_type.value,
+                sku=", ".join(dict.fromkeys(p.sku for p in price.prices)),
+                least=Decimal(least),
+                desired=Decimal(sum(group.desired for group in of_kind)),
+                most=Decimal(most),
+                price=price,
+            )
+
+    def _mixed(self, of_kind: Sequence[PlannedGroup]) -> Priced | None:
+        """The price of a kind: the first choice's now, the range over all that may be started."""
+        found = [
+            price
+            for group in of_kind
+            for machine in group.machine_types
+            if (price := self._price(group.name, machine, group.capacity_type, group.zone)) is not None
+        ]
+        if not found:
+            self._problems.extend(f"{g.name}: names no machine type" for g in of_kind if not g.machine_types)
+            return None
+        return Priced(
+            usd_per_hour=found[0].usd_per_hour,
+            low=min(price.low for price in found),
+            high=max(price.high for price in found),
+            prices=tuple(p for price in found for p in price.prices),
+        )
+
+    def _price(self, name: str, machine: str, kind: CapacityType, zone: str | None) -> Priced | None:
+        try:
+            return self._rates.machine(machine, kind, zone)
+        except MissingPriceError as error:
+            self._problems.append(f"{name}: {error}")
+            return None

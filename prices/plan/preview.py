@@ -1,0 +1,91 @@
+"""Reads `pulumi preview --json --show-sames`: the resources as they are now and as they will be."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
+
+UNKNOWN: Final = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
+"""What the engine writes for a value that only `pulumi up` will know."""
+
+LEAVES: Final = frozenset({"delete", "delete-replaced", "discard", "discard-replaced"})
+"""Operations after which the resource of that step is gone."""
+
+
+class PreviewError(ValueError):
+    """The text is no complete preview; says what is wrong and what to run instead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declared:
+    """One resource: what the program says (`inputs`) and what the cloud last said (`outputs`)."""
+
+    type: str
+    name: str
+    urn: str
+    inputs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    outputs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    depends: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
+    """URNs that each property takes its value from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preview:
+    """A plan: the configuration it was made with, the resources before and after."""
+
+    config: Mapping[str, Any]
+    before: tuple[Declared, ...]
+    after: tuple[Declared, ...]
+
+
+def parse(text: str | bytes) -> Preview:
+    """Read a preview. Raises PreviewError."""
+    try:
+        raw: Any = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise PreviewError(f"this is no JSON: {error}; make it with `pulumi preview --json --show-sames`") from error
+    digest = as_map(raw)
+    if "steps" not in digest:
+        raise PreviewError("this is no preview: it has no `steps`; make it with `pulumi preview --json --show-sames`")
+    notes = [as_map(note) for note in as_list(digest.get("diagnostics"))]
+    if errors := [str(note.get("message")).strip() for note in notes if note.get("severity") == "error"]:
+        raise PreviewError("the preview failed: " + "; ".join(errors[:3]))
+    steps = [as_map(step) for step in as_list(digest["steps"])]
+    shown = sum(step.get("op") == "same" for step in steps)
+    if shown < int(as_map(digest.get("changeSummary")).get("same", 0)):
+        raise PreviewError(
+            "the preview leaves out what stays the same, so its cost would be too low; add --show-sames to it"
+        )
+    return Preview(
+        config=as_map(digest.get("config")),
+        before=_states(steps, "oldState"),
+        after=_states([step for step in steps if step.get("op") not in LEAVES], "newState"),
+    )
+
+
+def _states(steps: Sequence[Mapping[str, Any]], key: str) -> tuple[Declared, ...]:
+    # a replacement shows the same resource in three steps; the last word on a URN counts
+    found = {str(step["urn"]): _declared(step, as_map(step[key])) for step in steps if step.get(key)}
+    return tuple(found.values())
+
+
+def _declared(step: Mapping[str, Any], state: Mapping[str, Any]) -> Declared:
+    old = as_map(step.get("oldState"))
+    return Declared(
+        type=str(state["type"]),
+        name=str(step["urn"]).rsplit("::", 1)[-1],
+        urn=str(step["urn"]),
+        inputs=as_map(state.get("inputs")),
+        outputs=as_map(state.get("outputs")) or as_map(old.get("outputs")),
+        depends=as_map(state.get("propertyDependencies")),
+    )
+
+
+def as_map(value: Any) -> Mapping[str, Any]:
+    """A JSON object, or an empty one for anything else."""
+    return cast(Mapping[str, Any], value) if isinstance(value, Mapping) else {}
+
+
+def as_list(value: Any) -> list[Any]:
+    """A JSON list, or an empty one for anything else."""
+    return cast(list[Any], value) if isinstance(value, list) else []

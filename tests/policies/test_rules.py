@@ -1,0 +1,307 @@
+"""Each rule with what it refuses and what it lets pass."""
+
+import base64
+import json
+from collections.abc import Mapping
+from datetime import date
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from pulumi_policy.proxy import UNKNOWN_STRING_VALUE, unknown_checking_proxy
+
+from fleet.model import Cloud
+from policies.context import Context, ContextError, Waiver, from_config
+from policies.resource import UNKNOWN, Resource, plain
+from policies.rules import RULES, check
+
+TODAY = date(2026, 11, 21)
+CONTEXT = Context(cloud=Cloud.AWS, environment="prod", region="us-east-1", today=TODAY)
+
+DEV = Context(cloud=Cloud.AWS, environment="dev", region="us-east-1", today=TODAY)
+
+TEMPLATE = "aws:ec2/launchTemplate:LaunchTemplate"
+GROUP = "aws:autoscaling/group:Group"
+GCP_TEMPLATE = "gcp:compute/instanceTemplate:InstanceTemplate"
+RESERVATION = "aws:ec2/capacityReservation:CapacityReservation"
+
+SAFE_TEMPLATE: dict[str, Any] = {
+    "networkInterfaces": [{"deviceIndex": 0, "associatePublicIpAddress": "false"}],
+    "metadataOptions": {"httpTokens": "required", "httpPutResponseHopLimit": 2.0},
+    "blockDeviceMappings": [{"deviceName": "/dev/sda1", "ebs": {"encrypted": "true"}}],
+    "userData": base64.b64encode(b"#!/bin/bash\nagent_token=ssm:/gpu-fleet/dev/agent-token\n").decode(),
+}
+SAFE_GCP: dict[str, Any] = {
+    "machineType": "g2-standard-4",
+    "networkInterfaces": [{"subnetwork": "s"}],
+    "shieldedInstanceConfig": {"enableSecureBoot": True, "enableVtpm": True, "enableIntegrityMonitoring": True},
+    "labels": {
+        "gpu-fleet-environment": "dev", "gpu-fleet-pool": "chat",
+        "gpu-fleet-capacity-type": "spot", "gpu-fleet-owner": "search",
+    },
+}  # fmt: skip
+
+
+def group(capacity_type: str = "spot", machines: tuple[str, ...] = ("g6.xlarge", "g5.xlarge"), **props: Any) -> Any:
+    tags = {
+        "gpu-fleet:environment": "prod", "gpu-fleet:pool": "chat",
+        "gpu-fleet:capacity-type": capacity_type, "gpu-fleet:owner": "search",
+    }  # fmt: skip
+    overrides = [{"instanceType": machine} for machine in machines]
+    return {
+        "minSize": 0.0,
+        "maxSize": 4.0,
+        "tags": [{"key": k, "value": v, "propagateAtLaunch": True} for k, v in tags.items()],
+        "mixedInstancesPolicy": {"launchTemplate": {"overrides": overrides}},
+    } | props
+
+
+def but(props: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
+    """The same with some properties changed; None takes one away."""
+    return {key: value for key, value in {**props, **changes}.items() if value is not None}
+
+
+def broken_rules(*resources: Resource, context: Context = CONTEXT) -> list[str]:
+    return [rule.id for rule, _ in check(resources, context)]
+
+
+def user_data(text: str) -> dict[str, Any]:
+    return but(SAFE_TEMPLATE, userData=base64.b64encode(text.encode()).decode())
+
+
+def iam(action: object, resource: object) -> dict[str, Any]:
+    statement = {"Effect": "Allow", "Action": action, "Resource": resource}
+    return {"policy": json.dumps({"Version": "2012-10-17", "Statement": [statement]})}
+
+
+PUBLIC_INTERFACE = [{"associatePublicIpAddress": "true"}]
+IPV6_INTERFACE = [{"associatePublicIpAddress": "false", "ipv6AddressCount": 1}]
+UNSHIELDED = {"enableSecureBoot": False, "enableVtpm": True, "enableIntegrityMonitoring": True}
+FIREWALL = "gcp:compute/firewall:Firewall"
+INGRESS = "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule"
+ROLE_POLICY = "aws:iam/rolePolicy:RolePolicy"
+
+
+@pytest.mark.parametrize(
+    ("kind", "props", "rule"),
+    [
+        pytest.param(TEMPLATE, SAFE_TEMPLATE, None, id="safe template"),
+        pytest.param(
+            TEMPLATE, but(SAFE_TEMPLATE, networkInterfaces=PUBLIC_INTERFACE), "no-public-address", id="public"
+        ),
+        pytest.param(TEMPLATE, but(SAFE_TEMPLATE, networkInterfaces=None), "no-public-address", id="subnet decides"),
+        pytest.param(TEMPLATE, but(SAFE_TEMPLATE, networkInterfaces=[{}]), "no-public-address", id="nothing said"),
+        pytest.param(TEMPLATE, but(SAFE_TEMPLATE, networkInterfaces=IPV6_INTERFACE), "no-public-address", id="IPv6"),
+        pytest.param("aws:ec2/subnet:Subnet", {"mapPublicIpOnLaunch": True}, "no-public-address", id="public subnet"),
+        pytest.param("aws:ec2/subnet:Subnet", {"cidrBlock": "10.0.0.0/24"}, None, id="private subnet"),
+        pytest.param(
+            "aws:ec2/subnet:Subnet",
+            {"mapPublicIpOnLaunch": True, "tags": {"gpu-fleet:holds": "gateways"}},
+            None,
+            id="subnet of gateways",
+        ),
+        pytest.param(GCP_TEMPLATE, SAFE_GCP, None, id="safe Google template"),
+        pytest.param(
+            GCP_TEMPLATE,
+            but(SAFE_GCP, networkInterfaces=[{"accessConfigs": [{}]}]),
+            "no-public-address",
+            id="external",
+        ),
+        pytest.param(
+            GCP_TEMPLATE, but(SAFE_GCP, shieldedInstanceConfig=UNSHIELDED), "metadata-protected", id="no vTPM"
+        ),
+        pytest.param(GCP_TEMPLATE, but(SAFE_GCP, labels={}), "gpu-group-owned-and-bounded", id="no labels"),
+        pytest.param(
+            GCP_TEMPLATE, but(SAFE_GCP, labels={}, machineType="e2-small"), None, id="small machine needs no pool"
+        ),
+        pytest.param(INGRESS, {"cidrIpv4": "0.0.0.0/0"}, "no-open-ingress", id="open to all"),
+        pytest.param(INGRESS, {"cidrIpv6": "::/0"}, "no-open-ingress", id="open to all IPv6"),
+        pytest.param(INGRESS, {"cidrIpv4": "10.0.0.0/8"}, None, id="private clients"),
+        pytest.param(
+            "aws:ec2/securityGroup:SecurityGroup",
+            {"ingress": [{"cidrBlocks": ["10.0.0.0/8", "0.0.0.0/0"]}]},
+            "no-open-ingress",
+            id="one of two is open",
+        ),
+        pytest.param(
+            "aws:ec2/securityGroup:SecurityGroup", {"egress": [{"cidrBlocks": ["0.0.0.0/0"]}]}, None, id="egress"
+        ),
+        pytest.param(FIREWALL, {"sourceRanges": ["0.0.0.0/0"]}, "no-open-ingress", id="open firewall"),
+        pytest.param(FIREWALL, {"direction": "EGRESS", "sourceRanges": ["0.0.0.0/0"]}, None, id="egress firewall"),
+        pytest.param(FIREWALL, {"sourceRanges": ["35.235.240.0/20"]}, None, id="IAP only"),
+        pytest.param(
+            TEMPLATE,
+            but(SAFE_TEMPLATE, metadataOptions={"httpTokens": "optional"}),
+            "metadata-protected",
+            id="IMDSv1",
+        ),
+        pytest.param(TEMPLATE, but(SAFE_TEMPLATE, metadataOptions=None), "metadata-protected", id="nothing on IMDS"),
+        pytest.param(
+            TEMPLATE,
+            but(SAFE_TEMPLATE, metadataOptions={"httpTokens": "required", "httpPutResponseHopLimit": 64.0}),
+            "metadata-protected",
+            id="64 hops",
+        ),
+        pytest.param(
+            TEMPLATE, but(SAFE_TEMPLATE, blockDeviceMappings=[{"ebs": {}}]), "disks-encrypted", id="plain disk"
+        ),
+        pytest.param(TEMPLATE, but(SAFE_TEMPLATE, blockDeviceMappings=None), "disks-encrypted", id="image decides"),
+        pytest.param("aws:ebs/volume:Volume", {"size": 10.0}, "disks-encrypted", id="plain volume"),
+        pytest.param("aws:ebs/volume:Volume", {"size": 10.0, "encrypted": True}, None, id="encrypted volume"),
+        pytest.param(TEMPLATE, user_data("export K=AKIAIOSFODNN7EXAMPLE"), "no-secret-in-user-data", id="AWS key"),
+        pytest.param(TEMPLATE, user_data("HF=hf_" + "a" * 34), "no-secret-in-user-data", id="hub token"),
+        pytest.param(TEMPLATE, user_data("password: hunter2hunter2"), "no-secret-in-user-data", id="password"),
+        pytest.param(TEMPLATE, user_data("u=postgres://a:s3cret@db/x"), "no-secret-in-user-data", id="URL password"),
+        pytest.param(
+            TEMPLATE, user_data("-----BEGIN RSA PRIVATE KEY-----"), "no-secret-in-user-data", id="private key"
+        ),
+        pytest.param(TEMPLATE, user_data('"token": "$TOKEN"'), None, id="a variable is no secret"),
+        pytest.param(
+            GCP_TEMPLATE,
+            but(SAFE_GCP, metadata={"startup-script": "x=ghp_" + "b" * 36}),
+            "no-secret-in-user-data",
+            id="Google metadata",
+        ),
+        pytest.param(ROLE_POLICY, iam("*", "arn:aws:s3:::b"), "no-wildcard-iam", id="every action"),
+        pytest.param(ROLE_POLICY, iam("s3:*", "arn:aws:s3:::b/*"), "no-wildcard-iam", id="every action of S3"),
+        pytest.param(ROLE_POLICY, iam("s3:GetObject", "*"), "no-wildcard-iam", id="every object"),
+        pytest.param(ROLE_POLICY, iam(["ec2:DescribeInstances"], "*"), None, id="calls without resources"),
+        pytest.param(ROLE_POLICY, iam("s3:GetObject", "arn:aws:s3:::models/*"), None, id="objects of a bucket"),
+        pytest.param("gcp:projects/iAMMember:IAMMember", {"role": "roles/editor"}, "no-wildcard-iam", id="editor"),
+        pytest.param(GROUP, group(maxSize=None), "gpu-group-owned-and-bounded", id="no limit"),
+        pytest.param(GROUP, group(maxSize=UNKNOWN), None, id="limit unknown in a preview"),
+        pytest.param(GROUP, group(tags=[]), "gpu-group-owned-and-bounded", id="no tags"),
+        pytest.param(GROUP, group("on-demand", maxSize=400.0), "fallback-bounded", id="400 on-demand"),
+        pytest.param(RESERVATION, {"instanceType": "g6.xlarge"}, "reservation-ends-or-is-reviewed", id="for ever"),
+        pytest.param(RESERVATION, {"endDateType": "limited"}, None, id="ends"),
+        pytest.param(RESERVATION, {"tags": {"gpu-fleet:review-by": "2027-01-01"}}, None, id="reviewed"),
+        pytest.param(
+            RESERVATION,
+            {"tags": {"gpu-fleet:review-by": "2026-11-20"}},
+            "reservation-ends-or-is-reviewed",
+            id="review is overdue",
+        ),
+    ],
+)
+def test_one_resource(kind: str, props: dict[str, Any], rule: str | None) -> None:
+    found = broken_rules(Resource(type=kind, name="it", props=props), context=DEV)
+    assert found == ([rule] if rule else [])
+
+
+def spot(name: str, *machines: str) -> Resource:
+    return Resource(type=GROUP, name=name, props=group(machines=machines))
+
+
+@pytest.mark.parametrize(
+    ("resources", "count"),
+    [
+        pytest.param([spot("a", "g6.xlarge", "g5.xlarge"), spot("b", "g6.xlarge", "g5.xlarge")], 0, id="spread"),
+        pytest.param([spot("a", "g6.xlarge", "g5.xlarge")], 1, id="one zone"),
+        pytest.param([spot("a", "g6.xlarge"), spot("b", "g6.xlarge")], 1, id="one machine type"),
+        pytest.param([spot("a", "g6.xlarge")], 2, id="one of each"),
+        pytest.param([Resource(type=GROUP, name="a", props=group("on-demand"))], 0, id="no spot"),
+    ],
+)
+def test_spot_of_prod_is_spread(resources: list[Resource], count: int) -> None:
+    assert broken_rules(*resources) == ["spot-spread"] * count
+    assert broken_rules(*resources, context=Context(environment="dev", today=TODAY)) == []
+
+
+def test_machine_types_outside_the_allow_list_are_refused() -> None:
+    context = Context(cloud=Cloud.AWS, environment="dev", today=TODAY, allowed_machine_types=frozenset({"g6.xlarge"}))
+    bad = Resource(type=GROUP, name="big", props=group(machines=("g6.xlarge", "p5.48xlarge")))
+    ((rule, violation),) = check([bad], context)
+    assert rule.id == "machine-type-allowed"
+    assert "p5.48xlarge" in violation.wrong
+    small = Resource(type=GROUP, name="cpu", props=group(machines=("m7i.large",)))
+    assert broken_rules(small, context=context) == []
+
+
+def test_a_model_needs_room_for_two_revisions() -> None:
+    # g6.xlarge has one disk of 250 GB, 232.8 GiB
+    for gib, fits in ((116, True), (117, False)):
+        context = Context(environment="dev", today=TODAY, model_gib={"chat": Decimal(gib)})
+        found = broken_rules(spot("a", "g6.xlarge"), context=context)
+        assert found == ([] if fits else ["model-fits-local-disk"])
+
+
+@pytest.mark.parametrize(
+    ("source", "refused"),
+    [("hf://meta/llama@abc", False), ("s3://b/model.safetensors", False), ("s3://b/pytorch_model.BIN", True)],
+)
+def test_only_safetensors_are_served(source: str, refused: bool) -> None:
+    context = Context(environment="dev", today=TODAY, model_sources={"chat": source})
+    assert broken_rules(context=context) == (["safetensors-only"] if refused else [])
+
+
+@pytest.mark.parametrize(
+    ("resource", "until", "refused"),
+    [
+        pytest.param("web", date(2026, 11, 21), False, id="last day"),
+        pytest.param("web", date(2026, 11, 20), True, id="over"),
+        pytest.param("other", date(2027, 1, 1), True, id="another resource"),
+        pytest.param("*", date(2027, 1, 1), False, id="all resources"),
+    ],
+)
+def test_exceptions_name_a_resource_and_end(resource: str, until: date, refused: bool) -> None:
+    waiver = Waiver(rule="no-open-ingress", resource=resource, owner="ann", reason="demo day", until=until)
+    context = Context(environment="dev", today=TODAY, waivers=(waiver,))
+    rule = Resource(type=INGRESS, name="web", props={"cidrIpv4": "0.0.0.0/0"})
+    assert broken_rules(rule, context=context) == (["no-open-ingress"] if refused else [])
+
+
+def test_an_exception_without_an_owner_is_refused() -> None:
+    fleet = {"cloud": "aws", "policies": {"exceptions": [{"rule": "x", "resource": "y", "until": "2027-01-01"}]}}
+    with pytest.raises(ContextError, match=r"policies.exceptions.0: lacks owner, reason"):
+        from_config({"gpu-fleet:fleet": json.dumps(fleet)}, TODAY)
+
+
+def test_every_rule_says_why_and_what_to_do() -> None:
+    assert len({rule.id for rule in RULES}) == len(RULES)
+    assert all(rule.reason.endswith(".") and rule.remedy.endswith(".") for rule in RULES)
+
+
+def test_unknown_values_of_a_preview_are_marked_and_not_guessed() -> None:
+    proxy = unknown_checking_proxy({"a": [UNKNOWN_STRING_VALUE, {"b": 1.0}], "c": UNKNOWN_STRING_VALUE})
+    assert plain(proxy) == {"a": [UNKNOWN, {"b": 1.0}], "c": UNKNOWN}
+
+
+BUDGET = {
+    "cloud": "aws",
+    "environment": "prod",
+    "budget": {"usd_per_month": "5000", "usd_per_hour_at_max": "12"},
+    "pools": [{"name": "chat", "target": 2, "min": 0, "max": 4, "capacity": {"on_demand": {"max": 2}}}],
+    "prices": [
+        {"sku": "aws:ec2:g6.xlarge:spot", "usd_per_hour": "0.40", "source": "t", "as_of": "2026-11-01"},
+        {"sku": "aws:ec2:g5.xlarge:spot", "usd_per_hour": "0.50", "source": "t", "as_of": "2026-11-01"},
+        {"sku": "aws:ec2:g6.xlarge:on-demand", "usd_per_hour": "0.80", "source": "t", "as_of": "2026-11-01"},
+        {"sku": "aws:ec2:g5.xlarge:on-demand", "usd_per_hour": "1.00", "source": "t", "as_of": "2026-11-01"},
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("budget", "said"),
+    [
+        # highest: 2 on-demand × 1.00 + 2 spot × 0.50 = 3.00; desired: 2 × 0.40 = 0.80/h = 584 a month
+        pytest.param({"usd_per_month": "584", "usd_per_hour_at_max": "3"}, [], id="just within"),
+        pytest.param({"usd_per_month": "583.99", "usd_per_hour_at_max": "3"}, ["584.00 USD a month"], id="month"),
+        pytest.param({"usd_per_month": "584", "usd_per_hour_at_max": "2.99"}, ["up to 3.00 USD/h"], id="hour"),
+    ],
+)
+def test_a_plan_above_its_budget_is_refused(budget: dict[str, str], said: list[str]) -> None:
+    config = {"gpu-fleet:fleet": json.dumps(BUDGET | {"budget": budget}), "aws:region": "us-east-1"}
+    plan = [
+        Resource(type=GROUP, name="a", urn="a", props=group(desiredCapacity=1.0)),
+        Resource(type=GROUP, name="b", urn="b", props=group(desiredCapacity=1.0)),
+        Resource(type=GROUP, name="od", urn="od", props=group("on-demand", desiredCapacity=0.0)),
+    ]
+    found = [v.wrong for rule, v in check(plan, from_config(config, TODAY)) if rule.id == "within-budget"]
+    assert len(found) == len(said)
+    assert all(text in wrong for text, wrong in zip(said, found, strict=True))
+
+
+def test_a_plan_that_cannot_be_priced_is_refused() -> None:
+    config = {"gpu-fleet:fleet": json.dumps(BUDGET | {"prices": []}), "aws:region": "us-east-1"}
+    found = check([Resource(type=GROUP, name="a", urn="a", props=group())], from_config(config, TODAY))
+    assert any("no price for aws:ec2:g6.xlarge:spot" in v.wrong for rule, v in found if rule.id == "within-budget")
