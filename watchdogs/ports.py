@@ -24,7 +24,7 @@ class Inventory(Protocol):
         """One, read anew; None when the cloud no longer knows it."""
         ...
 
-    def tag(self, instance_ids: Sequence[str], tags: Mapping[str, str]) -> Mapping[str, str]:
+    def tag(self, instance_ids: Sequence[str], values: Mapping[str, str]) -> Mapping[str, str]:
         """Write tags. Returns the error by instance where it failed; one bad item does not stop the rest."""
         ...
 

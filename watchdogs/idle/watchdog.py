@@ -8,7 +8,7 @@ from typing import Final
 
 from fleet import catalogue
 from fleet.catalogue import UnknownMachineError
-from fleet.document import FleetDocument, Pool
+from fleet.document import FleetDocument
 from fleet.model import Cloud, Instance
 from fleet.policies import IdlePolicy
 from watchdogs import signals
@@ -44,10 +44,12 @@ class IdleWatchdog:
         """Observe and decide. The plan is for people to read, and its policies count as seen."""
         now = self._ports.clock.now()
         observed = self.observe(now)
+        plan = decide(observed, now)
         for pool in self._document.pools:
-            if pool.watchdogs.idle is not None:
-                self._ports.ledger.see_policy(WATCHDOG, pool.name, _digest(pool), "dry run", now)
-        return Pass(observed=observed, plan=decide(observed, now))
+            name = policy_digest(self._document, pool.name)
+            if name is not None:
+                self._ports.ledger.see_policy(WATCHDOG, pool.name, name, "dry run", now)
+        return Pass(observed=observed, plan=plan)
 
     def apply(self) -> Pass:
         """One whole pass. Raises OSError when the fleet could not be observed whole; then nothing was done."""
@@ -133,13 +135,14 @@ class IdleWatchdog:
         for pool in self._document.pools:
             entry = pool.watchdogs.idle
             target = targets.get(pool.name)
+            name = policy_digest(self._document, pool.name)
             views[pool.name] = PoolView(
                 name=pool.name,
                 policy=None if entry is None else entry.policy(),
                 floor=pool.min,
                 target=pool.target if target is None else target.value,
                 paused_by=paused_by(pool.name, brakes),
-                policy_seen=entry is None or ledger.policy_seen(WATCHDOG, pool.name, _digest(pool)),
+                policy_seen=name is None or ledger.policy_seen(WATCHDOG, pool.name, name),
                 ended_this_hour=ended.get(pool.name, 0),
             )
         return views
@@ -209,7 +212,7 @@ def _watts(cloud: Cloud, instances: Sequence[Instance]) -> dict[str, float]:
     return found
 
 
-def _digest(pool: Pool) -> str:
-    if pool.watchdogs.idle is None:
-        raise ValueError(f"pool {pool.name!r} has no idle watchdog")
-    return digest(pool.watchdogs.idle.policy(), pool.min)
+def policy_digest(document: FleetDocument, pool: str) -> str | None:
+    """The name of a pool's idle policy; None when it has no idle watchdog."""
+    entry = document.pool(pool)
+    return None if entry.watchdogs.idle is None else digest(entry.watchdogs.idle.policy(), entry.min)

@@ -1,0 +1,101 @@
+"""Plans and outcomes as tables and as JSON."""
+
+from collections import Counter
+from typing import Any
+
+from rich.table import Table
+
+from cli.output import STDERR, STDOUT, Exit
+from watchdogs.plan import Action, Decision, Outcome, OutcomeKind, Plan
+
+_COLOURS = {Action.KEEP: "dim", Action.MARK: "yellow", Action.END: "red", Action.REPLACE: "red", Action.STOP: "red"}
+
+
+def show_plan(plan: Plan, title: str) -> None:
+    """One line per decision."""
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
+    for column in ("resource", "pool", "action", "reason", "detail", "USD/h"):
+        table.add_column(column, overflow="fold", no_wrap=column in ("resource", "action"))
+    for decision in plan.decisions:
+        table.add_row(
+            decision.resource,
+            decision.pool or "",
+            _action(decision),
+            decision.reason.value,
+            decision.detail,
+            "" if decision.usd_per_hour is None else f"{decision.usd_per_hour:f}",
+            style=_COLOURS.get(decision.action, ""),
+        )
+    STDOUT.print(table)
+
+
+def show_outcomes(outcomes: tuple[Outcome, ...]) -> None:
+    """What became of each wish."""
+    for outcome in outcomes:
+        words = outcome.error or outcome.detail
+        STDOUT.print(
+            f"{outcome.decision.action} {outcome.decision.resource}: {outcome.kind}{f' ({words})' if words else ''}",
+            style="red" if outcome.kind is OutcomeKind.FAILED else "",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
+
+
+def summary(plan: Plan) -> str:
+    """`12 kept, 1 mark` for the last line."""
+    counts = Counter(decision.action for decision in plan.decisions)
+    kept = counts.pop(Action.KEEP, 0)
+    return ", ".join([f"{kept} kept", *(f"{n} to {action}" for action, n in sorted(counts.items()))])
+
+
+def plan_json(plan: Plan, outcomes: tuple[Outcome, ...]) -> dict[str, Any]:
+    """A plan and what became of it."""
+    return {
+        "watchdog": plan.watchdog,
+        "at": plan.at.isoformat(),
+        "decisions": [decision_json(decision) for decision in plan.decisions],
+        "outcomes": [
+            {
+                "resource": outcome.decision.resource,
+                "action": outcome.decision.action.value,
+                "kind": outcome.kind.value,
+                "detail": outcome.detail,
+                "error": outcome.error,
+            }
+            for outcome in outcomes
+        ],
+    }
+
+
+def decision_json(decision: Decision) -> dict[str, Any]:
+    """One decision; money as text, since it is exact."""
+    return {
+        "resource": decision.resource,
+        "pool": decision.pool,
+        "action": decision.action.value,
+        "reason": decision.reason.value,
+        "detail": decision.detail,
+        "evidence": dict(decision.evidence),
+        "from_size": decision.from_size,
+        "to_size": decision.to_size,
+        "usd_per_hour": None if decision.usd_per_hour is None else f"{decision.usd_per_hour:f}",
+    }
+
+
+def exit_code(plan: Plan, outcomes: tuple[Outcome, ...], *, applied: bool) -> Exit:
+    """What the command's exit code says of a pass."""
+    if any(outcome.kind is OutcomeKind.FAILED for outcome in outcomes):
+        return Exit.FAILED
+    return Exit.FOUND if plan.acting and not applied else Exit.DONE
+
+
+def say(text: str) -> None:
+    """Talk to people, on stderr."""
+    STDERR.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def _action(decision: Decision) -> str:
+    if decision.to_size is None:
+        return decision.action.value
+    return f"{decision.action} {decision.from_size}→{decision.to_size}"

@@ -1,0 +1,245 @@
+"""The watchdogs' ports, met by the rooms: ledger, node agents, prices, messages, clock."""
+
+import os
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import Engine
+
+from clouds.agents import NodeAgents
+from fleet.activity import CloudError, ConflictError
+from fleet.document import FleetDocument
+from fleet.model import CapacityType, Cloud, Instance, Phase
+from ledger import decisions, operations
+from ledger.outbox import OutboxMessages
+from prices.book import MissingPriceError, PriceBook
+from watchdogs.evidence import AgentStatus
+from watchdogs.plan import Action, Decision, Outcome, Plan, Reason
+from watchdogs.ports import Brake, BrakeKind, Target
+
+LEASE_TERM: Final = timedelta(minutes=10)
+"""Longer than the longest call: a drain's deadline, and what boto3 may spend on its retries."""
+
+
+class WallClock:
+    """The time of this machine."""
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+class FleetLedger:
+    """The ledger, seen from one fleet and one holder of its lease."""
+
+    def __init__(self, engine: Engine, document: FleetDocument, lease: str, holder: str) -> None:
+        self._engine = engine
+        self._fleet = fleet_of(document)
+        self._lease = f"{self._fleet}:{lease}"
+        self._holder = holder
+
+    def targets(self) -> Mapping[str, Target]:
+        rows = operations.targets(self._engine, self._fleet)
+        return {row.pool: Target(pool=row.pool, value=row.value, version=row.version) for row in rows}
+
+    def set_target(self, seen: Target, value: int, by: str, reason: str, at: datetime) -> Target:
+        row = operations.TargetRow(pool=seen.pool, value=seen.value, version=seen.version)
+        change = operations.Change(by=by, reason=reason, at=at)
+        try:
+            done = operations.set_target(self._engine, self._fleet, row, value, change)
+        except operations.VersionError as error:
+            raise ConflictError(str(error)) from error
+        return Target(pool=done.pool, value=done.value, version=done.version)
+
+    def lower_target(self, pool: str, floor: int, because: str, at: datetime) -> Target:
+        change = operations.Change(by="idle", reason="ended an idle instance", at=at, because=because)
+        try:
+            done = operations.lower_target(self._engine, self._fleet, pool, floor, change)
+        except operations.VersionError as error:
+            raise ConflictError(str(error)) from error
+        return Target(pool=done.pool, value=done.value, version=done.version)
+
+    def brakes(self, now: datetime) -> Sequence[Brake]:
+        return [
+            Brake(kind=BrakeKind(row.kind), scope=row.scope, owner=row.owner, reason=row.reason, until=row.until)
+            for row in operations.brakes(self._engine, self._fleet, now)
+        ]
+
+    def policy_seen(self, watchdog: str, pool: str, digest: str) -> bool:
+        return operations.policy_seen(self._engine, self._fleet, watchdog, pool, digest)
+
+    def see_policy(self, watchdog: str, pool: str, digest: str, by: str, at: datetime) -> None:
+        operations.see_policy(self._engine, self._fleet, (watchdog, pool, digest), by, at)
+
+    def record(self, plan: Plan) -> None:
+        rows = [_row(decision) for decision in plan.decisions]
+        decisions.record_decisions(self._engine, self._fleet, plan.watchdog, rows, plan.at)
+
+    def intend(self, watchdog: str, decision: Decision, at: datetime) -> None:
+        decisions.intend(self._engine, self._fleet, watchdog, _row(decision), at)
+
+    def unfinished(self, watchdog: str) -> Sequence[Decision]:
+        return [_decision(row) for row in decisions.unfinished(self._engine, self._fleet, watchdog)]
+
+    def record_outcome(self, watchdog: str, outcome: Outcome, at: datetime) -> None:
+        row = decisions.OutcomeRow(
+            decision=_row(outcome.decision), kind=outcome.kind.value, detail=outcome.detail, error=outcome.error
+        )
+        decisions.record_outcome(self._engine, self._fleet, watchdog, row, at)
+
+    def ended_since(self, watchdog: str, since: datetime) -> Mapping[str, int]:
+        return decisions.ended_since(self._engine, self._fleet, watchdog, since)
+
+    def hold(self, now: datetime) -> bool:
+        return self.take_lease(now) is None
+
+    def take_lease(self, now: datetime) -> str | None:
+        """None: the lease is ours; else who has it."""
+        return operations.acquire_lease(self._engine, self._lease, self._holder, (now, LEASE_TERM), is_dead_neighbour)
+
+    def release_lease(self) -> None:
+        operations.release_lease(self._engine, self._lease, self._holder)
+
+
+class FleetAgents:
+    """Node agents, in the words of the watchdogs."""
+
+    def __init__(self, agents: NodeAgents) -> None:
+        self._agents = agents
+
+    def statuses(self, instances: Sequence[Instance]) -> Mapping[str, AgentStatus]:
+        found = {key: _status(raw) for key, raw in self._agents.statuses(instances).items()}
+        return {key: status for key, status in found.items() if status is not None}
+
+    def drain(self, instance: Instance, reason: str, deadline: timedelta) -> AgentStatus:
+        status = _status(self._agents.drain(instance, reason, int(deadline.total_seconds())))
+        if status is None:
+            raise CloudError(f"{instance.id}: its agent answered something that this gpufleet does not understand")
+        return status
+
+
+class FleetPrices:
+    """What instances cost now."""
+
+    def __init__(self, book: PriceBook, document: FleetDocument, now: datetime) -> None:
+        self._book = book
+        self._cloud: Cloud = document.cloud
+        self._region = document.region
+        self._now = now
+
+    def usd_per_hour(self, instance: Instance) -> Decimal | None:
+        return self._at(instance.machine_type, instance.capacity_type, instance.zone)
+
+    def spot_usd_per_hour(self, machine_type: str, zone: str) -> Decimal | None:
+        return self._at(machine_type, CapacityType.SPOT, zone)
+
+    def on_demand_usd_per_hour(self, machine_type: str) -> Decimal | None:
+        return self._at(machine_type, CapacityType.ON_DEMAND, None)
+
+    def _at(self, machine_type: str, capacity_type: CapacityType, zone: str | None) -> Decimal | None:
+        sku = self._book.machine(self._cloud, machine_type, capacity_type, region=self._region, zone=zone)
+        try:
+            return self._book.at(sku, self._now).usd_per_hour
+        except MissingPriceError:
+            return None
+
+
+class FleetMessages:
+    """The outbox, with keys that are one fleet's own."""
+
+    def __init__(self, engine: Engine, document: FleetDocument, clock: WallClock) -> None:
+        self._engine = engine
+        self._prefix = fleet_of(document)
+        self._channel = document.notify.slack_channel if document.notify is not None else ""
+        self._clock = clock
+
+    def tell(self, key: str, text: str, detail: Mapping[str, Any]) -> None:
+        if self._channel:
+            messages = OutboxMessages(self._engine, self._channel, self._clock.now())
+            messages.tell(f"{self._prefix}/{key}", text, detail)
+
+
+def fleet_of(document: FleetDocument) -> str:
+    """The fleet's name in the ledger."""
+    return operations.fleet_name(document.cloud, document.environment, document.region)
+
+
+def holder_name() -> str:
+    """Who we are, so that others can tell whether we still live: machine, boot, process, its start."""
+    return f"{platform.node()}/{_boot()}/{os.getpid()}/{_process_start(os.getpid())}"
+
+
+def is_dead_neighbour(holder: str) -> bool:
+    """Whether a holder ran on this very machine and is gone: killed, or from before a reboot."""
+    parts = holder.rsplit("/", 3)
+    if len(parts) != 4 or parts[0] != platform.node() or not parts[2].isdigit():
+        return False
+    if parts[1] != _boot():
+        return bool(_boot())
+    return _process_start(int(parts[2])) != parts[3]
+
+
+def _boot() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+def _process_start(pid: int) -> str:
+    """The process's start in clock ticks since boot; empty when there is no such process."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    return text.rsplit(")", 1)[-1].split()[19]
+
+
+def _status(raw: Mapping[str, Any]) -> AgentStatus | None:
+    try:
+        return AgentStatus(
+            phase=Phase(raw["phase"]),
+            ready=bool(raw["ready"]),
+            draining=bool(raw["draining"]),
+            drained=bool(raw["drained"]),
+            reason=raw.get("reason"),
+            requests_running=raw.get("requests_running"),
+            error=raw.get("error"),
+        )
+    except (KeyError, ValueError):
+        return None
+
+
+def _row(decision: Decision) -> decisions.DecisionRow:
+    return decisions.DecisionRow(
+        resource=decision.resource,
+        pool=decision.pool,
+        action=decision.action.value,
+        reason=decision.reason.value,
+        detail=decision.detail,
+        evidence=decision.evidence,
+        from_size=decision.from_size,
+        to_size=decision.to_size,
+        usd_per_hour=decision.usd_per_hour,
+    )
+
+
+def _decision(row: decisions.DecisionRow) -> Decision:
+    return Decision(
+        resource=row.resource,
+        pool=row.pool,
+        action=Action(row.action),
+        reason=Reason(row.reason),
+        detail=row.detail,
+        evidence=row.evidence,
+        from_size=row.from_size,
+        to_size=row.to_size,
+        usd_per_hour=row.usd_per_hour,
+    )

@@ -1,0 +1,126 @@
+"""Puts the rooms together for the watchdogs of one fleet."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from sqlalchemy import Engine, select
+from sqlalchemy.exc import SQLAlchemyError
+
+from cli.output import UserError
+from cli.ports import (
+    FleetAgents,
+    FleetLedger,
+    FleetMessages,
+    FleetPrices,
+    WallClock,
+    fleet_of,
+    holder_name,
+)
+from clouds.agents import NodeAgents, aws_token
+from clouds.aws.calls import AwsCalls
+from clouds.aws.groups import AwsGroups
+from clouds.aws.inventory import AwsInventory
+from clouds.prometheus import Prometheus
+from fleet.document import FleetDocument
+from fleet.model import Cloud
+from ledger import operations
+from ledger.schema import LedgerError, open_ledger
+from ledger.tables import PRICES
+from prices.book import Override, Price, PriceBook, Rank, parse_as_of
+from prices.packaged import PackagedPrices
+from watchdogs.ports import Ports
+
+PRICES_SINCE: Final = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wired:
+    """One fleet's ports, and what the command itself needs of them."""
+
+    document: FleetDocument
+    ports: Ports
+    ledger: FleetLedger
+    engine: Engine
+    calls: AwsCalls
+    prometheus: Prometheus
+
+    def api_calls(self) -> dict[str, int]:
+        """Calls by operation, for `--json` and the bench."""
+        return {**self.calls.counts, **{f"prometheus:{path}": n for path, n in self.prometheus.calls.items()}}
+
+
+def open_engine(document: FleetDocument) -> Engine:
+    """The ledger of a fleet, with every pool's target in it. Raises UserError."""
+    try:
+        engine = open_ledger(document.ledger_url)
+        now = WallClock().now()
+        for pool in document.pools:
+            operations.seed_target(engine, fleet_of(document), pool.name, pool.target, now)
+    except LedgerError as error:
+        raise UserError(str(error)) from error
+    except SQLAlchemyError as error:
+        raise UserError(f"the ledger {document.ledger_url.split('@')[-1]} cannot be used: {error}") from error
+    return engine
+
+
+def wire(document: FleetDocument, lease: str) -> Wired:
+    """Everything that a watchdog of this fleet needs. Makes no call to a cloud yet."""
+    if document.cloud is not Cloud.AWS:
+        raise UserError(f"environment {document.environment}: watchdogs for {document.cloud} come later")
+    engine = open_engine(document)
+    clock = WallClock()
+    calls = AwsCalls(document.region)
+    ledger = FleetLedger(engine, document, lease, holder_name())
+    prometheus = Prometheus(document.prometheus_url)
+    ports = Ports(
+        inventory=AwsInventory(calls, document.region, document.environment),
+        groups=AwsGroups(calls),
+        metrics=prometheus,
+        agents=FleetAgents(NodeAgents(aws_token(document.region, document.environment))),
+        prices=FleetPrices(_book(engine, document, clock.now()), document, clock.now()),
+        messages=FleetMessages(engine, document, clock),
+        ledger=ledger,
+        clock=clock,
+    )
+    return Wired(document=document, ports=ports, ledger=ledger, engine=engine, calls=calls, prometheus=prometheus)
+
+
+def _book(engine: Engine, document: FleetDocument, now: datetime) -> PriceBook:
+    overrides = [
+        Override(
+            sku=entry.sku,
+            usd_per_hour=entry.usd_per_hour,
+            source=entry.source,
+            as_of=parse_as_of(entry.as_of),
+            unverified=entry.unverified,
+        )
+        for entry in document.prices.overrides
+    ]
+    return PriceBook(
+        region=document.region,
+        overrides=overrides,
+        observed=_observed(engine, document, now),
+        packaged=PackagedPrices(),
+    )
+
+
+def _observed(engine: Engine, document: FleetDocument, now: datetime) -> list[Price]:
+    """Prices of the last day that the cost watchdog has written down."""
+    with engine.connect() as connection:
+        rows = connection.execute(
+            select(PRICES).where(PRICES.c.region == document.region, PRICES.c.observed_at >= now - PRICES_SINCE)
+        )
+        return [
+            Price(
+                sku=row.sku,
+                region=row.region,
+                zone=row.zone or None,
+                usd_per_hour=row.usd_per_hour,
+                source=row.source,
+                as_of=row.observed_at,
+                valid_from=row.effective_at,
+                rank=Rank.LIVE,
+            )
+            for row in rows
+        ]
