@@ -33,6 +33,21 @@ class Folders:
         return self.cache / "pulumi" / PULUMI_VERSION
 
     @property
+    def tools(self) -> Path:
+        """Commands of the cache that others look for on PATH (uv)."""
+        return self.cache / "bin"
+
+    @property
+    def cloud(self) -> Path:
+        """The embedded cloud's own state."""
+        return self.local / "cloud"
+
+    @property
+    def machines(self) -> Path:
+        """A private root for each emulated instance."""
+        return self.local / "machines"
+
+    @property
     def pulumi_home(self) -> Path:
         return self.local / "pulumi" / "home"
 

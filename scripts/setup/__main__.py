@@ -64,6 +64,7 @@ def _set_up(folders: Folders) -> bool:
     for number, (what, step) in enumerate(steps, 1):
         say(f"  [{number}/{len(steps)}] {what}")
         step()
+    python_env.link_uv(folders)
     if not fresh:
         python_env.sync(folders)  # quick where nothing changed
     return _complete_pulumi(folders) or bool(steps)

@@ -63,6 +63,15 @@ def install_uv(folders: Folders) -> None:
         shutil.rmtree(half, ignore_errors=True)
 
 
+def link_uv(folders: Folders) -> None:
+    """uv alone in a folder for PATH: its environment's own has a `python`, too."""
+    folders.tools.mkdir(parents=True, exist_ok=True)
+    link = folders.tools / "uv"
+    if not link.is_symlink() or link.readlink() != uv_of(folders):
+        link.unlink(missing_ok=True)
+        link.symlink_to(uv_of(folders))
+
+
 def sync(folders: Folders) -> None:
     """Bring `.venv` to what uv.lock says. Quick when it is there already."""
     environment = uv_environment(folders)

@@ -1,0 +1,237 @@
+"""`gpufleet local`: the embedded cloud on this machine."""
+
+import os
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from cli.output import STDERR, STDOUT, Exit, UserError, print_json
+from fleet.durations import parse as parse_duration
+from localcloud.control import bring_up, cloud_client, parts, processes, take_down
+from localcloud.control.environment import exports, local_environment
+from localcloud.control.folders import PULUMI_VERSION, Folders, find_folders
+from localcloud.control.pulumi_cli import find_pulumi
+from localcloud.control.waiting import LocalError
+
+T = TypeVar("T")
+app = typer.Typer(
+    no_args_is_help=True, help="The embedded cloud: AWS APIs, machines, Prometheus and HAProxy on loopback."
+)
+
+PoolOption = Annotated[str | None, typer.Option("--pool", help="Name of the pool.")]
+InstanceOption = Annotated[str | None, typer.Option("--instance", help="Id of one instance.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="JSON to stdout.")]
+
+
+def register(parent: typer.Typer) -> None:
+    """Add `local` to the command tree."""
+    parent.add_typer(app, name="local")
+
+
+@app.command()
+def up() -> None:
+    """Start the embedded cloud, a small model in its bucket, Prometheus, the router, and the stack's provider."""
+    folders = find_folders(os.environ)
+    pulumi = _pulumi(folders)
+    environment = local_environment(folders, pulumi, os.environ)
+    _guarded(
+        lambda: bring_up.bring_up(
+            folders,
+            pulumi,
+            environment,
+            prometheus_config=_prometheus_config(),
+            say=lambda line: STDERR.print(f"  {line}", highlight=False, markup=False, soft_wrap=True),
+        )
+    )
+    STDERR.print('ready. In a shell: eval "$(gpufleet local env)", then pulumi up, gpufleet watch …', highlight=False)
+
+
+@app.command()
+def down(as_json: JsonOption = False) -> None:
+    """End everything of this clone and say with counts that nothing is left."""
+    folders = find_folders(os.environ)
+
+    def end() -> take_down.Swept:
+        with bring_up.only_one(folders):
+            return take_down.clear_out(folders)
+
+    swept = _guarded(end)
+    counts = {
+        "processes_ended": swept.processes,
+        "processes_killed": swept.killed,
+        "processes_left": swept.processes_left,
+        "listeners_left": swept.listeners_left,
+        "mounts_left": swept.mounts_left,
+    }
+    if as_json:
+        print_json(counts)
+    else:
+        ended = f"{swept.processes} processes ended" + (f" ({swept.killed} had to be killed)" if swept.killed else "")
+        STDOUT.print(
+            f"{ended}; left: {swept.processes_left} processes, {swept.listeners_left} listening sockets, "
+            f"{swept.mounts_left} mounts",
+            highlight=False,
+        )
+    if not swept.clean:
+        raise UserError(
+            f"something of {folders.local} is still there: see `ps -ef`, then run `gpufleet local down` again"
+        )
+
+
+@app.command()
+def status(as_json: JsonOption = False) -> None:
+    """What runs, and what the embedded cloud holds. Exit code 3 when a part is down."""
+    folders = find_folders(os.environ)
+    known = _guarded(lambda: [_part_status(part, folders) for part in _parts(folders)])
+    running = known[0]["up"]
+    state: dict[str, Any] = _guarded(lambda: cloud_client.ask("state")) if running else {}
+    if as_json:
+        print_json({"local": str(folders.local), "parts": known, "cloud": state})
+    else:
+        _print_status(known, state)
+    raise typer.Exit(Exit.DONE if all(part["up"] for part in known) else Exit.FOUND)
+
+
+@app.command()
+def env() -> None:
+    """Print what a shell needs to talk to the embedded cloud and to nothing else: eval "$(gpufleet local env)"."""
+    folders = find_folders(os.environ)
+    sys.stdout.write(exports(folders, _pulumi(folders), os.environ))
+
+
+@app.command()
+def preempt(
+    pool: PoolOption = None,
+    instance: InstanceOption = None,
+    notice: Annotated[str, typer.Option(help="How long before its end the instance hears of it (AWS: 2m).")] = "10s",
+    capacity: Annotated[
+        bool, typer.Option("--keep-capacity/--take-capacity", help="Whether the pool can get spot again at once.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Take one spot instance away, as the cloud does: a notice, then the end. Until `restore` there is no spot."""
+    seconds = _duration(notice).total_seconds()
+    body: dict[str, Any] = {"notice_s": seconds, "capacity_gone": not capacity}
+    taken = _guarded(lambda: cloud_client.ask("preempt", body | _who(pool, instance)))
+    _tell(as_json, taken, f"{taken['id']} ({taken['type']}, {taken['zone']}) is taken at {taken['notice']}")
+
+
+@app.command()
+def restore(as_json: JsonOption = False) -> None:
+    """Let there be spot again everywhere."""
+    found = _guarded(lambda: cloud_client.ask("restore", {}))
+    _tell(as_json, found, "capacity is there again")
+
+
+@app.command()
+def fault(
+    what: Annotated[str, typer.Option("--what", help="exporter, engine-hang, engine-crash or agent.")] = "exporter",
+    pool: PoolOption = None,
+    instance: InstanceOption = None,
+    mend: Annotated[
+        bool, typer.Option("--mend", help="Take all faults back (of one instance with --instance).")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Break something on one instance, or mend it."""
+    if mend:
+        found = _guarded(lambda: cloud_client.ask("fault", {"instance": instance}, method="DELETE"))
+        _tell(as_json, found, "mended")
+        return
+    broken = _guarded(lambda: cloud_client.ask("fault", {"what": what} | _who(pool, instance)))
+    _tell(as_json, broken, f"{broken['instance']}: {broken['what']} is broken until `gpufleet local fault --mend`")
+
+
+def _who(pool: str | None, instance: str | None) -> dict[str, str]:
+    if pool is None and instance is None:
+        raise UserError("say whom: give --pool NAME or --instance ID", Exit.WRONG_USE)
+    return {name: value for name, value in (("pool", pool), ("instance", instance)) if value is not None}
+
+
+def _tell(as_json: bool, value: object, line: str) -> None:
+    if as_json:
+        print_json(value)
+    else:
+        STDOUT.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _duration(text: str) -> timedelta:
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise UserError(f"--notice: {error}", Exit.WRONG_USE) from error
+
+
+def _pulumi(folders: Folders) -> Path:
+    found = find_pulumi(folders)
+    if found is None:
+        raise UserError(
+            f"the Pulumi CLI {PULUMI_VERSION} is neither on PATH nor in {folders.cache}: run `make setup`"
+        )
+    return found
+
+
+def _prometheus_config() -> str:
+    from localcloud import places
+    from monitoring import prometheus
+
+    cloud = places.Places()
+    return prometheus.render(
+        prometheus.PrometheusSettings(
+            discovery=prometheus.Discovery(
+                cloud=prometheus.Cloud.AWS,
+                environment="local",
+                region=places.REGION,
+                endpoint=cloud.api_url,
+                refresh=timedelta(seconds=2),
+            ),
+            scrape_interval=timedelta(seconds=1),
+            haproxy=(f"{parts.CONTROL_HOST}:8404",),
+        )
+    )
+
+
+def _parts(folders: Folders) -> list[parts.Part]:
+    return [parts.cloud(folders), parts.prometheus(folders), parts.router(folders)]
+
+
+def _part_status(part: parts.Part, folders: Folders) -> dict[str, Any]:
+    record = processes.load(folders.run, part.name)
+    return {
+        "name": part.name,
+        "what": part.what,
+        "up": parts.is_up(part, folders),
+        "pid": record.pid if record is not None and record.alive else None,
+        "listens": [f"{address}:{port}" for address, port in part.listens],
+        "log": str(folders.logs / f"{part.name}.log"),
+    }
+
+
+def _print_status(known: list[dict[str, Any]], state: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    table = Table("part", "up", "pid", "listens", box=None)
+    for part in known:
+        table.add_row(
+            part["name"], "yes" if part["up"] else "no", str(part["pid"] or "-"), ", ".join(part["listens"])
+        )
+    STDOUT.print(table)
+    if instances := state.get("instances"):
+        table = Table(
+            "instance", "pool", "bought as", "zone", "type", "address", "state", "notice", "faults", box=None
+        )
+        for instance in instances:
+            words = [instance[k] for k in ("id", "pool", "kind", "zone", "type", "address", "state", "notice")]
+            table.add_row(*(str(word or "-") for word in words), ", ".join(instance["faults"]) or "-")
+        STDOUT.print(table)
+
+
+def _guarded(do: Callable[[], T]) -> T:
+    try:
+        return do()
+    except LocalError as error:
+        raise UserError(str(error)) from error

@@ -1,0 +1,79 @@
+"""`gpufleet local up`: from nothing, from half of it, or from what a crash left behind."""
+
+import fcntl
+import time
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from localcloud.control import parts
+from localcloud.control.environment import STACK
+from localcloud.control.folders import Folders
+from localcloud.control.take_down import clear_out, end_recorded
+from localcloud.control.waiting import LocalError
+
+LOCK_LIMIT_S: Final = 120.0
+
+
+def bring_up(
+    folders: Folders,
+    pulumi: Path,
+    environment: Mapping[str, str],
+    *,
+    prometheus_config: str,
+    say: Callable[[str], None],
+) -> None:
+    """Start what does not run. Raises LocalError; what was started by then goes on running, and the next run or
+    `local down` finds it."""
+    # boto3 and the provider's code are worth a second, which no other command shall pay
+    from localcloud.control import seed, stack
+
+    with only_one(folders):
+        cloud = parts.cloud(folders)
+        if not parts.is_up(cloud, folders):
+            # the cloud's memory is gone with its process, so nothing that was built in it is true any more
+            left = clear_out(folders)
+            if left.processes:
+                say(f"cleaned up after an earlier run: {left.processes} processes ended")
+            parts.start(cloud, folders, environment)
+        say(f"{cloud.what}: {parts.CLOUD.api_url}")
+        seed.seed(folders, say)
+        stack.prepare(folders, pulumi, environment)
+        say(f"Pulumi stack {STACK}, with the local provider for AWS in {folders.pulumi_home}")
+        _write_prometheus_config(folders, prometheus_config)
+        for part, url in (
+            (parts.prometheus(folders), parts.PROMETHEUS_URL),
+            (parts.router(folders), parts.ROUTER_URL),
+        ):
+            if not parts.is_up(part, folders):
+                end_recorded(part.name, folders)
+                parts.start(part, folders, environment)
+            say(f"{part.what}: {url}")
+
+
+def _write_prometheus_config(folders: Folders, text: str) -> None:
+    file = folders.control / "prometheus" / "prometheus.yml"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if not file.is_file() or file.read_text() != text:
+        file.write_text(text)
+
+
+@contextmanager
+def only_one(folders: Folders) -> Generator[None]:
+    """One `up` or `down` at a time in this clone. Raises LocalError."""
+    folders.local.mkdir(parents=True, exist_ok=True)
+    with (folders.local / "lock").open("a") as lock:
+        until = time.monotonic() + LOCK_LIMIT_S
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise LocalError(
+                        f"another `gpufleet local up` or `down` of this clone held {folders.local / 'lock'} "
+                        f"for {LOCK_LIMIT_S:.0f} s: wait for it or end it"
+                    ) from None
+                time.sleep(0.2)
+        yield

@@ -1,0 +1,106 @@
+"""The environment of everything local: no real credential, no real endpoint, the embedded cloud's instead."""
+
+import os
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from localcloud import places
+from localcloud.control.folders import Folders
+
+MARK: Final = "GPUFLEET_LOCAL"
+"""Carried by every process that `gpufleet local up` or the demo starts: how they are found again."""
+FLEET_URL: Final = "s3://gpu-fleet-local-models/fleet/fleet.json"
+STACK: Final = "aws-local"
+PASSPHRASE: Final = "local"  # noqa: S105 - not a secret: it protects nothing but the embedded cloud's own state
+STRIPPED_PREFIXES: Final = (
+    "ALIBABA_",
+    "ARM_",
+    "AWS_",
+    "AZURE_",
+    "BOTO_",
+    "CLOUDSDK_",
+    "GCE_",
+    "GCLOUD_",
+    "GCP_",
+    "GOOGLE_",
+    "GPUFLEET_",
+    "PULUMI_",
+    "SLACK_",
+)
+STRIPPED_NAMES: Final = frozenset(
+    {
+        "ALL_PROXY",
+        "DATABASE_URL",
+        "HTTPS_PROXY",
+        "HTTP_PROXY",
+        "KUBECONFIG",
+        "PGPASSWORD",
+        "PYTHONHOME",
+        "PYTHONPATH",
+        "VIRTUAL_ENV",
+    }
+)
+KEPT: Final = frozenset({"GPUFLEET_CACHE"})
+
+
+def is_stripped(name: str) -> bool:
+    """Whether a variable could lead what is local to a real cloud, a real account or another Python."""
+    upper = name.upper()
+    return name not in KEPT and (upper in STRIPPED_NAMES or upper.startswith(STRIPPED_PREFIXES))
+
+
+def settings_of(folders: Folders, pulumi: Path) -> dict[str, str]:
+    """The variables that point a shell at the embedded cloud (PATH left out)."""
+    return {
+        "AWS_ACCESS_KEY_ID": places.ACCESS_KEY,
+        "AWS_CONFIG_FILE": os.devnull,
+        "AWS_DEFAULT_REGION": places.REGION,
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_ENDPOINT_URL": places.Places().api_url,
+        "AWS_REGION": places.REGION,
+        "AWS_SECRET_ACCESS_KEY": places.SECRET_KEY,
+        "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+        "GPUFLEET_FLEET": FLEET_URL,
+        "PULUMI_BACKEND_URL": folders.pulumi_state.as_uri(),
+        "PULUMI_CONFIG_PASSPHRASE": PASSPHRASE,
+        "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
+        "PULUMI_HOME": str(folders.pulumi_home),
+        "PULUMI_IGNORE_AMBIENT_PLUGINS": "true",
+        "PULUMI_PYTHON_CMD": str(folders.python),
+        "PULUMI_SKIP_UPDATE_CHECK": "true",
+    }
+
+
+def path_of(folders: Folders, pulumi: Path, before: str) -> str:
+    """PATH with the clone's commands, the Pulumi CLI and uv in front."""
+    ours = (str(folders.python.parent), str(pulumi.parent), str(folders.tools))
+    return os.pathsep.join(dict.fromkeys([*ours, *(f for f in before.split(os.pathsep) if f)]))
+
+
+def local_environment(folders: Folders, pulumi: Path, base: Mapping[str, str]) -> dict[str, str]:
+    """The whole environment for a local command, from the caller's."""
+    kept = {name: value for name, value in base.items() if not is_stripped(name)}
+    return kept | settings_of(folders, pulumi) | {"PATH": path_of(folders, pulumi, base.get("PATH", os.defpath))}
+
+
+def marked(environment: Mapping[str, str], folders: Folders) -> dict[str, str]:
+    """The same for a process that `local down` shall find and end."""
+    return {**environment, MARK: str(folders.local)}
+
+
+def exports(folders: Folders, pulumi: Path, base: Mapping[str, str]) -> str:
+    """Lines for `eval "$(gpufleet local env)"`."""
+    settings = settings_of(folders, pulumi)
+    gone = sorted(name for name in base if is_stripped(name) and name not in settings and name.isidentifier())
+    lines = [f"unset {name}" for name in gone]
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in sorted(settings.items())]
+    ours = os.pathsep.join(path_of(folders, pulumi, "").split(os.pathsep))
+    return "\n".join([*lines, f'export PATH={shlex.quote(ours)}:"$PATH"']) + "\n"
+
+
+def is_ours(environment: Mapping[str, str], folders: Folders) -> bool:
+    """Whether a process with this environment belongs to this clone's embedded cloud."""
+    root = environment.get("GPUFLEET_ROOT", "")
+    return environment.get(MARK) == str(folders.local) or root.startswith(f"{folders.machines}/")

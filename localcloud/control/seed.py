@@ -1,0 +1,91 @@
+"""What is in the account before the first `pulumi up`: the bucket, the agents' token, a model. Idempotent."""
+
+import secrets
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+
+from localcloud import places, tiny_model
+from localcloud.control.folders import Folders
+from localcloud.control.waiting import LocalError
+from serving.cache import manifest, publish
+
+BUCKET: Final = "gpu-fleet-local-models"
+TOKEN_PARAMETER: Final = "/gpu-fleet/local/agent-token"  # noqa: S105 - the parameter's name
+MODEL: Final = "chat"
+REVISION: Final = "made-on-the-spot"
+
+
+def client(service: str) -> Any:
+    """A client that can reach nothing but the embedded cloud."""
+    session = boto3.Session(places.ACCESS_KEY, places.SECRET_KEY, region_name=places.REGION)
+    settings = Config(
+        connect_timeout=5,
+        read_timeout=30,
+        retries={"total_max_attempts": 2},
+        proxies={},
+        s3={"addressing_style": "path"},
+    )
+    return session.client(service, endpoint_url=places.Places().api_url, config=settings)  # pyright: ignore[reportUnknownMemberType, reportCallIssue, reportArgumentType]
+
+
+class Bucket:
+    """The models' bucket, as publishing needs it."""
+
+    def __init__(self) -> None:
+        self._s3 = client("s3")
+
+    def exists(self, key: str) -> bool:
+        return "Contents" in self._s3.list_objects_v2(Bucket=BUCKET, Prefix=key, MaxKeys=1)
+
+    def put_bytes(self, key: str, body: bytes) -> None:
+        self._s3.put_object(Bucket=BUCKET, Key=key, Body=body)
+
+    def put_file(self, key: str, path: Path) -> None:
+        self._s3.upload_file(str(path), BUCKET, key)
+
+
+def seed(folders: Folders, say: Callable[[str], None]) -> None:
+    """Make what is not there. Raises LocalError."""
+    try:
+        _make_bucket()
+        _make_token()
+        _put_model(folders, say)
+    except (BotoCoreError, ClientError) as error:
+        raise LocalError(f"the embedded cloud refused: {error}; see {folders.logs / 'cloud.log'}") from error
+
+
+def _make_bucket() -> None:
+    s3 = client("s3")
+    if BUCKET not in (bucket["Name"] for bucket in s3.list_buckets()["Buckets"]):
+        s3.create_bucket(Bucket=BUCKET)
+    s3.put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration={"Status": "Enabled"})
+
+
+def _make_token() -> None:
+    ssm = client("ssm")
+    try:
+        ssm.put_parameter(Name=TOKEN_PARAMETER, Value=secrets.token_urlsafe(32), Type="SecureString", Overwrite=False)
+    except ssm.exceptions.ParameterAlreadyExists:
+        return
+
+
+def _put_model(folders: Folders, say: Callable[[str], None]) -> None:
+    folder = folders.models / MODEL
+    whole = folders.models / f"{MODEL}.whole"
+    if not whole.exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        tiny_model.make(folder)
+        whole.touch()
+    described = manifest.describe(folder, name=MODEL, revision=REVISION)
+    bucket = Bucket()
+    if publish.add(bucket, folder, described):
+        size = sum(file.size for file in described.files)
+        say(f"model {MODEL}: {len(described.files)} files, {size / 1e6:.1f} MB, digest {described.digest[:12]}…")
+    if not bucket.exists(f"models/{MODEL}/served.json"):
+        publish.rollout(bucket, name=MODEL, digest=described.digest)

@@ -1,0 +1,59 @@
+"""Pulumi's side of the embedded environment: the local provider as a plugin, and the stack."""
+
+import hashlib
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from localcloud.control.environment import STACK, marked
+from localcloud.control.folders import Folders
+from localcloud.control.waiting import LocalError
+from localcloud.provider.install import plugin_dir, plugin_version
+
+LIMIT_S: Final = 120.0
+
+
+def prepare(folders: Folders, pulumi: Path, environment: Mapping[str, str]) -> None:
+    """Install the provider (when its code changed) and make the stack. Idempotent. Raises LocalError."""
+    folders.pulumi_home.mkdir(parents=True, exist_ok=True)
+    folders.pulumi_state.mkdir(parents=True, exist_ok=True)
+    whole = marked(environment, folders)
+    stamp, wanted = folders.pulumi_home / "plugin.stamp", _digest(folders)
+    version = plugin_version()
+    installed = folders.pulumi_home / "plugins" / f"resource-aws-v{version}" / "pulumi-resource-aws"
+    if not installed.is_file() or not stamp.is_file() or stamp.read_text() != wanted:
+        folder = plugin_dir(folders.local / "pulumi" / "plugin", str(folders.python))
+        install = ["plugin", "install", "resource", "aws", version, "--reinstall", "-f", str(folder)]
+        _run(folders, pulumi, install, whole)
+        stamp.write_text(wanted)
+    if not (folders.pulumi_state / ".pulumi" / "stacks" / "gpu-fleet" / f"{STACK}.json").is_file():
+        _run(folders, pulumi, ["stack", "init", STACK], whole)
+    else:
+        _run(folders, pulumi, ["stack", "select", STACK], whole)
+
+
+def _run(folders: Folders, pulumi: Path, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+    shown = f"pulumi {' '.join(arguments[:3])}"
+    try:
+        done = subprocess.run(
+            [pulumi, "--non-interactive", *arguments],
+            cwd=folders.root,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise LocalError(f"`{shown}` took longer than {LIMIT_S:.0f} s and was ended; try again") from error
+    if done.returncode:
+        raise LocalError(f"`{shown}` failed: {(done.stderr or done.stdout).strip()}")
+
+
+def _digest(folders: Folders) -> str:
+    """Of the launcher's interpreter and the provider's code: the plugin holds what that code generates."""
+    digest = hashlib.sha256(str(folders.python).encode())
+    for file in sorted((folders.root / "localcloud" / "provider").rglob("*.py")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()

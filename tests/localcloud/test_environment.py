@@ -1,0 +1,79 @@
+"""Nothing local may reach a real cloud."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from localcloud.control.environment import exports, is_ours, is_stripped, local_environment, marked
+from localcloud.control.folders import Folders
+
+REAL = {
+    "AWS_ACCESS_KEY_ID": "AKIAREAL",
+    "AWS_SESSION_TOKEN": "real",
+    "AWS_PROFILE": "production",
+    "AWS_ENDPOINT_URL_S3": "https://s3.example.com",
+    "GOOGLE_APPLICATION_CREDENTIALS": "/home/me/key.json",
+    "CLOUDSDK_CORE_PROJECT": "real",
+    "PULUMI_ACCESS_TOKEN": "pul-real",
+    "PULUMI_BACKEND_URL": "s3://real",
+    "SLACK_WEBHOOK_URL": "https://hooks.slack.com/real",
+    "https_proxy": "http://proxy:3128",
+    "KUBECONFIG": "/home/me/.kube/config",
+    "GPUFLEET_FLEET": "s3://production/fleet/fleet.json",
+}
+HARMLESS = {"HOME": "/home/me", "LANG": "C.UTF-8", "PATH": "/usr/bin:/bin", "GPUFLEET_CACHE": "/big/cache"}
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Folders:
+    return Folders(root=tmp_path / "a clone's", cache=tmp_path / "cache")
+
+
+def test_no_real_value_gets_through(folders: Folders) -> None:
+    environment = local_environment(folders, Path("/opt/pulumi/bin/pulumi"), REAL | HARMLESS)
+    assert not set(REAL.values()) & set(environment.values())
+    assert environment["AWS_ENDPOINT_URL"].startswith("http://127.")
+    assert environment["PULUMI_BACKEND_URL"].startswith("file:///")
+    assert {name: environment[name] for name in ("HOME", "GPUFLEET_CACHE")} == {
+        name: HARMLESS[name] for name in ("HOME", "GPUFLEET_CACHE")
+    }
+    assert environment["PATH"].startswith(f"{folders.python.parent}:/opt/pulumi/bin:")
+
+
+@pytest.mark.parametrize("name", sorted(REAL))
+def test_each_is_stripped(name: str) -> None:
+    assert is_stripped(name)
+
+
+@pytest.mark.parametrize("name", ["HOME", "PATH", "LANG", "SSL_CERT_FILE", "AWSOME", "GPUFLEET_CACHE", "NO_PROXY"])
+def test_others_are_not(name: str) -> None:
+    assert not is_stripped(name)
+
+
+def test_a_shell_that_evaluates_the_exports_has_the_same_environment(folders: Folders) -> None:
+    pulumi = Path("/opt/pulumi/bin/pulumi")
+    text = exports(folders, pulumi, REAL | HARMLESS)
+    done = subprocess.run(
+        ["/bin/sh", "-c", f"{text}\nexec env -0"], env=REAL | HARMLESS, capture_output=True, check=True, timeout=10
+    )
+    seen = dict(entry.split("=", 1) for entry in done.stdout.decode().split("\0") if entry)
+    wanted = local_environment(folders, pulumi, REAL | HARMLESS)
+    assert {name: seen.get(name) for name in wanted} == wanted
+    assert set(seen) - set(wanted) <= {"PWD", "SHLVL", "_", "OLDPWD"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "ours"),
+    [
+        pytest.param({"GPUFLEET_LOCAL": "{local}"}, True, id="marked"),
+        pytest.param({"GPUFLEET_LOCAL": "/other/.local"}, False, id="another clone's"),
+        pytest.param({"GPUFLEET_ROOT": "{local}/machines/i-1"}, True, id="on a machine of ours"),
+        pytest.param({"GPUFLEET_ROOT": "/other/.local/machines/i-1"}, False, id="on a machine of another clone"),
+        pytest.param({}, False, id="a stranger"),
+    ],
+)
+def test_whose_a_process_is(folders: Folders, environment: dict[str, str], ours: bool) -> None:
+    filled = {name: value.format(local=folders.local) for name, value in environment.items()}
+    assert is_ours(filled, folders) is ours
+    assert is_ours(marked(filled, folders), folders)
