@@ -155,7 +155,8 @@ class Rates:
         except MissingPriceError:
             return price.usd_per_hour, price.usd_per_hour
         spans = sorted((part.price.usd_per_hour, (part.end - part.start).total_seconds()) for part in history)
-        return _quantile(spans, 0.05), _quantile(spans, 0.95)
+        # a price outside of what was usual is still what is paid now
+        return min(_quantile(spans, 0.05), price.usd_per_hour), max(_quantile(spans, 0.95), price.usd_per_hour)
 
 
 def _quantile(spans: Sequence[tuple[Decimal, float]], share: float) -> Decimal:

@@ -1,0 +1,110 @@
+"""`gpufleet plan-cost`: what a plan will cost, before it is spent."""
+
+import shutil
+import subprocess
+import sys
+from datetime import UTC, datetime
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from cli.output import STDERR, STDOUT, Exit, UserError, print_json
+from prices.plan.cost import PlanCost, PlanCostError, plan_cost
+from prices.plan.preview import PreviewError, parse
+from prices.plan.rates import rates_of
+from prices.plan.render import HEADINGS, as_json, headline, markdown, notes, rows
+
+PREVIEW_LIMIT_S = 900
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("plan-cost")(plan_cost_command)
+
+
+def plan_cost_command(
+    preview: Annotated[
+        str | None,
+        typer.Argument(help="File of `pulumi preview --json --show-sames`, `-` for standard input; absent: run it."),
+    ] = None,
+    stack: Annotated[str | None, typer.Option(help="Stack to preview when no file is given.")] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown for a pull request.")] = False,
+    fail_over: Annotated[
+        str | None, typer.Option(help="Exit with 3 when the desired size costs more than this many USD a month.")
+    ] = None,
+) -> None:
+    """Price a plan per pool and capacity type, at the least, desired and highest size."""
+    limit = _limit(fail_over)
+    try:
+        plan = parse(_read(preview, stack))
+        rates = rates_of(plan.config, datetime.now(UTC))
+        before, after = plan_cost(plan, plan.before, rates), plan_cost(plan, plan.after, rates)
+    except PreviewError as error:
+        raise UserError(str(error)) from error
+    except PlanCostError as error:
+        raise UserError("the plan cannot be priced:\n  " + "\n  ".join(error.problems)) from error
+    if json_output:
+        print_json(as_json(before, after))
+    elif as_markdown:
+        sys.stdout.write(markdown(before, after))
+    else:
+        _show(before, after)
+    if limit is not None and after.usd_per_month > limit:
+        STDERR.print(f"gpufleet: {after.usd_per_month:.2f} USD a month is over --fail-over {limit}", style="red")
+        raise typer.Exit(Exit.FOUND)
+
+
+def _limit(text: str | None) -> Decimal | None:
+    if text is None:
+        return None
+    try:
+        limit = Decimal(text)
+    except InvalidOperation as error:
+        raise UserError(
+            f"--fail-over {text!r} is no amount: write USD a month, as in 5000", Exit.WRONG_USE
+        ) from error
+    if not limit.is_finite() or limit < 0:
+        raise UserError(f"--fail-over {text}: must be a finite amount, 0 or more", Exit.WRONG_USE)
+    return limit
+
+
+def _read(preview: str | None, stack: str | None) -> bytes:
+    if preview == "-":
+        return sys.stdin.buffer.read()
+    if preview is not None:
+        try:
+            return Path(preview).read_bytes()
+        except OSError as error:
+            raise UserError(f"{preview}: {error.strerror}") from error
+    return _run(stack)
+
+
+def _run(stack: str | None) -> bytes:
+    if shutil.which("pulumi") is None:
+        raise UserError("pulumi is not on PATH: run `make setup`, or give the file of a preview")
+    command = ["pulumi", "preview", "--json", "--show-sames", *(["--stack", stack] if stack else [])]
+    STDERR.print(f"$ {' '.join(command)}", highlight=False)
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=PREVIEW_LIMIT_S, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise UserError(f"`pulumi preview` did not end within {PREVIEW_LIMIT_S} s") from error
+    if done.returncode != 0 and not done.stdout.strip():
+        said = done.stderr.decode(errors="replace").strip()
+        raise UserError(f"`pulumi preview` failed ({done.returncode}): {said}")
+    return done.stdout
+
+
+def _show(before: PlanCost, after: PlanCost) -> None:
+    table = Table(title="Cost of this plan", title_justify="left")
+    for index, heading in enumerate(HEADINGS):
+        table.add_column(heading, justify="right" if index > 2 else "left")
+    for row in rows(after):
+        table.add_row(*row)
+    STDOUT.print(table)
+    STDOUT.print(headline(before, after), style="bold", highlight=False)
+    for note in notes(after):
+        STDOUT.print(note, highlight=False)
