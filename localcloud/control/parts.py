@@ -39,7 +39,7 @@ def cloud(folders: Folders) -> Part:
     return Part(
         name="cloud",
         what="the embedded cloud (AWS APIs, instance metadata, machines, Slack sink)",
-        command=(str(folders.python), "-u", "-m", "localcloud.cloud", "--local", str(folders.local)),
+        command=(str(folders.python), "-u", "-m", "localcloud.cloud", "--state", str(folders.cloud)),
         listens=((CLOUD.api_host, CLOUD.api_port), (CLOUD.slack_host, CLOUD.slack_port)),
         health_url=f"{CLOUD.api_url}/_localcloud/health",
     )

@@ -4,7 +4,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -76,19 +76,24 @@ def test_a_record_that_cannot_be_read_is_no_record(tmp_path: Path, text: str) ->
     assert processes.load(tmp_path, "part") is None
 
 
-def test_marked_processes_are_found_with_their_children_and_never_the_caller(start: Start) -> None:
+def test_marked_processes_are_found_with_their_children_and_never_the_caller(start: Start, tmp_path: Path) -> None:
+    def is_mine(environment: Mapping[str, str]) -> bool:
+        return environment.get("GPUFLEET_TEST") == str(tmp_path)
+
     child = "import subprocess, sys\np = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
-    parent = start(child + "print('up', flush=True); p.wait()", GPUFLEET_TEST="mine")
+    parent = start(child + "print('up', flush=True); p.wait()", GPUFLEET_TEST=str(tmp_path))
     other = start(SLEEPER, "other", GPUFLEET_TEST="theirs")
-    found = processes.find_marked(lambda environment: environment.get("GPUFLEET_TEST") == "mine")
-    pids = {process.pid for process in found}
-    assert parent.pid in pids
-    assert len(pids) == 2
-    assert other.pid not in pids
-    everybody = processes.find_marked(lambda environment: True)
-    assert os.getpid() not in {process.pid for process in everybody}
-    processes.end(found, 5)
-    assert processes.find_marked(lambda environment: environment.get("GPUFLEET_TEST") == "mine") == ()
+    found = processes.find_marked(is_mine)
+    try:
+        pids = {process.pid for process in found}
+        assert parent.pid in pids
+        assert len(pids) == 2
+        assert other.pid not in pids
+        everybody = processes.find_marked(lambda environment: True)
+        assert os.getpid() not in {process.pid for process in everybody}
+    finally:
+        processes.end(found, 5)
+    assert processes.find_marked(is_mine) == ()
 
 
 def test_a_listener_is_found_with_its_owner() -> None:
