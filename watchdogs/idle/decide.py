@@ -58,6 +58,8 @@ class Observed:
     """Groups being refreshed."""
     usd_per_hour: Mapping[str, Decimal] = field(default_factory=dict[str, Decimal])
     """By instance; absent: unknown."""
+    begun: frozenset[str] = frozenset()
+    """Instances whose end an earlier pass began: their share of the target may be gone already."""
 
 
 def decide(observed: Observed, now: datetime, checks: Sequence[Check] | None = None) -> Plan:
@@ -161,6 +163,7 @@ class _Room:
 
     def __init__(self, observed: Observed) -> None:
         self._pools = observed.pools
+        self._begun = observed.begun
         self._all = min(observed.budget.per_run, observed.budget.per_hour - observed.budget.used_this_hour)
         self._left = {
             pool.name: min(pool.policy.max_stops_per_run, pool.policy.max_stops_per_hour - pool.ended_this_hour)
@@ -182,6 +185,8 @@ class _Room:
         """The wish, or why there is no room for it."""
         pool = wish.pool or ""
         floor = self._pools[pool].floor
+        if wish.resource in self._begun:
+            return wish  # the room was taken by the pass that began it
         if self._targets[pool] <= floor or self._healthy.get(pool, 0) <= floor:
             detail = f"floor {floor}, target {self._targets[pool]}, healthy {self._healthy.get(pool, 0)}"
             return _kept(wish, Reason.POOL_FLOOR, detail)

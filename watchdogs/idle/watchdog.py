@@ -1,7 +1,7 @@
 """The idle watchdog: observe, decide, act, record, tell. `decide.py` has the rules."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Final
@@ -79,20 +79,14 @@ class IdleWatchdog:
             watts_rated=_watts(self._document.cloud, instances),
             kept_by=_kept_by(instances, brakes),
             usd_per_hour=self._usd(watched),
+            begun=frozenset(decision.resource for decision in ports.ledger.unfinished(WATCHDOG)),
         )
         asked = [i for i in watched if i.alive and (i.idle_since is not None or _quiet(i, base, now))]
         groups = sorted({i.group for i in asked if i.group is not None})
-        return Observed(
-            instances=base.instances,
-            evidence=base.evidence,
+        return replace(
+            base,
             agents=ports.agents.statuses(asked),
-            pools=base.pools,
-            budget=base.budget,
-            gpus_expected=base.gpus_expected,
-            watts_rated=base.watts_rated,
-            kept_by=base.kept_by,
             rollouts=ports.groups.in_rollout(groups) if groups else frozenset(),
-            usd_per_hour=base.usd_per_hour,
         )
 
     def evidence_of(self, instance: Instance, now: datetime) -> Evidence | None:

@@ -1,0 +1,286 @@
+"""Passes of the idle watchdog over a small world, faults and kills included."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from fleet import tags
+from fleet.activity import CloudError
+from tests.watchdogs.worlds import QUIET, READY, START, World, document, idle_world, instance, mark
+from watchdogs.idle.watchdog import IdleWatchdog, policy_digest
+from watchdogs.plan import Action, OutcomeKind, Reason
+from watchdogs.ports import Brake, BrakeKind
+
+FIRST = instance(1).id
+SECOND = instance(2).id
+
+
+def watchdog(world: World, **pool: object) -> IdleWatchdog:
+    """One whose policy was seen."""
+    fleet = document(**pool)
+    world.seen.add(("idle", "batch", policy_digest(fleet, "batch") or ""))
+    return IdleWatchdog(fleet, world.ports())
+
+
+def test_the_whole_story_of_an_idle_instance() -> None:
+    world = idle_world(2)
+    dog = watchdog(world, min=1)
+
+    dog.apply()
+    assert all(one.idle_since == START for one in world.instances.values())
+    marks = [text for key, text in world.messages.items() if key.startswith("marked:")]
+    assert len(marks) == 2
+    assert "0.25 USD/h" in marks[0] and "gpufleet keep" in marks[0] and "is idle" in marks[0]
+
+    world.now += timedelta(minutes=5)
+    second = dog.apply()
+    assert {d.reason for d in second.plan.decisions} == {Reason.MARKED_WAITING}
+
+    world.now += timedelta(minutes=5)
+    third = dog.apply()
+    assert sorted((d.action, d.reason) for d in third.plan.decisions) == [
+        (Action.END, Reason.STILL_IDLE),
+        (Action.KEEP, Reason.POOL_FLOOR),
+    ]
+    assert len(world.ended) == 1
+    assert world.drains == world.ended
+    assert world.targets["batch"].value == 1
+    assert world.groups["batch-spot-a"].desired == 1
+    assert any("saves 0.25 USD/h" in text for text in world.messages.values())
+
+
+def test_a_dry_run_changes_nothing_but_makes_the_policy_seen() -> None:
+    world = idle_world(1)
+    dog = IdleWatchdog(document(), world.ports())
+    blocked = dog.apply()
+    assert [d.reason for d in blocked.plan.decisions] == [Reason.POLICY_UNSEEN]
+    assert not world.messages
+    dry = dog.dry()
+    assert [d.action for d in dry.plan.decisions] == [Action.KEEP]  # the dry run shows what an apply would do now
+    dog.apply()
+    assert world.instances[FIRST].idle_since == START
+
+
+def test_work_takes_the_mark_away() -> None:
+    world = idle_world(1)
+    mark(world, 1, START - timedelta(minutes=20))
+    assert QUIET.engine is not None
+    world.evidence[FIRST] = replace(QUIET, engine=replace(QUIET.engine, running_max=1.0))
+    done = watchdog(world).apply()
+    assert [(d.action, d.reason) for d in done.plan.decisions] == [(Action.UNMARK, Reason.WORK_IS_BACK)]
+    assert tags.IDLE_SINCE not in world.instances[FIRST].tags
+
+
+def at_call(name: str, act: Callable[[], None], *, nth: int = 1) -> Callable[[str], None]:
+    """Do something right before the nth call of a port."""
+    left = [nth]
+
+    def before(called: str) -> None:
+        if called == name:
+            left[0] -= 1
+            if left[0] == 0:
+                act()
+
+    return before
+
+
+def due(count: int = 2) -> World:
+    """Marked and past their grace."""
+    world = idle_world(count)
+    for number in range(1, count + 1):
+        mark(world, number, START - timedelta(minutes=20))
+    return world
+
+
+def _work(world: World) -> None:
+    assert QUIET.engine is not None
+    world.evidence[FIRST] = replace(QUIET, engine=replace(QUIET.engine, running_max=3.0))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        pytest.param(_work, "requests in flight", id="work came"),
+        pytest.param(lambda w: w.instances.pop(FIRST), "gone", id="gone"),
+        pytest.param(
+            lambda w: w.instances.__setitem__(FIRST, replace(w.instances[FIRST], tags={})), "mark", id="unmarked"
+        ),
+        pytest.param(
+            lambda w: w.brakes.append(
+                Brake(kind=BrakeKind.PAUSE, scope="all", owner="ana", reason="launch day", until=None)
+            ),
+            "paused by ana",
+            id="paused",
+        ),
+        pytest.param(
+            lambda w: w.brakes.append(
+                Brake(kind=BrakeKind.KEEP, scope=FIRST, owner="ana", reason="debugging", until=None)
+            ),
+            "kept by ana",
+            id="kept",
+        ),
+        pytest.param(lambda w: setattr(w, "lease_is_ours", False), "lease", id="lease lost"),
+        pytest.param(lambda w: w.evidence.pop(FIRST), "metrics missing", id="metrics gone"),
+        pytest.param(lambda w: w.agents.pop(FIRST), "node agent", id="agent gone"),
+    ],
+)
+def test_it_looks_again_before_it_drains(change: Callable[[World], None], words: str) -> None:
+    world = due(1)
+    # the first `instance` call is the second look
+    world.before = at_call("instance", lambda: change(world))
+    done = watchdog(world).apply()
+    assert [outcome.kind for outcome in done.outcomes] == [OutcomeKind.NO_LONGER_TRUE]
+    assert words in done.outcomes[0].detail
+    assert not world.drains and not world.ended
+
+
+def test_it_looks_again_before_it_ends() -> None:
+    world = due(1)
+    keep = Brake(kind=BrakeKind.KEEP, scope=FIRST, owner="ana", reason="debugging", until=None)
+    world.before = at_call("instance", lambda: world.brakes.append(keep), nth=2)
+    done = watchdog(world).apply()
+    assert world.drains == [FIRST]
+    assert [outcome.kind for outcome in done.outcomes] == [OutcomeKind.NO_LONGER_TRUE]
+    assert not world.ended and world.targets["batch"].value == 1
+
+
+def test_a_slow_drain_is_gone_on_with_by_a_later_pass() -> None:
+    world = due(1)
+    world.drain_takes = timedelta(minutes=3)
+    dog = watchdog(world)
+    first = dog.apply()
+    assert [outcome.kind for outcome in first.outcomes] == [OutcomeKind.WAITING]
+    assert not world.ended
+    world.now += timedelta(minutes=3)
+    second = dog.apply()
+    assert [outcome.kind for outcome in second.outcomes] == [OutcomeKind.DONE]
+    assert world.ended == [FIRST] and world.drains == [FIRST]
+
+
+@pytest.mark.parametrize(
+    "call", ["instances", "query", "interval", "statuses", "brakes", "targets", "ended_since", "in_rollout"]
+)
+def test_a_part_of_the_picture_is_no_picture(call: str) -> None:
+    world = due(2)
+
+    def fail() -> None:
+        raise CloudError("half a page")
+
+    world.before = at_call(call, fail)
+    with pytest.raises(CloudError, match="half a page"):
+        watchdog(world).apply()
+    assert not world.ended and not world.drains and not world.plans
+
+
+def test_a_refused_step_fails_alone() -> None:
+    world = due(2)
+
+    def fail() -> None:
+        raise CloudError("throttled")
+
+    world.before = at_call("drain", fail)
+    done = watchdog(world).apply()
+    assert sorted(outcome.kind for outcome in done.outcomes) == [OutcomeKind.DONE, OutcomeKind.FAILED]
+    assert len(world.ended) == 1
+
+
+class KilledError(BaseException):
+    """SIGKILL, as seen from within: nothing catches it."""
+
+
+def _calls_of_a_pass(make: Callable[[], World]) -> int:
+    world = make()
+    count = [0]
+
+    def tally(_: str) -> None:
+        count[0] += 1
+
+    world.before = tally
+    watchdog(world).apply()
+    return count[0]
+
+
+@pytest.mark.parametrize("stage", ["marking", "ending"])
+def test_killed_before_any_call_the_next_pass_goes_on(stage: str) -> None:
+    def make() -> World:
+        return idle_world(2) if stage == "marking" else due(2)
+
+    for nth in range(1, _calls_of_a_pass(make) + 1):
+        world = make()
+        left = [nth]
+
+        def kill(_: str, left: list[int] = left) -> None:
+            left[0] -= 1
+            if left[0] == 0:
+                raise KilledError
+
+        world.before = kill
+        dog = watchdog(world)
+        with pytest.raises(KilledError):
+            dog.apply()
+        world.before = lambda _: None
+        dog.apply()
+        if stage == "marking":
+            assert all(one.idle_since is not None for one in world.instances.values()), nth
+            told = [key for key in world.messages if key.startswith("marked:")]
+            dog.apply()  # marked in the killed pass, told in this one at the latest
+            told = [key for key in world.messages if key.startswith("marked:")]
+            assert len(told) == 2, nth
+            continue
+        assert sorted(world.ended) == [FIRST, SECOND], nth
+        assert world.targets["batch"].value == 0, nth
+        assert world.groups["batch-spot-a"].desired == 0, nth
+        done = {r for r, kind in world.kinds() if kind is OutcomeKind.DONE}
+        assert done == {FIRST, SECOND}, nth
+        assert {key for key in world.messages if key.startswith("ended:")} == {f"ended:{FIRST}", f"ended:{SECOND}"}
+        assert not world.intents
+
+
+def test_budgets_hold_back_and_say_so() -> None:
+    world = due(4)
+    done = watchdog(world).apply()
+    assert sorted(d.reason for d in done.plan.decisions) == [Reason.RUN_BUDGET] * 2 + [Reason.STILL_IDLE] * 2
+    assert len(world.ended) == 2
+
+
+def test_the_hours_budget_counts_earlier_passes() -> None:
+    world = due(4)
+    dog = watchdog(world, watchdogs={"idle": {"max_stops_per_hour": 3}, "spot": {}})
+    dog.apply()
+    second = dog.apply()
+    assert len(world.ended) == 3
+    assert Reason.HOUR_BUDGET in {d.reason for d in dog.apply().plan.decisions}
+    assert len(second.plan.acting) == 1
+    world.now += timedelta(hours=1, minutes=1)
+    dog.apply()
+    assert len(world.ended) == 4
+
+
+def test_a_silent_neighbour_is_kept_and_does_not_hold_up_the_floor() -> None:
+    world = due(2)
+    world.evidence[SECOND] = replace(QUIET, engine=None)
+    done = watchdog(world, min=1).apply()
+    assert {d.resource: d.reason for d in done.plan.decisions} == {
+        FIRST: Reason.POOL_FLOOR,
+        SECOND: Reason.METRICS_MISSING,
+    }
+
+
+def test_a_paused_pool_is_left_alone_and_says_who() -> None:
+    world = due(1)
+    world.brakes.append(Brake(kind=BrakeKind.PAUSE, scope="batch", owner="ana", reason="load test", until=None))
+    done = watchdog(world).apply()
+    assert [(d.action, d.reason) for d in done.plan.decisions] == [(Action.KEEP, Reason.PAUSED)]
+    assert "ana" in done.plan.decisions[0].detail
+
+
+def test_every_instance_gets_one_decision() -> None:
+    world = due(3)
+    stranger = instance(9, pool=None, group=None)
+    world.instances[stranger.id] = stranger
+    done = watchdog(world).apply()
+    assert sorted(d.resource for d in done.plan.decisions) == sorted(world.instances)
+    assert next(d for d in done.plan.decisions if d.resource == stranger.id).reason is Reason.OUTSIDE_POOLS
+    assert world.agents[FIRST] is not READY

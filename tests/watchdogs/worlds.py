@@ -1,0 +1,444 @@
+"""A small world for the watchdogs: every port met in memory, time passed by hand, faults on demand."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+from fleet import tags
+from fleet.activity import Activity, CloudError, ConflictError
+from fleet.document import FleetDocument, parse
+from fleet.model import CapacityType, Cloud, Group, Instance, InstanceState, Phase
+from watchdogs.evidence import AgentStatus, EngineEvidence, Evidence, GpuEvidence
+from watchdogs.plan import Decision, Outcome, OutcomeKind, Plan
+from watchdogs.ports import Brake, Ports, Target
+
+START = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
+WINDOW = timedelta(minutes=30)
+INTERVAL = timedelta(seconds=15)
+
+QUIET_ENGINE = EngineEvidence(
+    coverage=1.0,
+    newest_age=timedelta(seconds=5),
+    running_max=0.0,
+    waiting_max=0.0,
+    tokens=0.0,
+    counter_changes=0.0,
+    started_age=timedelta(hours=5),
+    pulse_changes=20.0,
+)
+QUIET_GPU = GpuEvidence(
+    gpus=1,
+    coverage=1.0,
+    newest_age=timedelta(seconds=5),
+    active_max=0.0,
+    active_min=0.0,
+    util_max=0.0,
+    energy_changes=20.0,
+    watts_max=30.0,
+)
+QUIET = Evidence(window=WINDOW, interval=INTERVAL, engine=QUIET_ENGINE, gpu=QUIET_GPU, reached=True)
+READY = AgentStatus(phase=Phase.READY, ready=True, draining=False, drained=False, requests_running=0)
+
+
+def instance(number: int = 1, **changes: Any) -> Instance:
+    """A spot instance of pool `batch`, five hours old."""
+    plain = Instance(
+        id=f"i-{number:017x}",
+        cloud=Cloud.AWS,
+        region="us-east-1",
+        zone="us-east-1a",
+        machine_type="g6.xlarge",
+        capacity_type=CapacityType.SPOT,
+        state=InstanceState.RUNNING,
+        launched_at=START - timedelta(hours=5),
+        environment="test",
+        pool="batch",
+        group="batch-spot-a",
+        private_address=f"127.16.1.{number}",
+    )
+    return replace(plain, **changes)
+
+
+def document(**pool: Any) -> FleetDocument:
+    """A fleet with one pool, `batch`."""
+    import json
+
+    entry = {
+        "name": "batch",
+        "model": "models/batch",
+        "engine": "vllm",
+        "owner": "team",
+        "target": 2,
+        "min": 0,
+        "max": 6,
+        "drain_deadline": "90s",
+        "groups": [
+            {"type": "spot", "zone": "us-east-1a", "name": "batch-spot-a", "max": 4, "machine_types": ["g6.xlarge"]},
+            {"type": "spot", "zone": "us-east-1b", "name": "batch-spot-b", "max": 4, "machine_types": ["g6.xlarge"]},
+            {"type": "on-demand", "zone": None, "name": "batch-od", "max": 2, "machine_types": ["g6.xlarge"]},
+        ],
+        "watchdogs": {"idle": {}, "spot": {}},
+    } | pool
+    return parse(
+        json.dumps(
+            {
+                "version": 1,
+                "environment": "test",
+                "cloud": "aws",
+                "region": "us-east-1",
+                "account": "000000000000",
+                "generated_by": {"project": "p", "stack": "s", "revision": "r", "at": "2026-11-21T02:15:00Z"},
+                "bucket": "s3://b",
+                "prometheus_url": "http://127.0.0.1:9",
+                "ledger_url": "sqlite://",
+                "router": {"url": "http://127.0.0.1:9"},
+                "notify": {"slack_channel": "#c"},
+                "pools": [entry],
+            }
+        ),
+        "test",
+    )
+
+
+@dataclass
+class World:
+    """What there is. `before` is called with the name of each port call, so that a test can break or kill there."""
+
+    now: datetime = START
+    instances: dict[str, Instance] = field(default_factory=dict[str, Instance])
+    groups: dict[str, Group] = field(default_factory=dict[str, Group])
+    evidence: dict[str, Evidence] = field(default_factory=dict[str, Evidence])
+    agents: dict[str, AgentStatus] = field(default_factory=dict[str, AgentStatus])
+    activities: list[Activity] = field(default_factory=list[Activity])
+    rollouts: set[str] = field(default_factory=set[str])
+    targets: dict[str, Target] = field(default_factory=dict[str, Target])
+    lowered: set[str] = field(default_factory=set[str])
+    brakes: list[Brake] = field(default_factory=list[Brake])
+    seen: set[tuple[str, str, str]] = field(default_factory=set[tuple[str, str, str]])
+    plans: list[Plan] = field(default_factory=list[Plan])
+    outcomes: list[tuple[datetime, Outcome]] = field(default_factory=list[tuple[datetime, Outcome]])
+    intents: dict[str, Decision] = field(default_factory=dict[str, Decision])
+    messages: dict[str, str] = field(default_factory=dict[str, str])
+    ended: list[str] = field(default_factory=list[str])
+    drains: list[str] = field(default_factory=list[str])
+    drain_takes: timedelta = timedelta(seconds=3)
+    lease_is_ours: bool = True
+    launches: Callable[["World", str], str | None] | None = None
+    """Called when a group lacks an instance: its new id, or None when there is no capacity."""
+    before: Callable[[str], None] = lambda name: None
+    drained_at: dict[str, datetime] = field(default_factory=dict[str, datetime])
+
+    def ports(self) -> Ports:
+        return Ports(
+            inventory=FakeInventory(self),
+            groups=FakeGroups(self),
+            metrics=FakeMetrics(self),
+            agents=FakeAgents(self),
+            prices=FakePrices(),
+            messages=FakeMessages(self),
+            ledger=FakeLedger(self),
+            clock=FakeClock(self),
+        )
+
+    def kinds(self) -> list[tuple[str, OutcomeKind]]:
+        return [(outcome.decision.resource, outcome.kind) for _, outcome in self.outcomes]
+
+
+@dataclass
+class FakeClock:
+    world: World
+
+    def now(self) -> datetime:
+        return self.world.now
+
+    def sleep(self, seconds: float) -> None:
+        self.world.now += timedelta(seconds=seconds)
+
+
+@dataclass
+class FakeInventory:
+    world: World
+
+    def instances(self) -> Sequence[Instance]:
+        self.world.before("instances")
+        return [i for i in self.world.instances.values() if i.state is not InstanceState.TERMINATED]
+
+    def instance(self, instance_id: str) -> Instance | None:
+        self.world.before("instance")
+        return self.world.instances.get(instance_id)
+
+    def tag(self, instance_ids: Sequence[str], values: Mapping[str, str]) -> Mapping[str, str]:
+        self.world.before("tag")
+        for key in instance_ids:
+            old = self.world.instances[key]
+            self.world.instances[key] = replace(old, tags={**old.tags, **values})
+        return {}
+
+    def untag(self, instance_ids: Sequence[str], keys: Sequence[str]) -> Mapping[str, str]:
+        self.world.before("untag")
+        for key in instance_ids:
+            old = self.world.instances[key]
+            self.world.instances[key] = replace(old, tags={k: v for k, v in old.tags.items() if k not in keys})
+        return {}
+
+
+@dataclass
+class FakeGroups:
+    world: World
+
+    def groups(self, names: Sequence[str]) -> Sequence[Group]:
+        self.world.before("groups")
+        missing = [name for name in names if name not in self.world.groups]
+        if missing:
+            raise CloudError(f"no groups {missing}")
+        return [self.world.groups[name] for name in names]
+
+    def activities(self, names: Sequence[str], since: datetime) -> Sequence[Activity]:
+        self.world.before("activities")
+        return [a for a in self.world.activities if a.group in names and a.at >= since]
+
+    def resize(self, group: Group, size: int) -> None:
+        self.world.before("resize")
+        there = self.world.groups[group.name]
+        if there.desired != group.desired:
+            raise ConflictError(f"{group.name} has changed")
+        self.world.groups[group.name] = replace(there, desired=size)
+
+    def end(self, instance_id: str, group: str, *, lower_desired: bool) -> None:
+        self.world.before("end")
+        there = self.world.instances[instance_id]
+        if there.state is InstanceState.TERMINATED:
+            return
+        self.world.instances[instance_id] = replace(there, state=InstanceState.TERMINATED)
+        self.world.ended.append(instance_id)
+        old = self.world.groups[group]
+        self.world.groups[group] = replace(
+            old,
+            desired=old.desired - (1 if lower_desired else 0),
+            instance_ids=tuple(i for i in old.instance_ids if i != instance_id),
+        )
+
+    def in_rollout(self, names: Sequence[str]) -> frozenset[str]:
+        self.world.before("in_rollout")
+        return frozenset(self.world.rollouts & set(names))
+
+
+@dataclass
+class FakeMetrics:
+    """Answers the union queries of `signals` from the world's evidence."""
+
+    world: World
+
+    def query(self, expression: str, at: datetime) -> Sequence[tuple[Mapping[str, str], float]]:
+        self.world.before("query")
+        rows: list[tuple[Mapping[str, str], float]] = []
+        if expression.startswith("max by (instance_id) (max_over_time(up{"):
+            return [({"instance_id": key}, 1.0) for key, e in self.world.evidence.items() if e.reached]
+        for key, evidence in self.world.evidence.items():
+            stats = engine_stats(evidence, at) if "vllm:" in expression else gpu_stats(evidence, at)
+            rows += [({"instance_id": key, "stat": name}, value) for name, value in stats.items()]
+        return rows
+
+    def interval(self, job: str) -> timedelta | None:
+        self.world.before("interval")
+        return INTERVAL
+
+
+def engine_stats(evidence: Evidence, at: datetime) -> dict[str, float]:
+    """What Prometheus would answer for this evidence."""
+    engine = evidence.engine
+    if engine is None:
+        return {}
+    stats = {
+        "running": engine.running_max,
+        "lowest": engine.running_max,
+        "waiting": engine.waiting_max,
+        "count": None if engine.coverage is None else engine.coverage * (evidence.window / evidence.interval),
+        "newest": None if engine.newest_age is None else (at - engine.newest_age).timestamp(),
+        "started": None if engine.started_age is None else (at - engine.started_age).timestamp(),
+        "pulse": engine.pulse_changes,
+        "changes0": engine.counter_changes,
+        "changes1": None if engine.counter_changes is None else 0.0,
+        "tokens0": engine.tokens,
+    }
+    return {name: value for name, value in stats.items() if value is not None}
+
+
+def gpu_stats(evidence: Evidence, at: datetime) -> dict[str, float]:
+    """What Prometheus would answer for this evidence."""
+    gpu = evidence.gpu
+    if gpu is None:
+        return {}
+    stats = {
+        "active": gpu.active_max,
+        "lowest": gpu.active_min,
+        "count": None if gpu.coverage is None else gpu.coverage * (evidence.window / evidence.interval),
+        "newest": None if gpu.newest_age is None else (at - gpu.newest_age).timestamp(),
+        "gpus": gpu.gpus,
+        "util": gpu.util_max,
+        "energy": gpu.energy_changes,
+        "millijoules": None if gpu.watts_max is None else gpu.watts_max * 1000 * evidence.window.total_seconds(),
+    }
+    return {name: float(value) for name, value in stats.items() if value is not None}
+
+
+@dataclass
+class FakeAgents:
+    world: World
+
+    def statuses(self, instances: Sequence[Instance]) -> Mapping[str, AgentStatus]:
+        self.world.before("statuses")
+        found: dict[str, AgentStatus] = {}
+        for one in instances:
+            status = self.world.agents.get(one.id)
+            if status is None or not self.world.instances[one.id].alive:
+                continue
+            done = self.world.drained_at.get(one.id)
+            if done is not None and self.world.now >= done:
+                status = replace(status, phase=Phase.DRAINED, drained=True, requests_running=0)
+            found[one.id] = status
+        return found
+
+    def drain(self, instance: Instance, reason: str, deadline: timedelta) -> AgentStatus:
+        self.world.before("drain")
+        if instance.id not in self.world.agents:
+            raise CloudError("the agent does not answer")
+        self.world.drains.append(instance.id)
+        self.world.drained_at.setdefault(instance.id, self.world.now + self.world.drain_takes)
+        status = replace(
+            self.world.agents[instance.id], phase=Phase.DRAINING, draining=True, ready=False, reason=reason
+        )
+        self.world.agents[instance.id] = status
+        return status
+
+
+@dataclass
+class FakePrices:
+    spot: dict[str, Decimal] = field(default_factory=dict[str, Decimal])
+
+    def usd_per_hour(self, instance: Instance) -> Decimal | None:
+        return Decimal("0.25") if instance.capacity_type is CapacityType.SPOT else Decimal("0.80")
+
+    def spot_usd_per_hour(self, machine_type: str, zone: str) -> Decimal | None:
+        return self.spot.get(zone, Decimal("0.25"))
+
+    def on_demand_usd_per_hour(self, machine_type: str) -> Decimal | None:
+        return Decimal("0.80")
+
+
+@dataclass
+class FakeMessages:
+    world: World
+
+    def tell(self, key: str, text: str, detail: Mapping[str, Any]) -> None:
+        self.world.before("tell")
+        self.world.messages.setdefault(key, text)
+
+
+@dataclass
+class FakeLedger:
+    world: World
+
+    def targets(self) -> Mapping[str, Target]:
+        self.world.before("targets")
+        return dict(self.world.targets)
+
+    def set_target(self, seen: Target, value: int, by: str, reason: str, at: datetime) -> Target:
+        self.world.before("set_target")
+        there = self.world.targets[seen.pool]
+        if there.version != seen.version:
+            raise ConflictError("the target has changed")
+        self.world.targets[seen.pool] = Target(pool=seen.pool, value=value, version=seen.version + 1)
+        return self.world.targets[seen.pool]
+
+    def lower_target(self, pool: str, floor: int, because: str, at: datetime) -> Target:
+        self.world.before("lower_target")
+        there = self.world.targets[pool]
+        if because in self.world.lowered:
+            return there
+        if there.value - 1 < floor:
+            raise ConflictError(f"pool {pool} is at its floor of {floor}")
+        self.world.lowered.add(because)
+        self.world.targets[pool] = Target(pool=pool, value=there.value - 1, version=there.version + 1)
+        return self.world.targets[pool]
+
+    def brakes(self, now: datetime) -> Sequence[Brake]:
+        self.world.before("brakes")
+        return list(self.world.brakes)
+
+    def policy_seen(self, watchdog: str, pool: str, digest: str) -> bool:
+        self.world.before("policy_seen")
+        return (watchdog, pool, digest) in self.world.seen
+
+    def see_policy(self, watchdog: str, pool: str, digest: str, by: str, at: datetime) -> None:
+        self.world.before("see_policy")
+        self.world.seen.add((watchdog, pool, digest))
+
+    def record(self, plan: Plan) -> None:
+        self.world.before("record")
+        self.world.plans.append(plan)
+
+    def intend(self, watchdog: str, decision: Decision, at: datetime) -> None:
+        self.world.before("intend")
+        self.world.intents.setdefault(decision.resource, decision)
+
+    def unfinished(self, watchdog: str) -> Sequence[Decision]:
+        self.world.before("unfinished")
+        return list(self.world.intents.values())
+
+    def record_outcome(self, watchdog: str, outcome: Outcome, at: datetime) -> None:
+        self.world.before("record_outcome")
+        self.world.outcomes.append((at, outcome))
+        if outcome.kind is not OutcomeKind.WAITING:
+            self.world.intents.pop(outcome.decision.resource, None)
+
+    def ended_since(self, watchdog: str, since: datetime) -> Mapping[str, int]:
+        self.world.before("ended_since")
+        found: dict[str, int] = {}
+        for at, outcome in self.world.outcomes:
+            if at >= since and outcome.kind is OutcomeKind.DONE and outcome.decision.action == "end":
+                pool = outcome.decision.pool or ""
+                found[pool] = found.get(pool, 0) + 1
+        return found
+
+    def hold(self, now: datetime) -> bool:
+        self.world.before("hold")
+        return self.world.lease_is_ours
+
+
+def idle_world(count: int = 2, **changes: Any) -> World:
+    """Pool `batch` with `count` idle spot instances in zone a, all covered by both sources, agents ready."""
+    world = World()
+    for number in range(1, count + 1):
+        one = instance(number, **changes)
+        world.instances[one.id] = one
+        world.evidence[one.id] = QUIET
+        world.agents[one.id] = READY
+    world.groups["batch-spot-a"] = Group(
+        name="batch-spot-a",
+        pool="batch",
+        capacity_type=CapacityType.SPOT,
+        zone="us-east-1a",
+        desired=count,
+        min=0,
+        max=4,
+        instance_ids=tuple(world.instances),
+    )
+    for name, kind, zone in (
+        ("batch-spot-b", CapacityType.SPOT, "us-east-1b"),
+        ("batch-od", CapacityType.ON_DEMAND, None),
+    ):
+        world.groups[name] = Group(
+            name=name, pool="batch", capacity_type=kind, zone=zone, desired=0, min=0, max=4, instance_ids=()
+        )
+    world.targets["batch"] = Target(pool="batch", value=count, version=1)
+    return world
+
+
+def mark(world: World, number: int, since: datetime) -> None:
+    """Give an instance the watchdog's mark."""
+    key = instance(number).id
+    old = world.instances[key]
+    world.instances[key] = replace(old, tags={**old.tags, tags.IDLE_SINCE: tags.write_time(since)})
