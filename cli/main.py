@@ -12,6 +12,7 @@ from cli.output import STDERR, Exit, UserError
 
 GROUPS: Final = (
     "doctor",
+    "bootstrap",
     "local",
     "plan_cost",
     "watch",

@@ -1,0 +1,137 @@
+"""What an environment needs before its first `pulumi up`: a place for state, a key, the agents' token. Made once."""
+
+import secrets
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from clouds.aws.calls import AwsCalls
+from fleet.activity import CloudError
+
+TOKEN_BYTES: Final = 32
+ABSENT: Final = frozenset({"404", "NoSuchBucket", "NotFound", "NotFoundException", "ParameterNotFound"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foundation:
+    """The names of what is made, and what Pulumi is told about it."""
+
+    bucket: str
+    key_alias: str
+    token: str
+    region: str
+
+    @property
+    def backend_url(self) -> str:
+        return f"s3://{self.bucket}?region={self.region}&awssdk=v2"
+
+    @property
+    def secrets_provider(self) -> str:
+        return f"awskms://{self.key_alias}?region={self.region}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One thing that must be there. `make` is called only where it is missing."""
+
+    what: str
+    present: bool
+    make: Callable[[], None]
+
+
+def foundation(account: str, region: str, environment: str) -> Foundation:
+    """The names for one environment. The state bucket serves all environments of an account and region."""
+    return Foundation(
+        bucket=f"gpu-fleet-state-{account}-{region}",
+        key_alias=f"alias/gpu-fleet-{environment}",
+        token=f"/gpu-fleet/{environment}/agent-token",
+        region=region,
+    )
+
+
+def account_of(calls: AwsCalls) -> str:
+    """The account that the credentials at hand belong to. Raises CloudError."""
+    return str(calls.one("sts", "get_caller_identity")["Account"])
+
+
+def steps(calls: AwsCalls, wanted: Foundation) -> Iterator[Step]:
+    """What is there and what is missing, in the order in which it is made. Raises CloudError."""
+    yield Step(
+        what=f"state bucket {wanted.bucket} (versioned, encrypted, no public access, TLS only)",
+        present=_there(calls, "s3", "head_bucket", Bucket=wanted.bucket),
+        make=lambda: _make_bucket(calls, wanted),
+    )
+    yield Step(
+        what=f"key {wanted.key_alias} for secrets in Pulumi's state (rotated yearly)",
+        present=_there(calls, "kms", "describe_key", KeyId=wanted.key_alias),
+        make=lambda: _make_key(calls, wanted),
+    )
+    yield Step(
+        what=f"secret {wanted.token} that guards the node agents",
+        present=_there(calls, "ssm", "get_parameter", Name=wanted.token),
+        make=lambda: _make_token(calls, wanted),
+    )
+
+
+def _there(calls: AwsCalls, service: str, operation: str, **arguments: str) -> bool:
+    try:
+        calls.one(service, operation, **arguments)
+    except CloudError as error:
+        # anything but a plain "not there" (403, a time-out) must not lead to making it again
+        if error.code in ABSENT:
+            return False
+        raise
+    return True
+
+
+def _make_bucket(calls: AwsCalls, wanted: Foundation) -> None:
+    place = {} if wanted.region == "us-east-1" else {"LocationConstraint": wanted.region}
+    calls.one("s3", "create_bucket", Bucket=wanted.bucket, **({"CreateBucketConfiguration": place} if place else {}))
+    calls.one(
+        "s3",
+        "put_public_access_block",
+        Bucket=wanted.bucket,
+        PublicAccessBlockConfiguration={
+            "BlockPublicAcls": True,
+            "IgnorePublicAcls": True,
+            "BlockPublicPolicy": True,
+            "RestrictPublicBuckets": True,
+        },
+    )
+    calls.one("s3", "put_bucket_versioning", Bucket=wanted.bucket, VersioningConfiguration={"Status": "Enabled"})
+    calls.one(
+        "s3",
+        "put_bucket_encryption",
+        Bucket=wanted.bucket,
+        ServerSideEncryptionConfiguration={
+            "Rules": [{"ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "aws:kms"}, "BucketKeyEnabled": True}]
+        },
+    )
+    calls.one("s3", "put_bucket_policy", Bucket=wanted.bucket, Policy=_tls_only(wanted.bucket))
+
+
+def _tls_only(bucket: str) -> str:
+    return (
+        '{"Version":"2012-10-17","Statement":[{"Sid":"TlsOnly","Effect":"Deny","Principal":"*","Action":"s3:*",'
+        f'"Resource":["arn:aws:s3:::{bucket}","arn:aws:s3:::{bucket}/*"],'
+        '"Condition":{"Bool":{"aws:SecureTransport":"false"}}}]}'
+    )
+
+
+def _make_key(calls: AwsCalls, wanted: Foundation) -> None:
+    made = calls.one("kms", "create_key", Description="gpu-fleet: secrets in Pulumi's state")
+    key = made["KeyMetadata"]["KeyId"]
+    calls.one("kms", "enable_key_rotation", KeyId=key)
+    calls.one("kms", "create_alias", AliasName=wanted.key_alias, TargetKeyId=key)
+
+
+def _make_token(calls: AwsCalls, wanted: Foundation) -> None:
+    # Overwrite stays off: two who bootstrap at once must not leave agents and watchdogs with different tokens
+    calls.one(
+        "ssm",
+        "put_parameter",
+        Name=wanted.token,
+        Value=secrets.token_urlsafe(TOKEN_BYTES),
+        Type="SecureString",
+        Overwrite=False,
+    )
