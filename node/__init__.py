@@ -1,1 +1,1 @@
-"""The agent of a GPU instance: boot, serve its status, drain."""
+"""The agent of a GPU instance: boots it step by step, says how it is, drains it."""

@@ -1,4 +1,4 @@
-"""The serving engine behind one interface: arguments, the unit of its container, health, and the names of its numbers.
+"""The serving engine behind one interface: arguments, its container's unit, health, and the names of its numbers.
 
 vLLM 0.32 is the one that is there. Another engine is another `Interface` and another `arguments` function.
 """

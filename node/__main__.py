@@ -1,0 +1,194 @@
+"""`python3 gpufleet-node.pyz boot` installs the agent's unit and starts it; `run` is that unit's program."""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from fleet.model import Cloud, Phase
+from node import server
+from node.agent import Agent
+from node.boot import Boot, World
+from node.disks import LocalDisks
+from node.engine_client import HttpEngine
+from node.life import Clock, Life
+from node.ports import CloudSide, StepError
+from node.settings import Settings, SettingsError, load
+from node.systemd import Systemd, run
+from serving import engine as engines
+
+UNIT: Final = "gpufleet-node.service"
+TICK_S: Final = 0.5
+REPORT_S: Final = 1.0
+METADATA_WAIT_S: Final = 120.0
+PASSED_ON: Final = (
+    "AWS_ENDPOINT_URL",
+    "AWS_EC2_METADATA_SERVICE_ENDPOINT",
+    "AWS_DEFAULT_REGION",
+    "GCE_METADATA_HOST",
+    "STORAGE_EMULATOR_HOST",
+    "GPUFLEET_ROOT",
+    "NO_PROXY",
+)
+"""Of the environment of user data; none of these is a secret."""
+
+
+def main(argv: list[str]) -> int:
+    """Run a command of the agent. Exit codes: 0 done, 1 could not, 2 wrong use."""
+    root = Path(os.environ.get("GPUFLEET_ROOT") or "/")
+    commands: dict[str, Callable[[Path], int]] = {"boot": boot, "run": serve}
+    if len(argv) != 1 or argv[0] not in commands:
+        _say("say `boot` (install the agent's unit and start it) or `run` (be the agent)")
+        return 2
+    try:
+        return commands[argv[0]](root)
+    except (SettingsError, StepError) as error:
+        _say(str(error))
+        return 1
+
+
+def boot(root: Path) -> int:
+    """Install the agent's unit and start it. Done twice it does no harm."""
+    load(root / "etc/gpu-fleet/instance.json")
+    systemd = Systemd(root)
+    systemd.install(UNIT, unit(_archive()))
+    systemd.enable(UNIT)
+    systemd.start(UNIT)
+    return 0
+
+
+def _archive() -> Path:
+    """The file that this program runs from. Raises StepError outside of it."""
+    found = next((parent for parent in Path(__file__).resolve().parents if parent.is_file()), None)
+    if found is None:
+        raise StepError("the agent installs itself from its archive only: build it with serving/agent_archive.py")
+    return found
+
+
+def unit(program: Path) -> str:
+    """The agent's own unit."""
+    given = [f"{name}={os.environ[name]}" for name in PASSED_ON if os.environ.get(name)]
+    lines = [
+        "[Unit]",
+        "Description=gpu-fleet node agent",
+        "Wants=network-online.target",
+        "After=network-online.target",
+        "StartLimitIntervalSec=0",
+        "",
+        "[Service]",
+        "Type=exec",
+        *(f"Environment={engines.quote(pair)}" for pair in given),
+        f"ExecStart={engines.quote(sys.executable)} {engines.quote(str(program))} run",
+        "Restart=always",
+        "RestartSec=2",
+        "KillMode=mixed",
+        "TimeoutStopSec=10",
+        "",
+        "[Install]",
+        "WantedBy=multi-user.target",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def serve(root: Path) -> int:
+    """Be the agent, until ended."""
+    settings = load(root / "etc/gpu-fleet/instance.json")
+    cloud = _cloud(settings)
+    life = Life(
+        instance=cloud.instance_id, pool=settings.pool, file=root / "var/lib/gpu-fleet/agent.json", now=Clock()
+    )
+    engine = HttpEngine(
+        f"http://{cloud.address}:{engines.PORT}", settings.served_name, engines.interface(settings.engine.kind)
+    )
+    world = World(units=Systemd(root), disks=LocalDisks(root), cloud=cloud, engine=engine, root=root)
+    agent = Agent(settings=settings, world=world, life=life, power_off=_power_off)
+    token = _Token(cloud, settings.agent_token)
+    server.serve(life, address=cloud.address, token=lambda: token.value, ask=agent.ask_to_drain)
+    start = Boot(settings=settings, world=world, life=life)
+    if life.phase not in (Phase.DRAINED, Phase.FAILED):
+        threading.Thread(target=_guarded(start.run, life), name="boot", daemon=True).start()
+    threading.Thread(target=_report, args=(agent, token), name="report", daemon=True).start()
+    last: str | None = None
+    while True:
+        agent.tick()
+        if life.phase != last:
+            last = life.phase
+            _say(f"{settings.pool} {cloud.instance_id}: {last} {life.status()['error'] or ''}".rstrip())
+        time.sleep(TICK_S)
+
+
+def _guarded(work: Callable[[], object], life: Life) -> Callable[[], None]:
+    """A fault of our own in the boot must end in `failed`, not in a thread that nobody misses."""
+
+    def run() -> None:
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 - see above
+            life.enter(Phase.FAILED, f"a fault of the agent: {error!r}")
+
+    return run
+
+
+def _report(agent: Agent, token: "_Token") -> None:
+    while True:
+        token.fetch(agent.life)
+        agent.report()
+        time.sleep(REPORT_S)
+
+
+class _Token:
+    """The secret that drains need, read once it can be."""
+
+    def __init__(self, cloud: CloudSide, where: str) -> None:
+        self._cloud, self._where = cloud, where
+        self.value: str | None = None
+
+    def fetch(self, life: Life) -> None:
+        if self.value is not None:
+            return
+        try:
+            self.value = self._cloud.secret(self._where)
+        except OSError as error:
+            life.warn("token", str(error))
+        else:
+            life.warn("token", None)
+
+
+def _cloud(settings: Settings) -> CloudSide:
+    """The cloud's side, waited for: metadata may come up after the agent. Raises StepError."""
+    until = time.monotonic() + METADATA_WAIT_S
+    while True:
+        try:
+            return _connect(settings)
+        except OSError as error:
+            if time.monotonic() >= until:
+                raise StepError(f"the instance's metadata cannot be read: {error}") from error
+            time.sleep(1)
+
+
+def _connect(settings: Settings) -> CloudSide:
+    if settings.cloud is Cloud.AWS:
+        from clouds.aws.metadata import from_environment
+        from node.aws import Ec2Side
+
+        return Ec2Side(from_environment(), settings.region)
+    raise StepError(f"cloud {settings.cloud}: this agent knows no way to talk to it")
+
+
+def _power_off() -> None:
+    _say("failed for too long, alone: powering off, so that the instance ends and costs nothing more")
+    try:
+        run(["poweroff"])
+    except StepError as error:
+        _say(str(error))
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,185 @@
+"""The agent's loop: looks at the cloud's notices, drains, watches the engine, ends what failed."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
+
+from fleet import tags
+from fleet.model import Phase
+from node.boot import World
+from node.drain import Move, Order, Scene, is_quiet, next_move
+from node.life import Life
+from node.ports import CloudNotice, EngineLoad, Notice, StepError, UnitState
+from node.settings import Settings
+from serving import engine as engines
+
+SETTLE: Final = timedelta(seconds=3)
+"""How long the engine must be quiet in a drain: HAProxy asks the agent every second, and routes until it heard."""
+HEALTH_POLL: Final = timedelta(seconds=2)
+RESTARTS: Final = 3
+"""Starts of an engine that ended, by the agent, beyond systemd's own; then the instance has failed."""
+RETRY_TAG: Final = timedelta(seconds=10)
+
+
+@dataclass(slots=True, kw_only=True)
+class Agent:
+    """One instance's agent after its boot was begun."""
+
+    settings: Settings
+    world: World
+    life: Life
+    power_off: Callable[[], None]
+    settle: timedelta = SETTLE
+    _notices_at: datetime | None = field(default=None, init=False)
+    _health_at: datetime | None = field(default=None, init=False)
+    _unwell_since: datetime | None = field(default=None, init=False)
+    _quiet_since: datetime | None = field(default=None, init=False)
+    _stopping_since: datetime | None = field(default=None, init=False)
+    _was_ready: bool = field(default=False, init=False)
+    _tagged: Phase | None = field(default=None, init=False)
+    _tag_after: datetime | None = field(default=None, init=False)
+    _confirmed: bool = field(default=False, init=False)
+    _terminating: bool = field(default=False, init=False)
+    _powered_off: bool = field(default=False, init=False)
+
+    def tick(self) -> None:
+        """Look once and do what is due. Never raises for what the world does."""
+        now = self.life.now()
+        self._look_for_notices(now)
+        phase = self.life.phase
+        if phase is Phase.READY:
+            self._was_ready = True
+            self._watch_engine(now)
+        elif phase is Phase.FAILED:
+            self._watch_failure(now)
+        if self.life.order is not None and phase is not Phase.DRAINED:
+            self._drain(self.life.order, now)
+        if self.life.phase is Phase.DRAINED and self._terminating and not self._confirmed:
+            self._confirm()
+
+    def report(self) -> None:
+        """Write the phase where people and watchdogs see it: a tag. Tried again later when the cloud refuses."""
+        now, phase = self.life.now(), self.life.phase
+        if phase is self._tagged or (self._tag_after is not None and now < self._tag_after):
+            return
+        try:
+            self.world.cloud.write_tags({tags.PHASE: phase.value})
+        except OSError as error:
+            self._tag_after = now + RETRY_TAG
+            self.life.warn("tag", f"the phase could not be written as a tag: {error}")
+        else:
+            self._tagged, self._tag_after = phase, None
+            self.life.warn("tag", None)
+
+    def ask_to_drain(self, reason: str, deadline: timedelta) -> Order:
+        """A person or a watchdog asks."""
+        now = self.life.now()
+        return self.life.order_drain(Order(reason=reason, asked_at=now, deadline=now + deadline))
+
+    def _look_for_notices(self, now: datetime) -> None:
+        if self._notices_at is not None and now - self._notices_at < self.settings.metadata_poll:
+            return
+        self._notices_at = now
+        try:
+            notices = self.world.cloud.notices()
+        except OSError as error:
+            self.life.warn("metadata", str(error))
+            return
+        self.life.warn("metadata", None)
+        self.life.rebalance_advised = any(notice.kind is Notice.REBALANCE for notice in notices)
+        for notice in notices:
+            self._take(notice, now)
+
+    def _take(self, notice: CloudNotice, now: datetime) -> None:
+        if notice.kind is Notice.REBALANCE:
+            # only said: whether to leave early is for the spot watchdog
+            return
+        self._terminating = self._terminating or notice.kind is Notice.TERMINATION
+        deadline = notice.at or now + self.settings.drain_deadline
+        held = self.life.order
+        # the same notice is seen again at each poll: without a time of its own it must not move
+        if held is None or (notice.at is not None and notice.at < held.deadline):
+            self.life.order_drain(Order(reason=notice.kind.value, asked_at=now, deadline=deadline))
+
+    def _drain(self, order: Order, now: datetime) -> None:
+        load = self.world.engine.load() if self._was_ready else EngineLoad(running=0, waiting=0)
+        self.life.requests_running = None if load is None else load.running
+        if not is_quiet(load):
+            self._quiet_since = None
+        elif self._quiet_since is None:
+            self._quiet_since = now
+        scene = Scene(
+            now=now,
+            engine=self.world.units.state(engines.UNIT),
+            load=load,
+            quiet_since=self._quiet_since,
+            stopping_since=self._stopping_since,
+        )
+        settle = self.settle if self._was_ready else timedelta()
+        move = next_move(order, scene, margin=self.settings.drain_margin, settle=settle)
+        try:
+            self._do(move, now, load)
+        except StepError as error:
+            self.life.warn("drain", str(error))
+
+    def _do(self, move: Move, now: datetime, load: EngineLoad | None) -> None:
+        match move:
+            case Move.WAIT:
+                return
+            case Move.STOP:
+                self._stopping_since = now
+                if load is not None:
+                    self.life.counters.requests_cut += int(load.running + load.waiting)
+                self.world.units.stop(engines.UNIT)
+            case Move.KILL:
+                self.world.units.kill(engines.UNIT)
+            case Move.FINISH:
+                self.life.requests_running = 0
+                self.life.enter(Phase.DRAINED)
+
+    def _confirm(self) -> None:
+        try:
+            self.world.cloud.confirm_termination()
+        except OSError as error:
+            self.life.warn("lifecycle hook", str(error))
+        else:
+            self._confirmed = True
+            self.life.warn("lifecycle hook", None)
+
+    def _watch_engine(self, now: datetime) -> None:
+        if self._health_at is not None and now - self._health_at < HEALTH_POLL:
+            return
+        self._health_at = now
+        load = self.world.engine.load() if self.world.engine.healthy() else None
+        self.life.requests_running = None if load is None else load.running
+        self.life.engine_well = load is not None
+        if load is not None:
+            self._unwell_since = None
+            return
+        if self._unwell_since is None:
+            self._unwell_since = now
+        self._mend(now, self._unwell_since)
+
+    def _mend(self, now: datetime, unwell_since: datetime) -> None:
+        """systemd starts an engine that ended; the agent starts one on which systemd gave up, and gives up itself."""
+        state = self.world.units.state(engines.UNIT)
+        starts = self.life.counters.engine_starts
+        if state in (UnitState.FAILED, UnitState.INACTIVE):
+            if starts > RESTARTS:
+                self.life.enter(Phase.FAILED, f"the engine ended again after {starts} starts")
+                return
+            self.life.counters.engine_starts += 1
+            try:
+                self.world.units.start(engines.UNIT)
+            except StepError as error:
+                self.life.warn("engine", str(error))
+        if now - unwell_since >= self.settings.boot_limits.engine:
+            limit = self.settings.boot_limits.engine.total_seconds()
+            self.life.enter(Phase.FAILED, f"the engine gave no healthy answer for {limit:.0f} s")
+
+    def _watch_failure(self, now: datetime) -> None:
+        """A failed instance burns money in silence: it is left for people to look at, then it ends itself."""
+        if now - self.life.since >= self.settings.power_off_after and not self._powered_off:
+            self._powered_off = True
+            self.power_off()

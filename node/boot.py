@@ -1,0 +1,206 @@
+"""The boot: disks → cache → engine → warm-up → ready. Steps may be done twice, are tried again, and have limits."""
+
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from fleet.model import Phase
+from node import health
+from node.life import Life, Step
+from node.ports import CloudSide, Disks, EngineClient, HopelessError, StepError, Units, UnitState
+from node.settings import Settings
+from serving import engine as engines
+from serving.cache.disk import Cache, CacheError, NoSpaceError
+from serving.cache.manifest import ManifestError
+from serving.cache.sync import CorruptError, Progress, Sync, served_digest
+
+ATTEMPTS: Final = 6
+"""Tries of one step; its time limit may end it earlier."""
+_BACKOFF_S: Final = (1.0, 2.0, 4.0, 8.0, 16.0)
+_LOOK_AGAIN_S: Final = 0.25
+
+
+class StoppedError(RuntimeError):
+    """A drain came in the middle of the boot."""
+
+
+@dataclass(slots=True, kw_only=True)
+class World:
+    """What the agent works with."""
+
+    units: Units
+    disks: Disks
+    cloud: CloudSide
+    engine: EngineClient
+    root: Path
+    """Prefix of every absolute path; `/` on a real machine."""
+    sleep: Callable[[float], None] = time.sleep
+
+
+@dataclass(slots=True, kw_only=True)
+class Boot:
+    """One boot of one instance."""
+
+    settings: Settings
+    world: World
+    life: Life
+    lease: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    """Holds the served revision against eviction for as long as the agent lives."""
+    _model: Path | None = field(default=None, init=False)
+
+    def run(self) -> bool:
+        """Boot. False: it failed, or a drain came. Never raises for what the world does."""
+        limits = self.settings.boot_limits
+        steps: list[tuple[Phase, Callable[[datetime], None], timedelta]] = [
+            (Phase.DISKS, self._disks, limits.disks),
+            (Phase.CACHE, self._cache, limits.cache),
+            (Phase.ENGINE, self._engine, limits.engine),
+            (Phase.WARM_UP, self._warm_up, limits.warm_up),
+        ]
+        try:
+            for phase, action, limit in steps:
+                self._do(phase, action, limit)
+        except StoppedError:
+            return False
+        except StepError as error:
+            self.life.enter(Phase.FAILED, str(error))
+            return False
+        self.life.engine_well = True
+        self.life.enter(Phase.READY)
+        return True
+
+    def _do(self, phase: Phase, action: Callable[[datetime], None], limit: timedelta) -> None:
+        self._go_on()
+        step = self.life.begin_step(phase)
+        deadline = step.started + limit
+        while True:
+            step.attempts += 1
+            try:
+                action(deadline)
+            except HopelessError as error:
+                self._end(step, str(error))
+                raise
+            except StepError as error:
+                self._end(step, str(error))
+                wait_s = _BACKOFF_S[min(step.attempts, len(_BACKOFF_S)) - 1]
+                if step.attempts >= ATTEMPTS or self.life.now() + timedelta(seconds=wait_s) >= deadline:
+                    raise StepError(f"{phase.value}, after {step.attempts} tries: {error}") from error
+                self._pause(wait_s)
+            else:
+                self._end(step, None)
+                return
+
+    def _end(self, step: Step, error: str | None) -> None:
+        step.ended, step.error = self.life.now(), error
+
+    def _go_on(self) -> None:
+        if self.life.order is not None:
+            raise StoppedError
+
+    def _pause(self, seconds: float) -> None:
+        until = self.life.now() + timedelta(seconds=seconds)
+        while self.life.now() < until:
+            self._go_on()
+            self.world.sleep(min(_LOOK_AGAIN_S, seconds))
+
+    def _disks(self, _deadline: datetime) -> None:
+        mount_point = str(PurePosixPath(self.settings.cache_dir).parent)
+        self.world.disks.prepare(mount_point)
+
+    def _cache(self, deadline: datetime) -> None:
+        cache = Cache(self.cache_root)
+        store = self.world.cloud.store(self.settings.bucket)
+        progress = Progress()
+        rest = (deadline - self.life.now()).total_seconds()
+        sync = Sync(store=store, cache=cache, model=self.settings.model, lock_limit_s=max(1.0, rest))
+        try:
+            digest = served_digest(store, self.settings.model)
+            self.life.serve(digest)
+            self._model = sync.bring(digest, self.life.now(), progress)
+        except (NoSpaceError, ManifestError) as error:
+            raise HopelessError(f"model {self.settings.model}: {error}") from error
+        except (CacheError, CorruptError, OSError, ValueError) as error:
+            raise StepError(f"model {self.settings.model}: {error}") from error
+        finally:
+            counters = self.life.counters
+            counters.bytes_fetched += progress.fetched
+            counters.bytes_kept += progress.kept
+            counters.cache_retries += progress.retries
+        self.lease.close()
+        self.lease.enter_context(cache.lease(digest))
+
+    @property
+    def cache_root(self) -> Path:
+        """The cache's folder on this machine."""
+        return self.world.root / self.settings.cache_dir.lstrip("/")
+
+    def engine_unit(self) -> str:
+        """The text of the engine's unit. Raises HopelessError for arguments that may not be."""
+        assert self._model is not None
+        settings = self.settings
+        serve = engines.Serve(
+            kind=settings.engine.kind,
+            image=settings.engine.image,
+            model_path=PurePosixPath(self._model),
+            served_name=settings.served_name,
+            host=self.world.cloud.address,
+            shutdown_timeout_s=int(settings.drain_deadline.total_seconds()),
+            args=settings.engine.args,
+            env=settings.engine.env,
+        )
+        try:
+            return engines.engine_unit(serve, cache_dir=PurePosixPath(self.cache_root))
+        except engines.ArgumentError as error:
+            raise HopelessError(str(error)) from error
+
+    def _engine(self, deadline: datetime) -> None:
+        units = self.world.units
+        self._exporter()
+        changed = units.install(engines.UNIT, self.engine_unit())
+        state = units.state(engines.UNIT)
+        if changed and state in (UnitState.ACTIVE, UnitState.ACTIVATING):
+            # another revision or other arguments: the one that runs has to go first
+            units.stop(engines.UNIT)
+            self._wait_for(engines.UNIT, (UnitState.INACTIVE, UnitState.FAILED), deadline)
+            state = UnitState.INACTIVE
+        if state not in (UnitState.ACTIVE, UnitState.ACTIVATING):
+            self._go_on()
+            units.start(engines.UNIT)
+            self.life.counters.engine_starts += 1
+        while not self.world.engine.healthy():
+            if units.state(engines.UNIT) is UnitState.FAILED:
+                raise StepError("the engine ended while it loaded; its words are in the journal of its unit")
+            if self.life.now() >= deadline:
+                raise StepError("the engine did not become healthy in its time")
+            self._go_on()
+            self.world.sleep(_LOOK_AGAIN_S)
+
+    def _exporter(self) -> None:
+        """The GPU exporter serves the watchdogs; without it the instance serves all the same, and says so."""
+        units = self.world.units
+        try:
+            units.install(
+                engines.DCGM_UNIT, engines.dcgm_unit(self.settings.dcgm_image, host=self.world.cloud.address)
+            )
+            if units.state(engines.DCGM_UNIT) is not UnitState.ACTIVE:
+                units.start(engines.DCGM_UNIT)
+            self.life.warn("exporter", None)
+        except StepError as error:
+            self.life.warn("exporter", str(error))
+
+    def _wait_for(self, unit: str, states: tuple[UnitState, ...], deadline: datetime) -> None:
+        while self.world.units.state(unit) not in states:
+            if self.life.now() >= deadline:
+                raise StepError(f"{unit} did not become {states[0]} in its time")
+            self.world.sleep(_LOOK_AGAIN_S)
+
+    def _warm_up(self, _deadline: datetime) -> None:
+        self.world.engine.warm_up()
+        report = health.check(self.world.cloud.address)
+        if report.broken:
+            raise HopelessError(f"GPU: {report.broken}")
+        self.life.warn("gpu", report.unknown)

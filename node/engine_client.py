@@ -1,0 +1,58 @@
+"""The engine beside the agent, over HTTP."""
+
+import json
+import urllib.error
+import urllib.request
+from typing import Final
+
+from node.ports import EngineLoad, StepError
+from serving.engine import Interface
+from serving.exposition import parse, total
+
+_TIMEOUT_S: Final = 2.0
+_WARM_UP_TIMEOUT_S: Final = 60.0
+
+
+class HttpEngine:
+    """An engine at a URL."""
+
+    def __init__(self, url: str, served_name: str, interface: Interface) -> None:
+        self._url = url
+        self._served_name = served_name
+        self._interface = interface
+
+    def healthy(self) -> bool:
+        """Whether it can serve."""
+        try:
+            with urllib.request.urlopen(f"{self._url}{self._interface.health_path}", timeout=_TIMEOUT_S) as answer:
+                return answer.status == 200
+        except OSError:
+            return False
+
+    def load(self) -> EngineLoad | None:
+        """Requests that run and wait; None: it does not say."""
+        try:
+            with urllib.request.urlopen(f"{self._url}/metrics", timeout=_TIMEOUT_S) as answer:
+                page = list(parse(answer.read().decode()))
+        except (OSError, ValueError):
+            return None
+        running = total(page, self._interface.running.name)
+        waiting = total(page, self._interface.waiting.name)
+        return None if running is None or waiting is None else EngineLoad(running=running, waiting=waiting)
+
+    def warm_up(self) -> None:
+        """One small request, so that the first user does not pay for lazy starts. Raises StepError."""
+        body = json.dumps({"model": self._served_name, "prompt": "Hello", "max_tokens": 4}).encode()
+        wish = urllib.request.Request(
+            f"{self._url}/v1/completions", data=body, headers={"Content-Type": "application/json"}
+        )
+        try:
+            with urllib.request.urlopen(wish, timeout=_WARM_UP_TIMEOUT_S) as answer:
+                found = json.loads(answer.read())
+        except urllib.error.HTTPError as error:
+            words = error.read(300).decode(errors="replace")
+            raise StepError(f"the first request got HTTP {error.code}: {words}") from error
+        except (OSError, ValueError) as error:
+            raise StepError(f"the first request failed: {error}") from error
+        if not found.get("choices"):
+            raise StepError("the first request got an answer without choices")

@@ -1,0 +1,53 @@
+"""Are the GPUs well? Read from the exporter beside the engine."""
+
+import urllib.request
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from serving import metrics
+from serving.exposition import Sample, parse
+
+_TIMEOUT_S: Final = 3.0
+_FATAL: Final = (
+    (metrics.ECC_DOUBLE_BIT, "double-bit ECC errors"),
+    (metrics.ROW_REMAP_FAILURE, "remapping of memory rows has failed"),
+)
+HARMLESS_XIDS: Final = frozenset({0, 13, 31, 43, 45})
+"""XID errors that a program causes by itself (13, 31, 43) or that only report an ended one (45)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What was seen."""
+
+    broken: str | None = None
+    """Why this machine must not serve."""
+    unknown: str | None = None
+    """Why nothing can be said."""
+
+
+def check(address: str) -> Report:
+    """Ask the exporter on this machine. Without an answer nothing is known, which breaks nothing."""
+    url = f"http://{address}:{metrics.PORTS[metrics.Source.DCGM]}/metrics"
+    try:
+        with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:
+            return judge(parse(answer.read().decode()))
+    except (OSError, ValueError) as error:
+        return Report(unknown=f"the GPU exporter gives no numbers: {error}")
+
+
+def judge(samples: Iterable[Sample]) -> Report:
+    """The verdict on a page of the exporter."""
+    page = [sample for sample in samples if not metrics.is_blank(sample.value)]
+    gpus = {sample.labels.get("UUID") for sample in page if sample.name == metrics.FB_USED.name}
+    if not gpus:
+        return Report(unknown="the GPU exporter names no GPU")
+    for sample in page:
+        where = f"GPU {sample.labels.get('gpu')}"
+        if sample.name == metrics.XID_ERRORS.name and sample.value not in HARMLESS_XIDS:
+            return Report(broken=f"{where}: XID error {sample.value:.0f}")
+        for metric, words in _FATAL:
+            if sample.name == metric.name and sample.value > 0:
+                return Report(broken=f"{where}: {words} ({sample.value:.0f})")
+    return Report()

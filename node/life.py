@@ -1,0 +1,219 @@
+"""How the instance is: read by its API, written by its loop, kept over restarts of the agent."""
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from fleet.model import Phase
+from node.drain import Order, merge
+
+VERSION: Final = 1
+LASTING: Final = frozenset({Phase.DRAINING, Phase.DRAINED, Phase.FAILED})
+"""Phases that a restart of the agent does not end."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Step:
+    """One step of the boot, as it went."""
+
+    phase: Phase
+    started: datetime
+    ended: datetime | None = None
+    attempts: int = 0
+    error: str | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Counters:
+    """What /metrics counts."""
+
+    engine_starts: int = 0
+    requests_cut: int = 0
+    bytes_fetched: int = 0
+    bytes_kept: int = 0
+    cache_retries: int = 0
+
+
+class Life:
+    """Phase, boot, drain and counters. Safe to use from many threads."""
+
+    def __init__(self, *, instance: str, pool: str, file: Path, now: Callable[[], datetime]) -> None:
+        self.instance = instance
+        self.pool = pool
+        self.now = now
+        self.counters = Counters()
+        self.requests_running: float | None = None
+        self.engine_well = False
+        self.rebalance_advised = False
+        self._file = file
+        self._lock = threading.RLock()
+        self._phase = Phase.BOOTING
+        self._since = now()
+        self._error: str | None = None
+        self._digest: str | None = None
+        self._order: Order | None = None
+        self._steps: list[Step] = []
+        self._warnings: dict[str, str] = {}
+        self._load()
+
+    @property
+    def phase(self) -> Phase:
+        return self._phase
+
+    @property
+    def since(self) -> datetime:
+        return self._since
+
+    @property
+    def order(self) -> Order | None:
+        """The drain that was asked for."""
+        return self._order
+
+    @property
+    def digest(self) -> str | None:
+        """The revision that is served or on its way."""
+        return self._digest
+
+    @property
+    def ready(self) -> bool:
+        return self._phase is Phase.READY and self.engine_well and self._order is None
+
+    def enter(self, phase: Phase, error: str | None = None) -> None:
+        """Be in a phase from now on."""
+        with self._lock:
+            if self._order is not None and phase not in (Phase.DRAINING, Phase.DRAINED):
+                # a boot that goes on for a moment must not undo a drain
+                return
+            if phase is not self._phase:
+                self._phase, self._since = phase, self.now()
+            self._error = error
+            self._save()
+
+    def begin_step(self, phase: Phase) -> Step:
+        """A step of the boot begins."""
+        with self._lock:
+            self.enter(phase)
+            step = Step(phase=phase, started=self.now())
+            self._steps = [other for other in self._steps if other.phase is not phase] + [step]
+            return step
+
+    def order_drain(self, order: Order) -> Order:
+        """Take a drain in; the one that holds."""
+        with self._lock:
+            self._order = merge(self._order, order)
+            if self._phase not in (Phase.DRAINED, Phase.FAILED):
+                self.enter(Phase.DRAINING)
+            self._save()
+            return self._order
+
+    def serve(self, digest: str) -> None:
+        """The revision on its way is this one."""
+        with self._lock:
+            self._digest = digest
+            self._save()
+
+    def warn(self, what: str, words: str | None) -> None:
+        """Something is wrong that does not keep the instance from serving; None: it is right again."""
+        with self._lock:
+            if words is None:
+                self._warnings.pop(what, None)
+            else:
+                self._warnings[what] = words
+
+    def agent_check(self) -> str:
+        """What HAProxy is told."""
+        with self._lock:
+            if self._order is not None or self._phase in (Phase.DRAINING, Phase.DRAINED):
+                return "drain"
+            return "up ready" if self.ready else "down"
+
+    def steps(self) -> list[Step]:
+        """The boot so far."""
+        with self._lock:
+            return list(self._steps)
+
+    def status(self) -> dict[str, Any]:
+        """`GET /status`."""
+        with self._lock:
+            order = self._order
+            return {
+                "version": VERSION,
+                "instance": self.instance,
+                "pool": self.pool,
+                "phase": self._phase.value,
+                "phase_since": _text(self._since),
+                "ready": self.ready,
+                "draining": order is not None,
+                "drained": self._phase is Phase.DRAINED,
+                "reason": order.reason if order else None,
+                "deadline": _text(order.deadline) if order else None,
+                "model_digest": self._digest,
+                "requests_running": self.requests_running,
+                "rebalance_advised": self.rebalance_advised,
+                "error": self._error,
+                "warnings": dict(self._warnings),
+                "boot": [
+                    {
+                        "step": step.phase.value,
+                        "started": _text(step.started),
+                        "ended": _text(step.ended) if step.ended else None,
+                        "attempts": step.attempts,
+                        "error": step.error,
+                    }
+                    for step in self._steps
+                ],
+            }
+
+    def _save(self) -> None:
+        order = self._order
+        value = {
+            "version": VERSION,
+            "phase": self._phase.value,
+            "since": _text(self._since),
+            "error": self._error,
+            "digest": self._digest,
+            "order": None
+            if order is None
+            else {"reason": order.reason, "asked_at": _text(order.asked_at), "deadline": _text(order.deadline)},
+        }
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        half_done = self._file.with_suffix(".part")
+        half_done.write_text(json.dumps(value, indent=1) + "\n", "utf-8")
+        half_done.replace(self._file)
+
+    def _load(self) -> None:
+        """Go on from what an earlier agent left: drains and failures last, boots are done again."""
+        try:
+            value: Mapping[str, Any] = json.loads(self._file.read_bytes())
+            phase, order = Phase(value["phase"]), value["order"]
+            if order is not None:
+                self._order = Order(
+                    reason=order["reason"],
+                    asked_at=datetime.fromisoformat(order["asked_at"]),
+                    deadline=datetime.fromisoformat(order["deadline"]),
+                )
+            if phase in LASTING:
+                self._phase, self._error = phase, value["error"]
+                self._since = datetime.fromisoformat(value["since"])
+            self._digest = value["digest"]
+        except (OSError, ValueError, KeyError, TypeError):
+            # no file, or one that a full disk cut: the boot's steps find out how things are
+            return
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """The time, aware and UTC."""
+
+    read: Callable[[], datetime] = field(default=lambda: datetime.now(UTC))
+
+    def __call__(self) -> datetime:
+        return self.read()
+
+
+def _text(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,164 @@
+"""The agent's faces: its HTTP API on port 9500 and HAProxy's agent check on port 9501."""
+
+import hmac
+import json
+import socketserver
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final
+
+from node import page
+from node.drain import Order
+from node.life import Life
+from serving.exposition import CONTENT_TYPE
+
+HTTP_PORT: Final = 9500
+CHECK_PORT: Final = 9501
+_LARGEST_BODY: Final = 16 * 1024
+_LONGEST_REASON: Final = 200
+_LONGEST_DRAIN: Final = timedelta(hours=24)
+
+
+class _Http(ThreadingHTTPServer):
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        life: Life,
+        token: Callable[[], str | None],
+        ask: Callable[[str, timedelta], Order],
+    ) -> None:
+        self.life, self.token, self.ask = life, token, ask
+        super().__init__(address, _Handler)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away is no news."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server_version = "gpufleet-node"
+    sys_version = ""
+    timeout = 30
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Silent: watchdogs and Prometheus ask every few seconds."""
+
+    @property
+    def _http(self) -> _Http:
+        assert isinstance(self.server, _Http)
+        return self.server
+
+    def do_GET(self) -> None:
+        path = self.path.split("?")[0]
+        if path == "/status":
+            self._json(HTTPStatus.OK, self._http.life.status())
+        elif path == "/metrics":
+            self._answer(HTTPStatus.OK, page.render(self._http.life).encode(), CONTENT_TYPE)
+        elif path == "/healthz":
+            self._answer(HTTPStatus.OK, b"ok\n", "text/plain")
+        else:
+            self._refuse(HTTPStatus.NOT_FOUND, "there is GET /status, /metrics, /healthz and POST /drain")
+
+    def do_POST(self) -> None:
+        length = int(self.headers.get("Content-Length") or 0)
+        if length > _LARGEST_BODY:
+            self.close_connection = True
+            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a drain order has at most {_LARGEST_BODY} bytes")
+            return
+        body = self.rfile.read(length)
+        if self.path.split("?")[0] != "/drain":
+            self._refuse(HTTPStatus.NOT_FOUND, "there is GET /status, /metrics, /healthz and POST /drain")
+        elif self._authorised():
+            self._drain(body)
+
+    def _authorised(self) -> bool:
+        token = self._http.token()
+        if token is None:
+            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, "the agent has not read its token yet; try again")
+            return False
+        given = self.headers.get("Authorization", "").encode()
+        if hmac.compare_digest(given, f"Bearer {token}".encode()):
+            return True
+        self._refuse(HTTPStatus.UNAUTHORIZED, "give the environment's agent token as `Authorization: Bearer …`")
+        return False
+
+    def _drain(self, body: bytes) -> None:
+        try:
+            reason, deadline = _read_order(body)
+        except ValueError as error:
+            self._refuse(HTTPStatus.BAD_REQUEST, str(error))
+            return
+        self._http.ask(reason, deadline)
+        self._json(HTTPStatus.ACCEPTED, self._http.life.status())
+
+    def _refuse(self, status: HTTPStatus, message: str) -> None:
+        self._json(status, {"error": message})
+
+    def _json(self, status: HTTPStatus, value: Any) -> None:
+        self._answer(status, json.dumps(value, indent=1).encode() + b"\n", "application/json")
+
+    def _answer(self, status: HTTPStatus, body: bytes, content_type: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def _read_order(body: bytes) -> tuple[str, timedelta]:
+    """Reason and deadline of a drain order. Raises ValueError."""
+    try:
+        found = json.loads(body)
+    except ValueError as error:
+        raise ValueError(f"the body is no JSON: {error}") from error
+    reason = found.get("reason") if isinstance(found, dict) else None
+    seconds = found.get("deadline_s") if isinstance(found, dict) else None
+    if not isinstance(reason, str) or not reason.strip() or not reason.isprintable():
+        raise ValueError("reason: say in a line of text why")
+    if (
+        isinstance(seconds, bool)
+        or not isinstance(seconds, int)
+        or not 0 <= seconds <= _LONGEST_DRAIN.total_seconds()
+    ):
+        raise ValueError(f"deadline_s: is {seconds!r}, must be whole seconds, a day at most")
+    return reason[:_LONGEST_REASON], timedelta(seconds=seconds)
+
+
+class _Check(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(self, address: tuple[str, int], life: Life) -> None:
+        self.life = life
+        super().__init__(address, _CheckHandler)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away is no news."""
+
+
+class _CheckHandler(socketserver.BaseRequestHandler):
+    def handle(self) -> None:
+        assert isinstance(self.server, _Check)
+        self.request.sendall(self.server.life.agent_check().encode() + b"\n")
+
+
+def serve(
+    life: Life,
+    *,
+    address: str,
+    token: Callable[[], str | None],
+    ask: Callable[[str, timedelta], Order],
+    ports: tuple[int, int] = (HTTP_PORT, CHECK_PORT),
+) -> tuple[_Http, _Check]:
+    """Serve from threads of their own. Raises OSError when a port is taken."""
+    http = _Http((address, ports[0]), life, token, ask)
+    check = _Check((address, ports[1]), life)
+    for server in (http, check):
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.5}, daemon=True).start()
+    return http, check
