@@ -1,12 +1,14 @@
 """What `pulumi up` runs."""
 
+import importlib
+
 import pulumi
 
-from stacks import aws
 from stacks.settings import SettingsError, load
 
 try:
     settings = load(pulumi.Config(), pulumi.get_stack())
 except SettingsError as error:
     raise pulumi.RunError(str(error)) from error
-aws.deploy(settings)
+# the other cloud's library is large: only the one that is used is read
+importlib.import_module(f"stacks.{settings.cloud}").deploy(settings)

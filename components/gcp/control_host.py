@@ -1,0 +1,178 @@
+"""The control host: watchdogs, Prometheus and router of an environment; in large ones, routers of their own."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pulumi
+from pulumi_gcp import compute, dns
+
+from components.gcp.firewall import ROUTER_PORT
+from components.gcp.templates import SCOPE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineArgs:
+    """A small machine without a GPU."""
+
+    image: pulumi.Input[str]
+    machine_type: str
+    service_account: pulumi.Input[str]
+    """Email."""
+    subnet: pulumi.Input[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlHostArgs:
+    machine: MachineArgs
+    zone: str
+    network_id: pulumi.Input[str]
+    domain: str
+    """Private DNS zone: the host is `control.<domain>`."""
+    data_gib: int
+    """Size of the disk that keeps ledger and metrics when the machine is replaced."""
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+class ControlHost(pulumi.ComponentResource):
+    """A machine reached through IAP alone, its data on a disk that outlives it, and its name inside the network."""
+
+    domain_id: pulumi.Output[str]
+    """Private DNS zone, for others to add their names."""
+
+    def __init__(self, name: str, args: ControlHostArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("gpu-fleet:gcp:ControlHost", name, None, opts)
+        child = pulumi.ResourceOptions(parent=self)
+        data = compute.Disk(
+            f"{name}-data",
+            zone=args.zone,
+            size=args.data_gib,
+            type="pd-balanced",
+            labels=dict(args.labels),
+            # the ledger lies on it
+            opts=pulumi.ResourceOptions(parent=self, protect=True),
+        )
+        attached = [compute.InstanceAttachedDiskArgs(source=data.id, device_name="data")]
+        machine = small_machine(name, args.machine, args.zone, args.labels, child, attached)
+        zone = dns.ManagedZone(
+            name,
+            dns_name=f"{args.domain}.",
+            visibility="private",
+            description="Names inside an environment of gpu-fleet",
+            private_visibility_config=dns.ManagedZonePrivateVisibilityConfigArgs(
+                networks=[dns.ManagedZonePrivateVisibilityConfigNetworkArgs(network_url=args.network_id)]
+            ),
+            labels=dict(args.labels),
+            opts=child,
+        )
+        dns.RecordSet(
+            f"{name}-control",
+            managed_zone=zone.name,
+            name=f"control.{args.domain}.",
+            type="A",
+            ttl=30,
+            rrdatas=[_address(machine)],
+            opts=child,
+        )
+        self.domain_id = zone.name
+        self.register_outputs({"domainId": self.domain_id})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutersArgs:
+    machine: MachineArgs
+    zones: Sequence[str]
+    """One router in each."""
+    region: str
+    network_id: pulumi.Input[str]
+    domain: str
+    domain_id: pulumi.Input[str]
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+class Routers(pulumi.ComponentResource):
+    """Routers in several zones behind an internal load balancer, `router.<domain>`."""
+
+    def __init__(self, name: str, args: RoutersArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("gpu-fleet:gcp:Routers", name, None, opts)
+        child = pulumi.ResourceOptions(parent=self)
+        health = compute.RegionHealthCheck(
+            name,
+            region=args.region,
+            tcp_health_check=compute.RegionHealthCheckTcpHealthCheckArgs(port=ROUTER_PORT),
+            opts=child,
+        )
+        service = compute.RegionBackendService(
+            name,
+            region=args.region,
+            protocol="TCP",
+            load_balancing_scheme="INTERNAL",
+            health_checks=health.id,
+            backends=[
+                compute.RegionBackendServiceBackendArgs(
+                    group=self._router(f"{name}-{zone}", zone, args), balancing_mode="CONNECTION"
+                )
+                for zone in args.zones
+            ],
+            opts=child,
+        )
+        rule = compute.ForwardingRule(
+            name,
+            region=args.region,
+            load_balancing_scheme="INTERNAL",
+            ip_protocol="TCP",
+            ports=[str(ROUTER_PORT)],
+            backend_service=service.id,
+            network=args.network_id,
+            subnetwork=args.machine.subnet,
+            labels=dict(args.labels),
+            opts=child,
+        )
+        dns.RecordSet(
+            name,
+            managed_zone=args.domain_id,
+            name=f"router.{args.domain}.",
+            type="A",
+            ttl=30,
+            rrdatas=[rule.ip_address],
+            opts=child,
+        )
+        self.register_outputs({})
+
+    def _router(self, name: str, zone: str, args: RoutersArgs) -> pulumi.Output[str]:
+        child = pulumi.ResourceOptions(parent=self)
+        machine = small_machine(name, args.machine, zone, args.labels, child)
+        return compute.InstanceGroup(name, zone=zone, instances=[machine.self_link], opts=child).self_link
+
+
+def small_machine(  # noqa: PLR0913
+    name: str,
+    args: MachineArgs,
+    zone: str,
+    labels: Mapping[str, str],
+    opts: pulumi.ResourceOptions,
+    attached: Sequence[compute.InstanceAttachedDiskArgs] = (),
+) -> compute.Instance:
+    """A machine without a public address and without keys: people come through IAP and OS Login."""
+    return compute.Instance(
+        name,
+        zone=zone,
+        machine_type=args.machine_type,
+        boot_disk=compute.InstanceBootDiskArgs(
+            initialize_params=compute.InstanceBootDiskInitializeParamsArgs(image=args.image, type="pd-balanced")
+        ),
+        attached_disks=list(attached),
+        # no access_configs: no public address
+        network_interfaces=[compute.InstanceNetworkInterfaceArgs(subnetwork=args.subnet)],
+        metadata={"enable-oslogin": "TRUE", "block-project-ssh-keys": "TRUE"},
+        service_account=compute.InstanceServiceAccountArgs(email=args.service_account, scopes=[SCOPE]),
+        shielded_instance_config=compute.InstanceShieldedInstanceConfigArgs(
+            enable_secure_boot=True, enable_vtpm=True, enable_integrity_monitoring=True
+        ),
+        allow_stopping_for_update=True,
+        labels=dict(labels),
+        opts=opts,
+    )
+
+
+def _address(machine: compute.Instance) -> pulumi.Output[str]:
+    return machine.network_interfaces.apply(lambda interfaces: (interfaces[0].network_ip if interfaces else "") or "")

@@ -1,0 +1,81 @@
+"""Who may talk to whom inside an environment on Google Cloud."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pulumi
+from pulumi_gcp import compute
+
+ENGINE_PORT: Final = 8000
+EXPORTER_PORT: Final = 9400
+AGENT_PORT: Final = 9500
+AGENT_CHECK_PORT: Final = 9501
+ROUTER_PORT: Final = 8080
+INSTANCE_PORTS: Final = (ENGINE_PORT, EXPORTER_PORT, AGENT_PORT, AGENT_CHECK_PORT)
+ANYWHERE: Final = "0.0.0.0/0"
+TUNNEL_NETWORK: Final = "35.235.240.0/20"
+"""Where connections of the Identity-Aware Proxy come from (Google's documentation of TCP forwarding)."""
+PROBE_NETWORKS: Final = ("35.191.0.0/16", "130.211.0.0/22")
+"""Where health checks come from (Google's documentation of health checks)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirewallArgs:
+    network_id: pulumi.Input[str]
+    instance_account: pulumi.Input[str]
+    """Service account of GPU instances."""
+    control_account: pulumi.Input[str]
+    """Service account of control host and routers."""
+    client_networks: Sequence[str] = ()
+    """CIDRs whose machines may send requests to the router."""
+
+    def __post_init__(self) -> None:
+        if ANYWHERE in self.client_networks:
+            raise ValueError(f"client_networks holds {ANYWHERE}: name the networks of your clients")
+
+
+class Firewall(pulumi.ComponentResource):
+    """The control host to the instances' ports, named clients to the router, people through IAP, nobody else."""
+
+    def __init__(self, name: str, args: FirewallArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("gpu-fleet:gcp:Firewall", name, None, opts)
+        self._name, self._network = name, args.network_id
+        self._allow(
+            "instances",
+            INSTANCE_PORTS,
+            source_service_accounts=[args.control_account],
+            target_service_accounts=[args.instance_account],
+        )
+        self._allow(
+            "probes",
+            (AGENT_PORT,),
+            source_ranges=PROBE_NETWORKS,
+            target_service_accounts=[args.instance_account],
+        )
+        control = [args.control_account]
+        self._allow("tunnel", (22,), source_ranges=(TUNNEL_NETWORK,), target_service_accounts=control)
+        self._allow("router-probes", (ROUTER_PORT,), source_ranges=PROBE_NETWORKS, target_service_accounts=control)
+        if args.client_networks:
+            self._allow("router", (ROUTER_PORT,), source_ranges=args.client_networks, target_service_accounts=control)
+        self.register_outputs({})
+
+    def _allow(
+        self,
+        what: str,
+        ports: Sequence[int],
+        *,
+        target_service_accounts: Sequence[pulumi.Input[str]],
+        source_service_accounts: Sequence[pulumi.Input[str]] | None = None,
+        source_ranges: Sequence[str] | None = None,
+    ) -> None:
+        compute.Firewall(
+            f"{self._name}-{what}",
+            network=self._network,
+            direction="INGRESS",
+            allows=[compute.FirewallAllowArgs(protocol="tcp", ports=[str(port) for port in ports])],
+            source_ranges=list(source_ranges) if source_ranges else None,
+            source_service_accounts=list(source_service_accounts) if source_service_accounts else None,
+            target_service_accounts=list(target_service_accounts),
+            opts=pulumi.ResourceOptions(parent=self),
+        )

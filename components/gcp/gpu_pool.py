@@ -1,0 +1,243 @@
+"""A pool of identical GPU instances on Google Cloud."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+import pulumi
+from pulumi_gcp import compute
+
+from components.capacity import Capacity, Owned, Reserved, group_entry
+from components.gcp.firewall import AGENT_PORT
+from components.gcp.templates import LOCAL_SSD_GIB, Template, instance_template, local_ssd_count
+from fleet import tags
+from fleet.document import GroupEntry
+from fleet.model import CapacityType
+
+OWNED_BY_WATCHDOGS: Final = ["targetSize"]
+BOOT_MAY_TAKE: Final = timedelta(minutes=30)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuPoolArgs:
+    owned: Owned
+    capacity: Capacity
+    template: Template
+    user_data: Callable[[CapacityType], str]
+    """The script for instances of that capacity type."""
+    drain_deadline: timedelta
+    after: tuple[pulumi.Resource, ...] = ()
+    """What instances need on their first second (the agent's file): groups are made after it."""
+
+
+class GpuPool(pulumi.ComponentResource):
+    """The groups of a pool: one per reservation, one per spot zone, one on-demand group over the zones.
+
+    Pulumi owns templates and limits. Watchdogs own the size: it is set once, at creation.
+    """
+
+    groups: pulumi.Output[list[GroupEntry]]
+    """As the fleet document lists them."""
+
+    def __init__(self, name: str, args: GpuPoolArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("gpu-fleet:gcp:GpuPool", name, None, opts)
+        self._name, self._args = name, args
+        self._health = compute.HealthCheck(
+            name,
+            check_interval_sec=10,
+            timeout_sec=5,
+            http_health_check=compute.HealthCheckHttpHealthCheckArgs(port=AGENT_PORT, request_path="/healthz"),
+            opts=pulumi.ResourceOptions(parent=self),
+        )
+        entries = [*self._reserved(), *self._spot(), *self._on_demand()]
+        self.groups = pulumi.Output.all(*entries).apply(lambda found: list[GroupEntry](found))
+        self.register_outputs({"groups": self.groups.apply(lambda found: [entry.name for entry in found])})
+
+    def _reserved(self) -> list[pulumi.Output[GroupEntry]]:
+        return [self._reserved_group(reserved) for reserved in self._args.capacity.reserved]
+
+    def _reserved_group(self, reserved: Reserved) -> pulumi.Output[GroupEntry]:
+        name = f"{self._name}-reserved-{reserved.zone}-{reserved.machine_type}"
+        reservation = self._reservation(name, reserved)
+        template = self._template(name, CapacityType.RESERVED, reserved.machine_type, reservation, reserved.block)
+        group = self._zonal(name, reserved.zone, template, at_creation=reserved.count)
+        return pulumi.Output.all(group.name, reservation).apply(
+            lambda found: group_entry(
+                capacity_type=CapacityType.RESERVED,
+                name=found[0],
+                size_limit=reserved.count,
+                machine_types=(reserved.machine_type,),
+                zone=reserved.zone,
+                reservation=found[1],
+            )
+        )
+
+    def _reservation(self, name: str, reserved: Reserved) -> pulumi.Input[str]:
+        if reserved.existing is not None:
+            return reserved.existing
+        properties = compute.ReservationSpecificReservationInstancePropertiesArgs(
+            machine_type=reserved.machine_type,
+            local_ssds=[
+                compute.ReservationSpecificReservationInstancePropertiesLocalSsdArgs(
+                    disk_size_gb=LOCAL_SSD_GIB, interface="NVME"
+                )
+                for _ in range(local_ssd_count(reserved.machine_type))
+            ],
+        )
+        return compute.Reservation(
+            name,
+            zone=reserved.zone,
+            # reservations carry no labels: bills are matched to the pool by this
+            description=self._args.owned.pool,
+            specific_reservation=compute.ReservationSpecificReservationArgs(
+                count=reserved.count, instance_properties=properties
+            ),
+            # only this pool's template, which names it, may use what this pool pays for
+            specific_reservation_required=True,
+            delete_at_time=f"{reserved.ends}T00:00:00Z" if reserved.ends else None,
+            opts=pulumi.ResourceOptions(parent=self),
+        ).name
+
+    def _spot(self) -> list[pulumi.Output[GroupEntry]]:
+        capacity = self._args.capacity
+        if capacity.spot is None:
+            return []
+        # a zonal group knows one machine type; the settings name one
+        machine_type = capacity.spot.machine_types[0]
+        template = self._template(f"{self._name}-spot", CapacityType.SPOT, machine_type)
+        return [
+            self._spot_group(zone, template, machine_type, at_creation)
+            for zone, at_creation in capacity.spot_at_creation().items()
+        ]
+
+    def _spot_group(
+        self, zone: str, template: compute.InstanceTemplate, machine_type: str, at_creation: int
+    ) -> pulumi.Output[GroupEntry]:
+        limit = self._args.capacity.spot_max
+        group = self._zonal(f"{self._name}-spot-{zone}", zone, template, at_creation=at_creation)
+        return group.name.apply(
+            lambda name: group_entry(
+                capacity_type=CapacityType.SPOT,
+                name=name,
+                size_limit=limit,
+                machine_types=(machine_type,),
+                zone=zone,
+            )
+        )
+
+    def _on_demand(self) -> list[pulumi.Output[GroupEntry]]:
+        on_demand = self._args.capacity.on_demand
+        if on_demand is None:
+            return []
+        name = f"{self._name}-on-demand"
+        template = self._template(name, CapacityType.ON_DEMAND, on_demand.machine_types[0])
+        group = compute.RegionInstanceGroupManager(
+            name,
+            base_instance_name=name,
+            region=self._args.template.region,
+            versions=[compute.RegionInstanceGroupManagerVersionArgs(instance_template=template.self_link)],
+            distribution_policy_zones=list(on_demand.zones),
+            distribution_policy_target_shape="ANY",
+            instance_flexibility_policy=_flexibility(on_demand.machine_types),
+            target_size=self._args.capacity.on_demand_at_creation(),
+            update_policy=compute.RegionInstanceGroupManagerUpdatePolicyArgs(
+                type="OPPORTUNISTIC",
+                minimal_action="REPLACE",
+                # moving instances between zones is not the group's to decide
+                instance_redistribution_type="NONE",
+                max_unavailable_fixed=len(on_demand.zones),
+            ),
+            auto_healing_policies=compute.RegionInstanceGroupManagerAutoHealingPoliciesArgs(
+                health_check=self._health.id, initial_delay_sec=int(BOOT_MAY_TAKE.total_seconds())
+            ),
+            instance_lifecycle_policy=compute.RegionInstanceGroupManagerInstanceLifecyclePolicyArgs(
+                default_action_on_failure="REPAIR", on_failed_health_check="DO_NOTHING"
+            ),
+            wait_for_instances=False,
+            opts=self._sized_by_watchdogs(),
+        )
+        return [
+            group.name.apply(
+                lambda found: group_entry(
+                    capacity_type=CapacityType.ON_DEMAND,
+                    name=found,
+                    size_limit=on_demand.max,
+                    machine_types=on_demand.machine_types,
+                )
+            )
+        ]
+
+    def _zonal(
+        self, name: str, zone: str, template: compute.InstanceTemplate, *, at_creation: int
+    ) -> compute.InstanceGroupManager:
+        return compute.InstanceGroupManager(
+            name,
+            base_instance_name=name,
+            zone=zone,
+            versions=[compute.InstanceGroupManagerVersionArgs(instance_template=template.self_link)],
+            target_size=at_creation,
+            update_policy=compute.InstanceGroupManagerUpdatePolicyArgs(
+                # a new template waits for `gpufleet rollout`, which drains first
+                type="OPPORTUNISTIC",
+                minimal_action="REPLACE",
+                max_surge_fixed=0,
+                max_unavailable_fixed=1,
+            ),
+            auto_healing_policies=compute.InstanceGroupManagerAutoHealingPoliciesArgs(
+                health_check=self._health.id, initial_delay_sec=int(BOOT_MAY_TAKE.total_seconds())
+            ),
+            instance_lifecycle_policy=compute.InstanceGroupManagerInstanceLifecyclePolicyArgs(
+                # preempted: made again in its zone, as on AWS. Ill: reported, since a drain looks like an illness
+                default_action_on_failure="REPAIR",
+                on_failed_health_check="DO_NOTHING",
+            ),
+            # the GPU may not be had today: that is the spot watchdog's matter, not an error of `pulumi up`
+            wait_for_instances=False,
+            opts=self._sized_by_watchdogs(),
+        )
+
+    def _template(
+        self,
+        name: str,
+        capacity_type: CapacityType,
+        machine_type: str,
+        reservation: pulumi.Input[str] | None = None,
+        block: bool = False,
+    ) -> compute.InstanceTemplate:
+        return instance_template(
+            name,
+            self._args.template,
+            machine_type=machine_type,
+            capacity_type=capacity_type,
+            user_data=self._args.user_data(capacity_type),
+            labels=labels(self._args.owned.tags(capacity_type)),
+            reservation=reservation,
+            block=block,
+            opts=pulumi.ResourceOptions(parent=self),
+        )
+
+    def _sized_by_watchdogs(self) -> pulumi.ResourceOptions:
+        return pulumi.ResourceOptions(
+            parent=self, ignore_changes=OWNED_BY_WATCHDOGS, depends_on=list(self._args.after)
+        )
+
+
+def labels(of_tags: Mapping[str, str]) -> dict[str, str]:
+    """Tags as labels: Google Cloud knows no colon in them."""
+    return {tags.label(key): value for key, value in of_tags.items()}
+
+
+def _flexibility(
+    machine_types: tuple[str, ...],
+) -> compute.RegionInstanceGroupManagerInstanceFlexibilityPolicyArgs | None:
+    if len(machine_types) == 1:
+        return None
+    return compute.RegionInstanceGroupManagerInstanceFlexibilityPolicyArgs(
+        instance_selections=[
+            compute.RegionInstanceGroupManagerInstanceFlexibilityPolicyInstanceSelectionArgs(
+                name=machine_type, machine_types=[machine_type], rank=rank
+            )
+            for rank, machine_type in enumerate(machine_types, start=1)
+        ]
+    )

@@ -1,0 +1,85 @@
+"""Who may do what on Google Cloud: one service account per kind of machine, with the rights its code needs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pulumi
+from pulumi_gcp import projects, secretmanager, serviceaccount, storage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnBucket:
+    """A role on objects of a bucket whose names begin so."""
+
+    role: str
+    prefixes: tuple[str, ...] = ()
+    """Empty: every object."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineIdentityArgs:
+    account_id: str
+    """At most 30 characters."""
+    what: str
+    """For people, in one line."""
+    project: str
+    bucket: pulumi.Input[str]
+    bucket_name: str
+    on_bucket: Sequence[OnBucket]
+    secrets: Sequence[str] = ()
+    """Ids of secrets it may read."""
+    permissions: Sequence[str] = ()
+    """Single permissions in the project, gathered into a role of its own."""
+
+    def __post_init__(self) -> None:
+        if len(self.account_id) > 30:
+            raise ValueError(f"account_id {self.account_id!r} has more than 30 characters; shorten the environment")
+
+
+class MachineIdentity(pulumi.ComponentResource):
+    """A service account with exactly these rights."""
+
+    email: pulumi.Output[str]
+
+    def __init__(self, name: str, args: MachineIdentityArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("gpu-fleet:gcp:MachineIdentity", name, None, opts)
+        child = pulumi.ResourceOptions(parent=self)
+        account = serviceaccount.Account(name, account_id=args.account_id, display_name=args.what, opts=child)
+        member = account.email.apply(lambda email: f"serviceAccount:{email}")
+        for index, right in enumerate(args.on_bucket):
+            storage.BucketIAMMember(
+                f"{name}-bucket-{index}",
+                bucket=args.bucket,
+                role=right.role,
+                member=member,
+                condition=_only(args.bucket_name, right.prefixes),
+                opts=child,
+            )
+        for secret in args.secrets:
+            secretmanager.SecretIamMember(
+                f"{name}-{secret}",
+                secret_id=secret,
+                project=args.project,
+                role="roles/secretmanager.secretAccessor",
+                member=member,
+                opts=child,
+            )
+        if args.permissions:
+            role = projects.IAMCustomRole(
+                name,
+                role_id=args.account_id.replace("-", "_"),
+                project=args.project,
+                title=args.what,
+                permissions=sorted(args.permissions),
+                opts=child,
+            )
+            projects.IAMMember(name, project=args.project, role=role.name, member=member, opts=child)
+        self.email = account.email
+        self.register_outputs({"email": self.email})
+
+
+def _only(bucket: str, prefixes: Sequence[str]) -> storage.BucketIAMMemberConditionArgs | None:
+    if not prefixes:
+        return None
+    said = [f'resource.name.startsWith("projects/_/buckets/{bucket}/objects/{prefix}")' for prefix in prefixes]
+    return storage.BucketIAMMemberConditionArgs(title="own objects", expression=" || ".join(said))

@@ -1,0 +1,29 @@
+"""The rights that each kind of machine needs on Google Cloud. A test compares them with the code that uses them."""
+
+from typing import Final
+
+from components.gcp.identities import OnBucket
+
+INSTANCE_ON_BUCKET: Final = (OnBucket(role="roles/storage.objectViewer", prefixes=("agents/", "models/")),)
+CONTROL_ON_BUCKET: Final = (OnBucket(role="roles/storage.objectUser"),)
+
+CONTROL: Final = (
+    # looking
+    "compute.instances.get",
+    "compute.instances.list",
+    "compute.instanceGroupManagers.get",
+    "compute.instanceGroupManagers.list",
+    "compute.instanceGroups.get",
+    "compute.instanceGroups.list",
+    "compute.machineTypes.list",
+    "compute.reservations.list",
+    "compute.globalOperations.get",
+    "compute.regionOperations.get",
+    "compute.zoneOperations.get",
+    "compute.zoneOperations.list",
+    # sizes, and the end of single instances through their group
+    "compute.instanceGroupManagers.update",
+    "compute.instances.delete",
+    # marks
+    "compute.instances.setLabels",
+)

@@ -1,0 +1,185 @@
+"""The Google Cloud program."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pulumi
+
+from components.gcp import permissions
+from components.gcp.bucket import ModelBucket, put_file, put_text
+from components.gcp.control_host import ControlHost, ControlHostArgs, MachineArgs, Routers, RoutersArgs
+from components.gcp.firewall import Firewall, FirewallArgs
+from components.gcp.gpu_pool import GpuPool, GpuPoolArgs, labels
+from components.gcp.identities import MachineIdentity, MachineIdentityArgs
+from components.gcp.network import Network, NetworkArgs
+from components.gcp.templates import Disk, Template
+from fleet import tags
+from fleet.document import PATH_IN_BUCKET
+from fleet.model import CapacityType
+from serving import user_data
+from stacks import pools
+from stacks.agent import ROOT, AgentFile, agent_file
+from stacks.document import describe
+from stacks.origin import origin
+from stacks.settings import Control, MadeNetwork, Pool, Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """Where things of the environment go, and as whom they run."""
+
+    prefix: str
+    labels: Mapping[str, str]
+    network_id: pulumi.Input[str]
+    subnet: pulumi.Input[str]
+    bucket: pulumi.Input[str]
+    instances: MachineIdentity
+    control: MachineIdentity
+
+
+def deploy(settings: Settings) -> None:
+    """Declare the environment and write its fleet document."""
+    place = _place(settings)
+    agent = agent_file()
+    uploaded = put_file("agent", place.bucket, user_data.archive_key(agent.sha256), agent.path)
+    template = Template(
+        image=settings.machines.image,
+        service_account=place.instances.email,
+        subnet=place.subnet,
+        region=settings.region,
+        disk=Disk(gib=settings.machines.disk_gib),
+    )
+    made = {pool.name: _pool(settings, pool, template, agent, uploaded) for pool in settings.pools}
+    if settings.control is not None:
+        _control(settings, settings.control, place)
+    _publish(settings, place, made)
+
+
+def _place(settings: Settings) -> _Place:
+    prefix = f"gpu-fleet-{settings.environment}"
+    common = labels({tags.ENVIRONMENT: settings.environment})
+    given = settings.network
+    if isinstance(given, MadeNetwork):
+        made = Network(prefix, NetworkArgs(region=settings.region, cidr=given.cidr, way_out=given.internet == "nat"))
+        network_id, subnet = made.id, made.subnet_id
+    else:
+        # one subnet spans the region's zones: whichever zone it is named for
+        network_id, subnet = given.id, next(iter(given.subnets.values()))
+    bucket = (
+        settings.bucket.name
+        if settings.bucket.existing
+        else ModelBucket(f"{prefix}-models", settings.bucket.name, settings.region, common).bucket_name
+    )
+    place = _Place(
+        prefix=prefix,
+        labels=common,
+        network_id=network_id,
+        subnet=subnet,
+        bucket=bucket,
+        instances=_identity(
+            settings, f"{prefix}-gpu", "GPU instances of gpu-fleet", bucket, permissions.INSTANCE_ON_BUCKET
+        ),
+        control=_identity(
+            settings,
+            f"{prefix}-ctl",
+            "Control host of gpu-fleet",
+            bucket,
+            permissions.CONTROL_ON_BUCKET,
+            permissions.CONTROL,
+        ),
+    )
+    Firewall(
+        prefix,
+        FirewallArgs(
+            network_id=network_id,
+            instance_account=place.instances.email,
+            control_account=place.control.email,
+            client_networks=settings.control.client_networks if settings.control else (),
+        ),
+    )
+    return place
+
+
+def _identity(  # noqa: PLR0913
+    settings: Settings,
+    name: str,
+    what: str,
+    bucket: pulumi.Input[str],
+    on_bucket: tuple[permissions.OnBucket, ...],
+    single: tuple[str, ...] = (),
+) -> MachineIdentity:
+    return MachineIdentity(
+        name,
+        MachineIdentityArgs(
+            account_id=name,
+            what=what,
+            project=settings.account,
+            bucket=bucket,
+            bucket_name=settings.bucket.name,
+            on_bucket=on_bucket,
+            secrets=(settings.agent_token,),
+            permissions=single,
+        ),
+    )
+
+
+def _pool(settings: Settings, pool: Pool, template: Template, agent: AgentFile, uploaded: pulumi.Resource) -> GpuPool:
+    token = f"gcp-secret:projects/{settings.account}/secrets/{settings.agent_token}"
+
+    def script(capacity_type: CapacityType) -> str:
+        return user_data.render(pools.instance_settings(settings, pool, capacity_type, token), agent.sha256)
+
+    return GpuPool(
+        pool.name,
+        GpuPoolArgs(
+            owned=pools.owned(settings, pool),
+            capacity=pools.capacity(settings, pool),
+            template=template,
+            user_data=script,
+            drain_deadline=pool.drain_deadline,
+            after=(uploaded,),
+        ),
+    )
+
+
+def _control(settings: Settings, control: Control, place: _Place) -> None:
+    machine = MachineArgs(
+        image=control.image,
+        machine_type=control.machine_type,
+        service_account=place.control.email,
+        subnet=place.subnet,
+    )
+    host = ControlHost(
+        f"{place.prefix}-control",
+        ControlHostArgs(
+            machine=machine,
+            zone=settings.zones[0],
+            network_id=place.network_id,
+            domain=settings.domain,
+            data_gib=control.data_gib,
+            labels=place.labels,
+        ),
+    )
+    if control.routers > 1:
+        Routers(
+            f"{place.prefix}-router",
+            RoutersArgs(
+                machine=machine,
+                zones=settings.zones[: control.routers],
+                region=settings.region,
+                network_id=place.network_id,
+                domain=settings.domain,
+                domain_id=host.domain_id,
+                labels=place.labels,
+            ),
+        )
+
+
+def _publish(settings: Settings, place: _Place, made: Mapping[str, GpuPool]) -> None:
+    groups = pulumi.Output.all(**{name: pool.groups for name, pool in made.items()})
+    came_from = origin(ROOT, pulumi.get_project(), pulumi.get_stack())
+    bucket = pools.bucket_url(settings)
+    text = groups.apply(lambda found: describe(settings, found, bucket, came_from))
+    put_text("fleet-document", place.bucket, PATH_IN_BUCKET, text, "application/json")
+    pulumi.export("fleet_url", f"{bucket}/{PATH_IN_BUCKET}")
+    pulumi.export("groups", groups.apply(lambda found: {name: [g.name for g in gs] for name, gs in found.items()}))
