@@ -1,0 +1,327 @@
+"""Auto Scaling groups that wish and a loop that fulfils: moto's groups start and end instances inside the call."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from moto.autoscaling import urls as scaling_urls
+from moto.autoscaling.exceptions import ValidationError
+from moto.autoscaling.models import AutoScalingBackend, FakeAutoScalingGroup, InstanceState
+from moto.core.exceptions import ServiceException
+from moto.moto_api._internal import mock_random
+
+from localcloud.aws.capacity import Kind
+from localcloud.aws.instances import LivingInstance
+from localcloud.aws.world import World
+
+LAUNCHING: Final = "autoscaling:EC2_INSTANCE_LAUNCHING"
+TERMINATING: Final = "autoscaling:EC2_INSTANCE_TERMINATING"
+_ACTIVITIES_KEPT: Final = 200
+
+
+class ResourceInUse(ServiceException):
+    """A group is to be deleted that still has instances."""
+
+    code = "ResourceInUse"
+
+
+class AlreadyExists(ServiceException):
+    """A group of that name is there."""
+
+    code = "AlreadyExists"
+
+
+@dataclass(slots=True, kw_only=True)
+class Activity:
+    """A line of DescribeScalingActivities."""
+
+    activity_id: str
+    auto_scaling_group_name: str
+    description: str
+    cause: str
+    start_time: datetime
+    end_time: datetime | None = None
+    status_code: str = "InProgress"
+    status_message: str | None = None
+    progress: int = 0
+    details: str = "{}"
+
+    def finish(self, at: datetime, *, code: str = "Successful") -> None:
+        """It came to an end."""
+        self.end_time, self.status_code, self.progress = at, code, 100
+
+
+class Member(InstanceState):
+    """An instance of a group, with what the group is waiting for."""
+
+    instance: LivingInstance
+
+    def __init__(self, instance: LivingInstance, group: "LivingGroup", version: int) -> None:
+        super().__init__(
+            instance,
+            lifecycle_state="Pending",
+            protected_from_scale_in=group.new_instances_protected_from_scale_in,
+            autoscaling_group=group,
+        )
+        self.version = version
+        self.wait_until: datetime | None = None
+        self.activity: Activity | None = None
+
+    @property
+    def launch_template(self) -> dict[str, Any] | None:
+        found = super().launch_template
+        return None if found is None else {**found, "Version": str(self.version)}
+
+    @property
+    def counts(self) -> bool:
+        """Whether it counts towards the desired size."""
+        return self.lifecycle_state.startswith("Pending") or self.lifecycle_state == "InService"
+
+    @property
+    def leaving(self) -> bool:
+        return self.lifecycle_state.startswith("Terminating")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """What a group would launch: the version of its template, and the machine types in order."""
+
+    data: Mapping[str, Any]
+    template_id: str
+    version: int
+    machine_types: Sequence[str]
+    market: Kind | None
+    """Kind that the template asks for; None: on-demand, or what the mix says."""
+
+
+class LivingGroup(FakeAutoScalingGroup):
+    """A group whose size is a wish; `localcloud.aws.reconcile` fulfils it."""
+
+    world: World
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.activities: list[Activity] = []
+        self.retry_at: datetime | None = None
+        self.failures = 0
+        self.status: str | None = None
+        self.extra: dict[str, Any] = {}
+        super().__init__(*args, **kwargs)
+
+    @property
+    def members(self) -> list[Member]:
+        return [state for state in self.instance_states if isinstance(state, Member)]
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        return self.min_size or 0, self.max_size or 0
+
+    def set_desired_capacity(self, new_capacity: int | None) -> None:
+        """Only the wish; nothing is started or ended here."""
+        self.desired_capacity = self.min_size if new_capacity is None else new_capacity
+        self.retry_at = None
+
+    def update(self, **wanted: Any) -> None:  # type: ignore[override]
+        """Change what is given and leave the rest: moto forgets the mix when an update does not repeat it."""
+        self._set_azs_and_vpcs(wanted.get("availability_zones") or [], wanted.get("vpc_zone_identifier"), update=True)
+        for name in ("min_size", "max_size", "health_check_type", "new_instances_protected_from_scale_in"):
+            if wanted.get(name) is not None:
+                setattr(self, name, wanted[name])
+        if wanted.get("health_check_period") is not None:
+            self.health_check_grace_period = wanted["health_check_period"]
+        if wanted.get("mixed_instances_policy"):
+            self.mixed_instances_policy = wanted["mixed_instances_policy"]
+        elif wanted.get("launch_template") or wanted.get("launch_config_name"):
+            self.mixed_instances_policy = None
+        self._set_launch_configuration(
+            wanted.get("launch_config_name") or "",
+            wanted.get("launch_template") or {},
+            mixed_instances_policy=wanted.get("mixed_instances_policy"),
+        )
+        self._resize(wanted.get("desired_capacity"))
+
+    def _resize(self, desired: int | None) -> None:
+        low, high = self.limits
+        check_limits(low, high)
+        if desired is not None:
+            check_desired(desired, low, high)
+        else:
+            desired = min(max(self.desired_capacity or 0, low), high)
+        if desired != self.desired_capacity:
+            self.set_desired_capacity(desired)
+
+    def is_suspended(self, process: str) -> bool:
+        return process in self._suspended_processes
+
+    def recipe(self) -> Recipe:
+        """What it launches now. Raises ValidationError without a launch template."""
+        template = self.ec2_launch_template
+        if template is None:
+            raise ValidationError(f"group {self.name} has no launch template; the embedded cloud needs one")
+        version = template.get_version(self.launch_template_version)
+        overrides = ((self.mixed_instances_policy or {}).get("LaunchTemplate") or {}).get("Overrides") or []
+        types = [item["InstanceType"] for item in overrides if item.get("InstanceType")]
+        market = (version.data.get("InstanceMarketOptions") or {}).get("MarketType")
+        return Recipe(
+            data=version.data,
+            template_id=template.id,
+            version=version.number,
+            machine_types=types or [version.data.get("InstanceType") or "m1.small"],
+            market=Kind.SPOT if market == "spot" else None,
+        )
+
+    def next_kind(self, recipe: Recipe) -> Kind:
+        """What the mix asks for next: full-price instances up to base and percentage, spot above."""
+        if self.mixed_instances_policy is None:
+            return recipe.market or Kind.ON_DEMAND
+        mix = self.mixed_instances_policy.get("InstancesDistribution") or {}
+        base = int(mix.get("OnDemandBaseCapacity") or 0)
+        percentage = mix.get("OnDemandPercentageAboveBaseCapacity")
+        above = max(0, (self.desired_capacity or 0) - base)
+        share = 100 if percentage is None else int(percentage)
+        full_price = base + -(-above * share // 100)
+        have = sum(1 for m in self.members if m.counts and m.instance.kind is Kind.ON_DEMAND)
+        return Kind.ON_DEMAND if have < full_price else Kind.SPOT
+
+    def subnets(self) -> list[Any]:
+        """Its subnets, the emptiest zone first."""
+        if not self.vpc_zone_identifier:
+            raise ValidationError(f"group {self.name} has no subnets; the embedded cloud needs VPCZoneIdentifier")
+        found = self.autoscaling_backend.ec2_backend.describe_subnets(subnet_ids=self.vpc_zone_identifier.split(","))
+        load = Counter(member.availability_zone for member in self.members if member.counts)
+        return sorted(found, key=lambda subnet: load[subnet.availability_zone])
+
+    def record(self, description: str, cause: str, now: datetime, details: str = "{}") -> Activity:
+        """Begin a scaling activity."""
+        activity = Activity(
+            activity_id=str(mock_random.uuid4()),
+            auto_scaling_group_name=self.name,
+            description=description,
+            cause=cause,
+            start_time=now,
+            details=details,
+        )
+        self.activities.insert(0, activity)
+        del self.activities[_ACTIVITIES_KEPT:]
+        return activity
+
+
+def check_limits(low: int, high: int) -> None:
+    """Raises ValidationError as Auto Scaling words it."""
+    if low > high:
+        raise ValidationError(f"Max bound, {high}, must be greater than or equal to min bound, {low}")
+
+
+def check_desired(desired: int, low: int, high: int) -> None:
+    """Raises ValidationError as Auto Scaling words it."""
+    if desired > high:
+        raise ValidationError(
+            f"New SetDesiredCapacity value {desired} is above max value {high} for the AutoScalingGroup."
+        )
+    if desired < low:
+        raise ValidationError(
+            f"New SetDesiredCapacity value {desired} is below min value {low} for the AutoScalingGroup."
+        )
+
+
+class LivingAutoScaling(AutoScalingBackend):
+    """Auto Scaling whose groups are fulfilled by a loop."""
+
+    world: World
+
+    @property
+    def _url_module(self) -> Any:
+        # moto looks for the URLs beside the module of the class; ours are moto's
+        return scaling_urls
+
+    def group(self, name: str) -> LivingGroup:
+        """The group of that name. Raises ValidationError as Auto Scaling words it."""
+        found = self.autoscaling_groups.get(name)
+        if not isinstance(found, LivingGroup):
+            raise ValidationError("AutoScalingGroup name not found - null")
+        return found
+
+    def groups(self) -> list[LivingGroup]:
+        return [group for group in self.autoscaling_groups.values() if isinstance(group, LivingGroup)]
+
+    def member(self, instance_id: str) -> tuple[LivingGroup, Member]:
+        """The group that an instance belongs to. Raises ValidationError when it belongs to none."""
+        for group in self.groups():
+            for member in group.members:
+                if member.instance.id == instance_id:
+                    return group, member
+        raise ValidationError(f"Instance Id not found - No managed instance found for instance ID: {instance_id}")
+
+    def create_auto_scaling_group(self, *args: Any, **kwargs: Any) -> Any:
+        low, high = kwargs.get("min_size") or 0, kwargs.get("max_size") or 0
+        check_limits(low, high)
+        if kwargs.get("desired_capacity") is not None:
+            desired = kwargs["desired_capacity"]
+            if not low <= desired <= high:
+                raise ValidationError("Desired capacity must be between the specified min size and max size")
+        if kwargs["name"] in self.autoscaling_groups:
+            raise AlreadyExists(
+                "AutoScalingGroup by this name already exists - A group with that name already exists"
+            )
+        return super().create_auto_scaling_group(*args, **kwargs)
+
+    def set_desired_capacity(self, group_name: str, desired_capacity: int | None) -> None:
+        group = self.group(group_name)
+        if desired_capacity is not None:
+            check_desired(desired_capacity, *group.limits)
+        if desired_capacity != group.desired_capacity:
+            group.set_desired_capacity(desired_capacity)
+
+    def delete_auto_scaling_group(self, group_name: str, force: bool = False) -> None:
+        """Delete at once when empty, else (forced) when the loop has ended its instances."""
+        group = self.group(group_name)
+        if group.members and not force:
+            raise ResourceInUse(
+                "You cannot delete an AutoScalingGroup while there are instances or pending Spot instance request(s)"
+                " still in the group."
+            )
+        group.min_size = group.max_size = group.desired_capacity = 0
+        group.status = "Delete in progress"
+        self.drop_if_empty(group)
+
+    def drop_if_empty(self, group: LivingGroup) -> None:
+        """The last step of a deletion."""
+        if group.status == "Delete in progress" and not group.members:
+            self.autoscaling_groups.pop(group.name, None)
+            for key in [
+                key for key, hook in self.lifecycle_hooks.items() if hook.auto_scaling_group_name == group.name
+            ]:
+                del self.lifecycle_hooks[key]
+
+    def notify_terminate_instances(self, instance_ids: list[str]) -> None:
+        """Nothing: the loop sees for itself what has ended."""
+
+    def detach_instances(self, group_name: str, instance_ids: list[str], should_decrement: bool) -> Any:
+        group = self.group(group_name)
+        if should_decrement:
+            self._lower(group, len(instance_ids))
+        return super().detach_instances(group_name, instance_ids, False)
+
+    def terminate_instance(self, instance_id: str, should_decrement: bool) -> Any:
+        """Begin to end one instance of a group, with or without replacement."""
+        from localcloud.aws.reconcile import begin_end
+
+        group, member = self.member(instance_id)
+        before = group.desired_capacity or 0
+        cause = f"instance {instance_id} was taken out of service in response to a user request"
+        if should_decrement and not member.leaving:
+            self._lower(group, 1)
+            cause += f", shrinking the capacity from {before} to {before - 1}"
+        return begin_end(self, group, member, cause + ".", self.world.now())
+
+    def _lower(self, group: LivingGroup, by: int) -> None:
+        low, _ = group.limits
+        desired = group.desired_capacity or 0
+        if desired - by < low:
+            raise ValidationError(
+                f"Currently, desiredSize equals minSize ({low}). Terminating instance without replacement will"
+                " violate group's min size constraint. Either set shouldDecrementDesiredCapacity flag to false or"
+                " lower group's min size."
+            )
+        group.desired_capacity = desired - by

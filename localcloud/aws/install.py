@@ -1,0 +1,59 @@
+"""The one place where moto is told to use our classes instead of its own."""
+
+import os
+from typing import Any
+
+from moto.autoscaling import models as scaling_models
+from moto.autoscaling import urls as scaling_urls
+from moto.autoscaling.models import autoscaling_backends
+from moto.ec2 import urls as ec2_urls
+from moto.ec2 import utils as ec2_utils
+from moto.ec2.models import EC2Backend, ec2_backends
+from moto.ec2.models import instances as instance_models
+from moto.ec2.responses import EC2Response
+
+from localcloud.aws.groups import LivingAutoScaling, LivingGroup
+from localcloud.aws.instances import LivingInstance
+from localcloud.aws.launch import prepare
+from localcloud.aws.reservations import ReservationCalls
+from localcloud.aws.scaling_calls import ScalingCalls
+from localcloud.aws.spot_prices import SpotPriceCalls
+from localcloud.aws.world import World
+from localcloud.places import ACCOUNT, REGION
+
+
+class Ec2Calls(ReservationCalls, SpotPriceCalls, EC2Response):
+    """EC2 as the embedded cloud answers it."""
+
+    def run_instances(self) -> Any:
+        answer: Any = super().run_instances()
+        world = LivingInstance.world
+        for instance in answer.result.instances:
+            prepare(instance)
+            world.books.open(instance.stay(world.now()))
+        return answer
+
+
+def install(world: World) -> tuple[EC2Backend, LivingAutoScaling]:
+    """Make moto's EC2 and Auto Scaling the embedded cloud's. Before the first request; once per process.
+
+    Returns the two backends of the one account and region.
+    """
+    os.environ["MOTO_ACCOUNT_ID"] = ACCOUNT
+    LivingInstance.world = LivingGroup.world = LivingAutoScaling.world = world
+    instance_models.Instance = LivingInstance  # type: ignore[misc]
+    scaling_models.FakeAutoScalingGroup = LivingGroup  # type: ignore[misc]
+    autoscaling_backends.backend = LivingAutoScaling
+    ec2_urls.url_paths["{0}/"] = Ec2Calls.dispatch
+    scaling_urls.url_paths["{0}/$"] = ScalingCalls.dispatch
+    ec2_utils.filter_dict_attribute_mapping.update(
+        {
+            "instance-lifecycle": "lifecycle",
+            "capacity-reservation-id": "capacity_reservation_id",
+            "instance-state-code": "state_code",
+        }
+    )
+    scaling = autoscaling_backends[ACCOUNT][REGION]
+    if not isinstance(scaling, LivingAutoScaling):
+        raise TypeError("moto's Auto Scaling was used before install()")
+    return ec2_backends[ACCOUNT][REGION], scaling

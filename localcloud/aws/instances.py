@@ -1,0 +1,203 @@
+"""EC2 instances with a life: pending, running, shutting-down, terminated; each one is a real machine on loopback.
+
+moto starts and ends instances at once and shows the address of a terminated one; EC2 does neither.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from moto.ec2.models import EC2Backend
+from moto.ec2.models import instances as moto_instances
+from moto.ec2.models.instances import Instance, StateReason
+
+from fleet import tags
+from localcloud.aws.books import Stay
+from localcloud.aws.capacity import Kind, Use
+from localcloud.aws.world import World
+
+PENDING: Final = ("pending", 0)
+RUNNING: Final = ("running", 16)
+SHUTTING_DOWN: Final = ("shutting-down", 32)
+TERMINATED: Final = ("terminated", 48)
+STOPPING: Final = ("stopping", 64)
+STOPPED: Final = ("stopped", 80)
+
+_SHOWN_AFTER_END: Final = timedelta(minutes=30)
+"""How long DescribeInstances shows a terminated instance (about an hour in EC2)."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Notice:
+    """An announced interruption of a spot instance."""
+
+    at: datetime
+    """When the instance will be ended."""
+
+
+class LivingInstance(Instance):
+    """An EC2 instance whose state follows its machine."""
+
+    world: World
+    group_name: str | None = None
+    notice: Notice | None = None
+    rebalance_at: datetime | None = None
+    capacity_reservation_id: str | None = None
+    spot_instance_request_id: str | None = None
+    shutdown_began: datetime | None = None
+    ended_at: datetime | None = None
+
+    def set_state(self, state: tuple[str, int]) -> None:
+        """What DescribeInstances says from now on."""
+        self._state.name, self._state.code = state
+
+    @property
+    def kind(self) -> Kind:
+        return Kind.SPOT if self.lifecycle == "spot" else Kind.ON_DEMAND
+
+    @property
+    def use(self) -> Use:
+        return Use(zone=self.placement.zone or "", machine_type=self.instance_type, kind=self.kind)
+
+    @property
+    def occupies_capacity(self) -> bool:
+        return self.state in ("pending", "running", "shutting-down", "stopping")
+
+    @property
+    def tag_map(self) -> dict[str, str]:
+        return {tag["key"]: tag["value"] for tag in self.get_tags()}
+
+    @property
+    def private_ip_address(self) -> str | None:
+        return None if self.state == "terminated" else super().private_ip_address
+
+    @property
+    def address(self) -> str:
+        """Its private address, also after its end."""
+        found = super().private_ip_address
+        if found is None:
+            raise ValueError(f"instance {self.id} has no private address")
+        return found
+
+    @property
+    def network_interfaces(self) -> list[Any]:
+        return [] if self.state == "terminated" else super().network_interfaces
+
+    def terminate(self) -> Any:
+        """Begin to shut down; `advance` finishes it when the machine is gone."""
+        return self.begin_end("Client.UserInitiatedShutdown", "User initiated shutdown")
+
+    def begin_end(self, code: str, message: str) -> Any:
+        """Begin to shut down for this reason. Returns the state before."""
+        before = moto_instances.InstanceState(self._state.name, self._state.code)
+        if self.state in ("shutting-down", "terminated"):
+            return before
+        self.set_state(SHUTTING_DOWN)
+        now = self.world.now()
+        self.shutdown_began = now
+        self.state_reason = StateReason(f"{code}: {message}", code)
+        self._reason = f"{message} ({now:%Y-%m-%d %H:%M:%S} GMT)"
+        self.world.books.close(self.id, now, code)
+        self.world.hardware.end(self.id)
+        return before
+
+    def stop(self) -> Any:
+        before = moto_instances.InstanceState(self._state.name, self._state.code)
+        if self.state in ("pending", "running"):
+            self.set_state(STOPPING)
+            self.world.books.close(self.id, self.world.now(), "stopped")
+            self.world.hardware.end(self.id)
+        return before
+
+    def start(self) -> Any:
+        before = moto_instances.InstanceState(self._state.name, self._state.code)
+        if self.state == "stopped":
+            self.set_state(PENDING)
+        return before
+
+    def advance(self, now: datetime) -> None:
+        """One step of life: what its machine did since the last look."""
+        if self.state == "pending":
+            self._boot(now)
+        elif self.state == "running":
+            self._look(now)
+        elif self.state == "shutting-down" and not self.world.hardware.is_alive(self.id):
+            self._finish(now)
+        elif self.state == "stopping" and not self.world.hardware.is_alive(self.id):
+            self.set_state(STOPPED)
+
+    def _boot(self, now: datetime) -> None:
+        if self.world.hardware.is_alive(self.id):
+            self.set_state(RUNNING)
+            return
+        try:
+            self.world.hardware.start(self)
+        except OSError as error:
+            self.begin_end("Server.InternalError", f"Internal error on launch: {error}")
+
+    def _look(self, now: datetime) -> None:
+        if self.notice is not None and now >= self.notice.at:
+            self.begin_end("Server.SpotInstanceTermination", "Spot instance termination")
+        elif not self.world.hardware.is_alive(self.id):
+            # the guest powered itself off
+            if self.instance_initiated_shutdown_behavior == "terminate":
+                self.begin_end("Client.InstanceInitiatedShutdown", "Instance initiated shutdown")
+            else:
+                self.world.books.close(self.id, now, "stopped")
+                self.set_state(STOPPED)
+
+    def _finish(self, now: datetime) -> None:
+        reason, transition = self.state_reason, self._reason
+        # the address stays taken until EC2 forgets the instance: nothing new may be mistaken for it
+        for nic in self.nics.values():
+            nic.delete_on_termination = False
+            self.ec2_backend.enis.pop(nic.id, None)
+        super().terminate()
+        self.set_state(TERMINATED)
+        self.state_reason, self._reason = reason, transition
+        self.ended_at = now
+
+    def release_address(self) -> None:
+        """Let the subnet give the address to a new instance."""
+        self.ec2_backend.get_subnet(self.subnet_id).del_subnet_ip(self.address)
+        self._private_ips = set()
+        self.world.hardware.forget(self.id)
+
+    def stay(self, now: datetime) -> Stay:
+        """The line in the books that opens its life."""
+        return Stay(
+            instance=self.id,
+            machine_type=self.instance_type,
+            zone=self.placement.zone or "",
+            capacity_type="reserved" if self.capacity_reservation_id else str(self.kind),
+            group=self.group_name,
+            pool=self.tag_map.get(tags.POOL),
+            reservation=self.capacity_reservation_id,
+            launched=now,
+        )
+
+
+def living(backend: EC2Backend) -> Iterator[LivingInstance]:
+    """Every instance that EC2 still shows."""
+    for reservation in list(backend.reservations.values()):
+        for instance in reservation.instances:
+            if isinstance(instance, LivingInstance):
+                yield instance
+
+
+def advance_all(backend: EC2Backend, now: datetime) -> None:
+    """One step for every instance; forgets those that ended long ago."""
+    for instance in list(living(backend)):
+        instance.advance(now)
+    for key, reservation in list(backend.reservations.items()):
+        members: list[Any] = reservation.instances
+        if all(_long_gone(instance, now) for instance in members):
+            for instance in members:
+                instance.release_address()
+            del backend.reservations[key]
+
+
+def _long_gone(instance: Any, now: datetime) -> bool:
+    ended = instance.ended_at
+    return ended is not None and now - ended > _SHOWN_AFTER_END

@@ -1,0 +1,151 @@
+"""Starting one instance for a group: reservation, capacity and quota are asked, then moto makes the instance."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from moto.core.types import Base64EncodedString
+from moto.ec2.models import EC2Backend
+
+from localcloud.aws.capacity import Kind, Refusal, Use
+from localcloud.aws.groups import LivingGroup, Member, Recipe
+from localcloud.aws.instances import LivingInstance, living
+from localcloud.aws.reservations import claim
+from localcloud.aws.world import World
+
+_PREFIX: Final = {
+    Kind.SPOT: "Could not launch Spot Instances.",
+    Kind.ON_DEMAND: "Could not launch On-Demand Instances.",
+}
+
+
+def launch_one(world: World, ec2: EC2Backend, group: LivingGroup) -> bool:
+    """Try zones (emptiest first) and machine types (in their order) until one instance starts.
+
+    Records an activity for the success, or one failed activity per zone. Returns whether an instance started.
+    """
+    recipe = group.recipe()
+    kind = group.next_kind(recipe)
+    have = sum(1 for member in group.members if member.counts)
+    now = world.now()
+    cause = (
+        f"At {now:%Y-%m-%dT%H:%M:%SZ} an instance was started in response to a difference between desired and actual"
+        f" capacity, increasing the capacity from {have} to {have + 1}."
+    )
+    for subnet in group.subnets():
+        zone = subnet.availability_zone
+        details = json.dumps({"Subnet ID": subnet.id, "Availability Zone": zone})
+        refusals = list[Refusal]()
+        for machine_type in recipe.machine_types:
+            use = Use(zone=zone, machine_type=machine_type, kind=kind)
+            claimed = claim(world, ec2, recipe.data, use)
+            refusal = claimed if isinstance(claimed, Refusal) else _refusal(world, ec2, use, claimed)
+            if refusal is not None:
+                refusals.append(refusal)
+                continue
+            reservation = claimed if isinstance(claimed, str) else None
+            instance = _run(world, ec2, group, recipe, use, subnet.id, reservation)
+            member = Member(instance, group, recipe.version)
+            group.instance_states.append(member)
+            member.activity = group.record(f"Launching a new EC2 instance: {instance.id}", cause, now, details)
+            world.books.open(instance.stay(now))
+            return True
+        _record_failure(group, refusals[0], kind, cause, details, world)
+    return False
+
+
+def _refusal(world: World, ec2: EC2Backend, use: Use, reservation: str | None) -> Refusal | None:
+    if reservation is not None:
+        return None
+    return world.capacity.refusal(use, [other.use for other in living(ec2) if other.occupies_capacity])
+
+
+def _record_failure(  # noqa: PLR0913
+    group: LivingGroup, refusal: Refusal, kind: Kind, cause: str, details: str, world: World
+) -> None:
+    mixed = f"{_PREFIX[kind]} {refusal.code} - " if group.mixed_instances_policy else ""
+    message = f"{mixed}{refusal.message.rstrip('.')}. Launching EC2 instance failed."
+    now = world.now()
+    activity = group.record(f"Launching a new EC2 instance.  Status Reason: {message}", cause, now, details)
+    activity.status_message = message
+    activity.finish(now, code="Failed")
+
+
+def _run(  # noqa: PLR0913
+    world: World,
+    ec2: EC2Backend,
+    group: LivingGroup,
+    recipe: Recipe,
+    use: Use,
+    subnet_id: str,
+    reservation: str | None,
+) -> LivingInstance:
+    data = recipe.data
+    interfaces = data.get("NetworkInterfaces") or []
+    group_ids = list(data.get("SecurityGroupIds") or [])
+    for interface in interfaces:
+        group_ids.extend(interface.get("Groups") or [])
+    extra: dict[str, Any] = {}
+    disks = [disk for disk in data.get("BlockDeviceMappings") or [] if disk.get("Ebs")]
+    if disks:
+        extra["block_device_mappings"] = [_owned_disk(disk) for disk in disks]
+    made = ec2.run_instances(
+        data.get("ImageId") or "",
+        1,
+        user_data(data),
+        list(data.get("SecurityGroups") or []),
+        security_group_ids=group_ids,
+        instance_type=use.machine_type,
+        is_instance_type_default=False,
+        placement=use.zone,
+        subnet_id=subnet_id,
+        region_name=group.region,
+        tags={"instance": {**group.get_propagated_tags(), "aws:autoscaling:groupName": group.name}},
+        launch_template={"LaunchTemplateId": recipe.template_id, "Version": recipe.version},
+        lifecycle="spot" if use.kind is Kind.SPOT else None,
+        metadata_options=data.get("MetadataOptions") or {},
+        # a group's instance has nothing to stop for: its shutdown ends it
+        instance_initiated_shutdown_behavior=data.get("InstanceInitiatedShutdownBehavior") or "stop",
+        ebs_optimized=data.get("EbsOptimized") or False,
+        monitoring_state="enabled" if (data.get("Monitoring") or {}).get("Enabled") else "disabled",
+        **extra,
+    )
+    instance = made.instances[0]
+    if not isinstance(instance, LivingInstance):
+        raise TypeError(f"instance {instance.id} is not an embedded one; install() was not called")
+    instance.group_name = group.name
+    instance.capacity_reservation_id = reservation
+    instance.launch_time = world.now()
+    attach_profile(ec2, instance, data.get("IamInstanceProfile") or {})
+    prepare(instance)
+    return instance
+
+
+def prepare(instance: LivingInstance) -> None:
+    """What every new instance gets: it is pending, and a spot one has a request."""
+    instance.set_state(("pending", 0))
+    if instance.kind is Kind.SPOT:
+        instance.spot_instance_request_id = f"sir-{instance.id[-8:]}"
+
+
+def attach_profile(ec2: EC2Backend, instance: LivingInstance, profile: Mapping[str, str]) -> None:
+    """Give the instance the template's instance profile (name or ARN)."""
+    if profile.get("Arn") or profile.get("Name"):
+        ec2.associate_iam_instance_profile(
+            instance_id=instance.id,
+            iam_instance_profile_name=profile.get("Name"),
+            iam_instance_profile_arn=profile.get("Arn"),
+        )
+
+
+def user_data(data: Mapping[str, Any]) -> Base64EncodedString | None:
+    """The template's user data; moto keeps it as text in later versions."""
+    found = data.get("UserData")
+    if found is None or isinstance(found, Base64EncodedString):
+        return found
+    return Base64EncodedString(str(found))
+
+
+def _owned_disk(disk: Mapping[str, Any]) -> dict[str, Any]:
+    # EC2 deletes a template's disks with the instance unless told otherwise; moto keeps them
+    return {**disk, "Ebs": {"DeleteOnTermination": True, "VolumeSize": 8, **disk["Ebs"]}}

@@ -1,0 +1,50 @@
+"""What the parts of the embedded cloud share: one lock, capacity, machines, books, the clock."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from localcloud.aws.books import Books
+from localcloud.aws.capacity import Capacity
+from localcloud.places import Places
+
+
+class Hardware(Protocol):
+    """Where machines really run (`localcloud.machines.yard`); tests give a fake."""
+
+    def start(self, instance: Any) -> None:
+        """Begin to boot. Raises OSError when the machine cannot be had."""
+        ...
+
+    def is_alive(self, instance_id: str) -> bool:
+        """Whether any process of the machine may still run."""
+        ...
+
+    def end(self, instance_id: str) -> None:
+        """Shut down: units get their stop signal, after a while everything is killed. Returns at once."""
+        ...
+
+    def forget(self, instance_id: str) -> None:
+        """The machine is gone: release its address."""
+        ...
+
+
+def utc_now() -> datetime:
+    """Now, aware."""
+    return datetime.now(UTC)
+
+
+@dataclass(slots=True, kw_only=True)
+class World:
+    """The one embedded cloud of this process."""
+
+    places: Places
+    hardware: Hardware
+    capacity: Capacity = field(default_factory=Capacity)
+    books: Books = field(default_factory=Books)
+    now: Callable[[], datetime] = utc_now
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    """Held by every call to EC2 and Auto Scaling and by each round of the loop: moto has no lock of its own."""
+    shutdown_grace_s: float = 20.0

@@ -1,0 +1,114 @@
+"""What stands behind an instance: its machine in the yard, and its metadata service."""
+
+from typing import Any
+
+from moto.ec2.models import EC2Backend
+from moto.iam.models import iam_backends
+
+from localcloud.aws.calls import Calls
+from localcloud.aws.groups import LivingAutoScaling, Member
+from localcloud.aws.instances import LivingInstance
+from localcloud.machines.yard import Yard
+from localcloud.metadata import Facts, MetadataServer
+from localcloud.places import ACCOUNT
+
+
+class LoopbackHardware:
+    """Machines of the yard, each with a metadata service (`localcloud.aws.world.Hardware`)."""
+
+    def __init__(self, yard: Yard, calls: Calls) -> None:
+        self._yard = yard
+        self._calls = calls
+        self._metadata: dict[str, MetadataServer] = {}
+        self._scaling: LivingAutoScaling | None = None
+        self._ec2: EC2Backend | None = None
+
+    def connect(self, ec2: EC2Backend, scaling: LivingAutoScaling) -> None:
+        """Tell it where instances and groups are known."""
+        self._ec2, self._scaling = ec2, scaling
+
+    def start(self, instance: LivingInstance) -> None:
+        """Metadata first: user data may ask for it at once. Raises OSError."""
+        if instance.id not in self._metadata:
+            self._metadata[instance.id] = MetadataServer(
+                instance.address, lambda: self._facts(instance), self._calls.know
+            )
+        self._yard.start(instance)
+
+    def is_alive(self, instance_id: str) -> bool:
+        alive = self._yard.is_alive(instance_id)
+        if not alive:
+            server = self._metadata.pop(instance_id, None)
+            if server is not None:
+                server.close()
+        return alive
+
+    def end(self, instance_id: str) -> None:
+        self._yard.end(instance_id)
+
+    def forget(self, instance_id: str) -> None:
+        self._yard.forget(instance_id)
+
+    def close(self) -> None:
+        """End every machine and free every address."""
+        self._yard.close()
+        for server in self._metadata.values():
+            server.close()
+        self._metadata.clear()
+
+    def _facts(self, instance: LivingInstance) -> Facts | None:
+        role, profile_arn = self._role(instance)
+        return Facts(
+            instance_id=instance.id,
+            machine_type=instance.instance_type,
+            zone=instance.placement.zone or "",
+            address=instance.address,
+            image_id=instance.image_id,
+            hostname=instance.private_dns_name,
+            lifecycle=str(instance.kind),
+            target_state=self._target_state(instance.id),
+            interruption=instance.notice.at if instance.notice else None,
+            rebalance=instance.rebalance_at,
+            role=role,
+            profile_arn=profile_arn,
+            tags=_shown_tags(instance),
+            user_data=_user_data(instance),
+            launched=instance.launch_time,
+            now=instance.world.now(),
+        )
+
+    def _role(self, instance: LivingInstance) -> tuple[str | None, str | None]:
+        if self._ec2 is None:
+            return None, None
+        association = self._ec2.iam_instance_profile_associations.get(instance.id)
+        if association is None:
+            return None, None
+        profile = iam_backends[ACCOUNT]["aws"].get_instance_profile(association.iam_instance_profile.name)
+        roles = profile.roles
+        return (roles[0].name if roles else None), profile.arn
+
+    def _target_state(self, instance_id: str) -> str:
+        if self._scaling is None:
+            return ""
+        for group in self._scaling.groups():
+            for member in group.members:
+                if member.instance.id == instance_id:
+                    return _wanted(member)
+        return ""
+
+
+def _wanted(member: Member) -> str:
+    if member.leaving:
+        return "Terminated"
+    return "Standby" if member.lifecycle_state == "Standby" else "InService"
+
+
+def _shown_tags(instance: LivingInstance) -> dict[str, str]:
+    """Tags, when the template allows them in metadata."""
+    if instance.metadata_options.instance_metadata_tags != "enabled":
+        return {}
+    return instance.tag_map
+
+
+def _user_data(instance: Any) -> bytes | None:
+    return None if instance.user_data is None else instance.user_data.decode().encode()

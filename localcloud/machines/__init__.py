@@ -1,0 +1,1 @@
+"""Emulated machines: private roots, a supervisor for units, the image's commands."""

@@ -1,0 +1,43 @@
+"""The commands that an emulated machine's image brings: `aws`, `systemctl`, `docker`, disks; small scripts."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Final
+
+COMMANDS: Final = {
+    "aws": "aws_cli",
+    "systemctl": "systemctl",
+    "docker": "docker",
+    "lsblk": "disks",
+    "nvme": "disks",
+    "mdadm": "disks",
+    "mkfs.xfs": "disks",
+    "mkfs.ext4": "disks",
+    "mount": "disks",
+    "umount": "disks",
+    "mountpoint": "disks",
+    "findmnt": "disks",
+    "blkid": "disks",
+    "blockdev": "disks",
+    "wipefs": "disks",
+    "poweroff": "power",
+    "shutdown": "power",
+}
+"""Command to the module of this package that is it."""
+
+
+def install(folder: Path, code: Path) -> None:
+    """Write the commands into `folder`, with `python3` as the interpreter that runs this code."""
+    folder.mkdir(parents=True, exist_ok=True)
+    python = shlex.quote(sys.executable)
+    for name, module in COMMANDS.items():
+        # -P: the caller's folder is no place to import from
+        run = f"{python} -P -m {__name__}.{module} {name}"
+        _write(folder / name, f'exec env PYTHONPATH={shlex.quote(str(code))} {run} "$@"')
+    _write(folder / "python3", f'exec {python} "$@"')
+
+
+def _write(path: Path, line: str) -> None:
+    path.write_text(f"#!/bin/sh\n{line}\n", "utf-8")
+    path.chmod(0o755)

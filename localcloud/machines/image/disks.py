@@ -1,0 +1,237 @@
+"""Disk commands of an emulated machine: nothing is formatted, what was asked is remembered in `run/disks.json`."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+from localcloud.machines.image import here
+
+_STATE: Final = "run/disks.json"
+_NVME_MODEL: Final = "Amazon EC2 NVMe Instance Storage"
+_EBS_MODEL: Final = "Amazon Elastic Block Store"
+_EBS_BYTES: Final = 100 * 1024**3
+_COLUMNS: Final = ("name", "size", "type", "mountpoint")
+
+
+def _load() -> dict[str, dict[str, Any]]:
+    """Devices by name: the root disk, and the NVMe disks that the machine type has."""
+    path = here.root() / _STATE
+    if path.is_file():
+        return json.loads(path.read_text("utf-8"))
+    spec = here.spec()
+    root_disk = {"model": _EBS_MODEL, "size": _EBS_BYTES, "serial": f"vol{spec.instance[2:]}", "fstype": "ext4"}
+    found: dict[str, dict[str, Any]] = {"nvme0n1": {**root_disk, "type": "disk", "mountpoint": "/"}}
+    for number in range(1, spec.nvme_disks + 1):
+        found[f"nvme{number}n1"] = {
+            "model": _NVME_MODEL,
+            "size": spec.nvme_disk_bytes,
+            "serial": f"AWS{spec.instance[-12:].upper()}{number}",
+            "type": "disk",
+            "fstype": None,
+            "mountpoint": None,
+        }
+    return found
+
+
+def _save(devices: dict[str, dict[str, Any]]) -> None:
+    (here.root() / _STATE).write_text(json.dumps(devices, indent=1), "utf-8")
+
+
+def _device(devices: dict[str, dict[str, Any]], path: str, who: str) -> dict[str, Any]:
+    found = devices.get(path.removeprefix("/dev/"))
+    if found is None:
+        here.fail(f"{who}: {path}: No such file or directory")
+    return found
+
+
+def lsblk(words: list[str]) -> int:
+    """`lsblk [--json] [-b] [-d] [-n] [-p] [-o COLUMNS] [DEVICE]`."""
+    short = "".join(word[1:] for word in words if word.startswith("-") and not word.startswith("--"))
+    columns = _columns(words)
+    shown = []
+    named = [word for word in words if word.startswith("/dev/")]
+    for name, device in _load().items():
+        if named and f"/dev/{name}" not in named:
+            continue
+        full = {**device, "name": f"/dev/{name}" if "p" in short else name, "path": f"/dev/{name}", "kname": name}
+        full["mountpoints"] = [device["mountpoint"]]
+        if "b" not in short and "--bytes" not in words:
+            full["size"] = f"{device['size'] / 1024**3:.1f}G"
+        shown.append({column: full.get(column) for column in columns})
+    if "--json" in words or "J" in short:
+        print(json.dumps({"blockdevices": shown}, indent=3))
+    else:
+        if "n" not in short and "--noheadings" not in words:
+            print(" ".join(column.upper() for column in columns))
+        for row in shown:
+            print(" ".join("" if value is None else str(value) for value in row.values()))
+    return 0
+
+
+def _columns(words: list[str]) -> list[str]:
+    for position, word in enumerate(words):
+        flag, equals, value = word.partition("=")
+        if flag == "--output" and equals:
+            return value.lower().split(",")
+        is_short = word.startswith("-") and not word.startswith("--") and word.endswith("o")
+        if (is_short or word == "--output") and position + 1 < len(words):
+            return words[position + 1].lower().split(",")
+    return list(_COLUMNS)
+
+
+def nvme(words: list[str]) -> int:
+    """`nvme list [-o json]`."""
+    if words[:1] != ["list"]:
+        here.fail(f"nvme: an emulated machine knows `nvme list` only, not {' '.join(words)!r}")
+    disks = {name: device for name, device in _load().items() if device["type"] == "disk"}
+    if "json" in words or "--output-format=json" in words:
+        shown = [
+            {
+                "DevicePath": f"/dev/{name}",
+                "ModelNumber": device["model"],
+                "SerialNumber": device["serial"],
+                "PhysicalSize": device["size"],
+            }
+            for name, device in disks.items()
+        ]
+        print(json.dumps({"Devices": shown}, indent=2))
+        return 0
+    print("Node                  SN                   Model")
+    for name, device in disks.items():
+        print(f"/dev/{name:<16} {device['serial']:<20} {device['model']}")
+    return 0
+
+
+def mdadm(words: list[str]) -> int:
+    """`mdadm --create /dev/mdN --level=0 --raid-devices=N … DISKS`, `--detail`, `--stop`."""
+    devices = _load()
+    named = [word for word in words if word.startswith("/dev/")]
+    if "--create" in words or "-C" in words:
+        made, parts = named[0], named[1:]
+        if not parts:
+            here.fail("mdadm: You haven't given enough devices (real or missing) to create this array")
+        size = sum(int(_device(devices, part, "mdadm")["size"]) for part in parts)
+        for part in parts:
+            devices[part.removeprefix("/dev/")]["fstype"] = "linux_raid_member"
+        array = {"model": None, "size": size, "serial": None, "type": "raid0", "fstype": None, "mountpoint": None}
+        devices[made.removeprefix("/dev/")] = array
+        _save(devices)
+        print(f"mdadm: array {made} started.", file=sys.stderr)
+        return 0
+    if "--stop" in words or "-S" in words:
+        for name in named:
+            devices.pop(name.removeprefix("/dev/"), None)
+        _save(devices)
+        return 0
+    for name, device in devices.items():
+        if device["type"] == "raid0":
+            print(f"ARRAY /dev/{name} metadata=1.2 name={here.spec().instance}:0")
+    return 0
+
+
+def make_filesystem(words: list[str], kind: str) -> int:
+    """`mkfs.xfs [-f] DEVICE`: refuses what holds a filesystem already, unless forced."""
+    devices = _load()
+    path = next((word for word in words if word.startswith("/dev/")), None)
+    if path is None:
+        here.fail(f"mkfs.{kind}: no device given")
+    device = _device(devices, path, f"mkfs.{kind}")
+    if device["fstype"] is not None and not {"-f", "-F"} & set(words):
+        here.fail(
+            f"mkfs.{kind}: {path} appears to contain an existing filesystem ({device['fstype']}). Use the -f option"
+        )
+    device["fstype"] = kind
+    _save(devices)
+    return 0
+
+
+def mount(words: list[str]) -> int:
+    """`mount [-t TYPE] [-o OPTIONS] DEVICE FOLDER`."""
+    named = _positional(words, {"-t", "-o", "--types", "--options"})
+    if len(named) != 2:
+        here.fail(f"mount: give a device and a folder, not {named}", 32)
+    devices = _load()
+    device = _device(devices, named[0], "mount")
+    if device["fstype"] in (None, "linux_raid_member"):
+        here.fail(f"mount: {named[1]}: wrong fs type, bad option, bad superblock on {named[0]}", 32)
+    if device["mountpoint"] is not None:
+        here.fail(f"mount: {named[1]}: {named[0]} already mounted on {device['mountpoint']}.", 32)
+    here.inside(named[1]).mkdir(parents=True, exist_ok=True)
+    device["mountpoint"] = named[1]
+    _save(devices)
+    return 0
+
+
+def umount(words: list[str]) -> int:
+    """`umount DEVICE|FOLDER`."""
+    devices = _load()
+    for given in _positional(words, set()):
+        mounted = [d for name, d in devices.items() if d["mountpoint"] == given or f"/dev/{name}" == given]
+        if not mounted or mounted[0]["mountpoint"] is None:
+            here.fail(f"umount: {given}: not mounted.", 32)
+        mounted[0]["mountpoint"] = None
+    _save(devices)
+    return 0
+
+
+def is_mounted(words: list[str]) -> int:
+    """`mountpoint [-q] FOLDER`, `findmnt [-n] FOLDER`."""
+    asked = {str(here.inside(word)) for word in _positional(words, {"-o", "-t"})}
+    found = any(d["mountpoint"] and str(here.inside(d["mountpoint"])) in asked for d in _load().values())
+    return 0 if found else 1
+
+
+def blkid(words: list[str]) -> int:
+    """`blkid [-o value] [-s TYPE] DEVICE`: exit code 2 when nothing is on it."""
+    devices = _load()
+    named = [word for word in words if word.startswith("/dev/")]
+    found = [(path, _device(devices, path, "blkid")["fstype"]) for path in named]
+    if not any(kind for _, kind in found):
+        return 2
+    for path, kind in found:
+        print(kind if "value" in words else f'{path}: TYPE="{kind}"')
+    return 0
+
+
+def _positional(words: list[str], with_value: set[str]) -> list[str]:
+    found: list[str] = []
+    skip = False
+    for word in words:
+        if skip:
+            skip = False
+        elif word in with_value:
+            skip = True
+        elif not word.startswith("-"):
+            found.append(word)
+    return found
+
+
+def main(name: str, words: list[str]) -> int:
+    """Run one command; the machine's log keeps its words."""
+    with (here.root() / "var/log/disks.log").open("a", encoding="utf-8") as log:
+        log.write(" ".join([name, *words]) + "\n")
+    match name:
+        case "lsblk":
+            return lsblk(words)
+        case "nvme":
+            return nvme(words)
+        case "mdadm":
+            return mdadm(words)
+        case "mkfs.xfs" | "mkfs.ext4":
+            return make_filesystem(words, Path(name).suffix[1:])
+        case "mount":
+            return mount(words)
+        case "umount":
+            return umount(words)
+        case "mountpoint" | "findmnt":
+            return is_mounted(words)
+        case "blkid":
+            return blkid(words)
+        case _:
+            # blockdev, wipefs: remembered in the log, nothing to answer
+            return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2:]))

@@ -1,0 +1,230 @@
+"""`docker` of an emulated machine: an image name stands for a local program, on the host's network."""
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from localcloud.machines.image import here
+from localcloud.machines.units import environment_file
+
+PROGRAMS: Final = {"simulated-engine": "localcloud.engine", "dcgm-exporter": "localcloud.dcgm"}
+"""Last part of an image's name, without tag and digest, to the module that it stands for."""
+
+_SWITCHES: Final = frozenset(
+    {"--rm", "-d", "--detach", "-i", "-t", "-it", "--interactive", "--tty", "--init", "--privileged", "--read-only"}
+)
+_CONTAINERS: Final = "run/docker"
+
+
+class UsageError(ValueError):
+    """A command line that this docker does not understand."""
+
+
+@dataclass(slots=True)
+class Run:
+    """What `docker run` was asked."""
+
+    image: str = ""
+    arguments: list[str] = field(default_factory=list[str])
+    name: str | None = None
+    environment: dict[str, str] = field(default_factory=dict[str, str])
+    environment_files: list[str] = field(default_factory=list[str])
+    volumes: dict[str, str] = field(default_factory=dict[str, str])
+    """Path in the container -> path on the machine."""
+
+    entrypoint: str | None = None
+
+
+def parse_run(words: list[str], environment: Mapping[str, str]) -> Run:
+    """The words after `docker run`. Raises UsageError for what cannot be understood."""
+    run, position = Run(), 0
+    while position < len(words) and words[position].startswith("-"):
+        word = words[position]
+        position += 1
+        if word in _SWITCHES:
+            continue
+        flag, equals, value = word.partition("=")
+        if not (equals and flag.startswith("--")):
+            if position >= len(words):
+                raise UsageError(f"flag needs an argument: {word}")
+            flag, value = word, words[position]
+            position += 1
+        _take(run, flag, value, environment)
+    if position >= len(words):
+        raise UsageError('"docker run" requires at least 1 argument: IMAGE')
+    run.image, run.arguments = words[position], words[position + 1 :]
+    return run
+
+
+def _take(run: Run, flag: str, value: str, environment: Mapping[str, str]) -> None:
+    if flag == "--name":
+        run.name = value
+    elif flag in ("-e", "--env"):
+        key, equals, content = value.partition("=")
+        if equals or key in environment:
+            run.environment[key] = content if equals else environment[key]
+    elif flag == "--env-file":
+        run.environment_files.append(value)
+    elif flag in ("-v", "--volume"):
+        source, _, target = value.partition(":")
+        run.volumes[target.partition(":")[0]] = source
+    elif flag == "--mount":
+        parts = {part.partition("=")[0]: part.partition("=")[2] for part in value.split(",")}
+        target = parts.get("target") or parts.get("dst") or parts.get("destination")
+        source = parts.get("source") or parts.get("src")
+        if target and source:
+            run.volumes[target] = source
+    elif flag == "--entrypoint":
+        run.entrypoint = value
+    elif not flag.startswith("-"):
+        raise UsageError(f"unknown flag: {flag}")
+
+
+def program(image: str) -> str:
+    """The module that an image stands for. Raises UsageError for an unknown one."""
+    name = image.partition("@")[0].rpartition("/")[2].partition(":")[0]
+    for known, module in PROGRAMS.items():
+        if known in name:
+            return module
+    raise UsageError(
+        f"Unable to find image '{image}' locally: an emulated machine knows {', '.join(sorted(PROGRAMS))}"
+    )
+
+
+def command(run: Run, root: Path) -> list[str]:
+    """What is run in place of the container: paths of volumes become paths of the machine."""
+    translated = [_translate(word, run.volumes, root) for word in run.arguments]
+    return [sys.executable, "-P", "-m", program(run.image), *translated]
+
+
+def _translate(word: str, volumes: Mapping[str, str], root: Path) -> str:
+    flag, equals, value = word.partition("=")
+    path = value if equals and flag.startswith("-") else word
+    for target, source in sorted(volumes.items(), key=lambda pair: -len(pair[0])):
+        if path == target or path.startswith(f"{target.rstrip('/')}/"):
+            host = Path(source) if Path(source).is_relative_to(root) else root / source.lstrip("/")
+            found = str(host) + path[len(target.rstrip("/")) :]
+            return f"{flag}={found}" if path is not word else found
+    return word
+
+
+def _run(words: list[str]) -> int:
+    root = here.root()
+    run = parse_run(words, os.environ)
+    argv = command(run, root)
+    environment = dict(os.environ)
+    for path in run.environment_files:
+        environment.update(environment_file(here.inside(path).read_text("utf-8")))
+    environment.update(run.environment)
+    environment["PYTHONPATH"] = here.spec().code
+    if run.name:
+        _note(root, run.name)
+    os.execve(argv[0], argv, environment)  # noqa: S606 - the pid must stay: the unit watches it
+
+
+def _note(root: Path, name: str) -> None:
+    folder = root / _CONTAINERS
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.json").write_text(json.dumps({"pid": os.getpid(), "started": _started(os.getpid())}), "utf-8")
+
+
+def _pid(name: str) -> int | None:
+    """The process of a container that runs; None when none does."""
+    try:
+        noted = json.loads((here.root() / _CONTAINERS / f"{name}.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    pid = int(noted["pid"])
+    return pid if _started(pid) == noted["started"] else None
+
+
+def _started(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""
+
+
+def _end(words: list[str], number: int) -> int:
+    patience, names = 10.0, list[str]()
+    words = list(words)
+    while words:
+        word = words.pop(0)
+        if word in ("-t", "--time", "--timeout") and words:
+            patience = float(words.pop(0))
+        elif word in ("-s", "--signal") and words:
+            given = words.pop(0)
+            number = signal.Signals[given if given.startswith("SIG") else f"SIG{given}"]
+        elif word not in ("-f", "--force"):
+            names.append(word)
+    return max((_end_one(name, number, patience) for name in names), default=1)
+
+
+def _end_one(name: str, number: int, patience: float) -> int:
+    pid = _pid(name)
+    if pid is None:
+        print(f"Error response from daemon: No such container: {name}", file=sys.stderr)
+        return 1
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+    limit = time.monotonic() + patience
+    while _pid(name) == pid and number != signal.SIGKILL:
+        if time.monotonic() > limit:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            break
+        time.sleep(0.05)
+    print(name)
+    return 0
+
+
+def _inspect(names: list[str]) -> int:
+    found = [
+        {"Name": f"/{name}", "State": {"Running": _pid(name) is not None, "Pid": _pid(name) or 0}} for name in names
+    ]
+    print(json.dumps(found, indent=1))
+    return 0
+
+
+def _list() -> int:
+    for path in sorted((here.root() / _CONTAINERS).glob("*.json")):
+        if _pid(path.stem) is not None:
+            print(path.stem)
+    return 0
+
+
+def main(words: list[str]) -> int:
+    """`docker run|stop|kill|rm|ps|inspect|pull|image`."""
+    verb, rest = (words[0], words[1:]) if words else ("ps", [])
+    try:
+        match verb:
+            case "run":
+                return _run(rest)
+            case "stop":
+                return _end(rest, signal.SIGTERM)
+            case "kill" | "rm":
+                return _end(rest, signal.SIGKILL)
+            case "ps":
+                return _list()
+            case "inspect":
+                return _inspect([word for word in rest if not word.startswith("-")])
+            case "pull":
+                program(rest[-1])
+                return 0
+            case "login" | "image" | "load" | "version" | "info":
+                return 0
+            case _:
+                raise UsageError(f"docker: '{verb}' is not a docker command on this emulated machine")
+    except UsageError as error:
+        here.fail(f"docker: {error}", 125)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[2:]))

@@ -1,0 +1,200 @@
+"""Where emulated machines run: starts their supervisors, ends them, and clears away what an earlier cloud left."""
+
+import base64
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any, Final
+
+from fleet.catalogue import UnknownMachineError, machine
+from fleet.model import Cloud
+from localcloud.machines import image
+from localcloud.machines.processes import children
+from localcloud.machines.spec import LOG_FOLDER, MachineSpec
+from localcloud.places import METADATA_PORT, REGION, Places
+
+_NAMESPACES: Final = (
+    "unshare",
+    "--user",
+    "--map-root-user",
+    "--mount",
+    "--pid",
+    "--fork",
+    "--kill-child",
+    "--mount-proc",
+)
+_PID_FILE: Final = "run/supervisor.pid"
+_KILL_AFTER_S: Final = 25.0
+
+
+class Yard:
+    """All machines of one embedded cloud, in one folder."""
+
+    def __init__(self, folder: Path, places: Places) -> None:
+        self.folder = folder
+        self._places = places
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._timers: dict[str, threading.Timer] = {}
+        self._code = Path(__file__).resolve().parents[2]
+        self._image = folder.parent / f"{folder.name}-image"
+        folder.mkdir(parents=True, exist_ok=True)
+        self._end_strays()
+        image.install(self._image, self._code)
+        self.is_sealed = _namespaces_work()
+
+    def start(self, instance: Any) -> None:
+        """Boot the machine of an instance: a root of its own, user data, supervisor. Raises OSError."""
+        root = self.folder / instance.id
+        _make_root(root)
+        spec = self._spec(instance)
+        spec.save(root)
+        if instance.user_data is not None:
+            script = root / "var/lib/cloud/instance/user-data"
+            script.write_bytes(base64.b64decode(str(instance.user_data)))
+            script.chmod(0o700)
+        log = (root / LOG_FOLDER / "machine.log").open("ab")
+        command = [sys.executable, "-P", "-m", "localcloud.machines.supervisor", "--root", str(root)]
+        if self.is_sealed:
+            command = [*_NAMESPACES, *command, "--seal"]
+        with log:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env={"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "PYTHONPATH": str(self._code)},
+                cwd=root,
+                start_new_session=True,
+            )
+        (root / _PID_FILE).write_text(f"{process.pid} {_started(process.pid)}\n", "utf-8")
+        self._running[instance.id] = process
+
+    def is_alive(self, instance_id: str) -> bool:
+        """Whether any process of the machine may still run."""
+        process = self._running.get(instance_id)
+        if process is None:
+            return False
+        if process.poll() is None:
+            return True
+        self._forget_process(instance_id)
+        return False
+
+    def end(self, instance_id: str) -> None:
+        """Ask for an orderly shutdown; after a while everything is killed. Returns at once."""
+        process = self._running.get(instance_id)
+        if process is None or process.poll() is not None or instance_id in self._timers:
+            return
+        with contextlib.suppress(OSError):
+            if process.stdin is not None:
+                process.stdin.write(b"stop\n")
+                process.stdin.flush()
+        timer = threading.Timer(_KILL_AFTER_S, _kill, [process.pid])
+        timer.daemon = True
+        timer.start()
+        self._timers[instance_id] = timer
+
+    def forget(self, instance_id: str) -> None:
+        """Nothing is kept of a machine but its folder, for people to look at."""
+
+    def close(self) -> None:
+        """End all machines at once: closing the cord is enough."""
+        for instance_id, process in list(self._running.items()):
+            if process.stdin is not None:
+                with contextlib.suppress(OSError):
+                    process.stdin.close()
+            try:
+                process.wait(timeout=5)
+            except subprocess.TimeoutExpired:
+                _kill(process.pid)
+                process.wait(timeout=5)
+            self._forget_process(instance_id)
+
+    def _forget_process(self, instance_id: str) -> None:
+        process = self._running.pop(instance_id)
+        timer = self._timers.pop(instance_id, None)
+        if timer is not None:
+            timer.cancel()
+        if process.stdin is not None:
+            with contextlib.suppress(OSError):
+                process.stdin.close()
+        (self.folder / instance_id / _PID_FILE).unlink(missing_ok=True)
+
+    def _spec(self, instance: Any) -> MachineSpec:
+        disks, disk_bytes = _disks(instance.instance_type)
+        return MachineSpec(
+            instance=instance.id,
+            address=instance.address,
+            zone=instance.placement.zone,
+            region=REGION,
+            machine_type=instance.instance_type,
+            api_url=self._places.api_url,
+            metadata_url=f"http://{instance.address}:{METADATA_PORT}",
+            nvme_disks=disks,
+            nvme_disk_bytes=disk_bytes,
+            image_commands=str(self._image),
+            code=str(self._code),
+        )
+
+    def _end_strays(self) -> None:
+        """Kill what a cloud that died left running, and clear its folders away."""
+        for path in self.folder.glob(f"*/{_PID_FILE}"):
+            with contextlib.suppress(ValueError, OSError):
+                pid, started = path.read_text("utf-8").split()
+                # a pid may belong to somebody else by now; its start time tells
+                if _started(int(pid)) == started:
+                    _kill(int(pid))
+        for root in self.folder.iterdir():
+            if root.is_dir():
+                shutil.rmtree(root, ignore_errors=True)
+
+
+def _make_root(root: Path) -> None:
+    if root.exists():
+        # a stopped instance starts again: its disk is kept, its NVMe is empty
+        shutil.rmtree(root / "mnt", ignore_errors=True)
+        shutil.rmtree(root / "run", ignore_errors=True)
+    for folder in ("etc/systemd/system", "var/log/units", "var/lib/cloud/instance", "run", "tmp", "root", "mnt"):
+        (root / folder).mkdir(parents=True, exist_ok=True)
+    root.chmod(0o700)
+
+
+def _disks(machine_type: str) -> tuple[int, int]:
+    try:
+        found = machine(Cloud.AWS, machine_type)
+    except UnknownMachineError:
+        return 0, 0
+    return found.nvme_disks, found.nvme_disk_bytes
+
+
+def _namespaces_work() -> bool:
+    """Whether this kernel lets us make user, mount and pid namespaces and seal them."""
+    if shutil.which("unshare") is None:
+        return False
+    probe = [*_NAMESPACES, sys.executable, "-P", str(Path(__file__).with_name("sandbox.py"))]
+    with contextlib.ExitStack() as stack:
+        import tempfile
+
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        try:
+            return subprocess.run([*probe, folder], capture_output=True, timeout=20, check=False).returncode == 0
+        except (OSError, subprocess.TimeoutExpired):
+            return False
+
+
+def _started(pid: int) -> str:
+    """Start time of a process in clock ticks since boot; empty when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""
+
+
+def _kill(pid: int) -> None:
+    for found in [pid, *children(pid)]:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(found, signal.SIGKILL)

@@ -1,0 +1,220 @@
+"""The instance metadata service (IMDSv2), one server on the address of each instance."""
+
+import json
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final
+
+from localcloud.places import ACCOUNT, METADATA_PORT, REGION
+
+_TOKEN_SECONDS: Final = 21600
+_CREDENTIALS_LAST: Final = timedelta(hours=6)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What the metadata of one instance says now."""
+
+    instance_id: str
+    machine_type: str
+    zone: str
+    address: str
+    image_id: str
+    hostname: str
+    lifecycle: str
+    """spot or on-demand."""
+
+    target_state: str
+    """`InService`, `Terminated`, …: what its group wants of it; "" outside groups."""
+
+    interruption: datetime | None
+    rebalance: datetime | None
+    role: str | None
+    profile_arn: str | None
+    tags: dict[str, str]
+    user_data: bytes | None
+    launched: datetime
+    now: datetime
+
+
+def document(facts: Facts) -> dict[str, Any]:
+    """The instance identity document."""
+    return {
+        "accountId": ACCOUNT,
+        "architecture": "x86_64",
+        "availabilityZone": facts.zone,
+        "imageId": facts.image_id,
+        "instanceId": facts.instance_id,
+        "instanceType": facts.machine_type,
+        "pendingTime": _stamp(facts.launched),
+        "privateIp": facts.address,
+        "region": REGION,
+        "version": "2017-09-30",
+    }
+
+
+def tree(facts: Facts) -> dict[str, str]:
+    """Every leaf under /latest/, by path."""
+    found = {
+        "meta-data/instance-id": facts.instance_id,
+        "meta-data/instance-type": facts.machine_type,
+        "meta-data/instance-life-cycle": facts.lifecycle,
+        "meta-data/ami-id": facts.image_id,
+        "meta-data/local-ipv4": facts.address,
+        "meta-data/hostname": facts.hostname,
+        "meta-data/local-hostname": facts.hostname,
+        "meta-data/placement/availability-zone": facts.zone,
+        "meta-data/placement/region": REGION,
+        "meta-data/services/domain": "amazonaws.com",
+        "meta-data/services/partition": "aws",
+        "dynamic/instance-identity/document": json.dumps(document(facts), indent=2),
+    }
+    if facts.target_state:
+        found["meta-data/autoscaling/target-lifecycle-state"] = facts.target_state
+    if facts.interruption is not None:
+        moment = _stamp(facts.interruption)
+        found["meta-data/spot/instance-action"] = json.dumps({"action": "terminate", "time": moment})
+        found["meta-data/spot/termination-time"] = moment
+    if facts.rebalance is not None:
+        found["meta-data/events/recommendations/rebalance"] = json.dumps({"noticeTime": _stamp(facts.rebalance)})
+    if facts.profile_arn is not None:
+        info = {"Code": "Success", "LastUpdated": _stamp(facts.launched), "InstanceProfileArn": facts.profile_arn}
+        found["meta-data/iam/info"] = json.dumps(info)
+    for key, value in facts.tags.items():
+        found[f"meta-data/tags/instance/{key}"] = value
+    if facts.user_data is not None:
+        found["user-data"] = facts.user_data.decode("utf-8", "replace")
+    return found
+
+
+def _stamp(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def listing(found: dict[str, str], path: str) -> str | None:
+    """The names below a folder, as the service lists them; None when there is no such folder."""
+    prefix = f"{path.rstrip('/')}/" if path.strip("/") else ""
+    names: dict[str, None] = {}
+    for leaf in found:
+        if leaf.startswith(prefix):
+            name, slash, _ = leaf.removeprefix(prefix).partition("/")
+            names[name + slash] = None
+    return "\n".join(sorted(names)) if names else None
+
+
+@dataclass(slots=True)
+class _Session:
+    """Tokens and credentials that one instance holds."""
+
+    tokens: dict[str, float] = field(default_factory=dict[str, float])
+    credentials: dict[str, Any] | None = None
+    renew_at: datetime | None = None
+
+
+class MetadataServer:
+    """The service of one instance. Raises OSError when its address is taken."""
+
+    def __init__(self, address: str, facts: Callable[[], Facts | None], known: Callable[[str, str], None]) -> None:
+        """`known(access_key, principal)` is told of credentials that are handed out."""
+        self._facts = facts
+        self._known = known
+        self._session = _Session()
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_PUT(self) -> None:
+                outer.put_token(self)
+
+            def do_GET(self) -> None:
+                outer.get(self)
+
+            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
+                """Nothing."""
+
+        self._server = ThreadingHTTPServer((address, METADATA_PORT), Handler)
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 1.0}, name=f"metadata-{address}", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop serving and free the address."""
+        self._server.shutdown()
+        self._server.server_close()
+
+    def put_token(self, request: BaseHTTPRequestHandler) -> None:
+        """PUT /latest/api/token."""
+        lifetime = request.headers.get("X-aws-ec2-metadata-token-ttl-seconds", "")
+        if request.path != "/latest/api/token":
+            _answer(request, HTTPStatus.NOT_FOUND, "")
+        elif request.headers.get("X-Forwarded-For"):
+            _answer(request, HTTPStatus.FORBIDDEN, "")
+        elif not lifetime.isdigit() or not 1 <= int(lifetime) <= _TOKEN_SECONDS:
+            _answer(request, HTTPStatus.BAD_REQUEST, "")
+        else:
+            token = secrets.token_urlsafe(40)
+            self._session.tokens[token] = time.monotonic() + int(lifetime)
+            _answer(request, HTTPStatus.OK, token, {"X-aws-ec2-metadata-token-ttl-seconds": lifetime})
+
+    def get(self, request: BaseHTTPRequestHandler) -> None:
+        """GET with a token; 401 without, as IMDSv2 is required."""
+        token = request.headers.get("X-aws-ec2-metadata-token", "")
+        if self._session.tokens.get(token, 0.0) < time.monotonic():
+            _answer(request, HTTPStatus.UNAUTHORIZED, "")
+            return
+        facts = self._facts()
+        path = request.path.partition("?")[0]
+        if facts is None or not path.startswith("/latest/"):
+            _answer(request, HTTPStatus.NOT_FOUND, "")
+            return
+        found = tree(facts)
+        if facts.role is not None:
+            folder = "meta-data/iam/security-credentials"
+            found[f"{folder}/{facts.role}"] = json.dumps(self._credentials(facts), indent=2)
+        asked = path.removeprefix("/latest/")
+        leaf = found.get(asked.rstrip("/"))
+        text = leaf if leaf is not None else listing(found, asked)
+        if text is None:
+            _answer(request, HTTPStatus.NOT_FOUND, "")
+        else:
+            _answer(request, HTTPStatus.OK, text)
+
+    def _credentials(self, facts: Facts) -> dict[str, Any]:
+        session = self._session
+        if session.credentials is None or session.renew_at is None or facts.now >= session.renew_at:
+            # made up: the loopback cloud takes any key, and tells callers apart by it
+            key = f"ASIALOCAL{facts.instance_id[-11:].upper()}"
+            self._known(key, f"{facts.role}/{facts.instance_id}")
+            session.renew_at = facts.now + _CREDENTIALS_LAST / 2
+            session.credentials = {
+                "Code": "Success",
+                "LastUpdated": _stamp(facts.now),
+                "Type": "AWS-HMAC",
+                "AccessKeyId": key,
+                "SecretAccessKey": secrets.token_urlsafe(30),
+                "Token": secrets.token_urlsafe(30),
+                "Expiration": _stamp(facts.now + _CREDENTIALS_LAST),
+            }
+        return session.credentials
+
+
+def _answer(
+    request: BaseHTTPRequestHandler, status: HTTPStatus, text: str, headers: dict[str, str] | None = None
+) -> None:
+    body = text.encode()
+    request.send_response(status)
+    request.send_header("Content-Type", "text/plain")
+    request.send_header("Content-Length", str(len(body)))
+    for name, value in (headers or {}).items():
+        request.send_header(name, value)
+    request.end_headers()
+    request.wfile.write(body)

@@ -1,0 +1,52 @@
+"""Where the embedded cloud lives. `docs/contracts.md` is the contract; tests move it to other addresses."""
+
+from dataclasses import dataclass
+from typing import Final
+
+ACCOUNT: Final = "000000000000"
+REGION: Final = "us-east-1"
+ZONES: Final = ("us-east-1a", "us-east-1b", "us-east-1c")
+ACCESS_KEY: Final = "local"
+SECRET_KEY: Final = "local"  # noqa: S105 - not a secret: what the loopback cloud accepts
+METADATA_PORT: Final = 1338
+EXPORTER_PORT: Final = 9400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """The addresses of one embedded cloud, all inside 127.0.0.0/8."""
+
+    network: str = "127.16"
+    """First two numbers of every address."""
+
+    api_port: int = 4566
+    slack_port: int = 8081
+
+    def __post_init__(self) -> None:
+        first, _, second = self.network.partition(".")
+        if first != "127" or not second.isdigit() or not 0 <= int(second) <= 255:
+            raise ValueError(f"network {self.network!r} is not on loopback; use 127.N with N from 0 to 255")
+
+    @property
+    def api_host(self) -> str:
+        return f"{self.network}.0.2"
+
+    @property
+    def api_url(self) -> str:
+        return f"http://{self.api_host}:{self.api_port}"
+
+    @property
+    def slack_host(self) -> str:
+        return f"{self.network}.0.3"
+
+    @property
+    def slack_url(self) -> str:
+        return f"http://{self.slack_host}:{self.slack_port}"
+
+    @property
+    def vpc_cidr(self) -> str:
+        return f"{self.network}.0.0/16"
+
+    def subnet_cidr(self, zone: str) -> str:
+        """The subnet of a zone: third number 1 for us-east-1a, 2 for us-east-1b, …"""
+        return f"{self.network}.{ZONES.index(zone) + 1}.0/24"

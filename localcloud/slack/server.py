@@ -1,0 +1,172 @@
+"""The Slack sink's server: incoming webhooks, the Web API that we use, and a page for people."""
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final
+from urllib.parse import parse_qs, urlsplit
+
+from localcloud.slack.messages import Channels, SlackError, page, utc_now
+
+_KEPT: Final = ("text", "blocks", "attachments", "metadata", "thread_ts", "unfurl_links", "username")
+_WEBHOOK_CHANNEL: Final = "#webhook"
+
+
+class SlackSink:
+    """A threaded server on one loopback address. Raises OSError when the port is taken."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self.channels = Channels()
+        self._methods: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
+            "auth.test": lambda _: {"user": "gpu-fleet", "team": "local", "url": f"http://{host}:{port}/"},
+            "api.test": lambda _: {},
+            "chat.postMessage": self._post_message,
+            "chat.update": self._update,
+            "conversations.history": self._history,
+        }
+        sink = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                sink.get(self)
+
+            def do_POST(self) -> None:
+                sink.post(self)
+
+            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
+                """Nothing."""
+
+        self._server = ThreadingHTTPServer((host, port), Handler)
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, name="slack", daemon=True)
+
+    def start(self) -> None:
+        """Serve in a thread of its own."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop serving."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(timeout=5)
+
+    def get(self, request: BaseHTTPRequestHandler) -> None:
+        """The page, the messages as JSON, and Web API methods that are read with GET."""
+        url = urlsplit(request.path)
+        if url.path == "/":
+            _answer(request, page(self.channels.messages), "text/html; charset=utf-8")
+        elif url.path == "/messages":
+            _answer_json(request, [message.as_json() for message in self.channels.messages])
+        elif url.path.startswith("/api/"):
+            self._call(request, url.path.removeprefix("/api/"), _first(parse_qs(url.query)))
+        else:
+            _answer(request, "not found", status=HTTPStatus.NOT_FOUND)
+
+    def post(self, request: BaseHTTPRequestHandler) -> None:
+        """Webhooks, Web API methods, and `/throttle` to ask for answers of 429."""
+        path = urlsplit(request.path).path
+        body = request.rfile.read(int(request.headers.get("Content-Length") or 0))
+        if path == "/throttle":
+            wanted = json.loads(body or b"{}")
+            self.channels.throttle.extend([float(wanted.get("retry_after", 1))] * int(wanted.get("times", 1)))
+            _answer_json(request, {"ok": True})
+            return
+        wait = self.channels.take_throttle()
+        if wait is not None:
+            headers = {"Retry-After": f"{wait:g}"}
+            text = json.dumps({"ok": False, "error": "ratelimited"})
+            _answer(request, text, "application/json", HTTPStatus.TOO_MANY_REQUESTS, headers)
+        elif path.startswith("/services/"):
+            self._webhook(request, body)
+        elif path.startswith("/api/"):
+            self._call(request, path.removeprefix("/api/"), _read(request, body))
+        else:
+            _answer(request, "not found", status=HTTPStatus.NOT_FOUND)
+
+    def _webhook(self, request: BaseHTTPRequestHandler, body: bytes) -> None:
+        try:
+            given = json.loads(body)
+            content = {key: given[key] for key in _KEPT if key in given}
+            self.channels.post(given.get("channel", _WEBHOOK_CHANNEL), content, utc_now(), "webhook")
+        except (ValueError, AttributeError):
+            _answer(request, "invalid_payload", status=HTTPStatus.BAD_REQUEST)
+        except SlackError as error:
+            _answer(request, error.code, status=HTTPStatus.BAD_REQUEST)
+        else:
+            _answer(request, "ok")
+
+    def _call(self, request: BaseHTTPRequestHandler, method: str, given: Mapping[str, Any]) -> None:
+        authorization = request.headers.get("Authorization", "")
+        if not authorization.startswith("Bearer ") and not given.get("token"):
+            _answer_json(request, {"ok": False, "error": "not_authed"})
+        elif method not in self._methods:
+            _answer_json(request, {"ok": False, "error": "unknown_method"})
+        else:
+            try:
+                _answer_json(request, {"ok": True, **self._methods[method](given)})
+            except SlackError as error:
+                _answer_json(request, {"ok": False, "error": error.code})
+
+    def _post_message(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        channel = given.get("channel")
+        if not channel:
+            raise SlackError("channel_not_found")
+        content = {key: given[key] for key in _KEPT if key in given}
+        made = self.channels.post(str(channel), content, utc_now(), "chat.postMessage")
+        return {"channel": made.channel, "ts": made.ts, "message": made.as_json()}
+
+    def _update(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        content = {key: given[key] for key in _KEPT if key in given}
+        found = self.channels.update(str(given.get("channel")), str(given.get("ts")), content)
+        return {"channel": found.channel, "ts": found.ts, "text": found.content.get("text", "")}
+
+    def _history(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        found = self.channels.history(str(given.get("channel")))
+        oldest, latest = float(given.get("oldest") or 0), float(given.get("latest") or "inf")
+        found = [message for message in found if oldest <= float(message.ts) <= latest]
+        limit = int(given.get("limit") or 100)
+        shown = [message.as_json() for message in found[:limit]]
+        if str(given.get("include_all_metadata")).lower() not in ("true", "1"):
+            for message in shown:
+                message.pop("metadata", None)
+        return {"messages": shown, "has_more": len(found) > limit}
+
+
+def _read(request: BaseHTTPRequestHandler, body: bytes) -> Mapping[str, Any]:
+    """The parameters of a call: JSON, or a form whose structured values are JSON."""
+    if request.headers.get("Content-Type", "").startswith("application/json"):
+        return json.loads(body or b"{}")
+    found: dict[str, Any] = _first(parse_qs(body.decode()))
+    for key in ("blocks", "attachments", "metadata"):
+        if isinstance(found.get(key), str):
+            found[key] = json.loads(found[key])
+    return found
+
+
+def _first(values: Mapping[str, list[str]]) -> dict[str, Any]:
+    return {key: value[0] for key, value in values.items()}
+
+
+def _answer_json(request: BaseHTTPRequestHandler, value: object) -> None:
+    _answer(request, json.dumps(value, indent=1), "application/json")
+
+
+def _answer(
+    request: BaseHTTPRequestHandler,
+    text: str,
+    kind: str = "text/plain; charset=utf-8",
+    status: HTTPStatus = HTTPStatus.OK,
+    headers: Mapping[str, str] | None = None,
+) -> None:
+    body = text.encode()
+    request.send_response(status)
+    request.send_header("Content-Type", kind)
+    request.send_header("Content-Length", str(len(body)))
+    for name, value in (headers or {}).items():
+        request.send_header(name, value)
+    request.end_headers()
+    request.wfile.write(body)
