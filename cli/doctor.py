@@ -1,0 +1,36 @@
+"""`gpufleet doctor`: whether this machine has what the embedded cloud needs."""
+
+import os
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from cli.output import STDOUT, Exit, print_json
+from localcloud.control.folders import find_folders
+from localcloud.control.health import Finding, examine
+
+
+def register(parent: typer.Typer) -> None:
+    """Add `doctor` to the command tree."""
+    parent.command(name="doctor")(doctor)
+
+
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="JSON to stdout.")] = False) -> None:
+    """Look at this machine and say what is missing and what to do. Exit code 3 when something is."""
+    findings = list(examine(find_folders(os.environ), os.environ))
+    if as_json:
+        print_json([asdict(finding) for finding in findings])
+    else:
+        _print(findings)
+    raise typer.Exit(Exit.DONE if all(finding.ok for finding in findings) else Exit.FOUND)
+
+
+def _print(findings: list[Finding]) -> None:
+    width = max(len(finding.name) for finding in findings)
+    for finding in findings:
+        mark = "ok  " if finding.ok and not finding.remedy else "note" if finding.ok else "NO  "
+        line = f"{mark}  {finding.name:<{width}}  {finding.found}"
+        STDOUT.print(
+            line + (f": {finding.remedy}" if finding.remedy else ""), highlight=False, markup=False, soft_wrap=True
+        )
