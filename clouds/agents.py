@@ -24,6 +24,10 @@ class NodeAgents:
         self._client = httpx.Client(timeout=_TIMEOUT, trust_env=False)
         self._known_token: str | None = None
 
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
     def statuses(self, instances: Sequence[Instance]) -> dict[str, dict[str, Any]]:
         """The answer of GET /status by instance; one that does not answer whole is absent."""
         if not instances:

@@ -25,6 +25,10 @@ class Prometheus:
         self._intervals: dict[str, timedelta] | None = None
         self.calls: dict[str, int] = {}
 
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
     def query(self, expression: str, at: datetime) -> Sequence[tuple[Mapping[str, str], float]]:
         """Labels and value of each series of an instant vector."""
         # POST: a query over many aggregations outgrows what proxies allow in a URL
