@@ -1,0 +1,133 @@
+"""Wires the money rooms for the commands: price book, sources of the cost watchdog, Slack."""
+
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from sqlalchemy import Engine
+
+from cli.output import STDERR, UserError
+from clouds.aws.calls import AwsCalls
+from clouds.aws.lives import AwsLives
+from clouds.aws.prices import AwsPrices
+from clouds.samples import PrometheusSamples
+from costs.collector import FleetFacts, PoolFacts, Sources
+from costs.samples import MetricNames, Series
+from costs.slots import Measure, Sample
+from fleet.document import FleetDocument
+from fleet.model import Cloud
+from ledger.operations import fleet_name
+from ledger.schema import LedgerError, open_ledger
+from notify.deliver import Clock, Delivered, deliver_patiently
+from notify.slack import Receiver, SlackSettingsError, from_environment
+from prices.book import Override, parse_as_of
+from serving import metrics
+
+DELIVERY_LIMIT: Final = timedelta(seconds=60)
+
+METRIC_NAMES: Final = MetricNames(
+    prompt=metrics.PROMPT_TOKENS.name,
+    cached=metrics.PROMPT_TOKENS_CACHED.name,
+    generation=metrics.GENERATION_TOKENS.name,
+    prefill_seconds="vllm:request_prefill_time_seconds_sum",
+    decode_seconds="vllm:request_decode_time_seconds_sum",
+    process_start="process_start_time_seconds",
+    requests=(metrics.REQUESTS_RUNNING.name, metrics.REQUESTS_WAITING.name),
+    gpu_active=(metrics.GPU_ACTIVE.name, "DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO"),
+)
+
+
+def ledger_name(document: FleetDocument) -> str:
+    """The fleet's name in the ledger."""
+    return fleet_name(document.cloud, document.environment, document.region)
+
+
+def open_ledger_of(document: FleetDocument) -> Engine:
+    """The fleet's ledger. Raises UserError."""
+    try:
+        return open_ledger(document.ledger_url)
+    except LedgerError as error:
+        raise UserError(str(error)) from error
+
+
+def overrides_of(document: FleetDocument) -> list[Override]:
+    """The prices that the document states. Raises UserError that names a bad date."""
+    try:
+        return [
+            Override(
+                sku=entry.sku,
+                usd_per_hour=entry.usd_per_hour,
+                source=entry.source,
+                as_of=parse_as_of(entry.as_of),
+                unverified=entry.unverified,
+            )
+            for entry in document.prices.overrides
+        ]
+    except ValueError as error:
+        raise UserError(f"{document.environment}: prices.overrides: {error}") from error
+
+
+class _Samples:
+    """Raw samples in the words of `costs`."""
+
+    def __init__(self, store: PrometheusSamples) -> None:
+        self._store = store
+
+    def samples(self, selector: str, since: datetime, until: datetime) -> Sequence[Series]:
+        return [
+            Series(labels, [Sample(at, value) for at, value in values])
+            for labels, values in self._store.raw(selector, since, until)
+        ]
+
+
+def sources_of(document: FleetDocument) -> Sources:
+    """Where the cost watchdog of a fleet looks. Makes no call yet. Raises UserError."""
+    if document.cloud is not Cloud.AWS:
+        raise UserError(f"environment {document.environment}: the cost watchdog for {document.cloud} comes later")
+    calls = AwsCalls(document.region)
+    lives = AwsLives(calls, document.region, document.environment)
+    return Sources(
+        lives=lives,
+        paid=lives,
+        market=AwsPrices(calls, document.region),
+        samples=_Samples(PrometheusSamples(document.prometheus_url)),
+        names=METRIC_NAMES,
+    )
+
+
+def facts_of(document: FleetDocument) -> FleetFacts:
+    """What the document says that the facts need."""
+    groups = [group for pool in document.pools for group in pool.groups]
+    return FleetFacts(
+        name=ledger_name(document),
+        environment=document.environment,
+        pools={
+            pool.name: PoolFacts(
+                model=pool.model,
+                owner=pool.owner,
+                reservations=tuple(group.reservation for group in pool.groups if group.reservation),
+            )
+            for pool in document.pools
+        },
+        machine_types=tuple(sorted({name for group in groups for name in group.machine_types})),
+        measure=Measure(),
+        host=platform.node() or "unknown",
+    )
+
+
+def receiver(environ: Mapping[str, str] | None = None) -> Receiver:
+    """Slack as the environment says. Raises UserError."""
+    try:
+        return from_environment(os.environ if environ is None else environ)
+    except SlackSettingsError as error:
+        raise UserError(str(error)) from error
+
+
+def send(engine: Engine, *, wait: timedelta = DELIVERY_LIMIT) -> Delivered:
+    """Deliver what the outbox holds and say what became of it."""
+    done = deliver_patiently(engine, receiver(), Clock(), wait)
+    said: dict[str, Any] = {"sent": done.sent + done.found, "waiting": done.later, "refused": done.refused}
+    STDERR.print("Slack: " + ", ".join(f"{n} {word}" for word, n in said.items() if n or word == "sent"))
+    return done

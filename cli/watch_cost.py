@@ -1,0 +1,51 @@
+"""`gpufleet watch cost`: write down what ran, what it served and what it cost."""
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+
+from cli import money
+from cli.fleets import FleetOption, load
+from cli.output import STDERR, Exit, print_json
+from costs.collector import Collected, collect
+
+
+def register(watch_app: typer.Typer) -> None:
+    watch_app.command("cost")(cost)
+
+
+def cost(
+    fleet: FleetOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")] = False,
+) -> None:
+    """Collect money facts into the ledger (it only reads clouds, so there is no --apply). Run it every 5 minutes."""
+    done: list[tuple[str, Collected]] = []
+    failed = False
+    for document in load(fleet):
+        engine = money.open_ledger_of(document)
+        try:
+            written = collect(engine, money.sources_of(document), money.facts_of(document), datetime.now(UTC))
+        except OSError as error:
+            STDERR.print(f"gpufleet: {document.environment}: cost: {error}; nothing was written", soft_wrap=True)
+            failed = True
+            continue
+        done.append((document.environment, written))
+        if not as_json:
+            _say(document.environment, written)
+    if as_json:
+        print_json([{"environment": name, **asdict(written)} for name, written in done])
+    if failed or any(written.notes for _, written in done):
+        raise typer.Exit(Exit.FAILED)
+
+
+def _say(environment: str, done: Collected) -> None:
+    STDERR.print(
+        f"{environment}: cost: {done.instances} runs ({done.ended} ended), {done.readings} token readings,"
+        f" {done.active_hours} hours of activity, {done.prices} market prices, {done.reservations} reservations",
+        soft_wrap=True,
+        highlight=False,
+    )
+    for note in done.notes:
+        STDERR.print(f"! {note}", soft_wrap=True, highlight=False)

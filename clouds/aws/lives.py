@@ -1,0 +1,66 @@
+"""How EC2 instances lived and ended, and what capacity is paid for."""
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from clouds.aws.calls import AwsCalls
+from clouds.aws.inventory import PAGE, AwsInventory
+from fleet import tags
+from fleet.lives import Life, PaidCapacity
+from fleet.model import Cloud
+
+_WHEN: Final = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
+PREEMPTED: Final = "Server.SpotInstanceTermination"
+_PAID_STATES: Final = ("active", "expired", "cancelled", "pending", "assessing", "scheduled", "delayed")
+
+
+class AwsLives(AwsInventory):
+    """The instances of an environment, terminated ones included as long as EC2 shows them (about an hour)."""
+
+    def __init__(self, calls: AwsCalls, region: str, environment: str) -> None:
+        super().__init__(calls, region, environment)
+        self._filters = [{"Name": f"tag:{tags.ENVIRONMENT}", "Values": [environment]}]
+
+    def lives(self) -> Sequence[Life]:
+        """All of them. Raises CloudError when a page fails."""
+        pages = self._calls.pages(
+            "ec2", "describe_instances", "Reservations", Filters=self._filters, PaginationConfig={"PageSize": PAGE}
+        )
+        return tuple(
+            Life(instance=self._instance(raw), ended_at=ended_at(raw), preempted=was_preempted(raw))
+            for reservation in pages
+            for raw in reservation["Instances"]
+        )
+
+    def paid(self) -> Sequence[PaidCapacity]:
+        """Capacity reservations of the region. Raises CloudError when a page fails."""
+        rows = self._calls.pages("ec2", "describe_capacity_reservations", "CapacityReservations")
+        return tuple(self._paid(raw) for raw in rows if raw["State"] in _PAID_STATES[:3])
+
+    def _paid(self, raw: Mapping[str, Any]) -> PaidCapacity:
+        ends = raw.get("EndDate")
+        return PaidCapacity(
+            cloud=Cloud.AWS,
+            reservation=raw["CapacityReservationId"],
+            region=self._region,
+            zone=raw["AvailabilityZone"],
+            machine_type=raw["InstanceType"],
+            instances=raw["TotalInstanceCount"],
+            started_at=(raw.get("StartDate") or raw["CreateDate"]).astimezone(UTC),
+            ends_at=None if ends is None else ends.astimezone(UTC),
+        )
+
+
+def ended_at(raw: Mapping[str, Any]) -> datetime | None:
+    """When EC2 says that an instance began to end: the time in its StateTransitionReason."""
+    if raw["State"]["Name"] in ("pending", "running"):
+        return None
+    match = _WHEN.search(raw.get("StateTransitionReason") or "")
+    return datetime.strptime(match[1], "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC) if match else None
+
+
+def was_preempted(raw: Mapping[str, Any]) -> bool:
+    """Whether EC2 took a spot instance."""
+    return (raw.get("StateReason") or {}).get("Code") == PREEMPTED

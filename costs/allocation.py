@@ -1,0 +1,273 @@
+"""What ran, times what it cost: charges that add up. Pure.
+
+A charge is the cost of one run (or of unused paid capacity) over one price in force and one state. States: *starting*
+(launch to first reading of an engine), *idle* and *used* by the measured slots, *unmeasured* where nothing is known
+(it counts as used), *unused* (reserved capacity that no instance ran on).
+
+Billing rules, as rows of their own at fixed instants, so that sums over any partition of a window are equal:
+the minimum charge (60 s; AWS and Google), at the end of a run that was shorter; the first hour of a spot instance
+that AWS interrupted, and the first minute of one that Google did, credited at its end.
+Sources: AWS EC2 User Guide, "Billing for interrupted Spot Instances"; Google Compute Engine, "VM instance pricing".
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from decimal import Decimal
+from enum import StrEnum
+from typing import Final
+
+from costs import slots
+from fleet import money
+from fleet.model import CapacityType, Cloud
+from ledger.facts import ActivityHour, EndCause, Reservation, Run
+from prices.book import MissingPriceError, Price, PriceBook, Sku
+
+MINIMUM: Final = timedelta(seconds=60)
+FREE_IF_INTERRUPTED: Final = {Cloud.AWS: timedelta(hours=1), Cloud.GCP: timedelta(minutes=1)}
+
+
+class State(StrEnum):
+    """What an instance did while it cost money."""
+
+    USED = "used"
+    UNMEASURED = "unmeasured"
+    IDLE = "idle"
+    STARTING = "starting"
+    UNUSED = "unused"
+    SHARED = "shared"
+
+
+class Kind(StrEnum):
+    """Why there is a charge."""
+
+    TIME = "time"
+    MINIMUM = "minimum charge"
+    INTERRUPTED = "interrupted by the cloud"
+    RESERVATION = "reserved, not used"
+    SHARED = "shared"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Charge:
+    """One line of the bill as we compute it."""
+
+    kind: Kind
+    state: State
+    resource: str
+    """Instance or reservation id."""
+    cloud: Cloud
+    region: str
+    zone: str
+    machine_type: str
+    capacity_type: CapacityType
+    pool: str | None
+    model: str | None
+    owner: str | None
+    start: datetime
+    end: datetime
+    """Exclusive. The state may hold only `duration` of this span."""
+    duration: timedelta
+    price: Price | None
+    """None: unknown (only where unpriced rows are allowed)."""
+    amount: Decimal | None
+    """In dollar-seconds; see fleet.money. None: unknown."""
+    on_demand: Decimal | None = None
+    """What the same time costs on demand, in dollar-seconds; spot only. None: unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What the ledger knows of a window."""
+
+    runs: Sequence[Run]
+    activity: Mapping[str, Sequence[ActivityHour]] = field(default_factory=dict[str, Sequence[ActivityHour]])
+    first_signs: Mapping[str, Sequence[datetime]] = field(default_factory=dict[str, Sequence[datetime]])
+    reservations: Sequence[Reservation] = ()
+
+
+def charges(
+    facts: Facts, book: PriceBook, since: datetime, until: datetime, *, allow_unpriced: bool = False
+) -> Iterator[Charge]:
+    """Every charge of the window, run by run. Raises MissingPriceError unless unpriced rows are allowed."""
+    for run in facts.runs:
+        life = _Life(
+            run=run,
+            hours=slots.by_hour(facts.activity.get(run.instance_id, ())),
+            ready=_ready(run, facts.first_signs.get(run.instance_id, ())),
+        )
+        yield from _of_run(life, _Pricing(book, allow_unpriced), since, until)
+    yield from unused(facts, _Pricing(book, allow_unpriced), since, until)
+
+
+def end_of(run: Run) -> datetime:
+    """Until when a run is known to have cost money."""
+    return run.last_seen_at if run.ended_at is None else run.ended_at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Life:
+    """A run and what it did."""
+
+    run: Run
+    hours: Mapping[int, ActivityHour]
+    ready: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Pricing:
+    book: PriceBook
+    allow_unpriced: bool
+
+    def parts(self, sku: Sku, start: datetime, end: datetime) -> list[tuple[Price | None, datetime, datetime]]:
+        try:
+            return [(part.price, part.start, part.end) for part in self.book.over(sku, start, end)]
+        except MissingPriceError:
+            if not self.allow_unpriced:
+                raise
+            return [(None, start, end)]
+
+    def on_demand(self, run: Run, start: datetime, end: datetime) -> list[tuple[Price | None, datetime, datetime]]:
+        """What the time would have cost on demand; one whole part without a price where that is unknown or moot."""
+        if run.capacity_type is not CapacityType.SPOT:
+            return [(None, start, end)]
+        sku = self.book.machine(run.cloud, run.machine_type, CapacityType.ON_DEMAND, region=run.region, zone=run.zone)
+        try:
+            return [(part.price, part.start, part.end) for part in self.book.over(sku, start, end)]
+        except MissingPriceError:
+            return [(None, start, end)]
+
+
+def _ready(run: Run, signs: Iterable[datetime]) -> datetime | None:
+    inside = [at for at in signs if run.started_at <= at <= end_of(run)]
+    return min(inside) if inside else None
+
+
+def _of_run(life: _Life, pricing: _Pricing, since: datetime, until: datetime) -> Iterator[Charge]:
+    run, end = life.run, end_of(life.run)
+    start, stop = max(run.started_at, since), min(end, until)
+    if start < stop:
+        yield from _time(life, pricing, start, stop)
+    if run.ended_at is not None and since <= end < until:
+        yield from _at_the_end(life, pricing)
+
+
+def _time(life: _Life, pricing: _Pricing, start: datetime, stop: datetime) -> Iterator[Charge]:
+    run = life.run
+    sku = pricing.book.machine(run.cloud, run.machine_type, run.capacity_type, region=run.region, zone=run.zone)
+    for price, begin, finish in pricing.parts(sku, start, stop):
+        for on_demand, first, last in pricing.on_demand(run, begin, finish):
+            for state, since, until, duration in _states(life, first, last):
+                yield Charge(
+                    kind=Kind.TIME,
+                    state=state,
+                    resource=run.instance_id,
+                    cloud=run.cloud,
+                    region=run.region,
+                    zone=run.zone,
+                    machine_type=run.machine_type,
+                    capacity_type=run.capacity_type,
+                    pool=run.pool,
+                    model=run.model,
+                    owner=run.owner,
+                    start=since,
+                    end=until,
+                    duration=duration,
+                    price=price,
+                    amount=None if price is None else money.dollar_seconds(price.usd_per_hour, duration),
+                    on_demand=None if on_demand is None else money.dollar_seconds(on_demand.usd_per_hour, duration),
+                )
+
+
+def _states(life: _Life, start: datetime, stop: datetime) -> Iterator[tuple[State, datetime, datetime, timedelta]]:
+    """The span by state; durations add up to it exactly."""
+    served_from = start
+    if life.ready is not None and life.ready > start:
+        served_from = min(life.ready, stop)
+        yield State.STARTING, start, served_from, served_from - start
+    if served_from >= stop:
+        return
+    busy, idle = slots.measured(life.hours, served_from, stop)
+    unknown = stop - served_from - busy - idle
+    for state, duration in ((State.USED, busy), (State.IDLE, idle), (State.UNMEASURED, unknown)):
+        if duration:
+            yield state, served_from, stop, duration
+
+
+def _at_the_end(life: _Life, pricing: _Pricing) -> Iterator[Charge]:
+    """Rows that only the end of a run brings, at the instant of its end."""
+    run, end = life.run, end_of(life.run)
+    length = end - run.started_at
+    interrupted = run.end_cause is EndCause.PREEMPTED and run.capacity_type is CapacityType.SPOT
+    if interrupted and length < FREE_IF_INTERRUPTED[run.cloud]:
+        for charge in _time(life, pricing, run.started_at, end):
+            yield replace(
+                charge,
+                kind=Kind.INTERRUPTED,
+                start=end,
+                end=end,
+                amount=None if charge.amount is None else -charge.amount,
+                on_demand=None if charge.on_demand is None else -charge.on_demand,
+            )
+    elif length < MINIMUM and run.capacity_type is not CapacityType.RESERVED:
+        begin = end - (MINIMUM - length)
+        rest = _Life(run=run, hours={}, ready=end)
+        for charge in _time(rest, pricing, begin, end):
+            yield replace(charge, kind=Kind.MINIMUM, start=end, end=end)
+
+
+def unused(facts: Facts, pricing: _Pricing, since: datetime, until: datetime) -> Iterator[Charge]:
+    """Paid capacity that no instance ran on: the oldest matching instances take the seats."""
+    for paid in facts.reservations:
+        start = max(paid.started_at, since)
+        stop = min(paid.last_seen_at, paid.ends_at or paid.last_seen_at, until)
+        if start >= stop:
+            continue
+        sku = pricing.book.machine(
+            paid.cloud, paid.machine_type, CapacityType.RESERVED, region=paid.region, zone=paid.zone
+        )
+        takers = [run for run in facts.runs if _takes(run, paid)]
+        for begin, finish in _stretches(takers, start, stop):
+            free = paid.instances - sum(run.started_at <= begin < end_of(run) for run in takers)
+            if free <= 0:
+                continue
+            for price, first, last in pricing.parts(sku, begin, finish):
+                yield _idle_seats(paid, free, price, first, last)
+
+
+def _idle_seats(paid: Reservation, free: int, price: Price | None, start: datetime, end: datetime) -> Charge:
+    duration = (end - start) * free
+    return Charge(
+        kind=Kind.RESERVATION,
+        state=State.UNUSED,
+        resource=paid.reservation,
+        cloud=paid.cloud,
+        region=paid.region,
+        zone=paid.zone,
+        machine_type=paid.machine_type,
+        capacity_type=CapacityType.RESERVED,
+        pool=paid.pool,
+        model=paid.model,
+        owner=paid.owner,
+        start=start,
+        end=end,
+        duration=duration,
+        price=price,
+        amount=None if price is None else money.dollar_seconds(price.usd_per_hour, duration),
+    )
+
+
+def _takes(run: Run, paid: Reservation) -> bool:
+    if run.reservation is not None:
+        return run.reservation == paid.reservation
+    alike = (run.cloud, run.machine_type, run.zone) == (paid.cloud, paid.machine_type, paid.zone)
+    return alike and run.capacity_type is CapacityType.RESERVED
+
+
+def _stretches(runs: Sequence[Run], start: datetime, stop: datetime) -> Iterator[tuple[datetime, datetime]]:
+    """The span cut wherever a run begins or ends."""
+    cuts = {start, stop}
+    for run in runs:
+        cuts |= {at for at in (run.started_at, end_of(run)) if start < at < stop}
+    ordered = sorted(cuts)
+    yield from zip(ordered, ordered[1:], strict=False)

@@ -1,0 +1,306 @@
+"""One pass of the cost watchdog: what the clouds and the metrics store tell becomes facts of the ledger.
+
+All of a pass is written in one transaction, so a pass that dies leaves nothing; one that runs twice leaves the same.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final, Protocol
+
+from sqlalchemy import Connection, Engine
+
+from costs.samples import MetricNames, Series, activity, readings
+from costs.slots import Measure
+from fleet.lives import Life, MarketPrice, PaidCapacity
+from fleet.model import InstanceState
+from ledger import facts, history
+from ledger.database import writing
+
+LOOKBACK: Final = timedelta(hours=6)
+"""How far back a first pass (or one after a long gap) asks the metrics store."""
+
+OVERLAP: Final = timedelta(minutes=2)
+"""Asked again by the next pass: a difference needs the sample before it."""
+
+PIECE: Final = timedelta(minutes=30)
+"""Span of one query of raw samples."""
+
+
+class Lives(Protocol):
+    """The instances of a fleet, those included that ended not long ago."""
+
+    def lives(self) -> Sequence[Life]:
+        """All of them, every page; a failed page raises OSError."""
+        ...
+
+
+class Paid(Protocol):
+    """Capacity that is paid for."""
+
+    def paid(self) -> Sequence[PaidCapacity]: ...
+
+
+class Market(Protocol):
+    """Prices that a cloud tells."""
+
+    def prices(self, machine_types: Sequence[str], since: datetime, until: datetime) -> Sequence[MarketPrice]:
+        """What came into force in the span, and what was in force at its start."""
+        ...
+
+
+class Samples(Protocol):
+    """Raw samples of a metrics store."""
+
+    def samples(self, selector: str, since: datetime, until: datetime) -> Sequence[Series]:
+        """Every sample of the span. Raises OSError when the store cannot answer whole."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """Where a pass looks."""
+
+    lives: Lives
+    paid: Paid
+    market: Market
+    samples: Samples
+    names: MetricNames
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolFacts:
+    """What the fleet document says of a pool."""
+
+    model: str
+    owner: str
+    reservations: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetFacts:
+    """What a pass must know of its fleet."""
+
+    name: str
+    """The fleet's name in the ledger: cloud/environment/region."""
+    environment: str
+    """Label of its metrics."""
+    pools: Mapping[str, PoolFacts]
+    machine_types: tuple[str, ...]
+    measure: Measure
+    host: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collected:
+    """What a pass wrote."""
+
+    at: datetime
+    instances: int
+    ended: int
+    readings: int
+    active_hours: int
+    prices: int
+    reservations: int
+    metrics_from: datetime
+    notes: tuple[str, ...]
+
+
+def collect(engine: Engine, sources: Sources, fleet: FleetFacts, now: datetime) -> Collected:
+    """One pass. Raises OSError when the instances cannot be listed whole; prices or metrics that fail are noted."""
+    with engine.connect() as connection:
+        last = history.last_pass(connection, fleet.name)
+        known = history.open_runs(connection, fleet.name)
+    seen = sources.lives.lives()
+    notes: list[str] = []
+    since = _metrics_since(last, now)
+    series = _samples(sources, fleet, since, now, notes)
+    types = sorted({*fleet.machine_types, *(life.instance.machine_type for life in seen)})
+    market = _market(sources, types, _market_since(seen, last, now), now, notes)
+    paid = _paid(sources, fleet, notes)
+    runs = [_run(life, fleet, now) for life in seen if _has_run(life)]
+    ends = [end for life in seen if (end := _end(life, now)) is not None]
+    ends += _absent(known, seen, now)
+    counters = readings(fleet.name, sources.names, series or ())
+    hours = activity(fleet.name, sources.names, series or (), fleet.measure)
+    done = Collected(
+        at=now,
+        instances=len(runs),
+        ended=len(ends),
+        readings=len(counters),
+        active_hours=len(hours),
+        prices=len(market),
+        reservations=len(paid),
+        metrics_from=since,
+        notes=tuple(notes),
+    )
+    with writing(engine) as connection:
+        facts.add_runs(connection, runs)
+        facts.add_ends(connection, ends)
+        facts.add_readings(connection, counters)
+        facts.add_activity(connection, hours)
+        facts.add_prices(connection, [_observed(price, now) for price in market])
+        facts.add_reservations(connection, [_reservation(p, fleet, now) for p in paid])
+        _write_pass(connection, done, fleet, read_metrics=series is not None)
+    return done
+
+
+def _write_pass(connection: Connection, done: Collected, fleet: FleetFacts, *, read_metrics: bool) -> None:
+    facts.add_pass(
+        connection,
+        facts.Pass(
+            environment=fleet.name,
+            at=done.at,
+            host=fleet.host,
+            metrics_from=done.metrics_from if read_metrics else None,
+            metrics_until=done.at if read_metrics else None,
+            notes="; ".join(done.notes)[:2000],
+        ),
+    )
+
+
+def _metrics_since(last: facts.Pass | None, now: datetime) -> datetime:
+    oldest = now - LOOKBACK
+    if last is None or last.metrics_until is None:
+        return oldest
+    return max(oldest, last.metrics_until - OVERLAP)
+
+
+def _samples(
+    sources: Sources, fleet: FleetFacts, since: datetime, now: datetime, notes: list[str]
+) -> list[Series] | None:
+    """Raw samples, each series whole; None when the store did not answer."""
+    chosen = "|".join(sources.names.all())
+    selector = f'{{__name__=~"{chosen}",environment="{fleet.environment}"}}'
+    whole: dict[tuple[tuple[str, str], ...], Series] = {}
+    begin = since
+    try:
+        while begin < now:
+            end = min(begin + PIECE, now)
+            for part in sources.samples.samples(selector, begin, end):
+                key = tuple(sorted(part.labels.items()))
+                before = whole.get(key)
+                after = [s for s in part.samples if before is None or s.at > before.samples[-1].at]
+                if after:
+                    whole[key] = Series(part.labels, [*(before.samples if before else ()), *after])
+            begin = end
+    except OSError as error:
+        notes.append(f"metrics: {error}; the next pass asks again")
+        return None
+    return list(whole.values())
+
+
+def _market_since(seen: Sequence[Life], last: facts.Pass | None, now: datetime) -> datetime:
+    """Since the last pass; at first since the oldest instance's launch."""
+    return min((life.instance.launched_at for life in seen), default=now) if last is None else last.at - OVERLAP
+
+
+def _market(
+    sources: Sources, types: Sequence[str], since: datetime, now: datetime, notes: list[str]
+) -> Sequence[MarketPrice]:
+    try:
+        return sources.market.prices(types, since, now) if types else ()
+    except OSError as error:
+        notes.append(f"prices: {error}; older ones stay in force")
+        return ()
+
+
+def _paid(sources: Sources, fleet: FleetFacts, notes: list[str]) -> list[PaidCapacity]:
+    ours = {name for pool in fleet.pools.values() for name in pool.reservations}
+    if not ours:
+        return []
+    try:
+        return [paid for paid in sources.paid.paid() if paid.reservation in ours]
+    except OSError as error:
+        notes.append(f"reservations: {error}; the next pass asks again")
+        return []
+
+
+def _has_run(life: Life) -> bool:
+    """A machine that is stopped and whose run's end nobody tells began no run that we know of."""
+    return life.instance.alive or life.ended_at is not None or life.instance.state is InstanceState.STOPPING
+
+
+def _run(life: Life, fleet: FleetFacts, now: datetime) -> facts.Run:
+    instance = life.instance
+    pool = fleet.pools.get(instance.pool or "")
+    last_seen = now if instance.alive else life.ended_at or now
+    return facts.Run(
+        cloud=instance.cloud,
+        instance_id=instance.id,
+        started_at=instance.launched_at,
+        environment=fleet.name,
+        region=instance.region,
+        zone=instance.zone,
+        machine_type=instance.machine_type,
+        capacity_type=instance.capacity_type,
+        pool=instance.pool,
+        model=None if pool is None else pool.model,
+        owner=None if pool is None else pool.owner,
+        group=instance.group,
+        reservation=instance.reservation,
+        last_seen_at=max(last_seen, instance.launched_at),
+    )
+
+
+def _end(life: Life, now: datetime) -> facts.RunEnd | None:
+    instance = life.instance
+    if instance.alive or not _has_run(life):
+        return None
+    return facts.RunEnd(
+        cloud=instance.cloud,
+        instance_id=instance.id,
+        started_at=instance.launched_at,
+        ended_at=max(life.ended_at or now, instance.launched_at),
+        cause=facts.EndCause.PREEMPTED if life.preempted else facts.EndCause.ENDED,
+        exact=life.ended_at is not None,
+    )
+
+
+def _absent(known: Sequence[facts.Run], seen: Sequence[Life], now: datetime) -> list[facts.RunEnd]:
+    """Runs that a whole list no longer shows: gone, or begun anew under a later launch time."""
+    shown = {(life.instance.id, life.instance.launched_at) for life in seen}
+    return [
+        facts.RunEnd(
+            cloud=run.cloud,
+            instance_id=run.instance_id,
+            started_at=run.started_at,
+            ended_at=now,
+            cause=facts.EndCause.ABSENT,
+            exact=False,
+        )
+        for run in known
+        if (run.instance_id, run.started_at) not in shown and run.last_seen_at <= now
+    ]
+
+
+def _observed(price: MarketPrice, now: datetime) -> facts.PriceObservation:
+    return facts.PriceObservation(
+        sku=price.sku,
+        region=price.region,
+        zone=price.zone,
+        effective_at=price.effective_at,
+        source=price.source,
+        usd_per_hour=price.usd_per_hour,
+        observed_at=now,
+    )
+
+
+def _reservation(paid: PaidCapacity, fleet: FleetFacts, now: datetime) -> facts.Reservation:
+    pool = next((name for name, known in fleet.pools.items() if paid.reservation in known.reservations), None)
+    known = fleet.pools.get(pool or "")
+    return facts.Reservation(
+        cloud=paid.cloud,
+        reservation=paid.reservation,
+        started_at=paid.started_at,
+        instances=paid.instances,
+        environment=fleet.name,
+        region=paid.region,
+        zone=paid.zone,
+        machine_type=paid.machine_type,
+        last_seen_at=now,
+        pool=pool,
+        model=None if known is None else known.model,
+        owner=None if known is None else known.owner,
+        ends_at=paid.ends_at,
+    )

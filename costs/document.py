@@ -1,0 +1,185 @@
+"""The report as JSON (schema version 1) and how to recompute it: see docs/cost-report.md.
+
+Amounts are USD as text with nine decimals, computed from exact dollar-seconds; times are ISO 8601 in UTC.
+"""
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any, Final
+
+from costs.allocation import Charge, State
+from costs.figures import Basis, Figure, UnitCosts
+from costs.report import Report
+from costs.tokens import EngineTokens, Tokens
+from fleet import money
+from ledger.facts import Reading
+from prices.book import Price
+
+VERSION: Final = 1
+
+METHOD: Final[Mapping[str, str]] = {
+    "cost_basis": "list cost: seconds x USD per hour / 3600, prices in force per interval; no taxes, no discounts"
+    " but those stated as overrides",
+    "cost": "used + idle + starting + unused_reservation + shared",
+    "used": "measured busy time, and unmeasured time (what is not known to be idle is not called idle)",
+    "starting": "launch to the first reading of the instance's engine",
+    "tokens": "differences of raw counter readings; a difference counts at its later reading; resets count from zero",
+    "blended": "cost / (prompt + generation) x 1,000,000",
+    "input": "input share of cost / (prompt - cached) x 1,000,000",
+    "output": "output share of cost / generation x 1,000,000",
+    "spot_saving": "what the same spot seconds cost on demand, minus what they cost",
+}
+
+
+def document(report: Report) -> dict[str, Any]:
+    """The whole report."""
+    scope = report.scope
+    prices = {price: f"p{number}" for number, price in enumerate(report.prices, 1)}
+    return {
+        "version": VERSION,
+        "kind": "gpu-fleet cost report",
+        "environment": scope.environment,
+        "cloud": scope.cloud,
+        "region": scope.region,
+        "since": instant(scope.since),
+        "until": instant(scope.until),
+        "timezone": scope.timezone,
+        "made_at": instant(scope.now),
+        "known_until": None if report.known_until is None else instant(report.known_until),
+        "state": "estimated",
+        "currency": "USD",
+        "method": dict(METHOD),
+        "notes": list(report.notes),
+        "total": figure(report.total),
+        "by": {by.value: {key: figure(f) for key, f in sorted(group.items())} for by, group in report.groups.items()},
+        "charges": [charge_row(charge, prices) for charge in report.charges],
+        "engines": [engine_row(engine) for engine in report.engines],
+        "prices": [price_row(price, name) for price, name in prices.items()],
+    }
+
+
+def figure(value: Figure) -> dict[str, Any]:
+    """The figures of one part."""
+    amounts = value.amounts
+    return {
+        "usd": text(money.usd(value.allocation)),
+        "usd_used": text(money.usd(value.used)),
+        "usd_used_unmeasured": text(money.usd(amounts[State.UNMEASURED])),
+        "usd_idle": text(money.usd(amounts[State.IDLE])),
+        "usd_starting": text(money.usd(amounts[State.STARTING])),
+        "usd_unused_reservation": text(money.usd(amounts[State.UNUSED])),
+        "usd_shared": text(money.usd(amounts[State.SHARED])),
+        "usd_adjustments": {kind.value: text(money.usd(usd)) for kind, usd in sorted(value.adjustments.items())},
+        "at_least": value.unpriced > 0,
+        "seconds": {state.value: text(money.seconds(time)) for state, time in sorted(value.times.items())},
+        "instances": len(value.instances),
+        "coverage": None if value.coverage is None else round(value.coverage, 6),
+        "tokens": tokens(value.tokens),
+        "usd_per_million_tokens": unit_costs(value.unit_costs()),
+        "usd_per_million_tokens_usage": unit_costs(value.unit_costs(Basis.USAGE)),
+        "spot_saving_usd": text(money.usd(value.spot_saving)),
+        "on_demand_usd": text(money.usd(value.on_demand)),
+    }
+
+
+def unit_costs(value: UnitCosts) -> dict[str, Any]:
+    """USD per million tokens with basis and method."""
+    return {
+        "basis": value.basis.value,
+        "method": value.method.value,
+        "input": None if value.input is None else text(value.input),
+        "output": None if value.output is None else text(value.output),
+        "blended": None if value.blended is None else text(value.blended),
+    }
+
+
+def tokens(value: Tokens) -> dict[str, Any]:
+    """Token counts; null: not known."""
+    return {
+        "prompt": value.prompt,
+        "cached": value.cached,
+        "generation": value.generation,
+        "prefill_ms": value.prefill_ms,
+        "decode_ms": value.decode_ms,
+        "resets": value.resets,
+    }
+
+
+def charge_row(charge: Charge, prices: Mapping[Price, str]) -> dict[str, Any]:
+    """One line: duration x price = amount."""
+    return {
+        "kind": charge.kind.value,
+        "state": charge.state.value,
+        "resource": charge.resource,
+        "pool": charge.pool,
+        "model": charge.model,
+        "team": charge.owner,
+        "cloud": charge.cloud.value,
+        "region": charge.region,
+        "zone": charge.zone,
+        "machine_type": charge.machine_type,
+        "capacity_type": charge.capacity_type.value,
+        "start": instant(charge.start),
+        "end": instant(charge.end),
+        "seconds": text(money.seconds(charge.duration)),
+        "price": None if charge.price is None else prices[charge.price],
+        "usd_per_hour": None if charge.price is None else text(charge.price.usd_per_hour),
+        "usd": None if charge.amount is None else text(money.usd(charge.amount)),
+        "on_demand_usd": None if charge.on_demand is None else text(money.usd(charge.on_demand)),
+    }
+
+
+def engine_row(engine: EngineTokens) -> dict[str, Any]:
+    """What one engine served, with the first and last reading."""
+    return {
+        "instance": engine.instance_id,
+        "engine": engine.engine,
+        "model_name": engine.model,
+        "base": None if engine.base is None else reading(engine.base),
+        "last": reading(engine.last),
+        "tokens": tokens(engine.tokens),
+    }
+
+
+def reading(value: Reading) -> dict[str, Any]:
+    """Raw counters at a time."""
+    return {
+        "at": instant(value.at),
+        "prompt": value.prompt,
+        "cached": value.cached,
+        "generation": value.generation,
+    }
+
+
+def price_row(price: Price, name: str) -> dict[str, Any]:
+    """A price with its provenance."""
+    return {
+        "id": name,
+        "sku": price.sku,
+        "region": price.region,
+        "zone": price.zone,
+        "usd_per_hour": text(price.usd_per_hour),
+        "currency": price.currency,
+        "unit": price.unit,
+        "source": price.source,
+        "as_of": instant(price.as_of),
+        "valid_from": instant(price.valid_from),
+        "unverified": price.unverified,
+        "note": price.note,
+    }
+
+
+def text(value: Decimal) -> str:
+    """A decimal without an exponent."""
+    return format(value, "f")
+
+
+def instant(value: datetime) -> str:
+    """A time in UTC, `2026-11-21T08:00:00Z`, with microseconds where there are any."""
+    return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def summed(charges: Iterable[Charge]) -> Decimal:
+    """The exact sum of charges in dollar-seconds, unknown ones left out."""
+    return money.total(charge.amount for charge in charges if charge.amount is not None)

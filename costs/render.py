@@ -1,0 +1,160 @@
+"""The report as text for terminals and Slack. Cents add up: they are rounded together (largest remainder)."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from decimal import Decimal
+from zoneinfo import ZoneInfo
+
+from costs.allocation import State
+from costs.figures import Figure, Method, UnitCosts
+from costs.report import By, Report
+from fleet import money
+
+Row = tuple[str, ...]
+
+HEADINGS: Row = (
+    "",
+    "USD",
+    "used",
+    "idle",
+    "starting",
+    "unused",
+    "tokens in",
+    "cached",
+    "out",
+    "$/M in",
+    "$/M out",
+    "$/M",
+)
+
+
+def title(report: Report) -> str:
+    """Environment and window, with its time zone."""
+    scope = report.scope
+    return (
+        f"{scope.environment} ({scope.cloud}, {scope.region}): list cost, estimated,"
+        f" {clock(scope.since, scope.timezone)} to {clock(scope.until, scope.timezone)} {scope.timezone}"
+    )
+
+
+def clock(moment: datetime, timezone: str) -> str:
+    """A time as people of that zone read it."""
+    return moment.astimezone(ZoneInfo(timezone)).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def rows(report: Report, by: By) -> list[Row]:
+    """One row per group and the total; each money column adds up to the cent, down and across."""
+    groups = sorted(report.groups[by].items(), key=lambda item: (-item[1].allocation, item[0]))
+    cells = cents([figure for _, figure in groups], report.total)
+    names = [name for name, _ in groups]
+    figures = [figure for _, figure in groups]
+    return [
+        (name, *[show(cell) for cell in line], *_served(figure))
+        for name, figure, line in zip([*names, "total"], [*figures, report.total], cells, strict=True)
+    ]
+
+
+def cents(parts: Sequence[Figure], whole: Figure) -> list[list[Decimal]]:
+    """Sum, used, idle, starting, unused of each part and of the whole, in cents that add up both ways.
+
+    The whole is rounded first, so that every grouping shows the same totals; then each column is shared out to the
+    parts, and a part's sum is that of its cells.
+    """
+    whole_cells = [money.usd(amount) for amount in _amounts(whole)]
+    totals = money.rounded_parts(whole_cells, sum(whole_cells, money.ZERO))
+    columns: list[Sequence[Decimal]] = []
+    for index, total in enumerate(totals):
+        cells = [money.usd(_amounts(part)[index]) for part in parts]
+        columns.append(money.rounded_parts(cells, total) if cells else ())
+    lines = [[column[row] for column in columns] for row in range(len(parts))]
+    return [[sum(line, money.ZERO), *line] for line in [*lines, list(totals)]]
+
+
+def _amounts(figure: Figure) -> tuple[Decimal, ...]:
+    shared = money.total((figure.amounts[State.UNUSED], figure.amounts[State.SHARED]))
+    return (figure.used, figure.amounts[State.IDLE], figure.amounts[State.STARTING], shared)
+
+
+def _served(figure: Figure) -> Row:
+    tokens, unit = figure.tokens, figure.unit_costs()
+    return (
+        count(tokens.prompt),
+        count(tokens.cached),
+        count(tokens.generation),
+        rate(unit.input),
+        rate(unit.output),
+        rate(unit.blended),
+    )
+
+
+def facts(report: Report) -> list[str]:
+    """What the table does not say, one line each."""
+    total = report.total
+    unit = total.unit_costs()
+    lines = [unit_line(total, unit, report.scope.until - report.scope.since)]
+    spot = show(money.usd(total.spot_saving, money.CENT))
+    lines.append(f"spot saved {spot} USD against on-demand; on-demand capacity cost {dollars(total.on_demand)} USD")
+    for pool, figure in sorted(report.groups[By.POOL].items()):
+        if figure.allocation and not figure.tokens.total:
+            idle = dollars(figure.allocation)
+            lines.append(f"pool {pool}: no traffic, {idle} USD spent")
+    for kind, usd in sorted(total.adjustments.items()):
+        lines.append(f"{kind.value}: {dollars(usd)} USD (contained in the rows above)")
+    if total.coverage is not None:
+        lines.append(f"measured: {total.coverage:.1%} of the serving time")
+    return lines
+
+
+def unit_line(figure: Figure, unit: UnitCosts, window: timedelta) -> str:
+    """USD per million tokens with its method, or what was spent where there were no tokens."""
+    if unit.method is Method.NONE:
+        hours = Decimal(str(window.total_seconds())) / money.SECONDS_PER_HOUR
+        per_hour = money.usd(figure.allocation) / hours if hours else money.ZERO
+        return f"no traffic, {show(per_hour.quantize(money.CENT))} USD/h spent"
+    return (
+        f"USD per million tokens: input {rate(unit.input)}, output {rate(unit.output)}, blended {rate(unit.blended)}"
+        f" (basis: allocation; split by {unit.method.value})"
+    )
+
+
+def dollars(amount: Decimal) -> str:
+    """Dollar-seconds as USD and cents."""
+    return show(money.usd(amount, money.CENT))
+
+
+def show(value: Decimal) -> str:
+    """A number with thousands set apart; minus zero is zero."""
+    return f"{value + 0:,}" if value else f"{abs(value):,}"
+
+
+def count(value: int | None) -> str:
+    """Tokens; unknown is a question mark, never 0."""
+    return "?" if value is None else f"{value:,}"
+
+
+def rate(value: Decimal | None) -> str:
+    """USD per million tokens to four decimals; none without tokens."""
+    return "–" if value is None else f"{value.quantize(Decimal('0.0001')):,}"
+
+
+def as_text(report: Report, by: Sequence[By] = (By.POOL, By.MODEL, By.CAPACITY_TYPE)) -> str:
+    """The whole report as plain text, in columns."""
+    parts = [title(report), ""]
+    for group in by:
+        parts += [table([(group.value, *HEADINGS[1:]), *rows(report, group)]), ""]
+    parts += facts(report)
+    if report.notes:
+        parts += ["", *[f"! {note}" for note in report.notes]]
+    return "\n".join(parts)
+
+
+def table(lines: Sequence[Row]) -> str:
+    """Lines in columns: names to the left, numbers to the right."""
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if i == 0 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )

@@ -1,0 +1,171 @@
+"""The cost report of one fleet over one window, by any grouping. Pure but for `load`, which reads the ledger."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+from sqlalchemy import Engine
+
+from costs.allocation import Charge, Facts, charges
+from costs.figures import Figure
+from costs.tokens import EngineTokens, Tokens, served
+from ledger import history
+from ledger.facts import Pass, PriceObservation, Run
+from prices.book import Override, Packaged, Price, PriceBook, Rank, is_stale
+
+
+class By(StrEnum):
+    """What figures may be grouped by."""
+
+    POOL = "pool"
+    MODEL = "model"
+    CAPACITY_TYPE = "capacity-type"
+    TEAM = "team"
+    ZONE = "zone"
+    MACHINE_TYPE = "machine-type"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """What a report is about."""
+
+    fleet: str
+    """The fleet's name in the ledger."""
+    environment: str
+    cloud: str
+    region: str
+    since: datetime
+    until: datetime
+    now: datetime
+    timezone: str = "UTC"
+    allow_unpriced: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Every figure of a window, with all that is needed to compute it again."""
+
+    scope: Scope
+    known_until: datetime | None
+    """Time of the last complete look of the cost watchdog; None: there was none."""
+    total: Figure
+    groups: dict[By, dict[str, Figure]]
+    charges: Sequence[Charge]
+    engines: Sequence[EngineTokens]
+    notes: Sequence[str] = ()
+    prices: Sequence[Price] = ()
+    """Every price used, once."""
+    unmatched: Tokens = field(default_factory=Tokens)
+    """Tokens of engines whose instance the ledger does not know."""
+
+
+NONE = "(none)"
+
+_KEYS: dict[By, Callable[[Charge | Run], str | None]] = {
+    By.POOL: lambda it: it.pool,
+    By.MODEL: lambda it: it.model,
+    By.CAPACITY_TYPE: lambda it: it.capacity_type.value,
+    By.TEAM: lambda it: it.owner,
+    By.ZONE: lambda it: it.zone,
+    By.MACHINE_TYPE: lambda it: it.machine_type,
+}
+
+
+def load(engine: Engine, scope: Scope, overrides: Iterable[Override], packaged: Packaged) -> Report:
+    """Read the ledger and compute. Raises MissingPriceError unless the scope allows unpriced rows."""
+    with engine.connect() as connection:
+        observed = [as_price(seen) for seen in history.prices(connection, scope.region)]
+        book = PriceBook(region=scope.region, overrides=overrides, observed=observed, packaged=packaged)
+        facts = Facts(
+            runs=history.runs(connection, scope.fleet, scope.since, scope.until),
+            activity=history.activity(connection, scope.fleet, scope.since, scope.until),
+            first_signs=history.first_signs(connection, scope.fleet),
+            reservations=history.reservations(connection, scope.fleet, scope.since, scope.until),
+        )
+        readings = history.readings(connection, scope.fleet, scope.since, scope.until)
+        engines = list(served(readings, scope.since, scope.until))
+        return build(scope, facts, book, engines, history.last_pass(connection, scope.fleet))
+
+
+def build(scope: Scope, facts: Facts, book: PriceBook, engines: Sequence[EngineTokens], last: Pass | None) -> Report:
+    """Compute a report from facts."""
+    bill = list(charges(facts, book, scope.since, scope.until, allow_unpriced=scope.allow_unpriced))
+    total, unmatched = Figure(), Tokens()
+    groups: dict[By, dict[str, Figure]] = {by: {} for by in By}
+    for charge in bill:
+        total.add(charge)
+        for by, key in _KEYS.items():
+            groups[by].setdefault(key(charge) or NONE, Figure()).add(charge)
+    runs = {run.instance_id: run for run in facts.runs}
+    for engine in engines:
+        total.serve(engine.tokens)
+        run = runs.get(engine.instance_id)
+        if run is None:
+            unmatched += engine.tokens
+            continue
+        for by, key in _KEYS.items():
+            groups[by].setdefault(key(run) or NONE, Figure()).serve(engine.tokens)
+    used = {charge.price for charge in bill if charge.price is not None}
+    prices = sorted(used, key=lambda p: (p.sku, p.zone or "", p.valid_from))
+    return Report(
+        scope=scope,
+        known_until=None if last is None else last.at,
+        total=total,
+        groups=groups,
+        charges=bill,
+        engines=engines,
+        prices=prices,
+        unmatched=unmatched,
+        notes=tuple(_notes(scope, total, prices, last, unmatched)),
+    )
+
+
+def as_price(seen: PriceObservation) -> Price:
+    """An observed price as the price book takes it."""
+    return Price(
+        sku=seen.sku,
+        region=seen.region,
+        zone=seen.zone,
+        usd_per_hour=seen.usd_per_hour,
+        source=seen.source,
+        as_of=seen.observed_at,
+        valid_from=seen.effective_at,
+        rank=Rank.LIVE,
+    )
+
+
+def _notes(
+    scope: Scope, total: Figure, prices: Sequence[Price], last: Pass | None, unmatched: Tokens
+) -> Iterable[str]:
+    if last is None:
+        yield "the ledger of this environment is empty: `gpufleet watch cost` fills it"
+    elif last.at < min(scope.until, scope.now):
+        yield f"the ledger knows until {last.at:%Y-%m-%dT%H:%M:%SZ}; what came after is not in these figures"
+    yield from _price_notes(scope, prices)
+    tokens = total.tokens
+    if total.unpriced:
+        yield f"{total.unpriced} charges have no price: every total is at least what it says"
+    if tokens.resets:
+        yield f"{tokens.resets} counter resets: what was served between a last reading and its reset is not counted"
+    if tokens.late:
+        yield f"{tokens.late} token differences span more than 15 minutes: right in size, vague in time"
+    if tokens.unknown_before:
+        yield f"{tokens.unknown_before} engines were first read long after their start: earlier tokens are unknown"
+    if unmatched.total:
+        yield f"{unmatched.total} tokens are of instances that the ledger does not know; they are in the total only"
+    if total.coverage is not None and total.coverage < 0.9:
+        yield f"{total.coverage:.0%} of the serving time was measured; the rest counts as used"
+    if total.spot_uncompared:
+        yield "some spot time has no on-demand price to compare with; the spot saving leaves it out"
+
+
+def _price_notes(scope: Scope, prices: Sequence[Price]) -> Iterable[str]:
+    for price in prices:
+        where = f"{price.sku} {price.zone or price.region}"
+        if price.unverified:
+            yield f"unverified price: {where} {price.usd_per_hour} USD/h ({price.source})"
+        if price.note:
+            yield f"{where}: {price.note}"
+        if is_stale(price, min(scope.until, scope.now)):
+            yield f"stale price: {where}, last confirmed {price.as_of:%Y-%m-%d %H:%M} ({price.source})"

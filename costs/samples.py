@@ -1,0 +1,166 @@
+"""Turns raw samples of a metrics store into token readings and activity. Pure.
+
+Names of metrics are arguments: this room knows no engine.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from costs.slots import Measure, Sample, Signals, slots
+from ledger.facts import ActivityHour, Reading
+
+KEEP_EVERY: Final = timedelta(seconds=60)
+"""Readings closer together than this are thinned; first, last and both sides of a reset always stay."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricNames:
+    """What the engines and GPU exporters call what we ask for."""
+
+    prompt: str
+    cached: str
+    generation: str
+    prefill_seconds: str
+    decode_seconds: str
+    process_start: str
+    requests: tuple[str, ...]
+    gpu_active: tuple[str, ...]
+    """First name that an instance serves wins."""
+
+    def all(self) -> tuple[str, ...]:
+        """Every name, for a selector."""
+        return (
+            self.prompt,
+            self.cached,
+            self.generation,
+            self.prefill_seconds,
+            self.decode_seconds,
+            self.process_start,
+            *self.requests,
+            *self.gpu_active,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Raw samples of one series, in the order of time."""
+
+    labels: Mapping[str, str]
+    samples: Sequence[Sample]
+
+    @property
+    def name(self) -> str:
+        return self.labels.get("__name__", "")
+
+
+def is_blank(value: float) -> bool:
+    """Whether a value means "no measurement": NaN, an infinity, below zero, or a sentinel of DCGM (≥ 2^31 − 16)."""
+    return not 0 <= value < float("inf")
+
+
+def readings(fleet: str, names: MetricNames, series: Iterable[Series]) -> list[Reading]:
+    """Token readings, thinned, by engine and time."""
+    columns = {
+        names.prompt: "prompt",
+        names.cached: "cached",
+        names.generation: "generation",
+        names.prefill_seconds: "prefill_ms",
+        names.decode_seconds: "decode_ms",
+    }
+    rows: dict[tuple[str, str, str], dict[datetime, dict[str, int]]] = defaultdict(lambda: defaultdict(dict))
+    starts: dict[tuple[str, str], list[Sample]] = {}
+    for one in series:
+        instance_id, port = one.labels.get("instance_id"), _port(one.labels)
+        if instance_id is None:
+            continue
+        if one.name == names.process_start:
+            starts[instance_id, port] = list(one.samples)
+        column = columns.get(one.name)
+        if column is None:
+            continue
+        key = (instance_id, f"{port}/{one.labels.get('engine', '0')}", one.labels.get("model_name", ""))
+        factor = 1000 if column.endswith("_ms") else 1
+        for sample in one.samples:
+            if not is_blank(sample.value):
+                at = rows[key][sample.at]
+                at[column] = at.get(column, 0) + round(sample.value * factor)
+    found: list[Reading] = []
+    for (instance_id, engine, model), by_time in rows.items():
+        began = starts.get((instance_id, engine.partition("/")[0]), [])
+        every = [
+            Reading(
+                environment=fleet,
+                instance_id=instance_id,
+                engine=engine,
+                model=model,
+                at=at,
+                created_at=_created(began, at),
+                **values,
+            )
+            for at, values in sorted(by_time.items())
+        ]
+        found.extend(thin(every))
+    return found
+
+
+def thin(every: Sequence[Reading]) -> list[Reading]:
+    """Fewer readings with the same differences: the first, the last, both sides of a reset, one a minute."""
+    kept: list[Reading] = []
+    for index, reading in enumerate(every):
+        following = every[index + 1] if index + 1 < len(every) else None
+        ends = not kept or following is None or _reset(reading, following) or _reset(every[index - 1], reading)
+        if ends or reading.at - kept[-1].at >= KEEP_EVERY:
+            kept.append(reading)
+    return kept
+
+
+def activity(fleet: str, names: MetricNames, series: Iterable[Series], measure: Measure) -> list[ActivityHour]:
+    """Busy and idle slots by instance."""
+    requests: dict[str, list[Sequence[Sample]]] = defaultdict(list)
+    tokens: dict[str, list[Sequence[Sample]]] = defaultdict(list)
+    gpus: dict[str, dict[str, list[Sequence[Sample]]]] = defaultdict(lambda: defaultdict(list))
+    for one in series:
+        instance_id = one.labels.get("instance_id")
+        if instance_id is None:
+            continue
+        clean = [sample for sample in one.samples if not is_blank(sample.value)]
+        if one.name in names.requests:
+            requests[instance_id].append(clean)
+        elif one.name in (names.prompt, names.generation):
+            tokens[instance_id].append(clean)
+        elif one.name in names.gpu_active:
+            gpus[instance_id][one.name].append([s for s in clean if s.value <= 1])
+    found: list[ActivityHour] = []
+    for instance_id in sorted(requests.keys() | tokens.keys() | gpus.keys()):
+        named = [name for name in names.gpu_active if name in gpus[instance_id]]
+        inactive = gpus[instance_id][named[0]] if named else []
+        signals = Signals(requests=requests[instance_id], tokens=tokens[instance_id], gpus=inactive)
+        found += slots(fleet, instance_id, signals, measure)
+    return found
+
+
+def _port(labels: Mapping[str, str]) -> str:
+    return labels.get("instance", "").rpartition(":")[2]
+
+
+def _created(began: Sequence[Sample], at: datetime) -> datetime | None:
+    """The start of the process whose counter was read: its newest reading up to then."""
+    values = [sample.value for sample in began if sample.at <= at and not is_blank(sample.value)]
+    if not values:
+        return None
+    return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=round(values[-1] * 1000))
+
+
+def _reset(before: Reading, after: Reading) -> bool:
+    pairs = (
+        (before.prompt, after.prompt),
+        (before.cached, after.cached),
+        (before.generation, after.generation),
+        (before.prefill_ms, after.prefill_ms),
+        (before.decode_ms, after.decode_ms),
+    )
+    fell = any(a is not None and b is not None and b < a for a, b in pairs)
+    return fell or before.created_at != after.created_at

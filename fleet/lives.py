@@ -1,0 +1,44 @@
+"""What clouds tell of the past and of what is paid for: how instances ended, reserved capacity, market prices."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+
+from fleet.model import Cloud, Instance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Life:
+    """An instance, alive or ended not long ago."""
+
+    instance: Instance
+    ended_at: datetime | None = None
+    """When it began to end or stop, in the cloud's words; None: it lives, or the cloud does not say when."""
+    preempted: bool = False
+    """The cloud took it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaidCapacity:
+    """A reservation or Capacity Block."""
+
+    cloud: Cloud
+    reservation: str
+    region: str
+    zone: str
+    machine_type: str
+    instances: int
+    started_at: datetime
+    ends_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarketPrice:
+    """A price that a cloud's API told."""
+
+    sku: str
+    region: str
+    zone: str | None
+    usd_per_hour: Decimal
+    effective_at: datetime
+    source: str
