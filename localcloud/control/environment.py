@@ -14,6 +14,7 @@ MARK: Final = "GPUFLEET_LOCAL"
 FLEET_URL: Final = "s3://gpu-fleet-local-models/fleet/fleet.json"
 STACK: Final = "aws-local"
 PASSPHRASE: Final = "local"  # noqa: S105 - not a secret: it protects nothing but the embedded cloud's own state
+SLACK_TOKEN: Final = "local-sink"  # noqa: S105 - not a secret: the sink takes any
 STRIPPED_PREFIXES: Final = (
     "ALIBABA_",
     "ARM_",
@@ -63,6 +64,8 @@ def settings_of(folders: Folders, pulumi: Path) -> dict[str, str]:
         "AWS_SECRET_ACCESS_KEY": places.SECRET_KEY,
         "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
         "GPUFLEET_FLEET": FLEET_URL,
+        "GPUFLEET_SLACK_API_URL": f"{places.Places().slack_url}/api/",
+        "GPUFLEET_SLACK_TOKEN": SLACK_TOKEN,
         "PULUMI_BACKEND_URL": folders.pulumi_state.as_uri(),
         "PULUMI_CONFIG_PASSPHRASE": PASSPHRASE,
         "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",

@@ -1,0 +1,76 @@
+"""What the demo looks at between the commands: the embedded cloud's state, the router's, Prometheus', Slack's."""
+
+import json
+from collections.abc import Callable
+from typing import Any, Final
+from urllib.parse import quote
+
+from localcloud.control import cloud_client
+from localcloud.control.parts import CLOUD, PROMETHEUS_URL
+from localcloud.control.waiting import request_json
+from scripts.demo.stage import Stage, StoryError
+
+AGENT_PORT: Final = 9500
+
+
+def instances(pool: str | None = None) -> list[dict[str, Any]]:
+    """Living instances as the cloud sees them."""
+    found = cloud_client.ask("state")["instances"]
+    alive = [one for one in found if one["state"] in ("pending", "running")]
+    return [one for one in alive if pool is None or one["pool"] == pool]
+
+
+def groups(pool: str) -> dict[str, int]:
+    """Desired size of each group of a pool."""
+    return {one["name"]: one["desired"] for one in cloud_client.ask("state")["groups"] if one["pool"] == pool}
+
+
+def agent_status(instance: dict[str, Any]) -> dict[str, Any] | None:
+    """What the node agent says; None when it does not answer."""
+    return get_json(f"http://{instance['address']}:{AGENT_PORT}/status")
+
+
+def get_json(url: str) -> Any:
+    """The JSON at a URL; None when nobody answers with it."""
+    try:
+        status, body = request_json(url, None, "GET", 3)
+        return json.loads(body) if status == 200 else None
+    except (OSError, ValueError):
+        return None
+
+
+def query(expression: str) -> list[dict[str, Any]]:
+    """An instant query of the real Prometheus. Raises StoryError."""
+    answer = get_json(f"{PROMETHEUS_URL}/api/v1/query?query={quote(expression)}")
+    if answer is None or answer.get("status") != "success":
+        raise StoryError(f"Prometheus did not answer {expression!r}: {answer}")
+    return answer["data"]["result"]
+
+
+def slack_messages() -> list[dict[str, Any]]:
+    """What arrived in Slack."""
+    return get_json(f"{CLOUD.slack_url}/messages") or []
+
+
+def router_pools(stage: Stage) -> dict[str, list[dict[str, Any]]]:
+    """Servers of each pool, as HAProxy sees them."""
+    state = str(stage.root / ".local" / "control" / "router")
+    known = stage.ask("gpufleet", "router", "status", "--state", state, "--json", codes=(0, 3)).json()
+    return {pool["name"]: pool["servers"] for pool in known["pools"]}
+
+
+def ready_servers(stage: Stage, wanted: dict[str, int]) -> Callable[[], str | None]:
+    """A look for `Stage.wait`: whether HAProxy has at least that many servers up in each pool."""
+
+    def look() -> str | None:
+        pools = router_pools(stage)
+        for name, count in wanted.items():
+            up = [server for server in pools.get(name, []) if str(server.get("status", "")).upper().startswith("UP")]
+            if len(up) < count:
+                phases = {
+                    one["id"]: (agent_status(one) or {}).get("phase", "no answer yet") for one in instances(name)
+                }
+                return f"pool {name} has {len(up)} of {count} servers up; instances: {phases}"
+        return None
+
+    return look

@@ -1,0 +1,155 @@
+"""How the demo runs a command: echoed so that anybody can repeat it, with a limit, and ended on Ctrl-C."""
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, Final
+
+LIMIT_S: Final = 240.0
+POLL_S: Final = 0.5
+_BOLD, _DIM, _GREEN, _RED, _OFF = "\033[1m", "\033[2m", "\033[32m", "\033[31m", "\033[0m"
+
+
+class StoryError(Exception):
+    """The story does not go as told. Says which part, and what was seen instead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """A command that ended."""
+
+    code: int
+    stdout: str
+    seconds: float
+
+    def json(self) -> Any:
+        """Its stdout as JSON. Raises StoryError."""
+        try:
+            return json.loads(self.stdout)
+        except ValueError as error:
+            raise StoryError(f"a command promised JSON and wrote {self.stdout[:200]!r}") from error
+
+
+@dataclass(slots=True, kw_only=True)
+class Stage:
+    """Runs the product's commands in the embedded environment and keeps the facts of the story."""
+
+    root: Path
+    environment: Mapping[str, str]
+    facts: dict[str, Any] = field(default_factory=dict[str, Any])
+    _running: subprocess.Popen[str] | None = None
+    _began: float = field(default_factory=time.monotonic)
+
+    def title(self, number: int, text: str) -> None:
+        """Head of a step."""
+        print(_styled(f"\n{number}  {text}", _BOLD) + _styled(f"  [{self.elapsed():.0f} s]", _DIM), flush=True)
+
+    def say(self, text: str) -> None:
+        """A remark of the narrator."""
+        print(_styled(f"   {text}", _DIM), flush=True)
+
+    def fact(self, name: str, value: Any, text: str = "") -> None:
+        """Keep a fact for the summary; with `text`, tell it, too."""
+        self.facts[name] = value
+        if text:
+            print(_styled("   ✓ ", _GREEN) + text, flush=True)
+
+    def elapsed(self) -> float:
+        return time.monotonic() - self._began
+
+    def run(self, *command: str, codes: Sequence[int] = (0,), limit_s: float = LIMIT_S) -> Done:
+        """Echo and run a command, showing what it writes. Raises StoryError when it ends with another code."""
+        print(f"   {_styled('$', _BOLD)} {shlex.join(command)}", flush=True)
+        return self._run(command, codes, limit_s, show=True)
+
+    def ask(self, *command: str, codes: Sequence[int] = (0,), limit_s: float = LIMIT_S) -> Done:
+        """Run a command for its answer only: nothing is shown."""
+        return self._run(command, codes, limit_s, show=False)
+
+    def wait(self, what: str, look: Callable[[], str | None], limit_s: float) -> float:
+        """Poll until `look` gives None; it says what is still missing. Returns the seconds it took."""
+        began = time.monotonic()
+        missing = look()
+        if missing is not None:
+            self.say(f"waiting until {what} (at most {limit_s:.0f} s)")
+        while missing is not None:
+            if time.monotonic() - began > limit_s:
+                raise StoryError(f"{what}: not after {limit_s:.0f} s; {missing}")
+            time.sleep(POLL_S)
+            missing = look()
+        return time.monotonic() - began
+
+    def end_running(self) -> None:
+        """End the command that runs, as Ctrl-C at a terminal would."""
+        process = self._running
+        if process is None:
+            return
+        for number, limit in ((signal.SIGINT, 8), (signal.SIGTERM, 3), (signal.SIGKILL, 3)):
+            try:
+                os.killpg(process.pid, number)
+                process.wait(limit)
+                return
+            except ProcessLookupError:
+                return
+            except subprocess.TimeoutExpired:
+                continue
+
+    def _run(self, command: Sequence[str], codes: Sequence[int], limit_s: float, *, show: bool) -> Done:
+        began = time.monotonic()
+        process = subprocess.Popen(
+            list(command),
+            cwd=self.root,
+            env=dict(self.environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,  # a Ctrl-C reaches it through us, in order
+        )
+        self._running = process
+        kept: dict[str, list[str]] = {"stdout": [], "stderr": []}
+        threads = [
+            threading.Thread(target=_pump, args=(pipe, kept[name], show), daemon=True)
+            for name, pipe in (("stdout", process.stdout), ("stderr", process.stderr))
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            code = process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            self.end_running()
+            raise StoryError(f"`{shlex.join(command)}` ran for {limit_s:.0f} s and was ended") from None
+        except BaseException:
+            self.end_running()
+            raise
+        for thread in threads:
+            thread.join(5)
+        self._running = None
+        if code not in codes:
+            seen = "" if show else "\n" + "".join(kept["stdout"] + kept["stderr"])[-3000:]
+            raise StoryError(f"`{shlex.join(command)}` ended with exit code {code}{seen}")
+        return Done(code=code, stdout="".join(kept["stdout"]), seconds=time.monotonic() - began)
+
+
+def _pump(pipe: IO[str] | None, keep: list[str], show: bool) -> None:
+    for line in pipe or ():
+        keep.append(line)
+        if show:
+            print(f"     {line.rstrip()}", flush=True)
+
+
+def _styled(text: str, style: str) -> str:
+    return f"{style}{text}{_OFF}" if sys.stdout.isatty() and "NO_COLOR" not in os.environ else text
+
+
+def red(text: str) -> str:
+    return _styled(text, _RED)
