@@ -55,19 +55,25 @@ def rows(report: Report, by: By) -> list[Row]:
 
 
 def cents(parts: Sequence[Figure], whole: Figure) -> list[list[Decimal]]:
-    """Sum, used, idle, starting, unused of each part and of the whole, in cents that add up both ways.
+    """Sum, used, idle, starting, unused of each part and of the whole, rounded so that they add up both ways.
 
     The whole is rounded first, so that every grouping shows the same totals; then each column is shared out to the
     parts, and a part's sum is that of its cells.
     """
+    step = step_of(whole.allocation)
     whole_cells = [money.usd(amount) for amount in _amounts(whole)]
-    totals = money.rounded_parts(whole_cells, sum(whole_cells, money.ZERO))
+    totals = money.rounded_parts(whole_cells, sum(whole_cells, money.ZERO), step)
     columns: list[Sequence[Decimal]] = []
     for index, total in enumerate(totals):
         cells = [money.usd(_amounts(part)[index]) for part in parts]
-        columns.append(money.rounded_parts(cells, total) if cells else ())
+        columns.append(money.rounded_parts(cells, total, step) if cells else ())
     lines = [[column[row] for column in columns] for row in range(len(parts))]
     return [[sum(line, money.ZERO), *line] for line in [*lines, list(totals)]]
+
+
+def step_of(amount: Decimal) -> Decimal:
+    """Cents; hundredths of a cent where the whole is less than ten dollars."""
+    return money.CENT if abs(money.usd(amount)) >= 10 else Decimal("0.0001")
 
 
 def _amounts(figure: Figure) -> tuple[Decimal, ...]:
@@ -92,14 +98,15 @@ def facts(report: Report) -> list[str]:
     total = report.total
     unit = total.unit_costs()
     lines = [unit_line(total, unit, report.scope.until - report.scope.since)]
-    spot = show(money.usd(total.spot_saving, money.CENT))
-    lines.append(f"spot saved {spot} USD against on-demand; on-demand capacity cost {dollars(total.on_demand)} USD")
+    step = step_of(total.allocation)
+    saved, on_demand = dollars(total.spot_saving, step), dollars(total.on_demand, step)
+    lines.append(f"spot saved {saved} USD against on-demand; on-demand capacity cost {on_demand} USD")
     for pool, figure in sorted(report.groups[By.POOL].items()):
         if figure.allocation and not figure.tokens.total:
-            idle = dollars(figure.allocation)
+            idle = dollars(figure.allocation, step)
             lines.append(f"pool {pool}: no traffic, {idle} USD spent")
     for kind, usd in sorted(total.adjustments.items()):
-        lines.append(f"{kind.value}: {dollars(usd)} USD (contained in the rows above)")
+        lines.append(f"{kind.value}: {dollars(usd, step)} USD (contained in the rows above)")
     if total.coverage is not None:
         lines.append(f"measured: {total.coverage:.1%} of the serving time")
     return lines
@@ -117,9 +124,9 @@ def unit_line(figure: Figure, unit: UnitCosts, window: timedelta) -> str:
     )
 
 
-def dollars(amount: Decimal) -> str:
-    """Dollar-seconds as USD and cents."""
-    return show(money.usd(amount, money.CENT))
+def dollars(amount: Decimal, step: Decimal = money.CENT) -> str:
+    """Dollar-seconds as USD, to the step."""
+    return show(money.usd(amount, step))
 
 
 def show(value: Decimal) -> str:

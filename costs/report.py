@@ -1,6 +1,6 @@
 """The cost report of one fleet over one window, by any grouping. Pure but for `load`, which reads the ledger."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -106,8 +106,11 @@ def build(scope: Scope, facts: Facts, book: PriceBook, engines: Sequence[EngineT
             continue
         for by, key in _KEYS.items():
             groups[by].setdefault(key(run) or NONE, Figure()).serve(engine.tokens)
-    used = {charge.price for charge in bill if charge.price is not None}
-    prices = sorted(used, key=lambda p: (p.sku, p.zone or "", p.valid_from))
+    last_used: dict[Price, datetime] = {}
+    for charge in bill:
+        if charge.price is not None:
+            last_used[charge.price] = max(charge.end, last_used.get(charge.price, charge.end))
+    prices = sorted(last_used, key=lambda p: (p.sku, p.zone or "", p.valid_from))
     return Report(
         scope=scope,
         known_until=None if last is None else last.at,
@@ -117,7 +120,7 @@ def build(scope: Scope, facts: Facts, book: PriceBook, engines: Sequence[EngineT
         engines=engines,
         prices=prices,
         unmatched=unmatched,
-        notes=tuple(_notes(scope, total, prices, last, unmatched)),
+        notes=(*_notes(scope, total, last, unmatched), *_price_notes(last_used)),
     )
 
 
@@ -135,14 +138,11 @@ def as_price(seen: PriceObservation) -> Price:
     )
 
 
-def _notes(
-    scope: Scope, total: Figure, prices: Sequence[Price], last: Pass | None, unmatched: Tokens
-) -> Iterable[str]:
+def _notes(scope: Scope, total: Figure, last: Pass | None, unmatched: Tokens) -> Iterable[str]:
     if last is None:
         yield "the ledger of this environment is empty: `gpufleet watch cost` fills it"
     elif last.at < min(scope.until, scope.now):
         yield f"the ledger knows until {last.at:%Y-%m-%dT%H:%M:%SZ}; what came after is not in these figures"
-    yield from _price_notes(scope, prices)
     tokens = total.tokens
     if total.unpriced:
         yield f"{total.unpriced} charges have no price: every total is at least what it says"
@@ -160,12 +160,12 @@ def _notes(
         yield "some spot time has no on-demand price to compare with; the spot saving leaves it out"
 
 
-def _price_notes(scope: Scope, prices: Sequence[Price]) -> Iterable[str]:
-    for price in prices:
+def _price_notes(last_used: Mapping[Price, datetime]) -> Iterable[str]:
+    for price, used in last_used.items():
         where = f"{price.sku} {price.zone or price.region}"
         if price.unverified:
             yield f"unverified price: {where} {price.usd_per_hour} USD/h ({price.source})"
         if price.note:
             yield f"{where}: {price.note}"
-        if is_stale(price, min(scope.until, scope.now)):
+        if is_stale(price, used):
             yield f"stale price: {where}, last confirmed {price.as_of:%Y-%m-%d %H:%M} ({price.source})"

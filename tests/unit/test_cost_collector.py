@@ -1,0 +1,291 @@
+"""A pass of the cost watchdog into a real SQLite ledger, and the report that comes out of it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from sqlalchemy import Engine, select
+
+from costs.collector import Collected, FleetFacts, PoolFacts, Sources, collect
+from costs.document import document
+from costs.render import as_text
+from costs.report import By, Report, Scope, load
+from costs.samples import MetricNames, Series
+from costs.slots import Measure, Sample
+from fleet.lives import Life, MarketPrice, PaidCapacity
+from fleet.model import CapacityType, Cloud, Instance, InstanceState
+from ledger.database import METADATA
+from ledger.facts import EndCause
+from ledger.history import runs as read_runs
+from ledger.schema import open_ledger
+from prices.packaged import PackagedPrices
+
+Item = TypeVar("Item")
+T0 = datetime(2026, 7, 1, 6, 0, tzinfo=UTC)
+FLEET = "aws/test/us-east-1"
+NAMES = MetricNames(
+    prompt="prompt",
+    cached="cached",
+    generation="generation",
+    prefill_seconds="prefill",
+    decode_seconds="decode",
+    process_start="process_start",
+    requests=("running",),
+    gpu_active=("gpu",),
+)
+FACTS = FleetFacts(
+    name=FLEET,
+    environment="test",
+    pools={"chat": PoolFacts(model="models/chat", owner="search", reservations=("cr-1",))},
+    machine_types=("g6.xlarge",),
+    measure=Measure(),
+    host="here",
+)
+
+
+@dataclass
+class World:
+    """A cloud and a metrics store of our own making."""
+
+    lives_now: list[Life] = field(default_factory=list[Life])
+    paid_now: list[PaidCapacity] = field(default_factory=list[PaidCapacity])
+    market_now: list[MarketPrice] = field(default_factory=list[MarketPrice])
+    series_now: list[Series] = field(default_factory=list[Series])
+    broken: set[str] = field(default_factory=set[str])
+
+    def lives(self) -> Sequence[Life]:
+        return self._or_raise("lives", self.lives_now)
+
+    def paid(self) -> Sequence[PaidCapacity]:
+        return self._or_raise("paid", self.paid_now)
+
+    def prices(self, machine_types: Sequence[str], since: datetime, until: datetime) -> Sequence[MarketPrice]:
+        return self._or_raise("prices", [p for p in self.market_now if p.effective_at <= until])
+
+    def samples(self, selector: str, since: datetime, until: datetime) -> Sequence[Series]:
+        cut = [Series(s.labels, [x for x in s.samples if since <= x.at <= until]) for s in self.series_now]
+        return self._or_raise("samples", [s for s in cut if s.samples])
+
+    def sources(self) -> Sources:
+        return Sources(lives=self, paid=self, market=self, samples=self, names=NAMES)
+
+    def _or_raise(self, what: str, value: list[Item]) -> list[Item]:
+        if what in self.broken:
+            raise OSError(f"{what} is down")
+        return value
+
+
+def life(name: str, start: float, capacity: CapacityType, **more: object) -> Life:
+    instance = Instance(
+        id=name,
+        cloud=Cloud.AWS,
+        region="us-east-1",
+        zone="us-east-1a",
+        machine_type="g6.xlarge",
+        capacity_type=capacity,
+        state=InstanceState.RUNNING,
+        launched_at=at(start),
+        environment="test",
+        pool="chat",
+        reservation="cr-1" if capacity is CapacityType.RESERVED else None,
+    )
+    return replace(Life(instance=instance), **more)  # pyright: ignore[reportArgumentType]
+
+
+def at(seconds: float) -> datetime:
+    return T0 + timedelta(seconds=seconds)
+
+
+def series(name: str, instance: str, values: Sequence[tuple[float, float]], **labels: str) -> Series:
+    known = {"__name__": name, "instance_id": instance, "instance": "10.0.0.1:8000", "environment": "test"}
+    return Series(known | labels, [Sample(at(second), value) for second, value in values])
+
+
+def engine_series(instance: str, every: float, until: float, tokens_per_second: float, start: float) -> list[Series]:
+    """An engine and its GPU, working evenly from `start` on."""
+    times = [start + every * n for n in range(int((until - start) / every) + 1)]
+    count = [(t, (t - start) * tokens_per_second) for t in times]
+    began = (T0 + timedelta(seconds=start)).timestamp()
+    return [
+        series("prompt", instance, [(t, 2 * v) for t, v in count], engine="0", model_name="chat"),
+        series("cached", instance, [(t, v / 2) for t, v in count], engine="0", model_name="chat"),
+        series("generation", instance, count, engine="0", model_name="chat"),
+        series("process_start", instance, [(t, began) for t in times]),
+        series("running", instance, [(t, float(tokens_per_second > 0)) for t in times], engine="0"),
+        series("gpu", instance, [(t, 0.5 if tokens_per_second else 0.0) for t in times], gpu="0"),
+    ]
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Engine:
+    return open_ledger(f"sqlite:///{tmp_path}/ledger.db")
+
+
+@pytest.fixture
+def world() -> World:
+    """A reserved instance that works, a spot instance that idles, both seen after an hour."""
+    return World(
+        lives_now=[life("i-reserved", 0, CapacityType.RESERVED), life("i-spot", 600, CapacityType.SPOT)],
+        paid_now=[
+            PaidCapacity(
+                cloud=Cloud.AWS,
+                reservation="cr-1",
+                region="us-east-1",
+                zone="us-east-1a",
+                machine_type="g6.xlarge",
+                instances=1,
+                started_at=at(-600),
+            )
+        ],
+        market_now=[
+            MarketPrice(
+                sku="aws:ec2:g6.xlarge:spot",
+                region="us-east-1",
+                zone="us-east-1a",
+                usd_per_hour=Decimal("0.3"),
+                effective_at=at(-7200),
+                source="market",
+            )
+        ],
+        series_now=[
+            *engine_series("i-reserved", 10, 3600, 100, 60),
+            *engine_series("i-spot", 10, 3600, 0, 700),
+        ],
+    )
+
+
+def report(ledger: Engine, since: float = -3600, until: float = 3601) -> Report:
+    scope = Scope(
+        fleet=FLEET,
+        environment="test",
+        cloud="aws",
+        region="us-east-1",
+        since=at(since),
+        until=at(until),
+        now=at(4000),
+    )
+    return load(ledger, scope, (), PackagedPrices())
+
+
+def one_pass(ledger: Engine, world: World, second: float = 3600) -> Collected:
+    return collect(ledger, world.sources(), FACTS, at(second))
+
+
+def dump(ledger: Engine) -> dict[str, list[tuple[object, ...]]]:
+    """Every fact, without the notes of who looked when."""
+    tables = [t for t in METADATA.sorted_tables if t.name not in ("passes", "outbox")]
+    with ledger.connect() as connection:
+        return {t.name: sorted(tuple(row) for row in connection.execute(select(t))) for t in tables}
+
+
+def test_a_pass_becomes_a_report_that_can_be_recomputed(ledger: Engine, world: World) -> None:
+    one_pass(ledger, world)
+    found = document(report(ledger))
+    total = found["total"]
+    # reserved: 3600 s at 0.8048 (packaged list price), its seat free for 600 s before; spot: 3000 s at 0.3
+    assert Decimal(total["usd"]) == pytest.approx(
+        Decimal("0.8048") * 4200 / 3600 + Decimal("0.25"), abs=Decimal("1e-8")
+    )
+    parts = ("usd_used", "usd_idle", "usd_starting", "usd_unused_reservation", "usd_shared")
+    assert sum(Decimal(total[part]) for part in parts) == pytest.approx(Decimal(total["usd"]), abs=Decimal("1e-8"))
+    by_hand = sum(Decimal(row["seconds"]) * Decimal(row["usd_per_hour"]) / 3600 for row in found["charges"])
+    assert by_hand == pytest.approx(Decimal(total["usd"]), abs=Decimal("1e-8"))
+    assert total["tokens"]["prompt"] == 2 * 354_000 and total["tokens"]["generation"] == 354_000
+    blended = Decimal(total["usd"]) / (3 * 354_000) * 1_000_000
+    assert Decimal(total["usd_per_million_tokens"]["blended"]) == pytest.approx(blended, abs=Decimal("1e-8"))
+    assert {row["source"] for row in found["prices"]} == {"market", "packaged: karpenter-provider-aws"}
+
+
+def test_idle_starting_and_unused_are_told_apart(ledger: Engine, world: World) -> None:
+    one_pass(ledger, world)
+    groups = report(ledger).groups[By.CAPACITY_TYPE]
+    spot, reserved = document(report(ledger))["by"]["capacity-type"]["spot"], groups["reserved"]
+    assert spot["seconds"] == {"idle": "2900.000000", "starting": "100.000000"}
+    assert Decimal(spot["spot_saving_usd"]) == pytest.approx(Decimal("0.5048") * 3000 / 3600, abs=Decimal("1e-8"))
+    assert spot["usd_per_million_tokens"]["blended"] is None
+    assert {state.value: time.total_seconds() for state, time in reserved.times.items() if time} == {
+        "unused": 600,
+        "starting": 60,
+        "used": 3540,
+    }
+
+
+def test_a_pass_twice_late_or_on_two_hosts_leaves_the_same_rows(tmp_path: Path, world: World) -> None:
+    once, often = (open_ledger(f"sqlite:///{tmp_path}/{name}.db") for name in ("once", "often"))
+    one_pass(once, world)
+    for second in (1800, 3600, 3000, 3600):
+        one_pass(often, world, second)
+    first, second = dump(once), dump(often)
+    for name in ("runs", "run_ends", "activity_hours", "reservations"):
+        assert first[name] == second[name], name
+    assert document(report(once))["total"] == document(report(often))["total"]
+
+
+def test_an_instance_that_is_gone_ended_before_the_pass_that_missed_it(ledger: Engine, world: World) -> None:
+    one_pass(ledger, world, 1800)
+    world.lives_now = world.lives_now[:1]
+    one_pass(ledger, world, 2100)
+    with ledger.connect() as connection:
+        ended = {run.instance_id: run for run in read_runs(connection, FLEET, at(-1), at(9000))}["i-spot"]
+    assert (ended.ended_at, ended.end_cause, ended.end_exact) == (at(2100), EndCause.ABSENT, False)
+
+
+def test_the_cloud_s_own_time_of_an_end_beats_an_estimate(ledger: Engine, world: World) -> None:
+    one_pass(ledger, world, 1800)
+    reserved, spot = world.lives_now
+    world.lives_now = [reserved]
+    one_pass(ledger, world, 2100)
+    ended = replace(spot.instance, state=InstanceState.TERMINATED)
+    world.lives_now = [reserved, Life(instance=ended, ended_at=at(1950), preempted=True)]
+    one_pass(ledger, world, 2400)
+    with ledger.connect() as connection:
+        run = {r.instance_id: r for r in read_runs(connection, FLEET, at(-1), at(9000))}["i-spot"]
+    assert (run.ended_at, run.end_cause, run.end_exact) == (at(1950), EndCause.PREEMPTED, True)
+
+
+def test_an_instance_that_a_list_forgot_once_goes_on(ledger: Engine, world: World) -> None:
+    one_pass(ledger, world, 1800)
+    whole = world.lives_now
+    world.lives_now = whole[:1]
+    one_pass(ledger, world, 2100)
+    world.lives_now = whole
+    one_pass(ledger, world, 2400)
+    with ledger.connect() as connection:
+        run = {r.instance_id: r for r in read_runs(connection, FLEET, at(-1), at(9000))}["i-spot"]
+    assert run.ended_at is None and run.last_seen_at == at(2400)
+
+
+def test_instances_that_cannot_be_listed_fail_the_pass_and_leave_nothing(ledger: Engine, world: World) -> None:
+    world.broken = {"lives"}
+    with pytest.raises(OSError, match="lives is down"):
+        one_pass(ledger, world)
+    assert not any(dump(ledger).values())
+
+
+def test_metrics_that_are_down_are_said_and_asked_again(ledger: Engine, world: World) -> None:
+    world.broken = {"samples"}
+    assert any("metrics" in note for note in one_pass(ledger, world, 3000).notes)
+    world.broken = set()
+    one_pass(ledger, world, 3600)
+    assert report(ledger).total.tokens.generation == 354_000
+
+
+def test_the_text_says_what_it_is_and_adds_up(ledger: Engine, world: World) -> None:
+    one_pass(ledger, world)
+    text = as_text(report(ledger))
+    assert "list cost, estimated" in text
+    assert "unverified" not in text
+    lines = [line.split() for line in text.splitlines() if line.startswith(("reserved ", "spot  ", "total"))]
+    reserved, spot, total = [[Decimal(cell) for cell in line[1:6]] for line in lines[-3:]]
+    assert [a + b for a, b in zip(reserved, spot, strict=True)] == total
+    assert all(line[0] == sum(line[1:]) for line in (reserved, spot, total))
+
+
+def test_an_empty_ledger_says_so(ledger: Engine) -> None:
+    found = report(ledger)
+    assert found.total.unit_costs().blended is None
+    assert any("gpufleet watch cost" in note for note in found.notes)
