@@ -16,7 +16,7 @@ from localcloud.aws.capacity import Kind
 from localcloud.aws.groups import LivingAutoScaling, LivingGroup
 from localcloud.aws.instances import LivingInstance, Notice, living
 from localcloud.aws.world import World
-from localcloud.faults import FAULTS, Faults
+from localcloud.faults import FAULTS, NUMBERED, Faults
 
 _PREFIX: Final = "/_localcloud"
 
@@ -157,6 +157,7 @@ class Control:
         what = body.get("what")
         if what not in FAULTS:
             raise ControlError(f"what is {what!r}; choose one of {', '.join(sorted(FAULTS))}")
+        value = _fault_value(str(what), body.get("value"))
         wanted, pool = body.get("instance"), body.get("pool")
         if wanted is None and pool is None:
             raise ControlError('name where: {"pool": NAME} or {"instance": ID}')
@@ -174,7 +175,7 @@ class Control:
                 HTTPStatus.CONFLICT,
             )
         chosen = min(found, key=lambda instance: (instance.launch_time, instance.id))
-        self.faults.add(chosen.id, what)
+        self.faults.add(chosen.id, str(what), value)
         return {"instance": chosen.id, "what": what}
 
     def drop_fault(self, body: Mapping[str, Any]) -> object:
@@ -194,6 +195,13 @@ def _read_json(environ: dict[str, Any]) -> Mapping[str, Any]:
     if not isinstance(found, dict):
         raise ControlError("the body must be a JSON object")
     return found
+
+
+def _fault_value(what: str, value: object) -> float | None:
+    if (what in NUMBERED) != isinstance(value, int | float):
+        wanted = "needs a number as value" if what in NUMBERED else "takes no value"
+        raise ControlError(f"fault {what} {wanted}, not {value!r}")
+    return float(value) if isinstance(value, int | float) else None
 
 
 def _kind(value: object) -> Kind:

@@ -5,10 +5,19 @@ from typing import Final
 
 FAULTS: Final = {
     "exporter": "the simulated DCGM exporter stops answering; engine and agent go on",
+    "exporter-frozen": "it answers with the same numbers for ever",
+    "exporter-blank": "it answers with DCGM's sentinels for `no value`",
+    "xid": "it reports this XID error (a number)",
+    "gpus": "it reports this many GPUs (a number)",
+    "gpu-active": "it reports this activity (a number from 0 to 1)",
+    "ecc": "it reports this many double-bit errors (a number)",
     "engine-hang": "the simulated engine accepts connections and answers nothing",
     "engine-crash": "the simulated engine ends with an error",
-    "agent": "the node agent is stopped (SIGSTOP)",
+    "agent": "the node agent stands still (SIGSTOP)",
 }
+NUMBERED: Final = frozenset({"xid", "gpus", "gpu-active", "ecc"})
+"""Faults whose file holds a number."""
+
 FAULT_FOLDER: Final = "run/faults"
 """Inside a machine's private root; a file of the fault's name means that it is on."""
 
@@ -22,11 +31,11 @@ class Faults:
     def _folder(self, instance: str) -> Path:
         return self._machines / instance / FAULT_FOLDER
 
-    def add(self, instance: str, what: str) -> None:
+    def add(self, instance: str, what: str, value: float | None = None) -> None:
         """Switch one on."""
         folder = self._folder(instance)
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / what).touch()
+        (folder / what).write_text("" if value is None else f"{value:g}\n", "utf-8")
 
     def has(self, instance: str, what: str) -> bool:
         return (self._folder(instance) / what).exists()

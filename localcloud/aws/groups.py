@@ -283,16 +283,17 @@ class LivingAutoScaling(AutoScalingBackend):
             )
         group.min_size = group.max_size = group.desired_capacity = 0
         group.status = "Delete in progress"
+        for key in [key for key, hook in self.lifecycle_hooks.items() if hook.auto_scaling_group_name == group_name]:
+            # a forced deletion drops outstanding lifecycle actions
+            del self.lifecycle_hooks[key]
+        for member in group.members:
+            member.wait_until = self.world.now() if member.wait_until else None
         self.drop_if_empty(group)
 
     def drop_if_empty(self, group: LivingGroup) -> None:
         """The last step of a deletion."""
         if group.status == "Delete in progress" and not group.members:
             self.autoscaling_groups.pop(group.name, None)
-            for key in [
-                key for key, hook in self.lifecycle_hooks.items() if hook.auto_scaling_group_name == group.name
-            ]:
-                del self.lifecycle_hooks[key]
 
     def notify_terminate_instances(self, instance_ids: list[str]) -> None:
         """Nothing: the loop sees for itself what has ended."""

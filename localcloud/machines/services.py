@@ -94,6 +94,12 @@ class Service:
             return
         self._next()
 
+    def reset_failed(self) -> None:
+        """Forget a failure and the starts that were counted; a unit that runs goes on."""
+        self._starts.clear()
+        if self.state is State.FAILED:
+            self.state, self.result = State.INACTIVE, ""
+
     def kill(self, name: str) -> None:
         """`systemctl kill`."""
         if self.main_pid is not None:

@@ -9,6 +9,7 @@ from typing import Final
 SPEC_FILE: Final = "run/machine.json"
 LOG_FOLDER: Final = "var/log"
 UNIT_FOLDER: Final = "etc/systemd/system"
+MARK: Final = "GPUFLEET_LOCAL"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +30,9 @@ class MachineSpec:
 
     code: str
     """Folder that holds this package, for the image's commands."""
+
+    mark: str
+    """Value of the mark that every local process of a clone carries; empty outside of `gpufleet local`."""
 
     def save(self, root: Path) -> None:
         """Write it where `load` finds it."""
@@ -61,4 +65,6 @@ class MachineSpec:
             "AWS_DEFAULT_REGION": self.region,
             # the loopback cloud must be reached, whatever proxy the user has
             "NO_PROXY": "*",
+            # how `gpufleet local down` finds what belongs to this clone
+            **({MARK: self.mark} if self.mark else {}),
         }

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from localcloud.faults import FAULT_FOLDER
 from localcloud.machines import processes
 from localcloud.machines.sandbox import seal
 from localcloud.machines.services import Service, State
@@ -24,10 +25,13 @@ from localcloud.machines.spec import LOG_FOLDER, UNIT_FOLDER, MachineSpec
 from localcloud.machines.units import UnitError, parse
 
 _USER_DATA: Final = "var/lib/cloud/instance/user-data"
-_IDLE_S: Final = 5.0
+_AGENT_UNIT: Final = "gpufleet-node.service"
+_IDLE_S: Final = 1.0
+"""Longest sleep of the loop: faults come as files, which wake nobody."""
 _SHUTDOWN_S: Final = 20.0
 """How long an orderly shutdown may take before everything is killed."""
 _REQUEST_BYTES: Final = 65536
+_NO_SUCH_UNIT: Final = 4
 
 
 class Supervisor:
@@ -41,6 +45,7 @@ class Supervisor:
         self._waiting: list[tuple[socket.socket, Callable[[], dict[str, Any] | None]]] = []
         self._selector = selectors.DefaultSelector()
         self._ending_by: float | None = None
+        self._frozen: int | None = None
 
     # What a service needs of its machine (localcloud.machines.services.Host).
 
@@ -90,7 +95,17 @@ class Supervisor:
             self._process_ended(pid, code)
         for service in self._services.values():
             service.tick()
+        self._freeze_agent()
         self._answer_waiting()
+
+    def _freeze_agent(self) -> None:
+        """The fault `agent`: its process stands still while the file is there."""
+        agent = self._services.get(_AGENT_UNIT)
+        wanted = (self._root / FAULT_FOLDER / "agent").exists()
+        if agent is None or agent.main_pid is None or wanted == (self._frozen == agent.main_pid):
+            return
+        self.signal(agent.main_pid, "SIGSTOP" if wanted else "SIGCONT", group=True)
+        self._frozen = agent.main_pid if wanted else None
 
     def _patience(self) -> float:
         now = time.monotonic()
@@ -207,21 +222,31 @@ class Supervisor:
             return _answer({"code": 0})
         if verb == "daemon-reload":
             return _answer({"code": 0})
+        if verb == "status" and name not in self._services and not (self._root / UNIT_FOLDER / name).is_file():
+            return _answer({"code": _NO_SUCH_UNIT, "unit": name, "state": "inactive", "pid": None})
         if verb == "list":
             states = {unit: str(service.state) for unit, service in self._services.items()}
             return _answer({"code": 0, "units": states})
-        if verb in ("start", "restart", "reload-or-restart"):
-            service = self._load(name)
-            if verb == "start":
+        until = self._obey_for(self._load(name), verb, request.get("signal", "SIGTERM"))
+        # --no-block: what was begun goes on, but nobody waits for it
+        return _answer({"code": 0}) if request.get("no_block") and verb != "restart" else until
+
+    def _obey_for(self, service: Service, verb: str, number: str) -> Callable[[], dict[str, Any] | None]:
+        match verb:
+            case "start":
                 service.start()
                 return lambda: _started(service)
-            return self._restart(service)
-        service = self._services.get(name) or self._load(name)
-        if verb == "stop":
-            service.stop()
-            return lambda: _stopped(service)
-        if verb == "kill":
-            service.kill(request.get("signal", "SIGTERM"))
+            case "restart" | "reload-or-restart":
+                return self._restart(service)
+            case "stop":
+                service.stop()
+                return lambda: _stopped(service)
+            case "kill":
+                service.kill(number)
+            case "reset-failed":
+                service.reset_failed()
+            case _:
+                pass
         return _answer(_status(service))
 
     def _restart(self, service: Service) -> Callable[[], dict[str, Any] | None]:

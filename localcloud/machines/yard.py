@@ -15,7 +15,7 @@ from fleet.catalogue import UnknownMachineError, machine
 from fleet.model import Cloud
 from localcloud.machines import image
 from localcloud.machines.processes import children
-from localcloud.machines.spec import LOG_FOLDER, MachineSpec
+from localcloud.machines.spec import LOG_FOLDER, MARK, MachineSpec
 from localcloud.places import METADATA_PORT, REGION, Places
 
 _NAMESPACES: Final = (
@@ -67,12 +67,17 @@ class Yard:
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
-                env={"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "PYTHONPATH": str(self._code)},
+                env=self._environment(),
                 cwd=root,
                 start_new_session=True,
             )
         (root / _PID_FILE).write_text(f"{process.pid} {_started(process.pid)}\n", "utf-8")
         self._running[instance.id] = process
+
+    def _environment(self) -> dict[str, str]:
+        """Of a supervisor; it builds that of the machine's processes itself."""
+        found = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "PYTHONPATH": str(self._code)}
+        return found | ({MARK: os.environ[MARK]} if MARK in os.environ else {})
 
     def is_alive(self, instance_id: str) -> bool:
         """Whether any process of the machine may still run."""
@@ -103,10 +108,11 @@ class Yard:
 
     def close(self) -> None:
         """End all machines at once: closing the cord is enough."""
-        for instance_id, process in list(self._running.items()):
+        for process in self._running.values():
             if process.stdin is not None:
                 with contextlib.suppress(OSError):
                     process.stdin.close()
+        for instance_id, process in list(self._running.items()):
             try:
                 process.wait(timeout=5)
             except subprocess.TimeoutExpired:
@@ -138,6 +144,7 @@ class Yard:
             nvme_disk_bytes=disk_bytes,
             image_commands=str(self._image),
             code=str(self._code),
+            mark=os.environ.get(MARK, ""),
         )
 
     def _end_strays(self) -> None:

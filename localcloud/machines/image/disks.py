@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,7 +40,8 @@ def _save(devices: dict[str, dict[str, Any]]) -> None:
 
 
 def _device(devices: dict[str, dict[str, Any]], path: str, who: str) -> dict[str, Any]:
-    found = devices.get(path.removeprefix("/dev/"))
+    name = path.removeprefix("/dev/")
+    found = devices.get(name) or next((d for d in devices.values() if d.get("alias") == path), None)
     if found is None:
         here.fail(f"{who}: {path}: No such file or directory")
     return found
@@ -51,22 +53,39 @@ def lsblk(words: list[str]) -> int:
     columns = _columns(words)
     shown = []
     named = [word for word in words if word.startswith("/dev/")]
-    for name, device in _load().items():
-        if named and f"/dev/{name}" not in named:
+    devices = _load()
+    style = _Style(columns=columns, paths="p" in short, in_bytes="b" in short or "--bytes" in words)
+    for name, device in devices.items():
+        if (named and f"/dev/{name}" not in named) or (not named and device["type"] == "raid0"):
             continue
-        full = {**device, "name": f"/dev/{name}" if "p" in short else name, "path": f"/dev/{name}", "kname": name}
-        full["mountpoints"] = [device["mountpoint"]]
-        if "b" not in short and "--bytes" not in words:
-            full["size"] = f"{device['size'] / 1024**3:.1f}G"
-        shown.append({column: full.get(column) for column in columns})
+        row = _row(name, device, style)
+        below = [other for other in devices if name in devices[other].get("members", ())]
+        if below and "d" not in short and "--nodeps" not in words:
+            row["children"] = [_row(other, devices[other], style) for other in below]
+        shown.append(row)
     if "--json" in words or "J" in short:
         print(json.dumps({"blockdevices": shown}, indent=3))
     else:
         if "n" not in short and "--noheadings" not in words:
             print(" ".join(column.upper() for column in columns))
         for row in shown:
-            print(" ".join("" if value is None else str(value) for value in row.values()))
+            print(" ".join("" if row[column] is None else str(row[column]) for column in columns))
     return 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Style:
+    columns: list[str]
+    paths: bool
+    in_bytes: bool
+
+
+def _row(name: str, device: dict[str, Any], style: _Style) -> dict[str, Any]:
+    full = {**device, "name": f"/dev/{name}" if style.paths else name, "path": f"/dev/{name}", "kname": name}
+    full["mountpoints"] = [device["mountpoint"]]
+    if not style.in_bytes:
+        full["size"] = f"{device['size'] / 1024**3:.1f}G"
+    return {column: full.get(column) for column in style.columns}
 
 
 def _columns(words: list[str]) -> list[str]:
@@ -115,7 +134,10 @@ def mdadm(words: list[str]) -> int:
         for part in parts:
             devices[part.removeprefix("/dev/")]["fstype"] = "linux_raid_member"
         array = {"model": None, "size": size, "serial": None, "type": "raid0", "fstype": None, "mountpoint": None}
-        devices[made.removeprefix("/dev/")] = array
+        # a named array (/dev/md/NAME) is a link to the next number from 127 down
+        number = 127 - sum(1 for device in devices.values() if device["type"] == "raid0")
+        name = f"md{number}" if made.startswith("/dev/md/") else made.removeprefix("/dev/")
+        devices[name] = {**array, "alias": made, "members": [part.removeprefix("/dev/") for part in parts]}
         _save(devices)
         print(f"mdadm: array {made} started.", file=sys.stderr)
         return 0
@@ -167,7 +189,9 @@ def umount(words: list[str]) -> int:
     """`umount DEVICE|FOLDER`."""
     devices = _load()
     for given in _positional(words, set()):
-        mounted = [d for name, d in devices.items() if d["mountpoint"] == given or f"/dev/{name}" == given]
+        mounted = [
+            d for n, d in devices.items() if d["mountpoint"] == given or given in (f"/dev/{n}", d.get("alias"))
+        ]
         if not mounted or mounted[0]["mountpoint"] is None:
             here.fail(f"umount: {given}: not mounted.", 32)
         mounted[0]["mountpoint"] = None

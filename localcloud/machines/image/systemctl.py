@@ -10,7 +10,7 @@ from localcloud.machines.spec import UNIT_FOLDER
 
 _WAIT_S: Final = 120.0
 _INACTIVE: Final = 3
-_VERBS: Final = ("start", "stop", "restart", "reload-or-restart", "kill")
+_VERBS: Final = ("start", "stop", "restart", "reload-or-restart", "kill", "reset-failed")
 _WANTS: Final = "multi-user.target.wants"
 
 
@@ -62,8 +62,6 @@ def _one(verb: str, unit: str, flags: set[str], signal: str) -> int:
         wanted = (here.root() / UNIT_FOLDER / _WANTS / unit).exists()
         print("enabled" if wanted else "disabled")
         return 0 if wanted else 1
-    if verb == "reset-failed":
-        verb = "stop"
     if verb not in _VERBS:
         here.fail(f"Unknown command verb {verb!r} on this emulated machine.")
     answer = ask({"verb": verb, "unit": unit, "signal": signal, "no_block": "--no-block" in flags})
@@ -83,7 +81,7 @@ def _tell(verb: str, unit: str, flags: set[str]) -> int:
         print(f"{unit}: {state} (pid {answer.get('pid')})" if verb == "status" else state)
     if verb == "is-failed":
         return 0 if state == "failed" else 1
-    return 0 if state in ("active", "activating") and verb != "is-active" or state == "active" else _INACTIVE
+    return 0 if state == "active" else int(answer["code"]) or _INACTIVE
 
 
 def _enable(unit: str, wanted: bool) -> None:
