@@ -104,6 +104,11 @@ class ScalingCalls(AutoScalingResponse):
         kinds = ["autoscaling:EC2_INSTANCE_LAUNCHING", "autoscaling:EC2_INSTANCE_TERMINATING"]
         return ActionResult({"LifecycleHookTypes": kinds})
 
+    def describe_instance_refreshes(self) -> ActionResult:
+        """None: nobody can start one here yet, but watchdogs ask before they touch a group."""
+        self.scaling.group(self._get_param("AutoScalingGroupName"))  # raises for a group that is not there
+        return ActionResult({"InstanceRefreshes": []})
+
     def describe_account_limits(self) -> ActionResult:
         answer: dict[str, Any] = {
             "MaxNumberOfAutoScalingGroups": 500,
