@@ -8,6 +8,8 @@ from fleet import tags
 from fleet.document import GroupEntry
 from fleet.model import CapacityType
 
+REVIEW_BY: Final = "gpu-fleet:review-by"
+"""Tag of a reservation without an end."""
 SURGE: Final = 1
 """A group may grow by one above what its pool needs, while an instance is replaced."""
 
@@ -25,6 +27,8 @@ class Reserved:
     """Bought for a fixed time (Capacity Block): nothing may be started from it afterwards."""
     ends: str | None = None
     """`2027-03-01`; None: until given back."""
+    review_by: str | None = None
+    """`2027-03-01`: when people look at it again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,13 +1,14 @@
 """What `pulumi up` runs."""
 
 import importlib
+from datetime import UTC, datetime
 
 import pulumi
 
 from stacks.settings import SettingsError, load
 
 try:
-    settings = load(pulumi.Config(), pulumi.get_stack())
+    settings = load(pulumi.Config(), pulumi.get_stack(), datetime.now(UTC).date())
 except SettingsError as error:
     raise pulumi.RunError(str(error)) from error
 # the other cloud's library is large: only the one that is used is read

@@ -31,6 +31,7 @@ def capacity(settings: Settings, pool: Pool) -> Capacity:
                 existing=reserved.existing,
                 block=reserved.block,
                 ends=reserved.ends.isoformat() if reserved.ends else None,
+                review_by=reserved.review_by.isoformat() if reserved.review_by else None,
             )
             for reserved in bought.reserved
         ),

@@ -23,6 +23,8 @@ Positive = Annotated[int, Field(ge=1, strict=True)]
 EnvironmentName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,15}$")]
 PoolName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,19}$")]
 """Short, since both clouds add words to it and cap the result at 63 characters."""
+Owner = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
+"""A label's value on Google Cloud, so small letters."""
 Zone = Annotated[str, Field(pattern=r"^[a-z]+-[a-z]+(-[a-z]+)?-?\d+-?[a-z]$")]
 MachineType = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]+$")]
 Image = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9./_:-]*@sha256:[0-9a-f]{64}$")]
@@ -124,7 +126,7 @@ class Pool(_Strict):
     served_name: str | None = None
     """What clients ask for; absent: the model's name."""
     engine: Engine
-    owner: str
+    owner: Owner
     team_split: str | None = None
     target: Count
     spare: Count = 0
@@ -210,38 +212,73 @@ class Settings(_Strict):
         return f"{self.environment}.gpu-fleet.internal"
 
 
-def load(config: pulumi.Config, stack: str) -> Settings:
+def load(config: pulumi.Config, stack: str, today: date) -> Settings:
     """The settings of this stack. Raises SettingsError that lists everything wrong with them."""
-    source = f"Pulumi.{stack}.yaml"
-    fleet: Any = config.get_object("fleet")
+    values: dict[str, Any] = {KEY: config.get_object("fleet")}
+    for cloud in Cloud:
+        if region := pulumi.Config(cloud.value).get("region"):
+            values[f"{cloud}:region"] = region
+    return parse(values, f"Pulumi.{stack}.yaml", today, stack)
+
+
+def parse(config: Mapping[str, Any], source: str, today: date, stack: str | None = None) -> Settings:
+    """Settings from the `config:` map of a settings file. Raises SettingsError.
+
+    `stack`: the stack's name, `<cloud>-<environment>`, to see that file and stack belong together.
+    """
+    fleet: Any = config.get(KEY)
     if fleet is None:
         raise SettingsError(source, (Problem(path=KEY, wrong="is missing", remedy="write the environment there"),))
-    regions = {cloud.value: pulumi.Config(cloud.value).get("region") for cloud in Cloud}
-    return parse({KEY: fleet} | {f"{cloud}:region": region for cloud, region in regions.items() if region}, source)
-
-
-def parse(config: Mapping[str, Any], source: str) -> Settings:
-    """Settings from the `config:` map of a settings file. Raises SettingsError."""
-    fleet: Any = config.get(KEY)
     if not isinstance(fleet, Mapping):
-        remedy = "write the environment there, as the settings of aws-local show"
-        raise SettingsError(source, (Problem(path=KEY, wrong="must be a map", value=fleet, remedy=remedy),))
+        raise SettingsError(source, (Problem(path=KEY, wrong="is no map", value=fleet, remedy=_AS_LOCAL),))
     raw: dict[str, Any] = {**fleet}
-    problems: list[Problem] = []
-    region_key = f"{raw.get('cloud')}:region"
-    if "region" in raw:
-        problems.append(Problem(path=f"{KEY}.region", wrong="has no place here", remedy=f"write {region_key}"))
-    elif isinstance(config.get(region_key), str):
-        raw["region"] = config[region_key]
-    elif raw.get("cloud") in list(Cloud):
-        problems.append(Problem(path=region_key, wrong="is missing", remedy="write the region there"))
-        raw["region"] = ""
+    problems = [*_region(raw, config), *_stack(raw, stack)]
     try:
         settings = Settings.model_validate(raw)
     except ValidationError as error:
         problems += from_validation(error, KEY)
+        problems += _beside(raw, error, today)
         raise SettingsError(source, tuple(problems)) from error
-    problems += check(settings)
+    problems += check(settings, today)
     if problems:
         raise SettingsError(source, tuple(problems))
     return settings
+
+
+_AS_LOCAL: Final = "write the environment there, as the settings of aws-local show"
+
+
+def _region(raw: dict[str, Any], config: Mapping[str, Any]) -> list[Problem]:
+    """Moves the region from the cloud's own key into the settings."""
+    key = f"{raw.get('cloud')}:region"
+    if "region" in raw:
+        return [Problem(path=f"{KEY}.region", wrong="has no place here", remedy=f"write {key} beside {KEY}")]
+    raw["region"] = str(config.get(key, ""))
+    if raw["region"] or raw.get("cloud") not in list(Cloud):
+        return []
+    return [Problem(path=key, wrong="is missing", remedy=f"write the region there, beside {KEY}")]
+
+
+def _stack(raw: Mapping[str, Any], stack: str | None) -> list[Problem]:
+    said = f"{raw.get('cloud')}-{raw.get('environment')}"
+    if stack is None or stack == said or raw.get("cloud") not in list(Cloud):
+        return []
+    wrong = f"and cloud say {said}, but the stack is {stack}"
+    remedy = f"correct them, or use the file for stack {said}"
+    return [Problem(path=f"{KEY}.environment", wrong=wrong, remedy=remedy)]
+
+
+def _beside(raw: Mapping[str, Any], error: ValidationError, today: date) -> list[Problem]:
+    """What is wrong between the values of those parts that have the right form: people want to see all at once."""
+    bad_keys = {str(item["loc"][0]) for item in error.errors() if item["loc"]}
+    bad_pools = {item["loc"][1] for item in error.errors() if len(item["loc"]) > 1 and item["loc"][0] == "pools"}
+    kept = {key: value for key, value in raw.items() if key not in bad_keys}
+    places: list[int] | None = None
+    if bad_pools:
+        pools: list[Any] = [*raw["pools"]]
+        places = [place for place in range(len(pools)) if place not in bad_pools]
+        kept["pools"] = [pools[place] for place in places]
+    try:
+        return check(Settings.model_validate(kept), today, places)
+    except ValidationError:
+        return []

@@ -9,7 +9,7 @@ import pulumi
 from pulumi_aws import autoscaling, ec2
 
 from components.aws.templates import Template, launch_template
-from components.capacity import Capacity, Owned, Reserved, group_entry
+from components.capacity import REVIEW_BY, Capacity, Owned, Reserved, group_entry
 from fleet.document import GroupEntry
 from fleet.model import CapacityType
 
@@ -90,7 +90,8 @@ class GpuPool(pulumi.ComponentResource):
             instance_match_criteria="targeted",
             end_date_type="limited" if reserved.ends else "unlimited",
             end_date=f"{reserved.ends}T00:00:00Z" if reserved.ends else None,
-            tags=self._tags(name, CapacityType.RESERVED),
+            tags=self._tags(name, CapacityType.RESERVED)
+            | ({REVIEW_BY: reserved.review_by} if reserved.review_by else {}),
             opts=pulumi.ResourceOptions(parent=self),
         ).id
 

@@ -25,7 +25,9 @@ GROUPS = {
 DOCUMENT = {Cloud.AWS: "aws:s3/bucketObjectv2:BucketObjectv2", Cloud.GCP: "gcp:storage/bucketObject:BucketObject"}
 
 
-def run(path: Path) -> None:
+def run(path: Path, recording: RecordingMocks) -> None:
+    stack = path.stem.removeprefix("Pulumi.")
+    pulumi.runtime.set_mocks(recording, project="gpu-fleet", stack=stack, preview=False)
     config = yaml.safe_load(path.read_text())["config"]
     pulumi.runtime.set_all_config(
         {key: value if isinstance(value, str) else json.dumps(value) for key, value in config.items()}
@@ -48,7 +50,7 @@ def written(mocks: RecordingMocks, cloud: Cloud) -> FleetDocument:
 def test_every_settings_file_declares_its_pools_and_says_so_in_the_document(
     mocks: RecordingMocks, path: Path
 ) -> None:
-    run(path)
+    run(path, mocks)
     cloud_name, environment = path.stem.removeprefix("Pulumi.").split("-")
     described = written(mocks, Cloud(cloud_name))
     assert described.environment == environment
@@ -61,8 +63,7 @@ def test_a_second_run_of_the_same_tree_says_the_same(path: Path) -> None:
     said: list[FleetDocument] = []
     for _ in range(2):
         recording = RecordingMocks()
-        pulumi.runtime.set_mocks(recording, project="gpu-fleet", stack="test", preview=False)
-        run(path)
+        run(path, recording)
         said.append(written(recording, Cloud(path.stem.removeprefix("Pulumi.").split("-")[0])))
     assert said[0] == said[1]
 
@@ -71,5 +72,5 @@ def test_a_program_with_bad_settings_declares_nothing(mocks: RecordingMocks, tmp
     bad = tmp_path / "Pulumi.aws-bad.yaml"
     bad.write_text(yaml.safe_dump({"config": {"aws:region": "us-east-1", "gpu-fleet:fleet": {"cloud": "aws"}}}))
     with pytest.raises(pulumi.RunError, match=r"gpu-fleet:fleet\.pools: is missing; add it"):
-        run(bad)
+        run(bad, mocks)
     assert not mocks.resources

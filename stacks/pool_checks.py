@@ -1,0 +1,166 @@
+"""What must hold inside a pool, and between it and its environment."""
+
+from collections.abc import Iterator
+from datetime import date
+from typing import TYPE_CHECKING, Final
+
+from fleet import catalogue
+from fleet.model import Cloud
+from stacks.problems import Problem
+
+if TYPE_CHECKING:
+    from stacks.settings import Model, Pool, Settings
+
+FOR_WEIGHTS: Final = 0.9
+"""Share of GPU memory that vLLM takes by default (`--gpu-memory-utilization`); the weights must fit into it."""
+_MIB_PER_GIB: Final = 1024
+
+
+def check(settings: "Settings", pool: "Pool", path: str, today: date) -> Iterator[Problem]:
+    """Everything wrong with one pool, whose place in the file is `path`."""
+    yield from _limits(pool, path)
+    yield from _bought(pool, path)
+    yield from _zones(settings, pool, path)
+    yield from _reservations(settings, pool, path, today)
+    model = next((model for model in settings.models if model.name == pool.model), None)
+    if model is None:
+        yield Problem(
+            path=f"{path}.model",
+            wrong=f"is no model of these settings; there is {', '.join(m.name for m in settings.models)}",
+            value=pool.model,
+            remedy="name one of those or add it to models",
+        )
+    yield from _machines(settings, pool, path, model)
+
+
+def _limits(pool: "Pool", path: str) -> Iterator[Problem]:
+    if pool.min > pool.max:
+        yield Problem(path=f"{path}.min", wrong=f"is above max {pool.max}", value=pool.min, remedy="lower it")
+    elif not pool.min <= pool.target <= pool.max:
+        yield Problem(
+            path=f"{path}.target",
+            wrong=f"is outside min {pool.min} to max {pool.max}",
+            value=pool.target,
+            remedy="choose a target between them",
+        )
+    for index, rule in enumerate(pool.watchdogs.scale.schedule if pool.watchdogs.scale else ()):
+        if not pool.min <= rule.target <= pool.max:
+            yield Problem(
+                path=f"{path}.watchdogs.scale.schedule.{index}.target",
+                wrong=f"is outside min {pool.min} to max {pool.max}",
+                value=rule.target,
+                remedy="choose a target between them",
+            )
+
+
+def _bought(pool: "Pool", path: str) -> Iterator[Problem]:
+    capacity = pool.capacity
+    if not capacity.reserved and capacity.spot is None and capacity.on_demand is None:
+        remedy = "name at least one of reserved, spot, on_demand"
+        yield Problem(path=f"{path}.capacity", wrong="buys nothing", remedy=remedy)
+        return
+    reserved = sum(reservation.count for reservation in capacity.reserved)
+    if reserved > pool.max:
+        yield Problem(
+            path=f"{path}.capacity.reserved",
+            wrong=f"reserves more than max {pool.max}",
+            value=reserved,
+            remedy="raise max or reserve less",
+        )
+    if capacity.spot is None:
+        most = reserved + (capacity.on_demand.max if capacity.on_demand else 0)
+        if most < pool.target:
+            yield Problem(
+                path=f"{path}.capacity",
+                wrong=f"can never reach target {pool.target}, at most {most}",
+                remedy="raise on_demand.max, reserve more, or add spot",
+            )
+    places = [(r.zone, r.machine_type) for r in capacity.reserved]
+    for index, place in enumerate(places):
+        if place in places[:index]:
+            yield Problem(
+                path=f"{path}.capacity.reserved.{index}",
+                wrong="reserves the same machine type in the same zone twice",
+                value=" ".join(place),
+                remedy="make it one reservation with the sum as count",
+            )
+
+
+def _zones(settings: "Settings", pool: "Pool", path: str) -> Iterator[Problem]:
+    for place, zones in _zones_of(pool):
+        for index, zone in enumerate(zones):
+            where = f"{path}.{place}" if place.endswith("zone") else f"{path}.{place}.{index}"
+            if zone not in settings.zones:
+                yield Problem(
+                    path=where,
+                    wrong=f"is none of this environment's zones {', '.join(settings.zones)}",
+                    value=zone,
+                    remedy="name one of those or add it to zones",
+                )
+            elif zone in zones[:index]:
+                yield Problem(path=where, wrong="is named twice", value=zone, remedy="name it once")
+
+
+def _zones_of(pool: "Pool") -> Iterator[tuple[str, tuple[str, ...]]]:
+    for index, reservation in enumerate(pool.capacity.reserved):
+        yield f"capacity.reserved.{index}.zone", (reservation.zone,)
+    if pool.capacity.spot:
+        yield "capacity.spot.zones", pool.capacity.spot.zones
+    if pool.capacity.on_demand:
+        yield "capacity.on_demand.zones", pool.capacity.on_demand.zones
+
+
+def _reservations(settings: "Settings", pool: "Pool", path: str, today: date) -> Iterator[Problem]:
+    for index, reservation in enumerate(pool.capacity.reserved):
+        where = f"{path}.capacity.reserved.{index}"
+        if reservation.ends is None and reservation.review_by is None:
+            remedy = "add ends, or review_by with the day to look at it again"
+            yield Problem(path=where, wrong="has neither an end nor a day to review it", remedy=remedy)
+        if reservation.ends is not None and reservation.ends <= today:
+            yield Problem(
+                path=f"{where}.ends",
+                wrong="is past",
+                value=reservation.ends.isoformat(),
+                remedy="remove the reservation or move its end",
+            )
+        if reservation.block and reservation.existing is None:
+            remedy = "buy it first and write its id as existing; a block is money spent at once"
+            yield Problem(path=f"{where}.block", wrong="needs a block that was bought", value=True, remedy=remedy)
+        if settings.cloud is Cloud.GCP and reservation.ends is None and reservation.existing is None:
+            remedy = "add ends: Google's reservations carry no review date"
+            yield Problem(path=f"{where}.ends", wrong="is missing", remedy=remedy)
+
+
+def _machines(settings: "Settings", pool: "Pool", path: str, model: "Model | None") -> Iterator[Problem]:
+    for place, name in _machine_types_of(pool):
+        where = f"{path}.capacity.{place}"
+        try:
+            machine = catalogue.machine(settings.cloud, name)
+        except catalogue.UnknownMachineError as error:
+            said, _, hint = str(error.args[0]).partition(": ")
+            yield Problem(path=where, wrong=said, value=name, remedy=hint or "choose one of this cloud")
+            continue
+        usable = machine.total_gpu_memory_mib * FOR_WEIGHTS / _MIB_PER_GIB
+        if model is not None and model.weights_gib > usable:
+            yield Problem(
+                path=where,
+                wrong=f"has {usable:.1f} GiB of GPU memory for weights, {model.name} needs {model.weights_gib:g}",
+                value=name,
+                remedy="choose a machine type with more GPU memory",
+            )
+    spot = pool.capacity.spot
+    if settings.cloud is Cloud.GCP and spot is not None and len(spot.machine_types) > 1:
+        yield Problem(
+            path=f"{path}.capacity.spot.machine_types",
+            wrong="names several, and a zonal group of Google Cloud starts one",
+            value=list(spot.machine_types),
+            remedy="name the one that fits best; a second pool of the same model may use another",
+        )
+
+
+def _machine_types_of(pool: "Pool") -> Iterator[tuple[str, str]]:
+    for index, reservation in enumerate(pool.capacity.reserved):
+        yield f"reserved.{index}.machine_type", reservation.machine_type
+    for kind, part in (("spot", pool.capacity.spot), ("on_demand", pool.capacity.on_demand)):
+        for index, name in enumerate(part.machine_types if part else ()):
+            yield f"{kind}.machine_types.{index}", name
