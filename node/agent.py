@@ -111,7 +111,7 @@ class Agent:
             self._quiet_since = now
         scene = Scene(
             now=now,
-            engine=self.world.units.state(engines.UNIT),
+            engine=self._engine_state(load),
             load=load,
             quiet_since=self._quiet_since,
             stopping_since=self._stopping_since,
@@ -122,6 +122,12 @@ class Agent:
             self._do(move, now, load)
         except StepError as error:
             self.life.warn("drain", str(error))
+
+    def _engine_state(self, load: EngineLoad | None) -> UnitState:
+        """systemd is asked (a process each time) only when the answer may matter."""
+        if self._was_ready and load is not None and self._stopping_since is None:
+            return UnitState.ACTIVE
+        return self.world.units.state(engines.UNIT)
 
     def _do(self, move: Move, now: datetime, load: EngineLoad | None) -> None:
         match move:

@@ -104,6 +104,9 @@ class Life:
     def order_drain(self, order: Order) -> Order:
         """Take a drain in; the one that holds."""
         with self._lock:
+            if self._order is None:
+                # what was read before the drain says nothing about what it waits for
+                self.requests_running = None
             self._order = merge(self._order, order)
             if self._phase not in (Phase.DRAINED, Phase.FAILED):
                 self.enter(Phase.DRAINING)

@@ -21,6 +21,17 @@ from urllib.parse import quote, urlencode, urlsplit
 from clouds.aws.signature import Credentials, Request, sign
 
 TIMEOUT_S: Final = 20.0
+ACTIONS: Final = frozenset(
+    {
+        "autoscaling:CompleteLifecycleAction",
+        "autoscaling:DescribeAutoScalingInstances",
+        "autoscaling:DescribeLifecycleHooks",
+        "ec2:CreateTags",
+        "s3:GetObject",
+        "ssm:GetParameter",
+    }
+)
+"""What the calls below need of IAM; the instance's role allows these and no more."""
 _PIECE: Final = 1024 * 1024
 _FORM: Final = "application/x-www-form-urlencoded; charset=utf-8"
 

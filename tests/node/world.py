@@ -1,0 +1,223 @@
+"""A world for the node agent that is all in memory, with a clock that tests move."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from fleet.model import CapacityType, Cloud
+from node.agent import Agent
+from node.boot import Boot, World
+from node.life import Life
+from node.ports import CloudNotice, EngineLoad, StepError, UnitState
+from node.settings import BootLimits, EngineSettings, Settings
+from serving import engine as engines
+from serving.cache.store import FolderStore, Store
+from serving.engine import EngineKind
+
+START = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)
+
+
+@dataclass(slots=True)
+class FakeClock:
+    """Stands still but for `sleep` and `pass_`."""
+
+    now: datetime = START
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+
+@dataclass(slots=True)
+class FakeUnits:
+    """systemd in a dictionary."""
+
+    texts: dict[str, str] = field(default_factory=dict[str, str])
+    states: dict[str, UnitState] = field(default_factory=dict[str, UnitState])
+    calls: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    on_stop: Callable[[str], UnitState] = lambda _name: UnitState.INACTIVE
+    on_start: Callable[[str], UnitState] = lambda _name: UnitState.ACTIVE
+
+    def install(self, name: str, text: str) -> bool:
+        new = self.texts.get(name) != text
+        self.texts[name] = text
+        return new
+
+    def start(self, name: str) -> None:
+        self.calls.append(("start", name))
+        self.states[name] = self.on_start(name)
+
+    def stop(self, name: str) -> None:
+        self.calls.append(("stop", name))
+        self.states[name] = self.on_stop(name)
+
+    def kill(self, name: str) -> None:
+        self.calls.append(("kill", name))
+        self.states[name] = UnitState.INACTIVE
+
+    def state(self, name: str) -> UnitState:
+        return self.states.get(name, UnitState.INACTIVE)
+
+
+@dataclass(slots=True)
+class FakeDisks:
+    """Fails as often as told."""
+
+    failures: int = 0
+    prepared: list[str] = field(default_factory=list[str])
+
+    def prepare(self, mount_point: str) -> str:
+        if self.failures:
+            self.failures -= 1
+            raise StepError("mkfs.xfs: exit code 1: no such device")
+        self.prepared.append(mount_point)
+        return "ready"
+
+
+@dataclass(slots=True)
+class FakeCloud:
+    """A cloud that says what tests put here."""
+
+    bucket: Path
+    instance_id: str = "i-0123456789abcdef0"
+    address: str = "127.0.0.1"
+    said: list[CloudNotice] = field(default_factory=list[CloudNotice])
+    written: list[Mapping[str, str]] = field(default_factory=list[Mapping[str, str]])
+    confirmed: int = 0
+    refuses: bool = False
+
+    def notices(self) -> list[CloudNotice]:
+        self._answer()
+        return list(self.said)
+
+    def write_tags(self, tags: Mapping[str, str]) -> None:
+        self._answer()
+        self.written.append(tags)
+
+    def secret(self, where: str) -> str:
+        self._answer()
+        return f"secret of {where}"
+
+    def confirm_termination(self) -> None:
+        self._answer()
+        self.confirmed += 1
+
+    def store(self, bucket: str) -> Store:
+        return FolderStore(self.bucket)
+
+    def _answer(self) -> None:
+        if self.refuses:
+            raise ConnectionError("the cloud does not answer")
+
+
+@dataclass(slots=True)
+class FakeEngine:
+    """An engine whose load tests set."""
+
+    units: FakeUnits
+    running: float = 0
+    waiting: float = 0
+    silent: bool = False
+    warm_ups: int = 0
+    refuses: str | None = None
+
+    def healthy(self) -> bool:
+        return not self.silent and self.units.state(engines.UNIT) is UnitState.ACTIVE
+
+    def load(self) -> EngineLoad | None:
+        return EngineLoad(running=self.running, waiting=self.waiting) if self.healthy() else None
+
+    def warm_up(self) -> None:
+        if self.refuses:
+            raise StepError(self.refuses)
+        self.warm_ups += 1
+
+
+def settings(**changes: object) -> Settings:
+    """Those of a pool `chat`."""
+    base = Settings(
+        environment="test",
+        cloud=Cloud.AWS,
+        region="us-east-1",
+        pool="chat",
+        capacity_type=CapacityType.SPOT,
+        group=None,
+        bucket="s3://models",
+        model="models/chat",
+        served_name="chat",
+        engine=EngineSettings(kind=EngineKind.VLLM, image="engine@sha256:0", args=(), env={}),
+        dcgm_image="dcgm-exporter@sha256:1",
+        agent_token="ssm:/token",  # noqa: S106 - where it lies, not what it is
+        cache_dir="/mnt/nvme/models",
+        drain_deadline=timedelta(seconds=90),
+        drain_margin=timedelta(seconds=5),
+        metadata_poll=timedelta(seconds=5),
+        power_off_after=timedelta(minutes=15),
+        boot_limits=BootLimits(
+            disks=timedelta(seconds=60),
+            cache=timedelta(minutes=30),
+            engine=timedelta(minutes=15),
+            warm_up=timedelta(minutes=2),
+        ),
+    )
+    return replace(base, **changes)  # pyright: ignore[reportArgumentType]
+
+
+@dataclass(slots=True, kw_only=True)
+class Machine:
+    """An instance with its agent, all fake but for files."""
+
+    root: Path
+    bucket: Path
+    settings: Settings = field(default_factory=settings)
+    clock: FakeClock = field(default_factory=FakeClock)
+    units: FakeUnits = field(default_factory=FakeUnits)
+    disks: FakeDisks = field(default_factory=FakeDisks)
+    powered_off: int = 0
+    cloud: FakeCloud = field(init=False)
+    engine: FakeEngine = field(init=False)
+    life: Life = field(init=False)
+    boot: Boot = field(init=False)
+    agent: Agent = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.cloud = FakeCloud(self.bucket)
+        self.engine = FakeEngine(self.units)
+        self.restart_agent()
+
+    def restart_agent(self) -> None:
+        """The agent died and systemd started it again."""
+        self.life = Life(
+            instance=self.cloud.instance_id,
+            pool=self.settings.pool,
+            file=self.root / "var/lib/gpu-fleet/agent.json",
+            now=self.clock,
+        )
+        world = World(
+            units=self.units,
+            disks=self.disks,
+            cloud=self.cloud,
+            engine=self.engine,
+            root=self.root,
+            sleep=self.clock.sleep,
+        )
+        self.boot = Boot(settings=self.settings, world=world, life=self.life)
+        self.agent = Agent(settings=self.settings, world=world, life=self.life, power_off=self._power_off)
+
+    def _power_off(self) -> None:
+        self.powered_off += 1
+
+    def pass_time(self, duration: timedelta, step: timedelta = timedelta(seconds=0.5)) -> None:
+        """Let the agent tick for a while."""
+        until = self.clock.now + duration
+        while self.clock.now < until:
+            self.agent.tick()
+            self.agent.report()
+            self.clock.now += step
+
+    def since_start(self) -> float:
+        """Seconds since the clock's start."""
+        return (self.clock.now - START).total_seconds()
