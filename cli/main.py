@@ -13,6 +13,7 @@ from cli.output import STDERR, Exit, UserError
 GROUPS: Final = (
     "doctor",
     "bootstrap",
+    "images",
     "local",
     "plan_cost",
     "watch",

@@ -1,0 +1,114 @@
+"""Mirroring with the real skopeo into a real registry on loopback."""
+
+import gzip
+import hashlib
+import io
+import json
+import shutil
+import socket
+import subprocess
+import tarfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from clouds.images import Registry
+from fleet.activity import CloudError
+
+pytestmark = pytest.mark.skipif(
+    not (shutil.which("skopeo") and shutil.which("docker-registry")), reason="needs skopeo and docker-registry"
+)
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Iterator[str]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    settings = tmp_path / "registry.yml"
+    settings.write_text(
+        f"version: 0.1\nlog: {{level: error}}\nhttp: {{addr: '{address}'}}\n"
+        f"storage: {{filesystem: {{rootdirectory: '{tmp_path / 'store'}'}}}}\n"
+    )
+    with (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen(["docker-registry", "serve", settings], stdout=log, stderr=log)
+        try:
+            _wait_for(f"http://{address}/v2/")
+            yield address
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _wait_for(url: str) -> None:
+    until = time.monotonic() + 20
+    while time.monotonic() < until:
+        try:
+            if httpx.get(url, timeout=1).status_code == 200:
+                return
+        except httpx.HTTPError:
+            time.sleep(0.05)
+    raise AssertionError(f"{url} did not answer within 20 s")
+
+
+def an_image(folder: Path) -> tuple[str, str]:
+    """A small image as an OCI layout: its place and its digest."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        tar.addfile(tarfile.TarInfo("hello"))
+    plain = packed.getvalue()
+    layer, blobs = gzip.compress(plain, mtime=0), folder / "blobs" / "sha256"
+    blobs.mkdir(parents=True)
+    diff = f"sha256:{hashlib.sha256(plain).hexdigest()}"
+    config = json.dumps({"architecture": "amd64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": [diff]}})
+    parts = {"config": config.encode(), "layer": layer}
+    described = {
+        name: {"size": len(body), "digest": f"sha256:{hashlib.sha256(body).hexdigest()}"}
+        for name, body in parts.items()
+    }
+    oci = "application/vnd.oci.image"
+    manifest = json.dumps(
+        {
+            "schemaVersion": 2,
+            "mediaType": f"{oci}.manifest.v1+json",
+            "config": {"mediaType": f"{oci}.config.v1+json", **described["config"]},
+            "layers": [{"mediaType": f"{oci}.layer.v1.tar+gzip", **described["layer"]}],
+        }
+    ).encode()
+    digest = f"sha256:{hashlib.sha256(manifest).hexdigest()}"
+    for body in (*parts.values(), manifest):
+        (blobs / hashlib.sha256(body).hexdigest()).write_bytes(body)
+    listed = {"mediaType": f"{oci}.manifest.v1+json", "size": len(manifest), "digest": digest}
+    (folder / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [listed]}))
+    (folder / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
+    return f"oci:{folder}", digest
+
+
+def test_an_image_keeps_its_digest_and_is_copied_once(registry: str, tmp_path: Path) -> None:
+    source, digest = an_image(tmp_path / "engine")
+    first = Registry(f"{registry}/gpu-fleet").mirror(source)
+    assert (first.target, first.copied) == (f"{registry}/gpu-fleet/engine@{digest}", True)
+    assert not Registry(f"{registry}/gpu-fleet").mirror(source).copied
+
+    by_digest = Registry(f"{registry}/second").mirror(first.target)
+    assert (by_digest.target, by_digest.copied) == (f"{registry}/second/engine@{digest}", True)
+
+
+def test_a_tag_is_pinned_to_what_it_means_now(registry: str, tmp_path: Path) -> None:
+    source, digest = an_image(tmp_path / "engine")
+    Registry(f"{registry}/a").mirror(source)
+    tag = digest.removeprefix("sha256:")[:16]
+    assert Registry(f"{registry}/b").mirror(f"{registry}/a/engine:{tag}").target.endswith(f"/b/engine@{digest}")
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [("oci:/nowhere", "is no OCI layout"), ("127.0.0.1:1/engine:v1", "failed")],
+    ids=["no layout", "no registry"],
+)
+def test_what_cannot_be_read_is_named(registry: str, source: str, said: str) -> None:
+    with pytest.raises(CloudError, match=said):
+        Registry(registry).mirror(source)
