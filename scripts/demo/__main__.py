@@ -1,0 +1,108 @@
+"""`make demo`. Cleans up at its end, on Ctrl-C and after an error; after SIGKILL the next run does."""
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+
+from localcloud.control import processes
+from localcloud.control.environment import is_ours, local_environment, marked
+from localcloud.control.folders import Folders, find_folders
+from localcloud.control.pulumi_cli import find_pulumi
+from localcloud.control.waiting import LocalError
+from scripts.demo.stage import Stage, StoryError, red
+from scripts.demo.story import farewell, tell
+
+
+def main() -> int:
+    """Exit code: 0 the story went as told, 1 it did not, 130 interrupted."""
+    parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
+    parser.add_argument("--summary", type=Path, help="write the facts of the run to this file, as JSON")
+    options = parser.parse_args()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
+    folders = find_folders(os.environ)
+    pulumi = find_pulumi(folders)
+    if pulumi is None:
+        print("demo: the Pulumi CLI is missing: run `make setup`", file=sys.stderr)
+        return 1
+    environment = marked(local_environment(folders, pulumi, os.environ), folders)
+    environment["COLUMNS"] = str(max(80, min(shutil.get_terminal_size((125, 40)).columns - 5, 140)))
+    stage = Stage(root=folders.root, environment=environment)
+    began = time.monotonic()
+    code = _play(stage, folders)
+    stage.facts |= {"exit_code": code, "seconds": round(time.monotonic() - began, 1)}
+    if options.summary is not None:
+        options.summary.write_text(json.dumps(stage.facts, indent=1, default=str) + "\n")
+    if code == 0:
+        print(
+            f"\nThe story went as told, in {stage.facts['seconds']:.0f} s. Engines were simulated; nothing else was."
+        )
+    return code
+
+
+def _play(stage: Stage, folders: Folders) -> int:
+    code = 1
+    try:
+        _clear_earlier(stage, folders)
+        tell(stage)
+        farewell(stage)
+        code = 0
+    except (StoryError, LocalError) as error:
+        print(red(f"\ndemo: {error}"), file=sys.stderr)
+        stage.facts["error"] = str(error)
+        _keep_logs(folders)
+    except KeyboardInterrupt:
+        print(red("\ndemo: interrupted; cleaning up"), file=sys.stderr)
+        code = 130
+    finally:
+        _clean_up(stage, folders)
+    return code
+
+
+def _clear_earlier(stage: Stage, folders: Folders) -> None:
+    if _left(folders):
+        stage.say("an embedded cloud of this clone still runs (a demo that was killed?): it ends first")
+        stage.run("gpufleet", "local", "down")
+
+
+def _clean_up(stage: Stage, folders: Folders) -> None:
+    """Whatever happened, nothing is left behind. A second Ctrl-C does not stop this; it has its own limits."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    stage.end_running()
+    if not _left(folders):
+        return
+    try:
+        stage.run("gpufleet", "local", "down")
+    except StoryError as error:
+        print(red(f"demo: {error}; `gpufleet local down` ends the rest"), file=sys.stderr)
+
+
+def _left(folders: Folders) -> bool:
+    return bool(processes.find_marked(lambda environment: is_ours(environment, folders)))
+
+
+def _keep_logs(folders: Folders) -> None:
+    """Machines' logs go with the machines: keep those of a story that failed."""
+    kept = folders.local / "failed-demo"
+    shutil.rmtree(kept, ignore_errors=True)
+    for log in folders.machines.glob("*/var/log/**/*.log"):
+        target = kept / log.relative_to(folders.machines)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(log, target)
+    if kept.is_dir():
+        print(f"demo: the machines' logs are kept in {kept}, the others in {folders.logs}", file=sys.stderr)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())

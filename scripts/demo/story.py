@@ -1,0 +1,231 @@
+"""The nine steps, in the product's own commands. Windows are seconds here, from the settings of `aws-local`."""
+
+from typing import Any, Final
+
+from localcloud.control.parts import CONTROL_HOST
+from scripts.demo import look
+from scripts.demo.stage import Stage, StoryError
+from scripts.demo.traffic import Counted, Traffic
+
+BOOT_LIMIT_S: Final = 60.0
+SERVED: Final = {"chat": 3, "batch": 2}
+"""Ready replicas that each pool of aws-local starts with."""
+
+
+def tell(stage: Stage) -> None:
+    """The story from `local up` to the report. Ends what it measures with; `farewell` is the last step."""
+    _bring_up(stage)
+    _provision(stage)
+    _boot(stage)
+    traffic = Traffic(host=CONTROL_HOST, port=8080, model="chat")
+    try:
+        _serve(stage, traffic)
+        _preempt(stage, traffic)
+        _end_idle(stage, traffic)
+    finally:
+        counted = traffic.stop()
+    _count_requests(stage, counted)
+    _preview(stage)
+    _report(stage)
+
+
+def _bring_up(stage: Stage) -> None:
+    stage.title(
+        1, "The embedded cloud: AWS APIs, instance metadata, Slack on loopback; real Prometheus, real HAProxy"
+    )
+    stage.run("gpufleet", "local", "up")
+    stage.run("gpufleet", "local", "status")
+
+
+def _provision(stage: Stage) -> None:
+    stage.title(2, "pulumi up: the real engine runs the program of production with the settings of aws-local")
+    done = stage.run("pulumi", "up", "--yes", "--non-interactive", "--skip-preview", "--suppress-progress")
+    outputs = stage.ask("pulumi", "stack", "output", "--json").json()
+    stage.fact("fleet_url", outputs["fleet_url"])
+    stage.fact("up_seconds", round(done.seconds, 1), f"the fleet document is at {outputs['fleet_url']}")
+
+
+def _boot(stage: Stage) -> None:
+    stage.title(3, "Instances boot: user data, the node agent by its digest, the model onto local disk, the engine")
+    took = stage.wait("every replica is up in HAProxy", look.ready_servers(stage, SERVED), BOOT_LIMIT_S)
+    stage.fact("boot_seconds", round(took, 1))
+    stage.run("gpufleet", "router", "status")
+    for one in look.instances():
+        status = look.agent_status(one) or {}
+        steps = " → ".join(step["step"] for step in status.get("boot", []))
+        stage.say(f"{one['id']} {one['pool']:<5} {one['kind']:<8} {one['zone']} {one['address']}: {steps}")
+    stage.fact("instances", {pool: len(look.instances(pool)) for pool in SERVED})
+    stage.fact("reserved", sum(one["kind"] == "reserved" for one in look.instances("chat")))
+    stage.fact("spot_zones", sorted({one["zone"] for one in look.instances("chat") if one["kind"] == "spot"}))
+    stage.wait("Prometheus has found every instance", _all_scraped, BOOT_LIMIT_S)
+    stage.fact("scraped", _scraped(), "Prometheus discovered them from the cloud API: engine, DCGM and agent answer")
+
+
+def _scraped() -> dict[str, int]:
+    found = look.query('count by (job) (up{instance_id!=""} == 1)')
+    return {one["metric"]["job"]: int(one["value"][1]) for one in found}
+
+
+def _all_scraped() -> str | None:
+    seen = _scraped()
+    missing = {job: seen.get(job, 0) for job in ("engine", "dcgm", "node") if seen.get(job, 0) < sum(SERVED.values())}
+    return f"targets up: {missing} of {sum(SERVED.values())}" if missing else None
+
+
+def _serve(stage: Stage, traffic: Traffic) -> None:
+    stage.title(4, "OpenAI-style chat requests through HAProxy: chat gets them, batch gets none")
+    before = _requests(stage)
+    traffic.start()
+    stage.say("6 clients send chat requests to http://127.16.0.10:8080/v1/chat/completions from now on")
+    stage.wait("60 requests are answered", lambda: _answered(traffic, 60), 60)
+    after = _requests(stage)
+    gained = {pool: after[pool] - before[pool] for pool in SERVED}
+    stage.fact("requests_by_pool", gained, f"requests so far: chat {gained['chat']}, batch {gained['batch']}")
+    if gained["batch"]:
+        raise StoryError(f"batch got {gained['batch']} requests that were meant for chat")
+    stage.run("gpufleet", "watch", "cost", codes=(0, 1))
+
+
+def _answered(traffic: Traffic, wanted: int) -> str | None:
+    counted = traffic.counted()
+    return (
+        None if counted.answered >= wanted else f"{counted.answered} are, {counted.failed} failed {counted.failures}"
+    )
+
+
+def _requests(stage: Stage) -> dict[str, int]:
+    pools = look.router_pools(stage)
+    return {pool: sum(int(server.get("requests") or 0) for server in pools.get(pool, [])) for pool in SERVED}
+
+
+def _preempt(stage: Stage, traffic: Traffic) -> None:
+    stage.title(
+        5, "A spot instance is taken: drained by its agent, replaced by on-demand, given back when spot returns"
+    )
+    stage.run("gpufleet", "watch", "spot", codes=(0, 3))
+    stage.say("a policy acts only after somebody saw a dry run of it: that was one")
+    failed = traffic.counted().failed
+    taken = stage.run("gpufleet", "local", "preempt", "--pool", "chat", "--notice", "10s", "--json").json()
+    stage.wait(f"{taken['id']} has drained and is gone", lambda: _still_there(taken["id"]), 60)
+    stage.fact("preempted", taken["id"], f"{taken['id']} drained before its end")
+    _watch_spot_until(stage, "on-demand stands in and is ready", _on_demand_ready)
+    stage.fact("fallback", [one["id"] for one in _on_demand()], "on-demand stands in for the missing spot")
+    stage.run("gpufleet", "local", "restore")
+    _watch_spot_until(stage, "spot is back and on-demand was given back", _fallback_over)
+    stage.fact("fallback_left", len(_on_demand()), "spot is ready again, on-demand was drained and given back")
+    lost = traffic.counted().failed - failed
+    stage.fact("failed_during_preemption", lost, f"requests that failed meanwhile: {lost}")
+    if lost:
+        raise StoryError(f"{lost} requests failed: {traffic.counted().failures}")
+
+
+def _watch_spot_until(stage: Stage, what: str, look_for: Any) -> None:
+    stage.run("gpufleet", "watch", "spot", "--apply", codes=(0, 3))
+    stage.say("the same again every two seconds, as cron would; passes with nothing to do are not shown")
+
+    def again() -> str | None:
+        missing = look_for()
+        if missing is not None:
+            done = stage.ask("gpufleet", "watch", "spot", "--apply", "--quiet", codes=(0, 3))
+            for line in done.stdout.splitlines():
+                stage.say(line)
+        return missing
+
+    stage.wait(what, again, 90)
+
+
+def _still_there(instance: str) -> str | None:
+    return f"{instance} is still there" if any(one["id"] == instance for one in look.instances()) else None
+
+
+def _on_demand() -> list[dict[str, Any]]:
+    return [one for one in look.instances("chat") if one["kind"] == "on-demand"]
+
+
+def _on_demand_ready() -> str | None:
+    phases = [(look.agent_status(one) or {}).get("phase") for one in _on_demand()]
+    return None if "ready" in phases else f"on-demand instances: {phases}"
+
+
+def _fallback_over() -> str | None:
+    spot = [one for one in look.instances("chat") if one["kind"] == "spot"]
+    phases = [(look.agent_status(one) or {}).get("phase") for one in spot]
+    if phases.count("ready") >= 2 and not _on_demand():
+        return None
+    return f"spot: {phases}; on-demand: {len(_on_demand())}"
+
+
+def _end_idle(stage: Stage, traffic: Traffic) -> None:
+    stage.title(6, "Idle GPUs of batch: one has lost its metrics and is kept, the other is marked, drained and ended")
+    broken = stage.run("gpufleet", "local", "fault", "--pool", "batch", "--what", "exporter", "--json").json()
+    silenced = broken["instance"]
+    other = next(one["id"] for one in look.instances("batch") if one["id"] != silenced)
+    size = sum(look.groups("batch").values())
+    stage.wait("the window of the idle watchdog is covered", lambda: _not_marked_yet(stage, other), 60)
+    stage.run("gpufleet", "watch", "idle", codes=(0, 3))
+    stage.run("gpufleet", "watch", "idle", "--apply", codes=(0, 3))
+    stage.say("cron runs it again after the grace; it looks again before it acts")
+
+    def again() -> str | None:
+        if (missing := _still_there(other)) is not None:
+            done = stage.ask("gpufleet", "watch", "idle", "--apply", codes=(0, 3))
+            for line in done.stdout.splitlines():
+                if line.startswith("end "):
+                    stage.say(line)
+        return missing
+
+    stage.wait(f"{other} is ended", again, 90)
+    stage.run("gpufleet", "watch", "idle", codes=(0, 3))
+    decisions = stage.ask("gpufleet", "watch", "idle", "--json", codes=(0, 3)).json()["decisions"]
+    reasons = {one["resource"]: one["reason"] for one in decisions}
+    stage.fact("ended", other, f"{other} was ended through its group, desired and target lowered")
+    stage.fact("silenced", silenced)
+    stage.fact("silenced_reason", reasons.get(silenced), f"{silenced} was kept: {reasons.get(silenced)}")
+    stage.fact("batch_desired", [size, sum(look.groups("batch").values())])
+    stage.fact("chat_after_idle", len(look.instances("chat")), "chat was left alone")
+    messages = [one for one in look.slack_messages() if other in str(one)]
+    stage.fact("slack_about_idle", len(messages))
+    for message in messages[:2]:
+        stage.say(f"Slack {message['channel']}: {message.get('text', '')[:300]}")
+    del traffic
+
+
+def _not_marked_yet(stage: Stage, instance: str) -> str | None:
+    decisions = stage.ask("gpufleet", "watch", "idle", "--json", codes=(0, 3)).json()["decisions"]
+    found = next((one for one in decisions if one["resource"] == instance), None)
+    if found is None:
+        raise StoryError(f"the idle watchdog says nothing of {instance}")
+    return None if found["action"] != "keep" else f"{instance} is kept: {found['reason']}, {found['detail']}"
+
+
+def _count_requests(stage: Stage, counted: Counted) -> None:
+    text = f"{counted.sent} requests, {counted.failed} failed, slowest {counted.slowest_s} s"
+    stage.fact("requests_sent", counted.sent)
+    stage.fact("requests_failed", counted.failed, text)
+    stage.fact("output_tokens", counted.output_tokens)
+    if counted.failed:
+        raise StoryError(f"{counted.failed} of {counted.sent} requests failed: {counted.failures}")
+
+
+def _preview(stage: Stage) -> None:
+    stage.title(7, "pulumi preview: no change, since sizes belong to the watchdogs")
+    stage.run("pulumi", "preview", "--non-interactive", "--expect-no-changes", "--suppress-progress")
+    stage.fact("preview_without_change", True)
+
+
+def _report(stage: Stage) -> None:
+    stage.title(8, "What it cost: USD per million tokens, idle, reserved, saved; the same to Slack")
+    stage.run("gpufleet", "watch", "cost", codes=(0, 1))
+    before = len(look.slack_messages())
+    stage.run("gpufleet", "report", "cost", "--since", "1h", "--post")
+    stage.fact("report", stage.ask("gpufleet", "report", "cost", "--since", "1h", "--json").json())
+    stage.fact("slack_reports", len(look.slack_messages()) - before, "the report is in Slack, too")
+
+
+def farewell(stage: Stage) -> None:
+    """Step 9: everything goes."""
+    stage.title(9, "The end: watchdogs paused, pulumi destroy, the embedded cloud down")
+    stage.run("gpufleet", "pause", "--reason", "the demo is over", "--for", "1h")
+    stage.run("pulumi", "destroy", "--yes", "--non-interactive", "--skip-preview", "--suppress-progress")
+    stage.fact("instances_after_destroy", len(look.instances()), f"instances left: {len(look.instances())}")
+    stage.fact("left", stage.run("gpufleet", "local", "down", "--json").json())
