@@ -19,6 +19,9 @@ PATIENCE: Final = timedelta(seconds=60)
 SETTLE: Final = timedelta(seconds=5)
 """From an unclear post to the look-up: a message accepted late must be there by then."""
 
+CLOCKS_APART: Final = timedelta(minutes=5)
+"""How far our clock may be ahead of the receiver's."""
+
 FIRST_WAIT: Final = timedelta(seconds=1)
 LONGEST_WAIT: Final = timedelta(minutes=5)
 
@@ -83,7 +86,8 @@ class Delivery:
     def _settled(self, taken: Posted, token: str, done: Delivered) -> bool | None:
         """Look an unclear message up. None: it did not arrive, so post it."""
         try:
-            receipt = self.receiver.look_up(channel=taken.message.channel, key=taken.message.key)
+            since = taken.created_at - CLOCKS_APART
+            receipt = self.receiver.look_up(taken.message.channel, taken.message.key, since)
         except OSError as error:
             outbox.mark_unknown(self.engine, taken.id, token, self._after(taken, None), str(error))
             done.later += 1

@@ -7,7 +7,7 @@ Secrets come from the environment only (`GPUFLEET_SLACK_TOKEN`, `GPUFLEET_SLACK_
 import urllib.error
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from http.client import HTTPException
 from typing import Any, Final, Protocol, cast
 
@@ -17,7 +17,7 @@ from slack_sdk.webhook import WebhookClient
 
 EVENT: Final = "gpufleet_message"
 TIMEOUT_S: Final = 15
-_HISTORY: Final = 100
+_PAGE: Final = 200
 
 _PASSING: Final = frozenset(
     {"internal_error", "fatal_error", "service_unavailable", "request_timeout", "ratelimited", "rate_limited"}
@@ -65,8 +65,11 @@ class Receiver(Protocol):
 
     def post(self, channel: str, key: str, text: str, detail: Mapping[str, Any], thread: str | None) -> Answer: ...
 
-    def look_up(self, channel: str, key: str) -> str | None:
-        """The receipt of the message of that key; None: it is not there. Raises OSError when nobody can tell."""
+    def look_up(self, channel: str, key: str, since: datetime) -> str | None:
+        """The receipt of the message of that key, posted since then; None: it is not there.
+
+        Raises OSError when nobody can tell.
+        """
         ...
 
 
@@ -96,14 +99,18 @@ def masked(secret: str) -> str:
 
 
 class SlackBot:
-    """Posts with a bot token. A message carries its key as metadata, so that it can be found again."""
+    """Posts with a bot token. A message carries its key as metadata, so that it can be found again.
+
+    Scopes: chat:write, channels:history and channels:read (for private channels groups:history, groups:read).
+    """
 
     can_look_up = True
 
-    def __init__(self, token: str, base_url: str | None = None) -> None:
+    def __init__(self, token: str, base_url: str | None = None, timeout_s: float = TIMEOUT_S) -> None:
         url = WebClient.BASE_URL if base_url is None else base_url.rstrip("/") + "/"
-        # the SDK leaves its dictionaries untyped
-        self._client: Any = WebClient(token=token, base_url=url, timeout=TIMEOUT_S, retry_handlers=[])
+        # the SDK leaves its dictionaries untyped, and types its timeout as whole seconds
+        self._client: Any = cast(Any, WebClient)(token=token, base_url=url, timeout=timeout_s, retry_handlers=[])
+        self._ids: dict[str, str] = {}
 
     def post(self, channel: str, key: str, text: str, detail: Mapping[str, Any], thread: str | None) -> Answer:
         """Post once; never tries again by itself."""
@@ -120,19 +127,54 @@ class SlackBot:
             return _judged(error)
         except (SlackClientError, OSError, HTTPException) as error:
             return _lost(error)
+        self._ids[channel] = str(answer.get("channel") or channel)
         return Arrived(receipt=str(answer.get("ts", "")))
 
-    def look_up(self, channel: str, key: str) -> str | None:
-        """Search the channel's newest messages for the key."""
+    def look_up(self, channel: str, key: str, since: datetime) -> str | None:
+        """Search the channel for the key, newest messages first."""
         try:
-            answer = self._client.conversations_history(channel=channel, limit=_HISTORY, include_all_metadata=True)
+            channel_id, cursor = self._channel_id(channel), ""
+            oldest = f"{since.timestamp():.6f}"
+            while True:
+                answer = self._client.conversations_history(
+                    channel=channel_id,
+                    limit=_PAGE,
+                    oldest=oldest,
+                    include_all_metadata=True,
+                    **({"cursor": cursor} if cursor else {}),
+                )
+                for message in cast(list[dict[str, Any]], answer.get("messages") or []):
+                    metadata = cast(dict[str, dict[str, Any]], message.get("metadata") or {})
+                    if metadata.get("event_payload", {}).get("key") == key:
+                        return str(message["ts"])
+                cursor = _next_cursor(answer)
+                if not cursor:
+                    return None
         except (SlackClientError, HTTPException) as error:
             raise OSError(f"Slack could not be searched: {error}") from error
-        for message in cast(list[dict[str, Any]], answer.get("messages") or []):
-            metadata = cast(dict[str, dict[str, Any]], message.get("metadata") or {})
-            if metadata.get("event_payload", {}).get("key") == key:
-                return str(message["ts"])
-        return None
+
+    def _channel_id(self, channel: str) -> str:
+        """History knows channels by id; a name is looked up once."""
+        if not channel.startswith("#") or channel in self._ids:
+            return self._ids.get(channel, channel)
+        cursor = ""
+        while True:
+            more = {"cursor": cursor} if cursor else {}
+            answer = self._client.conversations_list(
+                limit=_PAGE, exclude_archived=True, types="public_channel,private_channel", **more
+            )
+            for one in cast(list[dict[str, Any]], answer.get("channels") or []):
+                if one.get("name") == channel.removeprefix("#"):
+                    self._ids[channel] = str(one["id"])
+                    return self._ids[channel]
+            cursor = _next_cursor(answer)
+            if not cursor:
+                raise OSError(f"Slack lists no channel {channel} that this bot may see")
+
+
+def _next_cursor(answer: Any) -> str:
+    metadata = cast(dict[str, Any], answer.get("response_metadata") or {})
+    return str(metadata.get("next_cursor") or "")
 
 
 class SlackWebhook:
@@ -154,7 +196,7 @@ class SlackWebhook:
         after = answer.headers.get("Retry-After") or answer.headers.get("retry-after")
         return _by_status(answer.status_code, answer.body.strip()[:200], after)
 
-    def look_up(self, channel: str, key: str) -> str | None:
+    def look_up(self, channel: str, key: str, since: datetime) -> str | None:
         """A webhook cannot look."""
         raise OSError("a webhook cannot search its channel")
 

@@ -2,12 +2,14 @@
 
 import json
 import threading
+import time
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
+from localcloud.slack.faults import Fault, FaultPlan
 from localcloud.slack.messages import Channels, SlackError, page, utc_now
 
 _KEPT: Final = ("text", "blocks", "attachments", "metadata", "thread_ts", "unfurl_links", "username")
@@ -19,12 +21,15 @@ class SlackSink:
 
     def __init__(self, host: str, port: int) -> None:
         self.channels = Channels()
+        self.faults = FaultPlan()
+        self._rooms = {_WEBHOOK_CHANNEL}
         self._methods: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
             "auth.test": lambda _: {"user": "gpu-fleet", "team": "local", "url": f"http://{host}:{port}/"},
             "api.test": lambda _: {},
             "chat.postMessage": self._post_message,
             "chat.update": self._update,
             "conversations.history": self._history,
+            "conversations.list": self._list,
         }
         sink = self
 
@@ -43,6 +48,12 @@ class SlackSink:
         self._server = ThreadingHTTPServer((host, port), Handler)
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, name="slack", daemon=True)
+
+    @property
+    def url(self) -> str:
+        """Where it listens; of port 0 the one that was given."""
+        host, port = self._server.server_address[:2]
+        return f"http://{host}:{port}"
 
     def start(self) -> None:
         """Serve in a thread of its own."""
@@ -75,6 +86,13 @@ class SlackSink:
             self.channels.throttle.extend([float(wanted.get("retry_after", 1))] * int(wanted.get("times", 1)))
             _answer_json(request, {"ok": True})
             return
+        if path == "/faults":
+            self._plan_faults(request, json.loads(body or b"{}"))
+            return
+        fault = self.faults.next() if path == "/api/chat.postMessage" or path.startswith("/services/") else None
+        if fault is not None:
+            self._fail(request, fault, path, body)
+            return
         wait = self.channels.take_throttle()
         if wait is not None:
             headers = {"Retry-After": f"{wait:g}"}
@@ -86,6 +104,35 @@ class SlackSink:
             self._call(request, path.removeprefix("/api/"), _read(request, body))
         else:
             _answer(request, "not found", status=HTTPStatus.NOT_FOUND)
+
+    def _plan_faults(self, request: BaseHTTPRequestHandler, wanted: Mapping[str, Any]) -> None:
+        """`{"queue": ["500", …]}` for the next posts, or `{"kinds": […], "share": 0.1, "seed": 1}` for all."""
+        try:
+            self.faults.queue.extend(Fault(kind) for kind in wanted.get("queue", ()))
+            kinds = [Fault(kind) for kind in wanted.get("kinds", ())]
+        except ValueError as error:
+            _answer_json(request, {"ok": False, "error": str(error)})
+            return
+        self.faults.draw(kinds, float(wanted.get("share", 0)), int(wanted.get("seed", 1)))
+        _answer_json(request, {"ok": True})
+
+    def _fail(self, request: BaseHTTPRequestHandler, fault: Fault, path: str, body: bytes) -> None:
+        given = json.loads(body) if path.startswith("/services/") else _read(request, body)
+        channel = str(given.get("channel") or _WEBHOOK_CHANNEL)
+        self._rooms.add(channel)
+        if fault.accepts:
+            content = {key: given[key] for key in _KEPT if key in given}
+            self.channels.post(channel, content, utc_now(), f"{path.rsplit('/', 1)[-1]}, {fault}")
+        if fault is Fault.THROTTLE:
+            headers = {"Retry-After": f"{self.faults.retry_after:g}"}
+            text = json.dumps({"ok": False, "error": "ratelimited"})
+            _answer(request, text, "application/json", HTTPStatus.TOO_MANY_REQUESTS, headers)
+        elif fault in (Fault.ERROR, Fault.ERROR_AFTER):
+            _answer(request, "server error", status=HTTPStatus.INTERNAL_SERVER_ERROR)
+        else:
+            if fault is Fault.HANG_AFTER:
+                time.sleep(self.faults.hang_s)
+            request.close_connection = True
 
     def _webhook(self, request: BaseHTTPRequestHandler, body: bytes) -> None:
         try:
@@ -115,6 +162,7 @@ class SlackSink:
         channel = given.get("channel")
         if not channel:
             raise SlackError("channel_not_found")
+        self._rooms.add(str(channel))
         content = {key: given[key] for key in _KEPT if key in given}
         made = self.channels.post(str(channel), content, utc_now(), "chat.postMessage")
         return {"channel": made.channel, "ts": made.ts, "message": made.as_json()}
@@ -123,6 +171,10 @@ class SlackSink:
         content = {key: given[key] for key in _KEPT if key in given}
         found = self.channels.update(str(given.get("channel")), str(given.get("ts")), content)
         return {"channel": found.channel, "ts": found.ts, "text": found.content.get("text", "")}
+
+    def _list(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Every channel that anybody posted to; the sink's ids are their names."""
+        return {"channels": [{"id": name, "name": name.removeprefix("#")} for name in sorted(self._rooms)]}
 
     def _history(self, given: Mapping[str, Any]) -> dict[str, Any]:
         found = self.channels.history(str(given.get("channel")))

@@ -1,0 +1,242 @@
+"""Messages through a bad network: each key arrives once and in order, whatever dies. Real HTTP, real SQLite."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine
+
+from ledger.database import writing
+from ledger.outbox import Message, MessageState, counts, enqueue, messages, open_channels, retry_refused
+from ledger.schema import open_ledger
+from localcloud.slack.faults import Fault
+from localcloud.slack.server import SlackSink
+from notify.deliver import Delivered, Delivery
+from notify.messages import cost_message
+from notify.slack import SlackBot, SlackSettingsError, SlackWebhook, from_environment, masked
+
+NOW = datetime(2026, 11, 21, 8, tzinfo=UTC)
+
+
+class Clock:
+    """A time that only the test moves."""
+
+    def __init__(self) -> None:
+        self.time = NOW
+
+    def now(self) -> datetime:
+        return self.time
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Engine:
+    return open_ledger(f"sqlite:///{tmp_path}/ledger.db")
+
+
+@pytest.fixture
+def sink() -> Iterator[SlackSink]:
+    server = SlackSink("127.0.0.1", 0)
+    server.start()
+    server.faults.hang_s = 0.4
+    server.faults.retry_after = 0.5
+    yield server
+    server.stop()
+
+
+def bot(sink: SlackSink) -> SlackBot:
+    return SlackBot("xoxb-test", f"{sink.url}/api/", timeout_s=0.2)
+
+
+def put(ledger: Engine, keys: Sequence[str], channel: str = "#gpu-cost") -> None:
+    with writing(ledger) as connection:
+        for key in keys:
+            enqueue(connection, Message(key=key, channel=channel, text=f"text of {key}"), NOW)
+
+
+def run(ledger: Engine, receiver: SlackBot | SlackWebhook, clock: Clock, rounds: int = 1) -> Delivered:
+    """Some rounds of delivery, ten seconds apart."""
+    done = Delivered()
+    for _ in range(rounds):
+        done = Delivery(engine=ledger, receiver=receiver, now=clock.now).run()
+        clock.time += timedelta(seconds=10)
+    return done
+
+
+def arrived(sink: SlackSink, channel: str = "#gpu-cost") -> list[str]:
+    """Keys in the order of arrival."""
+    return [m.content["metadata"]["event_payload"]["key"] for m in sink.channels.messages if m.channel == channel]
+
+
+def test_messages_arrive_once_and_in_order(ledger: Engine, sink: SlackSink) -> None:
+    put(ledger, ["a", "b", "c"])
+    put(ledger, ["b", "d"])
+    done = run(ledger, bot(sink), Clock())
+    assert arrived(sink) == ["a", "b", "c", "d"]
+    assert done.sent == 4
+    assert run(ledger, bot(sink), Clock()).sent == 0
+
+
+@pytest.mark.parametrize("fault", list(Fault))
+def test_a_fault_neither_loses_nor_doubles_a_message(ledger: Engine, sink: SlackSink, fault: Fault) -> None:
+    sink.faults.queue = [fault]
+    put(ledger, ["a", "b"])
+    clock = Clock()
+    run(ledger, bot(sink), clock)
+    assert arrived(sink) == (["a"] if fault.accepts else [])  # b waits behind a
+    run(ledger, bot(sink), clock, rounds=2)
+    assert arrived(sink) == ["a", "b"]
+    assert counts(ledger)[MessageState.SENT] == 2
+
+
+def test_retry_after_is_obeyed(ledger: Engine, sink: SlackSink) -> None:
+    sink.faults.queue = [Fault.THROTTLE]
+    sink.faults.retry_after = 30
+    put(ledger, ["a"])
+    clock = Clock()
+    run(ledger, bot(sink), clock, rounds=3)
+    assert arrived(sink) == []
+    run(ledger, bot(sink), clock)
+    assert arrived(sink) == ["a"]
+
+
+def test_a_poster_that_died_after_the_post_is_followed_by_a_look(ledger: Engine, sink: SlackSink) -> None:
+    put(ledger, ["a", "b"])
+
+    class Dies(SlackBot):
+        def post(self, *arguments: object, **more: object) -> object:  # pyright: ignore[reportIncompatibleMethodOverride]
+            super().post(*arguments, **more)  # pyright: ignore[reportArgumentType]
+            raise KeyboardInterrupt
+
+    clock = Clock()
+    with pytest.raises(KeyboardInterrupt):
+        run(ledger, Dies("xoxb-test", f"{sink.url}/api/"), clock)
+    assert run(ledger, bot(sink), clock).sent == 0  # it may still be at work
+    clock.time += timedelta(minutes=2)
+    assert run(ledger, bot(sink), clock).found == 1
+    assert arrived(sink) == ["a", "b"]
+
+
+def test_a_webhook_says_that_it_may_repeat(ledger: Engine, sink: SlackSink) -> None:
+    sink.faults.queue = [Fault.ERROR_AFTER]
+    put(ledger, ["a"])
+    hook, clock = SlackWebhook(f"{sink.url}/services/T/B/secret"), Clock()
+    run(ledger, hook, clock)
+    assert run(ledger, hook, clock).possible_repeats == 1
+    assert [m.content["text"] for m in sink.channels.messages] == ["text of a", "(possible repeat) text of a"]
+
+
+def test_a_refused_message_does_not_stop_the_next_one(ledger: Engine, sink: SlackSink) -> None:
+    with writing(ledger) as connection:
+        blocks = [{"type": "section", "text": {"type": "mrkdwn", "text": "x" * 3001}}]
+        enqueue(connection, Message(key="bad", channel="#c", text="t", detail={"blocks": blocks}), NOW)
+    put(ledger, ["good"], "#c")
+    assert run(ledger, bot(sink), Clock()).refused == 1
+    assert arrived(sink, "#c") == ["good"]
+    (refused,) = messages(ledger, (MessageState.REFUSED,))
+    assert refused.error == "invalid_blocks"
+    assert retry_refused(ledger, NOW) == 1
+
+
+def test_channels_do_not_wait_for_each_other(ledger: Engine, sink: SlackSink) -> None:
+    put(ledger, ["a1", "a2"], "#a")
+    put(ledger, ["b1"], "#b")
+    sink.faults.queue = [Fault.THROTTLE]
+    run(ledger, bot(sink), Clock())
+    assert (arrived(sink, "#a"), arrived(sink, "#b")) == ([], ["b1"])
+
+
+def test_an_answer_in_a_thread_names_its_parent(ledger: Engine, sink: SlackSink) -> None:
+    put(ledger, ["parent"])
+    with writing(ledger) as connection:
+        enqueue(connection, Message(key="child", channel="#gpu-cost", text="t", detail={"thread": "parent"}), NOW)
+    run(ledger, bot(sink), Clock())
+    parent, child = sink.channels.messages
+    assert child.content["thread_ts"] == parent.ts
+
+
+def test_two_posters_at_once_post_once(ledger: Engine, sink: SlackSink) -> None:
+    put(ledger, [f"m{n}" for n in range(20)])
+    clock = Clock()
+    deliveries = [Delivery(engine=ledger, receiver=bot(sink), now=clock.now) for _ in range(2)]
+    for _ in range(20):
+        for delivery in deliveries:
+            delivery.run(most=1)
+    assert arrived(sink) == [f"m{n}" for n in range(20)]
+
+
+@pytest.mark.parametrize(
+    ("environ", "kind"),
+    [
+        pytest.param({"GPUFLEET_SLACK_TOKEN": "xoxb-1"}, SlackBot, id="token"),
+        pytest.param({"GPUFLEET_SLACK_WEBHOOK": "https://hooks.slack.com/services/T/B/x"}, SlackWebhook, id="hook"),
+    ],
+)
+def test_the_environment_says_how(environ: dict[str, str], kind: type) -> None:
+    assert isinstance(from_environment(environ), kind)
+
+
+def test_a_wrong_webhook_is_never_shown_in_full() -> None:
+    with pytest.raises(SlackSettingsError, match="is no https") as caught:
+        from_environment({"GPUFLEET_SLACK_WEBHOOK": "http://hooks.slack.com/services/T000/B000/verysecret"})
+    assert "verysecret" not in str(caught.value)
+    assert masked("https://hooks.slack.com/services/T000/B000/verysecret") == "https://hooks.slack.com…et"
+
+
+def test_without_settings_the_error_names_them() -> None:
+    with pytest.raises(SlackSettingsError, match="GPUFLEET_SLACK_TOKEN"):
+        from_environment({})
+
+
+def test_a_long_report_stays_within_the_limits_of_slack(ledger: Engine, sink: SlackSink) -> None:
+    body = "\n".join(f"pool-{n:04}  <{'9' * 90}>" for n in range(2_000))
+    with writing(ledger) as connection:
+        enqueue(connection, cost_message(("title " * 1_000, body), "long", "#c"), NOW)
+    assert run(ledger, bot(sink), Clock()).sent == 1
+    assert "gpufleet report cost" in json.dumps(sink.channels.messages[0].content)
+
+
+POSTER = """
+import sys
+from datetime import UTC, datetime, timedelta
+from ledger.schema import open_ledger
+from notify.deliver import Clock, Delivery
+from notify.slack import SlackBot
+bot = SlackBot("xoxb-test", sys.argv[2], timeout_s=0.2)
+delivery = Delivery(engine=open_ledger(sys.argv[1]), receiver=bot, now=Clock().now,
+                    patience=timedelta(seconds=0.3), settle=timedelta(seconds=0.05))
+while delivery.run(most=50).later is not None:
+    pass
+"""
+
+
+@pytest.mark.slow
+def test_ten_thousand_messages_through_faults_and_kills(tmp_path: Path, sink: SlackSink) -> None:
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    ledger, channels, wanted = open_ledger(url), [f"#c{n}" for n in range(4)], 2_500
+    for channel in channels:
+        put(ledger, [f"{channel}/{n}" for n in range(wanted)], channel)
+    sink.faults.retry_after = 0.02
+    sink.faults.hang_s = 0.25
+    sink.faults.draw(list(Fault), 0.03, seed=7)
+    chance, kills, deadline = random.Random(7), 0, time.monotonic() + 400
+    while open_channels(ledger) and time.monotonic() < deadline:
+        poster = subprocess.Popen([sys.executable, "-c", POSTER, url, f"{sink.url}/api/"], cwd=Path.cwd())
+        try:
+            end = time.monotonic() + chance.uniform(3, 12)
+            while time.monotonic() < end and open_channels(ledger):
+                time.sleep(0.2)
+        finally:
+            poster.send_signal(signal.SIGKILL)
+            poster.wait(timeout=10)
+        kills += 1
+    assert counts(ledger)[MessageState.SENT] == 10_000
+    for channel in channels:
+        assert arrived(sink, channel) == [f"{channel}/{n}" for n in range(wanted)]
+    assert kills >= 3
