@@ -1,26 +1,27 @@
 """`gpufleet router`: one endpoint over replicas that come and go."""
 
 import json
+import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.table import Table
 
-from cli.fleets import FleetOption, load, load_one
-from cli.output import STDERR, Exit, UserError, print_json
-from fleet import tags
+from cli.fleets import FleetOption
+from cli.output import STDERR, STDOUT, Exit, UserError, print_json
+from cli.router_fleet import LiveFleet
 from fleet.document import FleetDocument
 from fleet.durations import parse as parse_duration
-from fleet.model import CapacityType, Cloud, Instance, InstanceState
+from serving.router import maps
 from serving.router.controller import BusyError, Controller, only_one
+from serving.router.policy import Canary, RouterPolicy
 from serving.router.process import HaproxyError, check_config
 from serving.router.render import render as render_config
-from serving.router.render import render_models
 from serving.router.settings import RouterPaths, RouterSettings
 from serving.router.topology import from_document, replicas_of
 
@@ -28,7 +29,10 @@ app = typer.Typer(no_args_is_help=True, help="One OpenAI-compatible endpoint for
 
 StateOption = Annotated[Path, typer.Option("--state", help="Folder of this router's files.")]
 BindOption = Annotated[str, typer.Option("--bind", help="Address and port for clients.")]
-MetricsOption = Annotated[str, typer.Option("--metrics", help="Address and port of HAProxy's metrics.")]
+MetricsOption = Annotated[str, typer.Option("--metrics", help="Address and port of the metrics.")]
+KeysOption = Annotated[Path | None, typer.Option("--keys", help="File of API keys: SHA256 NAME [class=] [per-10s=].")]
+BufferOption = Annotated[int, typer.Option("--buffer", help="Bytes of a request that are read for its model.")]
+ThreadsOption = Annotated[int, typer.Option("--threads", help="Threads of HAProxy.")]
 
 DEFAULT_STATE = Path(".local/control/router")
 
@@ -42,23 +46,26 @@ def register(parent: typer.Typer) -> None:
 def run(
     fleet: FleetOption = None,
     state: StateOption = DEFAULT_STATE,
-    bind: BindOption = "127.0.0.1:8080",
-    metrics: MetricsOption = "127.0.0.1:8404",
+    bind: BindOption = RouterSettings().bind,
+    metrics: MetricsOption = RouterSettings().metrics_bind,
+    keys: KeysOption = None,
+    threads: ThreadsOption = 1,
+    buffer: BufferOption = RouterSettings().buffer_bytes,
     every: Annotated[str, typer.Option(help="Time between two looks at the inventory.")] = "1s",
     grace: Annotated[str, typer.Option(help="Time for running requests when it is stopped.")] = "2s",
 ) -> None:
     """Run HAProxy and keep it in line with the fleet. Waits for a fleet document that is not there yet."""
     paths = RouterPaths(state=state.resolve())
-    settings = RouterSettings(bind=bind, metrics_bind=metrics)
+    settings = RouterSettings(bind=bind, metrics_bind=metrics, threads=threads, buffer_bytes=buffer)
     stop = threading.Event()
     for stop_signal in (signal.SIGTERM, signal.SIGINT):
         signal.signal(stop_signal, lambda *_: stop.set())
     pause_s, grace_s = _seconds(every), _seconds(grace)
     try:
         with only_one(paths):
-            controller = Controller(fleet=LiveFleet(_one_url(fleet)), settings=settings, paths=paths, say=_say)
-            controller.start()
+            controller = Controller(LiveFleet(_url(fleet), keys), settings, paths, _say)
             try:
+                controller.start()
                 while not stop.is_set():
                     controller.tick()
                     stop.wait(pause_s)
@@ -71,29 +78,73 @@ def run(
 @app.command()
 def render(
     fleet: FleetOption = None,
-    state: StateOption = DEFAULT_STATE,
-    bind: BindOption = "127.0.0.1:8080",
-    metrics: MetricsOption = "127.0.0.1:8404",
+    bind: BindOption = RouterSettings().bind,
+    metrics: MetricsOption = RouterSettings().metrics_bind,
     live: Annotated[bool, typer.Option(help="Ask the cloud for the replicas and write them, too.")] = False,
 ) -> None:
     """Print HAProxy's configuration for a fleet."""
-    sys.stdout.write(_rendered(fleet, state, RouterSettings(bind=bind, metrics_bind=metrics), live))
+    source = LiveFleet(_url(fleet))
+    document, policy = _read(source)
+    topology = from_document(document)
+    instances = source.instances(document) if live else ()
+    settings = RouterSettings(bind=bind, metrics_bind=metrics)
+    sys.stdout.write(render_config(topology, policy, replicas_of(instances, topology), settings))
 
 
 @app.command()
 def check(fleet: FleetOption = None, state: StateOption = DEFAULT_STATE) -> None:
-    """Render the configuration of a fleet and let HAProxy judge it."""
-    paths = RouterPaths(state=(state / "check").resolve())
-    paths.state.mkdir(parents=True, exist_ok=True)
-    document = _one(fleet)
+    """Render the configuration of a fleet and its policy, and let HAProxy judge it."""
+    source = LiveFleet(_url(fleet))
+    document, policy = _read(source)
     topology = from_document(document)
-    paths.models_map.write_text(render_models(topology))
-    paths.config.write_text(render_config(topology, (), RouterSettings(), paths))
+    if strangers := policy.strangers({pool.name for pool in topology.pools}):
+        raise UserError(f"{source.policy_url}: names pools that the fleet does not have: {', '.join(strangers)}")
+    paths = RouterPaths(state=(state / "check").resolve())
+    (paths.state / maps.FOLDER).mkdir(parents=True, exist_ok=True)
+    for name, entries in maps.build(topology, policy, (), maps.Live()).items():
+        (paths.state / name.file).write_text(maps.render_map(entries))
+    paths.server_state.write_text("1\n")
+    paths.config.write_text(render_config(topology, policy, (), RouterSettings()))
     try:
         check_config(paths.config)
     except HaproxyError as error:
         raise UserError(str(error)) from error
     STDERR.print(f"HAProxy accepts the configuration of {document.environment} ({len(topology.pools)} pools)")
+
+
+@app.command()
+def canary(
+    model: Annotated[str, typer.Argument(help="The model's name, as clients write it.")],
+    percent: Annotated[float | None, typer.Argument(help="Share of its users, 0 to 100; absent: show it.")] = None,
+    fleet: FleetOption = None,
+    pool: Annotated[str | None, typer.Option(help="The canary's pool; needed the first time.")] = None,
+    salt: Annotated[str | None, typer.Option(help="A new word draws other users.")] = None,
+    apply: Annotated[bool, typer.Option("--apply", help="Write it; every router follows within seconds.")] = False,
+) -> None:
+    """Show or move a canary. Users that are in stay in while the share grows."""
+    source = LiveFleet(_url(fleet))
+    document, policy = _read(source)
+    rules = policy.model(model)
+    if percent is None:
+        now = rules.canary
+        STDOUT.print(
+            f"{model}: {now.percent:g} % of users to {now.pool} (salt {now.salt})" if now else f"{model}: none"
+        )
+        return
+    target = pool or (rules.canary.pool if rules.canary else None)
+    if target is None:
+        raise UserError(f"{model} has no canary yet: name its pool with --pool", Exit.WRONG_USE)
+    word = salt or (rules.canary.salt if rules.canary else f"{model.replace('/', '-')}-{datetime.now(UTC):%Y%m%d}")
+    moved = _checked(policy, model, Canary, pool=target, percent=percent, salt=word)
+    if strangers := moved.strangers({entry.name for entry in document.pools}):
+        raise UserError(f"the fleet has no pool {', '.join(strangers)}", Exit.WRONG_USE)
+    STDERR.print(f"{model}: {percent:g} % of users to {target}" + ("" if apply else " (dry; --apply writes it)"))
+    if not apply:
+        raise typer.Exit(Exit.FOUND)
+    try:
+        source.write_policy(moved)
+    except OSError as error:
+        raise UserError(f"{source.policy_url}: {error}") from error
 
 
 @app.command()
@@ -114,74 +165,25 @@ def status(
     raise typer.Exit(Exit.FOUND if known["problems"] else Exit.DONE)
 
 
-class LiveFleet:
-    """The fleet document by its URL and the instances by the cloud's API."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-
-    def document(self) -> FleetDocument:
-        """Raises OSError when it cannot be read or used."""
-        try:
-            return load_one(self._url)
-        except UserError as error:
-            raise OSError(str(error)) from error
-
-    def instances(self, document: FleetDocument) -> Sequence[Instance]:
-        """Raises OSError when the inventory is not whole."""
-        if document.cloud is not Cloud.AWS:
-            raise OSError(f"the inventory of {document.cloud} is not there yet")
-        return aws_instances(document)
-
-
-def aws_instances(document: FleetDocument) -> tuple[Instance, ...]:
-    """The environment's instances from EC2. Raises OSError with the cloud's words."""
-    import boto3
-    from botocore.exceptions import BotoCoreError, ClientError
-
-    filters = [{"Name": f"tag:{tags.ENVIRONMENT}", "Values": [document.environment]}]
+def _checked(policy: RouterPolicy, model: str, kind: type[Canary], **values: Any) -> RouterPolicy:
+    """The policy with another canary. Raises UserError for a value out of bounds."""
     try:
-        pages = boto3.client("ec2", region_name=document.region).get_paginator("describe_instances")
-        found = [
-            _instance(raw, document)
-            for page in pages.paginate(Filters=filters)
-            for reservation in page["Reservations"]
-            for raw in reservation["Instances"]
-        ]
-    except (BotoCoreError, ClientError) as error:
-        raise OSError(f"EC2 could not be asked: {error}") from error
-    return tuple(found)
+        models = policy.models | {model: policy.model(model).model_copy(update={"canary": kind(**values)})}
+        return RouterPolicy.model_validate(
+            policy.model_dump() | {"models": {k: v.model_dump() for k, v in models.items()}}
+        )
+    except ValueError as error:
+        raise UserError(f"no such canary: {error}", Exit.WRONG_USE) from error
 
 
-def _instance(raw: Any, document: FleetDocument) -> Instance:
-    known = {tag["Key"]: tag["Value"] for tag in raw.get("Tags", [])}
-    states = {"pending": InstanceState.PENDING, "running": InstanceState.RUNNING, "stopped": InstanceState.STOPPED}
-    return Instance(
-        id=raw["InstanceId"],
-        cloud=document.cloud,
-        region=document.region,
-        zone=raw["Placement"]["AvailabilityZone"],
-        machine_type=raw["InstanceType"],
-        capacity_type=CapacityType(known.get(tags.CAPACITY_TYPE, CapacityType.ON_DEMAND)),
-        state=states.get(raw["State"]["Name"], InstanceState.STOPPING),
-        launched_at=raw["LaunchTime"],
-        environment=known.get(tags.ENVIRONMENT),
-        pool=known.get(tags.POOL),
-        private_address=raw.get("PrivateIpAddress"),
-        tags=known,
-    )
+def _read(source: LiveFleet) -> tuple[FleetDocument, RouterPolicy]:
+    try:
+        return source.document(), source.policy()
+    except (OSError, ValueError) as error:
+        raise UserError(str(error)) from error
 
 
-def _rendered(fleet: list[str] | None, state: Path, settings: RouterSettings, live: bool) -> str:
-    document = _one(fleet)
-    topology = from_document(document)
-    instances = LiveFleet("").instances(document) if live else ()
-    return render_config(topology, replicas_of(instances, topology), settings, RouterPaths(state=state.resolve()))
-
-
-def _one_url(fleet: list[str] | None) -> str:
-    import os
-
+def _url(fleet: list[str] | None) -> str:
     urls = list(fleet or []) or os.environ.get("GPUFLEET_FLEET", "").split()
     if len(urls) != 1:
         raise UserError(
@@ -189,11 +191,6 @@ def _one_url(fleet: list[str] | None) -> str:
             Exit.WRONG_USE,
         )
     return urls[0]
-
-
-def _one(fleet: list[str] | None) -> FleetDocument:
-    _one_url(fleet)
-    return load(fleet)[0]
 
 
 def _seconds(text: str) -> float:
@@ -208,10 +205,6 @@ def _say(line: str) -> None:
 
 
 def _print_status(known: dict[str, Any]) -> None:
-    from rich.table import Table
-
-    from cli.output import STDOUT
-
     table = Table("pool", "model", "instance", "address", "status", "agent", "now", "requests", box=None)
     for pool in known["pools"]:
         for server in pool["servers"] or [{}]:
@@ -219,5 +212,8 @@ def _print_status(known: dict[str, Any]) -> None:
             table.add_row(pool["name"], pool["model"], *(str(cell) for cell in cells))
     STDOUT.print(f"{known['environment'] or 'no fleet yet'} at {known['bind']}, {known['at']}")
     STDOUT.print(table)
+    for pool, number in known["held"].items():
+        if number:
+            STDOUT.print(f"{pool}: {number} requests wait for its first replica")
     for problem in known["problems"]:
         STDOUT.print(f"! {problem}", markup=False)

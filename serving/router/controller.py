@@ -1,52 +1,29 @@
-"""The loop that keeps HAProxy in line with the fleet: document, inventory, servers."""
+"""The loop that keeps HAProxy in line with the fleet: document, policy, inventory, servers, errors."""
 
 import fcntl
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import IO, Any, Protocol
+from typing import IO
 
-from fleet.document import FleetDocument, parse, render
-from fleet.model import Instance
-from serving.router import membership
-from serving.router.process import Haproxy, HaproxyError, check_config
-from serving.router.render import render as render_config
-from serving.router.render import render_models
+from serving.router import breaker, maps, membership
+from serving.router.activator import Activator, HoldRules
+from serving.router.exporter import Moment, metrics
+from serving.router.meter import Meter
+from serving.router.process import Haproxy, check_config
+from serving.router.render import render
 from serving.router.runtime import ServerStatus
 from serving.router.settings import RouterPaths, RouterSettings
-from serving.router.topology import Replica, Topology, from_document, replicas_of
-
-EMPTY = Topology(environment="", pools=())
-
-
-class Fleet(Protocol):
-    """Where fleet documents and instances come from."""
-
-    def document(self) -> FleetDocument:
-        """The document as it is now. Raises OSError or ValueError."""
-        ...
-
-    def instances(self, document: FleetDocument) -> Sequence[Instance]:
-        """Every instance of the environment. Raises OSError; never a shorter list."""
-        ...
+from serving.router.sources import Fleet, Sources, Told, write
+from serving.router.status import describe
+from serving.router.topology import Replica, replicas_of
 
 
 class BusyError(RuntimeError):
     """Another controller has this state folder."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Health:
-    """What is wrong now; empty texts: nothing."""
-
-    document: str = "not read yet"
-    inventory: str = ""
-    config: str = ""
-    haproxy: str = ""
 
 
 @dataclass(slots=True)
@@ -57,191 +34,238 @@ class Controller:
     settings: RouterSettings
     paths: RouterPaths
     say: Callable[[str], None]
-    document_every_s: float = 5.0
+    told_every_s: float = 5.0
     clock: Callable[[], float] = time.monotonic
-    health: Health = field(default_factory=Health)
+    breaker_rules: breaker.BreakerRules = field(default_factory=breaker.BreakerRules)
+    problems: dict[str, str] = field(default_factory=dict[str, str])
+    """What is wrong now, by its part."""
     haproxy: Haproxy = field(init=False)
-    _document: FleetDocument | None = None
-    _topology: Topology = EMPTY
+    meter: Meter = field(init=False)
+    activator: Activator = field(init=False)
+    reloads: int = 0
+    _sources: Sources = field(init=False)
+    _told: Told = field(default_factory=Told)
+    _maps: maps.Maps = field(default_factory=dict[maps.Map, dict[str, str]])
+    _shape: str = ""
+    """The running configuration without its servers: another one needs a reload."""
     _wanted: tuple[Replica, ...] = ()
+    _shown: tuple[ServerStatus, ...] = ()
     _memory: membership.Memory = field(default_factory=membership.Memory)
-    _document_at: float | None = None
-    _reloads: int = 0
+    _breaker: breaker.BreakerMemory = field(default_factory=breaker.BreakerMemory)
+    _told_at: float | None = None
 
     def __post_init__(self) -> None:
         self.haproxy = Haproxy(self.paths)
+        self.meter = Meter(self.paths.access_log, self.paths.meter)
+        self.activator = Activator(self.paths.state, self.metrics)
+        self._sources = Sources(self.fleet, self.paths, self.note)
 
     def start(self) -> None:
-        """Start HAProxy with the last good document, or with no pool at all: it says 503 until there is one."""
-        try:
-            source = self.paths.last_document
-            self._document = parse(source.read_bytes(), str(source))
-            self._topology = from_document(self._document)
-        except FileNotFoundError:
+        """Start HAProxy with what the last router knew, or with no pool at all: it says 503 until there is one."""
+        self._told = self._sources.kept()
+        if self._told.document is None:
             self.say("no fleet document yet; answering 503 until there is one")
-        except ValueError as error:
-            self.say(f"the kept fleet document is of no use: {error}")
-        # Without servers: HAProxy would hold each one UP until its first check. They come by the admin socket.
-        self._write_config(self._topology, ())
-        self.haproxy.start()
+        self.activator.start()
+        self._start_haproxy()
         self.say(f"HAProxy listens on {self.settings.bind}")
 
     def tick(self) -> None:
         """One pass. Whatever fails, what was good before goes on."""
         self._keep_running()
-        self._read_document()
-        self._read_inventory()
+        self._listen()
+        self._look_up()
+        self._inventory()
         self._move_servers()
-        self._write_status()
+        self._count()
+        write(self.paths.status, json.dumps(self.describe(), indent=2) + "\n")
 
     def stop(self, grace_s: float) -> None:
         """Take no more connections, wait for requests, end."""
         self.haproxy.stop(grace_s)
+        self.activator.stop()
+        self._count()
+
+    def describe(self) -> Mapping[str, object]:
+        """What `gpufleet router status` shows."""
+        resting = self._breaker.resting
+        return describe(self._told, self._shown, resting, self.settings, self.problems, self.reloads) | {
+            "held": dict(self.activator.held())
+        }
+
+    def metrics(self) -> str:
+        """The page that Prometheus reads; called from the activator's thread."""
+        pools = [pool.name for pool in self._told.topology.pools]
+        shown, resting = self._shown, self._breaker.resting
+        moment = Moment(
+            held=dict.fromkeys(pools, 0) | dict(self.activator.held()),
+            ready={pool: sum(s.pool == pool and s.ready for s in shown) for pool in pools},
+            known={pool: sum(s.pool == pool for s in shown) for pool in pools},
+            resting={pool: sum((s.backend, s.name) in resting for s in shown if s.pool == pool) for pool in pools},
+            problems={what: bool(text) for what, text in self.problems.copy().items()},
+            reloads=self.reloads,
+        )
+        return metrics(self.meter, moment)
+
+    def note(self, what: str, text: str) -> None:
+        """Remember a problem, and say it when it changes."""
+        before = self.problems.get(what, "")
+        if text and text != before:
+            self.say(text)
+        elif before and not text:
+            self.say(f"{what}: well again")
+        self.problems[what] = text
+
+    def _start_haproxy(self) -> None:
+        # Without servers: HAProxy would hold each one UP until its first check. They come by the admin socket.
+        self._maps = self._wanted_maps(self._told)
+        self._shape = render(self._told.topology, self._told.policy, (), self.settings)
+        self._write_config(self._maps, self._shape)
+        self.haproxy.start()
+        self._memory, self._breaker = membership.Memory(), breaker.BreakerMemory()
 
     def _keep_running(self) -> None:
         if self.haproxy.running:
             return
         self.say("HAProxy ended by itself; starting it again")
         try:
-            self._write_config(self._topology, ())
-            self.haproxy.start()
-            self._memory = membership.Memory()
-            self.health.haproxy = ""
+            self._start_haproxy()
+            self.note("haproxy", "")
         except OSError as error:
-            self._note("haproxy", str(error))
+            self.note("haproxy", str(error))
 
-    def _read_document(self) -> None:
+    def _listen(self) -> None:
+        """Hear what is wanted; a new shape is put in place at once, or not at all."""
         now = self.clock()
-        waiting = self._document is None
-        if self._document_at is not None and not waiting and now - self._document_at < self.document_every_s:
+        waiting = self._told.document is None
+        if self._told_at is not None and not waiting and now - self._told_at < self.told_every_s:
             return
-        self._document_at = now
-        try:
-            document = self.fleet.document()
-        except (OSError, ValueError) as error:
-            kept = "" if waiting else "; keeping the last good one"
-            self._note("document", f"fleet document: {error}{kept}")
+        self._told_at = now
+        told = self._sources.read(self._told)
+        if told == self._told:
             return
-        self._note("document", "")
-        if document == self._document and not self.health.config:
+        shape = render(told.topology, told.policy, (), self.settings)
+        if shape != self._shape and not self._reshape(told, shape):
             return
-        topology = from_document(document)
-        if topology != self._topology and not self._apply(topology):
-            return
-        self._document = document
-        _write(self.paths.last_document, render(document))
+        self._told = told
+        self._sources.keep(told)
 
-    def _apply(self, topology: Topology) -> bool:
-        """Put a new topology in place; the old one stays if HAProxy refuses the new."""
+    def _reshape(self, told: Told, shape: str) -> bool:
+        """Reload with another shape; what runs now stays if HAProxy refuses it."""
+        wanted = self._wanted_maps(told)
         try:
-            kept = [r for r in self._wanted if r.pool in {pool.name for pool in topology.pools}]
-            shown = {(s.pool, s.name) for s in self.haproxy.admin.servers()}
-            self._write_config(topology, [r for r in kept if (r.pool, r.name) in shown])
+            there = {server.name for server in self.haproxy.admin.servers()}
+            pools = {pool.name for pool in told.topology.pools}
+            replicas = [r for r in self._wanted if r.pool in pools and r.name in there]
+            self._write_config(wanted, render(told.topology, told.policy, replicas, self.settings))
             self.haproxy.reload()
-        except (OSError, HaproxyError) as error:
-            self._note("config", f"configuration not changed: {error}")
+        except OSError as error:
+            self._write_maps(self._maps)
+            self.note("config", f"configuration not changed: {error}")
             return False
-        self._note("config", "")
-        self._topology = topology
-        self._reloads += 1
-        self.say(f"pools: {', '.join(pool.name for pool in topology.pools) or 'none'}")
+        self.note("config", "")
+        self._shape, self._maps = shape, wanted
+        self.reloads += 1
+        self.say(f"pools: {', '.join(pool.name for pool in told.topology.pools) or 'none'}")
         return True
 
-    def _write_config(self, topology: Topology, replicas: Sequence[Replica]) -> None:
-        _write(self.paths.models_map, render_models(topology))
-        self.paths.candidate.write_text(render_config(topology, replicas, self.settings, self.paths))
+    def _wanted_maps(self, told: Told) -> maps.Maps:
+        return maps.build(told.topology, told.policy, told.keys, maps.Live(p95_ms=self.meter.p95_ms(time.time())))
+
+    def _write_maps(self, wanted: maps.Maps) -> None:
+        (self.paths.state / maps.FOLDER).mkdir(exist_ok=True, mode=0o700)
+        for name, entries in wanted.items():
+            write(self.paths.state / name.file, maps.render_map(entries))
+
+    def _write_config(self, wanted: maps.Maps, text: str) -> None:
+        self._write_maps(wanted)
+        if not self.paths.server_state.exists():
+            self.paths.server_state.write_text("1\n")
+        self.paths.candidate.write_text(text)
         check_config(self.paths.candidate)
         self.paths.candidate.replace(self.paths.config)
 
-    def _read_inventory(self) -> None:
-        if self._document is None:
+    def _look_up(self) -> None:
+        """Change maps while HAProxy runs, and on disk, so that a reload does not bring old ones back."""
+        wanted = self._wanted_maps(self._told)
+        commands = maps.changes(self._maps, wanted)
+        if not commands:
             return
         try:
-            instances = self.fleet.instances(self._document)
+            self.haproxy.admin.ask(*commands)
+            self._write_maps(wanted)
+            self._maps = wanted
+            self.note("maps", "")
         except OSError as error:
-            self._note("inventory", f"inventory: {error}; keeping the servers there are")
+            self.note("maps", f"maps: {error}")
+
+    def _inventory(self) -> None:
+        if self._told.document is None:
             return
-        self._note("inventory", "")
-        self._wanted = replicas_of(instances, self._topology)
+        try:
+            instances = self.fleet.instances(self._told.document)
+            self._wanted = replicas_of(instances, self._told.topology)
+            self.note("inventory", "")
+        except OSError as error:
+            self.note("inventory", f"inventory: {error}; keeping the servers there are")
 
     def _move_servers(self) -> None:
-        if self._document is None or self.health.inventory:
-            return
         rules = membership.Rules(
-            settings=self.settings, silent=self.settings.agent_silent_limit, cut=self.settings.response_timeout
+            settings=self.settings,
+            policy=self._told.policy,
+            silent=self.settings.agent_silent_limit,
+            cut=self.settings.response_timeout,
         )
         try:
-            shown = self.haproxy.admin.servers()
-            changes, self._memory = membership.plan(self._wanted, shown, self._memory, rules=rules, now=self.clock())
-            for change in changes:
-                answer = self.haproxy.admin.ask(*change.commands)
-                self.say(f"{change.pool}/{change.server}: {change.step}" + (f" ({answer})" if answer else ""))
-            self._note("haproxy", "")
+            self._shown = self.haproxy.admin.servers()
+            if self._told.document is not None and not self.problems.get("inventory"):
+                changes, self._memory = membership.plan(
+                    self._wanted, self._shown, self._memory, rules=rules, now=self.clock()
+                )
+                for change in changes:
+                    answer = self.haproxy.admin.ask(*change.commands)
+                    self.say(f"{change.server}: {change.step}" + (f" ({answer})" if answer else ""))
+            self._judge()
+            self.note("admin socket", "")
         except OSError as error:
-            self._note("haproxy", f"admin socket: {error}")
+            self.note("admin socket", f"admin socket: {error}")
+        self.activator.update(
+            {
+                pool.name: HoldRules(most=policy.hold, seconds=policy.hold_seconds)
+                for pool in self._told.topology.pools
+                for policy in (self._told.policy.pool(pool.name),)
+            },
+            {
+                pool.name: sum(s.ready for s in self._shown if s.pool == pool.name)
+                for pool in self._told.topology.pools
+            },
+        )
 
-    def _write_status(self) -> None:
+    def _judge(self) -> None:
+        changes, self._breaker = breaker.judge(self._shown, self._breaker, self.breaker_rules, self.clock())
+        for change in changes:
+            self.haproxy.admin.ask(change.command)
+            self.say(f"{change.path}: weight {change.percent} % ({change.why})")
+
+    def _count(self) -> None:
         try:
-            servers = self.haproxy.admin.servers()
-        except OSError:
-            servers = ()
-        _write(self.paths.status, json.dumps(self.describe(servers), indent=2) + "\n")
-
-    def describe(self, servers: Sequence[ServerStatus]) -> dict[str, Any]:
-        """What `gpufleet router status` shows."""
-        return {
-            "version": 1,
-            "at": datetime.now(UTC).isoformat(timespec="seconds"),
-            "pid": os.getpid(),
-            "bind": self.settings.bind,
-            "environment": self._topology.environment,
-            "reloads": self._reloads,
-            "problems": [text for text in vars_of(self.health) if text],
-            "models": dict(self._topology.models),
-            "pools": [
-                {
-                    "name": pool.name,
-                    "model": pool.served_name,
-                    "servers": [
-                        {
-                            "instance": server.name,
-                            "address": server.address,
-                            "status": server.status,
-                            "agent": server.agent_status,
-                            "sessions": server.sessions,
-                            "requests": server.total,
-                        }
-                        for server in servers
-                        if server.pool == pool.name
-                    ],
-                }
-                for pool in self._topology.pools
-            ],
-        }
-
-    def _note(self, what: str, text: str) -> None:
-        """Remember a problem, and say it when it changes."""
-        if text and text != getattr(self.health, what):
-            self.say(text)
-        elif not text and getattr(self.health, what) and what != "document":
-            self.say(f"{what} is well again")
-        setattr(self.health, what, text)
-
-
-def vars_of(health: Health) -> tuple[str, ...]:
-    """The texts of a Health."""
-    return (health.document, health.inventory, health.config, health.haproxy)
+            self.meter.read()
+            self.note("log", "")
+        except OSError as error:
+            self.note("log", f"access log: {error}")
 
 
 @contextmanager
-def only_one(paths: RouterPaths):  # noqa: ANN201
+def only_one(paths: RouterPaths) -> Generator[None]:
     """Hold the state folder. Raises BusyError: two controllers would undo each other's work."""
     paths.state.mkdir(parents=True, exist_ok=True, mode=0o700)
     with paths.lock.open("a+") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise BusyError(f"{paths.state}: another router controller (process {_holder(lock)}) runs here") from None
+            raise BusyError(
+                f"{paths.state}: another router controller (process {_holder(lock)}) works here; "
+                "stop it, or give this one another --state"
+            ) from None
         lock.truncate(0)
         lock.write(str(os.getpid()))
         lock.flush()
@@ -251,9 +275,3 @@ def only_one(paths: RouterPaths):  # noqa: ANN201
 def _holder(lock: IO[str]) -> str:
     lock.seek(0)
     return lock.read(32).strip() or "unknown"
-
-
-def _write(path: Any, text: str) -> None:
-    new = path.with_name(path.name + ".new")
-    new.write_text(text)
-    new.replace(path)

@@ -10,16 +10,17 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Final
 
-from serving.router.render import backend_of, server_arguments
+from serving.router.policy import RouterPolicy
+from serving.router.pools import backend_for, server_address, server_arguments
 from serving.router.runtime import ServerStatus
 from serving.router.settings import RouterSettings
-from serving.router.topology import ENGINE_PORT, Replica
+from serving.router.topology import Replica
 
 SILENT: Final = frozenset({"L4CON", "L4TOUT", "L6TOUT", "L7TOUT", "L7RSP", "SOCKERR"})
 """Agent checks that brought no answer."""
 
 Key = tuple[str, str]
-"""Pool and server."""
+"""Backend and server."""
 
 
 class Step(StrEnum):
@@ -42,8 +43,8 @@ class Change:
     """One step for one server, with the commands that do it."""
 
     step: Step
-    pool: str
     server: str
+    """`backend/name`."""
     commands: tuple[str, ...]
 
 
@@ -61,6 +62,7 @@ class Rules:
     """How servers are checked, and how long things may be odd."""
 
     settings: RouterSettings
+    policy: RouterPolicy
     absent: timedelta = timedelta(seconds=1)
     """A server leaves only after the inventory was without it this long: clouds forget for a moment."""
     silent: timedelta = timedelta(seconds=30)
@@ -77,13 +79,13 @@ def plan(
     now: float,
 ) -> tuple[tuple[Change, ...], Memory]:
     """The changes of this pass, and what the next one has to know."""
-    there = {(s.pool, s.name): s for s in shown}
-    want = {(r.pool, r.name): r for r in wanted}
+    there = {(s.backend, s.name): s for s in shown}
+    want = {(backend_for(r, rules.policy), r.name): r for r in wanted}
     keep = {key for key, replica in want.items() if key in there and there[key].address == replica.address}
     absent = {key: memory.absent_since.get(key, now) for key in there if key not in keep}
     silent = {key: memory.silent_since.get(key, now) for key in keep if there[key].agent_status in SILENT}
     leaving = {key for key in memory.leaving if key in there}
-    changes = [_add(replica, rules.settings) for key, replica in want.items() if key not in there]
+    changes = [_add(key[0], replica, rules) for key, replica in want.items() if key not in there]
     for key, since in absent.items():
         if change := _depart(there[key], since, key in leaving, rules, now):
             changes.append(change)
@@ -94,13 +96,13 @@ def plan(
             changes.append(_return(server))
             leaving.discard(key)
         elif key in silent and now - silent[key] >= rules.silent.total_seconds() and server.ready:
-            changes.append(_change(Step.SILENCE, server, f"set server {_path(server)} state maint"))
+            changes.append(_change(Step.SILENCE, server, f"set server {server.path} state maint"))
     return tuple(changes), Memory(absent_since=absent, silent_since=silent, leaving=frozenset(leaving))
 
 
 def _depart(server: ServerStatus, since: float, left: bool, rules: Rules, now: float) -> Change | None:
     waited = now - since
-    path = _path(server)
+    path = server.path
     if not left:
         if waited < rules.absent.total_seconds():
             return None
@@ -114,14 +116,14 @@ def _depart(server: ServerStatus, since: float, left: bool, rules: Rules, now: f
     return None
 
 
-def _add(replica: Replica, settings: RouterSettings) -> Change:
-    path = f"{backend_of(replica.pool)}/{replica.name}"
+def _add(backend: str, replica: Replica, rules: Rules) -> Change:
+    path = f"{backend}/{replica.name}"
+    arguments = server_arguments(replica, rules.policy.pool(replica.pool), rules.settings)
     return Change(
         step=Step.ADD,
-        pool=replica.pool,
-        server=replica.name,
+        server=path,
         commands=(
-            f"add server {path} {replica.address}:{ENGINE_PORT} {server_arguments(settings)}",
+            f"add server {path} {server_address(replica)} {arguments}",
             *_awaken(path),
             f"enable server {path}",
         ),
@@ -129,7 +131,7 @@ def _add(replica: Replica, settings: RouterSettings) -> Change:
 
 
 def _return(server: ServerStatus) -> Change:
-    path = _path(server)
+    path = server.path
     return _change(Step.RETURN, server, *_awaken(path), f"set server {path} state ready")
 
 
@@ -144,8 +146,4 @@ def _awaken(path: str) -> tuple[str, ...]:
 
 
 def _change(step: Step, server: ServerStatus, *commands: str) -> Change:
-    return Change(step=step, pool=server.pool, server=server.name, commands=commands)
-
-
-def _path(server: ServerStatus) -> str:
-    return f"{backend_of(server.pool)}/{server.name}"
+    return Change(step=step, server=server.path, commands=commands)

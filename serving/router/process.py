@@ -9,7 +9,7 @@ from shutil import which
 from typing import Final
 
 from serving.router.runtime import AdminSocket
-from serving.router.settings import RouterPaths
+from serving.router.settings import ADMIN_SOCKET, RouterPaths
 
 START_LIMIT_S: Final = 15.0
 CHECK_LIMIT_S: Final = 60.0
@@ -30,7 +30,7 @@ def find_program() -> str:
 def check_config(config: Path) -> None:
     """Let HAProxy judge a configuration. Raises HaproxyError with its words."""
     done = subprocess.run(
-        [find_program(), "-c", "-q", "-f", str(config)],
+        [find_program(), "-c", "-q", "-C", str(config.parent), "-f", config.name],
         capture_output=True,
         text=True,
         timeout=CHECK_LIMIT_S,
@@ -48,7 +48,7 @@ class Haproxy:
         self._sleep = sleep
         self._process: subprocess.Popen[bytes] | None = None
         self._said_before = 0
-        self.admin = AdminSocket(paths.admin_socket)
+        self.admin = AdminSocket(paths.state)
 
     @property
     def running(self) -> bool:
@@ -59,13 +59,12 @@ class Haproxy:
 
         The parent-death signal ends it when the controller is killed, however that happens.
         """
-        for socket_path in (self._paths.admin_socket, self._paths.master_socket):
-            socket_path.unlink(missing_ok=True)
+        (self._paths.state / ADMIN_SOCKET).unlink(missing_ok=True)
         self._said_before = self._paths.log.stat().st_size if self._paths.log.exists() else 0
-        command = ["setpriv", "--pdeathsig", "TERM", find_program(), "-W", "-S", str(self._paths.master_socket)]
+        command = ["setpriv", "--pdeathsig", "TERM", find_program(), "-W", "-C", str(self._paths.state)]
         with self._paths.access_log.open("ab") as access, self._paths.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [*command, "-f", str(self._paths.config)],
+                [*command, "-f", self._paths.config.name],
                 stdin=subprocess.DEVNULL,
                 stdout=access,
                 stderr=log,

@@ -1,19 +1,27 @@
 """HAProxy's admin socket: commands in, text out."""
 
 import csv
+import os
 import socket
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from serving.router.pools import ACTIVATOR
+from serving.router.settings import ADMIN_SOCKET
+from serving.router.topology import pool_of
+
 TIMEOUT_S: Final = 5.0
+_MOST_BYTES: Final = 12_000
+"""Of commands in one line; HAProxy reads a line into one buffer (16 KiB at least)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerStatus:
     """One server as `show stat` describes it."""
 
-    pool: str
+    backend: str
     name: str
     address: str
     status: str
@@ -24,35 +32,54 @@ class ServerStatus:
     """Of the last agent check: `L7OK`, `L4CON`, …; empty: none yet."""
     total: int
     """Requests that it ever got."""
-    queued: int
+    errors: int
+    """Answers 5xx and broken-off answers, ever."""
+    bytes_out: int
+    weight: int
+
+    @property
+    def pool(self) -> str:
+        return pool_of(self.backend)
+
+    @property
+    def path(self) -> str:
+        """Its name in commands."""
+        return f"{self.backend}/{self.name}"
 
     @property
     def ready(self) -> bool:
-        return self.status.startswith("UP")
+        """Whether both its checks say that it is well."""
+        return self.status.startswith(("UP", "no check"))
 
 
 class AdminSocket:
-    """Talks to the running worker."""
+    """Talks to the running worker. The folder may have any length: a socket's own path may not."""
 
-    def __init__(self, path: Path, timeout_s: float = TIMEOUT_S) -> None:
-        self._path = path
+    def __init__(self, folder: Path, timeout_s: float = TIMEOUT_S) -> None:
+        self._folder = folder
         self._timeout_s = timeout_s
 
     def ask(self, *commands: str) -> str:
-        """Run commands in order in one connection; their answers joined. Raises OSError."""
-        line = ";".join(commands)
-        answer = bytearray()
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(self._timeout_s)
-            connection.connect(str(self._path))
-            connection.sendall(line.encode() + b"\n")
-            while chunk := connection.recv(262_144):
-                answer += chunk
-        return answer.decode(errors="replace").strip()
+        """Run commands in order; their answers joined. Raises OSError."""
+        return "\n".join(answer for batch in _batches(commands) if (answer := self._ask(batch)))
 
-    def servers(self, prefix: str = "pool_") -> tuple[ServerStatus, ...]:
-        """Every server of every pool. Raises OSError."""
-        return parse_stat(self.ask("show stat"), prefix)
+    def _ask(self, line: str) -> str:
+        answer = bytearray()
+        folder = os.open(self._folder, os.O_PATH | os.O_DIRECTORY)
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+                connection.settimeout(self._timeout_s)
+                connection.connect(f"/proc/self/fd/{folder}/{ADMIN_SOCKET}")
+                connection.sendall(line.encode() + b"\n")
+                while chunk := connection.recv(262_144):
+                    answer += chunk
+        finally:
+            os.close(folder)
+        return "\n".join(part for part in answer.decode(errors="replace").splitlines() if part.strip())
+
+    def servers(self) -> tuple[ServerStatus, ...]:
+        """Every replica of every pool. Raises OSError."""
+        return parse_stat(self.ask("show stat -1 4 -1"))
 
     def process_id(self) -> int:
         """Of the worker that answers. Raises OSError."""
@@ -63,34 +90,43 @@ class AdminSocket:
         raise OSError("HAProxy's `show info` names no Pid")
 
 
-def parse_stat(text: str, prefix: str = "pool_") -> tuple[ServerStatus, ...]:
-    """Read the CSV of `show stat`: servers of backends whose name starts with `prefix`. Raises OSError."""
+def _batches(commands: Iterable[str]) -> Iterable[str]:
+    """Lines of commands, none longer than HAProxy reads at once."""
+    line = ""
+    for command in commands:
+        if line and len(line) + len(command) >= _MOST_BYTES:
+            yield line
+            line = ""
+        line = f"{line};{command}" if line else command
+    if line:
+        yield line
+
+
+def parse_stat(text: str) -> tuple[ServerStatus, ...]:
+    """Read the CSV of `show stat`: the replicas in backends of pools. Raises OSError."""
     lines = text.splitlines()
     if not lines or not lines[0].startswith("# "):
         raise OSError(f"HAProxy's `show stat` is not understood: {text[:80]!r}")
     names = lines[0][2:].split(",")
     found: list[ServerStatus] = []
     for line in lines[1:]:
-        row = dict(zip(names, _fields(line), strict=False))
-        if row.get("type") == "2" and row.get("pxname", "").startswith(prefix):
-            found.append(_server(row, prefix))
+        fields = next(csv.reader([line])) if '"' in line else line.split(",")
+        row = dict(zip(names, fields, strict=False))
+        if row.get("type") == "2" and row["pxname"].startswith("pool_") and row["svname"] != ACTIVATOR:
+            found.append(_server(row))
     return tuple(found)
 
 
-def _server(row: dict[str, str], prefix: str) -> ServerStatus:
+def _server(row: dict[str, str]) -> ServerStatus:
     return ServerStatus(
-        pool=row["pxname"].removeprefix(prefix),
+        backend=row["pxname"],
         name=row["svname"],
         address=row["addr"].rpartition(":")[0],
         status=row["status"],
         sessions=int(row["scur"] or 0),
         agent_status=row["agent_status"].removeprefix("* "),
         total=int(row["stot"] or 0),
-        queued=int(row["qcur"] or 0),
+        errors=int(row["hrsp_5xx"] or 0) + int(row["eresp"] or 0),
+        bytes_out=int(row["bout"] or 0),
+        weight=int(row["weight"] or 0),
     )
-
-
-def _fields(line: str) -> list[str]:
-    if '"' not in line:
-        return line.split(",")
-    return next(csv.reader([line]))

@@ -1,12 +1,16 @@
-"""What people may set for a router, and where its files lie."""
+"""How one HAProxy process runs, and where its files lie."""
 
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
-DEFAULT_BUFFER_BYTES: Final = 262_144
-"""Most of a request body that is read for its model name; larger ones need the header x-model."""
+ADMIN_SOCKET: Final = "admin.sock"
+ACTIVATOR_SOCKET: Final = "activator.sock"
+INNER_SOCKET: Final = "inner.sock"
+METRICS_SOCKET: Final = "controller.sock"
+SERVER_STATE: Final = "servers.state"
+CERTIFICATE: Final = "router.pem"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,23 +20,26 @@ class RouterSettings:
     bind: str = "127.0.0.1:8080"
     """Address and port for clients."""
     metrics_bind: str = "127.0.0.1:8404"
-    """Address and port of HAProxy's own metrics."""
+    """Address and port of the metrics: HAProxy's own at /metrics, the controller's at /router/metrics."""
+    certificate: str = ""
+    """PEM file with certificate and key, in the router's folder; empty: plain HTTP."""
     threads: int = 1
-    buffer_bytes: int = DEFAULT_BUFFER_BYTES
+    buffer_bytes: int = 262_144
+    """Most of a request that is read for its model name; larger ones need the header x-model."""
     check_interval: timedelta = timedelta(seconds=1)
     """Between two health checks (engine, /health) of a replica."""
     agent_interval: timedelta = timedelta(milliseconds=500)
     """Between two agent checks: how late a drain may be noticed."""
     agent_silent_limit: timedelta = timedelta(seconds=30)
     """A replica whose node agent has not answered for this long gets no new requests."""
+    slow_start: timedelta = timedelta(seconds=5)
+    """A replica that has just come gets its full share after this."""
     connect_timeout: timedelta = timedelta(seconds=2)
     request_timeout: timedelta = timedelta(seconds=30)
     """For a client to send its whole request; ends slow senders."""
     response_timeout: timedelta = timedelta(minutes=10)
     """Longest silence of a replica: a long answer that is not streamed comes all at once."""
     queue_timeout: timedelta = timedelta(seconds=30)
-    most_per_replica: int = 256
-    """Requests at once on one replica; more wait in the pool's queue."""
     most_connections: int = 4_000
     """Needs two file descriptors each; HAProxy takes fewer where the system allows fewer."""
 
@@ -53,21 +60,9 @@ class RouterPaths:
         return self.state / "haproxy.cfg.new"
 
     @property
-    def admin_socket(self) -> Path:
-        return self.state / "admin.sock"
-
-    @property
-    def master_socket(self) -> Path:
-        return self.state / "master.sock"
-
-    @property
     def server_state(self) -> Path:
         """What HAProxy knew of its servers before a reload."""
-        return self.state / "servers.state"
-
-    @property
-    def models_map(self) -> Path:
-        return self.state / "models.map"
+        return self.state / SERVER_STATE
 
     @property
     def access_log(self) -> Path:
@@ -87,6 +82,16 @@ class RouterPaths:
     def last_document(self) -> Path:
         """The last fleet document that was good."""
         return self.state / "fleet.json"
+
+    @property
+    def last_policy(self) -> Path:
+        """The last routing policy that was good."""
+        return self.state / "router.json"
+
+    @property
+    def meter(self) -> Path:
+        """Counters of the metering, and how far the log was read."""
+        return self.state / "meter.json"
 
     @property
     def status(self) -> Path:

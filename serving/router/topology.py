@@ -1,14 +1,18 @@
 """Which pools a router knows, which models they serve, and which replicas they have."""
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
+from zlib import crc32
 
 from fleet.document import FleetDocument
 from fleet.model import CapacityType, Instance, InstanceState
 
 ENGINE_PORT: Final = 8000
 AGENT_CHECK_PORT: Final = 9501
+
+_MODEL_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@+-]{0,127}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -20,6 +24,11 @@ class Replica:
     """Instance id."""
     address: str
     capacity_type: CapacityType = CapacityType.ON_DEMAND
+
+    @property
+    def number(self) -> int:
+        """HAProxy's id of the server: from its name alone, so the same everywhere (1 is the activator's)."""
+        return 2 + crc32(self.name.encode()) % (2**31 - 3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,15 +56,37 @@ class Topology:
         return found
 
 
+def backend_of(pool: str, capacity_type: CapacityType | None = None) -> str:
+    """HAProxy's name for a pool, or for its part of one capacity type."""
+    return f"pool_{pool}" + (f".{capacity_type}" if capacity_type else "")
+
+
+def capacity_backends(pool: str) -> tuple[str, ...]:
+    """The parts of a pool, in the order in which they are filled."""
+    order = (CapacityType.RESERVED, CapacityType.SPOT, CapacityType.ON_DEMAND)
+    return tuple(backend_of(pool, capacity_type) for capacity_type in order)
+
+
+def pool_of(backend: str) -> str:
+    """The pool behind a backend's name."""
+    return backend.removeprefix("pool_").partition(".")[0]
+
+
 def from_document(document: FleetDocument) -> Topology:
-    """A served name is the last part of the pool's model path (`models/chat` -> `chat`)."""
-    return Topology(
-        environment=document.environment,
-        pools=tuple(
-            PoolEntry(name=pool.name, served_name=pool.model.rstrip("/").rpartition("/")[2])
-            for pool in document.pools
-        ),
+    """A served name is the last part of the pool's model path (`models/chat` -> `chat`).
+
+    Raises ValueError for a name that cannot stand in HAProxy's maps.
+    """
+    pools = tuple(
+        PoolEntry(name=pool.name, served_name=pool.model.rstrip("/").rpartition("/")[2]) for pool in document.pools
     )
+    for pool in pools:
+        if not _MODEL_NAME.fullmatch(pool.served_name):
+            raise ValueError(
+                f"pool {pool.name}: model name {pool.served_name!r} has characters that a router cannot look up: "
+                "use letters, digits and . _ / : @ + -"
+            )
+    return Topology(environment=document.environment, pools=pools)
 
 
 def replicas_of(instances: Iterable[Instance], topology: Topology) -> tuple[Replica, ...]:

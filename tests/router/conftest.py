@@ -16,6 +16,8 @@ import pytest
 from fleet.document import FleetDocument
 from fleet.model import CapacityType, Cloud, Instance, InstanceState
 from serving.router.controller import Controller
+from serving.router.keys import ApiKey
+from serving.router.policy import RouterPolicy
 from serving.router.settings import RouterPaths, RouterSettings
 from tests.router.replica import Replica
 
@@ -82,6 +84,14 @@ class FakeFleet:
     machines: dict[str, Instance] = field(default_factory=dict[str, Instance])
     document_error: str = ""
     inventory_error: str = ""
+    rules: RouterPolicy = field(default_factory=RouterPolicy)
+    clients: tuple[ApiKey, ...] = ()
+
+    def policy(self) -> RouterPolicy:
+        return self.rules
+
+    def keys(self) -> tuple[ApiKey, ...]:
+        return self.clients
 
     def document(self) -> FleetDocument:
         if self.document_error or self.written is None:
@@ -167,13 +177,14 @@ def router(tmp_path: Path) -> Iterator[Router]:
         agent_interval=timedelta(milliseconds=150),
         agent_silent_limit=timedelta(seconds=1),
         queue_timeout=timedelta(seconds=2),
+        slow_start=timedelta(milliseconds=100),
         request_timeout=timedelta(seconds=2),
     )
     fleet = FakeFleet()
     state = tmp_path / "router"
     state.mkdir()
     controller = Controller(
-        fleet=fleet, settings=settings, paths=RouterPaths(state=state), say=said.append, document_every_s=0.2
+        fleet=fleet, settings=settings, paths=RouterPaths(state=state), say=said.append, told_every_s=0.2
     )
     controller.start()
     stop = threading.Event()

@@ -5,6 +5,7 @@ from typing import Any
 
 import httpx
 
+from serving.router.policy import PoolPolicy, RouterPolicy
 from tests.router.conftest import Router, document
 
 CHAT = {"name": "chat", "model": "models/chat"}
@@ -26,6 +27,7 @@ def test_waits_for_the_fleet_document(router: Router) -> None:
 
 def test_a_booting_instance_gets_nothing_until_engine_and_agent_are_well(router: Router) -> None:
     router.fleet.written = document(CHAT)
+    router.fleet.rules = RouterPolicy(pools={"chat": PoolPolicy(hold_seconds=1)})
     replica = router.add("i-1", serve=False)
     router.until(lambda: router.server("i-1") is not None, "i-1 is a server")
     assert router.chat().status_code == 503
@@ -101,9 +103,9 @@ def test_state_survives_a_reload(router: Router) -> None:
     router.until(lambda: (router.server("i-1") or "").startswith("DRAIN"), "i-1 drains")
     # the agent falls silent, so that only the saved state can tell the new worker
     draining.does.agent = ""
-    reloads = router.controller.describe(())["reloads"]
+    reloads = router.controller.reloads
     router.fleet.written = document(CHAT, {"name": "batch", "model": "models/other"})
-    router.until(lambda: router.controller.describe(())["reloads"] > reloads, "a reload")
+    router.until(lambda: router.controller.reloads > reloads, "a reload")
     assert (router.server("i-1") or "").startswith("DRAIN")
     assert (router.server("i-2") or "").startswith("UP")
     assert {router.chat().headers["x-gpufleet-replica"] for _ in range(10)} == {"i-2"}
@@ -115,7 +117,7 @@ def test_a_vanished_document_and_a_failing_inventory_change_nothing(router: Rout
     router.ready()
     router.fleet.document_error = "gone"
     router.fleet.inventory_error = "throttled"
-    router.until(lambda: len(router.controller.describe(())["problems"]) == 2, "both problems are said")
+    router.until(lambda: sum(map(bool, router.controller.problems.values())) == 2, "both problems are said")
     assert router.chat().status_code == 200
     assert any("keeping the last good one" in line for line in router.said)
 

@@ -1,0 +1,94 @@
+"""What a router is told: the fleet document, the policy beside it, the keys, the cloud's inventory."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from cli.fleets import load_one
+from cli.output import UserError
+from clouds.aws.calls import AwsCalls
+from clouds.aws.inventory import AwsInventory
+from fleet.document import FleetDocument, parse
+from fleet.model import Cloud, Instance
+from serving.router.keys import ApiKey, parse_keys
+from serving.router.policy import FILE_NAME, RouterPolicy, parse_policy, render_policy
+
+
+class LiveFleet:
+    """Reads from the document's URL and the cloud's API; its clients live as long as it does."""
+
+    def __init__(self, url: str, keys_file: Path | None = None) -> None:
+        self._url = url
+        self._keys_file = keys_file
+        self._aws: dict[str, AwsCalls] = {}
+
+    @property
+    def policy_url(self) -> str:
+        """`router.json` beside the fleet document."""
+        return self._url.rpartition("/")[0] + "/" + FILE_NAME if "/" in self._url else FILE_NAME
+
+    def document(self) -> FleetDocument:
+        """Raises OSError when it cannot be read, DocumentError when it cannot be used."""
+        if self._url.startswith("s3://"):
+            return parse(self._read(self._url), self._url)
+        try:
+            return load_one(self._url)
+        except UserError as error:
+            raise OSError(str(error)) from error
+
+    def policy(self) -> RouterPolicy:
+        """The defaults where there is no file. Raises OSError or DocumentError."""
+        try:
+            return parse_policy(self._read(self.policy_url), self.policy_url)
+        except FileNotFoundError:
+            return RouterPolicy()
+
+    def write_policy(self, policy: RouterPolicy) -> None:
+        """Put a policy where every router of the fleet reads it. Raises OSError."""
+        body = render_policy(policy).encode()
+        parts = urlsplit(self.policy_url)
+        if parts.scheme == "s3":
+            self._calls().one("s3", "put_object", Bucket=parts.netloc, Key=parts.path.lstrip("/"), Body=body)
+        elif parts.scheme == "gs":
+            from clouds.gcp.objects import write_object
+
+            write_object(parts.netloc, parts.path.lstrip("/"), body)
+        else:
+            path = Path(parts.path)
+            new = path.with_name(path.name + ".part")
+            new.write_bytes(body)
+            new.replace(path)
+
+    def keys(self) -> tuple[ApiKey, ...]:
+        """None without a file of keys. Raises OSError or KeysError."""
+        return parse_keys(self._keys_file.read_text()) if self._keys_file else ()
+
+    def instances(self, document: FleetDocument) -> Sequence[Instance]:
+        """Raises OSError when the inventory is not whole."""
+        if document.cloud is Cloud.AWS:
+            return AwsInventory(self._calls(document.region), document.region, document.environment).instances()
+        raise OSError(f"this gpufleet has no inventory of {document.cloud}")
+
+    def _read(self, url: str) -> bytes:
+        parts = urlsplit(url)
+        key = parts.path.lstrip("/")
+        if parts.scheme == "gs":
+            from clouds.gcp.objects import read_object
+
+            return read_object(parts.netloc, key)
+        if parts.scheme != "s3":
+            return Path(parts.path).read_bytes()
+        try:
+            return self._calls().one("s3", "get_object", Bucket=parts.netloc, Key=key)["Body"].read()
+        except OSError as error:
+            if getattr(error, "code", "") in ("NoSuchKey", "NoSuchBucket", "404"):
+                raise FileNotFoundError(f"{url}: no such object") from error
+            raise
+
+    def _calls(self, region: str = "") -> AwsCalls:
+        # a bucket is found from any region; the first client made does
+        if not region and self._aws:
+            return next(iter(self._aws.values()))
+        if region not in self._aws:
+            self._aws[region] = AwsCalls(region or "us-east-1")
+        return self._aws[region]

@@ -1,0 +1,114 @@
+"""Takes replicas that answer with errors out for a while, but never most of a pool. Pure.
+
+HAProxy's own breaker (`observe layer7`) knows no floor: one client whose requests crash every handler would take a
+whole pool away. So errors are judged here, from the counters of `show stat`, and a replica is rested by its weight.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from serving.router.runtime import ServerStatus
+
+FULL_WEIGHT: Final = 100
+
+Key = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreakerRules:
+    """When a replica is rested."""
+
+    errors: int = 5
+    """Least errors within the window."""
+    share: float = 0.5
+    """Least share of its answers that were errors, 0 to 1."""
+    window_s: float = 10
+    rest_s: float = 10
+    """First rest; each one that follows at once is twice as long."""
+    longest_rest_s: float = 160
+    floor: float = 0.5
+    """Share of the pool's ready replicas that always keep working."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """What is remembered of one replica."""
+
+    window_since: float
+    total: int
+    errors: int
+    """Counters at the window's begin."""
+    resting_until: float | None = None
+    rests: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreakerMemory:
+    records: Mapping[Key, Record] = field(default_factory=dict[Key, Record])
+
+    @property
+    def resting(self) -> frozenset[Key]:
+        return frozenset(key for key, record in self.records.items() if record.resting_until is not None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightChange:
+    """Rest a replica (0) or let it work again (100)."""
+
+    path: str
+    percent: int
+    why: str
+
+    @property
+    def command(self) -> str:
+        return f"set server {self.path} weight {self.percent}%"
+
+
+def judge(
+    shown: Iterable[ServerStatus], memory: BreakerMemory, rules: BreakerRules, now: float
+) -> tuple[tuple[WeightChange, ...], BreakerMemory]:
+    """The weights to change now, and what to remember."""
+    servers = {(s.backend, s.name): s for s in shown}
+    records: dict[Key, Record] = {}
+    changes: list[WeightChange] = []
+    for key, server in servers.items():
+        record = memory.records.get(key)
+        if record is None or server.total < record.total:
+            record = Record(window_since=now, total=server.total, errors=server.errors)
+            if server.weight == 0:
+                # rested by a controller that is no more
+                changes.append(WeightChange(path=server.path, percent=100, why="not resting"))
+        elif record.resting_until is not None and now >= record.resting_until:
+            record = replace(record, resting_until=None, window_since=now, total=server.total, errors=server.errors)
+            changes.append(WeightChange(path=server.path, percent=100, why="rest is over"))
+        records[key] = record
+    for key, server in sorted(servers.items()):
+        record = records[key]
+        if record.resting_until is None:
+            records[key], change = _look(server, record, _may_rest(server, servers, records, rules), rules, now)
+            changes += [change] if change else []
+    return tuple(changes), BreakerMemory(records=records)
+
+
+def _look(
+    server: ServerStatus, record: Record, may_rest: bool, rules: BreakerRules, now: float
+) -> tuple[Record, WeightChange | None]:
+    errors, total = server.errors - record.errors, server.total - record.total
+    if errors >= rules.errors and errors >= rules.share * total and may_rest:
+        rest = min(rules.rest_s * 2**record.rests, rules.longest_rest_s)
+        why = f"{errors} errors in {total} answers; rests {rest:.0f} s"
+        rested = replace(record, resting_until=now + rest, rests=record.rests + 1)
+        return rested, WeightChange(path=server.path, percent=0, why=why)
+    if now - record.window_since >= rules.window_s:
+        calm = record.rests if errors else 0
+        return replace(record, window_since=now, total=server.total, errors=server.errors, rests=calm), None
+    return record, None
+
+
+def _may_rest(
+    server: ServerStatus, servers: Mapping[Key, ServerStatus], records: Mapping[Key, Record], rules: BreakerRules
+) -> bool:
+    ready = [key for key, other in servers.items() if other.pool == server.pool and other.ready]
+    working = [key for key in ready if records[key].resting_until is None]
+    return len(working) - 1 >= rules.floor * len(ready)

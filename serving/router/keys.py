@@ -1,0 +1,60 @@
+"""API keys: known by their SHA-256 only, from a secret file that only the router reads."""
+
+import hashlib
+import re
+from dataclasses import dataclass
+from typing import Final
+
+_LINE: Final = re.compile(r"(?P<hash>[0-9a-f]{64})\s+(?P<name>[A-Za-z0-9._-]{1,64})(?P<rest>(\s+\S+)*)")
+_CLASS: Final = re.compile(r"class=([a-z][a-z0-9-]{0,30})")
+_LIMIT: Final = re.compile(r"per-10s=([1-9]\d{0,8})")
+
+
+class KeysError(ValueError):
+    """A line of the file is wrong. Names the line's number, never its content."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiKey:
+    """A client."""
+
+    sha256: str
+    name: str
+    """What the log and the metering call it."""
+    user_class: str | None = None
+    requests_per_10s: int | None = None
+
+
+def digest(key: str) -> str:
+    """What stands in the file for a key."""
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def parse_keys(text: str) -> tuple[ApiKey, ...]:
+    """Read `SHA256 NAME [class=CLASS] [per-10s=N]` lines; `#` begins a comment. Raises KeysError."""
+    keys: list[ApiKey] = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not (stripped := line.partition("#")[0].strip()):
+            continue
+        match = _LINE.fullmatch(stripped)
+        if match is None:
+            raise KeysError(
+                f"line {number}: write SHA256 NAME [class=CLASS] [per-10s=N] (the hash in lower-case hex)"
+            )
+        keys.append(_key(number, match))
+    if len({key.sha256 for key in keys}) != len(keys):
+        raise KeysError("a key stands in the file twice")
+    return tuple(keys)
+
+
+def _key(number: int, match: re.Match[str]) -> ApiKey:
+    user_class: str | None = None
+    limit: int | None = None
+    for word in match["rest"].split():
+        if found := _CLASS.fullmatch(word):
+            user_class = found[1]
+        elif found := _LIMIT.fullmatch(word):
+            limit = int(found[1])
+        else:
+            raise KeysError(f"line {number}: after the name only class=CLASS and per-10s=N are known")
+    return ApiKey(sha256=match["hash"], name=match["name"], user_class=user_class, requests_per_10s=limit)

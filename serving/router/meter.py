@@ -1,0 +1,252 @@
+"""Who used what: requests, engine seconds and tokens from HAProxy's log. No body is read or kept.
+
+Counters and the place in the log are saved together, in one file, so that a restart counts nothing twice. The log may
+be renamed (HAProxy goes on writing into the renamed file, which is followed by its inode) or cut to nothing.
+"""
+
+import json
+import os
+import subprocess
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+BOUNDS_MS: Final = (50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000, 120_000, 300_000, 600_000)
+RECENT_S: Final = 300
+"""Percentiles look this far back."""
+FREE_ABOVE: Final = 64 * 1024 * 1024
+"""Bytes of the log that were read are given back to the disk in steps of this."""
+_READ: Final = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One request of the log."""
+
+    pool: str | None
+    model: str | None
+    key: str | None
+    user_class: str | None
+    why: str
+    status: int
+    end: str
+    """HAProxy's four letters; `----`: it ended well."""
+    at: float
+    """Unix seconds of its arrival."""
+    wait_ms: int | None
+    """In the queue."""
+    first_ms: int | None
+    """To the first byte, from when the whole request was there."""
+    all_ms: int
+    tokens_in: int | None
+    tokens_out: int | None
+
+
+@dataclass(slots=True, kw_only=True)
+class Histogram:
+    """Counts by upper bound, as Prometheus has them (not yet summed up)."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS_MS) + 1))
+    total_ms: int = 0
+
+    def add(self, ms: int) -> None:
+        self.counts[bisect_left(BOUNDS_MS, ms)] += 1
+        self.total_ms += ms
+
+
+@dataclass(slots=True, kw_only=True)
+class Use:
+    """What one key used of one model in one pool."""
+
+    requests: int = 0
+    failed: int = 0
+    """Answered 5xx, or cut off."""
+    replica_ms: int = 0
+    """Time on a replica, queue not counted."""
+    tokens_in: int = 0
+    tokens_out: int = 0
+    unmetered: int = 0
+    """Answers without usage in them (streams, mostly): their tokens are in the engine's own counters."""
+
+
+UseKey = tuple[str, str, str]
+"""Key name, model, pool; empty: none."""
+
+
+def parse_line(line: str) -> Line | None:
+    """Read a line of the log; None for other lines (HAProxy writes about its servers, too)."""
+    if not line.startswith("request "):
+        return None
+    found: dict[str, str] = {}
+    for part in line.split(" ")[1:]:
+        name, _, value = part.partition("=")
+        found[name] = value
+    try:
+        return Line(
+            pool=_word(found["pool"]),
+            model=_word(found["model"]),
+            key=_word(found["key"]),
+            user_class=_word(found["class"]),
+            why=found["why"],
+            status=int(found["status"]),
+            end=found["end"],
+            at=float(found["t"]),
+            wait_ms=_count(found["queue"]),
+            first_ms=_count(found["first"]),
+            all_ms=max(int(found["all"]), 0),
+            tokens_in=_count(found["tokens_in"]),
+            tokens_out=_count(found["tokens_out"]),
+        )
+    except (KeyError, ValueError):
+        return None
+
+
+def _word(text: str) -> str | None:
+    return None if text == "-" else text
+
+
+def _count(text: str) -> int | None:
+    return int(text) if text.isdigit() else None
+
+
+class Meter:
+    """Follows one log."""
+
+    def __init__(self, log: Path, state: Path) -> None:
+        self._log = log
+        self._state = state
+        self.use: dict[UseKey, Use] = {}
+        self.by_status: dict[tuple[str, str], int] = {}
+        """Pool and status class (`2xx`)."""
+        self.by_reason: dict[tuple[str, str], int] = {}
+        """Pool and reason of the decision."""
+        self.all_ms: dict[str, Histogram] = {}
+        self.first_ms: dict[str, Histogram] = {}
+        self.lines = 0
+        self._recent: dict[str, deque[tuple[float, int]]] = {}
+        self._inode = 0
+        self._offset = 0
+        self._freed = 0
+        self._load()
+
+    def read(self) -> int:
+        """Count what was written since the last time; the number of requests. Raises OSError."""
+        before = self.lines
+        for path in self._files():
+            with path.open("rb") as log:
+                for line in self._lines_of(log.fileno()):
+                    self._count(line)
+        if self.lines != before:
+            self._save()
+        return self.lines - before
+
+    def p95_ms(self, now: float) -> Mapping[str, float]:
+        """Pool to the 95th percentile of its answers of the last minutes; without answers a pool is absent."""
+        found: dict[str, float] = {}
+        for pool, samples in self._recent.items():
+            while samples and samples[0][0] < now - RECENT_S:
+                samples.popleft()
+            if samples:
+                ordered = sorted(ms for _, ms in samples)
+                found[pool] = ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]
+        return found
+
+    def _files(self) -> Iterable[Path]:
+        """The file that was read last, wherever it was moved, then the one in its place."""
+        current = self._log.stat().st_ino if self._log.exists() else 0
+        if self._inode not in (0, current):
+            moved = [p for p in self._log.parent.glob(self._log.name + ".*") if p.stat().st_ino == self._inode]
+            yield from moved
+        if current and current != self._inode:
+            self._inode, self._offset, self._freed = current, 0, 0
+        if current:
+            yield self._log
+
+    def _lines_of(self, file: int) -> Iterator[str]:
+        if os.fstat(file).st_size < self._offset:
+            self._offset = self._freed = 0  # cut to nothing
+        while chunk := os.pread(file, _READ, self._offset):
+            whole = chunk.rfind(b"\n") + 1
+            if whole == 0:
+                return
+            self._offset += whole
+            yield from chunk[:whole].decode(errors="replace").splitlines()
+            self._free(file)
+
+    def _free(self, file: int) -> None:
+        """Give the disk back what was read: the file keeps its length, so no line can be lost as by truncating it."""
+        if self._offset - self._freed < FREE_ABOVE:
+            return
+        subprocess.run(
+            ["fallocate", "--punch-hole", "--offset", "0", "--length", str(self._offset), f"/proc/self/fd/{file}"],
+            pass_fds=(file,),
+            check=False,
+            capture_output=True,
+            timeout=60,
+        )
+        self._freed = self._offset
+
+    def _count(self, text: str) -> None:
+        line = parse_line(text)
+        if line is None:
+            return
+        self.lines += 1
+        pool = line.pool or ""
+        _bump(self.by_status, (pool, f"{line.status // 100}xx" if line.status > 0 else "cut"))
+        _bump(self.by_reason, (pool, line.why))
+        use = self.use.setdefault((line.key or "", line.model or "", pool), Use())
+        use.requests += 1
+        use.failed += line.status >= 500 or line.status < 0 or line.end[:1] in "SsPRKIUD"
+        use.replica_ms += max(line.all_ms - (line.wait_ms or 0), 0) if line.wait_ms is not None else 0
+        use.tokens_in += line.tokens_in or 0
+        use.tokens_out += line.tokens_out or 0
+        if 200 <= line.status < 300:
+            use.unmetered += line.tokens_out is None
+            self._time(pool, line)
+
+    def _time(self, pool: str, line: Line) -> None:
+        self.all_ms.setdefault(pool, Histogram()).add(line.all_ms)
+        if line.first_ms is not None:
+            self.first_ms.setdefault(pool, Histogram()).add((line.wait_ms or 0) + line.first_ms)
+        recent = self._recent.setdefault(pool, deque(maxlen=10_000))
+        recent.append((line.at, line.all_ms))
+
+    def _save(self) -> None:
+        state: dict[str, Any] = {
+            "version": 1,
+            "inode": self._inode,
+            "offset": self._offset,
+            "lines": self.lines,
+            "use": [[*key, use.requests, use.failed, use.replica_ms, use.tokens_in, use.tokens_out, use.unmetered]
+                    for key, use in self.use.items()],
+            "by_status": [[*key, count] for key, count in self.by_status.items()],
+            "by_reason": [[*key, count] for key, count in self.by_reason.items()],
+            "all_ms": {pool: [h.total_ms, *h.counts] for pool, h in self.all_ms.items()},
+            "first_ms": {pool: [h.total_ms, *h.counts] for pool, h in self.first_ms.items()},
+        }  # fmt: skip
+        new = self._state.with_suffix(".new")
+        new.write_text(json.dumps(state))
+        new.replace(self._state)
+
+    def _load(self) -> None:
+        if not self._state.exists():
+            return
+        state: dict[str, Any] = json.loads(self._state.read_text())
+        self._inode, self._offset, self.lines = state["inode"], state["offset"], state["lines"]
+        for key, model, pool, requests, failed, ms, tokens_in, tokens_out, unmetered in state["use"]:
+            self.use[(key, model, pool)] = Use(
+                requests=requests, failed=failed, replica_ms=ms, tokens_in=tokens_in, tokens_out=tokens_out,
+                unmetered=unmetered,
+            )  # fmt: skip
+        self.by_status = {(pool, status): count for pool, status, count in state["by_status"]}
+        self.by_reason = {(pool, why): count for pool, why, count in state["by_reason"]}
+        for name, store in (("all_ms", self.all_ms), ("first_ms", self.first_ms)):
+            for pool, (total, *counts) in state[name].items():
+                store[pool] = Histogram(counts=counts, total_ms=total)
+
+
+def _bump(counts: dict[tuple[str, str], int], key: tuple[str, str]) -> None:
+    counts[key] = counts.get(key, 0) + 1

@@ -1,0 +1,109 @@
+"""One HAProxy backend for each pool (three where its capacity types are filled in order)."""
+
+from collections.abc import Iterable
+from datetime import timedelta
+
+from serving.router.answers import answer, busy
+from serving.router.policy import Balance, Placement, PoolPolicy, RouterPolicy
+from serving.router.settings import ACTIVATOR_SOCKET, RouterSettings
+from serving.router.topology import (
+    AGENT_CHECK_PORT,
+    ENGINE_PORT,
+    PoolEntry,
+    Replica,
+    backend_of,
+    capacity_backends,
+)
+
+BALANCE_FACTOR = 250
+"""Percent of the mean load that a warm replica may take. With 150, two requests of one prefix are parted already."""
+ACTIVATOR = "activator"
+"""The name of the server that holds requests while a pool has no replica."""
+
+
+def sections(pool: PoolEntry, replicas: Iterable[Replica], policy: RouterPolicy, settings: RouterSettings) -> str:
+    """The backends of a pool."""
+    rules = policy.pool(pool.name)
+    known = tuple(replicas)
+    if rules.placement is Placement.SPREAD:
+        return _backend(backend_of(pool.name), pool, known, rules, settings)
+    return "\n".join(
+        _backend(name, pool, [r for r in known if backend_for(r, policy) == name], rules, settings)
+        for name in capacity_backends(pool.name)
+    )
+
+
+def backend_for(replica: Replica, policy: RouterPolicy) -> str:
+    """The backend that a replica belongs to."""
+    if policy.pool(replica.pool).placement is Placement.SPREAD:
+        return backend_of(replica.pool)
+    return backend_of(replica.pool, replica.capacity_type)
+
+
+def server_arguments(replica: Replica, policy: PoolPolicy, settings: RouterSettings) -> str:
+    """How a replica is checked; the same words in the file and in `add server` (which knows no default-server).
+
+    The id comes from the instance's name, so that every router and every reload hashes prompts to the same replicas.
+    `slowstart` keeps a replica that has just come from being flooded. No `on-marked-down shutdown-sessions`: it would
+    cut the streams of a replica that drains. Errors are judged by the controller (see breaker), which keeps a floor.
+    """
+    inter = _ms(settings.check_interval)
+    return (
+        f"id {replica.number} check inter {inter} fastinter {inter} downinter {inter} fall 3 rise 2 "
+        f"agent-check agent-port {AGENT_CHECK_PORT} agent-inter {_ms(settings.agent_interval)} "
+        f"slowstart {_ms(settings.slow_start)} maxconn {policy.most_per_replica} weight 100"
+    )
+
+
+def server_address(replica: Replica) -> str:
+    """Where its engine listens."""
+    return f"{replica.address}:{ENGINE_PORT}"
+
+
+def _ms(duration: timedelta) -> str:
+    return f"{int(duration.total_seconds() * 1000)}ms"
+
+
+def _backend(
+    name: str, pool: PoolEntry, replicas: Iterable[Replica], rules: PoolPolicy, settings: RouterSettings
+) -> str:
+    full = busy("Too many requests wait for this model; try again.", "queue_full")
+    lines = [
+        f"backend {name}",
+        *_balance(rules),
+        "    option httpchk",
+        "    http-check send meth GET uri /health",
+        "    http-check expect status 200",
+        answer(429, full, when=f"{{ queue ge {rules.queue} }}", retry_after=2),
+        f"    http-request set-header X-Gpufleet-Pool {pool.name}",
+        *_usage(),
+        "    http-response set-header X-Gpufleet-Replica %s",
+        # used only when no replica can be: HAProxy alone would answer 503 at once
+        f"    server {ACTIVATOR} unix@{ACTIVATOR_SOCKET} id 1 backup",
+    ]
+    lines += [
+        f"    server {replica.name} {server_address(replica)} {server_arguments(replica, rules, settings)}"
+        for replica in replicas
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _balance(rules: PoolPolicy) -> list[str]:
+    if rules.balance is Balance.LEAST:
+        return ["    balance leastconn"]
+    return [
+        # without an affinity (a short prompt) this falls back to round robin
+        "    balance hash var(txn.affinity)",
+        "    hash-type consistent sdbm avalanche",
+        f"    hash-balance-factor {BALANCE_FACTOR}",
+    ]
+
+
+def _usage() -> list[str]:
+    """Tokens of an answer that is not streamed, for the metering: only whole JSON is waited for, never a stream."""
+    plain = "{ res.hdr(content-type) -m beg application/json }"
+    return [
+        f"    http-response wait-for-body time 2s if {plain}",
+        f"    http-response set-var(txn.tokens_in) res.body,json_query('$.usage.prompt_tokens') if {plain}",
+        f"    http-response set-var(txn.tokens_out) res.body,json_query('$.usage.completion_tokens') if {plain}",
+    ]

@@ -1,0 +1,287 @@
+"""The clients' frontend: who is asking, which pool gets the request, and why.
+
+The order of the decision: override, embeddings, canary, arms of an experiment, latency objective, class, default. The
+first that answers wins and leaves its name in the header x-gpufleet-reason.
+"""
+
+import json
+from typing import Final
+
+from serving.router.answers import answer, busy, invalid
+from serving.router.maps import UNKNOWN_MS, Map, candidates
+from serving.router.policy import Placement, RouterPolicy
+from serving.router.settings import INNER_SOCKET, RouterSettings
+from serving.router.topology import Topology, backend_of, capacity_backends
+
+PREFIX_BYTES: Final = 1024
+"""Of the system prompt and of the first question, each: what a prefix cache may know."""
+SHORTEST_PREFIX: Final = 200
+"""A shorter start of a prompt is not worth a warm cache; such requests are spread evenly."""
+BUCKETS: Final = 10_000
+"""Users fall into this many: a canary moves in hundredths of a percent."""
+
+_UNDECIDED: Final = "!{ var(txn.pool) -m found }"
+
+
+def frontend(topology: Topology, policy: RouterPolicy, settings: RouterSettings) -> str:
+    """The whole section."""
+    lines = [
+        "frontend clients",
+        f"    bind {settings.bind}{_tls(settings)}",
+        "    option http-buffer-request",
+        *_headers(policy),
+        *_own_pages(topology),
+        *_model(),
+        *_client(policy),
+        *_decision(topology, policy),
+        *_affinity(),
+        *_backend(topology, policy),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def inner_frontend(topology: Topology, policy: RouterPolicy) -> str:
+    """Where the activator passes requests on: the decision was made when they first came."""
+    lines = [
+        "frontend inner",
+        f"    bind unix@{INNER_SOCKET} mode 600",
+        "    no log",
+        "    option http-buffer-request",
+        "    http-request set-var(txn.pool) req.hdr(x-gpufleet-pool)",
+        *_affinity(),
+        *_backend(topology, policy),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _tls(settings: RouterSettings) -> str:
+    return f" ssl crt {settings.certificate} alpn h2,http/1.1 ssl-min-ver TLSv1.2" if settings.certificate else ""
+
+
+def _headers(policy: RouterPolicy) -> list[str]:
+    return [
+        f"    acl trusted src {' '.join(policy.trusted_networks) or '255.255.255.255'}",
+        # a client's own words about itself count for nothing
+        "    http-request del-header X-Forwarded-For",
+        "    http-request del-header Forwarded",
+        "    http-request del-header X-Gpufleet- -m beg",
+        "    option forwardfor",
+        "    http-request set-var(txn.why) str(none)",
+        "    http-request set-var(txn.id) uuid()",
+        "    http-request set-var(txn.id) req.hdr(x-request-id)"
+        " if { req.hdr(x-request-id) -m reg ^[A-Za-z0-9._-]{1,64}$ }",
+        "    http-request set-header X-Request-Id %[var(txn.id)]",
+        "    http-after-response set-header X-Request-Id %[var(txn.id)] if { var(txn.id) -m found }",
+        "    http-after-response set-header X-Gpufleet-Reason %[var(txn.why)] if { var(txn.why) -m found }",
+        "    http-after-response set-header X-Gpufleet-Pool %[var(txn.pool)] if { var(txn.pool) -m found }",
+    ]
+
+
+def _own_pages(topology: Topology) -> list[str]:
+    models = {
+        "object": "list",
+        "data": [{"id": name, "object": "model", "created": 0, "owned_by": "gpu-fleet"} for name in topology.models],
+    }
+    return [
+        "    http-request return status 200 content-type text/plain string ok if { path /router/health }",
+        answer(200, json.dumps(models), when="METH_GET { path /v1/models }"),
+        # an engine has more pages than clients may see (/metrics, /sleep, /reset_prefix_cache)
+        answer(404, invalid("There is no such page.", "not_found"), when="!{ path_beg /v1/ }"),
+        answer(404, invalid("There is no such page.", "not_found"), when="{ path_sub .. }"),
+    ]
+
+
+def _model() -> list[str]:
+    return [
+        "    http-request set-var(txn.model) req.hdr(x-model) if { req.hdr(x-model) -m found }",
+        "    http-request set-var(txn.model) req.body,json_query('$.model')"
+        " if METH_POST !{ var(txn.model) -m found }",
+        "    http-request set-var(txn.body_bytes) req.body_size",
+        f"    http-request set-var(txn.pool_by_model) var(txn.model),map_str({Map.MODELS.file})",
+        "    http-request set-var(txn.known_model) var(txn.model) if { var(txn.pool_by_model) -m found }",
+    ]
+
+
+def _client(policy: RouterPolicy) -> list[str]:
+    key_limit = policy.requests_per_10s or UNKNOWN_MS
+    lines = [
+        # the key itself is in no variable, log or table
+        "    http-request set-var(txn.key_hash) req.hdr(authorization),word(2,' '),sha2(256),hex,lower",
+        f"    http-request set-var(txn.key) var(txn.key_hash),map_str({Map.KEYS.file})",
+    ]
+    if policy.require_key:
+        text = invalid("Give a valid API key: Authorization: Bearer KEY.", "invalid_api_key")
+        lines.append(answer(401, text, when="!{ var(txn.key) -m found }"))
+    lines += [
+        "    http-request track-sc0 var(txn.key_hash) table keys_rate if { var(txn.key_hash) -m found }",
+        f"    http-request set-var(txn.limit) var(txn.key),map_str_int({Map.KEY_LIMITS.file},{key_limit})",
+        f"    http-request set-var(txn.limit) int({key_limit}) if !{{ var(txn.limit) -m found }}",
+        "    http-request set-var(txn.over) sc_http_req_rate(0),sub(txn.limit)",
+        answer(
+            429,
+            invalid("This key has sent too many requests; wait.", "rate_limit_exceeded"),
+            when="{ var(txn.key_hash) -m found } { var(txn.over) -m int gt 0 }",
+            retry_after=10,
+        ),
+        f"    http-request set-var(txn.class) var(txn.key),map_str({Map.KEY_CLASSES.file})",
+        "    http-request set-var(txn.class) req.hdr(x-user-class) if trusted { req.hdr(x-user-class) -m found }",
+        f"    http-request set-var(txn.class) str({policy.default_class}) if !{{ var(txn.class) -m found }}",
+        f"    http-request set-priority-class var(txn.class),map_str_int({Map.PRIORITIES.file},0)",
+        "    http-request set-var(txn.user) var(txn.key)",
+        "    http-request set-var(txn.user) req.hdr(x-user-id) if { req.hdr(x-user-id) -m found }",
+    ]
+    return lines
+
+
+def _decision(topology: Topology, policy: RouterPolicy) -> list[str]:
+    if not topology.pools:
+        return [answer(503, busy("The router has no fleet yet.", "no_fleet"), when="TRUE", retry_after=5)]
+    return [
+        *_override(topology),
+        *_embeddings(policy),
+        *_model_errors(topology),
+        *_canary(),
+        *_arms(),
+        *_latency(topology, policy),
+        f"    http-request set-var(txn.slot) var(txn.known_model),concat(:,txn.class) if {_UNDECIDED}",
+        f"    http-request set-var(txn.pool) var(txn.slot),map_str({Map.CLASSES.file}) if {_UNDECIDED}",
+        _because("class"),
+        f"    http-request set-var(txn.pool) var(txn.pool_by_model) if {_UNDECIDED}",
+        _because("default"),
+    ]
+
+
+def _because(reason: str) -> str:
+    """Name the reason, if a pool was chosen just now."""
+    chosen = "{ var(txn.pool) -m found } { var(txn.why) -m str none }"
+    return f"    http-request set-var(txn.why) str({reason}) if {chosen}"
+
+
+def _override(topology: Topology) -> list[str]:
+    asked = "{ req.hdr(x-model-override) -m found }"
+    names = ", ".join(pool.name for pool in topology.pools)
+    return [
+        answer(
+            403,
+            invalid("x-model-override is not allowed from your network.", "override_not_allowed"),
+            when=f"{asked} !trusted",
+        ),
+        f"    http-request set-var(txn.pool) req.hdr(x-model-override),map_str({Map.POOLS.file}) if {asked}",
+        answer(
+            400,
+            invalid(f"x-model-override names no pool. Pools: {names}", "unknown_pool"),
+            when=f"{asked} {_UNDECIDED}",
+        ),
+        _because("override"),
+        "    http-request del-header X-Model-Override",
+    ]
+
+
+def _embeddings(policy: RouterPolicy) -> list[str]:
+    if policy.embeddings_pool is None:
+        return []
+    return [
+        f"    http-request set-var(txn.pool) str({policy.embeddings_pool}) if {{ path /v1/embeddings }} {_UNDECIDED}",
+        _because("embeddings"),
+    ]
+
+
+def _model_errors(topology: Topology) -> list[str]:
+    too_large = "The request is larger than the router reads; name the model in the header x-model."
+    none = "Name a model: the field `model`, or the header x-model if the body is nested more than 20 deep."
+    unknown = f"This model does not exist here. Models: {', '.join(topology.models) or 'none'}"
+    nameless = f"{_UNDECIDED} !{{ var(txn.model) -m found }}"
+    return [
+        answer(
+            413,
+            invalid(too_large, "body_too_large"),
+            when=f"{nameless} {{ req.body_len,sub(txn.body_bytes) -m int lt 0 }}",
+        ),
+        answer(400, invalid(none, "no_model", "model"), when=nameless),
+        answer(
+            404,
+            invalid(unknown, "model_not_found", "model"),
+            when=f"{_UNDECIDED} !{{ var(txn.pool_by_model) -m found }}",
+        ),
+    ]
+
+
+def _canary() -> list[str]:
+    """xxh32: even over numbered users, never negative. The salt is hashed with the user: see `Canary.salt`."""
+    known = "{ var(txn.user) -m found }"
+    return [
+        f"    http-request set-var(txn.salt) var(txn.known_model),map_str({Map.CANARY_SALT.file})",
+        f"    http-request set-var(txn.bucket) var(txn.salt),concat(:,txn.user),xxh32,mod({BUCKETS}) if {known}",
+        f"    http-request set-var(txn.share) var(txn.known_model),map_str_int({Map.CANARY_SHARE.file},0)",
+        f"    http-request set-var(txn.beyond) var(txn.bucket),sub(txn.share) if {known}",
+        f"    http-request set-var(txn.pool) var(txn.known_model),map_str({Map.CANARY_POOL.file}) if {_UNDECIDED}"
+        f" {known} {{ var(txn.beyond) -m int lt 0 }}",
+        _because("canary"),
+    ]
+
+
+def _arms() -> list[str]:
+    """A user without a name is put into an arm by address, so that arms see all of the traffic."""
+    return [
+        f"    http-request set-var(txn.salt) var(txn.known_model),map_str({Map.ARMS_SALT.file})",
+        "    http-request set-var(txn.subject) src",
+        "    http-request set-var(txn.subject) var(txn.user) if { var(txn.user) -m found }",
+        "    http-request set-var(txn.arm) var(txn.salt),concat(:,txn.subject),xxh32,mod(100)",
+        "    http-request set-var(txn.slot) var(txn.known_model),concat(:,txn.arm)",
+        f"    http-request set-var(txn.pool) var(txn.slot),map_str({Map.ARMS.file}) if {_UNDECIDED}",
+        _because("arm"),
+    ]
+
+
+def _latency(topology: Topology, policy: RouterPolicy) -> list[str]:
+    """The cheapest pool whose recent p95 holds the objective, else the fastest."""
+    asked = "{ req.hdr_val(x-max-latency-ms) gt 0 }"
+    lines = ["    http-request set-var(txn.objective) req.hdr_val(x-max-latency-ms)"]
+    for model in sorted({*topology.models, *policy.models}):
+        pools = candidates(topology, policy, model)
+        if len(pools) < 2:
+            continue
+        here = f"{asked} {_UNDECIDED} {{ var(txn.known_model) -m str {model} }}"
+        lines += [
+            f"    http-request set-var(txn.pool) str({pool}) if {here}"
+            f" {{ str({pool}),map_str_int({Map.P95_MS.file},{UNKNOWN_MS}),sub(txn.objective) le 0 }}"
+            for pool in pools
+        ]
+        lines.append(f"    http-request set-var(txn.pool) var(txn.known_model),map_str({Map.FASTEST.file}) if {here}")
+    return [*lines, _because("latency")]
+
+
+def _affinity() -> list[str]:
+    """What a replica's cache may know: the session, else the start of a long prompt.
+
+    The system prompt alone would send a whole application to one replica, so the first question counts, too.
+    """
+    first, second = (f"req.body,json_query('$.messages[{n}].content'),bytes(0,{PREFIX_BYTES})" for n in (0, 1))
+    none = "!{ req.hdr(x-session-id) -m found }"
+    long = f"{{ var(txn.start),concat(,txn.question) -m len ge {SHORTEST_PREFIX} }}"
+    return [
+        "    http-request set-var(txn.affinity) req.hdr(x-session-id)",
+        f"    http-request set-var(txn.start) {first} if {none}",
+        f"    http-request set-var(txn.question) {second} if {none}"
+        " { req.body,json_query('$.messages[0].role') -m str system }",
+        f"    http-request set-var(txn.start) req.body,json_query('$.prompt'),bytes(0,{PREFIX_BYTES})"
+        f" if {none} !{{ var(txn.start) -m found }}",
+        f"    http-request set-var(txn.affinity) var(txn.start),concat(,txn.question) if {none} {long}",
+    ]
+
+
+def _backend(topology: Topology, policy: RouterPolicy) -> list[str]:
+    lines: list[str] = []
+    for pool in topology.pools:
+        if policy.pool(pool.name).placement is not Placement.RESERVED_FIRST:
+            continue
+        here = f"{{ var(txn.pool) -m str {pool.name} }}"
+        ordered = capacity_backends(pool.name)
+        # the first with room; else the first with any replica (its queue); else the last, whose activator holds it
+        lines += [
+            f"    use_backend {name} if {here} {{ nbsrv({name}) gt 0 }} {{ be_conn_free({name}) gt 0 }}"
+            for name in ordered
+        ]
+        lines += [f"    use_backend {name} if {here} {{ nbsrv({name}) gt 0 }}" for name in ordered]
+        lines.append(f"    use_backend {ordered[-1]} if {here}")
+    return [*lines, f"    use_backend {backend_of('%[var(txn.pool)]')}"]

@@ -1,0 +1,111 @@
+"""What the router is told from outside, with the last good one of each kept on disk."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+from fleet.document import FleetDocument, parse, render
+from fleet.model import Instance
+from serving.router.keys import ApiKey
+from serving.router.policy import RouterPolicy, parse_policy, render_policy
+from serving.router.settings import RouterPaths
+from serving.router.topology import Topology, from_document
+
+
+class Fleet(Protocol):
+    """Where the words about the fleet come from."""
+
+    def document(self) -> FleetDocument:
+        """The fleet document as it is now. Raises OSError or ValueError."""
+        ...
+
+    def policy(self) -> RouterPolicy:
+        """The routing policy; the defaults where there is none. Raises OSError or ValueError."""
+        ...
+
+    def keys(self) -> tuple[ApiKey, ...]:
+        """The API keys. Raises OSError or ValueError."""
+        ...
+
+    def instances(self, document: FleetDocument) -> Sequence[Instance]:
+        """Every instance of the environment. Raises OSError; never a shorter list."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """All that was read, whole and fit for each other."""
+
+    document: FleetDocument | None = None
+    topology: Topology = field(default_factory=lambda: Topology(environment="", pools=()))
+    policy: RouterPolicy = field(default_factory=RouterPolicy)
+    keys: tuple[ApiKey, ...] = ()
+
+
+class Sources:
+    """Reads them, and keeps what was good. `note(what, problem)` hears of each; empty: it is well."""
+
+    def __init__(self, fleet: Fleet, paths: RouterPaths, note: Callable[[str, str], None]) -> None:
+        self._fleet = fleet
+        self._paths = paths
+        self._note = note
+
+    def kept(self) -> Told:
+        """What a router before this one found good."""
+        told = Told()
+        try:
+            document = parse(self._paths.last_document.read_bytes(), str(self._paths.last_document))
+            told = Told(document=document, topology=from_document(document))
+            policy = parse_policy(self._paths.last_policy.read_bytes(), str(self._paths.last_policy))
+            return replace(told, policy=policy)
+        except FileNotFoundError:
+            return told
+        except (OSError, ValueError) as error:
+            self._note("kept", f"what the last router kept is of no use: {error}")
+            return told
+
+    def read(self, last: Told) -> Told:
+        """As it is now; of what cannot be read, the last good one."""
+        told = last
+        try:
+            document = self._fleet.document()
+            told = replace(told, document=document, topology=from_document(document))
+            self._note("document", "")
+        except (OSError, ValueError) as error:
+            kept = "" if last.document is None else "; keeping the last good one"
+            self._note("document", f"fleet document: {error}{kept}")
+        told = self._with_policy(told)
+        try:
+            told = replace(told, keys=self._fleet.keys())
+            self._note("keys", "")
+        except (OSError, ValueError) as error:
+            self._note("keys", f"API keys: {error}; keeping the last good ones")
+        return told
+
+    def keep(self, told: Told) -> None:
+        """Write down what HAProxy runs with."""
+        if told.document is not None:
+            write(self._paths.last_document, render(told.document))
+        write(self._paths.last_policy, render_policy(told.policy))
+
+    def _with_policy(self, told: Told) -> Told:
+        if told.document is None:
+            return told
+        try:
+            policy = self._fleet.policy()
+            if strangers := policy.strangers({pool.name for pool in told.topology.pools}):
+                raise ValueError(f"names pools that the fleet does not have: {', '.join(strangers)}")
+            self._note("policy", "")
+        except (OSError, ValueError) as error:
+            self._note("policy", f"routing policy: {error}; keeping the last good one")
+            strangers = told.policy.strangers({pool.name for pool in told.topology.pools})
+            return replace(told, policy=RouterPolicy()) if strangers else told
+        return replace(told, policy=policy)
+
+
+def write(path: Path, text: str) -> None:
+    """Replace a file whole, so that nobody reads half of it."""
+    new = path.with_name(path.name + ".part")
+    new.write_text(text)
+    new.replace(path)

@@ -1,0 +1,57 @@
+"""What a router says of itself, as data."""
+
+import os
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from serving.router.runtime import ServerStatus
+from serving.router.settings import RouterSettings
+from serving.router.sources import Told
+
+
+def describe(  # noqa: PLR0913
+    told: Told,
+    shown: Iterable[ServerStatus],
+    resting: frozenset[tuple[str, str]],
+    settings: RouterSettings,
+    problems: Mapping[str, str],
+    reloads: int,
+) -> dict[str, Any]:
+    """`gpufleet router status` shows this."""
+    servers = tuple(shown)
+    return {
+        "version": 1,
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "pid": os.getpid(),
+        "bind": settings.bind,
+        "environment": told.topology.environment,
+        "reloads": reloads,
+        "problems": [text for text in problems.values() if text],
+        "models": dict(told.topology.models),
+        "canaries": {
+            name: {"pool": model.canary.pool, "percent": model.canary.percent}
+            for name, model in told.policy.models.items()
+            if model.canary is not None
+        },
+        "pools": [
+            {
+                "name": pool.name,
+                "model": pool.served_name,
+                "servers": [_server(server, resting) for server in servers if server.pool == pool.name],
+            }
+            for pool in told.topology.pools
+        ],
+    }
+
+
+def _server(server: ServerStatus, resting: frozenset[tuple[str, str]]) -> dict[str, Any]:
+    return {
+        "instance": server.name,
+        "address": server.address,
+        "status": "RESTING" if (server.backend, server.name) in resting else server.status,
+        "agent": server.agent_status,
+        "sessions": server.sessions,
+        "requests": server.total,
+        "errors": server.errors,
+    }
