@@ -51,7 +51,21 @@ HAPROXY: Final = Tool(
     version_argument="-v",
     at_least=(2, 6),
 )
-TOOLS: Final = (PROMETHEUS, ALERTMANAGER, HAPROXY)
+SKOPEO: Final = Tool(
+    name="skopeo",
+    package="skopeo",
+    purpose="copies container images (`gpufleet images mirror`)",
+    version_argument="--version",
+    at_least=(1, 9),
+)
+REGISTRY: Final = Tool(
+    name="docker-registry",
+    package="docker-registry",
+    purpose="stands for a cloud's image registry in the tests",
+    version_argument="--version",
+    at_least=(2, 8),
+)
+TOOLS: Final = (PROMETHEUS, ALERTMANAGER, HAPROXY, SKOPEO, REGISTRY)
 
 
 def find_tool(tool: Tool, environment: Mapping[str, str] | None = None) -> Found | None:
@@ -75,5 +89,5 @@ def _version_of(path: Path, argument: str) -> tuple[int, int] | None:
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    found = re.search(r"version (\d+)\.(\d+)", done.stdout + done.stderr)
+    found = re.search(r"(?:version|distribution) v?(\d+)\.(\d+)", done.stdout + done.stderr)
     return (int(found[1]), int(found[2])) if found else None

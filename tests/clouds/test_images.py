@@ -4,7 +4,6 @@ import gzip
 import hashlib
 import io
 import json
-import shutil
 import socket
 import subprocess
 import tarfile
@@ -17,10 +16,6 @@ import pytest
 
 from clouds.images import Registry
 from fleet.activity import CloudError
-
-pytestmark = pytest.mark.skipif(
-    not (shutil.which("skopeo") and shutil.which("docker-registry")), reason="needs skopeo and docker-registry"
-)
 
 
 @pytest.fixture
