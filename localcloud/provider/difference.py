@@ -2,44 +2,53 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Iterator
 from typing import Any
 
-from localcloud.provider.wire import Properties
+from localcloud.provider.wire import Properties, is_asset
 
 ADD, DELETE, UPDATE = "ADD", "DELETE", "UPDATE"
+_MISSING = object()
 _PLAIN_NAME = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*")
 
 
 def changed_keys(old: Properties, new: Properties) -> frozenset[str]:
     """Top-level inputs that differ."""
-    return frozenset(k for k in old.keys() | new.keys() if k not in old or k not in new or old[k] != new[k])
+    return frozenset(k for k in old.keys() | new.keys() if k not in old or k not in new or not _same(old[k], new[k]))
+
+
+def _same(old: Any, new: Any) -> bool:
+    if is_asset(old) and is_asset(new):
+        return old.get("hash") == new.get("hash")  # the same bytes at another path are no change
+    return old == new
 
 
 def differences(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, str]]:
     """Each differing place as (path, ADD, DELETE or UPDATE)."""
-    if isinstance(old, dict) and isinstance(new, dict):
+    if is_asset(old) or is_asset(new) or type(old) is not type(new) or not isinstance(old, dict | list):
+        if not _same(old, new):
+            yield path, UPDATE
+        return
+    for place, before, after in _pairs(old, new, path):
+        if before is _MISSING:
+            yield place, ADD
+        elif after is _MISSING:
+            yield place, DELETE
+        else:
+            yield from differences(before, after, place)
+
+
+def _pairs(old: Any, new: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
+    """Each place inside two maps or two lists, with what either has there."""
+    if isinstance(old, dict):
         for key in sorted(old.keys() | new.keys()):
-            place = _step(path, key)
-            if key not in old:
-                yield place, ADD
-            elif key not in new:
-                yield place, DELETE
-            else:
-                yield from differences(old[key], new[key], place)
-    elif isinstance(old, list) and isinstance(new, list):
-        for index in range(max(len(old), len(new))):
-            place = f"{path}[{index}]"
-            if index >= len(old):
-                yield place, ADD
-            elif index >= len(new):
-                yield place, DELETE
-            else:
-                yield from differences(old[index], new[index], place)
-    elif old != new:
-        yield path, UPDATE
+            yield _step(path, key), old.get(key, _MISSING), new.get(key, _MISSING)
+    else:
+        for index, (before, after) in enumerate(itertools.zip_longest(old, new, fillvalue=_MISSING)):
+            yield f"{path}[{index}]", before, after
 
 
 def _step(path: str, key: str) -> str:

@@ -64,8 +64,8 @@ class Resource(ABC):
         common = {"region"} | ({"tags"} if self.tagged else set[str]())
         return self.force_new | self.mutable | common
 
-    def replaces(self, path: str) -> bool:
-        """Whether a change at this property path needs a new resource."""
+    def replaces(self, path: str, new: Properties) -> bool:
+        """Whether a change at this property path needs a new resource, given all new inputs."""
         head = path.split(".")[0].split("[")[0]
         return head in self.force_new or head == "region"
 

@@ -11,6 +11,7 @@ import collections.abc
 import importlib
 import inspect
 import json
+import sys
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
@@ -103,7 +104,9 @@ def _read_resource(token: str, objects: dict[str, Mapping[str, Property]]) -> Re
     resource = getattr(module, name, None)
     if resource is None or resource.pulumi_type != token:
         raise LookupError(f"{token}: not in the installed pulumi_{package}")
-    arguments = getattr(module, f"{name}Args")
+    # where a nested type has the plain name, the resource's arguments are called InitArgs
+    own = sys.modules[resource.__module__]
+    arguments = getattr(own, f"{name}InitArgs", None) or getattr(own, f"{name}Args")
     outputs = frozenset(_types.resource_types(resource))
     return ResourceSchema(inputs=_read_object(arguments, objects), outputs=outputs)
 

@@ -136,7 +136,7 @@ class Provider(provider_pb2_grpc.ResourceProviderServicer):
             resource = self._resource(request.type)
             old, new = _inputs(request.old_inputs), _inputs(request.news)
             _require_own(from_struct(request.olds), request.urn)
-            response = _diff_response(old, new, resource.replaces)
+            response = _diff_response(old, new, lambda path: resource.replaces(path, new))
             if response.replaces and resource.naming is not None:
                 response.deleteBeforeReplace = resource.naming.keeps_name(old, new)
             return response

@@ -2,21 +2,77 @@
 
 from __future__ import annotations
 
-from localcloud.provider.aws import autoscaling, launch_template
-from localcloud.provider.resource import Function, Resource
+from localcloud.provider.aws import (
+    autoscaling,
+    balancing,
+    capacity,
+    firewall,
+    iam,
+    keys,
+    launch_template,
+    machines,
+    messages,
+    network,
+    s3,
+)
+from localcloud.provider.aws.functions import FUNCTIONS
+from localcloud.provider.resource import Resource
 from localcloud.provider.server import Package
 
 _RESOURCES: tuple[type[Resource], ...] = (
     autoscaling.Group,
     autoscaling.LifecycleHook,
+    balancing.Listener,
+    balancing.LoadBalancer,
+    balancing.Record,
+    balancing.TargetGroup,
+    balancing.TargetGroupAttachment,
+    balancing.Zone,
+    capacity.CapacityReservation,
+    capacity.PlacementGroup,
+    firewall.SecurityGroup,
+    firewall.SecurityGroupEgressRule,
+    firewall.SecurityGroupIngressRule,
+    iam.InstanceProfile,
+    iam.Policy,
+    iam.Role,
+    iam.RolePolicy,
+    iam.RolePolicyAttachment,
+    keys.Alias,
+    keys.Key,
+    keys.Repository,
     launch_template.LaunchTemplate,
+    machines.Instance,
+    machines.Volume,
+    machines.VolumeAttachment,
+    messages.EventRule,
+    messages.EventTarget,
+    messages.Parameter,
+    messages.Queue,
+    messages.QueuePolicy,
+    network.Eip,
+    network.InternetGateway,
+    network.NatGateway,
+    network.Route,
+    network.RouteTable,
+    network.RouteTableAssociation,
+    network.Subnet,
+    network.Vpc,
+    network.VpcEndpoint,
+    s3.Bucket,
+    s3.BucketLifecycleConfiguration,
+    s3.BucketObjectv2,
+    s3.BucketOwnershipControls,
+    s3.BucketPolicy,
+    s3.BucketPublicAccessBlock,
+    s3.BucketServerSideEncryptionConfiguration,
+    s3.BucketVersioning,
 )
-_FUNCTIONS: dict[str, Function] = {}
 
 AWS = Package(
     name="aws",
     distribution="pulumi-aws",
     resources={r.token: r() for r in _RESOURCES},
-    functions=_FUNCTIONS,
+    functions=FUNCTIONS,
 )
 """The package `aws` as the engine sees it."""
