@@ -36,7 +36,6 @@ class Agent:
     _unwell_since: datetime | None = field(default=None, init=False)
     _quiet_since: datetime | None = field(default=None, init=False)
     _stopping_since: datetime | None = field(default=None, init=False)
-    _was_ready: bool = field(default=False, init=False)
     _tagged: Phase | None = field(default=None, init=False)
     _tag_after: datetime | None = field(default=None, init=False)
     _confirmed: bool = field(default=False, init=False)
@@ -49,7 +48,6 @@ class Agent:
         self._look_for_notices(now)
         phase = self.life.phase
         if phase is Phase.READY:
-            self._was_ready = True
             self._watch_engine(now)
         elif phase is Phase.FAILED:
             self._watch_failure(now)
@@ -103,7 +101,7 @@ class Agent:
             self.life.order_drain(Order(reason=notice.kind.value, asked_at=now, deadline=deadline))
 
     def _drain(self, order: Order, now: datetime) -> None:
-        load = self.world.engine.load() if self._was_ready else EngineLoad(running=0, waiting=0)
+        load = self.world.engine.load() if self.life.has_served else EngineLoad(running=0, waiting=0)
         self.life.requests_running = None if load is None else load.running
         if not is_quiet(load):
             self._quiet_since = None
@@ -116,7 +114,7 @@ class Agent:
             quiet_since=self._quiet_since,
             stopping_since=self._stopping_since,
         )
-        settle = self.settle if self._was_ready else timedelta()
+        settle = self.settle if self.life.has_served else timedelta()
         move = next_move(order, scene, margin=self.settings.drain_margin, settle=settle)
         try:
             self._do(move, now, load)
@@ -125,7 +123,7 @@ class Agent:
 
     def _engine_state(self, load: EngineLoad | None) -> UnitState:
         """systemd is asked (a process each time) only when the answer may matter."""
-        if self._was_ready and load is not None and self._stopping_since is None:
+        if self.life.has_served and load is not None and self._stopping_since is None:
             return UnitState.ACTIVE
         return self.world.units.state(engines.UNIT)
 

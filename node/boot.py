@@ -62,6 +62,8 @@ class Boot:
             (Phase.ENGINE, self._engine, limits.engine),
             (Phase.WARM_UP, self._warm_up, limits.warm_up),
         ]
+        if self._goes_on():
+            return True
         try:
             for phase, action, limit in steps:
                 self._do(phase, action, limit)
@@ -72,6 +74,20 @@ class Boot:
             return False
         self.life.engine_well = True
         self.life.enter(Phase.READY)
+        return True
+
+    def _goes_on(self) -> bool:
+        """Whether only the agent is new: engine and model are as an earlier one left them; nobody is disturbed."""
+        life = self.life
+        if not life.has_served or life.digest is None or life.order is not None or not self.world.engine.healthy():
+            return False
+        cache = Cache(self.cache_root)
+        self._model = cache.find_digest(life.digest)
+        if self._model is None:
+            return False
+        self.lease.enter_context(cache.lease(life.digest))
+        life.engine_well = True
+        life.enter(Phase.READY)
         return True
 
     def _do(self, phase: Phase, action: Callable[[datetime], None], limit: timedelta) -> None:

@@ -55,6 +55,7 @@ class Life:
         self._since = now()
         self._error: str | None = None
         self._digest: str | None = None
+        self._has_served = False
         self._order: Order | None = None
         self._steps: list[Step] = []
         self._warnings: dict[str, str] = {}
@@ -79,6 +80,11 @@ class Life:
         return self._digest
 
     @property
+    def has_served(self) -> bool:
+        """Whether requests may be in flight: it was ready once, perhaps under an agent before this one."""
+        return self._has_served
+
+    @property
     def ready(self) -> bool:
         return self._phase is Phase.READY and self.engine_well and self._order is None
 
@@ -91,6 +97,7 @@ class Life:
             if phase is not self._phase:
                 self._phase, self._since = phase, self.now()
             self._error = error
+            self._has_served = self._has_served or phase is Phase.READY
             self._save()
 
     def begin_step(self, phase: Phase) -> Step:
@@ -179,6 +186,7 @@ class Life:
             "since": _text(self._since),
             "error": self._error,
             "digest": self._digest,
+            "has_served": self._has_served,
             "order": None
             if order is None
             else {"reason": order.reason, "asked_at": _text(order.asked_at), "deadline": _text(order.deadline)},
@@ -202,7 +210,7 @@ class Life:
             if phase in LASTING:
                 self._phase, self._error = phase, value["error"]
                 self._since = datetime.fromisoformat(value["since"])
-            self._digest = value["digest"]
+            self._digest, self._has_served = value["digest"], bool(value["has_served"])
         except (OSError, ValueError, KeyError, TypeError):
             # no file, or one that a full disk cut: the boot's steps find out how things are
             return

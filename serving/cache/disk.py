@@ -70,6 +70,11 @@ class Cache:
             return None
         return None
 
+    def find_digest(self, digest: str) -> Path | None:
+        """The same, by digest alone."""
+        names = (folder.name.rpartition("@")[0] for folder in self.root.glob(f"*@{check_digest(digest)}"))
+        return next((found for name in names if (found := self.find(name, digest)) is not None), None)
+
     def entries(self) -> list[Entry]:
         """What is there, least recently wanted first."""
         found: list[Entry] = []

@@ -34,12 +34,23 @@ def test_a_boot_goes_through_its_steps_in_order_and_says_so(machine: Machine) ->
     assert machine.cloud.written == [{tags.PHASE: "ready"}]
 
 
-def test_a_boot_done_twice_starts_the_engine_once(machine: Machine) -> None:
+def test_a_new_agent_beside_a_healthy_engine_disturbs_nobody(machine: Machine) -> None:
     machine.boot.run()
+    machine.restart_agent()
+    assert machine.boot.run()
+    assert machine.life.agent_check() == "up ready"
+    assert machine.units.calls.count(("start", engines.UNIT)) == 1
+    assert machine.disks.prepared == ["/mnt/nvme"]
+
+
+def test_a_machine_that_was_rebooted_boots_again(machine: Machine) -> None:
+    machine.boot.run()
+    machine.units.states.clear()
     machine.restart_agent()
     assert machine.life.phase is Phase.BOOTING
     assert machine.boot.run()
-    assert machine.units.calls.count(("start", engines.UNIT)) == 1
+    assert machine.units.calls.count(("start", engines.UNIT)) == 2
+    assert machine.disks.prepared == ["/mnt/nvme"] * 2
 
 
 def test_a_step_that_fails_is_tried_again(machine: Machine) -> None:
@@ -107,7 +118,9 @@ def test_without_its_exporter_an_instance_serves_and_says_what_is_missing(machin
 def test_another_revision_restarts_the_engine(machine: Machine) -> None:
     machine.boot.run()
     machine.units.texts[engines.UNIT] = "another text"
+    machine.engine.silent = True
     machine.restart_agent()
+    machine.boot.world.sleep = lambda _s: setattr(machine.engine, "silent", False)
     assert machine.boot.run()
     calls = [call for call in machine.units.calls if call[1] == engines.UNIT]
     assert calls == [("start", engines.UNIT), ("stop", engines.UNIT), ("start", engines.UNIT)]

@@ -147,6 +147,7 @@ def test_a_drain_outlives_the_agent(machine: Machine) -> None:
     assert machine.life.agent_check() == "drain"
     assert machine.life.status()["deadline"] == deadline
     assert machine.life.status()["reason"] == "rollout"
+    assert not stopped_at(machine, 50)
 
 
 def test_an_engine_whose_load_is_unknown_keeps_its_time(machine: Machine) -> None:

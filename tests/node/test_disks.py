@@ -1,0 +1,126 @@
+"""Commands for what `lsblk` says on instances with 0, 1, 2 and 8 disks, fresh and rebooted."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from node.disks import ARRAY, LocalDisks, commands, local_disks, read_lsblk
+from node.ports import StepError
+
+STORE = "Amazon EC2 NVMe Instance Storage"
+EBS = {
+    "path": "/dev/nvme0n1",
+    "model": "Amazon Elastic Block Store",
+    "type": "disk",
+    "fstype": None,
+    "mountpoints": [None],
+    "children": [
+        {"path": "/dev/nvme0n1p1", "model": None, "type": "part", "fstype": "xfs", "mountpoints": ["/"]},
+    ],
+}
+
+
+def disk(number: int, **changes: Any) -> dict[str, Any]:
+    return {
+        "path": f"/dev/nvme{number}n1",
+        "model": f"{STORE}  ",
+        "type": "disk",
+        "fstype": None,
+        "mountpoints": [None],
+        **changes,
+    }
+
+
+def array(fstype: str | None, mounted: str | None) -> list[dict[str, Any]]:
+    return [{"path": "/dev/md127", "model": None, "type": "raid0", "fstype": fstype, "mountpoints": [mounted]}]
+
+
+def devices(*found: dict[str, Any]) -> str:
+    return json.dumps({"blockdevices": [EBS, *found]})
+
+
+MOUNT = ["mount", "-o", "noatime,nodiratime,discard"]
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted"),
+    [
+        pytest.param((), [], id="no local disk"),
+        pytest.param(
+            (disk(1),),
+            [["mkfs.xfs", "-f", "-K", "/dev/nvme1n1"], [*MOUNT, "/dev/nvme1n1", "/mnt/nvme"]],
+            id="one disk needs no array",
+        ),
+        pytest.param(
+            (disk(1, fstype="xfs"),), [[*MOUNT, "/dev/nvme1n1", "/mnt/nvme"]], id="rebooted: mounted as it is"
+        ),
+        pytest.param((disk(1, fstype="xfs", mountpoints=["/mnt/nvme"]),), [], id="done already"),
+        pytest.param(
+            tuple(disk(n) for n in range(1, 9)),
+            [
+                ["mdadm", "--create", ARRAY, "--run", "--force", "--level=0", "--chunk=256", "--raid-devices=8"]
+                + [f"/dev/nvme{n}n1" for n in range(1, 9)],
+                ["mkfs.xfs", "-f", "-K", ARRAY],
+                [*MOUNT, ARRAY, "/mnt/nvme"],
+            ],
+            id="eight disks",
+        ),
+        pytest.param(
+            tuple(disk(n, fstype="linux_raid_member", children=array("xfs", None)) for n in (1, 2)),
+            [[*MOUNT, "/dev/md127", "/mnt/nvme"]],
+            id="rebooted: the array came up by itself",
+        ),
+        pytest.param(
+            tuple(disk(n, fstype="linux_raid_member", children=array(None, None)) for n in (1, 2)),
+            [["mkfs.xfs", "-f", "-K", "/dev/md127"], [*MOUNT, "/dev/md127", "/mnt/nvme"]],
+            id="died between mdadm and mkfs",
+        ),
+        pytest.param(
+            tuple(disk(n, fstype="linux_raid_member", children=array("xfs", "/mnt/nvme")) for n in (1, 2)),
+            [],
+            id="array mounted already",
+        ),
+        pytest.param(
+            (disk(3, model="nvme_card"), disk(4, model="nvme_card-pd")),
+            [["mkfs.xfs", "-f", "-K", "/dev/nvme3n1"], [*MOUNT, "/dev/nvme3n1", "/mnt/nvme"]],
+            id="Google: the network disk is left alone",
+        ),
+    ],
+)
+def test_what_is_run(found: tuple[dict[str, Any], ...], wanted: list[list[str]]) -> None:
+    assert commands(read_lsblk(devices(*found)), "/mnt/nvme") == wanted
+
+
+def test_the_system_disk_is_never_touched() -> None:
+    # EBS and instance store share the numbers: what is nvme0 here may be nvme1 at the next start
+    swapped = disk(0)
+    system = {**EBS, "path": "/dev/nvme1n1"}
+    found = read_lsblk(json.dumps({"blockdevices": [swapped, system]}))
+    assert [device.path for device in local_disks(found)] == ["/dev/nvme0n1"]
+
+
+def test_disks_that_somebody_else_mounted_are_left_alone() -> None:
+    with pytest.raises(StepError, match="/scratch"):
+        commands(read_lsblk(devices(disk(1, fstype="ext4", mountpoints=["/scratch"]))), "/mnt/nvme")
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"blockdevices": [{}]}', "lsblk: command not found"])
+def test_nonsense_from_lsblk_is_an_error(text: str) -> None:
+    with pytest.raises(StepError, match="lsblk"):
+        read_lsblk(text)
+
+
+def test_paths_lie_below_the_machine_root(tmp_path: Path) -> None:
+    ran: list[Sequence[str]] = []
+
+    def run(command: Sequence[str]) -> str:
+        ran.append(command)
+        return devices(disk(1))
+
+    words = LocalDisks(tmp_path, run).prepare("/mnt/nvme")
+    assert ran[-1][-1] == str(tmp_path / "mnt/nvme")
+    assert (tmp_path / "mnt/nvme").is_dir()
+    assert words == "1 local NVMe disk, made ready"

@@ -1,0 +1,109 @@
+"""The agent's faces on real sockets."""
+
+import json
+import socket
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import httpx
+import pytest
+
+from node import server
+from serving.exposition import parse
+from tests.node.world import Machine
+
+TOKEN = "the token"  # noqa: S105 - of a test
+
+
+class Faces:
+    """An agent that serves on free ports."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.token: str | None = TOKEN
+        self.http, self.check = server.serve(
+            machine.life,
+            address="127.0.0.1",
+            token=lambda: self.token,
+            ask=machine.agent.ask_to_drain,
+            ports=(0, 0),
+        )
+        self.url = f"http://127.0.0.1:{self.http.server_address[1]}"
+
+    def asked_by_haproxy(self) -> bytes:
+        port = self.check.server_address[1]
+        with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+            return connection.makefile("rb").read()
+
+    def drain(self, body: object, token: str = TOKEN) -> httpx.Response:
+        text = body if isinstance(body, str) else json.dumps(body)
+        return httpx.post(f"{self.url}/drain", content=text, headers={"Authorization": f"Bearer {token}"})
+
+
+@pytest.fixture
+def faces(bucket: Path, tmp_path: Path) -> Iterator[Faces]:
+    machine = Machine(root=tmp_path, bucket=bucket)
+    machine.boot.run()
+    served = Faces(machine)
+    yield served
+    for one in (served.http, served.check):
+        one.shutdown()
+        one.server_close()
+
+
+def test_a_drain_is_taken_once_and_haproxy_hears_of_it(faces: Faces) -> None:
+    assert faces.asked_by_haproxy() == b"up ready\n"
+    answer = faces.drain({"reason": "idle", "deadline_s": 60})
+    assert answer.status_code == 202
+    assert answer.json()["draining"] is True
+    assert faces.asked_by_haproxy() == b"drain\n"
+    again = faces.drain({"reason": "again", "deadline_s": 600})
+    assert (again.json()["reason"], again.json()["deadline"]) == ("idle", answer.json()["deadline"])
+    faces.machine.engine.running = 1
+    faces.machine.pass_time(timedelta(seconds=2))
+    status = httpx.get(f"{faces.url}/status").json()
+    assert (status["phase"], status["ready"], status["requests_running"]) == ("draining", False, 1)
+
+
+def test_without_the_token_nothing_happens(faces: Faces) -> None:
+    assert faces.drain({"reason": "idle", "deadline_s": 60}, token="wrong").status_code == 401  # noqa: S106
+    assert httpx.post(f"{faces.url}/drain", json={"reason": "idle", "deadline_s": 60}).status_code == 401
+    faces.token = None
+    assert faces.drain({"reason": "idle", "deadline_s": 60}).status_code == 503
+    assert faces.machine.life.ready
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        pytest.param("{", "no JSON", id="no JSON"),
+        pytest.param([], "reason", id="a list"),
+        pytest.param({"deadline_s": 5}, "reason", id="no reason"),
+        pytest.param({"reason": "a\nb", "deadline_s": 5}, "reason", id="two lines"),
+        pytest.param({"reason": "x"}, "deadline_s", id="no deadline"),
+        pytest.param({"reason": "x", "deadline_s": -1}, "deadline_s", id="in the past"),
+        pytest.param({"reason": "x", "deadline_s": True}, "deadline_s", id="a yes"),
+        pytest.param({"reason": "x", "deadline_s": 10**9}, "deadline_s", id="for ever"),
+    ],
+)
+def test_nonsense_is_refused_with_words(faces: Faces, body: object, says: str) -> None:
+    answer = faces.drain(body)
+    assert answer.status_code == 400
+    assert says in answer.json()["error"]
+    assert faces.machine.life.ready
+
+
+def test_metrics_tell_the_phase(faces: Faces) -> None:
+    answer = httpx.get(f"{faces.url}/metrics")
+    samples = {(s.name, s.labels.get("phase")): s.value for s in parse(answer.text)}
+    assert samples["gpufleet_node_phase", "ready"] == 1
+    assert samples["gpufleet_node_phase", "failed"] == 0
+    assert ("gpufleet_node_drain_deadline_timestamp_seconds", None) not in samples
+    assert all(sample.labels["pool"] == "chat" for sample in parse(answer.text))
+
+
+def test_the_page_that_says_it_lives(faces: Faces) -> None:
+    assert httpx.get(f"{faces.url}/healthz").status_code == 200
+    assert httpx.get(f"{faces.url}/other").status_code == 404
+    assert httpx.post(f"{faces.url}/other", content="").status_code == 404

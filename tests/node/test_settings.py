@@ -1,0 +1,73 @@
+"""What user data writes is what the agent reads."""
+
+import copy
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.model import CapacityType, Cloud
+from node.settings import SettingsError, load
+from serving import user_data
+
+WRITTEN = user_data.InstanceSettings(
+    environment="local",
+    cloud=Cloud.AWS,
+    region="us-east-1",
+    pool="chat",
+    capacity_type=CapacityType.SPOT,
+    bucket="s3://models",
+    model="models/chat",
+    served_name="chat",
+    engine=user_data.Engine(kind="vllm", image="e@sha256:0", args=("--max-model-len", "2048"), env={"A": "b"}),
+    dcgm_image="d@sha256:1",
+    agent_token="ssm:/token",  # noqa: S106 - where it lies
+    drain_deadline=timedelta(seconds=90),
+)
+
+
+def written() -> dict[str, Any]:
+    return copy.deepcopy(user_data.instance_json(WRITTEN))
+
+
+def test_settings_arrive_as_they_were_written(tmp_path: Path) -> None:
+    file = tmp_path / "instance.json"
+    file.write_text(json.dumps(written()))
+    read = load(file)
+    assert (read.environment, read.cloud, read.pool, read.capacity_type) == ("local", "aws", "chat", "spot")
+    assert (read.engine.args, read.engine.env) == (WRITTEN.engine.args, WRITTEN.engine.env)
+    assert read.drain_deadline == WRITTEN.drain_deadline
+    assert read.boot_limits.cache == WRITTEN.boot_limits.cache
+    assert read.agent_token == WRITTEN.agent_token
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "says"),
+    [
+        pytest.param("version", 2, "version", id="another version"),
+        pytest.param("pool", None, "pool", id="no text"),
+        pytest.param("capacity_type", "cheap", "cheap", id="no capacity type"),
+        pytest.param("drain_deadline_s", "90", "drain_deadline_s", id="a text for seconds"),
+        pytest.param("drain_margin_s", -1, "drain_margin_s", id="negative"),
+        pytest.param("power_off_after_s", True, "power_off_after_s", id="a yes"),
+        pytest.param("boot_limits_s", {"disks": 1}, "cache", id="a limit is missing"),
+        pytest.param("engine", {"kind": "llama", "image": "x", "args": [], "env": {}}, "llama", id="no engine"),
+    ],
+)
+def test_what_cannot_be_used_is_named(tmp_path: Path, field: str, value: object, says: str) -> None:
+    file = tmp_path / "instance.json"
+    file.write_text(json.dumps({**written(), field: value}))
+    with pytest.raises(SettingsError, match=says) as caught:
+        load(file)
+    assert str(file) in str(caught.value)
+
+
+@pytest.mark.parametrize("text", [None, "", "[]", "{"], ids=["no file", "empty", "a list", "cut"])
+def test_a_file_that_is_none(tmp_path: Path, text: str | None) -> None:
+    file = tmp_path / "instance.json"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(SettingsError, match=r"instance\.json"):
+        load(file)

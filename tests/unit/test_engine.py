@@ -1,0 +1,132 @@
+import shlex
+import shutil
+import subprocess
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from localcloud.engine import arguments as simulated
+from serving import engine
+from serving.engine import ArgumentError, EngineKind, Serve, VllmOptions
+
+SERVE = Serve(
+    kind=EngineKind.VLLM,
+    image="123.dkr.ecr.us-east-1.amazonaws.com/vllm@sha256:" + "a" * 64,
+    model_path=PurePosixPath("/mnt/nvme/models/chat@abc"),
+    served_name="chat",
+    host="10.0.1.7",
+    shutdown_timeout_s=90,
+    args=("--max-model-len", "8192", "--speculative-config", '{"method": "ngram", "num_speculative_tokens": 3}'),
+    env={"VLLM_LOGGING_LEVEL": "100%", "PRICE": "$HOME"},
+)
+
+
+def exec_start(unit: str) -> list[str]:
+    (line,) = [line for line in unit.splitlines() if line.startswith("ExecStart=")]
+    return shlex.split(line.removeprefix("ExecStart="))
+
+
+def value(unit: str, key: str) -> str:
+    (line,) = [line for line in unit.splitlines() if line.startswith(f"{key}=")]
+    return line.partition("=")[2]
+
+
+def test_the_unit_gives_the_engine_time_to_drain_and_signals_its_main_process_alone() -> None:
+    unit = engine.engine_unit(SERVE, cache_dir=PurePosixPath("/mnt/nvme/models"))
+    assert value(unit, "KillMode") == "mixed"
+    assert value(unit, "KillSignal") == "SIGTERM"
+    assert int(value(unit, "TimeoutStopSec")) > SERVE.shutdown_timeout_s
+    assert int(value(unit, "StartLimitBurst")) < 10
+    words = exec_start(unit)
+    assert words[words.index("--shutdown-timeout") + 1] == "90"
+    assert SERVE.image in words
+    assert not any("HF_TOKEN" in word for word in words)
+    assert "--env=HF_HUB_OFFLINE=1" in words
+
+
+def test_words_reach_the_engine_as_they_were_written() -> None:
+    words = exec_start(engine.engine_unit(SERVE, cache_dir=PurePosixPath("/mnt/nvme/models")))
+    assert words[-1] == '{"method": "ngram", "num_speculative_tokens": 3}'
+    # %% and $$ are what systemd turns into one
+    assert "--env=VLLM_LOGGING_LEVEL=100%%" in words
+    assert "--env=PRICE=$$HOME" in words
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze here")
+@pytest.mark.parametrize("name", [engine.UNIT, engine.DCGM_UNIT])
+def test_systemd_accepts_the_units(name: str, tmp_path: Path) -> None:
+    text = (
+        engine.engine_unit(SERVE, cache_dir=PurePosixPath("/mnt/nvme/models"))
+        if name == engine.UNIT
+        else engine.dcgm_unit("nvcr.io/dcgm-exporter@sha256:" + "b" * 64, host="10.0.1.7")
+    )
+    # only the container tool is missing here
+    (tmp_path / name).write_text(text.replace("=docker ", "=/bin/echo ").replace("=-docker ", "=-/bin/echo "))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(tmp_path / name)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    told = [line for line in done.stderr.splitlines() if name in line]
+    assert done.returncode == 0, done.stderr
+    assert told == []
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        pytest.param(("--host", "0.0.0.0"), "--host", id="where it listens"),
+        pytest.param(("--port=9",), "--port", id="with equals"),
+        pytest.param(("--served-model", "x"), "--served-model", id="an abbreviation, which vLLM takes"),
+        pytest.param(("--trust-remote-code",), "--trust-remote-code", id="code from a model's folder"),
+        pytest.param(("--api-key", "hunter2"), "--api-key", id="a secret"),
+        pytest.param(("--Max", "1"), "is no flag", id="capitals"),
+        pytest.param(("--seed", "1\nExecStartPre=/bin/sh"), "control character", id="a line of its own"),
+    ],
+)
+def test_arguments_that_settings_may_not_give(args: tuple[str, ...], says: str) -> None:
+    with pytest.raises(ArgumentError, match=says):
+        engine.check_arguments(args)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        pytest.param((), id="none"),
+        pytest.param(("--max-model-len", "8k", "-tp", "2"), id="short forms"),
+        pytest.param(("--cpu-offload-gb", "-1"), id="a negative number"),
+        pytest.param(("--max-num-seqs=64",), id="with equals"),
+    ],
+)
+def test_arguments_that_are_taken(args: tuple[str, ...]) -> None:
+    engine.check_arguments(args)
+
+
+def test_options_say_only_what_differs() -> None:
+    assert VllmOptions().arguments() == ()
+    options = VllmOptions(
+        max_model_len=8192,
+        tensor_parallel_size=2,
+        gpu_memory_utilization=0.9,
+        enable_prefix_caching=False,
+        enforce_eager=True,
+        quantization="fp8",
+    )
+    assert options.arguments() == (
+        *("--max-model-len", "8192"),
+        *("--tensor-parallel-size", "2"),
+        *("--gpu-memory-utilization", "0.9"),
+        *("--quantization", "fp8"),
+        "--no-enable-prefix-caching",
+        "--enforce-eager",
+    )
+
+
+def test_the_simulated_engine_reads_what_the_unit_says() -> None:
+    arguments = engine.serve_arguments(SERVE)
+    settings = simulated.parse(list(arguments))
+    assert settings.served_names == ("chat",)
+    assert (settings.host, settings.port, settings.shutdown_timeout_s) == ("10.0.1.7", 8000, 90)
+    assert settings.max_model_len == 8192
