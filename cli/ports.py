@@ -211,6 +211,7 @@ def _status(raw: Mapping[str, Any]) -> AgentStatus | None:
             drained=bool(raw["drained"]),
             reason=raw.get("reason"),
             requests_running=raw.get("requests_running"),
+            phase_since=datetime.fromisoformat(raw["phase_since"]) if raw.get("phase_since") else None,
             error=raw.get("error"),
         )
     except (KeyError, ValueError):

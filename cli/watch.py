@@ -16,6 +16,9 @@ from watchdogs.idle.decide import WATCHDOG as IDLE
 from watchdogs.idle.watchdog import IdleWatchdog, policy_digest
 from watchdogs.plan import Outcome, Plan, Reason
 from watchdogs.ports import Ports
+from watchdogs.spot.decide import WATCHDOG as SPOT
+from watchdogs.spot.watchdog import SpotWatchdog
+from watchdogs.spot.watchdog import policy_digest as spot_digest
 
 ApplyOption = Annotated[bool, typer.Option("--apply", help="Act. Without it the plan is only printed.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
@@ -51,6 +54,7 @@ Digest = Callable[[FleetDocument, str], str | None]
 def register(app: typer.Typer) -> None:
     watch = typer.Typer(help="One pass of a watchdog. Dry unless --apply is given.", no_args_is_help=True)
     watch.command("idle")(idle)
+    watch.command("spot")(spot)
     watch.command("why")(why)
     for extra in ("watch_cost",):
         if importlib.util.find_spec(f"cli.{extra}") is not None:
@@ -67,6 +71,17 @@ def idle(
 ) -> None:
     """Mark idle instances; drain and end those that stay idle for their grace."""
     raise typer.Exit(one_pass(IDLE, IdleWatchdog, policy_digest, load(fleet), apply, as_json, accept_policy, quiet))
+
+
+def spot(
+    fleet: FleetOption = None,
+    apply: ApplyOption = False,
+    as_json: JsonOption = False,
+    accept_policy: AcceptOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Split each pool's target over reserved, spot and on-demand, as the market gives."""
+    raise typer.Exit(one_pass(SPOT, SpotWatchdog, spot_digest, load(fleet), apply, as_json, accept_policy, quiet))
 
 
 def why(

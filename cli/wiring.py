@@ -77,13 +77,25 @@ def wire(document: FleetDocument, lease: str) -> Wired:
         inventory=AwsInventory(calls, document.region, document.environment),
         groups=AwsGroups(calls),
         metrics=prometheus,
-        agents=FleetAgents(NodeAgents(aws_token(document.region, document.environment))),
+        agents=FleetAgents(agents_of(document)),
         prices=FleetPrices(_book(engine, document, clock.now()), document, clock.now()),
         messages=FleetMessages(engine, document, clock),
         ledger=ledger,
         clock=clock,
     )
     return Wired(document=document, ports=ports, ledger=ledger, engine=engine, calls=calls, prometheus=prometheus)
+
+
+def inventory_of(document: FleetDocument) -> AwsInventory:
+    """The instances of a fleet. Raises UserError for a cloud that has none yet."""
+    if document.cloud is not Cloud.AWS:
+        raise UserError(f"environment {document.environment}: instances of {document.cloud} cannot be read yet")
+    return AwsInventory(AwsCalls(document.region), document.region, document.environment)
+
+
+def agents_of(document: FleetDocument) -> NodeAgents:
+    """The node agents of a fleet."""
+    return NodeAgents(aws_token(document.region, document.environment))
 
 
 def _book(engine: Engine, document: FleetDocument, now: datetime) -> PriceBook:

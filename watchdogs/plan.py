@@ -68,6 +68,7 @@ class Reason(StrEnum):
     FALLBACK = "on-demand stands in for missing spot"
     HOLDING_FALLBACK = "spot is back, hold not over"
     SPOT_IS_BACK = "spot is back"
+    PREEMPTED = "preempted, drained"
     SURPLUS = "more than the target needs"
     QUOTA = "quota reached"
     BOOTS_FAILING = "boots keep failing"

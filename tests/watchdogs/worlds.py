@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 from fleet import tags
-from fleet.activity import Activity, CloudError, ConflictError
+from fleet.activity import Activity, ActivityKind, CloudError, ConflictError
 from fleet.document import FleetDocument, parse
 from fleet.model import CapacityType, Cloud, Group, Instance, InstanceState, Phase
 from watchdogs.evidence import AgentStatus, EngineEvidence, Evidence, GpuEvidence
@@ -125,8 +125,9 @@ class World:
     drains: list[str] = field(default_factory=list[str])
     drain_takes: timedelta = timedelta(seconds=3)
     lease_is_ours: bool = True
-    launches: Callable[["World", str], str | None] | None = None
-    """Called when a group lacks an instance: its new id, or None when there is no capacity."""
+    capacity: dict[str, int] = field(default_factory=dict[str, int])
+    """How many more each group would be given."""
+    launched: int = 0
     before: Callable[[str], None] = lambda name: None
     drained_at: dict[str, datetime] = field(default_factory=dict[str, datetime])
 
@@ -141,6 +142,61 @@ class World:
             ledger=FakeLedger(self),
             clock=FakeClock(self),
         )
+
+    def reconcile(self, name: str) -> None:
+        """Launch what a group lacks, where `capacity` says that there is some."""
+        group = self.groups[name]
+        while len(group.instance_ids) < group.desired:
+            if self.capacity.get(name, 0) <= 0:
+                self.happened(name, ActivityKind.NO_CAPACITY, None)
+                return
+            self.capacity[name] -= 1
+            self.launched += 1
+            one = instance(
+                100 + self.launched,
+                group=name,
+                zone=group.zone or "us-east-1a",
+                capacity_type=group.capacity_type,
+                launched_at=self.now,
+            )
+            self.instances[one.id] = one
+            self.agents[one.id] = replace(READY, phase=Phase.CACHE, ready=False)
+            group = replace(group, instance_ids=(*group.instance_ids, one.id))
+            self.happened(name, ActivityKind.LAUNCHED, one.id)
+        self.groups[name] = group
+
+    def happened(self, group: str, kind: ActivityKind, instance_id: str | None) -> None:
+        """Note an activity of a group."""
+        self.activities.append(
+            Activity(
+                id=str(len(self.activities)),
+                group=group,
+                kind=kind,
+                at=self.now.replace(microsecond=0),
+                instance_id=instance_id,
+            )
+        )
+
+    def boot(self) -> None:
+        """Everything that loads is ready now."""
+        for key, status in self.agents.items():
+            if not status.ready and not status.draining:
+                self.agents[key] = replace(status, phase=Phase.READY, ready=True, phase_since=self.now)
+
+    def lose(self, instance_id: str) -> None:
+        """The cloud takes an instance without a word; its group looks for another one."""
+        one = self.instances[instance_id]
+        self.instances[instance_id] = replace(one, state=InstanceState.TERMINATED)
+        name = one.group or ""
+        group = self.groups[name]
+        left = tuple(i for i in group.instance_ids if i != instance_id)
+        self.groups[name] = replace(group, instance_ids=left)
+        self.happened(name, ActivityKind.PREEMPTED, instance_id)
+        self.reconcile(name)
+
+    def alive(self, name: str) -> list[str]:
+        """The living instances of a group."""
+        return [key for key, one in self.instances.items() if one.alive and one.group == name]
 
     def kinds(self) -> list[tuple[str, OutcomeKind]]:
         return [(outcome.decision.resource, outcome.kind) for _, outcome in self.outcomes]
@@ -205,6 +261,7 @@ class FakeGroups:
         if there.desired != group.desired:
             raise ConflictError(f"{group.name} has changed")
         self.world.groups[group.name] = replace(there, desired=size)
+        self.world.reconcile(group.name)
 
     def end(self, instance_id: str, group: str, *, lower_desired: bool) -> None:
         self.world.before("end")

@@ -5,33 +5,23 @@ through its group. Killed between any two steps, the next pass finds the drain o
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from fleet import tags
 from fleet.activity import ConflictError
 from fleet.document import FleetDocument
 from fleet.model import Instance
-from watchdogs.evidence import AgentStatus, Evidence
+from watchdogs.draining import Drain, until_drained
+from watchdogs.evidence import Evidence
 from watchdogs.idle import words
 from watchdogs.idle.decide import DRAIN_REASON, WATCHDOG, Observed, case_of, is_our_drain
 from watchdogs.idle.judge import judge
 from watchdogs.plan import Action, Decision, Outcome, OutcomeKind, Plan, Reason
 from watchdogs.ports import BrakeKind, Ports
 
-POLL_SECONDS: Final = 1.0
-DRAIN_SLACK: Final = timedelta(seconds=10)
-"""How much longer than the drain's own deadline a pass waits; then a later pass goes on."""
-
 _T = TypeVar("_T")
 EvidenceOf = Callable[[Instance, datetime], Evidence | None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Drain:
-    decision: Decision
-    instance: Instance
 
 
 class Actor:
@@ -62,7 +52,7 @@ class Actor:
             *self._mark([d for d in plan.acting if d.action is Action.MARK]),
         ]
         self._remind(plan)
-        drains: list[_Drain] = []
+        drains: list[Drain] = []
         for decision in (d for d in plan.acting if d.action is Action.END):
             begun = self._guarded(decision, self._begin)
             if isinstance(begun, Outcome):
@@ -116,7 +106,7 @@ class Actor:
 
     # endings
 
-    def _begin(self, decision: Decision) -> _Drain | Outcome:
+    def _begin(self, decision: Decision) -> Drain | Outcome:
         """Look again, then ask the node agent to drain."""
         looked = self._look_again(decision)
         if isinstance(looked, Outcome):
@@ -124,29 +114,20 @@ class Actor:
         deadline = self._document.pool(decision.pool or "").drain_deadline
         if not is_our_drain(self._observed.agents.get(looked.id)):
             self._ports.agents.drain(looked, f"{DRAIN_REASON}: {decision.detail}"[:200], deadline)
-        return _Drain(decision=decision, instance=looked)
+        return decision, looked
 
-    def _finish(self, drains: Sequence[_Drain]) -> list[Outcome]:
+    def _finish(self, drains: Sequence[Drain]) -> list[Outcome]:
         """Wait for those that drain, and end each as soon as it is empty."""
         if not drains:
             return []
-        clock = self._ports.clock
-        longest = max(self._document.pool(d.decision.pool or "").drain_deadline for d in drains)
-        limit = clock.now() + longest + DRAIN_SLACK
-        waiting = list(drains)
+        longest = max(self._document.pool(decision.pool or "").drain_deadline for decision, _ in drains)
         outcomes: list[Outcome] = []
-        while waiting:
-            statuses = self._ports.agents.statuses([drain.instance for drain in waiting])
-            for drain in [d for d in waiting if _drained(statuses.get(d.instance.id))]:
-                waiting.remove(drain)
-                ended = self._guarded(drain.decision, self._end)
-                outcomes.append(ended)
-            if not waiting or clock.now() >= limit:
-                break
-            clock.sleep(POLL_SECONDS)
-        for drain in waiting:
-            detail = "it has not said `drained` yet; the next pass goes on"
-            outcomes.append(self._recorded(drain.decision, OutcomeKind.WAITING, detail))
+        for decision, empty in until_drained(self._ports, drains, longest):
+            if empty:
+                outcomes.append(self._guarded(decision, self._end))
+            else:
+                detail = "it has not said `drained` yet; the next pass goes on"
+                outcomes.append(self._recorded(decision, OutcomeKind.WAITING, detail))
         return outcomes
 
     def _end(self, decision: Decision) -> Outcome:
@@ -241,7 +222,3 @@ class Actor:
             text,
             {"instance": decision.resource, "pool": decision.pool, "action": decision.action.value},
         )
-
-
-def _drained(status: AgentStatus | None) -> bool:
-    return status is not None and status.drained

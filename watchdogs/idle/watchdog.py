@@ -12,13 +12,14 @@ from fleet.document import FleetDocument
 from fleet.model import Cloud, Instance
 from fleet.policies import IdlePolicy
 from watchdogs import signals
+from watchdogs.brakes import kept_by, paused_by
 from watchdogs.evidence import Evidence
 from watchdogs.idle import acting
 from watchdogs.idle.decide import WATCHDOG, Observed, PoolView, case_of, decide
 from watchdogs.idle.judge import METRIC_CHECKS, judge
 from watchdogs.plan import Budget, Outcome, Plan
 from watchdogs.policy import digest
-from watchdogs.ports import Brake, BrakeKind, Ports
+from watchdogs.ports import Brake, Ports
 
 REACHED_SPAN: Final = timedelta(hours=24)
 HOUR: Final = timedelta(hours=1)
@@ -77,7 +78,7 @@ class IdleWatchdog:
             budget=self._budget(len(watched), now),
             gpus_expected=_gpus(self._document.cloud, instances),
             watts_rated=_watts(self._document.cloud, instances),
-            kept_by=_kept_by(instances, brakes),
+            kept_by=kept_by(instances, brakes),
             usd_per_hour=self._usd(watched),
             begun=frozenset(decision.resource for decision in ports.ledger.unfinished(WATCHDOG)),
         )
@@ -153,30 +154,6 @@ class IdleWatchdog:
     def _usd(self, instances: Sequence[Instance]) -> dict[str, Decimal]:
         found = {i.id: self._ports.prices.usd_per_hour(i) for i in instances}
         return {instance: usd for instance, usd in found.items() if usd is not None}
-
-
-def paused_by(pool: str, brakes: Sequence[Brake]) -> str | None:
-    """Who paused the watchdogs of a pool, and why."""
-    for brake in brakes:
-        if brake.kind is BrakeKind.PAUSE and brake.scope in ("all", pool):
-            until = f" until {brake.until:%Y-%m-%d %H:%M} UTC" if brake.until else ""
-            return f"by {brake.owner}{until}: {brake.reason}"
-    return None
-
-
-def _kept_by(instances: Sequence[Instance], brakes: Sequence[Brake]) -> dict[str, str]:
-    by_scope = {
-        brake.scope: f"by {brake.owner}: {brake.reason}"
-        for brake in brakes
-        if brake.kind is BrakeKind.KEEP or (brake.kind is BrakeKind.PAUSE and brake.scope.startswith("i-"))
-    }
-    found: dict[str, str] = {}
-    for instance in instances:
-        for scope in (instance.id, instance.pool, "all"):
-            if scope in by_scope:
-                found[instance.id] = by_scope[scope]
-                break
-    return found
 
 
 def _quiet(instance: Instance, observed: Observed, now: datetime) -> bool:

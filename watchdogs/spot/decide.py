@@ -1,1 +1,236 @@
-"""How large each group of a pool should be. Pure: the same arguments give the same plan."""
+"""How a pool's target is split over reserved, spot and on-demand. Pure.
+
+Reserved capacity runs in full. Spot is asked for what is missing, zone by zone, until every zone was asked in this
+pass; only what no zone gives, or what will not be ready in time, is bought on demand. On-demand goes back one at a
+time, when enough spot has been ready for the hold.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Final
+
+from fleet.model import CapacityType
+from watchdogs.plan import Action, Decision, Plan, Reason
+from watchdogs.spot import zones
+from watchdogs.spot.view import GroupView, Member, PoolView
+
+WATCHDOG: Final = "spot"
+NOTICE: Final = "preempted"
+"""How the reason of a node agent begins that drains because its cloud takes the instance."""
+
+
+def decide(pools: Sequence[PoolView], now: datetime) -> Plan:
+    """One decision for every group, and one for every instance that is to go or is held on to."""
+    decisions = [decision for pool in pools for decision in split(pool, now)]
+    return Plan(watchdog=WATCHDOG, at=now, decisions=tuple(decisions))
+
+
+def split(pool: PoolView, now: datetime) -> list[Decision]:
+    """The decisions for one pool."""
+    if pool.paused_by is not None:
+        return [_keep(pool, group, Reason.PAUSED, pool.paused_by) for group in pool.groups]
+    sizes = _Sizes(pool, now)
+    wishes = [
+        *(_reserved(pool, group) for group in pool.groups_of(CapacityType.RESERVED)),
+        *_spot(pool, sizes, now),
+        *_on_demand(pool, sizes, now),
+        *_drained(pool),
+        *_failed_boots(pool, now),
+    ]
+    return wishes if pool.policy_seen else [_unseen(wish) for wish in wishes]
+
+
+class _Sizes:
+    """The arithmetic of a pool."""
+
+    def __init__(self, pool: PoolView, now: datetime) -> None:
+        late = pool.boot_expected + pool.policy.fallback_after
+        kinds = {group.name: group.capacity_type for group in pool.groups}
+        counting = [m for m in pool.members if not m.leaving and not m.failed]
+        in_time = [m for m in counting if m.ready or now - m.launched_at <= late]
+        self.reserved = sum(1 for m in in_time if kinds.get(m.group) is CapacityType.RESERVED)
+        self.spot = sum(1 for m in counting if kinds.get(m.group) is CapacityType.SPOT)
+        self.spot_in_time = sum(1 for m in in_time if kinds.get(m.group) is CapacityType.SPOT)
+        self.on_demand = sum(1 for m in counting if kinds.get(m.group) is CapacityType.ON_DEMAND)
+        self.stable = sum(
+            1
+            for m in counting
+            if kinds.get(m.group) is not CapacityType.ON_DEMAND
+            and m.ready_since is not None
+            and now - m.ready_since >= pool.policy.hold
+        )
+        self.ready = sum(1 for m in counting if m.ready)
+        self.spot_wanted = max(0, pool.target + pool.spare - self.reserved)
+        self.spot_missing = max(0, self.spot_wanted - self.spot)
+
+
+def _reserved(pool: PoolView, group: GroupView) -> Decision:
+    if group.desired == group.max:
+        return _keep(pool, group, Reason.RESERVED_IN_FULL)
+    return _resize(pool, group, group.max, Reason.RESERVED_IN_FULL, "paid for, used or not")
+
+
+def _spot(pool: PoolView, sizes: _Sizes, now: datetime) -> list[Decision]:
+    """Grow where spot is to be had; give up unanswered asks; shrink what the target no longer needs.
+
+    A group that looks for an instance by itself already is asked in the same way, so that its answer is waited for.
+    """
+    asks = zones.place(pool, sizes.spot_missing, now)
+    decisions: list[Decision] = []
+    for group in pool.groups_of(CapacityType.SPOT):
+        # those that leave still take their place in the group's desired size until they are gone
+        there = len(pool.members_of(group.name))
+        wanted = there + asks.get(group.name, 0)
+        verdict = zones.verdict(pool, group, now)
+        if asks.get(group.name, 0) and wanted >= group.desired:
+            cost = None if group.usd_per_hour is None else -group.usd_per_hour * (wanted - group.desired)
+            decision = _resize(pool, group, wanted, Reason.SPOT_WANTED, f"{sizes.spot_missing} missing in the pool")
+            decisions.append(replace(decision, usd_per_hour=cost))
+        elif wanted < group.desired and there < group.desired:
+            reason = verdict.reason if verdict is not None else Reason.SURPLUS
+            detail = verdict.detail if verdict is not None else "asked for more than is needed now"
+            decisions.append(_resize(pool, group, wanted, reason, detail))
+        elif verdict is not None:
+            decisions.append(_keep(pool, group, verdict.reason, verdict.detail))
+        else:
+            decisions.append(_keep(pool, group, Reason.AS_WANTED, f"{there} there"))
+    return decisions + _surplus_spot(pool, sizes)
+
+
+def _surplus_spot(pool: PoolView, sizes: _Sizes) -> list[Decision]:
+    """One at a time, drained; from the zone with most, the dearest and least busy first."""
+    if sizes.spot <= sizes.spot_wanted or _somebody_leaves(pool):
+        return []
+    names = {group.name for group in pool.groups_of(CapacityType.SPOT)}
+    candidates = [m for m in pool.members if m.group in names and not m.leaving and not m.failed]
+    crowd = {name: len([m for m in candidates if m.group == name]) for name in names}
+    goes = min(candidates, key=lambda m: (m.ready, not m.idle, -crowd[m.group], m.busy, m.launched_at, m.id))
+    return [_end(pool, goes, Reason.SURPLUS, f"{sizes.spot} spot for {sizes.spot_wanted} wanted")]
+
+
+def _on_demand(pool: PoolView, sizes: _Sizes, now: datetime) -> list[Decision]:
+    groups = pool.groups_of(CapacityType.ON_DEMAND)
+    if not groups:
+        return []
+    group = groups[0]
+    missing = pool.target - sizes.reserved - sizes.spot_in_time
+    open_zones = zones.untried(pool, now)
+    wanted = min(max(0, missing), group.max)
+    if sizes.spot_missing > 0 and open_zones and wanted > sizes.on_demand:
+        # spot starts as fast as on-demand, so every zone is asked before anything is bought
+        waiting = f"{len(open_zones)} zones are still to be asked"
+        return [_keep(pool, group, Reason.SPOT_WANTED, waiting)]
+    if wanted > sizes.on_demand:
+        size = wanted + len(pool.members_of(group.name)) - sizes.on_demand
+        if size > group.desired:
+            return [_fallback(pool, group, size, missing)]
+        return [_keep(pool, group, Reason.FALLBACK, f"{group.desired - sizes.on_demand} on their way")]
+    if group.desired > len(pool.members_of(group.name)):
+        there = len(pool.members_of(group.name))
+        return [_resize(pool, group, there, Reason.SURPLUS, "asked for more than is needed now")]
+    if sizes.on_demand == 0:
+        return [_keep(pool, group, Reason.AS_WANTED, "none needed")]
+    return _give_back(pool, group, sizes)
+
+
+def _fallback(pool: PoolView, group: GroupView, size: int, missing: int) -> Decision:
+    decision = _resize(pool, group, size, Reason.FALLBACK, f"no zone gives spot for {missing} missing")
+    if pool.on_demand_usd is None:
+        return decision
+    return replace(decision, usd_per_hour=-pool.on_demand_usd * (size - group.desired))
+
+
+def _give_back(pool: PoolView, group: GroupView, sizes: _Sizes) -> list[Decision]:
+    """One on-demand instance, when enough spot has been ready for the hold and the rest carries the target."""
+    needed = max(0, pool.target - sizes.stable)
+    if sizes.on_demand <= needed:
+        if sizes.spot_in_time + sizes.reserved >= pool.target:
+            return [_keep(pool, group, Reason.HOLDING_FALLBACK, f"ready for {pool.policy.hold}: {sizes.stable}")]
+        return [_keep(pool, group, Reason.FALLBACK, f"stands in for {pool.target - sizes.stable}")]
+    if _somebody_leaves(pool):
+        return [_keep(pool, group, Reason.HOLDING_FALLBACK, "another one leaves first")]
+    members = [m for m in pool.members_of(group.name) if not m.leaving and not m.failed]
+    goes = min(members, key=lambda m: (m.ready, not m.idle, m.busy, m.launched_at, m.id))
+    detail = f"{sizes.stable} of {pool.target} wanted have been ready for the hold"
+    return [_keep(pool, group, Reason.SPOT_IS_BACK, detail), _end(pool, goes, Reason.SPOT_IS_BACK, detail)]
+
+
+def _drained(pool: PoolView) -> list[Decision]:
+    """What drained for a notice or for this watchdog is ended with its group lowered.
+
+    Otherwise the group would look for another one in the zone that has just run out.
+    """
+    decisions: list[Decision] = []
+    for member in pool.members:
+        because = member.drained_because
+        if because is None:
+            continue
+        if because.startswith(WATCHDOG):
+            decisions.append(_end(pool, member, Reason.SURPLUS, f"drained: {because}"))
+        elif because.startswith(NOTICE):
+            decisions.append(_end(pool, member, Reason.PREEMPTED, f"drained: {because}"))
+    return decisions
+
+
+def _failed_boots(pool: PoolView, now: datetime) -> list[Decision]:
+    """An instance whose boot failed is replaced, unless boots of its group fail again and again."""
+    decisions: list[Decision] = []
+    groups = {group.name: group for group in pool.groups}
+    for member in (m for m in pool.members if m.failed and m.drained_because is None):
+        failed = zones.failed_boots(pool, groups[member.group], now)
+        if failed >= zones.FAILING_BOOTS:
+            detail = f"{failed} boots failed in {member.group}; not replaced"
+            decisions.append(_end(pool, member, Reason.BOOTS_FAILING, detail))
+        else:
+            decisions.append(
+                replace(
+                    _end(pool, member, Reason.BOOT_FAILED, "a new one is to take its place"), action=Action.REPLACE
+                )
+            )
+    return decisions
+
+
+def _somebody_leaves(pool: PoolView) -> bool:
+    return any(member.leaving for member in pool.members)
+
+
+def _unseen(wish: Decision) -> Decision:
+    if wish.action is Action.KEEP:
+        return wish
+    return replace(
+        wish,
+        action=Action.KEEP,
+        reason=Reason.POLICY_UNSEEN,
+        detail=f"would {wish.action}: {wish.reason}",
+        from_size=None,
+        to_size=None,
+        usd_per_hour=None,
+    )
+
+
+def _keep(pool: PoolView, group: GroupView, reason: Reason, detail: str = "") -> Decision:
+    return Decision(resource=group.name, pool=pool.name, action=Action.KEEP, reason=reason, detail=detail)
+
+
+def _resize(pool: PoolView, group: GroupView, size: int, reason: Reason, detail: str) -> Decision:
+    return Decision(
+        resource=group.name,
+        pool=pool.name,
+        action=Action.RESIZE,
+        reason=reason,
+        detail=detail,
+        from_size=group.desired,
+        to_size=size,
+    )
+
+
+def _end(pool: PoolView, member: Member, reason: Reason, detail: str) -> Decision:
+    return Decision(
+        resource=member.id,
+        pool=pool.name,
+        action=Action.END,
+        reason=reason,
+        detail=detail,
+        usd_per_hour=member.usd_per_hour,
+    )

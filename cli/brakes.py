@@ -1,0 +1,219 @@
+"""`gpufleet keep|pause|resume|target|drain`: the hand brakes, each with an owner, a reason and an end."""
+
+import getpass
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+
+import typer
+
+from cli.fleets import FleetOption, load
+from cli.output import STDERR, STDOUT, Exit, UserError, print_json
+from cli.ports import FleetAgents, fleet_of
+from cli.wiring import agents_of, inventory_of, open_engine
+from fleet import durations, tags
+from fleet.document import FleetDocument
+from fleet.model import Instance
+from ledger import operations
+from ledger.operations import BrakeRow
+from watchdogs.ports import BrakeKind
+
+ForOption = Annotated[str | None, typer.Option("--for", help="How long, as in 90s, 30m, 4h, 7d.")]
+ReasonOption = Annotated[str, typer.Option("--reason", help="Why; shown in every plan.")]
+OwnerOption = Annotated[str | None, typer.Option("--owner", help="Who; default: your user name.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="JSON to stdout.")]
+ScopeArgument = Annotated[str, typer.Argument(help="An instance id, a pool's name, or `all`.")]
+
+
+def register(app: typer.Typer) -> None:
+    app.command("keep")(keep)
+    app.command("pause")(pause)
+    app.command("resume")(resume)
+    app.command("target")(target)
+    app.command("drain")(drain)
+
+
+def keep(
+    scope: ScopeArgument,
+    reason: ReasonOption,
+    span: ForOption = "4h",
+    owner: OwnerOption = None,
+    fleet: FleetOption = None,
+) -> None:
+    """Keep an instance, a pool or all from the idle watchdog. An instance gets its keep-until tag, too."""
+    now = datetime.now(UTC)
+    until = now + _span(span or "4h")
+    document, known = _owner_of(scope, load(fleet))
+    _pull(document, BrakeKind.KEEP, scope, reason, owner, until)
+    if known is not None:
+        failed = inventory_of(document).tag([known.id], {tags.KEEP_UNTIL: tags.write_time(until)})
+        for error in failed.values():
+            raise UserError(f"the brake is set in the ledger, but the tag could not be written: {error}")
+    STDOUT.print(f"{scope} is kept until {until:%Y-%m-%d %H:%M} UTC", highlight=False)
+
+
+def pause(
+    scope: ScopeArgument,
+    reason: ReasonOption,
+    span: ForOption = None,
+    owner: OwnerOption = None,
+    fleet: FleetOption = None,
+) -> None:
+    """Pause the watchdogs of an instance, a pool or all, for a time or until `resume`."""
+    until = None if span is None else datetime.now(UTC) + _span(span)
+    documents = load(fleet)
+    chosen = documents if scope == "all" else [_owner_of(scope, documents)[0]]
+    for document in chosen:
+        _pull(document, BrakeKind.PAUSE, scope, reason, owner, until)
+    end = "until `gpufleet resume`" if until is None else f"until {until:%Y-%m-%d %H:%M} UTC"
+    STDOUT.print(f"watchdogs of {scope} are paused {end}", highlight=False)
+
+
+def resume(
+    scope: ScopeArgument,
+    owner: OwnerOption = None,
+    fleet: FleetOption = None,
+) -> None:
+    """Release the brakes of an instance, a pool or all: pauses and keeps."""
+    now = datetime.now(UTC)
+    documents = load(fleet)
+    chosen = documents if scope == "all" else [_owner_of(scope, documents)[0]]
+    released = 0
+    for document in chosen:
+        engine = open_engine(document)
+        for kind in BrakeKind:
+            released += operations.release_brakes(engine, fleet_of(document), kind, scope, (_who(owner), now))
+        if scope.startswith("i-"):
+            inventory_of(document).untag([scope], [tags.KEEP_UNTIL])
+    STDOUT.print(f"{released} brakes of {scope} released", highlight=False)
+
+
+def target(
+    pool: Annotated[str | None, typer.Argument(help="A pool's name; without it all targets are shown.")] = None,
+    value: Annotated[int | None, typer.Argument(help="Ready replicas wanted.")] = None,
+    reason: Annotated[str, typer.Option("--reason", help="Why; kept in the ledger.")] = "set by hand",
+    owner: OwnerOption = None,
+    fleet: FleetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the pools' targets, or set one."""
+    documents = load(fleet)
+    if pool is not None and value is not None:
+        _set_target(_owner_of(pool, documents)[0], pool, value, (reason, _who(owner)))
+    rows: list[dict[str, object]] = []
+    for document in documents:
+        engine = open_engine(document)
+        for row in operations.targets(engine, fleet_of(document)):
+            if pool in (None, row.pool):
+                last = operations.target_moves(engine, fleet_of(document), row.pool)[-1]
+                rows.append(
+                    {
+                        "environment": document.environment,
+                        "pool": row.pool,
+                        "target": row.value,
+                        "version": row.version,
+                        "changed_by": last.changed_by,
+                        "reason": last.reason,
+                        "at": last.at.isoformat(timespec="seconds"),
+                    }
+                )
+    if as_json:
+        print_json(rows)
+        return
+    for row in rows:
+        STDOUT.print(
+            f"{row['pool']}: {row['target']} (version {row['version']}, by {row['changed_by']} at {row['at']}:"
+            f" {row['reason']})",
+            highlight=False,
+            markup=False,
+        )
+
+
+def drain(
+    instance: Annotated[str, typer.Argument(help="Instance id.")],
+    reason: ReasonOption,
+    deadline: Annotated[str | None, typer.Option("--deadline", help="Default: the pool's.")] = None,
+    fleet: FleetOption = None,
+) -> None:
+    """Ask an instance's node agent to drain. It is not ended; there is no way back but a restart."""
+    document, known = _owner_of(instance, load(fleet))
+    if known is None:
+        raise UserError(f"{instance} is no instance id", Exit.WRONG_USE)
+    limit = _span(deadline) if deadline is not None else document.pool(known.pool or "").drain_deadline
+    try:
+        status = FleetAgents(agents_of(document)).drain(known, f"by hand: {reason}", limit)
+    except OSError as error:
+        raise UserError(str(error)) from error
+    STDOUT.print(f"{instance}: {status.phase}, {status.reason}", highlight=False, markup=False)
+
+
+def _pull(
+    document: FleetDocument,
+    kind: BrakeKind,
+    scope: str,
+    reason: str,
+    owner: str | None,
+    until: datetime | None,
+) -> None:
+    if not reason.strip():
+        raise UserError("--reason is empty: say why, others will wonder", Exit.WRONG_USE)
+    brake = BrakeRow(
+        id=0,
+        kind=kind.value,
+        scope=scope,
+        owner=_who(owner),
+        reason=reason,
+        since=datetime.now(UTC),
+        until=until,
+    )
+    operations.set_brake(open_engine(document), fleet_of(document), brake)
+
+
+def _set_target(document: FleetDocument, pool: str, value: int, why: tuple[str, str]) -> None:
+    limits = document.pool(pool)
+    if not limits.min <= value <= limits.max:
+        raise UserError(
+            f"target {value} of pool {pool} is outside {limits.min} to {limits.max}; change the settings to widen it",
+            Exit.WRONG_USE,
+        )
+    engine = open_engine(document)
+    seen = next(row for row in operations.targets(engine, fleet_of(document)) if row.pool == pool)
+    if seen.value == value:
+        STDERR.print(f"target of {pool} is {value} already", highlight=False)
+        return
+    change = operations.Change(by=why[1], reason=why[0], at=datetime.now(UTC))
+    try:
+        operations.set_target(engine, fleet_of(document), seen, value, change)
+    except operations.VersionError as error:
+        raise UserError(f"{error}; look again (`gpufleet target {pool}`)") from error
+
+
+def _owner_of(scope: str, documents: Sequence[FleetDocument]) -> tuple[FleetDocument, Instance | None]:
+    """The fleet that a scope belongs to, and the instance when it is one. Raises UserError."""
+    for document in documents:
+        if any(pool.name == scope for pool in document.pools):
+            return document, None
+    if scope == "all":
+        if len(documents) == 1:
+            return documents[0], None
+        raise UserError("`all` of several fleets: name one with --fleet", Exit.WRONG_USE)
+    for document in documents:
+        try:
+            found = inventory_of(document).instance(scope) if scope.startswith("i-") else None
+        except OSError as error:
+            raise UserError(str(error)) from error
+        if found is not None and found.environment == document.environment:
+            return document, found
+    names = ", ".join(pool.name for document in documents for pool in document.pools)
+    raise UserError(f"{scope!r} is no pool ({names}) and no instance of these fleets", Exit.WRONG_USE)
+
+
+def _span(text: str) -> timedelta:
+    try:
+        return durations.parse(text)
+    except ValueError as error:
+        raise UserError(str(error), Exit.WRONG_USE) from error
+
+
+def _who(owner: str | None) -> str:
+    return owner or getpass.getuser()

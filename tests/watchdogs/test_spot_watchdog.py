@@ -1,0 +1,230 @@
+"""Passes of the spot watchdog over a small world."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from fleet.activity import ActivityKind, CloudError
+from fleet.model import CapacityType, Phase
+from tests.watchdogs.worlds import READY, World, document, idle_world, instance
+from watchdogs.plan import Action, OutcomeKind, Reason
+from watchdogs.ports import Brake, BrakeKind
+from watchdogs.spot.watchdog import SpotWatchdog, policy_digest
+
+A, B, OD = "batch-spot-a", "batch-spot-b", "batch-od"
+SETTINGS = {"idle": {}, "spot": {"fallback_after": "20s", "hold": "15m"}}
+
+
+def watchdog(world: World, **pool: object) -> SpotWatchdog:
+    """One whose policy was seen."""
+    fleet = document(**({"watchdogs": SETTINGS} | pool))
+    world.seen.add(("spot", "batch", policy_digest(fleet, "batch") or ""))
+    return SpotWatchdog(fleet, world.ports())
+
+
+def spread_world() -> World:
+    """Two ready spot instances, one in each zone; no capacity but on demand."""
+    world = idle_world(2)
+    first, second = (instance(n).id for n in (1, 2))
+    world.instances[second] = replace(world.instances[second], group=B, zone="us-east-1b")
+    world.groups[A] = replace(world.groups[A], desired=1, instance_ids=(first,))
+    world.groups[B] = replace(world.groups[B], desired=1, instance_ids=(second,))
+    for key in world.agents:
+        world.agents[key] = replace(READY, phase_since=world.now - timedelta(hours=1))
+    world.capacity = {A: 0, B: 0, OD: 2}
+    return world
+
+
+def sizes(world: World) -> tuple[int, int, int]:
+    return world.groups[A].desired, world.groups[B].desired, world.groups[OD].desired
+
+
+def test_as_wanted_nothing_is_done() -> None:
+    world = spread_world()
+    done = watchdog(world).apply()
+    assert not done.plan.acting and not done.outcomes
+    assert {d.resource: d.reason for d in done.plan.decisions} == {
+        A: Reason.AS_WANTED,
+        B: Reason.AS_WANTED,
+        OD: Reason.AS_WANTED,
+    }
+
+
+def test_a_loss_is_replaced_in_another_zone_before_anything_is_bought() -> None:
+    world = spread_world()
+    world.capacity[B] = 1
+    world.lose(instance(1).id)
+    watchdog(world).apply()
+    assert sizes(world) == (0, 2, 0)
+    assert len(world.alive(B)) == 2
+
+
+def test_no_zone_has_spot_so_on_demand_stands_in_within_one_pass_and_goes_back_after_the_hold() -> None:
+    world = spread_world()
+    dog = watchdog(world)
+    world.lose(instance(1).id)
+    dog.apply()
+    assert sizes(world) == (0, 1, 1)
+    assert any("no zone gives spot" in text and "0.80 USD/h" in text for text in world.messages.values())
+    world.boot()
+
+    world.now += timedelta(minutes=30)
+    still = dog.apply()
+    assert sizes(world) == (0, 1, 1)
+    assert {d.resource: d.reason for d in still.plan.decisions}[OD] is Reason.FALLBACK
+
+    world.capacity[A] = 1
+    world.now += timedelta(minutes=1)
+    dog.apply()
+    assert sizes(world) == (1, 1, 1)
+    world.boot()
+    world.now += timedelta(minutes=14)
+    held = dog.apply()
+    assert sizes(world) == (1, 1, 1)
+    assert {d.resource: d.reason for d in held.plan.decisions}[OD] is Reason.HOLDING_FALLBACK
+
+    world.now += timedelta(minutes=2)
+    gone = world.alive(OD)
+    dog.apply()
+    assert sizes(world) == (1, 1, 0)
+    assert world.drains == gone == world.ended
+
+
+def test_one_is_given_back_at_a_time() -> None:
+    world = spread_world()
+    dog = watchdog(world)
+    world.lose(instance(1).id)
+    world.lose(instance(2).id)
+    dog.apply()
+    assert sizes(world) == (0, 0, 2)
+    world.capacity |= {A: 1, B: 1}
+    world.boot()
+    world.now += timedelta(minutes=1)
+    dog.apply()
+    world.boot()
+    world.now += timedelta(minutes=16)
+    dog.apply()
+    assert sizes(world) == (1, 1, 1)
+    dog.apply()
+    assert sizes(world) == (1, 1, 0)
+
+
+def test_a_group_that_does_not_answer_is_taken_for_a_refusal() -> None:
+    world = spread_world()
+    world.lose(instance(1).id)
+    world.activities.clear()
+    world.groups[A] = replace(world.groups[A], desired=1)
+    quiet = world.reconcile
+    world.reconcile = lambda name: quiet(name) if name == OD else None  # type: ignore[method-assign]
+    before = world.now
+    watchdog(world).apply()
+    assert sizes(world) == (0, 1, 1)
+    assert timedelta(seconds=20) <= world.now - before < timedelta(seconds=90)
+
+
+def test_an_instance_under_notice_is_replaced_at_once_and_ended_when_it_has_drained() -> None:
+    world = spread_world()
+    first = instance(1).id
+    world.agents[first] = replace(
+        READY, phase=Phase.DRAINING, ready=False, draining=True, reason="preempted by its cloud"
+    )
+    dog = watchdog(world)
+    dog.apply()
+    assert sizes(world) == (1, 1, 1)
+    world.agents[first] = replace(world.agents[first], phase=Phase.DRAINED, drained=True)
+    dog.apply()
+    assert sizes(world) == (0, 1, 1)
+    assert world.ended == [first]
+
+
+def test_a_quota_is_no_lack_of_capacity_and_no_other_zone_is_asked() -> None:
+    world = spread_world()
+    world.lose(instance(1).id)
+    world.happened(B, ActivityKind.QUOTA, None)
+    world.capacity[B] = 3
+    done = watchdog(world).apply()
+    assert sizes(world) == (0, 1, 1)
+    assert {d.resource: d.reason for d in done.plan.decisions}[B] is Reason.QUOTA
+    assert any("quota" in text for text in world.messages.values())
+
+
+def test_three_failed_boots_stop_a_groups_growth() -> None:
+    world = spread_world()
+    world.lose(instance(1).id)
+    for _ in range(3):
+        world.happened(A, ActivityKind.UNHEALTHY, None)
+    world.capacity |= {A: 3, B: 0}
+    done = watchdog(world).apply()
+    assert sizes(world) == (0, 1, 1)
+    assert {d.resource: d.reason for d in done.plan.decisions}[A] is Reason.BOOTS_FAILING
+    assert any("boots keep failing" in text for text in world.messages.values())
+
+
+def test_a_failed_boot_is_replaced_without_lowering_its_group() -> None:
+    world = spread_world()
+    first = instance(1).id
+    world.agents[first] = replace(READY, phase=Phase.FAILED, ready=False)
+    done = watchdog(world).apply()
+    assert (first, Action.REPLACE) in {(d.resource, d.action) for d in done.plan.acting}
+    assert first in world.ended
+
+
+def test_a_lower_target_ends_the_marked_one_drained() -> None:
+    world = spread_world()
+    world.targets["batch"] = replace(world.targets["batch"], value=1)
+    from tests.watchdogs.worlds import mark
+
+    mark(world, 2, world.now)
+    watchdog(world).apply()
+    assert world.ended == [instance(2).id] == world.drains
+    assert sizes(world) == (1, 0, 0)
+
+
+@pytest.mark.parametrize("scope", ["all", "batch"])
+def test_paused_nothing_moves(scope: str) -> None:
+    world = spread_world()
+    world.lose(instance(1).id)
+    world.brakes.append(Brake(kind=BrakeKind.PAUSE, scope=scope, owner="ana", reason="freeze", until=None))
+    done = watchdog(world).apply()
+    assert not done.plan.acting
+    assert {d.reason for d in done.plan.decisions} == {Reason.PAUSED}
+
+
+def test_an_unseen_policy_moves_nothing() -> None:
+    world = spread_world()
+    world.lose(instance(1).id)
+    done = SpotWatchdog(document(watchdogs=SETTINGS), world.ports()).apply()
+    assert not done.plan.acting
+    assert Reason.POLICY_UNSEEN in {d.reason for d in done.plan.decisions}
+
+
+def test_reserved_capacity_runs_in_full() -> None:
+    world = spread_world()
+    groups = [
+        {"type": "reserved", "zone": "us-east-1a", "name": "batch-res", "max": 1, "reservation": "cr-1"},
+        {"type": "spot", "zone": "us-east-1a", "name": A, "max": 4, "machine_types": ["g6.xlarge"]},
+        {"type": "spot", "zone": "us-east-1b", "name": B, "max": 4, "machine_types": ["g6.xlarge"]},
+        {"type": "on-demand", "zone": None, "name": OD, "max": 2, "machine_types": ["g6.xlarge"]},
+    ]
+    world.groups["batch-res"] = replace(world.groups[A], name="batch-res", desired=0, instance_ids=())
+    world.groups["batch-res"] = replace(world.groups["batch-res"], capacity_type=CapacityType.RESERVED)
+    world.capacity["batch-res"] = 1
+    done = watchdog(world, groups=groups).apply()
+    assert world.groups["batch-res"].desired == 1
+    assert OutcomeKind.DONE in {outcome.kind for outcome in done.outcomes}
+
+
+@pytest.mark.parametrize("call", ["instances", "groups", "activities", "targets", "brakes", "statuses"])
+def test_a_part_of_the_picture_is_no_picture(call: str) -> None:
+    world = spread_world()
+    world.lose(instance(1).id)
+
+    def before(called: str) -> None:
+        if called == call:
+            raise CloudError("half a page")
+
+    world.before = before
+    with pytest.raises(CloudError, match="half a page"):
+        watchdog(world).apply()
+    assert sizes(world) == (1, 1, 0) and not world.ended

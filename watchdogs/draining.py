@@ -1,0 +1,38 @@
+"""Waiting for node agents that drain."""
+
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import Final
+
+from fleet.model import Instance
+from watchdogs.evidence import AgentStatus
+from watchdogs.plan import Decision
+from watchdogs.ports import Ports
+
+POLL_SECONDS: Final = 1.0
+DRAIN_SLACK: Final = timedelta(seconds=10)
+"""How much longer than the drain's own deadline a pass waits; then a later pass goes on."""
+
+Drain = tuple[Decision, Instance]
+
+
+def until_drained(ports: Ports, drains: Sequence[Drain], deadline: timedelta) -> Iterator[tuple[Decision, bool]]:
+    """Each decision as soon as its instance is empty (True), and those that are not in time (False)."""
+    clock = ports.clock
+    limit = clock.now() + deadline + DRAIN_SLACK
+    waiting = list(drains)
+    while waiting:
+        statuses = ports.agents.statuses([instance for _, instance in waiting])
+        for drain in [d for d in waiting if drained(statuses.get(d[1].id))]:
+            waiting.remove(drain)
+            yield drain[0], True
+        if not waiting or clock.now() >= limit:
+            break
+        clock.sleep(POLL_SECONDS)
+    for decision, _ in waiting:
+        yield decision, False
+
+
+def drained(status: AgentStatus | None) -> bool:
+    """Whether the agent said so itself; silence is no yes."""
+    return status is not None and status.drained

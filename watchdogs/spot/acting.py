@@ -1,0 +1,201 @@
+"""What the spot watchdog does: resize groups, wait for the answer, drain and end what is no longer needed."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Final, TypeVar
+
+from fleet.activity import Activity, ActivityKind, ConflictError
+from fleet.document import FleetDocument
+from fleet.model import Group, Instance
+from watchdogs.brakes import paused_by
+from watchdogs.draining import Drain, until_drained
+from watchdogs.plan import Action, Decision, Outcome, OutcomeKind, Plan, Reason
+from watchdogs.ports import Ports
+from watchdogs.spot.decide import WATCHDOG
+from watchdogs.spot.zones import REFUSALS
+
+POLL_SECONDS: Final = 1.0
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resized:
+    """What became of the resizes of one look."""
+
+    outcomes: tuple[Outcome, ...]
+    asked: bool
+    """Whether something new was asked for or given up, so that another look is worth it."""
+    unanswered: tuple[Activity, ...] = ()
+    """Groups that did not answer within the policy's `fallback_after`: taken for a refusal in this pass."""
+
+
+class Actor:
+    """Acts on the plan of one look."""
+
+    def __init__(
+        self,
+        document: FleetDocument,
+        ports: Ports,
+        groups: Mapping[str, Group],
+        instances: Mapping[str, Instance],
+    ) -> None:
+        self._document = document
+        self._ports = ports
+        self._groups = groups
+        self._instances = instances
+
+    def resize(self, plan: Plan) -> Resized:
+        """Set sizes; then wait until each group that was to grow has answered."""
+        wishes = [d for d in plan.acting if d.action is Action.RESIZE]
+        asked_at = self._ports.clock.now().replace(microsecond=0)  # activities carry whole seconds
+        outcomes = [self._guarded(decision, self._set_size) for decision in wishes]
+        growing = [
+            outcome.decision
+            for outcome in outcomes
+            if outcome.kind is OutcomeKind.DONE and outcome.decision.reason is Reason.SPOT_WANTED
+        ]
+        unanswered = self._await_answers(growing, asked_at)
+        done = any(outcome.kind is not OutcomeKind.FAILED for outcome in outcomes)
+        return Resized(outcomes=tuple(outcomes), asked=done, unanswered=tuple(unanswered))
+
+    def end(self, plan: Plan) -> tuple[Outcome, ...]:
+        """Drain and end; what has drained already, or never served, is ended at once."""
+        self._alert(plan)
+        outcomes: list[Outcome] = []
+        drains: list[Drain] = []
+        for decision in (d for d in plan.acting if d.action in (Action.END, Action.REPLACE)):
+            if decision.reason in (Reason.BOOT_FAILED, Reason.BOOTS_FAILING):
+                outcomes.append(self._guarded(decision, self._end))
+                continue
+            begun = self._guarded(decision, self._begin)
+            if isinstance(begun, Outcome):
+                outcomes.append(begun)
+            else:
+                drains.append(begun)
+        if drains:
+            longest = max(self._document.pool(d.pool or "").drain_deadline for d, _ in drains)
+            for decision, empty in until_drained(self._ports, drains, longest):
+                if empty:
+                    outcomes.append(self._guarded(decision, self._end))
+                else:
+                    detail = "it has not said `drained` yet; the next pass goes on"
+                    outcomes.append(self._recorded(decision, OutcomeKind.WAITING, detail))
+        return tuple(outcomes)
+
+    def _set_size(self, decision: Decision) -> Outcome:
+        group = self._groups[decision.resource]
+        size = decision.to_size if decision.to_size is not None else group.desired
+        if (held := self._held_back(decision)) is not None:
+            return held
+        now = self._ports.groups.groups([group.name])[0]
+        if size < len(now.instance_ids):
+            # a smaller size would let the cloud choose whom to end
+            detail = f"it has {len(now.instance_ids)} instances by now"
+            return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, detail)
+        self._ports.groups.resize(group, size)
+        if decision.reason is Reason.FALLBACK:
+            cost = _money(decision.usd_per_hour)
+            self._tell(f"fallback:{group.name}:{self._minute()}", f"Pool {decision.pool}: {decision.detail}; {cost}")
+        return self._recorded(decision, OutcomeKind.DONE, f"{group.desired} → {size}")
+
+    def _await_answers(self, growing: Sequence[Decision], asked_at: datetime) -> list[Activity]:
+        """Wait until each group has its instances or has said why not. The silent ones are returned as refusals."""
+        clock = self._ports.clock
+        open_asks = {decision.resource: decision for decision in growing}
+        patience = max((self._patience(d) for d in growing), default=timedelta(0))
+        while open_asks:
+            names = sorted(open_asks)
+            refused = {a.group for a in self._ports.groups.activities(names, asked_at) if a.kind in REFUSALS}
+            for group in self._ports.groups.groups(names):
+                if group.name in refused or len(group.instance_ids) >= (open_asks[group.name].to_size or 0):
+                    del open_asks[group.name]
+            if not open_asks or clock.now() - asked_at >= patience:
+                break
+            clock.sleep(POLL_SECONDS)
+        return [
+            Activity(
+                id=f"unanswered:{name}",
+                group=name,
+                kind=ActivityKind.NO_CAPACITY,
+                at=clock.now(),
+                detail=f"no answer within {patience.total_seconds():.0f} s",
+            )
+            for name in sorted(open_asks)
+        ]
+
+    def _patience(self, decision: Decision) -> timedelta:
+        entry = self._document.pool(decision.pool or "").watchdogs.spot
+        return entry.fallback_after if entry is not None else timedelta(0)
+
+    def _begin(self, decision: Decision) -> Drain | Outcome:
+        instance = self._ports.inventory.instance(decision.resource)
+        if instance is None or not instance.alive:
+            return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, "it is gone already")
+        if (held := self._held_back(decision)) is not None:
+            return held
+        status = self._ports.agents.statuses([instance]).get(instance.id)
+        if status is None or not (status.draining or status.drained):
+            deadline = self._document.pool(decision.pool or "").drain_deadline
+            self._ports.agents.drain(instance, f"{WATCHDOG}: {decision.reason}"[:200], deadline)
+        return decision, instance
+
+    def _end(self, decision: Decision) -> Outcome:
+        instance = self._ports.inventory.instance(decision.resource)
+        if instance is None or not instance.alive or instance.group is None:
+            return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, "it is gone already")
+        if (held := self._held_back(decision)) is not None:
+            return held
+        self._ports.ledger.intend(WATCHDOG, decision, self._ports.clock.now())
+        self._ports.groups.end(instance.id, instance.group, lower_desired=decision.action is Action.END)
+        self._tell(f"ended:{instance.id}", _ended(decision))
+        return self._recorded(decision, OutcomeKind.DONE, "ended")
+
+    def _held_back(self, decision: Decision) -> Outcome | None:
+        now = self._ports.clock.now()
+        brakes = [brake for brake in self._ports.ledger.brakes(now) if brake.holds(now)]
+        paused = paused_by(decision.pool or "", brakes)
+        kept = next((b for b in brakes if b.scope == decision.resource), None)
+        if paused is not None or kept is not None:
+            detail = f"paused {paused}" if paused is not None or kept is None else f"kept by {kept.owner}"
+            return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, detail)
+        if not self._ports.ledger.hold(now):
+            return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, "another run holds the lease now")
+        return None
+
+    def _alert(self, plan: Plan) -> None:
+        """What people must mend: boots that fail, quotas."""
+        for decision in plan.decisions:
+            if decision.reason in (Reason.BOOTS_FAILING, Reason.QUOTA):
+                key = f"alert:{decision.resource}:{decision.reason}:{plan.at:%Y%m%d}"
+                self._tell(key, f"Pool {decision.pool}, {decision.resource}: {decision.reason}. {decision.detail}")
+
+    def _guarded(self, decision: Decision, step: Callable[[Decision], _T]) -> _T | Outcome:
+        """A step that fails fails alone."""
+        try:
+            return step(decision)
+        except ConflictError as error:
+            return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, str(error))
+        except OSError as error:
+            return self._recorded(decision, OutcomeKind.FAILED, error=str(error))
+
+    def _recorded(self, decision: Decision, kind: OutcomeKind, detail: str = "", error: str | None = None) -> Outcome:
+        outcome = Outcome(decision=decision, kind=kind, detail=detail, error=error)
+        self._ports.ledger.record_outcome(WATCHDOG, outcome, self._ports.clock.now())
+        return outcome
+
+    def _tell(self, key: str, text: str) -> None:
+        self._ports.messages.tell(f"{WATCHDOG}:{key}", text, {})
+
+    def _minute(self) -> str:
+        return f"{self._ports.clock.now():%Y%m%dt%H%M}"
+
+
+def _ended(decision: Decision) -> str:
+    saves = "" if decision.usd_per_hour is None else f" That saves {decision.usd_per_hour:f} USD/h."
+    return f"{decision.resource} of pool {decision.pool} was ended: {decision.reason}; {decision.detail}.{saves}"
+
+
+def _money(usd_per_hour: Decimal | None) -> str:
+    return "at an unknown price" if usd_per_hour is None else f"it costs {-usd_per_hour:f} USD/h"

@@ -1,0 +1,198 @@
+"""The spot watchdog: observe, decide, act, and again within the pass until every zone was asked."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Final
+
+from fleet.activity import Activity
+from fleet.document import FleetDocument, GroupEntry, Pool
+from fleet.model import CapacityType, Group, Instance, Phase
+from watchdogs.brakes import paused_by
+from watchdogs.evidence import AgentStatus
+from watchdogs.plan import Outcome, Plan
+from watchdogs.policy import digest
+from watchdogs.ports import Ports, Target
+from watchdogs.spot import acting
+from watchdogs.spot.decide import WATCHDOG, decide
+from watchdogs.spot.view import GroupView, Member, PoolView
+
+LOOK_BACK: Final = timedelta(hours=6)
+"""How far back activities of groups are read."""
+ROUNDS: Final = 12
+"""Looks of one pass: each zone refuses at most once, so this many zones can be asked."""
+BOOT_DEFAULT: Final = timedelta(minutes=6)
+"""From launch to ready, before any instance of the pool has shown how long it takes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """What one pass saw last, wished and did."""
+
+    observed: tuple[PoolView, ...]
+    plan: Plan
+    outcomes: tuple[Outcome, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """One look at the fleet."""
+
+    groups: Mapping[str, Group]
+    instances: Mapping[str, Instance]
+    views: tuple[PoolView, ...]
+
+
+class SpotWatchdog:
+    """Splits the targets of a fleet's pools over their groups."""
+
+    def __init__(self, document: FleetDocument, ports: Ports) -> None:
+        self._document = document
+        self._ports = ports
+        self._unanswered: list[Activity] = []
+
+    def dry(self) -> Pass:
+        """Observe and decide once. The plan is for people to read, and its policies count as seen."""
+        now = self._ports.clock.now()
+        seen = self._look(now, now)
+        plan = decide(seen.views, now)
+        for pool in self._document.pools:
+            name = policy_digest(self._document, pool.name)
+            if name is not None:
+                self._ports.ledger.see_policy(WATCHDOG, pool.name, name, "dry run", now)
+        return Pass(observed=seen.views, plan=plan)
+
+    def apply(self) -> Pass:
+        """One whole pass. Raises OSError when the fleet could not be observed whole."""
+        started = self._ports.clock.now().replace(microsecond=0)  # activities carry whole seconds
+        self._unanswered = []
+        outcomes: list[Outcome] = []
+        rounds = 0
+        while True:
+            now = self._ports.clock.now()
+            seen = self._look(now, started)
+            plan = decide(seen.views, now)
+            self._ports.ledger.record(plan)
+            actor = acting.Actor(self._document, self._ports, seen.groups, seen.instances)
+            done = actor.resize(plan)
+            outcomes += done.outcomes
+            self._unanswered += done.unanswered
+            rounds += 1
+            if not done.asked or rounds == ROUNDS:
+                break
+        outcomes += actor.end(plan)
+        return Pass(observed=seen.views, plan=plan, outcomes=tuple(outcomes))
+
+    def _look(self, now: datetime, started: datetime) -> _Seen:
+        ports = self._ports
+        pools = [pool for pool in self._document.pools if pool.watchdogs.spot is not None]
+        names = [group.name for pool in pools for group in pool.groups]
+        groups = {group.name: group for group in ports.groups.groups(names)}
+        members = {i.id: i for i in ports.inventory.instances() if i.alive and i.group in groups}
+        statuses = ports.agents.statuses(list(members.values()))
+        events = [*ports.groups.activities(names, now - LOOK_BACK), *self._unanswered]
+        targets = ports.ledger.targets()
+        brakes = [brake for brake in ports.ledger.brakes(now) if brake.holds(now)]
+        views = tuple(
+            self._view(pool, groups, members, statuses, events, started, targets, paused_by(pool.name, brakes))
+            for pool in pools
+        )
+        return _Seen(groups=groups, instances=members, views=views)
+
+    def _view(  # noqa: PLR0913 - the parts of one look, put together in one place
+        self,
+        pool: Pool,
+        groups: Mapping[str, Group],
+        instances: Mapping[str, Instance],
+        statuses: Mapping[str, AgentStatus],
+        events: Sequence[Activity],
+        started: datetime,
+        targets: Mapping[str, Target],
+        paused: str | None,
+    ) -> PoolView:
+        entry = pool.watchdogs.spot
+        if entry is None:
+            raise ValueError(f"pool {pool.name!r} has no spot watchdog")
+        names = {group.name for group in pool.groups}
+        members = [
+            _member(i, statuses.get(i.id), self._ports.prices.usd_per_hour(i))
+            for i in instances.values()
+            if i.group in names
+        ]
+        policy_name = policy_digest(self._document, pool.name) or ""
+        target = targets.get(pool.name)
+        return PoolView(
+            name=pool.name,
+            target=pool.target if target is None else target.value,
+            spare=pool.spare,
+            max=pool.max,
+            policy=entry.policy(),
+            groups=[self._group(group, groups[group.name].desired) for group in pool.groups],
+            members=members,
+            events=[event for event in events if event.group in names],
+            pass_started=started,
+            on_demand_usd=self._on_demand_usd(pool),
+            boot_expected=_boot_expected(members),
+            paused_by=paused,
+            policy_seen=self._ports.ledger.policy_seen(WATCHDOG, pool.name, policy_name),
+        )
+
+    def _group(self, entry: GroupEntry, desired: int) -> GroupView:
+        prices = self._ports.prices
+        found: list[Decimal | None] = []
+        if entry.type is CapacityType.SPOT and entry.zone is not None:
+            found = [prices.spot_usd_per_hour(machine_type, entry.zone) for machine_type in entry.machine_types]
+        elif entry.type is CapacityType.ON_DEMAND:
+            found = [prices.on_demand_usd_per_hour(machine_type) for machine_type in entry.machine_types]
+        known = [price for price in found if price is not None]
+        return GroupView(
+            name=entry.name,
+            capacity_type=entry.type,
+            zone=entry.zone,
+            desired=desired,
+            max=entry.max,
+            usd_per_hour=min(known, default=None),
+        )
+
+    def _on_demand_usd(self, pool: Pool) -> Decimal | None:
+        """Of the machine types that spot may use: what the same machine costs on demand."""
+        types = {t for group in pool.groups_of(CapacityType.SPOT) for t in group.machine_types}
+        types = types or {t for group in pool.groups_of(CapacityType.ON_DEMAND) for t in group.machine_types}
+        found = [self._ports.prices.on_demand_usd_per_hour(machine_type) for machine_type in sorted(types)]
+        return min((price for price in found if price is not None), default=None)
+
+
+def policy_digest(document: FleetDocument, pool: str) -> str | None:
+    """The name of a pool's spot policy; None when it has no spot watchdog."""
+    entry = document.pool(pool)
+    if entry.watchdogs.spot is None:
+        return None
+    return digest(entry.watchdogs.spot.policy(), entry.min, entry.max, entry.spare)
+
+
+def _member(instance: Instance, status: AgentStatus | None, usd: Decimal | None) -> Member:
+    ready = status is not None and status.ready and not status.draining
+    return Member(
+        id=instance.id,
+        group=instance.group or "",
+        launched_at=instance.launched_at,
+        ready_since=(status.phase_since or instance.launched_at) if ready and status is not None else None,
+        leaving=status is not None and (status.draining or status.drained),
+        drained_because=(status.reason or "") if status is not None and status.drained else None,
+        failed=status is not None and status.phase is Phase.FAILED,
+        busy=(status.requests_running or 0) if status is not None else 0,
+        usd_per_hour=usd,
+        idle=instance.idle_since is not None,
+    )
+
+
+def _boot_expected(members: Sequence[Member]) -> timedelta:
+    """The median of what instances of this pool needed from launch to ready."""
+    took = [
+        (m.ready_since - m.launched_at).total_seconds()
+        for m in members
+        if m.ready_since is not None and m.ready_since > m.launched_at
+    ]
+    return timedelta(seconds=statistics.median(took)) if took else BOOT_DEFAULT
