@@ -5,8 +5,9 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ _BLOCKS = itertools.count(1)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if shutil.which("haproxy", path="/usr/sbin:/usr/bin:/usr/local/sbin") is None:
         for item in items:
-            if "router" in getattr(item, "fixturenames", ()):
+            if {"router", "steady"} & set(getattr(item, "fixturenames", ())):
                 item.add_marker(pytest.mark.skip(reason="haproxy is not installed (make setup installs it)"))
 
 
@@ -114,7 +115,9 @@ class Router:
     said: list[str]
     block: int
     replicas: dict[str, Replica] = field(default_factory=dict[str, Replica])
-    client: httpx.Client = field(default_factory=lambda: httpx.Client(timeout=20))
+    client: httpx.Client = field(
+        default_factory=lambda: httpx.Client(timeout=20, limits=httpx.Limits(max_connections=64))
+    )
 
     def add(self, name: str, pool: str = "chat", capacity_type: str = "on-demand", *, serve: bool = True) -> Replica:
         """A machine, and unless told otherwise an engine on it."""
@@ -133,6 +136,13 @@ class Router:
                 return server.status
         return None
 
+    def _full(self, name: str) -> bool:
+        """UP, and past its slow start."""
+        return any(
+            s.name == name and s.status.startswith("UP") and s.weight == 100
+            for s in self.controller.haproxy.admin.servers()
+        )
+
     def until(self, true: Callable[[], bool], what: str, limit_s: float = 12) -> None:
         end = time.monotonic() + limit_s
         while time.monotonic() < end:
@@ -146,7 +156,7 @@ class Router:
 
     def ready(self, *names: str) -> None:
         for name in names or tuple(self.replicas):
-            self.until(lambda name=name: (self.server(name) or "").startswith("UP"), f"{name} is UP")
+            self.until(lambda name=name: self._full(name), f"{name} is UP")
 
     def chat(self, model: str = "chat", headers: dict[str, str] | None = None, **more: Any) -> httpx.Response:
         body = {"model": model, "messages": [{"role": "user", "content": "hello"}]} | more
@@ -159,49 +169,62 @@ class Router:
             return error
 
 
-FAST = {"every_s": 0.1}
-
-
 @pytest.fixture
 def router(tmp_path: Path) -> Iterator[Router]:
     """A running router over an empty fleet: give it a document and machines."""
+    with running(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def steady(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Router]:
+    """One router with one replica of the model `chat`, for tests that change nothing."""
+    with running(tmp_path_factory.mktemp("steady")) as made:
+        made.fleet.written = document({"name": "chat", "model": "models/chat"})
+        made.add("i-1")
+        made.ready()
+        yield made
+
+
+@contextmanager
+def running(folder: Path, fleet: FakeFleet | None = None, **changed: Any) -> Iterator[Router]:
+    """A router whose passes run in a thread."""
     block = next(_BLOCKS)
     bind = f"127.88.{block}.1:8080"
     said: list[str] = []
-    from datetime import timedelta
-
-    settings = RouterSettings(
-        bind=bind,
-        metrics_bind=f"127.88.{block}.1:8404",
-        check_interval=timedelta(milliseconds=150),
-        agent_interval=timedelta(milliseconds=150),
-        agent_silent_limit=timedelta(seconds=1),
-        queue_timeout=timedelta(seconds=2),
-        slow_start=timedelta(milliseconds=100),
-        request_timeout=timedelta(seconds=2),
+    settings = replace(
+        RouterSettings(
+            bind=bind,
+            metrics_bind=f"127.88.{block}.1:8404",
+            check_interval=timedelta(milliseconds=150),
+            agent_interval=timedelta(milliseconds=150),
+            agent_silent_limit=timedelta(seconds=1),
+            queue_timeout=timedelta(seconds=2),
+            request_timeout=timedelta(seconds=2),
+            slow_start=timedelta(milliseconds=100),
+        ),
+        **changed,
     )
-    fleet = FakeFleet()
-    state = tmp_path / "router"
-    state.mkdir()
-    controller = Controller(
-        fleet=fleet, settings=settings, paths=RouterPaths(state=state), say=said.append, told_every_s=0.2
-    )
+    fleet = fleet or FakeFleet()
+    state = folder / "router"
+    state.mkdir(exist_ok=True)
+    controller = Controller(fleet, settings, RouterPaths(state=state), said.append, told_every_s=0.2)
     controller.start()
     stop = threading.Event()
 
     def loop() -> None:
-        while not stop.wait(FAST["every_s"]):
+        while not stop.wait(0.1):
             controller.tick()
 
     passes = threading.Thread(target=loop)
     passes.start()
-    running = Router(controller=controller, fleet=fleet, url=f"http://{bind}", said=said, block=block)
+    made = Router(controller=controller, fleet=fleet, url=f"http://{bind}", said=said, block=block)
     try:
-        yield running
+        yield made
     finally:
         stop.set()
         passes.join(20)
         controller.stop(0.1)
-        running.client.close()
-        for replica in running.replicas.values():
+        made.client.close()
+        for replica in made.replicas.values():
             replica.close()
