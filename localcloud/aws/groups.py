@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from moto.autoscaling import urls as scaling_urls
 from moto.autoscaling.exceptions import ValidationError
@@ -15,6 +15,9 @@ from moto.moto_api._internal import mock_random
 from localcloud.aws.capacity import Kind
 from localcloud.aws.instances import LivingInstance
 from localcloud.aws.world import World
+
+if TYPE_CHECKING:
+    from localcloud.aws.refresh import Refresh
 
 LAUNCHING: Final = "autoscaling:EC2_INSTANCE_LAUNCHING"
 TERMINATING: Final = "autoscaling:EC2_INSTANCE_TERMINATING"
@@ -67,6 +70,7 @@ class Member(InstanceState):
         )
         self.version = version
         self.wait_until: datetime | None = None
+        self.in_service_since: datetime | None = None
         self.activity: Activity | None = None
 
     @property
@@ -107,6 +111,7 @@ class LivingGroup(FakeAutoScalingGroup):
         self.failures = 0
         self.status: str | None = None
         self.extra: dict[str, Any] = {}
+        self.refreshes: list[Refresh] = []
         super().__init__(*args, **kwargs)
 
     @property

@@ -10,6 +10,7 @@ from moto.ec2.models import EC2Backend
 from localcloud.aws.groups import LAUNCHING, TERMINATING, Activity, LivingAutoScaling, LivingGroup, Member
 from localcloud.aws.instances import advance_all
 from localcloud.aws.launch import launch_one
+from localcloud.aws.refresh import active, next_victim
 from localcloud.aws.world import World
 
 _FIRST_RETRY: Final = timedelta(seconds=2)
@@ -30,11 +31,33 @@ def _advance_group(world: World, ec2: EC2Backend, scaling: LivingAutoScaling, gr
     for member in list(group.members):
         _advance_member(scaling, group, member, now)
     missing = (group.desired_capacity or 0) - sum(1 for member in group.members if member.counts)
+    if _refresh(world, ec2, scaling, group, missing):
+        return
     if missing < 0 and not group.is_suspended("Terminate"):
         _shrink(scaling, group, -missing, now)
     elif missing > 0 and not group.is_suspended("Launch") and group.status is None:
         _grow(world, ec2, group, missing, now)
     scaling.drop_if_empty(group)
+
+
+def _refresh(world: World, ec2: EC2Backend, scaling: LivingAutoScaling, group: LivingGroup, missing: int) -> bool:
+    """One step of a refresh; True: the group's size is the refresh's matter this round."""
+    refresh = active(group)
+    if refresh is None:
+        return False
+    now = world.now()
+    victim = next_victim(group, refresh, now)
+    if victim is None:
+        # a replacement that is not warm yet must not be taken for surplus
+        return refresh.surging and missing < 0
+    if refresh.launches_first and missing >= 0:
+        if group.retry_at is None or now >= group.retry_at:
+            refresh.surging = launch_one(world, ec2, group)
+            group.retry_at = None if refresh.surging else now + _FIRST_RETRY
+        return True
+    refresh.surging = False
+    begin_end(scaling, group, victim, "an instance was taken out of service in response to an instance refresh.", now)
+    return True
 
 
 def _grow(world: World, ec2: EC2Backend, group: LivingGroup, missing: int, now: datetime) -> None:
@@ -99,7 +122,7 @@ def _arrive(scaling: LivingAutoScaling, group: LivingGroup, member: Member, now:
 
 
 def _in_service(member: Member, now: datetime) -> None:
-    member.lifecycle_state, member.wait_until = "InService", None
+    member.lifecycle_state, member.wait_until, member.in_service_since = "InService", None, now
     if member.activity is not None:
         member.activity.finish(now)
         member.activity = None

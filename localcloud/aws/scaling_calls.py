@@ -8,6 +8,7 @@ from moto.autoscaling.models import autoscaling_backends
 from moto.autoscaling.responses import AutoScalingResponse
 from moto.core.responses import ActionResult, EmptyResult
 
+from localcloud.aws import refresh
 from localcloud.aws.groups import LivingAutoScaling, LivingGroup, Member
 from localcloud.aws.reconcile import complete
 
@@ -104,10 +105,22 @@ class ScalingCalls(AutoScalingResponse):
         kinds = ["autoscaling:EC2_INSTANCE_LAUNCHING", "autoscaling:EC2_INSTANCE_TERMINATING"]
         return ActionResult({"LifecycleHookTypes": kinds})
 
+    def start_instance_refresh(self) -> ActionResult:
+        group = self.scaling.group(self._get_param("AutoScalingGroupName"))
+        preferences = self._get_param("Preferences", {})
+        started = refresh.begin(group, preferences, self.scaling.world.now())
+        return ActionResult({"InstanceRefreshId": started.refresh_id})
+
+    def cancel_instance_refresh(self) -> ActionResult:
+        group = self.scaling.group(self._get_param("AutoScalingGroupName"))
+        ended = refresh.cancel(group, self.scaling.world.now())
+        return ActionResult({"InstanceRefreshId": ended.refresh_id})
+
     def describe_instance_refreshes(self) -> ActionResult:
-        """None: nobody can start one here yet, but watchdogs ask before they touch a group."""
-        self.scaling.group(self._get_param("AutoScalingGroupName"))  # raises for a group that is not there
-        return ActionResult({"InstanceRefreshes": []})
+        group = self.scaling.group(self._get_param("AutoScalingGroupName"))  # raises for a group that is not there
+        wanted = set(self._get_param("InstanceRefreshIds", []))
+        found = [one for one in group.refreshes if not wanted or one.refresh_id in wanted]
+        return ActionResult({"InstanceRefreshes": [one.described(group.name) for one in found]})
 
     def describe_account_limits(self) -> ActionResult:
         answer: dict[str, Any] = {

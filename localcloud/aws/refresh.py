@@ -1,0 +1,127 @@
+"""Instance refresh: a group replaces what was started from an older version of its template, one at a time."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from moto.core.exceptions import ServiceException
+from moto.moto_api._internal import mock_random
+
+from localcloud.aws.groups import LivingGroup, Member
+
+ACTIVE: Final = frozenset({"Pending", "InProgress", "Cancelling"})
+
+
+class InstanceRefreshInProgress(ServiceException):
+    """A second one was asked for."""
+
+    code = "InstanceRefreshInProgress"
+
+
+class ActiveInstanceRefreshNotFound(ServiceException):
+    """None runs that could be cancelled."""
+
+    code = "ActiveInstanceRefreshNotFound"
+
+
+@dataclass(slots=True, kw_only=True)
+class Refresh:
+    """One refresh of one group."""
+
+    refresh_id: str
+    started: datetime
+    version: int
+    preferences: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    status: str = "InProgress"
+    reason: str = ""
+    ended: datetime | None = None
+    total: int = 0
+    left: int = 0
+    surging: bool = False
+
+    @property
+    def is_active(self) -> bool:
+        return self.status in ACTIVE
+
+    @property
+    def warm_up(self) -> timedelta:
+        return timedelta(seconds=int(self.preferences.get("InstanceWarmup") or 0))
+
+    @property
+    def launches_first(self) -> bool:
+        """Whether a replacement is in service before the old instance goes."""
+        return int(self.preferences.get("MaxHealthyPercentage") or 100) > 100
+
+    def is_outdated(self, member: Member) -> bool:
+        if not member.counts:
+            return False
+        if self.preferences.get("SkipMatching"):
+            return member.version != self.version
+        return started_at(member) < self.started
+
+    def described(self, group: str) -> dict[str, Any]:
+        """As DescribeInstanceRefreshes lists it."""
+        done = 100 if not self.total else (self.total - self.left) * 100 // self.total
+        return {
+            "InstanceRefreshId": self.refresh_id,
+            "AutoScalingGroupName": group,
+            "Status": self.status,
+            "StatusReason": self.reason or None,
+            "StartTime": self.started,
+            "EndTime": self.ended,
+            "PercentageComplete": done,
+            "InstancesToUpdate": self.left,
+            "Preferences": dict(self.preferences),
+        }
+
+
+def started_at(member: Member) -> datetime:
+    """When the instance was launched; moto keeps UTC without saying so."""
+    return member.instance.launch_time.replace(tzinfo=UTC)
+
+
+def begin(group: LivingGroup, preferences: Mapping[str, Any], now: datetime) -> Refresh:
+    """Start a refresh. Raises InstanceRefreshInProgress."""
+    if active(group) is not None:
+        raise InstanceRefreshInProgress("An Instance Refresh is already in progress and blocks the execution.")
+    refresh = Refresh(
+        refresh_id=str(mock_random.uuid4()), started=now, version=group.recipe().version, preferences=preferences
+    )
+    refresh.total = refresh.left = sum(1 for member in group.members if refresh.is_outdated(member))
+    group.refreshes.insert(0, refresh)
+    return refresh
+
+
+def cancel(group: LivingGroup, now: datetime) -> Refresh:
+    """End the active refresh; what was replaced stays. Raises ActiveInstanceRefreshNotFound."""
+    refresh = active(group)
+    if refresh is None:
+        raise ActiveInstanceRefreshNotFound("No in progress or pending Instance Refresh found.")
+    refresh.status, refresh.ended, refresh.surging = "Cancelled", now, False
+    return refresh
+
+
+def active(group: LivingGroup) -> Refresh | None:
+    """The refresh that runs now."""
+    return next((refresh for refresh in group.refreshes if refresh.is_active), None)
+
+
+def next_victim(group: LivingGroup, refresh: Refresh, now: datetime) -> Member | None:
+    """Whom to replace now: the oldest outdated member, once everybody else is in service and warm."""
+    outdated = [member for member in group.members if refresh.is_outdated(member)]
+    refresh.left = len(outdated)
+    others = [member for member in group.members if not refresh.is_outdated(member)]
+    counted = sum(1 for member in group.members if member.counts)
+    settled = counted >= (group.desired_capacity or 0) and all(
+        member.lifecycle_state == "InService"
+        and member.in_service_since is not None
+        and now >= member.in_service_since + refresh.warm_up
+        for member in others
+    )
+    if not settled:
+        return None
+    if not outdated:
+        refresh.status, refresh.ended, refresh.surging = "Successful", now, False
+        return None
+    return min(outdated, key=started_at)
