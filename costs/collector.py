@@ -16,6 +16,7 @@ from fleet.lives import Life, MarketPrice, PaidCapacity
 from fleet.model import InstanceState
 from ledger import facts, history
 from ledger.database import writing
+from ledger.rollups import roll_up
 
 LOOKBACK: Final = timedelta(hours=6)
 """How far back a first pass (or one after a long gap) asks the metrics store."""
@@ -138,6 +139,7 @@ def collect(engine: Engine, sources: Sources, fleet: FleetFacts, now: datetime) 
         facts.add_runs(connection, runs)
         facts.add_ends(connection, ends)
         facts.add_readings(connection, counters)
+        roll_up(connection, counters)
         facts.add_activity(connection, hours)
         facts.add_prices(connection, [_observed(price, now) for price in market])
         facts.add_reservations(connection, [_reservation(p, fleet, now) for p in paid])

@@ -11,8 +11,9 @@ from typing import Any, Final
 from costs.allocation import Charge, State
 from costs.figures import Basis, Figure, UnitCosts
 from costs.report import Report
-from costs.tokens import EngineTokens, Tokens
+from costs.tokens import EngineTokens
 from fleet import money
+from ledger.counters import Tokens
 from ledger.facts import Reading
 from prices.book import Price
 

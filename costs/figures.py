@@ -11,9 +11,9 @@ from enum import StrEnum
 from typing import Final
 
 from costs.allocation import Charge, Kind, State
-from costs.tokens import Tokens
 from fleet import money
 from fleet.model import CapacityType
+from ledger.counters import Tokens
 
 OUTPUT_WEIGHT: Final = Decimal(4)
 """How much dearer an output token is taken to be than an input token where engines do not tell prefill and decode

@@ -9,8 +9,9 @@ from sqlalchemy import Engine
 
 from costs.allocation import Charge, Facts, charges
 from costs.figures import Figure
-from costs.tokens import EngineTokens, Tokens, served
-from ledger import history
+from costs.tokens import EngineTokens, served
+from ledger import history, rollups
+from ledger.counters import Tokens
 from ledger.facts import Pass, PriceObservation, Run
 from prices.book import Override, Packaged, Price, PriceBook, Rank, is_stale
 
@@ -80,11 +81,11 @@ def load(engine: Engine, scope: Scope, overrides: Iterable[Override], packaged: 
         facts = Facts(
             runs=history.runs(connection, scope.fleet, scope.since, scope.until),
             activity=history.activity(connection, scope.fleet, scope.since, scope.until),
-            first_signs=history.first_signs(connection, scope.fleet),
+            first_signs=rollups.first_signs(connection, scope.fleet),
             reservations=history.reservations(connection, scope.fleet, scope.since, scope.until),
         )
-        readings = history.readings(connection, scope.fleet, scope.since, scope.until)
-        engines = list(served(readings, scope.since, scope.until))
+        parts = rollups.stretches(connection, scope.fleet, scope.since, scope.until)
+        engines = list(served(parts, scope.since, scope.until))
         return build(scope, facts, book, engines, history.last_pass(connection, scope.fleet))
 
 

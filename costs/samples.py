@@ -12,7 +12,7 @@ from typing import Final
 from costs.slots import Measure, Sample, Signals, slots
 from ledger.facts import ActivityHour, Reading
 
-KEEP_EVERY: Final = timedelta(seconds=60)
+KEEP_EVERY: Final = timedelta(minutes=5)
 """Readings closer together than this are thinned; first, last and both sides of a reset always stay."""
 
 
@@ -107,7 +107,7 @@ def readings(fleet: str, names: MetricNames, series: Iterable[Series]) -> list[R
 
 
 def thin(every: Sequence[Reading]) -> list[Reading]:
-    """Fewer readings with the same differences: the first, the last, both sides of a reset, one a minute."""
+    """Fewer readings, same differences: the first, the last, both sides of a reset, one every five minutes."""
     kept: list[Reading] = []
     for index, reading in enumerate(every):
         following = every[index + 1] if index + 1 < len(every) else None

@@ -167,7 +167,7 @@ def add_runs(connection: Connection, runs: Iterable[Run]) -> None:
         }
         for run in runs
     ]
-    _merge(connection, RUNS, rows, {"last_seen_at": _Move.GROW})
+    merge(connection, RUNS, rows, {"last_seen_at": Move.GROW})
 
 
 def add_ends(connection: Connection, ends: Iterable[RunEnd]) -> None:
@@ -183,13 +183,13 @@ def add_ends(connection: Connection, ends: Iterable[RunEnd]) -> None:
         }
         for end in ends
     ]
-    _merge(connection, ENDS, rows, {"ended_at": _Move.SHRINK, "exact": _Move.GROW})
+    merge(connection, ENDS, rows, {"ended_at": Move.SHRINK, "exact": Move.GROW})
 
 
 def add_readings(connection: Connection, readings: Iterable[Reading]) -> None:
-    """Write counter readings; one that is known already stays as it is."""
+    """Write counter readings; one that is known already stays as it is. `ledger.rollups.roll_up` goes with it."""
     columns = [column.name for column in READINGS.columns]
-    _merge(connection, READINGS, [{name: getattr(r, name) for name in columns} for r in readings])
+    merge(connection, READINGS, [{name: getattr(r, name) for name in columns} for r in readings])
 
 
 def add_prices(connection: Connection, prices: Iterable[PriceObservation]) -> None:
@@ -206,20 +206,20 @@ def add_prices(connection: Connection, prices: Iterable[PriceObservation]) -> No
         }
         for price in prices
     ]
-    _merge(connection, PRICES, rows, {"observed_at": _Move.GROW})
+    merge(connection, PRICES, rows, {"observed_at": Move.GROW})
 
 
 def add_reservations(connection: Connection, reservations: Iterable[Reservation]) -> None:
     """Write paid capacity; of what is known already, `last_seen_at` grows."""
     columns = [column.name for column in RESERVATIONS.columns]
     rows = [{**{name: getattr(r, name) for name in columns}, "cloud": r.cloud.value} for r in reservations]
-    _merge(connection, RESERVATIONS, rows, {"last_seen_at": _Move.GROW})
+    merge(connection, RESERVATIONS, rows, {"last_seen_at": Move.GROW})
 
 
 def add_pass(connection: Connection, done: Pass) -> None:
     """Write that a look was complete."""
     columns = [column.name for column in PASSES.columns]
-    _merge(connection, PASSES, [{name: getattr(done, name) for name in columns}])
+    merge(connection, PASSES, [{name: getattr(done, name) for name in columns}])
 
 
 def add_activity(connection: Connection, hours: Iterable[ActivityHour]) -> None:
@@ -243,7 +243,7 @@ def add_activity(connection: Connection, hours: Iterable[ActivityHour]) -> None:
         }
         for hour in merged.values()
     ]
-    _merge(connection, ACTIVITY, rows, {"busy": _Move.REPLACE, "idle": _Move.REPLACE})
+    merge(connection, ACTIVITY, rows, {"busy": Move.REPLACE, "idle": Move.REPLACE})
 
 
 def activity_hour(row: Any) -> ActivityHour:
@@ -276,7 +276,7 @@ def _with_slots(known: ActivityHour | None, more: ActivityHour) -> ActivityHour:
     )
 
 
-class _Move(StrEnum):
+class Move(StrEnum):
     """The one direction in which a column may move."""
 
     GROW = "grow"
@@ -284,11 +284,11 @@ class _Move(StrEnum):
     REPLACE = "replace"
 
 
-def _merge(
+def merge(
     connection: Connection,
     table: Table,
     rows: Sequence[Mapping[str, Any]],
-    moves: Mapping[str, _Move] | None = None,
+    moves: Mapping[str, Move] | None = None,
 ) -> None:
     """Insert rows by natural key; of rows that are there already only the named columns move."""
     insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
@@ -297,8 +297,8 @@ def _merge(
     values: dict[str, Any] = {}
     for name, move in (moves or {}).items():
         old = table.c[name]
-        nearer = new[name] > old if move is _Move.GROW else new[name] < old
-        values[name] = new[name] if move is _Move.REPLACE else case((nearer, new[name]), else_=old)
+        nearer = new[name] > old if move is Move.GROW else new[name] < old
+        values[name] = new[name] if move is Move.REPLACE else case((nearer, new[name]), else_=old)
     if values:
         statement = statement.on_conflict_do_update(index_elements=keys, set_=values)
     else:

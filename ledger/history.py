@@ -1,12 +1,11 @@
 """Reading the money facts back."""
 
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import Connection, and_, func, or_, select
+from sqlalchemy import Connection, and_, select
 
 from fleet.model import CapacityType, Cloud
 from ledger.facts import (
@@ -14,15 +13,13 @@ from ledger.facts import (
     EndCause,
     Pass,
     PriceObservation,
-    Reading,
     Reservation,
     Run,
     activity_hour,
 )
-from ledger.tables import ACTIVITY, ENDS, PASSES, PRICES, READINGS, RESERVATIONS, RUNS
+from ledger.tables import ACTIVITY, ENDS, PASSES, PRICES, RESERVATIONS, RUNS
 
 _HOUR: Final = timedelta(hours=1)
-_STREAM: Final = 5_000
 
 
 def runs(connection: Connection, environment: str, since: datetime, until: datetime) -> list[Run]:
@@ -40,31 +37,6 @@ def runs(connection: Connection, environment: str, since: datetime, until: datet
     return [run for run in found if (run.ended_at or run.last_seen_at) > since or run.started_at >= since]
 
 
-def readings(connection: Connection, environment: str, since: datetime, until: datetime) -> Iterator[Reading]:
-    """Counter readings of the span in the order of engine and time, each engine's last one before it in front."""
-    engine = (READINGS.c.instance_id, READINGS.c.engine, READINGS.c.model)
-    before = (
-        select(*engine, func.max(READINGS.c.at).label("at"))
-        .where(READINGS.c.environment == environment, READINGS.c.at < since)
-        .group_by(*engine)
-        .subquery()
-    )
-    is_last_before = and_(*(before.c[c.name] == c for c in engine), before.c.at == READINGS.c.at)
-    statement = (
-        select(READINGS)
-        .outerjoin(before, is_last_before)
-        .where(
-            READINGS.c.environment == environment,
-            READINGS.c.at < until,
-            or_(READINGS.c.at >= since, before.c.at.is_not(None)),
-        )
-        .order_by(*engine, READINGS.c.at)
-    )
-    names = [column.name for column in READINGS.columns]
-    for row in connection.execution_options(yield_per=_STREAM).execute(statement):
-        yield Reading(**{name: getattr(row, name) for name in names})
-
-
 def activity(
     connection: Connection, environment: str, since: datetime, until: datetime
 ) -> dict[str, list[ActivityHour]]:
@@ -77,19 +49,6 @@ def activity(
     )
     for row in connection.execute(statement):
         found[row.instance_id].append(activity_hour(row))
-    return found
-
-
-def first_signs(connection: Connection, environment: str) -> dict[str, list[datetime]]:
-    """When each instance's engines were first read, one time per engine and process."""
-    found: dict[str, list[datetime]] = defaultdict(list)
-    statement = (
-        select(READINGS.c.instance_id, func.min(READINGS.c.at))
-        .where(READINGS.c.environment == environment)
-        .group_by(READINGS.c.instance_id, READINGS.c.engine, READINGS.c.model, READINGS.c.created_at)
-    )
-    for instance_id, at in connection.execute(statement):
-        found[instance_id].append(at)
     return found
 
 

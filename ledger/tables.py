@@ -51,13 +51,23 @@ def moment(value: int) -> datetime:
     return datetime.fromtimestamp(seconds, UTC).replace(microsecond=micros)
 
 
+def _engine() -> tuple[Column[str], ...]:
+    """What tells one engine from another."""
+    return (
+        Column("environment", String(128), primary_key=True),
+        Column("instance_id", String(128), primary_key=True),
+        Column("engine", String(64), primary_key=True),
+        Column("model", String(256), primary_key=True),
+    )
+
+
 RUNS: Final = Table(
     "runs",
     METADATA,
     Column("cloud", String(8), primary_key=True),
     Column("instance_id", String(128), primary_key=True),
     Column("started_at", Moment, primary_key=True),
-    Column("environment", String(64), nullable=False),
+    Column("environment", String(128), nullable=False),
     Column("region", String(64), nullable=False),
     Column("zone", String(64), nullable=False),
     Column("machine_type", String(64), nullable=False),
@@ -87,30 +97,54 @@ ENDS: Final = Table(
 READINGS: Final = Table(
     "token_readings",
     METADATA,
-    Column("instance_id", String(128), primary_key=True),
-    Column("engine", String(64), primary_key=True),
-    Column("model", String(256), primary_key=True),
+    *_engine(),
     Column("at", Moment, primary_key=True),
-    Column("environment", String(64), nullable=False),
-    Column("prompt", BigInteger),
-    Column("cached", BigInteger),
-    Column("generation", BigInteger),
-    Column("prefill_ms", BigInteger),
-    Column("decode_ms", BigInteger),
     Column("created_at", Moment),
+    *(Column(name, BigInteger) for name in ("prompt", "cached", "generation", "prefill_ms", "decode_ms")),
     Index("token_readings_at", "environment", "at"),
+    sqlite_with_rowid=False,
 )
 """Raw counters of one engine as they were read. A counter that falls was reset. NULL: not read, which is not zero."""
+
+TOKEN_HOURS: Final = Table(
+    "token_hours",
+    METADATA,
+    *_engine(),
+    Column("hour", Moment, primary_key=True),
+    Column("first_at", Moment, nullable=False),
+    Column("first_created_at", Moment),
+    Column("last_at", Moment, nullable=False),
+    Column("last_created_at", Moment),
+    Column("resets", Integer, nullable=False),
+    Column("late", Integer, nullable=False),
+    *(
+        Column(f"{which}_{name}", BigInteger)
+        for which in ("first", "last", "inner")
+        for name in ("prompt", "cached", "generation", "prefill_ms", "decode_ms")
+    ),
+    sqlite_with_rowid=False,
+)
+"""The readings of one engine's hour, rolled up: first, last and what was served between them."""
+
+PROCESSES: Final = Table(
+    "engine_processes",
+    METADATA,
+    *_engine(),
+    Column("created_at", Moment, primary_key=True),
+    Column("first_at", Moment, nullable=False),
+    sqlite_with_rowid=False,
+)
+"""When each engine process was first read. `created_at` 1970: it did not say. `first_at` only shrinks."""
 
 ACTIVITY: Final = Table(
     "activity_hours",
     METADATA,
+    Column("environment", String(128), primary_key=True),
     Column("instance_id", String(128), primary_key=True),
     Column("hour", Moment, primary_key=True),
-    Column("environment", String(64), nullable=False),
     Column("busy", String(90), nullable=False),
     Column("idle", String(90), nullable=False),
-    Index("activity_hours_hour", "environment", "hour"),
+    sqlite_with_rowid=False,
 )
 """360 slots of ten seconds as hexadecimal bit sets: known busy, known idle. Bits are only ever added; busy wins."""
 
@@ -134,7 +168,7 @@ RESERVATIONS: Final = Table(
     Column("reservation", String(128), primary_key=True),
     Column("started_at", Moment, primary_key=True),
     Column("instances", Integer, primary_key=True),
-    Column("environment", String(64), nullable=False),
+    Column("environment", String(128), nullable=False),
     Column("region", String(64), nullable=False),
     Column("zone", String(64), nullable=False),
     Column("machine_type", String(64), nullable=False),
@@ -149,7 +183,7 @@ RESERVATIONS: Final = Table(
 PASSES: Final = Table(
     "passes",
     METADATA,
-    Column("environment", String(64), primary_key=True),
+    Column("environment", String(128), primary_key=True),
     Column("at", Moment, primary_key=True),
     Column("host", String(128), primary_key=True),
     Column("metrics_from", Moment),
