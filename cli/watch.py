@@ -2,16 +2,17 @@
 
 import importlib.util
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Annotated, Any, Protocol
 
 import typer
 
-from cli import plans
+from cli import money, plans
 from cli.fleets import FleetOption, load
 from cli.output import STDOUT, Exit, UserError, print_json
 from cli.wiring import Wired, wire
 from fleet.document import FleetDocument
-from ledger import decisions
+from ledger import decisions, outbox
 from watchdogs.idle.decide import WATCHDOG as IDLE
 from watchdogs.idle.watchdog import IdleWatchdog, policy_digest
 from watchdogs.plan import Outcome, Plan, Reason
@@ -172,6 +173,7 @@ def _fleet_pass(
             done = watchdog.apply()
         finally:
             wired.ledger.release_lease()
+        _tell(wired)
     as_json, quiet = silent
     if not as_json and not (quiet and not done.plan.acting and not done.outcomes):
         plans.show_plan(done.plan, f"{document.environment}: {name}, {plans.summary(done.plan)}")
@@ -179,6 +181,16 @@ def _fleet_pass(
         _remarks(name, digest, document, done.plan, apply)
     answer = plans.plan_json(done.plan, done.outcomes) | {"applied": apply, "api_calls": wired.api_calls()}
     return plans.exit_code(done.plan, done.outcomes, applied=apply), answer
+
+
+def _tell(wired: Wired) -> None:
+    """Send what the pass has to say. What cannot be sent now waits in the outbox; it fails no pass."""
+    if wired.document.notify is None or not outbox.open_channels(wired.engine):
+        return
+    try:
+        money.send(wired.engine, wait=timedelta(0))
+    except UserError as error:
+        plans.say(f"{wired.document.environment}: messages wait in the ledger: {error}")
 
 
 def _remarks(name: str, digest: Digest, document: FleetDocument, plan: Plan, apply: bool) -> None:
