@@ -225,7 +225,7 @@ def _report(stage: Stage) -> None:
 def farewell(stage: Stage) -> None:
     """Step 9: everything goes."""
     stage.title(9, "The end: watchdogs paused, pulumi destroy, the embedded cloud down")
-    stage.run("gpufleet", "pause", "--reason", "the demo is over", "--for", "1h")
+    stage.run("gpufleet", "pause", "all", "--reason", "the demo is over", "--for", "1h")
     stage.run("pulumi", "destroy", "--yes", "--non-interactive", "--skip-preview", "--suppress-progress")
     stage.fact("instances_after_destroy", len(look.instances()), f"instances left: {len(look.instances())}")
     stage.fact("left", stage.run("gpufleet", "local", "down", "--json").json())
