@@ -21,7 +21,7 @@ FORMS: Final[Mapping[str, str]] = {
 _REMEDIES: Final = {
     "missing": "add it",
     "extra_forbidden": "remove it, or look for the right name in `gpufleet settings schema`",
-    "int_type": "write a whole number without quotes",
+    "int_type": "write a whole number, without quotes",
     "int_from_float": "write a whole number",
     "bool_type": "write true or false",
     "string_type": "write text, in quotes if it looks like a number",

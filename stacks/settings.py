@@ -212,6 +212,25 @@ class Settings(_Strict):
         return f"{self.environment}.gpu-fleet.internal"
 
 
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of a settings file, for editors."""
+    fleet = Settings.model_json_schema()
+    definitions = fleet.pop("$defs")
+    # the region stands under the cloud's own key
+    del fleet["properties"]["region"]
+    fleet["required"].remove("region")
+    regions = {f"{cloud}:region": {"type": "string"} for cloud in Cloud}
+    config = {"type": "object", "required": [KEY], "properties": {**regions, KEY: fleet}}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Settings of an environment of gpu-fleet",
+        "type": "object",
+        "required": ["config"],
+        "properties": {"config": config},
+        "$defs": definitions,
+    }
+
+
 def load(config: pulumi.Config, stack: str, today: date) -> Settings:
     """The settings of this stack. Raises SettingsError that lists everything wrong with them."""
     values: dict[str, Any] = {KEY: config.get_object("fleet")}

@@ -2,12 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import pulumi
 from pulumi_gcp import compute, dns
 
 from components.gcp.firewall import ROUTER_PORT
 from components.gcp.templates import SCOPE
+
+ROOT_GIB: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +161,9 @@ def small_machine(  # noqa: PLR0913
         zone=zone,
         machine_type=args.machine_type,
         boot_disk=compute.InstanceBootDiskArgs(
-            initialize_params=compute.InstanceBootDiskInitializeParamsArgs(image=args.image, type="pd-balanced")
+            initialize_params=compute.InstanceBootDiskInitializeParamsArgs(
+                image=args.image, type="pd-balanced", size=ROOT_GIB
+            )
         ),
         attached_disks=list(attached),
         # no access_configs: no public address

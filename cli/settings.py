@@ -1,0 +1,156 @@
+"""`gpufleet settings`: look at a settings file before Pulumi does."""
+
+import difflib
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+
+from cli.output import STDERR, STDOUT, Exit, UserError, print_json
+from fleet import catalogue
+from fleet.model import Cloud
+from prices.packaged import PackagedPrices
+from stacks import settings as typed
+from stacks.problems import Problem, SettingsError
+from stacks.settings import Settings
+
+PREFIX = "Pulumi."
+LARGEST_FILE = 1024 * 1024
+
+settings_app = typer.Typer(no_args_is_help=True, help="Check settings files and describe what may stand in them.")
+
+Files = Annotated[list[Path], typer.Argument(help="Settings files, as stacks/config/Pulumi.aws-prod.yaml.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(settings_app, name="settings")
+
+
+@settings_app.command("check")
+def check(files: Files, as_json: Json = False) -> None:
+    """Check settings files: everything wrong at once, each with path, value and remedy. Exits 3 if one is wrong."""
+    found = {str(path): problems_of(path) for path in files}
+    if as_json:
+        print_json({path: [asdict(problem) for problem in problems] for path, problems in found.items()})
+    else:
+        for path, problems in found.items():
+            STDOUT.print(
+                f"{path}: {f'{len(problems)} to mend' if problems else 'fits'}", highlight=False, markup=False
+            )
+            for problem in problems:
+                STDOUT.print(f"  {problem}", highlight=False, markup=False, soft_wrap=True)
+    if any(found.values()):
+        raise typer.Exit(Exit.FOUND)
+
+
+@settings_app.command("schema")
+def schema() -> None:
+    """The JSON Schema of a settings file, for editors."""
+    print_json(typed.json_schema())
+
+
+@settings_app.command("diff")
+def diff(one: Path, other: Path) -> None:
+    """What promotion from one environment to another would change, setting by setting. Exits 3 on differences."""
+    before, after = (list(_lines(read_config(path))) for path in (one, other))
+    changed = [
+        line
+        for line in difflib.unified_diff(before, after, str(one), str(other), n=0, lineterm="")
+        if not line.startswith("@@")
+    ]
+    for line in changed:
+        STDOUT.print(line, highlight=False, markup=False, soft_wrap=True)
+    if not changed:
+        STDERR.print("no difference")
+        return
+    raise typer.Exit(Exit.FOUND)
+
+
+def problems_of(path: Path) -> tuple[Problem, ...]:
+    """Everything wrong with a settings file; empty when it fits. Raises UserError for what is no settings file."""
+    config = read_config(path)
+    stack = path.stem.removeprefix(PREFIX) if path.name.startswith(PREFIX) else None
+    try:
+        settings = typed.parse(config, str(path), datetime.now(UTC).date(), stack)
+    except SettingsError as error:
+        return error.problems
+    return tuple(_not_sold(settings))
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The `config:` map of a settings file. Raises UserError."""
+    try:
+        if path.stat().st_size > LARGEST_FILE:
+            raise UserError(f"{path}: is larger than 1 MiB, so it is no settings file", Exit.WRONG_USE)
+        raw: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror or error}", Exit.WRONG_USE) from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: is no YAML: {' '.join(str(error).split())}", Exit.WRONG_USE) from error
+    config: Any = raw.get("config") if isinstance(raw, dict) else None
+    if not isinstance(config, dict):
+        said = "has no config: map" if isinstance(raw, dict) else f"is no map but {type(raw).__name__}"
+        raise UserError(f"{path}: {said}; write it as stacks/config/Pulumi.aws-local.yaml shows", Exit.WRONG_USE)
+    return config
+
+
+def _lines(value: Any, path: str = "") -> Iterator[str]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _lines(item, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            # pools and models are known by name, so that a new one does not move the others
+            name = item.get("name", index) if isinstance(item, dict) else index
+            yield from _lines(item, f"{path}[{name}]")
+    else:
+        yield f"{path}: {value}"
+
+
+def _not_sold(settings: Settings) -> Iterator[Problem]:
+    """Machine types without a price in this region, where the packaged lists know the region."""
+    here = PackagedPrices().skus(settings.region)
+    if not here:
+        return
+    service = "ec2" if settings.cloud is Cloud.AWS else "compute"
+    stated = {price.sku for price in settings.prices}
+    for place, name, kind in _rented(settings):
+        sku = f"{settings.cloud}:{service}:{name}:{kind}"
+        # prices of spot on AWS are not packaged, so that one which is missing says nothing
+        if sku in here or sku in stated or (settings.cloud is Cloud.AWS and kind == "spot"):
+            continue
+        as_spot = "as spot " if kind == "spot" else ""
+        yield Problem(
+            path=f"{typed.KEY}.pools.{place}",
+            wrong=f"has no price {as_spot}in {settings.region} in the packaged list, so it may not be sold there",
+            value=name,
+            remedy=f"choose {_near(settings, here, kind, name)}, or state its price under prices",
+        )
+
+
+def _rented(settings: Settings) -> Iterator[tuple[str, str, str]]:
+    for index, pool in enumerate(settings.pools):
+        bought = pool.capacity
+        for number, reserved in enumerate(bought.reserved):
+            yield f"{index}.capacity.reserved.{number}.machine_type", reserved.machine_type, "on-demand"
+        for number, name in enumerate(bought.spot.machine_types if bought.spot else ()):
+            yield f"{index}.capacity.spot.machine_types.{number}", name, "spot"
+        for number, name in enumerate(bought.on_demand.machine_types if bought.on_demand else ()):
+            yield f"{index}.capacity.on_demand.machine_types.{number}", name, "on-demand"
+
+
+def _near(settings: Settings, here: tuple[str, ...], kind: str, name: str) -> str:
+    wanted = catalogue.machine(settings.cloud, name)
+    sold = {sku.split(":")[2] for sku in here if sku.endswith(f":{kind}")}
+    alike = [
+        machine.name
+        for machine in catalogue.machines(settings.cloud)
+        if machine.name in sold and machine.gpu_count == wanted.gpu_count
+        if machine.gpu_memory_mib >= wanted.gpu_memory_mib
+    ]
+    return " or ".join(alike[:3]) or "another machine type"

@@ -1,0 +1,259 @@
+"""Settings that are wrong: each gives one line with path, value and remedy, and all of them come at once."""
+
+import copy
+import json
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cli import settings as command
+from cli.output import UserError
+from stacks import settings
+from stacks.problems import SettingsError
+
+ROOT = Path(__file__).parents[2]
+TODAY = date(2026, 11, 21)
+FLEET = "gpu-fleet:fleet"
+REMOVED = object()
+
+
+def file(stack: str) -> dict[str, Any]:
+    path = ROOT / "stacks" / "config" / f"Pulumi.{stack}.yaml"
+    config: dict[str, Any] = yaml.safe_load(path.read_text())["config"]
+    return config
+
+
+AWS, GCP = file("aws-prod"), file("gcp-prod")
+
+
+def changed(config: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """The settings with values set at paths below `gpu-fleet:fleet`; a path from the root begins with a slash."""
+    result = copy.deepcopy(config)
+    for path, value in changes.items():
+        *way, last = path[1:].split("/") if path.startswith("/") else [FLEET, *path.split(".")]
+        at: Any = result
+        for step in way:
+            at = at[int(step) if isinstance(at, list) else step]
+        key: Any = int(last) if isinstance(at, list) else last
+        if value is REMOVED:
+            del at[key]
+        elif isinstance(at, list) and key == len(at):
+            at.append(value)
+        else:
+            at[key] = value
+    return result
+
+
+def said(config: dict[str, Any], stack: str | None = None) -> list[str]:
+    """Every problem as people read it."""
+    try:
+        settings.parse(config, "file", TODAY, stack)
+    except SettingsError as error:
+        return [str(problem) for problem in error.problems]
+    return []
+
+
+POOL0, SPOT0 = f"{FLEET}.pools.0", "pools.0.capacity.spot"
+SCHEMA = "correct it; `gpufleet settings schema` says what fits"
+BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
+    ("unknown machine type", AWS, {f"{SPOT0}.machine_types.0": "g6e.xlage"},
+     f"{POOL0}.capacity.spot.machine_types.0: no aws machine type 'g6e.xlage' in the catalogue (is 'g6e.xlage'); "
+     "did you mean g6e.xlarge or g6e.8xlarge or g6e.4xlarge?"),
+    ("machine type of the other cloud", AWS, {f"{SPOT0}.machine_types.0": "g2-standard-4"},
+     f"{POOL0}.capacity.spot.machine_types.0: machine type 'g2-standard-4' is sold by gcp, not by aws "
+     "(is 'g2-standard-4'); choose one of this cloud"),
+    ("machine type that is no name", AWS, {f"{SPOT0}.machine_types.0": "G6E XLarge"},
+     f"{POOL0}.capacity.spot.machine_types.0: has the wrong form (is 'G6E XLarge'); "
+     "write a machine type as g6.xlarge or g2-standard-4"),
+    ("GPU memory too small", AWS, {"pools.1.capacity.spot.machine_types.0": "g6e.xlarge"},
+     f"{FLEET}.pools.1.capacity.spot.machine_types.0: has 40.2 GiB of GPU memory for weights, chat-70b needs 131.5 "
+     "(is 'g6e.xlarge'); choose a machine type with more GPU memory"),
+    ("several spot machine types on Google Cloud", GCP,
+     {f"{SPOT0}.machine_types": ["g2-standard-12", "g2-standard-16"]},
+     f"{POOL0}.capacity.spot.machine_types: names several, and a zonal group of Google Cloud starts one "
+     "(is ['g2-standard-12', 'g2-standard-16']); name the one that fits best; "
+     "a second pool of the same model may use another"),
+    ("reservation that has ended", AWS, {"pools.0.capacity.reserved.0.ends": "2026-11-01"},
+     f"{POOL0}.capacity.reserved.0.ends: is past (is '2026-11-01'); remove the reservation or move its end"),
+    ("reservation without end or review", AWS, {"pools.0.capacity.reserved.0.review_by": REMOVED},
+     f"{POOL0}.capacity.reserved.0: has neither an end nor a day to review it; "
+     "add ends, or review_by with the day to look at it again"),
+    ("reservation on Google Cloud without end", GCP,
+     {"pools.0.capacity.reserved.0.ends": REMOVED, "pools.0.capacity.reserved.0.review_by": "2027-01-01"},
+     f"{POOL0}.capacity.reserved.0.ends: is missing; add ends: Google's reservations carry no review date"),
+    ("block that nobody bought", AWS, {"pools.0.capacity.reserved.0.block": True},
+     f"{POOL0}.capacity.reserved.0.block: needs a block that was bought (is True); "
+     "buy it first and write its id as existing; a block is money spent at once"),
+    ("reservation that is no date", AWS, {"pools.0.capacity.reserved.0.ends": "soon"},
+     f"{POOL0}.capacity.reserved.0.ends: is no day (is 'soon'); write a day as 2027-03-01"),
+    ("the same reservation twice", AWS,
+     {"pools.0.capacity.reserved.1": {"zone": "us-east-1a", "machine_type": "g6e.xlarge", "count": 1,
+                                      "review_by": "2027-06-01"}},
+     f"{POOL0}.capacity.reserved.1: reserves the same machine type in the same zone twice "
+     "(is 'us-east-1a g6e.xlarge'); make it one reservation with the sum as count"),
+    ("more reserved than max", AWS, {"pools.0.capacity.reserved.0.count": 13},
+     f"{POOL0}.capacity.reserved: reserves more than max 12 (is 13); raise max or reserve less"),
+    ("overlapping pool names", AWS, {"pools.1.name": "chat"},
+     f"{FLEET}.pools.1.name: is taken already (is 'chat'); give each its own name"),
+    ("overlapping model names", AWS, {"models.1.name": "chat-8b", "pools.1.model": "chat-8b"},
+     f"{FLEET}.models.1.name: is taken already (is 'chat-8b'); give each its own name"),
+    ("pool name too long", AWS, {"pools.0.name": "chat-with-a-name-of-21"},
+     f"{POOL0}.name: has the wrong form (is 'chat-with-a-name-of-21'); "
+     "write small letters, digits and dashes, a letter first, 20 at most"),
+    ("environment name too long", AWS, {"environment": "production-of-everything"},
+     f"{FLEET}.environment: has the wrong form (is 'production-of-everything'); "
+     "write small letters, digits and dashes, a letter first, 16 at most"),
+    ("owner that no label can hold", AWS, {"pools.0.owner": "Search Team"},
+     f"{POOL0}.owner: has the wrong form (is 'Search Team'); "
+     "write small letters, digits, dashes and underlines, a letter first, 63 at most"),
+    ("min above max", AWS, {"pools.0.min": 20}, f"{POOL0}.min: is above max 12 (is 20); lower it"),
+    ("target above max", AWS, {"pools.0.target": 13},
+     f"{POOL0}.target: is outside min 2 to max 12 (is 13); choose a target between them"),
+    ("target of a schedule above max", AWS,
+     {"pools.0.watchdogs.scale.schedule": [{"days": ["mon"], "start": "08:00", "end": "18:00", "target": 50}]},
+     f"{POOL0}.watchdogs.scale.schedule.0.target: is outside min 2 to max 12 (is 50); choose a target between them"),
+    ("negative size", AWS, {"pools.0.min": -1},
+     f"{POOL0}.min: input should be greater than or equal to 0 (is -1); {SCHEMA}"),
+    ("a number in quotes", AWS, {"pools.0.max": "12"},
+     f"{POOL0}.max: is no whole number (is '12'); write a whole number, without quotes"),
+    ("half an instance", AWS, {"pools.0.max": 2.5},
+     f"{POOL0}.max: is no whole number (is 2.5); write a whole number, without quotes"),
+    ("a target that can never be reached", AWS, {"pools.1.capacity": {"on_demand": {"max": 1, "machine_types":
+     ["g6e.12xlarge"]}}},
+     f"{FLEET}.pools.1.capacity: can never reach target 2, at most 1; "
+     "raise on_demand.max, reserve more, or add spot"),
+    ("capacity that buys nothing", AWS, {"pools.0.capacity": {}},
+     f"{POOL0}.capacity: buys nothing; name at least one of reserved, spot, on_demand"),
+    ("no machine types", AWS, {f"{SPOT0}.machine_types": []},
+     f"{POOL0}.capacity.spot.machine_types: is empty (is []); name at least one"),
+    ("one machine type, not a list", AWS, {f"{SPOT0}.machine_types": "g6e.xlarge"},
+     f"{POOL0}.capacity.spot.machine_types: is no list (is 'g6e.xlarge'); write a list: [g6e.xlarge]"),
+    ("missing model", AWS, {"pools.0.model": "chat-9b"},
+     f"{POOL0}.model: is no model of these settings; there is chat-8b, chat-70b (is 'chat-9b'); "
+     "name one of those or add it to models"),
+    ("zone outside the environment", AWS, {f"{SPOT0}.zones.0": "us-east-1f"},
+     f"{POOL0}.capacity.spot.zones.0: is none of this environment's zones us-east-1a, us-east-1b, us-east-1c "
+     "(is 'us-east-1f'); name one of those or add it to zones"),
+    ("zone twice", AWS, {f"{SPOT0}.zones.1": "us-east-1a"},
+     f"{POOL0}.capacity.spot.zones.1: is named twice (is 'us-east-1a'); name it once"),
+    ("zone of another region", AWS, {"zones.2": "us-west-2a", f"{SPOT0}.zones": ["us-east-1a"],
+                                     "pools.1.capacity.spot.zones": ["us-east-1b"]},
+     f"{FLEET}.zones.2: lies outside region us-east-1 (is 'us-west-2a'); name zones of that region"),
+    ("no region", AWS, {"/aws:region": REMOVED},
+     f"aws:region: is missing; write the region there, beside {FLEET}"),
+    ("region in the wrong place", AWS, {"region": "us-east-1"},
+     f"{FLEET}.region: has no place here; write aws:region beside {FLEET}"),
+    ("unknown cloud", AWS, {"cloud": "azure"},
+     f"{FLEET}.cloud: is not among the choices (is 'azure'); choose one of 'aws' or 'gcp'"),
+    ("account of the other cloud", AWS, {"account": "example-project"},
+     f"{FLEET}.account: is no account of aws (is 'example-project'); write 12 digits, in quotes"),
+    ("account without quotes", AWS, {"account": 111122223333},
+     f"{FLEET}.account: is no text (is 111122223333); write text, in quotes if it looks like a number"),
+    ("unknown setting", AWS, {"pools.0.drain_dedline": "90s"},
+     f"{POOL0}.drain_dedline: is no setting (is '90s'); "
+     "remove it, or look for the right name in `gpufleet settings schema`"),
+    ("missing setting", AWS, {"pools.0.owner": REMOVED}, f"{POOL0}.owner: is missing; add it"),
+    ("duration without a unit", AWS, {"pools.0.drain_deadline": "90"},
+     f"{POOL0}.drain_deadline: '90' is no duration: write a whole number and s, m, h or d, as in 90s or 30m "
+     f"(is '90'); {SCHEMA}"),
+    ("money that is not exact", AWS, {"budget.usd_per_month": 0.1},
+     f"{FLEET}.budget.usd_per_month: write money and shares as text or a whole number, since 0.1 is not exact "
+     f"(is 0.1); {SCHEMA}"),
+    ("image without digest", AWS, {"pools.0.engine.image": "vllm/vllm-openai:latest"},
+     f"{POOL0}.engine.image: has the wrong form (is 'vllm/vllm-openai:latest'); "
+     "write an image pinned by digest, as name@sha256:<64 hex digits>"),
+    ("machine image that moves", AWS, {"machines.image": "resolve:ssm:/gpu-fleet/machine-image"},
+     f"{FLEET}.machines.image: is no pinned machine image of aws (is 'resolve:ssm:/gpu-fleet/machine-image'); "
+     "write an AMI id or resolve:ssm:/<parameter>:<version>"),
+    ("machine image of the other cloud", GCP, {"machines.image": "ami-0123456789abcdef0"},
+     f"{FLEET}.machines.image: is no pinned machine image of gcp (is 'ami-0123456789abcdef0'); "
+     "write projects/<project>/global/images/<image>"),
+    ("network that is none", AWS, {"network.cidr": "10.42.0.1/16"},
+     f"{FLEET}.network.cidr: is no network (is '10.42.0.1/16'); "
+     "write one as 10.40.0.0/16, with the first address of the network"),
+    ("network on the internet", AWS, {"network.cidr": "52.0.0.0/16"},
+     f"{FLEET}.network.cidr: is no private network (is '52.0.0.0/16'); "
+     "take a part of 10.0.0.0/8, 172.16.0.0/12 or 192.168.0.0/16"),
+    ("network without room", AWS, {"network.cidr": "10.42.0.0/19"},
+     f"{FLEET}.network.zone_prefix: leaves no room in 10.42.0.0/19 for 3 zones and the way out (is 20); "
+     "raise it or widen cidr"),
+    ("network of no kind", AWS, {"network.kind": REMOVED},
+     f"{FLEET}.network: says no kind (is {{'cidr': '10.42.0.0/16', 'internet': 'none', 'private_ser...); "
+     "add kind: made (a network of its own) or kind: given (somebody else's)"),
+    ("subnets that lack a zone", AWS,
+     {"network": {"kind": "given", "id": "vpc-1", "cidr": "10.42.0.0/16", "subnets": {"us-east-1a": "subnet-1"}}},
+     f"{FLEET}.network.subnets: lacks us-east-1b, us-east-1c; name a private subnet for every zone"),
+    ("everybody as client", AWS, {"control.client_networks.0": "0.0.0.0/0"},
+     f"{FLEET}.control.client_networks.0: is everybody (is '0.0.0.0/0'); name the networks of your clients"),
+    ("more routers than zones", AWS, {"control.routers": 4},
+     f"{FLEET}.control.routers: is more than the 3 zones, and each router has a zone of its own (is 4); "
+     "lower it or add zones"),
+    ("no control host and no addresses", AWS, {"control": REMOVED, "ledger_url": "sqlite:///x", "router_url": "http://r"},
+     f"{FLEET}.prometheus_url: is missing, and there is no control host; say where it is, or add control"),
+    ("a pool that is no map", AWS, {"pools.1": "chat"}, f"{FLEET}.pools.1: is no map (is 'chat'); write a map"),
+    ("settings that are no map", {FLEET: ["aws"]}, {},
+     f"{FLEET}: is no map (is ['aws']); write the environment there, as the settings of aws-local show"),
+    ("no settings", {"aws:region": "us-east-1"}, {}, f"{FLEET}: is missing; write the environment there"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("config", "changes", "expected"), [b[1:] for b in BAD], ids=[b[0] for b in BAD])
+def test_what_is_wrong_is_said_in_one_line(config: dict[str, Any], changes: dict[str, Any], expected: str) -> None:
+    assert said(changed(config, changes)) == [expected]
+
+
+@pytest.mark.parametrize("config", [AWS, GCP], ids=["aws-prod", "gcp-prod"])
+def test_good_settings_give_no_line(config: dict[str, Any]) -> None:
+    assert said(config) == []
+
+
+def test_two_errors_of_two_kinds_are_both_shown() -> None:
+    lines = said(changed(AWS, {"pools.0.max": "12", "pools.1.min": 9}))
+    assert [line.split(":")[1].split("fleet.")[1] for line in lines] == ["pools.0.max", "pools.1.min"]
+
+
+def test_a_file_of_another_stack_is_seen() -> None:
+    assert said(AWS, "gcp-prod") == [
+        f"{FLEET}.environment: and cloud say aws-prod, but the stack is gcp-prod; "
+        "correct them, or use the file for stack aws-prod"
+    ]
+
+
+def test_the_committed_schema_is_the_code_s() -> None:
+    committed = json.loads((ROOT / "docs" / "settings.schema.json").read_text())
+    assert committed == settings.json_schema(), "write `gpufleet settings schema` there again"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        pytest.param("- a\n- b\n", "is no map but list; write it as", id="list"),
+        pytest.param("", "is no map but NoneType; write it as", id="empty"),
+        pytest.param("other: 1\n", "has no config: map; write it as", id="no config"),
+        pytest.param("a: [1\n", "is no YAML: while parsing", id="broken"),
+        pytest.param("\x00", "is no YAML", id="not text"),
+        pytest.param("!!python/object/apply:os.getcwd []\n", "is no YAML: could not determine", id="code"),
+    ],
+)
+def test_a_file_that_is_none_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "Pulumi.aws-x.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError, match=message):
+        command.problems_of(path)
+
+
+DEAREST = {"max": 1, "machine_types": ["a2-ultragpu-2g", "a2-ultragpu-2g"]}
+
+
+def test_a_machine_type_without_a_price_in_the_region_is_seen(tmp_path: Path) -> None:
+    path = tmp_path / "settings.yaml"
+    changes = {"pools.1.capacity.on_demand.machine_types.1": "a3-ultragpu-8g"}
+    path.write_text(yaml.safe_dump({"config": changed(GCP, {"pools.1.capacity.on_demand": DEAREST, **changes})}))
+    assert [str(problem) for problem in command.problems_of(path)] == [
+        f"{FLEET}.pools.1.capacity.on_demand.machine_types.1: has no price in us-central1 in the packaged list, "
+        "so it may not be sold there (is 'a3-ultragpu-8g'); "
+        "choose another machine type, or state its price under prices"
+    ]
