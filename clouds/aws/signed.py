@@ -203,6 +203,8 @@ class S3Reader:
     def size_and_version(self, key: str) -> tuple[int, str]:
         """Bytes of an object and its ETag. Raises OSError."""
         with self._answer("HEAD", key, {}) as answer:
+            # a HEAD has no body, but http.client counts it as open until it was read
+            answer.read()
             self._check(answer, key)
             return int(answer.headers["Content-Length"]), answer.headers.get("ETag", "")
 
@@ -244,7 +246,7 @@ class S3Reader:
             self._connection.request(method, _target(url), headers=signed)
             answer = self._connection.getresponse()
             yield answer
-            whole = answer.isclosed() or method == "HEAD"
+            whole = answer.isclosed()
         except http.client.HTTPException as error:
             raise ConnectionError(f"{key}: {error!r}") from error
         finally:

@@ -1,0 +1,208 @@
+"""The embedded cloud in a process of its own, on a network of its own, for tests that boot machines."""
+
+import hashlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import boto3
+import httpx
+
+from fleet import tags
+from localcloud import tiny_model
+from serving import agent_archive, user_data
+from serving.cache import manifest as manifests
+from serving.cache import publish
+
+CLONE = Path(__file__).resolve().parents[2]
+BUCKET = "gpu-fleet-test-models"
+TOKEN = "/gpu-fleet/test/agent-token"  # noqa: S105 - the parameter's name
+SECRET = "the agents' token"  # noqa: S105 - of a test
+
+
+def wait_for(what: str, look: Callable[[], Any], limit_s: float = 60) -> Any:
+    """Look until there is something. Fails with `what` at the limit."""
+    until = time.monotonic() + limit_s
+    while time.monotonic() < until:
+        try:
+            found = look()
+        except (httpx.TransportError, OSError):
+            found = None
+        if found:
+            return found
+        time.sleep(0.2)
+    raise AssertionError(f"{what}: not within {limit_s:.0f} s")
+
+
+@dataclass(slots=True, kw_only=True)
+class EmbeddedCloud:
+    """A started cloud with a bucket, a token, a role and a network."""
+
+    network: str
+    folder: Path
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.network}.0.2:4566"
+
+    def client(self, service: str) -> Any:
+        session = boto3.Session("local", "local", region_name="us-east-1")
+        return session.client(service, endpoint_url=self.url)  # pyright: ignore[reportCallIssue, reportArgumentType]
+
+    def control(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        address = f"{self.url}/_localcloud/{path}"
+        answer = httpx.get(address) if body is None else httpx.post(address, json=body)
+        assert answer.is_success, answer.text
+        return answer.json()
+
+    def exists(self, key: str) -> bool:
+        return "Contents" in self.client("s3").list_objects_v2(Bucket=BUCKET, Prefix=key, MaxKeys=1)
+
+    def put_bytes(self, key: str, body: bytes) -> None:
+        self.client("s3").put_object(Bucket=BUCKET, Key=key, Body=body)
+
+    def put_file(self, key: str, path: Path) -> None:
+        self.client("s3").upload_file(str(path), BUCKET, key)
+
+    def set_up(self) -> None:
+        """Bucket with a served model, token, role."""
+        self.client("s3").create_bucket(Bucket=BUCKET)
+        self.client("ssm").put_parameter(Name=TOKEN, Value=SECRET, Type="SecureString")
+        iam = self.client("iam")
+        iam.create_role(RoleName="gpu-instance", AssumeRolePolicyDocument="{}")
+        iam.create_instance_profile(InstanceProfileName="gpu-instance")
+        iam.add_role_to_instance_profile(InstanceProfileName="gpu-instance", RoleName="gpu-instance")
+        self.publish_model("chat", tiny_model.Shape())
+
+    def publish_model(self, name: str, shape: tiny_model.Shape, *, served: bool = True) -> str:
+        """Put a model into the bucket; its digest."""
+        source = self.folder / "models" / f"{name}-{shape.seed}"
+        tiny_model.make(source, shape)
+        manifest = manifests.describe(source, name=name, revision=f"seed {shape.seed}")
+        publish.add(self, source, manifest)
+        if served:
+            publish.rollout(self, name=name, digest=manifest.digest)
+        return manifest.digest
+
+    def user_data(self, settings: user_data.InstanceSettings) -> str:
+        """The script of an instance, its agent put into the bucket."""
+        archive = agent_archive.build(CLONE)
+        digest = hashlib.sha256(archive).hexdigest()
+        self.put_bytes(user_data.archive_key(digest), archive)
+        return user_data.render(settings, digest)
+
+    def make_group(self, name: str, script: str, *, pool: str = "chat") -> None:
+        """An Auto Scaling group of one spot instance with a termination hook."""
+        import base64
+
+        ec2, scaling = self.client("ec2"), self.client("autoscaling")
+        vpc = ec2.create_vpc(CidrBlock=f"{self.network}.0.0/16")["Vpc"]["VpcId"]
+        subnet = ec2.create_subnet(VpcId=vpc, CidrBlock=f"{self.network}.1.0/24", AvailabilityZone="us-east-1a")
+        image = ec2.describe_images(Owners=["self", "amazon"])["Images"][0]["ImageId"]
+        ec2.create_launch_template(
+            LaunchTemplateName=name,
+            LaunchTemplateData={
+                "ImageId": image,
+                "InstanceType": "g6.xlarge",
+                "UserData": base64.b64encode(script.encode()).decode(),
+                "IamInstanceProfile": {"Name": "gpu-instance"},
+                "MetadataOptions": {"HttpTokens": "required"},
+                "InstanceInitiatedShutdownBehavior": "terminate",
+            },
+        )
+        scaling.create_auto_scaling_group(
+            AutoScalingGroupName=name,
+            MinSize=0,
+            MaxSize=2,
+            DesiredCapacity=1,
+            VPCZoneIdentifier=subnet["Subnet"]["SubnetId"],
+            MixedInstancesPolicy={
+                "LaunchTemplate": {
+                    "LaunchTemplateSpecification": {"LaunchTemplateName": name, "Version": "$Latest"},
+                    "Overrides": [{"InstanceType": "g6.xlarge"}],
+                },
+                "InstancesDistribution": {
+                    "OnDemandBaseCapacity": 0,
+                    "OnDemandPercentageAboveBaseCapacity": 0,
+                    "SpotAllocationStrategy": "price-capacity-optimized",
+                },
+            },
+            Tags=[{"Key": tags.POOL, "Value": pool, "PropagateAtLaunch": True}],
+        )
+        scaling.put_lifecycle_hook(
+            AutoScalingGroupName=name,
+            LifecycleHookName=f"{name}-drain",
+            LifecycleTransition="autoscaling:EC2_INSTANCE_TERMINATING",
+            DefaultResult="CONTINUE",
+            HeartbeatTimeout=120,
+        )
+
+    def members(self, group: str) -> list[dict[str, Any]]:
+        """Instances of a group, oldest first."""
+        found = self.client("ec2").describe_instances(
+            Filters=[
+                {"Name": "tag:aws:autoscaling:groupName", "Values": [group]},
+                {"Name": "instance-state-name", "Values": ["pending", "running"]},
+            ]
+        )
+        instances = [i for r in found["Reservations"] for i in r["Instances"]]
+        return sorted(instances, key=lambda i: (i["LaunchTime"], i["InstanceId"]))
+
+    def one_member(self, group: str) -> dict[str, Any]:
+        """The only member, waited for."""
+        return wait_for(f"an instance of {group}", lambda: (self.members(group) or [None])[0])
+
+    def is_gone(self, instance_id: str) -> bool:
+        found = self.client("ec2").describe_instances(InstanceIds=[instance_id])
+        return found["Reservations"][0]["Instances"][0]["State"]["Name"] == "terminated"
+
+
+def status(address: str) -> dict[str, Any]:
+    """What the agent of an instance says."""
+    return httpx.get(f"http://{address}:9500/status", timeout=2).json()
+
+
+def wait_until(address: str, field: str, limit_s: float = 60) -> dict[str, Any]:
+    """Wait until a field of the status is true."""
+
+    def look() -> dict[str, Any] | None:
+        found = status(address)
+        return found if found[field] else None
+
+    return wait_for(f"{field} of {address}", look, limit_s)
+
+
+@contextmanager
+def started(folder: Path, network: str) -> Iterator[EmbeddedCloud]:
+    """A cloud, and nothing of it afterwards."""
+    log = (folder / "cloud.log").open("wb")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "localcloud.cloud", "--state", str(folder / "cloud"), "--network", network],
+        cwd=CLONE,
+        stdout=log,
+        stderr=log,
+    )
+    cloud = EmbeddedCloud(network=network, folder=folder)
+    try:
+        wait_for("the embedded cloud", lambda: httpx.get(f"{cloud.url}/_localcloud/health").is_success)
+        cloud.set_up()
+        yield cloud
+    finally:
+        process.terminate()
+        try:
+            process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        log.close()
+
+
+def shown(value: Any) -> str:
+    """For messages of failed tests."""
+    return json.dumps(value, indent=1, default=str)

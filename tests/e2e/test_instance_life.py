@@ -1,0 +1,184 @@
+"""An instance of the embedded cloud from user data to its end: real agent, real sockets, simulated engine."""
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from clouds.aws import signed
+from fleet import tags
+from fleet.model import CapacityType, Cloud
+from serving import user_data
+from tests.e2e.embedded_cloud import BUCKET, TOKEN, EmbeddedCloud, started, status, wait_for, wait_until
+
+pytestmark = pytest.mark.slow
+NETWORK = "127.83"
+DRAIN_S = 20
+
+
+@pytest.fixture(scope="module")
+def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCloud]:
+    with started(tmp_path_factory.mktemp("cloud"), NETWORK) as up:
+        up.make_group("chat-spot", up.user_data(SETTINGS))
+        yield up
+
+
+SETTINGS = user_data.InstanceSettings(
+    environment="test",
+    cloud=Cloud.AWS,
+    region="us-east-1",
+    pool="chat",
+    capacity_type=CapacityType.SPOT,
+    bucket=f"s3://{BUCKET}",
+    model="models/chat",
+    served_name="chat",
+    engine=user_data.Engine(
+        kind="vllm",
+        image="gpu-fleet/simulated-engine@sha256:" + "0" * 64,
+        args=("--max-model-len", "2048"),
+        env={"GPUFLEET_SIM_TOKEN_MS": "20"},
+    ),
+    dcgm_image="gpu-fleet/dcgm-exporter@sha256:" + "1" * 64,
+    agent_token=f"ssm:{TOKEN}",
+    drain_deadline=timedelta(seconds=DRAIN_S),
+    metadata_poll=timedelta(seconds=1),
+)
+
+
+@pytest.fixture
+def instance(cloud: EmbeddedCloud) -> dict[str, Any]:
+    """A ready instance of the group, which replaces what a test before this one ended."""
+
+    def look() -> dict[str, Any] | None:
+        for member in cloud.members("chat-spot"):
+            if status(member["PrivateIpAddress"])["ready"]:
+                return member
+        return None
+
+    return wait_for("a ready instance", look, 60)
+
+
+class Streams:
+    """Requests that take a while, each by a client of its own."""
+
+    def __init__(self, address: str, count: int, tokens: int) -> None:
+        self.answers: dict[int, list[dict[str, Any]]] = {}
+        self.errors: list[BaseException] = []
+        self._threads = [
+            threading.Thread(target=self._one, args=(address, number, tokens), daemon=True) for number in range(count)
+        ]
+        for thread in self._threads:
+            thread.start()
+        wait_for("requests in flight", lambda: len(self.answers) == count)
+
+    def _one(self, address: str, number: int, tokens: int) -> None:
+        wish = {
+            "model": "chat",
+            "messages": [{"role": "user", "content": f"question {number}"}],
+            "max_tokens": tokens,
+            "ignore_eos": True,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        url = f"http://{address}:8000/v1/chat/completions"
+        try:
+            with httpx.stream("POST", url, json=wish, timeout=60) as answer:
+                for line in answer.iter_lines():
+                    self.answers.setdefault(number, [])
+                    if line.startswith("data: {"):
+                        self.answers[number].append(json.loads(line.removeprefix("data: ")))
+        except httpx.HTTPError as error:
+            self.errors.append(error)
+
+    def all_whole(self, tokens: int) -> bool:
+        for thread in self._threads:
+            thread.join(60)
+        usages = [events[-1]["usage"]["completion_tokens"] for events in self.answers.values()]
+        return not self.errors and usages == [tokens] * len(self._threads)
+
+
+def test_a_boot_makes_the_calls_that_its_role_may_make_and_tells_its_phase(
+    cloud: EmbeddedCloud, instance: dict[str, Any]
+) -> None:
+    address = instance["PrivateIpAddress"]
+    found = status(address)
+    assert [step["step"] for step in found["boot"]] == ["disks", "cache", "engine", "warm-up"]
+    wait_for(
+        "the exporter", lambda: "DCGM_FI_PROF_GR_ENGINE_ACTIVE" in httpx.get(f"http://{address}:9400/metrics").text
+    )
+
+    def phase() -> bool:
+        (same,) = [i for i in cloud.members("chat-spot") if i["InstanceId"] == instance["InstanceId"]]
+        return {"Key": tags.PHASE, "Value": "ready"} in same["Tags"]
+
+    wait_for("the phase as a tag", phase)
+    answer = httpx.post(f"http://{address}:8000/v1/completions", json={"model": "chat", "prompt": "hello"})
+    assert answer.headers["X-Simulated-Engine"] == "true"
+    assert answer.json()["choices"][0]["text"]
+
+
+def test_a_preempted_instance_loses_no_request_and_is_gone_in_time(
+    cloud: EmbeddedCloud, instance: dict[str, Any]
+) -> None:
+    address = instance["PrivateIpAddress"]
+    streams = Streams(address, count=20, tokens=200)
+    cloud.control("preempt", {"instance": instance["InstanceId"], "notice_s": 30})
+    found = wait_until(address, "draining", 5)
+    assert found["reason"] == "preempted by its cloud"
+    assert streams.all_whole(200)
+    wait_until(address, "drained", 20)
+    wait_for("the end of the instance", lambda: cloud.is_gone(instance["InstanceId"]), 40)
+
+
+def test_an_instance_that_its_group_ends_drains_first_and_answers_the_hook(
+    cloud: EmbeddedCloud, instance: dict[str, Any]
+) -> None:
+    streams = Streams(instance["PrivateIpAddress"], count=4, tokens=150)
+    cloud.client("autoscaling").terminate_instance_in_auto_scaling_group(
+        InstanceId=instance["InstanceId"], ShouldDecrementDesiredCapacity=False
+    )
+    assert streams.all_whole(150)
+    # far earlier than the hook's own 120 s
+    wait_for("the end of the instance", lambda: cloud.is_gone(instance["InstanceId"]), 30)
+
+
+def test_an_agent_that_is_killed_comes_back_and_nobody_notices(
+    cloud: EmbeddedCloud, instance: dict[str, Any]
+) -> None:
+    address = instance["PrivateIpAddress"]
+    streams = Streams(address, count=4, tokens=200)
+    root = cloud.folder / "machines" / instance["InstanceId"]
+    for pid in _agents(root):
+        os.kill(pid, signal.SIGKILL)
+    wait_until(address, "ready", 20)
+    assert streams.all_whole(200)
+
+
+def _agents(root: Path) -> list[int]:
+    found: list[int] = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (entry / "cmdline").read_bytes().decode().split("\0")
+        except OSError:
+            continue
+        if any(word.endswith("gpufleet-node.pyz") and str(root) in word for word in words) and "run" in words:
+            found.append(int(entry.name))
+    return found
+
+
+def test_the_role_is_asked_for_nothing_more(cloud: EmbeddedCloud, instance: dict[str, Any]) -> None:
+    assert status(instance["PrivateIpAddress"])["ready"]
+    made = {
+        f"{call['service']}:{call['operation']}"
+        for call in cloud.control("calls")
+        if call["principal"].startswith("gpu-instance/")
+    }
+    assert "s3:GetObject" in made
+    assert made - {"s3:HeadObject"} <= signed.ACTIONS
