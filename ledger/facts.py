@@ -12,7 +12,7 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Any, Final
 
-from sqlalchemy import Connection, Table, case, select, tuple_
+from sqlalchemy import Connection, Table, case, select, text, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
 
 from fleet.model import CapacityType, Cloud
@@ -224,6 +224,7 @@ def add_pass(connection: Connection, done: Pass) -> None:
 
 def add_activity(connection: Connection, hours: Iterable[ActivityHour]) -> None:
     """Add known slots to what is there. Call inside `writing`, since it reads what it adds to."""
+    one_writer(connection)
     merged: dict[tuple[str, datetime], ActivityHour] = {}
     for hour in hours:
         merged[hour.instance_id, hour.hour] = _with_slots(merged.get((hour.instance_id, hour.hour)), hour)
@@ -274,6 +275,15 @@ def _with_slots(known: ActivityHour | None, more: ActivityHour) -> ActivityHour:
         busy=busy,
         idle=(known.idle | more.idle) & ~busy,
     )
+
+
+def one_writer(connection: Connection) -> None:
+    """Wait until this transaction alone may derive rows from others. SQLite has one writer at a time anyway."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(text(f"select pg_advisory_xact_lock({_DERIVING})"))
+
+
+_DERIVING: Final = 7_202_611_211
 
 
 class Move(StrEnum):

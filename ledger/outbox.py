@@ -109,8 +109,9 @@ def enqueue(connection: Connection, message: Message, now: datetime) -> bool:
             not_before=now,
         )
         .on_conflict_do_nothing(index_elements=["key"])
+        .returning(OUTBOX.c.id)
     )
-    return done.rowcount > 0
+    return done.first() is not None
 
 
 @dataclass(frozen=True, slots=True)

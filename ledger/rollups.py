@@ -13,7 +13,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, and_, func, or_, select
 
 from ledger.counters import Tokens, step
-from ledger.facts import Move, Reading, merge
+from ledger.facts import Move, Reading, merge, one_writer
 from ledger.tables import PROCESSES, READINGS, TOKEN_HOURS
 
 HOUR: Final = timedelta(hours=1)
@@ -39,6 +39,7 @@ def floor_hour(at: datetime) -> datetime:
 
 def roll_up(connection: Connection, added: Iterable[Reading]) -> None:
     """Write the hours and processes that new readings touch. Call in the transaction that added them."""
+    one_writer(connection)
     readings = list(added)
     merge(connection, PROCESSES, _processes(readings), {"first_at": Move.SHRINK})
     touched = sorted({(*engine_of(reading), floor_hour(reading.at)) for reading in readings})

@@ -1,15 +1,25 @@
 """Brings a ledger's tables to date before anybody uses it."""
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine, inspect, text
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import DatabaseError
+from sqlalchemy.exc import ArgumentError, DatabaseError, SQLAlchemyError
 
-from ledger import facts, outbox
-from ledger.database import METADATA, open_database
+from ledger import decisions, facts, operations, outbox
+from ledger.database import open_database, writing
 
-_DECLARING = (facts, outbox)  # tables exist in METADATA once the files that declare them are imported
+DECLARING: Final = (decisions, facts, operations, outbox)
+"""The files whose import puts every table into METADATA."""
+
+HEAD: Final = "0001"
+"""The newest migration in `migrations/versions`."""
+
+_LOCK: Final = 7_202_611_210
+"""PostgreSQL advisory lock under which one process at a time changes the schema."""
 
 
 class LedgerError(Exception):
@@ -18,8 +28,13 @@ class LedgerError(Exception):
 
 def open_ledger(url: str) -> Engine:
     """The ledger of that URL with every table in place. Raises LedgerError (the URL's password is never shown)."""
-    parsed = make_url(url)
+    try:
+        parsed = make_url(url)
+    except ArgumentError as error:
+        raise LedgerError("the ledger's URL is none: write sqlite:////path/ledger.db or postgresql://…") from error
     shown = parsed.render_as_string(hide_password=True)
+    if parsed.get_backend_name() not in ("sqlite", "postgresql"):
+        raise LedgerError(f"{shown}: a ledger lives in SQLite (sqlite:////path) or PostgreSQL (postgresql://…)")
     if parsed.get_backend_name() == "sqlite" and parsed.database and parsed.database != ":memory:":
         try:
             Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
@@ -27,7 +42,69 @@ def open_ledger(url: str) -> Engine:
             raise LedgerError(f"{shown}: its folder cannot be made: {error.strerror or error}") from error
     engine = open_database(url)
     try:
-        METADATA.create_all(engine)
-    except DatabaseError as error:
-        raise LedgerError(f"{shown}: {error.orig}") from error
+        with explained(shown):
+            if schema_version(engine) != HEAD:
+                _bring_to_date(engine, shown)
+    except LedgerError:
+        engine.dispose()
+        raise
     return engine
+
+
+@contextmanager
+def explained(shown: str) -> Generator[None]:
+    """Errors of the database in our words. Raises LedgerError."""
+    try:
+        yield
+    except DatabaseError as error:
+        raise LedgerError(f"{shown}: {_words(str(error.orig))}") from error
+    except SQLAlchemyError as error:
+        raise LedgerError(f"{shown}: {error}") from error
+
+
+def schema_version(engine: Engine) -> str | None:
+    """The migration that a ledger has; None: it has no tables yet."""
+    with engine.connect() as connection:
+        return _version(connection)
+
+
+def _version(connection: Connection) -> str | None:
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    return connection.execute(text("select version_num from alembic_version")).scalar_one_or_none()
+
+
+def _bring_to_date(engine: Engine, shown: str) -> None:
+    """Run the migrations that are missing; one process at a time, all or nothing."""
+    from alembic import command
+    from alembic.config import Config
+    from alembic.script import ScriptDirectory
+
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
+    with writing(engine) as connection:
+        if connection.dialect.name == "postgresql":
+            connection.execute(text(f"select pg_advisory_xact_lock({_LOCK})"))
+        version = _version(connection)
+        known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+        if version is not None and version not in known:
+            raise LedgerError(
+                f"{shown}: its schema is {version}, newer than this gpufleet knows ({HEAD}): upgrade gpufleet"
+            )
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
+
+
+def _words(said: str) -> str:
+    said = said.strip().splitlines()[0] if said.strip() else "the database refused"
+    hints = {
+        "malformed": "restore a backup of the file, or import an export (`gpufleet ledger import`)",
+        "not a database": "point ledger_url at a ledger, or move this file away",
+        "readonly": "give this user the right to write the file and its folder",
+        "locked": "another process holds it; try again when that one is done",
+        "unable to open": "check that the folder exists and that this user may write there",
+        "password authentication": "check user and password of ledger_url",
+        "onnection refused": "start the database server, or check host and port of ledger_url",
+    }
+    hint = next((hint for word, hint in hints.items() if word in said), None)
+    return f"{said}: {hint}" if hint else said

@@ -1,0 +1,13 @@
+"""What Alembic runs: the migrations on the connection that `ledger.schema` holds open."""
+
+from alembic import context
+
+from ledger.database import METADATA
+from ledger.schema import DECLARING
+
+__all__ = ["DECLARING"]  # importing it declares every table
+
+context.configure(
+    connection=context.config.attributes["connection"], target_metadata=METADATA, transactional_ddl=False
+)
+context.run_migrations()
