@@ -7,7 +7,7 @@ from typing import Annotated, Any, Protocol
 
 import typer
 
-from cli import money, plans
+from cli import plans
 from cli.fleets import FleetOption, load
 from cli.output import STDOUT, Exit, UserError, print_json
 from cli.wiring import Wired, wire
@@ -187,6 +187,8 @@ def _tell(wired: Wired) -> None:
     """Send what the pass has to say. What cannot be sent now waits in the outbox; it fails no pass."""
     if wired.document.notify is None or not outbox.open_channels(wired.engine):
         return
+    from cli import money  # slack's client is slow to import, and most passes have nothing to say
+
     try:
         money.send(wired.engine, wait=timedelta(0))
     except UserError as error:

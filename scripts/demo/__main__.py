@@ -36,7 +36,7 @@ def main() -> int:
     stage = Stage(root=folders.root, environment=environment)
     began = time.monotonic()
     code = _play(stage, folders)
-    stage.facts |= {"exit_code": code, "seconds": round(time.monotonic() - began, 1)}
+    stage.facts |= {"exit_code": code, "steps": stage.steps, "seconds": round(time.monotonic() - began, 1)}
     if options.summary is not None:
         options.summary.write_text(json.dumps(stage.facts, indent=1, default=str) + "\n")
     if code == 0:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 LIMIT_S: Final = 240.0
+"""No command of the story takes longer."""
+Show = Callable[[str], bool]
 POLL_S: Final = 0.5
 _BOLD, _DIM, _GREEN, _RED, _OFF = "\033[1m", "\033[2m", "\033[32m", "\033[31m", "\033[0m"
 
@@ -45,11 +48,14 @@ class Stage:
     root: Path
     environment: Mapping[str, str]
     facts: dict[str, Any] = field(default_factory=dict[str, Any])
+    steps: dict[int, float] = field(default_factory=dict[int, float])
+    """When each step began, in seconds."""
     _running: subprocess.Popen[str] | None = None
     _began: float = field(default_factory=time.monotonic)
 
     def title(self, number: int, text: str) -> None:
         """Head of a step."""
+        self.steps[number] = round(self.elapsed(), 1)
         print(_styled(f"\n{number}  {text}", _BOLD) + _styled(f"  [{self.elapsed():.0f} s]", _DIM), flush=True)
 
     def say(self, text: str) -> None:
@@ -65,14 +71,18 @@ class Stage:
     def elapsed(self) -> float:
         return time.monotonic() - self._began
 
-    def run(self, *command: str, codes: Sequence[int] = (0,), limit_s: float = LIMIT_S) -> Done:
-        """Echo and run a command, showing what it writes. Raises StoryError when it ends with another code."""
-        print(f"   {_styled('$', _BOLD)} {shlex.join(command)}", flush=True)
-        return self._run(command, codes, limit_s, show=True)
+    def run(self, *command: str, codes: Sequence[int] = (0,), hide: str | None = None) -> Done:
+        """Echo and run a command, showing what it writes, but for lines that match `hide`.
 
-    def ask(self, *command: str, codes: Sequence[int] = (0,), limit_s: float = LIMIT_S) -> Done:
+        Raises StoryError when it ends with another code.
+        """
+        print(f"   {_styled('$', _BOLD)} {shlex.join(command)}", flush=True)
+        pattern = re.compile(hide) if hide else None
+        return self._run(command, codes, lambda line: pattern is None or not pattern.search(line))
+
+    def ask(self, *command: str, codes: Sequence[int] = (0,)) -> Done:
         """Run a command for its answer only: nothing is shown."""
-        return self._run(command, codes, limit_s, show=False)
+        return self._run(command, codes, None)
 
     def wait(self, what: str, look: Callable[[], str | None], limit_s: float) -> float:
         """Poll until `look` gives None; it says what is still missing. Returns the seconds it took."""
@@ -102,7 +112,7 @@ class Stage:
             except subprocess.TimeoutExpired:
                 continue
 
-    def _run(self, command: Sequence[str], codes: Sequence[int], limit_s: float, *, show: bool) -> Done:
+    def _run(self, command: Sequence[str], codes: Sequence[int], show: Show | None) -> Done:
         began = time.monotonic()
         process = subprocess.Popen(
             list(command),
@@ -124,10 +134,10 @@ class Stage:
         for thread in threads:
             thread.start()
         try:
-            code = process.wait(limit_s)
+            code = process.wait(LIMIT_S)
         except subprocess.TimeoutExpired:
             self.end_running()
-            raise StoryError(f"`{shlex.join(command)}` ran for {limit_s:.0f} s and was ended") from None
+            raise StoryError(f"`{shlex.join(command)}` ran for {LIMIT_S:.0f} s and was ended") from None
         except BaseException:
             self.end_running()
             raise
@@ -135,15 +145,15 @@ class Stage:
             thread.join(5)
         self._running = None
         if code not in codes:
-            seen = "" if show else "\n" + "".join(kept["stdout"] + kept["stderr"])[-3000:]
+            seen = "" if show is not None else "\n" + "".join(kept["stdout"] + kept["stderr"])[-3000:]
             raise StoryError(f"`{shlex.join(command)}` ended with exit code {code}{seen}")
         return Done(code=code, stdout="".join(kept["stdout"]), seconds=time.monotonic() - began)
 
 
-def _pump(pipe: IO[str] | None, keep: list[str], show: bool) -> None:
+def _pump(pipe: IO[str] | None, keep: list[str], show: Show | None) -> None:
     for line in pipe or ():
         keep.append(line)
-        if show:
+        if show is not None and show(line):
             print(f"     {line.rstrip()}", flush=True)
 
 

@@ -1,5 +1,6 @@
 """The nine steps, in the product's own commands. Windows are seconds here, from the settings of `aws-local`."""
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from localcloud.control.parts import CONTROL_HOST
@@ -10,6 +11,8 @@ from scripts.demo.traffic import Counted, Traffic
 BOOT_LIMIT_S: Final = 60.0
 SERVED: Final = {"chat": 3, "batch": 2}
 """Ready replicas that each pool of aws-local starts with."""
+BUSY: Final = r"^@ |ing \(\d+s\)|^\s*$|history and configuration|remove the stack completely"
+"""Lines of Pulumi that only say that something is on its way."""
 
 
 def tell(stage: Stage) -> None:
@@ -39,7 +42,7 @@ def _bring_up(stage: Stage) -> None:
 
 def _provision(stage: Stage) -> None:
     stage.title(2, "pulumi up: the real engine runs the program of production with the settings of aws-local")
-    done = stage.run("pulumi", "up", "--yes", "--non-interactive", "--skip-preview", "--suppress-progress")
+    done = stage.run("pulumi", "up", "--yes", "--non-interactive", "--skip-preview", hide=BUSY)
     outputs = stage.ask("pulumi", "stack", "output", "--json").json()
     stage.fact("fleet_url", outputs["fleet_url"])
     stage.fact("up_seconds", round(done.seconds, 1), f"the fleet document is at {outputs['fleet_url']}")
@@ -105,10 +108,12 @@ def _preempt(stage: Stage, traffic: Traffic) -> None:
     stage.run("gpufleet", "watch", "spot", codes=(0, 3))
     stage.say("a policy acts only after somebody saw a dry run of it: that was one")
     failed = traffic.counted().failed
-    taken = stage.run("gpufleet", "local", "preempt", "--pool", "chat", "--notice", "10s", "--json").json()
-    stage.wait(f"{taken['id']} has drained and is gone", lambda: _still_there(taken["id"]), 60)
-    stage.fact("preempted", taken["id"], f"{taken['id']} drained before its end")
-    _watch_spot_until(stage, "on-demand stands in and is ready", _on_demand_ready)
+    taken = stage.run("gpufleet", "local", "preempt", "--pool", "chat", "--notice", "10s")
+    instance = taken.stdout.split()[0]
+    seen: set[str] = set()
+    _watch_spot_until(stage, "it has drained and on-demand stands in", lambda: _replaced(instance, seen))
+    stage.fact("preempted", instance)
+    stage.fact("preempted_phases", sorted(seen), f"{instance} was seen {' and '.join(sorted(seen))} before its end")
     stage.fact("fallback", [one["id"] for one in _on_demand()], "on-demand stands in for the missing spot")
     stage.run("gpufleet", "local", "restore")
     _watch_spot_until(stage, "spot is back and on-demand was given back", _fallback_over)
@@ -119,7 +124,7 @@ def _preempt(stage: Stage, traffic: Traffic) -> None:
         raise StoryError(f"{lost} requests failed: {traffic.counted().failures}")
 
 
-def _watch_spot_until(stage: Stage, what: str, look_for: Any) -> None:
+def _watch_spot_until(stage: Stage, what: str, look_for: Callable[[], str | None]) -> None:
     stage.run("gpufleet", "watch", "spot", "--apply", codes=(0, 3))
     stage.say("the same again every two seconds, as cron would; passes with nothing to do are not shown")
 
@@ -142,9 +147,15 @@ def _on_demand() -> list[dict[str, Any]]:
     return [one for one in look.instances("chat") if one["kind"] == "on-demand"]
 
 
-def _on_demand_ready() -> str | None:
+def _replaced(instance: str, seen: set[str]) -> str | None:
+    """Whether the preempted instance is gone and on-demand is ready; notes the phases it went through."""
+    for one in look.instances("chat"):
+        if one["id"] == instance:
+            seen.add(str((look.agent_status(one) or {}).get("phase", "no answer")))
     phases = [(look.agent_status(one) or {}).get("phase") for one in _on_demand()]
-    return None if "ready" in phases else f"on-demand instances: {phases}"
+    if "ready" in phases:
+        return _still_there(instance)
+    return f"on-demand instances: {phases}"
 
 
 def _fallback_over() -> str | None:
@@ -209,7 +220,7 @@ def _count_requests(stage: Stage, counted: Counted) -> None:
 
 def _preview(stage: Stage) -> None:
     stage.title(7, "pulumi preview: no change, since sizes belong to the watchdogs")
-    stage.run("pulumi", "preview", "--non-interactive", "--expect-no-changes", "--suppress-progress")
+    stage.run("pulumi", "preview", "--non-interactive", "--expect-no-changes", hide=BUSY)
     stage.fact("preview_without_change", True)
 
 
@@ -226,6 +237,6 @@ def farewell(stage: Stage) -> None:
     """Step 9: everything goes."""
     stage.title(9, "The end: watchdogs paused, pulumi destroy, the embedded cloud down")
     stage.run("gpufleet", "pause", "all", "--reason", "the demo is over", "--for", "1h")
-    stage.run("pulumi", "destroy", "--yes", "--non-interactive", "--skip-preview", "--suppress-progress")
+    stage.run("pulumi", "destroy", "--yes", "--non-interactive", "--skip-preview", hide=BUSY)
     stage.fact("instances_after_destroy", len(look.instances()), f"instances left: {len(look.instances())}")
     stage.fact("left", stage.run("gpufleet", "local", "down", "--json").json())
