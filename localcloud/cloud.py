@@ -38,13 +38,14 @@ def main() -> int:
     )
     parser.add_argument("--machines", type=Path, help="folder of the machines (default: `machines` beside the state)")
     parser.add_argument("--network", default=Places().network, help="first two numbers of all addresses, 127.N")
+    parser.add_argument("--plain", action="store_true", help="machines in plain folders, without namespaces")
     options = parser.parse_args()
     state: Path = options.state.resolve()
     machines: Path = (options.machines or state.parent / "machines").resolve()
     state.mkdir(parents=True, exist_ok=True)
     try:
         with _only_one(state):
-            return _serve(Places(network=options.network), state, machines)
+            return _serve(Places(network=options.network), state, machines, plain=options.plain)
     except (BusyError, ValueError) as error:
         return _cannot_start(error)
 
@@ -54,7 +55,7 @@ def _cannot_start(error: Exception) -> int:
     return 1
 
 
-def _serve(places: Places, state: Path, machines: Path) -> int:
+def _serve(places: Places, state: Path, machines: Path, *, plain: bool) -> int:
     strip_environment()
     # boto3 and moto read the environment while they are imported: a real profile of the user would lead them astray
     from localcloud.embedded import CloudError, start
@@ -67,7 +68,7 @@ def _serve(places: Places, state: Path, machines: Path) -> int:
     signal.signal(signal.SIGTERM, on_signal)
     signal.signal(signal.SIGINT, on_signal)
     try:
-        cloud = start(places, machines)
+        cloud = start(places, machines, plain=plain)
     except CloudError as error:
         return _cannot_start(error)
     ready = {"pid": os.getpid(), "api": places.api_url, "slack": places.slack_url, "machines": str(machines)}

@@ -53,10 +53,13 @@ class EmbeddedCloud:
         self.slack.stop()
 
 
-def start(places: Places, machines: Path) -> EmbeddedCloud:
-    """Start the cloud with its servers and its loop. Raises CloudError when an address is taken."""
+def start(places: Places, machines: Path, *, plain: bool = False) -> EmbeddedCloud:
+    """Start the cloud with its servers and its loop. Raises CloudError when an address is taken.
+
+    `plain`: machines in plain folders, as where the kernel allows no namespaces.
+    """
     calls = Calls()
-    hardware = LoopbackHardware(Yard(machines, places), calls)
+    hardware = LoopbackHardware(Yard(machines, places, plain=plain), calls)
     world = World(places=places, hardware=hardware)
     ec2, scaling = install(world)
     hardware.connect(ec2, scaling)

@@ -28,14 +28,14 @@ _NAMESPACES: Final = (
     "--kill-child",
     "--mount-proc",
 )
-_PID_FILE: Final = "run/supervisor.pid"
 _KILL_AFTER_S: Final = 25.0
 
 
 class Yard:
     """All machines of one embedded cloud, in one folder."""
 
-    def __init__(self, folder: Path, places: Places) -> None:
+    def __init__(self, folder: Path, places: Places, *, plain: bool = False) -> None:
+        """`plain`: no namespaces, also where they are allowed. Clears away what an earlier cloud left in `folder`."""
         self.folder = folder
         self._places = places
         self._running: dict[str, subprocess.Popen[bytes]] = {}
@@ -45,7 +45,7 @@ class Yard:
         folder.mkdir(parents=True, exist_ok=True)
         self._end_strays()
         image.install(self._image, self._code)
-        self.is_sealed = _namespaces_work()
+        self.is_sealed = not plain and _namespaces_work()
 
     def start(self, instance: Any) -> None:
         """Boot the machine of an instance: a root of its own, user data, supervisor. Raises OSError."""
@@ -67,16 +67,16 @@ class Yard:
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
-                env=self._environment(),
+                env=self._environment(root),
                 cwd=root,
                 start_new_session=True,
             )
-        (root / _PID_FILE).write_text(f"{process.pid} {_started(process.pid)}\n", "utf-8")
         self._running[instance.id] = process
 
-    def _environment(self) -> dict[str, str]:
+    def _environment(self, root: Path) -> dict[str, str]:
         """Of a supervisor; it builds that of the machine's processes itself."""
-        found = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "PYTHONPATH": str(self._code)}
+        system = os.environ.get("PATH", "/usr/bin:/bin")
+        found = {"PATH": system, "PYTHONPATH": str(self._code), "GPUFLEET_ROOT": str(root)}
         return found | ({MARK: os.environ[MARK]} if MARK in os.environ else {})
 
     def is_alive(self, instance_id: str) -> bool:
@@ -128,7 +128,6 @@ class Yard:
         if process.stdin is not None:
             with contextlib.suppress(OSError):
                 process.stdin.close()
-        (self.folder / instance_id / _PID_FILE).unlink(missing_ok=True)
 
     def _spec(self, instance: Any) -> MachineSpec:
         disks, disk_bytes = _disks(instance.instance_type)
@@ -149,12 +148,11 @@ class Yard:
 
     def _end_strays(self) -> None:
         """Kill what a cloud that died left running, and clear its folders away."""
-        for path in self.folder.glob(f"*/{_PID_FILE}"):
-            with contextlib.suppress(ValueError, OSError):
-                pid, started = path.read_text("utf-8").split()
-                # a pid may belong to somebody else by now; its start time tells
-                if _started(int(pid)) == started:
-                    _kill(int(pid))
+        mark = f"GPUFLEET_ROOT={self.folder}/".encode()
+        for entry in Path("/proc").iterdir():
+            with contextlib.suppress(OSError):
+                if entry.name.isdigit() and any(v.startswith(mark) for v in _variables(entry)):
+                    _kill(int(entry.name))
         for root in self.folder.iterdir():
             if root.is_dir():
                 shutil.rmtree(root, ignore_errors=True)
@@ -193,12 +191,9 @@ def _namespaces_work() -> bool:
             return False
 
 
-def _started(pid: int) -> str:
-    """Start time of a process in clock ticks since boot; empty when it is gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        return ""
+def _variables(process: Path) -> list[bytes]:
+    """The environment of a process. Raises OSError when it is gone or somebody else's."""
+    return (process / "environ").read_bytes().split(b"\0")
 
 
 def _kill(pid: int) -> None:

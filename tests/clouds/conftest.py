@@ -116,7 +116,7 @@ def wait_for(what: str, check: Callable[[], Any], limit_s: float = 25.0) -> Any:
     pytest.fail(f"waited {limit_s:g} s for {what}")
 
 
-def start_cloud(folder: Path, places: Places | None = None) -> RunningCloud:
+def start_cloud(folder: Path, places: Places | None = None, *more: str) -> RunningCloud:
     """Start the process and wait until it answers."""
     folder.mkdir(parents=True, exist_ok=True)
     places = places or _free_places()
@@ -124,7 +124,7 @@ def start_cloud(folder: Path, places: Places | None = None) -> RunningCloud:
         process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "localcloud.cloud", "--state", str(folder / "state")),
-                *("--machines", str(folder / "machines"), "--network", places.network),
+                *("--machines", str(folder / "machines"), "--network", places.network, *more),
             ],
             cwd=REPOSITORY,
             stdout=log,

@@ -42,8 +42,8 @@ def _left(folder: Path) -> list[str]:
     return found
 
 
-def _with_a_stubborn_machine(folder: Path) -> RunningCloud:
-    cloud = start_cloud(folder)
+def _with_a_stubborn_machine(folder: Path, *flags: str) -> RunningCloud:
+    cloud = start_cloud(folder, None, *flags)
     cloud.network = make_network(cloud)
     make_group(cloud, "stubborn", make_template(cloud, "stubborn", _STUBBORN), size=1)
     wait_for("the machine", lambda: cloud.in_service("stubborn"))
@@ -51,9 +51,10 @@ def _with_a_stubborn_machine(folder: Path) -> RunningCloud:
     return cloud
 
 
+@pytest.mark.parametrize("flags", [(), ("--plain",)], ids=["namespaces", "plain folders"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL], ids=["TERM", "Ctrl-C", "KILL"])
-def test_no_process_outlives_the_cloud(tmp_path: Path, number: signal.Signals) -> None:
-    cloud = _with_a_stubborn_machine(tmp_path)
+def test_no_process_outlives_the_cloud(tmp_path: Path, number: signal.Signals, flags: tuple[str, ...]) -> None:
+    cloud = _with_a_stubborn_machine(tmp_path, *flags)
     cloud.process.send_signal(number)
     cloud.process.wait(timeout=15)
     wait_for("every process to end", lambda: not _left(tmp_path), 10)
