@@ -14,7 +14,7 @@ from moto.ec2.responses._base_response import EC2BaseResponse
 
 from localcloud.places import ZONES
 
-_ON_DEMAND: Final = {
+ON_DEMAND: Final = {
     "g4dn.xlarge": Decimal("0.526"),
     "g5.xlarge": Decimal("1.006"),
     "g5.2xlarge": Decimal("1.212"),
@@ -36,7 +36,7 @@ _LONGEST: Final = timedelta(days=90)
 
 def spot_price(machine_type: str, zone: str, at: datetime) -> Decimal | None:
     """USD per hour of a spot instance; None for a type or zone that is not sold."""
-    listed, share = _ON_DEMAND.get(machine_type), _ZONE_SHARE.get(zone)
+    listed, share = ON_DEMAND.get(machine_type), _ZONE_SHARE.get(zone)
     if listed is None or share is None:
         return None
     hour = int(at.timestamp() // _STEP.total_seconds())
@@ -51,7 +51,7 @@ def history(
 ) -> Iterator[tuple[datetime, str, str, Decimal]]:
     """Changes, newest first, and for each type and zone the price in force at `since`."""
     start = max(since, until - _LONGEST)
-    for machine_type in machine_types or sorted(_ON_DEMAND):
+    for machine_type in machine_types or sorted(ON_DEMAND):
         for zone in zones or list(ZONES):
             at = datetime.fromtimestamp(until.timestamp() // 3600 * 3600, UTC)
             while True:

@@ -55,6 +55,11 @@ class SlackSink:
         host, port = self._server.server_address[:2]
         return f"http://{host}:{port}"
 
+    @property
+    def port(self) -> int:
+        """Where it listens; of use when it was started with port 0."""
+        return int(self._server.server_address[1])
+
     def start(self) -> None:
         """Serve in a thread of its own."""
         self._thread.start()
