@@ -12,6 +12,7 @@ from typing import Any
 
 import grpc
 from botocore.exceptions import BotoCoreError, ClientError
+from botocore.parsers import ResponseParserError
 from google.protobuf import any_pb2, empty_pb2, struct_pb2
 from google.rpc import status_pb2
 from pulumi.runtime.proto import plugin_pb2, provider_pb2_grpc
@@ -66,11 +67,11 @@ class Provider(provider_pb2_grpc.ResourceProviderServicer):
         package: Package,
         schema: Schema,
         *,
-        settings_from: Callable[[Properties], Session] | None = None,
+        open_session: Callable[[Properties], Session] | None = None,
     ) -> None:
         self._package = package
         self._schema = schema
-        self._open = settings_from or _open_session
+        self._open = open_session or _open_session
         self._session: Session | None = None
         self._lock = threading.Lock()
 
@@ -338,5 +339,7 @@ def _told(context: grpc.ServicerContext) -> Iterator[None]:
         context.abort(error.code, str(error))
     except CancelledError as error:
         context.abort(grpc.StatusCode.CANCELLED, str(error))
+    except ResponseParserError as error:
+        context.abort(grpc.StatusCode.UNKNOWN, f"the embedded cloud failed or has no such call: {error}")
     except (ProviderError, NotReadyError, ValueError, OSError, ClientError, BotoCoreError) as error:
         context.abort(grpc.StatusCode.UNKNOWN, str(error))

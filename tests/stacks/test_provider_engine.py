@@ -1,10 +1,9 @@
-"""The real Pulumi engine, an unmodified pulumi_aws program and the local provider, against an AWS server on loopback."""
+"""The real Pulumi engine and an unmodified program on the local provider, against an AWS server on loopback."""
 
 from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -25,50 +24,9 @@ pytestmark = pytest.mark.slow
 _LIMIT_S = 120
 _START_LIMIT_S = 30
 
-_POOL = """
-import base64
-import pulumi
-import pulumi_aws as aws
-
-config = pulumi.Config()
-template = aws.ec2.LaunchTemplate(
-    "pool",
-    image_id="ami-12c6146b",
-    instance_type=config.get("type") or "t3.micro",
-    user_data=pulumi.Output.secret(base64.b64encode(b"#!/bin/sh").decode()),
-    metadata_options={"http_tokens": "required", "http_put_response_hop_limit": 2},
-    block_device_mappings=[{"device_name": "/dev/sda1", "ebs": {"volume_size": 100, "encrypted": "true"}}],
-    tag_specifications=[{"resource_type": "instance", "tags": {"gpu-fleet:pool": "chat"}}],
-)
-group = aws.autoscaling.Group(
-    "pool",
-    min_size=0,
-    max_size=5,
-    desired_capacity=2,
-    availability_zones=["us-east-1a"],
-    mixed_instances_policy={
-        "launch_template": {
-            "launch_template_specification": {
-                "launch_template_id": template.id,
-                "version": template.latest_version.apply(str),
-            },
-            "overrides": [{"instance_type": "t3.micro"}, {"instance_type": "t3.small"}],
-        },
-        "instances_distribution": {"on_demand_percentage_above_base_capacity": 0},
-    },
-    tags=[{"key": "gpu-fleet:pool", "value": "chat", "propagate_at_launch": True}],
-    initial_lifecycle_hooks=[
-        {"name": "drain", "lifecycle_transition": "autoscaling:EC2_INSTANCE_TERMINATING", "heartbeat_timeout": 120}
-    ],
-    suspended_processes=["AZRebalance"],
-    wait_for_capacity_timeout="0",
-    force_delete=True,
-    opts=pulumi.ResourceOptions(ignore_changes=["desired_capacity"]),
-)
-pulumi.export("group", group.name)
-pulumi.export("version", template.latest_version)
-pulumi.export("user_data", template.user_data)
-"""
+_PROGRAMS = Path(__file__).with_name("programs")
+_POOL = (_PROGRAMS / "pool.py").read_text(encoding="utf-8")
+_EVERYTHING = (_PROGRAMS / "everything.py").read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,36 +70,33 @@ class Stack:
         )
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddedCloud:
+    """The product's own AWS emulator, on addresses of its own."""
 
-
-def _wait_for_port(port: int, server: subprocess.Popen[bytes]) -> None:
-    end = time.monotonic() + _START_LIMIT_S
-    while time.monotonic() < end:
-        assert server.poll() is None, "the AWS server ended"
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.1)
-    pytest.fail(f"no AWS server on port {port} within {_START_LIMIT_S} s")
+    network: str
+    endpoint: str
 
 
 @pytest.fixture(scope="module")
-def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    port = _free_port()
-    log = tmp_path_factory.mktemp("aws") / "server.log"
-    with log.open("wb") as out:
-        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-        server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCloud]:
+    folder = tmp_path_factory.mktemp("cloud")
+    # every test process gets a /16 of its own; 127.16 is that of `gpufleet local up`
+    network = f"127.{100 + os.getpid() % 100}"
+    ready = folder / "state" / "cloud.json"
+    command = [sys.executable, "-m", "localcloud.cloud", "--state", str(ready.parent), "--network", network]
+    with (folder / "cloud.log").open("wb") as out:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
         try:
-            _wait_for_port(port, server)
-            yield f"http://127.0.0.1:{port}"
+            end = time.monotonic() + _START_LIMIT_S
+            while not ready.exists():
+                assert process.poll() is None, (folder / "cloud.log").read_text()
+                assert time.monotonic() < end, f"no embedded cloud within {_START_LIMIT_S} s"
+                time.sleep(0.1)
+            yield EmbeddedCloud(network=network, endpoint=json.loads(ready.read_text())["api"])
         finally:
-            server.kill()
-            server.wait()
+            process.terminate()
+            process.wait(timeout=_START_LIMIT_S)
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +114,7 @@ def pulumi_home(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.fixture
-def stack(tmp_path: Path, endpoint: str, pulumi_home: tuple[Path, Path]) -> Iterator[Stack]:
+def stack(tmp_path: Path, cloud: EmbeddedCloud, pulumi_home: tuple[Path, Path]) -> Iterator[Stack]:
     pulumi, home = pulumi_home
     folder, state = tmp_path / "program", tmp_path / "state"
     folder.mkdir()
@@ -167,7 +122,7 @@ def stack(tmp_path: Path, endpoint: str, pulumi_home: tuple[Path, Path]) -> Iter
     runtime = {"name": "python", "options": {"virtualenv": sys.prefix}}
     (folder / "Pulumi.yaml").write_text(json.dumps({"name": "proof", "runtime": runtime}), encoding="utf-8")
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "PULUMI_"))} | {
-        "AWS_ENDPOINT_URL": endpoint,
+        "AWS_ENDPOINT_URL": cloud.endpoint,
         "AWS_REGION": "us-east-1",
         "PATH": f"{pulumi.parent}:{os.environ['PATH']}",
         "PULUMI_BACKEND_URL": state.as_uri(),
@@ -188,6 +143,14 @@ def _desired(stack: Stack, group: str) -> int:
     return answer["AutoScalingGroups"][0]["DesiredCapacity"]
 
 
+def _assert_nothing_left(stack: Stack) -> None:
+    assert stack.client("autoscaling").describe_auto_scaling_groups()["AutoScalingGroups"] == []
+    ec2 = stack.client("ec2")
+    assert ec2.describe_launch_templates()["LaunchTemplates"] == []
+    reservations = ec2.describe_instances()["Reservations"]
+    assert {i["State"]["Name"] for r in reservations for i in r["Instances"]} <= {"terminated"}
+
+
 def test_size_written_by_a_watchdog_survives_refresh_preview_and_a_new_template(stack: Stack) -> None:
     stack.program(_POOL)
     stack.up()
@@ -206,8 +169,7 @@ def test_size_written_by_a_watchdog_survives_refresh_preview_and_a_new_template(
     assert _desired(stack, outputs["group"]) == 4
 
     stack.run("destroy", "--yes", "--skip-preview")
-    assert stack.client("autoscaling").describe_auto_scaling_groups()["AutoScalingGroups"] == []
-    assert stack.client("ec2").describe_launch_templates()["LaunchTemplates"] == []
+    _assert_nothing_left(stack)
 
 
 def test_size_survives_a_new_template_without_refresh(stack: Stack) -> None:
@@ -251,3 +213,40 @@ def test_a_stack_of_a_real_account_is_left_alone(stack: Stack, tmp_path: Path) -
     assert _desired(stack, group) == 2
 
     stack.run("stack", "import", "--file", str(original))
+
+
+def test_every_modelled_type_is_made_read_changed_and_ended(stack: Stack, cloud: EmbeddedCloud) -> None:
+    stack.program(_EVERYTHING)
+    stack.run("config", "set", "network", cloud.network)
+    buckets = stack.client("s3").list_buckets()["Buckets"]
+
+    stack.run("preview")
+    stack.up()
+    first = stack.outputs()
+    assert first["account"] == "000000000000"
+    assert first["region"] == "us-east-1"
+    assert first["zones"][:3] == ["us-east-1a", "us-east-1b", "us-east-1c"]
+    assert first["vpc"] == f"{cloud.network}.0.0/16"
+    assert json.loads(first["policy"])["Statement"][0]["Action"] == "s3:GetObject"
+    assert first["bucket"].startswith("models-")
+    _assert_settled(stack)
+
+    stack.run("config", "set", "second", "true")
+    stack.up()
+    second = stack.outputs()
+    assert second["reservation"] == first["reservation"]
+    assert second["document_version"] != first["document_version"]
+    body = stack.client("s3").get_object(Bucket=second["bucket"], Key="fleet/fleet.json")["Body"].read()
+    assert json.loads(body) == {"team": "two"}
+    _assert_settled(stack)
+
+    assert "hunter-" not in stack.run("stack", "export")
+    stack.run("destroy", "--yes", "--skip-preview")
+    _assert_nothing_left(stack)
+    assert stack.client("s3").list_buckets()["Buckets"] == buckets
+
+
+def _assert_settled(stack: Stack) -> None:
+    """Neither the program nor the cloud sees a difference: what was made is what was asked for."""
+    stack.run("preview", "--expect-no-changes")
+    stack.run("refresh", "--yes", "--skip-preview", "--expect-no-changes")

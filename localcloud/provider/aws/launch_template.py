@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from localcloud.provider.aws.calls import first, or_none
-from localcloud.provider.aws.tags import ec2_specification, tag_map, update_ec2_tags
+from localcloud.provider.aws.tags import ec2_specification, ec2_tags, update_ec2_tags
 from localcloud.provider.checks import between, conflicts, matches
 from localcloud.provider.naming import Naming
 from localcloud.provider.resource import Change, Resource
@@ -103,7 +103,7 @@ class LaunchTemplate(Resource):
             "name": found["LaunchTemplateName"],
             "latestVersion": latest["VersionNumber"],
             "defaultVersion": found["DefaultVersionNumber"],
-            "tags": tag_map(cloud, found.get("Tags")),
+            "tags": ec2_tags(cloud, ident),
         }
 
     def update(self, cloud: Cloud, ident: str, change: Change) -> None:

@@ -173,7 +173,9 @@ class Queue(Resource):
         fields = change.keys & _QUEUE_FIELDS.keys()
         wanted = {k: change.new.get(k, _QUEUE_DEFAULTS.get(k, "")) for k in fields}
         if wanted:
-            sqs.set_queue_attributes(QueueUrl=ident, Attributes=_queue_attributes(wanted))
+            # the emulator forgets the queue's policy when other attributes are set without it
+            policy = sqs.get_queue_attributes(QueueUrl=ident, AttributeNames=["Policy"]).get("Attributes", {})
+            sqs.set_queue_attributes(QueueUrl=ident, Attributes=policy | _queue_attributes(wanted))
         if change.touches("tags"):
             put, remove = tag_changes(change)
             if remove:

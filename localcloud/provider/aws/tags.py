@@ -44,6 +44,12 @@ def ec2_specification(kind: str, tags: Mapping[str, str] | None) -> list[dict[st
     return [{"ResourceType": kind, "Tags": tag_list(tags)}] if tags else []
 
 
+def ec2_tags(cloud: Cloud, ident: str) -> dict[str, str]:
+    """Tags of an EC2 resource, asked for by themselves: not every description shows the tags of now."""
+    filters = [{"Name": "resource-id", "Values": [ident]}]
+    return tag_map(cloud, cloud.client("ec2").describe_tags(Filters=filters)["Tags"])
+
+
 def update_ec2_tags(cloud: Cloud, ident: str, change: Change) -> None:
     """Write changed tags of an EC2 resource."""
     if not change.touches("tags"):
