@@ -4,7 +4,7 @@ import os
 import platform
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from sqlalchemy import Engine
 
@@ -14,15 +14,20 @@ from clouds.aws.lives import AwsLives
 from clouds.aws.prices import AwsPrices
 from clouds.samples import PrometheusSamples
 from costs.collector import FleetFacts, PoolFacts, Sources
+from costs.report import as_price
 from costs.samples import MetricNames, Series
 from costs.slots import Measure, Sample
 from fleet.document import FleetDocument
+from fleet.lives import MarketPrice
 from fleet.model import Cloud
+from ledger import history
+from ledger.facts import PriceObservation
 from ledger.operations import fleet_name
 from ledger.schema import LedgerError, open_ledger
 from notify.deliver import Clock, Delivered, deliver_patiently
 from notify.slack import Receiver, SlackSettingsError, from_environment
-from prices.book import Override, parse_as_of
+from prices.book import Override, PriceBook, parse_as_of
+from prices.packaged import PackagedPrices
 from serving import metrics
 
 DELIVERY_LIMIT: Final = timedelta(seconds=60)
@@ -67,6 +72,46 @@ def overrides_of(document: FleetDocument) -> list[Override]:
         ]
     except ValueError as error:
         raise UserError(f"{document.environment}: prices.overrides: {error}") from error
+
+
+def book_of(document: FleetDocument) -> PriceBook:
+    """The fleet's price book, with all that its ledger has observed. Raises UserError."""
+    with open_ledger_of(document).connect() as connection:
+        observed = [as_price(seen) for seen in history.prices(connection, document.region)]
+    return PriceBook(
+        region=document.region, overrides=overrides_of(document), observed=observed, packaged=PackagedPrices()
+    )
+
+
+def observation(price: MarketPrice, now: datetime) -> PriceObservation:
+    """A price that a cloud told, as a fact."""
+    return PriceObservation(
+        sku=price.sku,
+        region=price.region,
+        zone=price.zone,
+        effective_at=price.effective_at,
+        source=price.source,
+        usd_per_hour=price.usd_per_hour,
+        observed_at=now,
+    )
+
+
+class RefreshedMarket(Protocol):
+    """A cloud that tells all prices of today."""
+
+    def refresh(self, machine_types: Sequence[str], now: datetime) -> tuple[list[MarketPrice], list[str]]:
+        """Prices, and what could not be had."""
+        ...
+
+
+def market_of(document: FleetDocument) -> RefreshedMarket:
+    """Where today's prices come from. Makes no call yet."""
+    if document.cloud is Cloud.AWS:
+        # the Price List service answers in us-east-1 for every region
+        return AwsPrices(AwsCalls(document.region), document.region, AwsCalls("us-east-1"))
+    from clouds.gcp.prices import GooglePrices
+
+    return GooglePrices(document.region)
 
 
 class _Samples:

@@ -1,6 +1,6 @@
 """The report as text for terminals and Slack. Cents add up: they are rounded together (largest remainder)."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from datetime import datetime, timedelta
 from decimal import Decimal
 from zoneinfo import ZoneInfo
@@ -155,13 +155,14 @@ def as_text(report: Report, by: Sequence[By] = (By.POOL, By.MODEL, By.CAPACITY_T
     return "\n".join(parts)
 
 
-def table(lines: Sequence[Row]) -> str:
-    """Lines in columns: names to the left, numbers to the right."""
+def table(lines: Sequence[Row], left: Set[int] = frozenset({0})) -> str:
+    """Lines in columns; those in `left` to the left, numbers to the right."""
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if i == 0 else cell.rjust(width)
+    shown: list[str] = []
+    for line in lines:
+        cells = [
+            cell.ljust(width) if i in left else cell.rjust(width)
             for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    )
+        ]
+        shown.append("  ".join(cells).rstrip())
+    return "\n".join(shown)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final
 
@@ -49,6 +49,21 @@ class AwsPrices:
         if self._list_calls is None:
             return ()
         return [price for name in machine_types for price in self._listed(name, now)]
+
+    def refresh(self, machine_types: Sequence[str], now: datetime) -> tuple[list[MarketPrice], list[str]]:
+        """Today's list prices and the last day's spot prices, and what could not be had."""
+        found: list[MarketPrice] = []
+        errors: list[str] = []
+        asks = (
+            lambda: self.prices(machine_types, now - timedelta(days=1), now),
+            lambda: self.list_prices(machine_types, now),
+        )
+        for ask in asks:
+            try:
+                found += ask()
+            except CloudError as error:
+                errors.append(str(error))
+        return found, errors
 
     def _spot(self, row: Mapping[str, Any]) -> MarketPrice:
         return MarketPrice(

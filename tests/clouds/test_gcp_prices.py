@@ -1,0 +1,101 @@
+"""A machine type's price out of the Billing Catalog's parts."""
+
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from clouds.gcp.prices import GooglePrices, price_of
+from fleet.activity import CloudError
+from fleet.catalogue import machine
+from fleet.model import Cloud
+
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
+
+
+def sku(description: str, nanos: int, unit: str = "h", usage: str = "OnDemand", region: str = "us-central1") -> Any:
+    return {
+        "description": description,
+        "category": {"usageType": usage},
+        "serviceRegions": [region],
+        "pricingInfo": [
+            {
+                "effectiveTime": "2026-11-01T00:00:00Z",
+                "pricingExpression": {
+                    "usageUnit": unit,
+                    "tieredRates": [{"unitPrice": {"currencyCode": "USD", "units": "0", "nanos": nanos}}],
+                },
+            }
+        ],
+    }
+
+
+CATALOG = [
+    sku("G2 Instance Core running in Americas", 24_988_000),
+    sku("G2 Instance Ram running in Americas", 2_927_000, "GiBy.h"),
+    sku("Nvidia L4 GPU running in Americas", 560_000_000),
+    sku("Spot Preemptible G2 Instance Core running in Americas", 9_000_000, usage="Preemptible"),
+    sku("Spot Preemptible G2 Instance Ram running in Americas", 1_000_000, "GiBy.h", "Preemptible"),
+    sku("Spot Preemptible Nvidia L4 GPU running in Americas", 200_000_000, usage="Preemptible"),
+    sku("Nvidia L4 GPU running in Frankfurt", 999_000_000, region="europe-west3"),
+    sku("Commitment: Nvidia L4 GPU running in Americas for 1 Year", 1_000_000, usage="Commit1Yr"),
+]
+
+
+class Catalog:
+    """The two pages that google-api-python-client's service object would give."""
+
+    def __init__(self, pages: list[dict[str, Any]]) -> None:
+        self._pages = pages
+
+    def services(self) -> "Catalog":
+        return self
+
+    def skus(self) -> "Catalog":
+        return self
+
+    def list(self, parent: str, pageSize: int) -> "Request":  # noqa: N803 - Google's name
+        assert parent == "services/6F81-5844-456A" and pageSize == 5000
+        return Request(self._pages, 0)
+
+    def list_next(self, request: "Request", page: dict[str, Any]) -> "Request | None":
+        return Request(self._pages, request.number + 1) if "nextPageToken" in page else None
+
+
+class Request:
+    def __init__(self, pages: list[dict[str, Any]], number: int) -> None:
+        self.pages, self.number = pages, number
+
+    def execute(self) -> dict[str, Any]:
+        return self.pages[self.number]
+
+
+def test_a_price_is_the_sum_of_its_parts() -> None:
+    pages = [{"skus": CATALOG[:2], "nextPageToken": "2"}, {"skus": CATALOG[2:]}]
+    prices, errors = GooglePrices("us-central1", Catalog(pages)).refresh(["g2-standard-4"], NOW)
+    assert errors == []
+    # 4 x 0.024988 + 16 x 0.002927 + 0.56 = 0.706784 (list price of 2026: 0.7068)
+    assert {p.sku: p.usd_per_hour for p in prices} == {
+        "gcp:compute:g2-standard-4:on-demand": Decimal("0.706784"),
+        "gcp:compute:g2-standard-4:spot": Decimal("0.252"),
+    }
+    assert prices[0].effective_at == datetime(2026, 11, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("catalog", "words"),
+    [
+        pytest.param(CATALOG[1:], "no prices for /G2 Instance Core", id="a part is missing"),
+        pytest.param([*CATALOG, sku("G2 Instance Core running in Americas", 1)], "2 prices", id="two prices"),
+    ],
+)
+def test_a_part_without_one_price_is_an_error(catalog: list[Any], words: str) -> None:
+    here = [one for one in catalog if "us-central1" in one["serviceRegions"]]
+    with pytest.raises(CloudError, match=words):
+        price_of(machine(Cloud.GCP, "g2-standard-4"), "on-demand", here, "us-central1", NOW)
+
+
+def test_a_cut_list_is_no_list() -> None:
+    prices, errors = GooglePrices("us-central1", Catalog([{}])).refresh(["g2-standard-4"], NOW)
+    assert prices == [] and "not whole" in errors[0]
