@@ -32,6 +32,9 @@ BindOption = Annotated[str, typer.Option("--bind", help="Address and port for cl
 MetricsOption = Annotated[str, typer.Option("--metrics", help="Address and port of the metrics.")]
 KeysOption = Annotated[Path | None, typer.Option("--keys", help="File of API keys: SHA256 NAME [class=] [per-10s=].")]
 BufferOption = Annotated[int, typer.Option("--buffer", help="Bytes of a request that are read for its model.")]
+CertificateOption = Annotated[
+    str, typer.Option("--certificate", help="PEM file with certificate and key, or `self`; absent: plain HTTP.")
+]
 ThreadsOption = Annotated[int, typer.Option("--threads", help="Threads of HAProxy.")]
 
 DEFAULT_STATE = Path(".local/control/router")
@@ -49,6 +52,7 @@ def run(
     bind: BindOption = RouterSettings().bind,
     metrics: MetricsOption = RouterSettings().metrics_bind,
     keys: KeysOption = None,
+    certificate: CertificateOption = "",
     threads: ThreadsOption = 1,
     buffer: BufferOption = RouterSettings().buffer_bytes,
     every: Annotated[str, typer.Option(help="Time between two looks at the inventory.")] = "1s",
@@ -56,7 +60,9 @@ def run(
 ) -> None:
     """Run HAProxy and keep it in line with the fleet. Waits for a fleet document that is not there yet."""
     paths = RouterPaths(state=state.resolve())
-    settings = RouterSettings(bind=bind, metrics_bind=metrics, threads=threads, buffer_bytes=buffer)
+    settings = RouterSettings(
+        bind=bind, metrics_bind=metrics, certificate=certificate, threads=threads, buffer_bytes=buffer
+    )
     stop = threading.Event()
     for stop_signal in (signal.SIGTERM, signal.SIGINT):
         signal.signal(stop_signal, lambda *_: stop.set())
@@ -71,7 +77,7 @@ def run(
                     stop.wait(pause_s)
             finally:
                 controller.stop(grace_s)
-    except (BusyError, HaproxyError) as error:
+    except (BusyError, OSError) as error:
         raise UserError(str(error)) from error
 
 

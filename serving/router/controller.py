@@ -11,6 +11,7 @@ from typing import IO
 
 from serving.router import breaker, maps, membership
 from serving.router.activator import Activator, HoldRules
+from serving.router.certificates import Certificate
 from serving.router.exporter import Moment, metrics
 from serving.router.meter import Meter
 from serving.router.process import Haproxy, check_config
@@ -42,6 +43,7 @@ class Controller:
     haproxy: Haproxy = field(init=False)
     meter: Meter = field(init=False)
     activator: Activator = field(init=False)
+    certificate: Certificate = field(init=False)
     reloads: int = 0
     _sources: Sources = field(init=False)
     _told: Told = field(default_factory=Told)
@@ -58,6 +60,7 @@ class Controller:
         self.haproxy = Haproxy(self.paths)
         self.meter = Meter(self.paths.access_log, self.paths.meter)
         self.activator = Activator(self.paths.state, self.metrics)
+        self.certificate = Certificate(self.settings.certificate, self.paths.state)
         self._sources = Sources(self.fleet, self.paths, self.note)
 
     def start(self) -> None:
@@ -65,6 +68,7 @@ class Controller:
         self._told = self._sources.kept()
         if self._told.document is None:
             self.say("no fleet document yet; answering 503 until there is one")
+        self.certificate.prepare(time.time())
         self.activator.start()
         self._start_haproxy()
         self.say(f"HAProxy listens on {self.settings.bind}")
@@ -74,6 +78,7 @@ class Controller:
         self._keep_running()
         self._listen()
         self._look_up()
+        self._renew()
         self._inventory()
         self._move_servers()
         self._count()
@@ -103,6 +108,7 @@ class Controller:
             resting={pool: sum((s.backend, s.name) in resting for s in shown if s.pool == pool) for pool in pools},
             problems={what: bool(text) for what, text in self.problems.copy().items()},
             reloads=self.reloads,
+            certificate_ends=self.certificate.ends,
         )
         return metrics(self.meter, moment)
 
@@ -157,6 +163,7 @@ class Controller:
             pools = {pool.name for pool in told.topology.pools}
             replicas = [r for r in self._wanted if r.pool in pools and r.name in there]
             self._write_config(wanted, render(told.topology, told.policy, replicas, self.settings))
+            self._tell_activator(told)  # requests may reach it as soon as the new pools are there
             self.haproxy.reload()
         except OSError as error:
             self._write_maps(self._maps)
@@ -228,17 +235,21 @@ class Controller:
             self.note("admin socket", "")
         except OSError as error:
             self.note("admin socket", f"admin socket: {error}")
+        self._tell_activator(self._told)
+
+    def _tell_activator(self, told: Told) -> None:
+        rules = {pool.name: told.policy.pool(pool.name) for pool in told.topology.pools}
         self.activator.update(
-            {
-                pool.name: HoldRules(most=policy.hold, seconds=policy.hold_seconds)
-                for pool in self._told.topology.pools
-                for policy in (self._told.policy.pool(pool.name),)
-            },
-            {
-                pool.name: sum(s.ready for s in self._shown if s.pool == pool.name)
-                for pool in self._told.topology.pools
-            },
+            {name: HoldRules(most=rule.hold, seconds=rule.hold_seconds) for name, rule in rules.items()},
+            {name: sum(server.ready for server in self._shown if server.pool == name) for name in rules},
         )
+
+    def _renew(self) -> None:
+        try:
+            self.certificate.renew(self.haproxy.admin, time.time(), self.say)
+            self.note("certificate", "")
+        except OSError as error:
+            self.note("certificate", f"{error}; the old one stays")
 
     def _judge(self) -> None:
         changes, self._breaker = breaker.judge(self._shown, self._breaker, self.breaker_rules, self.clock())

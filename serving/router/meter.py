@@ -115,9 +115,10 @@ def _count(text: str) -> int | None:
 class Meter:
     """Follows one log."""
 
-    def __init__(self, log: Path, state: Path) -> None:
+    def __init__(self, log: Path, state: Path, free_above: int = FREE_ABOVE) -> None:
         self._log = log
         self._state = state
+        self._free_above = free_above
         self.use: dict[UseKey, Use] = {}
         self.by_status: dict[tuple[str, str], int] = {}
         """Pool and status class (`2xx`)."""
@@ -178,7 +179,7 @@ class Meter:
 
     def _free(self, file: int) -> None:
         """Give the disk back what was read: the file keeps its length, so no line can be lost as by truncating it."""
-        if self._offset - self._freed < FREE_ABOVE:
+        if self._offset - self._freed < self._free_above:
             return
         subprocess.run(
             ["fallocate", "--punch-hole", "--offset", "0", "--length", str(self._offset), f"/proc/self/fd/{file}"],

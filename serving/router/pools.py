@@ -77,7 +77,7 @@ def _backend(
         answer(429, full, when=f"{{ queue ge {rules.queue} }}", retry_after=2),
         f"    http-request set-header X-Gpufleet-Pool {pool.name}",
         *_usage(),
-        "    http-response set-header X-Gpufleet-Replica %s",
+        f"    http-response set-header X-Gpufleet-Replica %s unless {{ srv_name -m str {ACTIVATOR} }}",
         # used only when no replica can be: HAProxy alone would answer 503 at once
         f"    server {ACTIVATOR} unix@{ACTIVATOR_SOCKET} id 1 backup",
     ]

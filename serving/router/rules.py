@@ -10,7 +10,7 @@ from typing import Final
 from serving.router.answers import answer, busy, invalid
 from serving.router.maps import UNKNOWN_MS, Map, candidates
 from serving.router.policy import Placement, RouterPolicy
-from serving.router.settings import INNER_SOCKET, RouterSettings
+from serving.router.settings import CERTIFICATE, INNER_SOCKET, RouterSettings
 from serving.router.topology import Topology, backend_of, capacity_backends
 
 PREFIX_BYTES: Final = 1024
@@ -55,7 +55,7 @@ def inner_frontend(topology: Topology, policy: RouterPolicy) -> str:
 
 
 def _tls(settings: RouterSettings) -> str:
-    return f" ssl crt {settings.certificate} alpn h2,http/1.1 ssl-min-ver TLSv1.2" if settings.certificate else ""
+    return f" ssl crt {CERTIFICATE} alpn h2,http/1.1 ssl-min-ver TLSv1.2" if settings.certificate else ""
 
 
 def _headers(policy: RouterPolicy) -> list[str]:

@@ -63,6 +63,10 @@ class AdminSocket:
         """Run commands in order; their answers joined. Raises OSError."""
         return "\n".join(answer for batch in _batches(commands) if (answer := self._ask(batch)))
 
+    def ask_with(self, command: str, payload: str) -> str:
+        """Run a command that takes lines of text; none of them may be empty. Raises OSError."""
+        return self._ask(f"{command} <<\n{payload}\n")
+
     def _ask(self, line: str) -> str:
         answer = bytearray()
         folder = os.open(self._folder, os.O_PATH | os.O_DIRECTORY)

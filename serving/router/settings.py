@@ -22,7 +22,7 @@ class RouterSettings:
     metrics_bind: str = "127.0.0.1:8404"
     """Address and port of the metrics: HAProxy's own at /metrics, the controller's at /router/metrics."""
     certificate: str = ""
-    """PEM file with certificate and key, in the router's folder; empty: plain HTTP."""
+    """PEM file with certificate and key; `self`: one of the router's own; empty: plain HTTP."""
     threads: int = 1
     buffer_bytes: int = 262_144
     """Most of a request that is read for its model name; larger ones need the header x-model."""

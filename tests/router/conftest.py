@@ -207,7 +207,7 @@ def running(folder: Path, fleet: FakeFleet | None = None, **changed: Any) -> Ite
     )
     fleet = fleet or FakeFleet()
     state = folder / "router"
-    state.mkdir(exist_ok=True)
+    state.mkdir(parents=True, exist_ok=True)
     controller = Controller(fleet, settings, RouterPaths(state=state), said.append, told_every_s=0.2)
     controller.start()
     stop = threading.Event()

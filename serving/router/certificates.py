@@ -1,0 +1,108 @@
+"""The router's certificate: given or its own, put into the running HAProxy when it was renewed."""
+
+import ssl
+import subprocess
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+from serving.router.runtime import AdminSocket
+from serving.router.settings import CERTIFICATE
+
+SELF: Final = "self"
+"""Stands for a certificate that the router makes and renews itself (clients meet a load balancer in front of it)."""
+_OWN_DAYS: Final = 90
+_RENEW_BEFORE: Final = timedelta(days=30)
+_LIMIT_S: Final = 30
+
+
+class CertificateError(OSError):
+    """It cannot be read, has no key, or ended. Says which file."""
+
+
+class Certificate:
+    """`source` is a PEM file with certificate and key, or SELF. The running copy is `router.pem` in the folder."""
+
+    def __init__(self, source: str, folder: Path) -> None:
+        self._source = source
+        self._copy = folder / CERTIFICATE
+        self.ends: float | None = None
+        """Unix seconds at which the running one ends."""
+
+    def prepare(self, now: float) -> None:
+        """Have a good copy in place before HAProxy starts. Raises CertificateError."""
+        if not self._source:
+            return
+        pem = self._wanted(now)
+        self.ends = _check(pem, self._source, now)
+        self._write(pem)
+
+    def renew(self, admin: AdminSocket, now: float, say: Callable[[str], None]) -> None:
+        """Put a changed certificate into the running HAProxy; nothing is cut. Raises OSError: the old one stays."""
+        if not self._source:
+            return
+        pem = self._wanted(now)
+        if pem == self._copy.read_text():
+            return
+        ends = _check(pem, self._source, now)
+        payload = "\n".join(line for line in pem.splitlines() if line.strip())
+        answer = admin.ask_with(f"set ssl cert {CERTIFICATE}", payload) + admin.ask(f"commit ssl cert {CERTIFICATE}")
+        if "Success" not in answer:
+            admin.ask(f"abort ssl cert {CERTIFICATE}")
+            raise CertificateError(f"{self._source}: HAProxy refuses the certificate: {answer}")
+        self._write(pem)
+        self.ends = ends
+        say("a new certificate is in use")
+
+    def _wanted(self, now: float) -> str:
+        if self._source != SELF:
+            try:
+                return Path(self._source).read_text()
+            except (OSError, UnicodeDecodeError) as error:
+                raise CertificateError(f"{self._source}: the certificate cannot be read: {error}") from error
+        if self._copy.exists():
+            pem = self._copy.read_text()
+            ends = self.ends or _ends(pem, self._source)
+            if ends - now > _RENEW_BEFORE.total_seconds():
+                return pem
+        return _make()
+
+    def _write(self, pem: str) -> None:
+        new = self._copy.with_suffix(".part")
+        new.touch(mode=0o600)
+        new.write_text(pem)
+        new.replace(self._copy)
+
+
+def _check(pem: str, source: str, now: float) -> float:
+    """When it ends. Raises CertificateError."""
+    if "PRIVATE KEY" not in pem:
+        raise CertificateError(f"{source}: has no private key; write certificate, chain and key into one file")
+    ends = _ends(pem, source)
+    if ends <= now:
+        raise CertificateError(f"{source}: the certificate has ended")
+    return ends
+
+
+def _ends(pem: str, source: str) -> float:
+    done = subprocess.run(
+        ["openssl", "x509", "-noout", "-enddate"],
+        input=pem,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_LIMIT_S,
+    )
+    if done.returncode != 0:
+        raise CertificateError(f"{source}: holds no certificate ({done.stderr.strip().splitlines()[:1]})")
+    return float(ssl.cert_time_to_seconds(done.stdout.strip().removeprefix("notAfter=")))
+
+
+def _make() -> str:
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    command += ["-days", str(_OWN_DAYS), "-subj", "/CN=gpu-fleet router", "-keyout", "-", "-out", "-"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_LIMIT_S)
+    if done.returncode != 0:
+        raise CertificateError(f"openssl made no certificate: {done.stderr.strip()[-200:]}")
+    return done.stdout

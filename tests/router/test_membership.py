@@ -1,0 +1,187 @@
+"""The order in which servers come and go. Pure."""
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.router.breaker import BreakerMemory, BreakerRules, judge
+from serving.router.membership import Memory, Rules, Step, plan
+from serving.router.policy import Placement, PoolPolicy, RouterPolicy
+from serving.router.runtime import ServerStatus, parse_stat
+from serving.router.settings import RouterSettings
+from serving.router.topology import Replica
+
+RULES = Rules(settings=RouterSettings(), policy=RouterPolicy())
+
+
+def replica(name: str, address: str = "10.0.0.1") -> Replica:
+    return Replica(pool="chat", name=name, address=address)
+
+
+def server(name: str, **changed: object) -> ServerStatus:
+    values: dict[str, object] = {
+        "backend": "pool_chat",
+        "name": name,
+        "address": "10.0.0.1",
+        "status": "UP",
+        "sessions": 0,
+        "agent_status": "L7OK",
+        "total": 0,
+        "errors": 0,
+        "bytes_out": 0,
+        "weight": 100,
+    }
+    return ServerStatus(**(values | changed))  # type: ignore[arg-type]
+
+
+def steps(changes: object) -> list[tuple[str, str]]:
+    return [(change.step.value, change.server) for change in changes]  # type: ignore[attr-defined]
+
+
+def test_a_new_server_is_down_until_its_checks_say_otherwise() -> None:
+    (change,), _ = plan([replica("i-1")], [], Memory(), rules=RULES, now=0)
+    verbs = [" ".join(command.split()[:2]) for command in change.commands]
+    assert verbs == ["add server", "set server", "enable agent", "set server", "enable health", "enable server"]
+    assert "health down" in change.commands[1]
+    assert "agent down" in change.commands[3]
+    assert "shutdown-sessions" not in change.commands[0]
+
+
+def test_leaving_takes_its_steps_in_order() -> None:
+    memory, seen = Memory(), []
+    shown = [server("i-1", sessions=2)]
+    for now, sessions in ((0, 2), (1, 2), (2, 2), (3, 0)):
+        shown = [server("i-1", sessions=sessions)]
+        changes, memory = plan([], shown, memory, rules=RULES, now=now)
+        seen.append([change.commands for change in changes])
+    assert seen[0] == [], "clouds forget for a moment"
+    assert seen[1] == [
+        ("disable agent pool_chat/i-1", "disable health pool_chat/i-1", "set server pool_chat/i-1 state maint")
+    ]
+    assert seen[2] == [], "it still has requests"
+    assert seen[3] == [("set server pool_chat/i-1 state maint", "del server pool_chat/i-1")]
+
+
+def test_requests_of_a_machine_long_gone_are_ended() -> None:
+    _, memory = plan([], [server("i-1", sessions=1)], Memory(), rules=RULES, now=0)
+    _, memory = plan([], [server("i-1", sessions=1)], memory, rules=RULES, now=5)
+    changes, _ = plan([], [server("i-1", sessions=1)], memory, rules=RULES, now=601)
+    assert steps(changes) == [("cut", "pool_chat/i-1")]
+
+
+def test_a_server_that_is_back_before_it_left_returns() -> None:
+    _, memory = plan([], [server("i-1", sessions=1)], Memory(), rules=RULES, now=0)
+    _, memory = plan([], [server("i-1", sessions=1)], memory, rules=RULES, now=2)
+    changes, memory = plan([replica("i-1")], [server("i-1", status="MAINT")], memory, rules=RULES, now=3)
+    assert steps(changes) == [("return", "pool_chat/i-1")]
+    assert plan([replica("i-1")], [server("i-1")], memory, rules=RULES, now=4)[0] == ()
+
+
+def test_another_address_is_another_machine() -> None:
+    _, memory = plan([replica("i-1", "10.0.0.2")], [server("i-1")], Memory(), rules=RULES, now=0)
+    changes, _ = plan([replica("i-1", "10.0.0.2")], [server("i-1")], memory, rules=RULES, now=2)
+    assert steps(changes) == [("leave", "pool_chat/i-1")]
+
+
+@pytest.mark.parametrize(
+    ("status", "agent", "seconds", "silenced"),
+    [
+        ("UP", "L4TOUT", 31, True),
+        ("UP", "L4TOUT", 29, False),
+        ("UP", "L7OK", 99, False),
+        ("DOWN", "L4CON", 99, False),
+    ],
+    ids=["silent", "not-yet", "speaks", "down-anyway"],
+)
+def test_a_silent_agent(status: str, agent: str, seconds: float, silenced: bool) -> None:
+    shown = [server("i-1", status=status, agent_status=agent)]
+    _, memory = plan([replica("i-1")], shown, Memory(), rules=RULES, now=0)
+    changes, _ = plan([replica("i-1")], shown, memory, rules=RULES, now=seconds)
+    assert bool(changes) is silenced
+
+
+def test_a_pool_filled_in_order_has_a_backend_for_each_type() -> None:
+    policy = RouterPolicy(pools={"chat": PoolPolicy(placement=Placement.RESERVED_FIRST)})
+    rules = Rules(settings=RouterSettings(), policy=policy)
+    (change,), _ = plan([replica("i-1")], [], Memory(), rules=rules, now=0)
+    assert change.server == "pool_chat.on-demand/i-1"
+
+
+names = st.sets(st.sampled_from([f"i-{n}" for n in range(6)]))
+
+
+@given(st.lists(st.tuples(names, st.integers(0, 3)), min_size=1, max_size=12), names)
+def test_servers_always_end_as_wanted(history: list[tuple[set[str], int]], last: set[str]) -> None:
+    """Whatever the inventory said before; and none is deleted with requests on it."""
+    memory, there, now = Memory(), {}, 0.0
+    rules = Rules(settings=RouterSettings(), policy=RouterPolicy(), absent=timedelta(seconds=1))
+    for wanted, sessions in [*history, *[(last, 0)] * 6]:
+        now += 1
+        there = {name: server(name, sessions=sessions, status=s.status) for name, s in there.items()}
+        changes, memory = plan([replica(name) for name in wanted], there.values(), memory, rules=rules, now=now)
+        for change in changes:
+            name = change.server.partition("/")[2]
+            if change.step is Step.ADD:
+                there[name] = server(name)
+            elif change.step is Step.DELETE:
+                assert there.pop(name).sessions == 0
+            elif change.step is Step.LEAVE:
+                there[name] = server(name, status="MAINT", sessions=there[name].sessions)
+            elif change.step is Step.RETURN:
+                there[name] = server(name)
+    assert set(there) == last
+    assert all(s.status == "UP" for s in there.values())
+
+
+def test_server_numbers_do_not_depend_on_order() -> None:
+    numbers = {replica(f"i-{n:017x}").number for n in range(2000)}
+    assert len(numbers) == 2000
+    assert min(numbers) > 1
+
+
+def test_broken_text_of_the_socket_is_an_error() -> None:
+    with pytest.raises(OSError, match="not understood"):
+        parse_stat("Unknown command")
+
+
+BREAKER = BreakerRules(errors=5, share=0.5, window_s=10, rest_s=10, floor=0.5)
+
+
+def test_a_failing_replica_rests_longer_each_time() -> None:
+    memory = BreakerMemory()
+    good = server("i-2")
+    _, memory = judge([server("i-1"), good], memory, BREAKER, 0)
+    changes, memory = judge([server("i-1", total=8, errors=8), good], memory, BREAKER, 1)
+    assert [(c.path, c.percent) for c in changes] == [("pool_chat/i-1", 0)]
+    assert judge([server("i-1", total=8, errors=8), good], memory, BREAKER, 10)[0] == ()
+    changes, memory = judge([server("i-1", total=8, errors=8), good], memory, BREAKER, 11)
+    assert [c.percent for c in changes] == [100]
+    changes, memory = judge([server("i-1", total=16, errors=16), good], memory, BREAKER, 12)
+    assert "rests 20 s" in changes[0].why
+
+
+@pytest.mark.parametrize(
+    ("total", "errors", "rests"),
+    [(100, 49, False), (100, 50, True), (4, 4, False), (5, 5, True), (0, 0, False)],
+    ids=["few", "half", "too-few", "all", "nothing"],
+)
+def test_when_errors_count(total: int, errors: int, rests: bool) -> None:
+    _, memory = judge([server("i-1"), server("i-2")], BreakerMemory(), BREAKER, 0)
+    changes, _ = judge([server("i-1", total=total, errors=errors), server("i-2")], memory, BREAKER, 1)
+    assert bool(changes) is rests
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=8))
+def test_a_poisonous_client_never_takes_more_than_half_of_a_pool(errors: list[int]) -> None:
+    start = [server(f"i-{n}") for n in range(len(errors))]
+    _, memory = judge(start, BreakerMemory(), BREAKER, 0)
+    bad = [server(f"i-{n}", total=count, errors=count) for n, count in enumerate(errors)]
+    _, memory = judge(bad, memory, BREAKER, 1)
+    assert len(memory.resting) <= len(errors) / 2
+
+
+def test_a_new_controller_wakes_what_the_last_one_rested() -> None:
+    changes, _ = judge([server("i-1", weight=0), server("i-2")], BreakerMemory(), BREAKER, 0)
+    assert [(c.path, c.percent) for c in changes] == [("pool_chat/i-1", 100)]

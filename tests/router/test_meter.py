@@ -1,0 +1,130 @@
+"""Counting from the log: each line once, whatever happens to the file."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from serving.router.exporter import Moment, metrics
+from serving.router.meter import Meter, parse_line
+
+LINE = (
+    "request t={t} id=x status={status} backend=pool_chat server=i-1 end={end} pool=chat model=chat why=default"
+    " key={key}"
+    " class=standard arrive=0 queue=10 connect=1 first=40 all={all} in=300 out=900 retries=0 tokens_in={tin}"
+    " tokens_out={tout}\n"
+)
+
+
+def line(
+    t: float = 1000.5, status: int = 200, key: str = "-", ms: int = 110, tokens: int | None = 3, end: str = "----"
+) -> str:
+    tin, tout = ("-", "-") if tokens is None else (str(tokens), str(tokens * 2))
+    return LINE.format(t=t, status=status, key=key, all=ms, tin=tin, tout=tout, end=end)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "access.log"
+
+
+def meter(log: Path) -> Meter:
+    return Meter(log, log.parent / "meter.json")
+
+
+def append(path: Path, *lines: str) -> None:
+    with path.open("a") as file:
+        file.writelines(lines)
+
+
+def test_use_is_counted_by_key_and_model(log: Path) -> None:
+    append(log, line(key="gold"), line(key="gold", tokens=None), line(status=503), "Server pool_chat/i-1 is UP.\n")
+    counted = meter(log)
+    assert counted.read() == 3
+    gold = counted.use[("gold", "chat", "chat")]
+    assert (gold.requests, gold.tokens_in, gold.tokens_out, gold.unmetered) == (2, 3, 6, 1)
+    assert gold.replica_ms == 200, "110 ms less 10 ms in the queue, twice"
+    assert counted.use[("", "chat", "chat")].failed == 1
+
+
+def test_nothing_is_counted_twice(log: Path) -> None:
+    append(log, line(), line())
+    first = meter(log)
+    assert first.read() == 2
+    assert first.read() == 0
+    append(log, line())
+    second = meter(log)
+    assert second.read() == 1
+    assert second.use[("", "chat", "chat")].requests == 3
+    assert second.all_ms["chat"].counts == meter(log).all_ms["chat"].counts
+
+
+def test_half_a_line_waits_for_its_end(log: Path) -> None:
+    append(log, line(), line()[:40])
+    counted = meter(log)
+    assert counted.read() == 1
+    append(log, line()[40:])
+    assert counted.read() == 1
+
+
+def test_a_renamed_log_is_read_to_its_end(log: Path) -> None:
+    append(log, line())
+    meter(log).read()
+    append(log, line())
+    log.rename(log.with_name("access.log.1"))
+    append(log, line())
+    counted = meter(log)
+    assert counted.read() == 2
+    assert counted.lines == 3
+
+
+def test_a_log_cut_to_nothing_is_read_from_its_begin(log: Path) -> None:
+    append(log, line(), line())
+    counted = meter(log)
+    counted.read()
+    log.write_text(line())
+    assert counted.read() == 1
+
+
+def test_read_parts_of_a_large_log_are_given_back(log: Path) -> None:
+    append(log, *[line()] * 2000)
+    counted = Meter(log, log.parent / "meter.json", free_above=100_000)
+    assert counted.read() == 2000
+    size, disk = log.stat().st_size, log.stat().st_blocks * 512
+    assert disk < size / 2
+    append(log, line())
+    assert meter(log).read() == 1
+
+
+def test_percentiles_forget(log: Path) -> None:
+    append(log, *[line(t=1000, ms=100)] * 90, *[line(t=1000, ms=900)] * 10, line(t=1200, ms=50))
+    counted = meter(log)
+    counted.read()
+    assert counted.p95_ms(1100)["chat"] == 900
+    assert counted.p95_ms(1301)["chat"] == 50
+    assert "chat" not in counted.p95_ms(9999)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "request", "request t=x", "Server x is DOWN", "request " + "a=b " * 30, line().replace("all=110", "all=")],
+)
+def test_other_lines_are_not_counted(text: str) -> None:
+    assert parse_line(text.rstrip("\n")) is None
+
+
+def test_the_page_has_cumulative_histograms(log: Path) -> None:
+    append(log, line(ms=60), line(ms=60), line(ms=2000))
+    counted = meter(log)
+    counted.read()
+    page = metrics(counted, Moment(held={"chat": 2}, ready={"chat": 1}, known={"chat": 3}, resting={"chat": 0}))
+    assert 'gpufleet_router_answer_seconds_bucket{pool="chat",le="0.1"} 2' in page
+    assert 'gpufleet_router_answer_seconds_bucket{pool="chat",le="+Inf"} 3' in page
+    assert 'gpufleet_held_requests{pool="chat"} 2' in page
+
+
+def test_the_saved_counters_are_whole(log: Path) -> None:
+    append(log, line())
+    meter(log).read()
+    saved = json.loads((log.parent / "meter.json").read_text())
+    assert saved["offset"] == log.stat().st_size

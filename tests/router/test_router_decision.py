@@ -1,0 +1,267 @@
+"""Which pool gets a request, and why; what clients are told when it cannot be served."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from serving.router.keys import ApiKey, digest
+from serving.router.policy import Arm, Canary, ModelPolicy, Placement, PoolPolicy, RouterPolicy
+from tests.router.conftest import Router, document
+
+POOLS = tuple(
+    {"name": name, "model": f"models/{model}"}
+    for name, model in (
+        ("chat", "chat"),
+        ("chat-large", "chat"),
+        ("chat-new", "chat"),
+        ("embed", "embedder"),
+    )
+)
+KEYS = (
+    ApiKey(sha256=digest("sk-gold"), name="gold", user_class="premium"),
+    ApiKey(sha256=digest("sk-slow"), name="slow", requests_per_10s=5),
+)
+RULES = RouterPolicy(
+    embeddings_pool="embed",
+    models={
+        "chat": ModelPolicy(
+            canary=Canary(pool="chat-new", percent=100, salt="s"),
+            by_class={"premium": "chat-large"},
+            by_cost=("chat", "chat-large"),
+        )
+    },
+)
+
+
+def _four_pools(router: Router, rules: RouterPolicy) -> None:
+    router.fleet.written = document(*POOLS)
+    router.fleet.rules = rules
+    router.fleet.clients = KEYS
+    for pool in POOLS:
+        router.add(f"i-{pool['name']}", pool["name"])
+    router.ready()
+
+
+@pytest.fixture(scope="module")
+def decided(tmp_path_factory: pytest.TempPathFactory):  # noqa: ANN201
+    from tests.router.conftest import running
+
+    with running(tmp_path_factory.mktemp("decided")) as made:
+        _four_pools(made, RULES)
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("headers", "pool", "reason"),
+    [
+        ({}, "chat", "default"),
+        ({"authorization": "Bearer sk-gold", "x-user-id": ""}, "chat-new", "canary"),
+        ({"x-user-id": "u1"}, "chat-new", "canary"),
+        ({"x-user-class": "premium"}, "chat-large", "class"),
+        ({"x-model-override": "embed", "x-user-id": "u1"}, "embed", "override"),
+        ({"x-max-latency-ms": "100000"}, "chat", "latency"),
+        ({"x-max-latency-ms": "100000", "x-user-class": "premium"}, "chat", "latency"),
+        ({"x-model": "embedder"}, "embed", "default"),
+        ({"x-gpufleet-pool": "embed", "x-gpufleet-reason": "mine"}, "chat", "default"),
+    ],
+    ids=["default", "key-in-canary", "canary", "class", "override-first", "latency", "latency-before-class", "header",
+         "forged"],
+)  # fmt: skip
+def test_the_first_answer_wins_and_says_why(decided: Router, headers: dict[str, str], pool: str, reason: str) -> None:
+    if "latency" in reason:
+        decided.until(lambda: "chat" in decided.controller.meter.p95_ms(time.time()), "chat's p95 is known")
+        decided.until(lambda: _p95_is_looked_up(decided), "HAProxy knows it")
+    answer = decided.chat(headers=headers)
+    assert (answer.headers["x-gpufleet-pool"], answer.headers["x-gpufleet-reason"]) == (pool, reason)
+
+
+def _p95_is_looked_up(router: Router) -> bool:
+    router.chat()
+    return "chat" in router.controller.haproxy.admin.ask("show map maps/p95-ms.map")
+
+
+def test_embeddings_have_a_pool_of_their_own(decided: Router) -> None:
+    answer = decided.client.post(f"{decided.url}/v1/embeddings", json={"model": "chat", "input": "x"})
+    assert (answer.headers["x-gpufleet-pool"], answer.headers["x-gpufleet-reason"]) == ("embed", "embeddings")
+
+
+def test_an_objective_that_nobody_holds_gets_the_fastest(decided: Router) -> None:
+    slow, fast = decided.replicas["i-chat"], decided.replicas["i-chat-large"]
+    slow.does.delay_s = 0.3
+    for _ in range(8):
+        decided.chat()
+        decided.chat(headers={"x-user-class": "premium"})
+    decided.until(
+        lambda: decided.chat(headers={"x-max-latency-ms": "100"}).headers["x-gpufleet-pool"] == "chat-large",
+        "the slow pool is avoided",
+    )
+    assert decided.chat(headers={"x-max-latency-ms": "5000"}).headers["x-gpufleet-pool"] == "chat"
+    slow.does.delay_s = fast.does.delay_s = 0
+
+
+def test_an_override_is_for_trusted_networks(router: Router) -> None:
+    _four_pools(router, RouterPolicy(trusted_networks=("10.0.0.0/8",)))
+    forged = {"x-model-override": "embed", "x-forwarded-for": "10.1.2.3"}
+    refused = router.chat(headers=forged)
+    assert refused.status_code == 403
+    assert refused.json()["error"]["code"] == "override_not_allowed"
+    assert router.chat(headers={"x-user-class": "premium"}).headers["x-gpufleet-reason"] == "default"
+
+
+def test_an_override_to_nowhere_names_the_pools(decided: Router) -> None:
+    answer = decided.chat(headers={"x-model-override": "nowhere"})
+    assert answer.status_code == 400
+    assert "chat-large" in answer.json()["error"]["message"]
+
+
+def test_the_client_address_is_ours_to_say(decided: Router) -> None:
+    decided.chat(headers={"x-forwarded-for": "6.6.6.6", "x-request-id": "abc-1"})
+    seen = decided.replicas["i-chat"].does.seen[-1]["headers"]
+    assert seen["x-forwarded-for"] == "127.0.0.1"
+    assert seen["x-request-id"] == "abc-1"
+
+
+def test_pages_of_the_engine_are_not_for_clients(decided: Router) -> None:
+    for path in ("/metrics", "/sleep", "/v1/../metrics", "/"):
+        assert decided.client.post(f"{decided.url}{path}", json={"model": "chat"}).status_code == 404, path
+
+
+def test_arms_take_their_shares_and_users_stay(router: Router) -> None:
+    arms = (Arm(pool="chat", percent=50), Arm(pool="chat-large", percent=30), Arm(pool="chat-new", percent=20))
+    _four_pools(router, RouterPolicy(models={"chat": ModelPolicy(arms=arms)}))
+    router.until(lambda: router.chat().headers["x-gpufleet-reason"] == "arm", "arms are in force")
+    pools = {user: _pool(router, f"user-{user}") for user in range(200)}
+    shares = [sum(pool == arm.pool for pool in pools.values()) / 2 for arm in arms]
+    assert all(abs(share - arm.percent) < 12 for share, arm in zip(shares, arms, strict=True)), shares
+    assert all(_pool(router, f"user-{user}") == pools[user] for user in range(40))
+
+
+def _pool(router: Router, user: str) -> str:
+    return router.chat(headers={"x-user-id": user}).headers["x-gpufleet-pool"]
+
+
+def test_a_key_has_its_limit_and_others_do_not_feel_it(router: Router) -> None:
+    _four_pools(router, RouterPolicy())
+    slow = [router.chat(headers={"authorization": "Bearer sk-slow"}) for _ in range(8)]
+    assert [answer.status_code for answer in slow] == [200] * 5 + [429] * 3
+    assert slow[-1].headers["retry-after"] == "10"
+    assert slow[-1].json()["error"]["code"] == "rate_limit_exceeded"
+    assert {router.chat(headers={"authorization": "Bearer sk-gold"}).status_code for _ in range(8)} == {200}
+    table = router.controller.haproxy.admin.ask("show table keys_rate")
+    assert digest("sk-slow") in table
+    assert "sk-slow" not in table
+
+
+def test_a_required_key_is_required(router: Router) -> None:
+    _four_pools(router, RouterPolicy(require_key=True))
+    assert router.chat().status_code == 401
+    assert router.chat(headers={"authorization": "Bearer wrong"}).status_code == 401
+    assert router.chat(headers={"authorization": "Bearer sk-gold"}).status_code == 200
+    router.fleet.clients = ()
+    router.until(
+        lambda: router.chat(headers={"authorization": "Bearer sk-gold"}).status_code == 401, "a key is revoked"
+    )
+    log = router.controller.paths.access_log.read_text()
+    assert "key=gold" in log
+    assert "sk-gold" not in log
+
+
+def test_a_full_queue_says_so_and_premium_goes_first(router: Router) -> None:
+    router.fleet.written = document(POOLS[0])
+    router.fleet.rules = RouterPolicy(pools={"chat": PoolPolicy(most_per_replica=1, queue=3)})
+    replica = router.add("i-1")
+    router.ready()
+    replica.does.delay_s = 0.5
+
+    def ask(kind: str) -> int:
+        return router.chat(headers={"x-user-class": kind, "x-request-id": kind}).status_code
+
+    with ThreadPoolExecutor(10) as pool:
+        first = pool.submit(ask, "standard")
+        router.until(lambda: replica.does.running == 1, "one runs")
+        waiting = []
+        for kind in ("batch", "standard", "premium"):
+            waiting.append(pool.submit(ask, kind))
+            time.sleep(0.05)  # the order of arrival is what is tested
+        late = router.chat()
+        assert late.status_code == 429
+        assert late.headers["retry-after"] == "2"
+        assert late.json()["error"]["code"] == "queue_full"
+        assert [call.result() for call in (first, *waiting)] == [200] * 4
+    assert [seen["headers"]["x-request-id"] for seen in replica.does.seen[:4]] == [
+        "standard", "premium", "standard", "batch",
+    ]  # fmt: skip
+    assert replica.does.most_running == 1
+
+
+def test_reserved_is_filled_first(router: Router) -> None:
+    router.fleet.written = document(POOLS[0])
+    rules = PoolPolicy(placement=Placement.RESERVED_FIRST, most_per_replica=2)
+    router.fleet.rules = RouterPolicy(pools={"chat": rules})
+    kinds = ("on-demand", "spot", "reserved")
+    replicas = {kind: router.add(f"i-{kind}", capacity_type=kind) for kind in kinds}
+    router.ready()
+    assert {router.chat().headers["x-gpufleet-replica"] for _ in range(6)} == {"i-reserved"}
+    for replica in replicas.values():
+        replica.does.delay_s = 1.0
+        replica.does.requests = 0
+    with ThreadPoolExecutor(5) as pool:
+        calls = []
+        for _ in range(5):
+            calls.append(pool.submit(router.chat))
+            time.sleep(0.05)  # one after the other, as the rule sees them
+        assert {call.result().status_code for call in calls} == {200}
+    assert {kind: replica.does.requests for kind, replica in replicas.items()} == {
+        "reserved": 2, "spot": 2, "on-demand": 1,
+    }  # fmt: skip
+
+
+def test_an_empty_pool_holds_requests_until_its_first_replica(router: Router) -> None:
+    router.fleet.written = document(POOLS[0])
+    router.until(lambda: router.chat(model="nothing").status_code == 404, "the document is read")
+    found: list[tuple[int, str]] = []
+
+    def ask() -> None:
+        answer = router.chat()
+        found.append((answer.status_code, answer.headers.get("x-gpufleet-replica", "")))
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    router.until(lambda: router.controller.activator.held() == {"chat": 4}, "four are held")
+    page = router.client.get(router.url.replace(":8080", ":8404") + "/router/metrics").text
+    assert 'gpufleet_held_requests{pool="chat"} 4' in page
+    router.add("i-1")
+    for thread in threads:
+        thread.join(20)
+    assert found == [(200, "i-1")] * 4
+    assert router.controller.activator.held() == {"chat": 0}
+
+
+def test_an_empty_pool_holds_so_many_for_so_long(router: Router) -> None:
+    router.fleet.written = document(POOLS[0])
+    router.fleet.rules = RouterPolicy(pools={"chat": PoolPolicy(hold=1, hold_seconds=1)})
+    router.until(lambda: router.chat(model="nothing").status_code == 404, "the document is read")
+    with ThreadPoolExecutor(2) as pool:
+        held = pool.submit(router.chat)
+        router.until(lambda: router.controller.activator.held() == {"chat": 1}, "one is held")
+        over = router.chat()
+        assert (over.status_code, over.headers["retry-after"]) == (503, "10")
+        answer = held.result()
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "30")
+    assert answer.json()["error"]["code"] == "no_replica_ready"
+
+
+def test_a_client_that_left_is_not_held(router: Router) -> None:
+    import socket
+
+    router.fleet.written = document(POOLS[0])
+    router.until(lambda: router.chat(model="nothing").status_code == 404, "the document is read")
+    address, _, port = router.url.removeprefix("http://").rpartition(":")
+    body = b'{"model": "chat"}'
+    with socket.create_connection((address, int(port))) as client:
+        client.sendall(b"POST /v1/x HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+        router.until(lambda: router.controller.activator.held() == {"chat": 1}, "it is held")
+    router.until(lambda: router.controller.activator.held() == {"chat": 0}, "it is not held any more")

@@ -1,0 +1,232 @@
+"""Running a router: bad input, several controllers, metering, a real client library, TLS."""
+
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+
+from serving.router.controller import BusyError, only_one
+from serving.router.keys import ApiKey, KeysError, digest, parse_keys
+from serving.router.policy import ModelPolicy, RouterPolicy
+from serving.router.settings import RouterPaths
+from tests.router.conftest import FakeFleet, Router, document, running
+
+CHAT = {"name": "chat", "model": "models/chat"}
+
+
+def test_a_client_library_chats_streams_and_understands_errors(steady: Router) -> None:
+    with openai.OpenAI(base_url=f"{steady.url}/v1", api_key="sk-x", max_retries=0) as client:
+        answer = client.chat.completions.create(model="chat", messages=[{"role": "user", "content": "hi"}])
+        assert "from 127.88." in (answer.choices[0].message.content or "")
+        stream = client.chat.completions.create(
+            model="chat", messages=[{"role": "user", "content": "hi"}], stream=True, extra_body={"n": 5}
+        )
+        assert "".join(event.choices[0].delta.content or "" for event in stream) == "0 1 2 3 4 "
+        assert [model.id for model in client.models.list()] == ["chat"]
+        with pytest.raises(openai.NotFoundError) as unknown:
+            client.chat.completions.create(model="nope", messages=[])
+        assert unknown.value.code == "model_not_found"
+        steady.replicas["i-1"].does.delay_s = 1.0
+        with pytest.raises(openai.APITimeoutError):
+            client.with_options(timeout=0.2).chat.completions.create(model="chat", messages=[])
+        steady.replicas["i-1"].does.delay_s = 0.0
+
+
+def test_use_is_metered_by_key(router: Router) -> None:
+    router.fleet.written = document(CHAT)
+    router.fleet.clients = (ApiKey(sha256=digest("sk-1"), name="team-a"),)
+    router.add("i-1")
+    router.ready()
+    for _ in range(3):
+        assert router.chat(headers={"authorization": "Bearer sk-1"}).status_code == 200
+    page = router.url.replace(":8080", ":8404") + "/router/metrics"
+    labels = '{key="team-a",model="chat",pool="chat"}'
+    router.until(
+        lambda: f"gpufleet_router_key_output_tokens_total{labels} 9" in router.client.get(page).text, "9 tokens"
+    )
+    text = router.client.get(page).text
+    assert f"gpufleet_router_key_input_tokens_total{labels} 21" in text
+    assert f"gpufleet_router_key_requests_total{labels} 3" in text
+    assert "haproxy_backend_active_servers" in router.client.get(page.replace("/router", "")).text
+
+
+def test_neither_prompt_nor_key_is_written_anywhere(router: Router) -> None:
+    router.fleet.written = document(CHAT)
+    router.add("i-1")
+    router.ready()
+    secret = "my-very-secret-prompt"
+    body = {"model": "chat", "messages": [{"role": "user", "content": secret * 20}]}
+    answer = router.client.post(
+        f"{router.url}/v1/chat/completions?q={secret}", json=body, headers={"authorization": "Bearer sk-very-secret"}
+    )
+    assert answer.status_code == 200
+    router.until(lambda: router.controller.meter.lines > 0, "the log is read")
+    for path in router.controller.paths.state.rglob("*"):
+        if path.is_file():
+            assert b"very-secret" not in path.read_bytes(), path
+
+
+def test_a_policy_that_haproxy_or_the_fleet_refuses_changes_nothing(router: Router) -> None:
+    router.fleet.written = document(CHAT)
+    router.add("i-1")
+    router.ready()
+    router.fleet.rules = RouterPolicy(models={"chat": ModelPolicy(default="nowhere")})
+    router.until(lambda: bool(router.controller.problems.get("policy")), "the stranger is said")
+    assert "nowhere" in router.controller.problems["policy"]
+    assert router.chat().status_code == 200
+    page = router.client.get(router.url.replace(":8080", ":8404") + "/router/metrics").text
+    assert 'gpufleet_router_problem{what="policy"} 1' in page
+    router.fleet.rules = RouterPolicy()
+    router.until(lambda: not router.controller.problems.get("policy"), "it is well again")
+
+
+def test_slow_senders_are_cut_off(steady: Router) -> None:
+    address, _, port = steady.url.removeprefix("http://").rpartition(":")
+    with socket.create_connection((address, int(port)), timeout=10) as client:
+        client.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+        assert b"408" in client.recv(4096).split(b"\r\n")[0]
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"POST /v1/x HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
+        b"POST /v1/x HTTP/1.1\r\nHost: x\r\nContent-Length: 5 6\r\n\r\nhello",
+        b"POST /v1/x HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
+        b"POST /v1/x HTTP/1.1\r\nHost: x\r\nbad header: 1\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\r\n\r\n",
+    ],
+    ids=["two-lengths", "odd-length", "odd-encoding", "space-in-name", "tls-to-plain"],
+)
+def test_smuggled_requests_are_refused(steady: Router, head: bytes) -> None:
+    before = steady.replicas["i-1"].does.requests
+    address, _, port = steady.url.removeprefix("http://").rpartition(":")
+    with socket.create_connection((address, int(port)), timeout=10) as client:
+        client.sendall(head)
+        assert b" 400 " in client.recv(4096).split(b"\r\n")[0]
+    assert steady.replicas["i-1"].does.requests == before
+
+
+def test_two_routers_agree_and_either_may_die(tmp_path: Path) -> None:
+    fleet = FakeFleet()
+    with running(tmp_path / "a", fleet) as first, running(tmp_path / "b", fleet) as second:
+        fleet.written = document(CHAT)
+        for n in range(4):
+            first.add(f"i-{n}")
+        first.ready()
+        for n in range(4):
+            second.until(lambda n=n: second._full(f"i-{n}"), f"i-{n} at the second")  # noqa: SLF001
+        chosen = {}
+        for session in range(24):
+            headers = {"x-session-id": f"s{session}"}
+            chosen[session] = first.chat(headers=headers).headers["x-gpufleet-replica"]
+            assert second.chat(headers=headers).headers["x-gpufleet-replica"] == chosen[session]
+        assert len(set(chosen.values())) >= 3
+        first.controller.haproxy.stop(0)
+        assert second.chat().status_code == 200
+
+
+def test_a_state_folder_has_one_controller(tmp_path: Path) -> None:
+    paths = RouterPaths(state=tmp_path / "state")
+    with only_one(paths), pytest.raises(BusyError, match=str(os.getpid())), only_one(paths):
+        pass
+
+
+def test_haproxy_dies_with_its_controller(tmp_path: Path) -> None:
+    script = (
+        "import sys, time\n"
+        "from pathlib import Path\n"
+        "from serving.router.controller import Controller\n"
+        "from serving.router.settings import RouterPaths, RouterSettings\n"
+        "from tests.router.conftest import FakeFleet\n"
+        "state = Path(sys.argv[1])\n"
+        "settings = RouterSettings(bind='127.88.250.1:8080', metrics_bind='127.88.250.1:8404')\n"
+        "c = Controller(FakeFleet(), settings, RouterPaths(state=state), print)\n"
+        "c.start()\n"
+        "print(c.haproxy.admin.process_id(), flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True, cwd=Path.cwd()
+    ) as controller:
+        assert controller.stdout is not None
+        worker = 0
+        for line in controller.stdout:
+            if line.strip().isdigit():
+                worker = int(line)
+                break
+        assert worker
+        controller.send_signal(signal.SIGKILL)
+        controller.wait(10)
+    end = time.monotonic() + 10
+    while Path(f"/proc/{worker}").exists() and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{worker}").exists()
+
+
+def test_tls_with_a_certificate_that_is_renewed_without_a_cut(tmp_path: Path) -> None:
+    certificate = tmp_path / "given.pem"
+    _make_certificate(certificate, "first")
+    with running(tmp_path, certificate=str(certificate)) as router:
+        router.fleet.written = document(CHAT)
+        replica = router.add("i-1")
+        router.ready()
+        context = ssl.create_default_context(cafile=str(certificate))
+        context.check_hostname = False
+        url = router.url.replace("http://", "https://")
+        with httpx.Client(verify=context, timeout=20) as client:
+            body = {"model": "chat", "messages": []}
+            assert client.post(f"{url}/v1/chat/completions", json=body).status_code == 200
+            _make_certificate(certificate, "second")
+            host, _, port = url.removeprefix("https://").rpartition(":")
+            router.until(lambda: _served_name(host, int(port)) == "second", "the new certificate is served")
+            assert client.post(f"{url}/v1/chat/completions", json=body).status_code == 200
+        assert replica.does.requests == 2
+        certificate.write_text("no certificate")
+        router.until(lambda: bool(router.controller.problems.get("certificate")), "the bad one is said")
+        assert _served_name(host, int(port)) == "second"
+
+
+def _make_certificate(path: Path, name: str) -> None:
+    key, cert = path.with_suffix(".key"), path.with_suffix(".crt")
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    command += ["-days", "2", "-subj", f"/CN={name}", "-keyout", str(key), "-out", str(cert)]
+    subprocess.run(command, check=True, capture_output=True, timeout=30)
+    path.write_text(cert.read_text() + key.read_text())
+
+
+def _served_name(host: str, port: int) -> str:
+    pem = ssl.get_server_certificate((host, port), timeout=5)
+    done = subprocess.run(
+        ["openssl", "x509", "-noout", "-subject"], input=pem, capture_output=True, text=True, check=True, timeout=30
+    )
+    return done.stdout.strip().rpartition("CN = ")[2]
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("abc name", "line 1"),
+        (f"# c\n{'0' * 64} name color=red", "line 2"),
+        (f"{'0' * 64} a\n{'0' * 64} b", "twice"),
+        (f"{'0' * 64} bad/name", "line 1"),
+    ],
+    ids=["no-hash", "unknown-word", "twice", "name"],
+)
+def test_bad_keys_are_said_without_showing_them(text: str, wrong: str) -> None:
+    with pytest.raises(KeysError, match=wrong) as error:
+        parse_keys(text)
+    assert "0000" not in str(error.value)
+
+
+def test_keys_are_read() -> None:
+    (key,) = parse_keys(f"{digest('sk')} team-a class=premium per-10s=50  # comment\n\n")
+    assert (key.name, key.user_class, key.requests_per_10s) == ("team-a", "premium", 50)
