@@ -1,0 +1,90 @@
+"""A real Prometheus finds the machines of the embedded cloud with its real EC2 discovery."""
+
+import json
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+
+from fleet.model import Cloud
+from localcloud.places import ACCESS_KEY, SECRET_KEY
+from monitoring.prometheus import Discovery, PrometheusSettings, render
+from tests.clouds.conftest import RunningCloud, make_group, make_template, wait_for
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("prometheus") is None, reason="prometheus is not installed (make setup does it)"),
+]
+
+_EXPORTER = """#!/bin/sh
+mkdir -p "$GPUFLEET_ROOT/srv"
+echo 'DCGM_FI_PROF_GR_ENGINE_ACTIVE{gpu="0"} 0.5' > "$GPUFLEET_ROOT/srv/metrics"
+cd "$GPUFLEET_ROOT/srv"
+exec python3 -m http.server 9400 --bind "$GPUFLEET_LOCAL_ADDRESS"
+"""
+_TAGS = [
+    {"Key": "gpu-fleet:pool", "Value": "chat", "PropagateAtLaunch": True},
+    {"Key": "gpu-fleet:environment", "Value": "local", "PropagateAtLaunch": True},
+    {"Key": "gpu-fleet:capacity-type", "Value": "spot", "PropagateAtLaunch": True},
+]
+
+
+@pytest.fixture
+def prometheus(cloud: RunningCloud, tmp_path: Path) -> Iterator[str]:
+    url = f"http://{cloud.places.network}.0.10:9090"
+    discovery = Discovery(
+        cloud=Cloud.AWS,
+        environment="local",
+        region="us-east-1",
+        endpoint=cloud.places.api_url,
+        refresh=timedelta(seconds=1),
+    )
+    config = tmp_path / "prometheus.yml"
+    config.write_text(render(PrometheusSettings(discovery=discovery, scrape_interval=timedelta(seconds=1))), "utf-8")
+    listen = url.removeprefix("http://")
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [
+                *("prometheus", f"--config.file={config}", f"--storage.tsdb.path={tmp_path / 'data'}"),
+                f"--web.listen-address={listen}",
+            ],
+            stdout=log,
+            stderr=log,
+            env={"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY, "PATH": "/usr/bin:/bin"},
+        )
+    try:
+        yield url
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=20)
+
+
+def _active(url: str) -> list[dict[str, Any]]:
+    """Series of the exporter that Prometheus knows now."""
+    try:
+        with urlopen(f"{url}/api/v1/query?query=DCGM_FI_PROF_GR_ENGINE_ACTIVE", timeout=5) as answer:
+            return [found["metric"] for found in json.load(answer)["data"]["result"]]
+    except OSError:
+        return []
+
+
+def test_machines_are_found_and_forgotten(cloud: RunningCloud, prometheus: str) -> None:
+    template = make_template(cloud, "exporters", _EXPORTER)
+    make_group(cloud, "exporters", template, size=2, spot=True, Tags=_TAGS)
+    wait_for("both machines to be scraped", lambda: len(_active(prometheus)) == 2, 40)
+    labels = _active(prometheus)
+    assert {found["instance_id"] for found in labels} == {
+        one["InstanceId"] for one in cloud.group("exporters")["Instances"]
+    }
+    assert {(found["pool"], found["capacity_type"], found["group"]) for found in labels} == {
+        ("chat", "spot", "exporters")
+    }
+    assert {found["zone"] for found in labels} == {"us-east-1a", "us-east-1b"}
+    cloud.client("autoscaling").set_desired_capacity(AutoScalingGroupName="exporters", DesiredCapacity=1)
+    wait_for("the one that ended to be forgotten", lambda: len(_active(prometheus)) == 1, 40)
