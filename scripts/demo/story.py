@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from typing import Any, Final
 
+from localcloud.control.folders import find_folders
 from localcloud.control.parts import CONTROL_HOST
-from scripts.demo import look
+from scripts.demo import look, secrets
 from scripts.demo.stage import Stage, StoryError
 from scripts.demo.traffic import Counted, Traffic
 
@@ -231,6 +232,12 @@ def _report(stage: Stage) -> None:
     stage.run("gpufleet", "report", "cost", "--since", "1h", "--post")
     stage.fact("report", stage.ask("gpufleet", "report", "cost", "--since", "1h", "--json").json())
     stage.fact("slack_reports", len(look.slack_messages()) - before, "the report is in Slack, too")
+
+    token = secrets.agents_token()
+    found = secrets.places_with(token, find_folders(stage.environment, stage.root))
+    stage.fact("secret_found_in", found)
+    if found:
+        raise StoryError(f"the agents' token lies in clear in {', '.join(found)}")
 
 
 def farewell(stage: Stage) -> None:

@@ -1,0 +1,37 @@
+"""Whether a secret of the embedded environment lies where it should not."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from localcloud.control import seed
+from localcloud.control.folders import Folders
+from scripts.demo import look
+
+LARGEST: Final = 64 * 1024 * 1024
+
+
+def agents_token() -> str:
+    """The token that lets watchdogs drain: the one secret here that is worth the name."""
+    answer = seed.client("ssm").get_parameter(Name=seed.TOKEN_PARAMETER, WithDecryption=True)
+    return str(answer["Parameter"]["Value"])
+
+
+def places_with(secret: str, folders: Folders) -> list[str]:
+    """Files below `.local` (logs, Pulumi's state, machines with their user data, the ledger) and Slack messages
+    that hold a secret in clear."""
+    found = [str(file.relative_to(folders.root)) for file in _files(folders.local) if secret.encode() in _read(file)]
+    return found + [f"Slack {one['ts']}" for one in look.slack_messages() if secret in str(one)]
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for path in folder.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            yield path
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes() if file.stat().st_size <= LARGEST else b""
+    except OSError:  # gone meanwhile
+        return b""

@@ -1,0 +1,186 @@
+"""`make demo` as a test: the whole story, interrupted, killed. Needs the embedded cloud's addresses, so it ends one
+that runs in this clone."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localcloud.control import processes, sockets
+from localcloud.control.environment import is_ours
+from localcloud.control.folders import ROOT, find_folders
+
+pytestmark = pytest.mark.slow
+LIMIT_S = 600
+FOLDERS = find_folders(os.environ)
+
+
+def left() -> list[str]:
+    """What still runs or listens for this clone."""
+    found = processes.find_marked(lambda environment: is_ours(environment, FOLDERS))
+    return [process.name for process in found]
+
+
+def work_tree() -> str:
+    return subprocess.run(
+        ["git", "status", "--porcelain"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    ).stdout
+
+
+def demo(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "scripts.demo", *arguments],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "AWS_ACCESS_KEY_ID": "AKIAREALREALREALREAL", "AWS_PROFILE": "production"},
+    )
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left() -> Generator[None]:
+    yield
+    subprocess.run([sys.executable, "-m", "cli.main", "local", "down"], cwd=ROOT, check=True, timeout=120)
+    assert left() == []
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The facts of one whole run."""
+    summary = tmp_path_factory.mktemp("demo") / "summary.json"
+    before = work_tree()
+    with demo("--summary", str(summary)) as process:
+        try:
+            said, _ = process.communicate(timeout=LIMIT_S)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)
+            said, _ = process.communicate(timeout=60)
+            pytest.fail(f"the demo took longer than {LIMIT_S} s:\n{said[-4000:]}")
+    assert process.returncode == 0, said[-6000:]
+    assert work_tree() == before
+    assert left() == []
+    facts: dict[str, Any] = json.loads(summary.read_text())
+    facts["said"] = said
+    return facts
+
+
+def test_pools_start_as_the_settings_say(story: dict[str, Any]) -> None:
+    assert story["instances"] == {"chat": 3, "batch": 2}
+    assert story["reserved"] == 1
+    assert story["spot_zones"] == ["us-east-1a", "us-east-1b"]
+    assert story["scraped"] == {"engine": 5, "dcgm": 5, "node": 5}
+
+
+def test_requests_reach_their_pool_and_none_is_lost(story: dict[str, Any]) -> None:
+    assert story["requests_by_pool"]["chat"] >= 60
+    assert story["requests_by_pool"]["batch"] == 0
+    assert story["requests_sent"] > 300
+    assert story["requests_failed"] == 0
+
+
+def test_a_preempted_instance_drains_and_is_replaced_until_spot_is_back(story: dict[str, Any]) -> None:
+    assert {"draining", "drained"} & set(story["preempted_phases"])
+    assert len(story["fallback"]) == 1
+    assert story["fallback_left"] == 0
+    assert story["failed_during_preemption"] == 0
+
+
+def test_the_idle_instance_is_ended_and_the_silent_one_is_kept(story: dict[str, Any]) -> None:
+    assert story["ended"] != story["silenced"]
+    assert story["silenced_reason"] == "metrics missing"
+    assert story["batch_desired"] == [2, 1]
+    assert story["chat_after_idle"] == 3
+    assert story["slack_about_idle"] >= 1
+
+
+def test_the_next_preview_undoes_nothing(story: dict[str, Any]) -> None:
+    assert story["preview_without_change"] is True
+
+
+def test_the_report_adds_up(story: dict[str, Any]) -> None:
+    report = story["report"]
+    total = Decimal(report["total"]["usd"])
+    assert total > 0
+    for name, rows in report["by"].items():
+        assert sum(Decimal(row["usd"]) for row in rows.values()) == total, name
+    assert story["slack_reports"] >= 1
+
+
+def test_the_report_counts_the_tokens_that_clients_got(story: dict[str, Any]) -> None:
+    total = story["report"]["total"]
+    warm_ups = total["tokens"]["generation"] - story["output_tokens"]
+    assert 0 < warm_ups <= 8 * total["instances"]
+
+
+def test_no_secret_lies_about(story: dict[str, Any]) -> None:
+    assert story["secret_found_in"] == []
+    assert "AKIAREAL" not in story["said"]
+
+
+def test_nothing_is_left(story: dict[str, Any]) -> None:
+    assert story["instances_after_destroy"] == 0
+    gone = story["left"]
+    assert (gone["processes_left"], gone["listeners_left"], gone["mounts_left"]) == (0, 0, 0)
+    assert not sockets.find_listeners_in("127.16.0.0/16")
+
+
+def read_until(process: subprocess.Popen[str], words: str) -> str:
+    """What the demo says up to the line with `words`."""
+    said = ""
+    assert process.stdout is not None
+    for line in process.stdout:
+        said += line
+        if words in line:
+            return said
+    pytest.fail(f"the demo never said {words!r}:\n{said[-3000:]}")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param("gpufleet local up", id="while the cloud starts"),
+        pytest.param("pulumi up", id="while pulumi works"),
+        pytest.param("waiting until every replica", id="while instances boot"),
+    ],
+)
+def test_ctrl_c_leaves_nothing(words: str) -> None:
+    with demo() as process:
+        read_until(process, words)
+        time.sleep(0.5)
+        os.killpg(process.pid, signal.SIGINT)
+        said, _ = process.communicate(timeout=120)
+    assert process.returncode == 130, said
+    assert "Traceback" not in said
+    assert left() == []
+
+
+def test_after_a_kill_the_next_command_cleans_up(tmp_path: Path) -> None:
+    with demo() as process:
+        read_until(process, "waiting until every replica")
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait(10)
+        if process.stdout is not None:
+            process.stdout.close()
+    assert left()
+    done = subprocess.run(
+        [sys.executable, "-m", "cli.main", "local", "down", "--json"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    counts = json.loads(done.stdout)
+    assert counts["processes_ended"] > 0
+    assert counts["processes_left"] == 0
