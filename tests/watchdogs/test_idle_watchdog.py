@@ -58,7 +58,8 @@ def test_a_dry_run_changes_nothing_but_makes_the_policy_seen() -> None:
     assert [d.reason for d in blocked.plan.decisions] == [Reason.POLICY_UNSEEN]
     assert not world.messages
     dry = dog.dry()
-    assert [d.action for d in dry.plan.decisions] == [Action.KEEP]  # the dry run shows what an apply would do now
+    assert [d.action for d in dry.plan.decisions] == [Action.MARK]  # what an apply would do once this was read
+    assert not world.messages and not world.plans[1:]
     dog.apply()
     assert world.instances[FIRST].idle_since == START
 

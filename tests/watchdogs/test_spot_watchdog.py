@@ -138,6 +138,17 @@ def test_an_instance_under_notice_is_replaced_at_once_and_ended_when_it_has_drai
     assert world.ended == [first]
 
 
+def test_the_zone_under_notice_is_asked_last() -> None:
+    world = spread_world()
+    first = instance(1).id
+    world.agents[first] = replace(
+        READY, phase=Phase.DRAINING, ready=False, draining=True, reason="preempted by its cloud"
+    )
+    world.capacity |= {A: 5, B: 5}
+    watchdog(world).apply()
+    assert sizes(world) == (1, 2, 0)
+
+
 def test_a_quota_is_no_lack_of_capacity_and_no_other_zone_is_asked() -> None:
     world = spread_world()
     world.lose(instance(1).id)

@@ -42,10 +42,11 @@ class IdleWatchdog:
         self._ports = ports
 
     def dry(self) -> Pass:
-        """Observe and decide. The plan is for people to read, and its policies count as seen."""
+        """Observe and decide. The plan is for people to read, and from now on its policies count as seen."""
         now = self._ports.clock.now()
         observed = self.observe(now)
-        plan = decide(observed, now)
+        shown = {name: replace(view, policy_seen=True) for name, view in observed.pools.items()}
+        plan = decide(replace(observed, pools=shown), now)
         for pool in self._document.pools:
             name = policy_digest(self._document, pool.name)
             if name is not None:

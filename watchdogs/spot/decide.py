@@ -16,8 +16,6 @@ from watchdogs.spot import zones
 from watchdogs.spot.view import GroupView, Member, PoolView
 
 WATCHDOG: Final = "spot"
-NOTICE: Final = "preempted"
-"""How the reason of a node agent begins that drains because its cloud takes the instance."""
 
 
 def decide(pools: Sequence[PoolView], now: datetime) -> Plan:
@@ -163,13 +161,10 @@ def _drained(pool: PoolView) -> list[Decision]:
     """
     decisions: list[Decision] = []
     for member in pool.members:
-        because = member.drained_because
-        if because is None:
-            continue
-        if because.startswith(WATCHDOG):
-            decisions.append(_end(pool, member, Reason.SURPLUS, f"drained: {because}"))
-        elif because.startswith(NOTICE):
-            decisions.append(_end(pool, member, Reason.PREEMPTED, f"drained: {because}"))
+        if member.drained and member.leaving_because.startswith(WATCHDOG):
+            decisions.append(_end(pool, member, Reason.SURPLUS, f"drained: {member.leaving_because}"))
+        elif member.drained and member.under_notice:
+            decisions.append(_end(pool, member, Reason.PREEMPTED, f"drained: {member.leaving_because}"))
     return decisions
 
 
@@ -177,7 +172,7 @@ def _failed_boots(pool: PoolView, now: datetime) -> list[Decision]:
     """An instance whose boot failed is replaced, unless boots of its group fail again and again."""
     decisions: list[Decision] = []
     groups = {group.name: group for group in pool.groups}
-    for member in (m for m in pool.members if m.failed and m.drained_because is None):
+    for member in (m for m in pool.members if m.failed and not m.drained):
         failed = zones.failed_boots(pool, groups[member.group], now)
         if failed >= zones.FAILING_BOOTS:
             detail = f"{failed} boots failed in {member.group}; not replaced"

@@ -4,10 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
+from typing import Final
 
 from fleet.activity import Activity
 from fleet.model import CapacityType
 from fleet.policies import SpotPolicy
+
+NOTICE: Final = "preempted"
+"""How the reason of a node agent begins that drains because its cloud takes the instance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,8 +25,10 @@ class Member:
     """None: not ready (yet)."""
     leaving: bool = False
     """It drains, or a notice was given: it does not count any more."""
-    drained_because: str | None = None
-    """It has drained: its agent's reason. Nothing runs there any more."""
+    leaving_because: str = ""
+    """Its agent's reason."""
+    drained: bool = False
+    """Nothing runs there any more."""
     failed: bool = False
     """Its boot failed; it will never be ready."""
     busy: float = 0
@@ -30,6 +36,11 @@ class Member:
     usd_per_hour: Decimal | None = None
     idle: bool = False
     """The idle watchdog has marked it: of two that may go, this one goes."""
+
+    @property
+    def under_notice(self) -> bool:
+        """The cloud has said that it takes it."""
+        return self.leaving and self.leaving_because.startswith(NOTICE)
 
     @property
     def ready(self) -> bool:

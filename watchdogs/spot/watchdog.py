@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Final
@@ -54,10 +54,10 @@ class SpotWatchdog:
         self._unanswered: list[Activity] = []
 
     def dry(self) -> Pass:
-        """Observe and decide once. The plan is for people to read, and its policies count as seen."""
+        """Observe and decide once. The plan is for people to read, and from now on its policies count as seen."""
         now = self._ports.clock.now()
         seen = self._look(now, now)
-        plan = decide(seen.views, now)
+        plan = decide([replace(view, policy_seen=True) for view in seen.views], now)
         for pool in self._document.pools:
             name = policy_digest(self._document, pool.name)
             if name is not None:
@@ -180,7 +180,8 @@ def _member(instance: Instance, status: AgentStatus | None, usd: Decimal | None)
         launched_at=instance.launched_at,
         ready_since=(status.phase_since or instance.launched_at) if ready and status is not None else None,
         leaving=status is not None and (status.draining or status.drained),
-        drained_because=(status.reason or "") if status is not None and status.drained else None,
+        leaving_because=(status.reason or "") if status is not None else "",
+        drained=status is not None and status.drained,
         failed=status is not None and status.phase is Phase.FAILED,
         busy=(status.requests_running or 0) if status is not None else 0,
         usd_per_hour=usd,

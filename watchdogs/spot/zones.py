@@ -83,7 +83,8 @@ def penalty(pool: PoolView, group: GroupView, now: datetime) -> float:
     if span <= timedelta(0):
         return 0.0
     ages = [now - e.at for e in pool.events if e.group == group.name and e.kind in _SETBACKS]
-    return sum(1 - age / span for age in ages if age < span)
+    noticed = sum(1.0 for member in pool.members_of(group.name) if member.under_notice)
+    return noticed + sum(1 - age / span for age in ages if age < span)
 
 
 def _closed(pool: PoolView, group: GroupView, now: datetime) -> Verdict | None:

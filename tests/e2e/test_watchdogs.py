@@ -1,0 +1,297 @@
+"""The watchdogs' commands, run as cron runs them, on the embedded cloud: real agents, Prometheus and ledger."""
+
+import base64
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from fleet import tags
+from fleet.model import CapacityType, Cloud
+from monitoring.prometheus import Discovery, PrometheusSettings, render
+from serving import user_data
+from tests.e2e.embedded_cloud import BUCKET, CLONE, SECRET, TOKEN, EmbeddedCloud, started, status, wait_for
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("prometheus") is None, reason="needs the Debian package prometheus"),
+]
+NETWORK = "127.84"
+GROUPS = (
+    ("batch-spot-a", "spot", "us-east-1a", 1),
+    ("batch-spot-b", "spot", "us-east-1b", 1),
+    ("batch-od", "on-demand", None, 0),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """An environment with one pool of two spot instances, and the command that looks after it."""
+
+    cloud: EmbeddedCloud
+    document: Path
+
+    def run(self, *arguments: str) -> tuple[int, Any]:
+        """`gpufleet … --json`: exit code and answer."""
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "GPUFLEET_"))} | {
+            "AWS_ENDPOINT_URL": self.cloud.url,
+            "AWS_ACCESS_KEY_ID": "local",
+            "AWS_SECRET_ACCESS_KEY": "local",
+            "AWS_EC2_METADATA_DISABLED": "true",
+            "GPUFLEET_FLEET": str(self.document),
+            "GPUFLEET_AGENT_TOKEN": SECRET,
+        }
+        done = subprocess.run(
+            [sys.executable, "-m", "cli.main", *arguments, "--json"],
+            cwd=CLONE,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=150,
+            check=False,
+        )
+        sys.stdout.write(f"{arguments} {done.returncode} {done.stdout} {done.stderr}\n")  # shown when it fails
+        assert done.stdout, done.stderr
+        return done.returncode, json.loads(done.stdout)
+
+    def reasons(self, answer: Any) -> dict[str, str]:
+        return {d["resource"]: d["reason"] for d in answer["decisions"]}
+
+    def desired(self) -> dict[str, int]:
+        found = self.cloud.client("autoscaling").describe_auto_scaling_groups()["AutoScalingGroups"]
+        return {group["AutoScalingGroupName"]: group["DesiredCapacity"] for group in found}
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    folder = tmp_path_factory.mktemp("watchdogs")
+    with started(folder, NETWORK) as cloud, prometheus(folder, cloud) as url:
+        _make_groups(cloud)
+        document = folder / "fleet.json"
+        document.write_text(json.dumps(_document(folder, url)), "utf-8")
+        made = Fleet(cloud=cloud, document=document)
+        for name in ("batch-spot-a", "batch-spot-b"):
+            wait_for(f"a ready instance of {name}", lambda name=name: _ready(cloud, name), 90)
+        yield made
+
+
+def _ready(cloud: EmbeddedCloud, group: str) -> bool:
+    members = cloud.members(group)
+    return bool(members) and all(status(one["PrivateIpAddress"])["ready"] for one in members)
+
+
+@contextmanager
+def prometheus(folder: Path, cloud: EmbeddedCloud) -> Iterator[str]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    discovery = Discovery(
+        cloud=Cloud.AWS,
+        environment="test",
+        region="us-east-1",
+        endpoint=cloud.url,
+        refresh=timedelta(seconds=2),
+    )
+    text = render(PrometheusSettings(discovery=discovery, scrape_interval=timedelta(seconds=1)))
+    (folder / "prometheus.yml").write_text(text, "utf-8")
+    environment = {**os.environ, "AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local"}
+    log = (folder / "prometheus.log").open("wb")
+    process = subprocess.Popen(
+        [
+            "prometheus",
+            f"--config.file={folder / 'prometheus.yml'}",
+            f"--storage.tsdb.path={folder / 'tsdb'}",
+            f"--web.listen-address=127.0.0.1:{port}",
+        ],
+        env=environment,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+    )
+    url = f"http://127.0.0.1:{port}"
+    try:
+        wait_for("Prometheus", lambda: httpx.get(f"{url}/-/ready").is_success)
+        yield url
+    finally:
+        process.terminate()
+        process.wait(timeout=20)
+        log.close()
+
+
+def _make_groups(cloud: EmbeddedCloud) -> None:
+    ec2, scaling = cloud.client("ec2"), cloud.client("autoscaling")
+    vpc = ec2.create_vpc(CidrBlock=f"{NETWORK}.0.0/16")["Vpc"]["VpcId"]
+    image = ec2.describe_images(Owners=["self", "amazon"])["Images"][0]["ImageId"]
+    subnets = {
+        zone: ec2.create_subnet(VpcId=vpc, CidrBlock=f"{NETWORK}.{number}.0/24", AvailabilityZone=zone)["Subnet"][
+            "SubnetId"
+        ]
+        for number, zone in ((1, "us-east-1a"), (2, "us-east-1b"))
+    }
+    for name, kind, zone, desired in GROUPS:
+        settings = user_data.InstanceSettings(
+            environment="test",
+            cloud=Cloud.AWS,
+            region="us-east-1",
+            pool="batch",
+            capacity_type=CapacityType(kind),
+            bucket=f"s3://{BUCKET}",
+            model="models/chat",
+            served_name="chat",
+            engine=user_data.Engine(
+                kind="vllm", image="gpu-fleet/simulated-engine@sha256:" + "0" * 64, args=("--max-model-len", "2048")
+            ),
+            dcgm_image="gpu-fleet/dcgm-exporter@sha256:" + "1" * 64,
+            agent_token=f"ssm:{TOKEN}",
+            drain_deadline=timedelta(seconds=10),
+            metadata_poll=timedelta(seconds=1),
+        )
+        ec2.create_launch_template(
+            LaunchTemplateName=name,
+            LaunchTemplateData={
+                "ImageId": image,
+                "InstanceType": "g6.xlarge",
+                "UserData": base64.b64encode(cloud.user_data(settings).encode()).decode(),
+                "IamInstanceProfile": {"Name": "gpu-instance"},
+                "InstanceInitiatedShutdownBehavior": "terminate",
+            },
+        )
+        written = {
+            tags.ENVIRONMENT: "test",
+            tags.POOL: "batch",
+            tags.CAPACITY_TYPE: kind,
+            tags.OWNER: "tests",
+        }
+        scaling.create_auto_scaling_group(
+            AutoScalingGroupName=name,
+            MinSize=0,
+            MaxSize=3,
+            DesiredCapacity=desired,
+            VPCZoneIdentifier=",".join(subnets.values()) if zone is None else subnets[zone],
+            MixedInstancesPolicy={
+                "LaunchTemplate": {
+                    "LaunchTemplateSpecification": {"LaunchTemplateName": name, "Version": "$Latest"},
+                    "Overrides": [{"InstanceType": "g6.xlarge"}],
+                },
+                "InstancesDistribution": {
+                    "OnDemandBaseCapacity": 0,
+                    "OnDemandPercentageAboveBaseCapacity": 0 if kind == "spot" else 100,
+                },
+            },
+            Tags=[{"Key": key, "Value": value, "PropagateAtLaunch": True} for key, value in written.items()],
+        )
+
+
+def _document(folder: Path, prometheus_url: str) -> dict[str, Any]:
+    groups = [
+        {"type": kind, "zone": zone, "name": name, "max": 3, "machine_types": ["g6.xlarge"]}
+        for name, kind, zone, _ in GROUPS
+    ]
+    return {
+        "version": 1,
+        "environment": "test",
+        "cloud": "aws",
+        "region": "us-east-1",
+        "account": "000000000000",
+        "generated_by": {"project": "p", "stack": "s", "revision": "r", "at": "2026-11-21T02:15:00Z"},
+        "bucket": f"s3://{BUCKET}",
+        "prometheus_url": prometheus_url,
+        "ledger_url": f"sqlite:///{folder / 'ledger.db'}",
+        "router": {"url": "http://127.0.0.1:9"},
+        "notify": {"slack_channel": "#gpu"},
+        "pools": [
+            {
+                "name": "batch",
+                "model": "models/chat",
+                "engine": "vllm",
+                "owner": "tests",
+                "target": 2,
+                "min": 0,
+                "max": 4,
+                "drain_deadline": "10s",
+                "groups": groups,
+                "watchdogs": {
+                    "idle": {"window": "15s", "grace": "3s", "min_age": "15s", "max_stops_per_run": 1},
+                    "spot": {"fallback_after": "20s", "hold": "8s", "zone_backoff": "30s"},
+                },
+            }
+        ],
+    }
+
+
+def test_the_market_and_the_idle(fleet: Fleet) -> None:
+    """One story, since each part leaves the fleet as the next one wants it."""
+    _dry_run_then_quiet(fleet)
+    _no_spot_then_back(fleet)
+    _silenced_is_kept_and_the_other_goes(fleet)
+
+
+def _dry_run_then_quiet(fleet: Fleet) -> None:
+    code, answer = fleet.run("watch", "spot")
+    assert (code, answer["applied"]) == (0, False), answer
+    code, answer = fleet.run("watch", "spot", "--apply")
+    assert code == 0 and not answer["outcomes"], answer
+    assert set(fleet.reasons(answer).values()) == {"as wanted"}
+
+
+def _no_spot_then_back(fleet: Fleet) -> None:
+    fleet.cloud.control("preempt", {"pool": "batch", "notice_s": 25, "capacity_gone": True})
+    wait_for("the notice to be seen", lambda: any(_draining(fleet)), 20)
+    code, answer = fleet.run("watch", "spot", "--apply")
+    assert code == 0, answer
+    assert fleet.desired()["batch-od"] == 1, answer
+    wait_for("on-demand ready", lambda: _ready(fleet.cloud, "batch-od"), 60)
+    code, answer = fleet.run("watch", "spot", "--apply")
+    assert fleet.desired()["batch-od"] == 1, answer
+
+    fleet.cloud.control("restore", {"pool": "batch", "zone": None})
+    code, answer = fleet.run("watch", "spot", "--apply")
+    assert sum(size for name, size in fleet.desired().items() if "spot" in name) == 2, answer
+    spots = [name for name, size in fleet.desired().items() if "spot" in name and size]
+    for name in spots:
+        wait_for(f"{name} ready", lambda name=name: _ready(fleet.cloud, name), 60)
+    time.sleep(9)  # the hold
+    code, answer = fleet.run("watch", "spot", "--apply")
+    assert code == 0 and fleet.desired()["batch-od"] == 0, answer
+    assert "spot is back" in {d["reason"] for d in answer["decisions"]}
+
+
+def _draining(fleet: Fleet) -> list[bool]:
+    members = [one for name, *_ in GROUPS for one in fleet.cloud.members(name)]
+    return [status(one["PrivateIpAddress"])["draining"] for one in members]
+
+
+def _silenced_is_kept_and_the_other_goes(fleet: Fleet) -> None:
+    members = [one for name, *_ in GROUPS for one in fleet.cloud.members(name)]
+    silenced, idle = members[0]["InstanceId"], members[1]["InstanceId"]
+    fleet.cloud.control("fault", {"pool": "batch", "instance": silenced, "what": "exporter"})
+    time.sleep(20)  # older than the window, and the fault fills it
+    code, answer = fleet.run("watch", "idle")
+    assert code == 3, answer
+    assert fleet.reasons(answer) == {silenced: "metrics missing", idle: "idle"}, answer
+    code, answer = fleet.run("watch", "idle", "--apply")
+    assert code == 0 and fleet.reasons(answer)[idle] == "idle", answer
+    time.sleep(4)  # the grace
+    code, answer = fleet.run("watch", "idle", "--apply")
+    assert code == 0, answer
+    assert [(o["resource"], o["kind"]) for o in answer["outcomes"]] == [(idle, "done")], answer
+    assert fleet.reasons(answer)[silenced] == "metrics missing"
+    assert sum(fleet.desired().values()) == 1
+    wait_for("the idle one gone", lambda: fleet.cloud.is_gone(idle), 30)
+    _, targets = fleet.run("target")
+    assert [(row["pool"], row["target"]) for row in targets] == [("batch", 1)]
+    _, said = fleet.run("watch", "why", idle)
+    assert [row["outcome"] for row in said if row["outcome"]] == ["done", "done"]
+    code, answer = fleet.run("watch", "spot", "--apply")
+    assert code == 0 and sum(fleet.desired().values()) == 1, answer
