@@ -64,6 +64,7 @@ class Charge:
     pool: str | None
     model: str | None
     owner: str | None
+    reservation: str | None
     start: datetime
     end: datetime
     """Exclusive. The state may hold only `duration` of this span."""
@@ -170,6 +171,7 @@ def _time(life: _Life, pricing: _Pricing, start: datetime, stop: datetime) -> It
                     pool=run.pool,
                     model=run.model,
                     owner=run.owner,
+                    reservation=run.reservation,
                     start=since,
                     end=until,
                     duration=duration,
@@ -249,6 +251,7 @@ def _idle_seats(paid: Reservation, free: int, price: Price | None, start: dateti
         pool=paid.pool,
         model=paid.model,
         owner=paid.owner,
+        reservation=paid.reservation,
         start=start,
         end=end,
         duration=duration,
