@@ -19,7 +19,8 @@ SETTLE: Final = timedelta(seconds=3)
 HEALTH_POLL: Final = timedelta(seconds=2)
 RESTARTS: Final = 3
 """Starts of an engine that ended, by the agent, beyond systemd's own; then the instance has failed."""
-RETRY_TAG: Final = timedelta(seconds=10)
+RETRY: Final = timedelta(seconds=10)
+"""Between tries of what the cloud refused."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,6 +39,8 @@ class Agent:
     _stopping_since: datetime | None = field(default=None, init=False)
     _tagged: Phase | None = field(default=None, init=False)
     _tag_after: datetime | None = field(default=None, init=False)
+    _announced: bool = field(default=False, init=False)
+    _announce_after: datetime | None = field(default=None, init=False)
     _confirmed: bool = field(default=False, init=False)
     _terminating: bool = field(default=False, init=False)
     _powered_off: bool = field(default=False, init=False)
@@ -49,6 +52,7 @@ class Agent:
         phase = self.life.phase
         if phase is Phase.READY:
             self._watch_engine(now)
+            self._announce(now)
         elif phase is Phase.FAILED:
             self._watch_failure(now)
         if self.life.order is not None and phase is not Phase.DRAINED:
@@ -64,7 +68,7 @@ class Agent:
         try:
             self.world.cloud.write_tags({tags.PHASE: phase.value})
         except OSError as error:
-            self._tag_after = now + RETRY_TAG
+            self._tag_after = now + RETRY
             self.life.warn("tag", f"the phase could not be written as a tag: {error}")
         else:
             self._tagged, self._tag_after = phase, None
@@ -141,6 +145,23 @@ class Agent:
             case Move.FINISH:
                 self.life.requests_running = 0
                 self.life.enter(Phase.DRAINED)
+
+    def _announce(self, now: datetime) -> None:
+        """Tell the group once that the instance serves: a rollout goes on to the next one then."""
+        if (
+            self._announced
+            or not self.life.ready
+            or (self._announce_after is not None and now < self._announce_after)
+        ):
+            return
+        try:
+            self.world.cloud.confirm_ready()
+        except OSError as error:
+            self._announce_after = now + RETRY
+            self.life.warn("lifecycle hook", str(error))
+        else:
+            self._announced = True
+            self.life.warn("lifecycle hook", None)
 
     def _confirm(self) -> None:
         try:

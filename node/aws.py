@@ -43,13 +43,25 @@ class Ec2Side:
             raise OSError(f"agent_token {where!r}: on AWS it is ssm:/name")
         return signed.get_parameter(self._session, name)
 
+    def confirm_ready(self) -> None:
+        """Answer every hook of the group that waits for this instance to serve. Raises OSError."""
+        self._answer("EC2_INSTANCE_LAUNCHING")
+
     def confirm_termination(self) -> None:
-        """Answer every hook of the group that waits for this instance. Raises OSError."""
+        """Answer every hook of the group that waits for this instance to be drained. Raises OSError."""
+        self._answer("EC2_INSTANCE_TERMINATING")
+
+    def _answer(self, transition: str) -> None:
         group = signed.describe_group_of(self._session, self.instance_id)
         if group is None:
             return
-        for hook in signed.termination_hooks(self._session, group):
-            signed.complete_lifecycle_action(self._session, group=group, hook=hook, instance_id=self.instance_id)
+        for hook in signed.lifecycle_hooks(self._session, group, transition):
+            try:
+                signed.complete_lifecycle_action(self._session, group=group, hook=hook, instance_id=self.instance_id)
+            except signed.AwsError as error:
+                # answered before, by an agent that was started again since; or its time was over
+                if "No active Lifecycle Action" not in str(error):
+                    raise
 
     def store(self, bucket: str) -> Store:
         """The models' bucket, `s3://name`. Raises OSError."""

@@ -86,6 +86,10 @@ class CloudSide(Protocol):
         """`ssm:/name`. Raises OSError."""
         ...
 
+    def confirm_ready(self) -> None:
+        """Tell the group that waits for it that the instance serves. Raises OSError."""
+        ...
+
     def confirm_termination(self) -> None:
         """Tell the group that waits for it that the instance may go. Raises OSError."""
         ...

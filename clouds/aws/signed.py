@@ -131,19 +131,19 @@ def describe_group_of(session: Session, instance_id: str) -> str | None:
     return _first_text(_query_api(session, "autoscaling", "2011-01-01", fields), "AutoScalingGroupName")
 
 
-def termination_hooks(session: Session, group: str) -> list[str]:
-    """Names of the group's hooks on termination. Raises AwsError, OSError."""
+def lifecycle_hooks(session: Session, group: str, transition: str) -> list[str]:
+    """Names of the group's hooks on `EC2_INSTANCE_LAUNCHING` or `…_TERMINATING`. Raises AwsError, OSError."""
     fields = {"Action": "DescribeLifecycleHooks", "AutoScalingGroupName": group}
     found: list[str] = []
     for member in ET.fromstring(_query_api(session, "autoscaling", "2011-01-01", fields)).iter():
         values = {child.tag.rpartition("}")[2]: child.text or "" for child in member}
-        if values.get("LifecycleTransition") == "autoscaling:EC2_INSTANCE_TERMINATING":
+        if values.get("LifecycleTransition") == f"autoscaling:{transition}":
             found.append(values["LifecycleHookName"])
     return found
 
 
 def complete_lifecycle_action(session: Session, *, group: str, hook: str, instance_id: str) -> None:
-    """Tell a group that the instance may go. Raises AwsError, OSError."""
+    """Tell a group that it need not wait for the instance any more. Raises AwsError, OSError."""
     fields = {
         "Action": "CompleteLifecycleAction",
         "AutoScalingGroupName": group,

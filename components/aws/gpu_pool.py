@@ -16,6 +16,7 @@ from fleet.model import CapacityType
 OWNED_BY_WATCHDOGS: Final = ["desiredCapacity"]
 NO_OWN_MIND: Final = ["AZRebalance"]
 """What a group would do by itself against a watchdog."""
+BOOT_MAY_TAKE: Final = timedelta(minutes=30)
 HOOK_MARGIN: Final = timedelta(seconds=60)
 
 
@@ -201,6 +202,16 @@ class GpuPool(pulumi.ComponentResource):
             # the GPU may not be had today: that is the spot watchdog's matter, not an error of `pulumi up`
             wait_for_capacity_timeout="0",
             health_check_type="EC2",
+            # in service is who serves: an instance refresh goes on only then. Declared with the group, since a hook
+            # of its own would come after the first instances. CONTINUE: an agent that cannot say so ends nothing
+            initial_lifecycle_hooks=[
+                autoscaling.GroupInitialLifecycleHookArgs(
+                    name="ready",
+                    lifecycle_transition="autoscaling:EC2_INSTANCE_LAUNCHING",
+                    default_result="CONTINUE",
+                    heartbeat_timeout=int(BOOT_MAY_TAKE.total_seconds()),
+                )
+            ],
             tags=[
                 autoscaling.GroupTagArgs(key=key, value=value, propagate_at_launch=True)
                 for key, value in sorted(self._tags(name, capacity_type).items())

@@ -87,6 +87,7 @@ class FakeCloud:
     said: list[CloudNotice] = field(default_factory=list[CloudNotice])
     written: list[Mapping[str, str]] = field(default_factory=list[Mapping[str, str]])
     confirmed: int = 0
+    ready_said: int = 0
     refuses: bool = False
 
     def notices(self) -> list[CloudNotice]:
@@ -100,6 +101,10 @@ class FakeCloud:
     def secret(self, where: str) -> str:
         self._answer()
         return f"secret of {where}"
+
+    def confirm_ready(self) -> None:
+        self._answer()
+        self.ready_said += 1
 
     def confirm_termination(self) -> None:
         self._answer()
