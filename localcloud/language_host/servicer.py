@@ -18,6 +18,7 @@ from pulumi.runtime.proto import language_pb2 as language
 from pulumi.runtime.proto import language_pb2_grpc, plugin_pb2
 
 from localcloud.language_host.children import Children
+from localcloud.language_host.policy_proxy import PolicyProxy
 from localcloud.language_host.program import SAID_ALREADY
 
 MODULES: Final = {"analyzer": "pulumi.policy", "resource": "pulumi.run.plugin"}
@@ -95,10 +96,36 @@ class LanguageHost(language_pb2_grpc.LanguageRuntimeServicer):
         else:
             context.abort(grpc.StatusCode.UNIMPLEMENTED, f"cannot run a Python plugin of kind {request.kind!r}")
         environment = dict(pair.split("=", 1) for pair in request.env if "=" in pair)
+        if request.kind == "analyzer":
+            yield from self._policy_pack(python, arguments, request.pwd, environment, context)
+            return
         try:
             process = self._start(python, arguments, request.pwd, environment, piped=True)
         except OSError as error:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, _cannot_start(python, error))
+        context.add_callback(lambda: self._children.end(process))
+        yield from _pass_on(process)
+        code = process.wait()
+        self._children.forget(process)
+        yield language.RunPluginResponse(exitcode=code)
+
+    def _policy_pack(
+        self,
+        python: str,
+        arguments: list[str],
+        pwd: str,
+        environment: Mapping[str, str],
+        context: grpc.ServicerContext,
+    ) -> Iterator[language.RunPluginResponse]:
+        proxy = PolicyProxy(
+            lambda of_stack: self._start(python, arguments, pwd, {**environment, **of_stack}, piped=True)
+        )
+        context.add_callback(proxy.stop)
+        yield _stdout(f"{proxy.port}\n".encode())
+        proxy.settled.wait()
+        process = proxy.process
+        if process is None:
+            return
         context.add_callback(lambda: self._children.end(process))
         yield from _pass_on(process)
         code = process.wait()

@@ -11,7 +11,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 from prices.plan.groups import AWS_GROUP, AWS_RESERVATION, GCP_GROUPS, GCP_RESERVATION
-from prices.plan.preview import Declared, as_list, as_map
+from prices.plan.preview import UNKNOWN, Declared, as_list, as_map
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,10 +45,16 @@ def volume_units(inputs: Mapping[str, Any], size_key: str) -> Iterator[tuple[str
     kind = str(inputs.get("volumeType") or inputs.get("type") or "gp3")
     yield "disk", f"aws:ebs:{kind}:gib", Decimal(int(inputs.get(size_key) or 0))
     if kind == "gp3":
-        if (iops := int(inputs.get("iops") or 3000)) > 3000:
+        if (iops := _stated(inputs, "iops", 3000)) > 3000:
             yield "disk IOPS", "aws:ebs:gp3:iops", Decimal(iops - 3000)
-        if (rate := int(inputs.get("throughput") or 125)) > 125:
+        if (rate := _stated(inputs, "throughput", 125)) > 125:
             yield "disk throughput", "aws:ebs:gp3:mib-per-second", Decimal(rate - 125)
+
+
+def _stated(inputs: Mapping[str, Any], key: str, default: int) -> int:
+    # a preview knows no value that the cloud will fill in: nothing was stated then, and the cloud's default holds
+    value = inputs.get(key)
+    return default if value in (None, "", UNKNOWN) else int(str(value).split(".")[0])
 
 
 def _aws_volume(resource: Declared) -> Iterator[Extra]:

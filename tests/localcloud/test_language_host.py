@@ -5,15 +5,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
 import pytest
 from google.protobuf import empty_pb2, struct_pb2
+from pulumi.runtime.proto import analyzer_pb2 as analyzer
+from pulumi.runtime.proto import analyzer_pb2_grpc, language_pb2_grpc
 from pulumi.runtime.proto import language_pb2 as language
-from pulumi.runtime.proto import language_pb2_grpc
 
 LIMIT_S = 20
 
@@ -49,6 +50,20 @@ def pack(folder: Path, text: str) -> language.RunPluginRequest:
     )
 
 
+def started(stream: Iterator[language.RunPluginResponse]) -> None:
+    """Says which stack the pack is for, as the engine does: only then is it started."""
+    request = analyzer.AnalyzerStackConfigureRequest(
+        project="gpu-fleet", stack="aws-dev", config={"aws:region": "us-east-1"}, dry_run=True
+    )
+    with grpc.insecure_channel(f"127.0.0.1:{int(next(stream).stdout)}") as channel:
+        stub = analyzer_pb2_grpc.AnalyzerStub(channel)
+        stub.Handshake(analyzer.AnalyzerHandshakeRequest(), timeout=LIMIT_S)
+        with pytest.raises(grpc.RpcError) as refused:
+            # these packs serve nothing on the port they name
+            stub.ConfigureStack(request, timeout=LIMIT_S)
+    assert refused.value.code() is grpc.StatusCode.UNAVAILABLE  # pyright: ignore[reportAttributeAccessIssue]
+
+
 def gone(pid: int) -> bool:
     """Whether the process ended within the limit (a zombie that nobody reads yet has ended)."""
     until = time.monotonic() + LIMIT_S
@@ -66,14 +81,28 @@ def test_says_which_pulumi_it_speaks_for(host: Host) -> None:
     assert host.stub.GetPluginInfo(empty_pb2.Empty(), timeout=LIMIT_S).version == "3.259.0"
 
 
-def test_a_plugin_gets_its_environment_and_its_words_are_passed_on(host: Host, tmp_path: Path) -> None:
+def test_a_pack_is_told_its_stack_and_its_words_are_passed_on(host: Host, tmp_path: Path) -> None:
     request = pack(
-        tmp_path, "import os, sys\nprint(os.environ['COLOUR'])\nprint('oh', file=sys.stderr)\nraise SystemExit(7)"
+        tmp_path,
+        "import os, sys\nprint(1, flush=True)\n"
+        "print(*(os.environ[k] for k in ('COLOUR', 'PULUMI_PROJECT', 'PULUMI_STACK', 'PULUMI_DRY_RUN')))\n"
+        "print(os.environ['PULUMI_CONFIG'])\nprint('oh', file=sys.stderr)\nraise SystemExit(7)",
     )
-    messages = list(host.stub.RunPlugin(request, timeout=LIMIT_S))
-    assert b"".join(m.stdout for m in messages) == b"blue=green\n"
+    stream = host.stub.RunPlugin(request, timeout=LIMIT_S)
+    started(stream)
+    messages = list(stream)
+    said = b"".join(m.stdout for m in messages).decode().splitlines()
+    assert said == ["blue=green gpu-fleet aws-dev true", '{"aws:region": "us-east-1"}']
     assert b"".join(m.stderr for m in messages) == b"oh\n"
     assert messages[-1].exitcode == 7
+
+
+def test_a_pack_that_says_no_port_is_an_error_with_words(host: Host, tmp_path: Path) -> None:
+    stream = host.stub.RunPlugin(pack(tmp_path, "print('no port')"), timeout=LIMIT_S)
+    address = f"127.0.0.1:{int(next(stream).stdout)}"
+    with grpc.insecure_channel(address) as channel, pytest.raises(grpc.RpcError) as refused:
+        analyzer_pb2_grpc.AnalyzerStub(channel).GetPluginInfo(empty_pb2.Empty(), timeout=LIMIT_S)
+    assert "the policy pack did not start" in str(refused.value)
 
 
 def test_an_environment_that_is_not_there_is_named(host: Host, tmp_path: Path) -> None:
@@ -94,9 +123,10 @@ def test_its_children_end_with_it(host: Host, tmp_path: Path, number: signal.Sig
     request = pack(
         tmp_path,
         "import os, signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-        "print(os.getpid(), flush=True)\ntime.sleep(60)",
+        "print(1, flush=True)\nprint(os.getpid(), flush=True)\ntime.sleep(60)",
     )
     stream = host.stub.RunPlugin(request, timeout=LIMIT_S)
+    started(stream)
     child = int(next(stream).stdout)
     os.kill(host.process.pid, number)
     assert host.process.wait(LIMIT_S) in (0, -number)

@@ -1,0 +1,107 @@
+"""Stands between the engine and a policy pack, and starts the pack when it is known for which stack.
+
+A pack of Python reads its stack's name and configuration from its environment when it starts, but the engine tells
+them in a call (`ConfigureStack`) after that. The host of Pulumi's own distribution has such a stand-in, too.
+"""
+
+import json
+import os
+import subprocess
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+import grpc
+from google.protobuf import empty_pb2
+from pulumi.runtime.proto import analyzer_pb2 as analyzer
+
+SERVICE: Final = "/pulumirpc.Analyzer/"
+LARGEST_MESSAGE: Final = 400 * 1024 * 1024
+_OPTIONS: Final = [(f"grpc.max_{way}_message_length", LARGEST_MESSAGE) for way in ("receive", "send")]
+
+Start = Callable[[Mapping[str, str]], "subprocess.Popen[bytes]"]
+
+
+class PolicyProxy(grpc.GenericRpcHandler):
+    """Serves Analyzer on `port`: answers the handshake, then passes everything on to the pack."""
+
+    def __init__(self, start: Start) -> None:
+        self._start = start
+        self._lock = threading.Lock()
+        self._channel: grpc.Channel | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self.settled = threading.Event()
+        """Set when the pack was started, could not be, or will not be."""
+        self._server = grpc.server(ThreadPoolExecutor(8), handlers=[self], options=_OPTIONS)
+        self.port = self._server.add_insecure_port("127.0.0.1:0")
+        self._server.start()
+
+    @property
+    def process(self) -> "subprocess.Popen[bytes] | None":
+        """The pack's process; its first line of output, the port, has been read."""
+        return self._process
+
+    def stop(self) -> None:
+        """Serve no more, and start nothing more."""
+        self.settled.set()
+        self._server.stop(grace=None)
+        if self._channel is not None:
+            self._channel.close()
+
+    def service(self, handler_call_details: Any) -> grpc.RpcMethodHandler | None:
+        method = str(handler_call_details.method)
+        if not method.startswith(SERVICE):
+            return None
+        return grpc.unary_unary_rpc_method_handler(lambda request, context: self._answer(method, request, context))
+
+    def _answer(self, method: str, request: bytes, context: grpc.ServicerContext) -> bytes:
+        name = method.removeprefix(SERVICE)
+        if name == "Handshake":
+            return analyzer.AnalyzerHandshakeResponse().SerializeToString()
+        if name == "Cancel" and self._channel is None:
+            self.settled.set()
+            return empty_pb2.Empty().SerializeToString()
+        environment: Mapping[str, str] = {}
+        if name == "ConfigureStack":
+            environment = stack_environment(analyzer.AnalyzerStackConfigureRequest.FromString(request))
+        try:
+            channel = self._pack(environment)
+            return channel.unary_unary(method)(request)
+        except grpc.RpcError as error:
+            context.abort(error.code(), error.details())  # type: ignore[attr-defined]
+        except (OSError, ValueError) as error:
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"the policy pack did not start: {error}")
+
+    def _pack(self, environment: Mapping[str, str]) -> grpc.Channel:
+        with self._lock:
+            if self._channel is None:
+                try:
+                    self._process = self._start(environment)
+                    port = int(_first_line(self._process))
+                finally:
+                    self.settled.set()
+                self._channel = grpc.insecure_channel(f"127.0.0.1:{port}", options=_OPTIONS)
+            return self._channel
+
+
+def stack_environment(request: analyzer.AnalyzerStackConfigureRequest) -> dict[str, str]:
+    """What a program of that stack finds in its environment, as `pulumi.policy` reads it."""
+    return {
+        "PULUMI_PROJECT": request.project,
+        "PULUMI_STACK": request.stack,
+        "PULUMI_ORGANIZATION": request.organization or "organization",
+        "PULUMI_DRY_RUN": "true" if request.dry_run else "false",
+        "PULUMI_CONFIG": json.dumps(dict(request.config)),
+        "PULUMI_CONFIG_SECRET_KEYS": json.dumps(list(request.config_secret_keys)),
+    }
+
+
+def _first_line(process: "subprocess.Popen[bytes]") -> bytes:
+    # byte by byte: what comes after the line belongs to another reader
+    line = b""
+    while process.stdout is not None and not line.endswith(b"\n"):
+        if not (byte := os.read(process.stdout.fileno(), 1)):
+            break
+        line += byte
+    return line
