@@ -1,0 +1,315 @@
+"""Reading `config.json`: which layers a model has and what each keeps. Families that are not known are refused."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, cast
+
+from serving.sizing.model import Attention, LatentAttention, Layer, Model, SizingError, State
+
+Config = Mapping[str, Any]
+
+STANDARD: Final = frozenset(
+    (
+        "llama",
+        "mistral",
+        "mixtral",
+        "qwen2",
+        "qwen2_moe",
+        "qwen3",
+        "qwen3_moe",
+        "phi",
+        "phi3",
+        "phimoe",
+        "gemma",
+        "gemma2",
+        "gemma3_text",
+        "gemma3",
+        "gpt_oss",
+        "olmo",
+        "olmo2",
+        "olmo3",
+        "olmoe",
+        "granite",
+        "granitemoe",
+        "cohere",
+        "cohere2",
+        "starcoder2",
+        "stablelm",
+        "gpt_neox",
+        "gpt2",
+        "gpt_bigcode",
+        "opt",
+        "falcon",
+        "internlm2",
+        "internlm3",
+        "exaone",
+        "exaone4",
+        "glm",
+        "glm4",
+        "glm4_moe",
+        "minimax_m2",
+        "dbrx",
+        "nemotron",
+        "smollm3",
+        "ernie4_5",
+        "ernie4_5_moe",
+        "seed_oss",
+        "llama4_text",
+        "hunyuan_v1_dense",
+        "hunyuan_v1_moe",
+        "apertus",
+        "arcee",
+        "mistral3",
+        "bloom",
+        "mpt",
+    )
+)
+"""Decoders whose layers all keep keys and values, as their fields say."""
+LATENT: Final = frozenset(("deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "glm4_moe_lite", "longcat_flash"))
+STATES: Final = frozenset(
+    ("mamba", "mamba2", "bamba", "granitemoehybrid", "nemotron_h", "jamba", "qwen3_next", "falcon_h1")
+)
+ENCODERS: Final = frozenset(
+    ("bert", "roberta", "xlm-roberta", "modernbert", "distilbert", "mpnet", "nomic_bert", "gte", "new")
+)
+
+_ALIASES: Final = {
+    "hidden_size": ("n_embd", "d_model"),
+    "num_hidden_layers": ("n_layer", "n_layers", "num_layers"),
+    "num_attention_heads": ("n_head", "n_heads"),
+    "intermediate_size": ("ffn_dim", "n_inner", "ffn_hidden_size"),
+    "max_position_embeddings": ("n_positions", "max_seq_len", "seq_length", "max_sequence_length"),
+}
+
+
+def read(config: Config) -> Model:
+    """The model that a config describes. Raises SizingError naming the field or family that is missing."""
+    inner = _inner(config)
+    family = str(inner.get("model_type") or config.get("model_type") or "")
+    if not family:
+        raise SizingError("config.json names no model_type")
+    layers = _layers(family, inner)
+    dtype = inner.get("torch_dtype") or inner.get("dtype") or config.get("torch_dtype") or config.get("dtype")
+    quantization = cast("Config", config.get("quantization_config") or inner.get("quantization_config") or {})
+    hidden = _number(inner, "hidden_size")
+    return Model(
+        family=family,
+        hidden=hidden,
+        intermediate=int(_field(inner, "intermediate_size") or 4 * hidden),
+        heads=int(_field(inner, "num_attention_heads") or 1),
+        vocabulary=_number(inner, "vocab_size"),
+        max_context=_context(inner),
+        dtype=str(dtype or "bfloat16").removeprefix("torch."),
+        layers=layers,
+        layer_count=_layer_count(inner),
+        experts=int(_first(inner, "num_local_experts", "num_experts", "n_routed_experts") or 0),
+        active_experts=int(_first(inner, "num_experts_per_tok", "num_experts_per_token", "experts_per_token") or 0),
+        quantization=quantization.get("quant_method"),
+        multimodal=inner is not config,
+    )
+
+
+def _inner(config: Config) -> Config:
+    """The language model's own part of a multimodal config."""
+    for name in ("text_config", "llm_config", "language_config"):
+        part = config.get(name)
+        if isinstance(part, Mapping):
+            return cast("Config", part)
+    return config
+
+
+def _layers(family: str, config: Config) -> tuple[Layer, ...]:
+    if family in ENCODERS or config.get("is_decoder") is False and config.get("is_causal") is False:
+        return ()
+    if family in LATENT:
+        return _latent(config)
+    if family in STATES:
+        return _mixed(family, config)
+    if family in STANDARD:
+        return _standard(family, config)
+    raise SizingError(
+        f"model_type {family!r} is not known: to size it, its layers' kinds (full, sliding, latent, state) and their "
+        "sizes must be read in serving/sizing/families.py, and tried against vLLM's own count of blocks"
+    )
+
+
+def _standard(family: str, config: Config) -> tuple[Layer, ...]:
+    count = _layer_count(config)
+    kinds = [_kind(name) for name in config["layer_types"]] if config.get("layer_types") else _kinds(family, config)
+    if len(kinds) != count:
+        raise SizingError(f"config.json: {len(kinds)} layer types for {count} layers")
+    window, chunk = config.get("sliding_window"), config.get("attention_chunk_size")
+    return tuple(
+        _attention(config, window=window if kind == "sliding" else None, chunk=chunk if kind == "chunked" else None)
+        for kind in kinds
+    )
+
+
+def _kind(name: str) -> str:
+    known = {
+        "full_attention": "full",
+        "attention": "full",
+        "sliding_attention": "sliding",
+        "chunked_attention": "chunked",
+        "linear_attention": "state",
+        "mamba": "state",
+    }
+    if name not in known:
+        raise SizingError(f"config.json: layer type {name!r} is not known; known are {', '.join(known)}")
+    return known[name]
+
+
+def _kinds(family: str, config: Config) -> list[str]:
+    """The pattern of layers where the config does not list it."""
+    count, window = _layer_count(config), config.get("sliding_window")
+    if family == "llama4_text":
+        no_rope = cast("Sequence[int]", config.get("no_rope_layers") or [int((i + 1) % 4 != 0) for i in range(count)])
+        return ["chunked" if rope else "full" for rope in no_rope]
+    if family == "gpt_oss":
+        return ["sliding" if i % 2 == 0 else "full" for i in range(count)]
+    if family == "gemma2":
+        return ["sliding" if i % 2 == 0 else "full" for i in range(count)]
+    if family in ("gemma3", "gemma3_text", "cohere2"):
+        pattern = int(config.get("sliding_window_pattern") or config.get("_sliding_window_pattern") or 6)
+        return ["full" if (i + 1) % pattern == 0 else "sliding" for i in range(count)]
+    if not window or config.get("use_sliding_window") is False:
+        return ["full"] * count
+    if family in ("qwen2", "qwen2_moe", "qwen3", "qwen3_moe"):
+        # the first layers attend to everything
+        first = int(config.get("max_window_layers") or 0)
+        return ["full" if i < first else "sliding" for i in range(count)]
+    return ["sliding"] * count
+
+
+def _attention(config: Config, *, window: int | None = None, chunk: int | None = None) -> Attention:
+    heads = _number(config, "num_attention_heads")
+    kv_heads = _first(config, "num_key_value_heads", "num_kv_heads", "multi_query_group_num", "n_head_kv")
+    if kv_heads is None:
+        # falcon and gpt_bigcode say it with a switch
+        kv_heads = 1 if config.get("multi_query") else heads
+    head_size = int(config.get("head_dim") or _number(config, "hidden_size") // heads)
+    return Attention(
+        kv_heads=int(kv_heads),
+        head_size=head_size,
+        head_size_v=int(config.get("v_head_dim") or head_size),
+        window=window,
+        chunk=chunk,
+    )
+
+
+def _latent(config: Config) -> tuple[Layer, ...]:
+    if config.get("kv_lora_rank") is None:
+        return tuple(_attention(config) for _ in range(_layer_count(config)))
+    index = int(config.get("index_head_dim") or 0)
+    layer = LatentAttention(
+        latent=_number(config, "kv_lora_rank"),
+        rope=_number(config, "qk_rope_head_dim"),
+        # the indexer keeps one 8-bit key and a 32-bit scale per 128 values
+        index=index + 4 * index // 128,
+    )
+    return (layer,) * _layer_count(config)
+
+
+def _mixed(family: str, config: Config) -> tuple[Layer, ...]:
+    readers: dict[str, Callable[[Config], State]] = {
+        "mamba": _mamba1,
+        "jamba": _mamba1,
+        "qwen3_next": _delta_net,
+    }
+    state = readers.get(family, _mamba2)(config)
+    found: list[Layer] = []
+    for kind in _mixed_kinds(family, config):
+        if kind in ("state", "both"):
+            found.append(state)
+        if kind in ("full", "both"):
+            found.append(_attention(config))
+    return tuple(found)
+
+
+def _mixed_kinds(family: str, config: Config) -> list[str]:
+    count = _layer_count(config)
+    if family in ("mamba", "mamba2"):
+        return ["state"] * count
+    if family == "falcon_h1":
+        return ["both"] * count
+    if family == "nemotron_h":
+        known = {"M": "state", "*": "full", "-": "nothing", "E": "nothing"}
+        return [known[letter] for letter in str(config["hybrid_override_pattern"])]
+    types = config.get("layer_types") or config.get("layers_block_type")
+    if types:
+        return [_kind(name) for name in types]
+    if family == "qwen3_next":
+        every = int(config.get("full_attention_interval") or 4)
+        return ["full" if (i + 1) % every == 0 else "state" for i in range(count)]
+    if family == "bamba":
+        full = set(cast("Sequence[int]", config.get("attn_layer_indices") or ()))
+        return ["full" if i in full else "state" for i in range(count)]
+    period, offset = _number(config, "attn_layer_period"), _number(config, "attn_layer_offset")
+    return ["full" if i % period == offset else "state" for i in range(count)]
+
+
+def _mamba2(config: Config) -> State:
+    heads = int(_first(config, "mamba_n_heads", "mamba_num_heads", "num_heads") or 0)
+    head_size = int(_first(config, "mamba_d_head", "mamba_head_dim", "head_dim") or 0)
+    size = int(_first(config, "mamba_d_state", "ssm_state_size", "state_size") or 0)
+    groups = int(_first(config, "mamba_n_groups", "n_groups") or 1)
+    kernel = int(_first(config, "mamba_d_conv", "conv_kernel") or 4)
+    if not (heads and head_size and size):
+        raise SizingError("config.json: the state's heads, head size or state size is missing")
+    return State(
+        conv_channels=heads * head_size + 2 * groups * size,
+        conv_kernel=kernel,
+        heads=heads,
+        head_size=head_size,
+        state_size=size,
+        groups=groups,
+    )
+
+
+def _mamba1(config: Config) -> State:
+    expand = int(_first(config, "mamba_expand", "expand") or 2)
+    inner = int(config.get("intermediate_size") or 0) if config.get("model_type") == "mamba" else 0
+    channels = inner or expand * _number(config, "hidden_size")
+    return State(
+        conv_channels=channels,
+        conv_kernel=int(_first(config, "mamba_d_conv", "conv_kernel") or 4),
+        heads=channels,
+        head_size=1,
+        state_size=int(_first(config, "mamba_d_state", "state_size") or 16),
+    )
+
+
+def _delta_net(config: Config) -> State:
+    key = _number(config, "linear_num_key_heads") * _number(config, "linear_key_head_dim")
+    value = _number(config, "linear_num_value_heads") * _number(config, "linear_value_head_dim")
+    return State(
+        conv_channels=2 * key + value,
+        conv_kernel=_number(config, "linear_conv_kernel_dim"),
+        heads=_number(config, "linear_num_value_heads"),
+        head_size=_number(config, "linear_value_head_dim"),
+        state_size=_number(config, "linear_key_head_dim"),
+    )
+
+
+def _layer_count(config: Config) -> int:
+    return _number(config, "num_hidden_layers")
+
+
+def _context(config: Config) -> int:
+    found = _field(config, "max_position_embeddings")
+    # state-only models know no longest context
+    return int(found) if found is not None else 1 << 20
+
+
+def _field(config: Config, name: str) -> Any:
+    return _first(config, name, *_ALIASES.get(name, ()))
+
+
+def _first(config: Config, *names: str) -> Any:
+    return next((config[name] for name in names if config.get(name) is not None), None)
+
+
+def _number(config: Config, name: str) -> int:
+    value = _field(config, name)
+    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+        raise SizingError(f"config.json: {name} is {value!r}, must be a positive whole number")
+    return value

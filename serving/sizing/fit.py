@@ -1,0 +1,205 @@
+"""Does a model fit a machine's GPUs, how many requests at once, and with which arguments of vLLM?"""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from fleet.catalogue import Gpu
+from serving.engine import VllmOptions
+from serving.sizing.memory import BATCHED_TOKENS, CacheShape, KvLayout, layout
+from serving.sizing.model import Attention, Model, SizingError, Weights
+
+MIB: Final = 1024**2
+GIB: Final = 1024**3
+UTILIZATION: Final = 0.92
+"""vLLM's default of --gpu-memory-utilization."""
+TORCH_SHARE: Final = 22516 / 22888
+"""What torch sees of the memory that a cloud reports: measured on an A10G."""
+CONTEXT_BYTES: Final = GIB // 2
+"""CUDA context of a process: 0.3 to 0.6 GiB."""
+NCCL_BYTES: Final = 400 * MIB
+"""Of each GPU that works with others: 342 to 392 MB for 2 to 8 (NVIDIA's AIConfigurator)."""
+GRAPH_BYTES: Final = 650 * MIB
+"""CUDA graphs: 0.36 to 0.65 GiB measured for 7B to 70B."""
+MOST_SEQUENCES: Final = 256
+_FP8: Final = frozenset({"fp8", "fbgemm_fp8", "modelopt"})
+_FP4: Final = frozenset({"mxfp4", "nvfp4", "modelopt_fp4"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What is asked of a machine."""
+
+    context: int
+    """Longest request, input and output together."""
+    concurrency: int = 1
+    """Requests of that length at once."""
+    kv_fp8: bool = False
+    weights_fp8: bool = False
+    """Quantize 16-bit weights while loading."""
+    batched_tokens: int = BATCHED_TOKENS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """How a model is spread over GPUs: each layer over `tp`, the layers over `pp`."""
+
+    tp: int = 1
+    pp: int = 1
+
+    @property
+    def gpus(self) -> int:
+        return self.tp * self.pp
+
+
+ONE_GPU: Final = Split()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """The answer for one way of splitting a model over GPUs."""
+
+    gpu: str
+    split: Split
+    fits: bool
+    reason: str
+    """Why (not), in one line."""
+    weights_bytes: int
+    """On the fullest GPU."""
+    overhead_bytes: int
+    """Activations, graphs, context, on that GPU: estimated."""
+    kv_bytes: int
+    """Left for the KV cache on that GPU; negative: missing."""
+    kv_layout: KvLayout | None
+    concurrency: float | None
+    """Requests of the asked length that fit at once; None for a model that keeps nothing."""
+    options: VllmOptions
+    notes: tuple[str, ...] = ()
+
+
+def refusal(model: Model, gpu: Gpu, wish: Wish) -> str | None:
+    """Why this GPU cannot compute this model's numbers at all; None when it can."""
+    if (wish.weights_fp8 or wish.kv_fp8) and not gpu.fp8:
+        return f"{gpu.name} has no FP8 arithmetic"
+    if model.quantization in _FP4 and not gpu.fp8:
+        return f"{gpu.name} cannot compute {model.quantization} weights"
+    if model.quantization in _FP8 and not gpu.fp8:
+        return f"{gpu.name} has no FP8 arithmetic, the checkpoint is in FP8: take one in 16 bits, AWQ or GPTQ"
+    return None
+
+
+def fit(model: Model, weights: Weights, gpu: Gpu, wish: Wish, split: Split = ONE_GPU) -> Fit:
+    """Try one split. Raises SizingError for a wish that no GPU can grant."""
+    if wish.context > model.max_context:
+        raise SizingError(f"context {wish.context} is longer than the model's {model.max_context}")
+    notes: list[str] = []
+    tp, pp = split.tp, split.pp
+    kv_heads = max((layer.kv_heads for layer in model.layers if isinstance(layer, Attention)), default=1)
+    on_gpu = _weights_on_gpu(weights, wish, split, kv_heads)
+    overhead = _overhead(model, wish, split)
+    budget = int(gpu.memory_mib * MIB * TORCH_SHARE * UTILIZATION)
+    left = budget - on_gpu - overhead
+    shape = CacheShape(
+        kv_bytes=1 if wish.kv_fp8 else 2,
+        tp=tp,
+        pp=pp,
+        max_model_len=wish.context,
+        batched_tokens=wish.batched_tokens,
+    )
+    plan = layout(model, shape)
+    at_once = None if plan is None else plan.concurrency(left)
+    impossible = refusal(model, gpu, wish) or _indivisible(model, tp)
+    reason = impossible or _memory_reason(left, plan, at_once, wish)
+    if not gpu.bf16 and model.dtype == "bfloat16":
+        notes.append(f"{gpu.name} has no BF16: computed in FP16, which some models do not survive (Gemma)")
+    if kv_heads < tp and model.layers:
+        notes.append(f"{kv_heads} key heads on {tp} GPUs: each key head is kept {tp // max(1, kv_heads)} times")
+    return Fit(
+        gpu=gpu.name,
+        split=split,
+        fits=reason is None,
+        reason=reason or _good_words(at_once, wish),
+        weights_bytes=on_gpu,
+        overhead_bytes=overhead,
+        kv_bytes=left,
+        kv_layout=plan,
+        concurrency=at_once,
+        options=_options(model, gpu, wish, split, at_once),
+        notes=tuple(notes),
+    )
+
+
+def smallest_fit(model: Model, weights: Weights, gpu: Gpu, count: int, wish: Wish) -> Fit:
+    """The fewest of `count` GPUs that do; all of them, not fitting, when none does. Raises SizingError."""
+    tried = [fit(model, weights, gpu, wish, Split(tp=tp)) for tp in _powers(count)]
+    return next((answer for answer in tried if answer.fits), tried[-1])
+
+
+def _powers(count: int) -> list[int]:
+    found = [n for n in (1, 2, 4, 8, 16) if n <= count]
+    return found if count in found else [*found, count]
+
+
+def _weights_on_gpu(weights: Weights, wish: Wish, split: Split, kv_heads: int) -> int:
+    on_gpu = weights.per_gpu(tp=split.tp, pp=split.pp, kv_heads=kv_heads)
+    if wish.weights_fp8:
+        on_gpu -= weights.quantizable // 2 // split.gpus
+    return on_gpu
+
+
+def _overhead(model: Model, wish: Wish, split: Split) -> int:
+    """Activations of one batch, logits of the sampler, graphs and contexts.
+
+    Per token: three intermediate and three hidden vectors in 16 bits. For an 8B Llama at 20,480 tokens that gives
+    2.11 GiB where vLLM reported 2.07.
+    """
+    per_token = 2 * (3 * -(-model.intermediate // split.tp) + 3 * model.hidden)
+    logits = min(MOST_SEQUENCES, max(1, wish.concurrency)) * model.vocabulary * 4
+    together = NCCL_BYTES if split.gpus > 1 else 0
+    return wish.batched_tokens * per_token + logits + GRAPH_BYTES + CONTEXT_BYTES + together
+
+
+def _indivisible(model: Model, tp: int) -> str | None:
+    if model.heads % tp:
+        return f"{model.heads} attention heads cannot be split over {tp} GPUs"
+    return None
+
+
+def _memory_reason(left: int, plan: KvLayout | None, at_once: float | None, wish: Wish) -> str | None:
+    if left <= 0:
+        return f"{-left / GIB:.1f} GiB too little for weights and activations"
+    if plan is None or at_once is None:
+        return None
+    if at_once < 1:
+        short = plan.blocks_per_request * plan.bytes_per_block - left
+        return f"{short / GIB:.2f} GiB too little for one request of {wish.context} tokens"
+    if at_once < wish.concurrency:
+        return f"{at_once:.1f} requests of {wish.context} tokens fit, {wish.concurrency} were asked for"
+    return None
+
+
+def _good_words(at_once: float | None, wish: Wish) -> str:
+    if at_once is None:
+        return "fits; the model keeps no keys and values"
+    return f"fits, with {at_once:.1f} requests of {wish.context} tokens at once"
+
+
+def _options(model: Model, gpu: Gpu, wish: Wish, split: Split, at_once: float | None) -> VllmOptions:
+    options = VllmOptions(
+        max_model_len=wish.context,
+        tensor_parallel_size=split.tp,
+        pipeline_parallel_size=split.pp,
+        max_num_batched_tokens=wish.batched_tokens,
+        max_num_seqs=_sequences(at_once, wish),
+    )
+    if not gpu.bf16 and model.dtype == "bfloat16":
+        options = replace(options, dtype="half")
+    if wish.kv_fp8:
+        options = replace(options, kv_cache_dtype="fp8")
+    if wish.weights_fp8:
+        options = replace(options, quantization="fp8")
+    return options
+
+
+def _sequences(at_once: float | None, wish: Wish) -> int:
+    """Requests are mostly shorter than the longest one, so four times as many may run before the cache is full."""
+    return MOST_SEQUENCES if at_once is None else max(wish.concurrency, min(MOST_SEQUENCES, int(at_once * 4)), 1)

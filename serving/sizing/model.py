@@ -1,0 +1,163 @@
+"""What sizing must know of a model: its layers by what they keep in memory, and its weights by how they are split."""
+
+from dataclasses import dataclass
+from math import prod
+from typing import Final
+
+from serving.weights import Tensor
+
+DTYPE_BYTES: Final = {"float32": 4, "float16": 2, "bfloat16": 2, "half": 2, "float": 4}
+
+
+class SizingError(ValueError):
+    """The model cannot be sized; says what is missing or unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attention:
+    """A layer that keeps keys and values of the tokens it may look at."""
+
+    kv_heads: int
+    head_size: int
+    head_size_v: int
+    window: int | None = None
+    """Sliding window in tokens."""
+    chunk: int | None = None
+    """Chunked local attention (Llama 4)."""
+
+    def page_bytes(self, *, block: int, kv_bytes: int, tp: int) -> int:
+        """Bytes of one block on one GPU. With more GPUs than key heads every GPU keeps a copy of one."""
+        return block * max(1, self.kv_heads // tp) * (self.head_size + self.head_size_v) * kv_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatentAttention:
+    """MLA: one latent vector per token, the same on every GPU of a tensor-parallel group."""
+
+    latent: int
+    rope: int
+    index: int = 0
+    """Bytes per token of a sparse indexer beside it (DeepSeek V3.2)."""
+
+    def page_bytes(self, *, block: int, kv_bytes: int) -> int:
+        """Bytes of one block. In FP8 a token of 512+64 takes 656 bytes: scales and a 16-bit rope part."""
+        if kv_bytes == 1:
+            return block * (self.latent + 4 * self.latent // 128 + 2 * self.rope + self.index)
+        return block * ((self.latent + self.rope) * kv_bytes + self.index)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """A layer with a state of fixed size per sequence (Mamba, gated delta net)."""
+
+    conv_channels: int
+    conv_kernel: int
+    heads: int
+    head_size: int
+    state_size: int
+    groups: int = 1
+    conv_dtype_bytes: int = 2
+    ssm_dtype_bytes: int = 4
+
+    def bytes_per_sequence(self, tp: int) -> int:
+        """Bytes on one GPU. Heads and channels are split."""
+        conv = self.conv_channels // tp * (self.conv_kernel - 1) * self.conv_dtype_bytes
+        return conv + self.heads // tp * self.head_size * self.state_size * self.ssm_dtype_bytes
+
+
+Layer = Attention | LatentAttention | State
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """A model's shape."""
+
+    family: str
+    """Its `model_type`."""
+    hidden: int
+    intermediate: int
+    heads: int
+    vocabulary: int
+    max_context: int
+    dtype: str
+    layers: tuple[Layer, ...]
+    """Those that keep something; empty for encoders."""
+    layer_count: int
+    experts: int = 0
+    active_experts: int = 0
+    quantization: str | None = None
+    """Of the checkpoint, as its config says (`fp8`, `awq`, `gptq`, `mxfp4`, `compressed-tensors`)."""
+    multimodal: bool = False
+
+    @property
+    def keeps_nothing(self) -> bool:
+        """Encoder-only: no KV cache at all."""
+        return not self.layers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """All tensors of a checkpoint, summed by how tensor parallelism treats them."""
+
+    split: int
+    """Bytes divided over the GPUs."""
+    copied: int
+    """Bytes that every GPU holds."""
+    key_value: int
+    """Bytes of key and value projections: split up to the number of key heads, then copied."""
+    ends: int
+    """Bytes of embeddings and head, part of `split`; pipeline parallelism leaves them on the first and last stage."""
+    quantizable: int
+    """Bytes in 16 bits that quantization on the fly would halve, part of the sums above."""
+    parameters: int
+
+    @property
+    def total(self) -> int:
+        return self.split + self.copied + self.key_value
+
+    def per_gpu(self, *, tp: int, pp: int, kv_heads: int) -> int:
+        """Bytes on the fullest GPU."""
+        key_value = self.key_value // min(tp, max(1, kv_heads))
+        body = (self.split - self.ends) // tp + self.copied + key_value
+        return -(-body // pp) + self.ends // tp
+
+
+_COPIED: Final = (
+    "norm",
+    ".gate.weight",
+    "router",
+    "q_a_proj",
+    "kv_a_proj",
+    "fused_qkv_a_proj",
+    "indexer",
+    "e_score_correction_bias",
+    "sinks",
+)
+_ENDS: Final = ("embed_tokens", "lm_head", "wte", "word_embeddings", "embed_in", "embed_out", "output.weight")
+
+
+def weigh(tensors: list[Tensor]) -> Weights:
+    """Sum the tensors of a checkpoint. Raises SizingError for a checkpoint without any."""
+    if not tensors:
+        raise SizingError("the checkpoint has no tensors")
+    split = copied = key_value = ends = quantizable = parameters = 0
+    for tensor in tensors:
+        parameters += prod(tensor.shape)
+        is_end = any(part in tensor.name for part in _ENDS)
+        if len(tensor.shape) <= 1 or any(part in tensor.name for part in _COPIED):
+            copied += tensor.size
+        elif ".k_proj." in tensor.name or ".v_proj." in tensor.name:
+            key_value += tensor.size
+        else:
+            split += tensor.size
+            ends += tensor.size if is_end else 0
+        if len(tensor.shape) >= 2 and tensor.dtype in ("BF16", "F16") and not is_end and "norm" not in tensor.name:
+            quantizable += tensor.size
+    return Weights(
+        split=split,
+        copied=copied,
+        key_value=key_value,
+        ends=ends,
+        quantizable=quantizable,
+        parameters=parameters,
+    )
