@@ -11,10 +11,12 @@ from typing import Any, Final
 from moto.ec2.models import EC2Backend
 
 from fleet import tags
+from localcloud.aws import api_faults
+from localcloud.aws.api_faults import ApiFaults
 from localcloud.aws.calls import Calls
 from localcloud.aws.capacity import Kind
 from localcloud.aws.groups import LivingAutoScaling, LivingGroup
-from localcloud.aws.instances import LivingInstance, Notice, living
+from localcloud.aws.instances import LivingInstance, living
 from localcloud.aws.world import World
 from localcloud.faults import FAULTS, NUMBERED, Faults
 
@@ -38,6 +40,7 @@ class Control:
     scaling: LivingAutoScaling
     calls: Calls
     faults: Faults
+    api_faults: ApiFaults
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         """WSGI: JSON in, JSON out."""
@@ -64,6 +67,9 @@ class Control:
             ("POST", "/capacity"): self.set_capacity,
             ("POST", "/fault"): self.add_fault,
             ("DELETE", "/fault"): self.drop_fault,
+            ("GET", "/api-fault"): lambda _: self.api_faults.as_json(),
+            ("POST", "/api-fault"): self.add_api_fault,
+            ("DELETE", "/api-fault"): lambda _: self.api_faults.clear(),
         }
         found = routes.get((method, path))
         if found is None:
@@ -92,9 +98,9 @@ class Control:
         if body.get("capacity_gone", False):
             self.world.capacity.take_away(self._types_of(chosen))
         now = self.world.now()
-        chosen.notice = Notice(at=now + timedelta(seconds=notice_s))
         if body.get("rebalance", True):
-            chosen.rebalance_at = chosen.rebalance_at or now
+            chosen.advise_rebalance(now)
+        chosen.give_notice(now + timedelta(seconds=notice_s), now)
         return _shown(chosen, self.faults)
 
     def _choose_spot(self, body: Mapping[str, Any]) -> LivingInstance:
@@ -177,6 +183,14 @@ class Control:
         chosen = min(found, key=lambda instance: (instance.launch_time, instance.id))
         self.faults.add(chosen.id, str(what), value)
         return {"instance": chosen.id, "what": what}
+
+    def add_api_fault(self, body: Mapping[str, Any]) -> object:
+        """Let calls of an AWS API fail: {"service", "operation", "code", "status", "times", "skip"}."""
+        try:
+            self.api_faults.add(api_faults.read(dict(body)))
+        except ValueError as error:
+            raise ControlError(str(error)) from error
+        return self.api_faults.as_json()
 
     def drop_fault(self, body: Mapping[str, Any]) -> object:
         """Mend one instance, or all."""

@@ -10,6 +10,7 @@ from typing import Final
 
 from moto.ec2.models import EC2Backend
 
+from localcloud.aws.api_faults import ApiFaults
 from localcloud.aws.calls import Calls
 from localcloud.aws.groups import LivingAutoScaling
 from localcloud.aws.images import add_images
@@ -64,9 +65,12 @@ def start(places: Places, machines: Path, *, plain: bool = False) -> EmbeddedClo
     ec2, scaling = install(world)
     hardware.connect(ec2, scaling)
     add_images(ec2)
-    control = Control(world=world, ec2=ec2, scaling=scaling, calls=calls, faults=Faults(machines))
+    api_faults = ApiFaults()
+    control = Control(
+        world=world, ec2=ec2, scaling=scaling, calls=calls, faults=Faults(machines), api_faults=api_faults
+    )
     with _port_taken(places.api_host, places.api_port):
-        endpoint = Endpoint(places.api_host, places.api_port, Front(world, calls, control))
+        endpoint = Endpoint(places.api_host, places.api_port, Front(world, calls, api_faults, control))
     with _port_taken(places.slack_host, places.slack_port):
         slack = SlackSink(places.slack_host, places.slack_port)
     ending = threading.Event()

@@ -7,7 +7,7 @@ from datetime import datetime
 
 @dataclass(slots=True, kw_only=True)
 class Stay:
-    """One instance from launch to end."""
+    """One instance from launch (or start) to end (or stop)."""
 
     instance: str
     machine_type: str
@@ -41,17 +41,17 @@ class Stay:
 class Books:
     """All stays, in order of launch."""
 
-    stays: dict[str, Stay] = field(default_factory=dict[str, Stay])
+    stays: list[Stay] = field(default_factory=list[Stay])
 
     def open(self, stay: Stay) -> None:
-        """An instance was launched."""
-        self.stays[stay.instance] = stay
+        """An instance was launched, or started again."""
+        self.stays.append(stay)
 
     def close(self, instance: str, at: datetime, why: str) -> None:
         """It ended; a second end changes nothing."""
-        stay = self.stays.get(instance)
-        if stay is not None and stay.ended is None:
-            stay.ended, stay.why = at, why
+        for stay in self.stays:
+            if stay.instance == instance and stay.ended is None:
+                stay.ended, stay.why = at, why
 
     def as_json(self) -> Sequence[Mapping[str, object]]:
-        return [stay.as_json() for stay in self.stays.values()]
+        return [stay.as_json() for stay in self.stays]

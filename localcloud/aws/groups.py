@@ -164,6 +164,11 @@ class LivingGroup(FakeAutoScalingGroup):
         template = self.ec2_launch_template
         if template is None:
             raise ValidationError(f"group {self.name} has no launch template; the embedded cloud needs one")
+        if template.id not in self.ec2_backend.launch_templates:
+            raise ValidationError(
+                "You must use a valid fully-formed launch template. The specified launch template, with template ID"
+                f" {template.id}, does not exist."
+            )
         version = template.get_version(self.launch_template_version)
         overrides = ((self.mixed_instances_policy or {}).get("LaunchTemplate") or {}).get("Overrides") or []
         types = [item["InstanceType"] for item in overrides if item.get("InstanceType")]
@@ -196,6 +201,15 @@ class LivingGroup(FakeAutoScalingGroup):
         found = self.autoscaling_backend.ec2_backend.describe_subnets(subnet_ids=self.vpc_zone_identifier.split(","))
         load = Counter(member.availability_zone for member in self.members if member.counts)
         return sorted(found, key=lambda subnet: load[subnet.availability_zone])
+
+    def say_once(self, trouble: str) -> None:
+        """A failed activity for what keeps the group from doing anything, unless it was said last."""
+        if self.activities and self.activities[0].status_message == trouble:
+            return
+        now = self.world.now()
+        activity = self.record(f"Launching a new EC2 instance.  Status Reason: {trouble}", "", now)
+        activity.status_message = trouble
+        activity.finish(now, code="Failed")
 
     def record(self, description: str, cause: str, now: datetime, details: str = "{}") -> Activity:
         """Begin a scaling activity."""

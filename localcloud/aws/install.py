@@ -8,30 +8,51 @@ from moto.autoscaling import urls as scaling_urls
 from moto.autoscaling.models import autoscaling_backends
 from moto.ec2 import urls as ec2_urls
 from moto.ec2 import utils as ec2_utils
+from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models import EC2Backend, ec2_backends
 from moto.ec2.models import instances as instance_models
 from moto.ec2.responses import EC2Response
 
+from localcloud.aws.capacity import Kind, Refusal, Use
 from localcloud.aws.groups import LivingAutoScaling, LivingGroup
-from localcloud.aws.instances import LivingInstance
+from localcloud.aws.instances import LivingInstance, living
 from localcloud.aws.launch import prepare
+from localcloud.aws.placement_scores import PlacementScoreCalls
 from localcloud.aws.reservations import ReservationCalls
 from localcloud.aws.scaling_calls import ScalingCalls
 from localcloud.aws.spot_prices import SpotPriceCalls
 from localcloud.aws.world import World
-from localcloud.places import ACCOUNT, REGION
+from localcloud.places import ACCOUNT, REGION, ZONES
 
 
-class Ec2Calls(ReservationCalls, SpotPriceCalls, EC2Response):
+class Ec2Calls(ReservationCalls, SpotPriceCalls, PlacementScoreCalls, EC2Response):
     """EC2 as the embedded cloud answers it."""
 
     def run_instances(self) -> Any:
-        answer: Any = super().run_instances()
         world = LivingInstance.world
+        refusal = self._refusal(world)
+        if refusal is not None:
+            raise EC2ClientError(str(refusal.code), refusal.message)
+        answer: Any = super().run_instances()
         for instance in answer.result.instances:
             prepare(instance)
             world.books.open(instance.stay(world.now()))
         return answer
+
+    def _refusal(self, world: World) -> Refusal | None:
+        """Why a single instance cannot be had; groups ask for themselves."""
+        subnet = self._get_param("SubnetId")
+        zone = self._get_param("Placement.AvailabilityZone")
+        if subnet:
+            zone = self.ec2_backend.get_subnet(subnet).availability_zone
+        wanted = Use(
+            zone=zone or ZONES[0],
+            machine_type=self._get_param("InstanceType", "m1.small"),
+            kind=Kind.SPOT if self._get_param("InstanceMarketOptions.MarketType") == "spot" else Kind.ON_DEMAND,
+        )
+        return world.capacity.refusal(
+            wanted, [other.use for other in living(self.ec2_backend) if other.occupies_capacity]
+        )
 
 
 def install(world: World) -> tuple[EC2Backend, LivingAutoScaling]:

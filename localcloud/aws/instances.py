@@ -15,6 +15,7 @@ from moto.ec2.models.instances import Instance, StateReason
 from fleet import tags
 from localcloud.aws.books import Stay
 from localcloud.aws.capacity import Kind, Use
+from localcloud.aws.events import Event, announce
 from localcloud.aws.world import World
 
 PENDING: Final = ("pending", 0)
@@ -100,7 +101,19 @@ class LivingInstance(Instance):
         self._reason = f"{message} ({now:%Y-%m-%d %H:%M:%S} GMT)"
         self.world.books.close(self.id, now, code)
         self.world.hardware.end(self.id)
+        announce(Event.STATE, self.id, {"state": "shutting-down"}, now)
         return before
+
+    def give_notice(self, at: datetime, now: datetime) -> None:
+        """Announce the end of a spot instance: in its metadata and as an event."""
+        self.notice = Notice(at=at)
+        announce(Event.INTERRUPTION, self.id, {"instance-action": "terminate"}, now)
+
+    def advise_rebalance(self, now: datetime) -> None:
+        """Say that an interruption may come; once."""
+        if self.rebalance_at is None:
+            self.rebalance_at = now
+            announce(Event.REBALANCE, self.id, {}, now)
 
     def stop(self) -> Any:
         before = moto_instances.InstanceState(self._state.name, self._state.code)
@@ -114,6 +127,9 @@ class LivingInstance(Instance):
         before = moto_instances.InstanceState(self._state.name, self._state.code)
         if self.state == "stopped":
             self.set_state(PENDING)
+            now = self.world.now()
+            self.launch_time, self.notice = now, None
+            self.world.books.open(self.stay(now))
         return before
 
     def advance(self, now: datetime) -> None:
@@ -130,6 +146,7 @@ class LivingInstance(Instance):
     def _boot(self, now: datetime) -> None:
         if self.world.hardware.is_alive(self.id):
             self.set_state(RUNNING)
+            announce(Event.STATE, self.id, {"state": "running"}, now)
             return
         try:
             self.world.hardware.start(self)
@@ -157,6 +174,7 @@ class LivingInstance(Instance):
         self.set_state(TERMINATED)
         self.state_reason, self._reason = reason, transition
         self.ended_at = now
+        announce(Event.STATE, self.id, {"state": "terminated"}, now)
 
     def release_address(self) -> None:
         """Let the subnet give the address to a new instance."""

@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from moto.autoscaling.models import LifecycleHook
+from moto.core.exceptions import ServiceException
 from moto.ec2.models import EC2Backend
 
 from localcloud.aws.groups import LAUNCHING, TERMINATING, Activity, LivingAutoScaling, LivingGroup, Member
@@ -23,7 +24,11 @@ def one_round(world: World, ec2: EC2Backend, scaling: LivingAutoScaling) -> None
     with world.lock:
         advance_all(ec2, world.now())
         for group in scaling.groups():
-            _advance_group(world, ec2, scaling, group)
+            try:
+                _advance_group(world, ec2, scaling, group)
+            except ServiceException as error:
+                # a group that cannot be fulfilled (its template is gone) must not hold up the others
+                group.say_once(str(error.message))
 
 
 def _advance_group(world: World, ec2: EC2Backend, scaling: LivingAutoScaling, group: LivingGroup) -> None:

@@ -9,7 +9,8 @@ from typing import Any, Final
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
 from werkzeug.serving import BaseWSGIServer, make_server
 
-from localcloud.aws import calls
+from localcloud.aws import api_faults, calls
+from localcloud.aws.api_faults import ApiFaults
 from localcloud.aws.calls import Calls
 from localcloud.aws.world import World
 
@@ -33,8 +34,9 @@ class QuietHandler(MotoRequestHandler):
 class Front:
     """The WSGI application of the endpoint."""
 
-    def __init__(self, world: World, recorded: Calls, control: _Wsgi) -> None:
+    def __init__(self, world: World, recorded: Calls, faults: ApiFaults, control: _Wsgi) -> None:
         self._world = world
+        self._faults = faults
         self._calls = recorded
         self._control = control
         self._moto = DomainDispatcherApplication(create_backend_app)
@@ -44,7 +46,13 @@ class Front:
             return self._control(environ, start_response)
         access_key, service = calls.credential(environ)
         if service:
-            self._calls.record(service, calls.operation(environ, service, _peek(environ)), access_key)
+            operation = calls.operation(environ, service, _peek(environ))
+            self._calls.record(service, operation, access_key)
+            fault = self._faults.take(service, operation)
+            if fault is not None:
+                status, headers, body = api_faults.answer(fault)
+                start_response(status, headers)
+                return [body]
         with self._world.lock if service in _LOCKED else nullcontext():
             return self._moto(environ, start_response)
 

@@ -41,7 +41,7 @@ class Yard:
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._timers: dict[str, threading.Timer] = {}
         self._code = Path(__file__).resolve().parents[2]
-        self._image = folder.parent / f"{folder.name}-image"
+        self._image = folder / ".image"
         folder.mkdir(parents=True, exist_ok=True)
         self._end_strays()
         image.install(self._image, self._code)

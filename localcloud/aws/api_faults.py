@@ -1,0 +1,106 @@
+"""Errors that people ask the AWS APIs to answer with: throttling, a page that fails, a service that is down."""
+
+import threading
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any, Final
+
+_JSON_SERVICES: Final = frozenset({"ssm", "events", "sqs", "secretsmanager", "kms", "ecr", "logs"})
+
+
+@dataclass(slots=True, kw_only=True)
+class ApiFault:
+    """The next `times` calls of an operation fail, after the first `skip` ones."""
+
+    service: str
+    operation: str
+    """`*`: any."""
+
+    code: str
+    status: int
+    times: int
+    skip: int = 0
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "service": self.service,
+            "operation": self.operation,
+            "code": self.code,
+            "status": self.status,
+            "times": self.times,
+            "skip": self.skip,
+        }
+
+
+@dataclass(slots=True)
+class ApiFaults:
+    """All that are on. Safe to use from many threads."""
+
+    _faults: list[ApiFault] = field(default_factory=list[ApiFault])
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def add(self, fault: ApiFault) -> None:
+        """Switch one on."""
+        with self._lock:
+            self._faults.append(fault)
+
+    def clear(self) -> None:
+        """Every call is answered again."""
+        with self._lock:
+            self._faults.clear()
+
+    def take(self, service: str, operation: str) -> ApiFault | None:
+        """The fault that this call runs into, if any; counts down."""
+        with self._lock:
+            for fault in self._faults:
+                if fault.service != service or fault.operation not in ("*", operation):
+                    continue
+                if fault.skip > 0:
+                    fault.skip -= 1
+                elif fault.times > 0:
+                    fault.times -= 1
+                    return fault
+        return None
+
+    def as_json(self) -> list[dict[str, object]]:
+        with self._lock:
+            return [fault.as_json() for fault in self._faults if fault.times > 0]
+
+
+def answer(fault: ApiFault) -> tuple[str, list[tuple[str, str]], bytes]:
+    """Status line, headers and body in the form of the service's protocol."""
+    message = f"{fault.code}: asked for by the control API"
+    if fault.service in _JSON_SERVICES:
+        text, kind = f'{{"__type": "{fault.code}", "message": "{message}"}}', "application/x-amz-json-1.1"
+    else:
+        text, kind = _xml(fault.service, escape(fault.code), escape(message)), "text/xml"
+    body = text.encode()
+    return f"{fault.status} Fault", [("Content-Type", kind), ("Content-Length", str(len(body)))], body
+
+
+def _xml(service: str, code: str, message: str) -> str:
+    error = f"<Code>{code}</Code><Message>{message}</Message>"
+    match service:
+        case "ec2":
+            return f"<Response><Errors><Error>{error}</Error></Errors><RequestID>local</RequestID></Response>"
+        case "s3":
+            return f"<Error>{error}<RequestId>local</RequestId></Error>"
+        case _:
+            error = f"<Error><Type>Sender</Type>{error}</Error>"
+            return f"<ErrorResponse>{error}<RequestId>local</RequestId></ErrorResponse>"
+
+
+def read(body: dict[str, Any]) -> ApiFault:
+    """From the control API's JSON. Raises ValueError that says what is wrong."""
+    service, operation = body.get("service"), body.get("operation", "*")
+    code, status = body.get("code", "RequestLimitExceeded"), body.get("status", 503)
+    times, skip = body.get("times", 1), body.get("skip", 0)
+    if not isinstance(service, str) or not service:
+        raise ValueError('give a service, like {"service": "ec2", "operation": "DescribeInstances", "times": 1}')
+    if not isinstance(operation, str) or not isinstance(code, str):
+        raise ValueError("operation and code are words")
+    if not isinstance(status, int) or not 400 <= status <= 599:
+        raise ValueError(f"status is {status!r}; an error has one from 400 to 599")
+    if not isinstance(times, int) or not isinstance(skip, int) or times < 1 or skip < 0:
+        raise ValueError(f"times is {times!r} and skip {skip!r}; they are whole numbers from 1 and from 0")
+    return ApiFault(service=service, operation=operation, code=code, status=status, times=times, skip=skip)

@@ -1,0 +1,34 @@
+"""What EC2 tells EventBridge of instances; rules and queues are moto's."""
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from moto.events.models import events_backends
+
+from localcloud.places import ACCOUNT, REGION
+
+
+class Event(StrEnum):
+    """Detail types of EC2's events."""
+
+    INTERRUPTION = "EC2 Spot Instance Interruption Warning"
+    REBALANCE = "EC2 Instance Rebalance Recommendation"
+    STATE = "EC2 Instance State-change Notification"
+
+
+def announce(event: Event, instance: str, detail: Mapping[str, Any], at: datetime) -> None:
+    """Put one event on the default bus; the rules there send it on."""
+    events_backends[ACCOUNT][REGION].put_events(
+        [
+            {
+                "Source": "aws.ec2",
+                "DetailType": str(event),
+                "Time": at.timestamp(),
+                "Resources": [f"arn:aws:ec2:{REGION}:{ACCOUNT}:instance/{instance}"],
+                "Detail": json.dumps({"instance-id": instance, **detail}),
+            }
+        ]
+    )
