@@ -1,0 +1,119 @@
+"""Instance refreshes: a group replaces what was started from an older version of its template."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from clouds.aws.calls import AwsCalls
+from fleet.activity import CloudError
+
+OVER: Final = frozenset({"Successful", "Failed", "Cancelled", "RollbackFailed", "RollbackSuccessful"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupVersion:
+    """Which template version a group wants and which its instances have."""
+
+    group: str
+    wanted: str
+    outdated: tuple[str, ...]
+    """Ids of instances of another version."""
+    current: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefreshState:
+    """How far a refresh is."""
+
+    id: str
+    status: str
+    percent: int
+    reason: str
+
+    @property
+    def is_over(self) -> bool:
+        return self.status in OVER
+
+    @property
+    def succeeded(self) -> bool:
+        return self.status == "Successful"
+
+
+class AwsRollouts:
+    """Instance refreshes of a region. Every method raises CloudError."""
+
+    def __init__(self, calls: AwsCalls) -> None:
+        self._calls = calls
+
+    def version(self, group: str) -> GroupVersion:
+        """What a group wants and has."""
+        found = list(
+            self._calls.pages(
+                "autoscaling", "describe_auto_scaling_groups", "AutoScalingGroups", AutoScalingGroupNames=[group]
+            )
+        )
+        if not found:
+            raise CloudError(f"the cloud does not know the group {group}; was the stack destroyed?")
+        wanted = _wanted(found[0])
+        versions = {
+            instance["InstanceId"]: str(instance.get("LaunchTemplate", {}).get("Version"))
+            for instance in found[0].get("Instances", [])
+            if not instance["LifecycleState"].startswith("Terminat")
+        }
+        return GroupVersion(
+            group=group,
+            wanted=wanted,
+            outdated=tuple(sorted(i for i, version in versions.items() if version != wanted)),
+            current=tuple(sorted(i for i, version in versions.items() if version == wanted)),
+        )
+
+    def start(self, group: str, *, launch_first: bool) -> str:
+        """Begin a refresh of what is outdated, one at a time. Returns its id.
+
+        `launch_first`: the replacement serves before the old instance drains. Prepaid capacity has no room for
+        that, so there the old one goes first.
+        """
+        healthy = {"MinHealthyPercentage": 100, "MaxHealthyPercentage": 110} if launch_first else _ONE_LESS
+        answer = self._calls.one(
+            "autoscaling",
+            "start_instance_refresh",
+            AutoScalingGroupName=group,
+            Preferences={"SkipMatching": True, "InstanceWarmup": 0, **healthy},
+        )
+        return str(answer["InstanceRefreshId"])
+
+    def state(self, group: str) -> RefreshState | None:
+        """The newest refresh of a group; None when there never was one."""
+        answer = self._calls.one("autoscaling", "describe_instance_refreshes", AutoScalingGroupName=group)
+        newest = next(iter(answer["InstanceRefreshes"]), None)
+        if newest is None:
+            return None
+        return RefreshState(
+            id=newest["InstanceRefreshId"],
+            status=newest["Status"],
+            percent=int(newest.get("PercentageComplete") or 0),
+            reason=newest.get("StatusReason") or "",
+        )
+
+    def cancel(self, group: str) -> None:
+        """Stop the refresh that runs; what was replaced stays. None running is no error."""
+        try:
+            self._calls.one("autoscaling", "cancel_instance_refresh", AutoScalingGroupName=group)
+        except CloudError as error:
+            if error.code not in ("ActiveInstanceRefreshNotFound", "ActiveInstanceRefreshNotFoundFault"):
+                raise
+
+
+_ONE_LESS: Final = {"MinHealthyPercentage": 0, "MaxHealthyPercentage": 100}
+
+
+def _wanted(group: Mapping[str, Any]) -> str:
+    mixed = group.get("MixedInstancesPolicy", {}).get("LaunchTemplate", {}).get("LaunchTemplateSpecification")
+    template: Mapping[str, Any] = mixed or group.get("LaunchTemplate") or {}
+    version = str(template.get("Version", ""))
+    if not version.isdigit():
+        raise CloudError(
+            f"{group['AutoScalingGroupName']}: follows the template version {version or '(none)'}, so nobody can say"
+            " what is outdated; `pulumi up` of this program writes a number there"
+        )
+    return version
