@@ -82,9 +82,13 @@ def render(settings: PrometheusSettings) -> str:
         },
         "scrape_configs": [_instances(source.value, port, settings.discovery) for source, port in PORTS.items()],
     }
-    for job, targets in (("haproxy", settings.haproxy), ("watchdogs", settings.watchdogs)):
+    for job, targets, path in (
+        ("haproxy", settings.haproxy, "/metrics"),
+        ("router", settings.haproxy, "/router/metrics"),
+        ("watchdogs", settings.watchdogs, "/metrics"),
+    ):
         if targets:
-            document["scrape_configs"].append(_static(job, targets, settings.discovery.environment))
+            document["scrape_configs"].append(_static(job, targets, path, settings.discovery.environment))
     if settings.rule_files:
         document["rule_files"] = list(settings.rule_files)
     if settings.alertmanagers:
@@ -94,8 +98,9 @@ def render(settings: PrometheusSettings) -> str:
     )
 
 
-def _static(job: str, targets: Sequence[str], environment: str) -> dict[str, Any]:
-    return {"job_name": job, "static_configs": [{"targets": list(targets), "labels": {"environment": environment}}]}
+def _static(job: str, targets: Sequence[str], path: str, environment: str) -> dict[str, Any]:
+    static = {"targets": list(targets), "labels": {"environment": environment}}
+    return {"job_name": job, "metrics_path": path, "static_configs": [static]}
 
 
 def _instances(job: str, port: int, discovery: Discovery) -> dict[str, Any]:

@@ -1,0 +1,364 @@
+"""Alert rules: what wakes whom, when, and where the runbook says what to do. Pure.
+
+A rule that compares is silent where its signal is missing, so missing signals have rules of their own.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any, Final
+
+import yaml
+
+from fleet.durations import render as render_duration
+from monitoring import rules
+from monitoring.rules import RuleSettings, recording_group
+from serving import metrics
+
+RUNBOOK: Final = "docs/runbook.md"
+
+# what Prometheus puts into a summary
+_POOL: Final = "{{ $labels.pool }}"
+_INSTANCE: Final = "{{ $labels.instance_id }}"
+_ENVIRONMENT: Final = "{{ $labels.environment }}"
+_JOB: Final = "{{ $labels.job }}"
+_WATCHDOG: Final = "{{ $labels.watchdog }}"
+_WHAT: Final = "{{ $labels.what }}"
+_NUMBER: Final = "{{ $value }}"
+_VALUE: Final = "{{ $value | humanize }}"
+_PERCENT: Final = "{{ $value | humanizePercentage }}"
+_LENGTH: Final = "{{ $value | humanizeDuration }}"
+
+
+class Severity(StrEnum):
+    """Who hears of it."""
+
+    PAGE = "page"
+    """Somebody now: requests fail or money burns fast."""
+    TICKET = "ticket"
+    """Somebody today."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertSettings:
+    """All thresholds."""
+
+    gpu_active_below: float = 0.30
+    gpu_active_above: float = 0.95
+    gpu_active_for: timedelta = timedelta(minutes=15)
+    gpu_memory_above: float = 0.90
+    gpu_memory_growth: float = 0.02
+    """Share of the memory, in an hour: vLLM takes its memory at the start, so only growth is news."""
+    temperature_above: float = 83
+    latency_p99_s: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Objective of each pool; a pool without one is not judged."""
+    tokens_drop: float = 0.20
+    reference_tokens_per_s: Mapping[str, float] = field(default_factory=dict[str, float])
+    """What a pool is known to make when it is busy; without it the same hour of last week counts."""
+    running_below: float = 4
+    queue_from: float = 10
+    cold_start_above: timedelta = timedelta(seconds=120)
+    kv_cache_above: float = 0.90
+    errors_above: float = 0.01
+    preemptions_per_hour: float = 3
+    fallback_share_above: float = 0.30
+    idle_share_above: float = 0.30
+    burn_fast: float = 2.0
+    """Times the budget's even rate, over an hour."""
+    burn_slow: float = 1.2
+    """The same over a day."""
+    watchdog_silent: timedelta = timedelta(minutes=15)
+    ledger_gap: timedelta = timedelta(minutes=10)
+    certificate_ends: timedelta = timedelta(days=14)
+    metrics_missing: timedelta = timedelta(minutes=5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alert:
+    """One rule. `summary` is a template of Prometheus: `{{ $labels.pool }}`."""
+
+    name: str
+    expression: str
+    lasts: timedelta
+    severity: Severity
+    summary: str
+
+
+def alerts(settings: AlertSettings) -> tuple[Alert, ...]:
+    """Every rule."""
+    return (*_gpu(settings), *_serving(settings), *_money(settings), *_machinery(settings))
+
+
+def render(settings: AlertSettings, rule_settings: RuleSettings) -> str:
+    """The rule file: recording rules, then alerts."""
+    group: dict[str, Any] = {
+        "name": "gpufleet-alerts",
+        "rules": [
+            {
+                "alert": alert.name,
+                "expr": alert.expression,
+                "for": render_duration(alert.lasts),
+                "labels": {"severity": alert.severity.value},
+                "annotations": {"summary": alert.summary, "runbook": f"{RUNBOOK}#{alert.name.lower()}"},
+            }
+            for alert in alerts(settings)
+        ],
+    }
+    document = {"groups": [recording_group(rule_settings), group]}
+    return "# Written by gpufleet; changes made here are lost.\n" + yaml.safe_dump(
+        document, sort_keys=False, width=118
+    )
+
+
+def _minutes(count: int) -> timedelta:
+    return timedelta(minutes=count)
+
+
+def _gpu(settings: AlertSettings) -> tuple[Alert, ...]:
+    memory, growth = rules.GPU_MEMORY, settings.gpu_memory_growth
+    errors = f"increase({metrics.ECC_DOUBLE_BIT}[1h]) > 0 or {metrics.ROW_REMAP_FAILURE} == 1"
+    return (
+        Alert(
+            name="GpuWasted",
+            expression=f"{rules.POOL_GPU_ACTIVE} < {settings.gpu_active_below}",
+            lasts=settings.gpu_active_for,
+            severity=Severity.TICKET,
+            summary=f"Pool {_POOL} uses {_PERCENT} of its GPUs' time",
+        ),
+        Alert(
+            name="GpuSaturated",
+            expression=f"{rules.POOL_GPU_ACTIVE} > {settings.gpu_active_above}",
+            lasts=settings.gpu_active_for,
+            severity=Severity.TICKET,
+            summary=f"Pool {_POOL} has its GPUs busy {_PERCENT} of the time",
+        ),
+        Alert(
+            name="GpuMemoryGrowing",
+            expression=f"{memory} > {settings.gpu_memory_above} and ({memory} - {memory} offset 1h) > {growth}",
+            lasts=_minutes(10),
+            severity=Severity.TICKET,
+            summary=f"GPU memory of {_INSTANCE} ({_POOL}) grew to {_PERCENT}",
+        ),
+        Alert(
+            name="GpuHot",
+            expression=f"{rules.GPU_TEMPERATURE} > {settings.temperature_above}",
+            lasts=_minutes(5),
+            severity=Severity.TICKET,
+            summary=f"A GPU of {_INSTANCE} ({_POOL}) is at {_NUMBER} °C",
+        ),
+        Alert(
+            name="GpuErrors",
+            expression=f"({metrics.XID_ERRORS} > 0 and {metrics.XID_ERRORS} < 1000) or {errors}",
+            lasts=timedelta(0),
+            severity=Severity.TICKET,
+            summary=f"A GPU of {_INSTANCE} ({_POOL}) reports XID or uncorrectable memory errors",
+        ),
+    )
+
+
+def _serving(settings: AlertSettings) -> tuple[Alert, ...]:
+    boot = f'sum by ({rules.BY_INSTANCE}) ({metrics.NODE_BOOT_SECONDS}{{step=~"cache|engine|warm-up"}})'
+    running = f"avg by ({rules.BY_POOL}) (avg_over_time({rules.RUNNING}[10m]))"
+    waits = f"max by ({rules.BY_POOL}) ({rules.WAITING}) > 0"
+    return (
+        *_latency(settings),
+        *_tokens(settings),
+        Alert(
+            name="BatchesTooSmall",
+            expression=f"{running} < {settings.running_below} and {waits}",
+            lasts=_minutes(10),
+            severity=Severity.TICKET,
+            summary=f"Pool {_POOL} runs {_VALUE} requests at once while others wait",
+        ),
+        Alert(
+            name="QueueGrowing",
+            expression=f"deriv({rules.POOL_WAITING}[10m]) > 0 and {rules.POOL_WAITING} >= {settings.queue_from}",
+            lasts=_minutes(10),
+            severity=Severity.PAGE,
+            summary=f"The queue of pool {_POOL} has been growing for 10 minutes",
+        ),
+        Alert(
+            name="ColdStartSlow",
+            expression=f"{boot} > {settings.cold_start_above.total_seconds():.0f}",
+            lasts=timedelta(0),
+            severity=Severity.TICKET,
+            summary=f"{_INSTANCE} ({_POOL}) took {_LENGTH} to load its model",
+        ),
+        Alert(
+            name="KvCacheFull",
+            expression=f"{rules.KV_CACHE} > {settings.kv_cache_above}",
+            lasts=_minutes(10),
+            severity=Severity.TICKET,
+            summary=f"The KV cache of {_INSTANCE} ({_POOL}) is {_PERCENT} full",
+        ),
+        Alert(
+            name="ErrorsHigh",
+            expression=f"{rules.POOL_ERRORS} > {settings.errors_above}",
+            lasts=_minutes(5),
+            severity=Severity.PAGE,
+            summary=f"{_PERCENT} of the requests to pool {_POOL} fail",
+        ),
+        Alert(
+            name="RequestsHeld",
+            expression="max by (environment, pool) (gpufleet_held_requests) > 0",
+            lasts=_minutes(5),
+            severity=Severity.PAGE,
+            summary=f"{_NUMBER} requests wait for a first replica of pool {_POOL}",
+        ),
+    )
+
+
+def _latency(settings: AlertSettings) -> tuple[Alert, ...]:
+    judged = [f'{rules.POOL_P99}{{pool="{pool}"}} > {s}' for pool, s in sorted(settings.latency_p99_s.items())]
+    if not judged:
+        return ()
+    return (
+        Alert(
+            name="LatencyHigh",
+            expression=" or ".join(judged),
+            lasts=_minutes(10),
+            severity=Severity.PAGE,
+            summary=f"1 % of the answers of pool {_POOL} take longer than {_LENGTH}",
+        ),
+    )
+
+
+def _tokens(settings: AlertSettings) -> tuple[Alert, ...]:
+    now = f"avg_over_time({rules.POOL_TOKENS_OUT}[1h])"
+    least = 1 - settings.tokens_drop
+    # a quiet hour is no fault: only a pool in which requests wait is expected to make tokens
+    busy = f"{rules.POOL_WAITING} > 0"
+    parts = [f"({now} < {least} * {now.replace('[1h])', '[1h] offset 1w)')} and {busy})"]
+    parts += [
+        f'({rules.POOL_TOKENS_OUT}{{pool="{pool}"}} < {least * reference} and {busy})'
+        for pool, reference in sorted(settings.reference_tokens_per_s.items())
+    ]
+    return (
+        Alert(
+            name="TokensDropped",
+            expression=" or ".join(parts),
+            lasts=_minutes(15),
+            severity=Severity.TICKET,
+            summary=f"Pool {_POOL} makes {_VALUE} tokens/s, less than it should, while requests wait",
+        ),
+    )
+
+
+def _money(settings: AlertSettings) -> tuple[Alert, ...]:
+    spend = "sum by (environment, pool) (gpufleet_spend_usd_per_hour)"
+    on_demand = spend.replace("hour)", 'hour{capacity_type="on-demand"})')
+    idle = spend.replace("hour)", 'hour{state="idle"})')
+    lost = "sum by (environment, pool) (increase(gpufleet_preemptions_total[1h]))"
+    rate = "gpufleet_spend_rate_usd_per_hour"
+    # hours in a month: 8760 / 12
+    even = "gpufleet_budget_usd_per_month / 730"
+    return (
+        Alert(
+            name="SpotLossHigh",
+            expression=f"{lost} > {settings.preemptions_per_hour}",
+            lasts=timedelta(0),
+            severity=Severity.TICKET,
+            summary=f"Pool {_POOL} lost {_VALUE} spot instances within an hour",
+        ),
+        Alert(
+            name="FallbackDear",
+            expression=f"{on_demand} / {spend} > {settings.fallback_share_above}",
+            lasts=timedelta(hours=1),
+            severity=Severity.TICKET,
+            summary=f"{_PERCENT} of what pool {_POOL} costs is on-demand",
+        ),
+        Alert(
+            name="IdleSpend",
+            expression=f"{idle} / {spend} > {settings.idle_share_above}",
+            lasts=timedelta(hours=1),
+            severity=Severity.TICKET,
+            summary=f"{_PERCENT} of what pool {_POOL} costs is idle",
+        ),
+        Alert(
+            name="BudgetBurnFast",
+            expression=f'{rate}{{window="1h"}} > on (environment) {settings.burn_fast} * {even}',
+            lasts=_minutes(15),
+            severity=Severity.PAGE,
+            summary=f"{_ENVIRONMENT} spends {_VALUE} USD/h: the month's budget will not last",
+        ),
+        Alert(
+            name="BudgetBurnSlow",
+            expression=f'{rate}{{window="24h"}} > on (environment) {settings.burn_slow} * {even}',
+            lasts=timedelta(hours=1),
+            severity=Severity.TICKET,
+            summary=f"{_ENVIRONMENT} spent {_VALUE} USD/h over a day, above its budget",
+        ),
+    )
+
+
+def _machinery(settings: AlertSettings) -> tuple[Alert, ...]:
+    silent = settings.watchdog_silent.total_seconds()
+    ends = settings.certificate_ends.total_seconds()
+    return (
+        Alert(
+            name="MetricsMissing",
+            expression='up{job=~"engine|dcgm|node"} == 0 and on (instance_id) gpufleet_node_phase{phase="ready"} == 1'
+            ' or up{job="node"} == 0',
+            lasts=settings.metrics_missing,
+            severity=Severity.TICKET,
+            summary=f"{_JOB} of {_INSTANCE} ({_POOL}) does not answer: it is kept, unjudged",
+        ),
+        Alert(
+            name="AllMetricsMissing",
+            expression='absent(up{job="dcgm"}) and on () count(up{job="node"} == 1) > 0',
+            lasts=settings.metrics_missing,
+            severity=Severity.PAGE,
+            summary="No GPU exporter is found, though instances are there: discovery or tags are broken",
+        ),
+        Alert(
+            name="WatchdogSilent",
+            expression=f"time() - gpufleet_watchdog_run_timestamp_seconds > {silent:.0f}",
+            lasts=timedelta(0),
+            severity=Severity.PAGE,
+            summary=f"Watchdog {_WATCHDOG} has not run for {_LENGTH}",
+        ),
+        Alert(
+            name="LedgerGap",
+            expression=f"time() - gpufleet_ledger_known_until_seconds > {settings.ledger_gap.total_seconds():.0f}",
+            lasts=timedelta(0),
+            severity=Severity.TICKET,
+            summary=f"Costs of {_ENVIRONMENT} are unknown for the last {_LENGTH}",
+        ),
+        Alert(
+            name="ExporterGone",
+            expression='absent(up{job="watchdogs"} == 1)',
+            lasts=_minutes(5),
+            severity=Severity.PAGE,
+            summary="Nothing tells whether watchdogs run: the exporter of the ledger does not answer",
+        ),
+        Alert(
+            name="BootFailing",
+            expression=f'{metrics.NODE_PHASE}{{phase="failed"}} == 1'
+            f" or increase({metrics.NODE_CACHE_RETRIES}[10m]) > 50",
+            lasts=timedelta(0),
+            severity=Severity.TICKET,
+            summary=f"{_INSTANCE} ({_POOL}) cannot get its model or did not boot",
+        ),
+        Alert(
+            name="CertificateEnding",
+            expression=f"gpufleet_router_certificate_end_timestamp_seconds - time() < {ends:.0f}",
+            lasts=timedelta(0),
+            severity=Severity.TICKET,
+            summary=f"The router's certificate ends in {_LENGTH}",
+        ),
+        Alert(
+            name="RouterProblem",
+            expression="gpufleet_router_problem == 1",
+            lasts=_minutes(2),
+            severity=Severity.PAGE,
+            summary=f"The router goes on with the last good {_WHAT}: the new one cannot be used",
+        ),
+        Alert(
+            name="ReplicasResting",
+            expression="gpufleet_router_resting_replicas > 0",
+            lasts=_minutes(10),
+            severity=Severity.TICKET,
+            summary=f"{_NUMBER} replicas of pool {_POOL} keep failing",
+        ),
+    )
