@@ -12,7 +12,7 @@ import typer
 from cli.output import STDERR, STDOUT, Exit, UserError, print_json
 from fleet.durations import parse as parse_duration
 from localcloud.control import bring_up, cloud_client, parts, processes, take_down
-from localcloud.control.environment import exports, local_environment
+from localcloud.control.environment import enter, exports, local_environment
 from localcloud.control.folders import PULUMI_VERSION, Folders, find_folders
 from localcloud.control.pulumi_cli import find_pulumi
 from localcloud.control.waiting import LocalError
@@ -38,6 +38,7 @@ def up() -> None:
     folders = find_folders(os.environ)
     pulumi = _pulumi(folders)
     environment = local_environment(folders, pulumi, os.environ)
+    enter(environment)
     _guarded(
         lambda: bring_up.bring_up(
             folders,

@@ -88,6 +88,12 @@ def local_environment(folders: Folders, pulumi: Path, base: Mapping[str, str]) -
     return kept | settings_of(folders, pulumi) | {"PATH": path_of(folders, pulumi, base.get("PATH", os.defpath))}
 
 
+def enter(environment: Mapping[str, str]) -> None:
+    """Let this very process live in a local environment: libraries read their settings from it."""
+    os.environ.clear()
+    os.environ.update(environment)
+
+
 def marked(environment: Mapping[str, str], folders: Folders) -> dict[str, str]:
     """The same for a process that `local down` shall find and end."""
     return {**environment, MARK: str(folders.local)}

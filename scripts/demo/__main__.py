@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 
 from localcloud.control import processes
-from localcloud.control.environment import is_ours, local_environment, marked
+from localcloud.control.environment import enter, is_ours, local_environment, marked
 from localcloud.control.folders import Folders, find_folders
 from localcloud.control.pulumi_cli import find_pulumi
 from localcloud.control.waiting import LocalError
@@ -31,7 +31,8 @@ def main() -> int:
     if pulumi is None:
         print("demo: the Pulumi CLI is missing: run `make setup`", file=sys.stderr)
         return 1
-    environment = marked(local_environment(folders, pulumi, os.environ), folders)
+    enter(local_environment(folders, pulumi, os.environ))
+    environment = marked(os.environ, folders)
     environment["COLUMNS"] = str(max(80, min(shutil.get_terminal_size((125, 40)).columns - 5, 140)))
     stage = Stage(root=folders.root, environment=environment)
     began = time.monotonic()
