@@ -24,6 +24,7 @@ class Shortage(StrEnum):
     VCPU_LIMIT = "VcpuLimitExceeded"
     SPOT_LIMIT = "MaxSpotInstanceCountExceeded"
     RESERVATION = "ReservationCapacityExceeded"
+    ADDRESSES = "InsufficientFreeAddressesInSubnet"
     INVALID_RESERVATION = "InvalidCapacityReservationId.NotFound"
 
 

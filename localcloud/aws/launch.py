@@ -7,7 +7,7 @@ from typing import Any, Final
 from moto.core.types import Base64EncodedString
 from moto.ec2.models import EC2Backend
 
-from localcloud.aws.capacity import Kind, Refusal, Use
+from localcloud.aws.capacity import Kind, Refusal, Shortage, Use
 from localcloud.aws.groups import LivingGroup, Member, Recipe
 from localcloud.aws.instances import LivingInstance, living
 from localcloud.aws.reservations import claim
@@ -44,7 +44,12 @@ def launch_one(world: World, ec2: EC2Backend, group: LivingGroup) -> bool:
                 refusals.append(refusal)
                 continue
             reservation = claimed if isinstance(claimed, str) else None
-            instance = _run(world, ec2, group, recipe, use, subnet.id, reservation)
+            try:
+                instance = _run(world, ec2, group, recipe, use, subnet.id, reservation)
+            except StopIteration:
+                # how moto says that a subnet has no address left
+                refusals.append(_no_address(subnet.id))
+                continue
             member = Member(instance, group, recipe.version)
             group.instance_states.append(member)
             member.activity = group.record(f"Launching a new EC2 instance: {instance.id}", cause, now, details)
@@ -52,6 +57,13 @@ def launch_one(world: World, ec2: EC2Backend, group: LivingGroup) -> bool:
             return True
         _record_failure(group, refusals[0], kind, cause, details, world)
     return False
+
+
+def _no_address(subnet_id: str) -> Refusal:
+    message = (
+        f"There are not enough free addresses in subnet '{subnet_id}' to satisfy the requested number of instances."
+    )
+    return Refusal(code=Shortage.ADDRESSES, message=message)
 
 
 def _refusal(world: World, ec2: EC2Backend, use: Use, reservation: str | None) -> Refusal | None:

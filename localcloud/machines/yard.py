@@ -122,6 +122,9 @@ class Yard:
 
     def _forget_process(self, instance_id: str) -> None:
         process = self._running.pop(instance_id)
+        if not self.is_sealed and process.returncode != 0:
+            # a supervisor that was killed left its children to the system; a namespace would have taken them along
+            _kill_marked(f"GPUFLEET_ROOT={self.folder / instance_id}")
         timer = self._timers.pop(instance_id, None)
         if timer is not None:
             timer.cancel()
@@ -148,11 +151,7 @@ class Yard:
 
     def _end_strays(self) -> None:
         """Kill what a cloud that died left running, and clear its folders away."""
-        mark = f"GPUFLEET_ROOT={self.folder}/".encode()
-        for entry in Path("/proc").iterdir():
-            with contextlib.suppress(OSError):
-                if entry.name.isdigit() and any(v.startswith(mark) for v in _variables(entry)):
-                    _kill(int(entry.name))
+        _kill_marked(f"GPUFLEET_ROOT={self.folder}/")
         for root in self.folder.iterdir():
             if root.is_dir():
                 shutil.rmtree(root, ignore_errors=True)
@@ -189,6 +188,15 @@ def _namespaces_work() -> bool:
             return subprocess.run([*probe, folder], capture_output=True, timeout=20, check=False).returncode == 0
         except (OSError, subprocess.TimeoutExpired):
             return False
+
+
+def _kill_marked(mark: str) -> None:
+    """Kill every process with a variable that begins so."""
+    wanted = mark.encode()
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and any(value.startswith(wanted) for value in _variables(entry)):
+                _kill(int(entry.name))
 
 
 def _variables(process: Path) -> list[bytes]:

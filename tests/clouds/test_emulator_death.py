@@ -1,5 +1,6 @@
 """What is left when the embedded cloud ends: nothing, however it ends."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -58,6 +59,29 @@ def test_no_process_outlives_the_cloud(tmp_path: Path, number: signal.Signals, f
     cloud.process.send_signal(number)
     cloud.process.wait(timeout=15)
     wait_for("every process to end", lambda: not _left(tmp_path), 10)
+
+
+def test_a_machine_whose_supervisor_is_killed_leaves_no_process(tmp_path: Path) -> None:
+    cloud = _with_a_stubborn_machine(tmp_path, "--plain")
+    try:
+        cloud.client("autoscaling").suspend_processes(AutoScalingGroupName="stubborn", ScalingProcesses=["Launch"])
+        root = cloud.machines / cloud.in_service("stubborn")[0]["InstanceId"]
+        found = [line for line in _left(root) if "localcloud.machines.supervisor" in line]
+        assert len(found) == 1
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and b"machines.supervisor\0--root\0" + str(root).encode() in _command(entry):
+                os.kill(int(entry.name), signal.SIGKILL)
+        wait_for("its processes to end", lambda: not _left(root), 10)
+        wait_for("the group to notice", lambda: not cloud.group("stubborn")["Instances"])
+    finally:
+        stop_cloud(cloud)
+
+
+def _command(process: Path) -> bytes:
+    try:
+        return (process / "cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def test_a_cloud_starts_over_what_a_killed_one_left(tmp_path: Path) -> None:
