@@ -1,0 +1,125 @@
+"""Writes the pages of docs/reference from the code: `python -m scripts.reference`; a test checks them."""
+
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from typer.main import get_command
+
+from cli.main import build
+from policies.rules import RULES
+from serving import metrics
+from stacks.settings import Settings
+
+FOLDER: Final = Path(__file__).parents[1] / "docs" / "reference"
+NOTE: Final = "<!-- Written by `python -m scripts.reference`; change the code, not this page. -->\n"
+
+
+def pages() -> dict[str, str]:
+    """Every generated page: file name and text."""
+    return {
+        "metrics.md": _page("Metrics", _metrics()),
+        "commands.md": _page("Commands", _commands()),
+        "policies.md": _page("Policies", _policies()),
+        "settings.md": _page("Settings", _settings()),
+    }
+
+
+def _page(title: str, lines: Iterator[str]) -> str:
+    return f"# {title}\n\n{NOTE}\n" + "\n".join(lines).rstrip() + "\n"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _metrics() -> Iterator[str]:
+    yield "What watchdogs, reports, alerts and dashboards read, and what our own parts serve.\n"
+    known = [value for value in vars(metrics).values() if isinstance(value, metrics.Metric)]
+    for source in metrics.Source:
+        yield f"## {source.value} (port {metrics.PORTS[source]})\n"
+        yield "| metric | type | unit | meaning |\n|---|---|---|---|"
+        for metric in sorted({m for m in known if m.source is source}, key=lambda m: m.name):
+            yield f"| `{metric.name}` | {metric.kind.value} | {metric.unit} | {_cell(metric.meaning)} |"
+        yield ""
+
+
+def _commands() -> Iterator[str]:
+    yield "`gpufleet --help` says the same. Exit codes: 0 done, 1 failed, 2 wrong use, 3 done and found something.\n"
+    yield from _command("gpufleet", get_command(build()))
+
+
+def _command(name: str, command: Any) -> Iterator[str]:
+    # typer brings a click of its own, so types are told by what they have
+    if hasattr(command, "commands"):
+        for sub in sorted(command.commands):
+            yield from _command(f"{name} {sub}", command.commands[sub])
+        return
+    arguments = [str(p.name).upper() for p in command.params if p.param_type_name == "argument"]
+    yield f"## `{' '.join([name, *arguments])}`\n"
+    yield f"{_cell((command.help or '').split(chr(12))[0])}\n"
+    options = [p for p in command.params if p.param_type_name == "option" and "--help" not in p.opts]
+    if options:
+        yield "| option | meaning | default |\n|---|---|---|"
+        for option in options:
+            names = ", ".join(f"`{flag}`" for flag in (*option.opts, *option.secondary_opts))
+            default = "" if option.default in (None, False, ()) or callable(option.default) else f"`{option.default}`"
+            yield f"| {names} | {_cell(option.help or '')} | {default} |"
+        yield ""
+
+
+def _policies() -> Iterator[str]:
+    yield "Each rule refuses the plan. An exception in the settings names rule, resource, owner, reason and end.\n"
+    yield "| rule | why | what to do |\n|---|---|---|"
+    for rule in RULES:
+        yield f"| `{rule.id}` | {_cell(rule.reason)} | {_cell(rule.remedy)} |"
+
+
+def _settings() -> Iterator[str]:
+    yield "`stacks/config/Pulumi.<cloud>-<environment>.yaml`, under `gpu-fleet:fleet`. `gpufleet settings check FILE`"
+    yield "checks a file; `gpufleet settings schema` prints the JSON Schema for editors.\n"
+    schema = Settings.model_json_schema()
+    yield from _object("fleet", schema)
+    for name, definition in sorted(schema.get("$defs", {}).items()):
+        if definition.get("type") == "object":
+            yield from _object(name, definition)
+
+
+def _object(name: str, definition: Mapping[str, Any]) -> Iterator[str]:
+    yield f"## {name}\n"
+    if said := definition.get("description"):
+        yield f"{_cell(said)}\n"
+    yield "| field | form | default |\n|---|---|---|"
+    required = set(definition.get("required", ()))
+    for field, form in definition.get("properties", {}).items():
+        default = "required" if field in required else f"`{form.get('default')}`"
+        yield f"| `{field}` | {_cell(_form(form))} | {_cell(default)} |"
+    yield ""
+
+
+def _form(form: Mapping[str, Any]) -> str:
+    if "$ref" in form:
+        name = str(form["$ref"]).rsplit("/", 1)[-1]
+        return f"[{name}](#{name.lower()})"
+    if "anyOf" in form:
+        return " or ".join(_form(choice) for choice in form["anyOf"])
+    if "enum" in form or "const" in form:
+        return ", ".join(f"`{value}`" for value in form.get("enum", [form.get("const")]))
+    if form.get("type") == "array":
+        return f"list of {_form(form.get('items', {}))}"
+    limits = [f"{word} {form[key]}" for key, word in (("minimum", "≥"), ("maximum", "≤")) if key in form]
+    pattern = [f"`{form['pattern']}`"] if "pattern" in form else []
+    return " ".join([str(form.get("type", "any")), *limits, *pattern])
+
+
+def main() -> None:
+    """Write the pages."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for name, text in pages().items():
+        (FOLDER / name).write_text(text, "utf-8")
+        sys.stderr.write(f"wrote docs/reference/{name}\n")
+
+
+if __name__ == "__main__":
+    main()
