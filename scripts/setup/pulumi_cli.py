@@ -2,20 +2,18 @@
 
 import os
 import shutil
-import socket
 import tempfile
-import urllib.error
-import urllib.request
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
 from localcloud.control.folders import PULUMI_VERSION, Folders
 from localcloud.control.pulumi_cli import is_right
-from scripts.setup.running import SetupError, output_of, run, say
+from scripts.setup.running import SetupError, answers, output_of, run, say
 
 MODULE: Final = "github.com/pulumi/pulumi"
 INSTALLER: Final = "https://get.pulumi.com/install.sh"
+PROBE_S: Final = 6.0
 INSTALL_LIMIT_S: Final = 180
 BUILD_LIMIT_S: Final = 1500
 GIB_NEEDED: Final = 5
@@ -37,7 +35,7 @@ class Way(StrEnum):
 
 def choose_way() -> Way:
     """Decide within seconds, before anything long is begun. Raises SetupError when there is no way."""
-    if _installer_answers():
+    if answers(INSTALLER, PROBE_S):
         return Way.INSTALLER
     go = shutil.which("go")
     if go is None:
@@ -48,18 +46,6 @@ def choose_way() -> Way:
             f"(GOPROXY is {output_of([go, 'env', 'GOPROXY'])!r}): {REMEDY}"
         )
     return Way.GO
-
-
-def _installer_answers(limit_s: float = 6) -> bool:
-    before = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(limit_s)
-    try:
-        with urllib.request.urlopen(urllib.request.Request(INSTALLER, method="HEAD"), timeout=limit_s):
-            return True
-    except OSError:
-        return False
-    finally:
-        socket.setdefaulttimeout(before)
 
 
 def install(way: Way, folders: Folders) -> None:

@@ -5,15 +5,14 @@ import os
 import shutil
 import sys
 import tempfile
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Final
 
 from localcloud.control.folders import Folders
-from scripts.setup.running import SetupError, output_of, run
+from scripts.setup.running import SetupError, answers, output_of, run
 
 UV_VERSION: Final = "0.13.8"
+PROBE_S: Final = 6.0
 LIMIT_S: Final = 900
 MIB_NEEDED: Final = 1500
 PYTHONS: Final = ((3, 11), (3, 12))
@@ -95,13 +94,7 @@ def uv_environment(folders: Folders) -> dict[str, str]:
     return environment
 
 
-def index_answers(limit_s: float = 6) -> bool:
-    """Whether the package index can be reached at all (any answer counts: a mirror may refuse this very page)."""
+def index_answers() -> bool:
+    """Whether the package index can be reached at all."""
     url = os.environ.get("UV_INDEX_URL") or os.environ.get("PIP_INDEX_URL") or "https://pypi.org/simple/"
-    try:
-        with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=limit_s):
-            return True
-    except urllib.error.HTTPError:
-        return True
-    except OSError:
-        return False
+    return answers(url, PROBE_S)

@@ -4,7 +4,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -46,7 +49,7 @@ def run(
             start_new_session=True,
         )
         try:
-            code = _wait(process, doing, limit_s)
+            code = _wait(process, doing, limit_s, log)
         except BaseException:
             _end_group(process)
             raise
@@ -54,7 +57,7 @@ def run(
         raise SetupError(f"{doing} failed (exit {code}). The end of {log}:\n{tail(log)}")
 
 
-def _wait(process: subprocess.Popen[bytes], doing: str, limit_s: float) -> int:
+def _wait(process: subprocess.Popen[bytes], doing: str, limit_s: float, log: Path) -> int:
     began = time.monotonic()
     while True:
         try:
@@ -63,7 +66,9 @@ def _wait(process: subprocess.Popen[bytes], doing: str, limit_s: float) -> int:
             passed = time.monotonic() - began
             if passed > limit_s:
                 raise SetupError(f"{doing} took longer than {limit_s:.0f} s and was ended") from None
-            say(f"      … still {doing} ({passed:.0f} s)")
+            # the last line tells a lock that somebody holds from work that goes on
+            last = tail(log, 1).strip()[:100]
+            say(f"      … still {doing} ({passed:.0f} s){f': {last}' if last else ''}")
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
@@ -102,3 +107,23 @@ def output_of(
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip() or done.stderr.strip()
+
+
+def answers(url: str, limit_s: float) -> bool:
+    """Whether a web server answers at all, whatever it says; False after `limit_s`, also where name service hangs."""
+    found: list[bool] = []
+
+    def look() -> None:
+        try:
+            with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=limit_s):
+                found.append(True)
+        except urllib.error.HTTPError:
+            found.append(True)
+        except OSError:
+            found.append(False)
+
+    # resolving a name has no limit of its own, so it gets a thread that may be left behind
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    return found == [True]
