@@ -1,6 +1,7 @@
 """Objects in Cloud Storage."""
 
 import os
+from pathlib import Path
 from typing import Any
 
 from google.api_core.exceptions import GoogleAPIError, NotFound
@@ -23,6 +24,14 @@ def write_object(bucket: str, key: str, body: bytes) -> None:
     """Write an object whole. Raises OSError with the cloud's words."""
     try:
         _client().bucket(bucket).blob(key).upload_from_string(body)
+    except (GoogleAPIError, GoogleAuthError) as error:
+        raise OSError(f"Cloud Storage could not be written: {error}") from error
+
+
+def write_file(bucket: str, key: str, path: Path) -> None:
+    """Write a file as an object. Raises OSError with the cloud's words."""
+    try:
+        _client().bucket(bucket).blob(key).upload_from_filename(str(path))
     except (GoogleAPIError, GoogleAuthError) as error:
         raise OSError(f"Cloud Storage could not be written: {error}") from error
 

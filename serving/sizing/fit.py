@@ -129,8 +129,8 @@ def fit(model: Model, weights: Weights, gpu: Gpu, wish: Wish, split: Split = ONE
 
 
 def smallest_fit(model: Model, weights: Weights, gpu: Gpu, count: int, wish: Wish) -> Fit:
-    """The fewest of `count` GPUs that do; all of them, not fitting, when none does. Raises SizingError."""
-    tried = [fit(model, weights, gpu, wish, Split(tp=tp)) for tp in _powers(count)]
+    """The fewest of `count` GPUs that do; the most that heads divide over when none does. Raises SizingError."""
+    tried = [fit(model, weights, gpu, wish, Split(tp=tp)) for tp in _powers(count) if not _indivisible(model, tp)]
     return next((answer for answer in tried if answer.fits), tried[-1])
 
 

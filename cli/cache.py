@@ -1,0 +1,169 @@
+"""`gpufleet cache`: models on local disks."""
+
+import threading
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cli.output import STDERR, STDOUT, Exit, UserError, print_json
+from cli.stores import open_place
+from serving.cache import sync as syncing
+from serving.cache.disk import Cache, CacheError, Entry
+from serving.cache.manifest import ManifestError
+from serving.cache.sync import Progress, Sync
+
+DEFAULT = Path("/mnt/nvme/models")
+ToOption = Annotated[Path, typer.Option("--to", help="The cache's folder.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group."""
+    group = typer.Typer(help="Models on local disks: bring, check, list, evict.", no_args_is_help=True)
+    group.command("sync")(sync)
+    group.command("verify")(verify)
+    group.command("ls")(ls)
+    group.command("evict")(evict)
+    app.add_typer(group, name="cache")
+
+
+def sync(
+    url: Annotated[str, typer.Argument(help="The model: s3://bucket/models/chat, gs://…, or a folder like it.")],
+    to: ToOption = DEFAULT,
+    digest: Annotated[str | None, typer.Option("--digest", help="Which revision. Default: the served one.")] = None,
+    workers: Annotated[int, typer.Option("--workers", min=1, max=128, help="Connections at once.")] = 16,
+    as_json: JsonOption = False,
+) -> None:
+    """Bring a model, verified chunk by chunk. Interrupted at any moment, the next run goes on from there."""
+    folder, _, name = url.rstrip("/").rpartition("/")
+    place = open_place(folder or ".")
+    model = place.key(name)
+    progress = Progress()
+    work = Sync(store=place.store, cache=Cache(to), model=model, workers=workers)
+    try:
+        wanted = digest or syncing.served_digest(place.store, model)
+        with _Ticker(progress, quiet=as_json):
+            path = work.bring(wanted, datetime.now(UTC), progress)
+    except (CacheError, ManifestError, OSError, ValueError) as error:
+        raise UserError(f"{url}: {error}") from error
+    seconds = time.monotonic() - progress.started
+    if as_json:
+        print_json(
+            {
+                "path": str(path),
+                "digest": wanted,
+                "size": progress.total,
+                "fetched": progress.fetched,
+                "kept": progress.kept,
+                "retries": progress.retries,
+                "seconds": round(seconds, 3),
+            }
+        )
+    else:
+        STDOUT.print(str(path), highlight=False, soft_wrap=True)
+        rate = progress.fetched / max(seconds, 1e-6) / 1e9
+        STDERR.print(
+            f"{progress.fetched / 1e9:.2f} GB fetched and verified at {rate:.2f} GB/s, {progress.kept / 1e9:.2f} GB "
+            f"were there, {progress.retries} reads repeated",
+            highlight=False,
+        )
+
+
+class _Ticker:
+    """Says every second how far a sync is."""
+
+    def __init__(self, progress: Progress, *, quiet: bool) -> None:
+        self._progress, self._quiet = progress, quiet
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_error: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._over.wait(1):
+            if self._quiet or not self._progress.total:
+                continue
+            done = self._progress.fetched + self._progress.kept
+            eta = self._progress.eta_s
+            left = "" if eta is None else f", {eta:.0f} s left"
+            share = 100 * done / self._progress.total
+            STDERR.print(f"{share:3.0f} %  {self._progress.bytes_per_s / 1e6:.0f} MB/s{left}", highlight=False)
+
+
+def verify(
+    to: ToOption = DEFAULT,
+    name: Annotated[str | None, typer.Argument(help="One model; default: all.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Read models again and compare every byte with their manifests. Exit 3 when something is wrong."""
+    cache = Cache(to)
+    found = [
+        {"model": entry.name, "digest": entry.digest, "wrong": syncing.verify(cache, entry.name, entry.digest)}
+        for entry in _entries(cache)
+        if name in (None, entry.name)
+    ]
+    if as_json:
+        print_json(found)
+    else:
+        for row in found:
+            words = "; ".join(row["wrong"]) or "right"
+            STDOUT.print(f"{row['model']} {row['digest'][:12]}: {words}", highlight=False, markup=False)
+    if any(row["wrong"] for row in found):
+        raise typer.Exit(Exit.FOUND)
+
+
+def ls(to: ToOption = DEFAULT, as_json: JsonOption = False) -> None:
+    """What is there, least recently wanted first."""
+    rows = [_row(entry) for entry in _entries(Cache(to))]
+    if as_json:
+        print_json(rows)
+        return
+    for row in rows:
+        state = "in use" if row["leased"] else "free"
+        STDOUT.print(
+            f"{row['model']}  {row['digest'][:12]}  {row['size'] / 1e9:.2f} GB  {row['used_at']}  {state}",
+            highlight=False,
+        )
+
+
+def evict(
+    digest: Annotated[str, typer.Argument(help="The revision's digest, or how it begins.")],
+    to: ToOption = DEFAULT,
+    as_json: JsonOption = False,
+) -> None:
+    """Remove a revision. One that is served stays."""
+    cache = Cache(to)
+    found = [entry for entry in _entries(cache) if digest and entry.digest.startswith(digest)]
+    if len(found) != 1:
+        raise UserError(f"{digest}: {len(found)} revisions begin like this; see `gpufleet cache ls`", Exit.WRONG_USE)
+    if not cache.evict(found[0]):
+        raise UserError(f"{found[0].name} {digest}: is served on this machine now; drain it first")
+    if as_json:
+        print_json({"evicted": _row(found[0])})
+    else:
+        STDOUT.print(f"{found[0].name} {found[0].digest[:12]}: gone, {found[0].size / 1e9:.2f} GB free again")
+
+
+def _entries(cache: Cache) -> list[Entry]:
+    if not cache.root.is_dir():
+        raise UserError(f"{cache.root}: is no folder; name the cache with --to", Exit.WRONG_USE)
+    return cache.entries()
+
+
+def _row(entry: Entry) -> dict[str, Any]:
+    return {
+        "model": entry.name,
+        "digest": entry.digest,
+        "path": str(entry.path),
+        "size": entry.size,
+        "used_at": entry.used_at.isoformat(timespec="seconds"),
+        "leased": entry.leased,
+    }

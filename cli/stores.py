@@ -1,0 +1,143 @@
+"""Buckets and folders with models, by URL: `s3://bucket/prefix`, `gs://bucket/prefix`, `file:///folder`, a path."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from cli.output import Exit, UserError
+from serving.cache.store import FolderStore, Store, Writer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a URL leads."""
+
+    store: Store
+    writer: Writer
+    prefix: str
+    """Without slashes at its ends; empty for the root."""
+
+    def key(self, name: str) -> str:
+        return f"{self.prefix}/{name}" if self.prefix else name
+
+
+def open_place(url: str) -> Place:
+    """The place of a URL. Raises UserError."""
+    parts = urlsplit(url)
+    if parts.scheme in ("", "file"):
+        folder = Path(parts.path if parts.scheme else url).expanduser()
+        store = FolderStore(folder)
+        return Place(store=store, writer=store, prefix="")
+    if not parts.netloc:
+        raise UserError(f"{url}: names no bucket", Exit.WRONG_USE)
+    prefix = parts.path.strip("/")
+    if parts.scheme == "s3":
+        return _s3(parts.netloc, prefix)
+    if parts.scheme == "gs":
+        return _gcs(parts.netloc, prefix)
+    raise UserError(f"{url}: scheme {parts.scheme!r} is unknown; use s3://, gs://, file:// or a path", Exit.WRONG_USE)
+
+
+def _s3(bucket: str, prefix: str) -> Place:
+    import boto3
+
+    from clouds.aws.signature import Credentials
+    from clouds.aws.signed import S3Store, session
+
+    mine = boto3.Session()
+    found = mine.get_credentials()
+    if found is None:
+        raise UserError('no AWS credentials: log in, or set AWS_PROFILE (locally: eval "$(gpufleet local env)")')
+
+    def credentials() -> Credentials:
+        frozen = found.get_frozen_credentials()
+        return Credentials(
+            access_key=frozen.access_key or "", secret_key=frozen.secret_key or "", session_token=frozen.token
+        )
+
+    store = S3Store(session(mine.region_name or "us-east-1", credentials), bucket)
+    return Place(store=store, writer=_S3Writer(mine.client("s3"), bucket), prefix=prefix)
+
+
+class _S3Writer:
+    def __init__(self, client: Any, bucket: str) -> None:
+        self._client, self._bucket = client, bucket
+
+    def exists(self, key: str) -> bool:
+        from botocore.exceptions import ClientError
+
+        try:
+            self._client.head_object(Bucket=self._bucket, Key=key)
+        except ClientError as error:
+            if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") == 404:
+                return False
+            raise OSError(f"s3://{self._bucket}/{key}: {error}") from error
+        return True
+
+    def put_bytes(self, key: str, body: bytes) -> None:
+        self._do(lambda: self._client.put_object(Bucket=self._bucket, Key=key, Body=body), key)
+
+    def put_file(self, key: str, path: Path) -> None:
+        self._do(lambda: self._client.upload_file(str(path), self._bucket, key), key)
+
+    def _do(self, work: Callable[[], object], key: str) -> None:
+        from boto3.exceptions import S3UploadFailedError
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        try:
+            work()
+        except (BotoCoreError, ClientError, S3UploadFailedError) as error:
+            raise OSError(f"s3://{self._bucket}/{key}: {error}") from error
+
+
+def _gcs(bucket: str, prefix: str) -> Place:
+    import os
+
+    from clouds.gcp.signed import GcsStore
+
+    token = None if os.environ.get("STORAGE_EMULATOR_HOST") else _google_token()
+    return Place(store=GcsStore(bucket, token), writer=_GcsWriter(bucket), prefix=prefix)
+
+
+def _google_token() -> Callable[[], str]:
+    import google.auth
+    import google.auth.transport.requests
+    from google.auth.exceptions import GoogleAuthError
+
+    try:
+        credentials: Any = google.auth.default(scopes=["https://www.googleapis.com/auth/devstorage.read_write"])[0]
+    except GoogleAuthError as error:
+        raise UserError(f"no Google credentials: {error}; run `gcloud auth application-default login`") from error
+
+    def token() -> str:
+        if not credentials.valid:
+            credentials.refresh(google.auth.transport.requests.Request())
+        return str(credentials.token)
+
+    return token
+
+
+class _GcsWriter:
+    def __init__(self, bucket: str) -> None:
+        self._bucket = bucket
+
+    def exists(self, key: str) -> bool:
+        from clouds.gcp.objects import read_object
+
+        try:
+            read_object(self._bucket, key)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def put_bytes(self, key: str, body: bytes) -> None:
+        from clouds.gcp.objects import write_object
+
+        write_object(self._bucket, key, body)
+
+    def put_file(self, key: str, path: Path) -> None:
+        from clouds.gcp.objects import write_file
+
+        write_file(self._bucket, key, path)

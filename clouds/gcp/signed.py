@@ -1,0 +1,178 @@
+"""The few Google Cloud calls that an instance makes, with the standard library: the node agent carries this.
+
+`GcsStore` has the shape that the model cache asks for. Errors are the standard library's: FileNotFoundError,
+PermissionError, OSError with ESTALE (the object changed) are final, ConnectionError and TimeoutError may pass.
+"""
+
+import base64
+import contextlib
+import errno
+import http.client
+import json
+import os
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+from urllib.parse import quote, urlsplit
+
+TIMEOUT_S: Final = 20.0
+_METADATA_TIMEOUT_S: Final = 3.0
+_PIECE: Final = 1024 * 1024
+_RENEW_BEFORE: Final = timedelta(minutes=3)
+STORAGE: Final = "https://storage.googleapis.com"
+
+
+@dataclass(slots=True, kw_only=True)
+class Metadata:
+    """The metadata server as an instance sees it, at $GCE_METADATA_HOST or where Google has it."""
+
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    host: str = field(default_factory=lambda: os.environ.get("GCE_METADATA_HOST") or "metadata.google.internal")
+    _token: str | None = field(default=None, init=False)
+    _token_until: datetime | None = field(default=None, init=False)
+
+    def get(self, path: str) -> str | None:
+        """A value below computeMetadata/v1/; None where there is none. Raises OSError."""
+        wish = urllib.request.Request(
+            f"http://{self.host}/computeMetadata/v1/{path}", headers={"Metadata-Flavor": "Google"}
+        )
+        try:
+            with urllib.request.urlopen(wish, timeout=_METADATA_TIMEOUT_S) as answer:
+                return answer.read().decode()
+        except urllib.error.HTTPError as error:
+            if error.code == 404:
+                return None
+            raise OSError(f"metadata {path}: HTTP {error.code}") from error
+
+    def need(self, path: str) -> str:
+        """A value that every instance has. Raises OSError."""
+        found = self.get(path)
+        if found is None:
+            raise OSError(f"metadata {path}: there is none")
+        return found
+
+    def token(self) -> str:
+        """An access token of the instance's service account, good now. Raises OSError."""
+        now = self.now()
+        if self._token is None or self._token_until is None or now >= self._token_until:
+            found = json.loads(self.need("instance/service-accounts/default/token"))
+            self._token = str(found["access_token"])
+            self._token_until = now + timedelta(seconds=int(found["expires_in"])) - _RENEW_BEFORE
+        return self._token
+
+
+def call(method: str, url: str, token: str | None, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """One JSON call of a Google API. Raises OSError with Google's words."""
+    headers = {"Content-Type": "application/json"}
+    if token:
+        headers["Authorization"] = f"Bearer {token}"
+    data = None if body is None else json.dumps(body).encode()
+    wish = urllib.request.Request(url, data=data, method=method, headers=headers)
+    try:
+        with urllib.request.urlopen(wish, timeout=TIMEOUT_S) as answer:
+            return json.loads(answer.read() or b"{}")
+    except urllib.error.HTTPError as error:
+        words = error.read(300).decode(errors="replace")
+        raise OSError(f"{method} {urlsplit(url).path}: HTTP {error.code}: {words}") from error
+
+
+def secret(name: str, token: str) -> str:
+    """The newest version of a secret, `projects/P/secrets/NAME`. Raises OSError."""
+    base = os.environ.get("GPUFLEET_SECRETMANAGER_ENDPOINT", "https://secretmanager.googleapis.com")
+    version = name if "/versions/" in name else f"{name}/versions/latest"
+    found = call("GET", f"{base}/v1/{version}:access", token)
+    return base64.b64decode(found["payload"]["data"]).decode()
+
+
+class GcsStore:
+    """A bucket to read from. `token` None: an emulator that asks for none."""
+
+    def __init__(self, bucket: str, token: Callable[[], str] | None) -> None:
+        self._bucket = bucket
+        self._token = token
+        self._base = (os.environ.get("STORAGE_EMULATOR_HOST") or STORAGE).rstrip("/")
+
+    def connect(self) -> "GcsReader":
+        """A connection of its own."""
+        return GcsReader(self._base, self._bucket, self._token)
+
+
+class GcsReader:
+    """One connection to a bucket, opened again when it broke; used by one thread."""
+
+    def __init__(self, base: str, bucket: str, token: Callable[[], str] | None) -> None:
+        self._base, self._bucket, self._token = base, bucket, token
+        self._connection: http.client.HTTPConnection | None = None
+        self._buffer = memoryview(bytearray(_PIECE))
+
+    def size_and_version(self, key: str) -> tuple[int, str]:
+        """Bytes of an object and its generation. Raises OSError."""
+        with self._answer(key, "", {}) as answer:
+            found = json.loads(answer.read())
+            return int(found["size"]), str(found["generation"])
+
+    def read_range(
+        self, key: str, start: int, length: int, version: str | None, take: Callable[[memoryview], None]
+    ) -> None:
+        """Give exactly `length` bytes from `start` to `take`. Raises OSError."""
+        query = "alt=media" + (f"&ifGenerationMatch={version}" if version else "")
+        with self._answer(key, query, {"Range": f"bytes={start}-{start + length - 1}"}) as answer:
+            if answer.status == 200 and (start or int(answer.headers.get("Content-Length", length)) != length):
+                raise ConnectionError(f"{key}: the store sent the whole object instead of a range")
+            while length:
+                got = answer.readinto(self._buffer[: min(_PIECE, length)])
+                if not got:
+                    raise ConnectionError(f"{key}: ended {length} bytes early")
+                take(self._buffer[:got])
+                length -= got
+            answer.read()
+
+    def close(self) -> None:
+        """Hang up."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    @contextlib.contextmanager
+    def _answer(self, key: str, query: str, headers: Mapping[str, str]) -> Generator[http.client.HTTPResponse]:
+        parts = urlsplit(self._base)
+        path = f"/storage/v1/b/{self._bucket}/o/{quote(key, safe='')}" + (f"?{query}" if query else "")
+        sent = dict(headers)
+        if self._token is not None:
+            sent["Authorization"] = f"Bearer {self._token()}"
+        whole = False
+        try:
+            if self._connection is None:
+                self._connection = _connect(parts.scheme, parts.netloc)
+            self._connection.request("GET", path, headers=sent)
+            answer = self._connection.getresponse()
+            _check(answer, key)
+            yield answer
+            whole = answer.isclosed()
+        except http.client.HTTPException as error:
+            raise ConnectionError(f"{key}: {error!r}") from error
+        finally:
+            if not whole:
+                self.close()
+
+
+def _connect(scheme: str, place: str) -> http.client.HTTPConnection:
+    if scheme == "https":
+        return http.client.HTTPSConnection(place, timeout=TIMEOUT_S, context=ssl.create_default_context())
+    return http.client.HTTPConnection(place, timeout=TIMEOUT_S)
+
+
+def _check(answer: http.client.HTTPResponse, key: str) -> None:
+    if answer.status in (200, 206):
+        return
+    if answer.status == 404:
+        raise FileNotFoundError(errno.ENOENT, "no such object", key)
+    if answer.status in (401, 403):
+        raise PermissionError(errno.EACCES, f"the store refuses (HTTP {answer.status})", key)
+    if answer.status == 412:
+        raise OSError(errno.ESTALE, "changed while it was read", key)
+    raise ConnectionError(f"{key}: HTTP {answer.status}")
