@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any, Final
 
-_JSON_SERVICES: Final = frozenset({"ssm", "events", "sqs", "secretsmanager", "kms", "ecr", "logs"})
+_JSON_SERVICES: Final = frozenset({"ssm", "events", "sqs", "secretsmanager", "kms", "ecr", "logs", "pricing"})
 
 
 @dataclass(slots=True, kw_only=True)

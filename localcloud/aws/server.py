@@ -9,7 +9,7 @@ from typing import Any, Final
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
 from werkzeug.serving import BaseWSGIServer, make_server
 
-from localcloud.aws import api_faults, calls
+from localcloud.aws import api_faults, calls, price_list
 from localcloud.aws.api_faults import ApiFaults
 from localcloud.aws.calls import Calls
 from localcloud.aws.world import World
@@ -50,11 +50,18 @@ class Front:
             self._calls.record(service, operation, access_key)
             fault = self._faults.take(service, operation)
             if fault is not None:
-                status, headers, body = api_faults.answer(fault)
-                start_response(status, headers)
-                return [body]
+                return _send(start_response, api_faults.answer(fault))
+            if service == price_list.SERVICE:
+                body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+                return _send(start_response, price_list.answer(operation, body))
         with self._world.lock if service in _LOCKED else nullcontext():
             return self._moto(environ, start_response)
+
+
+def _send(start_response: Any, answer: tuple[str, list[tuple[str, str]], bytes]) -> list[bytes]:
+    status, headers, body = answer
+    start_response(status, headers)
+    return [body]
 
 
 def _peek(environ: dict[str, Any]) -> bytes:

@@ -1,11 +1,15 @@
 """What single AWS calls answer in the embedded cloud: single instances, notices as events, errors on demand."""
 
 import json
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
 
+from clouds.aws.calls import AwsCalls
+from clouds.aws.prices import AwsPrices
 from tests.clouds.conftest import RunningCloud, make_group, make_template, wait_for
 
 
@@ -150,3 +154,16 @@ def test_a_group_whose_template_is_gone_does_not_hold_up_the_others(cloud: Runni
     failed = cloud.activities("gone")
     assert [one["StatusCode"] for one in failed] == ["Failed"], "it is said once, not in each round"
     assert failed[0]["StatusMessage"].endswith(f"{template}, does not exist.")
+
+
+def test_the_price_list_is_read_by_the_products_own_client(cloud: RunningCloud) -> None:
+    calls = AwsCalls("us-east-1", client=lambda service: cloud.client(service))
+    found = AwsPrices(calls, "us-east-1", calls).list_prices(["g6.xlarge", "x9.nothing"], datetime.now(UTC))
+    assert [(price.sku, price.usd_per_hour) for price in found] == [
+        ("aws:ec2:g6.xlarge:on-demand", Decimal("0.8048"))
+    ]
+
+
+def test_the_price_list_refuses_other_services(cloud: RunningCloud) -> None:
+    with pytest.raises(ClientError, match="AmazonRDS"):
+        cloud.client("pricing").get_products(ServiceCode="AmazonRDS")
