@@ -7,6 +7,7 @@ from typing import Any
 from localcloud.provider.aws.calls import delete_when_free, first, or_none, present
 from localcloud.provider.aws.tags import ec2_specification, tag_map, update_ec2_tags
 from localcloud.provider.checks import between, conflicts
+from localcloud.provider.errors import NotReadyError
 from localcloud.provider.resource import Change, Resource
 from localcloud.provider.session import Cloud
 from localcloud.provider.translate import from_answer, input_shape, to_request
@@ -83,7 +84,7 @@ class Instance(Resource):
         return str(answer["Instances"][0]["InstanceId"])
 
     def settle(self, cloud: Cloud, ident: str, inputs: Properties) -> None:
-        cloud.wait(f"{ident} to run", lambda: _state(cloud, ident) == "running")
+        _wait_until_running(cloud, ident)
         if inputs.get("sourceDestCheck") is False:
             cloud.client("ec2").modify_instance_attribute(InstanceId=ident, SourceDestCheck={"Value": False})
 
@@ -144,6 +145,19 @@ def _find(cloud: Cloud, ident: str) -> dict[str, Any] | None:
 def _state(cloud: Cloud, ident: str) -> str | None:
     found = _find(cloud, ident)
     return found["State"]["Name"] if found else None
+
+
+def _wait_until_running(cloud: Cloud, ident: str) -> None:
+    """Raises NotReadyError at once when the machine ended instead."""
+
+    def running() -> bool:
+        state = _state(cloud, ident)
+        if state in {None, "terminated", "shutting-down"}:
+            reason = ((_find(cloud, ident) or {}).get("StateReason") or {}).get("Message", "no reason given")
+            raise NotReadyError(f"{ident} ended while it was starting: {reason}")
+        return state == "running"
+
+    cloud.wait(f"{ident} to run", running)
 
 
 def _placement(inputs: Properties) -> Properties:
@@ -239,7 +253,7 @@ def _change_while_stopped(cloud: Cloud, ident: str, change: Change) -> None:
         text = _start_up(change.new).get("UserData", "")
         ec2.modify_instance_attribute(InstanceId=ident, UserData={"Value": text})
     ec2.start_instances(InstanceIds=[ident])
-    cloud.wait(f"{ident} to run", lambda: _state(cloud, ident) == "running")
+    _wait_until_running(cloud, ident)
 
 
 class Volume(Resource):
