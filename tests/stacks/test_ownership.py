@@ -1,0 +1,76 @@
+"""One owner per field, on the real engine: what a watchdog wrote survives `refresh`, `preview` and a new template."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from fleet import document
+from fleet.document import FleetDocument
+from tests.networks import free_network
+from tests.stacks.engine import Engine, embedded_cloud, make_engine
+
+pytestmark = pytest.mark.slow
+
+NETWORK = free_network()
+STACK = "aws-local"
+BUCKET = "gpu-fleet-local-models"
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    folder = tmp_path_factory.mktemp("engine")
+    with embedded_cloud(folder / "cloud", NETWORK):
+        made = make_engine(folder, NETWORK)
+        made.client("s3").create_bucket(Bucket=BUCKET)
+        made.client("ssm").put_parameter(Name="/gpu-fleet/local/agent-token", Value="x" * 32, Type="SecureString")
+        made.settings(STACK)
+        made.run("stack", "init", STACK)
+        yield made
+
+
+def settings(engine: Engine, disk_gib: int = 100) -> None:
+    """The shipped settings, moved to this test's network; without replicas at first, so that no machine boots."""
+    config = engine.settings(STACK)
+    fleet: dict[str, Any] = config["config"]["gpu-fleet:fleet"]
+    fleet["network"]["cidr"] = f"{NETWORK}.0.0/16"
+    fleet["machines"]["disk_gib"] = disk_gib
+    engine.settings(STACK, config)
+
+
+def sizes(engine: Engine) -> dict[str, int]:
+    found = engine.client("autoscaling").describe_auto_scaling_groups()["AutoScalingGroups"]
+    return {group["AutoScalingGroupName"]: group["DesiredCapacity"] for group in found}
+
+
+def fleet_document(engine: Engine) -> FleetDocument:
+    body = engine.client("s3").get_object(Bucket=BUCKET, Key=document.PATH_IN_BUCKET)["Body"].read()
+    return document.parse(body, "the bucket")
+
+
+def test_sizes_belong_to_watchdogs_and_shape_to_pulumi(engine: Engine) -> None:
+    settings(engine)
+    engine.run("up", "--yes", "--skip-preview", "--stack", STACK)
+    engine.run("preview", "--expect-no-changes", "--stack", STACK)
+    at_creation = sizes(engine)
+    described = fleet_document(engine)
+    assert {g.name for pool in described.pools for g in pool.groups} == at_creation.keys()
+    assert sum(at_creation.values()) == 5, "reserved 1, spot 2 of chat and 2 of batch, on-demand 0"
+
+    # every size that a watchdog may write: up where there was none, down to nothing elsewhere
+    written = {name: 1 - min(size, 1) for name, size in at_creation.items()}
+    for name, size in written.items():
+        engine.client("autoscaling").set_desired_capacity(AutoScalingGroupName=name, DesiredCapacity=size)
+    engine.run("preview", "--expect-no-changes", "--stack", STACK)
+    engine.run("refresh", "--yes", "--skip-preview", "--stack", STACK)
+    engine.run("preview", "--expect-no-changes", "--stack", STACK)
+    assert sizes(engine) == written
+
+    settings(engine, disk_gib=120)
+    said = engine.run("up", "--yes", "--skip-preview", "--stack", STACK)
+    assert "launchTemplate:LaunchTemplate" in said.replace("aws:ec2:LaunchTemplate", "launchTemplate:LaunchTemplate")
+    assert sizes(engine) == written
+    engine.run("preview", "--expect-no-changes", "--stack", STACK)
+
+    engine.run("destroy", "--yes", "--skip-preview", "--stack", STACK)
+    assert sizes(engine) == {}
