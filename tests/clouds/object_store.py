@@ -4,13 +4,15 @@ import hashlib
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+
+_PIECE = 64 * 1024
 
 
 class Day(StrEnum):
@@ -26,6 +28,27 @@ class Day(StrEnum):
 
 
 @dataclass(slots=True)
+class Trap:
+    """Calls `then` once, before the byte of number `after` of all bodies is sent; that byte is never sent."""
+
+    after: int
+    then: Callable[[], None]
+    sent: int = 0
+    sprung: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def allows(self, count: int) -> int:
+        """How many of the next `count` bytes may be sent."""
+        with self.lock:
+            allowed = min(count, max(0, self.after - 1 - self.sent))
+            self.sent += allowed
+            if allowed < count and not self.sprung:
+                self.sprung = True
+                self.then()
+            return allowed
+
+
+@dataclass(slots=True)
 class Mood:
     """What goes wrong, after how many answers, and how many it spoils."""
 
@@ -34,6 +57,7 @@ class Mood:
     times: int = 0
     versions: dict[str, str] = field(default_factory=dict[str, str])
     delay_s: float = 0.0
+    trap: Trap | None = None
     gets: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -101,6 +125,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(path, day)
 
     def _send(self, path: Path, day: Day) -> None:
+        # the trap of the moment of asking: what an earlier client left does not count against the next one
+        trap = self._store.mood.trap
         body = path.read_bytes()
         wanted = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
         status = 200
@@ -116,7 +142,16 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body[: len(body) // 2])
             self.close_connection = True
             return
-        self.wfile.write(body)
+        if trap is None:
+            self.wfile.write(body)
+            return
+        for start in range(0, len(body), _PIECE):
+            piece = body[start : start + _PIECE]
+            allowed = trap.allows(len(piece))
+            self.wfile.write(piece[:allowed])
+            if allowed < len(piece):
+                self.close_connection = True
+                return
 
     def _path(self) -> Path | None:
         _, _, key = self.path.lstrip("/").partition("/")

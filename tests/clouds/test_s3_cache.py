@@ -21,7 +21,7 @@ from serving.cache.disk import Cache
 from serving.cache.manifest import Manifest
 from serving.cache.store import FolderStore
 from serving.cache.sync import CorruptError, Progress, Sync, SyncError, served_digest, verify
-from tests.clouds.object_store import Day, ObjectStore, serving
+from tests.clouds.object_store import Day, ObjectStore, Trap, serving
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 KEYS = Credentials(access_key="a", secret_key="b")  # noqa: S106 - the store does not look
@@ -122,47 +122,100 @@ def test_several_engines_on_one_machine_wait_for_one_download(
 
 
 SYNC_ONCE = """
-import sys
+import os, signal, sys
 from datetime import UTC, datetime
 from pathlib import Path
-from tests.clouds.test_s3_cache import s3
+from clouds.aws.signature import Credentials
+from clouds.aws.signed import S3Store, Session
 from serving.cache.disk import Cache
 from serving.cache.sync import Sync
-url, root, digest = sys.argv[1:]
-Sync(store=s3(url), cache=Cache(Path(root)), model="models/chat", workers=2).bring(digest, datetime.now(UTC))
+url, root, digest, last = *sys.argv[1:4], int(sys.argv[4])
+steps = 0
+def count(event, args):
+    global steps
+    if event in ("open", "os.rename", "os.mkdir", "os.remove", "os.truncate", "os.utime") and root in str(args[0]):
+        steps += 1
+        if steps == last:
+            os.kill(os.getpid(), signal.SIGKILL)
+sys.addaudithook(count)
+session = Session(region="us-east-1", credentials=lambda: Credentials(access_key="a", secret_key="b"), endpoint=url)
+sync = Sync(store=S3Store(session, "bucket"), cache=Cache(Path(root)), model="models/chat", workers=2)
+sync.bring(digest, datetime.now(UTC))
+print(steps)
 """
+
+
+def sync_process(store: ObjectStore, root: Path, digest: str, *, last_step: int = 0) -> subprocess.Popen[str]:
+    """A sync in a process of its own, which kills itself before its `last_step`th opening or renaming of a file."""
+    return subprocess.Popen(
+        [sys.executable, "-c", SYNC_ONCE, store.url, str(root), digest, str(last_step)],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _killed_at_byte(store: ObjectStore, root: Path, digest: str, byte: int) -> bool:
+    """Run a sync and kill it before that byte is sent; False when it needed fewer and ended well."""
+    started, processes = threading.Event(), list[subprocess.Popen[str]]()
+
+    def end() -> None:
+        started.wait(60)
+        processes[0].kill()
+
+    store.mood.trap = Trap(after=byte, then=end)
+    processes.append(sync_process(store, root, digest))
+    started.set()
+    processes[0].communicate(timeout=120)
+    assert processes[0].returncode == (-signal.SIGKILL if store.mood.trap.sprung else 0)
+    return store.mood.trap.sprung
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
-def test_killed_at_any_moment_it_goes_on_and_no_wrong_byte_is_kept(
+def test_killed_at_any_byte_it_goes_on_and_no_wrong_byte_is_kept(
     store: ObjectStore, source: tuple[Path, Manifest], tmp_path: Path, seed: int
 ) -> None:
-    dice, digest, cache = random.Random(seed), source[1].digest, Cache(tmp_path)
-    store.mood.delay_s = 0.05
-    command = [sys.executable, "-c", SYNC_ONCE, store.url, str(tmp_path), digest]
-    kills = 0
-    for _ in range(40):
-        process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])})
-        try:
-            process.wait(timeout=dice.uniform(0.3, 1.6))
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-            kills += 1
-        found = cache.find("chat", digest)
-        if found is not None:
+    dice, (_, manifest), cache = random.Random(seed), source, Cache(tmp_path)
+    # a run reads the manifest and the model, so the first one is always killed; later ones have less to read
+    for kill in range(5):
+        killed = _killed_at_byte(store, tmp_path, manifest.digest, dice.randrange(1, manifest.size))
+        assert killed or kill > 0
+        if not killed:
             break
-        staged = cache.staging_of(digest)
-        if dice.random() < 0.5 and staged.is_dir():
-            _spoil_one_byte(dice, staged)
-    assert kills > 0
-    assert verify(cache, "chat", digest) == []
+        assert cache.find("chat", manifest.digest) is None
+        if dice.random() < 0.5:
+            _spoil_one_byte(dice, cache.staging_of(manifest.digest))
+    store.mood.trap = None
+    process = sync_process(store, tmp_path, manifest.digest)
+    process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert verify(cache, "chat", manifest.digest) == []
+
+
+@pytest.mark.slow
+def test_killed_before_any_step_on_the_disk_it_is_whole_or_not_there(
+    store: ObjectStore, source: tuple[Path, Manifest], tmp_path: Path
+) -> None:
+    digest = source[1].digest
+    counted = sync_process(store, tmp_path / "counted", digest)
+    steps = int(counted.communicate(timeout=120)[0])
+    # the first steps, some on the way, and each of the last ones, where what is staged becomes what is there
+    chosen = sorted({1, 2, 3, steps // 3, steps // 2, *range(steps - 9, steps + 1)})
+    for last in chosen:
+        cache = Cache(tmp_path / f"until {last}")
+        process = sync_process(store, cache.root, digest, last_step=last)
+        process.communicate(timeout=120)
+        assert process.returncode == -signal.SIGKILL
+        if cache.find("chat", digest) is not None:
+            assert verify(cache, "chat", digest) == []
+        sync_of(store, cache.root).bring(digest, NOW)
+        assert verify(cache, "chat", digest) == []
 
 
 def _spoil_one_byte(dice: random.Random, folder: Path) -> None:
     """What a disk does that lost power: a byte of a staged file is wrong."""
-    files = [path for path in folder.rglob("*") if path.is_file() and path.stat().st_size]
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.stat().st_size)
     if files:
         path = dice.choice(files)
         with path.open("r+b") as file:
