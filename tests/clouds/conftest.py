@@ -3,8 +3,6 @@
 import base64
 import json
 import os
-import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,23 +18,11 @@ import pytest
 from botocore.config import Config
 
 from localcloud.places import ACCESS_KEY, REGION, SECRET_KEY, Places
+from tests.networks import end_process, free_network
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 START_LIMIT_S = 40.0
-
-
-def _free_places() -> Places:
-    """A network of 127.N.0.0/16 on which nobody serves; several test runs may look at once."""
-    first = 100 + os.getpid() % 100
-    for number in [*range(first, 250), *range(100, first)]:
-        places = Places(network=f"127.{number}")
-        with socket.socket() as probe:
-            try:
-                probe.bind((places.api_host, places.api_port))
-            except OSError:
-                continue
-            return places
-    raise RuntimeError("no free loopback network between 127.100 and 127.249")
+_started: list[subprocess.Popen[bytes]] = []
 
 
 @dataclass(slots=True, kw_only=True)
@@ -119,7 +105,7 @@ def wait_for(what: str, check: Callable[[], Any], limit_s: float = 25.0) -> Any:
 def start_cloud(folder: Path, places: Places | None = None, *more: str) -> RunningCloud:
     """Start the process and wait until it answers."""
     folder.mkdir(parents=True, exist_ok=True)
-    places = places or _free_places()
+    places = places or Places(network=free_network())
     with (folder / "log").open("ab") as log:
         process = subprocess.Popen(
             [
@@ -131,6 +117,7 @@ def start_cloud(folder: Path, places: Places | None = None, *more: str) -> Runni
             stderr=log,
             env={**os.environ, "AWS_PROFILE": "a-real-account", "AWS_SECRET_ACCESS_KEY": "a-real-secret"},
         )
+    _started.append(process)
     cloud = RunningCloud(places=places, folder=folder, process=process)
 
     def answers() -> bool:
@@ -146,10 +133,17 @@ def start_cloud(folder: Path, places: Places | None = None, *more: str) -> Runni
 
 
 def stop_cloud(cloud: RunningCloud) -> None:
-    """End it in order; a cloud that does not end fails the test."""
-    if cloud.process.poll() is None:
-        cloud.process.send_signal(signal.SIGTERM)
-    cloud.process.wait(timeout=15)
+    """End it in order; a cloud that does not end is killed and fails the test."""
+    end_process(cloud.process)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_cloud_is_left() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]
+    """Also when a test failed before it could end the one it had started."""
+    yield
+    for process in _started:
+        if process.poll() is None:
+            end_process(process)
 
 
 @pytest.fixture(scope="session")

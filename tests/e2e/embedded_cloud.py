@@ -19,6 +19,7 @@ from localcloud import tiny_model
 from serving import agent_archive, user_data
 from serving.cache import manifest as manifests
 from serving.cache import publish
+from tests.networks import end_process
 
 CLONE = Path(__file__).resolve().parents[2]
 BUCKET = "gpu-fleet-test-models"
@@ -194,13 +195,8 @@ def started(folder: Path, network: str) -> Iterator[EmbeddedCloud]:
         cloud.set_up()
         yield cloud
     finally:
-        process.terminate()
-        try:
-            process.wait(timeout=30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        log.close()
+        with log:
+            end_process(process, 30)
 
 
 def shown(value: Any) -> str:

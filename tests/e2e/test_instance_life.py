@@ -17,9 +17,10 @@ from fleet import tags
 from fleet.model import CapacityType, Cloud
 from serving import user_data
 from tests.e2e.embedded_cloud import BUCKET, TOKEN, EmbeddedCloud, started, status, wait_for, wait_until
+from tests.networks import free_network
 
 pytestmark = pytest.mark.slow
-NETWORK = "127.83"
+NETWORK = free_network()
 DRAIN_S = 20
 
 

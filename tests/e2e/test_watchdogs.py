@@ -23,12 +23,13 @@ from fleet.model import CapacityType, Cloud
 from monitoring.prometheus import Discovery, PrometheusSettings, render
 from serving import user_data
 from tests.e2e.embedded_cloud import BUCKET, CLONE, SECRET, TOKEN, EmbeddedCloud, started, status, wait_for
+from tests.networks import free_network
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(shutil.which("prometheus") is None, reason="needs the Debian package prometheus"),
 ]
-NETWORK = "127.84"
+NETWORK = free_network()
 GROUPS = (
     ("batch-spot-a", "spot", "us-east-1a", 1),
     ("batch-spot-b", "spot", "us-east-1b", 1),

@@ -20,6 +20,9 @@ import yaml
 
 from fleet.model import Cloud
 from monitoring.prometheus import Discovery, PrometheusSettings, render
+from tests.networks import free_network
+
+NETWORK = free_network()
 
 AWS = Discovery(cloud=Cloud.AWS, environment="prod", region="us-east-1")
 GCP = Discovery(cloud=Cloud.GCP, environment="prod", region="r", project="p", zones=("r-a", "r-b"))
@@ -71,12 +74,12 @@ def test_a_real_prometheus_finds_the_running_instance_by_its_tags(
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
     from moto.server import ThreadedMotoServer
 
-    server = ThreadedMotoServer(ip_address="127.89.0.2", port=4566, verbose=False)
+    server = ThreadedMotoServer(ip_address=f"{NETWORK}.0.2", port=4566, verbose=False)
     server.start()
     try:
-        instance = _launch("http://127.89.0.2:4566", "prod")
-        _launch("http://127.89.0.2:4566", "other")
-        with _metrics(instance["PrivateIpAddress"], 9400), _prometheus(tmp_path, "http://127.89.0.2:4566") as url:
+        instance = _launch(f"http://{NETWORK}.0.2:4566", "prod")
+        _launch(f"http://{NETWORK}.0.2:4566", "other")
+        with _metrics(instance["PrivateIpAddress"], 9400), _prometheus(tmp_path, f"http://{NETWORK}.0.2:4566") as url:
             found = _wait_for(url, 'up{job="dcgm"} == 1')
     finally:
         server.stop()
@@ -94,8 +97,8 @@ def _launch(endpoint: str, environment: str) -> dict[str, Any]:
     import boto3
 
     ec2: Any = boto3.client("ec2", endpoint_url=endpoint)
-    vpc = ec2.create_vpc(CidrBlock="127.89.0.0/16")["Vpc"]["VpcId"]
-    subnet = ec2.create_subnet(VpcId=vpc, CidrBlock="127.89.1.0/24")["Subnet"]["SubnetId"]
+    vpc = ec2.create_vpc(CidrBlock=f"{NETWORK}.0.0/16")["Vpc"]["VpcId"]
+    subnet = ec2.create_subnet(VpcId=vpc, CidrBlock=f"{NETWORK}.1.0/24")["Subnet"]["SubnetId"]
     tags = {"environment": environment, "pool": "chat", "capacity-type": "spot"}
     return ec2.run_instances(
         ImageId="ami-12c6146b",
@@ -140,10 +143,10 @@ def _prometheus(folder: Path, endpoint: str) -> Iterator[str]:
     command = ["prometheus", f"--config.file={config}", f"--storage.tsdb.path={folder}/data"]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
-            [*command, "--web.listen-address=127.89.0.10:9090"], stdout=log, stderr=log, env=dict(os.environ)
+            [*command, f"--web.listen-address={NETWORK}.0.10:9090"], stdout=log, stderr=log, env=dict(os.environ)
         )
         try:
-            yield "http://127.89.0.10:9090"
+            yield f"http://{NETWORK}.0.10:9090"
         finally:
             process.terminate()
             process.wait(20)

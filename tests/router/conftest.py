@@ -20,8 +20,10 @@ from serving.router.controller import Controller
 from serving.router.keys import ApiKey
 from serving.router.policy import RouterPolicy
 from serving.router.settings import RouterPaths, RouterSettings
+from tests.networks import free_network
 from tests.router.replica import Replica
 
+NETWORK = free_network()
 _BLOCKS = itertools.count(1)
 
 
@@ -116,12 +118,12 @@ class Router:
     block: int
     replicas: dict[str, Replica] = field(default_factory=dict[str, Replica])
     client: httpx.Client = field(
-        default_factory=lambda: httpx.Client(timeout=20, limits=httpx.Limits(max_connections=64))
+        default_factory=lambda: httpx.Client(timeout=60, limits=httpx.Limits(max_connections=64))
     )
 
     def add(self, name: str, pool: str = "chat", capacity_type: str = "on-demand", *, serve: bool = True) -> Replica:
         """A machine, and unless told otherwise an engine on it."""
-        address = f"127.88.{self.block}.{len(self.replicas) + 10}"
+        address = f"{NETWORK}.{self.block}.{len(self.replicas) + 10}"
         replica = Replica(address)
         self.replicas[name] = replica
         if serve:
@@ -143,7 +145,15 @@ class Router:
             for s in self.controller.haproxy.admin.servers()
         )
 
-    def until(self, true: Callable[[], bool], what: str, limit_s: float = 12) -> None:
+    def queued(self, pool: str) -> int:
+        """Requests that wait in HAProxy's queue of a pool."""
+        for line in self.controller.haproxy.admin.ask("show stat -1 2 -1").splitlines():
+            name, _, waiting, *_ = line.split(",")
+            if name == f"pool_{pool}":
+                return int(waiting)
+        return 0
+
+    def until(self, true: Callable[[], bool], what: str, limit_s: float = 60) -> None:
         end = time.monotonic() + limit_s
         while time.monotonic() < end:
             try:
@@ -190,17 +200,17 @@ def steady(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Router]:
 def running(folder: Path, fleet: FakeFleet | None = None, **changed: Any) -> Iterator[Router]:
     """A router whose passes run in a thread."""
     block = next(_BLOCKS)
-    bind = f"127.88.{block}.1:8080"
+    bind = f"{NETWORK}.{block}.1:8080"
     said: list[str] = []
     settings = replace(
         RouterSettings(
             bind=bind,
-            metrics_bind=f"127.88.{block}.1:8404",
+            metrics_bind=f"{NETWORK}.{block}.1:8404",
             check_interval=timedelta(milliseconds=150),
             agent_interval=timedelta(milliseconds=150),
             agent_silent_limit=timedelta(seconds=1),
-            queue_timeout=timedelta(seconds=2),
-            request_timeout=timedelta(seconds=2),
+            queue_timeout=timedelta(seconds=40),
+            request_timeout=timedelta(seconds=4),
             slow_start=timedelta(milliseconds=100),
         ),
         **changed,

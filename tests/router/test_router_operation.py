@@ -17,7 +17,7 @@ from serving.router.controller import BusyError, only_one
 from serving.router.keys import ApiKey, KeysError, digest, parse_keys
 from serving.router.policy import ModelPolicy, RouterPolicy
 from serving.router.settings import RouterPaths
-from tests.router.conftest import FakeFleet, Router, document, running
+from tests.router.conftest import NETWORK, FakeFleet, Router, document, running
 
 CHAT = {"name": "chat", "model": "models/chat"}
 
@@ -25,7 +25,7 @@ CHAT = {"name": "chat", "model": "models/chat"}
 def test_a_client_library_chats_streams_and_understands_errors(steady: Router) -> None:
     with openai.OpenAI(base_url=f"{steady.url}/v1", api_key="sk-x", max_retries=0) as client:
         answer = client.chat.completions.create(model="chat", messages=[{"role": "user", "content": "hi"}])
-        assert "from 127.88." in (answer.choices[0].message.content or "")
+        assert f"from {NETWORK}." in (answer.choices[0].message.content or "")
         stream = client.chat.completions.create(
             model="chat", messages=[{"role": "user", "content": "hi"}], stream=True, extra_body={"n": 5}
         )
@@ -90,7 +90,7 @@ def test_a_policy_that_haproxy_or_the_fleet_refuses_changes_nothing(router: Rout
 
 def test_slow_senders_are_cut_off(steady: Router) -> None:
     address, _, port = steady.url.removeprefix("http://").rpartition(":")
-    with socket.create_connection((address, int(port)), timeout=10) as client:
+    with socket.create_connection((address, int(port)), timeout=30) as client:
         client.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
         assert b"408" in client.recv(4096).split(b"\r\n")[0]
 
@@ -109,7 +109,7 @@ def test_slow_senders_are_cut_off(steady: Router) -> None:
 def test_smuggled_requests_are_refused(steady: Router, head: bytes) -> None:
     before = steady.replicas["i-1"].does.requests
     address, _, port = steady.url.removeprefix("http://").rpartition(":")
-    with socket.create_connection((address, int(port)), timeout=10) as client:
+    with socket.create_connection((address, int(port)), timeout=30) as client:
         client.sendall(head)
         assert b" 400 " in client.recv(4096).split(b"\r\n")[0]
     assert steady.replicas["i-1"].does.requests == before
@@ -148,7 +148,7 @@ def test_haproxy_dies_with_its_controller(tmp_path: Path) -> None:
         "from serving.router.settings import RouterPaths, RouterSettings\n"
         "from tests.router.conftest import FakeFleet\n"
         "state = Path(sys.argv[1])\n"
-        "settings = RouterSettings(bind='127.88.250.1:8080', metrics_bind='127.88.250.1:8404')\n"
+        f"settings = RouterSettings(bind='{NETWORK}.250.1:8080', metrics_bind='{NETWORK}.250.1:8404')\n"
         "c = Controller(FakeFleet(), settings, RouterPaths(state=state), print)\n"
         "c.start()\n"
         "print(c.haproxy.admin.process_id(), flush=True)\n"

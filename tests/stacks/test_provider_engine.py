@@ -18,6 +18,7 @@ import pytest
 from localcloud.control.folders import find_folders
 from localcloud.control.pulumi_cli import find_pulumi
 from localcloud.provider.install import plugin_dir, plugin_version
+from tests.networks import end_process, free_network
 
 pytestmark = pytest.mark.slow
 
@@ -81,8 +82,7 @@ class EmbeddedCloud:
 @pytest.fixture(scope="module")
 def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCloud]:
     folder = tmp_path_factory.mktemp("cloud")
-    # every test process gets a /16 of its own; 127.16 is that of `gpufleet local up`
-    network = f"127.{100 + os.getpid() % 100}"
+    network = free_network()
     ready = folder / "state" / "cloud.json"
     command = [sys.executable, "-m", "localcloud.cloud", "--state", str(ready.parent), "--network", network]
     with (folder / "cloud.log").open("wb") as out:
@@ -95,8 +95,7 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCloud]:
                 time.sleep(0.1)
             yield EmbeddedCloud(network=network, endpoint=json.loads(ready.read_text())["api"])
         finally:
-            process.terminate()
-            process.wait(timeout=_START_LIMIT_S)
+            end_process(process, _START_LIMIT_S)
 
 
 @pytest.fixture(scope="module")
