@@ -16,11 +16,10 @@ from pathlib import Path
 import grpc
 from pulumi.runtime.proto import provider_pb2_grpc
 
-from localcloud.provider.aws.package import AWS
+from localcloud.provider.install import NAMES, load_package
 from localcloud.provider.schema import Schema, read_wheel
 from localcloud.provider.server import Package, Provider
 
-_PACKAGES = {package.name: package for package in (AWS,)}
 _WORKERS = 32
 _MESSAGE_LIMIT = 400 << 20
 _PARENT_CHECK_S = 1.0
@@ -49,10 +48,10 @@ def serve(package: Package, schema: Schema, stop: threading.Event) -> None:
 def main() -> None:
     """Entry point of the plugin's executable."""
     parser = argparse.ArgumentParser(prog="python -m localcloud.provider", description=__doc__)
-    parser.add_argument("package", choices=sorted(_PACKAGES))
+    parser.add_argument("package", choices=NAMES)
     parser.add_argument("--schema", type=Path, help="what plugin_dir wrote; without it the wheel is read")
     known, _ = parser.parse_known_args()
-    package = _PACKAGES[known.package]
+    package = load_package(known.package)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())

@@ -1,14 +1,18 @@
-"""Write the plugin's folder, fit for `pulumi plugin install resource aws VERSION -f FOLDER`."""
+"""Write a plugin's folder, fit for `pulumi plugin install resource NAME VERSION -f FOLDER`."""
 
 from __future__ import annotations
 
+import importlib
 import shlex
 import stat
 from pathlib import Path
+from typing import Final
 
-from localcloud.provider.aws.package import AWS
 from localcloud.provider.schema import read_wheel
 from localcloud.provider.server import Package
+
+NAMES: Final = ("aws", "gcp")
+"""The packages that there is a local provider for."""
 
 _LAUNCHER = """#!/bin/sh
 # Started by the Pulumi engine. Written by `gpufleet`; belongs to one clone of gpu-fleet.
@@ -16,17 +20,24 @@ exec {python} -P -u -m localcloud.provider {package} --schema "$(dirname "$0")/s
 """
 
 
-def plugin_dir(destination: Path, python: str, *, package: Package = AWS) -> Path:
+def load_package(name: str) -> Package:
+    """One of the packages of NAMES. The other cloud's libraries are not read."""
+    package: Package = importlib.import_module(f"localcloud.provider.{name}.package").PACKAGE
+    return package
+
+
+def plugin_dir(destination: Path, python: str, *, name: str = "aws") -> Path:
     """Make the folder of a local provider plugin and return it.
 
     Args:
         destination: folder to write; made when missing, what is in it is overwritten.
         python: absolute path of the interpreter that has gpu-fleet and the cloud's Pulumi package installed.
-        package: which provider; AWS by default.
+        name: which package, one of NAMES.
 
     Raises:
         OSError: the folder cannot be written.
     """
+    package = load_package(name)
     destination.mkdir(parents=True, exist_ok=True)
     read_wheel(package.resources).save(destination / "schema.json")
     launcher = destination / f"pulumi-resource-{package.name}"
@@ -35,6 +46,6 @@ def plugin_dir(destination: Path, python: str, *, package: Package = AWS) -> Pat
     return destination
 
 
-def plugin_version(package: Package = AWS) -> str:
+def plugin_version(name: str = "aws") -> str:
     """The version to install the plugin under: that of the installed Pulumi package."""
-    return package.version
+    return load_package(name).version

@@ -59,6 +59,15 @@ class Resource(ABC):
     tagged: ClassVar[bool] = False
 
     @property
+    def tags_property(self) -> str | None:
+        """The input that holds its tags; None where the type has none."""
+        return "tags" if self.tagged else None
+
+    def derived(self, properties: Properties) -> Properties:
+        """Outputs that follow from the others; those that the type does not have are left out."""
+        return {"tagsAll": properties.get("tags") or {}} if self.tagged else {}
+
+    @property
     def modelled(self) -> frozenset[str]:
         """All inputs that may be given."""
         common = {"region"} | ({"tags"} if self.tagged else set[str]())

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from botocore.exceptions import BotoCoreError, ClientError
-from botocore.parsers import ResponseParserError
 from google.protobuf import any_pb2, empty_pb2, struct_pb2
 from google.rpc import status_pb2
 from pulumi.runtime.proto import plugin_pb2, provider_pb2_grpc
@@ -23,7 +21,7 @@ from localcloud.provider.difference import as_given, changed_keys, differences
 from localcloud.provider.errors import CancelledError, Failure, NotReadyError, ProviderError
 from localcloud.provider.resource import Change, Function, Resource
 from localcloud.provider.schema import Schema
-from localcloud.provider.session import Cloud, Session, environment, read_settings
+from localcloud.provider.session import Cloud, Session, environment
 from localcloud.provider.wire import UNKNOWN, Properties, from_struct, to_struct
 
 MARK = "__local"
@@ -32,18 +30,25 @@ MARK = "__local"
 _DEFAULT_LIMIT_S = 600.0
 _FOREIGN = (
     "{urn}: this resource was not made by the local provider, so its state belongs to a real account and is left "
-    "alone. Use a stack of the embedded cloud (`aws-local`)"
+    "alone. Use a stack of the embedded cloud (`{package}-local`)"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Package:
-    """What one plugin serves: the Pulumi package's name, its types and its functions."""
+    """What one plugin serves: the Pulumi package's name, its types and its functions.
+
+    Attributes:
+        open_session: reads the provider's arguments and the environment (ValueError); the path is the program's.
+        errors: what the cloud's clients raise that a user can do something about.
+    """
 
     name: str
     distribution: str
     resources: Mapping[str, Resource]
     functions: Mapping[str, Function]
+    open_session: Callable[[Properties, Mapping[str, str], Path], Session]
+    errors: tuple[type[Exception], ...] = ()
 
     @property
     def version(self) -> str:
@@ -62,16 +67,10 @@ class _AbortError(Exception):
 class Provider(provider_pb2_grpc.ResourceProviderServicer):
     """One provider resource of a program: configured once, then asked to check, diff, make, read and end things."""
 
-    def __init__(
-        self,
-        package: Package,
-        schema: Schema,
-        *,
-        open_session: Callable[[Properties], Session] | None = None,
-    ) -> None:
+    def __init__(self, package: Package, schema: Schema) -> None:
         self._package = package
         self._schema = schema
-        self._open = open_session or _open_session
+        self._foreseen = (NotReadyError, ProviderError, ValueError, OSError, *package.errors)
         self._session: Session | None = None
         self._lock = threading.Lock()
 
@@ -105,7 +104,7 @@ class Provider(provider_pb2_grpc.ResourceProviderServicer):
         return _diff_response(old, new, lambda path: path.startswith("region"))
 
     def Configure(self, request: Any, context: grpc.ServicerContext) -> Any:
-        with _told(context):
+        with self._told(context):
             with self._lock:
                 self._session = self._open(from_struct(request.args))
             return pb.ConfigureResponse(
@@ -115,7 +114,7 @@ class Provider(provider_pb2_grpc.ResourceProviderServicer):
     # -- resources ---------------------------------------------------------------------------------------------
 
     def Check(self, request: Any, context: grpc.ServicerContext) -> Any:
-        with _told(context):
+        with self._told(context):
             news, olds = from_struct(request.news), from_struct(request.olds)
             resource = self._package.resources.get(request.type)
             if resource is None:
@@ -133,38 +132,38 @@ class Provider(provider_pb2_grpc.ResourceProviderServicer):
             return pb.CheckResponse(inputs=to_struct(news | defaults | {BOOKKEEPING: sorted(defaults)}))
 
     def Diff(self, request: Any, context: grpc.ServicerContext) -> Any:
-        with _told(context):
+        with self._told(context):
             resource = self._resource(request.type)
             old, new = _inputs(request.old_inputs), _inputs(request.news)
-            _require_own(from_struct(request.olds), request.urn)
+            self._require_own(from_struct(request.olds), request.urn)
             response = _diff_response(old, new, lambda path: resource.replaces(path, new))
             if response.replaces and resource.naming is not None:
                 response.deleteBeforeReplace = resource.naming.keeps_name(old, new)
             return response
 
     def Create(self, request: Any, context: grpc.ServicerContext) -> Any:
-        with _told(context):
+        with self._told(context):
             resource, inputs = self._resource(request.type), _inputs(request.properties)
             if request.preview:
                 unknown = dict.fromkeys(self._schema.resources[request.type].outputs - inputs.keys(), UNKNOWN)
                 return pb.CreateResponse(id="", properties=to_struct(unknown | inputs | {MARK: True}))
             cloud = self._cloud(inputs, request.timeout)
             ident = resource.create(cloud, inputs)
-            problem = _problem(lambda: resource.settle(cloud, ident, inputs))
+            problem = self._problem(lambda: resource.settle(cloud, ident, inputs))
             outputs = self._outputs(resource, cloud, ident, inputs, {})
             if problem is not None:
                 _abort_not_ready(context, ident, outputs, inputs, problem)
             return pb.CreateResponse(id=ident, properties=to_struct(outputs))
 
     def Read(self, request: Any, context: grpc.ServicerContext) -> Any:
-        with _told(context):
+        with self._told(context):
             resource, old, state = (
                 self._resource(request.type),
                 _inputs(request.inputs),
                 from_struct(request.properties),
             )
             if old:
-                _require_own(state, request.urn)
+                self._require_own(state, request.urn)
             cloud = self._cloud(old or state, 0)
             live = resource.read(cloud, request.id, state)
             if live is None:
@@ -179,30 +178,30 @@ class Provider(provider_pb2_grpc.ResourceProviderServicer):
             )
 
     def Update(self, request: Any, context: grpc.ServicerContext) -> Any:
-        with _told(context):
+        with self._told(context):
             resource, state = self._resource(request.type), from_struct(request.olds)
             old, new = _inputs(request.old_inputs), _inputs(request.news)
-            _require_own(state, request.urn)
+            self._require_own(state, request.urn)
             if request.preview:
                 return pb.UpdateResponse(properties=to_struct(self._previewed(resource, old, new, state)))
             cloud = self._cloud(new, request.timeout)
             change = Change(old=old, new=new, keys=changed_keys(old, new), state=state)
-            problem = _problem(lambda: resource.update(cloud, request.id, change))
+            problem = self._problem(lambda: resource.update(cloud, request.id, change))
             outputs = self._outputs(resource, cloud, request.id, new, state)
             if problem is not None:
                 _abort_not_ready(context, request.id, outputs, new, problem)
             return pb.UpdateResponse(properties=to_struct(outputs))
 
     def Delete(self, request: Any, context: grpc.ServicerContext) -> Any:
-        with _told(context):
+        with self._told(context):
             state = from_struct(request.properties)
-            _require_own(state, request.urn)
+            self._require_own(state, request.urn)
             resource = self._resource(request.type)
             resource.delete(self._cloud(state, request.timeout), request.id, state)
             return empty_pb2.Empty()
 
     def Invoke(self, request: Any, context: grpc.ServicerContext) -> Any:
-        with _told(context):
+        with self._told(context):
             function = self._package.functions.get(request.tok)
             if function is None:
                 raise _AbortError(f"the local provider has no function {request.tok}", grpc.StatusCode.UNIMPLEMENTED)
@@ -213,6 +212,34 @@ class Provider(provider_pb2_grpc.ResourceProviderServicer):
             return response
 
     # -- parts -------------------------------------------------------------------------------------------------
+
+    def _open(self, arguments: Properties) -> Session:
+        return self._package.open_session(arguments, environment(), Path.cwd())
+
+    @contextmanager
+    def _told(self, context: grpc.ServicerContext) -> Iterator[None]:
+        """Turn the errors that a user can do something about into the engine's messages."""
+        try:
+            yield
+        except _AbortError as error:
+            context.abort(error.code, str(error))
+        except CancelledError as error:
+            context.abort(grpc.StatusCode.CANCELLED, str(error))
+        except self._foreseen as error:
+            context.abort(grpc.StatusCode.UNKNOWN, str(error))
+
+    def _problem(self, work: Callable[[], None]) -> str | None:
+        """Why something that exists already could not be finished; None when all went well."""
+        try:
+            work()
+        except self._foreseen as error:
+            return str(error)
+        return None
+
+    def _require_own(self, state: Properties, urn: str) -> None:
+        if not state.get(MARK):
+            message = _FOREIGN.format(urn=urn, package=self._package.name)
+            raise _AbortError(message, grpc.StatusCode.FAILED_PRECONDITION)
 
     def _resource(self, token: str) -> Resource:
         try:
@@ -228,8 +255,9 @@ class Provider(provider_pb2_grpc.ResourceProviderServicer):
 
     def _add_default_tags(self, resource: Resource, news: Properties) -> None:
         defaults = self._session.settings.default_tags if self._session else {}
-        if resource.tagged and defaults and isinstance(news.get("tags", {}), dict):
-            news["tags"] = {**defaults, **news.get("tags", {})}
+        name = resource.tags_property
+        if name is not None and defaults and isinstance(news.get(name, {}), dict):
+            news[name] = {**defaults, **news.get(name, {})}
 
     def _outputs(
         self, resource: Resource, cloud: Cloud, ident: str, inputs: Properties, state: Properties
@@ -247,8 +275,7 @@ class Provider(provider_pb2_grpc.ResourceProviderServicer):
         extra: Properties = {MARK: True}
         if "region" in schema.outputs:
             extra["region"] = cloud.region
-        if "tagsAll" in schema.outputs and resource.tagged:
-            extra["tagsAll"] = outputs.get("tags") or {}
+        extra |= {k: v for k, v in resource.derived(outputs).items() if k in schema.outputs}
         return {k: v for k, v in (outputs | extra).items() if v is not None}
 
     def _previewed(self, resource: Resource, old: Properties, new: Properties, state: Properties) -> Properties:
@@ -257,22 +284,12 @@ class Provider(provider_pb2_grpc.ResourceProviderServicer):
             return state
         kept = {k: v for k, v in state.items() if k not in old}
         unknown = {k: UNKNOWN for k in resource.volatile if k not in new}
-        if "tagsAll" in kept and resource.tagged:
-            kept["tagsAll"] = new.get("tags") or {}
+        kept |= {k: v for k, v in resource.derived(new).items() if k in kept}
         return kept | new | unknown
-
-
-def _open_session(arguments: Properties) -> Session:
-    return Session(read_settings(arguments, environment()), root=Path.cwd())
 
 
 def _inputs(struct: struct_pb2.Struct) -> Properties:
     return {k: v for k, v in from_struct(struct).items() if not k.startswith("__")}
-
-
-def _require_own(state: Properties, urn: str) -> None:
-    if not state.get(MARK):
-        raise _AbortError(_FOREIGN.format(urn=urn), grpc.StatusCode.FAILED_PRECONDITION)
 
 
 def _named(resource: Resource, request: Any, news: Properties, olds: Properties) -> tuple[Properties, list[Failure]]:
@@ -306,15 +323,6 @@ def _diff_response(old: Properties, new: Properties, replaces: Callable[[str], b
     return response
 
 
-def _problem(work: Callable[[], None]) -> str | None:
-    """Why something that exists already could not be finished; None when all went well."""
-    try:
-        work()
-    except (NotReadyError, ProviderError, ClientError, BotoCoreError) as error:
-        return str(error)
-    return None
-
-
 def _abort_not_ready(
     context: grpc.ServicerContext, ident: str, outputs: Properties, inputs: Properties, reason: str
 ) -> None:
@@ -328,18 +336,3 @@ def _abort_not_ready(
     status = status_pb2.Status(code=code.value[0], message=reason, details=[packed])
     context.set_trailing_metadata((("grpc-status-details-bin", status.SerializeToString()),))
     context.abort(code, reason)
-
-
-@contextmanager
-def _told(context: grpc.ServicerContext) -> Iterator[None]:
-    """Turn the errors that a user can do something about into the engine's messages."""
-    try:
-        yield
-    except _AbortError as error:
-        context.abort(error.code, str(error))
-    except CancelledError as error:
-        context.abort(grpc.StatusCode.CANCELLED, str(error))
-    except ResponseParserError as error:
-        context.abort(grpc.StatusCode.UNKNOWN, f"the embedded cloud failed or has no such call: {error}")
-    except (ProviderError, NotReadyError, ValueError, OSError, ClientError, BotoCoreError) as error:
-        context.abort(grpc.StatusCode.UNKNOWN, str(error))

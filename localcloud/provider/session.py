@@ -1,4 +1,4 @@
-"""Clients of the embedded cloud. Nothing outside the loopback interface can be reached through them."""
+"""What the requests of one provider share: its settings, its clients, the end of waiting. Knows no cloud."""
 
 from __future__ import annotations
 
@@ -7,36 +7,16 @@ import json
 import os
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import boto3
-from botocore.config import Config
-
 from localcloud.provider.errors import CancelledError, NotReadyError
 
 _POLL_S = 0.3
-_KNOWN_SETTINGS = frozenset(
-    {
-        "accessKey",
-        "allowedAccountIds",
-        "defaultTags",
-        "endpoints",
-        "ignoreTags",
-        "maxRetries",
-        "region",
-        "s3UsePathStyle",
-        "secretKey",
-        "skipCredentialsValidation",
-        "skipMetadataApiCheck",
-        "skipRegionValidation",
-        "skipRequestingAccountId",
-        "version",
-    }
-)
 
 
 class NotLocalError(ValueError):
@@ -64,48 +44,34 @@ def require_loopback(url: str, said_by: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What the program's provider resource (or the stack's `aws:` configuration) says."""
+    """What the program's provider resource (or the stack's configuration) says.
+
+    Attributes:
+        endpoint: where the embedded cloud answers.
+        project: Google's project; AWS has none.
+        zone: where what is given no zone goes on Google Cloud.
+        default_tags: tags (labels) that each resource gets.
+    """
 
     endpoint: str
     region: str
+    project: str = ""
+    zone: str = ""
     default_tags: Mapping[str, str] = field(default_factory=dict[str, str])
     ignored_keys: frozenset[str] = frozenset()
     ignored_prefixes: tuple[str, ...] = ()
 
 
-def read_settings(arguments: Mapping[str, Any], environment: Mapping[str, str]) -> Settings:
-    """Settings from the provider's arguments (nested ones are JSON texts) and the environment.
+def decode_settings(arguments: Mapping[str, Any], known: frozenset[str]) -> dict[str, Any]:
+    """The provider's arguments, nested ones read from their JSON texts.
 
     Raises:
-        NotLocalError: no endpoint is given, or one that is not loopback.
-        ValueError: a setting that only a real account can honour, or no region.
+        ValueError: a setting that the local provider does not model.
     """
     given = {k: _decoded(v) for k, v in arguments.items()}
-    if unknown := sorted(k for k, v in given.items() if k not in _KNOWN_SETTINGS and v not in ("", [], {})):
+    if unknown := sorted(k for k, v in given.items() if k not in known and v not in ("", [], {})):
         raise ValueError(f"provider setting {unknown[0]!r} is not modelled by the local provider; remove it")
-    for name, url in environment.items():
-        if name.startswith("AWS_ENDPOINT_URL") and url:
-            require_loopback(url, name)
-    urls = [u for entry in given.get("endpoints") or [] for u in entry.values() if u]
-    for url in urls:
-        require_loopback(url, "endpoints")
-    endpoint = (urls or [environment.get("AWS_ENDPOINT_URL", "")])[0]
-    if not endpoint:
-        raise NotLocalError(
-            "AWS_ENDPOINT_URL is not set: the local provider speaks to the embedded cloud alone. "
-            "Run `gpufleet local up` and use the environment of `gpufleet local env`"
-        )
-    region = given.get("region") or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
-    if not region:
-        raise ValueError("aws:region is not set: `pulumi config set aws:region us-east-1`")
-    ignore = given.get("ignoreTags") or {}
-    return Settings(
-        endpoint=endpoint,
-        region=str(region),
-        default_tags=(given.get("defaultTags") or {}).get("tags") or {},
-        ignored_keys=frozenset(ignore.get("keys") or ()),
-        ignored_prefixes=tuple(ignore.get("keyPrefixes") or ()),
-    )
+    return given
 
 
 def _decoded(value: Any) -> Any:
@@ -114,7 +80,7 @@ def _decoded(value: Any) -> Any:
     return value
 
 
-class Session:
+class Session(ABC):
     """Settings and clients that all requests of one provider share. Safe to use from many threads."""
 
     def __init__(self, settings: Settings, *, root: Path | None = None) -> None:
@@ -123,27 +89,18 @@ class Session:
         self.cancelled = threading.Event()
         self._lock = threading.Lock()
         self._clients: dict[tuple[str, str], Any] = {}
-        self._session = boto3.Session(aws_access_key_id="local", aws_secret_access_key="local")
 
     def client(self, service: str, region: str) -> Any:
-        """A boto3 client of the embedded cloud."""
+        """A client of the embedded cloud, made when it is first asked for."""
         with self._lock:
             key = (service, region)
             if key not in self._clients:
-                self._clients[key] = self._session.client(
-                    service,
-                    region_name=region,
-                    endpoint_url=self.settings.endpoint,
-                    config=Config(
-                        proxies={},
-                        retries={"max_attempts": 2, "mode": "standard"},
-                        s3={"addressing_style": "path"},
-                        max_pool_connections=32,
-                        connect_timeout=5,
-                        read_timeout=60,
-                    ),
-                )
+                self._clients[key] = self.make_client(service, region)
             return self._clients[key]
+
+    @abstractmethod
+    def make_client(self, service: str, region: str) -> Any:
+        """A new client of one service."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,13 +116,18 @@ class Cloud:
     limit_s: float
 
     def client(self, service: str) -> Any:
-        """The boto3 client of a service in this request's region."""
+        """The client of a service in this request's region."""
         return self.session.client(service, self.region)
 
     @property
     def account(self) -> str:
-        """The account number of the embedded cloud."""
+        """AWS: the account number of the embedded cloud."""
         return str(self.client("sts").get_caller_identity()["Account"])
+
+    @property
+    def project(self) -> str:
+        """Google Cloud: the project of the provider's settings."""
+        return self.session.settings.project
 
     def wait(self, what: str, done: Callable[[], bool], *, limit_s: float | None = None) -> None:
         """Ask `done` again and again until it says yes.

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from localcloud.provider.aws.package import AWS
+from localcloud.provider.aws.package import PACKAGE as AWS
 from localcloud.provider.checks import check
 from localcloud.provider.schema import Schema, read_wheel
 from localcloud.provider.wire import UNKNOWN

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from localcloud.provider.aws.package import AWS
+from localcloud.provider.aws.package import PACKAGE as AWS
 from localcloud.provider.schema import Property, Schema, read_wheel
 
 TYPES = sorted(AWS.resources)

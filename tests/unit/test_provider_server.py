@@ -13,12 +13,13 @@ from google.rpc import status_pb2
 from pulumi.runtime.proto import provider_pb2 as pb
 from pulumi.runtime.proto import provider_pb2_grpc
 
+from localcloud.provider.aws.session import AwsSession
 from localcloud.provider.errors import NotReadyError
 from localcloud.provider.naming import Naming
 from localcloud.provider.resource import Change, Resource
 from localcloud.provider.schema import Property, ResourceSchema, Schema, Shape
 from localcloud.provider.server import MARK, Package, Provider
-from localcloud.provider.session import Cloud, Session, Settings
+from localcloud.provider.session import Cloud, Settings
 from localcloud.provider.wire import UNKNOWN, Properties, from_struct, to_struct
 
 BOX = "aws:test/box:Box"
@@ -98,10 +99,14 @@ def engine(box: Box) -> Iterator[provider_pb2_grpc.ResourceProviderStub]:
         return {"region": cloud.region, "asked": arguments["what"]}
 
     package = Package(
-        name="aws", distribution="pulumi-aws", resources={BOX: box}, functions={"aws:test/ask:ask": ask}
+        name="aws",
+        distribution="pulumi-aws",
+        resources={BOX: box},
+        functions={"aws:test/ask:ask": ask},
+        open_session=lambda *_: AwsSession(SETTINGS),
     )
     server = grpc.server(ThreadPoolExecutor(max_workers=2))
-    provider = Provider(package, SCHEMA, open_session=lambda _: Session(SETTINGS))
+    provider = Provider(package, SCHEMA)
     provider_pb2_grpc.add_ResourceProviderServicer_to_server(provider, server)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()

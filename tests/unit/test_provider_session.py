@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 
 import pytest
 
+from localcloud.provider.aws.session import AwsSession, read_settings
 from localcloud.provider.errors import CancelledError, NotReadyError
-from localcloud.provider.session import Cloud, NotLocalError, Session, Settings, read_settings, require_loopback
+from localcloud.provider.session import Cloud, NotLocalError, Settings, require_loopback
 
 LOCAL = {"AWS_ENDPOINT_URL": "http://127.16.0.2:4566", "AWS_REGION": "us-east-1"}
 
@@ -101,7 +102,7 @@ def test_neither_credentials_nor_proxies_of_the_shell_are_used(monkeypatch: pyte
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "real")
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     environment = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.server_port}", "AWS_REGION": "us-east-1"}
-    Session(read_settings({}, environment)).client("ec2", "us-east-1").describe_regions()
+    AwsSession(read_settings({}, environment)).client("ec2", "us-east-1").describe_regions()
     thread.join(timeout=10)
     server.server_close()
     assert len(_Recorder.seen) == 1
@@ -109,7 +110,7 @@ def test_neither_credentials_nor_proxies_of_the_shell_are_used(monkeypatch: pyte
 
 
 def _cloud(limit_s: float) -> Cloud:
-    return Cloud(session=Session(read_settings({}, LOCAL)), region="us-east-1", limit_s=limit_s)
+    return Cloud(session=AwsSession(read_settings({}, LOCAL)), region="us-east-1", limit_s=limit_s)
 
 
 def test_a_wait_gives_up_and_says_what_for() -> None:

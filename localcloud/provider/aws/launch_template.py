@@ -98,7 +98,7 @@ class LaunchTemplate(Resource):
         latest: dict[str, Any] = max(versions, key=lambda v: v["VersionNumber"])
         given = {k: v for k, v in state.items() if k in _DATA}
         return {
-            **from_answer(given, latest["LaunchTemplateData"], _RENAMES),
+            **from_answer(given, _without_own_tags(latest["LaunchTemplateData"]), _RENAMES),
             "arn": f"arn:aws:ec2:{cloud.region}:{cloud.account}:launch-template/{ident}",
             "name": found["LaunchTemplateName"],
             "latestVersion": latest["VersionNumber"],
@@ -123,6 +123,12 @@ class LaunchTemplate(Resource):
 
     def delete(self, cloud: Cloud, ident: str, state: Properties) -> None:
         or_none(cloud.client("ec2").delete_launch_template, LaunchTemplateId=ident)
+
+
+def _without_own_tags(data: dict[str, Any]) -> dict[str, Any]:
+    # moto shows the template's own tags among those that its instances get; EC2 does not
+    specifications = [s for s in data.get("TagSpecifications", []) if s.get("ResourceType") != "launch-template"]
+    return {**data, "TagSpecifications": specifications}
 
 
 def _data(cloud: Cloud, inputs: Properties) -> Properties:

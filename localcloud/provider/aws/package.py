@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from botocore.exceptions import BotoCoreError, ClientError
+from botocore.parsers import ResponseParserError
+
 from localcloud.provider.aws import (
     autoscaling,
     balancing,
@@ -16,6 +19,7 @@ from localcloud.provider.aws import (
     s3,
 )
 from localcloud.provider.aws.functions import FUNCTIONS
+from localcloud.provider.aws.session import open_session
 from localcloud.provider.resource import Resource
 from localcloud.provider.server import Package
 
@@ -69,10 +73,12 @@ _RESOURCES: tuple[type[Resource], ...] = (
     s3.BucketVersioning,
 )
 
-AWS = Package(
+PACKAGE = Package(
     name="aws",
     distribution="pulumi-aws",
     resources={r.token: r() for r in _RESOURCES},
     functions=FUNCTIONS,
+    open_session=open_session,
+    errors=(ClientError, BotoCoreError, ResponseParserError),
 )
 """The package `aws` as the engine sees it."""

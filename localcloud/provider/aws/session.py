@@ -1,0 +1,93 @@
+"""boto3 clients of the embedded cloud. Nothing outside the loopback interface can be reached through them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import boto3
+from botocore.config import Config
+
+from localcloud.provider.session import NotLocalError, Session, Settings, decode_settings, require_loopback
+
+_KNOWN_SETTINGS = frozenset(
+    {
+        "accessKey",
+        "allowedAccountIds",
+        "defaultTags",
+        "endpoints",
+        "ignoreTags",
+        "maxRetries",
+        "region",
+        "s3UsePathStyle",
+        "secretKey",
+        "skipCredentialsValidation",
+        "skipMetadataApiCheck",
+        "skipRegionValidation",
+        "skipRequestingAccountId",
+        "version",
+    }
+)
+
+
+def read_settings(arguments: Mapping[str, Any], environment: Mapping[str, str]) -> Settings:
+    """Settings from the provider's arguments (nested ones are JSON texts) and the environment.
+
+    Raises:
+        NotLocalError: no endpoint is given, or one that is not loopback.
+        ValueError: a setting that only a real account can honour, or no region.
+    """
+    given = decode_settings(arguments, _KNOWN_SETTINGS)
+    for name, url in environment.items():
+        if name.startswith("AWS_ENDPOINT_URL") and url:
+            require_loopback(url, name)
+    urls = [u for entry in given.get("endpoints") or [] for u in entry.values() if u]
+    for url in urls:
+        require_loopback(url, "endpoints")
+    endpoint = (urls or [environment.get("AWS_ENDPOINT_URL", "")])[0]
+    if not endpoint:
+        raise NotLocalError(
+            "AWS_ENDPOINT_URL is not set: the local provider speaks to the embedded cloud alone. "
+            "Run `gpufleet local up` and use the environment of `gpufleet local env`"
+        )
+    region = given.get("region") or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
+    if not region:
+        raise ValueError("aws:region is not set: `pulumi config set aws:region us-east-1`")
+    ignore = given.get("ignoreTags") or {}
+    return Settings(
+        endpoint=endpoint,
+        region=str(region),
+        default_tags=(given.get("defaultTags") or {}).get("tags") or {},
+        ignored_keys=frozenset(ignore.get("keys") or ()),
+        ignored_prefixes=tuple(ignore.get("keyPrefixes") or ()),
+    )
+
+
+class AwsSession(Session):
+    """boto3 clients with keys that open nothing."""
+
+    def __init__(self, settings: Settings, *, root: Path | None = None) -> None:
+        super().__init__(settings, root=root)
+        self._session = boto3.Session(aws_access_key_id="local", aws_secret_access_key="local")
+
+    def make_client(self, service: str, region: str) -> Any:
+        """A boto3 client."""
+        return self._session.client(  # pyright: ignore[reportUnknownMemberType, reportCallIssue, reportUnknownVariableType, reportArgumentType]
+            service,  # pyright: ignore[reportArgumentType]
+            region_name=region,
+            endpoint_url=self.settings.endpoint,
+            config=Config(
+                proxies={},
+                retries={"max_attempts": 2, "mode": "standard"},
+                s3={"addressing_style": "path"},
+                max_pool_connections=32,
+                connect_timeout=5,
+                read_timeout=60,
+            ),
+        )
+
+
+def open_session(arguments: Mapping[str, Any], environment: Mapping[str, str], root: Path) -> AwsSession:
+    """The session of a configured provider. Raises ValueError."""
+    return AwsSession(read_settings(arguments, environment), root=root)
