@@ -1,7 +1,7 @@
 # The only entry to commands. `make demo` and `make test` set up what they need.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check bench preview up destroy watch report clean
+.PHONY: help setup demo test test-all check bench docs preview up destroy watch report clean
 
 PYTHON ?= $(shell for p in python3.11 python3.12 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' 2>/dev/null && echo $$p && break; done)
@@ -15,6 +15,7 @@ help:
 	@echo 'make test      the tests (< 10 min); make test-all adds checks, slow proofs and the demo as a test'
 	@echo 'make setup     what both need: says what it installs and why'
 	@echo 'make check     ruff, pyright, import rules'
+	@echo 'make docs      the pages of docs/ as a site in .local/site'
 	@echo 'make bench     the numbers of the README'
 	@echo 'make preview | up | destroy   pulumi on STACK=$(STACK); watch | report   the watchdogs and the cost report'
 	@echo 'make clean     end what runs and remove .local'
@@ -40,6 +41,11 @@ check: setup
 
 bench: setup
 	@$(RUN) benchmarks
+
+docs: setup
+	@$(RUN) scripts.reference
+	@$(RUN) mkdocs build --strict --quiet
+	@echo 'docs: .local/site/index.html'
 
 # A stack ending in -local runs on the embedded cloud, in its environment and never in yours.
 local_env = case '$(STACK)' in *-local) eval "$$($(RUN) cli.main local env)" ;; esac

@@ -8,6 +8,10 @@ from typing import Any, Final
 from typer.main import get_command
 
 from cli.main import build
+from clouds.aws.signed import ACTIONS as AGENT_ACTIONS
+from components.aws import permissions as aws_permissions
+from components.aws.identities import Allowed
+from components.gcp import permissions as gcp_permissions
 from policies.rules import RULES
 from serving import metrics
 from stacks.settings import Settings
@@ -23,6 +27,7 @@ def pages() -> dict[str, str]:
         "commands.md": _page("Commands", _commands()),
         "policies.md": _page("Policies", _policies()),
         "settings.md": _page("Settings", _settings()),
+        "permissions.md": _page("Permissions", _permissions()),
     }
 
 
@@ -76,6 +81,55 @@ def _policies() -> Iterator[str]:
         yield f"| `{rule.id}` | {_cell(rule.reason)} | {_cell(rule.remedy)} |"
 
 
+READING: Final = ("Describe", "Get", "List", "get", "list")
+"""Calls that change nothing begin so."""
+
+
+def _permissions() -> Iterator[str]:
+    yield "What each kind of machine may do, from `components/{aws,gcp}/permissions.py`; tests compare them with the"
+    yield "calls that the code makes. **look** is enough for dry passes; **act** is what `--apply` adds.\n"
+    places = {
+        "bucket": "BUCKET",
+        "region": "REGION",
+        "account": "ACCOUNT",
+        "environment": "ENV",
+        "agent_token": "/TOKEN",
+    }
+    control = aws_permissions.of_control(**places, notices="QUEUE")
+    yield "## AWS: watchdogs and reports (control host)\n"
+    yield from _allowed(control)
+    yield "\n## AWS: GPU instances (node agent)\n"
+    yield from _allowed(aws_permissions.of_instances(**places))
+    yield f"\nThe agent calls {', '.join(f'`{action}`' for action in sorted(AGENT_ACTIONS))}."
+    yield "\n## AWS: sessions of people (SSM)\n"
+    yield from _allowed(aws_permissions.of_sessions(region="REGION", account="ACCOUNT"))
+    yield "\n## Google Cloud: watchdogs and reports (a custom role)\n"
+    yield "| permission | for |\n|---|---|"
+    for permission in sorted(gcp_permissions.CONTROL):
+        yield f"| `{permission}` | {_use(permission.rsplit('.', 1)[-1])} |"
+    yield "\n## Google Cloud: on the bucket\n"
+    yield "| who | role | prefixes |\n|---|---|---|"
+    for who, roles in (
+        ("GPU instances", gcp_permissions.INSTANCE_ON_BUCKET),
+        ("control host", gcp_permissions.CONTROL_ON_BUCKET),
+    ):
+        for held in roles:
+            yield f"| {who} | `{held.role}` | {', '.join(f'`{prefix}`' for prefix in held.prefixes) or 'all'} |"
+
+
+def _allowed(statements: tuple[Allowed, ...]) -> Iterator[str]:
+    yield "| action | for | on | only if |\n|---|---|---|---|"
+    for statement in statements:
+        on = ", ".join(f"`{resource}`" for resource in statement.resources)
+        when = "; ".join(f"{key} = {value}" for test in statement.when.values() for key, value in test.items())
+        for action in sorted(statement.actions):
+            yield f"| `{action}` | {_use(action.rsplit(':', 1)[-1])} | {_cell(on)} | {_cell(when)} |"
+
+
+def _use(call: str) -> str:
+    return "look" if call.startswith(READING) else "act"
+
+
 def _settings() -> Iterator[str]:
     yield "`stacks/config/Pulumi.<cloud>-<environment>.yaml`, under `gpu-fleet:fleet`. `gpufleet settings check FILE`"
     yield "checks a file; `gpufleet settings schema` prints the JSON Schema for editors.\n"
@@ -84,6 +138,8 @@ def _settings() -> Iterator[str]:
     for name, definition in sorted(schema.get("$defs", {}).items()):
         if definition.get("type") == "object":
             yield from _object(name, definition)
+        else:
+            yield f"## {name}\n\n{_cell(_form(definition))}\n"
 
 
 def _object(name: str, definition: Mapping[str, Any]) -> Iterator[str]:

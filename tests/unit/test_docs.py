@@ -2,9 +2,13 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+from mkdocs.commands.build import build
+from mkdocs.config import load_config
 
+from scripts import reference
 from watchdogs.plan import Reason
 
 ROOT = Path(__file__).parents[2]
@@ -27,3 +31,28 @@ def test_links_lead_somewhere(page: Path) -> None:
         if "://" not in link and not link.startswith("mailto:") and not (page.parent / link).exists()
     ]
     assert broken == []
+
+
+BLOCKS = [
+    (page, number, block)
+    for page in PAGES
+    for number, block in enumerate(re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL))
+]
+
+
+@pytest.mark.parametrize(("page", "number", "block"), BLOCKS, ids=[f"{p.stem}-{n}" for p, n, _ in BLOCKS])
+def test_python_of_a_page_runs(page: Path, number: int, block: str) -> None:
+    names: dict[str, Any] = {"__name__": f"{page.stem}_{number}"}
+    exec(compile(block, f"{page.name}, block {number}", "exec"), names)  # noqa: S102 - our own pages
+
+
+@pytest.mark.parametrize("name", sorted(reference.pages()))
+def test_a_generated_page_is_current(name: str) -> None:
+    written = (reference.FOLDER / name).read_text() if (reference.FOLDER / name).exists() else ""
+    assert written == reference.pages()[name], "run `python -m scripts.reference`"
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    build(load_config(str(ROOT / "mkdocs.yml"), site_dir=str(tmp_path), strict=True))
+    assert (tmp_path / "first-week.html").exists()
