@@ -2,11 +2,13 @@
 
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any, Final, Protocol
 
 from sqlalchemy import Engine
+from sqlalchemy.engine import make_url
 
 from cli.output import STDERR, UserError
 from clouds.aws.calls import AwsCalls
@@ -23,7 +25,7 @@ from fleet.model import Cloud
 from ledger import history
 from ledger.facts import PriceObservation
 from ledger.operations import fleet_name
-from ledger.schema import LedgerError, open_ledger
+from ledger.schema import LedgerError, explained, open_ledger
 from notify.deliver import Clock, Delivered, deliver_patiently
 from notify.slack import Receiver, SlackSettingsError, from_environment
 from prices.book import Override, PriceBook, parse_as_of
@@ -53,6 +55,17 @@ def open_ledger_of(document: FleetDocument) -> Engine:
     """The fleet's ledger. Raises UserError."""
     try:
         return open_ledger(document.ledger_url)
+    except LedgerError as error:
+        raise UserError(str(error)) from error
+
+
+@contextmanager
+def ledger_errors(document: FleetDocument) -> Generator[None]:
+    """A ledger that fails while it is used, in our words. Raises UserError."""
+    shown = make_url(document.ledger_url).render_as_string(hide_password=True)
+    try:
+        with explained(shown):
+            yield
     except LedgerError as error:
         raise UserError(str(error)) from error
 

@@ -1,24 +1,39 @@
 """`gpufleet report`: what the fleet cost, served, wasted and saved."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Annotated
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
-from cli import money
+from cli import money, reports
+from cli.files import write_json, write_text
 from cli.fleets import FleetOption, load
-from cli.output import STDOUT, Exit, UserError, print_json
+from cli.output import STDERR, Exit, UserError, print_json
 from cli.windows import Window, parse_window
+from costs import digest as digests
+from costs import focus, page, series
 from costs.document import document as as_document
-from costs.render import as_text
-from costs.report import Report, Scope
-from costs.report import load as load_report
+from costs.render import as_text, title
+from costs.report import By
 from fleet.document import FleetDocument
 from ledger.database import writing
-from ledger.outbox import enqueue
-from notify.messages import cost_message
-from prices.book import MissingPriceError
-from prices.packaged import PackagedPrices
+from ledger.outbox import Message, enqueue
+from notify import messages
+
+
+class Format(StrEnum):
+    """How a report is written."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+    HTML = "html"
+    FOCUS = "focus"
+
 
 SinceOption = Annotated[
     str, typer.Option("--since", help="Start: a duration ago (1h, 7d), a date or an ISO time in --tz.")
@@ -32,13 +47,49 @@ UnpricedOption = Annotated[
 ]
 
 
+FormatOption = Annotated[Format, typer.Option("--format", help="How it is written.")]
+OutOption = Annotated[Path | None, typer.Option("--out", help="Write it into this file instead of stdout.")]
+ByOption = Annotated[list[By] | None, typer.Option("--by", help="Grouping; repeatable. Default: pool, model, type.")]
+
+
 def register(app: typer.Typer) -> None:
     report = typer.Typer(help="Reports from the ledger.", no_args_is_help=True)
-    report.command("cost")(cost)
+    for name, command in (("cost", cost), ("waste", waste), ("savings", savings), ("digest", digest)):
+        report.command(name)(command)
     app.add_typer(report, name="report")
 
 
 def cost(
+    fleet: FleetOption = None,
+    since: SinceOption = "24h",
+    until: UntilOption = None,
+    by: ByOption = None,
+    tz: ZoneOption = "UTC",
+    form: FormatOption = Format.TABLE,
+    as_json: JsonOption = False,
+    out: OutOption = None,
+    post: PostOption = False,
+    allow_unpriced: UnpricedOption = False,
+) -> None:
+    """Cost and USD per million tokens of a window, by pool, model and capacity type."""
+    window = parse_window(since, until, tz, datetime.now(UTC))
+    documents = load(fleet)
+    form = Format.JSON if as_json else form
+    if form is Format.TABLE:
+        groups = tuple(by or (By.POOL, By.MODEL, By.CAPACITY_TYPE))
+        text = "\n\n".join(as_text(reports.cost(d, window, allow_unpriced), groups) for d in documents)
+        write_text(text + "\n", out)
+    elif form is Format.JSON:
+        found = [as_document(reports.cost(d, window, allow_unpriced)) for d in documents]
+        write_json(found[0] if len(found) == 1 else found, out)
+    else:
+        write_text(_written(form, documents, window, allow_unpriced), out)
+    if post:
+        for document in documents:
+            _post(document, window, "cost", lambda d: as_text(reports.cost(d, window, allow_unpriced)))
+
+
+def waste(
     fleet: FleetOption = None,
     since: SinceOption = "24h",
     until: UntilOption = None,
@@ -47,62 +98,107 @@ def cost(
     post: PostOption = False,
     allow_unpriced: UnpricedOption = False,
 ) -> None:
-    """Cost and USD per million tokens of a window, by pool, model and capacity type."""
+    """Where money went without serving, and what to do about it."""
+
+    def lines(found: digests.Digest) -> list[str]:
+        return digests.waste_lines(found.waste, most=1_000) or ["nothing was wasted"]
+
+    _lines("waste", (fleet, since, until, tz, as_json, post, allow_unpriced), lines)
+
+
+def savings(
+    fleet: FleetOption = None,
+    since: SinceOption = "24h",
+    until: UntilOption = None,
+    tz: ZoneOption = "UTC",
+    as_json: JsonOption = False,
+    post: PostOption = False,
+    allow_unpriced: UnpricedOption = False,
+) -> None:
+    """What was not spent: spot against on-demand, idle instances that were ended."""
+
+    def lines(found: digests.Digest) -> list[str]:
+        return digests.savings_lines(found.savings)
+
+    _lines("savings", (fleet, since, until, tz, as_json, post, allow_unpriced), lines)
+
+
+def digest(
+    fleet: FleetOption = None,
+    since: SinceOption = "24h",
+    until: UntilOption = None,
+    tz: ZoneOption = "UTC",
+    as_json: JsonOption = False,
+    post: PostOption = False,
+    allow_unpriced: UnpricedOption = False,
+) -> None:
+    """The morning's page: numbers with trend, top waste, savings, forecast, budget."""
     window = parse_window(since, until, tz, datetime.now(UTC))
-    reports = [(document, read_report(document, window, allow_unpriced)) for document in load(fleet)]
+    documents = load(fleet)
+    found = [(document, reports.digest(document, window, allow_unpriced)) for document in documents]
     if as_json:
-        documents = [as_document(report) for _, report in reports]
-        print_json(documents[0] if len(documents) == 1 else documents)
+        print_json([reports.digest_json(one) for _, one in found])
     else:
-        for _, report in reports:
-            STDOUT.print(as_text(report), markup=False, highlight=False, soft_wrap=True)
+        write_text("\n\n".join(digests.as_text(one) for _, one in found) + "\n", None)
+    for document, one in found:
+        if post:
+            message = messages.digest_message(
+                title=f"GPU cost, {document.environment}",
+                numbers=[(n.name, n.value, n.trend) for n in digests.numbers(one)],
+                waste=digests.waste_lines(one.waste),
+                text=digests.pool_table(one),
+                notes=one.report.notes,
+            )
+            _send(document, reports.key(document, window, "digest"), message)
+
+
+def _lines(name: str, options: tuple[Any, ...], lines: Callable[[digests.Digest], list[str]]) -> None:
+    fleet, since, until, tz, as_json, post, allow_unpriced = options
+    window = parse_window(since, until, tz, datetime.now(UTC))
+    documents = load(fleet)
+    found = [(document, reports.digest(document, window, allow_unpriced)) for document in documents]
+    if as_json:
+        print_json([reports.digest_json(one) for _, one in found])
+    else:
+        for _, one in found:
+            write_text("\n".join([title(one.report), "", *lines(one)]) + "\n", None)
     if post:
-        for document, report in reports:
-            _post(document, report)
+        for document, one in found:
+            _post(document, window, name, lambda _, one=one: "\n".join(lines(one)))
 
 
-def read_report(document: FleetDocument, window: Window, allow_unpriced: bool) -> Report:
-    """The report of one fleet. Raises UserError for a missing price."""
-    engine = money.open_ledger_of(document)
-    scope = Scope(
-        fleet=money.ledger_name(document),
-        environment=document.environment,
-        cloud=document.cloud,
-        region=document.region,
-        since=window.since,
-        until=window.until,
-        now=window.now,
-        timezone=window.timezone,
-        allow_unpriced=allow_unpriced,
-    )
-    try:
-        return load_report(engine, scope, money.overrides_of(document), PackagedPrices())
-    except MissingPriceError as error:
-        raise UserError(f"{document.environment}: {error}; or show it as unknown with --allow-unpriced") from error
+def _written(form: Format, documents: list[FleetDocument], window: Window, allow_unpriced: bool) -> str:
+    if form is Format.CSV:
+        return reports.as_csv((d.environment, reports.cost(d, window, allow_unpriced)) for d in documents)
+    if form is Format.FOCUS:
+        try:
+            return focus.write_csv(row for d in documents for row in focus.rows(reports.by_day(d, window), d.account))
+        except focus.UnpricedError as error:
+            raise UserError(str(error)) from error
+    if len(documents) != 1:
+        raise UserError("an HTML file shows one fleet: name one --fleet", Exit.WRONG_USE)
+    (document,) = documents
+    found, facts, book = reports.with_facts(document, window, allow_unpriced)
+    known_until = min(window.until, found.report.known_until or window.until)
+    cuts = series.edges(window.since, known_until if known_until > window.since else window.until)
+    return page.page(found, series.buckets(facts, book, cuts), series.lanes(facts, cuts[0], cuts[-1]))
 
 
-def _post(document: FleetDocument, report: Report) -> None:
+def _post(document: FleetDocument, window: Window, name: str, text: Callable[[FleetDocument], str]) -> None:
+    head, _, body = text(document).partition("\n")
+    message = messages.report_message(name, head, body.strip("\n") or head)
+    _send(document, reports.key(document, window, name), message)
+
+
+def _send(document: FleetDocument, key: str, message: Message) -> None:
     if document.notify is None:
         raise UserError(f"{document.environment}: its settings name no Slack channel (notify.slack_channel)")
+    money.receiver()  # says at once when there is no way to Slack
     engine = money.open_ledger_of(document)
+    ready = replace(message, key=key, channel=document.notify.slack_channel)
     with writing(engine) as connection:
-        enqueue(
-            connection,
-            cost_message(report_lines(report), report_key(report), document.notify.slack_channel),
-            report.scope.now,
-        )
+        if not enqueue(connection, ready, datetime.now(UTC)):
+            STDERR.print(f"Slack: this report of {document.environment} was posted before; it is not posted twice")
     done = money.send(engine)
     if done.later or done.refused:
         raise typer.Exit(Exit.FAILED)
-
-
-def report_key(report: Report) -> str:
-    """Names a posted report: the same window is posted once."""
-    scope = report.scope
-    return f"{scope.fleet}/report/cost/{scope.since.isoformat()}/{scope.until.isoformat()}"
-
-
-def report_lines(report: Report) -> tuple[str, str]:
-    """Title and body of the message."""
-    title, _, body = as_text(report).partition("\n")
-    return title, body.strip("\n")

@@ -12,7 +12,7 @@ Sources: AWS EC2 User Guide, "Billing for interrupted Spot Instances"; Google Co
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
 from typing import Final
@@ -91,6 +91,8 @@ def charges(
     facts: Facts, book: PriceBook, since: datetime, until: datetime, *, allow_unpriced: bool = False
 ) -> Iterator[Charge]:
     """Every charge of the window, run by run. Raises MissingPriceError unless unpriced rows are allowed."""
+    # the difference of two times of one zone is that of its clocks, which is wrong in a DST night
+    since, until = since.astimezone(UTC), until.astimezone(UTC)
     for run in facts.runs:
         life = _Life(
             run=run,

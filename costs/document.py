@@ -3,7 +3,7 @@
 Amounts are USD as text with nine decimals, computed from exact dollar-seconds; times are ISO 8601 in UTC.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Final
@@ -179,6 +179,41 @@ def text(value: Decimal) -> str:
 def instant(value: datetime) -> str:
     """A time in UTC, `2026-11-21T08:00:00Z`, with microseconds where there are any."""
     return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+CSV_COLUMNS: Final = (
+    "environment",
+    "cloud",
+    "region",
+    "zone",
+    "pool",
+    "model",
+    "team",
+    "resource",
+    "machine_type",
+    "capacity_type",
+    "kind",
+    "state",
+    "start",
+    "end",
+    "seconds",
+    "usd_per_hour",
+    "usd",
+    "on_demand_usd",
+    "price_source",
+    "price_as_of",
+)
+
+
+def charges_csv(environment: str, charges: Iterable[Charge]) -> Iterator[tuple[str, ...]]:
+    """Every charge as a row of CSV_COLUMNS; unknown is an empty field."""
+    for charge in charges:
+        price = charge.price
+        row: dict[str, Any] = charge_row(charge, {price: ""} if price is not None else {})
+        row["environment"] = environment
+        row["price_source"] = None if price is None else price.source
+        row["price_as_of"] = None if price is None else instant(price.as_of)
+        yield tuple("" if row[name] is None else str(row[name]) for name in CSV_COLUMNS)
 
 
 def summed(charges: Iterable[Charge]) -> Decimal:

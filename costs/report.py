@@ -1,7 +1,7 @@
 """The cost report of one fleet over one window, by any grouping. Pure but for `load`, which reads the ledger."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 
@@ -73,20 +73,55 @@ _KEYS: dict[By, Callable[[Charge | Run], str | None]] = {
 }
 
 
-def load(engine: Engine, scope: Scope, overrides: Iterable[Override], packaged: Packaged) -> Report:
-    """Read the ledger and compute. Raises MissingPriceError unless the scope allows unpriced rows."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What the ledger knows of a window, read once for many computations."""
+
+    facts: Facts
+    book: PriceBook
+    last: Pass | None
+    begun: datetime | None = None
+    """The first complete look."""
+
+
+def read(engine: Engine, scope: Scope, overrides: Iterable[Override], packaged: Packaged) -> Known:
+    """Read what a window needs, but for tokens."""
     with engine.connect() as connection:
         observed = [as_price(seen) for seen in history.prices(connection, scope.region)]
-        book = PriceBook(region=scope.region, overrides=overrides, observed=observed, packaged=packaged)
-        facts = Facts(
-            runs=history.runs(connection, scope.fleet, scope.since, scope.until),
-            activity=history.activity(connection, scope.fleet, scope.since, scope.until),
-            first_signs=rollups.first_signs(connection, scope.fleet),
-            reservations=history.reservations(connection, scope.fleet, scope.since, scope.until),
+        return Known(
+            book=PriceBook(region=scope.region, overrides=overrides, observed=observed, packaged=packaged),
+            facts=Facts(
+                runs=history.runs(connection, scope.fleet, scope.since, scope.until),
+                activity=history.activity(connection, scope.fleet, scope.since, scope.until),
+                first_signs=rollups.first_signs(connection, scope.fleet),
+                reservations=history.reservations(connection, scope.fleet, scope.since, scope.until),
+            ),
+            last=history.last_pass(connection, scope.fleet),
+            begun=history.begun(connection, scope.fleet),
         )
+
+
+def tokens_of(engine: Engine, scope: Scope) -> list[EngineTokens]:
+    """What engines served in a window."""
+    with engine.connect() as connection:
         parts = rollups.stretches(connection, scope.fleet, scope.since, scope.until)
-        engines = list(served(parts, scope.since, scope.until))
-        return build(scope, facts, book, engines, history.last_pass(connection, scope.fleet))
+        return list(served(parts, scope.since, scope.until))
+
+
+def load(engine: Engine, scope: Scope, overrides: Iterable[Override], packaged: Packaged) -> Report:
+    """Read the ledger and compute. Raises MissingPriceError unless the scope allows unpriced rows."""
+    known = read(engine, scope, overrides, packaged)
+    return compute(scope, known, tokens_of(engine, scope))
+
+
+def compute(scope: Scope, known: Known, engines: Sequence[EngineTokens]) -> Report:
+    """The report of what was read."""
+    report = build(scope, known.facts, known.book, engines, known.last)
+    if known.begun is None or known.begun <= scope.since:
+        return report
+    first = f"{known.begun:%Y-%m-%dT%H:%M:%SZ}"
+    note = f"the window begins before the ledger ({first}): what had ended by then is not in these figures"
+    return replace(report, notes=(note, *report.notes))
 
 
 def build(scope: Scope, facts: Facts, book: PriceBook, engines: Sequence[EngineTokens], last: Pass | None) -> Report:

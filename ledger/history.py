@@ -8,6 +8,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, and_, select
 
 from fleet.model import CapacityType, Cloud
+from ledger.decisions import OUTCOMES
 from ledger.facts import (
     ActivityHour,
     EndCause,
@@ -85,6 +86,31 @@ def reservations(connection: Connection, environment: str, since: datetime, unti
         Reservation(cloud=Cloud(row.cloud), **{name: getattr(row, name) for name in names})
         for row in connection.execute(statement)
     ]
+
+
+def ended_by_idle(
+    connection: Connection, environment: str, since: datetime, until: datetime
+) -> list[tuple[str, str | None, datetime]]:
+    """Instance, pool and time of every end that the idle watchdog brought about, oldest first."""
+    statement = (
+        select(OUTCOMES.c.resource, OUTCOMES.c.pool, OUTCOMES.c.at)
+        .where(
+            OUTCOMES.c.fleet == environment,
+            OUTCOMES.c.watchdog == "idle",
+            OUTCOMES.c.action.in_(("end", "stop")),
+            OUTCOMES.c.kind == "done",
+            OUTCOMES.c.at >= since,
+            OUTCOMES.c.at < until,
+        )
+        .order_by(OUTCOMES.c.at, OUTCOMES.c.resource)
+    )
+    return [(row.resource, row.pool, row.at) for row in connection.execute(statement)]
+
+
+def begun(connection: Connection, environment: str) -> datetime | None:
+    """The first complete look: from then on the ledger knows of every run; None: there was none."""
+    statement = select(PASSES.c.at).where(PASSES.c.environment == environment).order_by(PASSES.c.at).limit(1)
+    return connection.execute(statement).scalar_one_or_none()
 
 
 def last_pass(connection: Connection, environment: str) -> Pass | None:

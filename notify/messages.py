@@ -1,13 +1,15 @@
 """How messages look in Slack, within its limits: 50 blocks, 3,000 characters a section, 13,200 in all."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from ledger.outbox import Message
 
 MOST_BLOCKS: Final = 50
 LONGEST_SECTION: Final = 3_000
 LONGEST_HEADER: Final = 150
+LONGEST_FIELD: Final = 2_000
+MOST_FIELDS: Final = 10
 LONGEST_TOTAL: Final = 13_000
 """Below the 13,200 characters at which Slack was measured to refuse (bolt-js issue 2509)."""
 
@@ -41,21 +43,53 @@ def within_limits(blocks: Sequence[Mapping[str, Any]], more: str) -> list[Mappin
     kept: list[Mapping[str, Any]] = []
     length = len(more)
     for block in blocks:
-        size = len(str(block.get("text", {}).get("text", ""))) if isinstance(block.get("text"), Mapping) else 0
-        if len(kept) + 1 >= MOST_BLOCKS or length + size > LONGEST_TOTAL:
+        length += _length(block)
+        if len(kept) + 1 >= MOST_BLOCKS or length > LONGEST_TOTAL:
             return [*kept, section(more)]
         kept.append(block)
-        length += size
     return kept
 
 
-def cost_message(lines: tuple[str, str], key: str, channel: str) -> Message:
-    """The cost report as a message."""
-    title, body = lines
-    blocks = within_limits(
-        [header("Cost report"), section(escape(title)), *preformatted(body)], "… the rest: `gpufleet report cost`"
-    )
-    return Message(key=key, channel=channel, text=escape(title), detail={"blocks": blocks})
+def _length(value: Any) -> int:
+    """Characters of every text in a block."""
+    if isinstance(value, Mapping):
+        inside = cast(Mapping[str, Any], value)
+        return sum(len(v) if k == "text" and isinstance(v, str) else _length(v) for k, v in inside.items())
+    if isinstance(value, list):
+        return sum(_length(one) for one in cast(list[Any], value))
+    return 0
+
+
+def report_message(kind: str, title: str, body: str) -> Message:
+    """A report in columns as a message; the sender gives it its key and channel."""
+    more = f"… the rest: `gpufleet report {kind}`"
+    blocks = within_limits([header(f"{kind.capitalize()} report"), section(escape(title)), *preformatted(body)], more)
+    return Message(key="", channel="", text=escape(title), detail={"blocks": blocks})
+
+
+def digest_message(
+    title: str,
+    numbers: Sequence[tuple[str, str, str]],
+    waste: Sequence[str],
+    text: str,
+    notes: Sequence[str],
+) -> Message:
+    """The digest: header, numbers with their trend, top waste, table, what to know about the figures."""
+    fields = [
+        {"type": "mrkdwn", "text": cut(f"*{escape(name)}*\n{escape(value)} {escape(trend)}".rstrip(), LONGEST_FIELD)}
+        for name, value, trend in numbers[:MOST_FIELDS]
+    ]
+    blocks: list[Mapping[str, Any]] = [header(title), {"type": "section", "fields": fields}]
+    if waste:
+        lines = "\n".join(f"• {escape(line)}" for line in waste)
+        blocks.append(section(f"*Top waste*\n{lines}"))
+    blocks += preformatted(text)
+    if notes:
+        said = " · ".join(escape(note) for note in notes[:8])
+        blocks.append({"type": "context", "elements": [{"type": "mrkdwn", "text": cut(said, LONGEST_SECTION)}]})
+    first = f"{title}: {numbers[0][0]} {numbers[0][1]}" if numbers else title
+    detail = {"blocks": within_limits(blocks, "… the rest: `gpufleet report digest`")}
+    return Message(key="", channel="", text=escape(first), detail=detail)
 
 
 def escape(text: str) -> str:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from ledger.schema import open_ledger
 from localcloud.slack.faults import Fault
 from localcloud.slack.server import SlackSink
 from notify.deliver import Delivered, Delivery
-from notify.messages import cost_message
+from notify.messages import report_message
 from notify.slack import SlackBot, SlackSettingsError, SlackWebhook, from_environment, masked
 
 NOW = datetime(2026, 11, 21, 8, tzinfo=UTC)
@@ -197,7 +198,7 @@ def test_without_settings_the_error_names_them() -> None:
 def test_a_long_report_stays_within_the_limits_of_slack(ledger: Engine, sink: SlackSink) -> None:
     body = "\n".join(f"pool-{n:04}  <{'9' * 90}>" for n in range(2_000))
     with writing(ledger) as connection:
-        enqueue(connection, cost_message(("title " * 1_000, body), "long", "#c"), NOW)
+        enqueue(connection, replace(report_message("cost", "title " * 1_000, body), key="long", channel="#c"), NOW)
     assert run(ledger, bot(sink), Clock()).sent == 1
     assert "gpufleet report cost" in json.dumps(sink.channels.messages[0].content)
 

@@ -1,0 +1,140 @@
+"""Whether money behaves: USD per hour and USD per million tokens against the same hour of earlier weeks. Pure.
+
+A change of cost is split into three parts that add up to it exactly. With C = price × hours and hours = tokens ×
+hours per token: volume = P0·E0·(V1−V0), efficiency = P0·V1·(E1−E0), price = H1·(P1−P0). Where either hour has no
+tokens there is no efficiency to speak of, and what is not price counts as idle capacity under efficiency.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from fractions import Fraction
+from statistics import median
+from typing import Final
+
+from costs.allocation import Charge, Kind
+from costs.figures import Figure
+from fleet import money
+from fleet.model import CapacityType
+
+FACTOR: Final = Fraction(3, 2)
+"""A figure is an anomaly above (or its inverse below) this multiple of the usual."""
+
+LEAST_USD_PER_HOUR: Final = Fraction(1)
+"""Changes below this are nobody's business."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hour:
+    """What one hour cost and served."""
+
+    usd: Fraction
+    instance_hours: Fraction
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """Why cost changed, in USD per hour; the parts add up exactly."""
+
+    price: Fraction
+    volume: Fraction
+    efficiency: Fraction
+
+    @property
+    def whole(self) -> Fraction:
+        return self.price + self.volume + self.efficiency
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Anomaly:
+    """A figure far from its usual value."""
+
+    what: str
+    """`USD/h` or `USD per million tokens`."""
+    now: Fraction
+    usual: Fraction
+    split: Split
+    cause: str
+
+
+def hour_of(figure: Figure) -> Hour:
+    """The hour that a report's figure describes."""
+    seconds = sum((Fraction(money.seconds(time)) for time in figure.times.values()), Fraction(0))
+    return Hour(
+        usd=Fraction(figure.allocation) / 3600, instance_hours=seconds / 3600, tokens=figure.tokens.total or 0
+    )
+
+
+def split_change(before: Hour, after: Hour) -> Split:
+    """The change of cost in parts that add up to it exactly."""
+    if before.instance_hours == 0 or after.instance_hours == 0:
+        return Split(price=Fraction(0), volume=after.usd - before.usd, efficiency=Fraction(0))
+    old_price = before.usd / before.instance_hours
+    price = after.usd - after.instance_hours * old_price
+    if before.tokens == 0 or after.tokens == 0:
+        rest = old_price * (after.instance_hours - before.instance_hours)
+        return Split(price=price, volume=Fraction(0), efficiency=rest)
+    old_rate = before.instance_hours / before.tokens
+    volume = old_price * old_rate * (after.tokens - before.tokens)
+    efficiency = old_price * (after.instance_hours - after.tokens * old_rate)
+    return Split(price=price, volume=volume, efficiency=efficiency)
+
+
+def usual(hours: Sequence[Hour]) -> Hour | None:
+    """The hour in the middle of earlier weeks, by cost; None without any."""
+    if not hours:
+        return None
+    middle = median(hour.usd for hour in hours)
+    return min(hours, key=lambda hour: abs(hour.usd - middle))
+
+
+def anomalies(now: Hour, weeks: Sequence[Hour], cause: str) -> list[Anomaly]:
+    """What is far from its usual value. Without earlier weeks nothing is."""
+    before = usual(weeks)
+    if before is None or before.usd == 0:
+        return []
+    split = split_change(before, now)
+    found: list[Anomaly] = []
+    if abs(now.usd - before.usd) >= LEAST_USD_PER_HOUR and not 1 / FACTOR <= now.usd / before.usd <= FACTOR:
+        found.append(Anomaly(what="USD/h", now=now.usd, usual=before.usd, split=split, cause=cause))
+    if before.tokens and now.tokens:
+        old, new = before.usd * 1_000_000 / before.tokens, now.usd * 1_000_000 / now.tokens
+        if not 1 / FACTOR <= new / old <= FACTOR and now.usd >= LEAST_USD_PER_HOUR:
+            found.append(Anomaly(what="USD per million tokens", now=new, usual=old, split=split, cause=cause))
+    return found
+
+
+def name_cause(before: Sequence[Charge], after: Sequence[Charge], since: datetime) -> str:
+    """The change of the dearest kind, in words: capacity type, zone, pool, since when, how much an hour."""
+    old, new = _by_kind(before), _by_kind(after)
+    changes = {key: new.get(key, Fraction(0)) - old.get(key, Fraction(0)) for key in old.keys() | new.keys()}
+    if not changes:
+        return "nothing ran"
+    key = max(changes, key=lambda k: (abs(changes[k]), k))
+    pool, capacity, zone = key
+    change = changes[key]
+    starts = [
+        charge.start
+        for charge in after
+        if (charge.pool or "", charge.capacity_type.value, charge.zone) == key and charge.kind is Kind.TIME
+    ]
+    began = f" since {min(starts):%H:%M}" if starts and min(starts) > since else ""
+    sign = "+" if change > 0 else "−"
+    money_words = f"{sign}{float(abs(change)):.2f} USD/h"
+    spot_fell = changes.get((pool, CapacityType.SPOT.value, zone), Fraction(0)) < 0
+    spot_fell = spot_fell or any(
+        k[0] == pool and k[1] == CapacityType.SPOT.value and c < 0 for k, c in changes.items()
+    )
+    if capacity == CapacityType.ON_DEMAND.value and change > 0 and spot_fell:
+        return f"spot fell back to on-demand in {zone} (pool {pool}){began}: {money_words}"
+    return f"{capacity} in {zone} (pool {pool or 'none'}){began}: {money_words}"
+
+
+def _by_kind(charges: Sequence[Charge]) -> dict[tuple[str, str, str], Fraction]:
+    sums: dict[tuple[str, str, str], Fraction] = {}
+    for charge in charges:
+        if charge.amount is not None:
+            key = (charge.pool or "", charge.capacity_type.value, charge.zone)
+            sums[key] = sums.get(key, Fraction(0)) + Fraction(charge.amount) / 3600
+    return sums

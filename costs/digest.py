@@ -1,0 +1,138 @@
+"""What people should read first: a few numbers with their trend, the top waste, what the month will cost. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+from costs import render
+from costs.forecast import BudgetState, BudgetUse, Forecast
+from costs.report import By, Report
+from costs.savings import Savings
+from costs.waste import Waste
+from costs.waste import total as waste_total
+from fleet import money
+
+MOST_ROWS = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Digest:
+    """Everything that the digest says, whatever it is written for."""
+
+    report: Report
+    before: Report | None
+    """The window of the same length before it; None: the ledger does not reach so far."""
+    waste: Sequence[Waste]
+    savings: Savings
+    month: Forecast
+    budget: BudgetUse | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Number:
+    """A number for the top of a page."""
+
+    name: str
+    value: str
+    trend: str = ""
+
+
+def numbers(digest: Digest) -> list[Number]:
+    """Four to six numbers."""
+    report, before = digest.report, digest.before
+    total, old = report.total, before.total if before else None
+    unit = total.unit_costs()
+    old_unit = old.unit_costs() if old else None
+    step = render.step_of(total.allocation)
+    found = [
+        Number(
+            name="cost",
+            value=f"{render.dollars(total.allocation, step)} USD",
+            trend=trend(money.usd(total.allocation), money.usd(old.allocation) if old else None),
+        ),
+        Number(
+            name="USD per million tokens (blended)",
+            value=render.rate(unit.blended) if unit.blended is not None else "no traffic",
+            trend=trend(unit.blended, old_unit.blended if old_unit else None),
+        ),
+        Number(
+            name="idle, starting, unused",
+            value=f"{render.dollars(waste_total(digest.waste), step)} USD",
+        ),
+        Number(
+            name="saved by spot and by ending idle instances",
+            value=f"{render.dollars(money.total((digest.savings.spot, digest.savings.stopped)), step)} USD",
+        ),
+        Number(name="this month", value=month_words(digest.month)),
+    ]
+    if digest.budget is not None:
+        found.append(Number(name="budget", value=budget_words(digest.budget)))
+    return found
+
+
+def trend(now: Decimal | None, before: Decimal | None) -> str:
+    """Up or down against the window before; nothing where there is nothing to compare with."""
+    if now is None or before is None or before == 0:
+        return ""
+    change = (now - before) / before * 100
+    arrow = "▲" if change > 0 else "▼" if change < 0 else "="
+    return f"{arrow} {abs(change):.0f} %"
+
+
+def month_words(month: Forecast) -> str:
+    """Spent, expected and its range."""
+    if not month.days_known:
+        return f"{render.show(month.spent.quantize(money.CENT))} USD so far (no full day known yet)"
+    low, high = render.show(month.low), render.show(month.high)
+    return f"{render.show(month.expected)} USD expected ({low} to {high})"
+
+
+def budget_words(budget: BudgetUse) -> str:
+    """Used share of the budget and how it stands."""
+    mark = {BudgetState.EXCEEDED: " ‼", BudgetState.WILL_EXCEED: " !"}.get(budget.state, "")
+    return f"{budget.share:.0%} of {render.show(budget.usd_per_month)} USD used, {budget.state}{mark}"
+
+
+def waste_lines(found: Sequence[Waste], most: int = MOST_ROWS) -> list[str]:
+    """The dearest wastes with what to do."""
+    step = render.step_of(waste_total(found))
+    lines = [f"{render.dollars(w.amount, step)} USD  {w.cause} in {w.pool}: {w.advice}" for w in found[:most]]
+    if len(found) > most:
+        lines.append(f"{len(found) - most} more: `gpufleet report waste`")
+    return lines
+
+
+def savings_lines(found: Savings) -> list[str]:
+    """Each saving by what brought it."""
+    step = render.step_of(money.total((found.spot, found.stopped)))
+    lines = [f"{render.dollars(found.spot, step)} USD  spot against on-demand"]
+    lines += [
+        f"    {render.dollars(usd, step)} USD  in pool {pool}" for pool, usd in sorted(found.spot_by_pool.items())
+    ]
+    lines.append(f"{render.dollars(found.stopped, step)} USD  by ending {len(found.stops)} idle instances")
+    for one in found.stops[:MOST_ROWS]:
+        ended = f"{one.stop.instance_id} ({one.stop.pool or 'no pool'})"
+        lines.append(f"    {render.dollars(one.amount, step)} USD  {ended}, counted until {one.because}")
+    if len(found.stops) > MOST_ROWS:
+        lines.append(f"    and {len(found.stops) - MOST_ROWS} more")
+    lines.append(f"−{render.dollars(found.fallback, step)} USD  cost on-demand that stood in for spot")
+    return lines
+
+
+def as_text(digest: Digest) -> str:
+    """The digest for a terminal."""
+    lines = [render.title(digest.report), ""]
+    lines += [f"{n.name}: {n.value}{f'  {n.trend}' if n.trend else ''}" for n in numbers(digest)]
+    lines += ["", "Waste:", *(f"  {line}" for line in waste_lines(digest.waste) or ["none"])]
+    lines += ["", "Saved:", *(f"  {line}" for line in savings_lines(digest.savings))]
+    lines += ["", pool_table(digest)]
+    if digest.report.notes:
+        lines += ["", *(f"! {note}" for note in digest.report.notes)]
+    return "\n".join(lines)
+
+
+def pool_table(digest: Digest) -> str:
+    """The dearest pools and the total, at most ten rows."""
+    rows = render.rows(digest.report, By.POOL)
+    short = [*rows[: MOST_ROWS - 1], rows[-1]] if len(rows) > MOST_ROWS else rows
+    return render.table([("pool", *render.HEADINGS[1:]), *short])

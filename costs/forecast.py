@@ -1,0 +1,105 @@
+"""What the month will cost, and how much of the budget that is. Pure.
+
+Method: what the month has cost so far, plus its remaining days at the mean of the known full days (at most 28); the
+range takes the 10th and 90th percentile of those days instead of the mean.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from enum import StrEnum
+from zoneinfo import ZoneInfo
+
+from fleet import money
+
+THRESHOLDS = (Decimal("0.5"), Decimal("0.8"), Decimal("1"))
+"""Shares of a budget at which people are told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """The month's cost in USD."""
+
+    spent: Decimal
+    expected: Decimal
+    low: Decimal
+    high: Decimal
+    days_known: int
+    """Full days that the rest was computed from; with none there is only what was spent."""
+
+
+class BudgetState(StrEnum):
+    """How a budget stands."""
+
+    WITHIN = "within"
+    WARNED = "above a threshold"
+    WILL_EXCEED = "will be exceeded"
+    EXCEEDED = "exceeded"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetUse:
+    """A monthly budget and what is used of it."""
+
+    usd_per_month: Decimal
+    spent: Decimal
+    expected: Decimal
+    state: BudgetState
+    crossed: tuple[Decimal, ...]
+    """Thresholds that what was spent has reached."""
+
+    @property
+    def share(self) -> Decimal:
+        """Used share; of a budget of nothing, 1 as soon as anything was spent."""
+        if self.usd_per_month == 0:
+            return Decimal(1) if self.spent else Decimal(0)
+        return (self.spent / self.usd_per_month).quantize(Decimal("0.0001"))
+
+
+def month_of(moment: datetime, timezone: str) -> tuple[datetime, datetime]:
+    """Start and end of the month in a time zone; a DST change makes it an hour longer or shorter."""
+    local = moment.astimezone(ZoneInfo(timezone))
+    start = local.replace(day=1, hour=0, minute=0, second=0, microsecond=0, fold=0)
+    following = (start.replace(day=28) + timedelta(days=4)).replace(day=1)
+    return start.astimezone(UTC), following.astimezone(UTC)
+
+
+def local_days(since: datetime, until: datetime, timezone: str) -> list[tuple[datetime, datetime]]:
+    """Full days of a time zone that lie inside a window: 23, 24 or 25 hours long."""
+    zone = ZoneInfo(timezone)
+    start = since.astimezone(zone)
+    first = start.replace(hour=0, minute=0, second=0, microsecond=0, fold=0)
+    if first < start:
+        first += timedelta(days=1)
+    days: list[tuple[datetime, datetime]] = []
+    while first + timedelta(days=1) <= until.astimezone(zone):
+        # wall-clock arithmetic: the next midnight, whatever happens at night; in UTC, where differences are true
+        days.append((first.astimezone(UTC), (first + timedelta(days=1)).astimezone(UTC)))
+        first += timedelta(days=1)
+    return days
+
+
+def forecast(spent: Decimal, full_days: Sequence[Decimal], days_left: Decimal) -> Forecast:
+    """The month's cost from what was spent and what full days cost."""
+    known = sorted(full_days[-28:])
+    if not known:
+        return Forecast(spent=spent, expected=spent, low=spent, high=spent, days_known=0)
+    mean = sum(known, money.ZERO) / len(known)
+    low, high = known[(len(known) - 1) * 10 // 100], known[-1 - (len(known) - 1) * 10 // 100]
+    steps = [(spent + day * days_left).quantize(money.CENT) for day in (mean, low, high)]
+    return Forecast(spent=spent, expected=steps[0], low=steps[1], high=steps[2], days_known=len(known))
+
+
+def budget_use(usd_per_month: Decimal, month: Forecast) -> BudgetUse:
+    """How a budget stands."""
+    crossed = tuple(share for share in THRESHOLDS if month.spent and month.spent >= share * usd_per_month)
+    if month.spent > usd_per_month:
+        state = BudgetState.EXCEEDED
+    elif month.expected > usd_per_month:
+        state = BudgetState.WILL_EXCEED
+    else:
+        state = BudgetState.WARNED if crossed else BudgetState.WITHIN
+    return BudgetUse(
+        usd_per_month=usd_per_month, spent=month.spent, expected=month.expected, state=state, crossed=crossed
+    )

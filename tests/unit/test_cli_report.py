@@ -1,0 +1,413 @@
+"""`gpufleet report` on a real ledger: each report in each form, the figures recomputed from what it shows."""
+
+import csv
+import json
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from html.parser import HTMLParser
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+from typer.testing import CliRunner, Result
+
+from cli.main import build
+from cli.output import UserError
+from costs.document import CSV_COLUMNS
+from fleet.model import CapacityType, Cloud
+from ledger import decisions, facts, rollups
+from ledger.database import writing
+from ledger.facts import ActivityHour, EndCause, Pass, PriceObservation, Reading, Reservation, Run, RunEnd
+from ledger.schema import open_ledger
+from localcloud.slack.server import SlackSink
+
+T0 = datetime(2026, 11, 20, 6, 0, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+FLEET = "aws/dev/us-east-1"
+WINDOW = ("--since", "2026-11-20T06:00", "--until", "2026-11-20T12:00")
+ODD_MODEL = "models/<b>chat</b>-🦊/v1"
+
+
+def document(folder: Path, **more: Any) -> Path:
+    """The fleet document of a small fleet."""
+    pool = {
+        "engine": "vllm", "owner": "search", "target": 1, "min": 0, "max": 5, "drain_deadline": "90s",
+        "watchdogs": {},
+    }  # fmt: skip
+    whole = {
+        "version": 1,
+        "environment": "dev",
+        "cloud": "aws",
+        "region": "us-east-1",
+        "account": "000000000000",
+        "generated_by": {"project": "gpu-fleet", "stack": "aws-dev", "revision": "1", "at": "2026-11-20T02:15:00Z"},
+        "bucket": "s3://models",
+        "prometheus_url": "http://127.0.0.1:9",
+        "ledger_url": f"sqlite:///{folder}/ledger.db",
+        "router": {"url": "http://127.0.0.1:9"},
+        "notify": {"slack_channel": "#gpu-cost"},
+        "budget": {"usd_per_month": "40", "usd_per_hour_at_max": "160"},
+        "pools": [
+            pool | {"name": "chat", "model": ODD_MODEL, "groups": []},
+            pool | {"name": "batch", "model": "models/batch", "owner": "research", "groups": []},
+        ],
+    } | more
+    path = folder / "fleet.json"
+    path.write_text(json.dumps(whole))
+    return path
+
+
+def run(name: str, start: float, kind: CapacityType, pool: str = "chat", **more: Any) -> Run:
+    fields: dict[str, Any] = {"model": ODD_MODEL, "owner": "search", "machine_type": "g6.xlarge"}
+    return Run(
+        cloud=Cloud.AWS,
+        instance_id=name,
+        started_at=T0 + start * HOUR,
+        environment=FLEET,
+        region="us-east-1",
+        zone="us-east-1a",
+        capacity_type=kind,
+        pool=pool,
+        last_seen_at=T0 + 6 * HOUR,
+        **(fields | more),
+    )
+
+
+def fill(engine: Engine) -> None:
+    """Six hours: spot preempted after half an hour, its fallback, an idle instance that was ended, a reservation."""
+    runs = [
+        run("i-spot", 0, CapacityType.SPOT),
+        run("i-fallback", 0.5, CapacityType.ON_DEMAND),
+        run("i-idle", 0, CapacityType.ON_DEMAND, "batch", model="models/batch", owner="research"),
+        run("i-paid", 1, CapacityType.RESERVED, reservation="cr-1"),
+    ]
+    ends = [("i-spot", 0.0, 0.5, EndCause.PREEMPTED), ("i-idle", 0.0, 2.0, EndCause.ENDED)]
+    readings = [
+        Reading(
+            environment=FLEET,
+            instance_id="i-fallback",
+            engine="0",
+            model="chat",
+            at=T0 + timedelta(minutes=minute),
+            prompt=1_000 * (minute - 40),
+            cached=100 * (minute - 40),
+            generation=250 * (minute - 40),
+            created_at=T0 + timedelta(minutes=40),
+        )
+        for minute in range(40, 360, 5)
+    ]
+    idle = [
+        ActivityHour(environment=FLEET, instance_id="i-idle", hour=T0 + n * HOUR, busy=0, idle=(1 << 360) - 1)
+        for n in range(2)
+    ]
+    prices = [("spot", 0, "0.36"), ("on-demand", 0, "0.72"), ("on-demand", 3.0002777, "0.9")]
+    with writing(engine) as connection:
+        facts.add_runs(connection, runs)
+        facts.add_ends(
+            connection,
+            [
+                RunEnd(
+                    cloud=Cloud.AWS, instance_id=name, started_at=T0 + began * HOUR,
+                    ended_at=T0 + ended * HOUR, cause=cause, exact=True,
+                )
+                for name, began, ended, cause in ends
+            ],
+        )  # fmt: skip
+        facts.add_readings(connection, readings)
+        rollups.roll_up(connection, readings)
+        facts.add_activity(connection, idle)
+        facts.add_prices(
+            connection,
+            [
+                PriceObservation(
+                    sku=f"aws:ec2:g6.xlarge:{kind}", region="us-east-1", zone=None, source="test",
+                    effective_at=T0 + hours * HOUR, usd_per_hour=Decimal(usd), observed_at=T0 + 6 * HOUR,
+                )
+                for kind, hours, usd in prices
+            ],
+        )  # fmt: skip
+        facts.add_reservations(
+            connection,
+            [
+                Reservation(
+                    cloud=Cloud.AWS, reservation="cr-1", started_at=T0, instances=1, environment=FLEET,
+                    region="us-east-1", zone="us-east-1a", machine_type="g6.xlarge", last_seen_at=T0 + 6 * HOUR,
+                    pool="chat", model=ODD_MODEL, owner="search",
+                )
+            ],
+        )  # fmt: skip
+        for at in (T0 - 10 * HOUR, T0 + 6 * HOUR):
+            facts.add_pass(
+                connection, Pass(environment=FLEET, at=at, host="h", metrics_from=None, metrics_until=None)
+            )
+    ended = decisions.DecisionRow(resource="i-idle", pool="batch", action="end", reason="idle", detail="idle")
+    outcome = decisions.OutcomeRow(decision=ended, kind="done", detail="", error=None)
+    decisions.record_outcome(engine, FLEET, "idle", outcome, T0 + 2 * HOUR)
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Path:
+    engine = open_ledger(f"sqlite:///{tmp_path}/ledger.db")
+    fill(engine)
+    engine.dispose()
+    return document(tmp_path)
+
+
+def call(*words: object) -> Result:
+    return CliRunner().invoke(build("report"), ["report", *map(str, words)])
+
+
+def said(*words: object) -> str:
+    done = call(*words)
+    assert done.exit_code == 0, (done.output, done.exception)
+    return done.stdout
+
+
+def read_json(*words: object) -> Any:
+    return json.loads(said(*words, "--json"))
+
+
+def test_the_figures_can_be_recomputed_from_what_the_report_shows(fleet: Path) -> None:
+    found = read_json("cost", "--fleet", fleet, *WINDOW)
+    prices = {price["id"]: Decimal(price["usd_per_hour"]) for price in found["prices"]}
+    exact = Decimal(0)
+    for row in found["charges"]:
+        amount = Decimal(row["seconds"]) * prices[row["price"]] / 3600
+        amount = -amount if row["kind"] == "interrupted by the cloud" else amount
+        assert abs(amount - Decimal(row["usd"])) <= Decimal("1e-9")
+        exact += amount
+    total = found["total"]
+    assert abs(exact - Decimal(total["usd"])) <= Decimal("1e-9")
+    parts = ("usd_used", "usd_idle", "usd_starting", "usd_unused_reservation", "usd_shared")
+    assert sum(Decimal(total[name]) for name in parts) == Decimal(total["usd"])
+    for groups in found["by"].values():
+        assert abs(sum(Decimal(g["usd"]) for g in groups.values()) - Decimal(total["usd"])) <= Decimal("1e-8")
+    tokens = total["tokens"]
+    assert (tokens["prompt"], tokens["cached"], tokens["generation"]) == (315_000, 31_500, 78_750)
+    blended = Decimal(total["usd"]) / (tokens["prompt"] + tokens["generation"]) * 1_000_000
+    assert abs(blended - Decimal(total["usd_per_million_tokens"]["blended"])) < Decimal("1e-6")
+
+
+def test_rules_of_the_window_are_the_ones_of_the_bill(fleet: Path) -> None:
+    found = read_json("cost", "--fleet", fleet, *WINDOW)
+    by = found["by"]["capacity-type"]
+    assert Decimal(by["spot"]["usd"]) == 0  # AWS took it within its first hour
+    # 2 h idle, 5.5 h fallback of which the last 3 h less one second at the new price
+    expected = Decimal("0.72") * 2 + (Decimal("0.72") * (9_000 + 1) + Decimal("0.9") * (10_800 - 1)) / 3600
+    assert abs(Decimal(by["on-demand"]["usd"]) - expected) < Decimal("0.0001")
+    assert Decimal(by["reserved"]["usd_unused_reservation"]) == Decimal("0.72")
+
+
+def test_a_table_shows_every_asked_grouping(fleet: Path) -> None:
+    shown = said("cost", "--fleet", fleet, *WINDOW, "--by", "team", "--by", "zone")
+    assert "search" in shown and "research" in shown and "us-east-1a" in shown
+    assert ODD_MODEL not in shown
+    assert ODD_MODEL in said("cost", "--fleet", fleet, *WINDOW)
+
+
+def test_csv_has_a_row_per_charge_with_the_sum_of_the_report(fleet: Path, tmp_path: Path) -> None:
+    out = tmp_path / "cost.csv"
+    assert said("cost", "--fleet", fleet, *WINDOW, "--format", "csv", "--out", out) == ""
+    rows = list(csv.DictReader(StringIO(out.read_text())))
+    assert tuple(rows[0]) == CSV_COLUMNS
+    whole = read_json("cost", "--fleet", fleet, *WINDOW)
+    assert len(rows) == len(whole["charges"])
+    assert abs(sum(Decimal(row["usd"]) for row in rows) - Decimal(whole["total"]["usd"])) <= Decimal("1e-8")
+
+
+def test_focus_rows_add_up_to_the_report(fleet: Path) -> None:
+    rows = list(csv.DictReader(StringIO(said("cost", "--fleet", fleet, *WINDOW, "--format", "focus"))))
+    whole = read_json("cost", "--fleet", fleet, *WINDOW)
+    billed = sum(Decimal(row["EffectiveCost"]) for row in rows)
+    assert abs(billed - Decimal(whole["total"]["usd"])) <= Decimal("1e-6")
+
+
+class Links(HTMLParser):
+    """Everything in a page that would ask the network, and its visible text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+        self.tags: set[str] = set()
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.asked += [str(v) for k, v in attrs if k in ("src", "href", "xlink:href") and not str(v).startswith("#")]
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def test_the_page_is_one_file_without_network_or_script(fleet: Path, tmp_path: Path) -> None:
+    out = tmp_path / "cost.html"
+    said("cost", "--fleet", fleet, *WINDOW, "--format", "html", "--out", out)
+    text = out.read_text(encoding="utf-8")
+    page = Links()
+    page.feed(text)
+    assert page.asked == []
+    assert "script" not in page.tags and "@import" not in text and "url(http" not in text
+    assert "<b>chat</b>-🦊" not in text  # names are text, never markup
+    shown = " ".join(page.text)
+    assert ODD_MODEL in shown
+    for heading in ("Cost over time", "Waste by cause", "Savings", "Coverage", "Prices", "Method"):
+        assert heading in shown
+
+
+def test_waste_names_the_cause_and_what_to_do(fleet: Path) -> None:
+    shown = said("waste", "--fleet", fleet, *WINDOW)
+    assert "1.4400 USD  idle in batch" in shown
+    assert "unused reservation in chat" in shown
+    (found,) = read_json("waste", "--fleet", fleet, *WINDOW)
+    idle = next(one for one in found["waste"] if one["cause"] == "idle")
+    assert (idle["usd"], idle["resources"]) == ("1.440000000", ["i-idle"])
+
+
+def test_savings_count_what_ending_the_idle_instance_spared(fleet: Path) -> None:
+    (found,) = read_json("savings", "--fleet", fleet, *WINDOW)
+    (one,) = found["savings"]["stops"]
+    assert (one["instance"], one["because"]) == ("i-idle", "now")
+    assert abs(Decimal(one["usd"]) - (Decimal("0.72") + Decimal("0.9") * 3)) < Decimal("0.0001")
+
+
+def test_the_digest_forecasts_the_month_and_shows_the_budget(fleet: Path) -> None:
+    (found,) = read_json("digest", "--fleet", fleet, *WINDOW)
+    assert found["budget"]["usd_per_month"] == "40"
+    assert Decimal(found["month"]["spent"]) == Decimal(found["total"]["usd"])
+    shown = said("digest", "--fleet", fleet, *WINDOW)
+    assert "this month" in shown and "Waste:" in shown and "Saved:" in shown
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/New_York", "Asia/Kathmandu"])
+def test_a_time_zone_changes_what_is_shown_never_the_sum(fleet: Path, zone: str) -> None:
+    moments = ("--since", "2026-11-20T06:00Z", "--until", "2026-11-20T12:00Z")
+    assert (
+        read_json("cost", "--fleet", fleet, *moments, "--tz", zone)["total"]["usd"]
+        == (read_json("cost", "--fleet", fleet, *moments)["total"]["usd"])
+    )
+
+
+@pytest.mark.parametrize(
+    ("day", "hours"), [("2026-03-29", 23), ("2026-10-25", 25), ("2026-11-20", 24)], ids=["spring", "autumn", "plain"]
+)
+def test_a_day_costs_as_many_hours_as_it_has(tmp_path: Path, day: str, hours: int) -> None:
+    engine = open_ledger(f"sqlite:///{tmp_path}/ledger.db")
+    begin = datetime.fromisoformat(day).replace(tzinfo=UTC)
+    always = run("i-1", 0, CapacityType.ON_DEMAND)
+    with writing(engine) as connection:
+        facts.add_runs(
+            connection,
+            [replace(always, started_at=begin - 30 * HOUR, last_seen_at=begin + 60 * HOUR)],
+        )
+    engine.dispose()
+    price = {"sku": "aws:ec2:g6.xlarge:on-demand", "usd_per_hour": "1", "source": "t", "as_of": "2026-01-01"}
+    path = document(tmp_path, prices={"overrides": [price]})
+    following = (begin + timedelta(days=1)).date()
+    window = ("--since", day, "--until", following, "--tz", "Europe/Berlin")
+    assert Decimal(read_json("cost", "--fleet", path, *window)["total"]["usd"]) == hours
+
+
+def refusal(*words: object) -> str:
+    done = call(*words)
+    assert isinstance(done.exception, UserError), (done.output, done.exception)
+    return str(done.exception)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        pytest.param(("--tz", "Mars/Base"), "Mars/Base", id="unknown time zone"),
+        pytest.param(("--since", "2026-11-21", "--until", "2026-11-20"), "is not before", id="since after until"),
+        pytest.param(("--since", "yesterday"), "yesterday", id="no time"),
+        pytest.param(("--out", "/none/x", "--format", "csv", "--since", "7d"), "/none/x", id="no folder"),
+    ],
+)
+def test_bad_input_is_named(fleet: Path, words: tuple[str, ...], expected: str) -> None:
+    assert expected in refusal("cost", "--fleet", fleet, *words)
+
+
+def test_a_missing_price_names_resource_and_remedy_and_may_be_shown_as_unknown(fleet: Path, tmp_path: Path) -> None:
+    engine = open_ledger(f"sqlite:///{tmp_path}/ledger.db")
+    with writing(engine) as connection:
+        facts.add_runs(connection, [run("i-new", 0, CapacityType.ON_DEMAND, machine_type="g9.huge")])
+    engine.dispose()
+    words = refusal("cost", "--fleet", fleet, *WINDOW)
+    assert "aws:ec2:g9.huge:on-demand" in words and "--allow-unpriced" in words and "prices.overrides" in words
+    found = read_json("cost", "--fleet", fleet, *WINDOW, "--allow-unpriced")
+    (row,) = [row for row in found["charges"] if row["resource"] == "i-new"]
+    assert (row["usd"], row["price"]) == (None, None)
+    assert found["total"]["at_least"] is True
+    assert any("at least" in note for note in found["notes"])
+
+
+def test_a_window_before_the_ledger_is_empty_and_says_so(fleet: Path) -> None:
+    found = read_json("cost", "--fleet", fleet, "--since", "2025-01-01", "--until", "2025-01-02")
+    assert Decimal(found["total"]["usd"]) == 0
+    assert any("before the ledger" in note for note in found["notes"])
+
+
+def test_an_empty_ledger_says_what_fills_it(tmp_path: Path) -> None:
+    found = read_json("cost", "--fleet", document(tmp_path, pools=[]), "--since", "1d")
+    assert Decimal(found["total"]["usd"]) == 0
+    assert found["total"]["usd_per_million_tokens"]["blended"] is None
+    assert "gpufleet watch cost" in " ".join(found["notes"])
+
+
+def _newer(path: Path) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.execute("update alembic_version set version_num = '9999'")
+    connection.close()
+
+
+def _broken_in_the_middle(path: Path) -> None:
+    body = bytearray(path.read_bytes())
+    body[4096 : len(body) - 4096] = b"\xa5" * (len(body) - 8192)
+    path.write_bytes(bytes(body))
+
+
+def _no_database(path: Path) -> None:
+    path.write_bytes(b"these are not the bytes of a database" * 300)
+
+
+@pytest.mark.parametrize(
+    ("damage", "expected"),
+    [
+        pytest.param(_newer, "upgrade gpufleet", id="newer schema"),
+        pytest.param(_broken_in_the_middle, "restore a backup", id="broken in the middle"),
+        pytest.param(_no_database, "point ledger_url at a ledger", id="no database"),
+    ],
+)
+def test_a_ledger_that_cannot_be_used_is_one_clear_message(
+    fleet: Path, tmp_path: Path, damage: Any, expected: str
+) -> None:
+    path = tmp_path / "ledger.db"
+    for name in ("ledger.db-wal", "ledger.db-shm"):
+        (tmp_path / name).unlink(missing_ok=True)
+    damage(path)
+    assert expected in refusal("cost", "--fleet", fleet, *WINDOW)
+
+
+@pytest.fixture
+def slack(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlackSink]:
+    sink = SlackSink("127.0.0.1", 0)
+    sink.start()
+    monkeypatch.setenv("GPUFLEET_SLACK_TOKEN", "xoxb-test")
+    monkeypatch.setenv("GPUFLEET_SLACK_API_URL", f"{sink.url}/api/")
+    yield sink
+    sink.stop()
+
+
+@pytest.mark.parametrize("kind", ["cost", "waste", "savings", "digest"])
+def test_a_report_is_posted_once(fleet: Path, slack: SlackSink, kind: str) -> None:
+    for _ in range(2):
+        said(kind, "--fleet", fleet, *WINDOW, "--post")
+    (message,) = slack.channels.messages
+    assert message.channel == "#gpu-cost"
+    shown = json.dumps(message.content, ensure_ascii=False)
+    assert "dev" in shown
+    assert "<b>" not in shown  # what others named is escaped
