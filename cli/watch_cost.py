@@ -1,5 +1,6 @@
 """`gpufleet watch cost`: write down what ran, what it served and what it cost."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Annotated
@@ -10,6 +11,7 @@ from cli import money
 from cli.fleets import FleetOption, load
 from cli.output import STDERR, Exit, print_json
 from costs.collector import Collected, collect
+from fleet.document import FleetDocument
 
 
 def register(watch_app: typer.Typer) -> None:
@@ -21,9 +23,18 @@ def cost(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")] = False,
 ) -> None:
     """Collect money facts into the ledger (it only reads clouds, so there is no --apply). Run it every 5 minutes."""
+    whole, done = over_fleets(load(fleet), show=not as_json)
+    if as_json:
+        print_json([{"environment": name, **asdict(written)} for name, written in done])
+    if not whole:
+        raise typer.Exit(Exit.FAILED)
+
+
+def over_fleets(documents: Sequence[FleetDocument], *, show: bool) -> tuple[bool, list[tuple[str, Collected]]]:
+    """One pass over each fleet: whether all was had, and what was written by environment."""
     done: list[tuple[str, Collected]] = []
     failed = False
-    for document in load(fleet):
+    for document in documents:
         engine = money.open_ledger_of(document)
         try:
             written = collect(engine, money.sources_of(document), money.facts_of(document), datetime.now(UTC))
@@ -32,12 +43,9 @@ def cost(
             failed = True
             continue
         done.append((document.environment, written))
-        if not as_json:
+        if show:
             _say(document.environment, written)
-    if as_json:
-        print_json([{"environment": name, **asdict(written)} for name, written in done])
-    if failed or any(written.notes for _, written in done):
-        raise typer.Exit(Exit.FAILED)
+    return not failed and not any(written.notes for _, written in done), done
 
 
 def _say(environment: str, done: Collected) -> None:

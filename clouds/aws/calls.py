@@ -1,5 +1,6 @@
 """AWS calls: paged to the end, counted, errors in our words."""
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
@@ -11,6 +12,9 @@ from fleet.activity import CloudError
 
 CONFIG: Final = Config(retries={"mode": "adaptive", "max_attempts": 8}, connect_timeout=10, read_timeout=30)
 """Adaptive: boto3 slows down by itself when a token bucket of the account is empty."""
+
+_MAKING: Final = threading.Lock()
+"""boto3's default session may be used by one thread at a time to make clients; clients themselves are safe."""
 
 
 class AwsCalls:
@@ -48,9 +52,10 @@ class AwsCalls:
             raise CloudError(f"{name} in {self._region} failed: {error}") from error
 
     def _client(self, service: str) -> Any:
-        if service not in self._clients:
-            self._clients[service] = self._make(service)
-        return self._clients[service]
+        with _MAKING:
+            if service not in self._clients:
+                self._clients[service] = self._make(service)
+            return self._clients[service]
 
     def _refused(self, name: str, error: ClientError) -> CloudError:
         detail = error.response.get("Error", {})

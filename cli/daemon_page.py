@@ -1,0 +1,131 @@
+"""What the daemon tells of itself: `/healthz` for supervisors, `/metrics` for Prometheus. Read-only."""
+
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final
+
+from watchdogs.schedule import JobState, Schedule
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """The daemon as seen from outside."""
+
+    schedule: Schedule
+    calls: Mapping[str, int]
+    apply: bool
+
+    def health(self) -> tuple[int, dict[str, Any]]:
+        """200 while jobs come to an end in time, else 503; a failing cloud alone is no reason for a restart."""
+        well = self.schedule.healthy()
+        starts = self.schedule.next_starts()
+        jobs = {
+            state.name: {
+                "running_since": _iso(state.running_since),
+                "finished_at": _iso(state.finished_at),
+                "next_start": _iso(starts.get(state.name)),
+                "runs": state.runs,
+                "failures": state.failures,
+                "error": state.error,
+            }
+            for state in self.schedule.states()
+        }
+        return 200 if well else 503, {"status": "ok" if well else "stuck", "apply": self.apply, "jobs": jobs}
+
+    def metrics(self) -> str:
+        """In Prometheus' text format."""
+        return "".join(f"{line}\n" for line in self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        states = self.schedule.states()
+        for name, kind, what, of in _FAMILIES:
+            yield f"# HELP {name} {what}"
+            yield f"# TYPE {name} {kind}"
+            for state in states:
+                value = of(state)
+                if value is not None:
+                    watchdog, _, fleet = state.name.partition(" ")
+                    yield f'{name}{{watchdog="{watchdog}",fleet="{fleet}"}} {value:.3f}'
+        yield "# HELP gpufleet_daemon_api_calls_total Calls of cloud and metrics APIs, by operation."
+        yield "# TYPE gpufleet_daemon_api_calls_total counter"
+        for operation, count in sorted(dict(self.calls).items()):
+            yield f'gpufleet_daemon_api_calls_total{{operation="{operation}"}} {count}'
+        yield "# HELP gpufleet_daemon_started_timestamp_seconds When the daemon began."
+        yield "# TYPE gpufleet_daemon_started_timestamp_seconds gauge"
+        yield f"gpufleet_daemon_started_timestamp_seconds {self.schedule.began.timestamp():.3f}"
+
+
+def _seconds(at: datetime | None) -> float | None:
+    """Missing is not zero: what has not happened has no series."""
+    return None if at is None else at.timestamp()
+
+
+def _iso(at: datetime | None) -> str | None:
+    return None if at is None else at.isoformat(timespec="seconds")
+
+
+def _runs(state: JobState) -> float | None:
+    return state.runs
+
+
+_FAMILIES: Final = (
+    ("gpufleet_daemon_runs_total", "counter", "Passes that ended.", _runs),
+    ("gpufleet_daemon_failures_total", "counter", "Passes that failed.", lambda s: float(s.failures)),
+    ("gpufleet_daemon_run_seconds_total", "counter", "Time spent in passes.", lambda s: s.seconds),
+    ("gpufleet_daemon_skipped_total", "counter", "Starts that fell into a running pass.", lambda s: float(s.skipped)),
+    ("gpufleet_daemon_missed_total", "counter", "Starts that were missed.", lambda s: float(s.missed)),
+    ("gpufleet_daemon_running", "gauge", "1 while a pass runs.", lambda s: float(s.running_since is not None)),
+    (
+        "gpufleet_daemon_finished_timestamp_seconds",
+        "gauge",
+        "When a pass last ended, well or not.",
+        lambda s: _seconds(s.finished_at),
+    ),
+    (
+        "gpufleet_daemon_succeeded_timestamp_seconds",
+        "gauge",
+        "When a pass last ended well.",
+        lambda s: _seconds(s.succeeded_at),
+    ),
+)
+
+
+def serve(page: Page, host: str, port: int) -> ThreadingHTTPServer:
+    """Serve the page from a thread of its own. Raises OSError when the address is taken."""
+
+    class Handler(BaseHTTPRequestHandler):
+        """Two paths, GET alone."""
+
+        server_version = "gpufleet"
+        timeout = 10
+
+        def do_GET(self) -> None:
+            if self.path == "/healthz":
+                status, body = page.health()
+                self._answer(status, "application/json", json.dumps(body))
+            elif self.path == "/metrics":
+                self._answer(200, CONTENT_TYPE, page.metrics())
+            else:
+                self._answer(404, "text/plain", "there is /healthz and /metrics\n")
+
+        def _answer(self, status: int, content_type: str, text: str) -> None:
+            body = text.encode()
+            self.send_response(status)
+            self.send_header("Content-Type", content_type)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Scrapes are no news."""
+
+    server = ThreadingHTTPServer((host, port), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, name="page", daemon=True).start()
+    return server

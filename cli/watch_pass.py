@@ -1,0 +1,164 @@
+"""One pass of a watchdog over one fleet: what the command, the daemon, Lambda and Cloud Run share."""
+
+import importlib
+import importlib.util
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final, Protocol
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from cli import plans
+from cli.output import Exit, UserError
+from cli.wiring import Wired, wire
+from fleet.document import FleetDocument
+from ledger import outbox
+from watchdogs.idle.decide import WATCHDOG as IDLE
+from watchdogs.idle.watchdog import IdleWatchdog
+from watchdogs.idle.watchdog import policy_digest as idle_digest
+from watchdogs.plan import Outcome, Plan, Reason
+from watchdogs.ports import Ports
+from watchdogs.spot.decide import WATCHDOG as SPOT
+from watchdogs.spot.watchdog import SpotWatchdog
+from watchdogs.spot.watchdog import policy_digest as spot_digest
+
+SCALE: Final = "scale"
+
+
+class PassLike(Protocol):
+    """What a watchdog's pass gives back."""
+
+    @property
+    def plan(self) -> Plan: ...
+
+    @property
+    def outcomes(self) -> tuple[Outcome, ...]: ...
+
+
+class WatchdogLike(Protocol):
+    """A watchdog of one fleet."""
+
+    def dry(self) -> PassLike: ...
+
+    def apply(self) -> PassLike: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A kind of watchdog."""
+
+    name: str
+    make: Callable[[FleetDocument, Ports], WatchdogLike]
+    digest: Callable[[FleetDocument, str], str | None]
+    """The name of a pool's policy; None: the pool has no such watchdog."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How a pass is run."""
+
+    apply: bool = False
+    accept: tuple[str, ...] = ()
+    """Policies that may act unseen."""
+    show: bool = True
+    quiet: bool = False
+    """Show nothing when nothing is to be done."""
+
+
+def kinds() -> dict[str, Kind]:
+    """Every kind of watchdog, by name."""
+    found = [
+        Kind(name=IDLE, make=IdleWatchdog, digest=idle_digest),
+        Kind(name=SPOT, make=SpotWatchdog, digest=spot_digest),
+    ]
+    if importlib.util.find_spec("watchdogs.scale.watchdog") is not None:
+        scale = importlib.import_module("watchdogs.scale.watchdog")
+        found.append(Kind(name=SCALE, make=scale.ScaleWatchdog, digest=scale.policy_digest))
+    return {kind.name: kind for kind in found}
+
+
+def over_fleets(
+    kind: Kind, documents: Sequence[FleetDocument], options: Options
+) -> tuple[Exit, list[dict[str, Any]]]:
+    """One pass over each fleet. The worst exit code wins; one fleet's failure does not stop the others."""
+    codes: list[Exit] = []
+    answers: list[dict[str, Any]] = []
+    for document in documents:
+        try:
+            code, answer = over_fleet(kind, document, options)
+        except OSError as error:
+            plans.say(f"{document.environment}: {kind.name}: {error}. Nothing was done.")
+            code, answer = Exit.FAILED, {"watchdog": kind.name, "error": str(error)}
+        except SQLAlchemyError as error:
+            plans.say(f"{document.environment}: {kind.name}: the ledger failed: {error}. The next pass goes on.")
+            code, answer = Exit.FAILED, {"watchdog": kind.name, "error": f"the ledger failed: {error}"}
+        codes.append(code)
+        answers.append({"environment": document.environment, **answer})
+    worst = next((code for code in (Exit.FAILED, Exit.FOUND) if code in codes), Exit.DONE)
+    return worst, answers
+
+
+def over_fleet(kind: Kind, document: FleetDocument, options: Options) -> tuple[Exit, dict[str, Any]]:
+    """One pass. Raises OSError when the fleet could not be observed whole, UserError for what people must mend."""
+    wired = wire(document, kind.name)
+    _accept(kind, wired, options.accept)
+    watchdog = kind.make(document, wired.ports)
+    if not options.apply:
+        done = watchdog.dry()
+    else:
+        other = wired.ledger.take_lease(wired.ports.clock.now())
+        if other is not None:
+            plans.say(
+                f"{document.environment}: another {kind.name} watchdog is at work ({other}); nothing to do here"
+            )
+            return Exit.DONE, {"watchdog": kind.name, "skipped": other, "api_calls": wired.api_calls()}
+        try:
+            done = watchdog.apply()
+        finally:
+            wired.ledger.release_lease()
+        _tell(wired)
+    if options.show and not (options.quiet and not done.plan.acting and not done.outcomes):
+        plans.show_plan(done.plan, f"{document.environment}: {kind.name}, {plans.summary(done.plan)}")
+        plans.show_outcomes(done.outcomes)
+        _remarks(kind, document, done.plan, options.apply)
+    answer = plans.plan_json(done.plan, done.outcomes) | {
+        "applied": options.apply,
+        "api_calls": wired.api_calls(),
+    }
+    return plans.exit_code(done.plan, done.outcomes, applied=options.apply), answer
+
+
+def _tell(wired: Wired) -> None:
+    """Send what the pass has to say. What cannot be sent now waits in the outbox; it fails no pass."""
+    if wired.document.notify is None or not outbox.open_channels(wired.engine):
+        return
+    from cli import money  # slack's client is slow to import, and most passes have nothing to say
+
+    try:
+        money.send(wired.engine, wait=timedelta(0))
+    except UserError as error:
+        plans.say(f"{wired.document.environment}: messages wait in the ledger: {error}")
+
+
+def _remarks(kind: Kind, document: FleetDocument, plan: Plan, apply: bool) -> None:
+    if plan.acting and not apply:
+        plans.say("This was a dry run: nothing was done. Run it again with --apply to act.")
+    for pool in sorted({d.pool for d in plan.decisions if d.reason is Reason.POLICY_UNSEEN and d.pool}):
+        plans.say(
+            f"Pool {pool}: its {kind.name} policy is new. Read a dry run (`gpufleet watch {kind.name}`), or give"
+            f" --accept-policy {kind.digest(document, pool)}."
+        )
+
+
+def _accept(kind: Kind, wired: Wired, accepted: Sequence[str]) -> None:
+    """Let policies act whose dry run nobody has seen. A hash that is no policy's is a mistake."""
+    known = {kind.digest(wired.document, pool.name): pool.name for pool in wired.document.pools}
+    for given in accepted:
+        pool = known.get(given)
+        if pool is None:
+            names = ", ".join(f"{pool} {key}" for key, pool in known.items() if key is not None)
+            raise UserError(
+                f"--accept-policy {given}: no pool has that {kind.name} policy; there is {names}", Exit.WRONG_USE
+            )
+        wired.ports.ledger.see_policy(kind.name, pool, given, "accepted", wired.ports.clock.now())

@@ -1,0 +1,172 @@
+"""`gpufleet watch run`: the daemon. All watchdogs of some fleets, again and again, until it is told to stop."""
+
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from http.server import ThreadingHTTPServer
+from types import FrameType
+from typing import Annotated, Final
+
+import typer
+
+from cli import plans, watch_cost
+from cli.daemon_page import Page, serve
+from cli.fleets import FleetOption, load
+from cli.output import Exit, UserError
+from cli.watch_pass import Kind, Options, kinds, over_fleets
+from fleet import durations
+from fleet.document import FleetDocument
+from watchdogs.schedule import Job, Schedule
+
+COST: Final = "cost"
+EVERY: Final = {"idle": timedelta(minutes=1), "spot": timedelta(seconds=30), "scale": timedelta(seconds=30)}
+COST_EVERY: Final = timedelta(minutes=5)
+LEAST_EVERY: Final = timedelta(seconds=1)
+STOP_LIMIT: Final = "150s"
+"""More than the longest usual drain, so that a pass that waits for one can end well."""
+JITTER_SHARE: Final = 0.1
+
+EveryOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--every",
+        metavar="NAME=SPAN",
+        help="How often, as in idle=60s; repeatable. Default: idle 1m, spot 30s, scale 30s, cost 5m.",
+    ),
+]
+ListenOption = Annotated[str, typer.Option("--listen", help="HOST:PORT of /healthz and /metrics.")]
+
+
+def register(watch_app: typer.Typer) -> None:
+    watch_app.command("run")(run)
+
+
+def run(
+    fleet: FleetOption = None,
+    apply: Annotated[bool, typer.Option("--apply", help="Act. Without it plans are only printed.")] = False,
+    every: EveryOption = None,
+    listen: ListenOption = "127.0.0.1:9470",
+    stop_limit: Annotated[
+        str, typer.Option(help="How long a pass may still take after a stop is asked for.")
+    ] = STOP_LIMIT,
+) -> None:
+    """Run all watchdogs until SIGTERM or Ctrl-C. A second signal ends it at once; the next run goes on from there."""
+    spans = _spans(every or ())
+    patience = _span(stop_limit, "--stop-limit")
+    documents = load(fleet)
+    daemon = Daemon(fleet_urls=tuple(fleet or ()), apply=apply)
+    schedule = Schedule(daemon.jobs(documents, spans))
+    stop = _on_signals()
+    server = _serve(listen, Page(schedule=schedule, calls=daemon.calls, apply=apply))
+    schedule.start()
+    names = ", ".join(f"{state.name} every {durations.render(state.every)}" for state in schedule.states())
+    plans.say(
+        f"watching{'' if apply else ' (dry: nothing is done without --apply)'}: {names}; http://{listen}/healthz"
+    )
+    stop.wait()
+    plans.say("stopping: passes that run may finish")
+    left = schedule.stop(patience)
+    server.shutdown()
+    if left:
+        plans.say(f"{', '.join(left)} did not finish within {stop_limit}; the next run goes on from there")
+        # the threads of those passes would keep the interpreter for as long as they wait
+        os._exit(Exit.FAILED)
+
+
+@dataclass(slots=True, kw_only=True)
+class Daemon:
+    """Passes in the words of the schedule, their API calls counted."""
+
+    fleet_urls: tuple[str, ...]
+    """Empty: what $GPUFLEET_FLEET names."""
+    apply: bool
+    calls: Counter[str] = field(default_factory=Counter[str])
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def jobs(self, documents: Sequence[FleetDocument], spans: dict[str, timedelta]) -> list[Job]:
+        """One for each watchdog and fleet. The document is read again for each pass: `pulumi up` changes it."""
+        found: list[Job] = []
+        for number, document in enumerate(documents):
+            place = f"{document.cloud}-{document.environment}"
+            for kind in kinds().values():
+                every = spans[kind.name]
+                found.append(
+                    Job(
+                        name=f"{kind.name} {place}",
+                        every=every,
+                        run=lambda kind=kind, number=number: self._watch(kind, number),
+                        jitter=every * JITTER_SHARE,
+                    )
+                )
+            every = spans[COST]
+            found.append(
+                Job(
+                    name=f"{COST} {place}",
+                    every=every,
+                    run=lambda number=number: self._collect(number),
+                    jitter=every * JITTER_SHARE,
+                )
+            )
+        return found
+
+    def _watch(self, kind: Kind, number: int) -> bool:
+        document = load(self.fleet_urls)[number]
+        code, answers = over_fleets(kind, [document], Options(apply=self.apply, quiet=True))
+        for answer in answers:
+            self._count(answer.get("api_calls", {}))
+        return code is not Exit.FAILED
+
+    def _collect(self, number: int) -> bool:
+        whole, _ = watch_cost.over_fleets([load(self.fleet_urls)[number]], show=False)
+        return whole
+
+    def _count(self, made: dict[str, int]) -> None:
+        with self._lock:
+            self.calls.update(made)
+
+
+def _on_signals() -> threading.Event:
+    """An event that the first SIGTERM or SIGINT sets; the second ends the process at once."""
+    stop = threading.Event()
+
+    def heard(number: int, frame: FrameType | None) -> None:
+        if stop.is_set():
+            os._exit(128 + number)
+        stop.set()
+
+    signal.signal(signal.SIGTERM, heard)
+    signal.signal(signal.SIGINT, heard)
+    return stop
+
+
+def _serve(listen: str, page: Page) -> ThreadingHTTPServer:
+    host, _, port = listen.rpartition(":")
+    if not host or not port.isdigit():
+        raise UserError(f"--listen {listen}: write HOST:PORT, as 127.0.0.1:9470", Exit.WRONG_USE)
+    try:
+        return serve(page, host, int(port))
+    except OSError as error:
+        raise UserError(f"--listen {listen}: {error.strerror or error}; is another daemon running?") from error
+
+
+def _spans(given: Sequence[str]) -> dict[str, timedelta]:
+    spans = {**EVERY, COST: COST_EVERY}
+    for text in given:
+        name, found, value = text.partition("=")
+        if not found or name not in spans:
+            raise UserError(f"--every {text}: write NAME=SPAN, NAME one of {', '.join(spans)}", Exit.WRONG_USE)
+        spans[name] = _span(value, f"--every {text}")
+        if spans[name] < LEAST_EVERY:
+            raise UserError(f"--every {text}: is under a second; clouds limit how often they answer", Exit.WRONG_USE)
+    return spans
+
+
+def _span(text: str, option: str) -> timedelta:
+    try:
+        return durations.parse(text)
+    except ValueError as error:
+        raise UserError(f"{option}: {error}", Exit.WRONG_USE) from error

@@ -1,0 +1,190 @@
+"""`gpufleet watch run` as a process: its page, its patience, its lease beside cron, and the unit that runs it."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from moto.server import ThreadedMotoServer
+
+from fleet.document import render
+from ledger import operations
+from ledger.schema import open_ledger
+from tests.networks import end_process
+from tests.watchdogs.worlds import document
+
+ROOT = Path(__file__).parents[2]
+LIMIT_S = 30.0
+
+
+@pytest.fixture(scope="module")
+def cloud() -> Iterator[str]:
+    """An EC2 that has no instances."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def environment(cloud: str) -> dict[str, str]:
+    return os.environ | {
+        "AWS_ENDPOINT_URL": cloud,
+        "AWS_ACCESS_KEY_ID": "local",
+        "AWS_SECRET_ACCESS_KEY": "local",
+        "AWS_REGION": "us-east-1",
+        "COLUMNS": "200",
+    }
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Path:
+    """A fleet with one pool that nothing watches; its Prometheus does not answer."""
+    made = document(groups=[], watchdogs={}, target=0)
+    path = tmp_path / "fleet.json"
+    path.write_text(render(made.model_copy(update={"ledger_url": f"sqlite:///{tmp_path}/ledger.db"})))
+    return path
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def get(url: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def gpufleet(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "cli.main", *arguments]
+
+
+@contextmanager
+def daemon(fleet: Path, environment: dict[str, str], *more: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    port = free_port()
+    command = gpufleet("watch", "run", "--fleet", str(fleet), "--listen", f"127.0.0.1:{port}", *more)
+    log = fleet.with_suffix(".log")
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=out, stderr=out)
+    try:
+        end = time.monotonic() + LIMIT_S
+        while True:
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < end, log.read_text()
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.05)
+        yield process, f"http://127.0.0.1:{port}"
+    finally:
+        if process.poll() is None:
+            end_process(process)
+
+
+def until_run(url: str, job: str) -> dict[str, object]:
+    """What the page says of a job once it has run."""
+    end = time.monotonic() + LIMIT_S
+    while time.monotonic() < end:
+        found = json.loads(get(f"{url}/healthz")[1])["jobs"][job]
+        if found["runs"] >= 1:
+            return found
+        time.sleep(0.1)
+    pytest.fail(f"{job} never ran")
+
+
+def test_it_tells_of_itself_and_stops_when_asked(fleet: Path, environment: dict[str, str]) -> None:
+    with daemon(fleet, environment, "--apply", "--every", "idle=1s") as (process, url):
+        assert until_run(url, "idle aws-test")["error"] is None
+        assert until_run(url, "cost aws-test")["error"] is not None, "its Prometheus does not answer"
+        status, text = get(f"{url}/healthz")
+        assert (status, json.loads(text)["status"]) == (200, "ok"), "a failing source is no reason for a restart"
+        metrics = get(f"{url}/metrics")[1]
+        assert 'gpufleet_daemon_runs_total{watchdog="idle",fleet="aws-test"}' in metrics
+        assert 'gpufleet_daemon_failures_total{watchdog="cost",fleet="aws-test"} 1.000' in metrics
+        assert 'gpufleet_daemon_api_calls_total{operation="ec2:describe_instances"}' in metrics
+        assert get(f"{url}/")[0] == 404
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=LIMIT_S) == 0
+    assert "stopping" in fleet.with_suffix(".log").read_text()
+
+
+def test_cron_beside_the_daemon_says_so_and_exits_0(fleet: Path, environment: dict[str, str], tmp_path: Path) -> None:
+    command = gpufleet("watch", "idle", "--fleet", str(fleet), "--apply", "--quiet")
+    first = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (first.returncode, first.stdout, first.stderr) == (0, "", ""), "quiet when nothing happened"
+    ledger = open_ledger(f"sqlite:///{tmp_path}/ledger.db")
+    span = (datetime.now(UTC), timedelta(minutes=10))
+    assert operations.acquire_lease(ledger, "aws/test/us-east-1:idle", "another-host/b/1/2", span) is None
+    ledger.dispose()
+    second = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert second.returncode == 0
+    assert "another idle watchdog is at work (another-host/b/1/2" in second.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        pytest.param(["--every", "idle"], "write NAME=SPAN", id="no span"),
+        pytest.param(["--every", "idel=5s"], "one of idle, spot, scale, cost", id="no such watchdog"),
+        pytest.param(["--every", "idle=5"], "'5' is no duration", id="no unit"),
+        pytest.param(["--every", "idle=0s"], "under a second", id="no pause"),
+        pytest.param(["--listen", "9470"], "write HOST:PORT", id="no host"),
+    ],
+)
+def test_a_mistake_is_one_line(fleet: Path, environment: dict[str, str], arguments: list[str], words: str) -> None:
+    command = gpufleet("watch", "run", "--fleet", str(fleet), *arguments)
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_second_daemon_on_the_same_address_says_so(fleet: Path, environment: dict[str, str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        listen = f"127.0.0.1:{taken.getsockname()[1]}"
+        command = gpufleet("watch", "run", "--fleet", str(fleet), "--listen", listen)
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
+    assert done.returncode == 1
+    assert "is another daemon running?" in done.stderr
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze on this machine")
+def test_systemd_takes_the_unit(tmp_path: Path) -> None:
+    text = (ROOT / "deploy" / "systemd" / "gpufleet-watch.service").read_text()
+    unit = tmp_path / "gpufleet-watch.service"
+    unit.write_text(text.replace("/opt/gpu-fleet/bin/gpufleet", f"{Path(sys.executable).parent}/gpufleet"))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(unit)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    unit.write_text(text.replace("Restart=always", "Restart=sometimes"))
+    refused = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(unit)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "sometimes" in refused.stderr, "the check sees mistakes"

@@ -1,0 +1,167 @@
+"""When passes run: the only file that knows APScheduler.
+
+Each job has one instance at most; a start that was missed (a busy pool, a suspended machine) is made up for once,
+however many were missed; starts are spread by a jitter, so that many fleets do not ask a cloud at the same second.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from apscheduler.events import (  # pyright: ignore[reportMissingTypeStubs]
+    EVENT_JOB_MAX_INSTANCES,
+    EVENT_JOB_MISSED,
+)
+from apscheduler.executors.pool import ThreadPoolExecutor  # pyright: ignore[reportMissingTypeStubs]
+from apscheduler.schedulers.background import BackgroundScheduler  # pyright: ignore[reportMissingTypeStubs]
+from apscheduler.triggers.interval import IntervalTrigger  # pyright: ignore[reportMissingTypeStubs]
+
+OVERDUE_INTERVALS: Final = 3
+OVERDUE_SLACK: Final = timedelta(minutes=10)
+"""A pass may wait for drains; only one that takes this much longer counts as stuck."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """Something to run again and again. `run` says whether all went well; what it raises counts as failed."""
+
+    name: str
+    every: timedelta
+    run: Callable[[], bool]
+    jitter: timedelta = timedelta(0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobState:
+    """What became of a job so far."""
+
+    name: str
+    every: timedelta
+    running_since: datetime | None = None
+    finished_at: datetime | None = None
+    """When it last ended, well or not."""
+    succeeded_at: datetime | None = None
+    runs: int = 0
+    failures: int = 0
+    seconds: float = 0.0
+    """Sum over all runs."""
+    skipped: int = 0
+    """Starts that fell into a run that was still going on."""
+    missed: int = 0
+    error: str | None = None
+    """Of the last run; None: it went well."""
+
+    def overdue(self, began: datetime, now: datetime) -> bool:
+        """Whether it should have finished long ago. A failed run has finished."""
+        last = self.finished_at or began
+        return now - last > max(OVERDUE_INTERVALS * self.every, self.every + OVERDUE_SLACK)
+
+
+def _trigger(job: Job) -> Any:
+    make: Any = IntervalTrigger  # its annotations say int, it takes parts of a second
+    return make(seconds=job.every.total_seconds(), jitter=job.jitter.total_seconds() or None, timezone=UTC)
+
+
+class Schedule:
+    """Runs jobs in threads until it is stopped."""
+
+    def __init__(self, jobs: Sequence[Job], read_clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        if len({job.name for job in jobs}) != len(jobs) or not jobs:
+            raise ValueError(f"a schedule needs jobs of different names, got {[job.name for job in jobs]}")
+        self._jobs = tuple(jobs)
+        self._clock = read_clock
+        self._began = read_clock()
+        self._changed = threading.Condition()
+        self._states = {job.name: JobState(name=job.name, every=job.every) for job in jobs}
+        self._stopping = False
+        self._scheduler: Any = BackgroundScheduler(
+            executors={"default": ThreadPoolExecutor(len(jobs))}, timezone=UTC, daemon=True
+        )
+
+    @property
+    def began(self) -> datetime:
+        return self._began
+
+    def start(self) -> None:
+        """Every job runs at once for the first time."""
+        self._scheduler.add_listener(self._heard, EVENT_JOB_MISSED | EVENT_JOB_MAX_INSTANCES)
+        for job in self._jobs:
+            self._scheduler.add_job(
+                self._run,
+                _trigger(job),
+                args=(job,),
+                id=job.name,
+                next_run_time=self._began,
+                max_instances=1,
+                coalesce=True,
+                misfire_grace_time=None,
+            )
+        self._scheduler.start()
+
+    def states(self) -> tuple[JobState, ...]:
+        """Of all jobs, in the order given."""
+        with self._changed:
+            return tuple(self._states[job.name] for job in self._jobs)
+
+    def next_starts(self) -> dict[str, datetime]:
+        """When each job starts next, by name."""
+        found = {job.id: job.next_run_time for job in self._scheduler.get_jobs()}
+        return {name: at for name, at in found.items() if at is not None}
+
+    def healthy(self) -> bool:
+        """Whether jobs come to an end in time. A fault of a cloud is no reason to restart the process."""
+        now = self._clock()
+        return not any(state.overdue(self._began, now) for state in self.states())
+
+    def stop(self, patience: timedelta) -> tuple[str, ...]:
+        """Start nothing more and let what runs finish. The names of what still runs after that long."""
+        with self._changed:
+            self._stopping = True
+        self._scheduler.shutdown(wait=False)
+        with self._changed:
+            self._changed.wait_for(lambda: not self._running(), timeout=patience.total_seconds())
+            return tuple(self._running())
+
+    def _running(self) -> list[str]:
+        return [name for name, state in self._states.items() if state.running_since is not None]
+
+    def _run(self, job: Job) -> None:
+        began = self._clock()
+        with self._changed:
+            if self._stopping:
+                return
+            self._states[job.name] = replace(self._states[job.name], running_since=began)
+        error: str | None = None
+        try:
+            if not job.run():
+                error = "the pass had failures; its log says which"
+        except Exception as raised:  # noqa: BLE001 - a job that breaks must not end the others
+            error = f"{type(raised).__name__}: {raised}"
+        finally:
+            self._finished(job, began, error)
+
+    def _finished(self, job: Job, began: datetime, error: str | None) -> None:
+        now = self._clock()
+        with self._changed:
+            old = self._states[job.name]
+            self._states[job.name] = replace(
+                old,
+                running_since=None,
+                finished_at=now,
+                succeeded_at=old.succeeded_at if error else now,
+                runs=old.runs + 1,
+                failures=old.failures + (1 if error else 0),
+                seconds=old.seconds + (now - began).total_seconds(),
+                error=error,
+            )
+            self._changed.notify_all()
+
+    def _heard(self, event: Any) -> None:
+        with self._changed:
+            old = self._states[str(event.job_id)]
+            if event.code == EVENT_JOB_MAX_INSTANCES:
+                self._states[old.name] = replace(old, skipped=old.skipped + 1)
+            else:
+                self._states[old.name] = replace(old, missed=old.missed + 1)
