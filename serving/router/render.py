@@ -92,6 +92,7 @@ defaults
     timeout client {_ms(settings.response_timeout)}
     timeout server {_ms(settings.response_timeout)}
     timeout queue {_ms(settings.queue_timeout)}
+    timeout check {_ms(settings.check_timeout)}
     timeout http-request {_ms(settings.request_timeout)}
     timeout http-keep-alive 60s
     # without it each chunk of a stream waits for the next one or for the kernel's cork timer (200 ms)

@@ -28,6 +28,8 @@ class RouterSettings:
     """Most of a request that is read for its model name; larger ones need the header x-model."""
     check_interval: timedelta = timedelta(seconds=1)
     """Between two health checks (engine, /health) of a replica."""
+    check_timeout: timedelta = timedelta(seconds=3)
+    """For the answer to a check; three in a row that take longer are a hung engine."""
     agent_interval: timedelta = timedelta(milliseconds=500)
     """Between two agent checks: how late a drain may be noticed."""
     agent_silent_limit: timedelta = timedelta(seconds=30)

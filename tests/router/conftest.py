@@ -146,12 +146,12 @@ class Router:
         )
 
     def queued(self, pool: str) -> int:
-        """Requests that wait in HAProxy's queue of a pool."""
-        for line in self.controller.haproxy.admin.ask("show stat -1 2 -1").splitlines():
-            name, _, waiting, *_ = line.split(",")
-            if name == f"pool_{pool}":
-                return int(waiting)
-        return 0
+        """Requests that wait in HAProxy, for any replica of the pool (the backend's own line) or for one of them."""
+        waiting = 0
+        for line in self.controller.haproxy.admin.ask("show stat -1 6 -1").splitlines():
+            name, _, queued, *_ = line.split(",")
+            waiting += int(queued or 0) if name == f"pool_{pool}" else 0
+        return waiting
 
     def until(self, true: Callable[[], bool], what: str, limit_s: float = 60) -> None:
         end = time.monotonic() + limit_s

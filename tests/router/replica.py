@@ -15,6 +15,8 @@ class Behaviour:
     health: int = 200
     status: int = 200
     delay_s: float = 0.0
+    hold: bool = False
+    """Answer nothing until it is False again."""
     reset: bool = False
     requests: int = 0
     running: int = 0
@@ -96,6 +98,8 @@ class Replica:
         self.does.seen.append({"method": method, "path": path, "headers": headers, "body_bytes": len(body)})
         try:
             await asyncio.sleep(self.does.delay_s)
+            while self.does.hold:
+                await asyncio.sleep(0.01)
             await self._answer(writer, body)
         finally:
             self.does.running -= 1

@@ -1,7 +1,6 @@
 """The traps that a plain HAProxy configuration walks into, each kept shut. Real HAProxy, mock replicas."""
 
 import json
-import statistics
 import threading
 import time
 from collections import Counter
@@ -35,9 +34,10 @@ def test_streamed_chunks_are_not_held_back(router: Router) -> None:
     router.fleet.written = document(CHAT)
     router.add("i-1")
     router.ready()
-    delays = [arrived - event["sent"] for arrived, event in _stream(router, n=40, gap_s=0.05)]
-    # without `option http-no-delay` the median was 105 ms
-    assert statistics.median(delays) < 0.02
+    delays = [arrived - event["sent"] for arrived, event in _stream(router, n=12, gap_s=0.3)]
+    # without `option http-no-delay` each chunk waits 200 ms for the kernel's timer; the least is what a busy machine
+    # does not blur
+    assert min(delays) < 0.1
 
 
 def test_a_replica_that_only_fails_is_rested_and_its_errors_are_not_hidden(router: Router) -> None:
