@@ -6,7 +6,7 @@ Texts keep the page's colour: they are drawn in a colour that nothing else has a
 import warnings
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC
+from datetime import UTC, datetime
 from decimal import Decimal
 from io import BytesIO, StringIO
 from typing import Any, Final, cast
@@ -32,14 +32,19 @@ def cost_over_time(buckets: Sequence[Bucket], timezone: str) -> Any:
     figure, axes = _canvas(3.0)
     starts = [bucket.start for bucket in buckets]
     widths = [(bucket.end - bucket.start).total_seconds() / 86_400 * 0.92 for bucket in buckets]
-    floor = [0.0] * len(buckets)
+    above, below = [0.0] * len(buckets), [0.0] * len(buckets)
     for kind in CapacityType:
         heights = [float(bucket.usd[kind]) for bucket in buckets]
-        if any(heights):
-            axes.bar(starts, heights, widths, bottom=floor, align="edge", color=COLOURS[kind], label=str(kind))
-            floor = [low + height for low, height in zip(floor, heights, strict=True)]
+        if not any(heights):
+            continue
+        # a credit hangs below zero, where it hides nothing
+        floor = [high if height >= 0 else low for height, high, low in zip(heights, above, below, strict=True)]
+        axes.bar(starts, heights, widths, bottom=floor, align="edge", color=COLOURS[kind], label=str(kind))
+        above = [high + max(height, 0) for high, height in zip(above, heights, strict=True)]
+        below = [low + min(height, 0) for low, height in zip(below, heights, strict=True)]
+    axes.axhline(0, color=_TEXT, linewidth=0.8)
     axes.set_ylabel("USD")
-    _finish(axes, timezone, legend=any(floor))
+    _finish(axes, timezone, legend=any(above))
     return figure
 
 
@@ -54,15 +59,18 @@ def unit_cost_bars(values: Mapping[str, Decimal], unit: str) -> Any:
     return figure
 
 
-def timeline(lane: Lane, timezone: str) -> Any:
+def timeline(lane: Lane, timezone: str, window: tuple[datetime, datetime]) -> Any:
     """A pool's instances from launch to end; a cross is a preemption, a stroke an end of ours."""
     figure, axes = _canvas(0.8 + 0.16 * max(len(lane.bars), 2))
     for row, bar in enumerate(lane.bars):
         length = (bar.end - bar.start).total_seconds() / 86_400
         axes.barh(row, length, left=bar.start, height=0.7, color=COLOURS[bar.capacity_type])
+        for start, end in bar.idle:
+            axes.barh(row, (end - start).total_seconds() / 86_400, left=start, height=0.3, color=IDLE)
         if bar.end_cause is not None:
             axes.plot([bar.end], [row], _ENDS[bar.end_cause], color=_TEXT, markersize=6)
     axes.set_yticks([])
+    axes.set_xlim(*window)
     axes.invert_yaxis()
     _finish(axes, timezone, legend=False)
     return figure

@@ -23,8 +23,9 @@ grid-template-columns:repeat(auto-fit,minmax(14rem,1fr));margin:1rem 0}.numbers 
 border:1px solid var(--line);border-radius:.5rem;padding:.6rem .8rem}.numbers b{display:block;font-size:1.1rem}
 .scroll{overflow-x:auto;max-width:100%}table{border-collapse:collapse;font-size:.85rem;width:100%}th,td{padding:.3rem
 .5rem;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}
-th:first-child,td:first-child{text-align:left}tr:last-child td{font-weight:600}figure{margin:.5rem 0}figure svg{
-width:100%;height:auto;display:block;color:var(--text)}.warn{color:var(--warn)}.left td{text-align:left;
+th:first-child,td:first-child{text-align:left}tr:last-child td{font-weight:600}figure{margin:.5rem 0;
+overflow-x:auto}figure svg{width:100%;min-width:36rem;height:auto;
+display:block;color:var(--text)}.warn{color:var(--warn)}.left td{text-align:left;
 white-space:normal}details{margin:.5rem 0}summary{cursor:pointer}.key span{display:inline-block;width:.8em;
 height:.8em;border-radius:.2em;margin:0 .3em 0 .8em;vertical-align:baseline}
 """
@@ -108,11 +109,13 @@ def _table(report: Report, by: By, most: int = 200) -> str:
 def _timelines(report: Report, lanes: Sequence[Lane], most: int = 12) -> str:
     if not lanes:
         return ""
-    key = "".join(f'<span style="background:{colour}"></span>{kind}' for kind, colour in charts.COLOURS.items())
+    window = (report.scope.since, report.scope.until)
+    colours = {**charts.COLOURS, "idle": charts.IDLE}
+    key = "".join(f'<span style="background:{colour}"></span>{kind}' for kind, colour in colours.items())
     pictures = "".join(
         f"<h3>{escape(lane.pool)}</h3><figure>"
         + charts.svg(
-            charts.timeline(lane, report.scope.timezone), f"instances of pool {escape(lane.pool, quote=True)}"
+            charts.timeline(lane, report.scope.timezone, window), f"instances of pool {escape(lane.pool, quote=True)}"
         )
         + "</figure>"
         for lane in lanes[:most]

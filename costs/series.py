@@ -6,10 +6,15 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 
 from costs.allocation import Facts, Kind, State, charges, end_of
+from costs.slots import SLOT_US, SLOTS
 from fleet import money
 from fleet.model import CapacityType
-from ledger.facts import EndCause
+from ledger.facts import ActivityHour, EndCause
 from prices.book import PriceBook
+
+SLOT = timedelta(microseconds=SLOT_US)
+FINE = timedelta(days=2)
+"""Up to here idle time is drawn slot by slot, beyond it hour by hour."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +46,8 @@ class Bar:
     end: datetime
     end_cause: EndCause | None
     """None: it goes on."""
+    idle: Sequence[tuple[datetime, datetime]] = ()
+    """When it did nothing, to the hour in a long window."""
 
 
 def edges(since: datetime, until: datetime, most: int = 60) -> list[datetime]:
@@ -90,6 +97,7 @@ def lanes(facts: Facts, since: datetime, until: datetime, most: int = 40) -> lis
                 start=start,
                 end=end,
                 end_cause=run.end_cause if ended_inside else None,
+                idle=_idle(facts.activity.get(run.instance_id, ()), start, end, until - since > FINE),
             )
         )
     return [
@@ -102,3 +110,33 @@ def lanes(facts: Facts, since: datetime, until: datetime, most: int = 40) -> lis
         )
         for pool, bars in sorted(by_pool.items())
     ]
+
+
+def _idle(
+    hours: Sequence[ActivityHour], start: datetime, end: datetime, coarse: bool
+) -> list[tuple[datetime, datetime]]:
+    """Idle spans inside a run; in a coarse picture an hour counts when at most a tenth of it was not idle."""
+    spans: list[tuple[datetime, datetime]] = []
+    for hour in sorted(hours, key=lambda one: one.hour):
+        for first, last in [(0, SLOTS)] if coarse else _ones(hour.idle):
+            if coarse and hour.idle.bit_count() < SLOTS * 9 // 10:
+                continue
+            begin, finish = max(hour.hour + first * SLOT, start), min(hour.hour + last * SLOT, end)
+            if begin >= finish:
+                continue
+            if spans and spans[-1][1] == begin:
+                begin = spans.pop()[0]
+            spans.append((begin, finish))
+    return spans
+
+
+def _ones(bits: int) -> list[tuple[int, int]]:
+    """Stretches of set bits as first and one past the last."""
+    found: list[tuple[int, int]] = []
+    at = 0
+    while bits >> at:
+        at += ((bits >> at) & -(bits >> at)).bit_length() - 1
+        length = (~(bits >> at) & ((bits >> at) + 1)).bit_length() - 1
+        found.append((at, at + length))
+        at += length
+    return found

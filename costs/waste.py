@@ -76,10 +76,11 @@ def _cause(charge: Charge) -> Cause | None:
 
 def _advice(cause: Cause, resources: int, time: timedelta) -> str:
     hours = time.total_seconds() / 3600
+    count = f"{resources} instance{'' if resources == 1 else 's'}"
     match cause:
         case Cause.IDLE:
             return (
-                f"{resources} instances idled {hours:.1f} h together: let `gpufleet watch idle --apply` end them,"
+                f"{count} idled {hours:.1f} h in all: let `gpufleet watch idle --apply` end them,"
                 " or lower the pool's target or min"
             )
         case Cause.UNUSED:

@@ -299,3 +299,23 @@ def test_savings_set_fallback_apart_from_pools_that_never_had_spot() -> None:
     assert money.usd(found.spot) == Decimal("0.36")
     assert money.usd(found.fallback) == Decimal("0.72")
     assert {pool: money.usd(usd) for pool, usd in found.spot_by_pool.items()} == {"chat": Decimal("0.36")}
+
+
+@given(bits=st.integers(0, (1 << 360) - 1))
+def test_a_lane_draws_every_idle_slot_and_no_other(bits: int) -> None:
+    quiet = ActivityHour(environment="e", instance_id="i-1", hour=T0, busy=0, idle=bits)
+    (lane,) = lanes(Facts(runs=[run("i-1", 0, 1)], activity={"i-1": [quiet]}), T0, T0 + HOUR)
+    drawn = 0
+    for start, end in lane.bars[0].idle:
+        first, last = int((start - T0).total_seconds()) // 10, int((end - T0).total_seconds()) // 10
+        drawn |= ((1 << (last - first)) - 1) << first
+    assert drawn == bits
+
+
+def test_in_a_long_window_an_idle_hour_is_drawn_whole() -> None:
+    hours = [
+        ActivityHour(environment="e", instance_id="i-1", hour=T0 + n * HOUR, busy=0, idle=idle)
+        for n, idle in enumerate(((1 << 330) - 1, (1 << 360) - 1, 1))
+    ]
+    (lane,) = lanes(Facts(runs=[run("i-1", 0, 5)], activity={"i-1": hours}), T0, T0 + 72 * HOUR)
+    assert lane.bars[0].idle == [(T0, T0 + 2 * HOUR)]
