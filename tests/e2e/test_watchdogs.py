@@ -7,7 +7,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -262,9 +261,13 @@ def _no_spot_then_back(fleet: Fleet) -> None:
     spots = [name for name, size in fleet.desired().items() if "spot" in name and size]
     for name in spots:
         wait_for(f"{name} ready", lambda name=name: _ready(fleet.cloud, name), 60)
-    time.sleep(9)  # the hold
-    code, answer = fleet.run("watch", "spot", "--apply")
-    assert code == 0 and fleet.desired()["batch-od"] == 0, answer
+
+    def given_back() -> Any:
+        code, answer = fleet.run("watch", "spot", "--apply")
+        assert code == 0, answer
+        return answer if fleet.desired()["batch-od"] == 0 else None
+
+    answer = wait_for("on-demand given back after the hold", given_back, 120)
     assert "spot is back" in {d["reason"] for d in answer["decisions"]}
 
 
@@ -277,15 +280,21 @@ def _silenced_is_kept_and_the_other_goes(fleet: Fleet) -> None:
     members = [one for name, *_ in GROUPS for one in fleet.cloud.members(name)]
     silenced, idle = members[0]["InstanceId"], members[1]["InstanceId"]
     fleet.cloud.control("fault", {"pool": "batch", "instance": silenced, "what": "exporter"})
-    time.sleep(20)  # older than the window, and the fault fills it
-    code, answer = fleet.run("watch", "idle")
-    assert code == 3, answer
-    assert fleet.reasons(answer) == {silenced: "metrics missing", idle: "idle"}, answer
-    code, answer = fleet.run("watch", "idle", "--apply")
-    assert code == 0 and fleet.reasons(answer)[idle] == "idle", answer
-    time.sleep(4)  # the grace
-    code, answer = fleet.run("watch", "idle", "--apply")
-    assert code == 0, answer
+    judged = {silenced: "metrics missing", idle: "idle"}
+
+    def judged_dry() -> bool:
+        """Older than the window, the window covered, and the fault in all of it."""
+        code, answer = fleet.run("watch", "idle")
+        return code == 3 and fleet.reasons(answer) == judged
+
+    def ended() -> Any:
+        """Marked by one pass, drained and ended by those after the grace."""
+        code, answer = fleet.run("watch", "idle", "--apply")
+        assert code == 0 and fleet.reasons(answer)[silenced] == "metrics missing", answer
+        return answer if [o for o in answer["outcomes"] if (o["action"], o["kind"]) == ("end", "done")] else None
+
+    wait_for("one idle, one silenced", judged_dry, 120)
+    answer = wait_for("the idle one ended", ended, 120)
     assert [(o["resource"], o["kind"]) for o in answer["outcomes"]] == [(idle, "done")], answer
     assert fleet.reasons(answer)[silenced] == "metrics missing"
     assert sum(fleet.desired().values()) == 1
@@ -293,6 +302,6 @@ def _silenced_is_kept_and_the_other_goes(fleet: Fleet) -> None:
     _, targets = fleet.run("target")
     assert [(row["pool"], row["target"]) for row in targets] == [("batch", 1)]
     _, said = fleet.run("watch", "why", idle)
-    assert [row["outcome"] for row in said if row["outcome"]] == ["done", "done"]
+    assert [row["outcome"] for row in said if row["outcome"]][-2:] == ["done", "done"]
     code, answer = fleet.run("watch", "spot", "--apply")
     assert code == 0 and sum(fleet.desired().values()) == 1, answer
