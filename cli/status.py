@@ -1,0 +1,74 @@
+"""`gpufleet status` and `gpufleet top`: what a person sees of running fleets."""
+
+import time
+from datetime import timedelta
+from typing import Annotated
+
+import typer
+from rich.console import Group, RenderableType
+from rich.live import Live
+
+from cli.fleets import FleetOption, load
+from cli.output import STDOUT, Exit, UserError, print_json
+from cli.watching import Watched
+from console.document import document as as_document
+from console.text import screen
+from console.view import FleetView
+from fleet.durations import parse as parse_duration
+
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
+EveryOption = Annotated[str, typer.Option("--every", help="Time between two looks.")]
+CostsOption = Annotated[bool, typer.Option("--costs/--no-costs", help="Add up the last hour and today.")]
+
+
+def register(app: typer.Typer) -> None:
+    app.command("status")(status)
+
+
+def status(
+    fleet: FleetOption = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.")] = False,
+    every: EveryOption = "2s",
+    costs: CostsOption = True,
+    as_json: JsonOption = False,
+) -> None:
+    """Pools, what drains or is marked and why, USD/h, alerts, brakes: all fleets in one view."""
+    fleets = [Watched(document, costs) for document in load(fleet)]
+    if watch and as_json:
+        raise UserError("--watch is for people: leave --json away", Exit.WRONG_USE)
+    if watch:
+        _watch(fleets, pause(every))
+        return
+    views = [watched.look() for watched in fleets]
+    if as_json:
+        documents = [as_document(view) for view in views]
+        print_json(documents[0] if len(documents) == 1 else documents)
+    else:
+        STDOUT.print(_screens(views), highlight=False)
+    if any(view.read.instances is None for view in views):
+        raise typer.Exit(Exit.FAILED)
+
+
+def pause(every: str) -> timedelta:
+    """A length of time between two looks. Raises UserError."""
+    try:
+        return max(parse_duration(every), timedelta(seconds=1))
+    except ValueError as error:
+        raise UserError(f"--every: {error}", Exit.WRONG_USE) from error
+
+
+def _watch(fleets: list[Watched], every: timedelta) -> None:
+    with Live(console=STDOUT, auto_refresh=False, screen=STDOUT.is_terminal) as live:
+        while True:
+            live.update(_screens([watched.look() for watched in fleets]), refresh=True)
+            try:
+                time.sleep(every.total_seconds())
+            except KeyboardInterrupt:
+                return
+
+
+def _screens(views: list[FleetView]) -> RenderableType:
+    parts: list[RenderableType] = []
+    for view in views:
+        parts += [screen(view), ""]
+    return Group(*parts[:-1])

@@ -1,0 +1,266 @@
+"""What a person sees of a fleet, as values. Pure: built from what was read, with what could not be read said.
+
+Missing is not zero: a number that nobody told is None and shown as `–`.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from decimal import Decimal
+
+from fleet import tags
+from fleet.document import FleetDocument, Pool
+from fleet.model import CapacityType, Instance, Phase
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signals:
+    """What the metrics say of one instance now. None: not told."""
+
+    phase: str | None = None
+    gpu_active: float | None = None
+    running: float | None = None
+    waiting: float | None = None
+    kv_cache: float | None = None
+    tokens_per_second: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceView:
+    """One line of `top`."""
+
+    id: str
+    pool: str | None
+    capacity_type: CapacityType
+    zone: str
+    machine_type: str
+    state: str
+    launched_at: datetime
+    signals: Signals
+    usd_per_hour: Decimal | None
+    idle_since: datetime | None
+    keep_until: datetime | None
+
+    @property
+    def ready(self) -> bool:
+        return self.signals.phase == Phase.READY
+
+    @property
+    def draining(self) -> bool:
+        return self.signals.phase in (Phase.DRAINING, Phase.DRAINED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """Of one capacity type in a pool."""
+
+    ready: int
+    there: int
+    most: int | None
+    """What its groups may grow to; None: the pool has no such group."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitCost:
+    """USD per million tokens. None: no tokens."""
+
+    input: Decimal | None
+    output: Decimal | None
+    blended: Decimal | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostView:
+    """A window of the ledger."""
+
+    since: datetime
+    known_until: datetime | None
+    usd: Decimal
+    idle_usd: Decimal
+    unit: UnitCost
+    by_pool: Mapping[str, tuple[Decimal, UnitCost]]
+    unpriced: int = 0
+    """Charges without a price: amounts are lower bounds then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolView:
+    """One pool."""
+
+    name: str
+    model: str
+    target: int | None
+    """None: the ledger has none yet."""
+    least: int
+    most: int
+    types: Mapping[CapacityType, Counted]
+    draining: int
+    marked: int
+    held: float | None
+    waiting: float | None
+    tokens_per_second: float | None
+    usd_per_hour: Decimal
+    unpriced: int
+    """Instances without a price; `usd_per_hour` is a lower bound then."""
+    unit: UnitCost | None
+    """Of the last hour."""
+
+    @property
+    def ready(self) -> int:
+        return sum(counted.ready for counted in self.types.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertView:
+    name: str
+    severity: str
+    pool: str | None
+    instance_id: str | None
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrakeView:
+    kind: str
+    scope: str
+    owner: str
+    reason: str
+    until: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActView:
+    """What a watchdog did, or wanted."""
+
+    at: datetime
+    watchdog: str
+    resource: str
+    pool: str | None
+    action: str
+    reason: str
+    outcome: str | None
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarketView:
+    """Spot beside on-demand."""
+
+    zone: str
+    machine_type: str
+    spot: Decimal | None
+    on_demand: Decimal | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read:
+    """All that was read; what failed is named in `problems`."""
+
+    document: FleetDocument
+    at: datetime
+    instances: Sequence[Instance] | None
+    """None: the inventory could not be read whole."""
+    signals: Mapping[str, Signals] = field(default_factory=dict[str, Signals])
+    held: Mapping[str, float] = field(default_factory=dict[str, float])
+    alerts: Sequence[AlertView] | None = None
+    targets: Mapping[str, int] = field(default_factory=dict[str, int])
+    brakes: Sequence[BrakeView] = ()
+    acts: Sequence[ActView] = ()
+    last_seen: Mapping[str, datetime] = field(default_factory=dict[str, datetime])
+    """Watchdog to when it last wrote something down."""
+    hour: CostView | None = None
+    today: CostView | None = None
+    market: Sequence[MarketView] = ()
+    problems: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetView:
+    """One environment, ready to be shown."""
+
+    name: str
+    at: datetime
+    pools: Sequence[PoolView]
+    instances: Sequence[InstanceView]
+    orphans: Sequence[InstanceView]
+    """Tagged with the environment, in no pool of its document."""
+    usd_per_hour: Decimal | None
+    """None: the inventory is not known."""
+    unpriced: int
+    read: Read
+
+
+Price = Callable[[Instance], Decimal | None]
+
+
+def build(read: Read, price: Price) -> FleetView:
+    """The view of one fleet."""
+    alive = [instance for instance in read.instances or () if instance.alive]
+    shown = [_instance(instance, read.signals.get(instance.id, Signals()), price(instance)) for instance in alive]
+    pools = {pool.name for pool in read.document.pools}
+    priced = [instance.usd_per_hour for instance in shown if instance.usd_per_hour is not None]
+    name = f"{read.document.cloud}/{read.document.environment}/{read.document.region}"
+    return FleetView(
+        name=name,
+        at=read.at,
+        pools=[_pool(pool, [i for i in shown if i.pool == pool.name], read) for pool in read.document.pools],
+        instances=shown,
+        orphans=[instance for instance in shown if instance.pool not in pools],
+        usd_per_hour=None if read.instances is None else sum(priced, Decimal(0)),
+        unpriced=len(shown) - len(priced),
+        read=read,
+    )
+
+
+def _instance(instance: Instance, signals: Signals, usd_per_hour: Decimal | None) -> InstanceView:
+    # the agent writes its phase on the instance, too: without metrics a fleet is not a fleet of nothing
+    told = signals if signals.phase else replace(signals, phase=instance.tags.get(tags.PHASE))
+    return InstanceView(
+        id=instance.id,
+        pool=instance.pool,
+        capacity_type=instance.capacity_type,
+        zone=instance.zone,
+        machine_type=instance.machine_type,
+        state=instance.state,
+        launched_at=instance.launched_at,
+        signals=told,
+        usd_per_hour=usd_per_hour,
+        idle_since=instance.idle_since,
+        keep_until=instance.keep_until,
+    )
+
+
+def _pool(pool: Pool, instances: Sequence[InstanceView], read: Read) -> PoolView:
+    priced = [instance.usd_per_hour for instance in instances if instance.usd_per_hour is not None]
+    return PoolView(
+        name=pool.name,
+        model=pool.model.rpartition("/")[2],
+        target=read.targets.get(pool.name),
+        least=pool.min,
+        most=pool.max,
+        types={kind: _counted(pool, kind, instances) for kind in CapacityType},
+        draining=sum(instance.draining for instance in instances),
+        marked=sum(instance.idle_since is not None for instance in instances),
+        held=read.held.get(pool.name),
+        waiting=added(instance.signals.waiting for instance in instances),
+        tokens_per_second=added(instance.signals.tokens_per_second for instance in instances),
+        usd_per_hour=sum(priced, Decimal(0)),
+        unpriced=len(instances) - len(priced),
+        unit=read.hour.by_pool[pool.name][1] if read.hour and pool.name in read.hour.by_pool else None,
+    )
+
+
+def _counted(pool: Pool, kind: CapacityType, instances: Iterable[InstanceView]) -> Counted:
+    of_kind = [instance for instance in instances if instance.capacity_type is kind]
+    groups = pool.groups_of(kind)
+    return Counted(
+        ready=sum(instance.ready for instance in of_kind),
+        there=len(of_kind),
+        most=sum(group.max for group in groups) if groups else None,
+    )
+
+
+def added(values: Iterable[float | None]) -> float | None:
+    """The sum of what is known; None when nothing is."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None

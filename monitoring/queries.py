@@ -1,0 +1,26 @@
+"""What the screens ask Prometheus: one query for all instances each, never one per instance."""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Final
+
+from fleet.durations import render as render_duration
+from serving import metrics
+
+PHASE: Final = f"{metrics.NODE_PHASE} == 1"
+"""Labels instance_id and phase."""
+HELD: Final = "max by (pool) (gpufleet_held_requests)"
+FIRING: Final = 'count by (alertname, severity, pool, instance_id) (ALERTS{alertstate="firing"})'
+
+
+def per_instance(environment: str, window: timedelta) -> Mapping[str, str]:
+    """Name to query; each gives one value for each label instance_id. Rates over `window`."""
+    here = f'environment="{environment}"'
+    rate = render_duration(window)
+    return {
+        "gpu_active": f"avg by (instance_id) ({metrics.GPU_ACTIVE}{{{here}}} <= 1)",
+        "running": f"sum by (instance_id) ({metrics.REQUESTS_RUNNING}{{{here}}})",
+        "waiting": f"sum by (instance_id) ({metrics.REQUESTS_WAITING}{{{here}}})",
+        "kv_cache": f"max by (instance_id) ({metrics.KV_CACHE_USAGE}{{{here}}})",
+        "tokens_per_second": f"sum by (instance_id) (rate({metrics.GENERATION_TOKENS}{{{here}}}[{rate}]))",
+    }

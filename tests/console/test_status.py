@@ -1,0 +1,118 @@
+"""What `gpufleet status` shows: whole in 80 columns, honest about what nobody told."""
+
+import json
+from dataclasses import replace
+from decimal import Decimal
+from io import StringIO
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from console.document import document as as_document
+from console.text import screen, short_money, short_number
+from console.view import FleetView, Read, build
+from tests.console.fleet import LONG_POOL, NOW, busy_read, busy_view, document, instance
+
+
+def shown(view: FleetView, width: int = 80) -> str:
+    out = StringIO()
+    Console(file=out, width=width, color_system=None).print(screen(view), highlight=False)
+    return out.getvalue()
+
+
+def line_of(text: str, start: str) -> list[str]:
+    return next(line.split() for line in text.splitlines() if line.startswith(start))
+
+
+def test_everything_fits_into_80_columns_and_no_number_is_cut() -> None:
+    text = shown(busy_view())
+    assert max(cell_len(line) for line in text.splitlines()) <= 80
+    assert "…" not in text
+    assert line_of(text, "pool") == [
+        "pool", "target", "ready", "res", "spot", "o-d", "drain", "mark", "wait", "tok/s", "USD/h", "$/Mtok",
+    ]  # fmt: skip
+    assert line_of(text, "chat") == [
+        "chat", "200", "120", "–", "120/140", "–", "6", "9", "1272", "126k", "11,267", "0.31",
+    ]  # fmt: skip
+    assert "".join(line[:15].strip() for line in text.splitlines()[5:8]) == LONG_POOL
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "aws/prod/us-east-1",
+        "11,347.68 USD/h, today 1,234.57 USD",
+        "! costs of today not known",
+        "alert QueueGrowing chat x2 (page)",
+        "last hour: 1,234.57 USD; per million tokens 0.123 in, 0.900 out, 0.310 blended",
+        "marked: i-00000000000000000 (chat) idle for 7 min",
+        "and 5 more like the last",
+        "drains: i-00000000000000078 (chat, spot)",
+        "orphan: i-0000000000000270f (g6.xlarge, pool –)",
+        "brake: pause * by ann@example.com, until resumed: a test [of] brakes",
+        "3 min ago spot: set-desired chat/on-demand: done",
+        "idle 5 h ago, spot 33 s ago",
+        "spot g6.xlarge in us-east-1a: 0.300 USD/h, 38% of on-demand",
+    ],
+)
+def test_what_an_on_call_engineer_asks_is_there(words: str) -> None:
+    assert words in shown(busy_view(), width=200)
+
+
+def test_without_metrics_ready_comes_from_the_instances_own_tags() -> None:
+    machines = [instance(1, phase="ready"), instance(2, phase="draining"), instance(3)]
+    view = build(Read(document=document("chat"), at=NOW, instances=machines), lambda _: Decimal(1))
+    (pool,) = view.pools
+    assert (pool.ready, pool.draining, pool.tokens_per_second, pool.waiting) == (1, 1, None, None)
+    assert line_of(shown(view), "chat")[-4:] == ["–", "–", "3.00", "–"]
+
+
+def test_missing_is_not_zero() -> None:
+    view = build(Read(document=document("chat"), at=NOW, instances=None), lambda _: None)
+    assert view.usd_per_hour is None
+    text = shown(view)
+    assert "– USD/h" in text
+    assert "alerts: not known" in text
+    assert "no watchdog has written anything yet" in text
+
+
+def test_a_missing_price_makes_a_lower_bound() -> None:
+    read = Read(document=document("chat"), at=NOW, instances=[instance(1), instance(2)])
+    first = instance(1).id
+    view = build(read, lambda machine: Decimal(2) if machine.id == first else None)
+    assert view.unpriced == 1
+    assert "≥2.00 USD/h" in shown(view)
+
+
+def test_json_has_the_same_numbers_whole() -> None:
+    view = busy_view()
+    found = json.loads(json.dumps(as_document(view)))
+    assert found["usd_per_hour"] == "11347.68"
+    chat, other = found["pools"]
+    assert (chat["target"], chat["ready"], chat["marked"], chat["draining"]) == (200, 120, 9, 6)
+    assert chat["by_capacity_type"]["spot"] == {"ready": 120, "there": 140, "max": 200}
+    assert chat["usd_per_million_tokens_last_hour"]["blended"] == "0.31"
+    assert (other["target"], other["waiting_requests"]) == (None, None)
+    assert len(found["instances"]) == 141
+    assert found["orphans"] == [instance(9999).id]
+
+
+def test_alerts_that_nobody_could_read_are_null_and_none_are_an_empty_list() -> None:
+    read = busy_read()
+    price = lambda _: Decimal(1)  # noqa: E731
+    assert as_document(build(replace(read, alerts=None), price))["alerts"] is None
+    assert as_document(build(replace(read, alerts=[]), price))["alerts"] == []
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "–"), (0, "0"), (9999, "9999"), (10_000, "10.0k"), (126_000, "126k"), (4_560_000, "4.6M")],
+)
+def test_short_numbers(value: float | None, text: str) -> None:
+    assert short_number(value) == text
+
+
+def test_short_money_keeps_cents_where_they_matter() -> None:
+    assert [short_money(Decimal(x)) for x in ("0.5", "999.99", "1000.4")] == ["0.50", "999.99", "1,000"]
+    assert short_money(Decimal(1), unpriced=2) == "≥1.00"
