@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from localcloud.vllm import ENVIRONMENT
 from localcloud.vllm.environment import LINK
 
 DEFAULTS: Final[Mapping[str, str | None]] = {
@@ -18,16 +19,6 @@ DEFAULTS: Final[Mapping[str, str | None]] = {
     "--max-num-seqs": "16",
 }
 """Eager and one process: starts in 13 s with 1 GB instead of 40 s with 2.5 GB."""
-ENVIRONMENT: Final[Mapping[str, str]] = {
-    # more threads than one wait for each other in busy loops as soon as a core is shared
-    "OMP_NUM_THREADS": "1",
-    # the executor `uni` needs it
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "HF_HUB_OFFLINE": "1",
-    "TRANSFORMERS_OFFLINE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "DO_NOT_TRACK": "1",
-}
 
 
 def command(given: Sequence[str]) -> list[str]:

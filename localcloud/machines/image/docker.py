@@ -14,7 +14,11 @@ from typing import Final
 from localcloud.machines.image import here
 from localcloud.machines.units import environment_file
 
-PROGRAMS: Final = {"simulated-engine": "localcloud.engine", "dcgm-exporter": "localcloud.dcgm"}
+PROGRAMS: Final = {
+    "simulated-engine": "localcloud.engine",
+    "vllm-cpu": "localcloud.vllm",
+    "dcgm-exporter": "localcloud.dcgm",
+}
 """Last part of an image's name, without tag and digest, to the module that it stands for."""
 
 _SWITCHES: Final = frozenset(
