@@ -8,6 +8,8 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3; do \
 ENV := .venv/bin/python
 RUN := $(ENV) -m
 STACK ?= aws-local
+# byte code halves the time of every command; it lies in .venv and in __pycache__, which git ignores
+unexport PYTHONDONTWRITEBYTECODE
 FLEET ?=
 
 help:

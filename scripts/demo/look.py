@@ -1,7 +1,9 @@
 """What the demo looks at between the commands: the embedded cloud's state, the router's, Prometheus', Slack's."""
 
 import json
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -30,6 +32,27 @@ def agent_status(instance: dict[str, Any]) -> dict[str, Any] | None:
     return get_json(f"http://{instance['address']}:{AGENT_PORT}/status")
 
 
+@contextmanager
+def phases_of(instance: dict[str, Any]) -> Generator[list[str]]:
+    """Collect the phases that an instance's agent tells, in order, until the block ends. Short ones are seen, too."""
+    seen: list[str] = []
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(0.1):
+            phase = (agent_status(instance) or {}).get("phase")
+            if phase is not None and phase not in seen[-1:]:
+                seen.append(str(phase))
+
+    thread = threading.Thread(target=watch, name="phases", daemon=True)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        over.set()
+        thread.join(10)
+
+
 def get_json(url: str) -> Any:
     """The JSON at a URL; None when nobody answers with it."""
     try:
@@ -50,6 +73,11 @@ def query(expression: str) -> list[dict[str, Any]]:
 def slack_messages() -> list[dict[str, Any]]:
     """What arrived in Slack."""
     return get_json(f"{CLOUD.slack_url}/messages") or []
+
+
+def slack_messages_about(words: str) -> list[dict[str, Any]]:
+    """Those that name an instance."""
+    return [one for one in slack_messages() if words in str(one)]
 
 
 def router_pools(stage: Stage) -> dict[str, list[dict[str, Any]]]:

@@ -31,6 +31,7 @@ class Done:
 
     code: int
     stdout: str
+    """What it wrote; of a command that was shown, and did not promise JSON, with what it wrote to stderr."""
     seconds: float
 
     def json(self) -> Any:
@@ -120,7 +121,8 @@ class Stage:
             env=dict(self.environment),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            # one pipe keeps the order of what people read
+            stderr=subprocess.PIPE if show is None or "--json" in command else subprocess.STDOUT,
             text=True,
             errors="replace",
             start_new_session=True,  # a Ctrl-C reaches it through us, in order

@@ -1,17 +1,23 @@
 """The nine steps, in the product's own commands. Windows are seconds here, from the settings of `aws-local`."""
 
+import re
 from collections.abc import Callable
 from typing import Any, Final
 
 from localcloud.control.folders import find_folders
 from localcloud.control.parts import CONTROL_HOST
 from scripts.demo import look, secrets
-from scripts.demo.stage import Stage, StoryError
+from scripts.demo.recompute import recompute
+from scripts.demo.stage import Done, Stage, StoryError
 from scripts.demo.traffic import Counted, Traffic
+from watchdogs.plan import Action, Reason
 
-BOOT_LIMIT_S: Final = 60.0
+LONG_S: Final = 180.0
+"""Most that a wait of the story takes: many times what it takes, for a machine with other work to do."""
 SERVED: Final = {"chat": 3, "batch": 2}
 """Ready replicas that each pool of aws-local starts with."""
+DEED: Final = re.compile(r"^(resize|mark|end|replace|unmark) \S+: ")
+"""A line of a watchdog that says what it did."""
 BUSY: Final = r"^@ |ing \(\d+s\)|^\s*$|history and configuration|remove the stack completely"
 """Lines of Pulumi that only say that something is on its way."""
 
@@ -25,7 +31,7 @@ def tell(stage: Stage) -> None:
     try:
         _serve(stage, traffic)
         _preempt(stage, traffic)
-        _end_idle(stage, traffic)
+        _end_idle(stage)
     finally:
         counted = traffic.stop()
     _count_requests(stage, counted)
@@ -51,7 +57,7 @@ def _provision(stage: Stage) -> None:
 
 def _boot(stage: Stage) -> None:
     stage.title(3, "Instances boot: user data, the node agent by its digest, the model onto local disk, the engine")
-    took = stage.wait("every replica is up in HAProxy", look.ready_servers(stage, SERVED), BOOT_LIMIT_S)
+    took = stage.wait("every replica is up in HAProxy", look.ready_servers(stage, SERVED), LONG_S)
     stage.fact("boot_seconds", round(took, 1))
     stage.run("gpufleet", "router", "status")
     for one in look.instances():
@@ -61,7 +67,7 @@ def _boot(stage: Stage) -> None:
     stage.fact("instances", {pool: len(look.instances(pool)) for pool in SERVED})
     stage.fact("reserved", sum(one["kind"] == "reserved" for one in look.instances("chat")))
     stage.fact("spot_zones", sorted({one["zone"] for one in look.instances("chat") if one["kind"] == "spot"}))
-    stage.wait("Prometheus has found every instance", _all_scraped, BOOT_LIMIT_S)
+    stage.wait("Prometheus has found every instance", _all_scraped, LONG_S)
     stage.fact("scraped", _scraped(), "Prometheus discovered them from the cloud API: engine, DCGM and agent answer")
 
 
@@ -81,7 +87,7 @@ def _serve(stage: Stage, traffic: Traffic) -> None:
     before = _requests(stage)
     traffic.start()
     stage.say("6 clients send chat requests to http://127.16.0.10:8080/v1/chat/completions from now on")
-    stage.wait("60 requests are answered", lambda: _answered(traffic, 60), 60)
+    stage.wait("60 requests are answered", lambda: _answered(traffic, 60), LONG_S)
     after = _requests(stage)
     gained = {pool: after[pool] - before[pool] for pool in SERVED}
     stage.fact("requests_by_pool", gained, f"requests so far: chat {gained['chat']}, batch {gained['batch']}")
@@ -109,12 +115,13 @@ def _preempt(stage: Stage, traffic: Traffic) -> None:
     stage.run("gpufleet", "watch", "spot", codes=(0, 3))
     stage.say("a policy acts only after somebody saw a dry run of it: that was one")
     failed = traffic.counted().failed
+    there = look.instances("chat")
     taken = stage.run("gpufleet", "local", "preempt", "--pool", "chat", "--notice", "10s")
     instance = taken.stdout.split()[0]
-    seen: set[str] = set()
-    _watch_spot_until(stage, "it has drained and on-demand stands in", lambda: _replaced(instance, seen))
+    with look.phases_of(next(one for one in there if one["id"] == instance)) as phases:
+        _watch_spot_until(stage, "it has drained and on-demand stands in", lambda: _replaced(instance))
     stage.fact("preempted", instance)
-    stage.fact("preempted_phases", sorted(seen), f"{instance} was seen {' and '.join(sorted(seen))} before its end")
+    stage.fact("preempted_phases", phases, f"{instance} was {', then '.join(phases)}, then gone")
     stage.fact("fallback", [one["id"] for one in _on_demand()], "on-demand stands in for the missing spot")
     stage.run("gpufleet", "local", "restore")
     _watch_spot_until(stage, "spot is back and on-demand was given back", _fallback_over)
@@ -127,17 +134,21 @@ def _preempt(stage: Stage, traffic: Traffic) -> None:
 
 def _watch_spot_until(stage: Stage, what: str, look_for: Callable[[], str | None]) -> None:
     stage.run("gpufleet", "watch", "spot", "--apply", codes=(0, 3))
-    stage.say("the same again every two seconds, as cron would; passes with nothing to do are not shown")
+    stage.say("the same again and again, as cron would; what it does is shown")
 
     def again() -> str | None:
         missing = look_for()
         if missing is not None:
-            done = stage.ask("gpufleet", "watch", "spot", "--apply", "--quiet", codes=(0, 3))
-            for line in done.stdout.splitlines():
-                stage.say(line)
+            _say_deeds(stage, stage.ask("gpufleet", "watch", "spot", "--apply", "--quiet", codes=(0, 3)))
         return missing
 
-    stage.wait(what, again, 90)
+    stage.wait(what, again, LONG_S)
+
+
+def _say_deeds(stage: Stage, done: Done) -> None:
+    for line in done.stdout.splitlines():
+        if DEED.match(line):
+            stage.say(line)
 
 
 def _still_there(instance: str) -> str | None:
@@ -148,11 +159,8 @@ def _on_demand() -> list[dict[str, Any]]:
     return [one for one in look.instances("chat") if one["kind"] == "on-demand"]
 
 
-def _replaced(instance: str, seen: set[str]) -> str | None:
-    """Whether the preempted instance is gone and on-demand is ready; notes the phases it went through."""
-    for one in look.instances("chat"):
-        if one["id"] == instance:
-            seen.add(str((look.agent_status(one) or {}).get("phase", "no answer")))
+def _replaced(instance: str) -> str | None:
+    """Whether the preempted instance is gone and on-demand is ready."""
     phases = [(look.agent_status(one) or {}).get("phase") for one in _on_demand()]
     if "ready" in phases:
         return _still_there(instance)
@@ -167,26 +175,27 @@ def _fallback_over() -> str | None:
     return f"spot: {phases}; on-demand: {len(_on_demand())}"
 
 
-def _end_idle(stage: Stage, traffic: Traffic) -> None:
+def _end_idle(stage: Stage) -> None:
     stage.title(6, "Idle GPUs of batch: one has lost its metrics and is kept, the other is marked, drained and ended")
     broken = stage.run("gpufleet", "local", "fault", "--pool", "batch", "--what", "exporter", "--json").json()
     silenced = broken["instance"]
     other = next(one["id"] for one in look.instances("batch") if one["id"] != silenced)
     size = sum(look.groups("batch").values())
-    stage.wait("the window of the idle watchdog is covered", lambda: _not_marked_yet(stage, other), 60)
+    stage.wait("the window of the idle watchdog is covered", lambda: _would_not_act(stage, other), LONG_S)
+    unseen = stage.run("gpufleet", "watch", "idle", "--apply")
+    if "--accept-policy" not in unseen.stdout or look.slack_messages_about(other):
+        raise StoryError("the idle watchdog acted on a policy of which nobody has seen a dry run")
+    stage.fact("unseen_policy_waits", True, "its policy is new, so it waits until somebody has seen a dry run")
     stage.run("gpufleet", "watch", "idle", codes=(0, 3))
     stage.run("gpufleet", "watch", "idle", "--apply", codes=(0, 3))
     stage.say("cron runs it again after the grace; it looks again before it acts")
 
     def again() -> str | None:
         if (missing := _still_there(other)) is not None:
-            done = stage.ask("gpufleet", "watch", "idle", "--apply", codes=(0, 3))
-            for line in done.stdout.splitlines():
-                if line.startswith("end "):
-                    stage.say(line)
+            _say_deeds(stage, stage.ask("gpufleet", "watch", "idle", "--apply", codes=(0, 3)))
         return missing
 
-    stage.wait(f"{other} is ended", again, 90)
+    stage.wait(f"{other} is ended", again, LONG_S)
     stage.run("gpufleet", "watch", "idle", codes=(0, 3))
     decisions = stage.ask("gpufleet", "watch", "idle", "--json", codes=(0, 3)).json()["decisions"]
     reasons = {one["resource"]: one["reason"] for one in decisions}
@@ -195,19 +204,24 @@ def _end_idle(stage: Stage, traffic: Traffic) -> None:
     stage.fact("silenced_reason", reasons.get(silenced), f"{silenced} was kept: {reasons.get(silenced)}")
     stage.fact("batch_desired", [size, sum(look.groups("batch").values())])
     stage.fact("chat_after_idle", len(look.instances("chat")), "chat was left alone")
-    messages = [one for one in look.slack_messages() if other in str(one)]
+    messages = look.slack_messages_about(other)
     stage.fact("slack_about_idle", len(messages))
     for message in messages[:2]:
-        stage.say(f"Slack {message['channel']}: {message.get('text', '')[:300]}")
-    del traffic
+        stage.say(f"Slack {message['channel']}:")
+        for line in str(message.get("text", "")).splitlines():
+            stage.say(f"  {line}")
 
 
-def _not_marked_yet(stage: Stage, instance: str) -> str | None:
-    decisions = stage.ask("gpufleet", "watch", "idle", "--json", codes=(0, 3)).json()["decisions"]
-    found = next((one for one in decisions if one["resource"] == instance), None)
+def _would_not_act(stage: Stage, instance: str) -> str | None:
+    """Whether the idle watchdog still has another reason to keep an instance than that its policy is new. Asks with
+    --apply: a dry run would count as seen."""
+    asked = stage.ask("gpufleet", "watch", "idle", "--apply", "--json", codes=(0, 3)).json()
+    found = next((one for one in asked["decisions"] if one["resource"] == instance), None)
     if found is None:
         raise StoryError(f"the idle watchdog says nothing of {instance}")
-    return None if found["action"] != "keep" else f"{instance} is kept: {found['reason']}, {found['detail']}"
+    if found["reason"] == Reason.POLICY_UNSEEN or found["action"] != Action.KEEP:
+        return None
+    return f"{instance} is kept: {found['reason']}, {found['detail']}"
 
 
 def _count_requests(stage: Stage, counted: Counted) -> None:
@@ -230,7 +244,16 @@ def _report(stage: Stage) -> None:
     stage.run("gpufleet", "watch", "cost", codes=(0, 1))
     before = len(look.slack_messages())
     stage.run("gpufleet", "report", "cost", "--since", "1h", "--post")
-    stage.fact("report", stage.ask("gpufleet", "report", "cost", "--since", "1h", "--json").json())
+    report = stage.ask("gpufleet", "report", "cost", "--since", "1h", "--json").json()
+    stage.fact("report", report)
+    try:
+        again = recompute(report)
+    except ValueError as error:
+        raise StoryError(f"the report cannot be recomputed from its JSON: {error}") from error
+    told = (
+        f"{again.charges} charges (seconds x price) make {again.usd:.4f} USD, counters' differences {again.prompt} "
+    )
+    stage.fact("recomputed", again.charges, f"from --json: {told}tokens in and {again.generation} out")
     stage.fact("slack_reports", len(look.slack_messages()) - before, "the report is in Slack, too")
 
     token = secrets.agents_token()

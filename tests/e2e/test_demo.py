@@ -17,6 +17,7 @@ import pytest
 from localcloud.control import processes, sockets
 from localcloud.control.environment import is_ours
 from localcloud.control.folders import ROOT, find_folders
+from scripts.demo.recompute import recompute
 
 pytestmark = pytest.mark.slow
 LIMIT_S = 600
@@ -90,7 +91,7 @@ def test_requests_reach_their_pool_and_none_is_lost(story: dict[str, Any]) -> No
 
 
 def test_a_preempted_instance_drains_and_is_replaced_until_spot_is_back(story: dict[str, Any]) -> None:
-    assert {"draining", "drained"} & set(story["preempted_phases"])
+    assert {"draining", "drained"} & set(story["preempted_phases"]), story["preempted_phases"]
     assert len(story["fallback"]) == 1
     assert story["fallback_left"] == 0
     assert story["failed_during_preemption"] == 0
@@ -104,6 +105,10 @@ def test_the_idle_instance_is_ended_and_the_silent_one_is_kept(story: dict[str, 
     assert story["slack_about_idle"] >= 1
 
 
+def test_a_policy_acts_only_after_its_dry_run_was_seen(story: dict[str, Any]) -> None:
+    assert story["unseen_policy_waits"] is True
+
+
 def test_the_next_preview_undoes_nothing(story: dict[str, Any]) -> None:
     assert story["preview_without_change"] is True
 
@@ -114,6 +119,7 @@ def test_the_report_adds_up(story: dict[str, Any]) -> None:
     assert total > 0
     for name, rows in report["by"].items():
         assert sum(Decimal(row["usd"]) for row in rows.values()) == total, name
+    assert recompute(report).usd == total
     assert story["slack_reports"] >= 1
 
 
