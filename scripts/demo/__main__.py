@@ -42,8 +42,8 @@ def main() -> int:
         options.summary.write_text(json.dumps(stage.facts, indent=1, default=str) + "\n")
     if code == 0:
         print(
-            f"\nThe story went as told, in {stage.facts['seconds']:.0f} s. Pulumi, Prometheus, HAProxy and every command"
-            " were real; the cloud, its GPUs, the engines and Slack were simulated."
+            f"\nThe story went as told, in {stage.facts['seconds']:.0f} s. Pulumi, Prometheus, HAProxy and every "
+            "command were real; the cloud, its GPUs, the engines and Slack were simulated."
         )
     return code
 
