@@ -20,7 +20,7 @@ from ledger.outbox import OutboxMessages
 from prices.book import MissingPriceError, PriceBook
 from watchdogs.evidence import AgentStatus
 from watchdogs.plan import Action, Decision, Outcome, Plan, Reason
-from watchdogs.ports import Brake, BrakeKind, Target
+from watchdogs.ports import Brake, BrakeKind, Clock, Target
 
 LEASE_TERM: Final = timedelta(minutes=10)
 """Longer than the longest call: a drain's deadline, and what boto3 may spend on its retries."""
@@ -154,7 +154,7 @@ class FleetPrices:
 class FleetMessages:
     """The outbox, with keys that are one fleet's own."""
 
-    def __init__(self, engine: Engine, document: FleetDocument, clock: WallClock) -> None:
+    def __init__(self, engine: Engine, document: FleetDocument, clock: Clock) -> None:
         self._engine = engine
         self._prefix = fleet_of(document)
         self._channel = document.notify.slack_channel if document.notify is not None else ""

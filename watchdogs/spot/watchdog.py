@@ -15,7 +15,7 @@ from watchdogs.evidence import AgentStatus
 from watchdogs.plan import Outcome, Plan
 from watchdogs.policy import digest
 from watchdogs.ports import Ports, Target
-from watchdogs.spot import acting
+from watchdogs.spot import acting, settling
 from watchdogs.spot.decide import WATCHDOG, decide
 from watchdogs.spot.view import GroupView, Member, PoolView
 
@@ -68,7 +68,7 @@ class SpotWatchdog:
         """One whole pass. Raises OSError when the fleet could not be observed whole."""
         started = self._ports.clock.now().replace(microsecond=0)  # activities carry whole seconds
         self._unanswered = []
-        outcomes: list[Outcome] = []
+        outcomes: list[Outcome] = [*settling.settle(self._ports)]
         rounds = 0
         while True:
             now = self._ports.clock.now()

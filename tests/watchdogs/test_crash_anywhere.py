@@ -1,0 +1,186 @@
+"""SIGKILL between any two steps, then a restart: nothing is done twice, nothing is lost, marks and ledger agree."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from cli.ports import fleet_of
+from fleet.document import FleetDocument
+from fleet.model import CapacityType
+from ledger import decisions, operations
+from ledger.outbox import OUTBOX
+from tests.watchdogs.crashing import LEASE_HELD, Scene, opened, seeded
+from tests.watchdogs.test_spot_watchdog import SETTINGS, spread_world
+from tests.watchdogs.worlds import START, World, document, idle_world, instance, mark
+from watchdogs.idle.watchdog import IdleWatchdog
+from watchdogs.idle.watchdog import policy_digest as idle_digest
+from watchdogs.ports import Ports
+from watchdogs.spot.watchdog import SpotWatchdog
+from watchdogs.spot.watchdog import policy_digest as spot_digest
+
+pytestmark = pytest.mark.slow
+
+IDS = sorted(instance(n).id for n in (1, 2))
+RESTARTS = 6
+PASS_EVERY = timedelta(minutes=1)
+
+
+def idle(fleet: FleetDocument, ports: Ports) -> Any:
+    return IdleWatchdog(fleet, ports).apply()
+
+
+def spot(fleet: FleetDocument, ports: Ports) -> Any:
+    return SpotWatchdog(fleet, ports).apply()
+
+
+def due() -> World:
+    world = idle_world(2)
+    for number in (1, 2):
+        mark(world, number, START - timedelta(hours=1))
+    return world
+
+
+def lost() -> World:
+    """One of two spot instances is gone, no zone has spot: on-demand must stand in."""
+    world = spread_world()
+    world.now += timedelta(hours=2)
+    world.lose(IDS[0])
+    return world
+
+
+def surplus() -> World:
+    """Two spot instances and a target of one."""
+    world = spread_world()
+    world.targets["batch"] = world.targets["batch"].__class__(pool="batch", value=1, version=1)
+    return world
+
+
+def told(scene: Scene, prefix: str) -> list[str]:
+    engine = opened(scene)
+    with engine.connect() as connection:
+        found = [key for (key,) in connection.execute(select(OUTBOX.c.key)) if prefix in key]
+    engine.dispose()
+    return found
+
+
+def outcomes(scene: Scene, watchdog: str, kind: str = "done") -> list[tuple[str, str]]:
+    engine = opened(scene)
+    table = decisions.OUTCOMES
+    with engine.connect() as connection:
+        rows = connection.execute(
+            select(table.c.resource, table.c.action).where(table.c.watchdog == watchdog, table.c.kind == kind)
+        ).all()
+    assert decisions.unfinished(engine, fleet_of(scene.document), watchdog) == ()
+    engine.dispose()
+    return sorted((row.resource, row.action) for row in rows)
+
+
+def ended_both(scene: Scene) -> None:
+    world = scene.world()
+    assert sorted(world.ended) == IDS
+    assert world.groups["batch-spot-a"].desired == 0
+    assert outcomes(scene, "idle") == [(key, "end") for key in IDS]
+    assert len(told(scene, "ended:")) == 2
+    engine = opened(scene)
+    moves = operations.target_moves(engine, fleet_of(scene.document), "batch")
+    engine.dispose()
+    assert [move.value for move in moves] == [2, 1, 0], "once for each, whoever died in between"
+
+
+def marked_both(scene: Scene) -> None:
+    world = scene.world()
+    assert all(one.idle_since is not None for one in world.instances.values())
+    assert len(told(scene, "marked:")) == 2
+    engine = opened(scene)
+    for key in IDS:
+        known = [past.decision.action for past in decisions.history(engine, fleet_of(scene.document), key)]
+        assert "mark" in known, "the ledger knows of every mark"
+    engine.dispose()
+
+
+def stood_in(scene: Scene) -> None:
+    world = scene.world()
+    assert {name: group.desired for name, group in world.groups.items()} == {
+        "batch-spot-a": 0,
+        "batch-spot-b": 1,
+        "batch-od": 1,
+    }
+    bought = [one for one in world.instances.values() if one.capacity_type is CapacityType.ON_DEMAND]
+    assert world.launched == len(bought) == 1, "bought once"
+
+
+def gave_one_back(scene: Scene) -> None:
+    world = scene.world()
+    assert len(world.ended) == 1
+    assert sum(group.desired for group in world.groups.values()) == 1
+    assert [action for _, action in outcomes(scene, "spot") if action == "end"] == ["end"]
+    assert len(told(scene, "ended:")) == 1
+
+
+@pytest.mark.parametrize(
+    ("lease", "watch", "make", "check"),
+    [
+        pytest.param("idle", idle, due, ended_both, id="idle ends two"),
+        pytest.param("idle", idle, lambda: idle_world(2), marked_both, id="idle marks two"),
+        pytest.param("spot", spot, lost, stood_in, id="on-demand stands in"),
+        pytest.param("spot", spot, surplus, gave_one_back, id="spot gives one back"),
+    ],
+)
+def test_killed_before_any_call_the_next_passes_go_on(
+    tmp_path: Path, lease: str, watch: Any, make: Callable[[], World], check: Callable[[Scene], None]
+) -> None:
+    fleet = document(watchdogs=SETTINGS)
+    policies = {"idle": idle_digest(fleet, "batch") or "", "spot": spot_digest(fleet, "batch") or ""}
+    ledger = seeded(tmp_path / "first.db", fleet, make(), policies)
+
+    def scene(name: str) -> Scene:
+        made = Scene(folder=tmp_path / name, document=fleet, lease=lease, watch=watch)
+        made.begin(make(), ledger)
+        return made
+
+    whole = scene("whole")
+    code, calls = whole.run()
+    assert code == 0
+    assert calls > 10
+    settle(whole)
+    check(whole)
+    for nth in range(1, calls + 1):
+        killed = scene(f"killed before call {nth}")
+        assert killed.run(kill_before=nth) == (None, nth)
+        settle(killed)
+        check(killed)
+
+
+def settle(scene: Scene) -> None:
+    """Passes at their usual pace until the world has been still for one."""
+    before = None
+    for _ in range(RESTARTS):
+        world = scene.world()
+        now = (dict(world.instances), dict(world.groups), dict(world.agents))
+        if now == before:
+            return
+        before = now
+        world.now += PASS_EVERY
+        scene.save(world)
+        assert scene.run()[0] == 0, "a killed run on this machine blocks nobody"
+
+
+def test_a_live_neighbour_keeps_its_lease(tmp_path: Path) -> None:
+    fleet = document(watchdogs=SETTINGS)
+    scene = Scene(folder=tmp_path / "scene", document=fleet, lease="idle", watch=idle)
+    scene.begin(due(), seeded(tmp_path / "first.db", fleet, due(), {}))
+    (scene.folder / "calls").write_text("0")
+    engine = opened(scene)
+    name = f"{fleet_of(fleet)}:idle"
+    assert operations.acquire_lease(engine, name, "another-host/b/1/2", (START, timedelta(minutes=10))) is None
+    assert scene.run() == (LEASE_HELD, 0)
+    assert not scene.world().ended
+    late = scene.world()
+    late.now += timedelta(minutes=11)
+    scene.save(late)
+    assert scene.run()[0] == 0, "its term is over"
+    engine.dispose()

@@ -1,0 +1,23 @@
+"""What a killed run of the spot watchdog began: said and settled by the next one."""
+
+from watchdogs.plan import Outcome, OutcomeKind
+from watchdogs.ports import Ports
+from watchdogs.spot.decide import WATCHDOG
+
+
+def settle(ports: Ports) -> tuple[Outcome, ...]:
+    """Give an outcome to each end that has none. What lives is judged anew by this pass. Raises OSError."""
+    outcomes: list[Outcome] = []
+    for decision in ports.ledger.unfinished(WATCHDOG):
+        instance = ports.inventory.instance(decision.resource)
+        if instance is not None and instance.alive:
+            kind, detail = OutcomeKind.NO_LONGER_TRUE, "a run was killed before it ended it; it is judged anew"
+        else:
+            kind, detail = OutcomeKind.DONE, "ended by an earlier run that did not live to say so"
+            text = f"{decision.resource} of pool {decision.pool} was ended: {decision.reason}; {decision.detail}."
+            # the same key as that run's own message: if it was told already, it is told once
+            ports.messages.tell(f"{WATCHDOG}:ended:{decision.resource}", text, {})
+        outcome = Outcome(decision=decision, kind=kind, detail=detail)
+        ports.ledger.record_outcome(WATCHDOG, outcome, ports.clock.now())
+        outcomes.append(outcome)
+    return tuple(outcomes)
