@@ -45,7 +45,7 @@ def roll_up(connection: Connection, added: Iterable[Reading]) -> None:
     touched = sorted({(*engine_of(reading), floor_hour(reading.at)) for reading in readings})
     for start in range(0, len(touched), _FEW):
         some = touched[start : start + _FEW]
-        rows = [_row(hour, stretch) for hour, stretch in _hours(connection, some)]
+        rows = [hour_row(hour, stretch) for hour, stretch in _hours(connection, some)]
         moves = {column.name: Move.REPLACE for column in TOKEN_HOURS.columns if not column.primary_key}
         merge(connection, TOKEN_HOURS, rows, moves)
 
@@ -96,7 +96,7 @@ def _raw(
         .order_by(*(READINGS.c[name] for name in (*_ENGINE, "at")))
     )
     rows = connection.execution_options(yield_per=_STREAM).execute(statement)
-    for engine, mine in groupby(rows, key=_engine_of_row):
+    for engine, mine in groupby(rows, key=engine_of_row):
         yield engine, [Stretch(reading, reading, Tokens()) for reading in map(reading_of, mine)]
 
 
@@ -112,7 +112,7 @@ def _rolled(
         .order_by(*(TOKEN_HOURS.c[name] for name in (*_ENGINE, "hour")))
     )
     rows = connection.execution_options(yield_per=_STREAM).execute(statement)
-    for engine, mine in groupby(rows, key=_engine_of_row):
+    for engine, mine in groupby(rows, key=engine_of_row):
         yield engine, [_joined([_stretch(row) for row in mine])]
 
 
@@ -148,7 +148,11 @@ def _hours(
         )
     )
     statement = select(READINGS).where(wanted).order_by(*(READINGS.c[name] for name in (*_ENGINE, "at")))
-    readings = map(reading_of, connection.execute(statement))
+    yield from rolled_hours(map(reading_of, connection.execute(statement)))
+
+
+def rolled_hours(readings: Iterable[Reading]) -> Iterator[tuple[datetime, Stretch]]:
+    """Readings in the order of engine and time, hour by hour."""
     for (*_, hour), mine in groupby(readings, key=lambda r: (*engine_of(r), floor_hour(r.at))):
         yield hour, condense(list(mine))
 
@@ -166,7 +170,8 @@ def _processes(readings: Iterable[Reading]) -> list[dict[str, Any]]:
     ]
 
 
-def _row(hour: datetime, stretch: Stretch) -> dict[str, Any]:
+def hour_row(hour: datetime, stretch: Stretch) -> dict[str, Any]:
+    """A row of TOKEN_HOURS."""
     first, last, inner = stretch.first, stretch.last, stretch.inner
     row: dict[str, Any] = dict(zip(_ENGINE, engine_of(first), strict=True))
     row |= {"hour": hour, "first_at": first.at, "first_created_at": first.created_at}
@@ -200,7 +205,8 @@ def reading_of(row: Any) -> Reading:
     return Reading(**row._mapping)
 
 
-def _engine_of_row(row: Any) -> tuple[str, ...]:
+def engine_of_row(row: Any) -> tuple[str, ...]:
+    """What tells one engine from another."""
     return row.environment, row.instance_id, row.engine, row.model
 
 

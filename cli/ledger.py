@@ -1,0 +1,95 @@
+"""`gpufleet ledger`: prove it, carry it elsewhere, see how large it is."""
+
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli import money
+from cli.fleets import FleetOption, load
+from cli.output import STDERR, Exit, UserError, print_json
+from fleet.document import FleetDocument
+from ledger import invariants, transfer
+from ledger.database import writing
+from ledger.schema import LedgerError
+
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
+_MOST = 50
+
+
+def register(app: typer.Typer) -> None:
+    ledger = typer.Typer(help="The ledger: facts, decisions, messages.", no_args_is_help=True)
+    ledger.command("verify")(verify)
+    ledger.command("export")(export)
+    ledger.command("import")(import_)
+    app.add_typer(ledger, name="ledger")
+
+
+def verify(fleet: FleetOption = None, as_json: JsonOption = False) -> None:
+    """Prove that the ledger's facts hold together. Exits with 3 where they do not."""
+    found: list[invariants.Breach] = []
+    for document in load(fleet):
+        with money.ledger_errors(document), money.open_ledger_of(document).connect() as connection:
+            found += invariants.verify(connection)
+    if as_json:
+        print_json(
+            {"sound": not found, "breaches": [{"rule": b.rule, "where": b.where, "found": b.found} for b in found]}
+        )
+    else:
+        for one in found[:_MOST]:
+            sys.stdout.write(f"broken: {one.rule}: {one.where}: {one.found}\n")
+        more = f", {len(found) - _MOST} not shown" if len(found) > _MOST else ""
+        sys.stdout.write(f"{len(found)} breaches{more}\n" if found else "the ledger is sound\n")
+    if found:
+        raise typer.Exit(Exit.FOUND)
+
+
+def export(
+    fleet: FleetOption = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Write into this file instead of stdout.")] = None,
+) -> None:
+    """Write the whole ledger as lines of JSON."""
+    document = _one(fleet)
+    with money.ledger_errors(document), money.open_ledger_of(document).connect() as connection:
+        lines = transfer.export(connection, datetime.now(UTC))
+        if out is None:
+            sys.stdout.writelines(lines)
+            return
+        part = out.with_name(f".{out.name}.part")
+        try:
+            with part.open("w", encoding="utf-8") as file:
+                file.writelines(lines)
+            part.replace(out)
+        except OSError as error:
+            part.unlink(missing_ok=True)
+            raise UserError(f"{out}: cannot be written: {error.strerror or error}") from error
+
+
+def import_(
+    file: Annotated[Path, typer.Argument(help="What `gpufleet ledger export` wrote.")], fleet: FleetOption = None
+) -> None:
+    """Take an export in: all of it or nothing. Rows that are there already stay as they are."""
+    document = _one(fleet)
+    try:
+        with (
+            file.open(encoding="utf-8") as lines,
+            money.ledger_errors(document),
+            writing(money.open_ledger_of(document)) as connection,
+        ):
+            counts = transfer.take_in(connection, lines, str(file))
+    except LedgerError as error:
+        raise UserError(str(error)) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{file}: cannot be read: {error}") from error
+    STDERR.print(
+        f"{sum(counts.values())} rows read: " + ", ".join(f"{name} {n}" for name, n in sorted(counts.items()))
+    )
+
+
+def _one(fleet: list[str] | None) -> FleetDocument:
+    documents = load(fleet)
+    if len(documents) != 1:
+        raise UserError("name one --fleet: an export holds one ledger", Exit.WRONG_USE)
+    return documents[0]

@@ -1,0 +1,184 @@
+"""Ledgers proved, exported and taken in again, on SQLite; what is broken or cut is refused whole."""
+
+import json
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, text
+from typer.testing import CliRunner, Result
+
+from cli.main import build
+from cli.output import UserError
+from ledger import transfer
+from ledger.database import writing
+from ledger.invariants import verify
+from ledger.outbox import Message, enqueue
+from ledger.schema import LedgerError, open_ledger
+from tests import postgres
+from tests.unit.test_cli_report import document, fill
+
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> Engine:
+    engine = open_ledger(f"sqlite:///{tmp_path}/ledger.db")
+    fill(engine)
+    with writing(engine) as connection:
+        enqueue(connection, Message(key="k", channel="#c", text="🦊", detail={"blocks": []}), NOW)
+    return engine
+
+
+def lines(engine: Engine) -> list[str]:
+    with engine.connect() as connection:
+        return list(transfer.export(connection, NOW))
+
+
+def take_in(engine: Engine, what: list[str]) -> dict[str, int]:
+    with writing(engine) as connection:
+        return transfer.take_in(connection, what, "a.jsonl")
+
+
+def breaches(engine: Engine) -> set[str]:
+    with engine.connect() as connection:
+        return {one.rule for one in verify(connection)}
+
+
+def test_a_ledger_that_was_filled_by_passes_is_sound(full: Engine) -> None:
+    assert breaches(full) == set()
+
+
+@pytest.mark.parametrize(
+    ("statement", "rule"),
+    [
+        pytest.param(
+            "update runs set last_seen_at = started_at - 1", "a run is seen after its start", id="seen early"
+        ),
+        pytest.param("update run_ends set ended_at = started_at - 1", "a run ends after its start", id="negative"),
+        pytest.param("delete from runs where instance_id = 'i-spot'", "an end belongs to a run", id="end of nothing"),
+        pytest.param(
+            "update token_readings set prompt = -5, cached = -6",
+            "counters are 0 or more, cached at most prompt",
+            id="negative counter",
+        ),
+        pytest.param("delete from token_hours", "hours say what their readings say", id="hours lost"),
+        pytest.param(
+            "update token_hours set inner_prompt = inner_prompt + 1",
+            "hours say what their readings say",
+            id="a token too many",
+        ),
+        pytest.param("update activity_hours set busy = idle", "a slot is busy or idle, of 360", id="busy and idle"),
+        pytest.param(
+            "update price_observations set usd_per_hour = '-1'", "a price is 0 or more", id="negative price"
+        ),
+        pytest.param("update price_observations set usd_per_hour = 'NaN'", "a price is 0 or more", id="no price"),
+        pytest.param(
+            "update reservations set instances = -1", "paid capacity is seen after its start", id="-1 seats"
+        ),
+        pytest.param(
+            "update runs set instance_id = 'i-paid' where instance_id = 'i-fallback'",
+            "runs of an instance follow each other",
+            id="twice at once",
+        ),
+    ],
+)
+def test_a_broken_fact_is_found(full: Engine, statement: str, rule: str) -> None:
+    with writing(full) as connection:
+        assert connection.execute(text(statement)).rowcount > 0
+    assert rule in breaches(full)
+
+
+def test_an_export_taken_in_elsewhere_is_the_same_ledger(full: Engine, tmp_path: Path) -> None:
+    other = open_ledger(f"sqlite:///{tmp_path}/other.db")
+    exported = lines(full)
+    counts = take_in(other, exported)
+    assert counts["token_readings"] == 64 and counts["outbox"] == 1
+    assert lines(other) == exported
+    assert breaches(other) == set()
+    take_in(other, exported)  # a second time changes nothing
+    assert lines(other) == exported
+
+
+def test_two_halves_of_a_ledger_make_the_whole(full: Engine, tmp_path: Path) -> None:
+    halves = [open_ledger(f"sqlite:///{tmp_path}/{name}.db") for name in "ab"]
+    exported = lines(full)
+    for turn, half in enumerate(halves):
+        take_in(half, exported)
+        with writing(half) as connection:
+            odd = f"((at / 1000000 / 300) % 2) = {turn}"
+            assert connection.execute(text(f"delete from token_readings where {odd}")).rowcount > 0
+            connection.execute(text("delete from token_hours"))
+            connection.execute(text("delete from outbox"))
+    merged = lines(halves[0])
+    take_in(halves[1], merged)
+    rows = [line for line in exported if '"table":"token_' in line]
+    assert [line for line in lines(halves[1]) if '"table":"token_' in line] == rows
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        pytest.param(lambda rows: rows[:-1], "is cut", id="no last line"),
+        pytest.param(lambda rows: [*rows[:3], *rows[4:]], "is cut", id="a line lost"),
+        pytest.param(lambda rows: [*rows[:3], rows[3][:20], *rows[4:]], "line 4 is no JSON", id="a line cut"),
+        pytest.param(lambda rows: rows[1:], "is no export", id="no first line"),
+        pytest.param(lambda rows: [], "line 1 is no JSON", id="empty"),
+        pytest.param(lambda rows: ['{"kind":"gpu-fleet ledger","version":9}', *rows[1:]], "upgrade", id="newer"),
+        pytest.param(lambda rows: [rows[0], '{"table":"sqlite_master","row":{}}'], "line 2 is no row", id="no table"),
+        pytest.param(lambda rows: [rows[0], '{"table":"runs","row":{"x":1}}'], "columns", id="other columns"),
+        pytest.param(lambda rows: [rows[0], "[]"], "line 2 is no object", id="no object"),
+    ],
+)
+def test_a_damaged_export_is_refused_whole(full: Engine, tmp_path: Path, damage, said: str) -> None:  # pyright: ignore[reportMissingParameterType, reportUnknownParameterType]
+    other = open_ledger(f"sqlite:///{tmp_path}/other.db")
+    before = lines(other)
+    with pytest.raises(LedgerError, match=said):
+        take_in(other, damage(lines(full)))  # pyright: ignore[reportUnknownArgumentType]
+    assert lines(other) == before
+
+
+def test_numbered_rows_of_another_ledger_are_not_mixed(full: Engine) -> None:
+    exported = [line.replace("🦊", "🐻") for line in lines(full)]
+    with pytest.raises(LedgerError, match="import into an empty ledger"):
+        take_in(full, exported)
+
+
+def call(*words: object) -> Result:
+    return CliRunner().invoke(build("ledger"), ["ledger", *map(str, words)])
+
+
+def test_the_command_proves_exports_and_imports(full: Engine, tmp_path: Path) -> None:
+    fleet, out = document(tmp_path), tmp_path / "out.jsonl"
+    assert call("verify", "--fleet", fleet).stdout == "the ledger is sound\n"
+    assert call("export", "--fleet", fleet, "--out", out).exit_code == 0
+    elsewhere = document(tmp_path, ledger_url=f"sqlite:///{tmp_path}/moved.db")
+    assert call("import", out, "--fleet", elsewhere).exit_code == 0
+    assert json.loads(call("verify", "--fleet", elsewhere, "--json").stdout) == {"sound": True, "breaches": []}
+    with writing(full) as connection:
+        connection.execute(text("update reservations set instances = -1"))
+    broken = call("verify", "--fleet", document(tmp_path))
+    assert broken.exit_code == 3 and "cr-1" in broken.stdout
+
+
+def test_a_file_that_is_not_there_is_named(full: Engine, tmp_path: Path) -> None:
+    done = call("import", tmp_path / "none.jsonl", "--fleet", document(tmp_path))
+    assert isinstance(done.exception, UserError) and "none.jsonl" in str(done.exception)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(postgres.binaries() is None, reason="PostgreSQL is missing: apt-get install postgresql")
+def test_a_ledger_moves_to_postgresql_and_back(full: Engine, tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory() as folder, postgres.running(Path(folder)) as url:
+        server = open_ledger(url)
+        exported = lines(full)
+        take_in(server, exported)
+        assert breaches(server) == set()
+        with writing(server) as connection:  # numbers go on behind those that were imported
+            assert enqueue(connection, Message(key="next", channel="#c", text="t"), NOW)
+            connection.execute(text("delete from outbox where key = 'next'"))
+        back = open_ledger(f"sqlite:///{tmp_path}/back.db")
+        take_in(back, lines(server))
+        assert sorted(lines(back)) == sorted(exported)
+        server.dispose()
