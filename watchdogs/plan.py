@@ -62,6 +62,7 @@ class Reason(StrEnum):
     WORK_IS_BACK = "work is back"
     RESERVED_IN_FULL = "reserved capacity is paid for"
     SPOT_WANTED = "spot wanted"
+    SAFER_ZONE = "a safer zone"
     SPOT_TOO_DEAR = "spot at or above its ceiling"
     ZONE_BACKING_OFF = "zone backing off"
     NO_SPOT = "no spot to be had"

@@ -54,7 +54,7 @@ class Actor:
         growing = [
             outcome.decision
             for outcome in outcomes
-            if outcome.kind is OutcomeKind.DONE and outcome.decision.reason is Reason.SPOT_WANTED
+            if outcome.kind is OutcomeKind.DONE and outcome.decision.reason in (Reason.SPOT_WANTED, Reason.SAFER_ZONE)
         ]
         unanswered = self._await_answers(growing, asked_at)
         done = any(outcome.kind is not OutcomeKind.FAILED for outcome in outcomes)

@@ -2,7 +2,8 @@
 
 Reserved capacity runs in full. Spot is asked for what is missing, zone by zone, until every zone was asked in this
 pass; only what no zone gives, or what will not be ready in time, is bought on demand. On-demand goes back one at a
-time, when enough spot has been ready for the hold.
+time, when enough spot has been ready for the hold. Where one zone's loss would take more than the spare, a pool that
+has a spare holds one more while that pays, and moves one at a time to a safer zone.
 """
 
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from typing import Final
 
 from fleet.model import CapacityType
 from watchdogs.plan import Action, Decision, Plan, Reason
-from watchdogs.spot import zones
+from watchdogs.spot import risk, zones
 from watchdogs.spot.view import GroupView, Member, PoolView
 
 WATCHDOG: Final = "spot"
@@ -59,7 +60,9 @@ class _Sizes:
             and now - m.ready_since >= pool.policy.hold
         )
         self.ready = sum(1 for m in counting if m.ready)
-        self.spot_wanted = max(0, pool.target + pool.spare - self.reserved)
+        self.spot_ready = sum(1 for m in counting if m.ready and kinds.get(m.group) is CapacityType.SPOT)
+        base = max(0, pool.target + pool.spare - self.reserved)
+        self.spot_wanted = base + zones.extra(pool, base, now)
         self.spot_missing = max(0, self.spot_wanted - self.spot)
 
 
@@ -75,6 +78,10 @@ def _spot(pool: PoolView, sizes: _Sizes, now: datetime) -> list[Decision]:
     A group that looks for an instance by itself already is asked in the same way, so that its answer is waited for.
     """
     asks = zones.place(pool, sizes.spot_missing, now)
+    reason, detail = Reason.SPOT_WANTED, f"{sizes.spot_missing} missing in the pool"
+    if not asks and (goal := _move(pool, sizes, now)) is not None:
+        asks = {goal: 1}
+        reason, detail = Reason.SAFER_ZONE, "one is to move here"
     decisions: list[Decision] = []
     for group in pool.groups_of(CapacityType.SPOT):
         # those that leave still take their place in the group's desired size until they are gone
@@ -83,12 +90,10 @@ def _spot(pool: PoolView, sizes: _Sizes, now: datetime) -> list[Decision]:
         verdict = zones.verdict(pool, group, now)
         if asks.get(group.name, 0) and wanted >= group.desired:
             cost = None if group.usd_per_hour is None else -group.usd_per_hour * (wanted - group.desired)
-            decision = _resize(pool, group, wanted, Reason.SPOT_WANTED, f"{sizes.spot_missing} missing in the pool")
-            decisions.append(replace(decision, usd_per_hour=cost))
+            decisions.append(replace(_resize(pool, group, wanted, reason, detail), usd_per_hour=cost))
         elif wanted < group.desired and there < group.desired:
-            reason = verdict.reason if verdict is not None else Reason.SURPLUS
-            detail = verdict.detail if verdict is not None else "asked for more than is needed now"
-            decisions.append(_resize(pool, group, wanted, reason, detail))
+            why = verdict or zones.Verdict(reason=Reason.SURPLUS, detail="asked for more than is needed now")
+            decisions.append(_resize(pool, group, wanted, why.reason, why.detail))
         elif verdict is not None:
             decisions.append(_keep(pool, group, verdict.reason, verdict.detail))
         else:
@@ -96,14 +101,26 @@ def _spot(pool: PoolView, sizes: _Sizes, now: datetime) -> list[Decision]:
     return decisions + _surplus_spot(pool, sizes)
 
 
+def _move(pool: PoolView, sizes: _Sizes, now: datetime) -> str | None:
+    """Where one spot instance would be safer; only from a calm pool, and only within the surge that is allowed."""
+    calm = sizes.spot == sizes.spot_ready == sizes.spot_wanted and not _somebody_leaves(pool)
+    if not calm or pool.policy.max_surge < 1 or sizes.on_demand > 0 or pool.spare == 0:
+        return None  # without a spare each loss is felt: the even spread keeps each one small
+    needed = max(0, pool.target - sizes.reserved)
+    return risk.best_move(
+        zones.places(pool), zones.counts(pool), needed, zones.reachable(pool, now), zones.LEAST_GAIN
+    )
+
+
 def _surplus_spot(pool: PoolView, sizes: _Sizes) -> list[Decision]:
-    """One at a time, drained; from the zone with most, the dearest and least busy first."""
-    if sizes.spot <= sizes.spot_wanted or _somebody_leaves(pool):
+    """One at a time, drained, once enough others are ready: a marked one first, then from the least useful zone."""
+    if sizes.spot <= sizes.spot_wanted or sizes.spot_ready <= sizes.spot_wanted or _somebody_leaves(pool):
         return []
     names = {group.name for group in pool.groups_of(CapacityType.SPOT)}
     candidates = [m for m in pool.members if m.group in names and not m.leaving and not m.failed]
-    crowd = {name: len([m for m in candidates if m.group == name]) for name in names}
-    goes = min(candidates, key=lambda m: (m.ready, not m.idle, -crowd[m.group], m.busy, m.launched_at, m.id))
+    needed = max(0, pool.target - sizes.reserved)
+    from_group = risk.best_removal(zones.places(pool), zones.counts(pool), needed)
+    goes = min(candidates, key=lambda m: (not m.idle, m.group != from_group, m.busy, m.launched_at, m.id))
     return [_end(pool, goes, Reason.SURPLUS, f"{sizes.spot} spot for {sizes.spot_wanted} wanted")]
 
 
@@ -113,8 +130,8 @@ def _on_demand(pool: PoolView, sizes: _Sizes, now: datetime) -> list[Decision]:
         return []
     group = groups[0]
     missing = pool.target - sizes.reserved - sizes.spot_in_time
-    open_zones = zones.untried(pool, now)
     wanted = min(max(0, missing), group.max)
+    open_zones = zones.untried(pool, now) if wanted > sizes.on_demand else []
     if sizes.spot_missing > 0 and open_zones and wanted > sizes.on_demand:
         # spot starts as fast as on-demand, so every zone is asked before anything is bought
         waiting = f"{len(open_zones)} zones are still to be asked"

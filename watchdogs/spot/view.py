@@ -1,14 +1,17 @@
 """What the spot watchdog knows of a pool. Pure types."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Final
+from typing import Final, TypeVar
 
-from fleet.activity import Activity
+from fleet.activity import Activity, ActivityKind
 from fleet.model import CapacityType
 from fleet.policies import SpotPolicy
+
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
 
 NOTICE: Final = "preempted"
 """How the reason of a node agent begins that drains because its cloud takes the instance."""
@@ -58,6 +61,8 @@ class GroupView:
     max: int
     usd_per_hour: Decimal | None = None
     """Of its cheapest allowed machine type now; None: unknown."""
+    losses_per_hour: float = 0.1
+    """How often the zone is expected to lose us (`memory`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +85,35 @@ class PoolView:
     paused_by: str | None = None
     policy_seen: bool = True
 
-    def members_of(self, group: str) -> list[Member]:
-        return [member for member in self.members if member.group == group]
+    _members: dict[str, list[Member]] = field(init=False, repr=False, compare=False)
+    _events: dict[str, list[Activity]] = field(init=False, repr=False, compare=False)
+    _quota: list[Activity] = field(init=False, repr=False, compare=False)
+    _groups: dict[CapacityType, list[GroupView]] = field(init=False, repr=False, compare=False)
 
-    def groups_of(self, capacity_type: CapacityType) -> list[GroupView]:
-        return [group for group in self.groups if group.capacity_type is capacity_type]
+    def __post_init__(self) -> None:
+        """Sorts by group once: a decision asks for it many times."""
+        object.__setattr__(self, "_members", _sorted(self.members, lambda m: m.group))
+        object.__setattr__(self, "_events", _sorted(self.events, lambda e: e.group))
+        object.__setattr__(self, "_quota", [e for e in self.events if e.kind is ActivityKind.QUOTA])
+        object.__setattr__(self, "_groups", _sorted(self.groups, lambda g: g.capacity_type))
+
+    def members_of(self, group: str) -> Sequence[Member]:
+        return self._members.get(group, ())
+
+    def events_of(self, group: str) -> Sequence[Activity]:
+        """Oldest first."""
+        return self._events.get(group, ())
+
+    def quota_refusals(self) -> Sequence[Activity]:
+        """Of all its groups, oldest first."""
+        return self._quota
+
+    def groups_of(self, capacity_type: CapacityType) -> Sequence[GroupView]:
+        return self._groups.get(capacity_type, ())
+
+
+def _sorted(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    found: dict[K, list[T]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return found

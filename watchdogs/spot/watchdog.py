@@ -17,10 +17,13 @@ from watchdogs.policy import digest
 from watchdogs.ports import Ports, Target
 from watchdogs.spot import acting, settling
 from watchdogs.spot.decide import WATCHDOG, decide
+from watchdogs.spot.memory import Memory, recall
 from watchdogs.spot.view import GroupView, Member, PoolView
 
 LOOK_BACK: Final = timedelta(hours=6)
-"""How far back activities of groups are read."""
+"""Older events say nothing about what a group does now."""
+REMEMBERED: Final = timedelta(days=3)
+"""How far back activities are read for a zone's memory: three of its half-lives."""
 ROUNDS: Final = 12
 """Looks of one pass: each zone refuses at most once, so this many zones can be asked."""
 BOOT_DEFAULT: Final = timedelta(minutes=6)
@@ -92,11 +95,11 @@ class SpotWatchdog:
         groups = {group.name: group for group in ports.groups.groups(names)}
         members = {i.id: i for i in ports.inventory.instances() if i.alive and i.group in groups}
         statuses = ports.agents.statuses(list(members.values()))
-        events = [*ports.groups.activities(names, now - LOOK_BACK), *self._unanswered]
+        events = [*ports.groups.activities(names, now - REMEMBERED), *self._unanswered]
         targets = ports.ledger.targets()
         brakes = [brake for brake in ports.ledger.brakes(now) if brake.holds(now)]
         views = tuple(
-            self._view(pool, groups, members, statuses, events, started, targets, paused_by(pool.name, brakes))
+            self._view(pool, groups, members, statuses, events, (now, started), targets, paused_by(pool.name, brakes))
             for pool in pools
         )
         return _Seen(groups=groups, instances=members, views=views)
@@ -108,11 +111,12 @@ class SpotWatchdog:
         instances: Mapping[str, Instance],
         statuses: Mapping[str, AgentStatus],
         events: Sequence[Activity],
-        started: datetime,
+        times: tuple[datetime, datetime],
         targets: Mapping[str, Target],
         paused: str | None,
     ) -> PoolView:
         entry = pool.watchdogs.spot
+        now, started = times
         if entry is None:
             raise ValueError(f"pool {pool.name!r} has no spot watchdog")
         names = {group.name for group in pool.groups}
@@ -121,6 +125,7 @@ class SpotWatchdog:
             for i in instances.values()
             if i.group in names
         ]
+        own = [event for event in events if event.group in names]
         policy_name = policy_digest(self._document, pool.name) or ""
         target = targets.get(pool.name)
         return PoolView(
@@ -129,9 +134,9 @@ class SpotWatchdog:
             spare=pool.spare,
             max=pool.max,
             policy=entry.policy(),
-            groups=[self._group(group, groups[group.name].desired) for group in pool.groups],
+            groups=[self._group(g, groups[g.name].desired, _memory(g, own, members, now)) for g in pool.groups],
             members=members,
-            events=[event for event in events if event.group in names],
+            events=[event for event in own if now - event.at < LOOK_BACK],
             pass_started=started,
             on_demand_usd=self._on_demand_usd(pool),
             boot_expected=_boot_expected(members),
@@ -139,7 +144,7 @@ class SpotWatchdog:
             policy_seen=self._ports.ledger.policy_seen(WATCHDOG, pool.name, policy_name),
         )
 
-    def _group(self, entry: GroupEntry, desired: int) -> GroupView:
+    def _group(self, entry: GroupEntry, desired: int, memory: Memory) -> GroupView:
         prices = self._ports.prices
         found: list[Decimal | None] = []
         if entry.type is CapacityType.SPOT and entry.zone is not None:
@@ -154,6 +159,7 @@ class SpotWatchdog:
             desired=desired,
             max=entry.max,
             usd_per_hour=min(known, default=None),
+            losses_per_hour=memory.losses_per_hour,
         )
 
     def _on_demand_usd(self, pool: Pool) -> Decimal | None:
@@ -187,6 +193,11 @@ def _member(instance: Instance, status: AgentStatus | None, usd: Decimal | None)
         usd_per_hour=usd,
         idle=instance.idle_since is not None,
     )
+
+
+def _memory(entry: GroupEntry, events: Sequence[Activity], members: Sequence[Member], now: datetime) -> Memory:
+    own = [event for event in events if event.group == entry.name]
+    return recall(own, [m.launched_at for m in members if m.group == entry.name], now)
 
 
 def _boot_expected(members: Sequence[Member]) -> timedelta:

@@ -1,27 +1,39 @@
 """Where spot is asked for, and where not. Pure.
 
-A zone is never asked twice in one pass after it refused. One that refused or lost capacity lately is asked last; the
-penalty decays over the policy's back-off. Among equals the zone with the fewest of ours comes first, so that the loss
-of one zone costs the least.
+A zone is never asked twice in one pass after it refused. The order is that of least risk (`risk`), from what each
+zone's past says (`memory`), which fades; a zone that is just being taken comes last. For a better place a zone is
+tried now and then only.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from decimal import Decimal
 from typing import Final
 
-from fleet.activity import Activity, ActivityKind
+from fleet.activity import ActivityKind
 from fleet.model import CapacityType
 from watchdogs.plan import Reason
+from watchdogs.spot import risk
 from watchdogs.spot.view import GroupView, PoolView
 
+ZONE_SHARE: Final = 0.5
+"""Most of a pool's spot that one zone holds while others give. Less cost more falls below the target on generated
+markets (a quarter more at 0.4), more left the pool with nothing in service more often."""
 FAILING_BOOTS: Final = 3
 """Failed boots within `BOOT_SPAN` that stop a group's growth."""
 BOOT_SPAN: Final = timedelta(hours=1)
+TRY_AGAIN: Final = timedelta(minutes=30)
+"""A zone is tried for a better place this often at most."""
+ADD_EXTRA: Final = 0.13
+"""Falls below the target per hour that one more instance must spare to be worth its price (see `risk`)."""
+KEEP_EXTRA: Final = 0.8 * ADD_EXTRA
+LEAST_GAIN: Final = 0.01
+"""Falls per hour that a move to another zone must spare, since it costs a drain and a boot."""
 REFUSALS: Final = frozenset(
     {ActivityKind.NO_CAPACITY, ActivityKind.QUOTA, ActivityKind.PRICE, ActivityKind.LAUNCH_FAILED}
 )
+_ASKED: Final = REFUSALS | {ActivityKind.LAUNCHED, ActivityKind.PREEMPTED}
 _SETBACKS: Final = REFUSALS | {ActivityKind.PREEMPTED}
 
 
@@ -36,29 +48,97 @@ class Verdict:
 def place(pool: PoolView, missing: int, now: datetime) -> Mapping[str, int]:
     """How many more to ask of each group now."""
     asks: dict[str, int] = {}
-    open_groups = untried(pool, now)
-    room = {group.name: group.max - len(pool.members_of(group.name)) for group in open_groups}
-    crowd = {group.name: len([m for m in pool.members_of(group.name) if not m.leaving]) for group in open_groups}
-    penalties = {group.name: penalty(pool, group, now) for group in open_groups}
+    if missing <= 0:
+        return asks
+    spots = places(pool)
+    open_groups = {group.name: group for group in untried(pool, now)}
+    room = {name: group.max - len(pool.members_of(name)) for name, group in open_groups.items()}
+    now_held = counts(pool)
+    warned = {name for name in open_groups if under_notice(pool, name)}
+    needed = max(0, pool.target - _reserved(pool))
+    most = share(pool)
     for _ in range(missing):
-        able = [group for group in open_groups if room[group.name] > 0]
-        if not able:
+        able = [place for place in spots if room.get(place.name, 0) > 0]
+        # a zone that is just being taken is asked when nobody else gives
+        able = [place for place in able if place.name not in warned] or able
+        # what no other zone gives is still better here than bought on demand
+        able = [place for place in able if now_held[place.name] < most] or able
+        best = risk.best_addition(able, now_held, needed, pool.spare)
+        if best is None:
             break
-        best = min(
-            able,
-            key=lambda g: (
-                penalties[g.name] > 0,
-                crowd[g.name],
-                penalties[g.name],
-                g.usd_per_hour is None,
-                g.usd_per_hour or Decimal(0),
-                g.name,
-            ),
-        )
-        asks[best.name] = asks.get(best.name, 0) + 1
-        crowd[best.name] += 1
-        room[best.name] -= 1
+        asks[best] = asks.get(best, 0) + 1
+        now_held = risk.with_one_more(now_held, best)
+        room[best] -= 1
     return asks
+
+
+def share(pool: PoolView) -> int:
+    """Most instances of one zone while others give: what the loss of one zone may cost at most."""
+    return max(1, math.ceil(ZONE_SHARE * (pool.target + pool.spare)))
+
+
+def places(pool: PoolView) -> list[risk.Place]:
+    """The pool's spot groups, the cheaper first among equals."""
+    groups = sorted(pool.groups_of(CapacityType.SPOT), key=lambda g: (g.usd_per_hour is None, g.usd_per_hour or 0))
+    return [
+        risk.Place(name=g.name, region=risk.region_of(g.zone or g.name), losses_per_hour=g.losses_per_hour)
+        for g in groups
+    ]
+
+
+def counts(pool: PoolView) -> dict[str, int]:
+    """Spot instances that count, by group."""
+    found = {group.name: 0 for group in pool.groups_of(CapacityType.SPOT)}
+    for member in pool.members:
+        if member.group in found and not member.leaving and not member.failed:
+            found[member.group] += 1
+    return found
+
+
+def extra(pool: PoolView, base: int, now: datetime) -> int:
+    """One more than the spare, where a zone's loss would take more than the spare and one more pays for itself.
+
+    Only for a pool that has a spare: without one, people chose money over a steady target.
+    """
+    held = counts(pool)
+    total = sum(held.values())
+    if pool.spare == 0 or total < base or base == 0:
+        return 0
+    spots, needed = places(pool), max(0, pool.target - _reserved(pool))
+    risk_now = risk.risk(spots, held, needed)
+    if total > base:
+        without = risk.with_one_less(held, risk.best_removal(spots, held, needed))
+        return 1 if risk.risk(spots, without, needed) - risk_now >= KEEP_EXTRA else 0
+    recent = {e.group for e in pool.events if e.kind in REFUSALS and now - e.at < TRY_AGAIN}
+    able = [place for place in spots if place.name not in recent and _closed_by_name(pool, place.name, now) is None]
+    best = risk.best_addition([p for p in able if held[p.name] < share(pool)], held, needed, pool.spare)
+    if best is None:
+        return 0
+    return 1 if risk_now - risk.risk(spots, risk.with_one_more(held, best), needed) > ADD_EXTRA else 0
+
+
+def reachable(pool: PoolView, now: datetime) -> list[str]:
+    """Groups that may be tried for a better place: open, with room, and not asked for a while."""
+    recent = {e.group for e in pool.events if e.kind in _ASKED and now - e.at < TRY_AGAIN}
+    held = counts(pool)
+    return [
+        group.name
+        for group in pool.groups_of(CapacityType.SPOT)
+        if held[group.name] < share(pool)
+        and group.name not in recent
+        and not under_notice(pool, group.name)
+        and _closed(pool, group, now) is None
+    ]
+
+
+def under_notice(pool: PoolView, group: str) -> bool:
+    """Whether the cloud is just taking an instance of that group."""
+    return any(member.under_notice for member in pool.members_of(group))
+
+
+def _reserved(pool: PoolView) -> int:
+    names = {group.name for group in pool.groups_of(CapacityType.RESERVED)}
+    return sum(1 for m in pool.members if m.group in names and not m.leaving and not m.failed)
 
 
 def untried(pool: PoolView, now: datetime) -> list[GroupView]:
@@ -73,7 +153,7 @@ def verdict(pool: PoolView, group: GroupView, now: datetime) -> Verdict | None:
         return closed
     share = penalty(pool, group, now)
     if share > 0:
-        return Verdict(reason=Reason.ZONE_BACKING_OFF, detail=f"asked last; penalty {share:.2f}")
+        return Verdict(reason=Reason.ZONE_BACKING_OFF, detail=f"penalty {share:.2f}, fading")
     return None
 
 
@@ -82,7 +162,7 @@ def penalty(pool: PoolView, group: GroupView, now: datetime) -> float:
     span = pool.policy.zone_backoff
     if span <= timedelta(0):
         return 0.0
-    ages = [now - e.at for e in pool.events if e.group == group.name and e.kind in _SETBACKS]
+    ages = [now - e.at for e in pool.events_of(group.name) if e.kind in _SETBACKS]
     noticed = sum(1.0 for member in pool.members_of(group.name) if member.under_notice)
     return noticed + sum(1 - age / span for age in ages if age < span)
 
@@ -96,6 +176,10 @@ def _closed(pool: PoolView, group: GroupView, now: datetime) -> Verdict | None:
     return None
 
 
+def _closed_by_name(pool: PoolView, name: str, now: datetime) -> Verdict | None:
+    return next((_closed(pool, group, now) for group in pool.groups if group.name == name), None)
+
+
 def _too_dear(pool: PoolView, group: GroupView, now: datetime) -> Verdict | None:
     if group.usd_per_hour is None or pool.on_demand_usd is None:
         return None
@@ -107,12 +191,8 @@ def _too_dear(pool: PoolView, group: GroupView, now: datetime) -> Verdict | None
 
 def _at_quota(pool: PoolView, group: GroupView, now: datetime) -> Verdict | None:
     """A quota holds for the whole account and region: no other zone helps, and asking again does not either."""
-    names = {g.name for g in pool.groups_of(CapacityType.SPOT)}
-    hit = [
-        e
-        for e in pool.events
-        if e.kind is ActivityKind.QUOTA and e.group in names and now - e.at < pool.policy.zone_backoff
-    ]
+    spots = {g.name for g in pool.groups_of(CapacityType.SPOT)} if pool.quota_refusals() else set[str]()
+    hit = [e for e in pool.quota_refusals() if e.group in spots and now - e.at < pool.policy.zone_backoff]
     return Verdict(reason=Reason.QUOTA, detail=hit[-1].detail[:120]) if hit else None
 
 
@@ -126,12 +206,12 @@ def _boots_failing(pool: PoolView, group: GroupView, now: datetime) -> Verdict |
 def failed_boots(pool: PoolView, group: GroupView, now: datetime) -> int:
     """Boots of a group that failed lately: those that are still there, and those that were replaced."""
     there = sum(1 for m in pool.members_of(group.name) if m.failed)
-    gone = sum(1 for e in _of(pool, group) if e.kind is ActivityKind.UNHEALTHY and now - e.at < BOOT_SPAN)
+    gone = sum(1 for e in pool.events_of(group.name) if e.kind is ActivityKind.UNHEALTHY and now - e.at < BOOT_SPAN)
     return there + gone
 
 
 def _refused(pool: PoolView, group: GroupView, now: datetime) -> Verdict | None:
-    events = _of(pool, group)
+    events = pool.events_of(group.name)
     refused = [e for e in events if e.kind in REFUSALS and e.at >= pool.pass_started]
     looking = group.desired > len(pool.members_of(group.name))
     if not refused and looking and events and events[-1].kind in REFUSALS:
@@ -144,7 +224,3 @@ def _full(pool: PoolView, group: GroupView, now: datetime) -> Verdict | None:
     if len(pool.members_of(group.name)) < group.max:
         return None
     return Verdict(reason=Reason.AS_WANTED, detail=f"at its largest size of {group.max}")
-
-
-def _of(pool: PoolView, group: GroupView) -> list[Activity]:
-    return [event for event in pool.events if event.group == group.name]

@@ -1,0 +1,101 @@
+"""`gpufleet replay`: the watchdogs' own decisions on recorded histories, beside known rules."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic import ValidationError
+
+from cli.output import STDOUT, Exit, UserError, print_json
+from fleet.document import Watchdogs
+
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
+PolicyOption = Annotated[
+    Path | None,
+    typer.Option("--policy", help="JSON of `pools[].watchdogs.<name>` of the fleet document. Default: its defaults."),
+]
+ColdStart = Annotated[float, typer.Option("--cold-start", min=0, help="Seconds from launch to ready.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    replay = typer.Typer(no_args_is_help=True, help=__doc__, rich_markup_mode=None)
+    replay.command("spot")(spot)
+    app.add_typer(replay, name="replay")
+
+
+def spot(
+    availability: Annotated[
+        Path, typer.Option("--availability", help="CSV: time_s,zone,available[,spot_price]; .gz may follow.")
+    ],
+    target: Annotated[int, typer.Option("--target", min=1, help="Ready replicas that the pool needs.")],
+    spare: Annotated[int, typer.Option("--spare", min=0, help="Spot instances above the target.")] = 1,
+    cold_start: ColdStart = 390.0,
+    on_demand_price: Annotated[float, typer.Option("--on-demand-price", min=0, help="Per hour.")] = 1.0,
+    spot_price: Annotated[float, typer.Option("--spot-price", min=0, help="Where the history has none.")] = 0.3,
+    rule: Annotated[str, typer.Option("--rule", help="own or skyserve.")] = "own",
+    policy: PolicyOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Play a recorded spot market. Per tick: losses, decisions until nothing new is wanted, readiness, cost."""
+    from watchdogs.replay import market, spot_rules  # numpy and the reader are slow to import
+
+    terms = market.Terms(
+        target=target,
+        spare=spare,
+        cold_start=cold_start,
+        on_demand_price=on_demand_price,
+        spot_price=spot_price,
+    )
+    known = _known(rule, spot_rules.NAMES)
+    with _readable():
+        player = spot_rules.rule(known, _policy(policy, "spot").policy())
+        score = market.play(market.load(availability), terms, player)
+    _show(score.answer(), as_json)
+
+
+class _readable:  # noqa: N801 - reads as a word in `with`
+    """A history that cannot be read ends in its line and what is wrong there."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        from watchdogs.replay.rows import TraceError
+
+        if isinstance(error, TraceError):
+            raise UserError(str(error)) from error
+
+
+def _known(rule: str, names: tuple[str, ...]) -> str:
+    if rule not in names:
+        raise UserError(f"--rule {rule}: this history can be played by {', '.join(names)}", Exit.WRONG_USE)
+    return rule
+
+
+def _policy(path: Path | None, name: str) -> Any:
+    """One watchdog's entry of a fleet document; the defaults without a file."""
+    written: Any = {}
+    if path is not None:
+        try:
+            written = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise UserError(f"--policy {path}: {error}", Exit.WRONG_USE) from error
+        if not isinstance(written, dict):
+            raise UserError(f"--policy {path}: a JSON object is wanted", Exit.WRONG_USE)
+    try:
+        entry = getattr(Watchdogs.model_validate({name: written}), name)
+    except ValidationError as error:
+        faults = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        raise UserError(f"--policy {path}: {faults}", Exit.WRONG_USE) from error
+    return entry
+
+
+def _show(answer: Mapping[str, str | int | float], as_json: bool) -> None:
+    if as_json:
+        print_json(dict(answer))
+        return
+    for name, value in answer.items():
+        STDOUT.print(f"{name:24} {value}", highlight=False, markup=False)

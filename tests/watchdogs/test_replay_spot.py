@@ -1,0 +1,129 @@
+"""`replay spot` on small markets whose answer can be worked out by hand."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from fleet.policies import SpotPolicy
+from watchdogs.replay import market
+from watchdogs.replay.market import ON_DEMAND, State, Terms, Wishes
+from watchdogs.replay.rows import TraceError
+from watchdogs.replay.spot_rules import NAMES, rule
+
+HEADER = "time_s,zone,available\n"
+
+
+def trace(tmp_path: Path, *rows: str, header: str = HEADER) -> Path:
+    path = tmp_path / "market.csv"
+    path.write_text(header + "".join(f"{row}\n" for row in rows))
+    return path
+
+
+def calm(ticks: int, zones: str = "abc", room: int = 9) -> list[str]:
+    return [f"{tick * 100},us-east-1{zone},{room}" for tick in range(ticks) for zone in zones]
+
+
+def play(path: Path, name: str = "own", **terms: float) -> dict[str, str | int | float]:
+    given = {"target": 4, "spare": 0, "cold_start": 200.0} | terms
+    return market.play(market.load(path), Terms(**given), rule(name, SpotPolicy())).answer()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_calm_market_costs_spot_alone_once_it_is_ready(tmp_path: Path, name: str) -> None:
+    answer = play(trace(tmp_path, *calm(101)), name)
+    assert (answer["ticks"], answer["preemptions"], answer["spot_launches"]) == (100, 0, 4)
+    assert answer["below_target_percent"] == 2.0  # launched at 0, ready from 200: two ticks
+    assert answer["none_ready_percent"] == 2.0
+    # on demand stands in for what boots with SkyServe alone: two ticks of four, at the full price
+    assert answer["cost_ratio"] == (0.3 if name == "own" else pytest.approx(0.3 + 2 * 4 * 1.0 / 400))
+
+
+def test_the_newest_beyond_what_a_zone_gives_are_lost_and_their_tick_is_not_paid(tmp_path: Path) -> None:
+    launches = iter([(0, 0, 0), (), (), (), (), (), ()])
+
+    class Once:
+        name = "once"
+        lost: list[int] = []
+
+        def decide(self, state: State) -> Wishes:
+            self.lost += [m.number for m in state.lost]
+            return Wishes(launch=next(launches, ()))
+
+    player = Once()
+    path = trace(tmp_path, "0,a,3", "100,a,1", "200,a,3")
+    score = market.play(market.load(path), Terms(target=1, spare=0, cold_start=100), player)
+    assert player.lost == [2, 3]
+    assert score.preemptions == 2
+    assert score.answer()["cost_ratio"] == pytest.approx(0.3 * (3 + 1) / 2)
+    assert score.answer()["below_target_percent"] == 50.0
+
+
+def test_a_refusal_is_free_and_comes_back_within_the_tick(tmp_path: Path) -> None:
+    seen: list[list[int]] = []
+
+    class Stubborn:
+        name = "stubborn"
+
+        def decide(self, state: State) -> Wishes:
+            seen.append(list(state.refused))
+            return Wishes(launch=[0] if len(seen) == 1 else [ON_DEMAND] if state.refused else [])
+
+    score = market.play(market.load(trace(tmp_path, "0,a,0", "100,a,0")), Terms(target=1), Stubborn())
+    assert seen == [[], [0], []]
+    assert (score.spot_launches, score.on_demand_launches) == (0, 1)
+    assert score.answer()["cost_ratio"] == 1.0
+
+
+def test_every_zone_is_asked_before_anything_is_bought(tmp_path: Path) -> None:
+    rows = [f"{t * 100},us-east-1{zone},{4 if zone == 'c' else 0}" for t in range(50) for zone in "abc"]
+    answer = play(trace(tmp_path, *rows))
+    assert (answer["on_demand_launches"], answer["spot_launches"]) == (0, 4)
+
+
+def test_without_any_spot_the_whole_target_is_on_demand_and_no_more(tmp_path: Path) -> None:
+    rows = [f"{t * 100},us-east-1{zone},0" for t in range(50) for zone in "abc"]
+    answer = play(trace(tmp_path, *rows), spare=1)
+    assert (answer["on_demand_launches"], answer["cost_ratio"], answer["on_demand_share"]) == (4, 1.0, 1.0)
+
+
+def test_recorded_prices_at_or_above_on_demand_keep_spot_away(tmp_path: Path) -> None:
+    rows = [f"{t * 100},us-east-1a,9,{1.0}" for t in range(20)]
+    path = trace(tmp_path, *rows, header="time_s,zone,available,spot_price\n")
+    answer = play(path)
+    assert (answer["spot_launches"], answer["on_demand_launches"]) == (0, 4)
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        (["0,a,1", "100,a,x"], "line 3: 'x' in column 3 is no number"),
+        (["0,a,1", "100,a"], "line 3: 2 fields"),
+        (["0,a,1", "100,a,-1"], "line 3: available is -1"),
+        (["0,a,1", "100,,1"], "line 3: zone is empty"),
+        (["0,a,1", "100,a,"], "line 3: available is empty"),
+        (["0,a,1", "100,a,nan"], "line 3"),
+        (["0,a,1", "100,a,inf"], "line 3: available is inf"),
+        (["100,a,1", "0,a,1", "200,a,1"], "line 3: time_s 0 comes after 100"),
+        (["0,a,1", "0,a,1", "100,a,1"], "line 3: zone 'a' has two rows"),
+        (["0,a,1"], "one moment only"),
+        ([], "no rows"),
+    ],
+)
+def test_a_bad_row_is_named_with_its_line(tmp_path: Path, rows: list[str], words: str) -> None:
+    with pytest.raises(TraceError, match=words.replace("(", r"\(")):
+        market.load(trace(tmp_path, *rows))
+
+
+def test_a_missing_column_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="line 1: no column available"):
+        market.load(trace(tmp_path, "0,a", header="time_s,zone\n"))
+
+
+def test_a_compressed_history_with_columns_in_another_order_reads_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "market.csv.gz"
+    rows = (f"a,{t * 100},5,extra\n" for t in range(3))
+    path.write_bytes(gzip.compress(("zone,time_s,available,note\n" + "".join(rows)).encode()))
+    read = market.load(path)
+    assert read.zones == ("a",)
+    assert read.available.tolist() == [[5.0], [5.0], [5.0]]

@@ -1,0 +1,72 @@
+"""What zones' pasts say, and where instances go because of it."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from fleet.activity import Activity, ActivityKind
+from watchdogs.spot import risk
+from watchdogs.spot.memory import HALF_LIFE, PRIOR_HOURS, PRIOR_LOSSES, SAME_LOSS, recall
+from watchdogs.spot.risk import Place
+
+T0 = datetime(2026, 11, 21, 8, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+
+
+def event(kind: ActivityKind, hours: float) -> Activity:
+    return Activity(id=f"{kind}-{hours}", group="g", kind=kind, at=T0 + hours * HOUR)
+
+
+def test_a_zone_nobody_knows_has_the_prior() -> None:
+    assert recall([], [], T0).losses_per_hour == PRIOR_LOSSES / PRIOR_HOURS
+
+
+def test_hours_of_presence_lower_the_rate_and_losses_raise_it() -> None:
+    quiet = recall([event(ActivityKind.LAUNCHED, 0)], [T0], T0 + 10 * HOUR)
+    lossy = recall(  # two losses in ten hours
+        [event(kind, at) for at in (0, 5) for kind in (ActivityKind.LAUNCHED, ActivityKind.PREEMPTED)],
+        [],
+        T0 + 10 * HOUR,
+    )
+    assert quiet.losses_per_hour < PRIOR_LOSSES / PRIOR_HOURS < lossy.losses_per_hour
+
+
+def test_what_one_outage_takes_is_one_loss() -> None:
+    launched = [event(ActivityKind.LAUNCHED, 0)] * 3
+    together = [event(ActivityKind.PREEMPTED, 5 + n * 0.25 * SAME_LOSS / HOUR) for n in range(3)]
+    apart = [event(ActivityKind.PREEMPTED, 5 + n * 2 * SAME_LOSS / HOUR) for n in range(3)]
+    now = T0 + 6 * HOUR
+    assert recall([*launched, *together], [], now).losses == pytest.approx(1, abs=0.1)
+    assert recall([*launched, *apart], [], now).losses == pytest.approx(3, abs=0.2)
+
+
+def test_memory_fades() -> None:
+    lost = recall([event(ActivityKind.LAUNCHED, 0), event(ActivityKind.PREEMPTED, 1)], [], T0 + HOUR)
+    assert lost.passed(T0 + HOUR + HALF_LIFE, present=False).losses == pytest.approx(lost.losses / 2)
+
+
+ALIKE = tuple(Place(name=name, region=name[:-1], losses_per_hour=0.1) for name in ("r1a", "r1b", "r2a", "r3a"))
+
+
+def test_a_spare_covers_losses_of_one_but_not_of_two() -> None:
+    apart = risk.risk(ALIKE, {"r1a": 1, "r2a": 1, "r3a": 1}, 2)
+    heaped = risk.risk(ALIKE, {"r1a": 2, "r2a": 1}, 2)
+    assert apart < heaped / 5
+
+
+def test_zones_of_one_region_are_a_worse_spread_than_zones_of_two() -> None:
+    near = risk.risk(ALIKE, {"r1a": 1, "r1b": 1, "r2a": 1}, 2)
+    far = risk.risk(ALIKE, {"r1a": 1, "r2a": 1, "r3a": 1}, 2)
+    assert far < near
+
+
+def test_a_move_must_gain_more_than_it_costs() -> None:
+    counts = {"r1a": 2, "r2a": 1}
+    assert risk.best_move(ALIKE, counts, 2, ["r3a"], least_gain=0.01) == "r3a"
+    assert risk.best_move(ALIKE, counts, 2, ["r3a"], least_gain=10) is None
+    assert risk.best_move(ALIKE, counts, 2, [], least_gain=0.01) is None
+
+
+@pytest.mark.parametrize(("zone", "region"), [("us-east-1a", "us-east-1"), ("us-central1-b", "us-central1")])
+def test_the_region_of_a_zone(zone: str, region: str) -> None:
+    assert risk.region_of(zone) == region

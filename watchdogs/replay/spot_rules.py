@@ -1,0 +1,203 @@
+"""The rules that play a recorded spot market: ours, which is production's `decide`, and SkyServe's."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Final
+
+from fleet.activity import Activity, ActivityKind
+from fleet.model import CapacityType
+from fleet.policies import SpotPolicy
+from watchdogs.plan import Action, Decision
+from watchdogs.replay.market import ON_DEMAND, Machine, State, Wishes
+from watchdogs.spot.decide import decide
+from watchdogs.spot.memory import Memory
+from watchdogs.spot.view import GroupView, Member, PoolView
+from watchdogs.spot.watchdog import LOOK_BACK
+
+NAMES: Final = ("own", "skyserve")
+EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
+"""Histories count seconds from any moment; this is ours."""
+MOST: Final = 1_000_000
+"""A group of the replay has no largest size of its own: the market limits it."""
+ON_DEMAND_GROUP: Final = "on-demand"
+
+
+@dataclass(slots=True)
+class _Zone:
+    """What is remembered of a zone between ticks."""
+
+    memory: Memory
+    last_loss: datetime | None = None
+
+
+@dataclass(slots=True)
+class OwnRule:
+    """Production's `decide`, shown what production's watchdog would see."""
+
+    policy: SpotPolicy
+    name: str = "own"
+    _zones: list[_Zone] = field(default_factory=list[_Zone])
+    _events: list[Activity] = field(default_factory=list[Activity])
+    _desired: dict[str, int] = field(default_factory=dict[str, int])
+    _last: tuple[datetime, int] | None = None
+
+    def decide(self, state: State) -> Wishes:
+        now = EPOCH + timedelta(seconds=state.now)
+        self._remember(state, now)
+        view = self._view(state, now)
+        acting = decide([view], now).acting
+        launch: list[int] = []
+        for decision in acting:
+            if decision.action is Action.RESIZE:
+                launch += self._resize(state, decision)
+        if launch:
+            return Wishes(launch=launch)
+        ends = [int(d.resource) for d in acting if d.action is Action.END]
+        for machine in (m for m in state.machines if m.number in ends):
+            self._event(_group(state.zones, machine.place), ActivityKind.ENDED, now, machine)
+        return Wishes(end=ends)
+
+    def _resize(self, state: State, decision: Decision) -> list[int]:
+        size = decision.to_size or 0
+        self._desired[decision.resource] = size
+        place = ON_DEMAND if decision.resource == ON_DEMAND_GROUP else state.zones.index(decision.resource)
+        return [place] * max(0, size - sum(m.place == place for m in state.machines))
+
+    def _remember(self, state: State, now: datetime) -> None:
+        """Fades what is known of each zone, and writes down what happened since the last look."""
+        if not self._zones:
+            self._zones = [_Zone(memory=Memory(at=now)) for _ in state.zones]
+        if self._last is None or self._last[0] < now:
+            lost = {m.place for m in state.lost}
+            present = {m.place for m in state.machines} | lost
+            for place, zone in enumerate(self._zones):
+                zone.memory = zone.memory.passed(now, present=place in present)
+                if place in lost:
+                    zone.memory = zone.memory.lost()
+            self._events = [event for event in self._events if now - event.at < LOOK_BACK]
+        for machine in state.lost:
+            self._event(state.zones[machine.place], ActivityKind.PREEMPTED, now, machine)
+        for place in state.refused:
+            self._event(state.zones[place], ActivityKind.NO_CAPACITY, now, None)
+        newest = max((m.number for m in state.machines), default=0)
+        known = 0 if self._last is None else self._last[1]
+        for machine in state.machines:
+            if machine.number > known:
+                self._event(_group(state.zones, machine.place), ActivityKind.LAUNCHED, now, machine)
+        self._last = (now, max(known, newest))
+
+    def _event(self, group: str, kind: ActivityKind, now: datetime, machine: Machine | None) -> None:
+        number = None if machine is None else str(machine.number)
+        self._events.append(
+            Activity(id=f"{now:%Y%m%dT%H%M%S}-{group}-{number}", group=group, kind=kind, at=now, instance_id=number)
+        )
+
+    def _view(self, state: State, now: datetime) -> PoolView:
+        terms = state.terms
+        members = [_member(state, machine) for machine in state.machines]
+        count: dict[str, int] = {}
+        for member in members:
+            count[member.group] = count.get(member.group, 0) + 1
+        groups = [
+            GroupView(
+                name=zone,
+                capacity_type=CapacityType.SPOT,
+                zone=zone,
+                desired=count.get(zone, 0),
+                max=MOST,
+                usd_per_hour=_price(state, place),
+                losses_per_hour=self._zones[place].memory.losses_per_hour,
+            )
+            for place, zone in enumerate(state.zones)
+        ]
+        groups.append(
+            GroupView(
+                name=ON_DEMAND_GROUP,
+                capacity_type=CapacityType.ON_DEMAND,
+                zone=None,
+                desired=count.get(ON_DEMAND_GROUP, 0),
+                max=MOST,
+            )
+        )
+        return PoolView(
+            name="replay",
+            target=terms.target,
+            spare=terms.spare,
+            max=MOST,
+            policy=self.policy,
+            groups=groups,
+            members=members,
+            events=self._events,
+            pass_started=now,
+            on_demand_usd=Decimal(repr(terms.on_demand_price)),
+            boot_expected=timedelta(seconds=terms.cold_start),
+        )
+
+
+def _group(zones: Sequence[str], place: int) -> str:
+    return ON_DEMAND_GROUP if place == ON_DEMAND else zones[place]
+
+
+def _member(state: State, machine: Machine) -> Member:
+    launched = EPOCH + timedelta(seconds=machine.launched)
+    ready = launched + timedelta(seconds=state.terms.cold_start) if state.ready(machine) else None
+    return Member(
+        id=str(machine.number),
+        group=_group(state.zones, machine.place),
+        launched_at=launched,
+        ready_since=ready,
+    )
+
+
+def _price(state: State, place: int) -> Decimal:
+    price = state.terms.spot_price if state.prices is None else state.prices[place]
+    return Decimal(repr(state.terms.spot_price if price != price else price))
+
+
+@dataclass(slots=True)
+class SkyServeRule:
+    """SkyServe's rule (SpotHedge, arXiv 2411.01438).
+
+    Spot up to target and spare; on-demand for all spot that is not ready, dropped the moment spot is. Zones are
+    active until they refuse or preempt, and all are active again when fewer than two are.
+    """
+
+    name: str = "skyserve"
+    _active: set[int] = field(default_factory=set[int])
+    _refused: set[int] = field(default_factory=set[int])
+    _now: float = float("-inf")
+
+    def decide(self, state: State) -> Wishes:
+        if state.now > self._now:
+            self._refused, self._now = set(), state.now
+        self._active = self._active or set(range(len(state.zones)))
+        self._refused |= set(state.refused)
+        for place in (*state.refused, *(m.place for m in state.lost)):
+            self._active.discard(place)
+            if len(self._active) < 2:
+                self._active = set(range(len(state.zones)))
+        spot = [m for m in state.machines if m.place != ON_DEMAND]
+        bought = [m for m in state.machines if m.place == ON_DEMAND]
+        wanted = state.terms.target + state.terms.spare
+        if len(spot) < wanted and (place := self._choose(state, spot)) is not None:
+            return Wishes(launch=(place,))
+        if len(spot) > wanted:
+            return Wishes(end=[max(spot, key=lambda m: m.number).number])
+        stand_in = min(state.terms.target, max(0, wanted - sum(state.ready(m) for m in spot)))
+        if len(bought) < stand_in:
+            return Wishes(launch=[ON_DEMAND] * (stand_in - len(bought)))
+        surplus = sorted(bought, key=lambda m: (state.ready(m), -m.number))[: len(bought) - stand_in]
+        return Wishes(end=[m.number for m in surplus])
+
+    def _choose(self, state: State, spot: Sequence[Machine]) -> int | None:
+        """An active zone that is not in use, else any active one; none twice in a tick after it refused."""
+        able = [place for place in sorted(self._active) if place not in self._refused]
+        used = {place: sum(m.place == place for m in spot) for place in able}
+        return min(able, key=lambda place: (used[place], _price(state, place), place), default=None)
+
+
+def rule(name: str, policy: SpotPolicy) -> OwnRule | SkyServeRule:
+    """A rule by its name, one of `NAMES`."""
+    return OwnRule(policy=policy) if name == "own" else SkyServeRule()
