@@ -90,6 +90,8 @@ def from_answer(given: Any, answer: Any, renames: Mapping[str, str] = _NO_RENAME
         return str(answer)
     if isinstance(given, bool) and isinstance(answer, str):
         return answer == "true"
+    if isinstance(given, int) and isinstance(answer, str) and answer.lstrip("-").isdigit():
+        return int(answer)  # Google writes 64-bit numbers as texts
     return answer
 
 

@@ -1,0 +1,1 @@
+"""Google Cloud's resource types on the embedded cloud."""
