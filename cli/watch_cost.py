@@ -42,6 +42,8 @@ def over_fleets(documents: Sequence[FleetDocument], *, show: bool) -> tuple[bool
             STDERR.print(f"gpufleet: {document.environment}: cost: {error}; nothing was written", soft_wrap=True)
             failed = True
             continue
+        finally:
+            engine.dispose()
         done.append((document.environment, written))
         if show:
             _say(document.environment, written)

@@ -102,6 +102,14 @@ def over_fleets(
 def over_fleet(kind: Kind, document: FleetDocument, options: Options) -> tuple[Exit, dict[str, Any]]:
     """One pass. Raises OSError when the fleet could not be observed whole, UserError for what people must mend."""
     wired = wire(document, kind.name)
+    try:
+        return _pass(kind, wired, options)
+    finally:
+        wired.engine.dispose()  # a daemon makes many passes
+
+
+def _pass(kind: Kind, wired: Wired, options: Options) -> tuple[Exit, dict[str, Any]]:
+    document = wired.document
     _accept(kind, wired, options.accept)
     watchdog = kind.make(document, wired.ports)
     if not options.apply:

@@ -1,0 +1,110 @@
+"""The watchdogs without a machine of their own: an AWS Lambda handler and a Cloud Run job, on the code of `watch`.
+
+Both need a ledger in PostgreSQL (a function has no disk that lasts) and a way to Prometheus and to the node agents
+(the environment's network). A pass that is cut off by a time limit is gone on with by the next one.
+"""
+
+import ipaddress
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from cli import watch_cost
+from cli.fleets import load
+from cli.output import STDERR, Exit, UserError, print_json
+from cli.watch_pass import Options, kinds, over_fleets
+from fleet.document import FleetDocument
+
+COST: Final = "cost"
+EVENT_KEYS: Final = frozenset({"watchdog", "apply", "fleet"})
+
+
+class PassFailedError(Exception):
+    """A pass failed. The cloud counts it as an error, so that its alarms see it."""
+
+
+def handler(event: Mapping[str, Any], context: object = None) -> dict[str, Any]:
+    """AWS Lambda. Event: `{"watchdog": "idle", "apply": true, "fleet": ["s3://…"]}`; else $GPUFLEET_FLEET.
+
+    Raises UserError for a wrong event, PassFailedError when a pass failed.
+    """
+    name, apply, urls = _asked(event)
+    code, fleets = one_pass(name, urls, apply=apply)
+    answer = {"watchdog": name, "applied": apply, "found": code is Exit.FOUND, "fleets": fleets}
+    if code is Exit.FAILED:
+        raise PassFailedError(f"{name}: {[fleet.get('error', 'an outcome failed') for fleet in fleets]}")
+    return answer
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """A Cloud Run job: `python -m cli.serverless idle --apply`. JSON on stdout; 0 unless a pass failed.
+
+    A dry plan with actions is no failure here: Cloud Run would run it again.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    apply = "--apply" in given
+    names = [word for word in given if word != "--apply"]
+    try:
+        if len(names) != 1:
+            raise UserError(f"name one watchdog and perhaps --apply, got {given}", Exit.WRONG_USE)
+        code, fleets = one_pass(names[0], None, apply=apply)
+    except UserError as error:
+        STDERR.print(f"gpufleet: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
+        return error.code
+    print_json({"watchdog": names[0], "applied": apply, "fleets": fleets})
+    return Exit.FAILED if code is Exit.FAILED else Exit.DONE
+
+
+def one_pass(name: str, urls: Sequence[str] | None, *, apply: bool) -> tuple[Exit, list[dict[str, Any]]]:
+    """One pass of a watchdog over some fleets. Raises UserError."""
+    known = kinds()
+    if name not in (*known, COST):
+        raise UserError(f"watchdog {name!r}: choose one of {', '.join((*known, COST))}", Exit.WRONG_USE)
+    documents = load(urls)
+    for document in documents:
+        reachable(document)
+    if name == COST:
+        whole, _ = watch_cost.over_fleets(documents, show=False)
+        return (Exit.DONE if whole else Exit.FAILED), [{"environment": d.environment} for d in documents]
+    return over_fleets(known[name], documents, Options(apply=apply, show=False))
+
+
+def reachable(document: FleetDocument) -> None:
+    """Whether a function can work for this fleet at all. Raises UserError."""
+    scheme = document.ledger_url.split(":", 1)[0]
+    if not scheme.startswith("postgresql"):
+        raise UserError(
+            f"{document.environment}: the ledger is {scheme}, and a function has no disk that lasts;"
+            " set ledger_url to postgresql://… in the settings"
+        )
+    host = urlsplit(document.prometheus_url).hostname or ""
+    if _is_loopback(host):
+        raise UserError(
+            f"{document.environment}: prometheus_url is {document.prometheus_url}, which no function reaches;"
+            " set the control host's private address"
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _asked(event: Mapping[str, Any]) -> tuple[str, bool, list[str] | None]:
+    unknown = sorted(set(event) - EVENT_KEYS)
+    if unknown:
+        raise UserError(f"event: {', '.join(unknown)} is unknown; it may hold watchdog, apply, fleet", Exit.WRONG_USE)
+    apply: Any = event.get("apply", False)
+    if not isinstance(apply, bool):
+        raise UserError(f"event: apply is {apply!r}; write true or false", Exit.WRONG_USE)
+    fleet: Any = event.get("fleet")
+    if fleet is not None and not (isinstance(fleet, list) and all(isinstance(url, str) for url in fleet)):
+        raise UserError(f"event: fleet is {fleet!r}; write a list of URLs", Exit.WRONG_USE)
+    return str(event.get("watchdog", "")), apply, fleet
+
+
+if __name__ == "__main__":
+    sys.exit(main())

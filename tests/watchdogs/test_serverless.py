@@ -1,0 +1,143 @@
+"""The Lambda handler and the Cloud Run job: the same pass, on PostgreSQL."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from moto.server import ThreadedMotoServer
+
+from cli import serverless
+from cli.output import UserError
+from cli.serverless import PassFailedError, handler
+from fleet.document import FleetDocument, render
+from ledger import operations
+from ledger.schema import open_ledger
+from tests.postgres import running
+from tests.watchdogs.worlds import document
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def cloud() -> Iterator[str]:
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[str]:
+    # a short path for its socket, in a folder that the server's user reaches
+    with tempfile.TemporaryDirectory(prefix="gpufleet-pg-") as folder:
+        Path(folder).chmod(0o755)
+        with running(Path(folder) / "pg") as url:
+            yield url
+
+
+def fleet_file(folder: Path, **changes: str) -> str:
+    made: FleetDocument = document(groups=[], watchdogs={}, target=0)
+    path = folder / "fleet.json"
+    path.write_text(render(made.model_copy(update={"prometheus_url": "http://10.9.9.9:9090", **changes})))
+    return str(path)
+
+
+@pytest.fixture
+def account(cloud: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "AWS_ENDPOINT_URL": cloud,
+        "AWS_ACCESS_KEY_ID": "local",
+        "AWS_SECRET_ACCESS_KEY": "local",
+        "AWS_REGION": "us-east-1",
+    }.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.usefixtures("account")
+def test_lambda_runs_a_pass_and_the_loser_of_two_says_so(tmp_path: Path, database: str) -> None:
+    event: dict[str, Any] = {
+        "watchdog": "idle",
+        "apply": True,
+        "fleet": [fleet_file(tmp_path, ledger_url=database)],
+    }
+    answer = handler(event)
+    assert (answer["watchdog"], answer["applied"]) == ("idle", True)
+    assert answer["fleets"][0]["environment"] == "test"
+    assert answer["fleets"][0]["api_calls"]["ec2:describe_instances"] >= 1
+    json.dumps(answer)
+
+    ledger = open_ledger(database)
+    span = (datetime.now(UTC), timedelta(minutes=10))
+    assert operations.acquire_lease(ledger, "aws/test/us-east-1:idle", "elsewhere/b/1/2", span) is None
+    assert "elsewhere" in handler(event)["fleets"][0]["skipped"]
+    operations.release_lease(ledger, "aws/test/us-east-1:idle", "elsewhere/b/1/2")
+    ledger.dispose()
+
+
+@pytest.mark.usefixtures("account")
+def test_a_pass_that_fails_is_an_error_of_the_function(
+    tmp_path: Path, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    with pytest.raises(PassFailedError, match="idle: .*describe_instances"):
+        handler({"watchdog": "idle", "fleet": [fleet_file(tmp_path, ledger_url=database)]})
+
+
+@pytest.mark.parametrize(
+    ("event", "words"),
+    [
+        pytest.param({}, "watchdog '': choose one of idle, spot", id="no watchdog"),
+        pytest.param({"watchdog": "idel"}, "watchdog 'idel': choose", id="no such watchdog"),
+        pytest.param({"watchdog": "idle", "aply": True}, "aply is unknown", id="a slip of the pen"),
+        pytest.param({"watchdog": "idle", "apply": "no"}, "apply is 'no'", id="a word that is true"),
+        pytest.param({"watchdog": "idle", "fleet": "s3://b"}, "write a list", id="one fleet"),
+    ],
+)
+def test_a_wrong_event_does_nothing(event: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        handler(event)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        pytest.param({"ledger_url": "sqlite:///x.db"}, "no disk that lasts", id="SQLite"),
+        pytest.param(
+            {"ledger_url": "postgresql://x/y", "prometheus_url": "http://127.0.0.1:9090"},
+            "no function reaches",
+            id="Prometheus on loopback",
+        ),
+    ],
+)
+def test_a_fleet_that_a_function_cannot_watch_is_refused(tmp_path: Path, changes: dict[str, str], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        handler({"watchdog": "idle", "fleet": [fleet_file(tmp_path, **changes)]})
+
+
+def test_a_cloud_run_job_prints_json_and_exits_0(tmp_path: Path, database: str, cloud: str) -> None:
+    environment = os.environ | {
+        "AWS_ENDPOINT_URL": cloud,
+        "AWS_ACCESS_KEY_ID": "local",
+        "AWS_SECRET_ACCESS_KEY": "local",
+        "AWS_REGION": "us-east-1",
+        "GPUFLEET_FLEET": fleet_file(tmp_path, ledger_url=database),
+    }
+    command = [sys.executable, "-m", "cli.serverless", "spot"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["fleets"][0]["watchdog"] == "spot"
+
+
+def test_a_cloud_run_job_without_a_watchdog_is_a_mistake() -> None:
+    assert serverless.main([]) == 2
