@@ -53,10 +53,10 @@ docs: setup
 local_env = case '$(STACK)' in *-local) eval "$$($(RUN) cli.main local env)" ;; esac
 
 preview: setup
-	@$(local_env); pulumi preview --stack '$(STACK)'
+	@$(local_env); pulumi preview --policy-pack policies --stack '$(STACK)'
 
 up: setup
-	@$(local_env); pulumi up --stack '$(STACK)'
+	@$(local_env); pulumi up --policy-pack policies --stack '$(STACK)'
 
 destroy: setup
 	@$(local_env); pulumi destroy --stack '$(STACK)'

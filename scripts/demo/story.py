@@ -49,7 +49,9 @@ def _bring_up(stage: Stage) -> None:
 
 def _provision(stage: Stage) -> None:
     stage.title(2, "pulumi up: the real engine runs the program of production with the settings of aws-local")
-    done = stage.run("pulumi", "up", "--yes", "--non-interactive", "--skip-preview", hide=BUSY)
+    done = stage.run(
+        "pulumi", "up", "--yes", "--non-interactive", "--skip-preview", "--policy-pack", "policies", hide=BUSY
+    )
     outputs = stage.ask("pulumi", "stack", "output", "--json").json()
     stage.fact("fleet_url", outputs["fleet_url"])
     stage.fact("up_seconds", round(done.seconds, 1), f"the fleet document is at {outputs['fleet_url']}")
