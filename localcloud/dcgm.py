@@ -225,8 +225,29 @@ def hardware_of(machine_type: str, seed: str) -> Hardware:
     )
 
 
+_GOOGLE_PATHS: Final = {
+    "local-ipv4": "network-interfaces/0/ip",
+    "instance-type": "machine-type",
+    "instance-id": "name",
+}
+
+
+def _google_metadata(host: str, path: str) -> str | None:
+    wish = urllib.request.Request(
+        f"http://{host}/computeMetadata/v1/instance/{_GOOGLE_PATHS[path]}", headers={"Metadata-Flavor": "Google"}
+    )
+    try:
+        with urllib.request.urlopen(wish, timeout=2) as answer:
+            return answer.read().decode().rpartition("/")[2]
+    except (OSError, ValueError):
+        return None
+
+
 def _metadata(path: str) -> str | None:
-    """A value of the instance metadata (IMDSv2); None without that service."""
+    """A value of the instance metadata (IMDSv2, or Google's); None without that service."""
+    google = os.environ.get("GCE_METADATA_HOST", "")
+    if google:
+        return _google_metadata(google, path)
     endpoint = os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT", "").rstrip("/")
     if not endpoint:
         return None

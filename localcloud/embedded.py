@@ -39,6 +39,7 @@ class EmbeddedCloud:
     world: World
     ec2: EC2Backend
     scaling: LivingAutoScaling
+    yard: Yard
     hardware: LoopbackHardware
     endpoint: Endpoint
     slack: SlackSink
@@ -49,6 +50,7 @@ class EmbeddedCloud:
         """End all machines, then the servers."""
         self._ending.set()
         self._loop.join(timeout=10)
+        self.yard.close()
         self.hardware.close()
         self.endpoint.stop()
         self.slack.stop()
@@ -60,7 +62,8 @@ def start(places: Places, machines: Path, *, plain: bool = False) -> EmbeddedClo
     `plain`: machines in plain folders, as where the kernel allows no namespaces.
     """
     calls = Calls()
-    hardware = LoopbackHardware(Yard(machines, places, plain=plain), calls)
+    yard = Yard(machines, plain=plain)
+    hardware = LoopbackHardware(yard, calls)
     world = World(places=places, hardware=hardware)
     ec2, scaling = install(world)
     hardware.connect(ec2, scaling)
@@ -79,6 +82,7 @@ def start(places: Places, machines: Path, *, plain: bool = False) -> EmbeddedClo
         world=world,
         ec2=ec2,
         scaling=scaling,
+        yard=yard,
         hardware=hardware,
         endpoint=endpoint,
         slack=slack,

@@ -1,16 +1,19 @@
 """What stands behind an instance: its machine in the yard, and its metadata service."""
 
+import base64
 from typing import Any
 
 from moto.ec2.models import EC2Backend
 from moto.iam.models import iam_backends
 
+from fleet.model import Cloud
 from localcloud.aws.calls import Calls
 from localcloud.aws.groups import LivingAutoScaling, Member
 from localcloud.aws.instances import LivingInstance
+from localcloud.machines.spec import Order
 from localcloud.machines.yard import Yard
 from localcloud.metadata import Facts, MetadataServer
-from localcloud.places import ACCOUNT
+from localcloud.places import ACCOUNT, METADATA_PORT, REGION
 
 
 class LoopbackHardware:
@@ -33,7 +36,7 @@ class LoopbackHardware:
             self._metadata[instance.id] = MetadataServer(
                 instance.address, lambda: self._facts(instance), self._calls.know
             )
-        self._yard.start(instance)
+        self._yard.start(_order(instance))
 
     def is_alive(self, instance_id: str) -> bool:
         alive = self._yard.is_alive(instance_id)
@@ -50,8 +53,7 @@ class LoopbackHardware:
         self._yard.forget(instance_id)
 
     def close(self) -> None:
-        """End every machine and free every address."""
-        self._yard.close()
+        """Free every address."""
         for server in self._metadata.values():
             server.close()
         self._metadata.clear()
@@ -97,6 +99,24 @@ class LoopbackHardware:
         return ""
 
 
+def _order(instance: LivingInstance) -> Order:
+    return Order(
+        instance=instance.id,
+        uid=instance.id,
+        address=instance.address,
+        zone=instance.placement.zone or "",
+        region=REGION,
+        machine_type=instance.instance_type,
+        cloud=Cloud.AWS,
+        variables={
+            "AWS_ENDPOINT_URL": instance.world.places.api_url,
+            "AWS_EC2_METADATA_SERVICE_ENDPOINT": f"http://{instance.address}:{METADATA_PORT}",
+            "AWS_DEFAULT_REGION": REGION,
+        },
+        script=_user_data(instance),
+    )
+
+
 def _wanted(member: Member) -> str:
     if member.leaving:
         return "Terminated"
@@ -111,4 +131,4 @@ def _shown_tags(instance: LivingInstance) -> dict[str, str]:
 
 
 def _user_data(instance: Any) -> bytes | None:
-    return None if instance.user_data is None else instance.user_data.decode().encode()
+    return None if instance.user_data is None else base64.b64decode(str(instance.user_data))

@@ -20,6 +20,7 @@ class Places:
     """First two numbers of every address."""
 
     api_port: int = 4566
+    google_port: int = 4567
     slack_port: int = 8081
 
     def __post_init__(self) -> None:
@@ -34,6 +35,19 @@ class Places:
     @property
     def api_url(self) -> str:
         return f"http://{self.api_host}:{self.api_port}"
+
+    @property
+    def google_host(self) -> str:
+        return f"{self.network}.0.4"
+
+    @property
+    def google_url(self) -> str:
+        return f"http://{self.google_host}:{self.google_port}"
+
+    @property
+    def google_cidr(self) -> str:
+        """Subnetworks of the embedded Google Cloud lie in it."""
+        return f"{self.network}.64.0/18"
 
     @property
     def slack_host(self) -> str:

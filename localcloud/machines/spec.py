@@ -2,14 +2,38 @@
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from fleet.model import Cloud
 
 SPEC_FILE: Final = "run/machine.json"
 LOG_FOLDER: Final = "var/log"
 UNIT_FOLDER: Final = "etc/systemd/system"
 MARK: Final = "GPUFLEET_LOCAL"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """A machine that a cloud wants started."""
+
+    instance: str
+    """Its name among the machines that live: the folder."""
+
+    uid: str
+    address: str
+    zone: str
+    region: str
+    machine_type: str
+    cloud: Cloud
+    variables: Mapping[str, str]
+    script: bytes | None
+    """User data or startup script."""
+
+    nvme_disks: int | None = None
+    """None: as many as the machine type brings along."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,8 +45,15 @@ class MachineSpec:
     zone: str
     region: str
     machine_type: str
-    api_url: str
-    metadata_url: str
+    cloud: str
+    """`aws` or `gcp`: what its disks are called."""
+
+    uid: str
+    """Names no other machine of any cloud, also not one that has the instance's name later."""
+
+    variables: dict[str, str]
+    """How its programs reach the cloud's APIs and its metadata."""
+
     nvme_disks: int
     nvme_disk_bytes: int
     image_commands: str
@@ -47,7 +78,7 @@ class MachineSpec:
 
     def socket_name(self) -> bytes:
         """Abstract socket of the supervisor: paths of sockets are short, clones lie anywhere."""
-        return b"\0gpufleet-machine-" + self.instance.encode()
+        return b"\0gpufleet-machine-" + self.uid.encode()
 
     def environment(self, root: Path) -> dict[str, str]:
         """What each process of the machine gets: no credential, nothing of who started the cloud."""
@@ -60,9 +91,7 @@ class MachineSpec:
             "GPUFLEET_ROOT": str(root),
             "GPUFLEET_LOCAL_ADDRESS": self.address,
             "GPUFLEET_LOCAL_STATE": str(root / "run"),
-            "AWS_ENDPOINT_URL": self.api_url,
-            "AWS_EC2_METADATA_SERVICE_ENDPOINT": self.metadata_url,
-            "AWS_DEFAULT_REGION": self.region,
+            **self.variables,
             # the loopback cloud must be reached, whatever proxy the user has
             "NO_PROXY": "*",
             # how `gpufleet local down` finds what belongs to this clone

@@ -1,6 +1,5 @@
 """Where emulated machines run: starts their supervisors, ends them, and clears away what an earlier cloud left."""
 
-import base64
 import contextlib
 import os
 import shutil
@@ -9,14 +8,13 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from fleet.catalogue import UnknownMachineError, machine
 from fleet.model import Cloud
 from localcloud.machines import image
 from localcloud.machines.processes import children
-from localcloud.machines.spec import LOG_FOLDER, MARK, MachineSpec
-from localcloud.places import METADATA_PORT, REGION, Places
+from localcloud.machines.spec import LOG_FOLDER, MARK, MachineSpec, Order
 
 _NAMESPACES: Final = (
     "unshare",
@@ -34,10 +32,9 @@ _KILL_AFTER_S: Final = 25.0
 class Yard:
     """All machines of one embedded cloud, in one folder."""
 
-    def __init__(self, folder: Path, places: Places, *, plain: bool = False) -> None:
+    def __init__(self, folder: Path, *, plain: bool = False) -> None:
         """`plain`: no namespaces, also where they are allowed. Clears away what an earlier cloud left in `folder`."""
         self.folder = folder
-        self._places = places
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._timers: dict[str, threading.Timer] = {}
         self._code = Path(__file__).resolve().parents[2]
@@ -47,15 +44,14 @@ class Yard:
         image.install(self._image, self._code)
         self.is_sealed = not plain and _namespaces_work()
 
-    def start(self, instance: Any) -> None:
+    def start(self, order: Order) -> None:
         """Boot the machine of an instance: a root of its own, user data, supervisor. Raises OSError."""
-        root = self.folder / instance.id
+        root = self.folder / order.instance
         _make_root(root)
-        spec = self._spec(instance)
-        spec.save(root)
-        if instance.user_data is not None:
+        self._spec(order).save(root)
+        if order.script is not None:
             script = root / "var/lib/cloud/instance/user-data"
-            script.write_bytes(base64.b64decode(str(instance.user_data)))
+            script.write_bytes(order.script)
             script.chmod(0o700)
         log = (root / LOG_FOLDER / "machine.log").open("ab")
         command = [sys.executable, "-P", "-m", "localcloud.machines.supervisor", "--root", str(root)]
@@ -71,7 +67,7 @@ class Yard:
                 cwd=root,
                 start_new_session=True,
             )
-        self._running[instance.id] = process
+        self._running[order.instance] = process
 
     def _environment(self, root: Path) -> dict[str, str]:
         """Of a supervisor; it builds that of the machine's processes itself."""
@@ -106,6 +102,14 @@ class Yard:
     def forget(self, instance_id: str) -> None:
         """Nothing is kept of a machine but its folder, for people to look at."""
 
+    def set_aside(self, instance_id: str, uid: str) -> None:
+        """Make room for another machine of that name; the old folder stays under `.ended`, for people to look at."""
+        root = self.folder / instance_id
+        if root.exists():
+            aside = self.folder / ".ended" / f"{instance_id}-{uid}"
+            aside.parent.mkdir(exist_ok=True)
+            root.rename(aside)
+
     def close(self) -> None:
         """End all machines at once: closing the cord is enough."""
         for process in self._running.values():
@@ -132,17 +136,18 @@ class Yard:
             with contextlib.suppress(OSError):
                 process.stdin.close()
 
-    def _spec(self, instance: Any) -> MachineSpec:
-        disks, disk_bytes = _disks(instance.instance_type)
+    def _spec(self, order: Order) -> MachineSpec:
+        disks, disk_bytes = _disks(order.cloud, order.machine_type)
         return MachineSpec(
-            instance=instance.id,
-            address=instance.address,
-            zone=instance.placement.zone,
-            region=REGION,
-            machine_type=instance.instance_type,
-            api_url=self._places.api_url,
-            metadata_url=f"http://{instance.address}:{METADATA_PORT}",
-            nvme_disks=disks,
+            instance=order.instance,
+            uid=order.uid,
+            cloud=str(order.cloud),
+            address=order.address,
+            zone=order.zone,
+            region=order.region,
+            machine_type=order.machine_type,
+            variables=dict(order.variables),
+            nvme_disks=disks if order.nvme_disks is None else order.nvme_disks,
             nvme_disk_bytes=disk_bytes,
             image_commands=str(self._image),
             code=str(self._code),
@@ -167,9 +172,9 @@ def _make_root(root: Path) -> None:
     root.chmod(0o700)
 
 
-def _disks(machine_type: str) -> tuple[int, int]:
+def _disks(cloud: Cloud, machine_type: str) -> tuple[int, int]:
     try:
-        found = machine(Cloud.AWS, machine_type)
+        found = machine(cloud, machine_type)
     except UnknownMachineError:
         return 0, 0
     return found.nvme_disks, found.nvme_disk_bytes

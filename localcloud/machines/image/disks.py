@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from localcloud.machines.image import here
+from localcloud.machines.spec import MachineSpec
 
 _STATE: Final = "run/disks.json"
 _NVME_MODEL: Final = "Amazon EC2 NVMe Instance Storage"
@@ -21,6 +22,8 @@ def _load() -> dict[str, dict[str, Any]]:
     if path.is_file():
         return json.loads(path.read_text("utf-8"))
     spec = here.spec()
+    if spec.cloud == "gcp":
+        return _google_disks(spec)
     root_disk = {"model": _EBS_MODEL, "size": _EBS_BYTES, "serial": f"vol{spec.instance[2:]}", "fstype": "ext4"}
     found: dict[str, dict[str, Any]] = {"nvme0n1": {**root_disk, "type": "disk", "mountpoint": "/"}}
     for number in range(1, spec.nvme_disks + 1):
@@ -28,6 +31,21 @@ def _load() -> dict[str, dict[str, Any]]:
             "model": _NVME_MODEL,
             "size": spec.nvme_disk_bytes,
             "serial": f"AWS{spec.instance[-12:].upper()}{number}",
+            "type": "disk",
+            "fstype": None,
+            "mountpoint": None,
+        }
+    return found
+
+
+def _google_disks(spec: MachineSpec) -> dict[str, dict[str, Any]]:
+    boot = {"model": "PersistentDisk", "size": _EBS_BYTES, "serial": "persistent-disk-0", "fstype": "ext4"}
+    found: dict[str, dict[str, Any]] = {"sda": {**boot, "type": "disk", "mountpoint": "/"}}
+    for number in range(spec.nvme_disks):
+        found[f"nvme0n{number + 1}"] = {
+            "model": "nvme_card",
+            "size": spec.nvme_disk_bytes,
+            "serial": f"nvme_card{number}",
             "type": "disk",
             "fstype": None,
             "mountpoint": None,
