@@ -13,6 +13,7 @@ from cli import money, reports
 from cli.files import write_json, write_text
 from cli.fleets import FleetOption, load
 from cli.output import STDERR, Exit, UserError, print_json
+from cli.trueup import trueup
 from cli.windows import Window, parse_window
 from costs import digest as digests
 from costs import focus, page, series
@@ -54,7 +55,13 @@ ByOption = Annotated[list[By] | None, typer.Option("--by", help="Grouping; repea
 
 def register(app: typer.Typer) -> None:
     report = typer.Typer(help="Reports from the ledger.", no_args_is_help=True)
-    for name, command in (("cost", cost), ("waste", waste), ("savings", savings), ("digest", digest)):
+    for name, command in (
+        ("cost", cost),
+        ("waste", waste),
+        ("savings", savings),
+        ("digest", digest),
+        ("trueup", trueup),
+    ):
         report.command(name)(command)
     app.add_typer(report, name="report")
 

@@ -10,9 +10,11 @@ from sqlalchemy import Engine
 from costs.allocation import Charge, Facts, charges
 from costs.figures import Figure
 from costs.tokens import EngineTokens, served
+from fleet import money
 from ledger import history, rollups
 from ledger.counters import Tokens
 from ledger.facts import Pass, PriceObservation, Run
+from ledger.finals import Confirmed, finals
 from prices.book import Override, Packaged, Price, PriceBook, Rank, is_stale
 
 
@@ -25,6 +27,13 @@ class By(StrEnum):
     TEAM = "team"
     ZONE = "zone"
     MACHINE_TYPE = "machine-type"
+
+
+class Standing(StrEnum):
+    """Whether a bill has confirmed a window."""
+
+    ESTIMATED = "estimated"
+    FINAL = "final"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +66,7 @@ class Report:
     notes: Sequence[str] = ()
     prices: Sequence[Price] = ()
     """Every price used, once."""
+    standing: Standing = Standing.ESTIMATED
     unmatched: Tokens = field(default_factory=Tokens)
     """Tokens of engines whose instance the ledger does not know."""
 
@@ -82,6 +92,8 @@ class Known:
     last: Pass | None
     begun: datetime | None = None
     """The first complete look."""
+    confirmed: Sequence[Confirmed] = ()
+    """What bills said of the window."""
 
 
 def read(engine: Engine, scope: Scope, overrides: Iterable[Override], packaged: Packaged) -> Known:
@@ -98,6 +110,7 @@ def read(engine: Engine, scope: Scope, overrides: Iterable[Override], packaged: 
             ),
             last=history.last_pass(connection, scope.fleet),
             begun=history.begun(connection, scope.fleet),
+            confirmed=finals(connection, scope.fleet, scope.since, scope.until),
         )
 
 
@@ -117,11 +130,25 @@ def load(engine: Engine, scope: Scope, overrides: Iterable[Override], packaged: 
 def compute(scope: Scope, known: Known, engines: Sequence[EngineTokens]) -> Report:
     """The report of what was read."""
     report = build(scope, known.facts, known.book, engines, known.last)
-    if known.begun is None or known.begun <= scope.since:
-        return report
-    first = f"{known.begun:%Y-%m-%dT%H:%M:%SZ}"
-    note = f"the window begins before the ledger ({first}): what had ended by then is not in these figures"
-    return replace(report, notes=(note, *report.notes))
+    notes = [
+        f"trued up by a bill ({one.form}) from {one.since:%Y-%m-%dT%H:%MZ} to {one.until:%Y-%m-%dT%H:%MZ}:"
+        f" billed {one.billed_usd.quantize(money.CENT)} USD, computed {one.computed_usd.quantize(money.CENT)} USD"
+        for one in known.confirmed
+    ]
+    if known.begun is not None and known.begun > scope.since:
+        first = f"{known.begun:%Y-%m-%dT%H:%M:%SZ}"
+        notes.append(f"the window begins before the ledger ({first}): what had ended by then is not in these figures")
+    standing = Standing.FINAL if _covered(scope, known.confirmed) else Standing.ESTIMATED
+    return replace(report, notes=(*notes, *report.notes), standing=standing)
+
+
+def _covered(scope: Scope, confirmed: Iterable[Confirmed]) -> bool:
+    """Whether bills confirm the whole window."""
+    at = scope.since
+    for one in confirmed:  # in the order of their start
+        if one.since <= at:
+            at = max(at, one.until)
+    return at >= scope.until
 
 
 def build(scope: Scope, facts: Facts, book: PriceBook, engines: Sequence[EngineTokens], last: Pass | None) -> Report:

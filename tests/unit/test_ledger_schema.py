@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import Engine, select, text
+from sqlalchemy import Engine, inspect, select, text
 
 from fleet.model import CapacityType, Cloud
 from ledger import history, outbox
@@ -246,3 +246,15 @@ def test_a_ledger_that_cannot_be_used_says_why(tmp_path: Path, make: object, wor
     with pytest.raises(LedgerError, match=words) as caught:
         open_ledger(address)
     assert "secret" not in str(caught.value)
+
+
+def test_a_ledger_of_the_first_schema_is_brought_to_date(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/old.db"
+    engine = open_ledger(url)
+    with writing(engine) as connection:
+        connection.execute(text("drop table finals"))
+        connection.execute(text("update alembic_version set version_num = '0001'"))
+    engine.dispose()
+    again = open_ledger(url)
+    assert schema_version(again) == HEAD
+    assert "finals" in inspect(again).get_table_names()

@@ -1,0 +1,144 @@
+"""`gpufleet report trueup`: the cloud's bill against the ledger."""
+
+import sys
+from datetime import UTC, datetime
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cli import money, reports
+from cli.fleets import FleetOption, load
+from cli.output import Exit, UserError, print_json
+from cli.windows import Window, parse_moment
+from costs.bills import Bill, BillError, read_bill
+from costs.document import instant
+from costs.render import show, table
+from costs.report import read
+from costs.trueup import TrueUp, span_of, true_up
+from fleet import money as exact
+from fleet.document import FleetDocument
+from ledger.database import writing
+from ledger.finals import Confirmed, add_final
+from prices.packaged import PackagedPrices
+
+_MOST = 50
+_NANO = Decimal("1e-9")
+
+
+def trueup(
+    bill: Annotated[Path, typer.Option("--bill", help="AWS CUR or FOCUS (CSV, Parquet), Google's detailed export.")],
+    fleet: FleetOption = None,
+    since: Annotated[str | None, typer.Option("--since", help="Default: the bill's first line.")] = None,
+    until: Annotated[str | None, typer.Option("--until", help="End, exclusive. Default: its last line.")] = None,
+    tz: Annotated[str, typer.Option("--tz", help="Time zone of dates.")] = "UTC",
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")] = False,
+) -> None:
+    """Compare a bill with the ledger, and mark the span as final."""
+    documents = load(fleet)
+    if len(documents) != 1:
+        raise UserError("a bill is compared with one fleet: name one --fleet", Exit.WRONG_USE)
+    (document,) = documents
+    now = datetime.now(UTC)
+    try:
+        found = read_bill(bill)
+        first, last = span_of(found)
+        begin = first if since is None else parse_moment("--since", since, tz, now)
+        end = last if until is None else parse_moment("--until", until, tz, now)
+        if begin >= end:
+            raise UserError(f"--since ({instant(begin)}) is not before --until ({instant(end)})", Exit.WRONG_USE)
+        compared = _compare(document, found, Window(since=begin, until=end, now=now, timezone=tz))
+    except BillError as error:
+        raise UserError(str(error)) from error
+    if as_json:
+        print_json(_as_json(document, found, compared))
+    else:
+        sys.stdout.write(_as_text(document, found, compared))
+    if compared.differences:
+        raise typer.Exit(Exit.FOUND)
+
+
+def _compare(document: FleetDocument, bill: Bill, window: Window) -> TrueUp:
+    engine = money.open_ledger_of(document)
+    scope = reports.scope_of(document, window, window.since, window.until, True)
+    with money.ledger_errors(document):
+        known = read(engine, scope, money.overrides_of(document), PackagedPrices())
+        compared = true_up(bill, known.facts, known.book, window.since, window.until)
+        with writing(engine) as connection:
+            add_final(
+                connection,
+                Confirmed(
+                    fleet=scope.fleet,
+                    since=compared.since,
+                    until=compared.until,
+                    digest=bill.digest,
+                    form=bill.form.value,
+                    billed_usd=_decimal(compared.billed),
+                    computed_usd=_decimal(compared.computed),
+                    at=window.now,
+                ),
+            )
+    return compared
+
+
+def _decimal(value: Fraction) -> Decimal:
+    return (Decimal(value.numerator) / Decimal(value.denominator)).quantize(_NANO)
+
+
+def _cents(value: Fraction) -> str:
+    return show(_decimal(value).quantize(exact.CENT))
+
+
+def _as_text(document: FleetDocument, bill: Bill, found: TrueUp) -> str:
+    lines = [
+        f"{document.environment}: {bill.form}, {instant(found.since)} to {instant(found.until)}",
+        f"billed {_cents(found.billed)} USD, computed {_cents(found.computed)} USD,"
+        f" difference {_cents(found.billed - found.computed)} USD; {found.same} resources agree",
+        *(f"  {cause}: {_cents(usd)} USD" for cause, usd in found.by_cause.items() if usd),
+    ]
+    if bill.others:
+        lines.append(f"not compared: {show(bill.others.quantize(exact.CENT))} USD of disks, traffic and the like")
+    rows = [
+        (
+            one.resource,
+            _cents(one.billed),
+            _cents(one.computed),
+            _cents(one.usd),
+            ", ".join(c for c, u in one.parts.items() if u),
+        )
+        for one in found.differences[:_MOST]
+    ]
+    if rows:
+        lines += ["", table([("resource", "billed", "computed", "difference", "cause"), *rows], frozenset({0, 4}))]
+    if len(found.differences) > _MOST:
+        lines.append(f"{len(found.differences) - _MOST} more: --json")
+    return "\n".join(lines) + "\n"
+
+
+def _as_json(document: FleetDocument, bill: Bill, found: TrueUp) -> dict[str, Any]:
+    def text(value: Fraction) -> str:
+        return format(_decimal(value), "f")
+
+    return {
+        "version": 1,
+        "kind": "gpu-fleet true-up",
+        "environment": document.environment,
+        "bill": {"form": bill.form.value, "sha256": bill.digest, "not_compared_usd": format(bill.others, "f")},
+        "since": instant(found.since),
+        "until": instant(found.until),
+        "billed_usd": text(found.billed),
+        "computed_usd": text(found.computed),
+        "resources_that_agree": found.same,
+        "by_cause": {cause.value: text(usd) for cause, usd in found.by_cause.items()},
+        "differences": [
+            {
+                "resource": one.resource,
+                "billed_usd": text(one.billed),
+                "computed_usd": text(one.computed),
+                "parts": {cause.value: text(usd) for cause, usd in one.parts.items()},
+            }
+            for one in found.differences
+        ],
+    }

@@ -1,0 +1,239 @@
+"""Bills of the clouds as lines per resource and time: AWS CUR (2.0 and before), FOCUS, Google's detailed export.
+
+CSV (also .gz) and Parquet. Only what an instance or a capacity reservation cost is read; disks, traffic and taxes are
+counted apart. Columns: AWS "Data Exports: CUR 2.0 table dictionary"; FOCUS 1.2; Google Cloud Billing "Structure of
+Detailed data export".
+"""
+
+import csv
+import gzip
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal, InvalidOperation
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final, cast
+
+from fleet import money
+
+CURRENCY: Final = "USD"
+_INSTANCE_USAGE: Final = re.compile(r"(BoxUsage|SpotUsage|DedicatedUsage|HostUsage|Unused(Box|Ded)|Reservation)")
+
+
+class BillError(ValueError):
+    """The bill cannot be used; the message names file, value and what to do."""
+
+
+class Form(StrEnum):
+    """Whose table it is."""
+
+    CUR = "AWS Cost and Usage Report"
+    FOCUS = "FOCUS"
+    GOOGLE = "Google Cloud Billing export"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """What one resource cost in one span."""
+
+    resource: str
+    start: datetime
+    end: datetime
+    usd: Decimal
+    hours: Decimal | None
+    """Instance hours; None: the line counts something else (cores, credits)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bill:
+    """A whole file."""
+
+    form: Form
+    digest: str
+    """SHA-256 of its bytes."""
+    lines: tuple[Line, ...]
+    others: Decimal
+    """USD of lines that are no instance and no reservation."""
+
+
+def read_bill(path: Path) -> Bill:
+    """Read a bill. Raises BillError for one that is none, doubled, or in another currency."""
+    try:
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        return _read(path, digest)
+    except OSError as error:
+        raise BillError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise BillError(f"{path}: is no text in UTF-8") from error
+
+
+def _read(path: Path, digest: str) -> Bill:
+    lines: list[Line] = []
+    others = money.ZERO
+    seen: set[bytes] = set()
+    form: Form | None = None
+    for number, raw in enumerate(_rows(path), 1):
+        row = {_name(key): value for key, value in raw.items()}
+        form = form or _form(row, path)
+        where = f"{path}: row {number}"
+        identity = hashlib.sha256(repr(sorted(row.items(), key=str)).encode()).digest()
+        if identity in seen:
+            raise BillError(f"{where}: stands in the file twice: a doubled bill; export it again")
+        seen.add(identity)
+        try:
+            line = _READERS[form](row)
+        except (KeyError, ValueError, InvalidOperation, TypeError) as error:
+            raise BillError(f"{where}: {_words(error)}; nothing was taken from this bill") from error
+        if line is None:
+            continue
+        if line.usd.is_nan() or line.usd.is_infinite():
+            raise BillError(f"{where}: a cost of {line.usd} is none")
+        if line.resource:
+            lines.append(line)
+        else:
+            others = money.EXACT.add(others, line.usd)
+    if form is None:
+        raise BillError(f"{path}: has no rows")
+    return Bill(form=form, digest=digest, lines=tuple(lines), others=others)
+
+
+def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
+    with path.open("rb") as file:
+        magic = file.read(4)
+    if magic == b"PAR1":
+        yield from _parquet(path)
+        return
+    packed = magic[:2] == b"\x1f\x8b"
+    with (gzip.open if packed else Path.open)(path, "rt", encoding="utf-8-sig", newline="") as text:
+        reader = csv.DictReader(cast(Iterable[str], text))
+        for row in reader:
+            if None in row or None in row.values():
+                raise BillError(f"{path}: line {reader.line_num} has more or fewer fields than the header: cut?")
+            yield row
+
+
+def _parquet(path: Path) -> Iterator[Mapping[str, Any]]:
+    import pyarrow
+    from pyarrow import parquet
+
+    reader: Any = parquet
+    try:
+        for batch in reader.ParquetFile(path).iter_batches():
+            yield from batch.to_pylist()
+    except pyarrow.ArrowException as error:
+        raise BillError(f"{path}: is no whole Parquet file: {error}") from error
+
+
+def _name(key: str) -> str:
+    """`lineItem/UsageStartDate` and `resource.name` as `line_item_usage_start_date` and `resource_name`."""
+    if "/" in key:
+        key = "_".join(re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", part) for part in key.split("/")).lower()
+    return key.replace(".", "_")
+
+
+def _form(row: Mapping[str, Any], path: Path) -> Form:
+    if "line_item_usage_start_date" in row:
+        return Form.CUR
+    if "ChargePeriodStart" in row and "EffectiveCost" in row:
+        return Form.FOCUS
+    if "usage_start_time" in row and "cost" in row:
+        return Form.GOOGLE
+    raise BillError(
+        f"{path}: is no bill that this reads: it needs the columns of AWS CUR 2.0, FOCUS 1.x or"
+        " Google's detailed export"
+    )
+
+
+def _cur(row: Mapping[str, Any]) -> Line | None:
+    kind = str(row["line_item_line_item_type"])
+    if kind == "SavingsPlanNegation":
+        return None  # the covered line is read at its effective cost instead
+    cost = {
+        "DiscountedUsage": "reservation_effective_cost",
+        "SavingsPlanCoveredUsage": "savings_plan_savings_plan_effective_cost",
+    }.get(kind, "line_item_unblended_cost")
+    _same_currency(row["line_item_currency_code"])
+    usage = str(row.get("line_item_usage_type") or "")
+    mine = row.get("line_item_product_code") == "AmazonEC2" and _INSTANCE_USAGE.search(usage) and "Usage" in kind
+    return Line(
+        resource=_last_part(row.get("line_item_resource_id")) if mine else "",
+        start=_moment(row["line_item_usage_start_date"]),
+        end=_moment(row["line_item_usage_end_date"]),
+        usd=_decimal(row[cost]),
+        hours=_decimal(row["line_item_usage_amount"]) if mine else None,
+    )
+
+
+def _focus(row: Mapping[str, Any]) -> Line | None:
+    _same_currency(row["BillingCurrency"])
+    compute = str(row.get("ServiceCategory") or "") == "Compute" and str(row.get("ChargeCategory")) in (
+        "Usage",
+        "Credit",
+    )
+    hours = str(row.get("ConsumedUnit") or "").lower().startswith("hour") and row.get("ConsumedQuantity")
+    return Line(
+        resource=_last_part(row.get("ResourceId")) if compute else "",
+        start=_moment(row["ChargePeriodStart"]),
+        end=_moment(row["ChargePeriodEnd"]),
+        usd=_decimal(row["EffectiveCost"]),
+        hours=_decimal(row["ConsumedQuantity"]) if hours else None,
+    )
+
+
+def _google(row: Mapping[str, Any]) -> Line | None:
+    _same_currency(row["currency"])
+    nested = cast(Mapping[str, Any], row.get("resource") or {})
+    service = cast(Mapping[str, Any], row.get("service") or {})
+    name = (
+        row.get("resource_global_name") or nested.get("global_name") or row.get("resource_name") or nested.get("name")
+    )
+    compute = (row.get("service_description") or service.get("description")) == "Compute Engine"
+    mine = compute and "/disks/" not in str(name)
+    return Line(
+        resource=_last_part(name) if mine else "",
+        start=_moment(row["usage_start_time"]),
+        end=_moment(row["usage_end_time"]),
+        usd=money.EXACT.add(_decimal(row["cost"]), _credits(row.get("credits"))),
+        hours=None,  # amounts are core seconds, byte seconds and GPU seconds
+    )
+
+
+_READERS: Final = {Form.CUR: _cur, Form.FOCUS: _focus, Form.GOOGLE: _google}
+
+
+def _credits(value: Any) -> Decimal:
+    found: Any = json.loads(value) if isinstance(value, str) and value.strip() else value or []
+    return money.total(_decimal(one["amount"]) for one in found)
+
+
+def _same_currency(value: Any) -> None:
+    if value != CURRENCY:
+        raise ValueError(f"is in {value!r}, and the ledger counts {CURRENCY}: export the bill in {CURRENCY}")
+
+
+def _decimal(value: Any) -> Decimal:
+    if value is None or value == "":
+        raise ValueError("an amount is empty")
+    return Decimal(str(value))
+
+
+def _moment(value: Any) -> datetime:
+    if isinstance(value, datetime):
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+    moment = datetime.fromisoformat(str(value).removesuffix(" UTC"))
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+def _last_part(value: Any) -> str:
+    """The id at the end of an ARN or a resource's full name."""
+    return str(value or "").rsplit("/", 1)[-1]
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, KeyError):
+        return f"column {error} is missing"
+    return "an amount is no number" if isinstance(error, InvalidOperation) else str(error)
