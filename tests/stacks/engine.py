@@ -18,13 +18,14 @@ import yaml
 
 from localcloud.control.folders import find_folders
 from localcloud.control.pulumi_cli import find_pulumi
-from localcloud.provider.install import plugin_dir, plugin_version
+from localcloud.provider.install import NAMES, plugin_dir, plugin_version
 from tests.networks import end_process
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = ROOT / "stacks" / "config"
 LIMIT_S = 180
 START_LIMIT_S = 30
+GOOGLE = ("GPUFLEET_COMPUTE_ENDPOINT", "GPUFLEET_SECRETMANAGER_ENDPOINT", "STORAGE_EMULATOR_HOST")
 PROJECT = """\
 name: gpu-fleet
 runtime: {name: python, options: {virtualenv: .venv}}
@@ -101,10 +102,14 @@ def make_engine(folder: Path, network: str) -> Engine:
         "AWS_SECRET_ACCESS_KEY": "local",
         "AWS_REGION": "us-east-1",
         "AWS_EC2_METADATA_DISABLED": "true",
+        **dict.fromkeys(GOOGLE, f"http://{network}.0.4:4567"),
+        # the fleet document names the commit, which others may change while a test runs
+        "GIT_DIR": os.devnull,
     }
     engine = Engine(folder=folder, pulumi=pulumi, environment=environment)
-    plugin = plugin_dir(folder / "plugin", sys.executable)
-    engine.run("plugin", "install", "resource", "aws", plugin_version(), "-f", str(plugin))
+    for name in NAMES:
+        plugin = plugin_dir(folder / f"plugin-{name}", sys.executable, name=name)
+        engine.run("plugin", "install", "resource", name, plugin_version(name), "-f", str(plugin))
     return engine
 
 
