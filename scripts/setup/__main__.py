@@ -58,7 +58,8 @@ def _set_up(folders: Folders) -> bool:
         )
     _check_network_and_disk(folders, needs_uv=needs_uv, fresh=fresh)
     if steps:
-        say(f"setup: {len(steps)} things are missing and will be installed, now and not again:")
+        lacking = "one thing is missing and is" if len(steps) == 1 else f"{len(steps)} things are missing and are"
+        say(f"setup: {lacking} installed now, once:")
         for what, _ in steps:
             say(f"  - {what}")
     for number, (what, step) in enumerate(steps, 1):
