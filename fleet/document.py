@@ -5,9 +5,10 @@ Version 1. Holds no secret. The only file of this room with a validation library
 
 import json
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import date, timedelta
 from decimal import Decimal
 from typing import Annotated, Any, Final, Literal
+from zoneinfo import ZoneInfo
 
 from pydantic import (
     AfterValidator,
@@ -54,6 +55,15 @@ def _finite(value: Decimal) -> Decimal:
     return value
 
 
+def _known_zone(value: str) -> str:
+    try:
+        ZoneInfo(value)
+    except (KeyError, ValueError, OSError):
+        raise ValueError(f"{value!r} is no time zone: write a name such as Europe/Berlin or UTC") from None
+    return value
+
+
+TimeZone = Annotated[str, AfterValidator(_known_zone)]
 Duration = Annotated[timedelta, BeforeValidator(_to_duration), PlainSerializer(durations.render, return_type=str)]
 ExactDecimal = Annotated[
     Decimal, BeforeValidator(_exact), AfterValidator(_finite), PlainSerializer(str, return_type=str)
@@ -82,7 +92,7 @@ class Router(_Strict):
 class Notify(_Strict):
     slack_channel: str
     digest_at: Annotated[str, Field(pattern=r"^([01]\d|2[0-3]):[0-5]\d$")] = "08:00"
-    timezone: str = "UTC"
+    timezone: TimeZone = "UTC"
 
 
 class Budget(_Strict):
@@ -130,22 +140,25 @@ class ScheduleEntry(_Strict):
     start: Annotated[str, Field(pattern=r"^([01]\d|2[0-3]):[0-5]\d$")]
     end: Annotated[str, Field(pattern=r"^([01]\d|2[0-3]):[0-5]\d$")]
     target: Annotated[int, Field(ge=0)]
-    timezone: str = "UTC"
+    timezone: TimeZone = "UTC"
+    except_on: tuple[date, ...] = ()
 
 
 class ScaleEntry(_Strict):
     waiting_per_replica_above: Annotated[float, Field(gt=0)] = ScalePolicy().waiting_per_replica_above
     kv_cache_above: Share = ScalePolicy().kv_cache_above
+    requests_per_replica: Annotated[float, Field(gt=0)] | None = None
+    tokens_per_second_per_replica: Annotated[float, Field(gt=0)] | None = None
+    first_token_s: Annotated[float, Field(gt=0)] | None = None
+    inter_token_s: Annotated[float, Field(gt=0)] | None = None
+    headroom: Annotated[float, Field(ge=0)] = ScalePolicy().headroom
     down_after: Duration = ScalePolicy().down_after
     schedule: tuple[ScheduleEntry, ...] = ()
 
     def policy(self) -> ScalePolicy:
-        return ScalePolicy(
-            waiting_per_replica_above=self.waiting_per_replica_above,
-            kv_cache_above=self.kv_cache_above,
-            down_after=self.down_after,
-            schedule=tuple(ScheduleRule(**rule.__dict__) for rule in self.schedule),
-        )
+        rules = tuple(ScheduleRule(**rule.__dict__) for rule in self.schedule)
+        given: dict[str, Any] = {**self.__dict__, "schedule": rules}
+        return ScalePolicy(**given)
 
 
 class Watchdogs(_Strict):

@@ -1,7 +1,7 @@
 """The rules that people set for the watchdogs of a pool. Values only; `document` reads them."""
 
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import date, timedelta
 from decimal import Decimal
 
 
@@ -49,7 +49,10 @@ class ScheduleRule:
     """`08:00`, local time."""
     end: str
     target: int
+    """Least target while it holds; load may raise it."""
     timezone: str = "UTC"
+    except_on: tuple[date, ...] = ()
+    """Days that do not count: holidays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +60,19 @@ class ScalePolicy:
     """When a pool needs more or fewer replicas."""
 
     waiting_per_replica_above: float = 4
+    """Queued requests per ready replica that are too many."""
     kv_cache_above: float = 0.8
-    """Share of the KV cache, 0 to 1."""
+    """Share of the KV cache, 0 to 1, that is too much."""
+    requests_per_replica: float | None = None
+    """Requests in flight that one replica carries within its objectives. None: unknown."""
+    tokens_per_second_per_replica: float | None = None
+    """The same in tokens per second, input and output together; used where the other is unknown."""
+    first_token_s: float | None = None
+    """Objective: 95 % of requests have their first token by then."""
+    inter_token_s: float | None = None
+    """Objective: 95 % of tokens follow the one before within this time."""
+    headroom: float = 0.1
+    """Share on top of the work that is there."""
     down_after: timedelta = timedelta(minutes=20)
+    """The highest load of this time must fit into fewer replicas."""
     schedule: tuple[ScheduleRule, ...] = field(default_factory=tuple)

@@ -75,7 +75,10 @@ class Reason(StrEnum):
     BOOTS_FAILING = "boots keep failing"
     BOOT_FAILED = "boot failed"
     LOAD_HIGH = "load above its limit"
+    LOAD_EXPECTED = "load expected from earlier days"
+    OBJECTIVE_MISSED = "latency above its objective"
     LOAD_LOW = "the rest can carry the load"
+    LOAD_NEEDS_ALL = "the rest could not carry the load"
     SCHEDULE = "schedule"
     HELD_REQUESTS = "requests wait for a first replica"
 

@@ -1,1 +1,175 @@
-"""How many ready replicas a pool needs. Pure: the same arguments give the same plan."""
+"""How many ready replicas a pool needs. Pure: the same arguments give the same plan.
+
+Up at once, by whatever asks for most: the schedule, held requests, work that is there or is expected, pressure in the
+engines. Down only as far as the highest load of `down_after` would still fit into what is left, and in small steps.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from watchdogs.plan import Action, Decision, Plan, Reason
+from watchdogs.scale.hours import active
+from watchdogs.scale.view import Demand, PoolView, Pressure
+
+WATCHDOG: Final = "scale"
+STEP_DOWN: Final = 0.1
+"""Largest share of a pool that one pass gives up; one replica at least."""
+LATENCY_FACTOR_MAX: Final = 2.0
+"""Latency is not proportional to load: however bad it is, a pass at most doubles the pool for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Need:
+    """Replicas that something asks for."""
+
+    replicas: int
+    reason: Reason
+    detail: str
+
+
+def decide(views: Sequence[PoolView], now: datetime) -> Plan:
+    """One decision for each pool."""
+    return Plan(watchdog=WATCHDOG, at=now, decisions=tuple(_pool(view, now) for view in views))
+
+
+def _pool(view: PoolView, now: datetime) -> Decision:
+    if view.paused_by is not None:
+        return _keep(view, Reason.PAUSED, view.paused_by)
+    most = max(_needs(view, now), key=lambda need: need.replicas)
+    wanted = min(max(most.replicas, view.min), view.max)
+    if wanted > view.target:
+        short = f"; {most.replicas} are needed, {view.max} is the pool's max" if most.replicas > view.max else ""
+        return _move(view, wanted, most.reason, most.detail + short)
+    if view.target > view.max:
+        return _move(view, view.max, Reason.SURPLUS, f"the pool's max is {view.max}")
+    return _down(view, wanted, most)
+
+
+def _needs(view: PoolView, now: datetime) -> Iterator[_Need]:
+    rule = active(view.policy.schedule, now)
+    if rule is None:
+        yield _Need(replicas=view.min, reason=Reason.POOL_FLOOR, detail=f"min is {view.min}")
+    else:
+        hours = f"{rule.start} to {rule.end} {rule.timezone}"
+        yield _Need(replicas=rule.target, reason=Reason.SCHEDULE, detail=f"{rule.target} from {hours}")
+    if view.held and view.ready == 0:
+        detail = f"{view.held:g} wait for a first replica; a cold start takes about {view.cold_start}"
+        yield _Need(replicas=1, reason=Reason.HELD_REQUESTS, detail=detail)
+    if view.demand is not None:
+        yield from _of_demand(view, view.demand)
+    if view.pressure is not None and view.pressure.reporting > 0:
+        yield from _of_pressure(view, view.pressure)
+
+
+def _of_demand(view: PoolView, demand: Demand) -> Iterator[_Need]:
+    room = 1 + view.policy.headroom
+    coming = demand.now + (demand.rise or 0.0) if demand.now > 0 else 0.0
+    detail = f"work for {demand.now:.2f} replicas, {coming:.2f} by the time another one is ready"
+    yield _Need(replicas=_whole(max(demand.now * room, coming)), reason=Reason.LOAD_HIGH, detail=detail)
+    if demand.expected is not None:
+        detail = f"work for {demand.expected:.2f} replicas at this time of earlier days"
+        yield _Need(replicas=_whole(demand.expected * room), reason=Reason.LOAD_EXPECTED, detail=detail)
+
+
+def _of_pressure(view: PoolView, pressure: Pressure) -> Iterator[_Need]:
+    policy, replicas = view.policy, pressure.reporting
+    if pressure.waiting > policy.waiting_per_replica_above * replicas:
+        detail = f"{pressure.waiting:g} requests wait at {replicas} replicas"
+        # a queue is a stock, not a rate: it doubles the pool at most, and asks again if it stays
+        wanted = min(_whole(pressure.waiting / policy.waiting_per_replica_above), 2 * replicas)
+        yield _Need(replicas=wanted, reason=Reason.LOAD_HIGH, detail=detail)
+    if pressure.kv_cache is not None and pressure.kv_cache > policy.kv_cache_above:
+        detail = f"{pressure.kv_cache:.0%} of the KV cache is used"
+        wanted = _whole(replicas * pressure.kv_cache / policy.kv_cache_above)
+        yield _Need(replicas=wanted, reason=Reason.LOAD_HIGH, detail=detail)
+    for what, seen, objective in (
+        ("first token", pressure.first_token_s, policy.first_token_s),
+        ("next token", pressure.inter_token_s, policy.inter_token_s),
+    ):
+        if seen is not None and objective is not None and seen > objective:
+            wanted = _whole(replicas * min(seen / objective, LATENCY_FACTOR_MAX))
+            detail = f"{what} after {seen:.3g} s at the 95th percentile, the objective is {objective:.3g} s"
+            yield _Need(replicas=wanted, reason=Reason.OBJECTIVE_MISSED, detail=detail)
+
+
+def _down(view: PoolView, wanted: int, most: _Need) -> Decision:
+    if wanted == view.target:
+        return _keep(view, most.reason if view.target > view.min else Reason.AS_WANTED, most.detail)
+    if view.ready == 0 and view.pressure is None and not view.held:
+        # nothing runs yet: there is nothing that could be measured, and nothing to lose but the wait of a start
+        return _keep(view, Reason.LOADING, "no replica is ready")
+    if view.pressure is None or view.pressure.reporting < view.ready:
+        seen = 0 if view.pressure is None else view.pressure.reporting
+        return _keep(view, Reason.METRICS_MISSING, f"{seen} of {view.ready} replicas are read")
+    left = max(wanted, view.target - max(1, int(view.target * STEP_DOWN)))
+    while left < view.target and (obstacle := _obstacle(view, view.pressure, left)) is not None:
+        left += 1
+        if left == view.target:
+            return _keep(view, Reason.LOAD_NEEDS_ALL, obstacle)
+    return _move(view, left, Reason.LOAD_LOW, f"the highest load of {view.policy.down_after} fits into {left}")
+
+
+def _obstacle(view: PoolView, pressure: Pressure, left: int) -> str | None:
+    """Why the highest load of the window would not fit into `left` replicas."""
+    policy = view.policy
+    if left == 0:
+        busy = pressure.running_peak + pressure.waiting_peak
+        return f"{busy:g} requests at once within {policy.down_after}" if busy > 0 else None
+    if view.demand is not None and view.demand.peak * (1 + policy.headroom) > left:
+        return f"work for {view.demand.peak:.2f} replicas within {policy.down_after}"
+    if pressure.waiting_peak > 0 and view.demand is None:
+        return f"{pressure.waiting_peak:g} requests waited within {policy.down_after}"
+    share = max(pressure.reporting, 1) / left
+    for what, peak, limit in (
+        ("KV cache used", pressure.kv_cache_peak, policy.kv_cache_above),
+        ("seconds to the first token", pressure.first_token_peak_s, policy.first_token_s),
+        ("seconds to the next token", pressure.inter_token_peak_s, policy.inter_token_s),
+    ):
+        if peak is not None and limit is not None and peak * share > limit:
+            return f"{what}: {peak:.3g} now, {peak * share:.3g} with {left} replicas, the limit is {limit:.3g}"
+    return None
+
+
+def _whole(replicas: float) -> int:
+    """Replicas come whole; a billionth over a whole one is rounding, not work."""
+    return math.ceil(replicas - 1e-9)
+
+
+def _move(view: PoolView, to: int, reason: Reason, detail: str) -> Decision:
+    if not view.policy_seen:
+        return _keep(view, Reason.POLICY_UNSEEN, f"would set {to}: {detail}")
+    usd = None if view.usd_per_hour is None else view.usd_per_hour * (view.target - to)
+    return Decision(
+        resource=view.name,
+        pool=view.name,
+        action=Action.RETARGET,
+        reason=reason,
+        detail=detail,
+        evidence=_evidence(view),
+        from_size=view.target,
+        to_size=to,
+        usd_per_hour=usd,
+    )
+
+
+def _keep(view: PoolView, reason: Reason, detail: str) -> Decision:
+    return Decision(
+        resource=view.name,
+        pool=view.name,
+        action=Action.KEEP,
+        reason=reason,
+        detail=detail,
+        evidence=_evidence(view),
+    )
+
+
+def _evidence(view: PoolView) -> dict[str, str]:
+    found: dict[str, object] = {"target": view.target, "ready": view.ready, "held": view.held}
+    for name, part in (("demand", view.demand), ("pressure", view.pressure)):
+        if part is not None:
+            found |= {f"{name}.{field}": getattr(part, field) for field in part.__dataclass_fields__}
+    known = {name: value for name, value in found.items() if value is not None}
+    return {name: f"{value:g}" if isinstance(value, float) else str(value) for name, value in known.items()}

@@ -1,0 +1,235 @@
+"""The scale watchdog: what raises a target, what lets it fall, and what keeps it; hours; a pass against the ports."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from fleet.policies import ScalePolicy, ScheduleRule
+from monitoring import rules
+from tests.watchdogs.worlds import READY, START, FakeMetrics, World, document, instance
+from watchdogs.plan import Action, OutcomeKind, Reason
+from watchdogs.ports import Brake, BrakeKind, Target
+from watchdogs.scale import pressure
+from watchdogs.scale.decide import decide
+from watchdogs.scale.hours import holds
+from watchdogs.scale.view import Demand, PoolView, Pressure
+from watchdogs.scale.watchdog import ScaleWatchdog, policy_digest
+
+CALM = Pressure(reporting=4, kv_cache=0.1, kv_cache_peak=0.1)
+NIGHTS = ScheduleRule(days=("fri",), start="22:00", end="06:00", target=3, timezone="Europe/Berlin")
+
+
+def pool(**changes: Any) -> PoolView:
+    plain = PoolView(name="batch", policy=ScalePolicy(), target=4, min=1, max=8, ready=4, pressure=CALM)
+    return replace(plain, **changes)
+
+
+def judged(view: PoolView, now: datetime = START) -> tuple[Action, Reason, int | None]:
+    (decision,) = decide([view], now).decisions
+    return decision.action, decision.reason, decision.to_size
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason", "to"),
+    [
+        pytest.param({"pressure": replace(CALM, waiting=17.0)}, Reason.LOAD_HIGH, 5, id="a queue"),
+        pytest.param({"pressure": replace(CALM, waiting=900.0)}, Reason.LOAD_HIGH, 8, id="a long queue doubles"),
+        pytest.param({"pressure": replace(CALM, kv_cache=0.99)}, Reason.LOAD_HIGH, 5, id="the KV cache"),
+        pytest.param({"demand": Demand(now=5.0, peak=5.0)}, Reason.LOAD_HIGH, 6, id="work, with headroom"),
+        pytest.param({"demand": Demand(now=4.0, peak=4.0, rise=2.5)}, Reason.LOAD_HIGH, 7, id="work that rises"),
+        pytest.param(
+            {"demand": Demand(now=1.0, peak=1.0, expected=6.0)}, Reason.LOAD_EXPECTED, 7, id="earlier days"
+        ),
+        pytest.param({"demand": Demand(now=90.0, peak=90.0)}, Reason.LOAD_HIGH, 8, id="not above max"),
+        pytest.param(
+            {"policy": ScalePolicy(first_token_s=1.0), "pressure": replace(CALM, first_token_s=1.4)},
+            Reason.OBJECTIVE_MISSED, 6, id="first token late",
+        ),
+        pytest.param(
+            {"policy": ScalePolicy(inter_token_s=0.05), "pressure": replace(CALM, inter_token_s=5.0)},
+            Reason.OBJECTIVE_MISSED, 8, id="next token far too late: doubled at most",
+        ),
+        pytest.param(
+            {"target": 0, "min": 0, "ready": 0, "pressure": None, "held": 3.0}, Reason.HELD_REQUESTS, 1,
+            id="held requests wake it",
+        ),
+        pytest.param(
+            {"policy": ScalePolicy(schedule=(replace(NIGHTS, target=6, start="00:00", end="00:00", days=("sat",)),))},
+            Reason.SCHEDULE, 6, id="the hour",
+        ),
+    ],
+)  # fmt: skip
+def test_what_raises_a_target(changes: Mapping[str, Any], reason: Reason, to: int) -> None:
+    assert judged(pool(**changes)) == (Action.RETARGET, reason, to)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        pytest.param({"paused_by": "by ops"}, Reason.PAUSED, id="paused"),
+        pytest.param({"pressure": None}, Reason.METRICS_MISSING, id="no metrics"),
+        pytest.param({"pressure": replace(CALM, reporting=3)}, Reason.METRICS_MISSING, id="one replica is silent"),
+        pytest.param({"pressure": replace(CALM, waiting_peak=1.0)}, Reason.LOAD_NEEDS_ALL, id="somebody waited"),
+        pytest.param({"pressure": replace(CALM, kv_cache_peak=0.7)}, Reason.LOAD_NEEDS_ALL, id="N/(N-1): KV cache"),
+        pytest.param({"demand": Demand(now=0.1, peak=2.9)}, Reason.LOAD_NEEDS_ALL, id="work within the window"),
+        pytest.param(
+            {"policy": ScalePolicy(first_token_s=1.0), "pressure": replace(CALM, first_token_peak_s=0.8)},
+            Reason.LOAD_NEEDS_ALL, id="N/(N-1): first token",
+        ),
+        pytest.param({"policy_seen": False}, Reason.POLICY_UNSEEN, id="policy unseen"),
+        pytest.param({"min": 4}, Reason.AS_WANTED, id="at its min"),
+        pytest.param({"ready": 0, "pressure": None}, Reason.LOADING, id="still booting"),
+        pytest.param(
+            {"target": 1, "min": 0, "ready": 1, "pressure": replace(CALM, reporting=1, running_peak=1.0)},
+            Reason.LOAD_NEEDS_ALL, id="the last one served within the window",
+        ),
+    ],
+)  # fmt: skip
+def test_what_keeps_a_target(changes: Mapping[str, Any], reason: Reason) -> None:
+    action, why, _ = judged(pool(**changes))
+    assert (action, why) == (Action.KEEP, reason)
+
+
+@pytest.mark.parametrize(
+    ("changes", "to"),
+    [
+        pytest.param({}, 3, id="one at a time"),
+        pytest.param(
+            {"target": 40, "ready": 40, "max": 50, "pressure": replace(CALM, reporting=40)}, 36, id="a tenth"
+        ),
+        pytest.param({"demand": Demand(now=0.1, peak=2.7)}, 3, id="the highest load fits"),
+        pytest.param(
+            {"target": 1, "min": 0, "ready": 1, "pressure": replace(CALM, reporting=1)}, 0, id="the last one, idle"
+        ),
+    ],
+)
+def test_what_lets_a_target_fall(changes: Mapping[str, Any], to: int) -> None:
+    assert judged(pool(**changes)) == (Action.RETARGET, Reason.LOAD_LOW, to)
+
+
+def test_a_target_above_max_comes_down_to_it() -> None:
+    assert judged(pool(target=9, max=8)) == (Action.RETARGET, Reason.SURPLUS, 8)
+
+
+@pytest.mark.parametrize(
+    ("moment", "held"),
+    [
+        # Europe/Berlin is UTC+1 in winter, UTC+2 in summer
+        pytest.param("2026-11-20T20:59Z", False, id="before"),
+        pytest.param("2026-11-20T21:00Z", True, id="start belongs to it"),
+        pytest.param("2026-11-21T04:59Z", True, id="into the next day"),
+        pytest.param("2026-11-21T05:00Z", False, id="end does not"),
+        pytest.param("2026-11-20T02:00Z", False, id="the night before is Thursday's"),
+        pytest.param("2026-07-10T20:00Z", True, id="summer"),
+        pytest.param("2026-07-10T19:59Z", False, id="summer, before"),
+        pytest.param("2026-12-25T22:00Z", False, id="a holiday"),
+        pytest.param("2026-12-26T02:00Z", False, id="the night after a holiday"),
+    ],
+)
+def test_hours_over_midnight(moment: str, held: bool) -> None:
+    rule = replace(NIGHTS, except_on=(date(2026, 12, 25),))
+    assert holds(rule, datetime.fromisoformat(moment)) is held
+
+
+@pytest.mark.parametrize(
+    ("night", "minutes"),
+    [
+        pytest.param(datetime(2026, 3, 28, 12, tzinfo=UTC), 60 * 3, id="clocks go forward: an hour is skipped"),
+        pytest.param(datetime(2026, 10, 24, 12, tzinfo=UTC), 60 * 5, id="clocks go back: an hour is repeated"),
+        pytest.param(datetime(2026, 6, 6, 12, tzinfo=UTC), 60 * 4, id="a plain night"),
+    ],
+)
+def test_nights_when_clocks_change(night: datetime, minutes: int) -> None:
+    rule = ScheduleRule(days=("sun",), start="01:00", end="05:00", target=1, timezone="Europe/Berlin")
+    assert sum(holds(rule, night + timedelta(minutes=n)) for n in range(24 * 60)) == minutes
+
+
+class Store(FakeMetrics):
+    """Answers the two queries with what a test says of pool `batch`."""
+
+    def __init__(self, world: World, stats: Mapping[str, float]) -> None:
+        super().__init__(world)
+        self.stats = stats
+
+    def query(self, expression: str, at: datetime) -> Sequence[tuple[Mapping[str, str], float]]:
+        self.world.before("query")
+        rows = [({"pool": "batch", "stat": name}, value) for name, value in self.stats.items()]
+        return [row for row in rows if f'"{row[0]["stat"]}"' in expression]
+
+
+def scaled(stats: Mapping[str, float], **entry: Any) -> tuple[World, ScaleWatchdog, Any]:
+    fleet = document(watchdogs={"scale": {"requests_per_replica": 10, **entry}})
+    world = World(targets={"batch": Target(pool="batch", value=2, version=7)})
+    for number in (1, 2):
+        one = instance(number)
+        world.instances[one.id] = one
+        world.agents[one.id] = replace(READY, phase_since=one.launched_at + timedelta(minutes=4))
+    ports = replace(world.ports(), metrics=Store(world, stats))
+    return world, ScaleWatchdog(fleet, ports), fleet
+
+
+BUSY = {
+    "reporting": 2.0, "waiting": 0.0, "waiting_peak": 0.0, "running_peak": 31.0, "requests": 31.0,
+    "requests_peak": 31.0, "requests_rise": 5.0, "requests_1d": 20.0,
+}  # fmt: skip
+
+
+def test_a_dry_run_shows_what_apply_then_does() -> None:
+    world, watchdog, fleet = scaled(BUSY)
+    first = watchdog.apply()
+    assert [d.reason for d in first.plan.decisions] == [Reason.POLICY_UNSEEN]
+    assert [d.to_size for d in watchdog.dry().plan.decisions] == [4]
+    assert ("scale", "batch", policy_digest(fleet, "batch")) in world.seen
+    done = watchdog.apply()
+    assert [(o.kind, o.detail) for o in done.outcomes] == [(OutcomeKind.DONE, "target 2 → 4")]
+    assert world.targets["batch"].value == 4
+    assert done.observed[0].demand == Demand(now=3.1, peak=3.1, rise=0.5, expected=None)
+    assert done.observed[0].cold_start == timedelta(minutes=4)
+    assert done.plan.decisions[0].usd_per_hour is not None
+    assert done.plan.decisions[0].usd_per_hour < Decimal(0)
+
+
+def test_a_target_that_somebody_else_moved_is_left_to_them() -> None:
+    world, watchdog, _ = scaled(BUSY)
+    watchdog.dry()
+
+    def somebody(name: str) -> None:
+        if name == "set_target":
+            world.targets["batch"] = Target(pool="batch", value=6, version=8)
+
+    world.before = somebody
+    assert [o.kind for o in watchdog.apply().outcomes] == [OutcomeKind.NO_LONGER_TRUE]
+    assert world.targets["batch"].value == 6
+
+
+def test_a_pause_that_comes_in_between_is_honoured() -> None:
+    world, watchdog, _ = scaled(BUSY)
+    watchdog.dry()
+    brake = Brake(kind=BrakeKind.PAUSE, scope="batch", owner="ops", reason="load test", until=None)
+    asked = 0
+
+    def later(name: str) -> None:
+        nonlocal asked
+        asked += name == "brakes"
+        if asked == 2:
+            world.brakes = [brake]
+
+    world.before = later
+    assert [o.kind for o in watchdog.apply().outcomes] == [OutcomeKind.NO_LONGER_TRUE]
+    assert world.targets["batch"].value == 2
+
+
+def test_nan_of_an_empty_histogram_is_not_a_latency() -> None:
+    _, watchdog, _ = scaled({**BUSY, "first_token": float("nan")}, first_token_s=0.5)
+    seen = watchdog.dry().observed[0].pressure
+    assert seen is not None
+    assert seen.first_token_s is None
+
+
+def test_history_is_read_from_series_that_are_recorded() -> None:
+    recorded = {r.name for r in rules.recordings(rules.RuleSettings())}
+    assert {pressure.RECORDED_RUNNING, pressure.RECORDED_WAITING, *pressure.RECORDED_TOKENS} <= recorded

@@ -1,0 +1,140 @@
+"""The scale watchdog's queries against a real Prometheus, its days of history filled in beforehand."""
+
+import shutil
+import subprocess
+import time
+from collections.abc import Generator, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import httpx
+import pytest
+
+from clouds.prometheus import Prometheus
+from fleet.policies import ScalePolicy
+from tests.networks import free_port
+from watchdogs.scale import pressure
+from watchdogs.scale.pressure import Readings
+
+NOW = datetime.now(UTC).replace(second=0, microsecond=0) - timedelta(minutes=5)
+LEAD = timedelta(minutes=5)
+POLICY = ScalePolicy(requests_per_replica=10, down_after=timedelta(minutes=20))
+HERE = 'environment="test",pool="chat"'
+
+pytestmark = pytest.mark.skipif(shutil.which("promtool") is None, reason="needs the Debian package prometheus")
+
+
+def _recorded(ago: timedelta) -> float:
+    """Requests of the pool, in tenths of the time before: 20, but for the same hour of two earlier days and a jump."""
+    for day, value in ((1, 60.0), (2, 80.0)):
+        if abs(ago - timedelta(days=day)) < timedelta(minutes=30):
+            return value
+    return 45.0 if timedelta(hours=3) < ago < timedelta(hours=4) else 20.0
+
+
+def _history() -> Iterator[str]:
+    yield "# TYPE gpufleet:requests_running:pool gauge"
+    for minute in range(int(timedelta(days=2, hours=2).total_seconds() // 60), 0, -1):
+        ago = timedelta(minutes=minute)
+        at = (NOW - ago).timestamp()
+        yield f"gpufleet:requests_running:pool{{{HERE}}} {_recorded(ago)} {at:.0f}"
+    yield "# TYPE gpufleet:requests_waiting:pool gauge"
+    for minute in range(int(timedelta(days=2, hours=2).total_seconds() // 60), 0, -1):
+        yield f"gpufleet:requests_waiting:pool{{{HERE}}} 0 {(NOW - timedelta(minutes=minute)).timestamp():.0f}"
+
+
+def _engines() -> Iterator[str]:
+    """Two replicas over half an hour; one had nine requests running and five waiting ten minutes ago."""
+    moments = [NOW - timedelta(seconds=15 * n) for n in range(120, -1, -1)]
+    peak = NOW - timedelta(minutes=10)
+    for name, usual, then in (
+        ("vllm:num_requests_running", 2.0, 9.0),
+        ("vllm:num_requests_waiting", 0.0, 5.0),
+        ("vllm:kv_cache_usage_perc", 0.2, 0.6),
+    ):
+        yield f"# TYPE {name} gauge"
+        for number in (1, 2):
+            labels = f'{HERE},job="engine",instance_id="i-{number}",engine="0"'
+            for at in moments:
+                value = then if number == 1 and at == peak else usual
+                yield f"{name}{{{labels}}} {value} {at.timestamp():.0f}"
+    yield "# TYPE vllm:time_to_first_token_seconds histogram"
+    labels = f'{HERE},job="engine",instance_id="i-1"'
+    for le, share in (("0.1", 0.5), ("0.5", 1.0), ("+Inf", 1.0)):
+        for n, at in enumerate(moments):
+            count = int(n * 4 * share)
+            yield f'vllm:time_to_first_token_seconds_bucket{{{labels},le="{le}"}} {count} {at.timestamp():.0f}'
+    for suffix in ("count", "sum"):
+        for n, at in enumerate(moments):
+            yield f"vllm:time_to_first_token_seconds_{suffix}{{{labels}}} {n * 4} {at.timestamp():.0f}"
+
+
+@pytest.fixture(scope="module")
+def readings(tmp_path_factory: pytest.TempPathFactory) -> Generator[Readings]:
+    folder: Path = tmp_path_factory.mktemp("scale")
+    text = "\n".join((*_history(), *_engines(), "# EOF", ""))
+    (folder / "history.om").write_text(text)
+    (folder / "prometheus.yml").write_text("global: {scrape_interval: 15s}\n")
+    subprocess.run(
+        ["promtool", "tsdb", "create-blocks-from", "openmetrics", folder / "history.om", folder / "data"],
+        check=True,
+        capture_output=True,
+        timeout=120,
+    )
+    port = free_port()
+    log = (folder / "prometheus.log").open("wb")
+    process = subprocess.Popen(
+        [
+            "prometheus",
+            f"--config.file={folder / 'prometheus.yml'}",
+            f"--storage.tsdb.path={folder / 'data'}",
+            f"--web.listen-address=127.0.0.1:{port}",
+            "--storage.tsdb.retention.time=30d",
+        ],
+        stdout=log,
+        stderr=log,
+    )
+    store = Prometheus(f"http://127.0.0.1:{port}")
+    try:
+        _wait_until_ready(port)
+        yield pressure.read(store, "test", {"chat": POLICY, "other": POLICY}, LEAD, NOW)
+    finally:
+        store.close()
+        process.terminate()
+        process.wait(30)
+        log.close()
+
+
+def _wait_until_ready(port: int) -> None:
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        try:
+            if httpx.get(f"http://127.0.0.1:{port}/-/ready", trust_env=False).is_success:
+                return
+        except httpx.TransportError:
+            time.sleep(0.1)
+    raise AssertionError("Prometheus was not ready within 60 s")
+
+
+def test_present_and_peaks(readings: Readings) -> None:
+    seen = readings.pressure("chat")
+    assert seen is not None
+    assert (seen.reporting, seen.waiting, seen.waiting_peak, seen.running_peak) == (2, 0, 5, 11)
+    assert (seen.kv_cache, seen.kv_cache_peak) == (pytest.approx(0.2), pytest.approx(0.4))
+    assert seen.first_token_s == pytest.approx(0.46, abs=0.02)
+    assert seen.inter_token_s is None
+
+
+def test_demand_has_peak_rise_and_earlier_days(readings: Readings) -> None:
+    demand = readings.demand("chat")
+    assert demand is not None
+    assert demand.now == pytest.approx(0.4)
+    assert demand.peak == pytest.approx(1.6)
+    # from 20 to 45 requests three hours ago, from 20 to 60 a day ago: all but the worst thousandth of the minutes
+    assert demand.rise is not None and 2.5 <= demand.rise <= 4.0
+    # two days have this hour, 60 and 80 requests; the upper of two is taken
+    assert demand.expected == pytest.approx(8.0)
+
+
+def test_a_pool_that_nobody_reports_is_unknown(readings: Readings) -> None:
+    assert (readings.pressure("other"), readings.demand("other"), readings.held("other")) == (None, None, 0.0)

@@ -1,0 +1,113 @@
+"""How far demand rises while an instance boots, learned from the pool's own past. Pure.
+
+A rise is counted in roots of (demand + 1), since the sum of many independent users strays by the root of their number.
+`QUANTILE` of the rises of the last day, which fade, is what a pool keeps in readiness.
+"""
+
+import bisect
+import math
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final
+
+QUANTILE: Final = 0.995
+"""Share of moments at which the readiness is enough."""
+HALF_LIFE: Final = 12 * 3600.0
+"""Seconds after which a rise counts half."""
+BINS: Final = 400
+BIN: Final = 0.05
+PRIOR: Final = 1.0
+"""The rise that is expected of a pool nobody knows."""
+PRIOR_WEIGHT: Final = 30.0
+"""Moments that the prior counts as much as."""
+
+
+@dataclass(slots=True)
+class Rises:
+    """The rises seen so far; one `saw` per look."""
+
+    horizon: float
+    """Seconds from the wish to a ready replica."""
+    _counts: list[float] = field(default_factory=lambda: [0.0] * BINS)
+    _weight: float = 1.0
+    _total: float = 0.0
+    _open: deque[tuple[float, float]] = field(default_factory=deque[tuple[float, float]])
+    """Moments whose horizon is not over, with the demand then."""
+    _tops: deque[tuple[float, float]] = field(default_factory=deque[tuple[float, float]])
+    """Demand since, falling: the first is the highest of the horizon."""
+
+    def __post_init__(self) -> None:
+        self._put(PRIOR, PRIOR_WEIGHT)
+
+    def saw(self, at: float, demand: float) -> None:
+        """Demand at a moment, in seconds; moments come in order."""
+        while self._tops and self._tops[-1][1] <= demand:
+            self._tops.pop()
+        self._tops.append((at, demand))
+        self._open.append((at, demand))
+        while self._open and at - self._open[0][0] >= self.horizon:
+            began, then = self._open.popleft()
+            while self._tops[0][0] < began:
+                self._tops.popleft()
+            if len(self._open) > 0:
+                # a newer look weighs more: the same as if all older ones faded
+                self._weight *= 2 ** ((self._open[0][0] - began) / HALF_LIFE)
+            self._put(max(0.0, self._tops[0][1] - then) / math.sqrt(then + 1), self._weight)
+            if self._weight > 1e12:
+                self._counts = [count / self._weight for count in self._counts]
+                self._total, self._weight = self._total / self._weight, 1.0
+
+    def expected(self) -> float:
+        """What to be ready for."""
+        wanted, seen = QUANTILE * self._total, 0.0
+        for number, count in enumerate(self._counts):
+            seen += count
+            if seen >= wanted:
+                return (number + 1) * BIN
+        return BINS * BIN
+
+    def _put(self, rise: float, weight: float) -> None:
+        self._counts[min(BINS - 1, int(rise / BIN))] += weight
+        self._total += weight
+
+
+@dataclass(slots=True)
+class Peak:
+    """The highest demand over a span that ends now."""
+
+    span: float
+    _tops: deque[tuple[float, float]] = field(default_factory=deque[tuple[float, float]])
+
+    def saw(self, at: float, demand: float) -> float:
+        """The peak, this moment included."""
+        while self._tops and self._tops[-1][1] <= demand:
+            self._tops.pop()
+        self._tops.append((at, demand))
+        while at - self._tops[0][0] > self.span:
+            self._tops.popleft()
+        return self._tops[0][1]
+
+
+@dataclass(slots=True)
+class Pattern:
+    """Demand at the same time of the day before, and its week's same day where there is one."""
+
+    ahead: float
+    _at: list[float] = field(default_factory=list[float])
+    _demand: list[float] = field(default_factory=list[float])
+
+    def saw(self, at: float, demand: float) -> None:
+        self._at.append(at)
+        self._demand.append(demand)
+
+    def expected(self, now: float) -> float | None:
+        """The median of what earlier days had within `ahead` of this time; None before two whole days."""
+        if not self._at or now - self._at[0] < 2 * 86400:
+            return None
+        found: list[float] = []
+        for days in (1, 2, 7):
+            first = bisect.bisect_left(self._at, now - days * 86400)
+            last = bisect.bisect_right(self._at, now - days * 86400 + self.ahead)
+            if first < last and self._at[0] <= now - days * 86400:
+                found.append(max(self._demand[first:last]))
+        return sorted(found)[(len(found) - 1) // 2] if found else None

@@ -1,0 +1,178 @@
+"""What a store of metrics says of the pools: two queries for all pools of an environment.
+
+The second one reads recorded series (monitoring/rules.py) over days; without them there is no history, and no guess.
+"""
+
+import math
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Final
+
+from fleet.policies import ScalePolicy
+from serving import metrics
+from watchdogs.ports import Metrics
+from watchdogs.scale.view import Demand, Pressure
+
+RECORDED_RUNNING: Final = "gpufleet:requests_running:pool"
+RECORDED_WAITING: Final = "gpufleet:requests_waiting:pool"
+RECORDED_TOKENS: Final = ("gpufleet:output_tokens_per_second:pool", "gpufleet:input_tokens_per_second:pool")
+HELD: Final = "gpufleet_held_requests"
+RATE_WINDOW: Final = timedelta(minutes=2)
+QUANTILE: Final = 0.95
+RISE_QUANTILE: Final = 0.999
+"""Of the rises of a day (1,440 minutes), all but the worst one or two count."""
+EARLIER_DAYS: Final = (1, 2, 7)
+"""Yesterday, the day before, and the same day of last week."""
+_STAT: Final = "stat"
+
+Stats = Mapping[str, Mapping[str, float]]
+"""By pool, by stat."""
+
+
+def read(
+    store: Metrics, environment: str, policies: Mapping[str, ScalePolicy], lead: timedelta, now: datetime
+) -> "Readings":
+    """Everything about the pools, over the longest `down_after` of them. Raises OSError."""
+    down_after = max((policy.down_after for policy in policies.values()), default=timedelta(0))
+    if not policies:
+        return Readings(present={}, past={}, policies=policies)
+    return Readings(
+        present=_ask(store, present_query(environment, down_after), now),
+        past=_ask(store, past_query(environment, lead), now),
+        policies=policies,
+    )
+
+
+class Readings:
+    """Answers of the store, turned into what `decide` judges."""
+
+    def __init__(self, *, present: Stats, past: Stats, policies: Mapping[str, ScalePolicy]) -> None:
+        self._present = present
+        self._past = past
+        self._policies = policies
+
+    def held(self, pool: str) -> float:
+        """Requests that the router's activator holds. It tells of a pool only while it holds some."""
+        return self._present.get(pool, {}).get("held", 0.0)
+
+    def pressure(self, pool: str) -> Pressure | None:
+        """None: no engine of the pool is read, or not whole."""
+        seen = self._present.get(pool, {})
+        needed = ("reporting", "waiting", "running_peak", "waiting_peak")
+        if any(name not in seen for name in needed):
+            return None
+        return Pressure(
+            reporting=int(seen["reporting"]),
+            waiting=seen["waiting"],
+            running_peak=seen["running_peak"],
+            waiting_peak=seen["waiting_peak"],
+            kv_cache=seen.get("kv_cache"),
+            kv_cache_peak=seen.get("kv_cache_peak"),
+            first_token_s=seen.get("first_token"),
+            first_token_peak_s=seen.get("first_token_peak"),
+            inter_token_s=seen.get("inter_token"),
+            inter_token_peak_s=seen.get("inter_token_peak"),
+        )
+
+    def demand(self, pool: str) -> Demand | None:
+        """Work in replicas' worth, by what the policy says that one carries; None: it does not say."""
+        policy = self._policies[pool]
+        if policy.requests_per_replica is not None:
+            return self._demand(pool, "requests", policy.requests_per_replica)
+        if policy.tokens_per_second_per_replica is not None:
+            return self._demand(pool, "tokens", policy.tokens_per_second_per_replica)
+        return None
+
+    def _demand(self, pool: str, unit: str, per_replica: float) -> Demand | None:
+        present, past = self._present.get(pool, {}), self._past.get(pool, {})
+        at_once, peak = present.get(unit), present.get(f"{unit}_peak")
+        if at_once is None or peak is None:
+            return None
+        earlier = [past[name] for day in EARLIER_DAYS if (name := f"{unit}_{day}d") in past]
+        rise = past.get(f"{unit}_rise")
+        return Demand(
+            now=at_once / per_replica,
+            peak=max(peak, at_once) / per_replica,
+            rise=None if rise is None else rise / per_replica,
+            # one odd day must not hold a fleet up for a week
+            expected=sorted(earlier)[len(earlier) // 2] / per_replica if len(earlier) > 1 else None,
+        )
+
+
+def present_query(environment: str, down_after: timedelta) -> str:
+    """Now and over `down_after`, in one expression."""
+    here = f'{{job="engine",environment="{environment}"}}'
+    whole, step = f"{_seconds(down_after)}s", f"{_step(down_after)}s"
+    running = f"sum by (pool) ({metrics.REQUESTS_RUNNING}{here})"
+    waiting = f"sum by (pool) ({metrics.REQUESTS_WAITING}{here})"
+    both = f"sum by (pool) ({metrics.REQUESTS_RUNNING}{here} + {metrics.REQUESTS_WAITING}{here})"
+    kv_cache = f"avg by (pool) ({metrics.KV_CACHE_USAGE}{here})"
+    short = f"{_seconds(min(RATE_WINDOW, down_after))}s"
+    tokens = _rates(here, short)
+    return _union(
+        {
+            "reporting": f"count by (pool) (count by (pool, instance_id) ({metrics.REQUESTS_RUNNING}{here}))",
+            "waiting": waiting,
+            "running_peak": f"max_over_time(({running})[{whole}:{step}])",
+            "waiting_peak": f"max_over_time(({waiting})[{whole}:{step}])",
+            "kv_cache": kv_cache,
+            "kv_cache_peak": f"max_over_time(({kv_cache})[{whole}:{step}])",
+            "first_token": _quantile(metrics.TIME_TO_FIRST_TOKEN.name, here, short),
+            "first_token_peak": _quantile(metrics.TIME_TO_FIRST_TOKEN.name, here, whole),
+            "inter_token": _quantile(metrics.INTER_TOKEN_LATENCY.name, here, short),
+            "inter_token_peak": _quantile(metrics.INTER_TOKEN_LATENCY.name, here, whole),
+            "requests": f"max_over_time(({both})[{short}:{step}])",
+            "requests_peak": f"max_over_time(({both})[{whole}:{step}])",
+            "tokens": tokens,
+            "tokens_peak": f"max_over_time(({tokens})[{whole}:{step}])",
+            # two routers hold different requests
+            "held": f'sum by (pool) ({HELD}{{environment="{environment}"}} or {HELD}{{environment=""}})',
+        }
+    )
+
+
+def past_query(environment: str, lead: timedelta) -> str:
+    """Rises of the last day within `lead`, and earlier days from this time of day on, from recorded series."""
+    here = f'{{environment="{environment}"}}'
+    ahead = _seconds(lead)
+    parts: dict[str, str] = {}
+    for unit, names in (("requests", (RECORDED_RUNNING, RECORDED_WAITING)), ("tokens", RECORDED_TOKENS)):
+        load = " + on (pool) ".join(f"sum by (pool) ({name}{here})" for name in names)
+        parts[f"{unit}_rise"] = (
+            f"quantile_over_time({RISE_QUANTILE}, (({load}) - min_over_time(({load})[{ahead}s:1m]))[1d:1m])"
+        )
+        for day in EARLIER_DAYS:
+            parts[f"{unit}_{day}d"] = f"max_over_time(({load})[{ahead}s:1m] offset {day * 86400 - ahead}s)"
+    return _union(parts)
+
+
+def _rates(here: str, window: str) -> str:
+    made = f"sum by (pool) (rate({metrics.GENERATION_TOKENS}{here}[{window}]))"
+    taken = f"sum by (pool) (rate({metrics.PROMPT_TOKENS}{here}[{window}]))"
+    return f"({made} + {taken})"
+
+
+def _quantile(name: str, here: str, window: str) -> str:
+    return f"histogram_quantile({QUANTILE}, sum by (pool, le) (rate({name}_bucket{here}[{window}])))"
+
+
+def _union(parts: Mapping[str, str]) -> str:
+    return " or ".join(f'label_replace({part}, "{_STAT}", "{name}", "", "")' for name, part in parts.items())
+
+
+def _ask(store: Metrics, query: str, now: datetime) -> dict[str, dict[str, float]]:
+    found: dict[str, dict[str, float]] = {}
+    for labels, value in store.query(query, now):
+        # a quantile of no requests is NaN: not reported
+        if "pool" in labels and math.isfinite(value):
+            found.setdefault(labels["pool"], {})[labels[_STAT]] = value
+    return found
+
+
+def _seconds(span: timedelta) -> int:
+    return max(1, int(span.total_seconds()))
+
+
+def _step(span: timedelta) -> int:
+    """A hundred steps, none shorter than a second nor longer than half a minute."""
+    return max(1, min(30, _seconds(span) // 100))

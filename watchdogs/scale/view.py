@@ -1,0 +1,63 @@
+"""What the scale watchdog knows of a pool. Pure types. `None` is "not reported" everywhere."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from decimal import Decimal
+
+from fleet.policies import ScalePolicy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """How much work there is, in replicas' worth: 2.5 keeps two and a half replicas as busy as they may be."""
+
+    now: float
+    peak: float
+    """Highest over the policy's `down_after`."""
+    rise: float | None = None
+    """How far it may rise while another replica starts (`forecast`); None: not known."""
+    expected: float | None = None
+    """What earlier days had at this time, up to a start ahead; None: no earlier days."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pressure:
+    """What the engines say. Peaks are over the policy's `down_after`."""
+
+    reporting: int
+    """Replicas whose metrics were read."""
+    waiting: float = 0.0
+    """Requests in the engines' queues, all replicas."""
+    waiting_peak: float = 0.0
+    running_peak: float = 0.0
+    kv_cache: float | None = None
+    """Mean share of the KV cache in use, 0 to 1."""
+    kv_cache_peak: float | None = None
+    first_token_s: float | None = None
+    """Seconds, 95th percentile; None without traffic, too."""
+    first_token_peak_s: float | None = None
+    inter_token_s: float | None = None
+    inter_token_peak_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolView:
+    """One pool."""
+
+    name: str
+    policy: ScalePolicy
+    target: int
+    """As it stands."""
+    min: int
+    max: int
+    ready: int
+    """Replicas in service."""
+    held: float = 0
+    """Requests that the router holds because the pool has no replica."""
+    demand: Demand | None = None
+    pressure: Pressure | None = None
+    cold_start: timedelta = timedelta(minutes=6)
+    paused_by: str | None = None
+    policy_seen: bool = True
+    usd_per_hour: Decimal | None = None
+    """Of one replica; None: unknown."""

@@ -1,0 +1,154 @@
+"""The scale watchdog: observe, decide, write targets. Splitting a target over groups is the spot watchdog's."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Final
+
+from fleet.activity import ConflictError
+from fleet.document import FleetDocument, Pool
+from fleet.model import Instance
+from watchdogs.brakes import paused_by
+from watchdogs.evidence import AgentStatus
+from watchdogs.plan import Action, Decision, Outcome, OutcomeKind, Plan, Reason
+from watchdogs.policy import digest
+from watchdogs.ports import Brake, Ports, Target
+from watchdogs.scale import pressure
+from watchdogs.scale.decide import WATCHDOG, decide
+from watchdogs.scale.view import PoolView
+
+BOOT_DEFAULT: Final = timedelta(minutes=6)
+"""From launch to ready, before any instance has shown how long it takes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """What one pass saw, wished and did."""
+
+    observed: tuple[PoolView, ...]
+    plan: Plan
+    outcomes: tuple[Outcome, ...] = ()
+
+
+class ScaleWatchdog:
+    """Sets the targets of a fleet's pools."""
+
+    def __init__(self, document: FleetDocument, ports: Ports) -> None:
+        self._document = document
+        self._ports = ports
+
+    def dry(self) -> Pass:
+        """Observe and decide. The plan is for people to read, and from now on its policies count as seen."""
+        now = self._ports.clock.now()
+        views, _ = self._look(now)
+        plan = decide([replace(view, policy_seen=True) for view in views], now)
+        for pool in self._document.pools:
+            name = policy_digest(self._document, pool.name)
+            if name is not None:
+                self._ports.ledger.see_policy(WATCHDOG, pool.name, name, "dry run", now)
+        return Pass(observed=views, plan=plan)
+
+    def apply(self) -> Pass:
+        """One whole pass. Raises OSError when the fleet could not be observed whole; then nothing was done."""
+        now = self._ports.clock.now()
+        views, targets = self._look(now)
+        plan = decide(views, now)
+        self._ports.ledger.record(plan)
+        outcomes = tuple(self._retarget(d, targets) for d in plan.acting if d.action is Action.RETARGET)
+        return Pass(observed=views, plan=plan, outcomes=outcomes)
+
+    def _retarget(self, decision: Decision, targets: Mapping[str, Target]) -> Outcome:
+        outcome = self._try(decision, targets[decision.resource])
+        self._ports.ledger.record_outcome(WATCHDOG, outcome, self._ports.clock.now())
+        if outcome.kind is OutcomeKind.DONE and decision.reason is Reason.HELD_REQUESTS:
+            text = f"Pool {decision.pool} wakes from zero: {decision.detail}."
+            self._ports.messages.tell(f"{WATCHDOG}:wake:{decision.pool}:{self._minute()}", text, {})
+        return outcome
+
+    def _try(self, decision: Decision, seen: Target) -> Outcome:
+        now = self._ports.clock.now()
+        if not self._ports.ledger.hold(now):
+            return Outcome(decision=decision, kind=OutcomeKind.NO_LONGER_TRUE, detail="another watchdog took over")
+        brakes = [brake for brake in self._ports.ledger.brakes(now) if brake.holds(now)]
+        if (by := paused_by(decision.resource, brakes)) is not None:
+            return Outcome(decision=decision, kind=OutcomeKind.NO_LONGER_TRUE, detail=f"paused meanwhile {by}")
+        wanted = seen.value if decision.to_size is None else decision.to_size
+        try:
+            self._ports.ledger.set_target(seen, wanted, WATCHDOG, f"{decision.reason}: {decision.detail}", now)
+        except ConflictError as error:
+            return Outcome(decision=decision, kind=OutcomeKind.NO_LONGER_TRUE, detail=str(error))
+        return Outcome(decision=decision, kind=OutcomeKind.DONE, detail=f"target {seen.value} → {wanted}")
+
+    def _look(self, now: datetime) -> tuple[tuple[PoolView, ...], Mapping[str, Target]]:
+        ports = self._ports
+        pools = [pool for pool in self._document.pools if pool.watchdogs.scale is not None]
+        if not pools:
+            return (), {}
+        groups = {group.name: pool.name for pool in pools for group in pool.groups}
+        members = [i for i in ports.inventory.instances() if i.alive and i.group in groups]
+        statuses = ports.agents.statuses(members)
+        lead = _cold_start(members, statuses)
+        policies = {p.name: p.watchdogs.scale.policy() for p in pools if p.watchdogs.scale is not None}
+        readings = pressure.read(ports.metrics, self._document.environment, policies, lead, now)
+        targets = ports.ledger.targets()
+        brakes = [brake for brake in ports.ledger.brakes(now) if brake.holds(now)]
+        by_pool: dict[str, list[Instance]] = {pool.name: [] for pool in pools}
+        for instance in members:
+            by_pool[groups[instance.group or ""]].append(instance)
+        views = tuple(self._view(pool, by_pool[pool.name], statuses, readings, targets, brakes) for pool in pools)
+        return tuple(replace(view, cold_start=lead) for view in views), targets
+
+    def _view(  # noqa: PLR0913 - the parts of one look, put together in one place
+        self,
+        pool: Pool,
+        members: Sequence[Instance],
+        statuses: Mapping[str, AgentStatus],
+        readings: pressure.Readings,
+        targets: Mapping[str, Target],
+        brakes: Sequence[Brake],
+    ) -> PoolView:
+        if pool.watchdogs.scale is None:
+            raise ValueError(f"pool {pool.name!r} has no scale watchdog")
+        ready = [i for i in members if (s := statuses.get(i.id)) is not None and s.ready and not s.draining]
+        known = [usd for i in ready if (usd := self._ports.prices.usd_per_hour(i)) is not None]
+        name = policy_digest(self._document, pool.name) or ""
+        return PoolView(
+            name=pool.name,
+            target=targets[pool.name].value if pool.name in targets else pool.target,
+            min=pool.min,
+            max=pool.max,
+            policy=pool.watchdogs.scale.policy(),
+            ready=len(ready),
+            demand=readings.demand(pool.name),
+            pressure=readings.pressure(pool.name),
+            held=readings.held(pool.name),
+            usd_per_hour=Decimal(statistics.median(known)) if known else None,
+            paused_by=paused_by(pool.name, brakes),
+            policy_seen=self._ports.ledger.policy_seen(WATCHDOG, pool.name, name),
+        )
+
+    def _minute(self) -> str:
+        return f"{self._ports.clock.now():%Y%m%dt%H%Mz}"
+
+
+def policy_digest(document: FleetDocument, pool: str) -> str | None:
+    """The name of a pool's scale policy; None when it has no scale watchdog."""
+    entry = document.pool(pool)
+    if entry.watchdogs.scale is None:
+        return None
+    return digest(entry.watchdogs.scale.policy(), entry.min, entry.max)
+
+
+def _cold_start(members: Sequence[Instance], statuses: Mapping[str, AgentStatus]) -> timedelta:
+    """The median of what the instances here needed from launch to ready."""
+    took = [
+        (status.phase_since - i.launched_at).total_seconds()
+        for i in members
+        if (status := statuses.get(i.id)) is not None
+        and status.ready
+        and status.phase_since is not None
+        and status.phase_since > i.launched_at
+    ]
+    return timedelta(seconds=statistics.median(took)) if took else BOOT_DEFAULT
