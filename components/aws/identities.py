@@ -15,7 +15,9 @@ class Allowed:
 
     actions: tuple[str, ...]
     resources: tuple[str, ...]
-    when: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
+    when: Mapping[str, Mapping[str, str | list[str]]] = field(
+        default_factory=dict[str, Mapping[str, str | list[str]]]
+    )
     """Conditions, as IAM writes them."""
 
     def statement(self) -> dict[str, Any]:

@@ -27,6 +27,8 @@ class Notices(pulumi.ComponentResource):
         child = pulumi.ResourceOptions(parent=self)
         queue = sqs.Queue(
             name,
+            # the daemon finds it by this name
+            name=name,
             message_retention_seconds=KEPT_SECONDS,
             sqs_managed_sse_enabled=True,
             tags=dict(tags),

@@ -1,5 +1,7 @@
 """The calls that each kind of machine makes on AWS. A test compares them with the code that makes them."""
 
+from collections.abc import Mapping
+
 from components.aws.identities import Allowed
 from fleet import tags
 
@@ -7,7 +9,7 @@ from fleet import tags
 def of_instances(
     *, bucket: str, region: str, account: str, environment: str, agent_token: str
 ) -> tuple[Allowed, ...]:
-    """A GPU instance: reads its agent and model, its token, and answers for its own drain."""
+    """A GPU instance: reads its agent and model, its token, says its phase, and answers for its own drain."""
     return (
         Allowed(
             actions=("s3:GetObject",),
@@ -15,9 +17,20 @@ def of_instances(
         ),
         _token(region, account, agent_token),
         Allowed(
-            actions=("autoscaling:CompleteLifecycleAction", "autoscaling:RecordLifecycleActionHeartbeat"),
+            actions=("autoscaling:DescribeAutoScalingInstances", "autoscaling:DescribeLifecycleHooks"),
+            # these calls know no resource
+            resources=("*",),
+        ),
+        Allowed(
+            actions=("autoscaling:CompleteLifecycleAction",),
             resources=(f"arn:aws:autoscaling:{region}:{account}:autoScalingGroup:*",),
             when=_of_environment("autoscaling", environment),
+        ),
+        Allowed(
+            actions=("ec2:CreateTags",),
+            resources=(f"arn:aws:ec2:{region}:{account}:instance/*",),
+            # no other key: an instance that is broken into cannot mark its neighbours as idle
+            when=_of_environment("ec2", environment) | {"ForAllValues:StringEquals": {"aws:TagKeys": [tags.PHASE]}},
         ),
     )
 
@@ -30,16 +43,23 @@ def of_control(  # noqa: PLR0913
         Allowed(
             actions=(
                 "autoscaling:DescribeAutoScalingGroups",
+                "autoscaling:DescribeInstanceRefreshes",
                 "autoscaling:DescribeScalingActivities",
                 "ec2:DescribeCapacityReservations",
                 "ec2:DescribeInstances",
                 "ec2:DescribeSpotPriceHistory",
+                "pricing:GetProducts",
             ),
             # these calls know no resource
             resources=("*",),
         ),
         Allowed(
-            actions=("autoscaling:SetDesiredCapacity", "autoscaling:TerminateInstanceInAutoScalingGroup"),
+            actions=(
+                "autoscaling:CancelInstanceRefresh",
+                "autoscaling:SetDesiredCapacity",
+                "autoscaling:StartInstanceRefresh",
+                "autoscaling:TerminateInstanceInAutoScalingGroup",
+            ),
             resources=(f"arn:aws:autoscaling:{region}:{account}:autoScalingGroup:*",),
             when=_of_environment("autoscaling", environment),
         ),
@@ -53,7 +73,7 @@ def of_control(  # noqa: PLR0913
             resources=(f"arn:aws:s3:::{bucket}/*",),
         ),
         _token(region, account, agent_token),
-        Allowed(actions=("sqs:ReceiveMessage", "sqs:DeleteMessage"), resources=(notices,)),
+        Allowed(actions=("sqs:DeleteMessage", "sqs:GetQueueUrl", "sqs:ReceiveMessage"), resources=(notices,)),
     )
 
 
@@ -84,6 +104,6 @@ def _token(region: str, account: str, name: str) -> Allowed:
     )
 
 
-def _of_environment(service: str, environment: str) -> dict[str, dict[str, str]]:
+def _of_environment(service: str, environment: str) -> dict[str, Mapping[str, str | list[str]]]:
     key = f"{service}:ResourceTag/{tags.ENVIRONMENT}"
     return {"StringEquals": {key: environment}}

@@ -1,0 +1,86 @@
+"""Roles allow what the code calls, and nothing more: the code is read, not believed."""
+
+import ast
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import boto3
+import pytest
+
+from clouds.aws import signed
+from components.aws import permissions
+from components.aws.identities import Allowed
+from fleet import tags
+
+ROOT = Path(__file__).parents[2]
+PLACE = {
+    "bucket": "b",
+    "region": "us-east-1",
+    "account": "111122223333",
+    "environment": "prod",
+    "agent_token": "/token",
+}
+PEOPLE = {"bootstrap.py", "images.py"}
+"""Run by people with their own rights: they make the bucket, its key and the mirror."""
+WRITTEN_OUT = {"s3:GetObject", "s3:PutObject"}
+"""`clouds/aws/objects.py` and S3Store call them without AwsCalls."""
+
+
+def allowed(statements: Sequence[Allowed]) -> set[str]:
+    return {action for statement in statements for action in statement.actions}
+
+
+def called() -> set[str]:
+    """Every call that watchdogs and reports make through AwsCalls, in IAM's words."""
+    found: set[str] = set()
+    for path in [*(ROOT / "clouds" / "aws").glob("*.py"), ROOT / "clouds" / "agents.py"]:
+        if path.name not in PEOPLE:
+            found |= {_action(*call) for call in _calls(ast.parse(path.read_text()))}
+    return found
+
+
+def _calls(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    for node in ast.walk(tree):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+            continue
+        words = [a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
+        if node.func.attr in ("one", "pages") and len(words) >= 2:
+            yield words[0], words[1]
+
+
+def _action(service: str, operation: str) -> str:
+    client = boto3.client(service, region_name="us-east-1", aws_access_key_id="x", aws_secret_access_key="x")  # pyright: ignore[reportCallIssue, reportArgumentType]
+    return f"{service}:{client.meta.method_to_api_mapping[operation]}"
+
+
+def test_the_control_host_may_call_what_its_code_calls() -> None:
+    granted = allowed(permissions.of_control(**PLACE, notices="arn:aws:sqs:us-east-1:111122223333:q"))
+    assert granted == called() | WRITTEN_OUT
+
+
+def test_an_instance_may_call_what_its_agent_calls() -> None:
+    assert allowed(permissions.of_instances(**PLACE)) == signed.ACTIONS
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [permissions.of_instances(**PLACE), permissions.of_control(**PLACE, notices="arn:q")],
+    ids=["instance", "control"],
+)
+def test_what_changes_something_is_bound_to_the_environment(statements: Sequence[Allowed]) -> None:
+    reading = ("Describe", "Get", "Receive")
+    for statement in statements:
+        assert not any("*" in action for action in statement.actions)
+        said = json.dumps(statement.statement())
+        for action in statement.actions:
+            service, call = action.split(":")
+            if service in ("s3", "sqs"):
+                assert "*" not in [resource[:1] for resource in statement.resources], "a thing by its name"
+            elif not call.startswith(reading):
+                assert f'{service}:ResourceTag/{tags.ENVIRONMENT}": "prod' in said, action
+
+
+def test_an_instance_may_write_its_phase_and_no_other_tag() -> None:
+    writing = next(s for s in permissions.of_instances(**PLACE) if "ec2:CreateTags" in s.actions)
+    assert writing.when["ForAllValues:StringEquals"] == {"aws:TagKeys": [tags.PHASE]}
