@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(shutil.which("promtool") is None, reason="needs 
 
 
 def _recorded(ago: timedelta) -> float:
-    """Requests of the pool, in tenths of the time before: 20, but for the same hour of two earlier days and a jump."""
+    """Requests of the pool then: 20, but for a jump today and this hour of two earlier days."""
     for day, value in ((1, 60.0), (2, 80.0)):
         if abs(ago - timedelta(days=day)) < timedelta(minutes=30):
             return value
