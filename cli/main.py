@@ -25,9 +25,12 @@ GROUPS: Final = (
     "cache",
     "models",
     "size",
+    "choose",
     "rollout",
     "replay",
     "status",
+    "top",
+    "console",
     "ledger",
     "fleet",
 )

@@ -110,6 +110,8 @@ class Weights:
     quantizable: int
     """Bytes in 16 bits that quantization on the fly would halve, part of the sums above."""
     parameters: int
+    experts: int = 0
+    """Bytes of experts' weights, part of `split`."""
 
     @property
     def total(self) -> int:
@@ -140,7 +142,7 @@ def weigh(tensors: list[Tensor]) -> Weights:
     """Sum the tensors of a checkpoint. Raises SizingError for a checkpoint without any."""
     if not tensors:
         raise SizingError("the checkpoint has no tensors")
-    split = copied = key_value = ends = quantizable = parameters = 0
+    split = copied = key_value = ends = quantizable = parameters = experts = 0
     for tensor in tensors:
         parameters += prod(tensor.shape)
         is_end = any(part in tensor.name for part in _ENDS)
@@ -151,6 +153,7 @@ def weigh(tensors: list[Tensor]) -> Weights:
         else:
             split += tensor.size
             ends += tensor.size if is_end else 0
+            experts += tensor.size if ".experts." in tensor.name else 0
         if len(tensor.shape) >= 2 and tensor.dtype in ("BF16", "F16") and not is_end and "norm" not in tensor.name:
             quantizable += tensor.size
     return Weights(
@@ -160,4 +163,5 @@ def weigh(tensors: list[Tensor]) -> Weights:
         ends=ends,
         quantizable=quantizable,
         parameters=parameters,
+        experts=experts,
     )

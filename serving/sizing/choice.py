@@ -1,0 +1,159 @@
+"""Which machines serve this traffic for the least money? Ranked alone, and mixed by an integer programme.
+
+Nothing is made up: a machine type without a price or a speed is listed as unknown, with what is missing.
+The mix follows Mélange (Griggs et al., 2024): machine types of different speed and price cover a demand together.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from math import ceil
+from typing import Any, Final
+
+from fleet import catalogue
+from fleet.catalogue import Machine, UnknownMachineError
+from fleet.model import CapacityType
+from serving.sizing.fit import MOST_SEQUENCES, Fit, Wish, spread
+from serving.sizing.model import Model, SizingError, Weights
+from serving.sizing.speed import Replica, Speed, Traffic, from_measurements, was_measured
+
+MOST_OF_ONE: Final = 1000
+"""Machines of one type that a mix may hold."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """What is to be served."""
+
+    traffic: Traffic
+    requests_per_s: float
+    kv_fp8: bool = False
+    weights_fp8: bool = False
+
+    @property
+    def tokens_per_hour(self) -> Decimal:
+        """Input and output together."""
+        tokens = self.traffic.input_tokens + self.traffic.output_tokens
+        return Decimal(str(self.requests_per_s)) * tokens * 3600
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """A machine type at a price."""
+
+    machine: Machine
+    capacity_type: CapacityType
+    usd_per_hour: Decimal
+    price_source: str
+    """Who says so, and as of when."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Able:
+    """What a machine type does for the demand."""
+
+    fit: Fit
+    speed: Speed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """The demand served by machines of one type alone."""
+
+    offer: Offer
+    able: Able
+    count: int
+    usd_per_hour: Decimal
+    usd_per_million_tokens: Decimal
+    """Blended: input and output tokens of the demand together, idle time of the last machine included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mix:
+    """Several machine types together."""
+
+    parts: tuple[tuple[Option, int], ...]
+    usd_per_hour: Decimal
+    usd_per_million_tokens: Decimal
+
+
+def ability(model: Model, weights: Weights, machine: Machine, demand: Demand) -> Able | str:
+    """What a machine of that type does, or why it cannot."""
+    traffic = demand.traffic
+    context = traffic.input_tokens + traffic.output_tokens
+    wish = Wish(context=context, kv_fp8=demand.kv_fp8, weights_fp8=demand.weights_fp8)
+    if machine.gpu_share != 1:
+        return "has a fraction of a GPU, which is not sized"
+    try:
+        gpu = catalogue.gpu(machine.gpu)
+    except UnknownMachineError:
+        return f"nothing is known of {machine.gpu}"
+    try:
+        fits = spread(model, weights, gpu, machine.gpu_count, wish)
+    except SizingError as error:
+        return str(error)
+    if not fits.fits:
+        return fits.reason
+    speed = from_measurements(model, gpu, machine.gpu_count, traffic, weights_fp8=demand.weights_fp8)
+    if speed is None and not was_measured(model, gpu, machine.gpu_count, traffic, weights_fp8=demand.weights_fp8):
+        replica = Replica(
+            model=model,
+            weights=weights,
+            gpu=gpu,
+            gpus=machine.gpu_count,
+            kv_bytes=1 if demand.kv_fp8 else 2,
+            weights_fp8=demand.weights_fp8,
+        )
+        speed = replica.from_roofline(traffic, min(fits.concurrency or MOST_SEQUENCES, MOST_SEQUENCES))
+    if speed is None:
+        return "fits, but its latency is over the objective at any load"
+    return Able(fit=fits, speed=speed)
+
+
+def rank(offers: Iterable[tuple[Offer, Able]], demand: Demand) -> list[Option]:
+    """Cheapest first."""
+    options = [_option(offer, able, demand) for offer, able in offers]
+    return sorted(options, key=lambda option: (option.usd_per_hour, option.count, option.offer.machine.name))
+
+
+def _option(offer: Offer, able: Able, demand: Demand) -> Option:
+    count = max(1, ceil(demand.requests_per_s / able.speed.requests_per_s))
+    cost = offer.usd_per_hour * count
+    return Option(
+        offer=offer,
+        able=able,
+        count=count,
+        usd_per_hour=cost,
+        usd_per_million_tokens=cost * 1_000_000 / demand.tokens_per_hour,
+    )
+
+
+def cheapest_mix(options: Sequence[Option], demand: Demand) -> Mix | None:
+    """The cheapest whole numbers of machines that together serve the demand; None without options.
+
+    Minimise Σ price × n subject to Σ requests per second × n ≥ demand, n whole: solved by HiGHS.
+    """
+    if not options:
+        return None
+    # takes half a second to import, and instances never need it
+    from scipy import optimize  # pyright: ignore[reportMissingTypeStubs]
+
+    solver: Any = optimize
+    found: Any = solver.milp(
+        c=[float(option.offer.usd_per_hour) for option in options],
+        constraints=solver.LinearConstraint(
+            [[option.able.speed.requests_per_s for option in options]], lb=demand.requests_per_s
+        ),
+        integrality=[1] * len(options),
+        bounds=solver.Bounds(0, MOST_OF_ONE),
+    )
+    if not found.success:
+        return None
+    counts = [round(float(value)) for value in found.x]
+    parts = tuple((option, count) for option, count in zip(options, counts, strict=True) if count)
+    cost = sum((option.offer.usd_per_hour * count for option, count in parts), Decimal(0))
+    return Mix(
+        parts=parts,
+        usd_per_hour=cost,
+        usd_per_million_tokens=cost * 1_000_000 / demand.tokens_per_hour,
+    )

@@ -1,0 +1,1 @@
+"""Facts about serving speed; `SOURCE.md` says where they come from."""

@@ -1,0 +1,48 @@
+"""Real vLLM 0.32 on the CPU: installed from its lock where it is missing, skipped only where that is impossible."""
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localcloud.vllm import ENVIRONMENT
+from localcloud.vllm import environment as vllm_environment
+
+INSIDE = Path(__file__).with_name("inside.py")
+Ask = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+@pytest.fixture(scope="session")
+def vllm() -> Path:
+    """The folder of vLLM's environment."""
+    try:
+        return vllm_environment.install(lambda _line: None)
+    except (vllm_environment.VllmError, OSError) as error:
+        pytest.skip(f"vLLM cannot be installed here: {error}")
+
+
+@pytest.fixture(scope="session")
+def ask(vllm: Path, tmp_path_factory: pytest.TempPathFactory) -> Ask:
+    """Let jobs be done with vLLM's own Python (see inside.py)."""
+    log = tmp_path_factory.mktemp("vllm") / "inside.log"
+
+    def run(jobs: dict[str, Any]) -> dict[str, Any]:
+        with log.open("w") as errors:
+            done = subprocess.run(
+                [str(vllm / "bin" / "python"), str(INSIDE)],
+                input=json.dumps(jobs),
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                timeout=800,
+                check=False,
+                env={**os.environ, **ENVIRONMENT},
+            )
+        assert done.returncode == 0, log.read_text()[-3000:]
+        return json.loads(done.stdout)
+
+    return run

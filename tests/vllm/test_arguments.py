@@ -1,0 +1,93 @@
+"""Every argument list that we would hand to vLLM, judged by vLLM 0.32's own parser."""
+
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fleet import catalogue
+from fleet.catalogue import UnknownMachineError
+from serving.engine import EngineKind, Serve, VllmOptions, serve_arguments
+from serving.sizing import families
+from serving.sizing.fit import Wish, smallest_fit
+from serving.sizing.model import SizingError, weigh
+from serving.weights import Tensor
+from stacks import settings
+from tests.unit.public_models import CONFIGS
+from tests.vllm.conftest import Ask
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+STACKS = Path(__file__).parents[2] / "stacks" / "config"
+
+
+def words(args: tuple[str, ...]) -> list[str]:
+    """What the agent would give to `vllm`, without the word `serve`, which another parser reads."""
+    serve = Serve(
+        kind=EngineKind.VLLM,
+        image="vllm@sha256:0",
+        model_path=Path("/mnt/nvme/models/chat"),  # pyright: ignore[reportArgumentType]
+        served_name="chat",
+        host="10.0.0.1",
+        shutdown_timeout_s=90,
+        args=args,
+    )
+    return list(serve_arguments(serve)[1:])
+
+
+def of_stacks() -> Iterator[tuple[str, list[str]]]:
+    """The pools of every environment."""
+    for file in sorted(STACKS.glob("Pulumi.*.yaml")):
+        config: dict[str, Any] = yaml.safe_load(file.read_text())["config"]
+        for pool in settings.parse(config, file.name, date(2026, 11, 21)).pools:
+            yield f"{file.name}: {pool.name}", words(tuple(pool.engine.args))
+
+
+def of_sizing() -> Iterator[tuple[str, list[str]]]:
+    """What sizing says for public models on every GPU that can be rented."""
+    gpus = sorted({machine.gpu for machine in catalogue.machines() if machine.gpu_share == 1})
+    for name, config in CONFIGS.items():
+        model = families.read(config)
+        heavy = weigh(
+            [Tensor(name="model.layers.0.mlp.up_proj.weight", dtype="BF16", shape=(1024, 1024), size=2 << 20)]
+        )
+        for gpu in gpus:
+            for wish in (Wish(context=512), Wish(context=512, kv_fp8=True, weights_fp8=True)):
+                try:
+                    found = smallest_fit(model, heavy, catalogue.gpu(gpu), 8, wish)
+                except (SizingError, UnknownMachineError):
+                    continue
+                yield f"{name} on {gpu}", words(found.options.arguments())
+
+
+EVERYTHING = VllmOptions(
+    max_model_len=4096,
+    tensor_parallel_size=4,
+    pipeline_parallel_size=2,
+    gpu_memory_utilization=0.9,
+    max_num_seqs=64,
+    max_num_batched_tokens=8192,
+    kv_cache_dtype="fp8",
+    quantization="fp8",
+    dtype="half",
+    block_size=32,
+    kv_cache_memory_bytes=1 << 30,
+    enable_prefix_caching=False,
+    enable_expert_parallel=True,
+    speculative_config='{"method": "ngram", "num_speculative_tokens": 3}',
+    max_num_queued_reqs=100,
+    safetensors_load_strategy="prefetch",
+    enforce_eager=True,
+)
+
+
+def test_vllm_understands_every_argument_that_we_give_it(ask: Ask) -> None:
+    lists = dict([*of_stacks(), *of_sizing(), ("every option", words(EVERYTHING.arguments()))])
+    wrong = {"unknown flag": [*words(()), "--no-such-flag"], "bad value": [*words(()), "--max-num-seqs", "many"]}
+    answers = dict(
+        zip([*lists, *wrong], ask({"arguments": [*lists.values(), *wrong.values()]})["arguments"], strict=True)
+    )
+    assert {name: words for name, words in answers.items() if words is not None and name not in wrong} == {}
+    assert all(answers[name] is not None for name in wrong)

@@ -1,0 +1,124 @@
+"""The engine as watchdogs, reports and the router know it. Real vLLM and the simulated one answer the same checks."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from localcloud import tiny_model
+from serving import metrics
+from serving.metrics import Kind, Source
+from tests.vllm.servers import Server, Streams, serving, until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+SEATS = 4
+
+
+@pytest.fixture(scope="module", params=["simulated", "vllm"])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    if request.param == "vllm":
+        request.getfixturevalue("vllm")
+    folder = tmp_path_factory.mktemp(request.param)
+    tiny_model.make(folder / "tiny")
+    args = ["--max-model-len", "2048", "--max-num-seqs", str(SEATS), "--kv-cache-memory-bytes", "4M"]
+    args += ["--block-size", "32", "--max-num-queued-reqs", "12"]
+    environment = {"GPUFLEET_SIM_TOKEN_MS": "4"}
+    with serving(request.param, folder / "tiny", folder / "log", *args, environment=environment) as up:
+        assert up.complete("warm up").status_code == 200
+        yield up
+
+
+def quiet(server: Server) -> bool:
+    return server.value(metrics.REQUESTS_RUNNING) + server.value(metrics.REQUESTS_WAITING) == 0
+
+
+def test_every_name_that_we_read_is_served_with_its_type(server: Server) -> None:
+    text, page = server.text(), server.page()
+    for metric in metrics.ALL.values():
+        if metric.source is not Source.ENGINE:
+            continue
+        assert f"# TYPE {metric.name} {metric.kind}" in text, metric.name
+        suffix = "_count" if metric.kind is Kind.HISTOGRAM else ""
+        samples = [sample for sample in page if sample.name == metric.name + suffix]
+        assert samples, metric.name
+        assert {sample.labels["model_name"] for sample in samples if "model_name" in sample.labels} <= {"tiny"}
+        assert all("engine" in s.labels for s in samples if metric is not metrics.ADMISSION_REJECTIONS), metric.name
+
+
+def test_idle_stays_idle(server: Server) -> None:
+    until("a quiet engine", lambda: quiet(server))
+    counters = [m for m in metrics.ALL.values() if m.source is Source.ENGINE and m.kind is Kind.COUNTER]
+    before = {metric.name: server.value(metric) for metric in counters}
+    for _ in range(6):
+        time.sleep(0.3)
+        gauges = (metrics.REQUESTS_RUNNING, metrics.REQUESTS_WAITING, metrics.KV_CACHE_USAGE)
+        assert [server.value(gauge) for gauge in gauges] == [0, 0, 0]
+    assert {metric.name: server.value(metric) for metric in counters} == before
+
+
+def test_busy_is_seen_busy_and_every_token_is_counted_once(server: Server) -> None:
+    until("a quiet engine", lambda: quiet(server))
+    totals = (metrics.PROMPT_TOKENS, metrics.GENERATION_TOKENS)
+    before = [server.value(metric) for metric in totals]
+    finished = server.value(metrics.REQUEST_SUCCESS, finished_reason="length")
+    streams = Streams(server, count=2 * SEATS, tokens=400).start()
+    until(
+        "running and waiting requests",
+        lambda: server.value(metrics.REQUESTS_RUNNING) == SEATS and server.value(metrics.REQUESTS_WAITING) >= 1,
+    )
+    assert 0 < until("used cache", lambda: server.value(metrics.KV_CACHE_USAGE)) <= 1
+    usages = streams.usages()
+    assert not streams.errors
+    assert [usage["completion_tokens"] for usage in usages] == [400] * 2 * SEATS
+    until("a quiet engine", lambda: quiet(server))
+    expected = [sum(usage[name] for usage in usages) for name in ("prompt_tokens", "completion_tokens")]
+    assert [server.value(metric) - was for metric, was in zip(totals, before, strict=True)] == expected
+    assert server.value(metrics.REQUEST_SUCCESS, finished_reason="length") - finished == 2 * SEATS
+    assert server.value(metrics.KV_CACHE_USAGE) == 0
+
+
+def test_the_prefix_cache_is_counted_in_tokens_and_input_tokens_hold_them(server: Server) -> None:
+    until("a quiet engine", lambda: quiet(server))
+    # other words than any other test's, in more than one block of 32 tokens
+    prompt = " ".join(f"word {number} of a long system prompt" for number in range(30))
+    first = server.complete(prompt).json()["usage"]["prompt_tokens"]
+    names = (metrics.PREFIX_CACHE_HITS, metrics.PROMPT_TOKENS_CACHED, metrics.PROMPT_TOKENS)
+    before = [server.value(metric) for metric in names]
+    assert server.complete(prompt).json()["usage"]["prompt_tokens"] == first
+    hits, cached, all_input = (server.value(metric) - was for metric, was in zip(names, before, strict=True))
+    assert all_input == first
+    assert 0 < hits == cached < first
+    assert hits % 32 == 0
+
+
+def test_clients_that_leave_free_their_seats(server: Server) -> None:
+    until("a quiet engine", lambda: quiet(server))
+    streams = Streams(server, count=SEATS, tokens=1900).start()
+    until("first words", streams.all_began)
+    streams.hang_up()
+    until("a quiet engine", lambda: quiet(server), 20)
+
+
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [
+        pytest.param({"model": "another"}, 404, id="unknown model"),
+        pytest.param({"max_tokens": 5000}, 400, id="longer than the context"),
+        pytest.param({"prompt": {}}, 400, id="no prompt"),
+    ],
+)
+def test_bad_requests_get_errors_in_openais_shape(server: Server, change: dict[str, object], status: int) -> None:
+    answer = server.complete(**{"prompt": "hello", **change})  # pyright: ignore[reportArgumentType]
+    assert answer.status_code == status
+    assert answer.json()["error"]["message"]
+
+
+def test_more_than_the_queue_holds_is_refused_with_503(server: Server) -> None:
+    until("a quiet engine", lambda: quiet(server))
+    before = server.value(metrics.ADMISSION_REJECTIONS)
+    streams = Streams(server, count=40, tokens=800).start()
+    streams.join()
+    refused = [e for e in streams.errors if getattr(getattr(e, "response", None), "status_code", 0) == 503]
+    assert len(refused) == len(streams.errors)
+    assert server.value(metrics.ADMISSION_REJECTIONS) - before == len(refused) > 0
+    assert len(streams.usages()) == 40 - len(refused)
