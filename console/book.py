@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from sqlalchemy import Engine, func, select
+from sqlalchemy import Engine, and_, func, select
 
 from console.view import ActView, BrakeView, CostView, UnitCost
 from costs.allocation import State
@@ -12,6 +12,8 @@ from costs.report import By, Report
 from fleet import money
 from ledger import decisions, history, operations
 from ledger.decisions import DECISIONS, OUTCOMES
+from ledger.facts import EndCause
+from ledger.tables import ENDS, RUNS
 
 
 def targets(engine: Engine, fleet: str) -> Mapping[str, int]:
@@ -80,6 +82,19 @@ def last_seen(engine: Engine, fleet: str) -> Mapping[str, datetime]:
                 found[name] = max(at, found.get(name, at))
         done = history.last_pass(connection, fleet)
     return found | ({"cost": done.at} if done is not None else {})
+
+
+def preemptions(engine: Engine, fleet: str) -> Mapping[str, int]:
+    """Pool to runs that the cloud took, ever."""
+    same = (ENDS.c.cloud == RUNS.c.cloud, ENDS.c.instance_id == RUNS.c.instance_id)
+    statement = (
+        select(RUNS.c.pool, func.count())
+        .join(ENDS, and_(*same, ENDS.c.started_at == RUNS.c.started_at))
+        .where(RUNS.c.environment == fleet, RUNS.c.pool.is_not(None), ENDS.c.cause == EndCause.PREEMPTED.value)
+        .group_by(RUNS.c.pool)
+    )
+    with engine.connect() as connection:
+        return {row[0]: row[1] for row in connection.execute(statement)}
 
 
 def cost(report: Report) -> CostView:

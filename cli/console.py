@@ -1,0 +1,183 @@
+"""`gpufleet console`: the web page of running fleets, with the ledger's metrics and Alertmanager's webhook."""
+
+import hashlib
+import os
+import signal
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from cli import reports
+from cli.fleets import FleetOption, load
+from cli.money import ledger_name
+from cli.output import STDERR, Exit, UserError
+from cli.watching import Watched
+from cli.windows import parse_window
+from cli.wiring import inventory_of, open_engine
+from console import book, exporter, server
+from console.access import Access
+from console.alerts import Notice
+from console.view import ActView, FleetView
+from costs import page as cost_page
+from costs import series
+from fleet import tags
+from fleet.document import FleetDocument
+from ledger import history, operations, outbox
+from ledger.database import writing
+from ledger.operations import BrakeRow
+from watchdogs.ports import BrakeKind
+
+KEPT_FOR: Final = timedelta(hours=4)
+LOOK_EVERY: Final = timedelta(seconds=5)
+MEASURE_EVERY: Final = timedelta(seconds=30)
+"""Metrics of the ledger are computed this often, however often they are scraped."""
+TOKEN: Final = "GPUFLEET_CONSOLE_TOKEN"  # noqa: S105 - the variable's name
+
+
+def register(app: typer.Typer) -> None:
+    app.command("console")(console)
+
+
+def console(
+    fleet: FleetOption = None,
+    listen: Annotated[str, typer.Option("--listen", help="HOST:PORT of the page.")] = "127.0.0.1:9600",
+    token_file: Annotated[
+        Path | None, typer.Option("--token-file", help=f"File with the access token. Default: ${TOKEN}.")
+    ] = None,
+    proxy_header: Annotated[
+        str, typer.Option("--proxy-header", help="Header in which a proxy on this machine names who signed in.")
+    ] = "",
+) -> None:
+    """Serve status, costs and decisions as a web page: read-only but for Keep. /metrics and /alerts beside it."""
+    documents = load(fleet)
+    host, _, port = listen.rpartition(":")
+    if not host or not port.isdigit():
+        raise UserError(f"--listen {listen}: write HOST:PORT, as 127.0.0.1:9600", Exit.WRONG_USE)
+    access = Access(token=_token(token_file), proxy_header=proxy_header)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        running = server.serve(server.Console(LiveBook(documents), access), host, int(port))
+    except OSError as error:
+        raise UserError(f"--listen {listen}: {error.strerror or error}") from error
+    STDERR.print(f"the console is at http://{listen}/", highlight=False)
+    stop.wait()
+    running.shutdown()
+
+
+def _token(path: Path | None) -> str:
+    try:
+        token = path.read_text().strip() if path else os.environ.get(TOKEN, "")
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror or error}") from error
+    if len(token) < 16:
+        raise UserError(
+            f"the console needs an access token of 16 characters or more: give --token-file or set {TOKEN} "
+            "(`openssl rand -hex 24` makes one)",
+            Exit.WRONG_USE,
+        )
+    return token
+
+
+@dataclass(slots=True)
+class LiveBook:
+    """The console's book over real fleets; looks are shared by all who ask."""
+
+    documents: Sequence[FleetDocument]
+    _watched: list[Watched] = field(init=False)
+    _views: Sequence[FleetView] = ()
+    _looked: datetime | None = None
+    _measured: tuple[datetime, str] | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _measuring: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self._watched = [Watched(document) for document in self.documents]
+
+    def views(self) -> Sequence[FleetView]:
+        with self._lock:
+            now = datetime.now(UTC)
+            if self._looked is None or now - self._looked >= LOOK_EVERY:
+                self._views = [watched.look() for watched in self._watched]
+                self._looked = datetime.now(UTC)
+            return self._views
+
+    def about(self, view: FleetView, instance: str) -> Sequence[ActView]:
+        document = view.read.document
+        return book.about(open_engine(document), ledger_name(document), instance)
+
+    def costs(self) -> str:
+        document = self.documents[0]
+        window = parse_window("24h", None, "UTC", datetime.now(UTC))
+        found, known, prices = reports.with_facts(document, window, True)
+        known_until = min(window.until, found.report.known_until or window.until)
+        cuts = series.edges(window.since, known_until if known_until > window.since else window.until)
+        return cost_page.page(found, series.buckets(known, prices, cuts), series.lanes(known, cuts[0], cuts[-1]))
+
+    def keep(self, view: FleetView, instance: str, user: str) -> str:
+        """As `gpufleet keep`: a brake in the ledger, then the instance's tag."""
+        document = view.read.document
+        inventory = inventory_of(document)
+        now = datetime.now(UTC)
+        until = now + KEPT_FOR
+        try:
+            found = inventory.instance(instance)
+            if found is None or found.environment != document.environment or not found.alive:
+                raise server.KeepError(f"{instance} is no running instance of {view.name} any more.")
+            brake = BrakeRow(
+                id=0, kind=BrakeKind.KEEP.value, scope=instance, owner=f"console ({user})",
+                reason="kept on the console's page", since=now, until=until,
+            )  # fmt: skip
+            operations.set_brake(open_engine(document), ledger_name(document), brake)
+            failed = inventory.tag([instance], {tags.KEEP_UNTIL: tags.write_time(until)})
+        except (OSError, UserError) as error:
+            raise server.KeepError(str(error)) from error
+        for error in failed.values():
+            raise server.KeepError(f"The brake is set in the ledger, but the tag could not be written: {error}")
+        self._looked = None
+        return f"{instance} is kept until {until:%Y-%m-%d %H:%M} UTC."
+
+    def metrics(self) -> str:
+        with self._measuring:
+            now = datetime.now(UTC)
+            if self._measured is None or now - self._measured[0] >= MEASURE_EVERY:
+                self._measured = (now, exporter.render(_measure(document, now) for document in self.documents))
+            return self._measured[1]
+
+    def tell(self, notice: Notice) -> None:
+        for document in self.documents:
+            if document.notify is None:
+                continue
+            name = hashlib.sha256(ledger_name(document).encode()).hexdigest()[:8]
+            message = outbox.Message(
+                key=f"{notice.key}/{name}", channel=document.notify.slack_channel, text=notice.text
+            )
+            with writing(open_engine(document)) as connection:
+                outbox.enqueue(connection, message, datetime.now(UTC))
+
+
+def _measure(document: FleetDocument, now: datetime) -> exporter.Facts:
+    engine, fleet = open_engine(document), ledger_name(document)
+    with engine.connect() as connection:
+        begun, last = history.begun(connection, fleet), history.last_pass(connection, fleet)
+    taken = book.preemptions(engine, fleet)
+    spends: list[exporter.Spend] = []
+    for name in ("1h", "24h"):
+        window = parse_window(name, None, "UTC", now)
+        spends.append(exporter.spend(reports.cost(document, window, True), name, begun))
+    return exporter.Facts(
+        environment=document.environment,
+        targets=book.targets(engine, fleet),
+        known_until=None if last is None else last.at,
+        budget_usd_per_month=None if document.budget is None else document.budget.usd_per_month,
+        spends=spends,
+        preemptions={pool.name: taken.get(pool.name, 0) for pool in document.pools},
+        brakes=len(book.brakes(engine, fleet, now)),
+        messages={state.value: count for state, count in outbox.counts(engine).items()},
+    )

@@ -1,0 +1,62 @@
+"""Who may see the console: a token, kept as a signed cookie, or a name that a trusted proxy gives."""
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from http.cookies import CookieError, SimpleCookie
+from ipaddress import ip_address, ip_network
+from typing import Final
+
+COOKIE: Final = "gpufleet"
+SESSION_S: Final = 12 * 3600
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """`token` of the console; with `proxy_header`, requests from `proxies` that carry it are signed in already."""
+
+    token: str
+    proxy_header: str = ""
+    proxies: tuple[str, ...] = ("127.0.0.0/8", "::1/128")
+    _secret: bytes = field(default_factory=lambda: secrets.token_bytes(32))
+    """Of this process: sessions end with it."""
+
+    def session(self, now: float) -> str:
+        """A cookie's value."""
+        until = str(int(now) + SESSION_S)
+        return f"{until}.{self._sign('session', until)}"
+
+    def stamp(self, user: str) -> str:
+        """What forms carry, so that other sites cannot post them."""
+        return self._sign("stamp", user)
+
+    def is_token(self, given: str) -> bool:
+        """Compared in constant time."""
+        return bool(self.token) and hmac.compare_digest(given.encode(), self.token.encode())
+
+    def user(self, headers: Mapping[str, str], client: str, now: float) -> str | None:
+        """Who asks; None: nobody known."""
+        if self.proxy_header and (name := headers.get(self.proxy_header.lower())) and self._is_proxy(client):
+            return name[:100]
+        bearer = headers.get("authorization", "")
+        if bearer.startswith("Bearer ") and self.is_token(bearer.removeprefix("Bearer ").strip()):
+            return "token"
+        return "token" if self._is_session(headers.get("cookie", ""), now) else None
+
+    def _is_session(self, cookie: str, now: float) -> bool:
+        try:
+            found = SimpleCookie(cookie).get(COOKIE)
+        except CookieError:
+            return False
+        until, _, signed = (found.value if found else "").partition(".")
+        good = hmac.compare_digest(signed.encode(), self._sign("session", until).encode())
+        return good and until.isdigit() and int(until) > now
+
+    def _is_proxy(self, client: str) -> bool:
+        address = ip_address(client)
+        return any(address in ip_network(network) for network in self.proxies)
+
+    def _sign(self, kind: str, value: str) -> str:
+        return hmac.new(self._secret, f"{kind} {value} {self.token}".encode(), hashlib.sha256).hexdigest()

@@ -1,0 +1,302 @@
+"""The web page as HTML: read-only but for Keep. Pure.
+
+No script, no external request; every word of others is escaped.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from html import escape
+from typing import Final
+from urllib.parse import quote, urlencode
+
+from console import text
+from console.style import CSS
+from console.view import ActView, FleetView, InstanceView, PoolView
+from fleet.model import CapacityType
+
+REFRESH_S: Final = 30
+PER_PAGE: Final = 200
+"""Instances in one table: 5,000 would be megabytes."""
+_MOST: Final = 20
+
+
+def sign_in(wrong: bool) -> str:
+    """The form that asks for the token."""
+    said = '<p class="bad" role="alert">This token is not the one of this console.</p>' if wrong else ""
+    body = (
+        '<form class="sign" method="post" action="/sign-in"><h1>gpu-fleet</h1>'
+        f'{said}<label for="token">Access token</label>'
+        '<input id="token" name="token" type="password" autocomplete="current-password" required autofocus>'
+        "<button>Sign in</button></form>"
+    )
+    return _page("Sign in", body, nav=False)
+
+
+def overview(views: Sequence[FleetView], now: datetime, stamp: str) -> str:
+    """Every fleet. `stamp` proves that a form came from this page."""
+    parts = [_fleet(view, now, stamp) for view in views]
+    title = ", ".join(view.name for view in views)
+    return _page(title or "no fleet", "\n".join(parts), refresh=True)
+
+
+def instances(view: FleetView, pool: str | None, start: int) -> str:
+    """The instances of one pool, or of a fleet, in parts."""
+    found = [i for i in view.instances if pool is None or i.pool == pool]
+    shown = found[start : start + PER_PAGE]
+    rows = "".join(_instance_row(view, instance) for instance in shown)
+    names = ("instance", "pool", "type", "zone", "phase", "GPU", "running", "wait", "KV", "tok/s", "USD/h", "idle")
+    steps = _steps(view, pool, start, len(found))
+    body = (
+        f"<h1>{escape(pool or view.name)}</h1><p class='soft'>{len(found)} instances, "
+        f"{view.at:%Y-%m-%d %H:%M:%S} UTC</p>{steps}{_table(names, rows)}{steps}"
+    )
+    return _page(f"{pool or 'instances'}: {view.name}", body)
+
+
+def instance(view: FleetView, found: InstanceView, acts: Sequence[ActView], stamp: str) -> str:
+    """One instance and every decision about it."""
+    signals = found.signals
+    numbers = _numbers(
+        (
+            ("phase", signals.phase or text.NOTHING),
+            ("GPU active", text.percent(signals.gpu_active)),
+            ("running", text.number(signals.running)),
+            ("waiting", text.number(signals.waiting)),
+            ("KV cache", text.percent(signals.kv_cache)),
+            ("USD/h", text.NOTHING if found.usd_per_hour is None else f"{found.usd_per_hour:.4f}"),
+        )
+    )
+    kept = f", kept until {found.keep_until:%Y-%m-%d %H:%M} UTC" if found.keep_until else ""
+    body = (
+        f"<h1>{escape(found.id)}</h1><p>{escape(found.machine_type)}, {escape(found.capacity_type)}, "
+        f"{escape(found.zone)}, pool {escape(found.pool or 'none (orphan)')}{kept}</p>{numbers}"
+        f"{_keep(view, found, stamp)}<h2>Decisions</h2>{_acts(acts, view.at)}"
+    )
+    return _page(found.id, body)
+
+
+def message(title: str, words: str) -> str:
+    """One sentence, and the way back."""
+    return _page(title, f'<h1>{escape(title)}</h1><p>{escape(words)}</p><p><a href="/">Back</a></p>')
+
+
+def _page(title: str, body: str, *, nav: bool = True, refresh: bool = False) -> str:
+    again = f'<meta http-equiv="refresh" content="{REFRESH_S}">' if refresh else ""
+    menu = (
+        '<a class="skip" href="#main">To the content</a><nav aria-label="Pages"><b>gpu-fleet</b>'
+        '<a href="/">Status</a>'
+        '<a href="/costs">Costs</a><a href="/status.json">JSON</a>'
+        '<form class="in" method="post" action="/sign-out"><button>Sign out</button></form></nav>'
+        if nav
+        else ""
+    )
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta name="viewport" content="width=device-width,initial-scale=1">{again}'
+        f'<title>{escape(title)} · gpu-fleet</title><link rel="icon" href="data:,"><style>{CSS}</style></head>\n'
+        f'<body>{menu}<main id="main">{body}</main></body></html>\n'
+    )
+
+
+def _fleet(view: FleetView, now: datetime, stamp: str) -> str:
+    read = view.read
+    old = (now - view.at).total_seconds()
+    stale = f'<span class="warn">{text.span(now - view.at)} old</span>' if old > 2 * REFRESH_S else ""
+    problems = "".join(f'<li class="bad">{escape(problem)}</li>' for problem in read.problems)
+    marked = [i for i in view.instances if i.idle_since is not None]
+    parts = [
+        f"<h1>{escape(view.name)}</h1>",
+        f'<p class="soft">{view.at:%Y-%m-%d %H:%M:%S} UTC {stale}</p>',
+        f"<ul>{problems}</ul>" if problems else "",
+        _numbers(_headline(view)),
+        f"<h2>Pools</h2>{_pools(view)}",
+        f"<h2>Alerts</h2>{_alerts(view)}",
+        f"<h2>Marked as idle</h2>{_marked(view, marked, stamp)}" if marked else "",
+        _lines("Hand brakes", (f"{b.kind} {b.scope} by {b.owner}: {b.reason}" for b in read.brakes)),
+        _lines("Orphans", (f"{i.id} ({i.machine_type}, {i.zone})" for i in view.orphans)),
+        f"<h2>What was done</h2>{_acts(read.acts, view.at)}",
+        _lines(
+            "Watchdogs", (f"{name}: {text.span(view.at - at)} ago" for name, at in sorted(read.last_seen.items()))
+        ),
+    ]
+    return f"<section>{''.join(parts)}</section>"
+
+
+def _headline(view: FleetView) -> Iterable[tuple[str, str]]:
+    read = view.read
+    yield "USD per hour", text.NOTHING if view.usd_per_hour is None else text.money(view.usd_per_hour, view.unpriced)
+    yield "USD today", text.NOTHING if read.today is None else text.money(read.today.usd, read.today.unpriced)
+    unit = None if read.hour is None else read.hour.unit.blended
+    yield "USD per Mtok, last hour", text.NOTHING if unit is None else f"{unit:.3f}"
+    yield "ready replicas", "–" if read.instances is None else str(sum(pool.ready for pool in view.pools))
+    yield "instances", text.NOTHING if read.instances is None else str(len(view.instances))
+
+
+def _numbers(cells: Iterable[tuple[str, str]]) -> str:
+    inner = "".join(f'<div><span class="soft">{escape(n)}</span><b>{escape(v)}</b></div>' for n, v in cells)
+    return f'<div class="numbers">{inner}</div>'
+
+
+_POOL_NAMES: Final = (
+    "pool", "target", "ready", "reserved", "spot", "on-demand", "draining", "marked", "waiting", "tok/s", "USD/h",
+    "USD/Mtok",
+)  # fmt: skip
+
+
+def _pools(view: FleetView) -> str:
+    return _table(_POOL_NAMES, "".join(_pool_row(view, pool) for pool in view.pools))
+
+
+def _pool_row(view: FleetView, pool: PoolView) -> str:
+    short = pool.target is not None and pool.ready < pool.target
+    link = f"/instances?{urlencode({'fleet': view.name, 'pool': pool.name})}"
+    known = [value for value in (pool.waiting, pool.held) if value is not None]
+    waiting = sum(known) if known else None
+    ready = f'<span class="warn">{pool.ready}</span>' if short else str(pool.ready)
+    cells = (
+        f'<a href="{escape(link)}">{escape(pool.name)}</a>',
+        text.NOTHING if pool.target is None else str(pool.target),
+        ready,
+        *(_counted(pool, kind) for kind in (CapacityType.RESERVED, CapacityType.SPOT, CapacityType.ON_DEMAND)),
+        str(pool.draining or text.NOTHING),
+        str(pool.marked or text.NOTHING),
+        text.number(waiting),
+        text.number(pool.tokens_per_second),
+        text.money(pool.usd_per_hour, pool.unpriced),
+        text.NOTHING if pool.unit is None or pool.unit.blended is None else f"{pool.unit.blended:.3f}",
+    )
+    return _row(_POOL_NAMES, cells)
+
+
+def _counted(pool: PoolView, kind: CapacityType) -> str:
+    counted = pool.types[kind]
+    if counted.most is None and counted.there == 0:
+        return text.NOTHING
+    return str(counted.ready) if counted.ready == counted.there else f"{counted.ready} of {counted.there}"
+
+
+def _alerts(view: FleetView) -> str:
+    if view.read.alerts is None:
+        return '<p class="warn">Not known: Prometheus did not answer.</p>'
+    if not view.read.alerts:
+        return '<p class="good">None.</p>'
+    items = "".join(
+        f'<li class="{"bad" if a.severity == "page" else "warn"}">{escape(a.name)} {escape(a.pool or "")} '
+        f"{escape(a.instance_id or '')} ({escape(a.severity)})</li>"
+        for a in view.read.alerts[:_MOST]
+    )
+    return f"<ul>{items}</ul>{_more(len(view.read.alerts))}"
+
+
+def _marked(view: FleetView, marked: Sequence[InstanceView], stamp: str) -> str:
+    names = ("instance", "pool", "idle for", "kept until", "")
+    rows = "".join(
+        _row(
+            names,
+            (
+                _link(view, one),
+                escape(one.pool or text.NOTHING),
+                text.span(view.at - (one.idle_since or view.at)),
+                f"{one.keep_until:%Y-%m-%d %H:%M}" if one.keep_until else text.NOTHING,
+                _keep(view, one, stamp),
+            ),
+        )
+        for one in marked[:_MOST]
+    )
+    return _table(names, rows) + _more(len(marked))
+
+
+def _keep(view: FleetView, one: InstanceView, stamp: str) -> str:
+    hidden = {"fleet": view.name, "instance": one.id, "stamp": stamp}
+    fields = "".join(f'<input type="hidden" name="{name}" value="{escape(value)}">' for name, value in hidden.items())
+    label = f"Keep {one.id} for 4 hours"
+    return (
+        f'<form class="in" method="post" action="/keep">{fields}'
+        f'<button aria-label="{escape(label)}">Keep 4 h</button></form>'
+    )
+
+
+def _link(view: FleetView, one: InstanceView) -> str:
+    url = f"/instance/{quote(one.id, safe='')}?{urlencode({'fleet': view.name})}"
+    return f'<a href="{escape(url)}">{escape(one.id)}</a>'
+
+
+def _instance_row(view: FleetView, one: InstanceView) -> str:
+    signals = one.signals
+    names = ("instance", "pool", "type", "zone", "phase", "GPU", "running", "wait", "KV", "tok/s", "USD/h", "idle")
+    cells = (
+        _link(view, one),
+        escape(one.pool or text.NOTHING),
+        escape(one.capacity_type),
+        escape(one.zone),
+        escape(signals.phase or text.NOTHING),
+        text.percent(signals.gpu_active),
+        text.number(signals.running),
+        text.number(signals.waiting),
+        text.percent(signals.kv_cache),
+        text.number(signals.tokens_per_second),
+        text.NOTHING if one.usd_per_hour is None else f"{one.usd_per_hour:.4f}",
+        text.NOTHING if one.idle_since is None else text.span(view.at - one.idle_since),
+    )
+    return _row(names, cells)
+
+
+def _steps(view: FleetView, pool: str | None, start: int, total: int) -> str:
+    if total <= PER_PAGE:
+        return ""
+    links: list[str] = []
+    for words, there in (("Previous", start - PER_PAGE), ("Next", start + PER_PAGE)):
+        if 0 <= there < total:
+            asked = {"fleet": view.name, "start": str(there)} | ({"pool": pool} if pool else {})
+            links.append(f'<a href="{escape("/instances?" + urlencode(asked))}">{words}</a>')
+    return f"<p>{start + 1} to {min(start + PER_PAGE, total)} of {total} {' '.join(links)}</p>"
+
+
+def _acts(acts: Sequence[ActView], now: datetime) -> str:
+    if not acts:
+        return '<p class="soft">Nothing in the last hour.</p>'
+    names = ("when", "watchdog", "what", "outcome", "why")
+    rows = "".join(
+        _row(
+            names,
+            (
+                f"{text.span(now - act.at)} ago",
+                escape(act.watchdog),
+                f"{escape(act.action)} {escape(act.resource)}",
+                escape(act.outcome or text.NOTHING),
+                escape(act.reason + (f": {act.detail}" if act.detail else "")),
+            ),
+            long={"what", "why"},
+        )
+        for act in acts[:PER_PAGE]
+    )
+    return _table(names, rows)
+
+
+def _lines(title: str, lines: Iterable[str]) -> str:
+    found = list(lines)
+    if not found:
+        return ""
+    items = "".join(f"<li>{escape(line)}</li>" for line in found[:_MOST])
+    return f"<h2>{escape(title)}</h2><ul>{items}</ul>{_more(len(found))}"
+
+
+def _more(count: int) -> str:
+    return f'<p class="soft">and {count - _MOST} more</p>' if count > _MOST else ""
+
+
+def _table(names: Sequence[str], rows: str) -> str:
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in names)
+    return (
+        f'<div class="scroll"><table class="stack"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+    )
+
+
+def _row(names: Sequence[str], cells: Sequence[str], long: Iterable[str] = ()) -> str:
+    """Cells are HTML already."""
+    wide = set(long)
+    inner = "".join(
+        f'<td data-name="{escape(name)}"{" class=long" if name in wide else ""}>{cell}</td>'
+        for name, cell in zip(names, cells, strict=True)
+    )
+    return f"<tr>{inner}</tr>"

@@ -1,0 +1,242 @@
+"""Serves the web page, the metrics of the ledger, and Alertmanager's webhook. Few paths, no script, one form."""
+
+import json
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final, Protocol
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from console import page
+from console.access import COOKIE, SESSION_S, Access
+from console.alerts import MOST_BYTES, Notice, WebhookError, read
+from console.document import document
+from console.view import ActView, FleetView, InstanceView
+
+MOST_FORM: Final = 4096
+TIMEOUT_S: Final = 15
+_HEADERS: Final = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+class KeepError(Exception):
+    """An instance could not be kept. Says why, for the person who asked."""
+
+
+class Book(Protocol):
+    """What the page shows and does."""
+
+    def views(self) -> Sequence[FleetView]:
+        """Every fleet, as of some seconds ago at most."""
+        ...
+
+    def about(self, view: FleetView, instance: str) -> Sequence[ActView]:
+        """Every decision about one instance."""
+        ...
+
+    def costs(self) -> str:
+        """The cost report as an HTML page."""
+        ...
+
+    def keep(self, view: FleetView, instance: str, user: str) -> str:
+        """Keep an instance; a sentence about it. Raises KeepError."""
+        ...
+
+    def metrics(self) -> str:
+        """The ledger as metrics."""
+        ...
+
+    def tell(self, notice: Notice) -> None:
+        """Put an alert's message into the outbox. Raises OSError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """One response."""
+
+    status: int
+    body: str
+    kind: str = "text/html; charset=utf-8"
+    headers: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """One request."""
+
+    path: str
+    query: Mapping[str, str]
+    form: Mapping[str, str]
+    headers: Mapping[str, str]
+    client: str
+
+
+class Console:
+    """Answers requests; knows no socket."""
+
+    def __init__(self, book: Book, access: Access) -> None:
+        self._book = book
+        self._access = access
+
+    def get(self, asked: Asked) -> Answer:
+        """A page."""
+        if asked.path == "/healthz":
+            return _plain(200, "ok")
+        if asked.path == "/metrics":
+            return _plain(200, self._book.metrics())
+        if self._user(asked) is None:
+            return Answer(status=401, body=page.sign_in(wrong=False))
+        return self._page(asked)
+
+    def _page(self, asked: Asked) -> Answer:
+        user = self._user(asked) or ""
+        if asked.path == "/":
+            return _html(page.overview(self._book.views(), datetime.now(UTC), self._access.stamp(user)))
+        if asked.path == "/status.json":
+            found = [document(view) for view in self._book.views()]
+            return Answer(status=200, body=json.dumps(found), kind="application/json")
+        if asked.path == "/costs":
+            return _html(self._book.costs())
+        view = _fleet(self._book.views(), asked.query.get("fleet"))
+        if asked.path == "/instances" and view is not None:
+            return _html(page.instances(view, asked.query.get("pool"), _whole(asked.query.get("start"))))
+        if asked.path.startswith("/instance/") and view is not None:
+            one = _instance(view, unquote(asked.path.removeprefix("/instance/")))
+            if one is not None:
+                stamp = self._access.stamp(user)
+                return _html(page.instance(view, one, self._book.about(view, one.id), stamp))
+        return Answer(status=404, body=page.message("Not here", "There is no such page, fleet or instance."))
+
+    def post(self, asked: Asked) -> Answer:
+        """A form."""
+        if asked.path == "/sign-in":
+            return self._sign_in(asked)
+        user = self._user(asked)
+        if user is None:
+            return Answer(status=401, body=page.sign_in(wrong=False))
+        if asked.path == "/sign-out":
+            return _away("/", cookie=f"{COOKIE}=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict")
+        if asked.path == "/keep":
+            return self._keep(asked, user)
+        return Answer(status=404, body=page.message("Not here", "There is no such form."))
+
+    def webhook(self, body: bytes, asked: Asked) -> Answer:
+        """Alertmanager's post; needs the token as `Authorization: Bearer`."""
+        if self._user(asked) is None:
+            return _plain(401, "give the console's token: Authorization: Bearer TOKEN")
+        try:
+            notice = read(json.loads(body))
+        except (WebhookError, ValueError, RecursionError) as error:
+            return _plain(400, str(error))
+        if notice is not None:
+            self._book.tell(notice)
+        return _plain(200, "ok")
+
+    def _user(self, asked: Asked) -> str | None:
+        return self._access.user(asked.headers, asked.client, time.time())
+
+    def _sign_in(self, asked: Asked) -> Answer:
+        if not self._access.is_token(asked.form.get("token", "")):
+            return Answer(status=401, body=page.sign_in(wrong=True))
+        value = self._access.session(time.time())
+        secure = "; Secure" if asked.headers.get("x-forwarded-proto") == "https" else ""
+        return _away("/", f"{COOKIE}={value}; Path=/; Max-Age={SESSION_S}; HttpOnly; SameSite=Strict{secure}")
+
+    def _keep(self, asked: Asked, user: str) -> Answer:
+        if asked.form.get("stamp") != self._access.stamp(user):
+            words = "This form is old or comes from elsewhere; load the page again."
+            return Answer(status=403, body=page.message("Not kept", words))
+        view = _fleet(self._book.views(), asked.form.get("fleet"))
+        if view is None:
+            return Answer(status=404, body=page.message("Not kept", "There is no such fleet."))
+        try:
+            words = self._book.keep(view, asked.form.get("instance", ""), user)
+        except KeepError as error:
+            return Answer(status=409, body=page.message("Not kept", str(error)))
+        return _html(page.message("Kept", words))
+
+
+def _fleet(views: Sequence[FleetView], name: str | None) -> FleetView | None:
+    if name is None:
+        return views[0] if len(views) == 1 else None
+    return next((view for view in views if view.name == name), None)
+
+
+def _instance(view: FleetView, name: str) -> InstanceView | None:
+    return next((one for one in view.instances if one.id == name), None)
+
+
+def _whole(text: str | None) -> int:
+    return int(text) if text and text.isdecimal() and len(text) < 9 else 0
+
+
+def _html(body: str) -> Answer:
+    return Answer(status=200, body=body)
+
+
+def _plain(status: int, body: str) -> Answer:
+    return Answer(status=status, body=body, kind="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _away(where: str, cookie: str) -> Answer:
+    return Answer(status=303, body="", headers={"Location": where, "Set-Cookie": cookie})
+
+
+def serve(console: Console, host: str, port: int) -> ThreadingHTTPServer:
+    """Serve from threads. Raises OSError when the address is taken."""
+
+    class Handler(BaseHTTPRequestHandler):
+        server_version = "gpufleet"
+        sys_version = ""
+        timeout = TIMEOUT_S
+
+        def do_GET(self) -> None:
+            self._answer(console.get(self._asked({})))
+
+        def do_POST(self) -> None:
+            length = _whole(self.headers.get("Content-Length"))
+            alert = self.path == "/alerts"
+            if length > (MOST_BYTES if alert else MOST_FORM) or "Content-Length" not in self.headers:
+                self.close_connection = True
+                self._answer(_plain(413, "too large, or of no stated length"))
+                return
+            body = self.rfile.read(length)
+            if alert:
+                self._answer(console.webhook(body, self._asked({})))
+                return
+            form = {k: v[0] for k, v in parse_qs(body.decode(errors="replace"), max_num_fields=20).items()}
+            self._answer(console.post(self._asked(form)))
+
+        def _asked(self, form: Mapping[str, str]) -> Asked:
+            parts = urlsplit(self.path)
+            query = {k: v[0] for k, v in parse_qs(parts.query, max_num_fields=20).items()}
+            headers = {k.lower(): v for k, v in self.headers.items()}
+            return Asked(path=parts.path, query=query, form=form, headers=headers, client=str(self.client_address[0]))
+
+        def _answer(self, answer: Answer) -> None:
+            body = answer.body.encode()
+            self.send_response(answer.status)
+            for name, value in (_HEADERS | dict(answer.headers or {})).items():
+                self.send_header(name, value)
+            self.send_header("Content-Type", answer.kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Requests are no news; what fails is shown to who asked."""
+
+    server = ThreadingHTTPServer((host, port), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, name="console", daemon=True).start()
+    return server
