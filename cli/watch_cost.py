@@ -21,9 +21,10 @@ def register(watch_app: typer.Typer) -> None:
 def cost(
     fleet: FleetOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say only what went wrong.")] = False,
 ) -> None:
     """Collect money facts into the ledger (it only reads clouds, so there is no --apply). Run it every 5 minutes."""
-    whole, done = over_fleets(load(fleet), show=not as_json)
+    whole, done = over_fleets(load(fleet), show=not as_json and not quiet)
     if as_json:
         print_json([{"environment": name, **asdict(written)} for name, written in done])
     if not whole:
@@ -47,6 +48,8 @@ def over_fleets(documents: Sequence[FleetDocument], *, show: bool) -> tuple[bool
         done.append((document.environment, written))
         if show:
             _say(document.environment, written)
+        for note in written.notes:
+            STDERR.print(f"! {document.environment}: {note}", soft_wrap=True, highlight=False)
     return not failed and not any(written.notes for _, written in done), done
 
 
@@ -57,5 +60,3 @@ def _say(environment: str, done: Collected) -> None:
         soft_wrap=True,
         highlight=False,
     )
-    for note in done.notes:
-        STDERR.print(f"! {note}", soft_wrap=True, highlight=False)

@@ -13,7 +13,7 @@ from typing import Annotated, Final
 
 import typer
 
-from cli import plans, watch_cost
+from cli import hints, plans, watch_cost
 from cli.daemon_page import Page, serve
 from cli.fleets import FleetOption, load
 from cli.output import Exit, UserError
@@ -63,6 +63,7 @@ def run(
     stop = _on_signals()
     server = _serve(listen, Page(schedule=schedule, calls=daemon.calls, apply=apply))
     schedule.start()
+    hints.listen(documents, schedule, stop)
     names = ", ".join(f"{state.name} every {durations.render(state.every)}" for state in schedule.states())
     plans.say(
         f"watching{'' if apply else ' (dry: nothing is done without --apply)'}: {names}; http://{listen}/healthz"
@@ -91,7 +92,7 @@ class Daemon:
         """One for each watchdog and fleet. The document is read again for each pass: `pulumi up` changes it."""
         found: list[Job] = []
         for number, document in enumerate(documents):
-            place = f"{document.cloud}-{document.environment}"
+            place = hints.place_of(document)
             for kind in kinds().values():
                 every = spans[kind.name]
                 found.append(

@@ -7,17 +7,21 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
+from clouds.aws.notices import queue_name
 from fleet.document import render
 from ledger import operations
 from ledger.schema import open_ledger
@@ -99,12 +103,12 @@ def daemon(fleet: Path, environment: dict[str, str], *more: str) -> Iterator[tup
             end_process(process)
 
 
-def until_run(url: str, job: str) -> dict[str, object]:
-    """What the page says of a job once it has run."""
+def until_run(url: str, job: str, runs: int = 1) -> dict[str, object]:
+    """What the page says of a job once it has run so often."""
     end = time.monotonic() + LIMIT_S
     while time.monotonic() < end:
         found = json.loads(get(f"{url}/healthz")[1])["jobs"][job]
-        if found["runs"] >= 1:
+        if found["runs"] >= runs:
             return found
         time.sleep(0.1)
     pytest.fail(f"{job} never ran")
@@ -124,6 +128,27 @@ def test_it_tells_of_itself_and_stops_when_asked(fleet: Path, environment: dict[
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=LIMIT_S) == 0
     assert "stopping" in fleet.with_suffix(".log").read_text()
+
+
+def test_a_spot_notice_brings_the_next_spot_pass_forward(
+    fleet: Path, environment: dict[str, str], cloud: str
+) -> None:
+    watched = json.loads(fleet.read_text())
+    watched["pools"][0]["watchdogs"] = {"spot": {}}
+    fleet.write_text(json.dumps(watched))
+    sqs = boto3.client(
+        "sqs",
+        region_name="us-east-1",
+        endpoint_url=cloud,
+        aws_access_key_id="local",
+        aws_secret_access_key="local",
+    )
+    queue = sqs.create_queue(QueueName=queue_name("test"))["QueueUrl"]
+    with daemon(fleet, environment, "--every", "spot=1h") as (_, url):
+        assert until_run(url, "spot aws-test", runs=1)["runs"] == 1, "the next one is due in an hour"
+        sqs.send_message(QueueUrl=queue, MessageBody="{}")
+        until_run(url, "spot aws-test", runs=2)
+    assert "1 spot notices; a spot pass starts now" in fleet.with_suffix(".log").read_text()
 
 
 def test_cron_beside_the_daemon_says_so_and_exits_0(fleet: Path, environment: dict[str, str], tmp_path: Path) -> None:
@@ -188,3 +213,57 @@ def test_systemd_takes_the_unit(tmp_path: Path) -> None:
         ["systemd-analyze", "verify", "--man=no", str(unit)], capture_output=True, text=True, timeout=60, check=False
     )
     assert "sometimes" in refused.stderr, "the check sees mistakes"
+
+
+def cron_commands() -> list[str]:
+    """What the crontab runs: the part of each line behind its five fields."""
+    lines = (ROOT / "deploy" / "crontab").read_text().splitlines()
+    return [line.split(maxsplit=5)[5] for line in lines if line[:1] in ("*", "0")]
+
+
+@pytest.mark.parametrize("command", cron_commands())
+def test_a_line_of_the_crontab_runs_and_is_quiet(command: str, fleet: Path, environment: dict[str, str]) -> None:
+    with prometheus() as url:
+        changed = json.loads(fleet.read_text()) | {"prometheus_url": url}
+        fleet.write_text(json.dumps(changed))
+        bare = {
+            "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+            "HOME": environment.get("HOME", "/"),
+            "GPUFLEET_FLEET": str(fleet),
+            **{name: value for name, value in environment.items() if name.startswith("AWS_")},
+        }
+        done = subprocess.run(
+            ["/bin/sh", "-c", command], cwd="/", env=bare, capture_output=True, text=True, timeout=60, check=False
+        )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@contextmanager
+def prometheus() -> Iterator[str]:
+    """One that knows no series."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked = self.path.encode() + self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            body = b'{"status": "success", "data": {"resultType": "vector", "result": []}}'
+            if b"%5B" in asked and b"over_time" not in asked:
+                body = body.replace(b"vector", b"matrix")
+            if "targets" in self.path or "config" in self.path:
+                body = b'{"status": "success", "data": {"activeTargets": [], "yaml": ""}}'
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_POST = do_GET  # noqa: N815 - the name is http.server's
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Nobody reads it."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
