@@ -17,10 +17,10 @@ def find_pulumi(folders: Folders, environment: Mapping[str, str] | None = None) 
     """`pulumi` of PATH if it has the right version and a Python language host, else the cache's, else None."""
     names = os.environ if environment is None else environment
     on_path = shutil.which("pulumi", path=names.get("PATH", ""))
-    for candidate in (on_path, str(folders.pulumi_folder / "bin" / "pulumi")):
-        if candidate and is_right(Path(candidate)):
-            return Path(candidate).resolve()
-    return None
+    if on_path and has_language_host(Path(on_path)) and is_right(Path(on_path)):
+        return Path(on_path).resolve()
+    ours = folders.pulumi_folder / "bin" / "pulumi"
+    return ours.resolve() if is_right(ours) else None
 
 
 def is_right(pulumi: Path) -> bool:

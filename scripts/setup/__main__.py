@@ -75,13 +75,10 @@ def _complete_pulumi(folders: Folders) -> bool:
     pulumi = find_pulumi(folders)
     if pulumi is None:
         raise SetupError(pulumi_cli.REMEDY)
-    ours = pulumi.parent == (folders.pulumi_folder / "bin").resolve()
-    if not ours and not has_language_host(pulumi):
-        raise SetupError(
-            f"{pulumi} has no pulumi-language-python beside it: install the whole distribution of Pulumi"
-        )
+    if pulumi.parent != (folders.pulumi_folder / "bin").resolve():
+        return False  # somebody else's, with its language host
     official = has_language_host(pulumi) and pulumi.with_name("pulumi-language-python-exec").exists()
-    if official or (ours and language_host.is_current(folders)):
+    if official or language_host.is_current(folders):
         return False
     say("  - a Python language host for Pulumi (its own is not in the Go module)")
     language_host.install(folders)

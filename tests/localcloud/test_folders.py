@@ -68,5 +68,13 @@ def test_which_pulumi_is_used(tmp_path: Path, on_path: str | None, in_cache: str
         "path": program(tmp_path / "bin", "pulumi", on_path) if on_path else None,
         "cache": program(folders.pulumi_folder / "bin", "pulumi", in_cache) if in_cache else None,
     }
+    program(tmp_path / "bin", "pulumi-language-python", "")
     found = find_pulumi(folders, {"PATH": f"{tmp_path / 'bin'}:/usr/bin"})
     assert found == (files[wins] if wins else None)
+
+
+def test_a_pulumi_on_path_without_its_language_host_is_passed_over(tmp_path: Path) -> None:
+    folders = find_folders({"GPUFLEET_CACHE": str(tmp_path / "cache")}, tmp_path)
+    program(tmp_path / "bin", "pulumi", "v3.259.0")
+    ours = program(folders.pulumi_folder / "bin", "pulumi", "v3.259.0")
+    assert find_pulumi(folders, {"PATH": f"{tmp_path / 'bin'}:/usr/bin"}) == ours
