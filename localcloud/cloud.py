@@ -71,9 +71,15 @@ def _serve(places: Places, state: Path, machines: Path, *, plain: bool) -> int:
         cloud = start(places, machines, plain=plain)
     except CloudError as error:
         return _cannot_start(error)
-    ready = {"pid": os.getpid(), "api": places.api_url, "slack": places.slack_url, "machines": str(machines)}
+    ready = {
+        "pid": os.getpid(),
+        "api": places.api_url,
+        "google": places.google_url,
+        "slack": places.slack_url,
+        "machines": str(machines),
+    }
     (state / "cloud.json").write_text(json.dumps(ready, indent=1) + "\n", "utf-8")
-    print(f"the embedded cloud answers at {places.api_url}", flush=True)
+    print(f"the embedded cloud answers at {places.api_url} (AWS) and {places.google_url} (Google Cloud)", flush=True)
     try:
         ending.wait()
     finally:

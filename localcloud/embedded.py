@@ -20,6 +20,7 @@ from localcloud.aws.server import Endpoint, Front
 from localcloud.aws.world import World
 from localcloud.control_api import Control
 from localcloud.faults import Faults
+from localcloud.gcp.embedded import GoogleCloud
 from localcloud.hardware import LoopbackHardware
 from localcloud.machines.yard import Yard
 from localcloud.places import Places
@@ -42,6 +43,7 @@ class EmbeddedCloud:
     yard: Yard
     hardware: LoopbackHardware
     endpoint: Endpoint
+    google: GoogleCloud
     slack: SlackSink
     _ending: threading.Event
     _loop: threading.Thread
@@ -52,6 +54,7 @@ class EmbeddedCloud:
         self._loop.join(timeout=10)
         self.yard.close()
         self.hardware.close()
+        self.google.stop()
         self.endpoint.stop()
         self.slack.stop()
 
@@ -74,10 +77,12 @@ def start(places: Places, machines: Path, *, plain: bool = False) -> EmbeddedClo
     )
     with _port_taken(places.api_host, places.api_port):
         endpoint = Endpoint(places.api_host, places.api_port, Front(world, calls, api_faults, control))
+    with _port_taken(places.google_host, places.google_port):
+        google = GoogleCloud(places, machines, yard)
     with _port_taken(places.slack_host, places.slack_port):
         slack = SlackSink(places.slack_host, places.slack_port)
     ending = threading.Event()
-    loop = threading.Thread(target=_rounds, args=(world, ec2, scaling, ending), name="rounds", daemon=True)
+    loop = threading.Thread(target=_rounds, args=(world, ec2, scaling, google, ending), name="rounds", daemon=True)
     cloud = EmbeddedCloud(
         world=world,
         ec2=ec2,
@@ -85,22 +90,27 @@ def start(places: Places, machines: Path, *, plain: bool = False) -> EmbeddedClo
         yard=yard,
         hardware=hardware,
         endpoint=endpoint,
+        google=google,
         slack=slack,
         _ending=ending,
         _loop=loop,
     )
     endpoint.start()
+    google.start()
     slack.start()
     loop.start()
     return cloud
 
 
-def _rounds(world: World, ec2: EC2Backend, scaling: LivingAutoScaling, ending: threading.Event) -> None:
+def _rounds(
+    world: World, ec2: EC2Backend, scaling: LivingAutoScaling, google: GoogleCloud, ending: threading.Event
+) -> None:
     while not ending.wait(_ROUND_S):
-        try:
-            one_round(world, ec2, scaling)
-        except Exception as error:  # noqa: BLE001 - one bad group must not end the cloud; it is said and tried again
-            print(f"a round failed: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        for step in (lambda: one_round(world, ec2, scaling), google.round):
+            try:
+                step()
+            except Exception as error:  # noqa: BLE001 - one bad group must not end the cloud; it is said and tried again
+                print(f"a round failed: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,206 @@
+"""What is there without being made: project, regions, zones, machine types, accelerators, images."""
+
+from typing import Any, Final
+
+from fleet import catalogue
+from fleet.model import Cloud
+from localcloud.aws.capacity import Kind
+from localcloud.gcp.calls import Call, aggregated, page
+from localcloud.gcp.capacity import gpus, metric
+from localcloud.gcp.errors import not_found
+from localcloud.gcp.places import DEFAULT_ACCOUNT, PROJECT, PROJECT_NUMBER, REGION, ZONES
+from localcloud.gcp.store import Row
+from localcloud.gcp.world import World
+
+_SMALL: Final = {"e2-micro": (2, 1024), "e2-small": (2, 2048), "e2-medium": (2, 4096), "e2-standard-2": (2, 8192)}
+"""Virtual CPUs and MB of machines without GPUs that a control host may have."""
+_MADE: Final = "2026-01-01T00:00:00.000+00:00"
+
+
+def _link(world: World, path: str) -> str:
+    return world.store.url(f"projects/{PROJECT}/{path}")
+
+
+def _zone(world: World, name: str) -> Row:
+    return {
+        "kind": "compute#zone",
+        "id": str(2000 + ZONES.index(name)),
+        "creationTimestamp": _MADE,
+        "name": name,
+        "description": name,
+        "status": "UP",
+        "region": _link(world, f"regions/{REGION}"),
+        "selfLink": _link(world, f"zones/{name}"),
+        "availableCpuPlatforms": ["Intel Cascade Lake", "Intel Sapphire Rapids"],
+    }
+
+
+def _region(world: World) -> Row:
+    return {
+        "kind": "compute#region",
+        "id": "1000",
+        "creationTimestamp": _MADE,
+        "name": REGION,
+        "description": REGION,
+        "status": "UP",
+        "zones": [_link(world, f"zones/{zone}") for zone in ZONES],
+        "quotas": _quotas(world),
+        "selfLink": _link(world, f"regions/{REGION}"),
+    }
+
+
+def _quotas(world: World) -> list[Row]:
+    found: list[Row] = []
+    for model in sorted({machine.gpu for machine in catalogue.machines(Cloud.GCP)}):
+        for kind in Kind:
+            used = sum(
+                count
+                for one in world.machines.values()
+                if one.kind is kind and one.status != "TERMINATED"
+                for name, count in [gpus(one.machine_type)]
+                if name == model
+            )
+            limit = float(world.capacity.quota(kind))
+            found.append({"metric": metric(model, kind), "limit": limit, "usage": float(used)})
+    return found
+
+
+def _machine_types(world: World, zone: str) -> list[Row]:
+    found = [(name, cpus, memory, None) for name, (cpus, memory) in _SMALL.items()]
+    rows = [_machine_type(world, zone, *one) for one in found]
+    for machine in catalogue.machines(Cloud.GCP):
+        accelerators = [
+            {"guestAcceleratorType": _accelerator_name(machine.gpu), "guestAcceleratorCount": machine.gpu_count}
+        ]
+        rows.append(_machine_type(world, zone, machine.name, machine.vcpus, machine.memory_mib, accelerators))
+    return rows
+
+
+def _machine_type(  # noqa: PLR0913
+    world: World, zone: str, name: str, cpus: int, memory: int, accelerators: list[Row] | None
+) -> Row:
+    return {
+        "kind": "compute#machineType",
+        "id": str(3000 + sum(map(ord, name))),
+        "creationTimestamp": _MADE,
+        "name": name,
+        "description": f"{cpus} vCPUs, {memory / 1024:g} GB RAM",
+        "guestCpus": cpus,
+        "memoryMb": memory,
+        "maximumPersistentDisks": 128,
+        "maximumPersistentDisksSizeGb": "263168",
+        "isSharedCpu": name.startswith("e2-") and "standard" not in name,
+        "zone": zone,
+        "selfLink": _link(world, f"zones/{zone}/machineTypes/{name}"),
+        **({"accelerators": accelerators} if accelerators else {}),
+    }
+
+
+def _accelerator_name(gpu: str) -> str:
+    return f"nvidia-{gpu.lower().replace(' ', '-')}"
+
+
+def _accelerators(world: World, zone: str) -> list[Row]:
+    names = sorted({_accelerator_name(machine.gpu) for machine in catalogue.machines(Cloud.GCP)})
+    return [
+        {
+            "kind": "compute#acceleratorType",
+            "id": str(4000 + number),
+            "creationTimestamp": _MADE,
+            "name": name,
+            "description": name,
+            "maximumCardsPerInstance": 8,
+            "zone": _link(world, f"zones/{zone}"),
+            "selfLink": _link(world, f"zones/{zone}/acceleratorTypes/{name}"),
+        }
+        for number, name in enumerate(names)
+    ]
+
+
+_PER_ZONE: Final[dict[str, Any]] = {"machineTypes": _machine_types, "acceleratorTypes": _accelerators}
+
+
+def is_machine_type(world: World, zone: str, name: str) -> bool:
+    """Whether instances of that type can be wished for."""
+    return any(row["name"] == name for row in _machine_types(world, zone))
+
+
+def _get(world: World, call: Call) -> Row:
+    match call.method_id:
+        case "zones.get" if call.parameters["zone"] in ZONES:
+            return _zone(world, call.parameters["zone"])
+        case "regions.get" if call.parameters["region"] == REGION:
+            return _region(world)
+        case "machineTypes.get" | "acceleratorTypes.get":
+            rows = _PER_ZONE[call.collection](world, call.parameters["zone"])
+            name = call.path.rpartition("/")[2]
+            found = next((row for row in rows if row["name"] == name), None)
+            if found is not None:
+                return found
+        case _:
+            pass
+    raise not_found(call.path)
+
+
+def _list(world: World, call: Call) -> Row:
+    match call.method_id:
+        case "zones.list":
+            return page(call, [_zone(world, zone) for zone in ZONES], "zoneList")
+        case "regions.list":
+            return page(call, [_region(world)], "regionList")
+        case _:
+            kind = f"{call.collection.removesuffix('s')}List"
+            return page(call, _PER_ZONE[call.collection](world, call.parameters["zone"]), kind)
+
+
+def _aggregated(world: World, call: Call) -> Row:
+    collection = call.path.rpartition("/")[2]
+    rows = {f"zones/{zone}": _PER_ZONE[collection](world, zone) for zone in ZONES}
+    return aggregated(call, rows, f"{collection.removesuffix('s')}AggregatedList", collection)
+
+
+def _project(world: World, call: Call) -> Row:
+    return {
+        "kind": "compute#project",
+        "id": PROJECT_NUMBER,
+        "creationTimestamp": _MADE,
+        "name": PROJECT,
+        "commonInstanceMetadata": {"kind": "compute#metadata", "fingerprint": "AAAA"},
+        "quotas": [{"metric": "GPUS_ALL_REGIONS", "limit": 256.0, "usage": 0.0}],
+        "defaultServiceAccount": DEFAULT_ACCOUNT,
+        "defaultNetworkTier": "PREMIUM",
+        "selfLink": world.store.url(f"projects/{PROJECT}"),
+    }
+
+
+def _image(world: World, call: Call) -> Row:
+    """Any image that somebody names exists: nothing of it is ever read."""
+    family = call.parameters.get("family")
+    name = call.parameters.get("image") or f"{family}-v20261101"
+    project = call.parameters["project"]
+    return {
+        "kind": "compute#image",
+        "id": str(5000 + sum(map(ord, name))),
+        "creationTimestamp": _MADE,
+        "name": name,
+        "family": family or name.rpartition("-v")[0],
+        "status": "READY",
+        "diskSizeGb": "10",
+        "archiveSizeBytes": "1073741824",
+        "sourceType": "RAW",
+        "selfLink": world.store.url(f"projects/{project}/global/images/{name}"),
+    }
+
+
+def handlers() -> dict[str, Any]:
+    """By method id."""
+    found: dict[str, Any] = {
+        "projects.get": _project,
+        "images.get": _image,
+        "images.getFromFamily": _image,
+        "machineTypes.aggregatedList": _aggregated,
+        "acceleratorTypes.aggregatedList": _aggregated,
+    }
+    for collection in ("zones", "regions", "machineTypes", "acceleratorTypes"):
+        found |= {f"{collection}.get": _get, f"{collection}.list": _list}
+    return found

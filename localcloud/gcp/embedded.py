@@ -1,0 +1,51 @@
+"""The embedded Google Cloud, wired and started beside AWS."""
+
+from pathlib import Path
+
+from localcloud.aws.api_faults import ApiFaults
+from localcloud.aws.calls import Calls
+from localcloud.faults import Faults
+from localcloud.gcp import groups, instances
+from localcloud.gcp.control import Control
+from localcloud.gcp.hardware import GoogleHardware
+from localcloud.gcp.server import Endpoint, Front
+from localcloud.gcp.world import World, make_world
+from localcloud.machines.yard import Yard
+from localcloud.places import Places
+
+
+class GoogleCloud:
+    """A wired one. Raises OSError when its address is taken."""
+
+    def __init__(self, places: Places, machines: Path, yard: Yard) -> None:
+        calls = Calls()
+        self._hardware = GoogleHardware(yard, calls)
+        self.world = make_world(places, self._hardware, calls)
+        self._hardware.world = self.world
+        faults = ApiFaults()
+        control = Control(world=self.world, faults=Faults(machines), api_faults=faults)
+        self._endpoint = Endpoint(places.google_host, places.google_port, Front(self.world, control, faults).answer)
+
+    def start(self) -> None:
+        """Serve."""
+        self._endpoint.start()
+
+    def round(self) -> None:
+        """One step of everything's life."""
+        one_round(self.world)
+
+    def stop(self) -> None:
+        """Stop serving; the yard ends the machines."""
+        self._hardware.close()
+        self._endpoint.stop()
+
+
+def one_round(world: World) -> None:
+    """One step of every instance, group and operation."""
+    with world.lock:
+        now = world.now()
+        for machine in list(world.machines.values()):
+            instances.advance(world, machine, now)
+        for group in list(world.groups.values()):
+            groups.advance(world, group, now)
+        world.operations.advance()

@@ -1,0 +1,44 @@
+"""One HTTP request and its reply."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from localcloud.gcp.errors import ApiError
+
+
+@dataclass(slots=True, kw_only=True)
+class Request:
+    """One HTTP request, read whole."""
+
+    method: str
+    path: str
+    """As sent, percent signs and all."""
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        """Raises ApiError."""
+        if not self.body:
+            return None
+        try:
+            return json.loads(self.body)
+        except ValueError as error:
+            raise ApiError(400, "parseError", f"Invalid JSON payload received. {error}") from error
+
+
+@dataclass(slots=True, kw_only=True)
+class Reply:
+    """What is answered."""
+
+    status: int = 200
+    body: bytes = b""
+    headers: dict[str, str] = field(default_factory=dict[str, str])
+
+
+def json_reply(value: Any, status: int = 200) -> Reply:
+    """A JSON body."""
+    body = json.dumps(value).encode()
+    return Reply(status=status, body=body, headers={"Content-Type": "application/json; charset=UTF-8"})

@@ -1,0 +1,304 @@
+"""The calls of instanceGroupManagers and regionInstanceGroupManagers."""
+
+from typing import Any, Final
+
+from localcloud.gcp import groups
+from localcloud.gcp.calls import Call, page, patched
+from localcloud.gcp.errors import ApiError, in_use, invalid, not_found, required
+from localcloud.gcp.groups import Group, Member
+from localcloud.gcp.places import ZONES
+from localcloud.gcp.store import Key, Row, fingerprint, key_of, last, path_of
+from localcloud.gcp.world import World
+
+COLLECTION: Final = "instanceGroupManagers"
+_MOST: Final = 1000
+
+
+def insert(world: World, call: Call) -> Row:
+    """A new group; its instances come by themselves."""
+    body = call.body
+    key = Key(call.scope, COLLECTION, str(body["name"]))
+    _check(world, key, body)
+    row = world.store.add(key, _whole(world, key, body), world.now())
+    plain = Key(key.scope, "instanceGroups", key.name)
+    made = world.store.add(plain, {"network": "", "size": 0, "namedPorts": []}, world.now())
+    row["instanceGroup"] = made["selfLink"]
+    row["fingerprint"] = fingerprint(body)
+    group = Group(key=key)
+    world.groups[group.ident] = group
+    return _operation(world, call, key, "insert")
+
+
+def _whole(world: World, key: Key, body: Row) -> Row:
+    whole: Row = {
+        "baseInstanceName": body["name"],
+        "updatePolicy": {},
+        "instanceLifecyclePolicy": {},
+        **body,
+        "targetSize": int(body["targetSize"]),
+    }
+    _fill(whole, key)
+    whole["versions"] = [
+        {**version, "instanceTemplate": world.store.url(path_of(version["instanceTemplate"]))}
+        for version in groups.versions(body)
+    ]
+    return whole
+
+
+def _fill(whole: Row, key: Key) -> None:
+    """Google's defaults."""
+    regional = key.scope.startswith("regions/")
+    whole["updatePolicy"] = {
+        "type": "OPPORTUNISTIC",
+        "minimalAction": "REPLACE",
+        "replacementMethod": "SUBSTITUTE",
+        "maxSurge": {"fixed": 1, "calculated": 1},
+        "maxUnavailable": {"fixed": 1, "calculated": 1},
+        **({"instanceRedistributionType": "PROACTIVE"} if regional else {}),
+        **whole["updatePolicy"],
+    }
+    whole["instanceLifecyclePolicy"] = {
+        "defaultActionOnFailure": "REPAIR",
+        "forceUpdateOnRepair": "NO",
+        "onFailedHealthCheck": "DEFAULT_ACTION",
+        **whole["instanceLifecyclePolicy"],
+    }
+    if regional:
+        given: Row = whole.get("distributionPolicy", {})
+        zones = given.get("zones") or [{"zone": f"zones/{zone}"} for zone in ZONES[:3]]
+        whole["distributionPolicy"] = {"targetShape": "EVEN", **given, "zones": zones}
+
+
+def _check(world: World, key: Key, body: Row) -> None:
+    if not body.get("versions") and not body.get("instanceTemplate"):
+        raise required("resource.instanceTemplate")
+    for version in groups.versions(body):
+        if not version.get("instanceTemplate"):
+            raise required("resource.versions[0].instanceTemplate")
+        template = key_of(version["instanceTemplate"])
+        if template is None or template.collection != "instanceTemplates" or world.store.find(template) is None:
+            raise not_found(path_of(version["instanceTemplate"]))
+    if int(body.get("targetSize", 0)) < 0:
+        raise invalid("resource.targetSize", body["targetSize"], "Must be greater than or equal to 0.")
+    zones = [last(zone.get("zone", "")) for zone in body.get("distributionPolicy", {}).get("zones", ())]
+    for zone in zones:
+        if zone not in ZONES:
+            raise invalid("resource.distributionPolicy.zones", zone, f"Zone must be one of {', '.join(ZONES)}.")
+    if zones and key.scope.startswith("zones/"):
+        raise invalid("resource.distributionPolicy", zones, "Only regional managed instance groups have one.")
+    _check_update_policy(key, body)
+
+
+def _check_update_policy(key: Key, body: Row) -> None:
+    policy: Row = body.get("updatePolicy", {})
+    surge, unavailable = policy.get("maxSurge", {}), policy.get("maxUnavailable", {})
+    if surge.get("fixed") == 0 and unavailable.get("fixed") == 0:
+        raise invalid(
+            "resource.updatePolicy", "maxSurge=0, maxUnavailable=0", "At least one of them must be greater than 0."
+        )
+    if policy.get("replacementMethod") == "RECREATE" and surge.get("fixed", 0) != 0:
+        raise invalid("resource.updatePolicy.maxSurge", surge["fixed"], "Must be 0 when the method is RECREATE.")
+    if key.scope.startswith("regions/"):
+        zones = len(body.get("distributionPolicy", {}).get("zones", ())) or 3
+        for name, value in (("maxSurge", surge), ("maxUnavailable", unavailable)):
+            fixed = value.get("fixed")
+            if fixed is not None and 0 < fixed < zones:
+                raise invalid(
+                    f"resource.updatePolicy.{name}.fixed",
+                    fixed,
+                    f"Fixed updatePolicy.{name} for regional managed instance group has to be either 0 or at least"
+                    " equal to the number of zones.",
+                )
+
+
+def get(world: World, call: Call) -> Row:
+    return groups.shown(world, find(world, call))
+
+
+def list_all(world: World, call: Call) -> Row:
+    found = [groups.shown(world, g) for g in world.groups.values() if g.key.scope == call.scope]
+    return page(call, found, "instanceGroupManagerList")
+
+
+def find(world: World, call: Call) -> Group:
+    """The group that a call is about. Raises ApiError."""
+    key = Key(call.scope, COLLECTION, call.parameters["instanceGroupManager"])
+    world.store.get(key)
+    return world.groups[key.scope, key.name]
+
+
+def patch(world: World, call: Call) -> Row:
+    """Change what is given; a new template waits for who replaces instances (OPPORTUNISTIC)."""
+    group = find(world, call)
+    row = world.store.get(group.key)
+    body = {k: v for k, v in call.body.items() if k not in ("name", "fingerprint")}
+    changed = patched(row, body)
+    if "versions" in body:
+        changed.pop("instanceTemplate", None)
+    elif "instanceTemplate" in body:
+        changed["versions"] = [{"instanceTemplate": body["instanceTemplate"], "name": ""}]
+    _check(world, group.key, changed)
+    row.clear()
+    row.update(changed)
+    row["versions"] = [
+        {
+            **{k: v for k, v in version.items() if k != "targetSize" or "calculated" not in v},
+            "instanceTemplate": world.store.url(path_of(version["instanceTemplate"])),
+        }
+        for version in groups.versions(changed)
+    ]
+    row["fingerprint"] = fingerprint(body)
+    if "targetSize" in body:
+        groups.resize(world, group, int(body["targetSize"]))
+    return _operation(world, call, group.key, "patch")
+
+
+def set_template(world: World, call: Call) -> Row:
+    group = find(world, call)
+    call.body["versions"] = [{"instanceTemplate": call.body.get("instanceTemplate", ""), "name": ""}]
+    _check(world, group.key, call.body)
+    world.store.get(group.key)["versions"] = call.body["versions"]
+    return _operation(world, call, group.key, "setInstanceTemplate")
+
+
+def resize(world: World, call: Call) -> Row:
+    group = find(world, call)
+    text = call.query["size"]
+    if not text.isdigit():
+        raise invalid("size", text, "Must be a whole number of at least 0.")
+    groups.resize(world, group, int(text))
+    return _operation(world, call, group.key, "resize")
+
+
+def delete(world: World, call: Call) -> Row:
+    """The group goes with all its instances."""
+    group = find(world, call)
+    plain = world.store.get(Key(group.key.scope, "instanceGroups", group.key.name))
+    for key, _ in world.store.users(plain["selfLink"], ("backendServices",)):
+        raise in_use(group.key.path, key.path)
+    group.deleting = True
+    for member in group.members:
+        groups.end_member(world, group, member)
+    return _operation(world, call, group.key, "delete", lambda: group.ident not in world.groups)
+
+
+def list_managed(world: World, call: Call) -> Row:
+    group = find(world, call)
+    return page(call, [groups.shown_member(world, member) for member in group.members], "", "managedInstances")
+
+
+def list_errors(world: World, call: Call) -> Row:
+    return page(call, list(reversed(find(world, call).errors)), "")
+
+
+def _chosen(call: Call, group: Group) -> list[Member]:
+    """The members that the body names. Raises ApiError for others, unless they are to be skipped."""
+    asked: list[Any] = call.body.get("instances") or []
+    if not asked:
+        raise required("resource.instances")
+    if len(asked) > _MOST:
+        raise invalid("resource.instances", len(asked), f"At most {_MOST} instances.")
+    known = {(member.zone, member.name): member for member in group.members}
+    found: list[Member] = []
+    for link in asked:
+        key = key_of(str(link))
+        member = known.get((key.scope.removeprefix("zones/"), key.name)) if key else None
+        if member is not None and member.action != "DELETING":
+            found.append(member)
+        elif not call.body.get("skipInstancesOnValidationError"):
+            raise ApiError(
+                400,
+                "invalid",
+                f"Instance '{path_of(str(link))}' is not a member of the group '{group.key.path}'.",
+            )
+    return found
+
+
+def delete_instances(world: World, call: Call) -> Row:
+    """Delete members; the target size goes down with them."""
+    group = find(world, call)
+    row = world.store.get(group.key)
+    chosen = _chosen(call, group)
+    for member in chosen:
+        groups.end_member(world, group, member)
+    row["targetSize"] = max(0, int(row["targetSize"]) - len(chosen))
+    return _operation(world, call, group.key, "deleteInstances")
+
+
+def recreate_instances(world: World, call: Call) -> Row:
+    """Delete members and make them again, of what the group says now; the size stays."""
+    group = find(world, call)
+    for member in _chosen(call, group):
+        groups.end_member(world, group, member, "RECREATING")
+    return _operation(world, call, group.key, "recreateInstances")
+
+
+def apply_updates(world: World, call: Call) -> Row:
+    """Bring members to the group's version, by replacing those that differ."""
+    group = find(world, call)
+    row = world.store.get(group.key)
+    chosen = list(group.members) if call.body.get("allInstances") else _chosen(call, group)
+    forced = call.body.get("minimalAction") == "REPLACE"
+    for member in chosen:
+        if forced or not groups.is_current(row, member):
+            groups.end_member(world, group, member, "RECREATING")
+    return _operation(world, call, group.key, "applyUpdatesToInstances")
+
+
+def create_instances(world: World, call: Call) -> Row:
+    """Members of given names; the target size goes up with them."""
+    group = find(world, call)
+    row = world.store.get(group.key)
+    names = [str(one.get("name", "")) for one in call.body.get("instances") or []]
+    if not names:
+        raise required("resource.instances")
+    for name in names:
+        if name in world.machines:
+            raise ApiError(409, "alreadyExists", f"The instance '{name}' already exists")
+    for name in names:
+        groups.add_member(world, group, name)
+    row["targetSize"] = int(row["targetSize"]) + len(names)
+    return _operation(world, call, group.key, "createInstances")
+
+
+def abandon_instances(world: World, call: Call) -> Row:
+    """Members leave the group and live on."""
+    group = find(world, call)
+    row = world.store.get(group.key)
+    for member in _chosen(call, group):
+        group.members.remove(member)
+        row["targetSize"] = max(0, int(row["targetSize"]) - 1)
+        if member.name in world.machines:
+            world.machines[member.name].group = None
+    return _operation(world, call, group.key, "abandonInstances")
+
+
+def _operation(world: World, call: Call, key: Key, what: str, progress: Any = lambda: True) -> Row:
+    row = world.store.get(key)
+    kind = f"compute.{COLLECTION}.{what}"
+    return world.operations.start(call.scope, kind, key.path, str(row["id"]), progress=progress)
+
+
+def handlers() -> dict[str, Any]:
+    """By method id, of zonal and of regional groups alike."""
+    by_verb = {
+        "insert": insert,
+        "get": get,
+        "list": list_all,
+        "patch": patch,
+        "setInstanceTemplate": set_template,
+        "resize": resize,
+        "delete": delete,
+        "listManagedInstances": list_managed,
+        "listErrors": list_errors,
+        "deleteInstances": delete_instances,
+        "recreateInstances": recreate_instances,
+        "applyUpdatesToInstances": apply_updates,
+        "createInstances": create_instances,
+        "abandonInstances": abandon_instances,
+    }
+    return {
+        f"{collection}.{verb}": handler
+        for collection in ("instanceGroupManagers", "regionInstanceGroupManagers")
+        for verb, handler in by_verb.items()
+    }

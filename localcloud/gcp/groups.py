@@ -1,0 +1,367 @@
+"""Managed instance groups: a target size, members, and a loop that makes one meet the other."""
+
+import random
+import string
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from localcloud.gcp import instances
+from localcloud.gcp.errors import ApiError
+from localcloud.gcp.instances import Machine
+from localcloud.gcp.operations import Failure
+from localcloud.gcp.places import PROJECT
+from localcloud.gcp.store import Key, Row, key_of, last, path_of, stamp
+from localcloud.gcp.world import World
+
+_RETRY_FIRST: Final = timedelta(seconds=2)
+_RETRY_LONGEST: Final = timedelta(seconds=30)
+_ERRORS_KEPT: Final = 100
+ACTIONS: Final[tuple[str, ...]] = (
+    "none",
+    "creating",
+    "creatingWithoutRetries",
+    "recreating",
+    "deleting",
+    "abandoning",
+    "restarting",
+    "refreshing",
+    "verifying",
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class Member:
+    """One instance that the group manages, or wants to make."""
+
+    name: str
+    zone: str
+    version: Row
+    """The version of the group that it was, or is to be, made of."""
+    action: str = "CREATING"
+    errors: list[Row] = field(default_factory=list[Row])
+    """Of the last attempt."""
+    once: bool = False
+    """CREATING_WITHOUT_RETRIES."""
+    machine_type: str | None = None
+    """Chosen by the flexibility policy."""
+    zone_is_free: bool = False
+    """Whether another zone may be tried: of regional groups with the shape ANY."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Group:
+    """A group's members, beside its resource."""
+
+    key: Key
+    members: list[Member] = field(default_factory=list[Member])
+    errors: list[Row] = field(default_factory=list[Row])
+    """As listErrors shows them, newest last."""
+    retry_at: datetime | None = None
+    failures: int = 0
+    deleting: bool = False
+
+    @property
+    def ident(self) -> tuple[str, str]:
+        return self.key.scope, self.key.name
+
+    def count(self, action: str) -> int:
+        return sum(member.action == action for member in self.members)
+
+
+def versions(row: Row) -> list[Row]:
+    """The versions of a group; the old form names one template."""
+    return row.get("versions") or [{"instanceTemplate": row["instanceTemplate"], "name": ""}]
+
+
+def current_version(row: Row) -> Row:
+    """What a new instance is made of: the version without a target size."""
+    found = versions(row)
+    return next((version for version in found if "targetSize" not in version), found[0])
+
+
+def zones_of(row: Row, key: Key) -> list[str]:
+    """Where its instances may live."""
+    if key.scope.startswith("zones/"):
+        return [key.scope.removeprefix("zones/")]
+    return [last(zone["zone"]) for zone in row["distributionPolicy"]["zones"]]
+
+
+def new_name(world: World, row: Row) -> str:
+    """`<base>-` and four letters, free."""
+    base = row.get("baseInstanceName") or row["name"]
+    used = {member.name for group in world.groups.values() for member in group.members} | set(world.machines)
+    while True:
+        letters = "".join(random.choices(string.ascii_lowercase + string.digits, k=4))
+        if (name := f"{base}-{letters}") not in used:
+            return name
+
+
+def add_member(world: World, group: Group, name: str | None = None) -> Member:
+    """One more instance wanted; its zone is that with the fewest."""
+    row = world.store.get(group.key)
+    zones = zones_of(row, group.key)
+    have = Counter(member.zone for member in group.members)
+    shape = row.get("distributionPolicy", {}).get("targetShape", "EVEN")
+    made = Member(
+        name=name or new_name(world, row),
+        zone=min(zones, key=lambda zone: (have[zone], zones.index(zone))),
+        version=current_version(row),
+        zone_is_free=shape in ("ANY", "ANY_SINGLE_ZONE", "BALANCED") and len(zones) > 1,
+    )
+    group.members.append(made)
+    return made
+
+
+def end_member(world: World, group: Group, member: Member, action: str = "DELETING") -> None:
+    """Delete its instance; a deleted member leaves the group at the end, a recreated one comes back."""
+    member.action = action
+    machine = _machine(world, member)
+    if machine is not None:
+        why = f"group {group.key.name}: {action.lower()}"
+        instances.begin_stop(world, machine, why, delete=True)
+
+
+def resize(world: World, group: Group, size: int) -> None:
+    """A new target size; instances are made or deleted by the loop."""
+    world.store.get(group.key)["targetSize"] = size
+    group.retry_at, group.failures = None, 0
+
+
+def advance(world: World, group: Group, now: datetime) -> None:
+    """One round: what ended leaves, what is missing is made, what is too much goes."""
+    for member in list(group.members):
+        _advance_member(world, group, member)
+    if group.deleting:
+        if not group.members:
+            world.store.remove(group.key)
+            world.store.remove(_plain_key(group.key))
+            del world.groups[group.ident]
+        return
+    row = world.store.get(group.key)
+    staying = [member for member in group.members if member.action != "DELETING"]
+    for _ in range(int(row["targetSize"]) - len(staying)):
+        add_member(world, group)
+    surplus = len(staying) - int(row["targetSize"])
+    if surplus > 0:
+        for member in sorted(staying, key=lambda one: _leaves_first(world, one))[:surplus]:
+            end_member(world, group, member)
+    _update(world, group, row)
+    if group.retry_at is None or now >= group.retry_at:
+        _create_missing(world, group, row, now)
+
+
+def _plain_key(key: Key) -> Key:
+    return Key(key.scope, "instanceGroups", key.name)
+
+
+def _machine(world: World, member: Member) -> Machine | None:
+    found = world.machines.get(member.name)
+    return found if found is not None and found.zone == member.zone else None
+
+
+def _leaves_first(world: World, member: Member) -> tuple[int, str]:
+    machine = _machine(world, member)
+    order = 0 if machine is None else 1 if machine.status != "RUNNING" else 2
+    return order, member.name
+
+
+def _advance_member(world: World, group: Group, member: Member) -> None:
+    machine = _machine(world, member)
+    if member.action == "DELETING":
+        if machine is None:
+            group.members.remove(member)
+        return
+    if member.action == "RECREATING":
+        if machine is None:
+            # made again under its name, of what the group says now
+            member.action, member.version = "CREATING", current_version(world.store.get(group.key))
+        return
+    if member.action == "CREATING":
+        if machine is not None and machine.status == "RUNNING":
+            member.action, member.errors = "NONE", []
+        elif machine is not None and machine.status == "TERMINATED":
+            end_member(world, group, member, "RECREATING")
+        return
+    policy = world.store.get(group.key).get("instanceLifecyclePolicy", {})
+    if policy.get("defaultActionOnFailure", "REPAIR") == "DO_NOTHING" or group.deleting:
+        return
+    if machine is None or machine.status == "TERMINATED" or (machine.status == "STOPPING" and machine.deleting):
+        _repair(world, group, member, machine)
+
+
+def _repair(world: World, group: Group, member: Member, machine: Machine | None) -> None:
+    """It was preempted, deleted from outside or stopped: made again in its zone, under its name."""
+    forced = world.store.get(group.key).get("instanceLifecyclePolicy", {}).get("forceUpdateOnRepair") == "YES"
+    if forced:
+        member.version = current_version(world.store.get(group.key))
+    world.operations.happened(
+        f"zones/{member.zone}",
+        "compute.instances.repair.recreateInstance",
+        f"projects/{PROJECT}/zones/{member.zone}/instances/{member.name}",
+        machine.uid if machine else "0",
+        f"Instance Group Manager '{world.store.get(group.key)['selfLink']}' initiated recreateInstance on instance"
+        f" '{member.name}'. Reason: instance's intent is RUNNING but instance's status is"
+        f" {machine.status if machine else 'DELETED'}.",
+    )
+    if machine is None:
+        member.action = "CREATING"
+        return
+    version = member.version
+    end_member(world, group, member, "RECREATING")
+    if not forced:
+        member.version = version
+
+
+def _update(world: World, group: Group, row: Row) -> None:
+    """A proactive group replaces what is not up to date, one at a time, when all is calm."""
+    if row.get("updatePolicy", {}).get("type") != "PROACTIVE" or not is_calm(group):
+        return
+    for member in group.members:
+        if not is_current(row, member):
+            end_member(world, group, member, "RECREATING")
+            return
+
+
+def is_current(row: Row, member: Member) -> bool:
+    """Whether it is of a version that the group still has."""
+    wanted = {path_of(version["instanceTemplate"]) for version in versions(row)}
+    return path_of(member.version["instanceTemplate"]) in wanted
+
+
+def is_calm(group: Group) -> bool:
+    """Whether nothing is being made or deleted."""
+    return all(member.action == "NONE" for member in group.members)
+
+
+def _create_missing(world: World, group: Group, row: Row, now: datetime) -> None:
+    failed = False
+    for member in group.members:
+        if member.action == "CREATING" and _machine(world, member) is None and member.name not in world.machines:
+            failed = not _create(world, group, row, member, now) or failed
+    if failed:
+        group.failures += 1
+        group.retry_at = now + min(_RETRY_FIRST * 2 ** (group.failures - 1), _RETRY_LONGEST)
+    else:
+        group.failures, group.retry_at = 0, None
+
+
+def _create(world: World, group: Group, row: Row, member: Member, now: datetime) -> bool:
+    """Try its zone (or all zones that the group may use) and machine types in their order."""
+    template = world.store.find(key_of(member.version["instanceTemplate"]) or group.key)
+    if template is None or "properties" not in template:
+        _note(world, group, member, Failure(code="INVALID_TEMPLATE", message="The instance template is gone."), now)
+        return False
+    zones = [member.zone]
+    if member.zone_is_free:
+        zones += [zone for zone in zones_of(row, group.key) if zone != member.zone]
+    first: Failure | None = None
+    for zone in zones:
+        for machine_type in _machine_types(row, template["properties"]):
+            made = _launch(world, group, member, zone, template, machine_type)
+            if isinstance(made, Machine):
+                member.zone, member.machine_type = zone, machine_type
+                return True
+            first = first or made
+    if first is not None:
+        _note(world, group, member, first, now)
+    if member.once:
+        group.members.remove(member)
+        row["targetSize"] = max(0, int(row["targetSize"]) - 1)
+    return False
+
+
+def _launch(  # noqa: PLR0913
+    world: World, group: Group, member: Member, zone: str, template: Row, machine_type: str
+) -> Machine | Failure:
+    properties: Row = {**template["properties"], "machineType": machine_type}
+    metadata: Row = properties.get("metadata", {})
+    own = [
+        {"key": "instance-template", "value": path_of(template["selfLink"])},
+        {"key": "created-by", "value": instances.created_by(group.ident)},
+    ]
+    items = [item for item in metadata.get("items", ()) if item["key"] not in ("instance-template", "created-by")]
+    properties["metadata"] = {"items": [*items, *own]}
+    try:
+        return instances.launch(world, zone, member.name, properties, group.ident)
+    except ApiError as error:
+        return Failure(code=error.reason.upper(), message=error.message, status=int(error.status))
+
+
+def _machine_types(row: Row, properties: Row) -> list[str]:
+    policy: Row = row.get("instanceFlexibilityPolicy", {})
+    selections: dict[str, Any] = policy.get("instanceSelections", {})
+    found: list[str] = []
+    for _, selection in sorted(selections.items(), key=lambda item: int(item[1].get("rank", 0))):
+        found += selection.get("machineTypes", ())
+    return found or [last(properties["machineType"])]
+
+
+def _note(world: World, group: Group, member: Member, failure: Failure, now: datetime) -> None:
+    error = {"code": failure.code, "message": failure.message}
+    member.errors = [error]
+    link = world.store.url(f"projects/{PROJECT}/zones/{member.zone}/instances/{member.name}")
+    group.errors.append(
+        {
+            "error": error,
+            "instanceActionDetails": {
+                "instance": link,
+                "action": "CREATING_WITHOUT_RETRIES" if member.once else "CREATING",
+                "version": {k: v for k, v in member.version.items() if k in ("instanceTemplate", "name")},
+            },
+            "timestamp": stamp(now),
+        }
+    )
+    del group.errors[:-_ERRORS_KEPT]
+
+
+# What the API shows.
+
+
+def shown(world: World, group: Group) -> Row:
+    """The group's resource with its status of now."""
+    row = world.store.get(group.key)
+    actions: dict[str, int] = dict.fromkeys(ACTIONS, 0)
+    for member in group.members:
+        name = "creatingWithoutRetries" if member.once and member.action == "CREATING" else member.action.lower()
+        actions[name] += 1
+    reached = all(is_current(row, member) for member in group.members)
+    found = versions(row)
+    return {
+        **row,
+        "versions": [{**version, "targetSize": {"calculated": _size(group, version)}} for version in found]
+        if "targetSize" not in found[0]
+        else found,
+        "instanceTemplate": found[0]["instanceTemplate"] if len(found) == 1 else "",
+        "currentActions": actions,
+        "status": {
+            "isStable": is_calm(group) and len(group.members) == int(row["targetSize"]),
+            "versionTarget": {"isReached": reached},
+            "allInstancesConfig": {"effective": True},
+            "stateful": {"hasStatefulConfig": False},
+        },
+    }
+
+
+def _size(group: Group, version: Row) -> int:
+    wanted = path_of(version["instanceTemplate"])
+    return sum(path_of(member.version["instanceTemplate"]) == wanted for member in group.members)
+
+
+def shown_member(world: World, member: Member) -> Row:
+    """As listManagedInstances shows it; one that could not be made yet has a link and no status."""
+    path = f"projects/{PROJECT}/zones/{member.zone}/instances/{member.name}"
+    machine = _machine(world, member)
+    found: Row = {
+        "instance": world.store.url(path),
+        "name": member.name,
+        "currentAction": "CREATING_WITHOUT_RETRIES" if member.once and member.action == "CREATING" else member.action,
+        "version": {k: v for k, v in member.version.items() if k in ("instanceTemplate", "name")},
+        "targetStatus": "RUNNING",
+    }
+    if machine is not None:
+        found |= {"instanceStatus": machine.status, "id": machine.uid}
+    if member.errors:
+        found["lastAttempt"] = {"errors": {"errors": member.errors}}
+    return found

@@ -1,0 +1,95 @@
+"""What stands behind an instance of the embedded Google Cloud: its machine in the yard, and its metadata server."""
+
+from typing import Final
+
+from fleet.model import Cloud
+from localcloud.aws.calls import Calls
+from localcloud.gcp.instances import Machine
+from localcloud.gcp.metadata import Facts, MetadataServer
+from localcloud.gcp.places import METADATA_PORT, PROJECT, REGION
+from localcloud.gcp.world import World
+from localcloud.machines.spec import Order
+from localcloud.machines.yard import Yard
+
+STARTUP: Final = "startup-script"
+
+
+class GoogleHardware:
+    """Machines of the yard, each with a metadata server (`localcloud.gcp.world.Hardware`)."""
+
+    def __init__(self, yard: Yard, calls: Calls) -> None:
+        self._yard = yard
+        self._calls = calls
+        self._metadata: dict[str, MetadataServer] = {}
+        self.world: World | None = None
+
+    def start(self, machine: Machine) -> None:
+        """Metadata first: the startup script may ask for it at once. Raises OSError."""
+        if machine.name not in self._metadata:
+            self._metadata[machine.name] = MetadataServer(
+                machine.address, lambda: self._facts(machine), self._calls.know
+            )
+        self._yard.start(self._order(machine))
+
+    def is_alive(self, name: str) -> bool:
+        alive = self._yard.is_alive(name)
+        if not alive:
+            server = self._metadata.pop(name, None)
+            if server is not None:
+                server.close()
+        return alive
+
+    def end(self, name: str) -> None:
+        self._yard.end(name)
+
+    def changed(self, name: str) -> None:
+        server = self._metadata.get(name)
+        if server is not None:
+            server.wake()
+
+    def forget(self, name: str, uid: str) -> None:
+        self._yard.set_aside(name, uid)
+
+    def close(self) -> None:
+        """Free every address."""
+        for server in self._metadata.values():
+            server.close()
+        self._metadata.clear()
+
+    def _facts(self, machine: Machine) -> Facts:
+        world = self._world()
+        return Facts(
+            row=machine.row,
+            zone=machine.zone,
+            preempted=machine.is_preempted,
+            maintenance=machine.maintenance_until is not None,
+            now=world.now(),
+        )
+
+    def _world(self) -> World:
+        if self.world is None:
+            raise RuntimeError("the hardware was not connected to its world")
+        return self.world
+
+    def _order(self, machine: Machine) -> Order:
+        url = self._world().places.google_url
+        items = {item["key"]: item.get("value", "") for item in machine.row["metadata"].get("items", ())}
+        return Order(
+            instance=machine.name,
+            uid=machine.uid,
+            address=machine.address,
+            zone=machine.zone,
+            region=REGION,
+            machine_type=machine.machine_type,
+            cloud=Cloud.GCP,
+            variables={
+                "GCE_METADATA_HOST": f"{machine.address}:{METADATA_PORT}",
+                "GCE_METADATA_IP": f"{machine.address}:{METADATA_PORT}",
+                "GPUFLEET_COMPUTE_ENDPOINT": url,
+                "STORAGE_EMULATOR_HOST": url,
+                "GPUFLEET_SECRETMANAGER_ENDPOINT": url,
+                "GOOGLE_CLOUD_PROJECT": PROJECT,
+            },
+            script=str(items[STARTUP]).encode() if STARTUP in items else None,
+            nvme_disks=machine.local_ssds,
+        )

@@ -1,0 +1,171 @@
+"""The calls of instances."""
+
+from collections.abc import Callable
+from typing import Any
+
+from localcloud.gcp import instances
+from localcloud.gcp.calls import Call, aggregated, page
+from localcloud.gcp.catalogue import is_machine_type
+from localcloud.gcp.errors import ApiError, invalid, not_found, required, stale
+from localcloud.gcp.instances import Machine
+from localcloud.gcp.operations import Failure, Progress
+from localcloud.gcp.places import PROJECT, ZONES
+from localcloud.gcp.resources import check_labels, check_properties, relabel
+from localcloud.gcp.store import Key, Row, fingerprint, last
+from localcloud.gcp.world import World
+
+
+def insert(world: World, call: Call) -> Row:
+    """One instance; what the cloud cannot give is said by the operation, what is wrong with the wish at once."""
+    body = dict(call.body)
+    zone = call.parameters["zone"]
+    if not body.get("name"):
+        raise required("resource.name")
+    if not body.get("machineType"):
+        raise required("resource.machineType")
+    check_properties(world, body, "resource")
+    check_labels(body.get("labels", {}))
+    if not is_machine_type(world, zone, last(body["machineType"])):
+        raise not_found(f"projects/{PROJECT}/zones/{zone}/machineTypes/{last(body['machineType'])}")
+    key = Key(f"zones/{zone}", "instances", str(body["name"]))
+    if world.store.find(key) is not None:
+        raise ApiError(409, "alreadyExists", f"The resource '{key.path}' already exists")
+    made = instances.launch(world, zone, key.name, body)
+    if isinstance(made, Failure):
+        failed = made
+        return world.operations.start(call.scope, "insert", key.path, world.store.number(), progress=lambda: failed)
+    return _operation(world, call, made, "insert", lambda: _is_up(made))
+
+
+def _is_up(found: Machine) -> bool | Failure:
+    if found.status in ("STOPPING", "TERMINATED"):
+        return Failure(code="INTERNAL_ERROR", message=str(found.row.get("statusMessage", "The instance ended.")))
+    return found.status == "RUNNING"
+
+
+def _machine(world: World, call: Call) -> Machine:
+    key = Key(call.scope, "instances", call.parameters["instance"])
+    world.store.get(key)
+    return world.machines[key.name]
+
+
+def get(world: World, call: Call) -> Row:
+    return _machine(world, call).row
+
+
+def list_all(world: World, call: Call) -> Row:
+    return page(call, [row for _, row in world.store.all("instances", call.scope)], "instanceList")
+
+
+def list_everywhere(world: World, call: Call) -> Row:
+    rows = {f"zones/{zone}": [row for _, row in world.store.all("instances", f"zones/{zone}")] for zone in ZONES}
+    return aggregated(call, rows, "instanceAggregatedList", "instances")
+
+
+def delete(world: World, call: Call) -> Row:
+    found = _machine(world, call)
+    if found.row.get("deletionProtection"):
+        raise ApiError(
+            412,
+            "conditionNotMet",
+            "Invalid resource usage: 'Resource cannot be deleted if it's protected against deletion:"
+            f" {found.key.path}'.",
+        )
+    instances.begin_stop(world, found, "deleted", delete=True)
+    return _operation(world, call, found, "delete", lambda: world.store.find(found.key) is not found.row)
+
+
+def stop(world: World, call: Call) -> Row:
+    found = _machine(world, call)
+    instances.begin_stop(world, found, "stopped", delete=False)
+    return _operation(world, call, found, "stop", lambda: found.status == "TERMINATED")
+
+
+def start(world: World, call: Call) -> Row:
+    found = _machine(world, call)
+    if found.status == "RUNNING":
+        return _operation(world, call, found, "start")
+    if found.status != "TERMINATED":
+        raise ApiError(400, "resourceNotReady", f"The resource '{found.key.path}' is not ready")
+    failed = instances.start(world, found)
+    if failed is not None:
+        return _operation(world, call, found, "start", lambda: failed)
+    return _operation(world, call, found, "start", lambda: _is_up(found))
+
+
+def set_labels(world: World, call: Call) -> Row:
+    found = _machine(world, call)
+    relabel(found.row, call.body)
+    world.hardware.changed(found.name)
+    return _operation(world, call, found, "setLabels")
+
+
+def set_metadata(world: World, call: Call) -> Row:
+    """Replaces all metadata, when the fingerprint is the one of now; who waits for a change is woken."""
+    found = _machine(world, call)
+    if call.body.get("fingerprint") != found.row["metadata"]["fingerprint"]:
+        raise stale()
+    keys = [item.get("key") for item in call.body.get("items", ())]
+    if len(keys) != len(set(keys)):
+        raise invalid("resource", keys, "Metadata has duplicate keys.")
+    changed = {"items": call.body.get("items", [])}
+    old = found.row["metadata"]["fingerprint"]
+    found.row["metadata"] = {"kind": "compute#metadata", "fingerprint": fingerprint([changed, old]), **changed}
+    world.hardware.changed(found.name)
+    return _operation(world, call, found, "setMetadata")
+
+
+def simulate_maintenance(world: World, call: Call) -> Row:
+    """An instance that cannot move is told, then ended; a spot one is preempted."""
+    found = _machine(world, call)
+    if found.status != "RUNNING":
+        raise ApiError(400, "resourceNotReady", f"The resource '{found.key.path}' is not ready")
+    instances.maintain(world, found)
+    return _operation(world, call, found, "compute.instances.simulateMaintenanceEvent")
+
+
+def set_field(field: str, body_field: str) -> Callable[[World, Call], Row]:
+    """A call that sets one field of an instance that stands still or may run."""
+
+    def handler(world: World, call: Call) -> Row:
+        found = _machine(world, call)
+        value: Any = call.body.get(body_field) if body_field else call.body
+        if field == "machineType":
+            if found.status != "TERMINATED":
+                raise ApiError(400, "resourceInUse", "Machine type can only be changed on a TERMINATED instance.")
+            zone = call.parameters["zone"]
+            value = world.store.url(f"projects/{PROJECT}/zones/{zone}/machineTypes/{last(str(value))}")
+        found.row[field] = value
+        return _operation(world, call, found, call.verb)
+
+    return handler
+
+
+def _set_deletion_protection(world: World, call: Call) -> Row:
+    found = _machine(world, call)
+    found.row["deletionProtection"] = call.query.get("deletionProtection", "true") == "true"
+    return _operation(world, call, found, "setDeletionProtection")
+
+
+def _operation(world: World, call: Call, found: Machine, what: str, progress: Progress = lambda: True) -> Row:
+    return world.operations.start(call.scope, what, found.key.path, found.uid, progress=progress)
+
+
+def handlers() -> dict[str, Any]:
+    """By method id."""
+    return {
+        "instances.insert": insert,
+        "instances.get": get,
+        "instances.list": list_all,
+        "instances.aggregatedList": list_everywhere,
+        "instances.delete": delete,
+        "instances.stop": stop,
+        "instances.start": start,
+        "instances.setLabels": set_labels,
+        "instances.setMetadata": set_metadata,
+        "instances.simulateMaintenanceEvent": simulate_maintenance,
+        "instances.setMachineType": set_field("machineType", "machineType"),
+        "instances.setTags": set_field("tags", ""),
+        "instances.setScheduling": set_field("scheduling", ""),
+        "instances.setDeletionProtection": _set_deletion_protection,
+    }

@@ -1,0 +1,387 @@
+"""Instances with a life: PROVISIONING, STAGING, RUNNING, STOPPING, TERMINATED; each is a real machine on loopback."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from fleet import tags
+from fleet.catalogue import UnknownMachineError, machine
+from fleet.model import Cloud
+from localcloud.aws.books import Stay
+from localcloud.aws.capacity import Kind
+from localcloud.gcp.capacity import Use, no_room
+from localcloud.gcp.catalogue import is_machine_type
+from localcloud.gcp.errors import invalid, not_found
+from localcloud.gcp.operations import Failure
+from localcloud.gcp.places import PROJECT, PROJECT_NUMBER, REGION
+from localcloud.gcp.store import Key, Row, fingerprint, key_of, last, stamp
+from localcloud.gcp.world import World
+
+OCCUPIES: Final = ("PROVISIONING", "STAGING", "RUNNING", "STOPPING")
+RESERVATION_KEY: Final = "compute.googleapis.com/reservation-name"
+MAINTENANCE_TAKES: Final = timedelta(seconds=60)
+
+
+@dataclass(slots=True, kw_only=True)
+class Machine:
+    """An instance and what it waits for."""
+
+    row: Row
+    zone: str
+    address: str
+    group: tuple[str, str] | None = None
+    """Scope and name of its managed group."""
+    preempted_at: datetime | None = None
+    """When a preempted instance is ended."""
+    is_preempted: bool = False
+    maintenance_until: datetime | None = None
+    deleting: bool = False
+    why: str = ""
+    """Why it ends, for the books."""
+    reservation: str | None = None
+
+    @property
+    def name(self) -> str:
+        return str(self.row["name"])
+
+    @property
+    def uid(self) -> str:
+        return str(self.row["id"])
+
+    @property
+    def status(self) -> str:
+        return str(self.row["status"])
+
+    @property
+    def machine_type(self) -> str:
+        return last(self.row["machineType"])
+
+    @property
+    def kind(self) -> Kind:
+        return Kind.SPOT if is_spot(self.row) else Kind.ON_DEMAND
+
+    @property
+    def key(self) -> Key:
+        return Key(f"zones/{self.zone}", "instances", self.name)
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return dict(self.row.get("labels", {}))
+
+    @property
+    def local_ssds(self) -> int | None:
+        """Local SSDs asked for; None where the machine type brings them along."""
+        try:
+            if not machine(Cloud.GCP, self.machine_type).nvme_optional:
+                return None
+        except UnknownMachineError:
+            return 0
+        return sum(disk.get("type") == "SCRATCH" for disk in self.row.get("disks", ()))
+
+    @property
+    def use(self) -> Use:
+        return Use(zone=self.zone, machine_type=self.machine_type, kind=self.kind)
+
+
+def is_spot(properties: Row) -> bool:
+    scheduling = properties.get("scheduling", {})
+    return scheduling.get("provisioningModel") == "SPOT" or bool(scheduling.get("preemptible"))
+
+
+def launch(
+    world: World, zone: str, name: str, properties: Row, group: tuple[str, str] | None = None
+) -> Machine | Failure:
+    """Make an instance that begins to boot; or why that cannot be. Raises ApiError for a wish that is wrong."""
+    now = world.now()
+    if name in world.machines:
+        key = world.machines[name].key
+        if key.scope == f"zones/{zone}":
+            return Failure(
+                code="RESOURCE_ALREADY_EXISTS", message=f"The resource '{key.path}' already exists", status=409
+            )
+        raise invalid("resource.name", name, "The embedded cloud takes a name in one zone only; choose another.")
+    machine_type = last(properties["machineType"])
+    if not is_machine_type(world, zone, machine_type):
+        path = f"projects/{PROJECT}/zones/{zone}/machineTypes/{machine_type}"
+        return Failure(code="RESOURCE_NOT_FOUND", message=f"The resource '{path}' was not found", status=404)
+    use = Use(zone=zone, machine_type=machine_type, kind=Kind.SPOT if is_spot(properties) else Kind.ON_DEMAND)
+    reservation = _reservation(world, zone, properties, machine_type)
+    if isinstance(reservation, Failure):
+        return reservation
+    if reservation is None:
+        refusal = world.capacity.refusal(use, [m.use for m in world.machines.values() if m.status in OCCUPIES])
+        if refusal is not None:
+            return refusal
+    subnetwork = _subnetwork(world, properties)
+    address = world.give_address(subnetwork)
+    row = world.store.add(Key(f"zones/{zone}", "instances", name), _row(world, zone, properties), now)
+    row["networkInterfaces"] = [_interface(subnetwork, address, properties)]
+    row["disks"] = _disks(world, row, zone)
+    row["status"] = "PROVISIONING"
+    found = Machine(row=row, zone=zone, address=address, group=group, reservation=reservation)
+    world.machines[name] = found
+    world.books.open(_stay(found, now))
+    return found
+
+
+def _row(world: World, zone: str, properties: Row) -> Row:
+    link = world.store.url(f"projects/{PROJECT}/zones/{zone}/machineTypes/{last(properties['machineType'])}")
+    labels = dict(properties.get("labels", {}))
+    metadata = dict(properties.get("metadata", {}))
+    scheduling = {
+        "onHostMaintenance": "MIGRATE",
+        "automaticRestart": True,
+        "preemptible": False,
+        "provisioningModel": "STANDARD",
+        **properties.get("scheduling", {}),
+    }
+    accounts = [{"scopes": [], **account} for account in properties.get("serviceAccounts", ())]
+    return {
+        **properties,
+        "machineType": link,
+        "labels": labels,
+        "labelFingerprint": fingerprint(labels),
+        "metadata": {"kind": "compute#metadata", "fingerprint": fingerprint(metadata), **metadata},
+        "scheduling": scheduling,
+        "serviceAccounts": accounts,
+        "cpuPlatform": "Intel Cascade Lake",
+        "tags": {"fingerprint": fingerprint(properties.get("tags", {})), **properties.get("tags", {})},
+        "deletionProtection": bool(properties.get("deletionProtection", False)),
+        "startRestricted": False,
+        "fingerprint": fingerprint(properties),
+    }
+
+
+def _subnetwork(world: World, properties: Row) -> Row:
+    wanted = properties["networkInterfaces"][0]
+    link = wanted.get("subnetwork")
+    if link:
+        key = key_of(link)
+        found = world.store.find(key) if key else None
+        if found is None:
+            raise not_found(link)
+        return found
+    network = last(wanted.get("network", "default"))
+    for _, row in world.store.all("subnetworks", f"regions/{REGION}"):
+        if last(row["network"]) == network:
+            return row
+    raise invalid(
+        "resource.networkInterfaces[0]", network, "Subnetwork should be specified for custom subnetmode network"
+    )
+
+
+def _interface(subnetwork: Row, address: str, properties: Row) -> Row:
+    asked = properties["networkInterfaces"][0]
+    return {
+        "kind": "compute#networkInterface",
+        "name": "nic0",
+        "stackType": "IPV4_ONLY",
+        **asked,
+        "network": subnetwork["network"],
+        "subnetwork": subnetwork["selfLink"],
+        "networkIP": address,
+        "fingerprint": fingerprint(address),
+    }
+
+
+def _disks(world: World, row: Row, zone: str) -> list[Row]:
+    found: list[Row] = []
+    for index, disk in enumerate(row.get("disks", ())):
+        scratch = disk.get("type") == "SCRATCH"
+        asked: Row = disk.get("initializeParams", {})
+        name = row["name"] if disk.get("boot") else f"{row['name']}-{index}"
+        link = disk.get("source") or world.store.url(f"projects/{PROJECT}/zones/{zone}/disks/{name}")
+        found.append(
+            {
+                "kind": "compute#attachedDisk",
+                "type": "PERSISTENT",
+                "mode": "READ_WRITE",
+                "boot": False,
+                "autoDelete": scratch or disk.get("autoDelete", False),
+                "interface": "NVME" if scratch else "SCSI",
+                **disk,
+                "index": index,
+                "deviceName": disk.get("deviceName") or ("local-ssd-0" if scratch else f"persistent-disk-{index}"),
+                "diskSizeGb": str(disk.get("diskSizeGb") or asked.get("diskSizeGb") or (375 if scratch else 10)),
+                **({} if scratch else {"source": link}),
+            }
+        )
+    return found
+
+
+def _reservation(world: World, zone: str, properties: Row, machine_type: str) -> str | Failure | None:
+    """The reservation that the instance consumes; None: none; or why the one it names cannot be used."""
+    affinity = properties.get("reservationAffinity", {})
+    kind = affinity.get("consumeReservationType", "ANY_RESERVATION")
+    if kind == "NO_RESERVATION" or is_spot(properties):
+        return None
+    if kind == "SPECIFIC_RESERVATION":
+        name = last((affinity.get("values") or [""])[0])
+        row = world.store.find(Key(f"zones/{zone}", "reservations", name))
+        if row is None or not _fits(row, machine_type):
+            message = f"Specified reservation '{name}' does not exist or does not fit the instance in zone {zone}."
+            return Failure(code="INVALID_RESERVATION", message=message)
+        if in_use(world, name, zone) >= int(row["specificReservation"]["count"]):
+            found = no_room(zone)
+            message = (
+                f"Specified reservation '{name}' does not have available resources for the request. {found.message}"
+            )
+            return Failure(code=found.code, message=message, status=503, status_message=found.status_message)
+        return name
+    for key, row in world.store.all("reservations", f"zones/{zone}"):
+        free = int(row["specificReservation"]["count"]) - in_use(world, key.name, zone)
+        if free > 0 and not row.get("specificReservationRequired") and _fits(row, machine_type):
+            return key.name
+    return None
+
+
+def _fits(reservation: Row, machine_type: str) -> bool:
+    wanted = reservation.get("specificReservation", {}).get("instanceProperties", {}).get("machineType", "")
+    return last(wanted) == machine_type
+
+
+def in_use(world: World, reservation: str, zone: str) -> int:
+    """Instances that run in a reservation."""
+    return sum(
+        m.reservation == reservation and m.zone == zone and m.status in OCCUPIES for m in world.machines.values()
+    )
+
+
+def _stay(found: Machine, now: datetime) -> Stay:
+    return Stay(
+        instance=found.name,
+        machine_type=found.machine_type,
+        zone=found.zone,
+        capacity_type="reserved" if found.reservation else str(found.kind),
+        group=found.group[1] if found.group else None,
+        pool=found.labels.get(tags.label(tags.POOL)),
+        reservation=found.reservation,
+        launched=now,
+    )
+
+
+def created_by(group: tuple[str, str]) -> str:
+    """What a group writes into the metadata of its instances."""
+    return f"projects/{PROJECT_NUMBER}/{group[0]}/instanceGroupManagers/{group[1]}"
+
+
+# Life.
+
+
+def begin_stop(world: World, found: Machine, why: str, *, delete: bool) -> None:
+    """Shut down; `advance` finishes it when the machine is gone."""
+    found.deleting = found.deleting or delete
+    if found.status in ("STOPPING", "TERMINATED"):
+        return
+    found.row["status"] = "STOPPING"
+    found.row["lastStopTimestamp"] = stamp(world.now())
+    found.why = why
+    world.books.close(found.name, world.now(), why)
+    world.hardware.end(found.name)
+
+
+def start(world: World, found: Machine) -> Failure | None:
+    """Boot a stopped one again; or why there is no room."""
+    refusal = world.capacity.refusal(found.use, [m.use for m in world.machines.values() if m.status in OCCUPIES])
+    if refusal is not None:
+        return refusal
+    now = world.now()
+    found.row["status"] = "PROVISIONING"
+    found.preempted_at, found.is_preempted = None, False
+    world.books.open(_stay(found, now))
+    return None
+
+
+def preempt(world: World, found: Machine, notice: timedelta) -> None:
+    """Announce the end of a spot instance: in its metadata and in the list of operations."""
+    found.preempted_at, found.is_preempted = world.now() + notice, True
+    world.operations.happened(
+        found.key.scope,
+        "compute.instances.preempted",
+        found.key.path,
+        found.uid,
+        "Instance was preempted.",
+    )
+    world.hardware.changed(found.name)
+
+
+def maintain(world: World, found: Machine) -> None:
+    """A maintenance event: announced in metadata; a machine that cannot move is ended and comes back."""
+    found.maintenance_until = world.now() + MAINTENANCE_TAKES
+    world.hardware.changed(found.name)
+
+
+def advance(world: World, found: Machine, now: datetime) -> None:
+    """One step of life: what its machine did since the last look."""
+    match found.status:
+        case "PROVISIONING" | "STAGING":
+            _boot(world, found, now)
+        case "RUNNING":
+            _look(world, found, now)
+        case "STOPPING" if not world.hardware.is_alive(found.name):
+            _finish(world, found)
+        case "TERMINATED" if found.deleting:
+            _finish(world, found)
+        case _:
+            pass
+
+
+def _boot(world: World, found: Machine, now: datetime) -> None:
+    if found.status == "STAGING" and world.hardware.is_alive(found.name):
+        found.row["status"] = "RUNNING"
+        found.row["lastStartTimestamp"] = stamp(now)
+        return
+    if found.status == "STAGING":
+        begin_stop(world, found, "the machine did not start", delete=False)
+        return
+    found.row["status"] = "STAGING"
+    try:
+        world.hardware.start(found)
+    except OSError as error:
+        found.row["statusMessage"] = f"Internal error on launch: {error}"
+        begin_stop(world, found, f"internal error: {error}", delete=False)
+
+
+def _look(world: World, found: Machine, now: datetime) -> None:
+    if found.preempted_at is not None and now >= found.preempted_at:
+        action = found.row["scheduling"].get("instanceTerminationAction", "STOP")
+        begin_stop(world, found, "preempted", delete=action == "DELETE")
+    elif found.maintenance_until is not None and now >= found.maintenance_until:
+        found.maintenance_until = None
+        world.hardware.changed(found.name)
+        if found.row["scheduling"].get("onHostMaintenance") == "TERMINATE":
+            world.operations.happened(
+                found.key.scope,
+                "compute.instances.hostError",
+                found.key.path,
+                found.uid,
+                "Instance terminated by host",
+            )
+            begin_stop(world, found, "maintenance", delete=False)
+    elif not world.hardware.is_alive(found.name):
+        # the guest powered itself off
+        world.operations.happened(
+            found.key.scope,
+            "compute.instances.guestTerminate",
+            found.key.path,
+            found.uid,
+            "Instance terminated by guest OS shutdown.",
+        )
+        begin_stop(world, found, "guest shutdown", delete=False)
+
+
+def _finish(world: World, found: Machine) -> None:
+    if not found.deleting:
+        found.row["status"] = "TERMINATED"
+        return
+    world.store.remove(found.key)
+    del world.machines[found.name]
+    world.hardware.forget(found.name, found.uid)
+
+
+def reserved_row(world: World, key: Key, row: Row) -> Row:
+    """A reservation with the number of its instances in use."""
+    used = in_use(world, key.name, key.scope.rpartition("/")[2])
+    specific: dict[str, Any] = {**row["specificReservation"], "inUseCount": str(used)}
+    specific.setdefault("assuredCount", specific["count"])
+    return {**row, "specificReservation": specific, "status": "READY"}

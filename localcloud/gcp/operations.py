@@ -1,0 +1,126 @@
+"""Operations: every change answers one; it goes PENDING, RUNNING, DONE with time."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from localcloud.gcp.places import PROJECT
+from localcloud.gcp.store import Row, Store, stamp
+
+_STARTS_AFTER: Final = timedelta(milliseconds=100)
+_TAKES: Final = timedelta(milliseconds=400)
+_KEPT: Final = timedelta(days=14)
+USER: Final = "local@gpu-fleet-local.iam.gserviceaccount.com"
+SYSTEM: Final = "system"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why an operation failed: Compute Engine's code, words and HTTP status."""
+
+    code: str
+    message: str
+    status: int = 400
+    status_message: str = "BAD REQUEST"
+
+
+Progress = Callable[[], "Failure | bool"]
+"""True: done; False: goes on; or what went wrong."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Work:
+    row: Row
+    inserted: datetime
+    progress: Progress
+
+
+@dataclass(slots=True, kw_only=True)
+class Operations:
+    """All operations of the project, newest last."""
+
+    store: Store
+    now: Callable[[], datetime]
+    _all: dict[tuple[str, str], _Work] = field(default_factory=dict[tuple[str, str], _Work])
+
+    def start(  # noqa: PLR0913
+        self,
+        scope: str,
+        operation_type: str,
+        target: str,
+        target_id: str,
+        *,
+        progress: Progress = lambda: True,
+        user: str = USER,
+    ) -> Row:
+        """A new one, PENDING; `progress` is asked until it says how it ended."""
+        now = self.now()
+        number = self.store.number()
+        name = f"operation-{int(now.timestamp() * 1000)}-{int(number):x}"
+        row: Row = {
+            "kind": "compute#operation",
+            "id": number,
+            "name": name,
+            "operationType": operation_type,
+            "targetLink": self.store.url(target) if target.startswith("projects/") else target,
+            "targetId": target_id,
+            "status": "PENDING",
+            "user": user,
+            "progress": 0,
+            "insertTime": stamp(now),
+            "selfLink": self.store.url(f"projects/{PROJECT}/{scope}/operations/{name}"),
+        }
+        place, _, where = scope.partition("/")
+        if where:
+            row[place.removesuffix("s")] = self.store.url(f"projects/{PROJECT}/{scope}")
+        self._all[scope, name] = _Work(row=row, inserted=now, progress=progress)
+        return row
+
+    def happened(self, scope: str, operation_type: str, target: str, target_id: str, message: str) -> Row:
+        """Something that the cloud did by itself: done as soon as it is seen."""
+        row = self.start(scope, operation_type, target, target_id, user=SYSTEM)
+        moment = row["insertTime"]
+        row.update(status="DONE", progress=100, statusMessage=message, startTime=moment, endTime=moment)
+        return row
+
+    def find(self, scope: str, name: str) -> Row | None:
+        """By its name or its number."""
+        self.advance()
+        found = self._all.get((scope, name))
+        if found is None:
+            found = next((w for (s, _), w in self._all.items() if s == scope and w.row["id"] == name), None)
+        return None if found is None else found.row
+
+    def list(self, scope: str | None) -> list[Row]:
+        self.advance()
+        return [work.row for (where, _), work in self._all.items() if scope in (None, where)]
+
+    def remove(self, scope: str, name: str) -> None:
+        self._all.pop((scope, name), None)
+
+    def advance(self) -> None:
+        """One look at all that are not done; forgets the very old."""
+        now = self.now()
+        for key, work in list(self._all.items()):
+            age = now - work.inserted
+            if work.row["status"] == "DONE":
+                if age > _KEPT:
+                    del self._all[key]
+                continue
+            if age >= _STARTS_AFTER and work.row["status"] == "PENDING":
+                work.row.update(status="RUNNING", startTime=stamp(now))
+            if age < _TAKES:
+                continue
+            ended = work.progress()
+            if ended is not False:
+                _finish(work.row, now, ended)
+
+
+def _finish(row: Row, now: datetime, ended: Any) -> None:
+    row.update(status="DONE", progress=100, endTime=stamp(now))
+    row.setdefault("startTime", row["endTime"])
+    if isinstance(ended, Failure):
+        row["error"] = {"errors": [{"code": ended.code, "message": ended.message}]}
+        row["httpErrorStatusCode"] = ended.status
+        row["httpErrorMessage"] = ended.status_message

@@ -1,0 +1,128 @@
+"""The HTTP server of the embedded Google Cloud: one address, the paths tell the services apart."""
+
+import threading
+from collections.abc import Callable
+from contextlib import nullcontext
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final
+from urllib.parse import parse_qsl, urlsplit
+
+from localcloud.aws.api_faults import ApiFaults
+from localcloud.gcp.compute import Compute
+from localcloud.gcp.control import Control
+from localcloud.gcp.discovery import PREFIX
+from localcloud.gcp.errors import ApiError
+from localcloud.gcp.exchange import Reply, Request, json_reply
+from localcloud.gcp.projects import Projects
+from localcloud.gcp.storage import Storage
+from localcloud.gcp.world import World
+
+CONTROL_PREFIX: Final = "/_localcloud/"
+_CHUNK_LINE: Final = 1024
+
+
+class Front:
+    """Which service answers."""
+
+    def __init__(self, world: World, control: Control, faults: ApiFaults) -> None:
+        self._world = world
+        self._control = control
+        self._faults = faults
+        self._compute = Compute(world)
+        self._storage = Storage(world)
+        self._projects = Projects(world)
+
+    def answer(self, request: Request) -> Reply:
+        """The answer, errors included."""
+        try:
+            return self._route(request)
+        except ApiError as error:
+            return json_reply(error.as_json(), int(error.status))
+
+    def _route(self, request: Request) -> Reply:
+        if request.path.startswith(CONTROL_PREFIX):
+            return self._control.answer(request)
+        if request.path.startswith(PREFIX):
+            path = request.path.removeprefix(PREFIX)
+            self._record(request, "compute", self._compute.method_of(request.method, path) or path)
+            return json_reply(self._compute.answer(request.method, path, request.query, request.json()))
+        for service in (self._storage, self._projects):
+            method_id = service.method_of(request)
+            if method_id:
+                name, _, operation = method_id.partition(":")
+                self._record(request, name, operation)
+                with nullcontext() if name == "storage" else self._world.lock:
+                    return service.answer(request)
+        raise ApiError(404, "notFound", f"The requested URL {request.path} was not found on this server.")
+
+    def _record(self, request: Request, service: str, operation: str) -> None:
+        token = request.headers.get("authorization", "").removeprefix("Bearer ").strip() or "anonymous"
+        self._world.calls.record(service, operation, token)
+        fault = self._faults.take(service, operation)
+        if fault is not None:
+            raise ApiError(fault.status, fault.code, f"{fault.code}: asked for by the control API")
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    front: Callable[[Request], Reply]
+
+    def _serve(self) -> None:
+        parts = urlsplit(self.path)
+        request = Request(
+            method=self.command,
+            path=parts.path,
+            query=dict(parse_qsl(parts.query, keep_blank_values=True)),
+            headers={name.lower(): value for name, value in self.headers.items()},
+            body=self._read(),
+        )
+        reply = type(self).front(request)
+        self.send_response(reply.status)
+        for name, value in reply.headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(reply.body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(reply.body)
+
+    def _read(self) -> bytes:
+        if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
+            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        found = bytearray()
+        while size := int(self.rfile.readline(_CHUNK_LINE).split(b";")[0], 16):
+            found += self.rfile.read(size)
+            self.rfile.readline(_CHUNK_LINE)
+        self.rfile.readline(_CHUNK_LINE)
+        return bytes(found)
+
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = do_HEAD = _serve  # noqa: N815 - the base class asks for them
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
+        """No line per request: the calls are counted instead."""
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+
+class Endpoint:
+    """A threaded server on one loopback address. Raises OSError when the port is taken."""
+
+    def __init__(self, host: str, port: int, front: Callable[[Request], Reply]) -> None:
+        # staticmethod: a plain function in a class would become a method
+        handler = type("Handler", (_Handler,), {"front": staticmethod(front)})
+        self._server = _Server((host, port), handler)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.5}, name="google-endpoint", daemon=True
+        )
+
+    def start(self) -> None:
+        """Serve in a thread of its own."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop serving."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(timeout=5)

@@ -1,0 +1,436 @@
+"""Cloud Storage's JSON API: buckets, objects with generations, preconditions, ranges and three kinds of upload."""
+
+import base64
+import hashlib
+import json
+import re
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+from urllib.parse import unquote
+
+import google_crc32c
+
+from localcloud.gcp.errors import ApiError, required
+from localcloud.gcp.exchange import Reply, Request, json_reply
+from localcloud.gcp.places import PROJECT_NUMBER, REGION
+from localcloud.gcp.store import Row, fingerprint
+from localcloud.gcp.world import World
+
+_PATHS: Final = (
+    ("GET", re.compile(r"/storage/v1/b"), "buckets.list"),
+    ("POST", re.compile(r"/storage/v1/b"), "buckets.insert"),
+    ("GET", re.compile(r"/storage/v1/b/([^/]+)"), "buckets.get"),
+    ("PATCH", re.compile(r"/storage/v1/b/([^/]+)"), "buckets.patch"),
+    ("PUT", re.compile(r"/storage/v1/b/([^/]+)"), "buckets.update"),
+    ("DELETE", re.compile(r"/storage/v1/b/([^/]+)"), "buckets.delete"),
+    ("GET", re.compile(r"/storage/v1/b/([^/]+)/iam"), "buckets.getIamPolicy"),
+    ("PUT", re.compile(r"/storage/v1/b/([^/]+)/iam"), "buckets.setIamPolicy"),
+    ("GET", re.compile(r"/storage/v1/b/([^/]+)/o"), "objects.list"),
+    ("GET", re.compile(r"/(?:download/)?storage/v1/b/([^/]+)/o/([^/]+)"), "objects.get"),
+    ("PATCH", re.compile(r"/storage/v1/b/([^/]+)/o/([^/]+)"), "objects.patch"),
+    ("DELETE", re.compile(r"/storage/v1/b/([^/]+)/o/([^/]+)"), "objects.delete"),
+    ("POST", re.compile(r"/upload/storage/v1/b/([^/]+)/o"), "objects.insert"),
+    ("PUT", re.compile(r"/upload/storage/v1/b/([^/]+)/o"), "objects.insert"),
+    (
+        "POST",
+        re.compile(r"/storage/v1/b/([^/]+)/o/([^/]+)/(?:rewriteTo|copyTo)/b/([^/]+)/o/([^/]+)"),
+        "objects.rewrite",
+    ),
+)
+_RANGE: Final = re.compile(r"bytes=(\d*)-(\d*)")
+_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
+_WRITABLE: Final = ("contentType", "cacheControl", "contentEncoding", "metadata", "storageClass")
+
+
+@dataclass(slots=True, kw_only=True)
+class _Object:
+    """One generation."""
+
+    row: Row
+    body: bytes
+
+    @property
+    def generation(self) -> int:
+        return int(self.row["generation"])
+
+
+@dataclass(slots=True, kw_only=True)
+class _Bucket:
+    row: Row
+    policy: Row
+    live: dict[str, _Object] = field(default_factory=dict[str, _Object])
+    old: list[_Object] = field(default_factory=list[_Object])
+    """Noncurrent generations of a versioned bucket."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Upload:
+    """A resumable upload in progress."""
+
+    bucket: str
+    query: Mapping[str, str]
+    row: Row
+    body: bytearray = field(default_factory=bytearray)
+
+
+class Storage:
+    """All buckets."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._buckets: dict[str, _Bucket] = {}
+        self._uploads: dict[str, _Upload] = {}
+        self._lock = threading.RLock()
+        self._last_generation = 0
+
+    def method_of(self, request: Request) -> str:
+        """`storage:objects.get`; "" for what is not storage's."""
+        found = self._match(request)
+        return f"storage:{found[0]}" if found else ""
+
+    def _match(self, request: Request) -> tuple[str, list[str]] | None:
+        for method, pattern, name in _PATHS:
+            found = pattern.fullmatch(request.path)
+            if found is not None and method == ("GET" if request.method == "HEAD" else request.method):
+                return name, [unquote(part) for part in found.groups() if part is not None]
+        return None
+
+    def answer(self, request: Request) -> Reply:
+        """Raises ApiError."""
+        found = self._match(request)
+        assert found is not None
+        name, parts = found
+        handler = getattr(self, f"_{name.replace('.', '_')}")
+        with self._lock:
+            return handler(request, *parts)
+
+    # Buckets.
+
+    def _bucket(self, name: str) -> _Bucket:
+        found = self._buckets.get(name)
+        if found is None:
+            raise ApiError(404, "notFound", "The specified bucket does not exist.")
+        return found
+
+    def _buckets_list(self, request: Request) -> Reply:
+        prefix = request.query.get("prefix", "")
+        items = [one.row for name, one in sorted(self._buckets.items()) if name.startswith(prefix)]
+        return json_reply({"kind": "storage#buckets", **({"items": items} if items else {})})
+
+    def _buckets_insert(self, request: Request) -> Reply:
+        body = _object_body(request)
+        name = body.get("name")
+        if not name:
+            raise required("name")
+        if not request.query.get("project"):
+            raise required("project")
+        if not _NAME.fullmatch(str(name)):
+            raise ApiError(400, "invalid", f"Invalid bucket name: '{name}'")
+        if name in self._buckets:
+            raise ApiError(
+                409, "conflict", "Your previous request to create the named bucket succeeded and you already own it."
+            )
+        now = _stamp(self._world.now())
+        url = self._world.places.google_url
+        row: Row = {
+            "storageClass": "STANDARD",
+            "location": REGION.upper(),
+            "iamConfiguration": {
+                "publicAccessPrevention": "inherited",
+                "uniformBucketLevelAccess": {"enabled": False},
+            },
+            **body,
+            "kind": "storage#bucket",
+            "id": name,
+            "selfLink": f"{url}/storage/v1/b/{name}",
+            "projectNumber": PROJECT_NUMBER,
+            "name": name,
+            "timeCreated": now,
+            "updated": now,
+            "metageneration": "1",
+            "etag": "CAE=",
+            "locationType": "region",
+        }
+        self._buckets[str(name)] = _Bucket(row=row, policy={"kind": "storage#policy", "version": 1, "bindings": []})
+        return json_reply(row)
+
+    def _buckets_get(self, request: Request, name: str) -> Reply:
+        return json_reply(self._bucket(name).row)
+
+    def _buckets_patch(self, request: Request, name: str) -> Reply:
+        row = self._bucket(name).row
+        for key, value in _object_body(request).items():
+            if value is None:
+                row.pop(key, None)
+            elif key == "labels" and isinstance(value, dict):
+                merged = {**row.get("labels", {}), **value}
+                row["labels"] = {k: v for k, v in merged.items() if v is not None}
+            else:
+                row[key] = value
+        row["metageneration"] = str(int(row["metageneration"]) + 1)
+        row["updated"] = _stamp(self._world.now())
+        return json_reply(row)
+
+    _buckets_update = _buckets_patch
+
+    def _buckets_delete(self, request: Request, name: str) -> Reply:
+        bucket = self._bucket(name)
+        if bucket.live or bucket.old:
+            raise ApiError(409, "conflict", "The bucket you tried to delete is not empty.")
+        del self._buckets[name]
+        return Reply(status=204)
+
+    def _buckets_getIamPolicy(self, request: Request, name: str) -> Reply:
+        policy = self._bucket(name).policy
+        return json_reply({**policy, "etag": fingerprint(policy)})
+
+    def _buckets_setIamPolicy(self, request: Request, name: str) -> Reply:
+        bucket = self._bucket(name)
+        body = _object_body(request)
+        if body.get("etag") not in (None, "", fingerprint(bucket.policy)):
+            raise ApiError(412, "conditionNotMet", "At least one of the pre-conditions you specified did not hold.")
+        bucket.policy = {k: v for k, v in body.items() if k != "etag"}
+        return json_reply({**bucket.policy, "etag": fingerprint(bucket.policy)})
+
+    # Objects.
+
+    def _object(self, bucket: _Bucket, name: str, query: Mapping[str, str]) -> _Object:
+        wanted = query.get("generation")
+        found = bucket.live.get(name)
+        if wanted is not None:
+            every = [*bucket.old, *([found] if found else [])]
+            found = next((o for o in every if o.row["name"] == name and o.row["generation"] == wanted), None)
+        if found is None:
+            raise ApiError(404, "notFound", f"No such object: {bucket.row['name']}/{name}")
+        return found
+
+    def _objects_list(self, request: Request, name: str) -> Reply:
+        bucket = self._bucket(name)
+        prefix, delimiter = request.query.get("prefix", ""), request.query.get("delimiter", "")
+        start, most = request.query.get("pageToken", ""), int(request.query.get("maxResults") or 1000)
+        rows = [one.row for one in bucket.live.values()]
+        if request.query.get("versions") == "true":
+            rows += [one.row for one in bucket.old]
+        rows = sorted(
+            (row for row in rows if row["name"].startswith(prefix)),
+            key=lambda row: (row["name"], int(row["generation"])),
+        )
+        items: list[Row] = []
+        prefixes: set[str] = set()
+        rest = [row for row in rows if row["name"] > start] if start else rows
+        for row in rest[:most]:
+            head, found, _ = row["name"][len(prefix) :].partition(delimiter) if delimiter else ("", "", "")
+            if found:
+                prefixes.add(prefix + head + found)
+            else:
+                items.append(row)
+        answer: Row = {"kind": "storage#objects"}
+        if items:
+            answer["items"] = items
+        if prefixes:
+            answer["prefixes"] = sorted(prefixes)
+        if len(rest) > most:
+            answer["nextPageToken"] = rest[most - 1]["name"]
+        return json_reply(answer)
+
+    def _objects_get(self, request: Request, name: str, key: str) -> Reply:
+        found = self._object(self._bucket(name), key, request.query)
+        _check_conditions(request.query, found, reading=True)
+        if request.query.get("alt") != "media":
+            return json_reply(found.row)
+        headers = {
+            "Content-Type": found.row["contentType"],
+            "ETag": found.row["etag"],
+            "X-Goog-Generation": found.row["generation"],
+            "X-Goog-Metageneration": found.row["metageneration"],
+            "X-Goog-Hash": f"crc32c={found.row['crc32c']},md5={found.row['md5Hash']}",
+            "X-Goog-Stored-Content-Length": found.row["size"],
+            "Accept-Ranges": "bytes",
+        }
+        return _ranged(found.body, request.headers.get("range"), headers)
+
+    def _objects_patch(self, request: Request, name: str, key: str) -> Reply:
+        found = self._object(self._bucket(name), key, request.query)
+        _check_conditions(request.query, found, reading=False)
+        body = _object_body(request)
+        found.row.update({k: v for k, v in body.items() if k in _WRITABLE})
+        found.row["metageneration"] = str(int(found.row["metageneration"]) + 1)
+        return json_reply(found.row)
+
+    def _objects_delete(self, request: Request, name: str, key: str) -> Reply:
+        bucket = self._bucket(name)
+        found = self._object(bucket, key, request.query)
+        _check_conditions(request.query, found, reading=False)
+        if found in bucket.old:
+            bucket.old.remove(found)
+        else:
+            del bucket.live[key]
+            if request.query.get("generation") is None and _is_versioned(bucket):
+                bucket.old.append(found)
+        return Reply(status=204)
+
+    def _objects_rewrite(self, request: Request, name: str, key: str, to: str, to_key: str) -> Reply:
+        source = self._object(self._bucket(name), key, {})
+        row = self._put(
+            to, to_key, {k: v for k, v in source.row.items() if k in _WRITABLE}, source.body, request.query
+        )
+        if "/copyTo/" in request.path:
+            return json_reply(row)
+        size = row["size"]
+        done = {"kind": "storage#rewriteResponse", "totalBytesRewritten": size, "objectSize": size, "done": True}
+        return json_reply({**done, "resource": row})
+
+    def _objects_insert(self, request: Request, name: str) -> Reply:
+        self._bucket(name)
+        kind = request.query.get("uploadType")
+        content_type = request.headers.get("content-type", "application/octet-stream")
+        match kind:
+            case "media":
+                key = request.query.get("name")
+                if not key:
+                    raise required("name")
+                return json_reply(self._put(name, key, {"contentType": content_type}, request.body, request.query))
+            case "multipart":
+                row, body = _multipart(content_type, request.body)
+                return json_reply(self._put(name, str(row.get("name", "")), row, body, request.query))
+            case "resumable":
+                return self._resumable(request, name)
+            case _:
+                raise ApiError(400, "invalid", f"Invalid upload type: '{kind}'")
+
+    def _resumable(self, request: Request, name: str) -> Reply:
+        upload_id = request.query.get("upload_id")
+        if upload_id is None:
+            row = _object_body(request) if request.body else {}
+            row.setdefault("name", request.query.get("name", ""))
+            row.setdefault("contentType", request.headers.get("x-upload-content-type", "application/octet-stream"))
+            upload_id = f"local{len(self._uploads)}{self._world.store.number()}"
+            self._uploads[upload_id] = _Upload(bucket=name, query=request.query, row=row)
+            where = f"{self._world.places.google_url}/upload/storage/v1/b/{name}/o"
+            location = f"{where}?uploadType=resumable&upload_id={upload_id}"
+            return Reply(headers={"Location": location, "X-GUploader-UploadID": upload_id})
+        upload = self._uploads.get(upload_id)
+        if upload is None:
+            raise ApiError(404, "notFound", "No such upload.")
+        span, _, total = request.headers.get("content-range", "").removeprefix("bytes ").partition("/")
+        first = span.partition("-")[0]
+        if first.isdigit() and int(first) != len(upload.body):
+            return _go_on(upload)
+        upload.body += request.body
+        if total and (not total.isdigit() or int(total) != len(upload.body)):
+            return _go_on(upload)
+        del self._uploads[upload_id]
+        row = self._put(upload.bucket, str(upload.row["name"]), upload.row, bytes(upload.body), upload.query)
+        return json_reply(row)
+
+    def _put(self, name: str, key: str, given: Row, body: bytes, query: Mapping[str, str]) -> Row:
+        """A new generation, when the conditions hold. Raises ApiError."""
+        if not key:
+            raise required("name")
+        bucket = self._bucket(name)
+        old = bucket.live.get(key)
+        _check_conditions(query, old, reading=False)
+        digest = base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()
+        checksum = base64.b64encode(google_crc32c.Checksum(body).digest()).decode()
+        for field_name, found in (("md5Hash", digest), ("crc32c", checksum)):
+            if given.get(field_name) not in (None, "", found):
+                raise ApiError(
+                    400, "invalid", f"Provided {field_name} '{given[field_name]}' doesn't match '{found}'."
+                )
+        now = self._world.now()
+        self._last_generation = max(self._last_generation + 1, int(now.timestamp() * 1_000_000))
+        generation = str(self._last_generation)
+        url = self._world.places.google_url
+        quoted = key.replace("/", "%2F")
+        row: Row = {
+            "contentType": "application/octet-stream",
+            "storageClass": "STANDARD",
+            **{k: v for k, v in given.items() if k in _WRITABLE and v is not None},
+            "kind": "storage#object",
+            "id": f"{name}/{key}/{generation}",
+            "selfLink": f"{url}/storage/v1/b/{name}/o/{quoted}",
+            "mediaLink": f"{url}/download/storage/v1/b/{name}/o/{quoted}?generation={generation}&alt=media",
+            "name": key,
+            "bucket": name,
+            "generation": generation,
+            "metageneration": "1",
+            "size": str(len(body)),
+            "md5Hash": digest,
+            "crc32c": checksum,
+            "etag": fingerprint([name, key, generation]),
+            "timeCreated": _stamp(now),
+            "updated": _stamp(now),
+        }
+        if old is not None and _is_versioned(bucket):
+            bucket.old.append(old)
+        bucket.live[key] = _Object(row=row, body=body)
+        return row
+
+
+def _is_versioned(bucket: _Bucket) -> bool:
+    return bool(bucket.row.get("versioning", {}).get("enabled"))
+
+
+def _check_conditions(query: Mapping[str, str], found: _Object | None, *, reading: bool) -> None:
+    generation = found.generation if found else 0
+    wanted, unwanted = query.get("ifGenerationMatch"), query.get("ifGenerationNotMatch")
+    if wanted is not None and int(wanted) != generation:
+        raise ApiError(412, "conditionNotMet", "At least one of the pre-conditions you specified did not hold.")
+    if unwanted is not None and int(unwanted) == generation:
+        status = 304 if reading else 412
+        raise ApiError(status, "conditionNotMet", "At least one of the pre-conditions you specified did not hold.")
+    meta = query.get("ifMetagenerationMatch")
+    if meta is not None and (found is None or found.row["metageneration"] != meta):
+        raise ApiError(412, "conditionNotMet", "At least one of the pre-conditions you specified did not hold.")
+
+
+def _ranged(body: bytes, asked: str | None, headers: dict[str, str]) -> Reply:
+    found = _RANGE.fullmatch(asked or "")
+    if found is None or not (found[1] or found[2]):
+        return Reply(body=body, headers=headers)
+    if found[1]:
+        start, end = int(found[1]), int(found[2]) if found[2] else len(body) - 1
+    else:
+        start, end = max(0, len(body) - int(found[2])), len(body) - 1
+    if start >= len(body):
+        return Reply(status=416, headers={**headers, "Content-Range": f"bytes */{len(body)}"})
+    end = min(end, len(body) - 1)
+    headers = {**headers, "Content-Range": f"bytes {start}-{end}/{len(body)}"}
+    return Reply(status=206, body=body[start : end + 1], headers=headers)
+
+
+def _go_on(upload: _Upload) -> Reply:
+    held = len(upload.body)
+    return Reply(status=308, headers={"Range": f"bytes=0-{held - 1}"} if held else {})
+
+
+def _multipart(content_type: str, body: bytes) -> tuple[Row, bytes]:
+    """The JSON and the bytes of a multipart/related body. Raises ApiError."""
+    boundary = re.search(r'boundary="?([^";]+)"?', content_type)
+    if boundary is None:
+        raise ApiError(400, "invalid", "Multipart upload without a boundary.")
+    mark = b"--" + boundary[1].encode()
+    parts = body.split(mark, 2)
+    if len(parts) != 3:
+        raise ApiError(400, "invalid", "Multipart upload with fewer than two parts.")
+    row = json.loads(parts[1].split(b"\r\n\r\n", 1)[1])
+    head, _, media = parts[2].partition(b"\r\n\r\n")
+    media = media[: media.rfind(b"\r\n" + mark)]
+    kind = re.search(rb"content-type:\s*([^\r\n]+)", head, re.I)
+    if kind is not None:
+        row.setdefault("contentType", kind[1].decode())
+    return row, media
+
+
+def _object_body(request: Request) -> Row:
+    found = request.json()
+    if not isinstance(found, dict):
+        raise ApiError(400, "required", "Required")
+    return found
+
+
+def _stamp(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"

@@ -1,0 +1,137 @@
+"""The resources of the project, as the APIs show them."""
+
+import base64
+import hashlib
+import json
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+from localcloud.gcp.errors import already_exists, not_found
+from localcloud.gcp.places import PROJECT
+
+Row = dict[str, Any]
+_KINDS: Final = {
+    "networks": "network",
+    "subnetworks": "subnetwork",
+    "routers": "router",
+    "firewalls": "firewall",
+    "addresses": "address",
+    "disks": "disk",
+    "instances": "instance",
+    "reservations": "reservation",
+    "healthChecks": "healthCheck",
+    "resourcePolicies": "resourcePolicy",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """Where a resource is: `zones/us-central1-a`, `instances`, its name."""
+
+    scope: str
+    """`global`, `regions/R` or `zones/Z`."""
+    collection: str
+    name: str
+
+    @property
+    def path(self) -> str:
+        return f"projects/{PROJECT}/{self.scope}/{self.collection}/{self.name}"
+
+
+@dataclass(slots=True, kw_only=True)
+class Store:
+    """All of them, in order of creation."""
+
+    base_url: str
+    _rows: dict[Key, Row] = field(default_factory=dict[Key, Row])
+    _numbers: random.Random = field(default_factory=random.Random)
+
+    def url(self, path: str) -> str:
+        """The link of `projects/…`."""
+        return f"{self.base_url}/compute/v1/{path}"
+
+    def number(self) -> str:
+        """An id as Google gives them out."""
+        return str(self._numbers.randrange(10**18, 9 * 10**18))
+
+    def add(self, key: Key, row: Mapping[str, Any], now: datetime) -> Row:
+        """Keep a new resource. Raises ApiError when the name is taken."""
+        if key in self._rows:
+            raise already_exists(key.path)
+        kind = _KINDS.get(key.collection, key.collection.removesuffix("s"))
+        made: Row = {
+            **row,
+            "kind": f"compute#{kind}",
+            "id": self.number(),
+            "creationTimestamp": stamp(now),
+            "name": key.name,
+            "selfLink": self.url(key.path),
+        }
+        place, _, where = key.scope.partition("/")
+        if where:
+            made[place.removesuffix("s")] = self.url(f"projects/{PROJECT}/{key.scope}")
+        self._rows[key] = made
+        return made
+
+    def get(self, key: Key) -> Row:
+        """Raises ApiError when it is not there."""
+        found = self._rows.get(key)
+        if found is None:
+            raise not_found(key.path)
+        return found
+
+    def find(self, key: Key) -> Row | None:
+        return self._rows.get(key)
+
+    def remove(self, key: Key) -> None:
+        """Forget it. Raises ApiError when it is not there."""
+        self.get(key)
+        del self._rows[key]
+
+    def all(self, collection: str, scope: str | None = None) -> Iterator[tuple[Key, Row]]:
+        """Of one scope, or of all."""
+        for key, row in list(self._rows.items()):
+            if key.collection == collection and scope in (None, key.scope):
+                yield key, row
+
+    def users(self, link: str, collections: tuple[str, ...]) -> Iterator[tuple[Key, Row]]:
+        """Resources that name this one."""
+        wanted = path_of(link)
+        for key, row in list(self._rows.items()):
+            if key.collection in collections and wanted in json.dumps(row) and path_of(row["selfLink"]) != wanted:
+                yield key, row
+
+
+def stamp(moment: datetime) -> str:
+    """A time as Google writes it."""
+    return moment.isoformat(timespec="milliseconds")
+
+
+def path_of(link: str) -> str:
+    """`projects/…` of a link in any of its forms: whole, or from `projects/` or from the scope on."""
+    _, found, rest = link.partition("/compute/v1/")
+    path = rest if found else link.lstrip("/")
+    return path if path.startswith("projects/") else f"projects/{PROJECT}/{path}"
+
+
+def key_of(link: str) -> Key | None:
+    """Where a link points; None when it is no link of a resource."""
+    parts = path_of(link).split("/")
+    if len(parts) == 5 and parts[2] == "global":
+        return Key("global", parts[3], parts[4])
+    if len(parts) == 6:
+        return Key(f"{parts[2]}/{parts[3]}", parts[4], parts[5])
+    return None
+
+
+def last(link: str) -> str:
+    """The name at the end of a link."""
+    return link.rstrip("/").rpartition("/")[2]
+
+
+def fingerprint(value: Any) -> str:
+    """Changes with what it is made of."""
+    return base64.b64encode(hashlib.sha256(json.dumps(value, sort_keys=True).encode()).digest()[:8]).decode()
