@@ -113,9 +113,10 @@ def serving(
 class Streams:
     """Clients that stream an answer each."""
 
-    server: Server
+    url: str
     count: int
     tokens: int
+    model: str = "tiny"
     timeout_s: float = 120
     events: dict[int, list[dict[str, Any]]] = field(default_factory=dict[int, list[dict[str, Any]]])
     errors: list[BaseException] = field(default_factory=list[BaseException])
@@ -130,7 +131,7 @@ class Streams:
 
     def _one(self, number: int) -> None:
         wish = {
-            "model": "tiny",
+            "model": self.model,
             "prompt": f"question number {number} of the day",
             "max_tokens": self.tokens,
             "ignore_eos": True,
@@ -138,9 +139,7 @@ class Streams:
             "stream_options": {"include_usage": True},
         }
         try:
-            with httpx.stream(
-                "POST", f"{self.server.url}/v1/completions", json=wish, timeout=self.timeout_s
-            ) as answer:
+            with httpx.stream("POST", f"{self.url}/v1/completions", json=wish, timeout=self.timeout_s) as answer:
                 answer.raise_for_status()
                 for line in answer.iter_lines():
                     if self._leave.is_set():

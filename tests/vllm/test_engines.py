@@ -61,7 +61,7 @@ def test_busy_is_seen_busy_and_every_token_is_counted_once(server: Server) -> No
     totals = (metrics.PROMPT_TOKENS, metrics.GENERATION_TOKENS)
     before = [server.value(metric) for metric in totals]
     finished = server.value(metrics.REQUEST_SUCCESS, finished_reason="length")
-    streams = Streams(server, count=2 * SEATS, tokens=400).start()
+    streams = Streams(server.url, count=2 * SEATS, tokens=400).start()
     until(
         "running and waiting requests",
         lambda: server.value(metrics.REQUESTS_RUNNING) == SEATS and server.value(metrics.REQUESTS_WAITING) >= 1,
@@ -93,7 +93,7 @@ def test_the_prefix_cache_is_counted_in_tokens_and_input_tokens_hold_them(server
 
 def test_clients_that_leave_free_their_seats(server: Server) -> None:
     until("a quiet engine", lambda: quiet(server))
-    streams = Streams(server, count=SEATS, tokens=1900).start()
+    streams = Streams(server.url, count=SEATS, tokens=1900).start()
     until("first words", streams.all_began)
     streams.hang_up()
     until("a quiet engine", lambda: quiet(server), 20)
@@ -116,7 +116,7 @@ def test_bad_requests_get_errors_in_openais_shape(server: Server, change: dict[s
 def test_more_than_the_queue_holds_is_refused_with_503(server: Server) -> None:
     until("a quiet engine", lambda: quiet(server))
     before = server.value(metrics.ADMISSION_REJECTIONS)
-    streams = Streams(server, count=40, tokens=800).start()
+    streams = Streams(server.url, count=40, tokens=800).start()
     streams.join()
     refused = [e for e in streams.errors if getattr(getattr(e, "response", None), "status_code", 0) == 503]
     assert len(refused) == len(streams.errors)

@@ -48,7 +48,7 @@ def started_at(server: Server) -> float:
 
 def test_a_drain_loses_none_of_20_streams_and_counters_begin_again(start: Start) -> None:
     first = start(90)
-    streams = Streams(first, count=20, tokens=1500).start()
+    streams = Streams(first.url, count=20, tokens=1500).start()
     until("first words", streams.all_began)
     os.kill(first.process.pid, signal.SIGTERM)
     time.sleep(0.3)
@@ -68,7 +68,7 @@ def test_a_drain_loses_none_of_20_streams_and_counters_begin_again(start: Start)
 
 def _survive_what_does_not_end(server: Server) -> None:
     """Work that is longer than the timeout: vLLM kills its core and hangs with its clients. SIGKILL ends it."""
-    streams = Streams(server, count=24, tokens=1900, timeout_s=60).start()
+    streams = Streams(server.url, count=24, tokens=1900, timeout_s=60).start()
     until("first words", streams.all_began)
     os.kill(server.process.pid, signal.SIGTERM)
     ended = server.wait(8)

@@ -1,0 +1,143 @@
+"""Real vLLM on machines of the embedded cloud: from bucket to first token, through the router, to the end of both."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from fleet.model import CapacityType, Cloud
+from localcloud import tiny_model
+from serving import metrics, user_data
+from serving.exposition import parse, total
+from tests.e2e.embedded_cloud import BUCKET, TOKEN, EmbeddedCloud, started, status, wait_for, wait_until
+from tests.networks import free_network
+from tests.router import conftest as routers
+from tests.router.conftest import FakeFleet, Router
+from tests.vllm.servers import Streams
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+CONTEXTS = {"chat": 2048, "code": 16384}
+BOOT_LIMIT_S = 700
+
+
+def settings(name: str) -> user_data.InstanceSettings:
+    return user_data.InstanceSettings(
+        environment="test",
+        cloud=Cloud.AWS,
+        region="us-east-1",
+        pool=name,
+        capacity_type=CapacityType.SPOT,
+        bucket=f"s3://{BUCKET}",
+        model=f"models/{name}",
+        served_name=name,
+        engine=user_data.Engine(
+            kind="vllm",
+            image="gpu-fleet/vllm-cpu@sha256:" + "0" * 64,
+            args=("--max-model-len", str(CONTEXTS[name]), "--max-num-seqs", "32"),
+        ),
+        dcgm_image="gpu-fleet/dcgm-exporter@sha256:" + "1" * 64,
+        agent_token=f"ssm:{TOKEN}",
+        drain_deadline=timedelta(seconds=60),
+        metadata_poll=timedelta(seconds=1),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Machines:
+    """Two machines, each with a model of its own, behind one router."""
+
+    cloud: EmbeddedCloud
+    router: Router
+    instances: dict[str, dict[str, Any]]
+
+    def address(self, name: str) -> str:
+        return self.instances[name]["PrivateIpAddress"]
+
+    def generated(self, name: str) -> float:
+        page = parse(httpx.get(f"http://{self.address(name)}:8000/metrics", timeout=30).text)
+        found = total(page, metrics.GENERATION_TOKENS.name)
+        assert found is not None
+        return found
+
+
+@pytest.fixture(scope="module")
+def machines(vllm: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
+    assert vllm.is_dir()
+    folder = tmp_path_factory.mktemp("cloud")
+    with started(folder, free_network()) as cloud:
+        cloud.publish_model("code", tiny_model.Shape(seed=1, context=CONTEXTS["code"]))
+        for name in CONTEXTS:
+            cloud.make_group(f"{name}-spot", cloud.user_data(settings(name)), pool=name)
+        instances = {name: cloud.one_member(f"{name}-spot") for name in CONTEXTS}
+        for instance in instances.values():
+            wait_until(instance["PrivateIpAddress"], "ready", BOOT_LIMIT_S)
+        fleet = FakeFleet()
+        fleet.written = routers.document(*({"name": name, "model": f"models/{name}"} for name in CONTEXTS))
+        fleet.machines = {
+            instance["InstanceId"]: routers.instance(instance["InstanceId"], instance["PrivateIpAddress"], name)
+            for name, instance in instances.items()
+        }
+        with routers.running(folder, fleet, request_timeout=timedelta(seconds=120)) as router:
+            for instance in instances.values():
+                router.until(
+                    lambda instance=instance: (router.server(instance["InstanceId"]) or "").startswith("UP"),
+                    "a replica is UP",
+                )
+            yield Machines(cloud, router, instances)
+
+
+def test_the_whole_story_of_two_machines(machines: Machines) -> None:
+    """One test: a boot of real vLLM costs too much for one each."""
+    _booted_from_the_bucket(machines)
+    _each_model_is_served_by_its_own_instance(machines)
+    _a_preemption_loses_no_stream(machines)
+    _a_request_longer_than_the_notice_is_cut_in_time(machines)
+
+
+def _booted_from_the_bucket(machines: Machines) -> None:
+    for name in CONTEXTS:
+        found = status(machines.address(name))
+        assert [step["step"] for step in found["boot"]] == ["disks", "cache", "engine", "warm-up"]
+        assert all(step["error"] is None for step in found["boot"])
+        version = httpx.get(f"http://{machines.address(name)}:8000/version", timeout=30).json()["version"]
+        assert version.startswith("0.32.0")
+        assert "simulated" not in version
+
+
+def _each_model_is_served_by_its_own_instance(machines: Machines) -> None:
+    for name in CONTEXTS:
+        before = {other: machines.generated(other) for other in CONTEXTS}
+        answer = machines.router.chat(name, max_tokens=16, ignore_eos=True)
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["usage"]["completion_tokens"] == 16
+        wait_for("counted tokens", lambda name=name, before=before: machines.generated(name) == before[name] + 16)
+        assert all(machines.generated(other) == before[other] for other in CONTEXTS if other != name)
+
+
+def _a_preemption_loses_no_stream(machines: Machines) -> None:
+    streams = Streams(machines.router.url, count=20, tokens=1500, model="chat").start()
+    wait_for("first words", streams.all_began)
+    instance = machines.instances["chat"]
+    machines.cloud.control("preempt", {"instance": instance["InstanceId"], "notice_s": 110})
+    found = wait_until(machines.address("chat"), "draining", 10)
+    assert found["reason"] == "preempted by its cloud"
+    usages = streams.usages()
+    assert not streams.errors
+    assert [usage["completion_tokens"] for usage in usages] == [1500] * 20
+    wait_until(machines.address("chat"), "drained", 60)
+
+
+def _a_request_longer_than_the_notice_is_cut_in_time(machines: Machines) -> None:
+    """vLLM asked to stop goes on for its own timeout, or hangs with its clients: the agent kills it in time."""
+    tokens = CONTEXTS["code"] - 100
+    streams = Streams(machines.router.url, count=8, tokens=tokens, model="code").start()
+    wait_for("first words", streams.all_began)
+    machines.cloud.control("preempt", {"instance": machines.instances["code"]["InstanceId"], "notice_s": 12})
+    wait_until(machines.address("code"), "drained", 13)
+    finished = [usage for usage in streams.usages() if usage["completion_tokens"] == tokens]
+    assert len(finished) < 8
+    wait_for("the end of the instance", lambda: machines.cloud.is_gone(machines.instances["code"]["InstanceId"]), 60)
