@@ -77,6 +77,9 @@ INTENTS: Final = Table(
 )
 """What was begun and has no outcome yet: what a killed run leaves behind for the next one."""
 
+OPEN_KINDS: Final = frozenset({"waiting", "failed"})
+"""Outcomes that leave what was begun to a later pass."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionRow:
@@ -137,7 +140,7 @@ def record_decisions(engine: Engine, fleet: str, watchdog: str, rows: Sequence[D
 
 
 def record_outcome(engine: Engine, fleet: str, watchdog: str, outcome: OutcomeRow, at: datetime) -> None:
-    """Write what became of a decision; it settles what was begun."""
+    """Write what became of a decision. It settles what was begun, unless that waits or failed (`OPEN_KINDS`)."""
     decision = outcome.decision
     with writing(engine) as connection:
         connection.execute(
@@ -155,7 +158,7 @@ def record_outcome(engine: Engine, fleet: str, watchdog: str, outcome: OutcomeRo
                 at=at,
             )
         )
-        if outcome.kind != "waiting":
+        if outcome.kind not in OPEN_KINDS:
             connection.execute(
                 INTENTS.delete().where(
                     INTENTS.c.fleet == fleet,

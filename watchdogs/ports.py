@@ -155,7 +155,7 @@ class Ledger(Protocol):
         ...
 
     def intend(self, watchdog: str, decision: Decision, at: datetime) -> None:
-        """Note what is about to be done; an outcome other than WAITING settles it."""
+        """Note what is about to be done; an outcome other than WAITING and FAILED settles it."""
         ...
 
     def unfinished(self, watchdog: str) -> Sequence[Decision]:

@@ -448,7 +448,7 @@ class FakeLedger:
     def record_outcome(self, watchdog: str, outcome: Outcome, at: datetime) -> None:
         self.world.before("record_outcome")
         self.world.outcomes.append((at, outcome))
-        if outcome.kind is not OutcomeKind.WAITING:
+        if outcome.kind not in (OutcomeKind.WAITING, OutcomeKind.FAILED):
             self.world.intents.pop(outcome.decision.resource, None)
 
     def ended_since(self, watchdog: str, since: datetime) -> Mapping[str, int]:

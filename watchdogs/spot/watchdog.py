@@ -19,6 +19,7 @@ from watchdogs.spot import acting, settling
 from watchdogs.spot.decide import WATCHDOG, decide
 from watchdogs.spot.memory import Memory, recall
 from watchdogs.spot.view import GroupView, Member, PoolView
+from watchdogs.whole import check_whole
 
 LOOK_BACK: Final = timedelta(hours=6)
 """Older events say nothing about what a group does now."""
@@ -93,7 +94,9 @@ class SpotWatchdog:
         pools = [pool for pool in self._document.pools if pool.watchdogs.spot is not None]
         names = [group.name for pool in pools for group in pool.groups]
         groups = {group.name: group for group in ports.groups.groups(names)}
-        members = {i.id: i for i in ports.inventory.instances() if i.alive and i.group in groups}
+        listed = {i.id: i for i in ports.inventory.instances()}
+        check_whole(ports.inventory, groups.values(), listed, now)
+        members = {i.id: i for i in listed.values() if i.alive and i.group in groups}
         statuses = ports.agents.statuses(list(members.values()))
         events = [*ports.groups.activities(names, now - REMEMBERED), *self._unanswered]
         targets = ports.ledger.targets()

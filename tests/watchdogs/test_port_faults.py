@@ -1,0 +1,168 @@
+"""Every port call of every watchdog, broken in turn: a fault ends nothing, buys nothing, and is told."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.activity import CloudError
+from fleet.model import Instance
+from ledger import decisions
+from ledger.schema import open_ledger
+from tests.watchdogs.test_spot_watchdog import SETTINGS, sizes, spread_world
+from tests.watchdogs.worlds import START, World, document, idle_world, instance, mark
+from watchdogs.idle.watchdog import IdleWatchdog
+from watchdogs.idle.watchdog import policy_digest as idle_digest
+from watchdogs.plan import OutcomeKind
+from watchdogs.ports import Inventory, Ports
+from watchdogs.spot.watchdog import SpotWatchdog
+from watchdogs.spot.watchdog import policy_digest as spot_digest
+
+FLEET = document(watchdogs=SETTINGS)
+
+
+def due() -> World:
+    world = idle_world(2)
+    for number in (1, 2):
+        mark(world, number, START - timedelta(hours=1))
+    return seen(world)
+
+
+def lost() -> World:
+    world = spread_world()
+    world.lose(instance(1).id)
+    return seen(world)
+
+
+def seen(world: World) -> World:
+    world.seen |= {
+        ("idle", "batch", idle_digest(FLEET, "batch") or ""),
+        ("spot", "batch", spot_digest(FLEET, "batch") or ""),
+    }
+    return world
+
+
+def calls_of(make: Callable[[], World], watch: Callable[[World], Any]) -> list[str]:
+    world, made = make(), list[str]()
+    world.before = made.append
+    watch(world)
+    return made
+
+
+def idle(world: World) -> Any:
+    return IdleWatchdog(FLEET, world.ports()).apply()
+
+
+def spot(world: World) -> Any:
+    return SpotWatchdog(FLEET, world.ports()).apply()
+
+
+@pytest.mark.parametrize(("make", "watch"), [pytest.param(due, idle, id="idle"), pytest.param(lost, spot, id="spot")])
+@pytest.mark.parametrize("fault", [CloudError("throttled"), TimeoutError("no answer")], ids=["throttle", "timeout"])
+def test_a_fault_of_any_call_is_told_and_does_no_harm(
+    make: Callable[[], World], watch: Callable[[World], Any], fault: OSError
+) -> None:
+    names = calls_of(make, watch)
+    assert len(names) > 15
+    whole = make()
+    watch(whole)
+    for nth in range(len(names)):
+        world = make()
+        left = [nth]
+
+        def fail(_: str, left: list[int] = left) -> None:
+            left[0] -= 1
+            if left[0] == -1:
+                raise fault
+
+        world.before = fail
+        try:
+            told = any(outcome.kind is not OutcomeKind.DONE for outcome in watch(world).outcomes)
+        except OSError:
+            told = True
+        assert told, f"call {nth} ({names[nth]}) failed and nobody said so"
+        assert set(world.ended) <= set(whole.ended), "nothing else was ended"
+        assert len(set(world.ended)) == len(world.ended)
+        assert world.launched <= whole.launched, "nothing more was bought"
+        # when the fault is over, a later pass comes to the same end
+        world.before = lambda _: None
+        for _ in range(3):
+            world.now += timedelta(minutes=1)
+            watch(world)
+        assert sorted(world.ended) == sorted(whole.ended)
+        assert world.targets == whole.targets
+
+
+@dataclass
+class Lists:
+    """An inventory that lists what it likes, and tells the truth of single instances."""
+
+    inner: Inventory
+    listed: Sequence[Instance]
+
+    def instances(self) -> Sequence[Instance]:
+        return self.listed
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+def with_list(world: World, listed: Sequence[Instance]) -> Ports:
+    ports = world.ports()
+    return replace(ports, inventory=Lists(ports.inventory, listed))
+
+
+@pytest.mark.parametrize("kept", [0, 1], ids=["empty list", "half a list"])
+def test_a_list_that_is_not_whole_buys_nothing(kept: int) -> None:
+    world = seen(spread_world())
+    before = sizes(world)
+    ports = with_list(world, list(world.instances.values())[:kept])
+    with pytest.raises(CloudError, match="it is not whole"):
+        SpotWatchdog(FLEET, ports).apply()
+    assert sizes(world) == before
+
+
+def test_an_empty_list_ends_nothing() -> None:
+    world = due()
+    IdleWatchdog(FLEET, with_list(world, [])).apply()
+    assert not world.ended and not world.drains
+
+
+def test_an_old_answer_is_seen_through_before_anything_is_ended() -> None:
+    world = due()
+    old = list(world.instances.values())
+    for key, one in world.instances.items():
+        world.instances[key] = replace(one, tags={})
+    done = IdleWatchdog(FLEET, with_list(world, old)).apply()
+    assert {outcome.kind for outcome in done.outcomes} == {OutcomeKind.NO_LONGER_TRUE}
+    assert not world.ended and not world.drains
+
+
+def test_a_new_instance_that_is_not_listed_yet_is_no_fault() -> None:
+    world = seen(spread_world())
+    world.capacity["batch-spot-b"] = 1
+    world.lose(instance(1).id)
+    late = [one for one in world.instances.values() if one.alive]
+    spot(world)
+    assert world.launched == 1
+    ports = with_list(world, late)
+    SpotWatchdog(FLEET, ports).dry()
+
+
+@pytest.mark.parametrize(
+    ("kind", "error", "open_after"),
+    [("failed", "throttled", 1), ("waiting", None, 1), ("done", None, 0), ("no longer true", None, 0)],
+)
+def test_what_was_begun_stays_open_until_it_is_over(
+    tmp_path: Path, kind: str, error: str | None, open_after: int
+) -> None:
+    engine = open_ledger(f"sqlite:///{tmp_path}/ledger.db")
+    row = decisions.DecisionRow(resource="i-1", pool="batch", action="end", reason="idle")
+    decisions.intend(engine, "f", "idle", row, START)
+    outcome = decisions.OutcomeRow(decision=row, kind=kind, detail="", error=error)
+    decisions.record_outcome(engine, "f", "idle", outcome, START)
+    assert len(decisions.unfinished(engine, "f", "idle")) == open_after
+    engine.dispose()
