@@ -27,7 +27,7 @@ def bring_up(
     """Start what does not run. Raises LocalError; what was started by then goes on running, and the next run or
     `local down` finds it."""
     # boto3 and the provider's code are worth a second, which no other command shall pay
-    from localcloud.control import seed, stack
+    from localcloud.control import seed, seed_google, stack
 
     with only_one(folders):
         cloud = parts.cloud(folders)
@@ -37,8 +37,9 @@ def bring_up(
             if left.processes:
                 say(f"cleaned up after an earlier run: {left.processes} processes ended")
             parts.start(cloud, folders, environment)
-        say(f"{cloud.what}: {parts.CLOUD.api_url}")
+        say(f"{cloud.what}: {parts.CLOUD.api_url} (AWS), {parts.CLOUD.google_url} (Google Cloud)")
         seed.seed(folders, say)
+        seed_google.seed(folders, say)
         stack.prepare(folders, pulumi, environment)
         say(f"Pulumi stack {STACK}, with the local provider for AWS in {folders.pulumi_home}")
         _write_prometheus_config(folders, prometheus_config)

@@ -8,6 +8,7 @@ from typing import Final
 
 from localcloud import places
 from localcloud.control.folders import Folders
+from localcloud.gcp import places as google
 
 MARK: Final = "GPUFLEET_LOCAL"
 """Carried by every process that `gpufleet local up` or the demo starts: how they are found again."""
@@ -63,7 +64,13 @@ def settings_of(folders: Folders, pulumi: Path) -> dict[str, str]:
         "AWS_REGION": places.REGION,
         "AWS_SECRET_ACCESS_KEY": places.SECRET_KEY,
         "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+        "CLOUDSDK_CONFIG": os.devnull,
+        "GOOGLE_APPLICATION_CREDENTIALS": os.devnull,
+        "GOOGLE_CLOUD_PROJECT": google.PROJECT,
+        "GPUFLEET_COMPUTE_ENDPOINT": places.Places().google_url,
         "GPUFLEET_FLEET": FLEET_URL,
+        "GPUFLEET_SECRETMANAGER_ENDPOINT": places.Places().google_url,
+        "STORAGE_EMULATOR_HOST": places.Places().google_url,
         "GPUFLEET_SLACK_API_URL": f"{places.Places().slack_url}/api/",
         "GPUFLEET_SLACK_TOKEN": SLACK_TOKEN,
         "PULUMI_BACKEND_URL": folders.pulumi_state.as_uri(),

@@ -38,9 +38,13 @@ class Part:
 def cloud(folders: Folders) -> Part:
     return Part(
         name="cloud",
-        what="the embedded cloud (AWS APIs, instance metadata, machines, Slack sink)",
+        what="the embedded cloud (AWS and Google APIs, instance metadata, machines, Slack sink)",
         command=(str(folders.python), "-u", "-m", "localcloud.cloud", "--state", str(folders.cloud)),
-        listens=((CLOUD.api_host, CLOUD.api_port), (CLOUD.slack_host, CLOUD.slack_port)),
+        listens=(
+            (CLOUD.api_host, CLOUD.api_port),
+            (CLOUD.google_host, CLOUD.google_port),
+            (CLOUD.slack_host, CLOUD.slack_port),
+        ),
         health_url=f"{CLOUD.api_url}/_localcloud/health",
     )
 

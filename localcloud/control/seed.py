@@ -75,13 +75,19 @@ def _make_token() -> None:
         return
 
 
-def _put_model(folders: Folders, say: Callable[[str], None]) -> None:
+def make_model(folders: Folders) -> Path:
+    """The model's folder, made once."""
     folder = folders.models / MODEL
     whole = folders.models / f"{MODEL}.whole"
     if not whole.exists():
         shutil.rmtree(folder, ignore_errors=True)
         tiny_model.make(folder)
         whole.touch()
+    return folder
+
+
+def _put_model(folders: Folders, say: Callable[[str], None]) -> None:
+    folder = make_model(folders)
     described = manifest.describe(folder, name=MODEL, revision=REVISION)
     bucket = Bucket()
     if publish.add(bucket, folder, described):

@@ -1,5 +1,8 @@
 """Real Google clients on the embedded cloud, and what every group of a test needs."""
 
+import json
+import urllib.error
+import urllib.request
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +27,18 @@ class Google:
     def client(self, kind: Any) -> Any:
         options = ClientOptions(api_endpoint=self.cloud.places.google_url)
         return kind(client_options=options, credentials=AnonymousCredentials())
+
+    def control(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        """A call of the control API: status and answer."""
+        payload = None if body is None else json.dumps(body).encode()
+        url = f"{self.cloud.places.google_url}/_localcloud/{path}"
+        request = urllib.request.Request(url, method=method, data=payload)
+        try:
+            with urllib.request.urlopen(request, timeout=10) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.load(error)
 
     def finish(self, operation: Any) -> Any:
         """Wait for an operation of any scope. Raises AssertionError when it failed.
