@@ -1,4 +1,4 @@
-"""Managed instance groups of the embedded Compute Engine, through Google's own client: sizes, members, preemptions."""
+"""Managed instance groups of the embedded Compute Engine, through Google's own client."""
 
 import json
 import urllib.error
