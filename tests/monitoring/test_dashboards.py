@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -59,14 +58,21 @@ def _samples(metric: Metric, seconds: float) -> Iterator[str]:
         yield f"{metric.name}{labels.get(metric, '')} {value}\n"
 
 
-def ledger_page() -> str:
+def _charges() -> list[Charge]:
+    """One dollar in an hour."""
     charge = Charge(
         kind=Kind.TIME, state=State.USED, resource="i-1", cloud=Cloud.AWS, region="r", zone="z",
         machine_type="g6.xlarge", capacity_type=CapacityType.SPOT, pool="chat", model="m", owner="t",
         reservation=None, start=NOW - timedelta(hours=1), end=NOW, duration=timedelta(hours=1), price=None,
         amount=Decimal(3600),
     )  # fmt: skip
-    spends = [exporter.Spend(window=window, covered=timedelta(hours=1), charges=[charge]) for window in ("1h", "24h")]
+    return [charge]
+
+
+def ledger_page() -> str:
+    spends = [
+        exporter.Spend(window=window, covered=timedelta(hours=1), charges=_charges()) for window in ("1h", "24h")
+    ]
     return exporter.render(
         [
             exporter.Facts(
@@ -195,14 +201,14 @@ def test_grafana_finds_source_and_dashboards_at_its_start() -> None:
 
 
 def test_a_spend_over_too_little_time_is_not_told() -> None:
-    page = exporter.render(
-        [exporter.Facts(environment="prod", spends=[exporter.Spend(window="1h", covered=timedelta(minutes=1), charges=())])]
-    )  # fmt: skip
+    short = exporter.Spend(window="1h", covered=timedelta(minutes=1), charges=())
+    page = exporter.render([exporter.Facts(environment="prod", spends=[short])])
     assert "gpufleet_spend_rate_usd_per_hour{" not in page
     assert "gpufleet_ledger_known_until_seconds{" not in page
 
 
 def test_a_rate_is_over_the_time_that_is_known() -> None:
-    half = exporter.Spend(window="1h", covered=timedelta(minutes=30), charges=())
-    whole = replace(half, charges=())
-    assert exporter.render([exporter.Facts(environment="e", spends=[whole])]).count('window="1h"} 0.0') == 1
+    half = exporter.Spend(window="1h", covered=timedelta(minutes=30), charges=_charges())
+    page = exporter.render([exporter.Facts(environment="e", spends=[half])])
+    assert 'gpufleet_spend_rate_usd_per_hour{environment="e",window="1h"} 2.0' in page, "1 USD in half an hour"
+    assert 'pool="chat",capacity_type="spot",state="used"} 2.0' in page
