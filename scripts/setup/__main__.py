@@ -48,7 +48,7 @@ def _set_up(folders: Folders) -> bool:
     if needs_uv := not python_env.uv_is_there(folders):
         what = f"uv {python_env.UV_VERSION} (installs the Python packages), in an environment of its own"
         steps.append((f"{what}: {folders.cache / 'uv'}", lambda: python_env.install_uv(folders)))
-    fresh = not folders.python.exists()
+    fresh = not python_env.is_whole(folders)
     if fresh:
         steps.append(("Python packages of uv.lock, into .venv of this clone", lambda: python_env.sync(folders)))
     if pulumi is None:

@@ -71,10 +71,17 @@ def link_uv(folders: Folders) -> None:
         link.symlink_to(uv_of(folders))
 
 
+def is_whole(folders: Folders) -> bool:
+    """Whether `.venv` is an environment at all, and not what a killed setup left of one."""
+    return folders.python.exists() and (folders.root / ".venv" / "pyvenv.cfg").is_file()
+
+
 def sync(folders: Folders) -> None:
     """Bring `.venv` to what uv.lock says. Quick when it is there already."""
     environment = uv_environment(folders)
     environment["UV_PROJECT_ENVIRONMENT"] = str(folders.root / ".venv")
+    if not is_whole(folders):
+        shutil.rmtree(folders.root / ".venv", ignore_errors=True)
     run(
         [str(uv_of(folders)), "sync", "--frozen", "--no-progress", "--python", sys.executable],
         doing="installing the Python packages of uv.lock into .venv",
