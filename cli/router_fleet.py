@@ -12,6 +12,7 @@ from fleet.document import FleetDocument, parse
 from fleet.model import Cloud, Instance
 from serving.router.keys import ApiKey, parse_keys
 from serving.router.policy import FILE_NAME, RouterPolicy, parse_policy, render_policy
+from watchdogs.ports import Inventory
 
 
 class LiveFleet:
@@ -21,6 +22,7 @@ class LiveFleet:
         self._url = url
         self._keys_file = keys_file
         self._aws: dict[str, AwsCalls] = {}
+        self._google_inventory: Inventory | None = None
 
     @property
     def policy_url(self) -> str:
@@ -67,7 +69,7 @@ class LiveFleet:
         """Raises OSError when the inventory is not whole."""
         if document.cloud is Cloud.AWS:
             return AwsInventory(self._calls(document.region), document.region, document.environment).instances()
-        raise OSError(f"this gpufleet has no inventory of {document.cloud}")
+        return self._google(document).instances()
 
     def _read(self, url: str) -> bytes:
         parts = urlsplit(url)
@@ -84,6 +86,16 @@ class LiveFleet:
             if getattr(error, "code", "") in ("NoSuchKey", "NoSuchBucket", "404"):
                 raise FileNotFoundError(f"{url}: no such object") from error
             raise
+
+    def _google(self, document: FleetDocument) -> Inventory:
+        if self._google_inventory is None:
+            # large, and read only where there is something of Google's
+            from clouds.gcp.calls import GoogleCalls
+            from clouds.gcp.inventory import GoogleInventory
+
+            calls = GoogleCalls(document.account)
+            self._google_inventory = GoogleInventory(calls, document.region, document.environment)
+        return self._google_inventory
 
     def _calls(self, region: str = "") -> AwsCalls:
         # a bucket is found from any region; the first client made does

@@ -1,8 +1,9 @@
 """Puts the rooms together for the watchdogs of one fleet."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, Protocol
 
 from sqlalchemy import Engine, select
 from sqlalchemy.exc import SQLAlchemyError
@@ -17,7 +18,7 @@ from cli.ports import (
     fleet_of,
     holder_name,
 )
-from clouds.agents import NodeAgents, aws_token
+from clouds.agents import NodeAgents, aws_token, google_token
 from clouds.aws.calls import AwsCalls
 from clouds.aws.groups import AwsGroups
 from clouds.aws.inventory import AwsInventory
@@ -29,9 +30,16 @@ from ledger.schema import LedgerError, open_ledger
 from ledger.tables import PRICES
 from prices.book import Override, Price, PriceBook, Rank, parse_as_of
 from prices.packaged import PackagedPrices
-from watchdogs.ports import Ports
+from watchdogs.ports import Groups, Inventory, Ports
 
 PRICES_SINCE: Final = timedelta(days=1)
+
+
+class Calls(Protocol):
+    """The clients of a cloud, as far as a command counts them."""
+
+    @property
+    def counts(self) -> Mapping[str, int]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +50,7 @@ class Wired:
     ports: Ports
     ledger: FleetLedger
     engine: Engine
-    calls: AwsCalls
+    calls: Calls
     prometheus: Prometheus
 
     def api_calls(self) -> dict[str, int]:
@@ -66,16 +74,14 @@ def open_engine(document: FleetDocument) -> Engine:
 
 def wire(document: FleetDocument, lease: str) -> Wired:
     """Everything that a watchdog of this fleet needs. Makes no call to a cloud yet."""
-    if document.cloud is not Cloud.AWS:
-        raise UserError(f"environment {document.environment}: watchdogs for {document.cloud} come later")
     engine = open_engine(document)
     clock = WallClock()
-    calls = AwsCalls(document.region)
+    calls, inventory, groups = _cloud(document)
     ledger = FleetLedger(engine, document, lease, holder_name())
     prometheus = Prometheus(document.prometheus_url)
     ports = Ports(
-        inventory=AwsInventory(calls, document.region, document.environment),
-        groups=AwsGroups(calls),
+        inventory=inventory,
+        groups=groups,
         metrics=prometheus,
         agents=FleetAgents(agents_of(document)),
         prices=FleetPrices(_book(engine, document, clock.now()), document, clock.now()),
@@ -86,16 +92,30 @@ def wire(document: FleetDocument, lease: str) -> Wired:
     return Wired(document=document, ports=ports, ledger=ledger, engine=engine, calls=calls, prometheus=prometheus)
 
 
-def inventory_of(document: FleetDocument) -> AwsInventory:
-    """The instances of a fleet. Raises UserError for a cloud that has none yet."""
-    if document.cloud is not Cloud.AWS:
-        raise UserError(f"environment {document.environment}: instances of {document.cloud} cannot be read yet")
-    return AwsInventory(AwsCalls(document.region), document.region, document.environment)
+def inventory_of(document: FleetDocument) -> Inventory:
+    """The instances of a fleet. Makes no call yet."""
+    return _cloud(document)[1]
 
 
 def agents_of(document: FleetDocument) -> NodeAgents:
     """The node agents of a fleet."""
+    if document.cloud is Cloud.GCP:
+        return NodeAgents(google_token(document.account, document.environment))
     return NodeAgents(aws_token(document.region, document.environment))
+
+
+def _cloud(document: FleetDocument) -> tuple[Calls, Inventory, Groups]:
+    """The cloud of a fleet by its own clients. Google's are large: they are read only where they are used."""
+    if document.cloud is Cloud.GCP:
+        from clouds.gcp.calls import GoogleCalls
+        from clouds.gcp.groups import GoogleGroups
+        from clouds.gcp.inventory import GoogleInventory
+
+        google = GoogleCalls(document.account)
+        inventory = GoogleInventory(google, document.region, document.environment)
+        return google, inventory, GoogleGroups(google, document)
+    calls = AwsCalls(document.region)
+    return calls, AwsInventory(calls, document.region, document.environment), AwsGroups(calls)
 
 
 def _book(engine: Engine, document: FleetDocument, now: datetime) -> PriceBook:

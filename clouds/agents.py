@@ -87,6 +87,20 @@ def aws_token(region: str, environment: str) -> Callable[[], str]:
     return fetch
 
 
+def google_token(project: str, environment: str) -> Callable[[], str]:
+    """The agents' token from $GPUFLEET_AGENT_TOKEN, else from Secret Manager."""
+
+    def fetch() -> str:
+        given = os.environ.get("GPUFLEET_AGENT_TOKEN")
+        if given:
+            return given
+        from clouds.gcp.secrets import read_secret
+
+        return read_secret(project, f"gpu-fleet-{environment}-agent-token")
+
+    return fetch
+
+
 def _object(response: httpx.Response) -> dict[str, Any]:
     body: Any = response.json()
     if not isinstance(body, dict):

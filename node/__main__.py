@@ -175,7 +175,10 @@ def _connect(settings: Settings) -> CloudSide:
         from node.aws import Ec2Side
 
         return Ec2Side(from_environment(), settings.region)
-    raise StepError(f"cloud {settings.cloud}: this agent knows no way to talk to it")
+    from clouds.gcp.signed import Metadata
+    from node.google import GoogleSide
+
+    return GoogleSide(Metadata(), os.environ.get("GPUFLEET_COMPUTE_ENDPOINT") or "https://compute.googleapis.com")
 
 
 def _power_off() -> None:

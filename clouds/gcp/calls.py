@@ -1,0 +1,115 @@
+"""Compute Engine calls: paged to the end, counted, operations waited for, errors in our words."""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from google.api_core.client_options import ClientOptions
+from google.api_core.exceptions import GoogleAPICallError, RetryError
+from google.auth.credentials import AnonymousCredentials
+from google.auth.exceptions import GoogleAuthError
+from google.cloud import compute_v1
+
+from fleet.activity import CloudError
+
+ENDPOINT: Final = "GPUFLEET_COMPUTE_ENDPOINT"
+"""An emulator's address on loopback. Compute Engine has no standard variable for that."""
+CALL_LIMIT_S: Final = 30.0
+WAIT_CALL_LIMIT_S: Final = 150.0
+"""Google answers a wait after two minutes at the latest, done or not."""
+OPERATION_LIMIT_S: Final = 300.0
+CLIENTS: Final[Mapping[str, Callable[..., Any]]] = {
+    "instances": compute_v1.InstancesClient,
+    "instance_group_managers": compute_v1.InstanceGroupManagersClient,
+    "region_instance_group_managers": compute_v1.RegionInstanceGroupManagersClient,
+    "instance_templates": compute_v1.InstanceTemplatesClient,
+    "zone_operations": compute_v1.ZoneOperationsClient,
+    "region_operations": compute_v1.RegionOperationsClient,
+    "global_operations": compute_v1.GlobalOperationsClient,
+    "reservations": compute_v1.ReservationsClient,
+    "regions": compute_v1.RegionsClient,
+}
+
+
+class GoogleCalls:
+    """The clients of one project. Every call goes through here."""
+
+    def __init__(self, project: str) -> None:
+        self.project = project
+        self.counts: dict[str, int] = {}
+        self._clients: dict[str, Any] = {}
+
+    def one(self, service: str, operation: str, **request: Any) -> Any:
+        """One call that answers at once. Raises CloudError with the operation and the cloud's words."""
+        return self._guarded(service, operation, lambda: self._call(service, operation, request))
+
+    def finish(self, service: str, operation: str, **request: Any) -> None:
+        """One call that starts an operation, and its end. Raises CloudError.
+
+        The client's own `.result()` is not used: it asks the public endpoint, whatever endpoint the client has.
+        """
+        state = self.one(service, f"{operation}_unary", **request)
+        end = time.monotonic() + OPERATION_LIMIT_S
+        while state.status != compute_v1.Operation.Status.DONE:
+            if time.monotonic() > end:
+                raise CloudError(f"compute:{service}.{operation}: not done after {OPERATION_LIMIT_S:.0f} s")
+            state = self._wait(state)
+        for error in state.error.errors:
+            words = f"compute:{service}.{operation} in {self.project} failed: {error.code}: {error.message}"
+            raise CloudError(words, error.code)
+
+    def _wait(self, operation: Any) -> Any:
+        place: dict[str, str] = {"operation": operation.name}
+        service = "global_operations"
+        for scope in ("zone", "region"):
+            if link := getattr(operation, scope):
+                service, place[scope] = f"{scope}_operations", link.rsplit("/", 1)[-1]
+        return self._guarded(service, "wait", lambda: self._call(service, "wait", place, WAIT_CALL_LIMIT_S))
+
+    def pages(self, service: str, operation: str, **request: Any) -> Iterator[Any]:
+        """Every item of every page. A page that fails raises: a part is not the whole."""
+        found = self._guarded(service, operation, lambda: list(self._call(service, operation, request)))
+        yield from found
+
+    def _call(self, service: str, operation: str, request: Mapping[str, Any], limit_s: float = CALL_LIMIT_S) -> Any:
+        client = self._client(service)
+        return getattr(client, operation)(request={"project": self.project, **request}, timeout=limit_s)
+
+    def _guarded(self, service: str, operation: str, call: Callable[[], Any]) -> Any:
+        name = f"compute:{service}.{operation}"
+        self.counts[name] = self.counts.get(name, 0) + 1
+        try:
+            return call()
+        except GoogleAPICallError as error:
+            raise CloudError(f"{name} in {self.project} was refused: {error.message}", _code(error)) from error
+        except (GoogleAuthError, RetryError, TimeoutError, OSError) as error:
+            raise CloudError(f"{name} in {self.project} failed: {error}") from error
+
+    def _client(self, service: str) -> Any:
+        if service not in self._clients:
+            self._clients[service] = CLIENTS[service](**_emulated())
+        return self._clients[service]
+
+
+def _emulated() -> dict[str, Any]:
+    """Arguments for a client of an emulator; none for the real cloud. Raises CloudError."""
+    endpoint = os.environ.get(ENDPOINT)
+    if not endpoint:
+        return {}
+    host = urlsplit(endpoint).hostname or ""
+    if not host.startswith("127."):
+        # without credentials, so only what runs on this machine may be spoken to
+        raise CloudError(f"{ENDPOINT} is {endpoint!r}; it may only name an address on loopback")
+    return {"client_options": ClientOptions(api_endpoint=endpoint), "credentials": AnonymousCredentials()}
+
+
+def _code(error: GoogleAPICallError) -> str:
+    """The reason word of the first detail (`ZONE_RESOURCE_POOL_EXHAUSTED`), else the HTTP status."""
+    for detail in getattr(error, "errors", ()) or ():
+        for key in ("reason", "code"):
+            word = detail.get(key) if isinstance(detail, Mapping) else getattr(detail, key, None)
+            if word:
+                return str(word)
+    return str(error.code) if error.code is not None else ""

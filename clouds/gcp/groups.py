@@ -1,0 +1,158 @@
+"""Managed instance groups: their sizes, what happened to them, and how an instance leaves one.
+
+A group of the fleet document with a zone is zonal, one without is regional.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from clouds.gcp.calls import GoogleCalls
+from fleet.activity import Activity, ActivityKind, CloudError, ConflictError
+from fleet.document import FleetDocument, GroupEntry
+from fleet.model import Group
+
+_NO_CAPACITY: Final = re.compile(r"ZONE_RESOURCE_POOL_EXHAUSTED|STOCKOUT|does not have enough resources", re.I)
+_QUOTA: Final = re.compile(r"QUOTA_EXCEEDED|QUOTA_LIMIT|Quota '.*' exceeded", re.I)
+_BODY: Final = {
+    ("instance_group_managers", "delete_instances"): "instance_group_managers_delete_instances_request_resource",
+    ("instance_group_managers", "recreate_instances"): "instance_group_managers_recreate_instances_request_resource",
+    ("region_instance_group_managers", "delete_instances"): (
+        "region_instance_group_managers_delete_instances_request_resource"
+    ),
+    ("region_instance_group_managers", "recreate_instances"): (
+        "region_instance_group_managers_recreate_request_resource"
+    ),
+}
+"""The client's names of request bodies follow no rule."""
+_PREEMPTED: Final = "compute.instances.preempted"
+
+
+class GoogleGroups:
+    """The managed instance groups of one fleet."""
+
+    def __init__(self, calls: GoogleCalls, document: FleetDocument) -> None:
+        self._calls = calls
+        self._region = document.region
+        self._known: Mapping[str, tuple[str, GroupEntry]] = {
+            group.name: (pool.name, group) for pool in document.pools for group in pool.groups
+        }
+
+    def groups(self, names: Sequence[str]) -> Sequence[Group]:
+        """Each of them. Raises CloudError when one is missing."""
+        return tuple(self._group(name) for name in names)
+
+    def activities(self, names: Sequence[str], since: datetime) -> Sequence[Activity]:
+        """What happened to them since then, oldest first: failed launches and preemptions."""
+        found = [activity for name in names for activity in self._errors(name)]
+        zones = {entry.zone for _, entry in self._known.values() if entry.zone}
+        for zone in sorted(zones):
+            found += self._preemptions(zone, names)
+        return tuple(sorted((a for a in found if a.at >= since), key=lambda a: (a.at, a.id)))
+
+    def resize(self, group: Group, size: int) -> None:
+        """Set the target size. Raises ConflictError when somebody else has changed it since `group` was read."""
+        now = self._group(group.name)
+        if now.desired != group.desired:
+            raise ConflictError(f"{group.name}: the size was {group.desired} when seen, it is {now.desired}")
+        service, place = self._place(group.name)
+        self._calls.finish(service, "resize", **place, size=size)
+
+    def end(self, instance_id: str, group: str, *, lower_desired: bool) -> None:
+        """End an instance through its group. Ending what has left the group is no error."""
+        service, place = self._place(group)
+        path = self._instance_path(group, instance_id)
+        if path is None:
+            return
+        # deleting lowers the size by itself; recreating keeps it
+        operation = "delete_instances" if lower_desired else "recreate_instances"
+        body: dict[str, Any] = {"instances": [path]}
+        if lower_desired:
+            body["skip_instances_on_validation_error"] = True
+        self._calls.finish(service, operation, **place, **{_BODY[service, operation]: body})
+
+    def in_rollout(self, names: Sequence[str]) -> frozenset[str]:
+        """None: updates are opportunistic, so a rollout is our own command, which says so in the ledger."""
+        del names
+        return frozenset()
+
+    def _group(self, name: str) -> Group:
+        service, place = self._place(name)
+        pool, entry = self._known[name]
+        raw = self._calls.one(service, "get", **place)
+        members = self._calls.pages(service, "list_managed_instances", **place)
+        return Group(
+            name=name,
+            pool=pool,
+            capacity_type=entry.type,
+            zone=entry.zone,
+            desired=int(raw.target_size),
+            min=0,
+            max=entry.max,
+            instance_ids=tuple(sorted(str(m.instance).rsplit("/", 1)[-1] for m in members if m.instance)),
+        )
+
+    def _place(self, name: str) -> tuple[str, dict[str, str]]:
+        if name not in self._known:
+            raise CloudError(f"the fleet document does not know the group {name}")
+        _, entry = self._known[name]
+        if entry.zone:
+            return "instance_group_managers", {"zone": entry.zone, "instance_group_manager": name}
+        return "region_instance_group_managers", {"region": self._region, "instance_group_manager": name}
+
+    def _instance_path(self, group: str, instance_id: str) -> str | None:
+        service, place = self._place(group)
+        for member in self._calls.pages(service, "list_managed_instances", **place):
+            if str(member.instance).rsplit("/", 1)[-1] == instance_id:
+                return str(member.instance)
+        return None
+
+    def _errors(self, name: str) -> list[Activity]:
+        service, place = self._place(name)
+        found: list[Activity] = []
+        for index, item in enumerate(self._calls.pages(service, "list_errors", **place)):
+            words = f"{item.error.code}: {item.error.message}"
+            at = datetime.fromisoformat(item.timestamp).astimezone(UTC)
+            instance = str(item.instance_action_details.instance).rsplit("/", 1)[-1] or None
+            found.append(
+                Activity(
+                    id=f"{name}:{item.timestamp}:{index}",
+                    group=name,
+                    kind=_kind(words),
+                    at=at,
+                    instance_id=instance,
+                    detail=words,
+                )
+            )
+        return found
+
+    def _preemptions(self, zone: str, names: Sequence[str]) -> list[Activity]:
+        found: list[Activity] = []
+        listed = self._calls.pages("zone_operations", "list", zone=zone, filter=f"operationType={_PREEMPTED}")
+        for operation in listed:
+            instance = str(operation.target_link).rsplit("/", 1)[-1]
+            group = next((name for name in names if self._made(name, instance, zone)), None)
+            if group is not None:
+                found.append(
+                    Activity(
+                        id=operation.name,
+                        group=group,
+                        kind=ActivityKind.PREEMPTED,
+                        at=datetime.fromisoformat(operation.insert_time).astimezone(UTC),
+                        instance_id=instance,
+                        detail=operation.status_message or "preempted",
+                    )
+                )
+        return found
+
+    def _made(self, group: str, instance: str, zone: str) -> bool:
+        """Whether a group made an instance: a group names its instances `<group>-<four letters>`."""
+        _, entry = self._known[group]
+        return entry.zone == zone and instance.rsplit("-", 1)[0] in (group, group.rsplit("-", 1)[0])
+
+
+def _kind(words: str) -> ActivityKind:
+    if _NO_CAPACITY.search(words):
+        return ActivityKind.NO_CAPACITY
+    return ActivityKind.QUOTA if _QUOTA.search(words) else ActivityKind.LAUNCH_FAILED

@@ -1,0 +1,135 @@
+"""Instances of an environment on Compute Engine, and their marks."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from clouds.gcp.calls import GoogleCalls
+from fleet import tags
+from fleet.activity import CloudError
+from fleet.model import CapacityType, Cloud, Instance, InstanceState
+
+PAGE: Final = 500
+_STATES: Final = {
+    "PROVISIONING": InstanceState.PENDING,
+    "STAGING": InstanceState.PENDING,
+    "RUNNING": InstanceState.RUNNING,
+    "REPAIRING": InstanceState.PENDING,
+    "PENDING": InstanceState.PENDING,
+    "PENDING_STOP": InstanceState.STOPPING,
+    "STOPPING": InstanceState.STOPPING,
+    "SUSPENDING": InstanceState.STOPPING,
+    "DEPROVISIONING": InstanceState.STOPPING,
+    "SUSPENDED": InstanceState.STOPPED,
+    "STOPPED": InstanceState.STOPPED,
+    "TERMINATED": InstanceState.STOPPED,
+}
+"""Compute Engine says TERMINATED of a machine that is stopped; one that is gone is not listed."""
+CREATED_BY: Final = "created-by"
+"""Metadata that a managed instance group writes on its instances: the group's path."""
+
+
+class GoogleInventory:
+    """The instances labelled with an environment, in one region."""
+
+    def __init__(self, calls: GoogleCalls, region: str, environment: str) -> None:
+        self._calls = calls
+        self._region = region
+        self._environment = environment
+        self._zones: dict[str, str] = {}
+
+    def instances(self) -> Sequence[Instance]:
+        """All of them. Raises CloudError when a page or a zone fails."""
+        return tuple(self._listed(f"labels.{tags.label(tags.ENVIRONMENT)}={self._environment}"))
+
+    def instance(self, instance_id: str) -> Instance | None:
+        """One, read anew; None when the cloud no longer knows it."""
+        found = self._listed(f"name={instance_id}")
+        return found[0] if found else None
+
+    def tag(self, instance_ids: Sequence[str], values: Mapping[str, str]) -> Mapping[str, str]:
+        """Write labels. Returns the error by instance where it failed."""
+        labels = {tags.label(key): value for key, value in values.items()}
+        return self._relabel(instance_ids, lambda old: {**old, **labels})
+
+    def untag(self, instance_ids: Sequence[str], keys: Sequence[str]) -> Mapping[str, str]:
+        """Remove labels. Returns the error by instance where it failed."""
+        gone = {tags.label(key) for key in keys}
+        return self._relabel(instance_ids, lambda old: {k: v for k, v in old.items() if k not in gone})
+
+    def _relabel(self, instance_ids: Sequence[str], change: Any) -> dict[str, str]:
+        failed: dict[str, str] = {}
+        for name in instance_ids:
+            try:
+                zone = self._zone(name)
+                now = self._calls.one("instances", "get", zone=zone, instance=name)
+                # the fingerprint makes it compare-and-set: labels that somebody changed meanwhile are not lost
+                self._calls.finish(
+                    "instances",
+                    "set_labels",
+                    zone=zone,
+                    instance=name,
+                    instances_set_labels_request_resource={
+                        "labels": change(dict(now.labels)),
+                        "label_fingerprint": now.label_fingerprint,
+                    },
+                )
+            except CloudError as error:
+                failed[name] = str(error)
+        return failed
+
+    def _zone(self, name: str) -> str:
+        if name not in self._zones and self.instance(name) is None:
+            raise CloudError(f"the cloud does not know the instance {name}", "404")
+        return self._zones[name]
+
+    def _listed(self, wanted: str) -> list[Instance]:
+        found: list[Instance] = []
+        pages = self._calls.pages("instances", "aggregated_list", filter=wanted, max_results=PAGE)
+        for place, scoped in pages:
+            if scoped.warning.code and scoped.warning.code not in ("NO_RESULTS_ON_PAGE",):
+                raise CloudError(f"instances of {place} could not be listed: {scoped.warning.message}")
+            zone = str(place).rsplit("/", 1)[-1]
+            if zone.startswith(self._region):
+                found += [self._instance(raw, zone) for raw in scoped.instances]
+        return found
+
+    def _instance(self, raw: Any, zone: str) -> Instance:
+        self._zones[raw.name] = zone
+        labels = {_tag(key): value for key, value in raw.labels.items()}
+        group = next((item.value for item in raw.metadata.items if item.key == CREATED_BY), None)
+        return Instance(
+            id=raw.name,
+            cloud=Cloud.GCP,
+            region=self._region,
+            zone=zone,
+            machine_type=raw.machine_type.rsplit("/", 1)[-1],
+            capacity_type=_capacity_type(raw, labels),
+            state=_STATES.get(raw.status, InstanceState.STOPPING),
+            launched_at=datetime.fromisoformat(raw.creation_timestamp).astimezone(UTC),
+            environment=labels.get(tags.ENVIRONMENT),
+            pool=labels.get(tags.POOL),
+            group=group.rsplit("/", 1)[-1] if group else None,
+            private_address=raw.network_interfaces[0].network_i_p if raw.network_interfaces else None,
+            reservation=next(iter(raw.reservation_affinity.values), None),
+            tags=labels,
+        )
+
+
+def _tag(label: str) -> str:
+    """The tag key of a label key: only ours have two forms."""
+    prefix = tags.label("gpu-fleet:")
+    return f"gpu-fleet:{label.removeprefix(prefix)}" if label.startswith(prefix) else label
+
+
+def _capacity_type(raw: Any, labels: Mapping[str, str]) -> CapacityType:
+    """What the cloud says; the label only where the cloud says nothing."""
+    if raw.scheduling.provisioning_model == "SPOT":
+        return CapacityType.SPOT
+    bound = raw.scheduling.provisioning_model == "RESERVATION_BOUND"
+    if bound or raw.reservation_affinity.consume_reservation_type == "SPECIFIC_RESERVATION":
+        return CapacityType.RESERVED
+    try:
+        return CapacityType(labels.get(tags.CAPACITY_TYPE, CapacityType.ON_DEMAND))
+    except ValueError:
+        return CapacityType.ON_DEMAND
