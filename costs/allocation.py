@@ -100,7 +100,7 @@ def charges(
             ready=_ready(run, facts.first_signs.get(run.instance_id, ())),
         )
         yield from _of_run(life, _Pricing(book, allow_unpriced), since, until)
-    yield from unused(facts, _Pricing(book, allow_unpriced), since, until)
+    yield from unused(facts, book, since, until, allow_unpriced=allow_unpriced)
 
 
 def end_of(run: Run) -> datetime:
@@ -220,8 +220,11 @@ def _at_the_end(life: _Life, pricing: _Pricing) -> Iterator[Charge]:
             yield replace(charge, kind=Kind.MINIMUM, start=end, end=end)
 
 
-def unused(facts: Facts, pricing: _Pricing, since: datetime, until: datetime) -> Iterator[Charge]:
+def unused(
+    facts: Facts, book: PriceBook, since: datetime, until: datetime, *, allow_unpriced: bool = True
+) -> Iterator[Charge]:
     """Paid capacity that no instance ran on: the oldest matching instances take the seats."""
+    pricing = _Pricing(book, allow_unpriced)
     for paid in facts.reservations:
         start = max(paid.started_at, since)
         stop = min(paid.last_seen_at, paid.ends_at or paid.last_seen_at, until)

@@ -92,6 +92,22 @@ class Figure:
             self.spot = money.EXACT.add(self.spot, charge.amount)
             self.spot_on_demand = money.EXACT.add(self.spot_on_demand, charge.on_demand)
 
+    def include(self, part: "Figure") -> None:
+        """Take another figure in."""
+        for state, amount in part.amounts.items():
+            self.amounts[state] = money.EXACT.add(self.amounts[state], amount)
+        for state, time in part.times.items():
+            self.times[state] += time
+        for kind, amount in part.adjustments.items():
+            self.adjustments[kind] = money.EXACT.add(self.adjustments[kind], amount)
+        self.tokens += part.tokens
+        self.spot = money.EXACT.add(self.spot, part.spot)
+        self.spot_on_demand = money.EXACT.add(self.spot_on_demand, part.spot_on_demand)
+        self.spot_uncompared = money.EXACT.add(self.spot_uncompared, part.spot_uncompared)
+        self.on_demand = money.EXACT.add(self.on_demand, part.on_demand)
+        self.unpriced += part.unpriced
+        self.instances |= part.instances
+
     def serve(self, tokens: Tokens) -> None:
         """Take served tokens in."""
         self.tokens += tokens

@@ -1,6 +1,6 @@
 """The cost report of one fleet over one window, by any grouping. Pure but for `load`, which reads the ledger."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
@@ -73,15 +73,6 @@ class Report:
 
 NONE = "(none)"
 
-_KEYS: dict[By, Callable[[Charge | Run], str | None]] = {
-    By.POOL: lambda it: it.pool,
-    By.MODEL: lambda it: it.model,
-    By.CAPACITY_TYPE: lambda it: it.capacity_type.value,
-    By.TEAM: lambda it: it.owner,
-    By.ZONE: lambda it: it.zone,
-    By.MACHINE_TYPE: lambda it: it.machine_type,
-}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
@@ -104,7 +95,7 @@ def read(engine: Engine, scope: Scope, overrides: Iterable[Override], packaged: 
             book=PriceBook(region=scope.region, overrides=overrides, observed=observed, packaged=packaged),
             facts=Facts(
                 runs=history.runs(connection, scope.fleet, scope.since, scope.until),
-                activity=history.activity(connection, scope.fleet, scope.since, scope.until),
+                activity=history.Activity(engine, scope.fleet, scope.since, scope.until),
                 first_signs=rollups.first_signs(connection, scope.fleet),
                 reservations=history.reservations(connection, scope.fleet, scope.since, scope.until),
             ),
@@ -154,21 +145,19 @@ def _covered(scope: Scope, confirmed: Iterable[Confirmed]) -> bool:
 def build(scope: Scope, facts: Facts, book: PriceBook, engines: Sequence[EngineTokens], last: Pass | None) -> Report:
     """Compute a report from facts."""
     bill = list(charges(facts, book, scope.since, scope.until, allow_unpriced=scope.allow_unpriced))
-    total, unmatched = Figure(), Tokens()
-    groups: dict[By, dict[str, Figure]] = {by: {} for by in By}
+    cells: dict[tuple[str, ...], Figure] = {}
     for charge in bill:
-        total.add(charge)
-        for by, key in _KEYS.items():
-            groups[by].setdefault(key(charge) or NONE, Figure()).add(charge)
+        cells.setdefault(_cell(charge), Figure()).add(charge)
+    unmatched = Tokens()
     runs = {run.instance_id: run for run in facts.runs}
     for engine in engines:
-        total.serve(engine.tokens)
         run = runs.get(engine.instance_id)
         if run is None:
             unmatched += engine.tokens
-            continue
-        for by, key in _KEYS.items():
-            groups[by].setdefault(key(run) or NONE, Figure()).serve(engine.tokens)
+        else:
+            cells.setdefault(_cell(run), Figure()).serve(engine.tokens)
+    total, groups = _grouped(cells)
+    total.serve(unmatched)
     last_used: dict[Price, datetime] = {}
     for charge in bill:
         if charge.price is not None:
@@ -185,6 +174,32 @@ def build(scope: Scope, facts: Facts, book: PriceBook, engines: Sequence[EngineT
         unmatched=unmatched,
         notes=(*_notes(scope, total, last, unmatched), *_price_notes(last_used)),
     )
+
+
+def _cell(it: Charge | Run) -> tuple[str, ...]:
+    """What something counts under, for every grouping at once."""
+    return (
+        it.pool or NONE,
+        it.model or NONE,
+        it.capacity_type.value,
+        it.owner or NONE,
+        it.zone,
+        it.machine_type,
+    )
+
+
+_GROUPINGS: tuple[By, ...] = (By.POOL, By.MODEL, By.CAPACITY_TYPE, By.TEAM, By.ZONE, By.MACHINE_TYPE)
+"""In the order of `_cell`."""
+
+
+def _grouped(cells: Mapping[tuple[str, ...], Figure]) -> tuple[Figure, dict[By, dict[str, Figure]]]:
+    total = Figure()
+    groups: dict[By, dict[str, Figure]] = {by: {} for by in By}
+    for cell, figure in cells.items():
+        total.include(figure)
+        for by, key in zip(_GROUPINGS, cell, strict=True):
+            groups[by].setdefault(key, Figure()).include(figure)
+    return total, groups
 
 
 def as_price(seen: PriceObservation) -> Price:

@@ -1,11 +1,11 @@
 """Cost and instances over time, for pictures. Pure."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 
-from costs.allocation import Facts, Kind, State, charges, end_of
+from costs.allocation import Charge, Facts, charges, end_of, unused
 from costs.slots import SLOT_US, SLOTS
 from fleet import money
 from fleet.model import CapacityType
@@ -25,7 +25,6 @@ class Bucket:
     end: datetime
     usd: dict[CapacityType, Decimal]
     """Cost by capacity type; unused reservations count as reserved."""
-    idle_usd: Decimal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,19 +66,24 @@ def edges(since: datetime, until: datetime, most: int = 60) -> list[datetime]:
 
 def buckets(facts: Facts, book: PriceBook, cuts: Sequence[datetime]) -> list[Bucket]:
     """Cost by bucket; the buckets' sums are the window's."""
-    found: list[Bucket] = []
-    for start, end in zip(cuts, cuts[1:], strict=False):
-        sums = dict.fromkeys(CapacityType, money.ZERO)
-        idle = money.ZERO
-        for charge in charges(facts, book, start, end, allow_unpriced=True):
-            if charge.amount is None:
-                continue
-            sums[charge.capacity_type] = money.EXACT.add(sums[charge.capacity_type], charge.amount)
-            if charge.state is State.IDLE and charge.kind is Kind.TIME:
-                idle = money.EXACT.add(idle, charge.amount)
-        usd = {kind: money.usd(amount) for kind, amount in sums.items()}
-        found.append(Bucket(start=start, end=end, usd=usd, idle_usd=money.usd(idle)))
-    return found
+    spans = list(zip(cuts, cuts[1:], strict=False))
+    sums = [dict.fromkeys(CapacityType, money.ZERO) for _ in spans]
+    # run by run, since what a run did is read once then
+    for part in [*(replace(facts, runs=[run], reservations=()) for run in facts.runs), facts]:
+        for usd, (start, end) in zip(sums, spans, strict=True):
+            found = unused(part, book, start, end) if part is facts else _touching(part, book, start, end)
+            for charge in found:
+                if charge.amount is not None:
+                    usd[charge.capacity_type] = money.EXACT.add(usd[charge.capacity_type], charge.amount)
+    return [
+        Bucket(start=start, end=end, usd={kind: money.usd(amount) for kind, amount in usd.items()})
+        for usd, (start, end) in zip(sums, spans, strict=True)
+    ]
+
+
+def _touching(facts: Facts, book: PriceBook, start: datetime, end: datetime) -> Iterator[Charge]:
+    if any(run.started_at < end and end_of(run) >= start for run in facts.runs):
+        yield from charges(facts, book, start, end, allow_unpriced=True)
 
 
 def lanes(facts: Facts, since: datetime, until: datetime, most: int = 40) -> list[Lane]:

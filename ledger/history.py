@@ -1,11 +1,12 @@
 """Reading the money facts back."""
 
 from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import Connection, and_, select
+from sqlalchemy import BigInteger, Connection, Engine, and_, bindparam, select, type_coerce
 
 from fleet.model import CapacityType, Cloud
 from ledger.decisions import OUTCOMES
@@ -16,9 +17,8 @@ from ledger.facts import (
     PriceObservation,
     Reservation,
     Run,
-    activity_hour,
 )
-from ledger.tables import ACTIVITY, ENDS, PASSES, PRICES, RESERVATIONS, RUNS
+from ledger.tables import ACTIVITY, ENDS, PASSES, PRICES, RESERVATIONS, RUNS, moment
 
 _HOUR: Final = timedelta(hours=1)
 
@@ -38,19 +38,50 @@ def runs(connection: Connection, environment: str, since: datetime, until: datet
     return [run for run in found if (run.ended_at or run.last_seen_at) > since or run.started_at >= since]
 
 
-def activity(
-    connection: Connection, environment: str, since: datetime, until: datetime
-) -> dict[str, list[ActivityHour]]:
-    """Known slots of the span, hour by hour, by instance."""
-    found: dict[str, list[ActivityHour]] = defaultdict(list)
-    statement = (
-        select(ACTIVITY)
-        .where(ACTIVITY.c.environment == environment, ACTIVITY.c.hour > since - _HOUR, ACTIVITY.c.hour < until)
-        .order_by(ACTIVITY.c.instance_id, ACTIVITY.c.hour)
-    )
-    for row in connection.execute(statement):
-        found[row.instance_id].append(activity_hour(row))
-    return found
+class Activity(Mapping[str, Sequence[ActivityHour]]):
+    """Known slots of a span, read when an instance is asked for: a month of a large fleet does not fit in memory."""
+
+    def __init__(self, engine: Engine, environment: str, since: datetime, until: datetime) -> None:
+        self._engine = engine
+        self._span = (ACTIVITY.c.environment == environment, ACTIVITY.c.hour > since - _HOUR, ACTIVITY.c.hour < until)
+        hour = type_coerce(ACTIVITY.c.hour, BigInteger)
+        self._statement = (
+            select(hour, ACTIVITY.c.busy, ACTIVITY.c.idle)
+            .where(*self._span, ACTIVITY.c.instance_id == bindparam("instance"))
+            .order_by(ACTIVITY.c.hour)
+        )
+        self._environment = environment
+        self._hours: dict[int, datetime] = {}
+        self._newest: tuple[str, list[ActivityHour]] = ("", [])
+
+    def __getitem__(self, instance_id: str) -> Sequence[ActivityHour]:
+        if self._newest[0] != instance_id:
+            self._newest = instance_id, self._read(instance_id)
+        if not self._newest[1]:
+            raise KeyError(instance_id)
+        return self._newest[1]
+
+    def __iter__(self) -> Iterator[str]:
+        names = select(ACTIVITY.c.instance_id).where(*self._span).distinct().order_by(ACTIVITY.c.instance_id)
+        with self._engine.connect() as connection:
+            yield from connection.execute(names).scalars().all()
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def _read(self, instance_id: str) -> list[ActivityHour]:
+        with self._engine.connect() as connection:
+            rows = connection.execute(self._statement, {"instance": instance_id}).all()
+        return [
+            ActivityHour(
+                environment=self._environment,
+                instance_id=instance_id,
+                hour=self._hours.get(hour) or self._hours.setdefault(hour, moment(hour)),
+                busy=int(busy, 16),
+                idle=int(idle, 16),
+            )
+            for hour, busy, idle in rows
+        ]
 
 
 def prices(connection: Connection, region: str) -> list[PriceObservation]:
