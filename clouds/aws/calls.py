@@ -7,12 +7,15 @@ from typing import Any, Final
 import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
+from botocore.parsers import ResponseParserError
 
 from fleet.activity import CloudError
 
 CONFIG: Final = Config(retries={"mode": "adaptive", "max_attempts": 8}, connect_timeout=10, read_timeout=30)
 """Adaptive: boto3 slows down by itself when a token bucket of the account is empty."""
 
+BROKEN: Final = (BotoCoreError, ResponseParserError)
+"""No whole answer. botocore tells a cut one by an error that is not of its own family."""
 _MAKING: Final = threading.Lock()
 """boto3's default session may be used by one thread at a time to make clients; clients themselves are safe."""
 
@@ -34,7 +37,7 @@ class AwsCalls:
             return getattr(self._client(service), operation)(**arguments)
         except ClientError as error:
             raise self._refused(name, error) from error
-        except BotoCoreError as error:
+        except BROKEN as error:
             raise CloudError(f"{name} in {self._region} failed: {error}") from error
 
     def pages(self, service: str, operation: str, key: str, **arguments: Any) -> Iterator[Any]:
@@ -48,7 +51,7 @@ class AwsCalls:
                 yield from page[key]
         except ClientError as error:
             raise self._refused(name, error) from error
-        except BotoCoreError as error:
+        except BROKEN as error:
             raise CloudError(f"{name} in {self._region} failed: {error}") from error
 
     def _client(self, service: str) -> Any:

@@ -1,0 +1,185 @@
+"""Faults of AWS as they come over the wire, to the real boto3: a part is never taken for the whole."""
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs
+
+import boto3
+import pytest
+from botocore.config import Config
+
+from clouds.aws.calls import AwsCalls
+from clouds.aws.groups import AwsGroups
+from clouds.aws.inventory import AwsInventory
+from fleet.activity import CloudError
+
+ONCE = Config(retries={"total_max_attempts": 1}, connect_timeout=2, read_timeout=0.5)
+NAMESPACE = 'xmlns="http://ec2.amazonaws.com/doc/2016-11-15/"'
+Answer = Callable[[dict[str, str]], tuple[int, bytes, int | None]]
+
+
+def instance(number: int, zone: str = "us-east-1a") -> str:
+    return (
+        f"<item><instancesSet><item><instanceId>i-{number}</instanceId><instanceType>g6.xlarge</instanceType>"
+        f"<launchTime>2026-11-21T08:00:00Z</launchTime><instanceState><code>16</code><name>running</name>"
+        f"</instanceState><placement><availabilityZone>{zone}</availabilityZone></placement></item></instancesSet></item>"
+    )
+
+
+def listing(*items: str, token: str = "", key: str = "reservationSet") -> bytes:
+    more = f"<nextToken>{token}</nextToken>" if token else ""
+    body = f"<DescribeInstancesResponse {NAMESPACE}><{key}>{''.join(items)}</{key}>{more}</DescribeInstancesResponse>"
+    return body.encode()
+
+
+def refusal(code: str) -> bytes:
+    return f"<Response><Errors><Error><Code>{code}</Code><Message>no</Message></Error></Errors></Response>".encode()
+
+
+@dataclass
+class Cloud:
+    """Answers as a test says, in turn; the last answer stays."""
+
+    answers: list[Answer] = field(default_factory=list[Answer])
+    asked: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
+    silent: threading.Event = field(default_factory=threading.Event)
+
+    def answer(self, form: dict[str, str]) -> tuple[int, bytes, int | None]:
+        self.asked.append(form)
+        chosen = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        return chosen(form)
+
+
+@pytest.fixture
+def cloud() -> Iterator[tuple[Cloud, AwsCalls]]:
+    said = Cloud()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            text = self.rfile.read(int(self.headers["Content-Length"])).decode()
+            form = {name: values[0] for name, values in parse_qs(text).items()}
+            status, body, length = said.answer(form)
+            self.send_response(status)
+            self.send_header("Content-Type", "text/xml")
+            self.send_header("Content-Length", str(len(body) if length is None else length))
+            self.end_headers()
+            self.wfile.write(body)
+            self.close_connection = length is not None
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Nobody reads it."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+
+    def client(service: str) -> Any:
+        return boto3.client(  # pyright: ignore[reportCallIssue]
+            service,  # pyright: ignore[reportArgumentType]
+            region_name="us-east-1",
+            endpoint_url=f"http://127.0.0.1:{server.server_address[1]}",
+            aws_access_key_id="x",
+            aws_secret_access_key="x",
+            config=ONCE,
+        )
+
+    yield said, AwsCalls("us-east-1", client)
+    said.silent.set()
+    server.shutdown()
+    server.server_close()
+
+
+def plain(status: int, body: bytes, length: int | None = None) -> Answer:
+    return lambda _: (status, body, length)
+
+
+WHOLE = listing(instance(1))
+
+
+@pytest.mark.parametrize(
+    ("answers", "words"),
+    [
+        pytest.param([plain(503, refusal("RequestLimitExceeded"))], "RequestLimitExceeded", id="throttled"),
+        pytest.param(
+            [plain(200, listing(instance(1), token="n")), plain(503, refusal("RequestLimitExceeded"))],
+            "RequestLimitExceeded",
+            id="second page throttled",
+        ),
+        pytest.param([plain(200, WHOLE[:60], len(WHOLE))], "failed", id="connection cut in a page"),
+        pytest.param([plain(200, WHOLE[:60])], "failed", id="page cut, length right"),
+        pytest.param([plain(200, listing(key="other"))], "without Reservations", id="page without its list"),
+        pytest.param([plain(200, listing(instance(1, "eu-west-1a")))], "us-east-1 was asked", id="wrong region"),
+        pytest.param([plain(401, refusal("AuthFailure"))], "AuthFailure", id="refused"),
+        pytest.param([plain(200, listing(instance(1), token="n"))], "same next token", id="pages without an end"),
+    ],
+)
+def test_an_inventory_that_is_not_whole_raises(
+    cloud: tuple[Cloud, AwsCalls], answers: list[Answer], words: str
+) -> None:
+    said, calls = cloud
+    said.answers = answers
+    with pytest.raises(CloudError, match=words):
+        AwsInventory(calls, "us-east-1", "prod").instances()
+
+
+def test_a_cloud_that_does_not_answer_raises(cloud: tuple[Cloud, AwsCalls]) -> None:
+    said, calls = cloud
+
+    def hang(_: dict[str, str]) -> tuple[int, bytes, int | None]:
+        said.silent.wait(10)
+        return 200, WHOLE, None
+
+    said.answers = [hang]
+    with pytest.raises(CloudError, match="Read timeout"):
+        AwsInventory(calls, "us-east-1", "prod").instances()
+
+
+def test_all_pages_are_read_and_counted(cloud: tuple[Cloud, AwsCalls]) -> None:
+    said, calls = cloud
+    said.answers = [plain(200, listing(instance(1), token="n")), plain(200, listing(instance(2)))]
+    assert [one.id for one in AwsInventory(calls, "us-east-1", "prod").instances()] == ["i-1", "i-2"]
+    assert calls.counts == {"ec2:describe_instances": 2}
+    assert said.asked[1]["NextToken"] == "n"
+
+
+@pytest.mark.parametrize(
+    ("size", "poisoned", "most"), [(1, {0}, 1), (8, {5}, 7), (100, {17, 83}, 27), (4, set[int](), 1)]
+)
+def test_a_poisoned_item_is_isolated_by_halving(
+    cloud: tuple[Cloud, AwsCalls], size: int, poisoned: set[int], most: int
+) -> None:
+    said, calls = cloud
+    bad = {f"i-{number}" for number in poisoned}
+    tagged: set[str] = set()
+
+    def answer(form: dict[str, str]) -> tuple[int, bytes, int | None]:
+        ids = {value for name, value in form.items() if name.startswith("ResourceId.")}
+        if ids & bad:
+            return 400, refusal("InvalidInstanceID.NotFound"), None
+        tagged.update(ids)
+        return 200, f"<CreateTagsResponse {NAMESPACE}><return>true</return></CreateTagsResponse>".encode(), None
+
+    said.answers = [answer]
+    ids = [f"i-{number}" for number in range(size)]
+    failed = AwsInventory(calls, "us-east-1", "prod").tag(ids, {"k": "v"})
+    assert set(failed) == bad
+    assert all("InvalidInstanceID.NotFound" in error for error in failed.values())
+    assert tagged == set(ids) - bad
+    assert calls.counts["ec2:create_tags"] <= most
+
+
+def test_a_group_that_is_missing_from_the_answer_raises(cloud: tuple[Cloud, AwsCalls]) -> None:
+    said, calls = cloud
+    said.answers = [
+        plain(
+            200,
+            b'<DescribeAutoScalingGroupsResponse xmlns="http://autoscaling.amazonaws.com/doc/2011-01-01/">'
+            b"<DescribeAutoScalingGroupsResult><AutoScalingGroups/></DescribeAutoScalingGroupsResult>"
+            b"</DescribeAutoScalingGroupsResponse>",
+        )
+    ]
+    with pytest.raises(CloudError, match="batch-spot-a"):
+        AwsGroups(calls).groups(["batch-spot-a"])
