@@ -11,6 +11,7 @@ import typer
 
 from cli.output import STDERR, STDOUT, Exit, UserError, print_json
 from fleet.durations import parse as parse_duration
+from fleet.model import Cloud
 from localcloud.control import bring_up, cloud_client, parts, processes, take_down
 from localcloud.control.environment import enter, exports, local_environment
 from localcloud.control.folders import PULUMI_VERSION, Folders, find_folders
@@ -33,18 +34,23 @@ def register(parent: typer.Typer) -> None:
 
 
 @app.command()
-def up() -> None:
+def up(
+    cloud: Annotated[
+        Cloud, typer.Option("--cloud", help="Whose stack, router and Prometheus to set up.")
+    ] = Cloud.AWS,
+) -> None:
     """Start the embedded cloud, a small model in its bucket, Prometheus, the router, and the stack's provider."""
     folders = find_folders(os.environ)
     pulumi = _pulumi(folders)
-    environment = local_environment(folders, pulumi, os.environ)
+    environment = local_environment(folders, pulumi, os.environ, cloud)
     enter(environment)
     _guarded(
         lambda: bring_up.bring_up(
             folders,
             pulumi,
             environment,
-            prometheus_config=_prometheus_config(),
+            which=cloud,
+            prometheus_config=_prometheus_config(cloud),
             say=lambda line: STDERR.print(f"  {line}", highlight=False, markup=False, soft_wrap=True),
         )
     )
@@ -176,18 +182,20 @@ def _pulumi(folders: Folders) -> Path:
     return found
 
 
-def _prometheus_config() -> str:
+def _prometheus_config(cloud: Cloud) -> str:
     from localcloud import places
+    from localcloud.gcp import places as google
     from monitoring import prometheus
 
-    cloud = places.Places()
+    where = places.Places()
+    targets = f"{where.google_url}/_localcloud/targets"
     return prometheus.render(
         prometheus.PrometheusSettings(
             discovery=prometheus.Discovery(
-                cloud=prometheus.Cloud.AWS,
+                cloud=cloud,
                 environment="local",
-                region=places.REGION,
-                endpoint=cloud.api_url,
+                region=places.REGION if cloud is Cloud.AWS else google.REGION,
+                endpoint=where.api_url if cloud is Cloud.AWS else targets,
                 refresh=timedelta(seconds=2),
             ),
             scrape_interval=timedelta(seconds=1),

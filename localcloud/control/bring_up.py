@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from fleet.model import Cloud
 from localcloud.control import parts
-from localcloud.control.environment import STACK
+from localcloud.control.choice import choose, chosen, stack_of
 from localcloud.control.folders import Folders
 from localcloud.control.take_down import clear_out, end_recorded
 from localcloud.control.waiting import LocalError
@@ -21,6 +22,7 @@ def bring_up(
     pulumi: Path,
     environment: Mapping[str, str],
     *,
+    which: Cloud,
     prometheus_config: str,
     say: Callable[[str], None],
 ) -> None:
@@ -36,12 +38,15 @@ def bring_up(
             left = clear_out(folders)
             if left.processes:
                 say(f"cleaned up after an earlier run: {left.processes} processes ended")
+            choose(folders, which)
             parts.start(cloud, folders, environment)
+        elif chosen(folders) is not which:
+            raise LocalError(f"the embedded cloud runs for {chosen(folders)}: run `gpufleet local down` first")
         say(f"{cloud.what}: {parts.CLOUD.api_url} (AWS), {parts.CLOUD.google_url} (Google Cloud)")
         seed.seed(folders, say)
         seed_google.seed(folders, say)
         stack.prepare(folders, pulumi, environment)
-        say(f"Pulumi stack {STACK}, with the local provider for AWS in {folders.pulumi_home}")
+        say(f"Pulumi stack {stack_of(which)}, with the local provider of {which} in {folders.pulumi_home}")
         _write_prometheus_config(folders, prometheus_config)
         for part, url in (
             (parts.prometheus(folders), parts.PROMETHEUS_URL),

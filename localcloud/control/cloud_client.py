@@ -1,10 +1,14 @@
-"""The control API of the embedded cloud, `/_localcloud/`: for `gpufleet local` and the tests."""
+"""The control API of the embedded cloud that was chosen, `/_localcloud/`: for `gpufleet local` and the demo."""
 
 import json
+import os
 from collections.abc import Mapping
 from typing import Any, Final
 
+from fleet.model import Cloud
 from localcloud import places
+from localcloud.control.choice import chosen
+from localcloud.control.folders import find_folders
 from localcloud.control.waiting import LocalError, request_json
 
 LIMIT_S: Final = 30.0
@@ -12,7 +16,9 @@ LIMIT_S: Final = 30.0
 
 def ask(path: str, body: Mapping[str, Any] | None = None, *, method: str | None = None) -> Any:
     """GET `/_localcloud/<path>`, or POST when there is a body. Raises LocalError with the cloud's words."""
-    url = f"{places.Places().api_url}/_localcloud/{path}"
+    where = places.Places()
+    google = chosen(find_folders(os.environ)) is Cloud.GCP
+    url = f"{where.google_url if google else where.api_url}/_localcloud/{path}"
     payload = None if body is None else json.dumps(body).encode()
     try:
         status, answer = request_json(url, payload, method or ("GET" if body is None else "POST"), LIMIT_S)

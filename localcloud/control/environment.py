@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from fleet.model import Cloud
 from localcloud import places
+from localcloud.control.choice import FLEET_URLS, chosen
 from localcloud.control.folders import Folders
 from localcloud.gcp import places as google
 
 MARK: Final = "GPUFLEET_LOCAL"
 """Carried by every process that `gpufleet local up` or the demo starts: how they are found again."""
-FLEET_URL: Final = "s3://gpu-fleet-local-models/fleet/fleet.json"
-STACK: Final = "aws-local"
 PASSPHRASE: Final = "local"  # noqa: S105 - not a secret: it protects nothing but the embedded cloud's own state
 SLACK_TOKEN: Final = "local-sink"  # noqa: S105 - not a secret: the sink takes any
 STRIPPED_PREFIXES: Final = (
@@ -53,8 +53,8 @@ def is_stripped(name: str) -> bool:
     return name not in KEPT and (upper in STRIPPED_NAMES or upper.startswith(STRIPPED_PREFIXES))
 
 
-def settings_of(folders: Folders, pulumi: Path) -> dict[str, str]:
-    """The variables that point a shell at the embedded cloud (PATH left out)."""
+def settings_of(folders: Folders, pulumi: Path, cloud: Cloud | None = None) -> dict[str, str]:
+    """The variables that point a shell at the embedded cloud (PATH left out). None: the cloud that was chosen last."""
     return {
         "AWS_ACCESS_KEY_ID": places.ACCESS_KEY,
         "AWS_CONFIG_FILE": os.devnull,
@@ -68,7 +68,7 @@ def settings_of(folders: Folders, pulumi: Path) -> dict[str, str]:
         "GOOGLE_APPLICATION_CREDENTIALS": os.devnull,
         "GOOGLE_CLOUD_PROJECT": google.PROJECT,
         "GPUFLEET_COMPUTE_ENDPOINT": places.Places().google_url,
-        "GPUFLEET_FLEET": FLEET_URL,
+        "GPUFLEET_FLEET": FLEET_URLS[cloud or chosen(folders)],
         "GPUFLEET_SECRETMANAGER_ENDPOINT": places.Places().google_url,
         "STORAGE_EMULATOR_HOST": places.Places().google_url,
         "GPUFLEET_SLACK_API_URL": f"{places.Places().slack_url}/api/",
@@ -89,10 +89,14 @@ def path_of(folders: Folders, pulumi: Path, before: str) -> str:
     return os.pathsep.join(dict.fromkeys([*ours, *(f for f in before.split(os.pathsep) if f)]))
 
 
-def local_environment(folders: Folders, pulumi: Path, base: Mapping[str, str]) -> dict[str, str]:
-    """The whole environment for a local command, from the caller's."""
+def local_environment(
+    folders: Folders, pulumi: Path, base: Mapping[str, str], cloud: Cloud | None = None
+) -> dict[str, str]:
+    """The whole environment for a local command, from the caller's. None: the cloud that was chosen last."""
     kept = {name: value for name, value in base.items() if not is_stripped(name)}
-    return kept | settings_of(folders, pulumi) | {"PATH": path_of(folders, pulumi, base.get("PATH", os.defpath))}
+    return (
+        kept | settings_of(folders, pulumi, cloud) | {"PATH": path_of(folders, pulumi, base.get("PATH", os.defpath))}
+    )
 
 
 def enter(environment: Mapping[str, str]) -> None:

@@ -7,7 +7,8 @@ from typing import Final
 
 from localcloud import places
 from localcloud.control import processes
-from localcloud.control.environment import FLEET_URL, is_ours, marked
+from localcloud.control.choice import FLEET_URLS, chosen
+from localcloud.control.environment import is_ours, marked
 from localcloud.control.folders import Folders
 from localcloud.control.processes import Process
 from localcloud.control.sockets import can_listen, find_listener
@@ -73,7 +74,7 @@ def prometheus(folders: Folders) -> Part:
 
 
 def router(folders: Folders) -> Part:
-    command = (str(folders.python), "-u", "-m", "cli.main", "router", "run", "--fleet", FLEET_URL)
+    command = (str(folders.python), "-u", "-m", "cli.main", "router", "run", "--fleet", FLEET_URLS[chosen(folders)])
     places_of_it = ("--state", str(folders.control / "router"), "--bind", f"{CONTROL_HOST}:8080")
     return Part(
         name="router",

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from localcloud.control.environment import STACK, marked
+from localcloud.control.choice import chosen, stack_of
+from localcloud.control.environment import marked
 from localcloud.control.folders import Folders
 from localcloud.control.waiting import LocalError
 from localcloud.provider.install import plugin_dir, plugin_version
@@ -19,18 +20,18 @@ def prepare(folders: Folders, pulumi: Path, environment: Mapping[str, str]) -> N
     folders.pulumi_home.mkdir(parents=True, exist_ok=True)
     folders.pulumi_state.mkdir(parents=True, exist_ok=True)
     whole = marked(environment, folders)
-    stamp, wanted = folders.pulumi_home / "plugin.stamp", _digest(folders)
-    version = plugin_version()
-    installed = folders.pulumi_home / "plugins" / f"resource-aws-v{version}" / "pulumi-resource-aws"
+    name = chosen(folders).value
+    stamp, wanted = folders.pulumi_home / f"plugin-{name}.stamp", _digest(folders)
+    version = plugin_version(name)
+    installed = folders.pulumi_home / "plugins" / f"resource-{name}-v{version}" / f"pulumi-resource-{name}"
     if not installed.is_file() or not stamp.is_file() or stamp.read_text() != wanted:
-        folder = plugin_dir(folders.local / "pulumi" / "plugin", str(folders.python))
-        install = ["plugin", "install", "resource", "aws", version, "--reinstall", "-f", str(folder)]
+        folder = plugin_dir(folders.local / "pulumi" / f"plugin-{name}", str(folders.python), name=name)
+        install = ["plugin", "install", "resource", name, version, "--reinstall", "-f", str(folder)]
         _run(folders, pulumi, install, whole)
         stamp.write_text(wanted)
-    if not (folders.pulumi_state / ".pulumi" / "stacks" / "gpu-fleet" / f"{STACK}.json").is_file():
-        _run(folders, pulumi, ["stack", "init", STACK], whole)
-    else:
-        _run(folders, pulumi, ["stack", "select", STACK], whole)
+    stack = stack_of(chosen(folders))
+    known = folders.pulumi_state / ".pulumi" / "stacks" / "gpu-fleet" / f"{stack}.json"
+    _run(folders, pulumi, ["stack", "select" if known.is_file() else "init", stack], whole)
 
 
 def _run(folders: Folders, pulumi: Path, arguments: Sequence[str], environment: Mapping[str, str]) -> None:

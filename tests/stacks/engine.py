@@ -105,6 +105,8 @@ def make_engine(folder: Path, network: str) -> Engine:
         **dict.fromkeys(GOOGLE, f"http://{network}.0.4:4567"),
         # the fleet document names the commit, which others may change while a test runs
         "GIT_DIR": os.devnull,
+        # this tree's rooms, whichever tree the Python environment was made for
+        "PYTHONPATH": str(ROOT),
     }
     engine = Engine(folder=folder, pulumi=pulumi, environment=environment)
     for name in NAMES:

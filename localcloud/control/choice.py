@@ -1,0 +1,35 @@
+"""Which of the two embedded clouds this clone's stack, router and Prometheus are of. Both are always served."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from fleet.model import Cloud
+from localcloud.control.folders import Folders
+
+FLEET_URLS: Final[Mapping[Cloud, str]] = MappingProxyType(
+    {
+        Cloud.AWS: "s3://gpu-fleet-local-models/fleet/fleet.json",
+        Cloud.GCP: "gs://gpu-fleet-local-gcp-models/fleet/fleet.json",
+    }
+)
+"""Where `pulumi up` writes the fleet document."""
+
+
+def stack_of(cloud: Cloud) -> str:
+    """The stack of an embedded cloud."""
+    return f"{cloud}-local"
+
+
+def chosen(folders: Folders) -> Cloud:
+    """What the last `gpufleet local up` was told; AWS where there was none."""
+    try:
+        return Cloud((folders.run / "chosen-cloud").read_text("utf-8").strip())
+    except (OSError, ValueError):
+        return Cloud.AWS
+
+
+def choose(folders: Folders, cloud: Cloud) -> None:
+    """Remember it for `local env`, `local status` and the rest."""
+    folders.run.mkdir(parents=True, exist_ok=True)
+    (folders.run / "chosen-cloud").write_text(f"{cloud}\n", "utf-8")

@@ -1,0 +1,105 @@
+"""One owner per field on Google Cloud, on the real engine: a written size survives refresh, preview and template."""
+
+import base64
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from clouds.gcp.calls import GoogleCalls
+from clouds.gcp.groups import GoogleGroups
+from fleet import document
+from fleet.document import FleetDocument
+from tests.networks import free_network
+from tests.stacks.engine import Engine, embedded_cloud, make_engine
+
+pytestmark = pytest.mark.slow
+
+NETWORK = free_network()
+STACK = "gcp-local"
+PROJECT = "gpu-fleet-local"
+BUCKET = "gpu-fleet-local-gcp-models"
+SECRET = "gpu-fleet-local-agent-token"  # noqa: S105 - its name
+LIMIT_S = 30
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    folder = tmp_path_factory.mktemp("engine")
+    with embedded_cloud(folder / "cloud", NETWORK):
+        made = make_engine(folder, NETWORK)
+        post(made, f"/storage/v1/b?project={PROJECT}", {"name": BUCKET, "location": "US"})
+        secrets = f"/v1/projects/{PROJECT}/secrets"
+        post(made, f"{secrets}?secretId={SECRET}", {"replication": {"automatic": {}}})
+        value = base64.b64encode(b"x" * 32).decode()
+        post(made, f"{secrets}/{SECRET}:addVersion", {"payload": {"data": value}})
+        made.settings(STACK)
+        made.run("stack", "init", STACK)
+        yield made
+
+
+def endpoint(engine: Engine) -> str:
+    return engine.environment["GPUFLEET_COMPUTE_ENDPOINT"]
+
+
+def post(engine: Engine, path: str, body: Any) -> None:
+    httpx.post(f"{endpoint(engine)}{path}", json=body, trust_env=False, timeout=LIMIT_S).raise_for_status()
+
+
+def settings(engine: Engine, disk_gib: int = 100) -> None:
+    """The shipped settings, moved to this test's network."""
+    config = engine.settings(STACK)
+    fleet: dict[str, Any] = config["config"]["gpu-fleet:fleet"]
+    fleet["network"]["cidr"] = f"{NETWORK}.64.0/18"
+    fleet["machines"]["disk_gib"] = disk_gib
+    engine.settings(STACK, config)
+
+
+def get(engine: Engine, path: str) -> httpx.Response:
+    return httpx.get(f"{endpoint(engine)}{path}", trust_env=False, timeout=LIMIT_S).raise_for_status()
+
+
+def fleet_document(engine: Engine) -> FleetDocument:
+    path = document.PATH_IN_BUCKET.replace("/", "%2F")
+    found = get(engine, f"/storage/v1/b/{BUCKET}/o/{path}?alt=media")
+    return document.parse(found.content, "the bucket")
+
+
+def templates(engine: Engine) -> set[str]:
+    found = get(engine, f"/compute/v1/projects/{PROJECT}/global/instanceTemplates").json()
+    return {item["name"] for item in found.get("items", [])}
+
+
+def test_sizes_belong_to_watchdogs_and_shape_to_pulumi(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings(engine)
+    engine.run("up", "--yes", "--skip-preview", "--stack", STACK)
+    engine.run("preview", "--expect-no-changes", "--stack", STACK)
+    engine.run("refresh", "--yes", "--skip-preview", "--stack", STACK)
+    engine.run("preview", "--expect-no-changes", "--stack", STACK)
+    before = templates(engine)
+
+    monkeypatch.setenv("GPUFLEET_COMPUTE_ENDPOINT", endpoint(engine))
+    described = fleet_document(engine)
+    names = [group.name for pool in described.pools for group in pool.groups]
+    watchdog = GoogleGroups(GoogleCalls(PROJECT), described)
+    at_creation = {group.name: group.desired for group in watchdog.groups(names)}
+    assert sum(at_creation.values()) == 5, "reserved 1, spot 2 of chat and 2 of batch, on-demand 0"
+
+    # every size that a watchdog may write: up where there was none, down to nothing elsewhere
+    written = {name: 1 - min(size, 1) for name, size in at_creation.items()}
+    for group in watchdog.groups(names):
+        watchdog.resize(group, written[group.name])
+    engine.run("preview", "--expect-no-changes", "--stack", STACK)
+    engine.run("refresh", "--yes", "--skip-preview", "--stack", STACK)
+    engine.run("preview", "--expect-no-changes", "--stack", STACK)
+    assert {group.name: group.desired for group in watchdog.groups(names)} == written
+
+    settings(engine, disk_gib=120)
+    engine.run("up", "--yes", "--skip-preview", "--stack", STACK)
+    assert templates(engine).isdisjoint(before), "every template was made anew"
+    assert {group.name: group.desired for group in watchdog.groups(names)} == written
+    engine.run("preview", "--expect-no-changes", "--stack", STACK)
+
+    engine.run("destroy", "--yes", "--skip-preview", "--stack", STACK)
+    assert templates(engine) == set()
