@@ -17,7 +17,7 @@ from localcloud.control.waiting import LocalError
 LOCK_LIMIT_S: Final = 120.0
 
 
-def bring_up(
+def bring_up(  # noqa: PLR0913
     folders: Folders,
     pulumi: Path,
     environment: Mapping[str, str],

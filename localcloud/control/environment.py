@@ -54,7 +54,7 @@ def is_stripped(name: str) -> bool:
 
 
 def settings_of(folders: Folders, pulumi: Path, cloud: Cloud | None = None) -> dict[str, str]:
-    """The variables that point a shell at the embedded cloud (PATH left out). None: the cloud that was chosen last."""
+    """The variables that point a shell at the embedded cloud, PATH left out. None: that which was chosen last."""
     return {
         "AWS_ACCESS_KEY_ID": places.ACCESS_KEY,
         "AWS_CONFIG_FILE": os.devnull,
