@@ -23,6 +23,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands."""
     replay = typer.Typer(no_args_is_help=True, help=__doc__, rich_markup_mode=None)
     replay.command("spot")(spot)
+    replay.command("idle")(idle)
     app.add_typer(replay, name="replay")
 
 
@@ -56,6 +57,42 @@ def spot(
     _show(score.answer(), as_json)
 
 
+def idle(
+    activity: Annotated[
+        Path,
+        typer.Option(
+            "--activity",
+            help="CSV[.gz]: time_s,replica,gpu_active,requests_running,requests_waiting,tokens_total[,pool]",
+        ),
+    ],
+    pool_capacity: Annotated[
+        float, typer.Option("--pool-capacity", min=0.01, max=1, help="gpu_active that one replica carries in a pool.")
+    ] = 0.8,
+    cold_start: ColdStart = 180.0,
+    rule: Annotated[
+        str, typer.Option("--rule", help="own, timer-15m, timer-30m, timer-60m; with pools queue-threshold, too.")
+    ] = "own",
+    policy: PolicyOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Play recorded replicas: each alone, or, with a column `pool`, taking each other's work."""
+    from watchdogs.replay import activity as histories
+    from watchdogs.replay import fleet, idle_rules, pool_rules
+
+    rules = _policy(policy, "idle").policy()
+    with _readable():
+        history = histories.load(activity, rules.gpu_active_below)
+        if history.pools is None:
+            player = idle_rules.rule(_known(rule, idle_rules.NAMES), history, rules)
+            score = fleet.play_alone(history, player, cold_start)
+        else:
+            scale = _policy(policy, "scale").policy()
+            name = _known(rule, pool_rules.NAMES)
+            players = [pool_rules.rule(name, history, rules, scale, cold_start) for _ in history.pool_names]
+            score = fleet.play_pools(history, players, cold_start, pool_capacity)
+    _show(score.answer(), as_json)
+
+
 class _readable:  # noqa: N801 - reads as a word in `with`
     """A history that cannot be read ends in its line and what is wrong there."""
 
@@ -85,6 +122,8 @@ def _policy(path: Path | None, name: str) -> Any:
             raise UserError(f"--policy {path}: {error}", Exit.WRONG_USE) from error
         if not isinstance(written, dict):
             raise UserError(f"--policy {path}: a JSON object is wanted", Exit.WRONG_USE)
+    if path is not None and written.keys() <= {"idle", "spot", "scale"}:
+        written = written.get(name) or {}
     try:
         entry = getattr(Watchdogs.model_validate({name: written}), name)
     except ValidationError as error:

@@ -130,8 +130,8 @@ def test_demand_has_peak_rise_and_earlier_days(readings: Readings) -> None:
     assert demand is not None
     assert demand.now == pytest.approx(0.4)
     assert demand.peak == pytest.approx(1.6)
-    # from 20 to 45 requests three hours ago, from 20 to 60 a day ago: all but the worst thousandth of the minutes
-    assert demand.rise is not None and 2.5 <= demand.rise <= 4.0
+    # from 20 to 45 requests three hours ago, from 20 to 60 a day ago: rarer than a twentieth of the minutes
+    assert demand.rise == pytest.approx(0.0)
     # two days have this hour, 60 and 80 requests; the upper of two is taken
     assert demand.expected == pytest.approx(8.0)
 

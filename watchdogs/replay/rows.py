@@ -14,7 +14,7 @@ import pyarrow.csv
 arrow_csv: Any = pyarrow.csv
 """It has no types of its own."""
 
-Floats = npt.NDArray[np.float64]
+Floats = npt.NDArray[np.floating[Any]]
 Codes = npt.NDArray[np.int32]
 Indices = npt.NDArray[np.int64]
 
@@ -37,6 +37,8 @@ class Column:
     """The column may be absent."""
     empty: bool = False
     """A field may be empty: not reported, NaN."""
+    small: bool = False
+    """Kept in single precision."""
     at_least: float | None = 0.0
     """The least number that makes sense; None: any."""
 
@@ -74,8 +76,9 @@ def read(path: Path, columns: Sequence[Column]) -> Table:
         raise TraceError(f"{path}: no rows below the header")
     return Table(
         path=str(path),
-        numbers={name: np.concatenate(parts) for name, parts in numbers.items()},
-        codes={name: np.concatenate(parts) for name, parts in codes.items()},
+        # one column after the other, its parts dropped, so that no two copies of all are ever held
+        numbers={name: np.concatenate(numbers.pop(name)) for name in list(numbers)},
+        codes={name: np.concatenate(codes.pop(name)) for name in list(codes)},
         names={name: tuple(found) for name, found in known.items()},
     )
 
@@ -161,7 +164,7 @@ def _floats(path: Path, column: Column, raw: Any, first: int) -> Floats:
         row = int(np.flatnonzero(odd)[0])
         least = "" if column.at_least is None else f", a number from {column.at_least:g} up is wanted"
         _refuse(path, column, first + row, f"is {values[row]:g}{least}")
-    return values
+    return values.astype(np.float32) if column.small else values
 
 
 def _codes(path: Path, column: Column, raw: Any, known: dict[str, int], first: int) -> Codes:

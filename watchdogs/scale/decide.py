@@ -66,9 +66,9 @@ def _needs(view: PoolView, now: datetime) -> Iterator[_Need]:
 
 def _of_demand(view: PoolView, demand: Demand) -> Iterator[_Need]:
     room = 1 + view.policy.headroom
-    coming = demand.now + (demand.rise or 0.0) if demand.now > 0 else 0.0
+    coming = _room_for(view, demand.now)
     detail = f"work for {demand.now:.2f} replicas, {coming:.2f} by the time another one is ready"
-    yield _Need(replicas=_whole(max(demand.now * room, coming)), reason=Reason.LOAD_HIGH, detail=detail)
+    yield _Need(replicas=_whole(coming), reason=Reason.LOAD_HIGH, detail=detail)
     if demand.expected is not None:
         detail = f"work for {demand.expected:.2f} replicas at this time of earlier days"
         yield _Need(replicas=_whole(demand.expected * room), reason=Reason.LOAD_EXPECTED, detail=detail)
@@ -118,7 +118,7 @@ def _obstacle(view: PoolView, pressure: Pressure, left: int) -> str | None:
     if left == 0:
         busy = pressure.running_peak + pressure.waiting_peak
         return f"{busy:g} requests at once within {policy.down_after}" if busy > 0 else None
-    if view.demand is not None and view.demand.peak * (1 + policy.headroom) > left:
+    if view.demand is not None and _room_for(view, view.demand.peak) > left:
         return f"work for {view.demand.peak:.2f} replicas within {policy.down_after}"
     if pressure.waiting_peak > 0 and view.demand is None:
         return f"{pressure.waiting_peak:g} requests waited within {policy.down_after}"
@@ -131,6 +131,12 @@ def _obstacle(view: PoolView, pressure: Pressure, left: int) -> str | None:
         if peak is not None and limit is not None and peak * share > limit:
             return f"{what}: {peak:.3g} now, {peak * share:.3g} with {left} replicas, the limit is {limit:.3g}"
     return None
+
+
+def _room_for(view: PoolView, work: float) -> float:
+    """Replicas for an amount of work and for what may come on top while another one starts; none for no work."""
+    rise = 0.0 if view.demand is None or view.demand.rise is None else view.demand.rise
+    return max(work * (1 + view.policy.headroom), work + rise) if work > 0 else 0.0
 
 
 def _whole(replicas: float) -> int:

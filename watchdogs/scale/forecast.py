@@ -1,7 +1,7 @@
 """How far demand rises while an instance boots, learned from the pool's own past. Pure.
 
-A rise is counted in roots of (demand + 1), since the sum of many independent users strays by the root of their number.
-`QUANTILE` of the rises of the last day, which fade, is what a pool keeps in readiness.
+`QUANTILE` of the rises of the past, which fade, is what a pool keeps in readiness above its highest demand of late.
+Production asks its metrics store the same question (`pressure.past_query`); this answers it for histories.
 """
 
 import bisect
@@ -10,12 +10,13 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
-QUANTILE: Final = 0.995
+QUANTILE: Final = 0.95
 """Share of moments at which the readiness is enough."""
 HALF_LIFE: Final = 12 * 3600.0
 """Seconds after which a rise counts half."""
-BINS: Final = 400
-BIN: Final = 0.05
+BINS: Final = 800
+PER_UNIT: Final = 50
+"""Bins per unit of log(1 + rise): two percent each, up to some millions of replicas."""
 PRIOR: Final = 1.0
 """The rise that is expected of a pool nobody knows."""
 PRIOR_WEIGHT: Final = 30.0
@@ -52,7 +53,7 @@ class Rises:
             if len(self._open) > 0:
                 # a newer look weighs more: the same as if all older ones faded
                 self._weight *= 2 ** ((self._open[0][0] - began) / HALF_LIFE)
-            self._put(max(0.0, self._tops[0][1] - then) / math.sqrt(then + 1), self._weight)
+            self._put(max(0.0, self._tops[0][1] - then), self._weight)
             if self._weight > 1e12:
                 self._counts = [count / self._weight for count in self._counts]
                 self._total, self._weight = self._total / self._weight, 1.0
@@ -63,11 +64,11 @@ class Rises:
         for number, count in enumerate(self._counts):
             seen += count
             if seen >= wanted:
-                return (number + 1) * BIN
-        return BINS * BIN
+                return math.expm1((number + 1) / PER_UNIT)
+        return math.expm1(BINS / PER_UNIT)
 
     def _put(self, rise: float, weight: float) -> None:
-        self._counts[min(BINS - 1, int(rise / BIN))] += weight
+        self._counts[min(BINS - 1, int(math.log1p(rise) * PER_UNIT))] += weight
         self._total += weight
 
 

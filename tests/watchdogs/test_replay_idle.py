@@ -1,0 +1,117 @@
+"""`replay idle` on small histories whose answer can be worked out by hand."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from fleet.policies import IdlePolicy, ScalePolicy
+from watchdogs.replay import activity, fleet, idle_rules, pool_rules
+from watchdogs.replay.rows import TraceError
+
+HEADER = "time_s,replica,gpu_active,requests_running,requests_waiting,tokens_total"
+MINUTE = 60
+POLICY = IdlePolicy(window=timedelta(minutes=10), grace=timedelta(minutes=5), min_age=timedelta(minutes=10))
+
+
+def history(tmp_path: Path, works: dict[str, str], pool: str = "", holes: str = " ") -> Path:
+    """One letter a minute: `#` works with gpu_active 0.5, `.` rests, a blank is not reported."""
+    lines = [HEADER + (",pool" if pool else "")]
+    tokens = dict.fromkeys(works, 0)
+    for tick in range(len(next(iter(works.values())))):
+        for replica, work in works.items():
+            if work[tick] in holes:
+                continue
+            busy = work[tick] == "#"
+            tokens[replica] += 100 * busy
+            end = f",{pool}" if pool else ""
+            row = f"{tick * MINUTE},{replica},{0.5 * busy},{int(busy)},0,{tokens[replica]}"
+            lines.append(row + end)
+    path = tmp_path / "activity.csv"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def alone(path: Path, rule: str = "own", policy: IdlePolicy = POLICY) -> dict[str, str | int | float]:
+    found = activity.load(path, policy.gpu_active_below)
+    return fleet.play_alone(found, idle_rules.rule(rule, found, policy), 180).answer()
+
+
+def test_an_idle_replica_is_marked_after_its_window_and_ended_after_its_grace(tmp_path: Path) -> None:
+    answer = alone(history(tmp_path, {"a": "#" * 20 + "." * 40}))
+    assert (answer["stops"], answer["wrong_stops"], answer["wakes"]) == (1, 0, 0)
+    # 40 idle minutes less ten of window, five of grace and the minute that each pass is late
+    assert answer["gpu_hours_saved"] == pytest.approx(25 / 60, abs=1.1 / 60)
+    assert answer["gpu_hours"] == pytest.approx(1.0)
+    assert answer["gpu_hours_idle"] == pytest.approx(40 / 60)
+
+
+def test_work_that_comes_back_takes_the_mark_away(tmp_path: Path) -> None:
+    answer = alone(history(tmp_path, {"a": "#" * 10 + "." * 12 + "#" + "." * 12 + "#" * 5}))
+    assert answer["stops"] == 0
+
+
+def test_work_on_a_stopped_replica_wakes_it_and_goes_unserved_until_it_is_up(tmp_path: Path) -> None:
+    answer = alone(history(tmp_path, {"a": "#" * 5 + "." * 40 + "#" * 15}))
+    assert (answer["stops"], answer["wakes"]) == (1, 1)
+    assert answer["unserved_percent"] == pytest.approx(100 * 3 / 20)  # three minutes of twenty
+
+
+@pytest.mark.parametrize("hole", ["." * 25 + "  " + "." * 8, "".join(". "[n % 2] for n in range(40))])
+def test_a_thin_or_late_history_keeps_the_replica(tmp_path: Path, hole: str) -> None:
+    """Half of the rows, and rows that stop: idle or not, nobody knows."""
+    works = {"a": "#" * 10 + hole, "b": "#" * (10 + len(hole))}
+    path = history(tmp_path, works)
+    strict = IdlePolicy(window=POLICY.window, grace=timedelta(minutes=5), min_age=POLICY.min_age, coverage=1.0)
+    answer = alone(path, policy=strict)
+    assert answer["stops"] == (0 if "  " not in hole else 1)
+
+
+def test_a_replica_that_is_never_reported_again_is_kept(tmp_path: Path) -> None:
+    answer = alone(history(tmp_path, {"a": "#" * 10 + " " * 50, "b": "#" * 60}))
+    assert answer["stops"] == 0
+
+
+def test_timers_stop_at_their_time(tmp_path: Path) -> None:
+    path = history(tmp_path, {"a": "#" * 10 + "." * 80})
+    assert alone(path, "timer-15m")["gpu_hours_saved"] == pytest.approx(65 / 60)
+    assert alone(path, "timer-60m")["gpu_hours_saved"] == pytest.approx(20 / 60)
+
+
+def pooled(path: Path, rule: str) -> dict[str, str | int | float]:
+    found = activity.load(path, 0.01)
+    player = pool_rules.rule(rule, found, POLICY, ScalePolicy(down_after=timedelta(minutes=10)), 180)
+    return fleet.play_pools(found, [player], 180, 0.8).answer()
+
+
+@pytest.mark.parametrize("rule", pool_rules.NAMES)
+def test_a_pool_gives_up_what_it_does_not_need_and_never_one_that_works(tmp_path: Path, rule: str) -> None:
+    works = dict.fromkeys("abcd", "#" * 10 + "." * 110) | {"e": "#" * 120}
+    answer = pooled(history(tmp_path, works, pool="p"), rule)
+    assert answer["stops"] >= 2  # type: ignore[operator]
+    assert answer["wrong_stops"] == 0
+    assert answer["unserved_percent"] == 0.0
+
+
+def test_load_over_the_ready_capacity_is_unserved(tmp_path: Path) -> None:
+    works = dict.fromkeys("abcdefgh", "#" * 10 + "." * 200 + "#" * 20)
+    answer = pooled(history(tmp_path, works, pool="p"), "own")
+    # 8 × 0.5 against one replica that carries 0.8, for the three minutes of a boot
+    assert answer["unserved_percent"] == pytest.approx(100 * 3 * (4 - 0.8) / (30 * 4), rel=0.35)
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ("60,a,0.5,1,0,x", "line 3: 'x' in column 6"),
+        ("60,a,50,1,0,5", "line 3: gpu_active is 50"),
+        ("0,a,0.5,1,0,5", "line 3: replica 'a' has two rows"),
+        ("60,a,0.5,-1,0,5", "line 3: requests_running is -1"),
+        ("-60,a,0.5,1,0,5", "line 3: time_s -60 comes after 0"),
+    ],
+)
+def test_a_bad_row_is_named_with_its_line(tmp_path: Path, row: str, words: str) -> None:
+    path = tmp_path / "activity.csv"
+    path.write_text(f"{HEADER}\n0,a,0.5,1,0,1\n{row}\n120,a,0.5,1,0,9\n")
+    with pytest.raises(TraceError, match=words):
+        activity.load(path, 0.01)

@@ -1,0 +1,136 @@
+"""A recorded history of replicas at work, as matrices by tick and replica."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from watchdogs.replay import rows
+from watchdogs.replay.rows import Column, Floats, Table, TraceError
+
+Bools = npt.NDArray[np.bool_]
+Singles = npt.NDArray[np.float32]
+
+COLUMNS: Final = (
+    Column(name="time_s", at_least=None),
+    Column(name="replica", text=True),
+    Column(name="gpu_active", empty=True, small=True),
+    Column(name="requests_running", empty=True, small=True),
+    Column(name="requests_waiting", empty=True, small=True),
+    Column(name="tokens_total", empty=True),
+    Column(name="pool", text=True, optional=True),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activity:
+    """What each replica did at each tick, had it run all the time."""
+
+    replicas: Sequence[str]
+    times: Floats
+    step: float
+    """Seconds: the median interval."""
+    reported: Bools
+    """Whether a row with every field was there."""
+    active: Singles
+    """`gpu_active`, 0 where it was not reported."""
+    work: Bools
+    """Requests in flight or queued, tokens served since the last row, or a GPU above the noise floor."""
+    pools: npt.NDArray[np.int32] | None
+    """By replica; None: each replica is alone."""
+    pool_names: Sequence[str] = ()
+
+    @property
+    def hours(self) -> float:
+        """Of one replica over the whole history."""
+        return len(self.times) * self.step / 3600
+
+
+def load(path: Path, noise_floor: float) -> Activity:
+    """Raises TraceError: what is wrong, with the line."""
+    table = rows.read(path, COLUMNS)
+    times, codes = table.numbers["time_s"], table.codes["replica"]
+    starts = rows.ticks(table.path, times)
+    tick = np.repeat(np.arange(len(starts) - 1, dtype=np.int32), np.diff(starts))
+    shape = (len(starts) - 1, len(table.names["replica"]))
+    if shape[0] < 2:
+        raise TraceError(f"{path}: one moment only; a history has at least two")
+    _no_doubles(table, tick, codes, shape[1])
+    times = times[starts[:-1]]
+    active, running = table.numbers["gpu_active"], table.numbers["requests_running"]
+    waiting, tokens = table.numbers["requests_waiting"], table.numbers["tokens_total"]
+    if len(over := np.flatnonzero(active > 1)):
+        row = int(over[0])
+        raise TraceError(
+            f"{path}, line {rows.line_of(row)}: gpu_active is {active[row]:g}; it is a share from 0 to 1,"
+            " and percent is another metric"
+        )
+    known = ~(np.isnan(active) | np.isnan(running) | np.isnan(waiting) | np.isnan(tokens))
+    busy = (active >= noise_floor) | (running > 0) | (waiting > 0)
+    pools = _pools(table, codes, shape[1])
+    return Activity(
+        replicas=table.names["replica"],
+        times=times,
+        step=float(np.median(np.diff(times))),
+        reported=_flags(known, tick, codes, shape),
+        active=_singles(np.nan_to_num(active), tick, codes, shape),
+        work=_flags(busy, tick, codes, shape) | _moved(tokens, tick, codes, shape),
+        pools=pools,
+        pool_names=table.names.get("pool", ()),
+    )
+
+
+def _flags(values: Bools, tick: rows.Codes, codes: rows.Codes, shape: tuple[int, int]) -> Bools:
+    found: Bools = np.zeros(shape, dtype=np.bool_)
+    found[tick, codes] = values
+    return found
+
+
+def _singles(values: Floats, tick: rows.Codes, codes: rows.Codes, shape: tuple[int, int]) -> Singles:
+    found: Singles = np.zeros(shape, dtype=np.float32)
+    found[tick, codes] = values
+    return found
+
+
+def _moved(tokens: Floats, tick: rows.Codes, codes: rows.Codes, shape: tuple[int, int]) -> Bools:
+    """Whether a replica's counter is another one than in its last row that had it; a reset is a change."""
+    table = np.full(shape, np.nan)
+    table[tick, codes] = tokens
+    moved = np.zeros(shape, dtype=np.bool_)
+    last = table[0].copy()
+    for row in range(1, shape[0]):
+        now = table[row]
+        there = ~np.isnan(now)
+        moved[row] = there & ~np.isnan(last) & (now != last)
+        last[there] = now[there]
+    return moved
+
+
+def _no_doubles(table: Table, tick: rows.Codes, codes: rows.Codes, replicas: int) -> None:
+    keys = tick.astype(np.int64) * replicas + codes
+    if (np.diff(keys) > 0).all():
+        return
+    order = np.argsort(keys, kind="stable")
+    same = np.flatnonzero(np.diff(keys[order]) == 0)
+    if len(same):
+        row = int(order[same[0] + 1])
+        name = table.names["replica"][int(codes[row])]
+        raise TraceError(f"{table.path}, line {rows.line_of(row)}: replica {name!r} has two rows at the same time")
+
+
+def _pools(table: Table, codes: rows.Codes, replicas: int) -> npt.NDArray[np.int32] | None:
+    """The pool of each replica. Raises TraceError where one changes its pool."""
+    if "pool" not in table.codes:
+        return None
+    given = table.codes["pool"]
+    found = np.full(replicas, -1, dtype=np.int32)
+    found[codes[::-1]] = given[::-1]
+    strange = np.flatnonzero(found[codes] != given)
+    if len(strange):
+        row = int(strange[0])
+        name = table.names["replica"][int(codes[row])]
+        raise TraceError(f"{table.path}, line {rows.line_of(row)}: replica {name!r} was in another pool before")
+    return found

@@ -1,0 +1,149 @@
+"""Recorded replicas played to a rule that stops them; what a stopped one would do is unserved until it has booted."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from watchdogs.replay.activity import Activity, Bools
+
+Ints = npt.NDArray[np.int64]
+NEVER: Final = -(1 << 40)
+
+
+@dataclass(slots=True)
+class Replicas:
+    """Where each replica stands at a tick."""
+
+    running: Bools
+    ready_at: Ints
+    """Tick from which it serves."""
+    launched: Ints
+    """Tick of its last launch; far in the past for those that were there from the beginning."""
+
+    def ready(self, tick: int) -> Bools:
+        return self.running & (self.ready_at <= tick)
+
+
+@dataclass(slots=True)
+class Score:
+    """What came of it."""
+
+    rule: str
+    replicas: int
+    hours: float
+    ticks: int
+    step: float
+    idle_rows: int = 0
+    saved_rows: int = 0
+    stops: int = 0
+    wrong_stops: int = 0
+    wakes: int = 0
+    unserved: float = 0.0
+    work: float = 0.0
+
+    def answer(self) -> dict[str, str | int | float]:
+        """The fields that the command prints."""
+        gpu_hours = self.replicas * self.hours
+        hour = self.step / 3600
+        days = self.replicas * self.hours / 24
+        return {
+            "rule": self.rule,
+            "replicas": self.replicas,
+            "gpu_hours": round(gpu_hours, 6),
+            "gpu_hours_idle": round(self.idle_rows * hour, 6),
+            "gpu_hours_saved": round(self.saved_rows * hour, 6),
+            "saved_percent": round(100 * self.saved_rows * hour / gpu_hours, 6),
+            "stops": self.stops,
+            "stops_per_replica_day": round(self.stops / days, 6),
+            "wrong_stops": self.wrong_stops,
+            "wakes": self.wakes,
+            "unserved_percent": round(100 * self.unserved / self.work, 6) if self.work else 0.0,
+        }
+
+
+class AloneRule(Protocol):
+    """Says which replicas to stop now."""
+
+    name: str
+
+    def stop(self, tick: int, replicas: Replicas) -> Sequence[int]: ...
+
+
+class PoolRule(Protocol):
+    """Says how many replicas a pool is to have now, and which of the ready ones may go."""
+
+    name: str
+
+    def target(self, tick: int, demand: float, ready: int, running: int) -> int: ...
+
+    def victims(self, tick: int, candidates: Sequence[int], count: int) -> Sequence[int]: ...
+
+
+def play_alone(activity: Activity, rule: AloneRule, cold_start: float) -> Score:
+    """Each replica is alone: work wakes it, and goes unserved until it has booted."""
+    score, replicas, boot = _begin(activity, rule.name, cold_start)
+    for tick in range(score.ticks):
+        work = activity.work[tick]
+        woken = work & ~replicas.running
+        if woken.any():
+            _launch(replicas, np.flatnonzero(woken), tick, boot)
+            score.wakes += int(woken.sum())
+        booting = replicas.running & (replicas.ready_at > tick)
+        if booting.any():
+            score.unserved += float(activity.active[tick][booting].sum()) * activity.step
+        score.saved_rows += len(work) - int(replicas.running.sum())
+        _stop(activity, replicas, score, tick, rule.stop(tick, replicas))
+    return score
+
+
+def play_pools(activity: Activity, rules: Sequence[PoolRule], cold_start: float, capacity: float) -> Score:
+    """Replicas of a pool take each other's work: what is over the capacity of the ready ones is unserved."""
+    score, replicas, boot = _begin(activity, rules[0].name, cold_start)
+    assert activity.pools is not None
+    members = [np.flatnonzero(activity.pools == pool) for pool in range(len(activity.pool_names))]
+    for tick in range(score.ticks):
+        for rule, own in zip(rules, members, strict=True):
+            demand = float(activity.active[tick][own].sum())
+            ready = replicas.ready(tick)[own]
+            count = int(ready.sum())
+            score.unserved += max(0.0, demand - capacity * count) * activity.step
+            running = replicas.running[own]
+            score.saved_rows += len(own) - int(running.sum())
+            target = min(rule.target(tick, demand / capacity, count, int(running.sum())), len(own))
+            if target > running.sum():
+                woken = own[~running][: target - int(running.sum())]
+                _launch(replicas, woken, tick, boot)
+                score.wakes += len(woken)
+            elif target < running.sum():
+                quiet = ready & ~activity.work[tick][own] & ~activity.work[max(0, tick - 1)][own]
+                spare = min(int(running.sum()) - target, max(0, count - target))
+                _stop(activity, replicas, score, tick, rule.victims(tick, own[quiet].tolist(), spare))
+    return score
+
+
+def _begin(activity: Activity, rule: str, cold_start: float) -> tuple[Score, Replicas, int]:
+    ticks, count = int(activity.work.shape[0]), int(activity.work.shape[1])
+    running: Bools = np.ones(count, dtype=np.bool_)
+    never: Ints = np.full(count, NEVER, dtype=np.int64)
+    replicas = Replicas(running=running, ready_at=never, launched=never.copy())
+    score = Score(rule=rule, replicas=count, hours=activity.hours, ticks=ticks, step=activity.step)
+    score.idle_rows = int(activity.work.size - np.count_nonzero(activity.work))
+    score.work = float(activity.active.sum(dtype=np.float64)) * activity.step
+    return score, replicas, math.ceil(cold_start / activity.step)
+
+
+def _launch(replicas: Replicas, which: npt.NDArray[np.intp], tick: int, boot: int) -> None:
+    replicas.running[which] = True
+    replicas.ready_at[which] = tick + boot
+    replicas.launched[which] = tick
+
+
+def _stop(activity: Activity, replicas: Replicas, score: Score, tick: int, which: Sequence[int]) -> None:
+    for replica in which:
+        replicas.running[replica] = False
+        score.stops += 1
+        score.wrong_stops += bool(activity.work[tick][replica] or activity.work[max(0, tick - 1)][replica])
