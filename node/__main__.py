@@ -10,13 +10,14 @@ from typing import Final
 
 from fleet.model import Cloud, Phase
 from node import server
-from node.agent import Agent
+from node.agent import SETTLE, Agent
 from node.boot import Boot, World
 from node.disks import LocalDisks
 from node.engine_client import HttpEngine
 from node.life import Clock, Life
 from node.ports import CloudSide, StepError
 from node.settings import Settings, SettingsError, load
+from node.switch import FOLLOW, Switch
 from node.systemd import Systemd, run
 from serving import engine as engines
 
@@ -106,11 +107,13 @@ def serve(root: Path) -> int:
     world = World(units=Systemd(root), disks=LocalDisks(root), cloud=cloud, engine=engine, root=root)
     agent = Agent(settings=settings, world=world, life=life, power_off=_power_off)
     token = _Token(cloud, settings.agent_token)
-    server.serve(life, address=cloud.address, token=lambda: token.value, ask=agent.ask_to_drain)
     start = Boot(settings=settings, world=world, life=life)
+    change = Switch(boot=start, settle=SETTLE)
+    server.serve(life, address=cloud.address, token=lambda: token.value, ask=agent.ask_to_drain, switch=change.ask)
     if life.phase not in (Phase.DRAINED, Phase.FAILED):
         threading.Thread(target=_guarded(start.run, life), name="boot", daemon=True).start()
     threading.Thread(target=_report, args=(agent, token), name="report", daemon=True).start()
+    threading.Thread(target=_follow, args=(change,), name="follow", daemon=True).start()
     last: str | None = None
     while True:
         agent.tick()
@@ -137,6 +140,12 @@ def _report(agent: Agent, token: "_Token") -> None:
         token.fetch(agent.life)
         agent.report()
         time.sleep(REPORT_S)
+
+
+def _follow(change: Switch) -> None:
+    while True:
+        time.sleep(FOLLOW.total_seconds())
+        change.life.warn("revision", change.follow())
 
 
 class _Token:

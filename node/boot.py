@@ -76,6 +76,17 @@ class Boot:
         self.life.enter(Phase.READY)
         return True
 
+    def replace_engine(self, digest: str, path: Path) -> None:
+        """Serve another revision, which lies at `path`. Raises StepError, StoppedError; then nothing is ready."""
+        limits = self.settings.boot_limits
+        self._model = path
+        self.life.serve(digest)
+        self.lease.enter_context(Cache(self.cache_root).lease(digest))
+        self._do(Phase.ENGINE, self._engine, limits.engine)
+        self._do(Phase.WARM_UP, self._warm_up, limits.warm_up)
+        self.life.engine_well = True
+        self.life.enter(Phase.READY)
+
     def _goes_on(self) -> bool:
         """Whether only the agent is new: engine and model are as an earlier one left them; nobody is disturbed."""
         life = self.life

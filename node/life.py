@@ -49,6 +49,12 @@ class Life:
         self.requests_running: float | None = None
         self.engine_well = False
         self.rebalance_advised = False
+        self.staged: str | None = None
+        """The revision that the bucket says is served, once it lies in the cache."""
+        self.switching_to: str | None = None
+        """The revision to which the engine changes now: the instance is out of the router for that time."""
+        self.switch_error: str | None = None
+        """Why the last change of revision was taken back."""
         self._file = file
         self._lock = threading.RLock()
         self._phase = Phase.BOOTING
@@ -86,7 +92,8 @@ class Life:
 
     @property
     def ready(self) -> bool:
-        return self._phase is Phase.READY and self.engine_well and self._order is None
+        well = self._phase is Phase.READY and self.engine_well
+        return well and self._order is None and self.switching_to is None
 
     def enter(self, phase: Phase, error: str | None = None) -> None:
         """Be in a phase from now on."""
@@ -137,7 +144,8 @@ class Life:
     def agent_check(self) -> str:
         """What HAProxy is told."""
         with self._lock:
-            if self._order is not None or self._phase in (Phase.DRAINING, Phase.DRAINED):
+            leaves = self._order is not None or (self.switching_to is not None and self._phase is Phase.READY)
+            if leaves or self._phase in (Phase.DRAINING, Phase.DRAINED):
                 return "drain"
             return "up ready" if self.ready else "down"
 
@@ -162,6 +170,9 @@ class Life:
                 "reason": order.reason if order else None,
                 "deadline": _text(order.deadline) if order else None,
                 "model_digest": self._digest,
+                "model_staged": self.staged,
+                "switching_to": self.switching_to,
+                "switch_error": self.switch_error,
                 "requests_running": self.requests_running,
                 "rebalance_advised": self.rebalance_advised,
                 "error": self._error,

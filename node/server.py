@@ -13,11 +13,14 @@ from typing import Any, Final
 from node import page
 from node.drain import Order
 from node.life import Life
+from node.switch import BusyError
+from serving.cache.manifest import ManifestError, check_digest
 from serving.exposition import CONTENT_TYPE
 
 HTTP_PORT: Final = 9500
 CHECK_PORT: Final = 9501
 _LARGEST_BODY: Final = 16 * 1024
+_KNOWN: Final = "there is GET /status, /metrics, /healthz and POST /drain, /switch"
 _LONGEST_REASON: Final = 200
 _LONGEST_DRAIN: Final = timedelta(hours=24)
 
@@ -32,8 +35,9 @@ class _Http(ThreadingHTTPServer):
         life: Life,
         token: Callable[[], str | None],
         ask: Callable[[str, timedelta], Order],
+        switch: Callable[[str], object],
     ) -> None:
-        self.life, self.token, self.ask = life, token, ask
+        self.life, self.token, self.ask, self.switch = life, token, ask, switch
         super().__init__(address, _Handler)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -63,7 +67,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif path == "/healthz":
             self._answer(HTTPStatus.OK, b"ok\n", "text/plain")
         else:
-            self._refuse(HTTPStatus.NOT_FOUND, "there is GET /status, /metrics, /healthz and POST /drain")
+            self._refuse(HTTPStatus.NOT_FOUND, _KNOWN)
 
     def do_POST(self) -> None:
         length = int(self.headers.get("Content-Length") or 0)
@@ -72,10 +76,12 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a drain order has at most {_LARGEST_BODY} bytes")
             return
         body = self.rfile.read(length)
-        if self.path.split("?")[0] != "/drain":
-            self._refuse(HTTPStatus.NOT_FOUND, "there is GET /status, /metrics, /healthz and POST /drain")
+        actions = {"/drain": self._drain, "/switch": self._switch}
+        action = actions.get(self.path.split("?")[0])
+        if action is None:
+            self._refuse(HTTPStatus.NOT_FOUND, _KNOWN)
         elif self._authorised():
-            self._drain(body)
+            action(body)
 
     def _authorised(self) -> bool:
         token = self._http.token()
@@ -95,6 +101,20 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.BAD_REQUEST, str(error))
             return
         self._http.ask(reason, deadline)
+        self._json(HTTPStatus.ACCEPTED, self._http.life.status())
+
+    def _switch(self, body: bytes) -> None:
+        try:
+            found = json.loads(body)
+            digest = check_digest(found["digest"])
+        except (ManifestError, ValueError, KeyError, TypeError) as error:
+            self._refuse(HTTPStatus.BAD_REQUEST, f"digest: the revision's 64 characters are needed: {error}")
+            return
+        try:
+            self._http.switch(digest)
+        except BusyError as error:
+            self._refuse(HTTPStatus.CONFLICT, str(error))
+            return
         self._json(HTTPStatus.ACCEPTED, self._http.life.status())
 
     def _refuse(self, status: HTTPStatus, message: str) -> None:
@@ -148,16 +168,17 @@ class _CheckHandler(socketserver.BaseRequestHandler):
         self.request.sendall(self.server.life.agent_check().encode() + b"\n")
 
 
-def serve(
+def serve(  # noqa: PLR0913 - what its faces reach
     life: Life,
     *,
     address: str,
     token: Callable[[], str | None],
     ask: Callable[[str, timedelta], Order],
+    switch: Callable[[str], object],
     ports: tuple[int, int] = (HTTP_PORT, CHECK_PORT),
 ) -> tuple[_Http, _Check]:
     """Serve from threads of their own. Raises OSError when a port is taken."""
-    http = _Http((address, ports[0]), life, token, ask)
+    http = _Http((address, ports[0]), life, token, ask, switch)
     check = _Check((address, ports[1]), life)
     for server in (http, check):
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.5}, daemon=True).start()

@@ -27,6 +27,7 @@ class Faces:
             address="127.0.0.1",
             token=lambda: self.token,
             ask=machine.agent.ask_to_drain,
+            switch=machine.switch.ask,
             ports=(0, 0),
         )
         self.url = f"http://127.0.0.1:{self.http.server_address[1]}"
@@ -50,6 +51,23 @@ def faces(bucket: Path, tmp_path: Path) -> Iterator[Faces]:
     for one in (served.http, served.check):
         one.shutdown()
         one.server_close()
+
+
+def test_a_change_of_revision_needs_the_token_a_digest_and_a_ready_instance(faces: Faces) -> None:
+    def ask(body: object, token: str = TOKEN) -> httpx.Response:
+        headers = {"Authorization": f"Bearer {token}"}
+        return httpx.post(f"{faces.url}/switch", content=json.dumps(body), headers=headers)
+
+    served = faces.machine.life.digest
+    assert ask({"digest": served}, "another").status_code == 401
+    assert ask({"digest": "../climbs"}).status_code == 400
+    assert ask([]).status_code == 400
+    # what is served already is no change
+    assert ask({"digest": served}).status_code == 202
+    faces.drain({"reason": "idle", "deadline_s": 60})
+    answer = ask({"digest": "0" * 64})
+    assert answer.status_code == 409
+    assert "draining" in answer.json()["error"]
 
 
 def test_a_drain_is_taken_once_and_haproxy_hears_of_it(faces: Faces) -> None:

@@ -11,6 +11,7 @@ from node.boot import Boot, World
 from node.life import Life
 from node.ports import CloudNotice, EngineLoad, StepError, UnitState
 from node.settings import BootLimits, EngineSettings, Settings
+from node.switch import Switch
 from serving import engine as engines
 from serving.cache.store import FolderStore, Store
 from serving.engine import EngineKind
@@ -187,6 +188,7 @@ class Machine:
     life: Life = field(init=False)
     boot: Boot = field(init=False)
     agent: Agent = field(init=False)
+    switch: Switch = field(init=False)
 
     def __post_init__(self) -> None:
         self.cloud = FakeCloud(self.bucket)
@@ -211,6 +213,7 @@ class Machine:
         )
         self.boot = Boot(settings=self.settings, world=world, life=self.life)
         self.agent = Agent(settings=self.settings, world=world, life=self.life, power_off=self._power_off)
+        self.switch = Switch(boot=self.boot, settle=timedelta(seconds=3))
 
     def _power_off(self) -> None:
         self.powered_off += 1
