@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Iterator
 from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -74,12 +74,13 @@ def diff(one: Path, other: Path) -> None:
 def problems_of(path: Path) -> tuple[Problem, ...]:
     """Everything wrong with a settings file; empty when it fits. Raises UserError for what is no settings file."""
     config = read_config(path)
+    today = datetime.now(UTC).date()
     stack = path.stem.removeprefix(PREFIX) if path.name.startswith(PREFIX) else None
     try:
-        settings = typed.parse(config, str(path), datetime.now(UTC).date(), stack)
+        settings = typed.parse(config, str(path), today, stack)
     except SettingsError as error:
         return error.problems
-    return tuple(_not_sold(settings))
+    return (*_unknown_rules(settings), *_not_sold(settings), *_to_review(settings, today))
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -87,16 +88,34 @@ def read_config(path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > LARGEST_FILE:
             raise UserError(f"{path}: is larger than 1 MiB, so it is no settings file", Exit.WRONG_USE)
-        raw: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+        raw: Any = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)  # noqa: S506 - a safe loader
     except OSError as error:
         raise UserError(f"{path}: {error.strerror or error}", Exit.WRONG_USE) from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: is no YAML: {' '.join(str(error).split())}", Exit.WRONG_USE) from error
     config: Any = raw.get("config") if isinstance(raw, dict) else None
     if not isinstance(config, dict):
-        said = "has no config: map" if isinstance(raw, dict) else f"is no map but {type(raw).__name__}"
+        said = "is empty" if raw is None else f"is no map but {type(raw).__name__}"
+        said = "has no config: map" if isinstance(raw, dict) else said
         raise UserError(f"{path}: {said}; write it as stacks/config/Pulumi.aws-local.yaml shows", Exit.WRONG_USE)
     return config
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """Refuses a key that is written twice in a map: YAML would silently take the last one."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: dict[Any, yaml.Node] = {}
+        for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                continue
+            key = self.construct_object(key_node, deep=True)  # pyright: ignore[reportUnknownMemberType]
+            if isinstance(key, str) and key in seen:
+                first = seen[key].start_mark.line + 1
+                problem = f"{key!r} is written twice, first in line {first}; keep one of them"
+                raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
+            seen[key] = key_node
+        return super().construct_mapping(node, deep)
 
 
 def _lines(value: Any, path: str = "") -> Iterator[str]:
@@ -110,6 +129,23 @@ def _lines(value: Any, path: str = "") -> Iterator[str]:
             yield from _lines(item, f"{path}[{name}]")
     else:
         yield f"{path}: {value}"
+
+
+def _unknown_rules(settings: Settings) -> Iterator[Problem]:
+    if not settings.policies.exceptions:
+        return
+    from policies.rules import RULES  # slow to import, and few settings have exceptions
+
+    known = [rule.id for rule in RULES]
+    for index, exception in enumerate(settings.policies.exceptions):
+        if exception.rule not in known:
+            near = difflib.get_close_matches(exception.rule, known, n=3, cutoff=0.4) or known
+            yield Problem(
+                path=f"{typed.KEY}.policies.exceptions.{index}.rule",
+                wrong="is no rule of the policy pack",
+                value=exception.rule,
+                remedy=f"name one as {', '.join(near)}",
+            )
 
 
 def _not_sold(settings: Settings) -> Iterator[Problem]:
@@ -131,6 +167,19 @@ def _not_sold(settings: Settings) -> Iterator[Problem]:
             value=name,
             remedy=f"choose {_near(settings, here, kind, name)}, or state its price under prices",
         )
+
+
+def _to_review(settings: Settings, today: date) -> Iterator[Problem]:
+    """Reservations whose day has come. Said here and not by the program: a deployment must not wait for it."""
+    for place, pool in enumerate(settings.pools):
+        for number, reserved in enumerate(pool.capacity.reserved):
+            if reserved.review_by is not None and reserved.review_by <= today:
+                yield Problem(
+                    path=f"{typed.KEY}.pools.{place}.capacity.reserved.{number}.review_by",
+                    wrong="is past",
+                    value=reserved.review_by.isoformat(),
+                    remedy="see whether the reservation is still used, then write the next day to look at it",
+                )
 
 
 def _rented(settings: Settings) -> Iterator[tuple[str, str, str]]:

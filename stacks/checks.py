@@ -43,8 +43,32 @@ def check(settings: "Settings", today: date, pools: Sequence[int] | None = None)
         *_images(settings),
         *_control(settings),
         *_names(settings, places),
+        *_models(settings),
+        *_exceptions(settings, today),
         *of_pools,
     ]
+
+
+def _models(settings: "Settings") -> Iterator[Problem]:
+    for index, model in enumerate(settings.models):
+        if not re.fullmatch(r"(hf|s3|gs)://[^\s/][^\s]*", model.source):
+            yield Problem(
+                path=f"{ROOT}.models.{index}.source",
+                wrong="is no place that models come from",
+                value=model.source,
+                remedy="write hf://org/name@revision, s3://bucket/folder or gs://bucket/folder with safetensors",
+            )
+
+
+def _exceptions(settings: "Settings", today: date) -> Iterator[Problem]:
+    for index, exception in enumerate(settings.policies.exceptions):
+        if exception.until < today:
+            yield Problem(
+                path=f"{ROOT}.policies.exceptions.{index}.until",
+                wrong="is past, so the exception no longer holds",
+                value=exception.until.isoformat(),
+                remedy="remove it, or have its owner agree to a later day",
+            )
 
 
 def _identity(settings: "Settings") -> Iterator[Problem]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from fleet import catalogue
 from fleet.model import Cloud
+from serving.engine import ArgumentError, check_arguments
 from stacks.problems import Problem
 
 if TYPE_CHECKING:
@@ -31,6 +32,21 @@ def check(settings: "Settings", pool: "Pool", path: str, today: date) -> Iterato
             remedy="name one of those or add it to models",
         )
     yield from _machines(settings, pool, path, model)
+    yield from _engine(pool, path)
+
+
+def _engine(pool: "Pool", path: str) -> Iterator[Problem]:
+    for index, argument in enumerate(pool.engine.args):
+        try:
+            check_arguments((argument,))
+        except ArgumentError as error:
+            wrong, _, remedy = str(error).partition(": ")[2].partition("; ")
+            yield Problem(
+                path=f"{path}.engine.args.{index}",
+                wrong=wrong,
+                value=argument,
+                remedy=remedy or "write flags as --max-model-len",
+            )
 
 
 def _limits(pool: "Pool", path: str) -> Iterator[Problem]:

@@ -193,6 +193,16 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
      "lower it or add zones"),
     ("no control host and no addresses", AWS, {"control": REMOVED, "ledger_url": "sqlite:///x", "router_url": "http://r"},
      f"{FLEET}.prometheus_url: is missing, and there is no control host; say where it is, or add control"),
+    ("argument that the instance decides", AWS, {"pools.0.engine.args": ["--api-key", "x"]},
+     f"{POOL0}.engine.args.0: is decided on the instance (is '--api-key'); remove it from the settings"),
+    ("model from a web page", AWS, {"models.0.source": "https://example.com/model.bin"},
+     f"{FLEET}.models.0.source: is no place that models come from (is 'https://example.com/model.bin'); "
+     "write hf://org/name@revision, s3://bucket/folder or gs://bucket/folder with safetensors"),
+    ("exception that has ended", AWS,
+     {"policies.exceptions": [{"rule": "imdsv2", "resource": "*", "owner": "ops", "reason": "r",
+                              "until": "2026-01-01"}]},
+     f"{FLEET}.policies.exceptions.0.until: is past, so the exception no longer holds (is '2026-01-01'); "
+     "remove it, or have its owner agree to a later day"),
     ("a pool that is no map", AWS, {"pools.1": "chat"}, f"{FLEET}.pools.1: is no map (is 'chat'); write a map"),
     ("settings that are no map", {FLEET: ["aws"]}, {},
      f"{FLEET}: is no map (is ['aws']); write the environment there, as the settings of aws-local show"),
@@ -231,10 +241,11 @@ def test_the_committed_schema_is_the_code_s() -> None:
     ("text", "message"),
     [
         pytest.param("- a\n- b\n", "is no map but list; write it as", id="list"),
-        pytest.param("", "is no map but NoneType; write it as", id="empty"),
+        pytest.param("", "is empty; write it as", id="empty"),
         pytest.param("other: 1\n", "has no config: map; write it as", id="no config"),
         pytest.param("a: [1\n", "is no YAML: while parsing", id="broken"),
         pytest.param("\x00", "is no YAML", id="not text"),
+        pytest.param("a: 1\nb: 2\na: 3\n", "'a' is written twice, first in line 1", id="a key twice"),
         pytest.param("!!python/object/apply:os.getcwd []\n", "is no YAML: could not determine", id="code"),
     ],
 )
@@ -256,4 +267,19 @@ def test_a_machine_type_without_a_price_in_the_region_is_seen(tmp_path: Path) ->
         f"{FLEET}.pools.1.capacity.on_demand.machine_types.1: has no price in us-central1 in the packaged list, "
         "so it may not be sold there (is 'a3-ultragpu-8g'); "
         "choose another machine type, or state its price under prices"
+    ]
+
+
+def test_what_only_a_person_can_answer_is_asked(tmp_path: Path) -> None:
+    path = tmp_path / "settings.yaml"
+    exception = {"rule": "imds-v2", "resource": "*", "owner": "ops", "reason": "r", "until": "2999-01-01"}
+    changes = {"pools.0.capacity.reserved.0.review_by": "2020-01-01", "policies.exceptions": [exception]}
+    path.write_text(yaml.safe_dump({"config": changed(AWS, changes)}))
+    lines = [str(problem) for problem in command.problems_of(path)]
+    assert lines[0].startswith(
+        f"{FLEET}.policies.exceptions.0.rule: is no rule of the policy pack (is 'imds-v2'); name one as "
+    )
+    assert lines[1:] == [
+        f"{POOL0}.capacity.reserved.0.review_by: is past (is '2020-01-01'); "
+        "see whether the reservation is still used, then write the next day to look at it"
     ]
