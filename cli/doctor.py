@@ -1,4 +1,4 @@
-"""`gpufleet doctor`: whether this machine has what the embedded cloud needs."""
+"""`gpufleet doctor`: what this machine lacks for the embedded cloud, or an account's quotas for a fleet."""
 
 import os
 from dataclasses import asdict
@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from cli import quotas
+from cli.fleets import load
 from cli.output import STDOUT, Exit, print_json
 from localcloud.control.folders import find_folders
 from localcloud.control.health import Finding, examine
@@ -16,9 +18,18 @@ def register(parent: typer.Typer) -> None:
     parent.command(name="doctor")(doctor)
 
 
-def doctor(as_json: Annotated[bool, typer.Option("--json", help="JSON to stdout.")] = False) -> None:
-    """Look at this machine and say what is missing and what to do. Exit code 3 when something is."""
-    findings = list(examine(find_folders(os.environ), os.environ))
+def doctor(
+    fleet: Annotated[
+        list[str] | None,
+        typer.Option("--fleet", help="URL of a fleet document; looks at its account's quotas instead; repeatable."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON to stdout.")] = False,
+) -> None:
+    """Look at this machine, or at a fleet's quotas, and say what is missing and what to do. Exit code 3 then."""
+    if fleet:
+        findings = [finding for document in load(fleet) for finding in quotas.examine(document)]
+    else:
+        findings = list(examine(find_folders(os.environ), os.environ))
     if as_json:
         print_json([asdict(finding) for finding in findings])
     else:
@@ -27,7 +38,7 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="JSON to stdout.
 
 
 def _print(findings: list[Finding]) -> None:
-    width = max(len(finding.name) for finding in findings)
+    width = max((len(finding.name) for finding in findings), default=0)
     for finding in findings:
         mark = "ok  " if finding.ok and not finding.remedy else "note" if finding.ok else "NO  "
         line = f"{mark}  {finding.name:<{width}}  {finding.found}"

@@ -1,0 +1,90 @@
+"""What a fleet may need of an account's quotas at most: the pools' maxima, counted as the clouds count."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from fleet import catalogue
+from fleet.document import FleetDocument, GroupEntry, Pool
+from fleet.model import CapacityType, Cloud
+
+AWS_CODES: Final = {
+    ("G", False): "L-DB2E81BA",
+    ("G", True): "L-3819A6DF",
+    ("P", False): "L-417A185B",
+    ("P", True): "L-7212CCBC",
+    ("P5", False): "L-417A185B",
+    ("P5", True): "L-C4BD4855",
+}
+"""Service Quotas of EC2, in vCPUs of running instances: G and VT, P (P2 to P4), P5; whether for spot."""
+GOOGLE_METRICS: Final = {
+    "T4": "NVIDIA_T4_GPUS",
+    "L4": "NVIDIA_L4_GPUS",
+    "A100-40GB": "NVIDIA_A100_GPUS",
+    "A100-80GB": "NVIDIA_A100_80GB_GPUS",
+}
+"""Metrics of a region, in GPUs; spot has its own with `PREEMPTIBLE_` before it. Newer GPUs are not among them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """What the pools may need of one quota at the same time."""
+
+    quota: str | None
+    """The cloud's own name; None: this program knows none for that machine type."""
+    unit: str
+    most: int
+    for_: str
+    """Machine types and capacity, for people."""
+
+
+def needs(document: FleetDocument) -> tuple[Need, ...]:
+    """Every quota that the fleet's pools touch, with their maxima added up."""
+    found: dict[tuple[str | None, str], tuple[int, set[str]]] = {}
+    for pool in document.pools:
+        for group, most in _most(pool):
+            spot = group.type is CapacityType.SPOT
+            for quota, unit, each, label in [_dearest(document.cloud, group.machine_types, spot)]:
+                total, labels = found.get((quota, unit), (0, set[str]()))
+                found[quota, unit] = (total + most * each, labels | {label})
+    return tuple(
+        Need(quota=quota, unit=unit, most=total, for_=", ".join(sorted(labels)))
+        for (quota, unit), (total, labels) in sorted(found.items(), key=lambda item: (item[0][0] or "", item[0][1]))
+    )
+
+
+def _most(pool: Pool) -> Iterable[tuple[GroupEntry, int]]:
+    """The most instances of each group; spot's zones share what the pool may have at all."""
+    left = pool.max
+    for group in pool.groups:
+        if not group.machine_types:
+            continue
+        if group.type is not CapacityType.SPOT:
+            yield group, min(group.max, pool.max)
+            continue
+        share = min(group.max, left)
+        left -= share
+        yield group, share
+
+
+def _dearest(cloud: Cloud, names: tuple[str, ...], spot: bool) -> tuple[str | None, str, int, str]:
+    """The quota, and the most that one instance of any of these machine types takes of it."""
+    kind = "spot" if spot else "on-demand"
+    chosen = max((catalogue.machine(cloud, name) for name in names), key=lambda m: (m.vcpus, m.gpu_count))
+    label = f"{chosen.name} {kind}"
+    if cloud is Cloud.AWS:
+        return AWS_CODES.get((_family(chosen.name), spot)), "vCPUs", chosen.vcpus, label
+    metric = GOOGLE_METRICS.get(chosen.gpu)
+    if metric is not None and spot:
+        metric = f"PREEMPTIBLE_{metric}"
+    return metric, "GPUs", chosen.gpu_count, label
+
+
+def _family(name: str) -> str:
+    """G, P or P5; what has a newer letter or number than those has no quota that is known here."""
+    stem = name.split(".")[0].split("-")[0]
+    if stem.startswith("g"):
+        return "G"
+    if stem.startswith(("p2", "p3", "p4")):
+        return "P"
+    return "P5" if stem.startswith("p5") else ""
