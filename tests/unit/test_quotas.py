@@ -8,6 +8,7 @@ from cli import quotas as command
 from clouds.aws.calls import AwsCalls
 from clouds.aws.quotas import limits
 from fleet.document import FleetDocument
+from fleet.model import Cloud
 from fleet.quotas import Need, needs
 from tests.watchdogs.worlds import document
 
@@ -18,7 +19,7 @@ def group(kind: str, name: str, most: int, *types: str, zone: str | None = "us-e
 
 def fleet(cloud: str, most: int, *groups: dict[str, Any]) -> FleetDocument:
     made = document(groups=list(groups), max=most, target=0)
-    return made.model_copy(update={"cloud": cloud})
+    return made.model_copy(update={"cloud": Cloud(cloud)})
 
 
 @pytest.mark.parametrize(
