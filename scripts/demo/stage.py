@@ -52,6 +52,8 @@ class Stage:
     steps: dict[int, float] = field(default_factory=dict[int, float])
     """When each step began, in seconds."""
     _running: subprocess.Popen[str] | None = None
+    _hushed: threading.Event = field(default_factory=threading.Event)
+    """Set for a command that is being ended: what it says then is noise."""
     _began: float = field(default_factory=time.monotonic)
 
     def title(self, number: int, text: str) -> None:
@@ -103,6 +105,7 @@ class Stage:
         process = self._running
         if process is None:
             return
+        self._hushed.set()
         for number, limit in ((signal.SIGINT, 8), (signal.SIGTERM, 3), (signal.SIGKILL, 3)):
             try:
                 os.killpg(process.pid, number)
@@ -128,9 +131,10 @@ class Stage:
             start_new_session=True,  # a Ctrl-C reaches it through us, in order
         )
         self._running = process
+        hushed = self._hushed = threading.Event()
         kept: dict[str, list[str]] = {"stdout": [], "stderr": []}
         threads = [
-            threading.Thread(target=_pump, args=(pipe, kept[name], show), daemon=True)
+            threading.Thread(target=_pump, args=(pipe, kept[name], show, hushed), daemon=True)
             for name, pipe in (("stdout", process.stdout), ("stderr", process.stderr))
         ]
         for thread in threads:
@@ -152,10 +156,10 @@ class Stage:
         return Done(code=code, stdout="".join(kept["stdout"]), seconds=time.monotonic() - began)
 
 
-def _pump(pipe: IO[str] | None, keep: list[str], show: Show | None) -> None:
+def _pump(pipe: IO[str] | None, keep: list[str], show: Show | None, hushed: threading.Event) -> None:
     for line in pipe or ():
         keep.append(line)
-        if show is not None and show(line):
+        if show is not None and not hushed.is_set() and show(line):
             print(f"     {line.rstrip()}", flush=True)
 
 

@@ -157,8 +157,9 @@ def read_until(process: subprocess.Popen[str], words: str) -> str:
 @pytest.mark.parametrize(
     "words",
     [
-        pytest.param("gpufleet local up", id="while the cloud starts"),
-        pytest.param("pulumi up", id="while pulumi works"),
+        pytest.param("$ gpufleet local up", id="while the cloud starts"),
+        pytest.param("$ gpufleet local status", id="while a command starts"),
+        pytest.param("$ pulumi up", id="while pulumi works"),
         pytest.param("waiting until every replica", id="while instances boot"),
     ],
 )
