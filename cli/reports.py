@@ -152,7 +152,7 @@ def _digest(document: FleetDocument, window: Window, report: Report, known: Know
     if begun is not None and begun <= window.since - length:
         scope = scope_of(document, window, window.since - length, window.since, True)
         before = _report(document, scope)[0]
-    month = _month(document, window, begun)
+    month = month_of(document, window, begun)
     budget = None if document.budget is None else forecast.budget_use(document.budget.usd_per_month, month)
     return Digest(
         report=report,
@@ -164,7 +164,7 @@ def _digest(document: FleetDocument, window: Window, report: Report, known: Know
     )
 
 
-def _month(document: FleetDocument, window: Window, begun: datetime | None) -> forecast.Forecast:
+def month_of(document: FleetDocument, window: Window, begun: datetime | None) -> forecast.Forecast:
     """The forecast of the month that the window ends in."""
     start, end = forecast.month_of(window.until, window.timezone)
     since = window.until if begun is None else max(begun, window.until - FORECAST_FROM)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cli import money
+from cli import alerts, money
 from cli.fleets import FleetOption, load
 from cli.output import STDERR, Exit, print_json
 from costs.collector import Collected, collect
@@ -37,8 +37,12 @@ def over_fleets(documents: Sequence[FleetDocument], *, show: bool) -> tuple[bool
     failed = False
     for document in documents:
         engine = money.open_ledger_of(document)
+        now = datetime.now(UTC)
         try:
-            written = collect(engine, money.sources_of(document), money.facts_of(document), datetime.now(UTC))
+            first_of_hour = alerts.is_due(document, engine, now)
+            written = collect(engine, money.sources_of(document), money.facts_of(document), now)
+            if first_of_hour:
+                alerts.enqueue_all(document, engine, now)
         except OSError as error:
             STDERR.print(f"gpufleet: {document.environment}: cost: {error}; nothing was written", soft_wrap=True)
             failed = True

@@ -1,0 +1,96 @@
+"""Budgets and anomalies that the cost watchdog tells, from a real ledger; each once."""
+
+from datetime import timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+
+from cli import alerts
+from cli.fleets import load_one
+from fleet.model import CapacityType
+from ledger import facts
+from ledger.database import writing
+from ledger.facts import EndCause, Pass, PriceObservation, RunEnd
+from ledger.outbox import messages
+from ledger.schema import open_ledger
+from tests.unit.test_cli_report import FLEET, HOUR, T0, document, run
+
+WEEK = timedelta(weeks=1)
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Engine:
+    """Spot at 2 USD/h for two weeks; in the last hour on-demand at 6 USD/h stands in for it."""
+    engine = open_ledger(f"sqlite:///{tmp_path}/ledger.db")
+    spot = run("i-spot", -336, CapacityType.SPOT)
+    with writing(engine) as connection:
+        facts.add_runs(connection, [spot, run("i-new", 4.2, CapacityType.ON_DEMAND)])
+        facts.add_ends(
+            connection,
+            [
+                RunEnd(
+                    cloud=spot.cloud, instance_id="i-spot", started_at=spot.started_at,
+                    ended_at=T0 + 4 * HOUR, cause=EndCause.PREEMPTED, exact=True,
+                )
+            ],
+        )  # fmt: skip
+        for kind, usd in (("spot", "2"), ("on-demand", "6")):
+            seen = PriceObservation(
+                sku=f"aws:ec2:g6.xlarge:{kind}", region="us-east-1", zone=None, source="test",
+                effective_at=T0 - 3 * WEEK, usd_per_hour=Decimal(usd), observed_at=T0,
+            )  # fmt: skip
+            facts.add_prices(connection, [seen])
+        for at in (T0 - 2 * WEEK, T0 + 5 * HOUR - timedelta(minutes=4)):
+            facts.add_pass(
+                connection, Pass(environment=FLEET, at=at, host="h", metrics_from=None, metrics_until=None)
+            )
+    return engine
+
+
+NOW = T0 + 5 * HOUR + timedelta(minutes=1)
+
+
+def told(tmp_path: Path, ledger: Engine, **more: Any) -> list[str]:
+    alerts.enqueue_all(load_one(str(document(tmp_path, **more))), ledger, NOW)
+    return [one.message.text for one in messages(ledger)]
+
+
+def test_an_hour_unlike_that_of_other_weeks_is_told_with_its_cause(tmp_path: Path, ledger: Engine) -> None:
+    first = told(tmp_path, ledger, budget=None)
+    assert first[0] == (
+        "dev: 4.80 USD/h, usually 2.00: spot fell back to on-demand in us-east-1a (pool chat) since 10:12:"
+        " +4.80 USD/h (of the change: price +3.20, volume +0.00, efficiency -0.40 USD/h)"
+    )
+    assert first[1].startswith("dev, pool chat: 4.80 USD/h")
+    assert told(tmp_path, ledger, budget=None) == first  # told once
+
+
+@pytest.mark.parametrize(
+    ("budget", "expected"),
+    [
+        pytest.param("1200", ["57% of", "684.90 of 1,200 USD"], id="half"),
+        pytest.param("800", ["86% of", "is expected to cost 1,190.87 USD"], id="four fifths, and more to come"),
+        pytest.param("600", ["114% of"], id="more than all of it"),
+        pytest.param("100000", [], id="far from it"),
+    ],
+)
+def test_a_crossed_budget_is_told(tmp_path: Path, ledger: Engine, budget: str, expected: list[str]) -> None:
+    limits = {"usd_per_month": budget, "usd_per_hour_at_max": "160"}
+    budgets = [text for text in told(tmp_path, ledger, budget=limits) if "budget" in text]
+    assert bool(budgets) == bool(expected)
+    assert all(words in " ".join(budgets) for words in expected)
+
+
+def test_alerts_are_due_once_an_hour_and_only_with_a_channel(tmp_path: Path, ledger: Engine) -> None:
+    fleet = load_one(str(document(tmp_path)))
+    assert alerts.is_due(fleet, ledger, NOW)
+    assert not alerts.is_due(fleet, ledger, NOW - timedelta(minutes=3))
+    assert not alerts.is_due(load_one(str(document(tmp_path, notify=None))), ledger, NOW)
+
+
+def test_a_fleet_without_a_past_has_no_usual(tmp_path: Path) -> None:
+    engine = open_ledger(f"sqlite:///{tmp_path}/ledger.db")
+    assert told(tmp_path, engine) == []
