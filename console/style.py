@@ -8,7 +8,7 @@ CSS: Final = """
 @media(prefers-color-scheme:dark){:root{--text:#edeef0;--soft:#b0b4ba;--line:#3a3f45;--card:#1b1d20;--page:#111214;
 --warn:#ffb224;--bad:#ff8f87;--link:#8ab4f8;--good:#7fd99a}}
 *{box-sizing:border-box}
-body{margin:0 auto;max-width:72rem;padding:1rem;background:var(--page);color:var(--text);
+body{margin:0 auto;max-width:80rem;padding:1rem;background:var(--page);color:var(--text);
 font:16px/1.5 system-ui,sans-serif;overflow-wrap:anywhere}
 a{color:var(--link)}a:focus-visible,button:focus-visible,input:focus-visible{outline:3px solid var(--link);
 outline-offset:2px}
@@ -26,7 +26,7 @@ table{border-collapse:collapse;font-size:.9rem;width:100%}
 th,td{padding:.35rem .5rem;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap;
 font-variant-numeric:tabular-nums}
 th{color:var(--soft);font-weight:600}
-th:first-child,td:first-child,td.left,th.left{text-align:left}td.long{white-space:normal;min-width:12rem;text-align:left}
+th:first-child,td:first-child,td.left,th.left{text-align:left}td:first-child{white-space:normal;min-width:8rem}td.long{white-space:normal;min-width:12rem;text-align:left}
 button{font:inherit;padding:.35rem .8rem;min-height:2.2rem;border:1px solid var(--line);border-radius:.4rem;
 background:var(--card);color:var(--text);cursor:pointer}
 input{font:inherit;padding:.35rem .6rem;border:1px solid var(--line);border-radius:.4rem;background:var(--page);

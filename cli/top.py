@@ -1,0 +1,118 @@
+"""`gpufleet top`: a live screen of instances, sorted, filtered, with the decisions about one."""
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+from rich.live import Live
+
+from cli.fleets import FleetOption, load
+from cli.money import ledger_name
+from cli.output import STDOUT, Exit, UserError
+from cli.status import EveryOption, pause
+from cli.watching import Watched
+from cli.wiring import open_engine
+from console import book
+from console.top import Screen, Sort, draw, pressed
+from console.view import ActView, FleetView
+
+
+def register(app: typer.Typer) -> None:
+    app.command("top")(top)
+
+
+def top(
+    fleet: FleetOption = None,
+    every: EveryOption = "2s",
+    sort: Annotated[Sort, typer.Option("--sort", help="What comes first.")] = Sort.IDLE,
+    pool: Annotated[str, typer.Option("--pool", help="Only instances of this pool.")] = "",
+    once: Annotated[bool, typer.Option("--once", help="Draw once and end, for pipes.")] = False,
+) -> None:
+    """Instances with GPU activity, queue, KV cache, tokens/s, USD/h and phase. Keys: see its last line."""
+    fleets = [Watched(document, costs=False) for document in load(fleet)]
+    screen = Screen(sort=sort, pool=pool)
+    if once or not (STDOUT.is_terminal and sys.stdin.isatty()):
+        views = [watched.look() for watched in fleets]
+        STDOUT.print(draw(screen, views, (), lines=10_000))
+        if any(view.read.instances is None for view in views):
+            raise typer.Exit(Exit.FAILED)
+        return
+    _live(fleets, screen, pause(every).total_seconds())
+
+
+def _live(fleets: list[Watched], screen: Screen, every_s: float) -> None:
+    views = [watched.look() for watched in fleets]
+    looked = _Looker(fleets, every_s)
+    with _keys() as keys, Live(console=STDOUT, auto_refresh=False, screen=True) as live:
+        looked.thread.start()
+        try:
+            while not screen.over:
+                views = looked.views or views
+                acts = _about(screen, views)
+                live.update(draw(screen, views, acts, lines=STDOUT.height - 4), refresh=True)
+                if (key := keys(0.25)) is not None:
+                    screen = pressed(screen, key, views)
+        except KeyboardInterrupt:
+            return
+        finally:
+            looked.stop.set()
+
+
+class _Looker:
+    """Looks again and again, beside the keys."""
+
+    def __init__(self, fleets: list[Watched], every_s: float) -> None:
+        self.views: list[FleetView] = []
+        self.stop = threading.Event()
+        self.thread = threading.Thread(target=self._run, args=(fleets, every_s), name="look", daemon=True)
+
+    def _run(self, fleets: list[Watched], every_s: float) -> None:
+        while not self.stop.wait(every_s):
+            try:
+                self.views = [watched.look() for watched in fleets]
+            except UserError:
+                continue  # the last look stays, with its time
+
+
+def _about(screen: Screen, views: list[FleetView]) -> tuple[ActView, ...]:
+    if not screen.chosen:
+        return ()
+    for view in views:
+        if any(one.id == screen.chosen for one in view.instances):
+            document = view.read.document
+            return tuple(book.about(open_engine(document), ledger_name(document), screen.chosen))
+    return ()
+
+
+@contextmanager
+def _keys() -> Iterator["_Reader"]:
+    """The keyboard, key by key."""
+    import termios
+    import tty
+
+    before = termios.tcgetattr(sys.stdin)
+    try:
+        tty.setcbreak(sys.stdin)
+        yield _Reader()
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+
+
+class _Reader:
+    """Gives one key, or None after a while."""
+
+    def __call__(self, limit_s: float) -> str | None:
+        import os
+        import select
+
+        end = time.monotonic() + limit_s
+        if not select.select([sys.stdin], [], [], max(end - time.monotonic(), 0))[0]:
+            return None
+        found = os.read(sys.stdin.fileno(), 8).decode(errors="replace")
+        return {"\x1b[A": "up", "\x1b[B": "down", "\r": "enter", "\n": "enter", "\x1b": "escape"}.get(
+            found, found[:1]
+        )
