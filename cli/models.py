@@ -1,13 +1,16 @@
 """`gpufleet model`: models in a bucket, by content; which revision is served."""
 
 import json
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from cli.fleets import FleetOption, load_one
 from cli.output import STDERR, STDOUT, Exit, UserError, print_json
 from cli.stores import Place, open_place
+from fleet import durations
 from serving.cache import publish
 from serving.cache.manifest import Manifest, ManifestError, describe
 from serving.cache.store import read_object
@@ -17,6 +20,7 @@ BucketOption = Annotated[
     str, typer.Option("--bucket", help="URL of the bucket: s3://…, gs://…, or a folder.", envvar="GPUFLEET_BUCKET")
 ]
 NameOption = Annotated[str, typer.Option("--name", help="The model's name in the bucket: models/<name>.")]
+LimitOption = Annotated[str, typer.Option("--limit", help="Longest time for one instance to change.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
 _HISTORY = "history.json"
 
@@ -79,18 +83,27 @@ def rollout(
     digest: Annotated[str, typer.Argument(help="The revision's digest, or how it begins (12 characters or more).")],
     name: NameOption,
     bucket: BucketOption,
+    fleet: FleetOption = None,
+    limit: LimitOption = "30m",
     as_json: JsonOption = False,
 ) -> None:
-    """Serve a revision: instances fetch it beside the old one and switch one after the other."""
+    """Serve a revision: instances fetch it beside the old one; with --fleet they change to it one after the other."""
     place = open_place(bucket)
     model = place.key(f"models/{name}")
     chosen = _resolve(place, model, digest)
     before = _served(place, model)
     _serve(place, name, chosen, before)
     _told(name, chosen, before, as_json)
+    _walk(name, chosen, fleet, limit)
 
 
-def rollback(name: NameOption, bucket: BucketOption, as_json: JsonOption = False) -> None:
+def rollback(
+    name: NameOption,
+    bucket: BucketOption,
+    fleet: FleetOption = None,
+    limit: LimitOption = "30m",
+    as_json: JsonOption = False,
+) -> None:
     """Serve the revision before the one that is served."""
     place = open_place(bucket)
     model = place.key(f"models/{name}")
@@ -100,6 +113,37 @@ def rollback(name: NameOption, bucket: BucketOption, as_json: JsonOption = False
         raise UserError(f"{model}: no revision was served before this one")
     _serve(place, name, earlier[-1], before)
     _told(name, earlier[-1], before, as_json)
+    _walk(name, earlier[-1], fleet, limit)
+
+
+def _walk(name: str, digest: str, fleets: list[str] | None, limit: str) -> None:
+    """Let every pool of the model change, one instance at a time. Raises UserError where it stops."""
+    # only here: what asks clouds takes a second to import
+    from cli.wiring import agents_of, inventory_of
+    from fleet.activity import CloudError
+    from serving.revisions import PoolRollout, RolloutError, Walk
+
+    try:
+        longest = durations.parse(limit)
+    except ValueError as error:
+        raise UserError(f"--limit: {error}", Exit.WRONG_USE) from error
+    for document in [load_one(url) for url in fleets or []]:
+        inventory, agents = inventory_of(document), agents_of(document)
+        for pool in [pool for pool in document.pools if pool.model == f"models/{name}"]:
+            walk = Walk(
+                rollout=PoolRollout(pool=pool.name, floor=pool.min, limit=longest),
+                instances=lambda pool=pool, inventory=inventory: [
+                    one for one in inventory.instances() if one.pool == pool.name and one.alive
+                ],
+                agents=agents,
+                say=_say,
+                clock=time.monotonic,
+                sleep=time.sleep,
+            )
+            try:
+                _say(f"{pool.name}: {walk.run(digest)} instances changed")
+            except (RolloutError, CloudError) as error:
+                raise UserError(str(error)) from error
 
 
 def _serve(place: Place, name: str, digest: str, before: str | None) -> None:

@@ -51,6 +51,19 @@ class NodeAgents:
         except (httpx.HTTPError, ValueError) as error:
             raise CloudError(f"{instance.id}: its agent at {url} did not answer: {error}") from error
 
+    def switch(self, instance: Instance, digest: str) -> dict[str, Any]:
+        """Ask to serve another revision. Idempotent. Raises CloudError when the agent does not take it."""
+        url = self._url(instance, "/switch")
+        headers = {"Authorization": f"Bearer {self._secret()}"}
+        try:
+            response = self._client.post(url, headers=headers, json={"digest": digest})
+            if response.status_code != httpx.codes.ACCEPTED:
+                words = response.text[:300].strip()
+                raise CloudError(f"{instance.id}: its agent refused the revision ({response.status_code}): {words}")
+            return _object(response)
+        except (httpx.HTTPError, ValueError) as error:
+            raise CloudError(f"{instance.id}: its agent at {url} did not answer: {error}") from error
+
     def _status(self, instance: Instance) -> dict[str, Any] | None:
         if instance.private_address is None:
             return None

@@ -31,6 +31,8 @@ PASSED_ON: Final = (
     "AWS_DEFAULT_REGION",
     "GCE_METADATA_HOST",
     "STORAGE_EMULATOR_HOST",
+    "GPUFLEET_COMPUTE_ENDPOINT",
+    "GPUFLEET_SECRETMANAGER_ENDPOINT",
     "GPUFLEET_ROOT",
     "NO_PROXY",
 )
@@ -77,6 +79,8 @@ def unit(program: Path) -> str:
         "Description=gpu-fleet node agent",
         "Wants=network-online.target",
         "After=network-online.target",
+        # started before it, so stopped after it: at the machine's end the agent tells of the drain until it is done
+        f"Before={engines.UNIT}",
         "StartLimitIntervalSec=0",
         "",
         "[Service]",

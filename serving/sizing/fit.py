@@ -131,14 +131,15 @@ def fit(model: Model, weights: Weights, gpu: Gpu, wish: Wish, split: Split = ONE
 def smallest_fit(model: Model, weights: Weights, gpu: Gpu, count: int, wish: Wish) -> Fit:
     """The fewest of `count` GPUs that do; all of them when none does. Raises SizingError."""
     tried = [spread(model, weights, gpu, number, wish) for number in _powers(count)]
-    return next((answer for answer in tried if answer.fits), tried[-1])
+    possible = [answer for answer in tried if not _indivisible(model, answer.split.tp)]
+    return next((answer for answer in possible if answer.fits), possible[-1])
 
 
 def spread(model: Model, weights: Weights, gpu: Gpu, count: int, wish: Wish) -> Fit:
     """All of `count` GPUs: layers over as many as the heads divide over, stages over the rest. Raises SizingError."""
     ways = [Split(tp=tp, pp=count // tp) for tp in range(count, 0, -1) if count % tp == 0]
     possible = [way for way in ways if not _indivisible(model, way.tp) and way.pp <= max(1, model.layer_count)]
-    tried = [fit(model, weights, gpu, wish, way) for way in possible]
+    tried = [fit(model, weights, gpu, wish, way) for way in possible or [Split(tp=count)]]
     return next((answer for answer in tried if answer.fits), tried[0])
 
 

@@ -1,0 +1,117 @@
+"""A revision's way through a pool: one ready instance after the other, above the floor, stopped by a failure."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final, Protocol
+
+from fleet.model import Instance
+
+POLL_S: Final = 2.0
+
+
+class Agents(Protocol):
+    """The node agents, as far as this needs them."""
+
+    def statuses(self, instances: Sequence[Instance]) -> Mapping[str, Mapping[str, Any]]:
+        """Of those that answer."""
+        ...
+
+    def switch(self, instance: Instance, digest: str) -> object:
+        """Ask one to serve a revision. Raises what the cloud's room raises."""
+        ...
+
+
+class RolloutError(RuntimeError):
+    """The rollout stopped; says where and what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolRollout:
+    """One pool, and how careful to be."""
+
+    pool: str
+    floor: int
+    """Ready replicas that must stay while one changes."""
+    limit: timedelta
+    """For one instance."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Walk:
+    """Walks one pool. `instances` is asked again before every step: pools change while they are walked."""
+
+    rollout: PoolRollout
+    instances: Callable[[], Sequence[Instance]]
+    agents: Agents
+    say: Callable[[str], None]
+    clock: Callable[[], float]
+    sleep: Callable[[float], None]
+
+    def run(self, digest: str) -> int:
+        """How many instances were changed. Raises RolloutError."""
+        changed = 0
+        while (following := self._next(digest)) is not None:
+            self.say(f"{self.rollout.pool} {following.id}: drains and changes to {digest[:12]}")
+            self.agents.switch(following, digest)
+            self._wait(following, digest)
+            changed += 1
+        return changed
+
+    def _next(self, digest: str) -> Instance | None:
+        """The next ready instance of another revision; None when all serve this one. Waits for those that boot."""
+        until = self.clock() + self.rollout.limit.total_seconds()
+        while True:
+            known = {instance.id: instance for instance in self.instances()}
+            told = self.agents.statuses(list(known.values()))
+            old = sorted(
+                name for name, status in told.items() if status.get("ready") and status.get("model_digest") != digest
+            )
+            if not old and len(told) == len(known) and all(_is_done(status, digest) for status in told.values()):
+                return None
+            ready = sum(1 for status in told.values() if status.get("ready"))
+            if old and ready - 1 >= self.rollout.floor:
+                return known[old[0]]
+            if self.clock() >= until:
+                raise RolloutError(self._stuck(known, told, ready, old))
+            self.sleep(POLL_S)
+
+    def _stuck(
+        self, known: Mapping[str, Instance], told: Mapping[str, Mapping[str, Any]], ready: int, old: Sequence[str]
+    ) -> str:
+        pool = self.rollout.pool
+        if old:
+            return (
+                f"{pool}: {ready} replicas are ready and one must leave to change, but the floor is "
+                f"{self.rollout.floor}: raise the pool first (gpufleet target {pool} {self.rollout.floor + 1})"
+            )
+        silent = sorted(known.keys() - told.keys())
+        waiting = [
+            f"{name} is {status.get('phase')}" for name, status in sorted(told.items()) if not status.get("ready")
+        ]
+        return f"{pool}: waited too long for {', '.join([*waiting, *(f'{name} (no answer)' for name in silent)])}"
+
+    def _wait(self, instance: Instance, digest: str) -> None:
+        until = self.clock() + self.rollout.limit.total_seconds()
+        while self.clock() < until:
+            self.sleep(POLL_S)
+            status = self.agents.statuses([instance]).get(instance.id)
+            if status is None or status.get("switching_to"):
+                continue
+            if _is_done(status, digest) or status.get("draining"):
+                # one that was preempted meanwhile is replaced by one that boots with the new revision
+                return
+            if status.get("switch_error") or status.get("phase") == "failed":
+                words = status.get("switch_error") or status.get("error")
+                raise RolloutError(
+                    f"{self.rollout.pool} {instance.id}: went back: {words}; the others keep what they serve: "
+                    "`gpufleet model rollback` makes the bucket say so, too"
+                )
+        raise RolloutError(
+            f"{self.rollout.pool} {instance.id}: did not serve {digest[:12]} within {self.rollout.limit}"
+        )
+
+
+def _is_done(status: Mapping[str, Any], digest: str) -> bool:
+    """Ready with this revision, or on its way out."""
+    return bool(status.get("ready") and status.get("model_digest") == digest) or bool(status.get("draining"))
