@@ -250,6 +250,10 @@ def _create_missing(world: World, group: Group, row: Row, now: datetime) -> None
 def _create(world: World, group: Group, row: Row, member: Member, now: datetime) -> bool:
     """Try its zone (or all zones that the group may use) and machine types in their order."""
     template = world.store.find(key_of(member.version["instanceTemplate"]) or group.key)
+    if template is None:
+        # its template was deleted since: made of what the group says now
+        member.version = current_version(row)
+        template = world.store.find(key_of(member.version["instanceTemplate"]) or group.key)
     if template is None or "properties" not in template:
         _note(world, group, member, Failure(code="INVALID_TEMPLATE", message="The instance template is gone."), now)
         return False

@@ -10,8 +10,8 @@ from localcloud.gcp.errors import ApiError, invalid, not_found, required, stale
 from localcloud.gcp.instances import Machine
 from localcloud.gcp.operations import Failure, Progress
 from localcloud.gcp.places import PROJECT, ZONES
-from localcloud.gcp.resources import check_labels, check_properties, relabel
 from localcloud.gcp.store import Key, Row, fingerprint, last
+from localcloud.gcp.wishes import check_labels, check_properties, relabel
 from localcloud.gcp.world import World
 
 

@@ -100,8 +100,9 @@ def look_up(found: Any, path: str) -> Any:
         if not isinstance(at, dict):
             return None
         # the keys of attributes and accounts are people's words; all others are camel case in JSON, dashed in paths
-        name = part if index and parts[index - 1] in ("attributes", "service-accounts") else _camel(part)
-        if name not in at:
+        theirs = bool(index) and parts[index - 1] in ("attributes", "service-accounts")
+        name = part if theirs else _camel(part)
+        if name not in at or (not theirs and _dashed(name) != part):
             return None
         at = at[name]
     return at

@@ -2,12 +2,9 @@
 
 import base64
 import hashlib
-import json
 import re
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Final
 from urllib.parse import unquote
 
@@ -16,6 +13,18 @@ import google_crc32c
 from localcloud.gcp.errors import ApiError, required
 from localcloud.gcp.exchange import Reply, Request, json_reply
 from localcloud.gcp.places import PROJECT_NUMBER, REGION
+from localcloud.gcp.storage_parts import (
+    Bucket,
+    Object,
+    Upload,
+    check_conditions,
+    go_on,
+    is_versioned,
+    multipart,
+    object_body,
+    ranged,
+    stamp,
+)
 from localcloud.gcp.store import Row, fingerprint
 from localcloud.gcp.world import World
 
@@ -40,40 +49,8 @@ _PATHS: Final = (
         "objects.rewrite",
     ),
 )
-_RANGE: Final = re.compile(r"bytes=(\d*)-(\d*)")
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 _WRITABLE: Final = ("contentType", "cacheControl", "contentEncoding", "metadata", "storageClass")
-
-
-@dataclass(slots=True, kw_only=True)
-class _Object:
-    """One generation."""
-
-    row: Row
-    body: bytes
-
-    @property
-    def generation(self) -> int:
-        return int(self.row["generation"])
-
-
-@dataclass(slots=True, kw_only=True)
-class _Bucket:
-    row: Row
-    policy: Row
-    live: dict[str, _Object] = field(default_factory=dict[str, _Object])
-    old: list[_Object] = field(default_factory=list[_Object])
-    """Noncurrent generations of a versioned bucket."""
-
-
-@dataclass(slots=True, kw_only=True)
-class _Upload:
-    """A resumable upload in progress."""
-
-    bucket: str
-    query: Mapping[str, str]
-    row: Row
-    body: bytearray = field(default_factory=bytearray)
 
 
 class Storage:
@@ -81,8 +58,8 @@ class Storage:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._buckets: dict[str, _Bucket] = {}
-        self._uploads: dict[str, _Upload] = {}
+        self._buckets: dict[str, Bucket] = {}
+        self._uploads: dict[str, Upload] = {}
         self._lock = threading.RLock()
         self._last_generation = 0
 
@@ -109,7 +86,7 @@ class Storage:
 
     # Buckets.
 
-    def _bucket(self, name: str) -> _Bucket:
+    def _bucket(self, name: str) -> Bucket:
         found = self._buckets.get(name)
         if found is None:
             raise ApiError(404, "notFound", "The specified bucket does not exist.")
@@ -121,7 +98,7 @@ class Storage:
         return json_reply({"kind": "storage#buckets", **({"items": items} if items else {})})
 
     def _buckets_insert(self, request: Request) -> Reply:
-        body = _object_body(request)
+        body = object_body(request)
         name = body.get("name")
         if not name:
             raise required("name")
@@ -133,7 +110,7 @@ class Storage:
             raise ApiError(
                 409, "conflict", "Your previous request to create the named bucket succeeded and you already own it."
             )
-        now = _stamp(self._world.now())
+        now = stamp(self._world.now())
         url = self._world.places.google_url
         row: Row = {
             "storageClass": "STANDARD",
@@ -154,7 +131,7 @@ class Storage:
             "etag": "CAE=",
             "locationType": "region",
         }
-        self._buckets[str(name)] = _Bucket(row=row, policy={"kind": "storage#policy", "version": 1, "bindings": []})
+        self._buckets[str(name)] = Bucket(row=row, policy={"kind": "storage#policy", "version": 1, "bindings": []})
         return json_reply(row)
 
     def _buckets_get(self, request: Request, name: str) -> Reply:
@@ -162,7 +139,7 @@ class Storage:
 
     def _buckets_patch(self, request: Request, name: str) -> Reply:
         row = self._bucket(name).row
-        for key, value in _object_body(request).items():
+        for key, value in object_body(request).items():
             if value is None:
                 row.pop(key, None)
             elif key == "labels" and isinstance(value, dict):
@@ -171,7 +148,7 @@ class Storage:
             else:
                 row[key] = value
         row["metageneration"] = str(int(row["metageneration"]) + 1)
-        row["updated"] = _stamp(self._world.now())
+        row["updated"] = stamp(self._world.now())
         return json_reply(row)
 
     _buckets_update = _buckets_patch
@@ -189,7 +166,7 @@ class Storage:
 
     def _buckets_setIamPolicy(self, request: Request, name: str) -> Reply:
         bucket = self._bucket(name)
-        body = _object_body(request)
+        body = object_body(request)
         if body.get("etag") not in (None, "", fingerprint(bucket.policy)):
             raise ApiError(412, "conditionNotMet", "At least one of the pre-conditions you specified did not hold.")
         bucket.policy = {k: v for k, v in body.items() if k != "etag"}
@@ -197,7 +174,7 @@ class Storage:
 
     # Objects.
 
-    def _object(self, bucket: _Bucket, name: str, query: Mapping[str, str]) -> _Object:
+    def _object(self, bucket: Bucket, name: str, query: Mapping[str, str]) -> Object:
         wanted = query.get("generation")
         found = bucket.live.get(name)
         if wanted is not None:
@@ -238,7 +215,7 @@ class Storage:
 
     def _objects_get(self, request: Request, name: str, key: str) -> Reply:
         found = self._object(self._bucket(name), key, request.query)
-        _check_conditions(request.query, found, reading=True)
+        check_conditions(request.query, found, reading=True)
         if request.query.get("alt") != "media":
             return json_reply(found.row)
         headers = {
@@ -250,12 +227,12 @@ class Storage:
             "X-Goog-Stored-Content-Length": found.row["size"],
             "Accept-Ranges": "bytes",
         }
-        return _ranged(found.body, request.headers.get("range"), headers)
+        return ranged(found.body, request.headers.get("range"), headers)
 
     def _objects_patch(self, request: Request, name: str, key: str) -> Reply:
         found = self._object(self._bucket(name), key, request.query)
-        _check_conditions(request.query, found, reading=False)
-        body = _object_body(request)
+        check_conditions(request.query, found, reading=False)
+        body = object_body(request)
         found.row.update({k: v for k, v in body.items() if k in _WRITABLE})
         found.row["metageneration"] = str(int(found.row["metageneration"]) + 1)
         return json_reply(found.row)
@@ -263,12 +240,12 @@ class Storage:
     def _objects_delete(self, request: Request, name: str, key: str) -> Reply:
         bucket = self._bucket(name)
         found = self._object(bucket, key, request.query)
-        _check_conditions(request.query, found, reading=False)
+        check_conditions(request.query, found, reading=False)
         if found in bucket.old:
             bucket.old.remove(found)
         else:
             del bucket.live[key]
-            if request.query.get("generation") is None and _is_versioned(bucket):
+            if request.query.get("generation") is None and is_versioned(bucket):
                 bucket.old.append(found)
         return Reply(status=204)
 
@@ -294,7 +271,7 @@ class Storage:
                     raise required("name")
                 return json_reply(self._put(name, key, {"contentType": content_type}, request.body, request.query))
             case "multipart":
-                row, body = _multipart(content_type, request.body)
+                row, body = multipart(content_type, request.body)
                 return json_reply(self._put(name, str(row.get("name", "")), row, body, request.query))
             case "resumable":
                 return self._resumable(request, name)
@@ -304,11 +281,11 @@ class Storage:
     def _resumable(self, request: Request, name: str) -> Reply:
         upload_id = request.query.get("upload_id")
         if upload_id is None:
-            row = _object_body(request) if request.body else {}
+            row = object_body(request) if request.body else {}
             row.setdefault("name", request.query.get("name", ""))
             row.setdefault("contentType", request.headers.get("x-upload-content-type", "application/octet-stream"))
             upload_id = f"local{len(self._uploads)}{self._world.store.number()}"
-            self._uploads[upload_id] = _Upload(bucket=name, query=request.query, row=row)
+            self._uploads[upload_id] = Upload(bucket=name, query=request.query, row=row)
             where = f"{self._world.places.google_url}/upload/storage/v1/b/{name}/o"
             location = f"{where}?uploadType=resumable&upload_id={upload_id}"
             return Reply(headers={"Location": location, "X-GUploader-UploadID": upload_id})
@@ -318,10 +295,10 @@ class Storage:
         span, _, total = request.headers.get("content-range", "").removeprefix("bytes ").partition("/")
         first = span.partition("-")[0]
         if first.isdigit() and int(first) != len(upload.body):
-            return _go_on(upload)
+            return go_on(upload)
         upload.body += request.body
         if total and (not total.isdigit() or int(total) != len(upload.body)):
-            return _go_on(upload)
+            return go_on(upload)
         del self._uploads[upload_id]
         row = self._put(upload.bucket, str(upload.row["name"]), upload.row, bytes(upload.body), upload.query)
         return json_reply(row)
@@ -332,7 +309,7 @@ class Storage:
             raise required("name")
         bucket = self._bucket(name)
         old = bucket.live.get(key)
-        _check_conditions(query, old, reading=False)
+        check_conditions(query, old, reading=False)
         digest = base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()
         checksum = base64.b64encode(google_crc32c.Checksum(body).digest()).decode()
         for field_name, found in (("md5Hash", digest), ("crc32c", checksum)):
@@ -361,76 +338,10 @@ class Storage:
             "md5Hash": digest,
             "crc32c": checksum,
             "etag": fingerprint([name, key, generation]),
-            "timeCreated": _stamp(now),
-            "updated": _stamp(now),
+            "timeCreated": stamp(now),
+            "updated": stamp(now),
         }
-        if old is not None and _is_versioned(bucket):
+        if old is not None and is_versioned(bucket):
             bucket.old.append(old)
-        bucket.live[key] = _Object(row=row, body=body)
+        bucket.live[key] = Object(row=row, body=body)
         return row
-
-
-def _is_versioned(bucket: _Bucket) -> bool:
-    return bool(bucket.row.get("versioning", {}).get("enabled"))
-
-
-def _check_conditions(query: Mapping[str, str], found: _Object | None, *, reading: bool) -> None:
-    generation = found.generation if found else 0
-    wanted, unwanted = query.get("ifGenerationMatch"), query.get("ifGenerationNotMatch")
-    if wanted is not None and int(wanted) != generation:
-        raise ApiError(412, "conditionNotMet", "At least one of the pre-conditions you specified did not hold.")
-    if unwanted is not None and int(unwanted) == generation:
-        status = 304 if reading else 412
-        raise ApiError(status, "conditionNotMet", "At least one of the pre-conditions you specified did not hold.")
-    meta = query.get("ifMetagenerationMatch")
-    if meta is not None and (found is None or found.row["metageneration"] != meta):
-        raise ApiError(412, "conditionNotMet", "At least one of the pre-conditions you specified did not hold.")
-
-
-def _ranged(body: bytes, asked: str | None, headers: dict[str, str]) -> Reply:
-    found = _RANGE.fullmatch(asked or "")
-    if found is None or not (found[1] or found[2]):
-        return Reply(body=body, headers=headers)
-    if found[1]:
-        start, end = int(found[1]), int(found[2]) if found[2] else len(body) - 1
-    else:
-        start, end = max(0, len(body) - int(found[2])), len(body) - 1
-    if start >= len(body):
-        return Reply(status=416, headers={**headers, "Content-Range": f"bytes */{len(body)}"})
-    end = min(end, len(body) - 1)
-    headers = {**headers, "Content-Range": f"bytes {start}-{end}/{len(body)}"}
-    return Reply(status=206, body=body[start : end + 1], headers=headers)
-
-
-def _go_on(upload: _Upload) -> Reply:
-    held = len(upload.body)
-    return Reply(status=308, headers={"Range": f"bytes=0-{held - 1}"} if held else {})
-
-
-def _multipart(content_type: str, body: bytes) -> tuple[Row, bytes]:
-    """The JSON and the bytes of a multipart/related body. Raises ApiError."""
-    boundary = re.search(r'boundary="?([^";]+)"?', content_type)
-    if boundary is None:
-        raise ApiError(400, "invalid", "Multipart upload without a boundary.")
-    mark = b"--" + boundary[1].encode()
-    parts = body.split(mark, 2)
-    if len(parts) != 3:
-        raise ApiError(400, "invalid", "Multipart upload with fewer than two parts.")
-    row = json.loads(parts[1].split(b"\r\n\r\n", 1)[1])
-    head, _, media = parts[2].partition(b"\r\n\r\n")
-    media = media[: media.rfind(b"\r\n" + mark)]
-    kind = re.search(rb"content-type:\s*([^\r\n]+)", head, re.I)
-    if kind is not None:
-        row.setdefault("contentType", kind[1].decode())
-    return row, media
-
-
-def _object_body(request: Request) -> Row:
-    found = request.json()
-    if not isinstance(found, dict):
-        raise ApiError(400, "required", "Required")
-    return found
-
-
-def _stamp(moment: datetime) -> str:
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"

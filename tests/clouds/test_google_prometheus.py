@@ -1,0 +1,88 @@
+"""A real Prometheus finds the machines of the embedded Compute Engine by its list of targets."""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+from urllib.request import urlopen
+
+import pytest
+
+from fleet.model import Cloud
+from monitoring.prometheus import HTTP_SD_LABELS, Discovery, PrometheusSettings, render
+from tests.clouds.conftest import start_cloud, stop_cloud, wait_for
+from tests.clouds.google import REGION, ZONE, Google
+from tests.networks import end_process
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("prometheus") is None, reason="prometheus is not installed (make setup does it)"),
+]
+
+_EXPORTER = """#!/bin/sh
+mkdir -p "$GPUFLEET_ROOT/etc/systemd/system"
+cat > "$GPUFLEET_ROOT/etc/systemd/system/dcgm.service" <<UNIT
+[Service]
+ExecStart=docker run --rm --network host gpu-fleet/dcgm-exporter -a $GPUFLEET_LOCAL_ADDRESS:9400
+UNIT
+systemctl daemon-reload
+systemctl start dcgm.service
+"""
+
+
+@pytest.fixture
+def google(tmp_path: Path) -> Iterator[Google]:
+    cloud = start_cloud(tmp_path / "cloud")
+    try:
+        made = Google(cloud=cloud)
+        made.make_network()
+        yield made
+    finally:
+        stop_cloud(cloud)
+
+
+@contextmanager
+def _prometheus(folder: Path, google: Google) -> Iterator[str]:
+    second = timedelta(seconds=1)
+    endpoint = f"{google.cloud.places.google_url}/_localcloud/targets"
+    discovery = Discovery(cloud=Cloud.GCP, environment="test", region=REGION, endpoint=endpoint, refresh=second)
+    config = folder / "prometheus.yml"
+    config.write_text(render(PrometheusSettings(discovery=discovery, scrape_interval=second)), "utf-8")
+    listen = f"{google.cloud.places.network}.0.10:9090"
+    places = (f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}", f"--web.listen-address={listen}")
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(["prometheus", *places], stdout=log, stderr=log, env={"PATH": "/usr/bin:/bin"})
+        try:
+            yield f"http://{listen}"
+        finally:
+            end_process(process, 20)
+
+
+def _found(url: str, query: str) -> list[dict[str, Any]]:
+    try:
+        with urlopen(f"{url}/api/v1/query?query={quote(query)}", timeout=5) as answer:
+            return [found["metric"] for found in json.load(answer)["data"]["result"]]
+    except OSError:
+        return []
+
+
+def test_a_machine_is_scraped_with_the_labels_of_its_instance(google: Google, tmp_path: Path) -> None:
+    google.make_group("chat", google.make_template("chat", _EXPORTER), 1)
+    member = wait_for("the member", lambda: google.running("chat"))[0]
+    with _prometheus(tmp_path, google) as url:
+        found = wait_for("the exporter", lambda: _found(url, "DCGM_FI_DEV_GPU_UTIL"), 40)[0]
+    assert {name: found[name] for name in HTTP_SD_LABELS} == {
+        "instance_id": member.name,
+        "zone": ZONE,
+        "machine_type": "g2-standard-8",
+        "group": "chat",
+        "environment": "test",
+        "pool": "chat",
+        "capacity_type": "spot",
+    }
+    assert "L4" in found["modelName"], "the exporter asked the metadata server which machine it is on"
