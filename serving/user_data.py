@@ -134,13 +134,9 @@ def _seconds(duration: timedelta) -> int:
 
 _FETCH: Final = {
     Cloud.AWS: 'aws s3 cp --only-show-errors "$1" "$2"',
-    # a plain Debian image of Google has curl, a Deep Learning image has gcloud
+    # curl is on every image of Google; gcloud, where it is, may be logged in as somebody else
     Cloud.GCP: """\
-if command -v gcloud >/dev/null; then
-    gcloud storage cp --quiet "$1" "$2"
-    return
-  fi
-  local metadata="http://${GCE_METADATA_HOST:-metadata.google.internal}" token bucket object
+local metadata="http://${GCE_METADATA_HOST:-metadata.google.internal}" token bucket object
   token=$(curl -fsS -H 'Metadata-Flavor: Google' \\
     "$metadata/computeMetadata/v1/instance/service-accounts/default/token" | cut -d'"' -f4)
   bucket=${1#gs://} bucket=${bucket%%/*} object=${1#gs://*/}
