@@ -65,11 +65,11 @@ def _budget(document: FleetDocument, engine: Engine, now: datetime) -> list[tupl
     month = reports.month_of(document, window, begun)
     use = forecast.budget_use(document.budget.usd_per_month, month)
     name = f"{money.ledger_name(document)}/budget/{now.astimezone(ZoneInfo(zone)):%Y-%m}"
-    budget = show(use.usd_per_month)
+    budget, spent = show(use.usd_per_month), show(month.spent.quantize(exact.CENT))
     found = [
         (
             f"{name}/{share}",
-            f"{document.environment}: {use.share:.0%} of the month's budget is used ({show(month.spent.quantize(exact.CENT))} of {budget}"
+            f"{document.environment}: {use.share:.0%} of the month's budget is used ({spent} of {budget}"
             f" USD; the month is expected to cost {show(month.expected)} USD)",
         )
         for share in use.crossed[-1:]
