@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cli import money
+from cli import ledger_backup, money
 from cli.fleets import FleetOption, load
 from cli.output import STDERR, Exit, UserError, print_json
 from fleet.document import FleetDocument
@@ -24,6 +24,7 @@ def register(app: typer.Typer) -> None:
     ledger.command("verify")(verify)
     ledger.command("export")(export)
     ledger.command("import")(import_)
+    ledger_backup.register(ledger)
     app.add_typer(ledger, name="ledger")
 
 

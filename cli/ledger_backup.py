@@ -1,0 +1,156 @@
+"""`gpufleet ledger backup|restore`: the ledger in a bucket, and back on another machine."""
+
+import gzip
+import hashlib
+import json
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO, Final
+
+import typer
+
+from cli import money
+from cli.fleets import FleetOption, load
+from cli.output import STDERR, Exit, UserError
+from cli.stores import Place, open_place
+from fleet.document import FleetDocument
+from ledger import invariants, transfer
+from ledger.database import writing
+from ledger.schema import LedgerError
+from serving.cache.store import PartConsumer, read_object
+
+LATEST: Final = "latest.json"
+_LARGEST_POINTER: Final = 4096
+_PIECE: Final = 8 * 1024 * 1024
+
+PlaceOption = Annotated[
+    str, typer.Option("--place", help="Folder or bucket prefix. Default: backups/ledger in the fleet's bucket.")
+]
+
+
+def register(ledger: typer.Typer) -> None:
+    """Add both to `gpufleet ledger`."""
+    ledger.command("backup")(backup)
+    ledger.command("restore")(restore)
+
+
+def backup(fleet: FleetOption = None, place: PlaceOption = "") -> None:
+    """Write the whole ledger into a bucket. The pointer to the newest one moves last."""
+    for document in load(fleet):
+        target = _place(document, place)
+        now = datetime.now(UTC)
+        name = f"{now:%Y%m%dT%H%M%S%fZ}.jsonl.gz"
+        with tempfile.TemporaryDirectory(prefix="gpufleet-backup-") as folder:
+            path = Path(folder, name)
+            digest = _write(document, path, now)
+            key = target.key(f"{_folder(document)}/{name}")
+            try:
+                target.writer.put_file(key, path)
+                pointer = {"version": 1, "key": key, "sha256": digest, "bytes": path.stat().st_size}
+                pointer |= {"at": now.isoformat(timespec="seconds")}
+                body = json.dumps(pointer, indent=2).encode()
+                target.writer.put_bytes(target.key(f"{_folder(document)}/{LATEST}"), body)
+            except OSError as error:
+                raise UserError(f"{key}: the backup could not be written: {error}") from error
+            size = path.stat().st_size
+        STDERR.print(f"{key}: {size:,} bytes, sha256 {digest}", highlight=False)
+
+
+def restore(fleet: FleetOption = None, place: PlaceOption = "") -> None:
+    """Take the newest backup in: all of it or nothing, and prove what is there then. Rows there already stay."""
+    for document in load(fleet):
+        source = _place(document, place)
+        pointer = _pointer(source, document)
+        with tempfile.TemporaryDirectory(prefix="gpufleet-restore-") as folder:
+            path = Path(folder, "ledger.jsonl.gz")
+            digest = _fetch(source, pointer["key"], path)
+            if digest != pointer["sha256"]:
+                raise UserError(f"{pointer['key']}: is damaged: sha256 {digest}, written was {pointer['sha256']}")
+            counts = _take_in(document, path)
+        STDERR.print(f"{pointer['key']} of {pointer['at']}: {sum(counts.values())} rows read", highlight=False)
+        with money.ledger_errors(document), money.open_ledger_of(document).connect() as connection:
+            breaches = list(invariants.verify(connection))
+        if breaches:
+            STDERR.print(f"{len(breaches)} breaches: `gpufleet ledger verify` names them", highlight=False)
+            raise typer.Exit(Exit.FOUND)
+
+
+def _write(document: FleetDocument, path: Path, now: datetime) -> str:
+    try:
+        with (
+            money.ledger_errors(document),
+            money.open_ledger_of(document).connect() as connection,
+            gzip.open(path, "wt", encoding="utf-8", compresslevel=6) as file,
+        ):
+            file.writelines(transfer.export(connection, now))
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written: {error.strerror or error}") from error
+    return _digest(path)
+
+
+def _take_in(document: FleetDocument, path: Path) -> dict[str, int]:
+    try:
+        with (
+            gzip.open(path, "rt", encoding="utf-8") as lines,
+            money.ledger_errors(document),
+            writing(money.open_ledger_of(document)) as connection,
+        ):
+            return dict(transfer.take_in(connection, lines, path.name))
+    except LedgerError as error:
+        raise UserError(str(error)) from error
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise UserError(f"the backup cannot be read: {error}") from error
+
+
+def _pointer(source: Place, document: FleetDocument) -> dict[str, Any]:
+    key = source.key(f"{_folder(document)}/{LATEST}")
+    reader = source.store.connect()
+    try:
+        found: dict[str, Any] = json.loads(read_object(reader, key, _LARGEST_POINTER))
+    except FileNotFoundError as error:
+        raise UserError(f"{key}: there is no backup yet; `gpufleet ledger backup` makes one") from error
+    except OSError as error:
+        raise UserError(f"{key}: cannot be read: {error}") from error
+    except ValueError as error:
+        raise UserError(f"{key}: is no pointer to a backup: {error}") from error
+    finally:
+        reader.close()
+    if found.get("version") != 1 or not {"key", "sha256", "at"} <= found.keys():
+        raise UserError(f"{key}: is no pointer to a backup (version {found.get('version')!r}, must be 1)")
+    return found
+
+
+def _fetch(source: Place, key: str, path: Path) -> str:
+    """Read an object into a file; its sha256."""
+    reader = source.store.connect()
+    try:
+        size, version = reader.size_and_version(key)
+        with path.open("wb") as file:
+            for start in range(0, size, _PIECE):
+                reader.read_range(key, start, min(_PIECE, size - start), version, _into(file))
+    except OSError as error:
+        raise UserError(f"{key}: cannot be read: {error}") from error
+    finally:
+        reader.close()
+    return _digest(path)
+
+
+def _into(file: BinaryIO) -> PartConsumer:
+    def take(piece: memoryview) -> None:
+        file.write(piece)
+
+    return take
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _place(document: FleetDocument, place: str) -> Place:
+    return open_place(place or f"{document.bucket.rstrip('/')}/backups/ledger")
+
+
+def _folder(document: FleetDocument) -> str:
+    return money.ledger_name(document)
