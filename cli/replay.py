@@ -24,6 +24,7 @@ def register(app: typer.Typer) -> None:
     replay = typer.Typer(no_args_is_help=True, help=__doc__, rich_markup_mode=None)
     replay.command("spot")(spot)
     replay.command("idle")(idle)
+    replay.command("scale")(scale)
     app.add_typer(replay, name="replay")
 
 
@@ -90,6 +91,39 @@ def idle(
             name = _known(rule, pool_rules.NAMES)
             players = [pool_rules.rule(name, history, rules, scale, cold_start) for _ in history.pool_names]
             score = fleet.play_pools(history, players, cold_start, pool_capacity)
+    _show(score.answer(), as_json)
+
+
+def scale(
+    requests: Annotated[
+        Path, typer.Option("--requests", help="CSV[.gz]: time_s,input_tokens,output_tokens, or time_s,rate_rps.")
+    ],
+    tokens_per_second: Annotated[
+        float,
+        typer.Option("--tokens-per-second-per-replica", min=0.001, help="Input and output tokens of one replica."),
+    ],
+    tokens_per_request: Annotated[
+        float | None, typer.Option("--tokens-per-request", min=0.001, help="For rates; 1000 where nothing is said.")
+    ] = None,
+    cold_start: ColdStart = 180.0,
+    max_wait: Annotated[float, typer.Option("--max-wait", min=0, help="Seconds that a token may wait.")] = 10.0,
+    rule: Annotated[
+        str, typer.Option("--rule", help="own, timer-15m, timer-30m, timer-60m, queue-threshold.")
+    ] = "own",
+    policy: PolicyOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Play recorded requests: how many replicas, how many tokens too late."""
+    from watchdogs.replay import pool_rules
+    from watchdogs.replay import requests as histories
+
+    name = _known(rule, pool_rules.NAMES)
+    rules = _policy(policy, "scale").policy()
+    terms = histories.Terms(tokens_per_second=tokens_per_second, cold_start=cold_start, max_wait=max_wait)
+    with _readable():
+        arrivals = histories.load(requests, tokens_per_request)
+        sizer = pool_rules.sizer(name, rules, cold_start, arrivals.tick)
+        score = histories.play(arrivals, terms, sizer, name)
     _show(score.answer(), as_json)
 
 

@@ -22,6 +22,13 @@ CALM: Final = 300.0
 """Seconds for which a queue-threshold rule waits before it gives a replica up."""
 
 
+def sizer(name: str, scale: ScalePolicy, cold_start: float, step: float) -> "Sizer":
+    """How a rule sizes a pool; a rule by its name, one of `NAMES`."""
+    if name == "own":
+        return OwnSizer(policy=scale, cold_start=cold_start, step=step)
+    return Threshold() if name == "queue-threshold" else HighestOf(span=TIMERS[name])
+
+
 def rule(name: str, activity: Activity, idle: IdlePolicy, scale: ScalePolicy, cold_start: float) -> PoolRule:
     """A rule by its name, one of `NAMES`."""
     if name == "own":

@@ -100,6 +100,11 @@ def ticks(path: str, times: Floats) -> Indices:
     return np.concatenate(([0], np.flatnonzero(steps > 0) + 1, [len(times)])).astype(np.int64)
 
 
+def has(path: Path, column: str) -> bool:
+    """Whether a history has a column. Raises TraceError when it cannot be read."""
+    return column in _header(path, ())
+
+
 def _header(path: Path, columns: Sequence[Column]) -> Sequence[str]:
     try:
         with arrow.input_stream(str(path), compression="detect") as stream:

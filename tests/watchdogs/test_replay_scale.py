@@ -1,0 +1,126 @@
+"""`replay scale` on small histories whose answer can be worked out by hand, and the command itself."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fleet.policies import ScalePolicy
+from watchdogs.replay import pool_rules, requests
+from watchdogs.replay.requests import Arrivals, Terms
+from watchdogs.replay.rows import TraceError
+
+TERMS = Terms(tokens_per_second=100, cold_start=20, max_wait=10)
+
+
+class Fixed:
+    """Always as many."""
+
+    def __init__(self, replicas: int) -> None:
+        self.replicas = replicas
+
+    def target(self, at: float, demand: float, ready: int, running: int, *, waiting: float = 0.0) -> int:
+        del at, demand, ready, running, waiting
+        return self.replicas
+
+
+def arrivals(*tokens: float) -> Arrivals:
+    import numpy as np
+
+    return Arrivals(tick=10.0, tokens=np.array(tokens), tokens_per_request=100)
+
+
+def played(tokens: list[float], replicas: int) -> dict[str, str | int | float]:
+    return requests.play(arrivals(*tokens), TERMS, Fixed(replicas), "fixed").answer()  # type: ignore[arg-type]
+
+
+def test_enough_replicas_miss_nothing_and_cost_their_hours() -> None:
+    answer = played([1000] * 36, 1)
+    assert answer["slo_missed_percent"] == 0.0
+    assert (answer["replica_hours"], answer["cost_ratio"], answer["moves"]) == (0.1, 1.0, 0)
+
+
+def test_tokens_that_wait_longer_than_allowed_are_counted_once() -> None:
+    # 3000 at once, 1000 a tick: the last thousand is served two ticks later, after twenty seconds
+    answer = played([1000, 3000, 0, 0, 0], 1)
+    assert answer["slo_missed_percent"] == pytest.approx(25.0)
+
+
+def test_what_never_gets_served_is_late_too() -> None:
+    answer = played([1000, 0, 0, 0], 0)
+    assert answer["slo_missed_percent"] == 100.0
+
+
+def test_the_fixed_peak_is_the_fewest_replicas_without_a_late_token() -> None:
+    assert requests.fixed_peak(arrivals(1000, 5000, 0, 0), TERMS) == 3
+    assert requests.fixed_peak(arrivals(1000, 5000, 0, 0), Terms(tokens_per_second=100, max_wait=0)) == 5
+
+
+@pytest.mark.parametrize("name", pool_rules.NAMES)
+def test_every_rule_follows_a_day_that_rises_and_falls(name: str) -> None:
+    day = [200.0] * 360 + [4000.0] * 360 + [200.0] * 1200
+    sizer = pool_rules.sizer(name, ScalePolicy(), 20, 10)
+    answer = requests.play(arrivals(*day), TERMS, sizer, name).answer()
+    assert answer["peak_replicas"] >= 4  # type: ignore[operator]
+    # the timers' pools have no room to work off what queued while they started
+    assert (answer["slo_missed_percent"] < 5) == (not name.startswith("timer"))  # type: ignore[operator]
+    assert answer["moves"] >= 2  # type: ignore[operator]
+
+
+def test_requests_and_rates_of_the_same_work_are_the_same_arrivals(tmp_path: Path) -> None:
+    one, other = tmp_path / "requests.csv", tmp_path / "rates.csv"
+    one.write_text(
+        "time_s,input_tokens,output_tokens\n" + "".join(f"{t},80,20\n" for t in range(0, 100) for _ in range(2))
+    )
+    other.write_text("time_s,rate_rps\n" + "".join(f"{t},2\n" for t in range(0, 100, 10)))
+    first, second = requests.load(one, None), requests.load(other, 100)
+    assert first.tokens.tolist() == pytest.approx(second.tokens.tolist())
+
+
+def test_a_bad_row_is_named_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "requests.csv"
+    path.write_text("time_s,input_tokens,output_tokens\n0,1,1\n1,-5,1\n")
+    with pytest.raises(TraceError, match="line 3: input_tokens is -5"):
+        requests.load(path, None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text", "fields"),
+    [
+        (
+            ["spot", "--availability", "FILE", "--target", "1"],
+            "time_s,zone,available\n0,a,1\n100,a,1\n200,a,1\n",
+            "rule target ticks cost_ratio below_target_percent none_ready_percent on_demand_launches spot_launches"
+            " preemptions on_demand_share",
+        ),
+        (
+            ["idle", "--activity", "FILE"],
+            "time_s,replica,gpu_active,requests_running,requests_waiting,tokens_total\n0,a,0,0,0,1\n60,a,0.5,1,0,2\n",
+            "rule replicas gpu_hours gpu_hours_idle gpu_hours_saved saved_percent stops stops_per_replica_day"
+            " wrong_stops wakes unserved_percent",
+        ),
+        (
+            ["scale", "--requests", "FILE", "--tokens-per-second-per-replica", "100"],
+            "time_s,input_tokens,output_tokens\n0,10,10\n100,10,10\n",
+            "rule replica_hours peak_replicas slo_missed_percent moves cost_ratio",
+        ),
+    ],
+    ids=["spot", "idle", "scale"],
+)
+def test_the_commands_print_exactly_their_fields(
+    tmp_path: Path, arguments: list[str], text: str, fields: str
+) -> None:
+    path, policy = tmp_path / "history.csv", tmp_path / "policy.json"
+    path.write_text(text)
+    policy.write_text("{}")
+    given = [str(path) if word == "FILE" else word for word in arguments]
+    command = [sys.executable, "-m", "cli.main", "replay", *given, "--json", "--policy", str(policy)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert list(json.loads(done.stdout)) == fields.split()
+    path.write_text(text + "x\n")
+    broken = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert broken.returncode == 1
+    assert "line " in broken.stderr and "Traceback" not in broken.stderr

@@ -1,0 +1,198 @@
+"""Recorded requests played to a rule that sizes a pool: tokens queue in order, and replicas serve them."""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from watchdogs.replay import rows
+from watchdogs.replay.pool_rules import Sizer
+from watchdogs.replay.rows import Column, Floats, TraceError
+
+TICK: Final = 10.0
+"""Seconds between two looks of the rule."""
+MOST_TICKS: Final = 500_000
+"""Of a longer history the ticks are longer."""
+RATE_SPAN: Final = 60.0
+"""Demand is the mean over this time."""
+USUAL_REQUEST: Final = 1000.0
+"""Tokens of a request where the history does not say."""
+
+_REQUESTS: Final = (
+    Column(name="time_s", at_least=None),
+    Column(name="input_tokens"),
+    Column(name="output_tokens"),
+)
+_RATES: Final = (Column(name="time_s", at_least=None), Column(name="rate_rps"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrivals:
+    """Tokens that arrive in each tick."""
+
+    tick: float
+    tokens: npt.NDArray[np.float64]
+    tokens_per_request: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What replicas can do, and what is asked of them."""
+
+    tokens_per_second: float
+    """Of one replica, input and output together."""
+    cold_start: float = 180.0
+    max_wait: float = 10.0
+    """Seconds; tokens that wait longer have missed the objective."""
+
+
+@dataclass(slots=True)
+class Score:
+    """What came of it."""
+
+    rule: str
+    replica_hours: float = 0.0
+    peak_replicas: int = 0
+    late: float = 0.0
+    tokens: float = 0.0
+    moves: int = 0
+    fixed_hours: float = 0.0
+
+    def answer(self) -> dict[str, str | int | float]:
+        """The fields that the command prints."""
+        return {
+            "rule": self.rule,
+            "replica_hours": round(self.replica_hours, 6),
+            "peak_replicas": self.peak_replicas,
+            "slo_missed_percent": round(100 * self.late / self.tokens, 6) if self.tokens else 0.0,
+            "moves": self.moves,
+            "cost_ratio": round(self.replica_hours / self.fixed_hours, 6) if self.fixed_hours else 0.0,
+        }
+
+
+def load(path: Path, tokens_per_request: float | None) -> Arrivals:
+    """Raises TraceError: what is wrong, with the line."""
+    if rows.has(path, "rate_rps"):
+        table = rows.read(path, _RATES)
+        times = table.numbers["time_s"]
+        rows.ticks(table.path, times)
+        if len(times) < 2:
+            raise TraceError(f"{path}: one moment only; a history of rates has at least two")
+        return _of_rates(times, table.numbers["rate_rps"], tokens_per_request or USUAL_REQUEST)
+    table = rows.read(path, _REQUESTS)
+    times = table.numbers["time_s"]
+    rows.ticks(table.path, times)
+    tokens = table.numbers["input_tokens"] + table.numbers["output_tokens"]
+    span = float(times[-1] - times[0])
+    tick = max(TICK, span / MOST_TICKS)
+    where = ((times - times[0]) // tick).astype(np.int64)
+    return Arrivals(
+        tick=tick,
+        tokens=np.bincount(where, weights=tokens, minlength=int(span // tick) + 1).astype(np.float64),
+        tokens_per_request=tokens_per_request or max(1.0, float(tokens.mean())),
+    )
+
+
+def _of_rates(times: Floats, rates: Floats, per_request: float) -> Arrivals:
+    """A rate holds until the next row; the last one for as long as the median interval."""
+    steps = np.diff(times)
+    positive = steps[steps > 0]
+    if not len(positive):
+        raise TraceError("all rows have the same time_s")
+    edges = np.append(times, times[-1] + np.median(positive))
+    tick = max(TICK, float(edges[-1] - edges[0]) / MOST_TICKS)
+    whole = np.concatenate(([0.0], np.cumsum(rates * np.diff(edges) * per_request)))
+    looks = np.append(np.arange(edges[0], edges[-1], tick), edges[-1])
+    return Arrivals(tick=tick, tokens=np.diff(np.interp(looks, edges, whole)), tokens_per_request=per_request)
+
+
+def play(arrivals: Arrivals, terms: Terms, sizer: Sizer, name: str) -> Score:
+    """The whole history, tick by tick: what booted is ready, the rule decides, tokens are served in their order."""
+    score = Score(rule=name, tokens=float(arrivals.tokens.sum()))
+    tick, per_tick = arrivals.tick, terms.tokens_per_second * arrivals.tick
+    span = max(1, round(RATE_SPAN / tick))
+    recent: deque[float] = deque(maxlen=span)
+    ready = max(1, ceil(float(arrivals.tokens[:span].mean()) / per_tick))
+    booting: deque[float] = deque()
+    queue = _Queue(max_wait=terms.max_wait, tick=tick)
+    for number, arrived in enumerate(arrivals.tokens.tolist()):
+        at = number * tick
+        while booting and booting[0] <= at:
+            booting.popleft()
+            ready += 1
+        recent.append(arrived)
+        demand = sum(recent) / len(recent) / per_tick
+        running = ready + len(booting)
+        waiting = queue.backlog / arrivals.tokens_per_request
+        target = max(0, sizer.target(at, demand, ready, running, waiting=waiting))
+        score.moves += target != running
+        while ready + len(booting) < target:
+            booting.append(at + terms.cold_start)
+        while ready + len(booting) > target:
+            if booting:
+                booting.pop()
+            else:
+                ready -= 1
+        running = ready + len(booting)
+        score.replica_hours += running * tick / 3600
+        score.peak_replicas = max(score.peak_replicas, running)
+        queue.serve(arrived, ready * per_tick)
+    score.late = queue.late + queue.overdue()
+    score.fixed_hours = fixed_peak(arrivals, terms) * len(arrivals.tokens) * tick / 3600
+    return score
+
+
+def fixed_peak(arrivals: Arrivals, terms: Terms) -> int:
+    """The fewest replicas that, left alone, let no token wait too long."""
+    per_tick = terms.tokens_per_second * arrivals.tick
+    tokens = arrivals.tokens.tolist()
+
+    def enough(replicas: int) -> bool:
+        queue = _Queue(max_wait=terms.max_wait, tick=arrivals.tick)
+        for arrived in tokens:
+            queue.serve(arrived, replicas * per_tick)
+            if queue.late > 0:
+                return False
+        return queue.overdue() == 0
+
+    return _least(enough, 1, max(1, ceil(max(tokens) / per_tick)))
+
+
+def _least(enough: Callable[[int], bool], low: int, high: int) -> int:
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle + 1, high)
+    return low
+
+
+class _Queue:
+    """Tokens in their order, and those of them that were served too late."""
+
+    def __init__(self, max_wait: float, tick: float) -> None:
+        self.late = 0.0
+        self._arrived = 0.0
+        self._served = 0.0
+        # tokens that had arrived by the end of each of the last ticks, within the longest wait
+        self._past: deque[float] = deque([0.0] * (ceil(max_wait / tick) + 1))
+
+    @property
+    def backlog(self) -> float:
+        return self._arrived - self._served
+
+    def serve(self, arrived: float, capacity: float) -> None:
+        """One tick: what arrives in it may be served in it."""
+        before = self._served
+        self._arrived += arrived
+        self._served = min(self._arrived, self._served + capacity)
+        self.late += max(0.0, min(self._served, self._past[0]) - before)
+        self._past.append(self._arrived)
+        self._past.popleft()
+
+    def overdue(self) -> float:
+        """Tokens that wait too long already when the history ends."""
+        return max(0.0, self._past[0] - self._served)
