@@ -124,7 +124,8 @@ SECRETS: Final = {
     "a Google API key": re.compile(r"\bAIza[0-9A-Za-z_-]{35}\b"),
     "a private key": re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----"),
     "a password": re.compile(
-        r"""(?i)\b(?:password|passwd|secret|token|api_?key)["']?\s*[:=]\s*["']?(?!ssm:|gcp-secret:|\$|<|\{)[^\s"',;]{8,}"""
+        r"""(?i)(?<!gcp-)\b(?:password|passwd|secret|token|api_?key)["']?\s*[:=]\s*["']?"""
+        r"""(?!ssm:|gcp-secret:|\$|<|\{)[^\s"',;]{8,}"""
     ),
     "a password in a URL": re.compile(r"[a-z][a-z0-9+.-]*://[^\s/:@]+:[^\s/@$]{3,}@"),
 }

@@ -157,6 +157,13 @@ ROLE_POLICY = "aws:iam/rolePolicy:RolePolicy"
         ),
         pytest.param(TEMPLATE, user_data('"token": "$TOKEN"'), None, id="a variable is no secret"),
         pytest.param(
+            TEMPLATE,
+            user_data('"agent_token": "gcp-secret:projects/p-1/secrets/gpu-fleet-prod-agent-token"'),
+            None,
+            id="a reference is no secret",
+        ),
+        pytest.param(TEMPLATE, user_data("secret: hunter2hunter2"), "no-secret-in-user-data", id="secret"),
+        pytest.param(
             GCP_TEMPLATE,
             but(SAFE_GCP, metadata={"startup-script": "x=ghp_" + "b" * 36}),
             "no-secret-in-user-data",

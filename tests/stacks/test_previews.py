@@ -1,4 +1,4 @@
-"""Every shipped AWS environment goes through the real engine and the policy pack, before anything is made."""
+"""Every shipped environment goes through the real engine and the policy pack, before anything is made."""
 
 import json
 from typing import Any
@@ -14,12 +14,15 @@ NOWHERE = "127.44"
 """No cloud answers there: a preview of a new stack asks none."""
 
 
+STACKS = [f"{cloud}-{environment}" for cloud in ("aws", "gcp") for environment in ("local", "dev", "staging", "prod")]
+
+
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
     return make_engine(tmp_path_factory.mktemp("engine"), NOWHERE)
 
 
-@pytest.mark.parametrize("stack", ["aws-local", "aws-dev", "aws-staging", "aws-prod"])
+@pytest.mark.parametrize("stack", STACKS)
 def test_the_policy_pack_lets_the_shipped_settings_pass(engine: Engine, stack: str) -> None:
     engine.settings(stack)
     engine.run("stack", "init", stack)
