@@ -38,6 +38,8 @@ def bring_up(  # noqa: PLR0913
             left = clear_out(folders)
             if left.processes:
                 say(f"cleaned up after an earlier run: {left.processes} processes ended")
+            for part in (parts.prometheus(folders), parts.router(folders)):
+                parts.check_addresses(part, folders)  # before anything runs that would have to be ended again
             choose(folders, which)
             parts.start(cloud, folders, environment)
         elif chosen(folders) is not which:

@@ -1,0 +1,80 @@
+"""`make setup` where something is missing: said in seconds, with what to do, and nothing begun."""
+
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from localcloud.control.folders import ROOT
+
+NOBODY_ANSWERS = "http://127.0.0.1:9"
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """What setup reads of a clone, in a path with a blank."""
+    folder = tmp_path / "a clone"
+    for name in ("scripts", "localcloud"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "uv.lock", "Makefile"):
+        shutil.copy2(ROOT / name, folder / name)
+    return folder
+
+
+def setup(clone: Path, **environment: str) -> tuple[int, str, float]:
+    """Exit code, what it said, seconds."""
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "scripts.setup"],
+        cwd=clone,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={"HOME": str(clone.parent / "home"), "LANG": "C.UTF-8", **environment},
+    )
+    return done.returncode, done.stdout + done.stderr, time.monotonic() - began
+
+
+def test_without_go_and_network_it_says_so_before_it_begins(clone: Path) -> None:
+    code, said, seconds = setup(clone, PATH="/usr/bin:/bin", HTTPS_PROXY=NOBODY_ANSWERS, HTTP_PROXY=NOBODY_ANSWERS)
+    assert code == 1
+    assert "there is no `go` on PATH" in said
+    assert "https://go.dev/dl" in said
+    assert "Traceback" not in said
+    assert not (clone / ".venv").exists()
+    assert seconds < 60
+
+
+def test_go_without_a_module_proxy_is_no_way_either(clone: Path, tmp_path: Path) -> None:
+    go = tmp_path / "bin" / "go"
+    go.parent.mkdir()
+    go.write_text('#!/bin/sh\n[ "$1" = env ] && echo https://proxy.invalid || exit 1\n')
+    go.chmod(0o755)
+    code, said, _ = setup(clone, PATH=f"{go.parent}:/usr/bin:/bin", HTTPS_PROXY=NOBODY_ANSWERS)
+    assert code == 1
+    assert "GOPROXY is 'https://proxy.invalid'" in said
+
+
+def test_another_setup_is_named_and_waited_for(clone: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    lock = cache / ".setup.lock"
+    lock.write_text("process 1 of /another/clone\n")
+    holding = subprocess.Popen(["flock", str(lock), "sleep", "3"])
+    time.sleep(0.5)
+    try:
+        code, said, _ = setup(clone, PATH="/usr/bin:/bin", GPUFLEET_CACHE=str(cache), HTTPS_PROXY=NOBODY_ANSWERS)
+    finally:
+        holding.wait(30)
+    assert "waiting for another setup (process 1 of /another/clone)" in said
+    assert code == 1
+
+
+def test_a_home_that_cannot_be_written_moves_the_cache_into_the_clone(clone: Path, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.write_text("no folder, so nothing can be made below it")
+    setup(clone, PATH="/usr/bin:/bin", HTTPS_PROXY=NOBODY_ANSWERS)
+    assert (clone / ".local" / "cache" / ".setup.lock").is_file()
