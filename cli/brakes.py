@@ -13,7 +13,7 @@ from cli.ports import FleetAgents, fleet_of
 from cli.wiring import agents_of, inventory_of, open_engine
 from fleet import durations, tags
 from fleet.document import FleetDocument
-from fleet.model import Instance
+from fleet.model import Cloud, Instance
 from ledger import operations
 from ledger.operations import BrakeRow
 from watchdogs.ports import BrakeKind
@@ -83,7 +83,8 @@ def resume(
         engine = open_engine(document)
         for kind in BrakeKind:
             released += operations.release_brakes(engine, fleet_of(document), kind, scope, (_who(owner), now))
-        if scope.startswith("i-"):
+        pools = [pool.name for pool in document.pools]
+        if scope != "all" and scope not in pools and _may_be_instance(document, scope):
             inventory_of(document).untag([scope], [tags.KEEP_UNTIL])
     STDOUT.print(f"{released} brakes of {scope} released", highlight=False)
 
@@ -199,13 +200,18 @@ def _owner_of(scope: str, documents: Sequence[FleetDocument]) -> tuple[FleetDocu
         raise UserError("`all` of several fleets: name one with --fleet", Exit.WRONG_USE)
     for document in documents:
         try:
-            found = inventory_of(document).instance(scope) if scope.startswith("i-") else None
+            found = inventory_of(document).instance(scope) if _may_be_instance(document, scope) else None
         except OSError as error:
             raise UserError(str(error)) from error
         if found is not None and found.environment == document.environment:
             return document, found
     names = ", ".join(pool.name for document in documents for pool in document.pools)
     raise UserError(f"{scope!r} is no pool ({names}) and no instance of these fleets", Exit.WRONG_USE)
+
+
+def _may_be_instance(document: FleetDocument, scope: str) -> bool:
+    """AWS refuses to look for what is no id; on Google Cloud an instance's id is its name, which may be any."""
+    return document.cloud is Cloud.GCP or scope.startswith("i-")
 
 
 def _span(text: str) -> timedelta:

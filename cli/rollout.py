@@ -10,7 +10,8 @@ from cli.fleets import FleetOption, load
 from cli.output import STDERR, STDOUT, Exit, UserError, print_json
 from cli.wiring import agents_of, inventory_of
 from clouds.aws.calls import AwsCalls
-from clouds.aws.rollouts import AwsRollouts, GroupVersion
+from clouds.aws.rollouts import AwsRollouts
+from clouds.versions import GroupVersion
 from fleet.activity import CloudError
 from fleet.document import FleetDocument, GroupEntry, Pool
 from fleet.durations import parse
@@ -35,14 +36,12 @@ def rollout(
     """Replace a pool's instances that were started from an older template (image, engine, settings)."""
     document, found = _pool(load(fleet), pool)
     longest = _limit(limit)
-    rollouts = AwsRollouts(AwsCalls(document.region))
     try:
         if cancel:
-            for group in found.groups:
-                rollouts.cancel(group.name)
+            _cancel(document, found)
             STDOUT.print(f"no rollout of {pool} runs any more; run it again to go on", highlight=False)
             return
-        versions = {group.name: rollouts.version(group.name) for group in found.groups}
+        versions = {group.name: _version(document, found, group.name) for group in found.groups}
         outdated = sum(len(version.outdated) for version in versions.values())
         if as_json:
             print_json(_described(found, versions))
@@ -53,11 +52,42 @@ def rollout(
         if not apply:
             STDERR.print("This was a dry run: nothing was done. Run it again with --apply to act.")
             raise typer.Exit(Exit.FOUND)
-        for group in found.groups:
-            if versions[group.name].outdated:
-                _roll(document, found, group, rollouts, longest)
+        _roll_all(document, found, [g for g in found.groups if versions[g.name].outdated], longest)
     except CloudError as error:
         raise UserError(f"rollout of {pool}: {error}") from error
+
+
+def _version(document: FleetDocument, pool: Pool, group: str) -> GroupVersion:
+    if document.cloud is Cloud.GCP:
+        from cli.rollout_google import rollouts_of
+
+        return rollouts_of(document, pool).version(group)
+    return AwsRollouts(AwsCalls(document.region)).version(group)
+
+
+def _cancel(document: FleetDocument, pool: Pool) -> None:
+    if document.cloud is Cloud.GCP:
+        from cli.rollout_google import release
+
+        # it runs where somebody started it, and ends with that process
+        release(document, pool)
+        return
+    rollouts = AwsRollouts(AwsCalls(document.region))
+    for group in pool.groups:
+        rollouts.cancel(group.name)
+
+
+def _roll_all(document: FleetDocument, pool: Pool, groups: list[GroupEntry], limit: timedelta) -> None:
+    if document.cloud is Cloud.GCP:
+        from cli.rollout_google import paused, rollouts_of
+
+        with paused(document, pool, limit * len(groups)):
+            for group in groups:
+                rollouts_of(document, pool).roll(group, limit)
+        return
+    rollouts = AwsRollouts(AwsCalls(document.region))
+    for group in groups:
+        _roll(document, pool, group, rollouts, limit)
 
 
 def _limit(text: str) -> timedelta:
@@ -71,8 +101,6 @@ def _pool(documents: list[FleetDocument], name: str) -> tuple[FleetDocument, Poo
     for document in documents:
         for pool in document.pools:
             if pool.name == name:
-                if document.cloud is not Cloud.AWS:
-                    raise UserError(f"rollouts of {document.cloud} come later", Exit.FAILED)
                 return document, pool
     known = ", ".join(pool.name for document in documents for pool in document.pools)
     raise UserError(f"no pool {name!r}; there is {known or 'none'}", Exit.WRONG_USE)

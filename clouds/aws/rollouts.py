@@ -5,20 +5,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from clouds.aws.calls import AwsCalls
+from clouds.versions import GroupVersion
 from fleet.activity import CloudError
 
 OVER: Final = frozenset({"Successful", "Failed", "Cancelled", "RollbackFailed", "RollbackSuccessful"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupVersion:
-    """Which template version a group wants and which its instances have."""
-
-    group: str
-    wanted: str
-    outdated: tuple[str, ...]
-    """Ids of instances of another version."""
-    current: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ A group of the fleet document with a zone is zonal, one without is regional.
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -27,6 +28,17 @@ _BODY: Final = {
 }
 """The client's names of request bodies follow no rule."""
 _PREEMPTED: Final = "compute.instances.preempted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """An instance of a group, as its manager sees it."""
+
+    instance: str
+    template: str
+    """Name of the template that it was made from."""
+    action: str
+    """What the manager does with it now; NONE: it is left alone."""
 
 
 class GoogleGroups:
@@ -72,8 +84,21 @@ class GoogleGroups:
             body["skip_instances_on_validation_error"] = True
         self._calls.finish(service, operation, **place, **{_BODY[service, operation]: body})
 
+    def templates(self, group: str) -> tuple[str, Sequence[Member]]:
+        """Name of the template that a group wants, and its instances. Raises CloudError."""
+        service, place = self._place(group)
+        raw = self._calls.one(service, "get", **place)
+        members = self._calls.pages(service, "list_managed_instances", **place)
+        wanted = next((v.instance_template for v in raw.versions), "") or raw.instance_template
+        return _name(wanted), tuple(
+            Member(
+                instance=_name(m.instance), template=_name(m.version.instance_template), action=str(m.current_action)
+            )
+            for m in members
+        )
+
     def in_rollout(self, names: Sequence[str]) -> frozenset[str]:
-        """None: updates are opportunistic, so a rollout is our own command, which says so in the ledger."""
+        """None: updates are opportunistic, so a rollout is our own command, which pauses the pool while it runs."""
         del names
         return frozenset()
 
@@ -150,6 +175,10 @@ class GoogleGroups:
         """Whether a group made an instance: a group names its instances `<group>-<four letters>`."""
         _, entry = self._known[group]
         return entry.zone == zone and instance.rsplit("-", 1)[0] in (group, group.rsplit("-", 1)[0])
+
+
+def _name(link: str) -> str:
+    return str(link).rsplit("/", 1)[-1]
 
 
 def _kind(words: str) -> ActivityKind:

@@ -1,0 +1,61 @@
+"""`gpufleet rollout` on Google Cloud: our own loop, with the pool paused for its watchdogs while it runs."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from cli.output import STDERR
+from cli.ports import fleet_of
+from cli.wiring import agents_of, open_engine
+from clouds.gcp.calls import GoogleCalls
+from clouds.gcp.groups import GoogleGroups
+from clouds.gcp.inventory import GoogleInventory
+from clouds.gcp.rollouts import GoogleRollouts
+from fleet.document import FleetDocument, Pool
+from ledger import operations
+from watchdogs.ports import BrakeKind
+
+OWNER: Final = "rollout"
+
+
+def rollouts_of(document: FleetDocument, pool: Pool) -> GoogleRollouts:
+    """The rollout of a pool. Makes no call yet."""
+    calls = GoogleCalls(document.account)
+    return GoogleRollouts(
+        groups=GoogleGroups(calls, document),
+        inventory=GoogleInventory(calls, document.region, document.environment),
+        agents=agents_of(document),
+        pool=pool,
+        say=lambda line: STDERR.print(line, highlight=False, markup=False, soft_wrap=True),
+    )
+
+
+@contextmanager
+def paused(document: FleetDocument, pool: Pool, limit: timedelta) -> Iterator[None]:
+    """Let the pool's watchdogs stand still, as `gpufleet status` says; forgotten at its limit when a run dies."""
+    engine, fleet = open_engine(document), fleet_of(document)
+    now = datetime.now(UTC)
+    brake = operations.BrakeRow(
+        id=0,
+        kind=BrakeKind.PAUSE,
+        scope=pool.name,
+        owner=OWNER,
+        reason="a newer template is rolled out",
+        since=now,
+        until=now + limit,
+    )
+    operations.set_brake(engine, fleet, brake)
+    try:
+        yield
+    finally:
+        release(document, pool)
+
+
+def release(document: FleetDocument, pool: Pool) -> int:
+    """Take the rollout's pause back, unless people paused the pool, too. How many there were."""
+    engine, fleet, now = open_engine(document), fleet_of(document), datetime.now(UTC)
+    held = [b for b in operations.brakes(engine, fleet, now) if b.kind == BrakeKind.PAUSE and b.scope == pool.name]
+    if any(brake.owner != OWNER for brake in held):
+        return 0
+    return operations.release_brakes(engine, fleet, BrakeKind.PAUSE, pool.name, (OWNER, now))
