@@ -19,6 +19,8 @@ SETTLE: Final = timedelta(seconds=3)
 HEALTH_POLL: Final = timedelta(seconds=2)
 RESTARTS: Final = 3
 """Starts of an engine that ended, by the agent, beyond systemd's own; then the instance has failed."""
+LONGEST_NOTICE: Final = timedelta(seconds=125)
+"""A preemption is announced two minutes before, at most; a notice that says otherwise was read by a wrong clock."""
 RETRY: Final = timedelta(seconds=10)
 """Between tries of what the cloud refused."""
 
@@ -98,11 +100,20 @@ class Agent:
             # only said: whether to leave early is for the spot watchdog
             return
         self._terminating = self._terminating or notice.kind is Notice.TERMINATION
-        deadline = notice.at or now + self.settings.drain_deadline
+        deadline = self._deadline(notice, now)
         held = self.life.order
         # the same notice is seen again at each poll: without a time of its own it must not move
-        if held is None or (notice.at is not None and notice.at < held.deadline):
+        if held is None or deadline < held.deadline:
             self.life.order_drain(Order(reason=notice.kind.value, asked_at=now, deadline=deadline))
+
+    def _deadline(self, notice: CloudNotice, now: datetime) -> datetime:
+        """The notice's own time, where the instance's clock can be right about it; else the settings' patience."""
+        if notice.at is not None and now < notice.at <= now + LONGEST_NOTICE:
+            return notice.at
+        if notice.at is not None and self.life.order is None:
+            self.life.warn("clock", f"a notice for {notice.at:%H:%M:%S} at {now:%H:%M:%S}: the clock is off")
+        shortest = LONGEST_NOTICE - self.settings.metadata_poll * 2
+        return now + min(self.settings.drain_deadline, shortest if notice.at else self.settings.drain_deadline)
 
     def _drain(self, order: Order, now: datetime) -> None:
         load = self.world.engine.load() if self.life.has_served else EngineLoad(running=0, waiting=0)

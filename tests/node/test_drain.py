@@ -83,6 +83,20 @@ def test_a_notice_of_30_s_is_kept_by_every_step(machine: Machine) -> None:
     assert over - machine.life.since >= MARGIN
 
 
+@pytest.mark.parametrize("off", [timedelta(hours=1), timedelta(hours=-1)], ids=["an hour slow", "an hour fast"])
+def test_a_clock_that_is_off_by_an_hour_costs_no_request_and_no_drain(machine: Machine, off: timedelta) -> None:
+    machine.engine.running = 2
+    seen = machine.clock.now
+    machine.cloud.said = [CloudNotice(kind=Notice.PREEMPTION, at=seen + timedelta(seconds=120) + off)]
+    machine.pass_time(timedelta(seconds=6))
+    assert machine.life.agent_check() == "drain"
+    assert "the clock is off" in machine.life.status()["warnings"]["clock"]
+    assert not stopped_at(machine, 60)
+    # whatever the clock says, two minutes after the notice nothing is left to do
+    machine.pass_time(timedelta(seconds=120) - (machine.clock.now - seen))
+    assert machine.life.phase is Phase.DRAINED
+
+
 def test_a_termination_by_the_group_is_confirmed_once_after_the_drain(machine: Machine) -> None:
     machine.engine.running = 1
     machine.cloud.said = [CloudNotice(kind=Notice.TERMINATION)]
