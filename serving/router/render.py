@@ -99,6 +99,8 @@ defaults
     option http-no-delay
     # an idle connection that its engine closes just now would fail a request
     option http-server-close
+    # a reload closes an idle client's connection after its next answer, not while its next request is on the way
+    option idle-close-on-response
     # a client that left waits for nothing any more
     option abortonclose
     load-server-state-from-file global
