@@ -100,8 +100,8 @@ def patched(row: Mapping[str, Any], change: Mapping[str, Any]) -> Row:
         old = found.get(name)
         if value is None:
             found.pop(name, None)
-        elif isinstance(value, dict) and isinstance(old, dict):
-            found[name] = patched(old, value)
+        elif isinstance(value, dict):
+            found[name] = patched(old if isinstance(old, dict) else {}, value)
         else:
             found[name] = value
     return found

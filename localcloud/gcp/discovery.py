@@ -102,8 +102,14 @@ class Discovery:
             known = properties.get(name)
             if known is None:
                 raise _unknown(name, where)
-            if not _output_only(known) and value is not None:
-                found[name] = self._value(known, value, f"{where}.{name}", method_id)
+            if _output_only(known):
+                continue
+            if value is None:
+                # in a patch, null removes a field; elsewhere it is as good as left out
+                if method_id.endswith(".patch"):
+                    found[name] = None
+                continue
+            found[name] = self._value(known, value, f"{where}.{name}", method_id)
         for name, known in properties.items():
             wanted = known.get("annotations", {}).get("required", ())
             if f"compute.{method_id}" in wanted and where == "resource" and name not in found:

@@ -133,9 +133,9 @@ def patch(world: World, call: Call) -> Row:
     row = world.store.get(group.key)
     body = {k: v for k, v in call.body.items() if k not in ("name", "fingerprint")}
     changed = patched(row, body)
-    if "versions" in body:
+    if body.get("versions"):
         changed.pop("instanceTemplate", None)
-    elif "instanceTemplate" in body:
+    elif body.get("instanceTemplate"):
         changed["versions"] = [{"instanceTemplate": body["instanceTemplate"], "name": ""}]
     _check(world, group.key, changed)
     row.clear()
@@ -148,7 +148,7 @@ def patch(world: World, call: Call) -> Row:
         for version in groups.versions(changed)
     ]
     row["fingerprint"] = fingerprint(body)
-    if "targetSize" in body:
+    if body.get("targetSize") is not None:
         groups.resize(world, group, int(body["targetSize"]))
     return _operation(world, call, group.key, "patch")
 

@@ -1,5 +1,6 @@
 """The HTTP server of the embedded Google Cloud: one address, the paths tell the services apart."""
 
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -38,6 +39,10 @@ class Front:
             return self._route(request)
         except ApiError as error:
             return json_reply(error.as_json(), int(error.status))
+        except Exception as error:  # noqa: BLE001 - one bad call must not look like a cloud that is gone
+            said = f"{type(error).__name__}: {error}"
+            print(f"{request.method} {request.path} failed: {said}", file=sys.stderr, flush=True)
+            return json_reply(ApiError(500, "internalError", f"The embedded cloud failed: {said}").as_json(), 500)
 
     def _route(self, request: Request) -> Reply:
         if request.path.startswith(CONTROL_PREFIX):

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from localcloud.gcp import discovery
+from localcloud.gcp.calls import patched
 from localcloud.gcp.errors import ApiError
 from localcloud.gcp.filters import matches
 from localcloud.gcp.metadata import as_text, look_up
@@ -78,6 +79,33 @@ def test_what_google_calls_output_only_is_ignored() -> None:
     assert match is not None
     body = {"name": "net", "id": "5", "selfLink": "x", "autoCreateSubnetworks": False}
     assert discovery.compute().clean(match.route, body) == {"name": "net", "autoCreateSubnetworks": False}
+
+
+@pytest.mark.parametrize(
+    ("change", "after"),
+    [
+        ({"a": {"y": 2}}, {"a": {"x": 1, "y": 2}, "b": [1]}),
+        ({"a": {"x": None}}, {"a": {}, "b": [1]}),
+        ({"b": [2]}, {"a": {"x": 1}, "b": [2]}),
+        ({"b": None}, {"a": {"x": 1}}),
+        ({"c": {"z": None, "w": 3}}, {"a": {"x": 1}, "b": [1], "c": {"w": 3}}),
+    ],
+    ids=["merges maps", "null in a map", "replaces lists", "null removes", "new map"],
+)
+def test_a_patch_merges_maps_and_removes_by_null(change: dict[str, Any], after: dict[str, Any]) -> None:
+    assert patched({"a": {"x": 1}, "b": [1]}, change) == after
+
+
+def test_null_is_kept_in_a_patch_and_left_out_elsewhere() -> None:
+    document = discovery.compute()
+    body = {"description": None, "priority": 5}
+    for method, path, cleaned in (
+        ("PATCH", "projects/p/global/firewalls/f", body | {"name": "f"}),
+        ("PUT", "projects/p/global/firewalls/f", {"priority": 5, "name": "f"}),
+    ):
+        match = document.match(method, path)
+        assert match is not None
+        assert document.clean(match.route, body | {"name": "f"}) == cleaned
 
 
 class Clock:
