@@ -1,0 +1,220 @@
+"""The model cache's sync beside other clients of S3: one large file and many small ones, from loopback into memory.
+
+Client and server share the machine, so GB/s are lower bounds; CPU seconds per GB are the client's own, and are what a
+machine with a fast network will be bound by. Each client is a process; rounds alternate; medians are shown.
+"""
+
+import json
+import os
+import resource
+import shutil
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from benchmarks.table import Table
+from localcloud.control.folders import find_folders
+from serving.cache import manifest as manifests
+from serving.cache import publish
+from serving.cache.store import FolderStore
+
+ROOT: Final = Path(__file__).parents[1]
+LARGE: Final = 1024 * 1024 * 1024
+SMALL: Final = (400, 256 * 1024)
+ROUNDS: Final = int(os.environ.get("GPUFLEET_BENCH_ROUNDS", "5"))
+LIMIT_S: Final = 300
+S5CMD: Final = "github.com/peak/s5cmd/v2@v2.3.0"
+AWSCLI: Final = "awscli==1.46.2"
+
+_OURS = """
+import sys, time
+from datetime import UTC, datetime
+from pathlib import Path
+from clouds.aws.signature import Credentials
+from clouds.aws.signed import S3Store, Session
+from serving.cache.disk import Cache
+from serving.cache.sync import Sync
+url, to, digest, verify = sys.argv[1:]
+session = Session(region="us-east-1", credentials=lambda: Credentials(access_key="a", secret_key="b"), endpoint=url)
+sync = Sync(store=S3Store(session, "bucket"), cache=Cache(Path(to)), model="models/bench", verify=verify == "yes")
+sync.bring(digest, datetime.now(UTC))
+"""
+_BOTO3 = """
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+import boto3
+from boto3.s3.transfer import TransferConfig
+url, to, prefix = sys.argv[1:]
+client = boto3.client("s3", endpoint_url=url, region_name="us-east-1")
+config = TransferConfig(max_concurrency=16, multipart_chunksize=32 << 20, multipart_threshold=32 << 20)
+found = client.list_objects_v2(Bucket="bucket", Prefix=prefix)["Contents"]
+def fetch(entry):
+    path = Path(to, entry["Key"].removeprefix(prefix).lstrip("/"))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    client.download_file("bucket", entry["Key"], str(path), Config=config)
+with ThreadPoolExecutor(16 if len(found) > 16 else 1) as pool:
+    list(pool.map(fetch, found))
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    wall_s: float
+    cpu_s: float
+
+
+def run() -> Iterator[Table]:
+    """One table per kind of model."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as name:
+        folder = Path(name)
+        s5cmd, aws = _s5cmd(folder), _aws(folder)
+        for title, source in (("One file of 1 GiB", _large(folder)), ("400 files of 256 KiB", _small(folder))):
+            yield _table(title, source, folder, s5cmd, aws)
+            shutil.rmtree(source)
+
+
+def _table(title: str, source: Path, folder: Path, s5cmd: list[str] | None, aws: list[str] | None) -> Table:
+    bucket = folder / "bucket"
+    manifest = manifests.describe(source, name="bench", revision="bench")
+    publish.add(FolderStore(bucket), source, manifest)
+    prefix = f"models/bench/{manifest.digest}/files"
+    with _server(bucket) as url:
+        commands: dict[str, list[str] | None] = {
+            "ours, each chunk's sha256 checked": [sys.executable, "-c", _OURS, url, "TO", manifest.digest, "yes"],
+            "ours, unchecked": [sys.executable, "-c", _OURS, url, "TO", manifest.digest, "no"],
+            "boto3 transfer manager, 16 × 32 MiB": [sys.executable, "-c", _BOTO3, url, "TO", f"{prefix}/"],
+            "s5cmd cp, 16 × 32 MiB": s5cmd
+            and [*s5cmd, "--endpoint-url", url, "cp", "-c", "16", "-p", "32", f"s3://bucket/{prefix}/*", "TO/"],
+            "aws s3 cp --recursive": aws
+            and [*aws, "--endpoint-url", url, "s3", "cp", "--quiet", "--recursive", f"s3://bucket/{prefix}", "TO"],
+        }
+        there = {label: command for label, command in commands.items() if command is not None}
+        runs: dict[str, list[_Run]] = {label: [] for label in there}
+        for _ in range(ROUNDS):
+            for label, command in there.items():
+                runs[label].append(_once(command, folder / "to", manifest.size))
+    missing = [label for label, command in commands.items() if command is None]
+    shutil.rmtree(bucket)
+    return _rendered(title, manifest.size / 1e9, runs, missing)
+
+
+def _once(command: list[str], to: Path, size: int) -> _Run:
+    shutil.rmtree(to, ignore_errors=True)
+    to.mkdir()
+    words = [str(to) + word.removeprefix("TO") if word.startswith("TO") else word for word in command]
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    subprocess.run(words, cwd=ROOT, env=_environment(), check=True, timeout=LIMIT_S, stdout=subprocess.DEVNULL)
+    wall, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    arrived = sum(path.stat().st_size for path in to.rglob("*") if path.is_file())
+    if arrived < size:
+        raise RuntimeError(f"{words[0]}: {arrived} bytes arrived of {size}")
+    shutil.rmtree(to)
+    return _Run(wall_s=wall, cpu_s=after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+
+
+def _environment() -> Mapping[str, str]:
+    keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "us-east-1"}
+    return {**os.environ, **keys, "AWS_EC2_METADATA_DISABLED": "true", "PYTHONPATH": str(ROOT)}
+
+
+def _rendered(title: str, gigabytes: float, runs: Mapping[str, list[_Run]], missing: list[str]) -> Table:
+    medians = {
+        label: (statistics.median(r.wall_s for r in spent), statistics.median(r.cpu_s for r in spent))
+        for label, spent in runs.items()
+    }
+    base = next(iter(medians.values()))
+    rows = tuple(
+        (
+            label,
+            f"{gigabytes / wall:.2f}",
+            f"{cpu / gigabytes:.2f}",
+            f"{wall / base[0]:.2f}",
+            f"{cpu / base[1]:.2f}",
+        )
+        for label, (wall, cpu) in medians.items()
+    )
+    load = os.getloadavg()[0]
+    notes = (
+        f"{ROUNDS} alternating rounds; start of each program included; the load average at the end was {load:.1f}.",
+        *(f"Not run, because it is not installed here and could not be: {label}." for label in missing),
+    )
+    columns = ("client", "GB/s", "CPU s/GB", "time ÷ ours", "CPU ÷ ours")
+    return Table(title=f"Model cache: {title}", columns=columns, rows=rows, notes=notes)
+
+
+def _large(folder: Path) -> Path:
+    source = _folder(folder / "large")
+    _safetensors(source / "model.safetensors", LARGE)
+    return source
+
+
+def _small(folder: Path) -> Path:
+    source = _folder(folder / "small")
+    for number in range(SMALL[0]):
+        _safetensors(source / f"part-{number:05d}.safetensors", SMALL[1])
+    return source
+
+
+def _folder(path: Path) -> Path:
+    path.mkdir()
+    (path / "config.json").write_text("{}")
+    return path
+
+
+def _safetensors(path: Path, size: int) -> None:
+    header = json.dumps({"w": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).encode()
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", len(header)) + header)
+        for _ in range(0, size, SMALL[1]):
+            file.write(os.urandom(SMALL[1]))
+
+
+@contextmanager
+def _server(folder: Path) -> Iterator[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.object_server", str(folder)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+    finally:
+        process.kill()
+        process.wait(10)
+
+
+def _s5cmd(folder: Path) -> list[str] | None:
+    """From PATH, or built with Go where that can be had."""
+    found = shutil.which("s5cmd")
+    if found is None and shutil.which("go"):
+        environment = {**os.environ, "GOBIN": str(folder), "GOFLAGS": "-modcacherw"}
+        done = subprocess.run(
+            ["go", "install", S5CMD], env=environment, capture_output=True, timeout=900, check=False
+        )
+        found = str(folder / "s5cmd") if done.returncode == 0 else None
+    return [found] if found else None
+
+
+def _aws(folder: Path) -> list[str] | None:
+    """The AWS CLI of PyPI in an environment of its own."""
+    uv = find_folders(os.environ).tools / "uv"
+    program = str(uv) if uv.exists() else shutil.which("uv")
+    if program is None:
+        return None
+    environment = {**os.environ, "UV_TOOL_DIR": str(folder / "tools"), "UV_TOOL_BIN_DIR": str(folder / "bin")}
+    done = subprocess.run(
+        [program, "tool", "install", "--quiet", AWSCLI],
+        env=environment,
+        capture_output=True,
+        timeout=300,
+        check=False,
+    )
+    return [str(folder / "bin" / "aws")] if done.returncode == 0 else None
