@@ -134,7 +134,7 @@ def load(path: Path) -> Market:
     starts = rows.ticks(table.path, times)
     if len(starts) < 3:
         raise TraceError(f"{path}: one moment only; a history has at least two")
-    tick = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+    tick = np.repeat(np.arange(len(starts) - 1, dtype=np.int32), np.diff(starts))
     _no_doubles(table, tick, codes, len(zones))
     prices = table.numbers.get("spot_price")
     return Market(
@@ -148,7 +148,7 @@ def load(path: Path) -> Market:
 
 
 def _by_tick(
-    values: Floats, tick: rows.Indices, codes: rows.Codes, shape: tuple[int, int], *, missing: float
+    values: Floats, tick: rows.Codes, codes: rows.Codes, shape: tuple[int, int], *, missing: float
 ) -> Floats:
     """A zone without a row gives nothing at that tick: nobody saw an instance there."""
     found = np.full(shape, missing)
@@ -156,8 +156,10 @@ def _by_tick(
     return found
 
 
-def _no_doubles(table: Table, tick: rows.Indices, codes: rows.Codes, zones: int) -> None:
-    keys = tick * zones + codes
+def _no_doubles(table: Table, tick: rows.Codes, codes: rows.Codes, zones: int) -> None:
+    keys = tick.astype(np.int64) * zones + codes
+    if (np.diff(keys) > 0).all():
+        return
     order = np.argsort(keys, kind="stable")
     same = np.flatnonzero(np.diff(keys[order]) == 0)
     if len(same):

@@ -15,6 +15,7 @@ from watchdogs.spot.decide import decide
 from watchdogs.spot.memory import Memory
 from watchdogs.spot.view import GroupView, Member, PoolView
 from watchdogs.spot.watchdog import LOOK_BACK
+from watchdogs.spot.zones import TRY_AGAIN
 
 NAMES: Final = ("own", "skyserve")
 EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
@@ -42,8 +43,12 @@ class OwnRule:
     _events: list[Activity] = field(default_factory=list[Activity])
     _desired: dict[str, int] = field(default_factory=dict[str, int])
     _last: tuple[datetime, int] | None = None
+    _calm_until: float = float("-inf")
+    _calm_with: tuple[int, int] = (0, 0)
 
     def decide(self, state: State) -> Wishes:
+        if self._is_calm(state):
+            return Wishes()
         now = EPOCH + timedelta(seconds=state.now)
         self._remember(state, now)
         view = self._view(state, now)
@@ -55,9 +60,28 @@ class OwnRule:
         if launch:
             return Wishes(launch=launch)
         ends = [int(d.resource) for d in acting if d.action is Action.END]
+        if not ends:
+            self._rest(state)
         for machine in (m for m in state.machines if m.number in ends):
             self._event(_group(state.zones, machine.place), ActivityKind.ENDED, now, machine)
         return Wishes(end=ends)
+
+    def _rest(self, state: State) -> None:
+        """A look wanted nothing: the next is due when something happens or gets ready, or when zones are tried."""
+        boots = [m.launched + state.terms.cold_start for m in state.machines if not state.ready(m)]
+        stand_in = any(m.place == ON_DEMAND for m in state.machines)
+        later = state.now if stand_in or state.prices is not None else state.now + TRY_AGAIN.total_seconds()
+        self._calm_until = min((later, *boots))
+        self._calm_with = (len(state.machines), max((m.number for m in state.machines), default=0))
+
+    def _is_calm(self, state: State) -> bool:
+        """Whether nothing has happened since a look that wanted nothing, not long ago: one now would want nothing.
+
+        All that could change meanwhile is what fades, and for that it is enough to look as often as zones are tried.
+        """
+        seen = (len(state.machines), max((m.number for m in state.machines), default=0))
+        same = not state.lost and not state.refused and seen == self._calm_with
+        return same and state.now < self._calm_until
 
     def _resize(self, state: State, decision: Decision) -> list[int]:
         size = decision.to_size or 0

@@ -1,0 +1,262 @@
+"""No instance that works, that may work or that is not ours to end is ever ended, whatever its evidence looks like.
+
+The generator knows the truth: it starts from an idle instance whose grace is over and injects faults. The fast form
+runs always, a million decisions are a slow proof. For each condition there is a fault that it alone catches.
+"""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from fleet import tags
+from fleet.model import CapacityType, Cloud, Instance, InstanceState, Phase
+from fleet.policies import IdlePolicy
+from watchdogs.evidence import AgentStatus, EngineEvidence, Evidence, GpuEvidence
+from watchdogs.idle import judge
+from watchdogs.idle.decide import Observed, PoolView, decide
+from watchdogs.plan import Action, Budget
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+POLICY = IdlePolicy(max_stops_per_run=10**9, max_stops_per_hour=10**9)
+BUDGET = Budget(per_run=10**9, per_hour=10**9)
+POOL = PoolView(name="chat", policy=POLICY, floor=0, target=10**9)
+PLENTY = 5_000
+
+
+@dataclass(slots=True)
+class Draft:
+    """One instance with all that is known of it; faults change it."""
+
+    instance: dict[str, Any]
+    engine: dict[str, Any] | None
+    gpu: dict[str, Any] | None
+    agent: dict[str, Any] | None
+    in_rollout: bool = False
+    kept_by: str | None = None
+    tags: dict[str, str] = field(default_factory=dict[str, str])
+
+
+def idle_draft(number: int, chance: random.Random) -> Draft:
+    """Idle beyond doubt, marked, its grace over."""
+    return Draft(
+        instance={"id": f"i-{number}", "launched_at": NOW - timedelta(hours=1 + 40 * chance.random())},
+        engine={
+            "coverage": 0.9 + 0.1 * chance.random(),
+            "newest_age": timedelta(seconds=30 * chance.random()),
+            "running_max": 0.0,
+            "waiting_max": 0.0,
+            "tokens": 0.0,
+            "counter_changes": 0.0,
+            "started_age": timedelta(hours=1 + chance.random()),
+            "pulse_changes": 5.0,
+        },
+        gpu={
+            "gpus": 4,
+            "coverage": 0.9 + 0.1 * chance.random(),
+            "newest_age": timedelta(seconds=30 * chance.random()),
+            "active_max": 0.009 * chance.random(),
+            "active_min": 0.0,
+            "util_max": 0.0,
+            "energy_changes": 3.0,
+            "watts_max": 30.0,
+        },
+        agent={"phase": Phase.READY, "ready": True, "draining": False, "drained": False, "requests_running": 0.0},
+        tags={tags.IDLE_SINCE: tags.write_time(NOW - POLICY.grace - MINUTE)},
+    )
+
+
+Fault = Callable[[Draft, random.Random], None]
+
+
+def engine(**values: Any) -> Fault:
+    def inject(draft: Draft, chance: random.Random) -> None:
+        del chance
+        if draft.engine is not None:
+            draft.engine |= values
+
+    return inject
+
+
+def gpu(**values: Any) -> Fault:
+    def inject(draft: Draft, chance: random.Random) -> None:
+        del chance
+        if draft.gpu is not None:
+            draft.gpu |= values
+
+    return inject
+
+
+def machine(**values: Any) -> Fault:
+    return lambda draft, _: draft.instance.update(values)
+
+
+def agent(**values: Any) -> Fault:
+    def inject(draft: Draft, chance: random.Random) -> None:
+        del chance
+        if draft.agent is not None:
+            draft.agent |= values
+
+    return inject
+
+
+def dropped(part: str) -> Fault:
+    return lambda draft, _: setattr(draft, part, None)
+
+
+NAN = float("nan")
+FAULTS: dict[str, tuple[Fault, str]] = {
+    "stopping already": (machine(state=InstanceState.STOPPING), "running"),
+    "kept by tag": (lambda d, _: d.tags.update({tags.KEEP_UNTIL: tags.write_time(NOW + MINUTE)}), "kept"),
+    "kept by an unreadable tag": (lambda d, _: d.tags.update({tags.KEEP_UNTIL: "tomorrow"}), "kept"),
+    "kept by brake": (lambda d, _: setattr(d, "kept_by", "anna"), "kept"),
+    "reserved": (machine(capacity_type=CapacityType.RESERVED), "not_prepaid"),
+    "in a capacity block": (machine(reservation="cr-1"), "not_prepaid"),
+    "young": (machine(launched_at=NOW - 5 * MINUTE), "old_enough"),
+    "in a rollout": (lambda d, _: setattr(d, "in_rollout", True), "not_in_rollout"),
+    "a long prefill: running, no token yet": (engine(running_max=1.0), "no_requests"),
+    "queued": (engine(waiting_max=2.0), "no_requests"),
+    "short requests between samples": (engine(counter_changes=3.0), "counters_flat"),
+    "one GPU of four computes": (gpu(active_max=0.4), "gpus_quiet"),
+    "no token counters": (engine(counter_changes=None), "engine_reported"),
+    "the gauge was renamed": (engine(running_max=None), "engine_reported"),
+    "half of the engine's samples": (engine(coverage=0.5), "engine_covered"),
+    "no engine at all": (dropped("engine"), "engine_covered and engine_reported"),
+    "the engine's samples stopped": (engine(newest_age=2 * MINUTE), "engine_fresh"),
+    "running is not a number": (engine(running_max=NAN), "engine_plausible"),
+    "a negative queue": (engine(waiting_max=-1.0), "engine_plausible"),
+    "a frozen proxy of the engine": (engine(pulse_changes=0.0), "engine_plausible"),
+    "counters reset by a restart": (engine(started_age=3 * MINUTE), "engine_not_restarted"),
+    "three of four GPUs report": (gpu(gpus=3), "gpu_reported"),
+    "no energy counter": (gpu(energy_changes=None), "gpu_reported"),
+    "no GPU at all": (dropped("gpu"), "gpu_covered and gpu_reported"),
+    "half of the GPU's samples": (gpu(coverage=0.5), "gpu_covered"),
+    "the GPU's samples stopped": (gpu(newest_age=2 * MINUTE), "gpu_fresh"),
+    "blank as a double": (gpu(active_max=140737488355328.0), "gpu_in_range"),
+    "blank as 32 bits": (gpu(active_max=float(0x7FFFFFF0)), "gpu_in_range"),
+    "blank as 64 bits": (gpu(active_max=float(0x7FFFFFFFFFFFFFF0)), "gpu_in_range"),
+    "gpu_active in percent": (gpu(active_max=37.0), "gpu_in_range"),
+    "gpu_active is not a number": (gpu(active_max=NAN), "gpu_in_range"),
+    "a frozen exporter": (gpu(energy_changes=0.0), "gpu_not_frozen"),
+    "profiling reads 0 under load": (gpu(util_max=80.0), "gpu_not_contradicted"),
+    "a GPU draws power": (gpu(watts_max=60.0), "gpu_not_contradicted"),
+    "its agent is silent": (dropped("agent"), "agent_ready"),
+    "its model loads": (agent(phase=Phase.ENGINE, ready=False), "agent_ready"),
+    "drained by a person": (agent(draining=True, reason="anna looks at it"), "agent_ready"),
+    "its agent sees a request": (agent(requests_running=1.0), "agent_ready"),
+}
+ALONE = {name: caught for name, (_, caught) in FAULTS.items() if " and " not in caught}
+
+
+def observed(drafts: list[Draft]) -> Observed:
+    instances = [
+        Instance(
+            **(
+                {
+                    "cloud": Cloud.AWS,
+                    "region": "us-east-1",
+                    "zone": "us-east-1a",
+                    "machine_type": "g6.12xlarge",
+                    "capacity_type": CapacityType.ON_DEMAND,
+                    "state": InstanceState.RUNNING,
+                    "pool": "chat",
+                    "group": "rolling" if d.in_rollout else "calm",
+                    "tags": d.tags,
+                }
+                | d.instance
+            )
+        )
+        for d in drafts
+    ]
+    return Observed(
+        instances=instances,
+        evidence={
+            i.id: Evidence(
+                window=POLICY.window,
+                interval=timedelta(seconds=15),
+                engine=None if d.engine is None else EngineEvidence(**d.engine),
+                gpu=None if d.gpu is None else GpuEvidence(**d.gpu),
+                reached=True,
+            )
+            for i, d in zip(instances, drafts, strict=True)
+        },
+        agents={i.id: AgentStatus(**d.agent) for i, d in zip(instances, drafts, strict=True) if d.agent is not None},
+        pools={"chat": POOL},
+        budget=BUDGET,
+        gpus_expected={"g6.12xlarge": 4},
+        watts_rated={"g6.12xlarge": 72.0},
+        kept_by={i.id: d.kept_by for i, d in zip(instances, drafts, strict=True) if d.kept_by is not None},
+        rollouts=frozenset({"rolling"}),
+    )
+
+
+def wrong_stops(seed: int, count: int, checks: tuple[judge.Check, ...] = judge.CHECKS) -> tuple[int, int]:
+    """Ends of instances that must not end, and ends in all, among `count` decisions."""
+    chance = random.Random(seed)
+    names = list(FAULTS)
+    drafts: list[Draft] = []
+    sound: list[bool] = []
+    for number in range(count):
+        draft = idle_draft(number, chance)
+        # a fifth is sound; most have one fault, for a second one would hide what the first needs
+        chosen = [] if chance.random() < 0.2 else chance.sample(names, 1 if chance.random() < 0.8 else 3)
+        for name in chosen:
+            FAULTS[name][0](draft, chance)
+        drafts.append(draft)
+        sound.append(not chosen)
+    plan = decide(observed(drafts), NOW, checks)
+    ended = [d.action is Action.END for d in plan.decisions]
+    return sum(e and not s for e, s in zip(ended, sound, strict=True)), sum(ended)
+
+
+def test_nothing_that_may_work_is_ended_and_what_is_idle_is() -> None:
+    wrong, ended = wrong_stops(1, PLENTY)
+    assert wrong == 0
+    assert ended > PLENTY / 10
+
+
+@pytest.mark.parametrize("check", judge.CHECKS, ids=lambda check: check.__name__)
+def test_without_any_one_condition_something_is_ended_that_must_not_be(check: judge.Check) -> None:
+    left = tuple(other for other in judge.CHECKS if other is not check)
+    wrong, _ = wrong_stops(1, 2_000, left)
+    assert wrong > 0
+
+
+@pytest.mark.parametrize("name", sorted(ALONE))
+def test_each_fault_is_caught_by_the_condition_that_is_there_for_it(name: str) -> None:
+    draft = idle_draft(0, random.Random(0))
+    FAULTS[name][0](draft, random.Random(0))
+    assert decide(observed([draft]), NOW).decisions[0].action is not Action.END
+    left = tuple(check for check in judge.CHECKS if check.__name__ != ALONE[name])
+    # beside another one, since a pool is never emptied of what is well
+    both = observed([draft, idle_draft(1, random.Random(0))])
+    assert decide(both, NOW, left).decisions[0].action is Action.END
+
+
+@pytest.mark.parametrize(
+    ("view", "budget"),
+    [
+        (replace(POOL, paused_by="anna"), BUDGET),
+        (replace(POOL, policy_seen=False), BUDGET),
+        (replace(POOL, floor=1, target=1), BUDGET),
+        (POOL, Budget(per_run=0, per_hour=10)),
+        (POOL, Budget(per_run=10, per_hour=3, used_this_hour=3)),
+        (replace(POOL, policy=None), BUDGET),
+    ],
+    ids=["paused", "policy unseen", "floor", "run budget", "hour budget", "no watchdog"],
+)
+def test_what_stands_around_an_instance_holds_it_back_too(view: PoolView, budget: Budget) -> None:
+    seen = replace(observed([idle_draft(0, random.Random(0))]), pools={"chat": view}, budget=budget)
+    assert decide(seen, NOW).decisions[0].action is Action.KEEP
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_million_decisions_end_nothing_that_may_work() -> None:
+    found = [wrong_stops(seed, PLENTY) for seed in range(1_000_000 // PLENTY)]
+    assert sum(wrong for wrong, _ in found) == 0
+    assert sum(ended for _, ended in found) > 100_000
