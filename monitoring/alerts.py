@@ -313,7 +313,9 @@ def _machinery(settings: AlertSettings) -> tuple[Alert, ...]:
         ),
         Alert(
             name="WatchdogSilent",
-            expression=f"time() - gpufleet_watchdog_run_timestamp_seconds > {silent:.0f}",
+            expression=f"time() - gpufleet_daemon_succeeded_timestamp_seconds > {silent:.0f}"
+            f" or (gpufleet_daemon_runs_total - gpufleet_daemon_failures_total == 0"
+            f" and on () time() - gpufleet_daemon_started_timestamp_seconds > {silent:.0f})",
             lasts=timedelta(0),
             severity=Severity.PAGE,
             summary=f"Watchdog {_WATCHDOG} has not run for {_LENGTH}",

@@ -28,8 +28,8 @@ _EC2_LABELS: Final[Mapping[str, str]] = {
 """Label of ours, and where EC2 discovery puts it."""
 
 _GCE_LABELS: Final[Mapping[str, str]] = {
-    "instance_id": "__meta_gce_instance_id",
-    "instance_name": "__meta_gce_instance_name",
+    # a name is what the API, the groups and the agents call an instance by; the number is nowhere else
+    "instance_id": "__meta_gce_instance_name",
     "environment": "__meta_gce_label_gpu_fleet_environment",
     "pool": "__meta_gce_label_gpu_fleet_pool",
     "capacity_type": "__meta_gce_label_gpu_fleet_capacity_type",

@@ -100,17 +100,28 @@ class Replica:
             await asyncio.sleep(self.does.delay_s)
             while self.does.hold:
                 await asyncio.sleep(0.01)
-            await self._answer(writer, body)
+            await self._answer(writer, path, body)
         finally:
             self.does.running -= 1
 
-    async def _answer(self, writer: asyncio.StreamWriter, body: bytes) -> None:
+    async def _answer(self, writer: asyncio.StreamWriter, path: str, body: bytes) -> None:
         try:
             asked: dict[str, Any] = json.loads(body)
         except ValueError:
             asked = {}
         if self.does.status != 200:
             await _reply(writer, self.does.status, b'{"error": "as told"}')
+        elif path == "/v1/embeddings":
+            data = [
+                {"object": "embedding", "index": n, "embedding": [0.1, 0.2, 0.3]} for n in range(len(asked["input"]))
+            ]
+            found = {
+                "object": "list",
+                "model": "chat",
+                "data": data,
+                "usage": {"prompt_tokens": 2, "total_tokens": 2},
+            }
+            await _reply(writer, 200, json.dumps(found).encode())
         elif asked.get("stream"):
             await self._stream(writer, asked)
         else:

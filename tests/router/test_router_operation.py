@@ -1,5 +1,6 @@
 """Running a router: bad input, several controllers, metering, a real client library, TLS."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -7,6 +8,7 @@ import ssl
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -38,6 +40,31 @@ def test_a_client_library_chats_streams_and_understands_errors(steady: Router) -
         with pytest.raises(openai.APITimeoutError):
             client.with_options(timeout=0.2).chat.completions.create(model="chat", messages=[])
         steady.replicas["i-1"].does.delay_s = 0.0
+
+
+def test_a_client_library_gets_embeddings(steady: Router) -> None:
+    with openai.OpenAI(base_url=f"{steady.url}/v1", api_key="sk-x", max_retries=0) as client:
+        answer = client.embeddings.create(model="chat", input=["a", "b"], encoding_format="float")
+    assert [len(one.embedding) for one in answer.data] == [3, 3]
+    assert steady.replicas["i-1"].does.seen[-1]["path"] == "/v1/embeddings"
+
+
+def test_a_body_of_300_mb_is_refused_at_once_without_the_model_and_passed_on_with_it(steady: Router) -> None:
+    piece = b" " * 1_000_000
+    head = {"content-length": "300000000"}
+
+    def body() -> Iterator[bytes]:
+        for _ in range(300):
+            yield piece
+
+    with httpx.Client(timeout=120) as client:
+        page = f"{steady.url}/v1/chat/completions"
+        # cut while it was still sending: refused, too
+        with contextlib.suppress(httpx.WriteError):
+            assert client.post(page, content=body(), headers=head).status_code == 413
+        assert client.post(page, content=body(), headers={**head, "x-model": "chat"}).status_code == 200
+    assert steady.replicas["i-1"].does.seen[-1]["body_bytes"] == 300_000_000
+    assert steady.chat().status_code == 200
 
 
 def test_use_is_metered_by_key(router: Router) -> None:
