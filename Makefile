@@ -1,7 +1,7 @@
 # The only entry to commands. `make demo` and `make test` set up what they need.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check bench docs preview up destroy watch report clean
+.PHONY: help setup setup-tests demo test test-all check bench docs preview up destroy watch report clean
 
 PYTHON ?= $(shell for p in python3.11 python3.12 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' 2>/dev/null && echo $$p && break; done)
@@ -22,9 +22,10 @@ help:
 	@echo 'make preview | up | destroy   pulumi on STACK=$(STACK); watch | report   the watchdogs and the cost report'
 	@echo 'make clean     end what runs and remove .local'
 
-setup:
+# setup-tests adds what slow proofs need: a browser and a database
+setup setup-tests:
 	@[ -n '$(PYTHON)' ] || { echo 'setup: Python 3.11 or 3.12 is needed (Debian: apt-get install python3.11); found none' >&2; exit 1; }
-	@$(PYTHON) -m scripts.setup
+	@$(PYTHON) -m scripts.setup $(if $(findstring tests,$@),--tests)
 
 demo: setup
 	@$(RUN) scripts.demo
@@ -32,7 +33,7 @@ demo: setup
 test: setup
 	@$(RUN) pytest -m 'not slow and not live'
 
-test-all: check
+test-all: setup-tests check
 	@$(RUN) pytest -m 'not live'
 
 check: setup

@@ -1,4 +1,4 @@
-"""`python3 -m scripts.setup`: install what is missing, and nothing twice."""
+"""`python3 -m scripts.setup [--tests]`: install what is missing, and nothing twice."""
 
 import fcntl
 import os
@@ -24,7 +24,7 @@ def main() -> int:
         python_env.check_python()
         began = time.monotonic()
         with _only_one(folders := find_folders(os.environ)):
-            changed = _set_up(folders)
+            changed = _set_up(folders, for_tests="--tests" in sys.argv[1:])
         if changed:
             say(f"setup: done in {time.monotonic() - began:.0f} s")
         return 0
@@ -39,9 +39,10 @@ def main() -> int:
         return 130
 
 
-def _set_up(folders: Folders) -> bool:
+def _set_up(folders: Folders, *, for_tests: bool) -> bool:
     pulumi = find_pulumi(folders)
-    missing = debian.find_missing(python_env.lacks_venv_module() and not python_env.uv_is_there(folders))
+    needs_venv_module = python_env.lacks_venv_module() and not python_env.uv_is_there(folders)
+    missing = debian.find_missing(needs_venv_module, for_tests=for_tests)
     steps: list[tuple[str, Callable[[], None]]] = []
     if missing.packages:
         steps.append((f"Debian packages {'; '.join(missing.reasons)}", lambda: debian.install(missing, folders)))

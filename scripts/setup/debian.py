@@ -23,7 +23,14 @@ class Missing:
     reasons: tuple[str, ...]
 
 
-def find_missing(need_venv_module: bool) -> Missing:
+FOR_TESTS: Final = {
+    "chromium": ("chromium", "slow proofs open the pages in it"),
+    "pg_ctl": ("postgresql", "tests run the ledger on it, too"),
+}
+"""Program to package and purpose: what `make test-all` needs beyond what the product does."""
+
+
+def find_missing(need_venv_module: bool, *, for_tests: bool = False) -> Missing:
     """Which Debian packages are not there (or too old)."""
     packages: list[str] = []
     reasons: list[str] = []
@@ -34,6 +41,11 @@ def find_missing(need_venv_module: bool) -> Missing:
     if need_venv_module:
         packages.append("python3-venv")
         reasons.append("python3-venv (the environment that uv lives in)")
+    for program, (package, purpose) in FOR_TESTS.items() if for_tests else ():
+        # Debian keeps PostgreSQL's programs off PATH
+        if shutil.which(program) is None and not any(Path("/usr/lib/postgresql").glob(f"*/bin/{program}")):
+            packages.append(package)
+            reasons.append(f"{package} ({purpose})")
     return Missing(tuple(packages), tuple(reasons))
 
 
