@@ -141,15 +141,30 @@ class _Samples:
 
 
 def sources_of(document: FleetDocument) -> Sources:
-    """Where the cost watchdog of a fleet looks. Makes no call yet. Raises UserError."""
-    if document.cloud is not Cloud.AWS:
-        raise UserError(f"environment {document.environment}: the cost watchdog for {document.cloud} comes later")
+    """Where the cost watchdog of a fleet looks. Makes no call yet."""
+    if document.cloud is Cloud.GCP:
+        return _google_sources(document)
     calls = AwsCalls(document.region)
     lives = AwsLives(calls, document.region, document.environment)
     return Sources(
         lives=lives,
         paid=lives,
         market=AwsPrices(calls, document.region),
+        samples=_Samples(PrometheusSamples(document.prometheus_url)),
+        names=METRIC_NAMES,
+    )
+
+
+def _google_sources(document: FleetDocument) -> Sources:
+    # large, and read only where there is something of Google's
+    from clouds.gcp.calls import GoogleCalls
+    from clouds.gcp.lives import GoogleLives, NoMarket
+
+    lives = GoogleLives(GoogleCalls(document.account), document.region, document.environment)
+    return Sources(
+        lives=lives,
+        paid=lives,
+        market=NoMarket(),
         samples=_Samples(PrometheusSamples(document.prometheus_url)),
         names=METRIC_NAMES,
     )

@@ -1,0 +1,53 @@
+"""How Compute Engine's instances live, and what capacity is paid for."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from clouds.gcp.inventory import GoogleInventory
+from fleet.activity import CloudError
+from fleet.lives import Life, MarketPrice, PaidCapacity
+from fleet.model import Cloud
+
+_PAID: Final = frozenset({"READY", "UPDATING"})
+
+
+class GoogleLives(GoogleInventory):
+    """The instances of an environment. Compute Engine shows none that was deleted: who collects sees them missing."""
+
+    def lives(self) -> Sequence[Life]:
+        """All of them. Raises CloudError when a page or a zone fails."""
+        return tuple(Life(instance=instance) for instance in self.instances())
+
+    def paid(self) -> Sequence[PaidCapacity]:
+        """Reservations of the region. Raises CloudError when a page or a zone fails."""
+        found: list[PaidCapacity] = []
+        for place, scoped in self._calls.pages("reservations", "aggregated_list"):
+            if scoped.warning.code and scoped.warning.code != "NO_RESULTS_ON_PAGE":
+                raise CloudError(f"reservations of {place} could not be listed: {scoped.warning.message}")
+            zone = str(place).rsplit("/", 1)[-1]
+            if zone.startswith(self._region):
+                found += [self._paid(raw, zone) for raw in scoped.reservations if raw.status in _PAID]
+        return tuple(found)
+
+    def _paid(self, raw: Any, zone: str) -> PaidCapacity:
+        ends = raw.delete_at_time
+        return PaidCapacity(
+            cloud=Cloud.GCP,
+            reservation=raw.name,
+            region=self._region,
+            zone=zone,
+            machine_type=raw.specific_reservation.instance_properties.machine_type.rsplit("/", 1)[-1],
+            instances=int(raw.specific_reservation.count),
+            started_at=datetime.fromisoformat(raw.creation_timestamp).astimezone(UTC),
+            ends_at=datetime.fromisoformat(ends).astimezone(UTC) if ends else None,
+        )
+
+
+class NoMarket:
+    """Google's prices move at most once a day, and are read by `gpufleet prices refresh`: a pass asks for none."""
+
+    def prices(self, machine_types: Sequence[str], since: datetime, until: datetime) -> Sequence[MarketPrice]:
+        """Nothing."""
+        del machine_types, since, until
+        return ()
