@@ -19,6 +19,7 @@ class Ec2Side:
         self._session = signed.session(region, CredentialChain(metadata=metadata))
         self.instance_id = metadata.need("meta-data/instance-id")
         self.address = metadata.need("meta-data/local-ipv4")
+        self.machine_type = metadata.need("meta-data/instance-type").strip()
 
     def notices(self) -> list[CloudNotice]:
         """What EC2 and the group say now. Raises OSError."""

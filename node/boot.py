@@ -231,7 +231,8 @@ class Boot:
 
     def _warm_up(self, _deadline: datetime) -> None:
         self.world.engine.warm_up()
-        report = health.check(self.world.cloud.address)
+        cloud = self.world.cloud
+        report = health.check(cloud.address, health.expected_gpus(self.settings.cloud, cloud.machine_type))
         if report.broken:
             raise HopelessError(f"GPU: {report.broken}")
         self.life.warn("gpu", report.unknown)

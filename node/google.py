@@ -31,6 +31,7 @@ class GoogleSide:
         self._project = metadata.need("project/project-id").strip()
         self.instance_id = metadata.need("instance/name").strip()
         self.address = metadata.need("instance/network-interfaces/0/ip").strip()
+        self.machine_type = metadata.need("instance/machine-type").strip().rsplit("/", 1)[-1]
 
     def notices(self) -> list[CloudNotice]:
         """What Compute Engine says now. Raises OSError."""

@@ -5,6 +5,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from fleet import catalogue
+from fleet.catalogue import UnknownMachineError
+from fleet.model import Cloud
 from serving import metrics
 from serving.exposition import Sample, parse
 
@@ -27,22 +30,32 @@ class Report:
     """Why nothing can be said."""
 
 
-def check(address: str) -> Report:
+def expected_gpus(cloud: Cloud, machine_type: str) -> int | None:
+    """GPUs that a machine of that type has; None for one that the catalogue does not know."""
+    try:
+        return catalogue.machine(cloud, machine_type).gpu_count
+    except UnknownMachineError:
+        return None
+
+
+def check(address: str, expected: int | None = None) -> Report:
     """Ask the exporter on this machine. Without an answer nothing is known, which breaks nothing."""
     url = f"http://{address}:{metrics.PORTS[metrics.Source.DCGM]}/metrics"
     try:
         with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:
-            return judge(parse(answer.read().decode()))
+            return judge(parse(answer.read().decode()), expected)
     except (OSError, ValueError) as error:
         return Report(unknown=f"the GPU exporter gives no numbers: {error}")
 
 
-def judge(samples: Iterable[Sample]) -> Report:
-    """The verdict on a page of the exporter."""
+def judge(samples: Iterable[Sample], expected: int | None = None) -> Report:
+    """The verdict on a page of the exporter; `expected`: how many GPUs the machine was sold with."""
     page = [sample for sample in samples if not metrics.is_blank(sample.value)]
     gpus = {sample.labels.get("UUID") for sample in page if sample.name == metrics.FB_USED.name}
     if not gpus:
         return Report(unknown="the GPU exporter names no GPU")
+    if expected is not None and len(gpus) < expected:
+        return Report(broken=f"{len(gpus)} of {expected} GPUs answer")
     for sample in page:
         where = f"GPU {sample.labels.get('gpu')}"
         if sample.name == metrics.XID_ERRORS.name and sample.value not in HARMLESS_XIDS:

@@ -73,6 +73,7 @@ class CloudSide(Protocol):
     instance_id: str
     address: str
     """Private address: where everything listens."""
+    machine_type: str
 
     def notices(self) -> list[CloudNotice]:
         """What holds now. Raises OSError."""

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Final
 
 ROOMS: Final = ("node", "serving", "clouds", "fleet")
-LEFT_OUT: Final = frozenset({"fleet/document.py", "serving/agent_archive.py", "serving/user_data.py"})
+LEFT_OUT: Final = frozenset(
+    {"fleet/document.py", "serving/agent_archive.py", "serving/user_data.py", "serving/sizing/data/measured.csv"}
+)
 """What an instance has no use for, or whose library does not travel."""
-_SUFFIXES: Final = frozenset({".py", ".json", ".service"})
+_SUFFIXES: Final = frozenset({".py", ".json", ".service", ".csv"})
 _ENTRY: Final = "import runpy\n\nrunpy.run_module('node', run_name='__main__', alter_sys=True)\n"
 _LONG_AGO: Final = (1980, 1, 1, 0, 0, 0)
 """The earliest time that a ZIP knows."""

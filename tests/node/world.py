@@ -85,6 +85,7 @@ class FakeCloud:
     bucket: Path
     instance_id: str = "i-0123456789abcdef0"
     address: str = "127.0.0.1"
+    machine_type: str = "g6.xlarge"
     said: list[CloudNotice] = field(default_factory=list[CloudNotice])
     written: list[Mapping[str, str]] = field(default_factory=list[Mapping[str, str]])
     confirmed: int = 0
