@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from types import FrameType
 
+from fleet.model import Cloud
 from localcloud.control import processes
 from localcloud.control.environment import enter, is_ours, local_environment, marked
 from localcloud.control.folders import Folders, find_folders
@@ -22,6 +23,7 @@ from scripts.demo.story import farewell, tell
 def main() -> int:
     """Exit code: 0 the story went as told, 1 it did not, 130 interrupted."""
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
+    parser.add_argument("--cloud", type=Cloud, choices=list(Cloud), default=Cloud.AWS, help="whose story to tell")
     parser.add_argument("--summary", type=Path, help="write the facts of the run to this file, as JSON")
     options = parser.parse_args()
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -31,10 +33,10 @@ def main() -> int:
     if pulumi is None:
         print("demo: the Pulumi CLI is missing: run `make setup`", file=sys.stderr)
         return 1
-    enter(local_environment(folders, pulumi, os.environ))
+    enter(local_environment(folders, pulumi, os.environ, options.cloud))
     environment = marked(os.environ, folders)
     environment["COLUMNS"] = str(max(80, min(shutil.get_terminal_size((125, 40)).columns - 5, 140)))
-    stage = Stage(root=folders.root, environment=environment)
+    stage = Stage(root=folders.root, environment=environment, cloud=options.cloud)
     began = time.monotonic()
     code = _play(stage, folders)
     stage.facts |= {"exit_code": code, "steps": stage.steps, "seconds": round(time.monotonic() - began, 1)}

@@ -13,18 +13,22 @@ from localcloud.control.waiting import request_json
 from scripts.demo.stage import Stage, StoryError
 
 AGENT_PORT: Final = 9500
+ALIVE: Final = frozenset({"pending", "provisioning", "running", "staging"})
+"""In the words of either cloud."""
 
 
 def instances(pool: str | None = None) -> list[dict[str, Any]]:
     """Living instances as the cloud sees them."""
     found = cloud_client.ask("state")["instances"]
-    alive = [one for one in found if one["state"] in ("pending", "running")]
+    alive = [one for one in found if one["state"].lower() in ALIVE]
     return [one for one in alive if pool is None or one["pool"] == pool]
 
 
 def groups(pool: str) -> dict[str, int]:
     """Desired size of each group of a pool."""
-    return {one["name"]: one["desired"] for one in cloud_client.ask("state")["groups"] if one["pool"] == pool}
+    found = cloud_client.ask("state")["groups"]
+    # a group is named for its pool; Google's carry no labels that would say so, too
+    return {one["name"]: one["desired"] for one in found if one["name"].startswith(f"{pool}-")}
 
 
 def agent_status(instance: dict[str, Any]) -> dict[str, Any] | None:

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Final
 
+from fleet.model import Cloud
+
 LIMIT_S: Final = 240.0
 """No command of the story takes longer."""
 Show = Callable[[str], bool]
@@ -48,6 +50,8 @@ class Stage:
 
     root: Path
     environment: Mapping[str, str]
+    cloud: Cloud = Cloud.AWS
+    """Whose story is told; its commands are the same."""
     facts: dict[str, Any] = field(default_factory=dict[str, Any])
     steps: dict[int, float] = field(default_factory=dict[int, float])
     """When each step began, in seconds."""

@@ -1,9 +1,12 @@
-"""The nine steps, in the product's own commands. Windows are seconds here, from the settings of `aws-local`."""
+"""The nine steps, in the product's own commands, the same on both clouds. Windows are seconds here, from the settings
+of `aws-local` and `gcp-local`."""
 
 import re
 from collections.abc import Callable
 from typing import Any, Final
 
+from fleet.model import Cloud
+from localcloud.control.choice import stack_of
 from localcloud.control.folders import find_folders
 from localcloud.control.parts import CONTROL_HOST
 from scripts.demo import look, secrets
@@ -15,7 +18,7 @@ from watchdogs.plan import Action, Reason
 LONG_S: Final = 180.0
 """Most that a wait of the story takes: many times what it takes, for a machine with other work to do."""
 SERVED: Final = {"chat": 3, "batch": 2}
-"""Ready replicas that each pool of aws-local starts with."""
+"""Ready replicas that each pool of the local stacks starts with."""
 DEED: Final = re.compile(r"^(resize|mark|end|replace|unmark) \S+: ")
 """A line of a watchdog that says what it did."""
 BUSY: Final = r"^@ |ing \(\d+s\)|^\s*$|history and configuration|remove the stack completely"
@@ -40,15 +43,18 @@ def tell(stage: Stage) -> None:
 
 
 def _bring_up(stage: Stage) -> None:
+    apis = "AWS" if stage.cloud is Cloud.AWS else "Google Cloud"
     stage.title(
-        1, "The embedded cloud: AWS APIs, instance metadata, Slack on loopback; real Prometheus, real HAProxy"
+        1, f"The embedded cloud: {apis} APIs, instance metadata, Slack on loopback; real Prometheus, real HAProxy"
     )
-    stage.run("gpufleet", "local", "up")
+    chosen = () if stage.cloud is Cloud.AWS else ("--cloud", stage.cloud.value)
+    stage.run("gpufleet", "local", "up", *chosen)
     stage.run("gpufleet", "local", "status")
 
 
 def _provision(stage: Stage) -> None:
-    stage.title(2, "pulumi up: the real engine runs the program of production with the settings of aws-local")
+    stack = stack_of(stage.cloud)
+    stage.title(2, f"pulumi up: the real engine runs the program of production with the settings of {stack}")
     done = stage.run(
         "pulumi", "up", "--yes", "--non-interactive", "--skip-preview", "--policy-pack", "policies", hide=BUSY
     )
