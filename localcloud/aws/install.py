@@ -12,7 +12,9 @@ from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models import EC2Backend, ec2_backends
 from moto.ec2.models import instances as instance_models
 from moto.ec2.responses import EC2Response
+from moto.s3 import models as bucket_models
 
+from localcloud.aws.bucket_policy import LivingBucket
 from localcloud.aws.capacity import Kind, Refusal, Use
 from localcloud.aws.groups import LivingAutoScaling, LivingGroup
 from localcloud.aws.instances import LivingInstance, living
@@ -64,6 +66,7 @@ def install(world: World) -> tuple[EC2Backend, LivingAutoScaling]:
     LivingInstance.world = LivingGroup.world = LivingAutoScaling.world = world
     instance_models.Instance = LivingInstance  # type: ignore[misc]
     scaling_models.FakeAutoScalingGroup = LivingGroup  # type: ignore[misc]
+    bucket_models.FakeBucket = LivingBucket  # type: ignore[misc]
     autoscaling_backends.backend = LivingAutoScaling
     ec2_urls.url_paths["{0}/"] = Ec2Calls.dispatch
     scaling_urls.url_paths["{0}/$"] = ScalingCalls.dispatch
