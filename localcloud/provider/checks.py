@@ -85,7 +85,9 @@ def _is_kind(value: Any, kind: str) -> bool:
 
 
 def _said(shape: Shape) -> str:
-    return {"integer": "a whole number", "asset": "an asset", "object": "an object"}.get(shape.kind, f"a {shape.kind}")
+    return {"integer": "a whole number", "asset": "an asset", "object": "an object"}.get(
+        shape.kind, f"a {shape.kind}"
+    )
 
 
 def _kind(value: Any) -> str:

@@ -138,7 +138,9 @@ class Provider(provider_pb2_grpc.ResourceProviderServicer):
             self._require_own(from_struct(request.olds), request.urn)
             response = _diff_response(old, new, lambda path: resource.replaces(path, new))
             if response.replaces and resource.naming is not None:
-                response.deleteBeforeReplace = resource.naming.keeps_name(old, new)
+                # a name that the provider made up is made up anew for the replacement
+                made_up = resource.naming.property in from_struct(request.news).get(BOOKKEEPING, [])
+                response.deleteBeforeReplace = not made_up and resource.naming.keeps_name(old, new)
             return response
 
     def Create(self, request: Any, context: grpc.ServicerContext) -> Any:

@@ -317,3 +317,10 @@ def test_secrets_are_opened_for_the_cloud(engine: Any, box: Box) -> None:
     secret = {"4dabf18193072939515e22adb298388d": "1b47061264138c4ac30d75fd1eb44270", "value": "red"}
     create(engine, {"name": "a", "colour": secret})
     assert box.boxes["box-0"]["colour"] == "red"
+
+
+def test_a_made_up_name_is_made_up_anew_so_the_replacement_comes_first(engine: Any) -> None:
+    named = {"name": "a-0123456", "__defaults": ["name"]}
+    answer = diff(engine, {**named, "colour": "x"}, {**named, "colour": "y"}, {MARK: True})
+    assert list(answer.replaces) == ["colour"]
+    assert answer.deleteBeforeReplace is False
