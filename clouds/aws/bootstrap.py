@@ -1,14 +1,14 @@
 """What an environment needs before its first `pulumi up`: a place for state, a key, the agents' token. Made once."""
 
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from clouds.aws.calls import AwsCalls
+from clouds.foundation import TOKEN_BYTES, Step
 from fleet.activity import CloudError
 
-TOKEN_BYTES: Final = 32
 ABSENT: Final = frozenset({"404", "NoSuchBucket", "NotFound", "NotFoundException", "ParameterNotFound"})
 
 
@@ -28,15 +28,6 @@ class Foundation:
     @property
     def secrets_provider(self) -> str:
         return f"awskms://{self.key_alias}?region={self.region}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """One thing that must be there. `make` is called only where it is missing."""
-
-    what: str
-    present: bool
-    make: Callable[[], None]
 
 
 def foundation(account: str, region: str, environment: str) -> Foundation:

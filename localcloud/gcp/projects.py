@@ -1,4 +1,4 @@
-"""IAM, Resource Manager, Secret Manager and DNS, as far as a fleet declares and reads them."""
+"""IAM, Resource Manager, Secret Manager, keys and DNS, as far as a fleet declares and reads them."""
 
 import base64
 import re
@@ -14,6 +14,7 @@ from localcloud.gcp.world import World
 
 _P: Final = r"/v1/projects/([^/:]+)"
 _Z: Final = r"/dns/v1/projects/([^/]+)/managedZones"
+_K: Final = rf"{_P}/locations/([^/]+)/keyRings"
 _PATHS: Final = tuple(
     (method, re.compile(pattern), name)
     for method, pattern, name in (
@@ -39,6 +40,10 @@ _PATHS: Final = tuple(
         ("POST", rf"{_P}/secrets/([^/:]+):addVersion", "secretmanager:versions_add"),
         ("GET", rf"{_P}/secrets/([^/:]+)/versions/([^/:]+):access", "secretmanager:versions_access"),
         ("GET", rf"{_P}/secrets/([^/:]+)/versions/([^/:]+)", "secretmanager:versions_get"),
+        ("POST", _K, "cloudkms:rings_create"),
+        ("GET", rf"{_K}/([^/:]+)", "cloudkms:rings_get"),
+        ("POST", rf"{_K}/([^/:]+)/cryptoKeys", "cloudkms:keys_create"),
+        ("GET", rf"{_K}/([^/:]+)/cryptoKeys/([^/:]+)", "cloudkms:keys_get"),
         ("POST", _Z, "dns:zones_create"),
         ("GET", _Z, "dns:zones_list"),
         ("GET", rf"{_Z}/([^/]+)", "dns:zones_get"),
@@ -284,6 +289,34 @@ class Projects:
             "name": f"projects/{PROJECT_NUMBER}/secrets/{name}/versions/{index}",
             "payload": {"data": base64.b64encode(value).decode()},
         }
+
+    # Keys: named, never used to encrypt anything here.
+
+    def _rings_create(self, request: Request, place: str) -> Row:
+        ring = request.query.get("keyRingId") or ""
+        if not ring:
+            raise required("keyRingId")
+        name = f"{place}/{ring}"
+        return self._add("keyRings", name, self._key_row(f"locations/{place}/keyRings/{ring}"))
+
+    def _rings_get(self, request: Request, place: str, ring: str) -> Row:
+        return self._get("keyRings", f"{place}/{ring}")
+
+    def _keys_create(self, request: Request, place: str, ring: str) -> Row:
+        self._get("keyRings", f"{place}/{ring}")
+        key, body = request.query.get("cryptoKeyId") or "", request.json() or {}
+        if not key:
+            raise required("cryptoKeyId")
+        if ("rotationPeriod" in body) != ("nextRotationTime" in body):
+            raise ApiError(400, "badRequest", "rotation_period and next_rotation_time must be set together.")
+        row = self._key_row(f"locations/{place}/keyRings/{ring}/cryptoKeys/{key}") | body
+        return self._add("cryptoKeys", f"{place}/{ring}/{key}", row)
+
+    def _keys_get(self, request: Request, place: str, ring: str, key: str) -> Row:
+        return self._get("cryptoKeys", f"{place}/{ring}/{key}")
+
+    def _key_row(self, name: str) -> Row:
+        return {"name": f"projects/{PROJECT}/{name}", "createTime": stamp(self._world.now())}
 
     # DNS.
 

@@ -1,0 +1,177 @@
+"""What an environment needs on Google Cloud before its first `pulumi up`: a place for state, a key, the token.
+
+Plain REST (Cloud Storage v1, Cloud KMS v1, Secret Manager v1) through Google's authorized session: three services and
+eight calls are not worth three client libraries.
+"""
+
+import base64
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+from urllib.parse import quote, urlsplit
+
+import google.auth
+import requests
+from google.auth.exceptions import GoogleAuthError
+from google.auth.transport.requests import AuthorizedSession
+
+from clouds.foundation import TOKEN_BYTES, Step
+from clouds.gcp.calls import ENDPOINT
+from fleet.activity import CloudError
+
+SCOPE: Final = "https://www.googleapis.com/auth/cloud-platform"
+KEY_RING: Final = "gpu-fleet"
+ROTATION: Final = "31536000s"
+"""A year, as on AWS."""
+CALL_LIMIT_S: Final = 30.0
+NOT_FOUND: Final = 404
+CONFLICT: Final = 409
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foundation:
+    """The names of what is made, and what Pulumi is told about it."""
+
+    project: str
+    region: str
+    environment: str
+
+    @property
+    def bucket(self) -> str:
+        """Serves all environments of the project."""
+        return f"gpu-fleet-state-{self.project}"
+
+    @property
+    def key(self) -> str:
+        return f"{self.key_ring}/cryptoKeys/{self.environment}"
+
+    @property
+    def key_ring(self) -> str:
+        return f"projects/{self.project}/locations/{self.region}/keyRings/{KEY_RING}"
+
+    @property
+    def token(self) -> str:
+        return f"gpu-fleet-{self.environment}-agent-token"
+
+    @property
+    def backend_url(self) -> str:
+        return f"gs://{self.bucket}"
+
+    @property
+    def secrets_provider(self) -> str:
+        return f"gcpkms://{self.key}"
+
+
+class Rest:
+    """Calls of Google's REST services with the credentials at hand."""
+
+    def __init__(self) -> None:
+        self._emulator = _emulator()
+        self._session: requests.Session | None = None
+
+    def ask(self, host: str, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """The answer as JSON; None for 404. Raises CloudError with the service's words, `code` the HTTP status."""
+        url = f"{self._emulator or f'https://{host}.googleapis.com'}{path}"
+        try:
+            answer = self._open().request(method, url, json=body, timeout=CALL_LIMIT_S)
+        except (requests.RequestException, GoogleAuthError) as error:
+            raise CloudError(f"{host}: {method} {path} failed: {error}") from error
+        if answer.status_code == NOT_FOUND:
+            return None
+        if not answer.ok:
+            raise CloudError(f"{host}: {method} {path} was refused: {_words(answer)}", str(answer.status_code))
+        return answer.json()
+
+    def _open(self) -> requests.Session:
+        if self._session is None:
+            self._session = requests.Session() if self._emulator else AuthorizedSession(_credentials())
+        return self._session
+
+
+def steps(rest: Rest, wanted: Foundation) -> Iterator[Step]:
+    """What is there and what is missing, in the order in which it is made. Raises CloudError."""
+    yield Step(
+        what=f"state bucket {wanted.bucket} (versioned, uniform access, no public access)",
+        present=rest.ask("storage", "GET", f"/storage/v1/b/{wanted.bucket}") is not None,
+        make=lambda: _make_bucket(rest, wanted),
+    )
+    yield Step(
+        what=f"key {wanted.key} for secrets in Pulumi's state (rotated yearly)",
+        present=rest.ask("cloudkms", "GET", f"/v1/{wanted.key}") is not None,
+        make=lambda: _make_key(rest, wanted),
+    )
+    yield Step(
+        what=f"secret {wanted.token} that guards the node agents",
+        present=_has_token(rest, wanted),
+        make=lambda: _make_token(rest, wanted),
+    )
+
+
+def _make_bucket(rest: Rest, wanted: Foundation) -> None:
+    body = {
+        "name": wanted.bucket,
+        "location": wanted.region,
+        "versioning": {"enabled": True},
+        "iamConfiguration": {
+            "uniformBucketLevelAccess": {"enabled": True},
+            "publicAccessPrevention": "enforced",
+        },
+    }
+    rest.ask("storage", "POST", f"/storage/v1/b?project={quote(wanted.project)}", body)
+
+
+def _make_key(rest: Rest, wanted: Foundation) -> None:
+    place, _, _ = wanted.key_ring.rpartition("/")
+    if rest.ask("cloudkms", "GET", f"/v1/{wanted.key_ring}") is None:
+        rest.ask("cloudkms", "POST", f"/v1/{place}?keyRingId={KEY_RING}", {})
+    body = {
+        "purpose": "ENCRYPT_DECRYPT",
+        "rotationPeriod": ROTATION,
+        "nextRotationTime": _in_a_year(),
+    }
+    rest.ask("cloudkms", "POST", f"/v1/{wanted.key_ring}/cryptoKeys?cryptoKeyId={wanted.environment}", body)
+
+
+def _in_a_year() -> str:
+    return (datetime.now(UTC) + timedelta(days=365)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _has_token(rest: Rest, wanted: Foundation) -> bool:
+    """A secret without a version guards nothing: a run that was killed between the two goes on here."""
+    versions = f"/v1/projects/{wanted.project}/secrets/{wanted.token}/versions/latest"
+    return rest.ask("secretmanager", "GET", versions) is not None
+
+
+def _make_token(rest: Rest, wanted: Foundation) -> None:
+    home = f"/v1/projects/{wanted.project}/secrets"
+    try:
+        rest.ask("secretmanager", "POST", f"{home}?secretId={wanted.token}", {"replication": {"automatic": {}}})
+    except CloudError as error:
+        if error.code != str(CONFLICT):
+            raise
+        if _has_token(rest, wanted):
+            return  # somebody made it meanwhile: agents and watchdogs must not get two tokens
+    payload = base64.b64encode(secrets.token_urlsafe(TOKEN_BYTES).encode()).decode()
+    rest.ask("secretmanager", "POST", f"{home}/{wanted.token}:addVersion", {"payload": {"data": payload}})
+
+
+def _emulator() -> str | None:
+    endpoint = os.environ.get(ENDPOINT)
+    if endpoint and not (urlsplit(endpoint).hostname or "").startswith("127."):
+        raise CloudError(f"{ENDPOINT} is {endpoint!r}; it may only name an address on loopback")
+    return endpoint or None
+
+
+def _credentials() -> Any:
+    found, _ = google.auth.default(scopes=[SCOPE])
+    return found
+
+
+def _words(answer: requests.Response) -> str:
+    try:
+        return str(answer.json()["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return f"HTTP {answer.status_code}"

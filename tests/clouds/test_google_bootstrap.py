@@ -1,0 +1,74 @@
+"""What an environment needs on Google Cloud, made once on the embedded one."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from cli.main import build
+from clouds.gcp.bootstrap import Foundation, Rest, steps
+from clouds.gcp.calls import ENDPOINT
+from fleet.activity import CloudError
+from tests.clouds.conftest import RunningCloud
+
+PROJECT, REGION = "gpu-fleet-local", "us-central1"
+
+
+def said(cloud: RunningCloud, environment: str, *more: str) -> tuple[int, Any]:
+    """Exit code and answer of the command."""
+    words = ["bootstrap", environment, "--region", REGION, "--project", PROJECT, "--json", *more]
+    done = CliRunner().invoke(build("bootstrap"), words, env={ENDPOINT: cloud.places.google_url})
+    assert done.exit_code in (0, 3), (done.output, done.exception)
+    return done.exit_code, json.loads(done.stdout)
+
+
+def held(cloud: RunningCloud, path: str) -> Mapping[str, Any]:
+    return httpx.get(f"{cloud.places.google_url}{path}", trust_env=False).raise_for_status().json()
+
+
+def test_everything_is_said_then_made_then_found(cloud: RunningCloud) -> None:
+    code, answer = said(cloud, "dev")
+    assert (code, answer["missing"]) == (3, 3)
+    code, answer = said(cloud, "dev", "--apply")
+    assert (code, answer["missing"]) == (0, 0)
+    assert answer["PULUMI_BACKEND_URL"] == f"gs://gpu-fleet-state-{PROJECT}"
+    key = f"projects/{PROJECT}/locations/{REGION}/keyRings/gpu-fleet/cryptoKeys/dev"
+    assert answer["secrets_provider"] == f"gcpkms://{key}"
+    assert held(cloud, f"/v1/{key}")["rotationPeriod"] == "31536000s"
+    bucket = held(cloud, f"/storage/v1/b/gpu-fleet-state-{PROJECT}")
+    assert bucket["versioning"] == {"enabled": True}
+    assert bucket["iamConfiguration"]["publicAccessPrevention"] == "enforced"
+    token = f"/v1/projects/{PROJECT}/secrets/{answer['agent_token']}/versions"
+    first = held(cloud, f"{token}/latest:access")["payload"]["data"]
+
+    assert said(cloud, "dev", "--apply")[0] == 0
+    assert held(cloud, f"{token}/latest:access")["payload"]["data"] == first
+    assert said(cloud, "prod")[1]["missing"] == 2  # the bucket serves both
+
+
+def test_a_token_that_a_killed_run_left_without_a_value_gets_one(
+    cloud: RunningCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(ENDPOINT, cloud.places.google_url)
+    wanted = Foundation(project=PROJECT, region=REGION, environment="half")
+    rest = Rest()
+    rest.ask("secretmanager", "POST", f"/v1/projects/{PROJECT}/secrets?secretId={wanted.token}", {})
+    token = list(steps(rest, wanted))[2]
+    assert not token.present
+    token.make()
+    assert list(steps(rest, wanted))[2].present
+
+
+def test_a_refusal_is_not_taken_for_absence(cloud: RunningCloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ENDPOINT, cloud.places.google_url)
+    with pytest.raises(CloudError, match="does not have permission"):
+        list(steps(Rest(), Foundation(project="somebody-else", region=REGION, environment="dev")))
+
+
+def test_only_loopback_is_spoken_to_without_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ENDPOINT, "http://192.0.2.1:80")
+    with pytest.raises(CloudError, match="may only name an address on loopback"):
+        Rest()
