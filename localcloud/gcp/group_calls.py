@@ -48,12 +48,16 @@ def _whole(world: World, key: Key, body: Row) -> Row:
 def _fill(whole: Row, key: Key) -> None:
     """Google's defaults."""
     regional = key.scope.startswith("regions/")
+    spread: Row = whole.get("distributionPolicy", {})
+    zones = spread.get("zones") or [{"zone": f"zones/{zone}"} for zone in ZONES[:3]]
+    # a regional group replaces in all its zones at once
+    amount = len(zones) if regional else 1
     whole["updatePolicy"] = {
         "type": "OPPORTUNISTIC",
         "minimalAction": "REPLACE",
         "replacementMethod": "SUBSTITUTE",
-        "maxSurge": {"fixed": 1, "calculated": 1},
-        "maxUnavailable": {"fixed": 1, "calculated": 1},
+        "maxSurge": {"fixed": amount, "calculated": amount},
+        "maxUnavailable": {"fixed": amount, "calculated": amount},
         **({"instanceRedistributionType": "PROACTIVE"} if regional else {}),
         **whole["updatePolicy"],
     }
@@ -64,9 +68,7 @@ def _fill(whole: Row, key: Key) -> None:
         **whole["instanceLifecyclePolicy"],
     }
     if regional:
-        given: Row = whole.get("distributionPolicy", {})
-        zones = given.get("zones") or [{"zone": f"zones/{zone}"} for zone in ZONES[:3]]
-        whole["distributionPolicy"] = {"targetShape": "EVEN", **given, "zones": zones}
+        whole["distributionPolicy"] = {"targetShape": "EVEN", **spread, "zones": zones}
 
 
 def _check(world: World, key: Key, body: Row) -> None:
