@@ -6,12 +6,11 @@ Nothing is kept but what the cloud says, so a run that died is gone on with by r
 """
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from clouds.agents import NodeAgents
 from clouds.gcp.groups import GoogleGroups
 from clouds.gcp.inventory import GoogleInventory
 from clouds.versions import GroupVersion
@@ -24,13 +23,25 @@ REASON: Final = "a newer template is rolled out"
 _GOING: Final = frozenset({"ABANDONING", "DELETING"})
 
 
+class Agents(Protocol):
+    """The node agents."""
+
+    def statuses(self, instances: Sequence[Instance]) -> Mapping[str, Mapping[str, Any]]:
+        """By instance; one that does not answer is absent."""
+        ...
+
+    def drain(self, instance: Instance, reason: str, deadline_seconds: int) -> object:
+        """Ask it to drain. Idempotent. Raises CloudError."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoogleRollouts:
     """The groups of one pool. Every method raises CloudError."""
 
     groups: GoogleGroups
     inventory: GoogleInventory
-    agents: NodeAgents
+    agents: Agents
     pool: Pool
     say: Callable[[str], None]
     now: Callable[[], float] = field(default=time.monotonic)
@@ -107,7 +118,7 @@ class GoogleRollouts:
         # an agent cuts off at its deadline by itself; a dead one is not waited for much longer
         self._wait(min(until, self.now() + deadline + 15), f"{old} to drain", drained, fails=False)
 
-    def _status(self, instance: Instance) -> dict[str, Any]:
+    def _status(self, instance: Instance) -> Mapping[str, Any]:
         return self.agents.statuses([instance]).get(instance.id, {})
 
     def _wait(self, until: float, what: str, done: Callable[[], bool], *, fails: bool = True) -> None:
