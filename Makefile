@@ -8,12 +8,13 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3; do \
 ENV := .venv/bin/python
 RUN := $(ENV) -m
 STACK ?= aws-local
+CLOUD ?= aws
 # byte code halves the time of every command; it lies in .venv and in __pycache__, which git ignores
 unexport PYTHONDONTWRITEBYTECODE
 FLEET ?=
 
 help:
-	@echo 'make demo      the whole story on this machine: a cloud on loopback, pools, watchdogs, a cost report'
+	@echo 'make demo      the whole story on this machine: a cloud on loopback, pools, watchdogs, a cost report (CLOUD=gcp: on Google Cloud)'
 	@echo 'make test      the tests (< 10 min); make test-all adds checks, slow proofs and the demo as a test'
 	@echo 'make setup     what both need: says what it installs and why'
 	@echo 'make check     ruff, pyright, import rules'
@@ -28,7 +29,7 @@ setup setup-tests:
 	@$(PYTHON) -m scripts.setup $(if $(findstring tests,$@),--tests)
 
 demo: setup
-	@$(RUN) scripts.demo
+	@$(RUN) scripts.demo --cloud '$(CLOUD)'
 
 test: setup
 	@$(RUN) pytest -m 'not slow and not live'
