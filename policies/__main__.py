@@ -1,15 +1,18 @@
-"""What `pulumi preview --policy-pack policies` runs."""
+"""What `pulumi preview --policy-pack policies` runs, and `pulumi policy analyze`."""
 
-import json
 import os
 from datetime import UTC, datetime
 
 from pulumi_policy import PolicyPack
 
-from policies.context import from_config
-from policies.rules import policies
+from policies.context import ContextError, from_config
+from policies.rules import policies, refusing
+from policies.settings import config_of
 
-# the engine gives the stack's configuration to the pack's process, and nothing else of the program
-CONFIG = json.loads(os.environ.get("PULUMI_CONFIG") or "{}")
+try:
+    POLICIES = policies(from_config(config_of(os.environ), datetime.now(UTC).date()))
+except ContextError as error:
+    # a pack that does not start says nothing that people would see
+    POLICIES = [refusing(str(error))]
 
-PolicyPack(name="gpu-fleet", policies=policies(from_config(CONFIG, datetime.now(UTC).date())))
+PolicyPack(name="gpu-fleet", policies=POLICIES)

@@ -32,6 +32,20 @@ def policies(context: Context) -> list[Policy]:
     return [_policy(rule, context) for rule in RULES]
 
 
+def refusing(why: str) -> Policy:
+    """The pack of an environment whose settings are not known: nothing passes, and people read why."""
+
+    def validate(args: StackValidationArgs, report: ReportViolation) -> None:
+        report(why, None)
+
+    return StackValidationPolicy(
+        name="settings-known",
+        description="A plan is judged against its environment's settings.",
+        validate=validate,
+        enforcement_level=EnforcementLevel.MANDATORY,
+    )
+
+
 def _policy(rule: Rule, context: Context) -> Policy:
     described = f"{rule.reason} {rule.remedy}"
     if rule.of_one is not None:

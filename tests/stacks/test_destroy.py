@@ -1,12 +1,17 @@
-"""`pulumi destroy` stops at what is protected and names the step that the docs describe; after it, it goes on."""
+"""A whole `up` of a shipped environment, its state under the policies, a `destroy` that stops at what is protected.
 
+`destroy` names the step that the docs describe; after it, it goes on.
+"""
+
+import copy
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.networks import free_network
-from tests.stacks.engine import ROOT, embedded_cloud, make_engine
+from tests.stacks.engine import ROOT, Engine, embedded_cloud, make_engine
 
 pytestmark = pytest.mark.slow
 
@@ -32,6 +37,8 @@ def test_what_is_protected_stays_until_somebody_unprotects_it(tmp_path: Path) ->
         held = engine.client("s3").list_objects_v2(Bucket=bucket)["Contents"]
         assert {"fleet/fleet.json"} < {found["Key"] for found in held}, "the document, and the agent beside it"
 
+        _judge_what_is_there(engine, config)
+
         refused = engine.run("destroy", "--yes", "--skip-preview", "--stack", STACK, fails=True)
         assert "pulumi state unprotect" in refused
         assert any(kind in refused for kind in PROTECTED)
@@ -41,3 +48,19 @@ def test_what_is_protected_stays_until_somebody_unprotects_it(tmp_path: Path) ->
         engine.run("state", "unprotect", "--all", "--yes", "--stack", STACK)
         engine.run("destroy", "--yes", "--skip-preview", "--stack", STACK)
         assert bucket not in {found["Name"] for found in engine.client("s3").list_buckets()["Buckets"]}
+
+
+def _judge_what_is_there(engine: Engine, config: dict[str, Any]) -> None:
+    """`pulumi policy analyze` on the state: its engine passes no settings on, so they are named, and needed."""
+    analyze = ("policy", "analyze", "--policy-pack", str(ROOT / "policies"), "--stack", STACK)
+    assert "GPUFLEET_SETTINGS" in engine.run(*analyze, fails=True)
+    stricter = engine.folder / "stricter.yaml"
+    changed = copy.deepcopy(config)
+    changed["config"]["gpu-fleet:fleet"]["budget"] = {"usd_per_month": "10", "usd_per_hour_at_max": "1"}
+    changed["config"]["gpu-fleet:fleet"]["policies"]["machine_types"] = ["g5.xlarge"]
+    stricter.write_text(yaml.safe_dump(changed))
+    engine.environment["GPUFLEET_SETTINGS"] = str(engine.folder / "config" / f"Pulumi.{STACK}.yaml")
+    assert "❌" not in engine.run(*analyze)
+    engine.environment["GPUFLEET_SETTINGS"] = str(stricter)
+    said = engine.run(*analyze, fails=True)
+    assert "machine-type-allowed" in said and "within-budget" in said

@@ -1,0 +1,46 @@
+"""Where the pack finds its environment's settings: the engine's word, a named file, or a refusal."""
+
+from pathlib import Path
+
+import pytest
+
+from policies.context import ContextError
+from policies.settings import config_of
+
+SETTINGS = "config:\n  aws:region: us-east-1\n  gpu-fleet:fleet:\n    cloud: aws\n    budget: {usd_per_month: '10'}\n"
+
+
+def test_the_engines_word_goes_before_a_file(tmp_path: Path) -> None:
+    assert config_of({"PULUMI_CONFIG": '{"a": "b"}', "GPUFLEET_SETTINGS": str(tmp_path)}) == {"a": "b"}
+
+
+def test_a_named_file_is_read_as_the_engine_would_pass_it(tmp_path: Path) -> None:
+    path = tmp_path / "Pulumi.aws-dev.yaml"
+    path.write_text(SETTINGS)
+    found = config_of({"GPUFLEET_SETTINGS": str(path)})
+    assert found == {
+        "aws:region": "us-east-1",
+        "gpu-fleet:fleet": '{"cloud": "aws", "budget": {"usd_per_month": "10"}}',
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        pytest.param(None, "cannot be read", id="no such file"),
+        pytest.param("a: [", "cannot be read", id="no YAML"),
+        pytest.param("- 1", "no settings file", id="no map"),
+        pytest.param("config: {aws:region: us-east-1}", "gpu-fleet:fleet", id="another project's"),
+    ],
+)
+def test_a_file_that_is_no_settings_is_refused(tmp_path: Path, text: str | None, said: str) -> None:
+    path = tmp_path / "x.yaml"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ContextError, match=said):
+        config_of({"GPUFLEET_SETTINGS": str(path)})
+
+
+def test_nothing_said_is_refused() -> None:
+    with pytest.raises(ContextError, match="set GPUFLEET_SETTINGS"):
+        config_of({})
