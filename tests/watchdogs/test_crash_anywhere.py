@@ -1,6 +1,7 @@
 """SIGKILL between any two steps, then a restart: nothing is done twice, nothing is lost, marks and ledger agree."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,14 @@ from fleet.model import CapacityType
 from ledger import decisions, operations
 from ledger.outbox import OUTBOX
 from tests.watchdogs.crashing import LEASE_HELD, Scene, opened, seeded
+from tests.watchdogs.test_scale import BUSY, Store, scaled
 from tests.watchdogs.test_spot_watchdog import SETTINGS, spread_world
 from tests.watchdogs.worlds import START, World, document, idle_world, instance, mark
 from watchdogs.idle.watchdog import IdleWatchdog
 from watchdogs.idle.watchdog import policy_digest as idle_digest
-from watchdogs.ports import Ports
+from watchdogs.ports import Ports, Target
+from watchdogs.scale.watchdog import ScaleWatchdog
+from watchdogs.scale.watchdog import policy_digest as scale_digest
 from watchdogs.spot.watchdog import SpotWatchdog
 from watchdogs.spot.watchdog import policy_digest as spot_digest
 
@@ -26,6 +30,7 @@ pytestmark = pytest.mark.slow
 
 IDS = sorted(instance(n).id for n in (1, 2))
 RESTARTS = 6
+SCALE = {"requests_per_replica": 10}
 PASS_EVERY = timedelta(minutes=1)
 
 
@@ -35,6 +40,25 @@ def idle(fleet: FleetDocument, ports: Ports) -> Any:
 
 def spot(fleet: FleetDocument, ports: Ports) -> Any:
     return SpotWatchdog(fleet, ports).apply()
+
+
+def scale(fleet: FleetDocument, ports: Ports) -> Any:
+    """`Store` answers the scale watchdog's queries; what it says is the same whatever was done."""
+    clock: Any = ports.clock
+    store = Store(clock.world, LOADS[fleet.pools[0].target])
+    return ScaleWatchdog(fleet, replace(ports, metrics=store)).apply()
+
+
+LOADS = {0: {"held": 3.0}, 2: BUSY}
+"""By the target that the pool starts with: requests wait for a pool at zero, another is overloaded."""
+
+
+def loaded() -> World:
+    return scaled(BUSY)[0]
+
+
+def asleep() -> World:
+    return World(targets={"batch": Target(pool="batch", value=0, version=1)})
 
 
 def due() -> World:
@@ -121,6 +145,24 @@ def gave_one_back(scene: Scene) -> None:
     assert len(told(scene, "ended:")) == 1
 
 
+def moves(scene: Scene) -> list[tuple[int, str]]:
+    engine = opened(scene)
+    found = operations.target_moves(engine, fleet_of(scene.document), "batch")
+    engine.dispose()
+    return [(move.value, move.changed_by) for move in found]
+
+
+def raised_once(scene: Scene) -> None:
+    assert moves(scene) == [(2, "settings"), (4, "scale")]
+    assert outcomes(scene, "scale") == [("batch", "retarget")]
+
+
+def woke_once(scene: Scene) -> None:
+    assert moves(scene) == [(0, "settings"), (1, "scale")]
+    assert len(told(scene, "scale:wake:")) == 1
+    assert outcomes(scene, "scale") == [("batch", "retarget")]
+
+
 @pytest.mark.parametrize(
     ("lease", "watch", "make", "check"),
     [
@@ -128,13 +170,19 @@ def gave_one_back(scene: Scene) -> None:
         pytest.param("idle", idle, lambda: idle_world(2), marked_both, id="idle marks two"),
         pytest.param("spot", spot, lost, stood_in, id="on-demand stands in"),
         pytest.param("spot", spot, surplus, gave_one_back, id="spot gives one back"),
+        pytest.param("scale", scale, loaded, raised_once, id="scale raises a target"),
+        pytest.param("scale", scale, asleep, woke_once, id="scale wakes a pool"),
     ],
 )
 def test_killed_before_any_call_the_next_passes_go_on(
     tmp_path: Path, lease: str, watch: Any, make: Callable[[], World], check: Callable[[Scene], None]
 ) -> None:
-    fleet = document(watchdogs=SETTINGS)
-    policies = {"idle": idle_digest(fleet, "batch") or "", "spot": spot_digest(fleet, "batch") or ""}
+    fleet = document(watchdogs=SETTINGS | {"scale": SCALE}, target=make().targets["batch"].value)
+    policies = {
+        "idle": idle_digest(fleet, "batch") or "",
+        "spot": spot_digest(fleet, "batch") or "",
+        "scale": scale_digest(fleet, "batch") or "",
+    }
     ledger = seeded(tmp_path / "first.db", fleet, make(), policies)
 
     def scene(name: str) -> Scene:

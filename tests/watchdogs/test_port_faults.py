@@ -12,16 +12,19 @@ from fleet.activity import CloudError
 from fleet.model import Instance
 from ledger import decisions
 from ledger.schema import open_ledger
+from tests.watchdogs.test_scale import BUSY, Store, scaled
 from tests.watchdogs.test_spot_watchdog import SETTINGS, sizes, spread_world
 from tests.watchdogs.worlds import START, World, document, idle_world, instance, mark
 from watchdogs.idle.watchdog import IdleWatchdog
 from watchdogs.idle.watchdog import policy_digest as idle_digest
 from watchdogs.plan import OutcomeKind
-from watchdogs.ports import Inventory, Ports
+from watchdogs.ports import Inventory, Ports, Target
+from watchdogs.scale.watchdog import ScaleWatchdog
+from watchdogs.scale.watchdog import policy_digest as scale_digest
 from watchdogs.spot.watchdog import SpotWatchdog
 from watchdogs.spot.watchdog import policy_digest as spot_digest
 
-FLEET = document(watchdogs=SETTINGS)
+FLEET = document(watchdogs=SETTINGS | {"scale": {"requests_per_replica": 10}})
 
 
 def due() -> World:
@@ -37,10 +40,19 @@ def lost() -> World:
     return seen(world)
 
 
+def loaded() -> World:
+    return seen(scaled(BUSY)[0])
+
+
+def asleep() -> World:
+    return seen(World(targets={"batch": Target(pool="batch", value=0, version=1)}))
+
+
 def seen(world: World) -> World:
     world.seen |= {
         ("idle", "batch", idle_digest(FLEET, "batch") or ""),
         ("spot", "batch", spot_digest(FLEET, "batch") or ""),
+        ("scale", "batch", scale_digest(FLEET, "batch") or ""),
     }
     return world
 
@@ -60,13 +72,29 @@ def spot(world: World) -> Any:
     return SpotWatchdog(FLEET, world.ports()).apply()
 
 
-@pytest.mark.parametrize(("make", "watch"), [pytest.param(due, idle, id="idle"), pytest.param(lost, spot, id="spot")])
+def scale(world: World) -> Any:
+    return ScaleWatchdog(FLEET, replace(world.ports(), metrics=Store(world, BUSY))).apply()
+
+
+def wake(world: World) -> Any:
+    return ScaleWatchdog(FLEET, replace(world.ports(), metrics=Store(world, {"held": 3.0}))).apply()
+
+
+@pytest.mark.parametrize(
+    ("make", "watch"),
+    [
+        pytest.param(due, idle, id="idle"),
+        pytest.param(lost, spot, id="spot"),
+        pytest.param(loaded, scale, id="scale"),
+        pytest.param(asleep, wake, id="scale, waking"),
+    ],
+)
 @pytest.mark.parametrize("fault", [CloudError("throttled"), TimeoutError("no answer")], ids=["throttle", "timeout"])
 def test_a_fault_of_any_call_is_told_and_does_no_harm(
     make: Callable[[], World], watch: Callable[[World], Any], fault: OSError
 ) -> None:
     names = calls_of(make, watch)
-    assert len(names) > 15
+    assert len(names) > 10
     whole = make()
     watch(whole)
     for nth in range(len(names)):
@@ -94,6 +122,7 @@ def test_a_fault_of_any_call_is_told_and_does_no_harm(
             watch(world)
         assert sorted(world.ended) == sorted(whole.ended)
         assert world.targets == whole.targets
+        assert world.messages.keys() == whole.messages.keys() or watch in (idle, spot)
 
 
 @dataclass

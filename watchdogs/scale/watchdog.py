@@ -54,32 +54,52 @@ class ScaleWatchdog:
         """One whole pass. Raises OSError when the fleet could not be observed whole; then nothing was done."""
         now = self._ports.clock.now()
         views, targets = self._look(now)
+        settled = tuple(self._settle(decision, targets) for decision in self._ports.ledger.unfinished(WATCHDOG))
         plan = decide(views, now)
         self._ports.ledger.record(plan)
         outcomes = tuple(self._retarget(d, targets) for d in plan.acting if d.action is Action.RETARGET)
-        return Pass(observed=views, plan=plan, outcomes=outcomes)
+        return Pass(observed=views, plan=plan, outcomes=(*settled, *outcomes))
+
+    def _settle(self, decision: Decision, targets: Mapping[str, Target]) -> Outcome:
+        """Give an outcome to what a killed pass began: its write is there or it is not, and is decided anew."""
+        there = targets.get(decision.resource)
+        if there is None or there.value != decision.to_size:
+            detail = "begun by an earlier pass that did not live to write it; decided anew"
+            return self._off(decision, detail)
+        detail = f"target {decision.from_size} → {there.value}, by an earlier pass that did not live to say so"
+        return self._done(decision, there, detail)
 
     def _retarget(self, decision: Decision, targets: Mapping[str, Target]) -> Outcome:
-        outcome = self._try(decision, targets[decision.resource])
-        self._ports.ledger.record_outcome(WATCHDOG, outcome, self._ports.clock.now())
-        if outcome.kind is OutcomeKind.DONE and decision.reason is Reason.HELD_REQUESTS:
-            text = f"Pool {decision.pool} wakes from zero: {decision.detail}."
-            self._ports.messages.tell(f"{WATCHDOG}:wake:{decision.pool}:{self._minute()}", text, {})
-        return outcome
-
-    def _try(self, decision: Decision, seen: Target) -> Outcome:
+        seen = targets[decision.resource]
         now = self._ports.clock.now()
         if not self._ports.ledger.hold(now):
-            return Outcome(decision=decision, kind=OutcomeKind.NO_LONGER_TRUE, detail="another watchdog took over")
+            return self._off(decision, "another watchdog took over")
         brakes = [brake for brake in self._ports.ledger.brakes(now) if brake.holds(now)]
         if (by := paused_by(decision.resource, brakes)) is not None:
-            return Outcome(decision=decision, kind=OutcomeKind.NO_LONGER_TRUE, detail=f"paused meanwhile {by}")
+            return self._off(decision, f"paused meanwhile {by}")
         wanted = seen.value if decision.to_size is None else decision.to_size
+        self._ports.ledger.intend(WATCHDOG, decision, now)
         try:
-            self._ports.ledger.set_target(seen, wanted, WATCHDOG, f"{decision.reason}: {decision.detail}", now)
+            there = self._ports.ledger.set_target(
+                seen, wanted, WATCHDOG, f"{decision.reason}: {decision.detail}", now
+            )
         except ConflictError as error:
-            return Outcome(decision=decision, kind=OutcomeKind.NO_LONGER_TRUE, detail=str(error))
-        return Outcome(decision=decision, kind=OutcomeKind.DONE, detail=f"target {seen.value} → {wanted}")
+            return self._off(decision, str(error))
+        return self._done(decision, there, f"target {seen.value} → {wanted}")
+
+    def _done(self, decision: Decision, there: Target, detail: str) -> Outcome:
+        """Tell before it is recorded: whoever dies in between is told of by the next pass, under the same key."""
+        if decision.reason is Reason.HELD_REQUESTS:
+            text = f"Pool {decision.pool} wakes from zero: {decision.detail}."
+            self._ports.messages.tell(f"{WATCHDOG}:wake:{decision.pool}:{there.version}", text, {})
+        return self._recorded(Outcome(decision=decision, kind=OutcomeKind.DONE, detail=detail))
+
+    def _off(self, decision: Decision, why: str) -> Outcome:
+        return self._recorded(Outcome(decision=decision, kind=OutcomeKind.NO_LONGER_TRUE, detail=why))
+
+    def _recorded(self, outcome: Outcome) -> Outcome:
+        self._ports.ledger.record_outcome(WATCHDOG, outcome, self._ports.clock.now())
+        return outcome
 
     def _look(self, now: datetime) -> tuple[tuple[PoolView, ...], Mapping[str, Target]]:
         ports = self._ports
@@ -128,9 +148,6 @@ class ScaleWatchdog:
             paused_by=paused_by(pool.name, brakes),
             policy_seen=self._ports.ledger.policy_seen(WATCHDOG, pool.name, name),
         )
-
-    def _minute(self) -> str:
-        return f"{self._ports.clock.now():%Y%m%dt%H%Mz}"
 
 
 def policy_digest(document: FleetDocument, pool: str) -> str | None:
