@@ -19,6 +19,7 @@ GROUPS: Final = (
     "watch",
     "brakes",
     "report",
+    "slack",
     "settings",
     "prices",
     "router",
@@ -31,6 +32,7 @@ GROUPS: Final = (
     "status",
     "top",
     "console",
+    "monitoring",
     "ledger",
     "fleet",
 )

@@ -17,10 +17,15 @@ from fleet.document import FleetDocument
 from fleet.model import CapacityType, Cloud, Instance, Phase
 from ledger import decisions, operations
 from ledger.outbox import OutboxMessages
+from notify.buttons import with_buttons
+from notify.messages import escape
 from prices.book import MissingPriceError, PriceBook
 from watchdogs.evidence import AgentStatus
 from watchdogs.plan import Action, Decision, Outcome, Plan, Reason
 from watchdogs.ports import Brake, BrakeKind, Clock, Target
+
+_MARKED: Final = "marked:"
+"""So the idle watchdog names the messages about its marks."""
 
 LEASE_TERM: Final = timedelta(minutes=10)
 """Longer than the longest call: a drain's deadline, and what boto3 may spend on its retries."""
@@ -158,12 +163,17 @@ class FleetMessages:
         self._engine = engine
         self._prefix = fleet_of(document)
         self._channel = document.notify.slack_channel if document.notify is not None else ""
+        self._buttons = document.notify is not None and bool(document.notify.keep_users)
         self._clock = clock
 
     def tell(self, key: str, text: str, detail: Mapping[str, Any]) -> None:
         if self._channel:
+            name = f"{self._prefix}/{key}"
+            if self._buttons and key.startswith(_MARKED) and "instance" in detail:
+                blocks = with_buttons(escape(text), self._prefix, str(detail["instance"]), name)
+                detail = {**detail, "blocks": blocks}
             messages = OutboxMessages(self._engine, self._channel, self._clock.now())
-            messages.tell(f"{self._prefix}/{key}", text, detail)
+            messages.tell(name, text, detail)
 
 
 def fleet_of(document: FleetDocument) -> str:

@@ -13,7 +13,7 @@ from typing import Annotated, Final
 
 import typer
 
-from cli import hints, plans, watch_cost
+from cli import hints, plans, slack, watch_cost
 from cli.daemon_page import Page, serve
 from cli.fleets import FleetOption, load
 from cli.output import Exit, UserError
@@ -64,6 +64,7 @@ def run(
     server = _serve(listen, Page(schedule=schedule, calls=daemon.calls, apply=apply))
     schedule.start()
     hints.listen(documents, schedule, stop)
+    buttons = slack.listen_if_set(documents)
     names = ", ".join(f"{state.name} every {durations.render(state.every)}" for state in schedule.states())
     plans.say(
         f"watching{'' if apply else ' (dry: nothing is done without --apply)'}: {names}; http://{listen}/healthz"
@@ -72,6 +73,7 @@ def run(
     plans.say("stopping: passes that run may finish")
     left = schedule.stop(patience)
     server.shutdown()
+    buttons()
     if left:
         plans.say(f"{', '.join(left)} did not finish within {stop_limit}; the next run goes on from there")
         # the threads of those passes would keep the interpreter for as long as they wait

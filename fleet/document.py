@@ -93,6 +93,8 @@ class Notify(_Strict):
     slack_channel: str
     digest_at: Annotated[str, Field(pattern=r"^([01]\d|2[0-3]):[0-5]\d$")] = "08:00"
     timezone: TimeZone = "UTC"
+    keep_users: tuple[Annotated[str, Field(pattern=r"^[UW][A-Z0-9]{2,20}$")], ...] = ()
+    """Slack ids of those who may press *Keep* below an idle mark; empty: no buttons are shown."""
 
 
 class Budget(_Strict):

@@ -288,19 +288,24 @@ def release_lease(engine: Engine, name: str, holder: str) -> None:
 def set_brake(engine: Engine, fleet: str, brake: BrakeRow) -> int:
     """Pull a brake; its `id` is given by the ledger. Returns the id."""
     with writing(engine) as connection:
-        done = connection.execute(
-            BRAKES.insert().values(
-                fleet=fleet,
-                kind=brake.kind,
-                scope=brake.scope,
-                owner=brake.owner,
-                reason=brake.reason,
-                since=brake.since,
-                until=brake.until,
-            )
+        return add_brake(connection, fleet, brake)
+
+
+def add_brake(connection: Connection, fleet: str, brake: BrakeRow) -> int:
+    """Pull a brake in the caller's transaction. Returns its id."""
+    done = connection.execute(
+        BRAKES.insert().values(
+            fleet=fleet,
+            kind=brake.kind,
+            scope=brake.scope,
+            owner=brake.owner,
+            reason=brake.reason,
+            since=brake.since,
+            until=brake.until,
         )
-        key = done.inserted_primary_key
-        return int(key[0]) if key is not None else 0
+    )
+    key = done.inserted_primary_key
+    return int(key[0]) if key is not None else 0
 
 
 def release_brakes(engine: Engine, fleet: str, kind: str, scope: str, by: tuple[str, datetime]) -> int:

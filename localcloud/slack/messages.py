@@ -121,7 +121,8 @@ def page(messages: Sequence[Message]) -> str:
         "article{border:1px solid #ddd;border-radius:8px;padding:.7rem 1rem;margin:1rem 0}"
         "h3{margin:.2rem 0}.meta,.context{color:#616061;font-size:13px}pre{background:#f6f6f6;padding:.5rem;"
         "overflow-x:auto}.fields{display:grid;grid-template-columns:1fr 1fr;gap:.2rem 1rem}"
-        ".button{border:1px solid #bbb;border-radius:4px;padding:.1rem .6rem;margin-right:.4rem}</style>"
+        "button{font:inherit;border:1px solid #bbb;border-radius:4px;background:#fff;padding:.1rem .6rem;"
+        "margin-right:.4rem}</style>"
         f"<h1>Slack sink</h1><p class=meta>{len(messages)} messages; nothing here went to Slack.</p>{shown}</html>"
     )
 
@@ -130,11 +131,14 @@ def _article(message: Message) -> str:
     edited = f" · edited {message.edited}×" if message.edited else ""
     head = f"{html.escape(message.channel)} · {message.at:%Y-%m-%d %H:%M:%S} UTC · {message.via}{edited}"
     blocks = message.content.get("blocks") or []
-    body = "".join(_block(block) for block in blocks) or f"<p>{mrkdwn(message.content.get('text') or '')}</p>"
+    body = (
+        "".join(_block(block, message.ts) for block in blocks)
+        or f"<p>{mrkdwn(message.content.get('text') or '')}</p>"
+    )
     return f"<article><p class=meta>{head}</p>{body}</article>"
 
 
-def _block(block: Mapping[str, Any]) -> str:
+def _block(block: Mapping[str, Any], ts: str) -> str:
     match block.get("type"):
         case "header":
             return f"<h3>{html.escape(_plain(block.get('text')))}</h3>"
@@ -150,8 +154,12 @@ def _block(block: Mapping[str, Any]) -> str:
         case "markdown":
             return f"<pre>{html.escape(str(block.get('text', '')))}</pre>"
         case "actions":
-            buttons = (html.escape(_plain(item.get("text"))) for item in block.get("elements") or [])
-            return "<p>" + "".join(f"<span class=button>{text}</span>" for text in buttons) + "</p>"
+            buttons = (
+                f"<button name=action_id value={html.escape(str(item.get('action_id')), quote=True)!r}>"
+                f"{html.escape(_plain(item.get('text')))}</button>"
+                for item in block.get("elements") or []
+            )
+            return f"<form method=post action=/press><input type=hidden name=ts value={ts}>{''.join(buttons)}</form>"
         case other:
             return f"<p class=context>[{html.escape(str(other))}]</p>"
 

@@ -9,8 +9,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
+from localcloud.slack import interactive
 from localcloud.slack.faults import Fault, FaultPlan
 from localcloud.slack.messages import Channels, SlackError, page, utc_now
+from localcloud.slack.websocket import WebSocket
 
 _KEPT: Final = ("text", "blocks", "attachments", "metadata", "thread_ts", "unfurl_links", "username")
 _WEBHOOK_CHANNEL: Final = "#webhook"
@@ -22,6 +24,7 @@ class SlackSink:
     def __init__(self, host: str, port: int) -> None:
         self.channels = Channels()
         self.faults = FaultPlan()
+        self.socket_mode = interactive.SocketMode()
         self._rooms = {_WEBHOOK_CHANNEL}
         self._methods: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
             "auth.test": lambda _: {"user": "gpu-fleet", "team": "local", "url": f"http://{host}:{port}/"},
@@ -30,6 +33,7 @@ class SlackSink:
             "chat.update": self._update,
             "conversations.history": self._history,
             "conversations.list": self._list,
+            "apps.connections.open": self._open_connection,
         }
         sink = self
 
@@ -79,6 +83,8 @@ class SlackSink:
             _answer_json(request, [message.as_json() for message in self.channels.messages])
         elif url.path.startswith("/api/"):
             self._call(request, url.path.removeprefix("/api/"), _first(parse_qs(url.query)))
+        elif url.path == "/link":
+            self._socket(request, _first(parse_qs(url.query)))
         else:
             _answer(request, "not found", status=HTTPStatus.NOT_FOUND)
 
@@ -93,6 +99,9 @@ class SlackSink:
             return
         if path == "/faults":
             self._plan_faults(request, json.loads(body or b"{}"))
+            return
+        if path == "/press":
+            self._press(request, body)
             return
         fault = self.faults.next() if path == "/api/chat.postMessage" or path.startswith("/services/") else None
         if fault is not None:
@@ -109,6 +118,36 @@ class SlackSink:
             self._call(request, path.removeprefix("/api/"), _read(request, body))
         else:
             _answer(request, "not found", status=HTTPStatus.NOT_FOUND)
+
+    def _socket(self, request: BaseHTTPRequestHandler, given: Mapping[str, Any]) -> None:
+        """Socket Mode: a ticket opens one connection."""
+        ticket = str(given.get("ticket"))
+        if ticket not in self.socket_mode.tickets:
+            _answer(request, "no such ticket", status=HTTPStatus.FORBIDDEN)
+            return
+        self.socket_mode.tickets.discard(ticket)
+        try:
+            socket = WebSocket(request)
+        except ValueError as error:
+            _answer(request, str(error), status=HTTPStatus.BAD_REQUEST)
+            return
+        self.socket_mode.serve(socket)
+
+    def _open_connection(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        url = f"{self.url.replace('http', 'ws', 1)}/link?ticket={self.socket_mode.ticket()}"
+        return {"url": url}
+
+    def _press(self, request: BaseHTTPRequestHandler, body: bytes) -> None:
+        """Somebody presses a button; from the page it comes as a form."""
+        form = not request.headers.get("Content-Type", "").startswith("application/json")
+        wanted = _first(parse_qs(body.decode())) if form else json.loads(body or b"{}")
+        try:
+            done = {"ok": True, **interactive.press(self.channels, wanted, self.socket_mode)}
+        except SlackError as error:
+            done = {"ok": False, "error": error.code}
+        except OSError as error:
+            done = {"ok": False, "error": f"listener_gone: {error}"}
+        _answer_json(request, done)
 
     def _plan_faults(self, request: BaseHTTPRequestHandler, wanted: Mapping[str, Any]) -> None:
         """`{"queue": ["500", …]}` for the next posts, or `{"kinds": […], "share": 0.1, "seed": 1}` for all."""
@@ -155,6 +194,8 @@ class SlackSink:
         authorization = request.headers.get("Authorization", "")
         if not authorization.startswith("Bearer ") and not given.get("token"):
             _answer_json(request, {"ok": False, "error": "not_authed"})
+        elif method == "apps.connections.open" and not authorization.startswith("Bearer xapp-"):
+            _answer_json(request, {"ok": False, "error": "not_allowed_token_type"})
         elif method not in self._methods:
             _answer_json(request, {"ok": False, "error": "unknown_method"})
         else:

@@ -1,0 +1,129 @@
+"""`gpufleet slack listen`: hear the *Keep* buttons, over Socket Mode or at a signed HTTP endpoint."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Final
+
+import typer
+
+from cli import money
+from cli.fleets import FleetOption, load
+from cli.output import STDERR, Exit, UserError
+from cli.wiring import inventory_of, open_engine
+from fleet.document import FleetDocument
+from notify.presses import Desk, Presses
+
+APP_TOKEN: Final = "GPUFLEET_SLACK_APP_TOKEN"  # noqa: S105 - the variable's name
+SECRET: Final = "GPUFLEET_SLACK_SIGNING_SECRET"  # noqa: S105 - the variable's name
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(help="What people press in Slack.", no_args_is_help=True)
+    group.command("listen")(listen)
+    group.callback()(lambda: None)
+    app.add_typer(group, name="slack")
+
+
+def listen(
+    fleet: FleetOption = None,
+    http: Annotated[
+        str,
+        typer.Option(
+            "--http", metavar="HOST:PORT", help=f"Serve POST /slack/actions instead, signed with ${SECRET}."
+        ),
+    ] = "",
+) -> None:
+    """Hear the Keep buttons until SIGTERM. Socket Mode opens no port; `watch run` does the same by itself."""
+    documents = load(fleet)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    close = _serve_http(documents, http, os.environ) if http else _open_socket(documents, os.environ)
+    stop.wait()
+    close()
+
+
+def listen_if_set(documents: Sequence[FleetDocument]) -> Callable[[], None]:
+    """For the daemon: Socket Mode where an app token is set. Gives what hangs up; no Slack stops nothing."""
+    if not os.environ.get(APP_TOKEN):
+        return lambda: None
+    try:
+        return _open_socket(documents, os.environ)
+    except UserError as error:
+        STDERR.print(f"! Keep buttons are not heard: {error}", soft_wrap=True, highlight=False, markup=False)
+        return lambda: None
+
+
+def presses_of(documents: Sequence[FleetDocument]) -> Presses:
+    """What takes the presses of these fleets."""
+    desks = {
+        money.ledger_name(document): Desk(
+            fleet=money.ledger_name(document),
+            environment=document.environment,
+            channel=document.notify.slack_channel,
+            users=frozenset(document.notify.keep_users),
+            engine=open_engine(document),
+            inventory=inventory_of(document),
+        )
+        for document in documents
+        if document.notify is not None and document.notify.keep_users
+    }
+    if not desks:
+        raise UserError("nobody may press Keep: name Slack ids in the settings (notify.keep_users: [U0123ABCD])")
+    return Presses(desks=desks, now=lambda: datetime.now(UTC), deliver=_deliver)
+
+
+def _deliver(desk: Desk) -> None:
+    try:
+        money.send(desk.engine, wait=timedelta(0))
+    except UserError as error:
+        STDERR.print(f"! {desk.environment}: answers wait in the ledger: {error}", soft_wrap=True, markup=False)
+
+
+def _open_socket(documents: Sequence[FleetDocument], environ: Mapping[str, str]) -> Callable[[], None]:
+    from notify.doors import SocketDoor  # slack's client is slow to import
+
+    token = environ.get(APP_TOKEN, "")
+    if not token.startswith("xapp-"):
+        raise UserError(f"{APP_TOKEN} is no app token (xapp-…): make one with the scope connections:write")
+    presses = presses_of(documents)
+    door = SocketDoor(token, presses, environ.get("GPUFLEET_SLACK_API_URL"))
+    try:
+        door.open()
+    except OSError as error:
+        door.close()
+        raise UserError(str(error)) from error
+    STDERR.print("Keep buttons: heard over Socket Mode", highlight=False)
+
+    def close() -> None:
+        door.close()
+        presses.close()
+
+    return close
+
+
+def _serve_http(documents: Sequence[FleetDocument], listen: str, environ: Mapping[str, str]) -> Callable[[], None]:
+    from notify.doors import PATH, HttpDoor
+
+    host, _, port = listen.rpartition(":")
+    if not host or not port.isdigit():
+        raise UserError(f"--http {listen}: write HOST:PORT, as 127.0.0.1:9650", Exit.WRONG_USE)
+    secret = environ.get(SECRET, "")
+    if len(secret) < 16:
+        raise UserError(f"{SECRET} is not set: it is the Signing Secret of the Slack app (Basic Information)")
+    presses = presses_of(documents)
+    try:
+        door = HttpDoor(host, int(port), secret, presses, lambda: datetime.now(UTC))
+    except OSError as error:
+        raise UserError(f"--http {listen}: {error.strerror or error}") from error
+    threading.Thread(target=door.serve, name="slack-http", daemon=True).start()
+    STDERR.print(f"Keep buttons: heard at http://{host}:{door.port}{PATH}", highlight=False)
+
+    def close() -> None:
+        door.close()
+        presses.close()
+
+    return close
