@@ -16,7 +16,8 @@ from serving.router.topology import (
 )
 
 BALANCE_FACTOR = 250
-"""Percent of the mean load that a warm replica may take. With 150, two requests of one prefix are parted already."""
+"""Percent of the mean load that a warm replica may take. With 150 half of a hot prompt leaves the replica that knows
+it; with 300 a pool of three has no bound at all."""
 ACTIVATOR = "activator"
 """The name of the server that holds requests while a pool has no replica."""
 

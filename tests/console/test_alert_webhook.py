@@ -54,6 +54,25 @@ def test_the_same_alert_on_another_day_is_news() -> None:
     assert one.key != two.key
 
 
+def test_a_storm_that_grows_is_one_message_and_a_failure_hours_later_is_another() -> None:
+    keys: list[str] = []
+    for starts in (["02:00"], ["02:00", "02:50"], ["02:00", "02:50", "02:59"], ["02:00", "02:50", "05:00"]):
+        posted = post(["firing"] * len(starts))
+        for alert, start in zip(posted["alerts"], starts, strict=True):
+            alert["startsAt"] = f"2026-11-21T{start}:00.123456789Z"
+        notice = read(posted)
+        assert notice is not None
+        keys.append(notice.key)
+    assert keys[0] == keys[1] == keys[2] != keys[3]
+
+
+def test_alerts_that_were_left_out_of_the_post_are_counted() -> None:
+    notice = read(post(["firing"] * 10) | {"truncatedAlerts": 490})
+    assert notice is not None
+    assert notice.firing == 500
+    assert ": 500 firing" in notice.text
+
+
 def test_an_empty_group_is_no_message() -> None:
     assert read(post([])) is None
 
@@ -61,7 +80,9 @@ def test_an_empty_group_is_no_message() -> None:
 @pytest.mark.parametrize(
     "posted",
     [None, [], "x", {}, {"version": "3"}, {"version": "4", "alerts": {}}, {"version": "4", "alerts": ["x"]},
-     {"version": "4", "alerts": [{"status": "firing", "annotations": []}]}],
+     {"version": "4", "alerts": [{"status": "firing", "annotations": []}]},
+     {"version": "4", "alerts": [{"status": "firing", "startsAt": "now"}]},
+     {"version": "4", "alerts": [{"status": "firing", "startsAt": "2026-11-21T02:00:00"}]}],
 )  # fmt: skip
 def test_what_is_no_webhook_is_refused(posted: object) -> None:
     with pytest.raises(WebhookError):

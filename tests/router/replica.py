@@ -18,6 +18,10 @@ class Behaviour:
     hold: bool = False
     """Answer nothing until it is False again."""
     reset: bool = False
+    broken: int = 0
+    """Requests that it broke off, as `reset` says."""
+    checks: int = 0
+    """Health checks."""
     requests: int = 0
     running: int = 0
     most_running: int = 0
@@ -87,9 +91,11 @@ class Replica:
         headers = {k.lower(): v.strip() for k, _, v in (line.partition(":") for line in head[1:] if line)}
         body = await _body(reader, headers)
         if path == "/health":
+            self.does.checks += 1
             await _reply(writer, self.does.health, b"")
             return
         if self.does.reset:
+            self.does.broken += 1
             writer.transport.abort()
             raise ConnectionResetError
         self.does.requests += 1

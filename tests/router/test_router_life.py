@@ -41,6 +41,24 @@ def test_a_booting_instance_gets_nothing_until_engine_and_agent_are_well(router:
     assert router.chat().status_code == 200
 
 
+def test_an_agent_that_never_spoke_keeps_its_replica_out(router: Router) -> None:
+    router.fleet.written = document(CHAT)
+    replica = router.add("i-1", serve=False)
+    replica.does.agent = ""
+    replica.__enter__()
+    router.until(lambda: replica.does.checks >= 6, "its engine was found well")
+    assert (router.server("i-1") or "").startswith("DOWN")
+
+
+def test_an_engine_that_is_not_well_yet_is_out_from_the_first_moment(router: Router) -> None:
+    router.fleet.written = document(CHAT)
+    replica = router.add("i-1", serve=False)
+    replica.does.health = 503
+    replica.__enter__()
+    router.until(lambda: replica.does.checks >= 1, "the first check, of three that make a server DOWN")
+    assert (router.server("i-1") or "").startswith("DOWN")
+
+
 def test_unknown_model_gets_the_list(router: Router) -> None:
     router.fleet.written = document(CHAT)
     router.add("i-1")

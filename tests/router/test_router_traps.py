@@ -68,10 +68,10 @@ def test_a_request_that_reached_a_replica_is_never_sent_twice(router: Router) ->
     first, second = router.add("i-1"), router.add("i-2")
     router.ready()
     first.does.reset = second.does.reset = True
-    router.chat()
+    assert router.chat().status_code == 502
+    assert first.does.broken + second.does.broken == 1, "it may have generated already"
     first.does.reset = second.does.reset = False
     assert router.chat().status_code == 200
-    assert first.does.requests + second.does.requests == 1
 
 
 def test_a_replica_marked_down_ends_its_streams(router: Router) -> None:
@@ -136,6 +136,8 @@ def test_canary_users_are_spread_evenly_and_stay(router: Router, form: str) -> N
     third = _in_canary(router, users)
     assert tenth < third
     assert 130 <= len(third) <= 235
+    alike = sum(len(third.intersection(users[n : n + 10])) in (0, 10) for n in range(0, 600, 10))
+    assert alike < 15, "neighbours are drawn one by one: 2 of 60 tens are alike by chance, with sdbm most are"
     router.fleet.rules = _canary(10, salt="another")
     router.until(lambda: len(_in_canary(router, users[:200])) < 40, "10 % again")
     assert _in_canary(router, users) != tenth, "another salt draws others"
@@ -151,12 +153,16 @@ def test_prompts_stick_to_a_replica_within_a_bound(router: Router) -> None:
     before = [replica.does.requests for replica in replicas]
     assert sum(count > 0 for count in before) >= 2
     for replica in replicas:
-        replica.does.delay_s = 1.0
+        replica.does.hold = True
     with ThreadPoolExecutor(30) as pool:
-        list(pool.map(lambda _: _replica_of(router, f"7 {LONG}", "same"), range(30)))
-    most = max(replica.does.most_running for replica in replicas)
+        asked = [pool.submit(_replica_of, router, f"7 {LONG}", "same") for _ in range(30)]
+        router.until(lambda: sum(replica.does.running for replica in replicas) == 30, "thirty at once")
+        for replica in replicas:
+            replica.does.hold = False
+        counts = Counter(call.result() for call in asked)
+    most = max(counts.values())
     assert most <= 26, "a hot prompt spills to the others (250 % of the mean)"
-    assert sum(replica.does.requests - b for replica, b in zip(replicas, before, strict=True)) == 30
+    assert most >= 20, "most of it stays where its cache is (with 150 % half of it leaves)"
 
 
 def test_short_prompts_are_spread(router: Router) -> None:

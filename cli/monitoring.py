@@ -1,0 +1,116 @@
+"""`gpufleet monitoring render`: what Prometheus, Alertmanager and Grafana of an environment read, as files."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from cli.files import write_text
+from cli.fleets import FleetOption, load
+from cli.output import STDERR, Exit, UserError
+from fleet.document import FleetDocument
+from fleet.durations import parse as parse_duration
+from fleet.model import Cloud
+from monitoring import alertmanager, alerts, dashboards, prometheus
+from monitoring.rules import RuleSettings
+
+RULES: Final = "rules.yml"
+
+ConsoleOption = Annotated[str, typer.Option("--console", help="HOST:PORT of `gpufleet console`.")]
+DaemonOption = Annotated[str, typer.Option("--daemon", help="HOST:PORT of `gpufleet watch run`.")]
+AlertmanagerOption = Annotated[str, typer.Option("--alertmanager", help="HOST:PORT of Alertmanager.")]
+RouterOption = Annotated[
+    list[str] | None,
+    typer.Option("--router", help="HOST:PORT of a router's metrics; repeatable. Default: 127.0.0.1:8404."),
+]
+TokenOption = Annotated[
+    Path, typer.Option("--token-file", help="File with the console's token, as Alertmanager's machine sees it.")
+]
+ObjectiveOption = Annotated[
+    list[str] | None,
+    typer.Option("--p99", metavar="POOL=SPAN", help="Latency objective of a pool, as in chat=10s; repeatable."),
+]
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(help="Configuration of Prometheus, Alertmanager and Grafana.", no_args_is_help=True)
+    group.callback()(_group)
+    group.command("render")(render)
+    app.add_typer(group, name="monitoring")
+
+
+def _group() -> None:
+    """Keep `monitoring` a group."""
+
+
+def render(
+    out: Annotated[Path, typer.Option("--out", help="Folder for the files.")],
+    fleet: FleetOption = None,
+    console: ConsoleOption = "127.0.0.1:9600",
+    daemon: DaemonOption = "127.0.0.1:9470",
+    manager: AlertmanagerOption = "127.0.0.1:9093",
+    router: RouterOption = None,
+    token_file: TokenOption = Path("/etc/gpu-fleet/console.token"),
+    p99: ObjectiveOption = None,
+) -> None:
+    """Write prometheus.yml, rules.yml, alertmanager.yml and Grafana's files for one fleet."""
+    documents = load(fleet)
+    if len(documents) != 1:
+        raise UserError(
+            f"a Prometheus watches one fleet, {len(documents)} are named: give one --fleet", Exit.WRONG_USE
+        )
+    document = documents[0]
+    files = {
+        "prometheus.yml": prometheus.render(
+            prometheus.PrometheusSettings(
+                discovery=_discovery(document),
+                haproxy=tuple(router or ("127.0.0.1:8404",)),
+                watchdogs=(console, daemon),
+                alertmanagers=(manager,),
+                rule_files=(RULES,),
+            )
+        ),
+        RULES: alerts.render(alerts.AlertSettings(latency_p99_s=_objectives(document, p99 or ())), RuleSettings()),
+        "alertmanager.yml": alertmanager.render(
+            alertmanager.AlertmanagerSettings(webhook=f"http://{console}/alerts", token_file=str(token_file))
+        ),
+    }
+    grafana = dashboards.files(document.prometheus_url, str((out / "grafana" / "dashboards").resolve()))
+    for name, text in (files | {f"grafana/{name}": text for name, text in grafana.items()}).items():
+        path = out / name
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"{path.parent}: {error.strerror or error}") from error
+        write_text(text, path)
+    STDERR.print(f"{out}: Prometheus, Alertmanager and Grafana of {document.environment}", highlight=False)
+
+
+def _discovery(document: FleetDocument) -> prometheus.Discovery:
+    zones = sorted({group.zone for pool in document.pools for group in pool.groups if group.zone})
+    if document.cloud is Cloud.GCP and not zones:
+        raise UserError("the fleet document names no zone: Prometheus asks Google Cloud zone by zone")
+    return prometheus.Discovery(
+        cloud=document.cloud,
+        environment=document.environment,
+        region=document.region,
+        project=document.account if document.cloud is Cloud.GCP else None,
+        zones=tuple(zones) if document.cloud is Cloud.GCP else (),
+    )
+
+
+def _objectives(document: FleetDocument, given: Sequence[str]) -> Mapping[str, float]:
+    pools = {pool.name for pool in document.pools}
+    found: dict[str, float] = {}
+    for text in given:
+        pool, _, span = text.partition("=")
+        if pool not in pools:
+            raise UserError(
+                f"--p99 {text}: the fleet has no pool {pool!r}: {', '.join(sorted(pools))}", Exit.WRONG_USE
+            )
+        try:
+            found[pool] = parse_duration(span).total_seconds()
+        except ValueError as error:
+            raise UserError(f"--p99 {text}: {error}", Exit.WRONG_USE) from error
+    return found
