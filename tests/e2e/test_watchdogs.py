@@ -17,11 +17,14 @@ from typing import Any
 import httpx
 import pytest
 
+from clouds.aws import signed
+from components.aws import permissions
 from fleet import tags
+from fleet.document import PATH_IN_BUCKET
 from fleet.model import CapacityType, Cloud
 from monitoring.prometheus import Discovery, PrometheusSettings, render
 from serving import user_data
-from tests.e2e.embedded_cloud import BUCKET, CLONE, SECRET, TOKEN, EmbeddedCloud, started, status, wait_for
+from tests.e2e.embedded_cloud import BUCKET, CLONE, TOKEN, EmbeddedCloud, started, status, wait_for
 from tests.networks import free_network
 
 pytestmark = [
@@ -29,6 +32,9 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("prometheus") is None, reason="needs the Debian package prometheus"),
 ]
 NETWORK = free_network()
+CONTROL = "control-host"
+IN_IAM = {"s3:HeadObject": "s3:GetObject", "s3:ListObjectsV2": "s3:ListBucket"}
+"""Operations that IAM knows by another name."""
 GROUPS = (
     ("batch-spot-a", "spot", "us-east-1a", 1),
     ("batch-spot-b", "spot", "us-east-1b", 1),
@@ -41,17 +47,17 @@ class Fleet:
     """An environment with one pool of two spot instances, and the command that looks after it."""
 
     cloud: EmbeddedCloud
-    document: Path
 
     def run(self, *arguments: str) -> tuple[int, Any]:
         """`gpufleet … --json`: exit code and answer."""
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "GPUFLEET_"))} | {
             "AWS_ENDPOINT_URL": self.cloud.url,
-            "AWS_ACCESS_KEY_ID": "local",
+            # the control host's own, so that its calls are told apart from the test's
+            "AWS_ACCESS_KEY_ID": CONTROL,
             "AWS_SECRET_ACCESS_KEY": "local",
+            "AWS_REGION": "us-east-1",
             "AWS_EC2_METADATA_DISABLED": "true",
-            "GPUFLEET_FLEET": str(self.document),
-            "GPUFLEET_AGENT_TOKEN": SECRET,
+            "GPUFLEET_FLEET": f"s3://{BUCKET}/{PATH_IN_BUCKET}",
         }
         done = subprocess.run(
             [sys.executable, "-m", "cli.main", *arguments, "--json"],
@@ -79,9 +85,8 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     folder = tmp_path_factory.mktemp("watchdogs")
     with started(folder, NETWORK) as cloud, prometheus(folder, cloud) as url:
         _make_groups(cloud)
-        document = folder / "fleet.json"
-        document.write_text(json.dumps(_document(folder, url)), "utf-8")
-        made = Fleet(cloud=cloud, document=document)
+        cloud.put_bytes(PATH_IN_BUCKET, json.dumps(_document(folder, url)).encode())
+        made = Fleet(cloud=cloud)
         for name in ("batch-spot-a", "batch-spot-b"):
             wait_for(f"a ready instance of {name}", lambda name=name: _ready(cloud, name), 90)
         yield made
@@ -223,6 +228,7 @@ def _document(folder: Path, prometheus_url: str) -> dict[str, Any]:
                 "groups": groups,
                 "watchdogs": {
                     "idle": {"window": "15s", "grace": "3s", "min_age": "15s", "max_stops_per_run": 1},
+                    "scale": {},
                     "spot": {"fallback_after": "20s", "hold": "8s", "zone_backoff": "30s"},
                 },
             }
@@ -235,6 +241,44 @@ def test_the_market_and_the_idle(fleet: Fleet) -> None:
     _dry_run_then_quiet(fleet)
     _no_spot_then_back(fleet)
     _silenced_is_kept_and_the_other_goes(fleet)
+    for words in (("scale",), ("scale", "--apply"), ("cost",)):
+        code, answer = fleet.run("watch", *words)
+        assert code in (0, 3), answer
+    _nobody_called_more_than_its_role_allows(fleet)
+
+
+def _nobody_called_more_than_its_role_allows(fleet: Fleet) -> None:
+    made: dict[str, set[str]] = {"control": set(), "instances": set()}
+    for call in fleet.cloud.control("calls"):
+        side = {CONTROL: "control", "gpu-instance": "instances"}.get(call["principal"].split("/")[0])
+        if side is not None:
+            name = f"{call['service']}:{call['operation']}"
+            made[side].add(IN_IAM.get(name, name))
+    place = {
+        "bucket": BUCKET,
+        "region": "us-east-1",
+        "account": "000000000000",
+        "environment": "test",
+        "agent_token": TOKEN,
+    }
+    may = {
+        "control": permissions.of_control(**place, notices="arn:aws:sqs:us-east-1:000000000000:notices"),
+        "instances": permissions.of_instances(**place),
+    }
+    for side, statements in may.items():
+        granted = {action for statement in statements for action in statement.actions}
+        assert made[side] <= granted, f"{side}: {sorted(made[side] - granted)} are called and not allowed"
+    assert made["instances"] <= signed.ACTIONS
+    assert made["control"] >= {
+        "autoscaling:DescribeAutoScalingGroups",
+        "autoscaling:SetDesiredCapacity",
+        "autoscaling:TerminateInstanceInAutoScalingGroup",
+        "ec2:CreateTags",
+        "ec2:DescribeInstances",
+        "ec2:DescribeSpotPriceHistory",
+        "s3:GetObject",
+        "ssm:GetParameter",
+    }, "the story needs them; else this test would look at nothing"
 
 
 def _dry_run_then_quiet(fleet: Fleet) -> None:
