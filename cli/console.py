@@ -4,13 +4,15 @@ import hashlib
 import os
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
+from sqlalchemy.exc import SQLAlchemyError
 
 from cli import reports
 from cli.fleets import FleetOption, load
@@ -26,6 +28,7 @@ from console.view import ActView, FleetView
 from costs import page as cost_page
 from costs import series
 from fleet import tags
+from fleet.activity import CloudError
 from fleet.document import FleetDocument
 from ledger import history, operations, outbox
 from ledger.database import writing
@@ -104,18 +107,20 @@ class LiveBook:
         with self._lock:
             now = datetime.now(UTC)
             if self._looked is None or now - self._looked >= LOOK_EVERY:
-                self._views = [watched.look() for watched in self._watched]
+                with _said():
+                    self._views = [watched.look() for watched in self._watched]
                 self._looked = datetime.now(UTC)
             return self._views
 
     def about(self, view: FleetView, instance: str) -> Sequence[ActView]:
         document = view.read.document
-        return book.about(open_engine(document), ledger_name(document), instance)
+        with _said():
+            return book.about(open_engine(document), ledger_name(document), instance)
 
-    def costs(self) -> str:
-        document = self.documents[0]
+    def costs(self, view: FleetView) -> str:
         window = parse_window("24h", None, "UTC", datetime.now(UTC))
-        found, known, prices = reports.with_facts(document, window, True)
+        with _said():
+            found, known, prices = reports.with_facts(view.read.document, window, True)
         known_until = min(window.until, found.report.known_until or window.until)
         cuts = series.edges(window.since, known_until if known_until > window.since else window.until)
         return cost_page.page(found, series.buckets(known, prices, cuts), series.lanes(known, cuts[0], cuts[-1]))
@@ -147,7 +152,8 @@ class LiveBook:
         with self._measuring:
             now = datetime.now(UTC)
             if self._measured is None or now - self._measured[0] >= MEASURE_EVERY:
-                self._measured = (now, exporter.render(_measure(document, now) for document in self.documents))
+                with _said():
+                    self._measured = (now, exporter.render([_measure(document, now) for document in self.documents]))
             return self._measured[1]
 
     def tell(self, notice: Notice) -> None:
@@ -158,8 +164,17 @@ class LiveBook:
             message = outbox.Message(
                 key=f"{notice.key}/{name}", channel=document.notify.slack_channel, text=notice.text
             )
-            with writing(open_engine(document)) as connection:
+            with _said(), writing(open_engine(document)) as connection:
                 outbox.enqueue(connection, message, datetime.now(UTC))
+
+
+@contextmanager
+def _said() -> Generator[None]:
+    """What is wrong with a ledger or a cloud, for the person who asked the page."""
+    try:
+        yield
+    except (UserError, CloudError, SQLAlchemyError) as error:
+        raise server.BookError(str(error)) from error
 
 
 def _measure(document: FleetDocument, now: datetime) -> exporter.Facts:

@@ -75,6 +75,29 @@ def instance(view: FleetView, found: InstanceView, acts: Sequence[ActView], stam
     return _page(found.id, body)
 
 
+def costs(views: Sequence[FleetView]) -> str:
+    """What each fleet costs, and the way to its report."""
+    names = ("fleet", "USD/h now", "USD last hour", "of it idle", "USD today", "USD/Mtok, last hour")
+    rows = "".join(_cost_row(names, view) for view in views)
+    body = f"<h1>Costs</h1><p class='soft'>A fleet's name leads to its report of 24 hours.</p>{_table(names, rows)}"
+    return _page("costs", body)
+
+
+def _cost_row(names: Sequence[str], view: FleetView) -> str:
+    hour, today = view.read.hour, view.read.today
+    unit = None if hour is None else hour.unit.blended
+    url = f"/costs?{urlencode({'fleet': view.name})}"
+    cells = (
+        f'<a href="{escape(url)}">{escape(view.name)}</a>',
+        text.NOTHING if view.usd_per_hour is None else text.money(view.usd_per_hour, view.unpriced),
+        text.NOTHING if hour is None else text.money(hour.usd, hour.unpriced),
+        text.NOTHING if hour is None else text.money(hour.idle_usd, 0),
+        text.NOTHING if today is None else text.money(today.usd, today.unpriced),
+        text.NOTHING if unit is None else f"{unit:.3f}",
+    )
+    return _row(names, cells)
+
+
 def message(title: str, words: str) -> str:
     """One sentence, and the way back."""
     return _page(title, f'<h1>{escape(title)}</h1><p>{escape(words)}</p><p><a href="/">Back</a></p>')

@@ -32,8 +32,12 @@ class KeepError(Exception):
     """An instance could not be kept. Says why, for the person who asked."""
 
 
+class BookError(Exception):
+    """What is asked for cannot be known or written now. Says why."""
+
+
 class Book(Protocol):
-    """What the page shows and does."""
+    """What the page shows and does. Each may raise BookError."""
 
     def views(self) -> Sequence[FleetView]:
         """Every fleet, as of some seconds ago at most."""
@@ -43,8 +47,8 @@ class Book(Protocol):
         """Every decision about one instance."""
         ...
 
-    def costs(self) -> str:
-        """The cost report as an HTML page."""
+    def costs(self, view: FleetView) -> str:
+        """A fleet's cost report as an HTML page."""
         ...
 
     def keep(self, view: FleetView, instance: str, user: str) -> str:
@@ -56,7 +60,7 @@ class Book(Protocol):
         ...
 
     def tell(self, notice: Notice) -> None:
-        """Put an alert's message into the outbox. Raises OSError."""
+        """Put an alert's message into the outbox."""
         ...
 
 
@@ -93,10 +97,19 @@ class Console:
         if asked.path == "/healthz":
             return _plain(200, "ok")
         if asked.path == "/metrics":
-            return _plain(200, self._book.metrics())
+            return self._metrics()
         if self._user(asked) is None:
             return Answer(status=401, body=page.sign_in(wrong=False))
-        return self._page(asked)
+        try:
+            return self._page(asked)
+        except BookError as error:
+            return Answer(status=503, body=page.message("Not known now", str(error)))
+
+    def _metrics(self) -> Answer:
+        try:
+            return _plain(200, self._book.metrics())
+        except BookError as error:
+            return _plain(503, str(error))
 
     def _page(self, asked: Asked) -> Answer:
         user = self._user(asked) or ""
@@ -105,9 +118,11 @@ class Console:
         if asked.path == "/status.json":
             found = [document(view) for view in self._book.views()]
             return Answer(status=200, body=json.dumps(found), kind="application/json")
-        if asked.path == "/costs":
-            return _html(self._book.costs())
         view = _fleet(self._book.views(), asked.query.get("fleet"))
+        if asked.path == "/costs" and view is not None:
+            return _html(self._book.costs(view))
+        if asked.path == "/costs" and "fleet" not in asked.query:
+            return _html(page.costs(self._book.views()))
         if asked.path == "/instances" and view is not None:
             return _html(page.instances(view, asked.query.get("pool"), _whole(asked.query.get("start"))))
         if asked.path.startswith("/instance/") and view is not None:
@@ -138,8 +153,11 @@ class Console:
             notice = read(json.loads(body))
         except (WebhookError, ValueError, RecursionError) as error:
             return _plain(400, str(error))
-        if notice is not None:
-            self._book.tell(notice)
+        try:
+            if notice is not None:
+                self._book.tell(notice)
+        except BookError as error:
+            return _plain(503, str(error))  # Alertmanager tries again
         return _plain(200, "ok")
 
     def _user(self, asked: Asked) -> str | None:
@@ -156,12 +174,12 @@ class Console:
         if asked.form.get("stamp") != self._access.stamp(user):
             words = "This form is old or comes from elsewhere; load the page again."
             return Answer(status=403, body=page.message("Not kept", words))
-        view = _fleet(self._book.views(), asked.form.get("fleet"))
-        if view is None:
-            return Answer(status=404, body=page.message("Not kept", "There is no such fleet."))
         try:
+            view = _fleet(self._book.views(), asked.form.get("fleet"))
+            if view is None:
+                return Answer(status=404, body=page.message("Not kept", "There is no such fleet."))
             words = self._book.keep(view, asked.form.get("instance", ""), user)
-        except KeepError as error:
+        except (KeepError, BookError) as error:
             return Answer(status=409, body=page.message("Not kept", str(error)))
         return _html(page.message("Kept", words))
 

@@ -21,15 +21,18 @@ class FakeBook:
     kept: list[tuple[str, str, str]] = field(default_factory=list[tuple[str, str, str]])
     told: list[Notice] = field(default_factory=list[Notice])
     refuse: str = ""
+    broken: str = ""
 
     def views(self) -> Sequence[FleetView]:
+        if self.broken:
+            raise server.BookError(self.broken)
         return self.fleets
 
     def about(self, view: FleetView, instance: str) -> Sequence[ActView]:
         return view.read.acts
 
-    def costs(self) -> str:
-        return "<!doctype html><title>costs</title>"
+    def costs(self, view: FleetView) -> str:
+        return f"<!doctype html><title>costs of {view.name}</title>"
 
     def keep(self, view: FleetView, instance: str, user: str) -> str:
         if self.refuse:
@@ -38,9 +41,13 @@ class FakeBook:
         return f"{instance} is kept."
 
     def metrics(self) -> str:
+        if self.broken:
+            raise server.BookError(self.broken)
         return exporter.render([exporter.Facts(environment="prod", targets={"chat": 3})])
 
     def tell(self, notice: Notice) -> None:
+        if self.broken:
+            raise server.BookError(self.broken)
         self.told.append(notice)
 
 

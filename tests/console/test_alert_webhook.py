@@ -104,4 +104,6 @@ def test_the_webhook_needs_the_token_and_answers_what_is_wrong() -> None:
         assert httpx.post(f"{url}/alerts", content=b"{", headers=bearer).status_code == 400
         assert httpx.post(f"{url}/alerts", content=b"[" * 100_000, headers=bearer).status_code == 400
         assert httpx.post(f"{url}/alerts", content=json.dumps(post(["firing"])), headers=bearer).status_code == 200
+        book.broken = "the ledger is locked"
+        assert httpx.post(f"{url}/alerts", json=post(["firing"]), headers=bearer).status_code == 503, "try again"
     assert [notice.firing for notice in book.told] == [1]

@@ -178,3 +178,22 @@ def test_two_fleets_are_one_page(signed_in: httpx.Client, book: FakeBook) -> Non
     assert page.index("aws/prod/us-east-1") < page.index("aws/dev/us-east-1")
     assert signed_in.get("/instances", params={"fleet": "aws/dev/us-east-1"}).status_code == 200
     assert signed_in.get("/instances").status_code == 404, "which of the two?"
+    costs = signed_in.get("/costs").text
+    assert "/costs?fleet=aws%2Fprod%2Fus-east-1" in costs
+    assert "/costs?fleet=aws%2Fdev%2Fus-east-1" in costs
+    assert "1,234.57" in costs, "the last hour of the one whose costs are known"
+    assert "costs of aws/dev" in signed_in.get("/costs", params={"fleet": "aws/dev/us-east-1"}).text
+    assert signed_in.get("/costs", params={"fleet": "nowhere"}).status_code == 404
+
+
+def test_the_costs_of_the_only_fleet_need_no_choice(signed_in: httpx.Client) -> None:
+    assert "costs of aws/prod" in signed_in.get("/costs").text
+
+
+@pytest.mark.parametrize("path", ["/", "/costs", "/metrics", "/status.json"])
+def test_a_ledger_that_cannot_be_read_is_said(signed_in: httpx.Client, book: FakeBook, path: str) -> None:
+    book.broken = "the ledger is <locked>"
+    answer = signed_in.get(path)
+    assert answer.status_code == 503
+    assert "the ledger is" in answer.text
+    assert path == "/metrics" or "<locked>" not in answer.text
