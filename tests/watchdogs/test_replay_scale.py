@@ -9,6 +9,7 @@ import pytest
 
 from fleet.policies import ScalePolicy
 from watchdogs.replay import pool_rules, requests
+from watchdogs.replay.pool_rules import EMPTY, Queue
 from watchdogs.replay.requests import Arrivals, Terms
 from watchdogs.replay.rows import TraceError
 
@@ -21,8 +22,8 @@ class Fixed:
     def __init__(self, replicas: int) -> None:
         self.replicas = replicas
 
-    def target(self, at: float, demand: float, ready: int, running: int, *, waiting: float = 0.0) -> int:
-        del at, demand, ready, running, waiting
+    def target(self, at: float, demand: float, ready: int, running: int, queue: Queue = EMPTY) -> int:
+        del at, demand, ready, running, queue
         return self.replicas
 
 
@@ -124,3 +125,13 @@ def test_the_commands_print_exactly_their_fields(
     broken = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert broken.returncode == 1
     assert "line " in broken.stderr and "Traceback" not in broken.stderr
+
+
+def test_a_queue_is_worked_off_without_a_storm_of_replicas() -> None:
+    """Ten minutes at ten times the load: more than the load itself is wanted only until the queue is gone."""
+    day = [500.0] * 360 + [10_000.0] * 60 + [500.0] * 360
+    sizer = pool_rules.sizer("own", ScalePolicy(), 180, 10)
+    terms = Terms(tokens_per_second=100, cold_start=180, max_wait=10)
+    answer = requests.play(arrivals(*day), terms, sizer, "own").answer()
+    # ten replicas carry the load; what queued in three minutes of a start is as much again for three minutes
+    assert 10 < answer["peak_replicas"] <= 32  # type: ignore[operator]

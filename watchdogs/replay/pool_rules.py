@@ -22,6 +22,18 @@ CALM: Final = 300.0
 """Seconds for which a queue-threshold rule waits before it gives a replica up."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queue:
+    """What waits."""
+
+    requests: float = 0.0
+    replica_s: float = 0.0
+    """Seconds that one replica would need for it."""
+
+
+EMPTY: Final = Queue()
+
+
 def sizer(name: str, scale: ScalePolicy, cold_start: float, step: float) -> "Sizer":
     """How a rule sizes a pool; a rule by its name, one of `NAMES`."""
     if name == "own":
@@ -56,7 +68,7 @@ class OwnSizer:
         self._peak = Peak(span=self.policy.down_after.total_seconds())
         self._pattern = Pattern(ahead=ahead)
 
-    def target(self, at: float, demand: float, ready: int, running: int, *, waiting: float = 0.0) -> int:
+    def target(self, at: float, demand: float, ready: int, running: int, queue: Queue = EMPTY) -> int:
         self._rises.saw(at, demand)
         self._pattern.saw(at, demand)
         peak = self._peak.saw(at, demand)
@@ -74,7 +86,7 @@ class OwnSizer:
                 rise=self._rises.expected(),
                 expected=self._pattern.expected(at),
             ),
-            pressure=Pressure(reporting=ready, waiting=waiting),
+            pressure=Pressure(reporting=ready, waiting=queue.requests, backlog_s=queue.replica_s),
             cold_start=timedelta(seconds=self.cold_start),
         )
         decision = decide([view], EPOCH + timedelta(seconds=at)).decisions[0]
@@ -94,7 +106,7 @@ class HighestOf:
     def __post_init__(self) -> None:
         self._peak = Peak(span=self.span)
 
-    def target(self, at: float, demand: float, ready: int, running: int, *, waiting: float = 0.0) -> int:
+    def target(self, at: float, demand: float, ready: int, running: int, queue: Queue = EMPTY) -> int:
         return max(1, ceil(self._peak.saw(at, demand)))
 
 
@@ -104,8 +116,8 @@ class Threshold:
 
     _calm_since: float | None = None
 
-    def target(self, at: float, demand: float, ready: int, running: int, *, waiting: float = 0.0) -> int:
-        if demand > ready or waiting > 0:
+    def target(self, at: float, demand: float, ready: int, running: int, queue: Queue = EMPTY) -> int:
+        if demand > ready or queue.requests > 0:
             self._calm_since = None
             return running + 1
         if running <= 1 or demand > running - 1:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from watchdogs.replay import rows
-from watchdogs.replay.pool_rules import Sizer
+from watchdogs.replay.pool_rules import Queue, Sizer
 from watchdogs.replay.rows import Column, Floats, TraceError
 
 TICK: Final = 10.0
@@ -119,7 +119,7 @@ def play(arrivals: Arrivals, terms: Terms, sizer: Sizer, name: str) -> Score:
     recent: deque[float] = deque(maxlen=span)
     ready = max(1, ceil(float(arrivals.tokens[:span].mean()) / per_tick))
     booting: deque[float] = deque()
-    queue = _Queue(max_wait=terms.max_wait, tick=tick)
+    line = _Line(max_wait=terms.max_wait, tick=tick)
     for number, arrived in enumerate(arrivals.tokens.tolist()):
         at = number * tick
         while booting and booting[0] <= at:
@@ -128,8 +128,10 @@ def play(arrivals: Arrivals, terms: Terms, sizer: Sizer, name: str) -> Score:
         recent.append(arrived)
         demand = sum(recent) / len(recent) / per_tick
         running = ready + len(booting)
-        waiting = queue.backlog / arrivals.tokens_per_request
-        target = max(0, sizer.target(at, demand, ready, running, waiting=waiting))
+        waiting = Queue(
+            requests=line.backlog / arrivals.tokens_per_request, replica_s=line.backlog / terms.tokens_per_second
+        )
+        target = max(0, sizer.target(at, demand, ready, running, waiting))
         score.moves += target != running
         while ready + len(booting) < target:
             booting.append(at + terms.cold_start)
@@ -141,8 +143,8 @@ def play(arrivals: Arrivals, terms: Terms, sizer: Sizer, name: str) -> Score:
         running = ready + len(booting)
         score.replica_hours += running * tick / 3600
         score.peak_replicas = max(score.peak_replicas, running)
-        queue.serve(arrived, ready * per_tick)
-    score.late = queue.late + queue.overdue()
+        line.serve(arrived, ready * per_tick)
+    score.late = line.late + line.overdue()
     score.fixed_hours = fixed_peak(arrivals, terms) * len(arrivals.tokens) * tick / 3600
     return score
 
@@ -153,12 +155,12 @@ def fixed_peak(arrivals: Arrivals, terms: Terms) -> int:
     tokens = arrivals.tokens.tolist()
 
     def enough(replicas: int) -> bool:
-        queue = _Queue(max_wait=terms.max_wait, tick=arrivals.tick)
+        line = _Line(max_wait=terms.max_wait, tick=arrivals.tick)
         for arrived in tokens:
-            queue.serve(arrived, replicas * per_tick)
-            if queue.late > 0:
+            line.serve(arrived, replicas * per_tick)
+            if line.late > 0:
                 return False
-        return queue.overdue() == 0
+        return line.overdue() == 0
 
     return _least(enough, 1, max(1, ceil(max(tokens) / per_tick)))
 
@@ -170,7 +172,7 @@ def _least(enough: Callable[[int], bool], low: int, high: int) -> int:
     return low
 
 
-class _Queue:
+class _Line:
     """Tokens in their order, and those of them that were served too late."""
 
     def __init__(self, max_wait: float, tick: float) -> None:

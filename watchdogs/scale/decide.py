@@ -20,6 +20,9 @@ STEP_DOWN: Final = 0.1
 LATENCY_FACTOR_MAX: Final = 2.0
 """Latency is not proportional to load: however bad it is, a pass at most doubles the pool for it."""
 
+QUEUE_WITHIN_S: Final = 60.0
+"""A queue is a stock: it is worked off within this time, or within a start where that takes longer."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Need:
@@ -76,7 +79,9 @@ def _of_demand(view: PoolView, demand: Demand) -> Iterator[_Need]:
 
 def _of_pressure(view: PoolView, pressure: Pressure) -> Iterator[_Need]:
     policy, replicas = view.policy, pressure.reporting
-    if pressure.waiting > policy.waiting_per_replica_above * replicas:
+    if pressure.backlog_s is not None:
+        yield from _of_backlog(view, pressure, pressure.backlog_s)
+    elif pressure.waiting > policy.waiting_per_replica_above * replicas:
         detail = f"{pressure.waiting:g} requests wait at {replicas} replicas"
         # a queue is a stock, not a rate: it doubles the pool at most, and asks again if it stays
         wanted = min(_whole(pressure.waiting / policy.waiting_per_replica_above), 2 * replicas)
@@ -93,6 +98,15 @@ def _of_pressure(view: PoolView, pressure: Pressure) -> Iterator[_Need]:
             wanted = _whole(replicas * min(seen / objective, LATENCY_FACTOR_MAX))
             detail = f"{what} after {seen:.3g} s at the 95th percentile, the objective is {objective:.3g} s"
             yield _Need(replicas=wanted, reason=Reason.OBJECTIVE_MISSED, detail=detail)
+
+
+def _of_backlog(view: PoolView, pressure: Pressure, backlog_s: float) -> Iterator[_Need]:
+    """Room to work the queue off in the time that another replica takes to start: sooner, none could help."""
+    if pressure.waiting > view.policy.waiting_per_replica_above * pressure.reporting:
+        usual = pressure.reporting if view.demand is None else view.demand.now
+        wanted = _whole(usual + backlog_s / max(view.cold_start.total_seconds(), QUEUE_WITHIN_S))
+        detail = f"{pressure.waiting:g} requests wait, {backlog_s:.0f} s of one replica's work"
+        yield _Need(replicas=wanted, reason=Reason.LOAD_HIGH, detail=detail)
 
 
 def _down(view: PoolView, wanted: int, most: _Need) -> Decision:

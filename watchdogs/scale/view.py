@@ -28,6 +28,8 @@ class Pressure:
     """Replicas whose metrics were read."""
     waiting: float = 0.0
     """Requests in the engines' queues, all replicas."""
+    backlog_s: float | None = None
+    """The queue as work: seconds that one replica would need for it; None: not known."""
     waiting_peak: float = 0.0
     running_peak: float = 0.0
     kv_cache: float | None = None
