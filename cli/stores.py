@@ -3,11 +3,23 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from cli.output import Exit, UserError
 from serving.cache.store import FolderStore, Store, Writer
+
+
+class Listing(Protocol):
+    """What of a place must be listed, not read by key."""
+
+    def folders(self, prefix: str) -> list[str]:
+        """Names directly below `prefix` that hold something, sorted. Raises OSError."""
+        ...
+
+    def objects(self, prefix: str) -> list[str]:
+        """Whole keys of all objects below `prefix`, sorted. Raises OSError."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,8 +28,11 @@ class Place:
 
     store: Store
     writer: Writer
+    listing: Listing
     prefix: str
     """Without slashes at its ends; empty for the root."""
+    is_bucket: bool
+    """False: a folder of this machine."""
 
     def key(self, name: str) -> str:
         return f"{self.prefix}/{name}" if self.prefix else name
@@ -29,7 +44,7 @@ def open_place(url: str) -> Place:
     if parts.scheme in ("", "file"):
         folder = Path(parts.path if parts.scheme else url).expanduser()
         store = FolderStore(folder)
-        return Place(store=store, writer=store, prefix="")
+        return Place(store=store, writer=store, listing=_FolderListing(folder), prefix="", is_bucket=False)
     if not parts.netloc:
         raise UserError(f"{url}: names no bucket", Exit.WRONG_USE)
     prefix = parts.path.strip("/")
@@ -38,6 +53,19 @@ def open_place(url: str) -> Place:
     if parts.scheme == "gs":
         return _gcs(parts.netloc, prefix)
     raise UserError(f"{url}: scheme {parts.scheme!r} is unknown; use s3://, gs://, file:// or a path", Exit.WRONG_USE)
+
+
+class _FolderListing:
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def folders(self, prefix: str) -> list[str]:
+        folder = self._root / prefix
+        return sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+
+    def objects(self, prefix: str) -> list[str]:
+        found = (self._root / prefix).rglob("*")
+        return sorted(path.relative_to(self._root).as_posix() for path in found if path.is_file())
 
 
 def _s3(bucket: str, prefix: str) -> Place:
@@ -58,10 +86,11 @@ def _s3(bucket: str, prefix: str) -> Place:
         )
 
     store = S3Store(session(mine.region_name or "us-east-1", credentials), bucket)
-    return Place(store=store, writer=_S3Writer(mine.client("s3"), bucket), prefix=prefix)
+    place = _S3Place(mine.client("s3"), bucket)
+    return Place(store=store, writer=place, listing=place, prefix=prefix, is_bucket=True)
 
 
-class _S3Writer:
+class _S3Place:
     def __init__(self, client: Any, bucket: str) -> None:
         self._client, self._bucket = client, bucket
 
@@ -82,6 +111,24 @@ class _S3Writer:
     def put_file(self, key: str, path: Path) -> None:
         self._do(lambda: self._client.upload_file(str(path), self._bucket, key), key)
 
+    def folders(self, prefix: str) -> list[str]:
+        pages = self._pages(f"{prefix.strip('/')}/".lstrip("/"), Delimiter="/")
+        found = [one["Prefix"] for page in pages for one in page.get("CommonPrefixes", ())]
+        return sorted(one.rstrip("/").rpartition("/")[2] for one in found)
+
+    def objects(self, prefix: str) -> list[str]:
+        pages = self._pages(f"{prefix.strip('/')}/".lstrip("/"))
+        return sorted(one["Key"] for page in pages for one in page.get("Contents", ()))
+
+    def _pages(self, prefix: str, **wish: str) -> list[Any]:
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        pages = self._client.get_paginator("list_objects_v2")
+        try:
+            return list(pages.paginate(Bucket=self._bucket, Prefix=prefix, **wish))
+        except (BotoCoreError, ClientError) as error:
+            raise OSError(f"s3://{self._bucket}/{prefix}: {error}") from error
+
     def _do(self, work: Callable[[], object], key: str) -> None:
         from boto3.exceptions import S3UploadFailedError
         from botocore.exceptions import BotoCoreError, ClientError
@@ -98,7 +145,8 @@ def _gcs(bucket: str, prefix: str) -> Place:
     from clouds.gcp.signed import GcsStore
 
     token = None if os.environ.get("STORAGE_EMULATOR_HOST") else _google_token()
-    return Place(store=GcsStore(bucket, token), writer=_GcsWriter(bucket), prefix=prefix)
+    place = _GcsPlace(bucket)
+    return Place(store=GcsStore(bucket, token), writer=place, listing=place, prefix=prefix, is_bucket=True)
 
 
 def _google_token() -> Callable[[], str]:
@@ -119,7 +167,7 @@ def _google_token() -> Callable[[], str]:
     return token
 
 
-class _GcsWriter:
+class _GcsPlace:
     def __init__(self, bucket: str) -> None:
         self._bucket = bucket
 
@@ -141,3 +189,13 @@ class _GcsWriter:
         from clouds.gcp.objects import write_file
 
         write_file(self._bucket, key, path)
+
+    def folders(self, prefix: str) -> list[str]:
+        from clouds.gcp.objects import list_objects
+
+        return list_objects(self._bucket, f"{prefix.strip('/')}/".lstrip("/"), folders=True)
+
+    def objects(self, prefix: str) -> list[str]:
+        from clouds.gcp.objects import list_objects
+
+        return list_objects(self._bucket, f"{prefix.strip('/')}/".lstrip("/"))

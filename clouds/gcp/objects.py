@@ -36,6 +36,19 @@ def write_file(bucket: str, key: str, path: Path) -> None:
         raise OSError(f"Cloud Storage could not be written: {error}") from error
 
 
+def list_objects(bucket: str, prefix: str, *, folders: bool = False) -> list[str]:
+    """Names of all objects that begin with `prefix`; with `folders` the last words of the folders directly below it.
+
+    Raises OSError with the cloud's words.
+    """
+    try:
+        found = _client().list_blobs(bucket, prefix=prefix, delimiter="/" if folders else None)
+        names = [blob.name for blob in found]
+    except (GoogleAPIError, GoogleAuthError) as error:
+        raise OSError(f"Cloud Storage could not be listed: {error}") from error
+    return sorted(one.rstrip("/").rpartition("/")[2] for one in found.prefixes) if folders else sorted(names)
+
+
 def _client() -> Any:
     # The standard variable of Google's own emulators; a real bucket is never read without credentials.
     if os.environ.get("STORAGE_EMULATOR_HOST"):

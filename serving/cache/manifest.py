@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Final, cast
 
 from serving import weights
@@ -167,11 +167,11 @@ def describe(folder: Path, *, name: str, revision: str, facts: Mapping[str, Any]
     files: list[File] = []
     for path in sorted(folder.rglob("*")):
         shown = path.relative_to(folder).as_posix()
-        if any(part.startswith(".") for part in path.relative_to(folder).parts) or path.is_dir():
+        if path.is_dir() or _is_hidden(path.relative_to(folder)):
             continue
         if path.is_symlink() or not path.is_file():
             raise ManifestError(f"{shown}: is no plain file (a link to one? copy the model with links followed)")
-        if path.suffix.lower() in _LEFT_OUT:
+        if stays_behind(path.relative_to(folder)):
             continue
         files.append(_describe_file(path, check_path(shown)))
     manifest = Manifest(name=name, revision=revision, files=tuple(files), facts=dict(facts or {}))
@@ -180,6 +180,15 @@ def describe(folder: Path, *, name: str, revision: str, facts: Mapping[str, Any]
 
 
 _LEFT_OUT: Final = frozenset({".png", ".jpg", ".jpeg", ".gif", ".svg", ".gitattributes", ".pdf"})
+
+
+def stays_behind(path: PurePath) -> bool:
+    """Whether a file inside a model's folder is left out without a word: hidden, or a picture."""
+    return _is_hidden(path) or path.suffix.lower() in _LEFT_OUT
+
+
+def _is_hidden(path: PurePath) -> bool:
+    return any(part.startswith(".") and part != ".." for part in path.parts)
 
 
 def _describe_file(path: Path, shown: str) -> File:

@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cli.main import build
+from cli.models_shelf import Shelf
 from cli.output import UserError
 from localcloud import tiny_model
 
@@ -70,10 +71,121 @@ def test_roll_out_and_roll_back(model: Path, tmp_path: Path) -> None:
     assert [(row["digest"], row["served"]) for row in run("model", "show", *at)] == [(second, True), (first, False)]
     assert run("model", "rollback", *at)["served"] == first
     assert run("model", "rollout", second[:12], *at)["served"] == second
+    assert run("model", "rollback", *at)["served"] == first
+    assert run("model", "rollback", *at)["served"] == second
     with pytest.raises(UserError, match="whole digest"):
         run("model", "rollout", "abc", *at)
     with pytest.raises(UserError, match="no such revision"):
         run("model", "rollout", "0" * 64, *at)
+
+
+def test_models_and_revisions_are_listed_served_or_not(model: Path, tmp_path: Path) -> None:
+    bucket = tmp_path / "bucket"
+    first = add(model, bucket)
+    # one that was not added whole is none
+    (bucket / "models/chat" / ("0" * 64) / "files").mkdir(parents=True)
+    assert run("model", "ls", "--bucket", bucket) == [
+        {"model": "chat", "revisions": 1, "served": None, "revision": None, "size": None}
+    ]
+    run("model", "rollout", first[:12], "--name", "chat", "--bucket", bucket)
+    (row,) = run("model", "ls", "--bucket", bucket)
+    assert (row["served"], row["revision"]) == (first, "first")
+    (row,) = run("model", "show", "--name", "chat", "--bucket", bucket)
+    assert (row["digest"], row["served"], row["approved"]) == (first, True, None)
+    with pytest.raises(UserError, match="no model other"):
+        run("model", "show", "--name", "other", "--bucket", bucket)
+
+
+def of_environment(bucket: Path, environment: str) -> Path:
+    """Let `pulumi up` of an environment have been there."""
+    path = bucket / "fleet/fleet.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({**DOCUMENT, "environment": environment}))
+    return path
+
+
+DOCUMENT: dict[str, Any] = {
+    "version": 1, "environment": "dev", "cloud": "aws", "region": "us-east-1", "account": "000000000000",
+    "generated_by": {"project": "gpu-fleet", "stack": "aws-dev", "revision": "1", "at": "2026-11-21T02:15:00Z"},
+    "bucket": "s3://models", "prometheus_url": "http://127.0.0.1:9090", "ledger_url": "sqlite:////tmp/ledger.db",
+    "router": {"url": "http://127.0.0.1:8080"}, "pools": [],
+}  # fmt: skip
+
+
+def test_production_serves_what_somebody_approved_by_its_bytes(model: Path, tmp_path: Path) -> None:
+    bucket = tmp_path / "bucket"
+    at = ("--name", "chat", "--bucket", bucket)
+    first = add(model, bucket)
+    of_environment(bucket, "prod")
+    with pytest.raises(UserError, match=f"not approved.*gpufleet model approve {first[:12]}") as refused:
+        run("model", "rollout", first, *at)
+    assert refused.value.code == 1
+    assert not (bucket / "models/chat/served.json").exists()
+    run("model", "approve", first[:12], *at, "--by", "ada", "--note", "EVAL-7")
+    assert run("model", "rollout", first, *at)["served"] == first
+    (row,) = run("model", "show", *at)
+    assert (row["approved"]["by"], row["approved"]["note"]) == ("ada", "EVAL-7")
+    # the note of one revision is no note of another
+    tiny_model.make(model, tiny_model.Shape(seed=1))
+    second = add(model, bucket, "second")
+    notes = bucket / "models/chat"
+    (notes / second / "approved.json").write_bytes((notes / first / "approved.json").read_bytes())
+    with pytest.raises(UserError, match="approve it again"):
+        run("model", "rollout", second, *at)
+    with pytest.raises(UserError, match="no such revision"):
+        run("model", "approve", "0" * 64, *at)
+
+
+def test_elsewhere_nobody_is_asked_but_a_fleet_of_production_is_heard(model: Path, tmp_path: Path) -> None:
+    bucket = tmp_path / "bucket"
+    at = ("--name", "chat", "--bucket", bucket)
+    first = add(model, bucket)
+    fleet = of_environment(tmp_path / "elsewhere", "prod")
+    with pytest.raises(UserError, match="served in prod"):
+        run("model", "rollout", first, *at, "--fleet", fleet)
+    with pytest.raises(UserError, match="served in prod"):
+        run("model", "rollout", first, *at, "--environment", "prod")
+    of_environment(bucket, "dev")
+    assert run("model", "rollout", first, *at)["served"] == first
+
+
+def test_without_a_fleet_it_is_said_that_nothing_running_changes(model: Path, tmp_path: Path) -> None:
+    bucket = tmp_path / "bucket"
+    first = add(model, bucket)
+    words = ["model", "rollout", first, "--name", "chat", "--bucket", str(bucket)]
+    said = " ".join(CliRunner().invoke(build(), words).stderr.split())
+    assert "go on with theirs" in said and "--fleet URL" in said
+
+
+def test_a_way_back_that_was_killed_goes_on_and_does_not_turn_round(model: Path, tmp_path: Path) -> None:
+    bucket = tmp_path / "bucket"
+    at = ("--name", "chat", "--bucket", bucket)
+    first = add(model, bucket)
+    tiny_model.make(model, tiny_model.Shape(seed=1))
+    second = add(model, bucket, "second")
+    run("model", "rollout", first, *at)
+    run("model", "rollout", second, *at)
+    # what a `rollback --fleet` leaves that dies after its history was written, and after served.json was
+    shelf = Shelf(str(bucket), "chat")
+    for dies_after in ("history", "served.json"):
+        shelf.write_history(shelf.history().with_served(second, going_back_to=first))
+        if dies_after == "served.json":
+            shelf.serve(first, going_back=True)
+        fleet = of_environment(tmp_path / "elsewhere", "dev")
+        assert run("model", "rollback", *at, "--fleet", fleet)["served"] == first
+        assert shelf.history().going_back_to is None
+        # with the way back over, rolling back means the other one again
+        assert run("model", "rollback", *at)["served"] == second
+
+
+def test_a_rollout_without_a_digest_goes_on_with_what_is_served(model: Path, tmp_path: Path) -> None:
+    bucket = tmp_path / "bucket"
+    at = ("--name", "chat", "--bucket", bucket)
+    with pytest.raises(UserError, match="nothing is served yet"):
+        run("model", "rollout", *at)
+    first = add(model, bucket)
+    run("model", "rollout", first, *at)
+    assert run("model", "rollout", *at) == {"model": "chat", "served": first, "before": first, "changed": {}}
 
 
 def test_a_model_says_what_it_is(model: Path, tmp_path: Path) -> None:

@@ -1,0 +1,184 @@
+"""A bucket's models as `gpufleet model` sees them: revisions, approvals, which one is served and which was before."""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cli.output import Exit, UserError
+from cli.stores import Place, open_place
+from fleet.document import PATH_IN_BUCKET, DocumentError, FleetDocument, parse
+from serving.cache import approval, publish
+from serving.cache.approval import Approval
+from serving.cache.manifest import Manifest, ManifestError
+from serving.cache.store import read_object
+from serving.cache.sync import fetch_manifest, served_digest
+
+_HISTORY: Final = "history.json"
+_LARGEST_DOCUMENT: Final = 16 * 1024 * 1024
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """What was served, the last one last, and where an unfinished way back leads."""
+
+    digests: tuple[str, ...] = ()
+    going_back_to: str | None = None
+
+    def with_served(self, digest: str | None, going_back_to: str | None) -> "History":
+        """After `digest` was served. What is noted twice counts where it stands last."""
+        kept = tuple(old for old in self.digests if old != digest)
+        return History(digests=(*kept, digest) if digest else kept, going_back_to=going_back_to)
+
+    def before(self, served: str | None) -> str | None:
+        """The revision that was served before `served`."""
+        return next((digest for digest in reversed(self.digests) if digest != served), None)
+
+
+class Shelf:
+    """One model in one bucket. Every method raises UserError for what the bucket says or refuses."""
+
+    def __init__(self, bucket: str, name: str) -> None:
+        self.bucket, self.name = bucket, name
+        self.place: Place = open_place(bucket)
+        self.model = self.place.key(f"models/{name}")
+
+    def served(self) -> str | None:
+        """The digest that `served.json` names; None before the first roll-out."""
+        try:
+            return served_digest(self.place.store, self.model)
+        except FileNotFoundError:
+            return None
+        except (ManifestError, OSError) as error:
+            raise self._error(error) from error
+
+    def history(self) -> History:
+        body = self._read(f"{self.model}/{_HISTORY}")
+        if body is None:
+            return History()
+        try:
+            found: dict[str, Any] = json.loads(body)
+            going = found.get("going_back_to")
+            return History(
+                digests=tuple(str(digest) for digest in found["digests"]),
+                going_back_to=None if going is None else str(going),
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{self.model}/{_HISTORY}: {error!r}: mend or remove it") from error
+
+    def write_history(self, history: History) -> None:
+        value = {"version": 1, "digests": list(history.digests), "going_back_to": history.going_back_to}
+        try:
+            self.place.writer.put_bytes(f"{self.model}/{_HISTORY}", json.dumps(value).encode() + b"\n")
+        except OSError as error:
+            raise self._error(error) from error
+
+    def serve(self, digest: str, *, going_back: bool = False) -> str | None:
+        """Let `served.json` name it; the digest that was there before.
+
+        The history goes first: who dies in between has a way back all the same.
+        """
+        before = self.served()
+        noted = self.history().with_served(before if before != digest else None, digest if going_back else None)
+        try:
+            if not self.has(digest):
+                raise ManifestError(f"{digest}: no such revision; add it first with `gpufleet model add`")
+            self.write_history(noted)
+            publish.rollout(self.place.writer, name=self.name, digest=digest, prefix=self.place.key("models"))
+        except (ManifestError, OSError) as error:
+            raise self._error(error) from error
+        return before
+
+    def digests(self) -> list[str]:
+        """Of all revisions: the served one, those before it from the last to the first, then the others."""
+        try:
+            found = [name for name in self.place.listing.folders(self.model) if _DIGEST.fullmatch(name)]
+        except OSError as error:
+            raise self._error(error) from error
+        served = self.served()
+        known = [digest for digest in (served, *reversed(self.history().digests)) if digest]
+        return list(dict.fromkeys([*known, *found]))
+
+    def has(self, digest: str) -> bool:
+        """Whether a revision was added whole: its manifest is written last."""
+        try:
+            return self.place.writer.exists(f"{self.model}/{digest}/manifest.json")
+        except OSError as error:
+            raise self._error(error) from error
+
+    def manifest(self, digest: str) -> Manifest | None:
+        """Of one revision; None where it was never added whole."""
+        try:
+            return fetch_manifest(self.place.store, self.model, digest)
+        except FileNotFoundError:
+            return None
+        except (ManifestError, OSError, ValueError) as error:
+            raise self._error(error) from error
+
+    def approval(self, digest: str) -> Approval | None:
+        try:
+            return approval.read_approval(self.place.store, self.model, digest)
+        except (ManifestError, OSError, ValueError) as error:
+            raise self._error(error) from error
+
+    def resolve(self, text: str) -> str:
+        """The whole digest of one that may be written short."""
+        if _DIGEST.fullmatch(text):
+            return text
+        found = [digest for digest in self.digests() if len(text) >= 12 and digest.startswith(text)]
+        if len(found) == 1:
+            return found[0]
+        raise UserError(
+            f"{text}: {len(found)} revisions of {self.name} begin like this; give 12 characters or more, or the "
+            f"whole digest: `gpufleet model show --name {self.name} --bucket {self.bucket}` lists them",
+            Exit.WRONG_USE,
+        )
+
+    def check_approved(self, digest: str, documents: Sequence[FleetDocument], named: str | None) -> None:
+        """Refuse a revision that nobody approved where that is asked for.
+
+        `named`: the environment in a user's words, heard where no fleet document says it.
+        """
+        known = {document.environment for document in documents}
+        if (mine := self._document()) is not None:
+            known.add(mine.environment)
+        if not known and named is not None:
+            known.add(named)
+        if known and not any(approval.needs_approval(environment) for environment in known):
+            return
+        if not known and not self.place.is_bucket:
+            return
+        if self.approval(digest) is not None:
+            return
+        why = (
+            f"a revision is approved before it is served in {', '.join(sorted(known))}"
+            if known
+            else f"no {PATH_IN_BUCKET} lies in the bucket, so it may be production's (--environment NAME says which)"
+        )
+        raise UserError(
+            f"{self.name} {digest[:12]}: is not approved, and {why}; look at it and run `gpufleet model approve "
+            f"{digest[:12]} --name {self.name} --bucket {self.bucket}`"
+        )
+
+    def _document(self) -> FleetDocument | None:
+        body = self._read(PATH_IN_BUCKET, _LARGEST_DOCUMENT)
+        try:
+            return None if body is None else parse(body, f"{self.bucket}/{PATH_IN_BUCKET}")
+        except DocumentError as error:
+            raise UserError(str(error)) from error
+
+    def _read(self, key: str, largest: int = 1024 * 1024) -> bytes | None:
+        reader = self.place.store.connect()
+        try:
+            return read_object(reader, key, largest)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise UserError(f"{self.bucket}: {key}: {error}") from error
+        finally:
+            reader.close()
+
+    def _error(self, error: Exception) -> UserError:
+        return UserError(f"{self.bucket}: {self.model}: {error}")
