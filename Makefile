@@ -1,13 +1,14 @@
 # The only entry to commands. `make demo` and `make test` set up what they need.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo test test-all check bench docs preview up destroy watch report clean
+.PHONY: help setup setup-tests demo test test-all check bench docs preview up destroy analyze watch report clean
 
 PYTHON ?= $(shell for p in python3.11 python3.12 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' 2>/dev/null && echo $$p && break; done)
 ENV := .venv/bin/python
 RUN := $(ENV) -m
 STACK ?= aws-local
+PAUSED ?=
 CLOUD ?= aws
 # byte code halves the time of every command; it lies in .venv and in __pycache__, which git ignores
 unexport PYTHONDONTWRITEBYTECODE
@@ -20,7 +21,8 @@ help:
 	@echo 'make check     ruff, pyright, import rules'
 	@echo 'make docs      the pages of docs/ as a site in .local/site'
 	@echo 'make bench     the numbers of the README'
-	@echo 'make preview | up | destroy   pulumi on STACK=$(STACK); watch | report   the watchdogs and the cost report'
+	@echo 'make preview | up | destroy   pulumi on STACK=$(STACK) (destroy pauses its watchdogs first); analyze   policies on what is there'
+	@echo 'make watch | report   the watchdogs and the cost report'
 	@echo 'make clean     end what runs and remove .local'
 
 # setup-tests adds what slow proofs need: a browser and a database
@@ -60,8 +62,15 @@ preview: setup
 up: setup
 	@$(local_env); pulumi up --policy-pack policies --stack '$(STACK)'
 
+# The fleet's watchdogs stand still first. PAUSED=yes: they are paused already, where their ledger is.
 destroy: setup
-	@$(local_env); pulumi destroy --stack '$(STACK)'
+	@$(local_env); { [ -n '$(PAUSED)' ] || $(RUN) scripts.pause_first '$(STACK)' --reason 'pulumi destroy of $(STACK)'; } \
+		&& pulumi destroy --stack '$(STACK)'
+
+# The policies on what is there, instead of on a plan.
+analyze: setup
+	@$(local_env); GPUFLEET_SETTINGS='stacks/config/Pulumi.$(STACK).yaml' \
+		pulumi policy analyze --policy-pack policies --stack '$(STACK)'
 
 watch: setup
 	@$(local_env); $(RUN) cli.main watch run $(if $(FLEET),--fleet '$(FLEET)')

@@ -3,9 +3,11 @@
 import getpass
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Annotated
 
 import typer
+from sqlalchemy.engine import make_url
 
 from cli.fleets import FleetOption, load
 from cli.output import STDERR, STDOUT, Exit, UserError, print_json
@@ -158,6 +160,7 @@ def _pull(
 ) -> None:
     if not reason.strip():
         raise UserError("--reason is empty: say why, others will wonder", Exit.WRONG_USE)
+    _must_be_theirs(document)
     brake = BrakeRow(
         id=0,
         kind=kind.value,
@@ -168,6 +171,17 @@ def _pull(
         until=until,
     )
     operations.set_brake(open_engine(document), fleet_of(document), brake)
+
+
+def _must_be_theirs(document: FleetDocument) -> None:
+    """A file made here, on a machine without watchdogs, would hold nobody: they read their own."""
+    url = make_url(document.ledger_url)
+    if url.get_backend_name() != "sqlite" or not url.database or Path(url.database).exists():
+        return
+    raise UserError(
+        f"the ledger {url.database} is not on this machine, so no watchdog of {document.environment} would see the"
+        " brake: run this on the machine where they run (the control host)"
+    )
 
 
 def _set_target(document: FleetDocument, pool: str, value: int, why: tuple[str, str]) -> None:

@@ -1,0 +1,62 @@
+"""What `make destroy` does first: pause every watchdog of the stack's fleet, or refuse to go on.
+
+Pulumi runs no program on destroy, so nothing in the stack itself could look: this step can, and a bare
+`pulumi destroy` goes round it.
+"""
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy.engine import make_url
+
+from cli.fleets import load_one
+
+SPAN: Final = "2h"
+"""Ends by itself: a destroy that was given up leaves no fleet unwatched for ever."""
+
+
+LOCAL: Final = "-local"
+"""Stacks of the embedded cloud, whose watchdogs run on this machine or nowhere."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status: 0 paused, or there is no fleet to pause; 1 not paused, so nothing may be destroyed."""
+    parser = argparse.ArgumentParser(prog="python -m scripts.pause_first", description="Pause a stack's watchdogs.")
+    parser.add_argument("stack")
+    parser.add_argument("--reason", required=True)
+    given = parser.parse_args(arguments)
+    found = subprocess.run(
+        ["pulumi", "stack", "output", "fleet_url", "--stack", given.stack, "--non-interactive"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    url = found.stdout.strip()
+    if found.returncode != 0 or not url:
+        sys.stderr.write(f"stack {given.stack} has no fleet yet, so there are no watchdogs to pause\n")
+        return 0
+    if given.stack.endswith(LOCAL) and not watched(url):
+        sys.stderr.write("no watchdog has ever run on this machine, so there is none to pause\n")
+        return 0
+    pause = ["pause", "all", "--reason", given.reason, "--for", SPAN, "--fleet", url]
+    if subprocess.run([sys.executable, "-m", "cli.main", *pause], check=False).returncode == 0:
+        return 0
+    sys.stderr.write(
+        "The watchdogs are not paused, so nothing was destroyed. Pause them where their ledger is (the control host:"
+        f" `gpufleet pause all --reason destroy --for {SPAN}`; `gpufleet status` shows it), then say PAUSED=yes.\n"
+    )
+    return 1
+
+
+def watched(fleet_url: str) -> bool:
+    """Whether the fleet has a ledger: the first pass of a watchdog makes it."""
+    path = make_url(load_one(fleet_url).ledger_url).database
+    return path is None or Path(path).exists()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

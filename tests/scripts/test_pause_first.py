@@ -1,0 +1,83 @@
+"""`make destroy` pauses the fleet's watchdogs first, and stops when it cannot."""
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from cli.ports import fleet_of
+from fleet.document import render
+from ledger import operations
+from ledger.schema import open_ledger
+from tests.watchdogs.worlds import START, document
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    code: int
+    said: str
+
+
+def paused(folder: Path, stack_output: str, stack: str = "aws-dev") -> Answer:
+    """The script, with a `pulumi` that answers this and nothing else."""
+    stand_in = folder / "bin" / "pulumi"
+    stand_in.parent.mkdir()
+    stand_in.write_text(f"#!/bin/sh\n{stack_output}\n")
+    stand_in.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{stand_in.parent}:{os.environ['PATH']}"}
+    words = [sys.executable, "-m", "scripts.pause_first", stack, "--reason", "pulumi destroy of aws-dev"]
+    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return Answer(code=done.returncode, said=done.stdout + done.stderr)
+
+
+def written(folder: Path, ledger: str) -> Path:
+    path = folder / "fleet.json"
+    path.write_text(render(document().model_copy(update={"ledger_url": ledger})))
+    return path
+
+
+def test_all_watchdogs_stand_still_with_a_reason_and_an_end(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    open_ledger(url).dispose()
+    done = paused(tmp_path, f"echo {written(tmp_path, url)}")
+    assert done.code == 0, done.said
+    (brake,) = operations.brakes(open_ledger(url), fleet_of(document()), START)
+    assert (brake.kind, brake.scope, brake.reason) == ("pause", "all", "pulumi destroy of aws-dev")
+    assert brake.until is not None
+
+
+def test_a_ledger_that_is_out_of_reach_stops_it(tmp_path: Path) -> None:
+    done = paused(tmp_path, f"echo {written(tmp_path, f'sqlite:///{tmp_path}/control/ledger.db')}")
+    assert done.code == 1
+    assert "PAUSED=yes" in done.said and "is not on this machine" in done.said
+    assert not (tmp_path / "control").exists(), "no ledger of its own, which nobody reads"
+
+
+def test_a_local_fleet_that_nobody_ever_watched_has_nothing_to_pause(tmp_path: Path) -> None:
+    fleet = written(tmp_path, f"sqlite:///{tmp_path}/ledger.db")
+    done = paused(tmp_path, f"echo {fleet}", "aws-local")
+    assert (done.code, "ever run" in done.said) == (0, True)
+
+
+@pytest.mark.parametrize("output", ["exit 255", "true"], ids=["no such output", "empty"])
+def test_a_stack_without_a_fleet_has_nothing_to_pause(tmp_path: Path, output: str) -> None:
+    done = paused(tmp_path, output)
+    assert (done.code, "no fleet yet" in done.said) == (0, True)
+
+
+def test_make_destroys_only_after_it() -> None:
+    said = subprocess.run(
+        ["make", "--dry-run", "destroy", "STACK=aws-dev"],
+        cwd=ROOT,
+        env=os.environ | {"MAKEFLAGS": ""},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    ).stdout
+    assert said.index("scripts.pause_first") < said.index("pulumi destroy")
