@@ -39,7 +39,10 @@ class PoolRollout:
 
 @dataclass(slots=True, kw_only=True)
 class Walk:
-    """Walks one pool. `instances` is asked again before every step: pools change while they are walked."""
+    """Walks one pool. `instances` is asked again before every step: pools change while they are walked.
+
+    It keeps nothing: a walk that was killed goes on with the next one, from what the instances say of themselves.
+    """
 
     rollout: PoolRollout
     instances: Callable[[], Sequence[Instance]]
@@ -70,7 +73,9 @@ class Walk:
             if not old and len(told) == len(known) and all(_is_done(status, digest) for status in told.values()):
                 return None
             ready = sum(1 for status in told.values() if status.get("ready"))
-            if old and ready - 1 >= self.rollout.floor:
+            # a walk that was killed leaves an instance that still changes: it is the one of this moment
+            changing = any(status.get("switching_to") for status in told.values())
+            if old and not changing and ready - 1 >= self.rollout.floor:
                 return known[old[0]]
             if self.clock() >= until:
                 raise RolloutError(self._stuck(known, told, ready, old))
@@ -80,6 +85,10 @@ class Walk:
         self, known: Mapping[str, Instance], told: Mapping[str, Mapping[str, Any]], ready: int, old: Sequence[str]
     ) -> str:
         pool = self.rollout.pool
+        changing = sorted(name for name, status in told.items() if status.get("switching_to"))
+        if changing:
+            names = ", ".join(changing)
+            return f"{pool}: {names} changes its revision already and did not end within {self.rollout.limit}"
         if old:
             return (
                 f"{pool}: {ready} replicas are ready and one must leave to change, but the floor is "

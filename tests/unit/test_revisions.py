@@ -124,6 +124,39 @@ def test_one_that_never_ends_is_given_up() -> None:
         pool.walk().run(NEW)
 
 
+class _KilledError(Exception):
+    """The walker's process ended."""
+
+
+@pytest.mark.parametrize("after", range(1, 14))
+def test_a_walk_that_was_killed_goes_on_with_the_next_one(after: int) -> None:
+    pool = Pool({"a": OLD, "b": OLD, "c": OLD})
+    walk, slept = pool.walk(), 0
+
+    def sleep(seconds: float) -> None:
+        nonlocal slept
+        slept += 1
+        if slept == after:
+            raise _KilledError
+        pool.sleep(seconds)
+
+    walk.sleep = sleep
+    with pytest.raises(_KilledError):
+        walk.run(NEW)
+    asked = len(pool.asked)
+    # the one that still changes is waited for: two at once would fail in the pool
+    assert pool.walk().run(NEW) == 3 - asked
+    assert set(pool.digests.values()) == {NEW}
+    assert pool.asked == ["a", "b", "c"]
+
+
+def test_one_that_changes_for_somebody_else_and_never_ends_is_named() -> None:
+    pool = Pool({"a": OLD, "b": OLD, "c": OLD}, busy={"b": 10_000})
+    with pytest.raises(RolloutError, match="b changes its revision already"):
+        pool.walk().run(NEW)
+    assert pool.asked == []
+
+
 @pytest.mark.parametrize(("phase", "says"), [("cache", "b is cache"), ("silent", r"b \(no answer\)")])
 def test_one_that_boots_is_waited_for_and_named(phase: str, says: str) -> None:
     pool = Pool({"a": NEW, "b": OLD}, phases={"b": phase})
