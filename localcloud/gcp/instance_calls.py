@@ -141,6 +141,14 @@ def set_field(field: str, body_field: str) -> Callable[[World, Call], Row]:
     return handler
 
 
+def _set_service_account(world: World, call: Call) -> Row:
+    found = _machine(world, call)
+    if found.status != "TERMINATED":
+        raise ApiError(400, "resourceInUse", "The service account can only be changed on a TERMINATED instance.")
+    found.row["serviceAccounts"] = [call.body] if call.body.get("email") else []
+    return _operation(world, call, found, "setServiceAccount")
+
+
 def _set_deletion_protection(world: World, call: Call) -> Row:
     found = _machine(world, call)
     found.row["deletionProtection"] = call.query.get("deletionProtection", "true") == "true"
@@ -168,4 +176,6 @@ def handlers() -> dict[str, Any]:
         "instances.setTags": set_field("tags", ""),
         "instances.setScheduling": set_field("scheduling", ""),
         "instances.setDeletionProtection": _set_deletion_protection,
+        "instances.setServiceAccount": _set_service_account,
+        "instances.updateShieldedInstanceConfig": set_field("shieldedInstanceConfig", ""),
     }

@@ -1,10 +1,11 @@
 """Resources that have no life of their own: made, shown, changed, labelled, deleted."""
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from localcloud.gcp import groups
 from localcloud.gcp.calls import Call, aggregated, page, patched
-from localcloud.gcp.errors import in_use, required
+from localcloud.gcp.errors import in_use, invalid, required
 from localcloud.gcp.instances import reserved_row
 from localcloud.gcp.places import REGION, ZONES
 from localcloud.gcp.store import Key, Row, fingerprint, key_of
@@ -143,6 +144,36 @@ def _operation(world: World, call: Call, key: Key, what: str, row: Row) -> Row:
     return world.operations.start(call.scope, kind, key.path, str(row["id"]))
 
 
+def _resize(world: World, call: Call) -> Row:
+    """A disk grows; a reservation takes any count that its instances leave."""
+    key = _key(call)
+    row = world.store.get(key)
+    if key.collection == "disks":
+        size = int(call.body.get("sizeGb", 0))
+        if size <= int(row.get("sizeGb", 0)):
+            raise invalid("sizeGb", size, f"New disk size must be larger than the old one, {row.get('sizeGb')} GB.")
+        row["sizeGb"] = str(size)
+    else:
+        count = int(call.body.get("specificSkuCount", 0))
+        if count < 1:
+            raise invalid("specificSkuCount", count, "Must be greater than 0.")
+        row["specificReservation"] = {**row["specificReservation"], "count": str(count)}
+    return _operation(world, call, key, "resize", row)
+
+
+def _set_field(field: str) -> Callable[[World, Call], Row]:
+    """A call that sets one field."""
+
+    def handler(world: World, call: Call) -> Row:
+        key = _key(call)
+        row = world.store.get(key)
+        row[field] = call.body.get(field)
+        row["fingerprint"] = fingerprint(row)
+        return _operation(world, call, key, call.verb, row)
+
+    return handler
+
+
 def _members(world: World, call: Call) -> Row:
     key = _key(call)
     row = world.store.get(key)
@@ -175,5 +206,9 @@ def handlers() -> dict[str, Any]:
     found["instanceGroupManagers.aggregatedList"] = list_everywhere
     found |= {f"regionInstanceGroups.{verb}": verbs[verb] for verb in ("get", "list")}
     found |= {"instanceGroups.addInstances": _members, "instanceGroups.removeInstances": _members}
+    found |= {"disks.resize": _resize, "reservations.resize": _resize}
+    found["subnetworks.expandIpCidrRange"] = _set_field("ipCidrRange")
+    found["subnetworks.setPrivateIpGoogleAccess"] = _set_field("privateIpGoogleAccess")
+    found["instanceGroups.setNamedPorts"] = _set_field("namedPorts")
     found |= {"instanceGroups.listInstances": _list_members, "regionInstanceGroups.listInstances": _list_members}
     return found
