@@ -16,6 +16,7 @@ from clouds.aws.lives import AwsLives
 from clouds.aws.prices import AwsPrices
 from clouds.samples import PrometheusSamples
 from costs.collector import FleetFacts, PoolFacts, Sources
+from costs.commitments import Block, Declared, Shared, Spend
 from costs.report import as_price
 from costs.samples import MetricNames, Series
 from costs.slots import Measure, Sample
@@ -85,6 +86,28 @@ def overrides_of(document: FleetDocument) -> list[Override]:
         ]
     except ValueError as error:
         raise UserError(f"{document.environment}: prices.overrides: {error}") from error
+
+
+def declared_of(document: FleetDocument) -> Declared:
+    """Shared resources and commitments that the document states. Raises UserError that names a bad date."""
+    bought = document.commitments
+    try:
+        return Declared(
+            shared=[
+                Shared(name=one.name, sku=one.sku, units=one.units, per_instance=one.per == "instance")
+                for one in document.shared
+            ],
+            weights={pool.name: pool.max for pool in document.pools},
+            models={pool.name: pool.model for pool in document.pools},
+            owners={pool.name: pool.owner for pool in document.pools},
+            blocks=[Block(**{**one.__dict__, "as_of": parse_as_of(one.as_of)}) for one in bought.blocks],
+            spends=[
+                Spend(**{**one.__dict__, "cloud": document.cloud, "as_of": parse_as_of(one.as_of)})
+                for one in bought.spends
+            ],
+        )
+    except ValueError as error:
+        raise UserError(f"{document.environment}: commitments: {error}") from error
 
 
 def book_of(document: FleetDocument) -> PriceBook:

@@ -132,7 +132,7 @@ def _report(document: FleetDocument, scope: Scope) -> tuple[Report, Known]:
     engine = money.open_ledger_of(document)
     try:
         with money.ledger_errors(document):
-            known = read(engine, scope, money.overrides_of(document), PackagedPrices())
+            known = read(engine, scope, money.overrides_of(document), PackagedPrices(), money.declared_of(document))
             return compute(scope, known, tokens_of(engine, scope)), known
     except MissingPriceError as error:
         raise UserError(f"{document.environment}: {error}; or show it as unknown with --allow-unpriced") from error
@@ -171,7 +171,7 @@ def month_of(document: FleetDocument, window: Window, begun: datetime | None) ->
     engine = money.open_ledger_of(document)
     scope = scope_of(document, window, min(since, start), window.until, True)
     with money.ledger_errors(document):
-        known = read(engine, scope, money.overrides_of(document), PackagedPrices())
+        known = read(engine, scope, money.overrides_of(document), PackagedPrices(), money.declared_of(document))
 
     def usd(begin: datetime, finish: datetime) -> Decimal:
         return exact.usd(summed(charges(known.facts, known.book, begin, finish, allow_unpriced=True)))

@@ -18,6 +18,7 @@ from enum import StrEnum
 from typing import Final
 
 from costs import slots
+from costs.commitments import Coverage, Declared, Part, Shared, end_of, shares
 from fleet import money
 from fleet.model import CapacityType, Cloud
 from ledger.facts import ActivityHour, EndCause, Reservation, Run
@@ -46,6 +47,7 @@ class Kind(StrEnum):
     INTERRUPTED = "interrupted by the cloud"
     RESERVATION = "reserved, not used"
     SHARED = "shared"
+    COMMITTED = "committed, not used"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +87,11 @@ class Facts:
     activity: Mapping[str, Sequence[ActivityHour]] = field(default_factory=dict[str, Sequence[ActivityHour]])
     first_signs: Mapping[str, Sequence[datetime]] = field(default_factory=dict[str, Sequence[datetime]])
     reservations: Sequence[Reservation] = ()
+    declared: Declared = Declared()
+    coverage: Coverage = field(default_factory=lambda: Coverage(Declared(), ()))
+    """Of all runs of the window, also where `runs` are fewer."""
+    known: tuple[datetime, datetime] | None = None
+    """First and last complete look: what is shared is known to have been there between them."""
 
 
 def charges(
@@ -99,13 +106,23 @@ def charges(
             hours=slots.by_hour(facts.activity.get(run.instance_id, ())),
             ready=_ready(run, facts.first_signs.get(run.instance_id, ())),
         )
-        yield from _of_run(life, _Pricing(book, allow_unpriced), since, until)
+        yield from _of_run(life, _Pricing(book, allow_unpriced, facts.coverage), since, until)
+        yield from _with_instance(run, facts, _Pricing(book, allow_unpriced), since, until)
+    yield from standing(facts, book, since, until, allow_unpriced=allow_unpriced)
+
+
+def standing(
+    facts: Facts, book: PriceBook, since: datetime, until: datetime, *, allow_unpriced: bool = True
+) -> Iterator[Charge]:
+    """What costs money whether instances run or not: unused paid capacity, and what all pools share."""
     yield from unused(facts, book, since, until, allow_unpriced=allow_unpriced)
-
-
-def end_of(run: Run) -> datetime:
-    """Until when a run is known to have cost money."""
-    return run.last_seen_at if run.ended_at is None else run.ended_at
+    yield from _not_spent(facts, since, until)
+    if facts.known is None:
+        return
+    start, stop = max(since, facts.known[0]), min(until, facts.known[1])
+    for one in facts.declared.shared:
+        if not one.per_instance and start < stop:
+            yield from _environment(one, facts, _Pricing(book, allow_unpriced), start, stop)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,8 +138,18 @@ class _Life:
 class _Pricing:
     book: PriceBook
     allow_unpriced: bool
+    coverage: Coverage | None = None
 
-    def parts(self, sku: Sku, start: datetime, end: datetime) -> list[tuple[Price | None, datetime, datetime]]:
+    def of_run(self, run: Run, start: datetime, end: datetime) -> list[Part]:
+        """What a run costs, with what is prepaid at its own rate."""
+        block = self.coverage.block(run.reservation) if self.coverage is not None else None
+        if block is not None and block.starts <= start and end <= block.ends:  # no other price is needed
+            return [(block.price(run.machine_type, run.region), start, end)]
+        sku = self.book.machine(run.cloud, run.machine_type, run.capacity_type, region=run.region, zone=run.zone)
+        found = self.parts(sku, start, end)
+        return found if self.coverage is None else list(self.coverage.parts(run, found))
+
+    def parts(self, sku: Sku, start: datetime, end: datetime) -> list[Part]:
         try:
             return [(part.price, part.start, part.end) for part in self.book.over(sku, start, end)]
         except MissingPriceError:
@@ -157,8 +184,7 @@ def _of_run(life: _Life, pricing: _Pricing, since: datetime, until: datetime) ->
 
 def _time(life: _Life, pricing: _Pricing, start: datetime, stop: datetime) -> Iterator[Charge]:
     run = life.run
-    sku = pricing.book.machine(run.cloud, run.machine_type, run.capacity_type, region=run.region, zone=run.zone)
-    for price, begin, finish in pricing.parts(sku, start, stop):
+    for price, begin, finish in pricing.of_run(run, start, stop):
         for on_demand, first, last in pricing.on_demand(run, begin, finish):
             for state, since, until, duration in _states(life, first, last):
                 yield Charge(
@@ -233,12 +259,18 @@ def unused(
         sku = pricing.book.machine(
             paid.cloud, paid.machine_type, CapacityType.RESERVED, region=paid.region, zone=paid.zone
         )
+        block = facts.coverage.block(paid.reservation)
         takers = [run for run in facts.runs if _takes(run, paid)]
         for begin, finish in _stretches(takers, start, stop):
             free = paid.instances - sum(run.started_at <= begin < end_of(run) for run in takers)
             if free <= 0:
                 continue
-            for price, first, last in pricing.parts(sku, begin, finish):
+            parts = (
+                pricing.parts(sku, begin, finish)
+                if block is None
+                else [(block.price(paid.machine_type, paid.region), begin, finish)]
+            )
+            for price, first, last in parts:
                 yield _idle_seats(paid, free, price, first, last)
 
 
@@ -263,6 +295,90 @@ def _idle_seats(paid: Reservation, free: int, price: Price | None, start: dateti
         price=price,
         amount=None if price is None else money.dollar_seconds(price.usd_per_hour, duration),
     )
+
+
+def _with_instance(run: Run, facts: Facts, pricing: _Pricing, since: datetime, until: datetime) -> Iterator[Charge]:
+    """What every instance brings along, its disks say: a row of its own, as long as the instance lives."""
+    start, stop = max(run.started_at, since), min(end_of(run), until)
+    for one in facts.declared.shared:
+        if not one.per_instance or start >= stop:
+            continue
+        sku = Sku(name=one.sku, region=run.region)
+        for price, begin, finish in pricing.parts(sku, start, stop):
+            usd = None if price is None else money.EXACT.multiply(price.usd_per_hour, one.units)
+            words = f"{one.units} units of {price.usd_per_hour} USD/h" if price is not None else ""
+            place = (run.cloud, run.region, run.zone)
+            names = (f"{run.instance_id}/{one.name}", run.pool, run.model, run.owner)
+            yield _shared(one.sku, place, names, (begin, finish), _rated(price, usd, words))
+
+
+def _environment(one: Shared, facts: Facts, pricing: _Pricing, start: datetime, stop: datetime) -> Iterator[Charge]:
+    """A shared resource, split over the pools by their weights."""
+    declared, book = facts.declared, pricing.book
+    for price, begin, finish in pricing.parts(Sku(name=one.sku, region=book.region), start, stop):
+        place = (Cloud(one.sku.partition(":")[0]), book.region, "")
+        if price is None:
+            yield _shared(one.sku, place, (one.name, None, None, None), (begin, finish), None)
+            continue
+        for pool, (usd, words) in shares(
+            money.EXACT.multiply(price.usd_per_hour, one.units), declared.weights
+        ).items():
+            names = (one.name, pool, declared.models.get(pool or ""), declared.owners.get(pool or ""))
+            yield _shared(one.sku, place, names, (begin, finish), _rated(price, usd, words))
+
+
+def _rated(price: Price | None, usd_per_hour: Decimal | None, words: str) -> Price | None:
+    """The same price for some units or a share of them."""
+    if price is None or usd_per_hour is None:
+        return None
+    return replace(price, usd_per_hour=usd_per_hour, source=f"{price.source}; {words}")
+
+
+def _shared(
+    sku: str,
+    place: tuple[Cloud, str, str],
+    names: tuple[str, str | None, str | None, str | None],
+    span: tuple[datetime, datetime],
+    price: Price | None,
+) -> Charge:
+    """One row. `names`: resource, pool, model, owner; `place`: cloud, region, zone."""
+    duration = span[1] - span[0]
+    return Charge(
+        kind=Kind.SHARED,
+        state=State.SHARED,
+        resource=names[0],
+        cloud=place[0],
+        region=place[1],
+        zone=place[2],
+        machine_type=sku,
+        capacity_type=CapacityType.ON_DEMAND,
+        pool=names[1],
+        model=names[2],
+        owner=names[3],
+        reservation=None,
+        start=span[0],
+        end=span[1],
+        duration=duration,
+        price=price,
+        amount=None if price is None else money.dollar_seconds(price.usd_per_hour, duration),
+    )
+
+
+def _not_spent(facts: Facts, since: datetime, until: datetime) -> Iterator[Charge]:
+    """What nobody used of a spend commitment, between the first and the last look."""
+    if facts.known is None:
+        return
+    first, last = max(since, facts.known[0]), min(until, facts.known[1])
+    for spend, stretches in facts.coverage.spends:
+        for stretch in stretches:
+            start, stop = max(stretch.start, first), min(stretch.end, last)
+            if start >= stop or not stretch.free:
+                continue
+            price = spend.price(
+                f"commitment:{spend.name}", "", stretch.free, f"not used of {spend.usd_per_hour} USD/h"
+            )
+            row = _shared(price.sku, (spend.cloud, "", ""), (spend.name, None, None, None), (start, stop), price)
+            yield replace(row, kind=Kind.COMMITTED, state=State.UNUSED, capacity_type=CapacityType.RESERVED)
 
 
 def _takes(run: Run, paid: Reservation) -> bool:

@@ -74,7 +74,7 @@ class Figure:
         """Take a charge in."""
         if charge.kind is Kind.TIME:
             self.instances.add(charge.resource)
-        if charge.kind in (Kind.TIME, Kind.RESERVATION, Kind.SHARED):
+        if charge.kind in (Kind.TIME, Kind.RESERVATION, Kind.SHARED, Kind.COMMITTED):
             self.times[charge.state] += charge.duration
         if charge.amount is None:
             self.unpriced += 1
@@ -82,7 +82,7 @@ class Figure:
         self.amounts[charge.state] = money.EXACT.add(self.amounts[charge.state], charge.amount)
         if charge.kind in (Kind.MINIMUM, Kind.INTERRUPTED):
             self.adjustments[charge.kind] = money.EXACT.add(self.adjustments[charge.kind], charge.amount)
-        if charge.capacity_type is CapacityType.ON_DEMAND:
+        if charge.capacity_type is CapacityType.ON_DEMAND and charge.kind is not Kind.SHARED:
             self.on_demand = money.EXACT.add(self.on_demand, charge.amount)
         if charge.capacity_type is not CapacityType.SPOT:
             return

@@ -205,7 +205,7 @@ def _account(charge: Charge, account: str) -> Row:
         "ServiceSubcategory": "Virtual Machines",
         "RegionId": charge.region,
         "RegionName": charge.region,
-        "AvailabilityZone": charge.zone,
+        "AvailabilityZone": charge.zone or None,
     }
 
 
@@ -225,6 +225,9 @@ def _what(charge: Charge) -> Row:
     unused = charge.kind is Kind.RESERVATION
     tags = {"gpu-fleet:pool": charge.pool, "gpu-fleet:owner": charge.owner}
     details = {"InstanceType": charge.machine_type, "OperatingSystem": "Linux"}
+    machine = charge.kind not in (Kind.SHARED, Kind.COMMITTED)
+    if not machine:
+        details = {"Sku": charge.machine_type}
     return {
         "ChargeCategory": "Credit" if charge.kind is Kind.INTERRUPTED else "Usage",
         "ChargeDescription": f"{charge.machine_type} {charge.capacity_type}: {charge.kind}, {charge.state}",
@@ -233,13 +236,22 @@ def _what(charge: Charge) -> Row:
         "CapacityReservationId": charge.resource if unused else charge.reservation if reserved else None,
         "CapacityReservationStatus": "Unused" if unused else "Used" if reserved and charge.reservation else None,
         "ResourceId": charge.resource,
-        "ResourceType": "Capacity Reservation" if unused else "Virtual Machine",
+        "ResourceType": _type(charge),
         "SkuId": charge.price.sku,
         "SkuPriceId": f"{charge.price.sku}:{charge.price.zone or charge.price.region}",
-        "SkuMeter": "Instance hours",
+        "SkuMeter": "Instance hours" if machine else "Hours",
         "SkuPriceDetails": json.dumps(details),
         "Tags": json.dumps({key: value for key, value in tags.items() if value is not None}),
     }
+
+
+def _type(charge: Charge) -> str:
+    words = {
+        Kind.RESERVATION: "Capacity Reservation",
+        Kind.SHARED: "Shared Resource",
+        Kind.COMMITTED: "Spend Commitment",
+    }
+    return words.get(charge.kind, "Virtual Machine")
 
 
 def _ours(charge: Charge, engines: list[EngineTokens]) -> Row:

@@ -7,7 +7,8 @@ from enum import StrEnum
 
 from sqlalchemy import Engine
 
-from costs.allocation import Charge, Facts, charges
+from costs.allocation import Charge, Facts, Kind, charges
+from costs.commitments import Coverage, Declared
 from costs.figures import Figure
 from costs.tokens import EngineTokens, served
 from fleet import money
@@ -87,20 +88,32 @@ class Known:
     """What bills said of the window."""
 
 
-def read(engine: Engine, scope: Scope, overrides: Iterable[Override], packaged: Packaged) -> Known:
+def read(
+    engine: Engine,
+    scope: Scope,
+    overrides: Iterable[Override],
+    packaged: Packaged,
+    declared: Declared = Declared(),
+) -> Known:
     """Read what a window needs, but for tokens."""
     with engine.connect() as connection:
+        runs = history.runs(connection, scope.fleet, scope.since, scope.until)
+        last = history.last_pass(connection, scope.fleet)
+        begun = history.begun(connection, scope.fleet)
         observed = [as_price(seen) for seen in history.prices(connection, scope.region)]
         return Known(
             book=PriceBook(region=scope.region, overrides=overrides, observed=observed, packaged=packaged),
             facts=Facts(
-                runs=history.runs(connection, scope.fleet, scope.since, scope.until),
+                runs=runs,
                 activity=history.Activity(engine, scope.fleet, scope.since, scope.until),
                 first_signs=rollups.first_signs(connection, scope.fleet),
                 reservations=history.reservations(connection, scope.fleet, scope.since, scope.until),
+                declared=declared,
+                coverage=Coverage(declared, runs),
+                known=None if begun is None or last is None else (begun, last.at),
             ),
-            last=history.last_pass(connection, scope.fleet),
-            begun=history.begun(connection, scope.fleet),
+            last=last,
+            begun=begun,
             confirmed=finals(connection, scope.fleet, scope.since, scope.until),
         )
 
@@ -178,12 +191,15 @@ def build(scope: Scope, facts: Facts, book: PriceBook, engines: Sequence[EngineT
 
 def _cell(it: Charge | Run) -> tuple[str, ...]:
     """What something counts under, for every grouping at once."""
+    kind = it.capacity_type.value
+    if isinstance(it, Charge) and it.kind is Kind.SHARED:
+        kind = Kind.SHARED.value
     return (
         it.pool or NONE,
         it.model or NONE,
-        it.capacity_type.value,
+        kind,
         it.owner or NONE,
-        it.zone,
+        it.zone or NONE,
         it.machine_type,
     )
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 
-from costs.allocation import Charge, Facts, charges, end_of, unused
+from costs.allocation import Charge, Facts, charges, end_of, standing
 from costs.slots import SLOT_US, SLOTS
 from fleet import money
 from fleet.model import CapacityType
@@ -24,7 +24,7 @@ class Bucket:
     start: datetime
     end: datetime
     usd: dict[CapacityType, Decimal]
-    """Cost by capacity type; unused reservations count as reserved."""
+    """Cost by capacity type; unused reservations count as reserved, what is shared as on-demand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,9 +69,9 @@ def buckets(facts: Facts, book: PriceBook, cuts: Sequence[datetime]) -> list[Buc
     spans = list(zip(cuts, cuts[1:], strict=False))
     sums = [dict.fromkeys(CapacityType, money.ZERO) for _ in spans]
     # run by run, since what a run did is read once then
-    for part in [*(replace(facts, runs=[run], reservations=()) for run in facts.runs), facts]:
+    for part in [*(replace(facts, runs=[run], reservations=(), known=None) for run in facts.runs), facts]:
         for usd, (start, end) in zip(sums, spans, strict=True):
-            found = unused(part, book, start, end) if part is facts else _touching(part, book, start, end)
+            found = standing(part, book, start, end) if part is facts else _touching(part, book, start, end)
             for charge in found:
                 if charge.amount is not None:
                     usd[charge.capacity_type] = money.EXACT.add(usd[charge.capacity_type], charge.amount)

@@ -45,7 +45,7 @@ def waste(report: Report) -> list[Waste]:
             continue
         key = (cause, charge.pool or NONE)
         sums[key] = money.EXACT.add(sums.get(key, money.ZERO), charge.amount)
-        if charge.kind in (Kind.TIME, Kind.RESERVATION):
+        if charge.kind in (Kind.TIME, Kind.RESERVATION, Kind.COMMITTED):
             times[key] = times.get(key, timedelta(0)) + charge.duration
         resources.setdefault(key, {})[charge.resource] = None
     found = [

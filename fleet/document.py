@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from datetime import date, timedelta
 from decimal import Decimal
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 from zoneinfo import ZoneInfo
 
 from pydantic import (
@@ -212,6 +212,59 @@ class Prices(_Strict):
     overrides: tuple[PriceOverride, ...] = ()
 
 
+class SharedEntry(_Strict):
+    """Something beside the GPU instances that costs money by the hour: NAT, disks, the control host."""
+
+    name: Annotated[str, Field(min_length=1, max_length=60)]
+    sku: Annotated[str, Field(pattern=r"^(aws|gcp):.+")]
+    units: ExactDecimal
+    per: Literal["environment", "instance"] = "environment"
+    """`environment`: split over the pools by their `max`; `instance`: goes with each GPU instance."""
+
+
+class _Term(_Strict):
+    starts: AwareDatetime
+    ends: AwareDatetime
+    source: str
+    as_of: str
+
+    @model_validator(mode="after")
+    def _has_a_length(self) -> Self:
+        if self.starts >= self.ends:
+            raise ValueError(f"ends {self.ends} is not after starts {self.starts}")
+        return self
+
+
+class BlockEntry(_Term):
+    """A Capacity Block: its fee is paid at once and spread over its time."""
+
+    reservation: str
+    instances: Annotated[int, Field(ge=1)]
+    upfront_usd: ExactDecimal
+
+
+class SpendEntry(_Term):
+    """A Savings Plan or CUD: USD an hour, used or not, and the rates at which it is used."""
+
+    name: str
+    usd_per_hour: ExactDecimal
+    rates: Annotated[dict[str, ExactDecimal], Field(min_length=1)]
+    """Machine type to the committed rate."""
+
+    @model_validator(mode="after")
+    def _rates_cost(self) -> Self:
+        if free := sorted(name for name, rate in self.rates.items() if not rate):
+            raise ValueError(f"rates of 0 for {', '.join(free)}")
+        return self
+
+
+class Commitments(_Strict):
+    """What was bought ahead, declared."""
+
+    blocks: tuple[BlockEntry, ...] = ()
+    spends: tuple[SpendEntry, ...] = ()
+
+
 class FleetDocument(_Strict):
     """One environment on one cloud, region and account."""
 
@@ -229,6 +282,8 @@ class FleetDocument(_Strict):
     budget: Budget | None = None
     pools: tuple[Pool, ...]
     prices: Prices = Prices()
+    shared: tuple[SharedEntry, ...] = ()
+    commitments: Commitments = Commitments()
 
     @model_validator(mode="after")
     def _unique(self) -> "FleetDocument":

@@ -140,7 +140,7 @@ class PriceBook:
         observed: Iterable[Price] = (),
         packaged: Packaged | None = None,
     ) -> None:
-        self._region = region
+        self.region = region
         self._packaged = packaged
         self._stated: dict[str, list[Price]] = {}
         for override in overrides:
@@ -194,7 +194,7 @@ class PriceBook:
         """All that is known of a sku: what is said of its zone beats what is said of its region, source by source."""
         found: list[Price] = []
         stated = self._stated.get(f"{sku.name}:{sku.zone}", []) or self._stated.get(sku.name, [])
-        if sku.region == self._region and stated:
+        if sku.region == self.region and stated:
             found += stated
             first = min(stated, key=lambda price: price.valid_from)
             found.append(

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal
 import pulumi
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from fleet.document import Budget, Duration, Notify, PriceOverride, Watchdogs
+from fleet.document import Budget, Commitments, Duration, Notify, PriceOverride, Watchdogs
 from fleet.model import Cloud
 from stacks.checks import check
 from stacks.problems import Problem, SettingsError, from_validation
@@ -199,6 +199,7 @@ class Settings(_Strict):
     budget: Budget | None = None
     notify: Notify | None = None
     prices: tuple[PriceOverride, ...] = ()
+    commitments: Commitments = Commitments()
     control: Control | None = None
     policies: Policies = Policies()
     prometheus_url: str | None = None
