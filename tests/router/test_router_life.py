@@ -97,18 +97,20 @@ def test_a_preempted_replica_drains_and_no_request_fails(router: Router) -> None
     threads = [threading.Thread(target=ask) for _ in range(3)] + [threading.Thread(target=stream) for _ in range(4)]
     for thread in threads:
         thread.start()
-    router.until(lambda: leaving.does.running + staying.does.running >= 4, "streams run")
-    leaving.does.agent = "drain"
-    router.until(lambda: (router.server("i-1") or "").startswith("DRAIN"), "i-1 drains")
-    asked = leaving.does.requests
-    router.until(lambda: leaving.does.running == 0, "i-1 finished what it had")
-    assert leaving.does.requests == asked
-    leaving.close()
-    del router.fleet.machines["i-1"]
-    router.until(lambda: router.server("i-1") is None, "i-1 is no server any more")
-    end.set()
-    for thread in threads:
-        thread.join(20)
+    try:
+        router.until(lambda: leaving.does.running + staying.does.running >= 4, "streams run")
+        leaving.does.agent = "drain"
+        router.until(lambda: (router.server("i-1") or "").startswith("DRAIN"), "i-1 drains")
+        asked = leaving.does.requests
+        router.until(lambda: leaving.does.running == 0, "i-1 finished what it had")
+        assert leaving.does.requests == asked
+        leaving.close()
+        del router.fleet.machines["i-1"]
+        router.until(lambda: router.server("i-1") is None, "i-1 is no server any more")
+    finally:
+        end.set()
+        for thread in threads:
+            thread.join(20)
     assert set(codes) == {200}
     assert streams == [30, 30, 30, 30]
 
