@@ -1,0 +1,217 @@
+"""What an idle pass asks, answered on loopback: EC2 in pages, Auto Scaling, Prometheus, node agents.
+
+The answers are made once and then only sent, so that what is measured is the pass. One instance of twenty is quiet.
+"""
+
+import json
+import selectors
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final
+from urllib.parse import parse_qs
+
+from fleet import tags
+
+HOST: Final = "127.17.0.9"
+AGENT_PORT: Final = 9500
+PAGE: Final = 1000
+GPUS: Final = 4
+PER_POOL: Final = 25
+QUIET_EVERY: Final = 20
+WINDOW_S: Final = 1800
+INTERVAL_S: Final = 15
+MACHINE_TYPE: Final = "g6.12xlarge"
+_CONFIG: Final = "".join(
+    ["global: {scrape_interval: 15s}\nscrape_configs:\n", *(f"- job_name: {job}\n" for job in ("engine", "dcgm"))]
+)
+_STATUS: Final = {
+    "version": 1, "pool": "p", "phase": "ready", "phase_since": None, "ready": True,
+    "draining": False, "drained": False, "reason": None, "requests_running": 0, "error": None,
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class Answers:
+    """A fleet of that many instances, as bodies."""
+
+    instances: int
+    now: datetime = field(default_factory=lambda: datetime.now(UTC))
+    pages: list[bytes] = field(default_factory=list[bytes])
+    engine: bytes = b""
+    gpu: bytes = b""
+
+    def __post_init__(self) -> None:
+        ids = range(self.instances)
+        for start in range(0, self.instances, PAGE):
+            more = start + PAGE < self.instances
+            token = f"<nextToken>{start // PAGE + 1}</nextToken>" if more else ""
+            items = "".join(self._instance(n) for n in ids[start : start + PAGE])
+            body = f"<reservationSet>{items}</reservationSet>{token}"
+            self.pages.append(_reply("DescribeInstances", body))
+        self.engine, self.gpu = self._vector(_engine), self._vector(_gpu)
+
+    def _instance(self, n: int) -> str:
+        launched = (self.now - timedelta(hours=5)).strftime("%Y-%m-%dT%H:%M:%S.000Z")
+        written = {
+            tags.ENVIRONMENT: "bench",
+            tags.POOL: pool(n),
+            tags.CAPACITY_TYPE: "spot",
+            tags.OWNER: "bench",
+            "aws:autoscaling:groupName": group(n),
+        }
+        tag_set = "".join(f"<item><key>{k}</key><value>{v}</value></item>" for k, v in written.items())
+        disks = "".join(
+            f"<item><deviceName>/dev/sd{d}</deviceName><ebs><volumeId>vol-{n:016x}{d}</volumeId><status>attached</status>"
+            f"<attachTime>{launched}</attachTime></ebs></item>"
+            for d in "ab"
+        )
+        return (
+            f"<item><reservationId>r-{n:017x}</reservationId><ownerId>1</ownerId><instancesSet><item>"
+            f"<instanceId>{instance_id(n)}</instanceId><imageId>ami-1</imageId>"
+            f"<instanceState><code>16</code><name>running</name></instanceState>"
+            f"<instanceType>{MACHINE_TYPE}</instanceType><launchTime>{launched}</launchTime>"
+            f"<placement><availabilityZone>us-east-1{'abc'[n % 3]}</availabilityZone></placement>"
+            f"<privateIpAddress>{address(n)}</privateIpAddress><instanceLifecycle>spot</instanceLifecycle>"
+            f"<blockDeviceMapping>{disks}</blockDeviceMapping><tagSet>{tag_set}</tagSet>"
+            f"</item></instancesSet></item>"
+        )
+
+    def _vector(self, stats: Any) -> bytes:
+        at = self.now.timestamp()
+        rows = [
+            {"metric": {"instance_id": instance_id(n), "stat": name}, "value": [at, f"{value:g}"]}
+            for n in range(self.instances)
+            for name, value in stats(n % QUIET_EVERY == 0, at).items()
+        ]
+        return _prometheus({"resultType": "vector", "result": rows})
+
+
+def instance_id(n: int) -> str:
+    return f"i-{n:017x}"
+
+
+def address(n: int) -> str:
+    return f"127.17.{10 + n // 250}.{1 + n % 250}"
+
+
+def pool(n: int) -> str:
+    return f"pool-{n // PER_POOL}"
+
+
+def group(n: int) -> str:
+    return f"pool-{n // PER_POOL}-spot-{'abc'[n % 3]}"
+
+
+def _engine(quiet: bool, at: float) -> dict[str, float]:
+    busy = 0.0 if quiet else 1.0
+    return {
+        "running": 6 * busy, "lowest": 0.0, "waiting": 0.0, "count": WINDOW_S / INTERVAL_S, "newest": at - 5,
+        "started": at - 18000, "pulse": 20.0, "changes0": 90 * busy, "changes1": 90 * busy, "changes2": 80 * busy,
+        "tokens0": 1e6 * busy, "tokens1": 2e5 * busy,
+    }  # fmt: skip
+
+
+def _gpu(quiet: bool, at: float) -> dict[str, float]:
+    return {
+        "active": 0.0 if quiet else 0.8, "lowest": 0.0, "count": WINDOW_S / INTERVAL_S, "newest": at - 5,
+        "gpus": GPUS, "util": 0.0 if quiet else 90.0, "energy": 20.0, "millijoules": 20_000.0 * WINDOW_S,
+    }  # fmt: skip
+
+
+def _reply(action: str, body: str) -> bytes:
+    space = "http://ec2.amazonaws.com/doc/2016-11-15/"
+    return f'<{action}Response xmlns="{space}"><requestId>1</requestId>{body}</{action}Response>'.encode()
+
+
+def _scaling(action: str, body: str) -> bytes:
+    space = "http://autoscaling.amazonaws.com/doc/2011-01-01/"
+    meta = "<ResponseMetadata><RequestId>1</RequestId></ResponseMetadata>"
+    return (
+        f'<{action}Response xmlns="{space}"><{action}Result>{body}</{action}Result>{meta}</{action}Response>'.encode()
+    )
+
+
+def _prometheus(data: Any) -> bytes:
+    return json.dumps({"status": "success", "data": data}).encode()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Any of the four, by path and Action."""
+
+    protocol_version = "HTTP/1.1"
+    answers: Answers
+    instance: str = ""
+
+    def do_GET(self) -> None:
+        if self.path == "/status":
+            self._send(json.dumps({**_STATUS, "instance": self.instance}).encode(), "application/json")
+        else:
+            self._send(_prometheus({"yaml": _CONFIG}), "application/json")
+
+    def do_POST(self) -> None:
+        form = parse_qs(self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode())
+        if self.path.startswith("/api/v1/query"):
+            self._send(self._metrics(form["query"][0]), "application/json")
+            return
+        action = form["Action"][0]
+        if action == "DescribeInstances":
+            self._send(self.answers.pages[int(form.get("NextToken", ["0"])[0])], "text/xml")
+        elif action == "CreateTags":
+            self._send(_reply(action, "<return>true</return>"), "text/xml")
+        else:
+            self._send(_scaling(action, "<InstanceRefreshes/>"), "text/xml")
+
+    def _metrics(self, query: str) -> bytes:
+        if "vllm:" in query:
+            return self.answers.engine
+        return self.answers.gpu if "DCGM" in query else _prometheus({"resultType": "vector", "result": []})
+
+    def _send(self, body: bytes, kind: str) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - http.server's name
+        """Nothing."""
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 256
+
+
+@contextmanager
+def serving(instances: int) -> Iterator[None]:
+    """The APIs on one address, the agent of each quiet instance on its own."""
+    answers, stop = Answers(instances), threading.Event()
+    with ExitStack() as stack, selectors.DefaultSelector() as selector:
+        for n in range(0, instances, QUIET_EVERY):
+            _listen(stack, selector, address(n), type("Agent", (_Handler,), {"instance": instance_id(n)}))
+        _listen(stack, selector, HOST, type("Apis", (_Handler,), {"answers": answers}))
+        thread = threading.Thread(target=_accept, args=(selector, stop), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join(timeout=5)
+
+
+def _listen(
+    stack: ExitStack, selector: selectors.BaseSelector, host: str, handler: type[BaseHTTPRequestHandler]
+) -> None:
+    server = stack.enter_context(_Server((host, AGENT_PORT), handler))
+    selector.register(server, selectors.EVENT_READ, server)
+
+
+def _accept(selector: selectors.BaseSelector, stop: threading.Event) -> None:
+    """One thread for all the doors; each connection gets its own."""
+    while not stop.is_set():
+        for key, _ in selector.select(timeout=0.5):
+            key.data.handle_request()
