@@ -67,6 +67,11 @@ class Resource(ABC):
         """Outputs that follow from the others; those that the type does not have are left out."""
         return {"tagsAll": properties.get("tags") or {}} if self.tagged else {}
 
+    def filled_in(self, inputs: Properties) -> Properties:
+        """Inputs that the cloud will complete, with unknown values where it will: what a preview can say of them."""
+        del inputs
+        return {}
+
     @property
     def modelled(self) -> frozenset[str]:
         """All inputs that may be given."""

@@ -148,7 +148,9 @@ class Provider(provider_pb2_grpc.ResourceProviderServicer):
             resource, inputs = self._resource(request.type), _inputs(request.properties)
             if request.preview:
                 unknown = dict.fromkeys(self._schema.resources[request.type].outputs - inputs.keys(), UNKNOWN)
-                return pb.CreateResponse(id="", properties=to_struct(unknown | inputs | {MARK: True}))
+                return pb.CreateResponse(
+                    id="", properties=to_struct(unknown | inputs | resource.filled_in(inputs) | {MARK: True})
+                )
             cloud = self._cloud(inputs, request.timeout)
             ident = resource.create(cloud, inputs)
             problem = self._problem(lambda: resource.settle(cloud, ident, inputs))
@@ -287,7 +289,10 @@ class Provider(provider_pb2_grpc.ResourceProviderServicer):
         kept = {k: v for k, v in state.items() if k not in old}
         unknown = {k: UNKNOWN for k in resource.volatile if k not in new}
         kept |= {k: v for k, v in resource.derived(new).items() if k in kept}
-        return kept | new | unknown
+        # what was made of an input that does not change stays: an output may hold more than was given
+        same = {k: state[k] for k, v in new.items() if k in state and k in old and old[k] == v}
+        changed = {k: v for k, v in resource.filled_in(new).items() if k not in same}
+        return kept | new | changed | same | unknown
 
 
 def _inputs(struct: struct_pb2.Struct) -> Properties:

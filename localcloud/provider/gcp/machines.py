@@ -18,7 +18,7 @@ from localcloud.provider.gcp.templates import (
 )
 from localcloud.provider.resource import Change
 from localcloud.provider.session import Cloud
-from localcloud.provider.wire import Properties
+from localcloud.provider.wire import UNKNOWN, Properties
 
 _INITIAL = "initializeParams"
 _NEEDS_STOP = frozenset({"machineType", "serviceAccount", "shieldedInstanceConfig"})
@@ -92,6 +92,10 @@ class Instance(RestResource):
                 }
             )
         )
+
+    def filled_in(self, inputs: Properties) -> Properties:
+        given: list[Any] = inputs.get("networkInterfaces") or []
+        return {"networkInterfaces": [{"networkIp": UNKNOWN, **i} if isinstance(i, dict) else i for i in given]}
 
     def from_wire(self, raw: Properties) -> Properties:
         shown = machine_from_wire(raw)

@@ -215,6 +215,7 @@ class Firewall(RestResource):
         "denies.protocol": "IPProtocol",
     }
     computed = {"selfLink": "selfLink", "creationTimestamp": "creationTimestamp"}
+    sent_always = frozenset({"name"})
     enums = {"direction": frozenset({"INGRESS", "EGRESS"})}
     rules = (
         NAME_RULE,

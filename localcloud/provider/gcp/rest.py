@@ -62,6 +62,7 @@ class RestResource(Resource):
         local: inputs that steer the provider and are not sent.
         labelled: whether it carries labels.
         fingerprinted: whether a patch must name the fingerprint that it is meant for.
+        sent_always: inputs that the API wants in every patch.
     """
 
     api: ClassVar[tuple[str, str]]
@@ -74,6 +75,7 @@ class RestResource(Resource):
     local: ClassVar[frozenset[str]] = frozenset()
     labelled: ClassVar[bool] = False
     fingerprinted: ClassVar[bool] = False
+    sent_always: ClassVar[frozenset[str]] = frozenset()
 
     @property
     def tags_property(self) -> str | None:
@@ -188,7 +190,7 @@ class RestResource(Resource):
         whole = self.to_wire(cloud, change.new)
         if "labels" in keys and self.labelled:
             whole = {**whole, "labels": {**(change.new.get("labels") or {}), **ATTRIBUTION}}
-        fields = self.fields_of(keys)
+        fields = self.fields_of(keys) | self.sent_always
         request = self.renamed({k: v for k, v in whole.items() if k in fields})
         present = {k.lower() for k in request}
         names = {n.lower(): n for n in self.shape.members}
