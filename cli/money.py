@@ -20,6 +20,7 @@ from costs.commitments import Block, Declared, Shared, Spend
 from costs.report import as_price
 from costs.samples import MetricNames, Series
 from costs.slots import Measure, Sample
+from costs.teams import ENGINE_SECONDS
 from fleet.document import FleetDocument
 from fleet.lives import MarketPrice
 from fleet.model import Cloud
@@ -44,6 +45,10 @@ METRIC_NAMES: Final = MetricNames(
     process_start="process_start_time_seconds",
     requests=(metrics.REQUESTS_RUNNING.name, metrics.REQUESTS_WAITING.name),
     gpu_active=(metrics.GPU_ACTIVE.name, "DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO"),
+    teams=tuple(
+        f"gpufleet_router_key_{name}_total"
+        for name in ("replica_seconds", "input_tokens", "output_tokens", "unmetered")
+    ),
 )
 
 
@@ -99,6 +104,7 @@ def declared_of(document: FleetDocument) -> Declared:
             ],
             weights={pool.name: pool.max for pool in document.pools},
             models={pool.name: pool.model for pool in document.pools},
+            split_by_team=frozenset(pool.name for pool in document.pools if pool.team_split == ENGINE_SECONDS),
             owners={pool.name: pool.owner for pool in document.pools},
             blocks=[Block(**{**one.__dict__, "as_of": parse_as_of(one.as_of)}) for one in bought.blocks],
             spends=[

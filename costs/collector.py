@@ -10,13 +10,14 @@ from typing import Final, Protocol
 
 from sqlalchemy import Connection, Engine
 
-from costs.samples import MetricNames, Series, activity, readings
+from costs.samples import MetricNames, Series, activity, readings, team_readings
 from costs.slots import Measure
 from fleet.lives import Life, MarketPrice, PaidCapacity
 from fleet.model import InstanceState
 from ledger import facts, history
 from ledger.database import writing
 from ledger.rollups import roll_up
+from ledger.teams import add_team_readings
 
 LOOKBACK: Final = timedelta(hours=6)
 """How far back a first pass (or one after a long gap) asks the metrics store."""
@@ -141,6 +142,7 @@ def collect(engine: Engine, sources: Sources, fleet: FleetFacts, now: datetime) 
         facts.add_readings(connection, counters)
         roll_up(connection, counters)
         facts.add_activity(connection, hours)
+        add_team_readings(connection, team_readings(fleet.name, sources.names, series or ()))
         facts.add_prices(connection, [_observed(price, now) for price in market])
         facts.add_reservations(connection, [_reservation(p, fleet, now) for p in paid])
         _write_pass(connection, done, fleet, read_metrics=series is not None)

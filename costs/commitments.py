@@ -97,6 +97,8 @@ class Declared:
     """Pool to its weight in the split of what is shared."""
     models: Mapping[str, str] = field(default_factory=dict[str, str])
     owners: Mapping[str, str] = field(default_factory=dict[str, str])
+    split_by_team: frozenset[str] = frozenset()
+    """Pools whose cost is split over teams by engine seconds."""
     blocks: Sequence[Block] = ()
     spends: Sequence[Spend] = ()
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 from costs.allocation import Charge, State
 from costs.figures import Basis, Figure, UnitCosts
 from costs.report import Report
+from costs.teams import TeamShare
 from costs.tokens import EngineTokens
 from fleet import money
 from ledger.counters import Tokens
@@ -54,6 +55,7 @@ def document(report: Report) -> dict[str, Any]:
         "notes": list(report.notes),
         "total": figure(report.total),
         "by": {by.value: {key: figure(f) for key, f in sorted(group.items())} for by, group in report.groups.items()},
+        "teams": [team_row(share) for share in report.teams],
         "charges": [charge_row(charge, prices) for charge in report.charges],
         "engines": [engine_row(engine) for engine in report.engines],
         "prices": [price_row(price, name) for price, name in prices.items()],
@@ -128,6 +130,19 @@ def charge_row(charge: Charge, prices: Mapping[Price, str]) -> dict[str, Any]:
         "usd_per_hour": None if charge.price is None else text(charge.price.usd_per_hour),
         "usd": None if charge.amount is None else text(money.usd(charge.amount)),
         "on_demand_usd": None if charge.on_demand is None else text(money.usd(charge.on_demand)),
+    }
+
+
+def team_row(share: TeamShare) -> dict[str, Any]:
+    """One team's part of a pool that is split by engine seconds."""
+    return {
+        "pool": share.pool,
+        "team": share.team,
+        "engine_seconds": text(Decimal(share.engine_ms).scaleb(-3)),
+        "usd": text(money.usd(share.figure.allocation)),
+        "tokens": tokens(share.figure.tokens),
+        "tokens_are": share.counted.value,
+        "usd_per_million_tokens": unit_costs(share.figure.unit_costs()),
     }
 
 

@@ -10,12 +10,14 @@ from sqlalchemy import Engine
 from costs.allocation import Charge, Facts, Kind, charges
 from costs.commitments import Coverage, Declared
 from costs.figures import Figure
+from costs.teams import TeamShare, split
 from costs.tokens import EngineTokens, served
 from fleet import money
 from ledger import history, rollups
 from ledger.counters import Tokens
 from ledger.facts import Pass, PriceObservation, Run
 from ledger.finals import Confirmed, finals
+from ledger.teams import TeamUse, team_use
 from prices.book import Override, Packaged, Price, PriceBook, Rank, is_stale
 
 
@@ -68,6 +70,10 @@ class Report:
     prices: Sequence[Price] = ()
     """Every price used, once."""
     standing: Standing = Standing.ESTIMATED
+    teams: Sequence[TeamShare] = ()
+    """Pools that are split by engine seconds; `groups[By.TEAM]` holds the same sums."""
+    cells: Mapping[tuple[str, ...], Figure] = field(default_factory=dict[tuple[str, ...], Figure])
+    """The finest figures; see `_GROUPINGS`."""
     unmatched: Tokens = field(default_factory=Tokens)
     """Tokens of engines whose instance the ledger does not know."""
 
@@ -86,6 +92,8 @@ class Known:
     """The first complete look."""
     confirmed: Sequence[Confirmed] = ()
     """What bills said of the window."""
+    uses: Mapping[tuple[str, str], TeamUse] = field(default_factory=dict[tuple[str, str], TeamUse])
+    """(pool, team) to what the router counted in the window."""
 
 
 def read(
@@ -115,6 +123,7 @@ def read(
             last=last,
             begun=begun,
             confirmed=finals(connection, scope.fleet, scope.since, scope.until),
+            uses=team_use(connection, scope.fleet, scope.since, scope.until) if declared.split_by_team else {},
         )
 
 
@@ -133,7 +142,7 @@ def load(engine: Engine, scope: Scope, overrides: Iterable[Override], packaged: 
 
 def compute(scope: Scope, known: Known, engines: Sequence[EngineTokens]) -> Report:
     """The report of what was read."""
-    report = build(scope, known.facts, known.book, engines, known.last)
+    report = by_team(build(scope, known.facts, known.book, engines, known.last), known)
     notes = [
         f"trued up by a bill ({one.form}) from {one.since:%Y-%m-%dT%H:%MZ} to {one.until:%Y-%m-%dT%H:%MZ}:"
         f" billed {one.billed_usd.quantize(money.CENT)} USD, computed {one.computed_usd.quantize(money.CENT)} USD"
@@ -144,6 +153,30 @@ def compute(scope: Scope, known: Known, engines: Sequence[EngineTokens]) -> Repo
         notes.append(f"the window begins before the ledger ({first}): what had ended by then is not in these figures")
     standing = Standing.FINAL if _covered(scope, known.confirmed) else Standing.ESTIMATED
     return replace(report, notes=(*notes, *report.notes), standing=standing)
+
+
+def by_team(report: Report, known: Known) -> Report:
+    """The report with the cost of shared pools split over their teams."""
+    shares: list[TeamShare] = []
+    notes: list[str] = []
+    pools = known.facts.declared.split_by_team & report.groups[By.POOL].keys()
+    for pool in sorted(pools):
+        uses = {team: use for (of, team), use in known.uses.items() if of == pool}
+        parts = split(pool, report.groups[By.POOL][pool], uses)
+        if not parts:
+            notes.append(f"pool {pool}: the router counted no engine seconds by team; all of it stands at its owner")
+            pools -= {pool}
+        shares += parts
+    if not shares:
+        return replace(report, notes=(*report.notes, *notes))
+    teams: dict[str, Figure] = {}
+    for cell, figure in report.cells.items():
+        if cell[0] not in pools:
+            teams.setdefault(cell[3], Figure()).include(figure)
+    for share in shares:
+        teams.setdefault(share.team, Figure()).include(share.figure)
+    groups = {**report.groups, By.TEAM: teams}
+    return replace(report, groups=groups, teams=shares, notes=(*report.notes, *notes))
 
 
 def _covered(scope: Scope, confirmed: Iterable[Confirmed]) -> bool:
@@ -184,6 +217,7 @@ def build(scope: Scope, facts: Facts, book: PriceBook, engines: Sequence[EngineT
         charges=bill,
         engines=engines,
         prices=prices,
+        cells=cells,
         unmatched=unmatched,
         notes=(*_notes(scope, total, last, unmatched), *_price_notes(last_used)),
     )

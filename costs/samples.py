@@ -11,6 +11,7 @@ from typing import Final
 
 from costs.slots import Measure, Sample, Signals, slots
 from ledger.facts import ActivityHour, Reading
+from ledger.teams import TeamReading
 
 KEEP_EVERY: Final = timedelta(minutes=5)
 """Readings closer together than this are thinned; first, last and both sides of a reset always stay."""
@@ -29,6 +30,8 @@ class MetricNames:
     requests: tuple[str, ...]
     gpu_active: tuple[str, ...]
     """First name that an instance serves wins."""
+    teams: tuple[str, ...] = ()
+    """The router's counters by key: engine seconds, tokens in, tokens out, answers without usage."""
 
     def all(self) -> tuple[str, ...]:
         """Every name, for a selector."""
@@ -41,6 +44,7 @@ class MetricNames:
             self.process_start,
             *self.requests,
             *self.gpu_active,
+            *self.teams,
         )
 
 
@@ -103,6 +107,32 @@ def readings(fleet: str, names: MetricNames, series: Iterable[Series]) -> list[R
             for at, values in sorted(by_time.items())
         ]
         found.extend(thin(every))
+    return found
+
+
+def team_readings(fleet: str, names: MetricNames, series: Iterable[Series]) -> list[TeamReading]:
+    """What each router counted by key: one reading per key and five minutes, and the last one."""
+    columns = dict(zip(names.teams, ("replica_ms", "tokens_in", "tokens_out", "unmetered"), strict=False))
+    rows: dict[tuple[str, str, str, str], dict[datetime, dict[str, int]]] = defaultdict(lambda: defaultdict(dict))
+    for one in series:
+        if (column := columns.get(one.name)) is None:
+            continue
+        place = tuple(one.labels.get(name, "") for name in ("instance", "key", "model", "pool"))
+        factor = 1000 if column == "replica_ms" else 1
+        for sample in one.samples:
+            if not is_blank(sample.value):
+                rows[place[0], place[1], place[2], place[3]][sample.at][column] = round(sample.value * factor)
+    found: list[TeamReading] = []
+    for (router, team, model, pool), by_time in rows.items():
+        kept: datetime | None = None
+        times = sorted(by_time)
+        for at in times:
+            if kept is None or at - kept >= KEEP_EVERY or at == times[-1]:
+                kept = at
+                counters = by_time[at]
+                found.append(
+                    TeamReading(fleet=fleet, router=router, team=team, model=model, pool=pool, at=at, **counters)
+                )
     return found
 
 
