@@ -73,6 +73,6 @@ class ScalePolicy:
     """Objective: 95 % of tokens follow the one before within this time."""
     headroom: float = 0.1
     """Share on top of the work that is there."""
-    down_after: timedelta = timedelta(minutes=60)
+    down_after: timedelta = timedelta(minutes=15)
     """The highest load of this time must fit into fewer replicas."""
     schedule: tuple[ScheduleRule, ...] = field(default_factory=tuple)

@@ -86,11 +86,21 @@ def pooled(path: Path, rule: str) -> dict[str, str | int | float]:
 
 @pytest.mark.parametrize("rule", pool_rules.NAMES)
 def test_a_pool_gives_up_what_it_does_not_need_and_never_one_that_works(tmp_path: Path, rule: str) -> None:
-    works = dict.fromkeys("abcd", "#" * 10 + "." * 110) | {"e": "#" * 120}
+    works = dict.fromkeys("abcd", "#" * 10 + "." * 290) | {"e": "#" * 300}
     answer = pooled(history(tmp_path, works, pool="p"), rule)
     assert answer["stops"] >= 2  # type: ignore[operator]
     assert answer["wrong_stops"] == 0
     assert answer["unserved_percent"] == 0.0
+
+
+def test_the_idle_watchdog_names_the_longest_idle_of_a_pool(tmp_path: Path) -> None:
+    works = {"a": "." * 30 + "#" * 5 + "." * 5, "b": "#" * 5 + "." * 35, "c": "#" * 20 + "." * 20, "d": "#" * 40}
+    found = activity.load(history(tmp_path, works, pool="p"), 0.01)
+    player = pool_rules.rule("own", found, POLICY, ScalePolicy(), 180)
+    named = [found.replicas[n] for n in player.victims(39, [0, 1, 2, 3], 2)]
+    assert named == ["b", "c"]
+    # one that works is no candidate, and if it were one it would be kept
+    assert [found.replicas[n] for n in player.victims(39, [3], 1)] == []
 
 
 def test_load_over_the_ready_capacity_is_unserved(tmp_path: Path) -> None:

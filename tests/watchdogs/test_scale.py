@@ -38,9 +38,16 @@ def judged(view: PoolView, now: datetime = START) -> tuple[Action, Reason, int |
     [
         pytest.param({"pressure": replace(CALM, waiting=17.0)}, Reason.LOAD_HIGH, 5, id="a queue"),
         pytest.param({"pressure": replace(CALM, waiting=900.0)}, Reason.LOAD_HIGH, 8, id="a long queue doubles"),
+        pytest.param(
+            {"pressure": replace(CALM, waiting=900.0, backlog_s=700.0)}, Reason.LOAD_HIGH, 6, id="a queue as work"
+        ),
         pytest.param({"pressure": replace(CALM, kv_cache=0.99)}, Reason.LOAD_HIGH, 5, id="the KV cache"),
         pytest.param({"demand": Demand(now=5.0, peak=5.0)}, Reason.LOAD_HIGH, 6, id="work, with headroom"),
         pytest.param({"demand": Demand(now=4.0, peak=4.0, rise=2.5)}, Reason.LOAD_HIGH, 7, id="work that rises"),
+        pytest.param(
+            {"demand": Demand(now=1.0, peak=1.0, level=2.0, grain=0.5)}, Reason.LOAD_HIGH, 5,
+            id="three standard deviations above the level",
+        ),
         pytest.param(
             {"demand": Demand(now=1.0, peak=1.0, expected=6.0)}, Reason.LOAD_EXPECTED, 7, id="earlier days"
         ),
@@ -187,7 +194,7 @@ def test_a_dry_run_shows_what_apply_then_does() -> None:
     done = watchdog.apply()
     assert [(o.kind, o.detail) for o in done.outcomes] == [(OutcomeKind.DONE, "target 2 → 4")]
     assert world.targets["batch"].value == 4
-    assert done.observed[0].demand == Demand(now=3.1, peak=3.1, rise=0.5, expected=None)
+    assert done.observed[0].demand == Demand(now=3.1, peak=3.1, rise=0.5, grain=0.1, expected=None)
     assert done.observed[0].cold_start == timedelta(minutes=4)
     assert done.plan.decisions[0].usd_per_hour is not None
     assert done.plan.decisions[0].usd_per_hour < Decimal(0)

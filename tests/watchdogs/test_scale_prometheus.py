@@ -138,3 +138,10 @@ def test_demand_has_peak_rise_and_earlier_days(readings: Readings) -> None:
 
 def test_a_pool_that_nobody_reports_is_unknown(readings: Readings) -> None:
     assert (readings.pressure("other"), readings.demand("other"), readings.held("other")) == (None, None, 0.0)
+
+
+def test_the_level_of_work_is_read_over_two_hours(readings: Readings) -> None:
+    demand = readings.demand("chat")
+    assert demand is not None
+    # 20 requests of ten a replica, and no jump within two hours
+    assert (demand.level, demand.grain) == (pytest.approx(2.0), pytest.approx(0.1))

@@ -15,7 +15,7 @@ from watchdogs.evidence import AgentStatus, EngineEvidence, Evidence, GpuEvidenc
 from watchdogs.idle.decide import Observed, PoolView, decide
 from watchdogs.plan import Action, Budget
 from watchdogs.replay.activity import Activity, Bools
-from watchdogs.replay.fleet import AloneRule, Ints, Replicas
+from watchdogs.replay.fleet import NEVER, AloneRule, Ints, Replicas
 
 TIMERS: Final = {"timer-15m": 900.0, "timer-30m": 1800.0, "timer-60m": 3600.0}
 NAMES: Final = ("own", *TIMERS)
@@ -68,6 +68,8 @@ class OwnRule:
     _marked: dict[int, datetime] = field(default_factory=dict[int, datetime])
     _look: Ints = field(init=False)
     """Tick before which a marked replica needs no look, while it stays quiet."""
+    _seen: int = 0
+    """Ticks whose work is in `_last`."""
     _ended: deque[datetime] = field(default_factory=deque[datetime])
 
     def __post_init__(self) -> None:
@@ -102,6 +104,28 @@ class OwnRule:
                 self._ended.append(now)
         return ended
 
+    def victims(self, tick: int, candidates: Sequence[int], count: int) -> Sequence[int]:
+        """Those of the candidates that `decide` would end: as many as are surplus, the longest idle first."""
+        for row in range(self._seen, tick + 1):
+            self._last[self.activity.work[row]] = row
+        self._seen = tick + 1
+        if count <= 0:
+            return ()
+        now, first = self._time(tick), max(0, tick + 1 - self._window)
+        asked = sorted(candidates, key=lambda replica: (self._last[replica], replica))[: 2 * count]
+        self._marked = {replica: self._time(max(0, int(self._last[replica]))) for replica in asked}
+        instances = [self._instance(replica, now, None) for replica in asked]
+        observed = Observed(
+            instances=instances,
+            evidence={i.id: self._evidence(r, tick, first) for i, r in zip(instances, asked, strict=True)},
+            agents={i.id: READY for i in instances},
+            pools={i.id: PoolView(name=i.id, policy=self.policy, floor=0, target=1) for i in instances},
+            budget=Budget(per_run=count, per_hour=count),
+            gpus_expected={"replica": 1},
+        )
+        decisions = zip(asked, decide(observed, now).decisions, strict=True)
+        return [replica for replica, decision in decisions if decision.action is Action.END]
+
     def _worked(self, tick: int) -> Bools:
         """Whether there was work within the window."""
         self._last[self.activity.work[tick]] = tick
@@ -127,8 +151,8 @@ class OwnRule:
             gpus_expected={"replica": 1},
         )
 
-    def _instance(self, replica: int, now: datetime, replicas: Replicas) -> Instance:
-        began = int(replicas.launched[replica])
+    def _instance(self, replica: int, now: datetime, replicas: Replicas | None) -> Instance:
+        began = NEVER if replicas is None else int(replicas.launched[replica])
         name, marked = self.activity.replicas[replica], self._marked.get(replica)
         return Instance(
             id=name,

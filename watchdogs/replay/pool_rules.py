@@ -1,18 +1,19 @@
 """The rules that size recorded pools: ours, which is production's `decide` of the scale watchdog, and others."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from math import ceil
 from typing import Final
 
 from fleet.policies import IdlePolicy, ScalePolicy
 from watchdogs.plan import Action
+from watchdogs.replay import idle_rules
 from watchdogs.replay.activity import Activity
 from watchdogs.replay.fleet import PoolRule
 from watchdogs.scale.decide import decide
-from watchdogs.scale.forecast import Pattern, Peak, Rises
-from watchdogs.scale.view import Demand, PoolView, Pressure
+from watchdogs.scale.forecast import Level, Pattern, Peak, Rises
+from watchdogs.scale.view import LEVEL_SPAN, Demand, PoolView, Pressure
 
 TIMERS: Final = {"timer-15m": 900.0, "timer-30m": 1800.0, "timer-60m": 3600.0}
 NAMES: Final = ("own", *TIMERS, "queue-threshold")
@@ -44,7 +45,9 @@ def sizer(name: str, scale: ScalePolicy, cold_start: float, step: float) -> "Siz
 def rule(name: str, activity: Activity, idle: IdlePolicy, scale: ScalePolicy, cold_start: float) -> PoolRule:
     """A rule by its name, one of `NAMES`."""
     if name == "own":
-        return OwnPoolRule(sizer=OwnSizer(policy=scale, cold_start=cold_start, step=activity.step), activity=activity)
+        # the work of one recorded replica is one piece: it came from one, and fits into one
+        own = OwnSizer(policy=scale, cold_start=cold_start, step=activity.step, grain=1.0)
+        return OwnPoolRule(sizer=own, activity=activity, idle=idle)
     if name == "queue-threshold":
         return SizedRule(name=name, sizer=Threshold(), activity=activity)
     return SizedRule(name=name, sizer=HighestOf(span=TIMERS[name]), activity=activity)
@@ -57,16 +60,20 @@ class OwnSizer:
     policy: ScalePolicy
     cold_start: float
     step: float
+    grain: float | None = None
+    """Share of a replica that one piece of work takes; None: not known."""
     _target: int | None = None
     _rises: Rises = field(init=False)
     _peak: Peak = field(init=False)
     _pattern: Pattern = field(init=False)
+    _level: Level = field(init=False)
 
     def __post_init__(self) -> None:
         ahead = self.cold_start + self.step
         self._rises = Rises(horizon=ahead)
         self._peak = Peak(span=self.policy.down_after.total_seconds())
         self._pattern = Pattern(ahead=ahead)
+        self._level = Level(span=LEVEL_SPAN.total_seconds())
 
     def target(self, at: float, demand: float, ready: int, running: int, queue: Queue = EMPTY) -> int:
         self._rises.saw(at, demand)
@@ -84,6 +91,8 @@ class OwnSizer:
                 now=demand,
                 peak=peak,
                 rise=self._rises.expected(),
+                level=self._level.saw(at, demand),
+                grain=self.grain,
                 expected=self._pattern.expected(at),
             ),
             pressure=Pressure(reporting=ready, waiting=queue.requests, backlog_s=queue.replica_s),
@@ -154,10 +163,18 @@ class OwnPoolRule:
 
     sizer: OwnSizer
     activity: Activity
+    idle: IdlePolicy
     name: str = "own"
+    _judge: idle_rules.OwnRule = field(init=False)
+
+    def __post_init__(self) -> None:
+        # that one is to go is decided by the load of all; who goes needs no more than to be at rest, now and before
+        step = timedelta(seconds=self.activity.step)
+        rest = replace(self.idle, window=2 * step, grace=timedelta(0), min_age=timedelta(0), coverage=0.0)
+        self._judge = idle_rules.OwnRule(activity=self.activity, policy=rest)
 
     def target(self, tick: int, demand: float, ready: int, running: int) -> int:
         return self.sizer.target(float(self.activity.times[tick]), demand, ready, running)
 
     def victims(self, tick: int, candidates: Sequence[int], count: int) -> Sequence[int]:
-        return candidates[:count]
+        return self._judge.victims(tick, candidates, count)

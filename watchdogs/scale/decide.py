@@ -20,6 +20,8 @@ STEP_DOWN: Final = 0.1
 LATENCY_FACTOR_MAX: Final = 2.0
 """Latency is not proportional to load: however bad it is, a pass at most doubles the pool for it."""
 
+CHANCE: Final = 3.0
+"""Standard deviations above its level that work may rise by chance: pieces that come on their own vary as a root."""
 QUEUE_WITHIN_S: Final = 60.0
 """A queue is a stock: it is worked off within this time, or within a start where that takes longer."""
 
@@ -149,8 +151,15 @@ def _obstacle(view: PoolView, pressure: Pressure, left: int) -> str | None:
 
 def _room_for(view: PoolView, work: float) -> float:
     """Replicas for an amount of work and for what may come on top while another one starts; none for no work."""
-    rise = 0.0 if view.demand is None or view.demand.rise is None else view.demand.rise
-    return max(work * (1 + view.policy.headroom), work + rise) if work > 0 else 0.0
+    if work <= 0:
+        return 0.0
+    usual = work * (1 + view.policy.headroom)
+    demand = view.demand
+    if demand is None:
+        return usual
+    if demand.level is not None and demand.grain is not None:
+        return max(usual, demand.level + CHANCE * math.sqrt(demand.level * demand.grain))
+    return max(usual, work + (demand.rise or 0.0))
 
 
 def _whole(replicas: float) -> int:

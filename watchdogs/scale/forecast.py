@@ -90,6 +90,23 @@ class Peak:
 
 
 @dataclass(slots=True)
+class Level:
+    """The mean demand over a span that ends now."""
+
+    span: float
+    _seen: deque[tuple[float, float]] = field(default_factory=deque[tuple[float, float]])
+    _sum: float = 0.0
+
+    def saw(self, at: float, demand: float) -> float:
+        """The mean, this moment included."""
+        self._seen.append((at, demand))
+        self._sum += demand
+        while at - self._seen[0][0] > self.span:
+            self._sum -= self._seen.popleft()[1]
+        return max(0.0, self._sum / len(self._seen))
+
+
+@dataclass(slots=True)
 class Pattern:
     """Demand at the same time of the day before, and its week's same day where there is one."""
 

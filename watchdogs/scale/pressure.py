@@ -11,7 +11,7 @@ from typing import Final
 from fleet.policies import ScalePolicy
 from serving import metrics
 from watchdogs.ports import Metrics
-from watchdogs.scale.view import Demand, Pressure
+from watchdogs.scale.view import LEVEL_SPAN, Demand, Pressure
 
 RECORDED_RUNNING: Final = "gpufleet:requests_running:pool"
 RECORDED_WAITING: Final = "gpufleet:requests_waiting:pool"
@@ -94,6 +94,9 @@ class Readings:
             now=at_once / per_replica,
             peak=max(peak, at_once) / per_replica,
             rise=None if rise is None else rise / per_replica,
+            level=None if (level := past.get(f"{unit}_level")) is None else level / per_replica,
+            # tokens come in requests of any size: how large a piece of them is, nobody says
+            grain=1 / per_replica if unit == "requests" else None,
             # one odd day must not hold a fleet up for a week
             expected=sorted(earlier)[len(earlier) // 2] / per_replica if len(earlier) > 1 else None,
         )
@@ -132,7 +135,7 @@ def present_query(environment: str, down_after: timedelta) -> str:
 
 
 def past_query(environment: str, lead: timedelta) -> str:
-    """Rises of the last day within `lead`, and earlier days from this time of day on, from recorded series."""
+    """Rises of a day within `lead`, the level of work, and earlier days from this time on, from recorded series."""
     here = f'{{environment="{environment}"}}'
     ahead = _seconds(lead)
     parts: dict[str, str] = {}
@@ -141,6 +144,8 @@ def past_query(environment: str, lead: timedelta) -> str:
         parts[f"{unit}_rise"] = (
             f"quantile_over_time({RISE_QUANTILE}, (({load}) - min_over_time(({load})[{ahead}s:1m]))[1d:1m])"
         )
+        span = f"{_seconds(LEVEL_SPAN)}s"
+        parts[f"{unit}_level"] = f"avg_over_time(({load})[{span}:1m])"
         for day in EARLIER_DAYS:
             parts[f"{unit}_{day}d"] = f"max_over_time(({load})[{ahead}s:1m] offset {day * 86400 - ahead}s)"
     return _union(parts)
