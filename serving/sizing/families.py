@@ -103,9 +103,24 @@ def read(config: Config) -> Model:
         layer_count=_layer_count(inner),
         experts=int(_first(inner, "num_local_experts", "num_experts", "n_routed_experts") or 0),
         active_experts=int(_first(inner, "num_experts_per_tok", "num_experts_per_token", "experts_per_token") or 0),
-        quantization=quantization.get("quant_method"),
+        quantization=_quantization(quantization),
         multimodal=inner is not config,
     )
+
+
+def _quantization(config: Config) -> str | None:
+    """The number format of quantized weights. Two methods name only their library and say the format elsewhere."""
+    method = config.get("quant_method")
+    if method == "compressed-tensors":
+        groups = cast("Mapping[str, Config]", config.get("config_groups") or {})
+        kinds = [cast("Config", group.get("weights") or {}) for group in groups.values()]
+        bits = {kind.get("num_bits") for kind in kinds if kind.get("type") == "float"}
+        if 4 in bits:
+            return "nvfp4"
+        return "fp8" if 8 in bits else str(method)
+    if method == "modelopt" and "FP4" in str(config.get("quant_algo") or "").upper():
+        return "modelopt_fp4"
+    return None if method is None else str(method)
 
 
 def _inner(config: Config) -> Config:

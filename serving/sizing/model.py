@@ -86,7 +86,8 @@ class Model:
     experts: int = 0
     active_experts: int = 0
     quantization: str | None = None
-    """Of the checkpoint, as its config says (`fp8`, `awq`, `gptq`, `mxfp4`, `compressed-tensors`)."""
+    """Number format of the checkpoint's weights, from its config: `fp8`, `awq`, `gptq`, `mxfp4`; `compressed-tensors`
+    where that library says integers, or nothing."""
     multimodal: bool = False
 
     @property

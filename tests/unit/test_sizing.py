@@ -349,6 +349,35 @@ def test_mi300x_is_not_sold_here() -> None:
         catalogue.gpu("MI300X")
 
 
+def of_library(method: str, **fields: Any) -> dict[str, Any]:
+    return {**LLAMA_8B, "quantization_config": {"quant_method": method, **fields}}
+
+
+def group(kind: str, bits: int) -> dict[str, Any]:
+    return {"config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": bits, "type": kind}}}}
+
+
+@pytest.mark.parametrize(
+    ("config", "gpu", "refused"),
+    [
+        pytest.param(of_library("compressed-tensors", **group("float", 8)), "A100-80GB", "no FP8", id="FP8, A100"),
+        pytest.param(of_library("compressed-tensors", **group("float", 8)), "L4", None, id="FP8, L4"),
+        pytest.param(of_library("compressed-tensors", **group("int", 8)), "A100-80GB", None, id="INT8, A100"),
+        pytest.param(of_library("compressed-tensors", **group("int", 4)), "T4", None, id="INT4, T4"),
+        pytest.param(of_library("compressed-tensors", **group("float", 4)), "A100-80GB", "nvfp4", id="FP4, A100"),
+        pytest.param(of_library("modelopt", quant_algo="FP8"), "A100-80GB", "no FP8", id="ModelOpt FP8, A100"),
+        pytest.param(
+            of_library("modelopt", quant_algo="NVFP4"), "A100-80GB", "modelopt_fp4", id="ModelOpt FP4, A100"
+        ),
+        pytest.param(of_library("fp8"), "A100-40GB", "no FP8", id="plain FP8, A100"),
+        pytest.param(of_library("awq", bits=4), "T4", None, id="AWQ, T4"),
+    ],
+)
+def test_formats_inside_libraries_are_looked_for(config: dict[str, Any], gpu: str, refused: str | None) -> None:
+    said = refusal(families.read(config), catalogue.gpu(gpu), Wish(context=1))
+    assert said is None if refused is None else refused in str(said)
+
+
 def test_refusals_name_the_gpu() -> None:
     model = families.read(QWEN3_235B)
     assert refusal(model, catalogue.gpu("H100-80GB"), Wish(context=1)) is None
