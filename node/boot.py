@@ -144,7 +144,14 @@ class Boot:
         store = self.world.cloud.store(self.settings.bucket)
         progress = Progress()
         rest = (deadline - self.life.now()).total_seconds()
-        sync = Sync(store=store, cache=cache, model=self.settings.model, lock_limit_s=max(1.0, rest))
+
+        def go_on() -> None:
+            self._go_on()
+            if self.life.now() >= deadline:
+                done, size = progress.fetched + progress.kept, progress.total
+                raise StepError(f"model {self.settings.model}: {done} of {size} bytes are here and its time is over")
+
+        sync = Sync(store=store, cache=cache, model=self.settings.model, lock_limit_s=max(1.0, rest), go_on=go_on)
         try:
             digest = served_digest(store, self.settings.model)
             self.life.serve(digest)

@@ -58,6 +58,8 @@ class Switch:
             if digest != self.life.digest:
                 self._bring(digest)
             self.life.staged = digest
+        except StoppedError:
+            return None
         except (CacheError, ManifestError, OSError, ValueError) as error:
             return f"model {settings.model}: {error}"
         return None
@@ -76,6 +78,9 @@ class Switch:
             path = self._bring(digest)
         except (CacheError, ManifestError, OSError, ValueError) as error:
             life.switching_to, life.switch_error = None, f"{digest[:12]}: {error}"
+            return
+        except StoppedError:
+            life.switching_to, life.switch_error = None, f"{digest[:12]}: the instance drains"
             return
         try:
             self._wait_until_quiet()
@@ -103,8 +108,12 @@ class Switch:
     def _bring(self, digest: str) -> Path:
         settings = self.boot.settings
         store = self.boot.world.cloud.store(settings.bucket)
-        sync = Sync(store=store, cache=Cache(self.boot.cache_root), model=settings.model)
+        sync = Sync(store=store, cache=Cache(self.boot.cache_root), model=settings.model, go_on=self._go_on)
         return sync.bring(digest, self.life.now())
+
+    def _go_on(self) -> None:
+        if self.life.order is not None:
+            raise StoppedError
 
     def _wait_until_quiet(self) -> None:
         """The router has heard of it, and what ran has ended; or the drain's time is over."""

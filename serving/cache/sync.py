@@ -117,6 +117,8 @@ class Sync:
     """False only to measure what checking costs."""
     sleep: Callable[[float], None] = time.sleep
     lock_limit_s: float = 3600
+    go_on: Callable[[], None] = lambda: None
+    """Asked by every thread before each piece; what it raises ends the sync, and what is staged is kept."""
 
     def bring(self, digest: str, now: datetime, progress: Progress | None = None) -> Path:
         """The folder of the revision, brought if it is not there. Several callers wait for one download.
@@ -127,7 +129,7 @@ class Sync:
         self.cache.root.mkdir(parents=True, exist_ok=True)
         manifest = fetch_manifest(self.store, self.model, digest)
         progress.total = manifest.size
-        with self.cache.lock(digest, self.lock_limit_s):
+        with self.cache.lock(digest, self.lock_limit_s, self.go_on):
             found = self.cache.find(manifest.name, digest)
             if found is None:
                 found = self._bring(manifest, progress)
@@ -192,6 +194,7 @@ class Sync:
         last: Exception | None = None
         for attempt in range(ATTEMPTS):
             if attempt:
+                self.go_on()
                 progress.add(retries=1)
                 self.sleep(_BACKOFF_S[min(attempt - 1, len(_BACKOFF_S) - 1)])
             try:
@@ -213,6 +216,7 @@ class Sync:
 
         def take(piece: memoryview) -> None:
             nonlocal offset
+            self.go_on()
             if offset + len(piece) > job.start + job.length:
                 raise ConnectionError(f"{job.key}: the store sent more than was asked for")
             if self.verify:
