@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 from sqlalchemy import Engine
 
 from cli import money, reports
+from cli.budgets import part_uses
 from cli.windows import Window
 from costs import forecast
 from costs.anomaly import Anomaly, anomalies, hour_of, name_cause
@@ -22,28 +23,43 @@ from ledger import history
 from ledger.database import writing
 from ledger.outbox import Message, enqueue
 from ledger.rollups import floor_hour
+from ledger.told import add_told, last_told
 from notify.messages import escape, section
 
 HOUR: Final = timedelta(hours=1)
 WEEKS: Final = 4
+CATCH_UP: Final = timedelta(hours=6)
+"""Hours that were missed longer ago are not told any more."""
 
 
-def is_due(document: FleetDocument, engine: Engine, now: datetime) -> bool:
-    """Whether no look of this hour has been written yet: alerts are about whole hours. Ask before the look."""
+def due(document: FleetDocument, engine: Engine, now: datetime) -> list[datetime]:
+    """Ends of the whole hours that nobody has told of yet, oldest first. Ask after the look: it knows the hour.
+
+    A pass that died after its facts told nothing, so the next one finds its hour here.
+    """
     if document.notify is None:
-        return False
+        return []
+    fleet, end = money.ledger_name(document), floor_hour(now)
     with money.ledger_errors(document), engine.connect() as connection:
-        last = history.last_pass(connection, money.ledger_name(document))
-    return last is not None and last.at < floor_hour(now)
+        begun, told = history.begun(connection, fleet), last_told(connection, fleet)
+    if begun is None or begun >= end:
+        return []
+    first = end if told is None else max(told + HOUR, end - CATCH_UP)
+    return [first + HOUR * n for n in range(int((end - first) / HOUR) + 1)]
 
 
 def enqueue_all(document: FleetDocument, engine: Engine, now: datetime) -> int:
-    """Put this hour's alerts into the outbox. Gives how many were new."""
-    if document.notify is None:
+    """Put the alerts of every hour that is due into the outbox. Gives how many were new."""
+    hours = due(document, engine, now)
+    if document.notify is None or not hours:
         return 0
     channel = document.notify.slack_channel
-    found = [*_budget(document, engine, now), *_anomalies(document, engine, now)]
+    found = [*_budget(document, engine, now), *_part_budgets(document, engine, now)]
+    for end in hours:
+        found += _anomalies(document, engine, end, now)
     with writing(engine) as connection:
+        for end in hours:
+            add_told(connection, money.ledger_name(document), end)
         return sum(
             enqueue(
                 connection,
@@ -52,6 +68,28 @@ def enqueue_all(document: FleetDocument, engine: Engine, now: datetime) -> int:
             )
             for key, text in found
         )
+
+
+def _part_budgets(document: FleetDocument, engine: Engine, now: datetime) -> list[tuple[str, str]]:
+    """As the environment's: one message per threshold and month of each pool and team that has a budget."""
+    if not document.budgets or document.notify is None:
+        return []
+    zone, fleet = document.notify.timezone, money.ledger_name(document)
+    with engine.connect() as connection:
+        begun = history.begun(connection, fleet)
+    window = Window(since=now - HOUR, until=now, now=now, timezone=zone)
+    found: list[tuple[str, str]] = []
+    for budget, month, use in part_uses(document, window, begun):
+        kind, name = budget.of
+        key = f"{fleet}/budget/{kind}/{name}/{now.astimezone(ZoneInfo(zone)):%Y-%m}"
+        where, limit = f"{document.environment}, {kind} {name}", show(use.usd_per_month)
+        spent = show(month.spent.quantize(exact.CENT))
+        words = f"{use.share:.0%} of the month's budget is used ({spent} of {limit} USD)"
+        found += [(f"{key}/{share}", f"{where}: {words}") for share in use.crossed[-1:]]
+        if use.state is BudgetState.WILL_EXCEED:
+            words = f"the month is expected to cost {show(month.expected)} USD; its budget is {limit} USD"
+            found.append((f"{key}/expected", f"{where}: {words}"))
+    return found
 
 
 def _budget(document: FleetDocument, engine: Engine, now: datetime) -> list[tuple[str, str]]:
@@ -81,9 +119,8 @@ def _budget(document: FleetDocument, engine: Engine, now: datetime) -> list[tupl
     return found
 
 
-def _anomalies(document: FleetDocument, engine: Engine, now: datetime) -> list[tuple[str, str]]:
-    """The last whole hour against the same hour of up to four weeks, for the fleet and each pool, once a day."""
-    end = floor_hour(now)
+def _anomalies(document: FleetDocument, engine: Engine, end: datetime, now: datetime) -> list[tuple[str, str]]:
+    """The hour before `end` against the same hour of up to four weeks, for the fleet and each pool, once a day."""
     with engine.connect() as connection:
         begun = history.begun(connection, money.ledger_name(document))
     starts = [end - HOUR - timedelta(weeks=week) for week in range(1, WEEKS + 1)]

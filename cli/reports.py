@@ -125,6 +125,11 @@ def digest_json(found: Digest) -> dict[str, Any]:
             "share": text(found.budget.share),
             "state": found.budget.state.value,
         }
+    whole["budgets"] = [
+        {"of": name, "usd_per_month": text(use.usd_per_month), "spent": text(use.spent), "share": text(use.share),
+         "state": use.state.value}
+        for name, use in found.budgets
+    ]  # fmt: skip
     return whole
 
 
@@ -161,7 +166,16 @@ def _digest(document: FleetDocument, window: Window, report: Report, known: Know
         savings=savers.savings(report, stops, known.facts.runs, known.book),
         month=month,
         budget=budget,
+        budgets=_part_budgets(document, window, begun),
     )
+
+
+def _part_budgets(
+    document: FleetDocument, window: Window, begun: datetime | None
+) -> list[tuple[str, forecast.BudgetUse]]:
+    from cli.budgets import part_uses  # it is made of reports
+
+    return [(" ".join(budget.of), use) for budget, _, use in part_uses(document, window, begun)]
 
 
 def month_of(document: FleetDocument, window: Window, begun: datetime | None) -> forecast.Forecast:

@@ -39,10 +39,8 @@ def over_fleets(documents: Sequence[FleetDocument], *, show: bool) -> tuple[bool
         engine = money.open_ledger_of(document)
         now = datetime.now(UTC)
         try:
-            first_of_hour = alerts.is_due(document, engine, now)
             written = collect(engine, money.sources_of(document), money.facts_of(document), now)
-            if first_of_hour:
-                alerts.enqueue_all(document, engine, now)
+            alerts.enqueue_all(document, engine, now)
         except OSError as error:
             STDERR.print(f"gpufleet: {document.environment}: cost: {error}; nothing was written", soft_wrap=True)
             failed = True

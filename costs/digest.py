@@ -26,6 +26,8 @@ class Digest:
     savings: Savings
     month: Forecast
     budget: BudgetUse | None
+    budgets: Sequence[tuple[str, BudgetUse]] = ()
+    """Of pools and teams."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +125,7 @@ def as_text(digest: Digest) -> str:
     """The digest for a terminal."""
     lines = [render.title(digest.report), ""]
     lines += [f"{n.name}: {n.value}{f'  {n.trend}' if n.trend else ''}" for n in numbers(digest)]
+    lines += [f"budget of {name}: {budget_words(use)}" for name, use in digest.budgets]
     lines += ["", "Waste:", *(f"  {line}" for line in waste_lines(digest.waste) or ["none"])]
     lines += ["", "Saved:", *(f"  {line}" for line in savings_lines(digest.savings))]
     lines += ["", pool_table(digest)]

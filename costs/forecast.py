@@ -91,9 +91,9 @@ def forecast(spent: Decimal, full_days: Sequence[Decimal], days_left: Decimal) -
     return Forecast(spent=spent, expected=steps[0], low=steps[1], high=steps[2], days_known=len(known))
 
 
-def budget_use(usd_per_month: Decimal, month: Forecast) -> BudgetUse:
+def budget_use(usd_per_month: Decimal, month: Forecast, thresholds: Sequence[Decimal] = THRESHOLDS) -> BudgetUse:
     """How a budget stands."""
-    crossed = tuple(share for share in THRESHOLDS if month.spent and month.spent >= share * usd_per_month)
+    crossed = tuple(share for share in sorted(thresholds) if month.spent and month.spent >= share * usd_per_month)
     if month.spent > usd_per_month:
         state = BudgetState.EXCEEDED
     elif month.expected > usd_per_month:

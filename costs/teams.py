@@ -45,19 +45,7 @@ def split(pool: str, whole: Figure, uses: Mapping[str, TeamUse]) -> list[TeamSha
     if not names:
         return []
     weights = [Decimal(uses[name].replica_ms) for name in names]
-    figures = [Figure() for _ in names]
-    for state, amount in whole.amounts.items():
-        for figure, part in zip(figures, _parts(amount, weights), strict=True):
-            figure.amounts[state] = part
-    for state, time in whole.times.items():
-        for figure, part in zip(figures, _times(time, weights), strict=True):
-            figure.times[state] = part
-    for kind, amount in whole.adjustments.items():
-        for figure, part in zip(figures, _parts(amount, weights), strict=True):
-            figure.adjustments[kind] = part
-    for name in ("spot", "spot_on_demand", "spot_uncompared", "on_demand"):
-        for figure, part in zip(figures, _parts(getattr(whole, name), weights), strict=True):
-            setattr(figure, name, part)
+    figures = _dealt(whole, weights)
     exact = all(uses[name].unmetered == 0 for name in names)
     for figure, name, tokens in zip(figures, names, _tokens(whole.tokens, weights), strict=True):
         use = uses[name]
@@ -73,6 +61,24 @@ def split(pool: str, whole: Figure, uses: Mapping[str, TeamUse]) -> list[TeamSha
         )
         for name, figure in zip(names, figures, strict=True)
     ]
+
+
+def _dealt(whole: Figure, weights: Sequence[Decimal]) -> list[Figure]:
+    """Amounts and times by weight."""
+    figures = [Figure() for _ in weights]
+    for state, amount in whole.amounts.items():
+        for figure, part in zip(figures, _parts(amount, weights), strict=True):
+            figure.amounts[state] = part
+    for state, time in whole.times.items():
+        for figure, part in zip(figures, _times(time, weights), strict=True):
+            figure.times[state] = part
+    for kind, amount in whole.adjustments.items():
+        for figure, part in zip(figures, _parts(amount, weights), strict=True):
+            figure.adjustments[kind] = part
+    for name in ("spot", "spot_on_demand", "spot_uncompared", "on_demand"):
+        for figure, part in zip(figures, _parts(getattr(whole, name), weights), strict=True):
+            setattr(figure, name, part)
+    return figures
 
 
 def _parts(amount: Decimal, weights: Sequence[Decimal]) -> Sequence[Decimal]:

@@ -102,6 +102,27 @@ class Budget(_Strict):
     usd_per_hour_at_max: ExactDecimal
 
 
+class PartBudget(_Strict):
+    """The budget of one pool or one team."""
+
+    pool: str | None = None
+    team: str | None = None
+    usd_per_month: ExactDecimal
+    thresholds: tuple[ExactDecimal, ...] = (Decimal("0.5"), Decimal("0.8"), Decimal(1))
+    """Shares at which people are told."""
+
+    @property
+    def of(self) -> tuple[str, str]:
+        """`pool` or `team`, and its name."""
+        return ("pool", self.pool) if self.pool is not None else ("team", self.team or "")
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if (self.pool is None) == (self.team is None):
+            raise ValueError("name a pool or a team, and not both")
+        return self
+
+
 class GroupEntry(_Strict):
     """One scaling group of a pool."""
 
@@ -121,6 +142,7 @@ class IdleEntry(_Strict):
     min_age: Duration = IdlePolicy().min_age
     max_stops_per_run: Annotated[int, Field(ge=0)] = IdlePolicy().max_stops_per_run
     max_stops_per_hour: Annotated[int, Field(ge=0)] = IdlePolicy().max_stops_per_hour
+    max_stops_per_day: Annotated[float, Field(gt=0)] | None = IdlePolicy().max_stops_per_day
 
     def policy(self) -> IdlePolicy:
         return IdlePolicy(**self.__dict__)
@@ -280,6 +302,7 @@ class FleetDocument(_Strict):
     router: Router
     notify: Notify | None = None
     budget: Budget | None = None
+    budgets: tuple[PartBudget, ...] = ()
     pools: tuple[Pool, ...]
     prices: Prices = Prices()
     shared: tuple[SharedEntry, ...] = ()

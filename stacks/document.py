@@ -28,6 +28,7 @@ def describe(settings: Settings, groups: Mapping[str, Sequence[GroupEntry]], buc
             router=Router(url=settings.router_url or _router_url(settings)),
             notify=settings.notify,
             budget=settings.budget,
+            budgets=settings.budgets,
             pools=tuple(
                 document.Pool(
                     name=pool.name,

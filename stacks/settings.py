@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal
 import pulumi
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from fleet.document import Budget, Commitments, Duration, Notify, PriceOverride, Watchdogs
+from fleet.document import Budget, Commitments, Duration, Notify, PartBudget, PriceOverride, Watchdogs
 from fleet.model import Cloud
 from stacks.checks import check
 from stacks.problems import Problem, SettingsError, from_validation
@@ -197,6 +197,8 @@ class Settings(_Strict):
     models: Annotated[tuple[Model, ...], Field(min_length=1)]
     pools: Annotated[tuple[Pool, ...], Field(min_length=1)]
     budget: Budget | None = None
+    budgets: tuple[PartBudget, ...] = ()
+    """Of pools and teams, beside the environment's."""
     notify: Notify | None = None
     prices: tuple[PriceOverride, ...] = ()
     commitments: Commitments = Commitments()

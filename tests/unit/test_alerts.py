@@ -84,11 +84,47 @@ def test_a_crossed_budget_is_told(tmp_path: Path, ledger: Engine, budget: str, e
     assert all(words in " ".join(budgets) for words in expected)
 
 
-def test_alerts_are_due_once_an_hour_and_only_with_a_channel(tmp_path: Path, ledger: Engine) -> None:
+def test_hours_are_due_until_they_are_told_and_only_with_a_channel(tmp_path: Path, ledger: Engine) -> None:
     fleet = load_one(str(document(tmp_path)))
-    assert alerts.is_due(fleet, ledger, NOW)
-    assert not alerts.is_due(fleet, ledger, NOW - timedelta(minutes=3))
-    assert not alerts.is_due(load_one(str(document(tmp_path, notify=None))), ledger, NOW)
+    assert alerts.due(fleet, ledger, NOW) == [T0 + 5 * HOUR]
+    alerts.enqueue_all(fleet, ledger, NOW)
+    assert alerts.due(fleet, ledger, NOW + timedelta(minutes=30)) == []
+    assert alerts.due(fleet, ledger, NOW + 2 * HOUR) == [T0 + 6 * HOUR, T0 + 7 * HOUR]
+    assert len(alerts.due(fleet, ledger, NOW + timedelta(days=9))) == 7
+    assert alerts.due(load_one(str(document(tmp_path, notify=None))), ledger, NOW) == []
+
+
+def test_a_pass_that_died_before_its_messages_is_told_by_the_next(tmp_path: Path, ledger: Engine) -> None:
+    fleet = load_one(str(document(tmp_path, budget=None)))
+    with writing(ledger) as connection:  # its facts are there: the fixture's, and another pass of the same hour
+        facts.add_pass(connection, Pass(environment=FLEET, at=NOW, host="h", metrics_from=None, metrics_until=None))
+    alerts.enqueue_all(fleet, ledger, NOW + timedelta(minutes=5))
+    assert messages(ledger)[0].message.text.startswith("dev: 4.80 USD/h, usually 2.00")
+
+
+def test_an_hour_that_was_missed_is_told_in_the_next(tmp_path: Path, ledger: Engine) -> None:
+    fleet = load_one(str(document(tmp_path, budget=None)))
+    alerts.enqueue_all(fleet, ledger, NOW - HOUR)
+    before = len(messages(ledger))
+    alerts.enqueue_all(fleet, ledger, NOW + HOUR)
+    assert any("4.80 USD/h, usually 2.00" in one.message.text for one in messages(ledger)[before:])
+
+
+@pytest.mark.parametrize(
+    ("budget", "expected"),
+    [
+        pytest.param({"pool": "chat", "usd_per_month": "800"}, "dev, pool chat: 86% of", id="pool"),
+        pytest.param({"team": "search", "usd_per_month": "800"}, "dev, team search: 86% of", id="team"),
+        pytest.param(
+            {"pool": "chat", "usd_per_month": "6849", "thresholds": ["0.1"]}, "dev, pool chat: 10% of", id="threshold"
+        ),
+        pytest.param({"pool": "batch", "usd_per_month": "1"}, "", id="a pool that cost nothing"),
+    ],
+)
+def test_budgets_of_pools_and_teams(tmp_path: Path, ledger: Engine, budget: dict[str, Any], expected: str) -> None:
+    found = [text for text in told(tmp_path, ledger, budget=None, budgets=[budget]) if "budget" in text]
+    assert bool(found) == bool(expected)
+    assert all(text.startswith(expected) or "is expected" in text for text in found)
 
 
 def test_a_fleet_without_a_past_has_no_usual(tmp_path: Path) -> None:

@@ -29,9 +29,8 @@ from tests.unit.test_cli_report import FLEET, HOUR, T0, WINDOW, document, fill, 
 
 def reading(team: str, hours: float, ms: int, **more: Any) -> TeamReading:
     fields: dict[str, Any] = {"router": "r1", "model": "chat", "pool": "chat", "tokens_in": 0, "tokens_out": 0}
-    return TeamReading(
-        fleet=FLEET, team=team, at=T0 + hours * HOUR, replica_ms=ms, **(fields | {"unmetered": 0} | more)
-    )
+    fields |= {"unmetered": 0} | more
+    return TeamReading(fleet=FLEET, team=team, at=T0 + hours * HOUR, replica_ms=ms, **fields)
 
 
 def test_the_router_s_own_page_becomes_readings(tmp_path: Path) -> None:

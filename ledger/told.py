@@ -1,0 +1,28 @@
+"""Hours whose alerts were told, so that a pass that died after its facts and before its messages loses none."""
+
+from datetime import datetime
+from typing import Final
+
+from sqlalchemy import Column, Connection, String, Table, func, select
+
+from ledger.database import METADATA
+from ledger.facts import merge
+from ledger.tables import Moment
+
+TOLD: Final = Table(
+    "told_hours",
+    METADATA,
+    Column("fleet", String(128), primary_key=True),
+    Column("hour", Moment, primary_key=True),
+)
+"""One row per hour, written in the transaction of its messages."""
+
+
+def add_told(connection: Connection, fleet: str, hour: datetime) -> None:
+    """The alerts of that hour are in the outbox."""
+    merge(connection, TOLD, [{"fleet": fleet, "hour": hour}])
+
+
+def last_told(connection: Connection, fleet: str) -> datetime | None:
+    """The newest hour whose alerts were told; None: there was none."""
+    return connection.execute(select(func.max(TOLD.c.hour)).where(TOLD.c.fleet == fleet)).scalar_one_or_none()
