@@ -77,7 +77,12 @@ def _place(settings: Settings) -> _Place:
         subnet=subnet,
         bucket=bucket,
         instances=_identity(
-            settings, f"{prefix}-gpu", "GPU instances of gpu-fleet", bucket, permissions.INSTANCE_ON_BUCKET
+            settings,
+            f"{prefix}-gpu",
+            "GPU instances of gpu-fleet",
+            bucket,
+            permissions.INSTANCE_ON_BUCKET,
+            permissions.INSTANCE,
         ),
         control=_identity(
             settings,

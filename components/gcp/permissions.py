@@ -7,6 +7,13 @@ from components.gcp.identities import OnBucket
 INSTANCE_ON_BUCKET: Final = (OnBucket(role="roles/storage.objectViewer", prefixes=("agents/", "models/")),)
 CONTROL_ON_BUCKET: Final = (OnBucket(role="roles/storage.objectUser"),)
 
+INSTANCE: Final = (
+    # its own phase, as a label
+    "compute.instances.get",
+    "compute.instances.setLabels",
+)
+"""Google knows no "itself" in a role: the agent's code names its own instance alone."""
+
 CONTROL: Final = (
     # looking
     "compute.instances.get",

@@ -1,0 +1,57 @@
+"""The rights of the Google roles against the calls that the code makes."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from components.gcp import permissions
+
+ROOT = Path(__file__).parents[2]
+WATCHDOGS = ("groups.py", "inventory.py", "lives.py", "rollouts.py")
+RIGHTS = {
+    # client and call -> the right that Google asks for (its reference of IAM permissions)
+    ("instances", "get"): "compute.instances.get",
+    ("instances", "aggregated_list"): "compute.instances.list",
+    ("instances", "set_labels"): "compute.instances.setLabels",
+    ("reservations", "aggregated_list"): "compute.reservations.list",
+    ("zone_operations", "list"): "compute.zoneOperations.list",
+    ("zone_operations", "wait"): "compute.zoneOperations.get",
+    ("region_operations", "wait"): "compute.regionOperations.get",
+    ("global_operations", "wait"): "compute.globalOperations.get",
+    ("service", "get"): "compute.instanceGroupManagers.get",
+    ("service", "list_managed_instances"): "compute.instanceGroupManagers.get",
+    ("service", "list_errors"): "compute.instanceGroupManagers.get",
+    ("service", "resize"): "compute.instanceGroupManagers.update",
+    ("service", "delete_instances"): "compute.instanceGroupManagers.update",
+    ("service", "recreate_instances"): "compute.instanceGroupManagers.update",
+}
+"""`service` is either kind of group: zonal and regional ones share their rights."""
+CALL = re.compile(r"\b(?:one|finish|pages)\(\s*\"?(\w+)\"?,\s*\"?(\w+)\"?")
+
+
+def calls_made() -> set[tuple[str, str]]:
+    """Client and call of every place in the adapters that makes one."""
+    found: set[tuple[str, str]] = set()
+    for name in WATCHDOGS:
+        for match in CALL.finditer((ROOT / "clouds" / "gcp" / name).read_text()):
+            found.add((match[1], match[2]))
+    # chosen in the line above the call
+    found.remove(("service", "operation"))
+    found |= {("service", "delete_instances"), ("service", "recreate_instances")}
+    return found | {(f"{scope}_operations", "wait") for scope in ("zone", "region", "global")}
+
+
+@pytest.mark.parametrize("call", sorted(calls_made()), ids=".".join)
+def test_the_control_host_may_make_every_call_of_the_adapters(call: tuple[str, str]) -> None:
+    assert RIGHTS[call] in permissions.CONTROL
+
+
+def test_an_instance_may_say_its_phase() -> None:
+    made = set(re.findall(r"signed\.call\(\"(GET|POST)\", (?:place|f\"\{place\}/(\w+)\")", agent()))
+    assert made == {("GET", ""), ("POST", "setLabels")}
+    assert set(permissions.INSTANCE) == {"compute.instances.get", "compute.instances.setLabels"}
+
+
+def agent() -> str:
+    return (ROOT / "node" / "google.py").read_text()
