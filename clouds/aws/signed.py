@@ -13,8 +13,9 @@ import os
 import ssl
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -33,6 +34,9 @@ ACTIONS: Final = frozenset(
 )
 """What the calls below need of IAM; the instance's role allows these and no more."""
 _PIECE: Final = 1024 * 1024
+_REFUSED: Final = frozenset({400, 401, 403})
+_CLOCK_TOLERANCE: Final = timedelta(minutes=4)
+"""AWS refuses what was signed more than 5 minutes away from its own time (S3: 15)."""
 _FORM: Final = "application/x-www-form-urlencoded; charset=utf-8"
 
 
@@ -44,6 +48,13 @@ class AwsError(OSError):
         self.code = code
 
 
+@dataclass(slots=True)
+class Skew:
+    """How far AWS's clock is ahead of this machine's: nothing, until an answer says otherwise."""
+
+    ahead: timedelta = timedelta()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
     """Where and as whom to call."""
@@ -53,6 +64,24 @@ class Session:
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     endpoint: str | None = None
     """One address for all services (an emulator); None: the real ones."""
+    skew: Skew = field(default_factory=Skew, repr=False, compare=False)
+
+    def signed(self, request: Request, service: str) -> dict[str, str]:
+        """The headers of a request, signed for AWS's time as far as it is known."""
+        now = self.now() + self.skew.ahead
+        return sign(request, self.credentials(), region=self.region, service=service, now=now)
+
+    def learn_time(self, answer: http.client.HTTPResponse) -> bool:
+        """Whether a refusal says, by its Date, that this machine's clock is off: then to sign again helps."""
+        try:
+            theirs = parsedate_to_datetime(answer.headers.get("Date", ""))
+        except ValueError:
+            return False
+        ahead = theirs - self.now()
+        if answer.status not in _REFUSED or abs(ahead - self.skew.ahead) < _CLOCK_TOLERANCE:
+            return False
+        self.skew.ahead = ahead
+        return True
 
     def url(self, service: str) -> str:
         return self.endpoint or f"https://{service}.{self.region}.amazonaws.com"
@@ -83,12 +112,17 @@ def _target(url: str) -> str:
 
 
 def _call(session: Session, service: str, request: Request) -> tuple[int, bytes]:
-    headers = sign(request, session.credentials(), region=session.region, service=service, now=session.now())
     connection = _connect(request.url)
     try:
-        connection.request(request.method, _target(request.url), body=request.body or None, headers=headers)
-        answer = connection.getresponse()
-        return answer.status, answer.read()
+        again = False
+        while True:
+            headers = session.signed(request, service)
+            connection.request(request.method, _target(request.url), body=request.body or None, headers=headers)
+            answer = connection.getresponse()
+            body = answer.read()
+            if again or not session.learn_time(answer):
+                return answer.status, body
+            again = True
     except http.client.HTTPException as error:
         raise ConnectionError(f"{service}: {error!r}") from error
     finally:
@@ -237,14 +271,12 @@ class S3Reader:
     def _answer(self, method: str, key: str, headers: Mapping[str, str]) -> Any:
         url = f"{self._base}/{quote(key, safe='/-_.~')}"
         request = Request(method=method, url=url, headers=headers)
-        session = self._session
-        signed = sign(request, session.credentials(), region=session.region, service="s3", now=session.now())
         whole = False
         try:
-            if self._connection is None:
-                self._connection = _connect(url)
-            self._connection.request(method, _target(url), headers=signed)
-            answer = self._connection.getresponse()
+            answer = self._send(request)
+            if self._session.learn_time(answer):
+                answer.read()
+                answer = self._send(request)
             yield answer
             whole = answer.isclosed()
         except http.client.HTTPException as error:
@@ -253,6 +285,12 @@ class S3Reader:
             if not whole:
                 # what is left of a broken answer must not become the start of the next one
                 self.close()
+
+    def _send(self, request: Request) -> http.client.HTTPResponse:
+        if self._connection is None:
+            self._connection = _connect(request.url)
+        self._connection.request(request.method, _target(request.url), headers=self._session.signed(request, "s3"))
+        return self._connection.getresponse()
 
     @staticmethod
     def _check(answer: http.client.HTTPResponse, key: str) -> None:

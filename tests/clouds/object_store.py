@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -57,6 +58,8 @@ class Mood:
     times: int = 0
     versions: dict[str, str] = field(default_factory=dict[str, str])
     delay_s: float = 0.0
+    looks_at_clocks: bool = False
+    """Refuses what was signed more than 15 minutes from its own time, as S3 does."""
     trap: Trap | None = None
     gets: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -102,6 +105,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_HEAD(self) -> None:
         path = self._path()
+        if self._is_clock_off():
+            self._end(403)
+            return
         if path is None:
             self._end(404)
             return
@@ -113,7 +119,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         path, day = self._path(), self._store.mood.spoils()
         time.sleep(self._store.mood.delay_s)
-        if path is None:
+        if self._is_clock_off():
+            self._end(403)
+        elif path is None:
             self._end(404)
         elif day is Day.THROTTLES:
             self._end(503)
@@ -152,6 +160,12 @@ class _Handler(BaseHTTPRequestHandler):
             if allowed < len(piece):
                 self.close_connection = True
                 return
+
+    def _is_clock_off(self) -> bool:
+        if not self._store.mood.looks_at_clocks:
+            return False
+        signed = datetime.strptime(self.headers["X-Amz-Date"], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+        return abs(datetime.now(UTC) - signed) > timedelta(minutes=15)
 
     def _path(self) -> Path | None:
         _, _, key = self.path.lstrip("/").partition("/")

@@ -7,13 +7,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from clouds.aws.signature import Credentials
-from clouds.aws.signed import S3Store, Session
+from clouds.aws.signed import S3Reader, S3Store, Session
 from localcloud import tiny_model
 from serving.cache import manifest as manifests
 from serving.cache import publish
@@ -82,18 +82,37 @@ def test_a_bad_day_that_stays_ends_the_sync_and_leaves_nothing_to_serve(
     assert verify(sync.cache, "chat", digest) == []
 
 
+class ChangingStore(S3Store):
+    """Another version of an object is there as soon as its size was asked."""
+
+    def __init__(self, store: ObjectStore, key: str) -> None:
+        self._mine = Session(region="us-east-1", credentials=lambda: KEYS, endpoint=store.url)
+        super().__init__(self._mine, "bucket")
+        self.change = lambda asked: store.mood.versions.update({key: '"another"'}) if asked == key else None
+
+    def connect(self) -> S3Reader:
+        return _ChangingReader(self, self._mine)
+
+
+class _ChangingReader(S3Reader):
+    def __init__(self, store: ChangingStore, session: Session) -> None:
+        super().__init__(session, "bucket")
+        self._store = store
+
+    def size_and_version(self, key: str) -> tuple[int, str]:
+        found = super().size_and_version(key)
+        self._store.change(key)
+        return found
+
+
 def test_an_object_that_changes_while_it_is_read_ends_the_sync(
     store: ObjectStore, source: tuple[Path, Manifest], tmp_path: Path
 ) -> None:
-    sync, digest = sync_of(store, tmp_path), source[1].digest
-    store.mood.delay_s = 0.2
-    key = f"models/chat/{digest}/files/config.json"
-    change = threading.Timer(0.3, lambda: store.mood.versions.update({key: '"another"'}))
-    sync.workers = 1
-    change.start()
+    digest = source[1].digest
+    sync = sync_of(store, tmp_path)
+    sync.store = ChangingStore(store, f"models/chat/{digest}/files/config.json")
     with pytest.raises(OSError, match="changed while it was read"):
         sync.bring(digest, NOW)
-    change.join()
     assert sync.cache.find("chat", digest) is None
 
 
@@ -103,6 +122,35 @@ def test_a_store_that_refuses_is_said_at_once(
     store.mood.day, store.mood.times = Day.REFUSES, 10**6
     with pytest.raises(PermissionError, match="refuses"):
         sync_of(store, tmp_path).bring(source[1].digest, NOW)
+
+
+@pytest.mark.parametrize("off", [timedelta(hours=1), timedelta(hours=-1), timedelta(minutes=10)])
+def test_a_machine_whose_clock_is_off_signs_again_with_the_stores_time(
+    store: ObjectStore, source: tuple[Path, Manifest], tmp_path: Path, off: timedelta
+) -> None:
+    store.mood.looks_at_clocks = True
+    session = Session(
+        region="us-east-1", credentials=lambda: KEYS, endpoint=store.url, now=lambda: datetime.now(UTC) + off
+    )
+    sync = Sync(store=S3Store(session, "bucket"), cache=Cache(tmp_path), model="models/chat", lock_limit_s=30)
+    progress = Progress()
+    sync.bring(source[1].digest, NOW, progress)
+    assert verify(sync.cache, "chat", source[1].digest) == []
+    assert progress.retries == 0
+    expected = -off if abs(off) > timedelta(minutes=15) else timedelta()
+    assert abs(session.skew.ahead - expected) < timedelta(seconds=30)
+
+
+def test_a_refusal_by_a_store_whose_time_is_ours_is_not_asked_twice(
+    store: ObjectStore, source: tuple[Path, Manifest], tmp_path: Path
+) -> None:
+    store.mood.day, store.mood.times = Day.REFUSES, 10**6
+    key = f"models/chat/{source[1].digest}/manifest.json"
+    reader = s3(store.url).connect()
+    with pytest.raises(PermissionError):
+        reader.read_range(key, 0, 10, None, lambda _piece: None)
+    reader.close()
+    assert store.mood.gets == 1
 
 
 def test_several_engines_on_one_machine_wait_for_one_download(
