@@ -1,0 +1,39 @@
+"""Which cloud's stack runs, remembered between commands."""
+
+from pathlib import Path
+
+import pytest
+
+from fleet.model import Cloud
+from localcloud.control.choice import FLEET_URLS, choose, chosen, stack_of
+from localcloud.control.environment import settings_of
+from localcloud.control.folders import Folders
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Folders:
+    return Folders(root=tmp_path, cache=tmp_path / "cache")
+
+
+def test_it_is_aws_until_somebody_chooses(folders: Folders) -> None:
+    assert chosen(folders) is Cloud.AWS
+    choose(folders, Cloud.GCP)
+    assert chosen(folders) is Cloud.GCP
+    (folders.run / "chosen-cloud").write_text("azure\n")
+    assert chosen(folders) is Cloud.AWS
+
+
+@pytest.mark.parametrize("cloud", Cloud)
+def test_the_shell_is_pointed_at_the_chosen_clouds_fleet(folders: Folders, cloud: Cloud) -> None:
+    choose(folders, cloud)
+    settings = settings_of(folders, Path("/opt/pulumi/bin/pulumi"))
+    assert settings["GPUFLEET_FLEET"] == FLEET_URLS[cloud]
+    other = next(one for one in Cloud if one is not cloud)
+    assert settings_of(folders, Path("/opt/pulumi/bin/pulumi"), other)["GPUFLEET_FLEET"] == FLEET_URLS[other]
+
+
+@pytest.mark.parametrize("cloud", Cloud)
+def test_every_cloud_has_settings_of_its_local_stack(cloud: Cloud) -> None:
+    config = Path(__file__).parents[2] / "stacks" / "config" / f"Pulumi.{stack_of(cloud)}.yaml"
+    bucket = FLEET_URLS[cloud].split("/")[2]
+    assert bucket in config.read_text()
