@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Generator
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +19,8 @@ from localcloud.control.folders import ROOT, find_folders
 from scripts.demo.recompute import recompute
 
 pytestmark = pytest.mark.slow
-LIMIT_S = 600
+LIMIT_S = 1200
+ZONES = {"aws": ["us-east-1a", "us-east-1b"], "gcp": ["us-central1-a", "us-central1-b"]}
 LAST_PLACES = Decimal("0.0000001")
 """The report writes nine decimals, each row rounded by itself."""
 FOLDERS = find_folders(os.environ)
@@ -51,37 +51,43 @@ def demo(*arguments: str) -> subprocess.Popen[str]:
     )
 
 
-@pytest.fixture(autouse=True)
-def _nothing_left() -> Generator[None]:
+@pytest.fixture
+def ended() -> Generator[None]:
+    """Ends what a test leaves, and fails it when that is not enough."""
     yield
-    subprocess.run([sys.executable, "-m", "cli.main", "local", "down"], cwd=ROOT, check=True, timeout=120)
+    end()
     assert left() == []
 
 
-@pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The facts of one whole run."""
+def end() -> None:
+    subprocess.run([sys.executable, "-m", "cli.main", "local", "down"], cwd=ROOT, check=True, timeout=120)
+
+
+@pytest.fixture(scope="module", params=["aws", "gcp"])
+def story(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The facts of one whole run on each cloud."""
     summary = tmp_path_factory.mktemp("demo") / "summary.json"
     before = work_tree()
-    with demo("--summary", str(summary)) as process:
+    with demo("--cloud", request.param, "--summary", str(summary)) as process:
         try:
             said, _ = process.communicate(timeout=LIMIT_S)
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGINT)
             said, _ = process.communicate(timeout=60)
             pytest.fail(f"the demo took longer than {LIMIT_S} s:\n{said[-4000:]}")
+    if left():
+        end()
+        pytest.fail(f"the demo left processes behind:\n{said[-4000:]}")
     assert process.returncode == 0, said[-6000:]
     assert work_tree() == before
-    assert left() == []
     facts: dict[str, Any] = json.loads(summary.read_text())
-    facts["said"] = said
-    return facts
+    return facts | {"said": said, "cloud": request.param}
 
 
 def test_pools_start_as_the_settings_say(story: dict[str, Any]) -> None:
     assert story["instances"] == {"chat": 3, "batch": 2}
     assert story["reserved"] == 1
-    assert story["spot_zones"] == ["us-east-1a", "us-east-1b"]
+    assert story["spot_zones"] == ZONES[story["cloud"]]
     assert story["scraped"] == {"engine": 5, "dcgm": 5, "node": 5}
 
 
@@ -163,6 +169,7 @@ def read_until(process: subprocess.Popen[str], words: str) -> str:
         pytest.param("waiting until every replica", id="while instances boot"),
     ],
 )
+@pytest.mark.usefixtures("ended")
 def test_ctrl_c_leaves_nothing(words: str) -> None:
     with demo() as process:
         read_until(process, words)
@@ -174,7 +181,8 @@ def test_ctrl_c_leaves_nothing(words: str) -> None:
     assert left() == []
 
 
-def test_after_a_kill_the_next_command_cleans_up(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("ended")
+def test_after_a_kill_the_next_command_cleans_up() -> None:
     with demo() as process:
         read_until(process, "waiting until every replica")
         os.kill(process.pid, signal.SIGKILL)
