@@ -1,6 +1,8 @@
 import contextlib
 import hashlib
+import pickle
 import shutil
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import pytest
 from localcloud import tiny_model
 from serving.cache import manifest as manifests
 from serving.cache import publish
-from serving.cache.disk import MANIFEST, Cache
+from serving.cache.disk import MANIFEST, Cache, CacheError
 from serving.cache.manifest import Manifest
 from serving.cache.store import FolderReader, FolderStore, PartConsumer
 from serving.cache.sync import CorruptError, Progress, Sync, SyncError, served_digest, verify
@@ -114,6 +116,88 @@ def test_a_store_that_keeps_lying_is_refused_and_nothing_is_there(
         sync.bring(manifest.digest, NOW)
     assert sync.cache.find("chat", manifest.digest) is None
     assert not list(tmp_path.glob("chat@*"))
+
+
+def _weights(folder: Path, manifest: Manifest) -> list[Path]:
+    base = folder / "models/chat" / manifest.digest / "files"
+    return sorted(base.glob("*.safetensors"))
+
+
+def truncated(shards: list[Path]) -> None:
+    shards[0].write_bytes(shards[0].read_bytes()[:-1])
+
+
+def zero_length(shards: list[Path]) -> None:
+    shards[0].write_bytes(b"")
+
+
+def swapped(shards: list[Path]) -> None:
+    first, second = shards[0].read_bytes(), shards[1].read_bytes()
+    shards[0].write_bytes(second)
+    shards[1].write_bytes(first)
+
+
+def swapped_inside(shards: list[Path]) -> None:
+    """Two halves of one file: the size says nothing."""
+    body = shards[0].read_bytes()
+    shards[0].write_bytes(body[len(body) // 2 :] + body[: len(body) // 2])
+
+
+def bit_flipped(shards: list[Path]) -> None:
+    body = bytearray(shards[0].read_bytes())
+    body[len(body) // 2] ^= 1
+    shards[0].write_bytes(body)
+
+
+def pickled(shards: list[Path]) -> None:
+    """A pickle under a safe name, of the right size."""
+    body = pickle.dumps({"weights": [1]})
+    shards[0].write_bytes(body.ljust(shards[0].stat().st_size, b"\0"))
+
+
+@pytest.mark.parametrize("harm", [truncated, zero_length, swapped, swapped_inside, bit_flipped, pickled])
+def test_a_bucket_whose_bytes_are_not_the_manifests_is_refused_and_named(
+    bucket: tuple[Path, Manifest], tmp_path: Path, harm: Callable[[list[Path]], None]
+) -> None:
+    folder, manifest = bucket
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    shards = _weights(copy, manifest)
+    harm(shards)
+    sync = sync_of(FolderStore(copy), tmp_path / "cache")
+    with pytest.raises(CorruptError, match=r"model-0000[12]-of-00002\.safetensors"):
+        sync.bring(manifest.digest, NOW)
+    assert sync.cache.find("chat", manifest.digest) is None
+    assert sync.cache.entries() == []
+    # mended in the bucket, it comes
+    for shard, right in zip(shards, _weights(folder, manifest), strict=True):
+        shutil.copy(right, shard)
+    sync.bring(manifest.digest, NOW)
+    assert verify(sync.cache, "chat", manifest.digest) == []
+
+
+def test_a_link_in_the_staging_folder_leads_no_byte_out_of_the_cache(
+    bucket: tuple[Path, Manifest], tmp_path: Path
+) -> None:
+    folder, manifest = bucket
+    sync = sync_of(FolderStore(folder), tmp_path / "cache")
+    outside = tmp_path / "outside.json"
+    outside.write_text("mine")
+    staged = sync.cache.staging_of(manifest.digest)
+    staged.mkdir(parents=True)
+    (staged / "config.json").symlink_to(outside)
+    with pytest.raises(CacheError, match="no plain file"):
+        sync.bring(manifest.digest, NOW)
+    assert outside.read_text() == "mine"
+
+
+def test_a_link_in_place_of_a_file_is_told_by_verify(bucket: tuple[Path, Manifest], tmp_path: Path) -> None:
+    folder, manifest = bucket
+    sync = sync_of(FolderStore(folder), tmp_path / "cache")
+    found = sync.bring(manifest.digest, NOW)
+    (found / "config.json").rename(tmp_path / "config.json")
+    (found / "config.json").symlink_to(tmp_path / "config.json")
+    assert any(line.startswith("config.json") for line in verify(sync.cache, "chat", manifest.digest))
 
 
 @pytest.mark.parametrize("harm", ["cut", "removed", "manifest changed", "manifest removed"])
