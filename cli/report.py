@@ -15,15 +15,19 @@ from cli.fleets import FleetOption, load
 from cli.output import STDERR, Exit, UserError, print_json
 from cli.trueup import trueup
 from cli.windows import Window, parse_window
+from costs import charts, focus, page, series
 from costs import digest as digests
-from costs import focus, page, series
+from costs.allocation import Facts
 from costs.document import document as as_document
+from costs.document import figures_csv
 from costs.render import as_text, title
 from costs.report import By
 from fleet.document import FleetDocument
 from ledger.database import writing
 from ledger.outbox import Message, enqueue
 from notify import messages
+from notify.slack import SlackBot
+from prices.book import PriceBook
 
 
 class Format(StrEnum):
@@ -142,12 +146,12 @@ def digest(
     """The morning's page: numbers with trend, top waste, savings, forecast, budget."""
     window = parse_window(since, until, tz, datetime.now(UTC))
     documents = load(fleet)
-    found = [(document, reports.digest(document, window, allow_unpriced)) for document in documents]
+    whole = [(document, *reports.with_facts(document, window, allow_unpriced)) for document in documents]
     if as_json:
-        print_json([reports.digest_json(one) for _, one in found])
+        print_json([reports.digest_json(one) for _, one, _, _ in whole])
     else:
-        write_text("\n\n".join(digests.as_text(one) for _, one in found) + "\n", None)
-    for document, one in found:
+        write_text("\n\n".join(digests.as_text(one) for _, one, _, _ in whole) + "\n", None)
+    for document, one, facts, book in whole:
         if post:
             message = messages.digest_message(
                 title=f"GPU cost, {document.environment}",
@@ -156,7 +160,24 @@ def digest(
                 text=digests.pool_table(one),
                 notes=one.report.notes,
             )
-            _send(document, reports.key(document, window, "digest"), message)
+            key = reports.key(document, window, "digest")
+            if isinstance(money.receiver(), SlackBot):  # a webhook takes no files
+                files = messages.files_message(key, "the picture, and the figures as CSV", _files(one, facts, book))
+                _send(document, key, message, replace(files, key=f"{key}/files"))
+            else:
+                _send(document, key, message)
+
+
+def _files(found: digests.Digest, facts: Facts, book: PriceBook) -> list[tuple[str, str, bytes]]:
+    """What goes into the digest's thread: name, title, content."""
+    scope = found.report.scope
+    until = min(scope.until, found.report.known_until or scope.until)
+    cuts = series.edges(scope.since, until if until > scope.since else scope.until)
+    picture = charts.png(charts.cost_over_time(series.buckets(facts, book, cuts), scope.timezone))
+    return [
+        ("cost.png", f"{scope.environment}: cost over time by capacity type", picture),
+        ("cost.csv", f"{scope.environment}: figures by grouping", figures_csv(found.report).encode()),
+    ]
 
 
 def _lines(name: str, options: tuple[Any, ...], lines: Callable[[digests.Digest], list[str]]) -> None:
@@ -197,7 +218,7 @@ def _post(document: FleetDocument, window: Window, name: str, text: Callable[[Fl
     _send(document, reports.key(document, window, name), message)
 
 
-def _send(document: FleetDocument, key: str, message: Message) -> None:
+def _send(document: FleetDocument, key: str, message: Message, *more: Message) -> None:
     if document.notify is None:
         raise UserError(f"{document.environment}: its settings name no Slack channel (notify.slack_channel)")
     money.receiver()  # says at once when there is no way to Slack
@@ -206,6 +227,8 @@ def _send(document: FleetDocument, key: str, message: Message) -> None:
     with writing(engine) as connection:
         if not enqueue(connection, ready, datetime.now(UTC)):
             STDERR.print(f"Slack: this report of {document.environment} was posted before; it is not posted twice")
+        for one in more:
+            enqueue(connection, replace(one, channel=document.notify.slack_channel), datetime.now(UTC))
     done = money.send(engine)
     if done.later or done.refused:
         raise typer.Exit(Exit.FAILED)

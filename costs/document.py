@@ -3,9 +3,11 @@
 Amounts are USD as text with nine decimals, computed from exact dollar-seconds; times are ISO 8601 in UTC.
 """
 
+import csv
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
+from io import StringIO
 from typing import Any, Final
 
 from costs.allocation import Charge, State
@@ -229,6 +231,33 @@ def charges_csv(environment: str, charges: Iterable[Charge]) -> Iterator[tuple[s
         row["price_source"] = None if price is None else price.source
         row["price_as_of"] = None if price is None else instant(price.as_of)
         yield tuple("" if row[name] is None else str(row[name]) for name in CSV_COLUMNS)
+
+
+FIGURE_COLUMNS: Final = (
+    "grouping", "name", "usd", "usd_used", "usd_idle", "usd_starting", "usd_unused_reservation", "usd_shared",
+    "prompt", "cached", "generation", "usd_per_million_tokens_blended",
+)  # fmt: skip
+
+
+def figures_csv(report: Report) -> str:
+    """Every figure of every grouping as CSV; unknown is an empty field."""
+    body = StringIO()
+    writer = csv.writer(body, lineterminator="\n")
+    writer.writerow(FIGURE_COLUMNS)
+    for grouping, names in (
+        ("total", {"": report.total}),
+        *((by.value, group) for by, group in report.groups.items()),
+    ):
+        for name, value in sorted(names.items()):
+            row = figure(value)
+            flat = {
+                **row,
+                **row["tokens"],
+                "usd_per_million_tokens_blended": row["usd_per_million_tokens"]["blended"],
+            }
+            cells = [flat[column] for column in FIGURE_COLUMNS[2:]]
+            writer.writerow([grouping, name, *("" if cell is None else cell for cell in cells)])
+    return body.getvalue()
 
 
 def summed(charges: Iterable[Charge]) -> Decimal:

@@ -1,5 +1,6 @@
 """How messages look in Slack, within its limits: 50 blocks, 3,000 characters a section, 13,200 in all."""
 
+import base64
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
@@ -90,6 +91,14 @@ def digest_message(
     first = f"{title}: {numbers[0][0]} {numbers[0][1]}" if numbers else title
     detail = {"blocks": within_limits(blocks, "… the rest: `gpufleet report digest`")}
     return Message(key="", channel="", text=escape(first), detail=detail)
+
+
+def files_message(parent: str, text: str, files: Sequence[tuple[str, str, bytes]]) -> Message:
+    """Files (name, title, content) in the thread of another message, named by its key."""
+    packed = [
+        {"name": name, "title": title, "data": base64.b64encode(content).decode()} for name, title, content in files
+    ]
+    return Message(key=f"{parent}/files", channel="", text=escape(text), detail={"thread": parent, "files": packed})
 
 
 def escape(text: str) -> str:

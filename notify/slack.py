@@ -4,8 +4,11 @@ Secrets come from the environment only (`GPUFLEET_SLACK_TOKEN`, `GPUFLEET_SLACK_
 `GPUFLEET_SLACK_API_URL` points the Web API elsewhere (the embedded sink, say).
 """
 
+import base64
+import hashlib
 import urllib.error
-from collections.abc import Mapping
+import urllib.request
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from http.client import HTTPException
@@ -16,6 +19,8 @@ from slack_sdk.errors import SlackApiError, SlackClientError
 from slack_sdk.webhook import WebhookClient
 
 EVENT: Final = "gpufleet_message"
+FILES: Final = "/files"
+"""Keys of messages that carry files end so: they are found by their files' names, since they have no metadata."""
 TIMEOUT_S: Final = 15
 _PAGE: Final = 200
 
@@ -98,10 +103,16 @@ def masked(secret: str) -> str:
     return f"{head}…{secret[-2:]}" if len(secret) > 12 else "…"
 
 
+def file_name(key: str, name: str) -> str:
+    """A file's name that tells its message."""
+    return f"{hashlib.sha256(key.encode()).hexdigest()[:12]}-{name}"
+
+
 class SlackBot:
     """Posts with a bot token. A message carries its key as metadata, so that it can be found again.
 
-    Scopes: chat:write, channels:history and channels:read (for private channels groups:history, groups:read).
+    Scopes: chat:write, channels:history and channels:read (for private channels groups:history, groups:read); files:write
+    and files:read for the digest's picture and figures.
     """
 
     can_look_up = True
@@ -114,6 +125,8 @@ class SlackBot:
 
     def post(self, channel: str, key: str, text: str, detail: Mapping[str, Any], thread: str | None) -> Answer:
         """Post once; never tries again by itself."""
+        if detail.get("files"):
+            return self._upload(channel, key, text, detail["files"], thread)
         try:
             answer = self._client.chat_postMessage(
                 channel=channel,
@@ -130,9 +143,48 @@ class SlackBot:
         self._ids[channel] = str(answer.get("channel") or channel)
         return Arrived(receipt=str(answer.get("ts", "")))
 
+    def _upload(
+        self, channel: str, key: str, text: str, files: Sequence[Mapping[str, str]], thread: str | None
+    ) -> Answer:
+        """Files as one message; nothing is seen before the last call. Scopes: files:write, files:read."""
+        try:
+            place = self._channel_id(channel)
+            sent: list[dict[str, str]] = []
+            for file in files:
+                data = base64.b64decode(file["data"])
+                name = file_name(key, file["name"])
+                given = self._client.files_getUploadURLExternal(filename=name, length=len(data))
+                request = urllib.request.Request(str(given["upload_url"]), data=data, method="POST")  # noqa: S310
+                with urllib.request.urlopen(request, timeout=TIMEOUT_S):  # noqa: S310 - Slack's own answer
+                    sent.append({"id": str(given["file_id"]), "title": file.get("title", file["name"])})
+        except SlackApiError as error:
+            answer = _judged(error)
+            return TryLater(error=answer.error) if isinstance(answer, Unknown) else answer
+        except (SlackClientError, OSError, HTTPException) as error:
+            return TryLater(error=f"{type(error).__name__}: nothing is posted yet")
+        try:
+            self._client.files_completeUploadExternal(
+                files=sent, channel_id=place, initial_comment=text, **({"thread_ts": thread} if thread else {})
+            )
+        except SlackApiError as error:
+            return _judged(error)
+        except (SlackClientError, OSError, HTTPException) as error:
+            return _lost(error)
+        return Arrived(receipt=sent[0]["id"])
+
+    def _file_of(self, channel: str, key: str, since: datetime) -> str | None:
+        """The id of a file that was posted for that key."""
+        answer = self._client.files_list(channel=self._channel_id(channel), ts_from=f"{since.timestamp():.6f}")
+        for file in cast(list[dict[str, Any]], answer.get("files") or []):
+            if str(file.get("name", "")).startswith(file_name(key, "")):
+                return str(file["id"])
+        return None
+
     def look_up(self, channel: str, key: str, since: datetime) -> str | None:
         """Search the channel for the key, newest messages first."""
         try:
+            if key.endswith(FILES):
+                return self._file_of(channel, key, since)
             channel_id, cursor = self._channel_id(channel), ""
             oldest = f"{since.timestamp():.6f}"
             while True:

@@ -135,7 +135,15 @@ def _article(message: Message) -> str:
         "".join(_block(block, message.ts) for block in blocks)
         or f"<p>{mrkdwn(message.content.get('text') or '')}</p>"
     )
+    body += "".join(_file(file) for file in message.content.get("files") or [])
     return f"<article><p class=meta>{head}</p>{body}</article>"
+
+
+def _file(file: Mapping[str, Any]) -> str:
+    place, title = f"/files/{file['id']}", html.escape(str(file["title"]))
+    if str(file["name"]).endswith(".png"):
+        return f'<p><img src="{place}" alt="{title}" style="max-width:100%"></p>'
+    return f'<p><a href="{place}">{title}</a></p>'
 
 
 def _block(block: Mapping[str, Any], ts: str) -> str:

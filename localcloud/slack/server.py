@@ -11,6 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from localcloud.slack import interactive
 from localcloud.slack.faults import Fault, FaultPlan
+from localcloud.slack.files import Files
 from localcloud.slack.messages import Channels, SlackError, page, utc_now
 from localcloud.slack.websocket import WebSocket
 
@@ -34,6 +35,9 @@ class SlackSink:
             "conversations.history": self._history,
             "conversations.list": self._list,
             "apps.connections.open": self._open_connection,
+            "files.getUploadURLExternal": lambda given: self.files.promise(given),
+            "files.completeUploadExternal": lambda given: self.files.complete(given),
+            "files.list": lambda given: self.files.listed(given),
         }
         sink = self
 
@@ -51,6 +55,7 @@ class SlackSink:
 
         self._server = ThreadingHTTPServer((host, port), Handler)
         self._server.daemon_threads = True
+        self.files = Files(self.url, self.channels)
         self._thread = threading.Thread(target=self._server.serve_forever, name="slack", daemon=True)
 
     @property
@@ -83,6 +88,10 @@ class SlackSink:
             _answer_json(request, [message.as_json() for message in self.channels.messages])
         elif url.path.startswith("/api/"):
             self._call(request, url.path.removeprefix("/api/"), _first(parse_qs(url.query)))
+        elif url.path.startswith("/files/") and url.path.removeprefix("/files/") in self.files.contents:
+            content = self.files.contents[url.path.removeprefix("/files/")]
+            kind = "image/png" if content.startswith(b"\x89PNG") else "text/plain; charset=utf-8"
+            _answer(request, content, kind)
         elif url.path == "/link":
             self._socket(request, _first(parse_qs(url.query)))
         else:
@@ -102,6 +111,10 @@ class SlackSink:
             return
         if path == "/press":
             self._press(request, body)
+            return
+        if path.startswith("/upload/"):
+            taken = self.files.take(path.removeprefix("/upload/"), body)
+            _answer(request, "OK" if taken else "no", status=HTTPStatus.OK if taken else HTTPStatus.BAD_REQUEST)
             return
         fault = self.faults.next() if path == "/api/chat.postMessage" or path.startswith("/services/") else None
         if fault is not None:
@@ -255,12 +268,12 @@ def _answer_json(request: BaseHTTPRequestHandler, value: object) -> None:
 
 def _answer(
     request: BaseHTTPRequestHandler,
-    text: str,
+    text: str | bytes,
     kind: str = "text/plain; charset=utf-8",
     status: HTTPStatus = HTTPStatus.OK,
     headers: Mapping[str, str] | None = None,
 ) -> None:
-    body = text.encode()
+    body = text if isinstance(text, bytes) else text.encode()
     request.send_response(status)
     request.send_header("Content-Type", kind)
     request.send_header("Content-Length", str(len(body)))

@@ -20,7 +20,7 @@ from ledger.schema import open_ledger
 from localcloud.slack.faults import Fault
 from localcloud.slack.server import SlackSink
 from notify.deliver import Delivered, Delivery
-from notify.messages import report_message
+from notify.messages import files_message, report_message
 from notify.slack import SlackBot, SlackSettingsError, SlackWebhook, from_environment, masked
 
 NOW = datetime(2026, 11, 21, 8, tzinfo=UTC)
@@ -201,6 +201,45 @@ def test_a_long_report_stays_within_the_limits_of_slack(ledger: Engine, sink: Sl
         enqueue(connection, replace(report_message("cost", "title " * 1_000, body), key="long", channel="#c"), NOW)
     assert run(ledger, bot(sink), Clock()).sent == 1
     assert "gpufleet report cost" in json.dumps(sink.channels.messages[0].content)
+
+
+def test_files_arrive_once_in_the_thread_of_their_message(ledger: Engine, sink: SlackSink) -> None:
+    put(ledger, ["a"])
+    files = replace(files_message("a", "t", [("x.csv", "x", b"1,2")]), channel="#gpu-cost")
+    with writing(ledger) as connection:
+        enqueue(connection, files, NOW)
+
+    class Dies(SlackBot):
+        def post(self, *arguments: object, **more: object) -> object:  # pyright: ignore[reportIncompatibleMethodOverride]
+            done = super().post(*arguments, **more)  # pyright: ignore[reportArgumentType]
+            if str(arguments[1]).endswith("/files"):
+                raise KeyboardInterrupt
+            return done
+
+    clock = Clock()
+    with pytest.raises(KeyboardInterrupt):
+        run(ledger, Dies("xoxb-test", f"{sink.url}/api/"), clock)
+    clock.time += timedelta(minutes=2)
+    assert run(ledger, bot(sink), clock).found == 1
+    parent, child = sink.channels.messages
+    assert child.content["thread_ts"] == parent.ts
+    assert [sink.files.contents[file["id"]] for file in child.content["files"]] == [b"1,2"]
+
+
+def test_four_hundred_messages_through_every_fault(ledger: Engine, sink: SlackSink) -> None:
+    """The quick form of the slow proof below: no process is killed here, and time does not pass by itself."""
+    for channel in ("#c0", "#c1"):
+        put(ledger, [f"{channel}/{n}" for n in range(200)], channel)
+    sink.faults.retry_after, sink.faults.hang_s = 0.5, 0.25
+    sink.faults.draw(list(Fault), 0.1, seed=7)
+    clock = Clock()
+    for _ in range(400):
+        if not open_channels(ledger):
+            break
+        run(ledger, bot(sink), clock)
+    assert counts(ledger)[MessageState.SENT] == 400
+    for channel in ("#c0", "#c1"):
+        assert arrived(sink, channel) == [f"{channel}/{n}" for n in range(200)]
 
 
 POSTER = """

@@ -406,8 +406,21 @@ def slack(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlackSink]:
 def test_a_report_is_posted_once(fleet: Path, slack: SlackSink, kind: str) -> None:
     for _ in range(2):
         said(kind, "--fleet", fleet, *WINDOW, "--post")
-    (message,) = slack.channels.messages
+    message, *thread = slack.channels.messages
+    assert [one.content["thread_ts"] for one in thread] == ([message.ts] if kind == "digest" else [])
     assert message.channel == "#gpu-cost"
     shown = json.dumps(message.content, ensure_ascii=False)
     assert "dev" in shown
     assert "<b>" not in shown  # what others named is escaped
+
+
+def test_the_digest_s_picture_and_figures_stand_in_its_thread(fleet: Path, slack: SlackSink) -> None:
+    said("digest", "--fleet", fleet, *WINDOW, "--post")
+    picture, table = slack.channels.messages[1].content["files"]
+    image = slack.files.contents[picture["id"]]
+    assert image.startswith(b"\x89PNG")
+    assert len(image) > 5_000
+    rows = list(csv.DictReader(StringIO(slack.files.contents[table["id"]].decode())))
+    total = read_json("cost", "--fleet", fleet, *WINDOW)["total"]
+    assert rows[0]["usd"] == total["usd"]
+    assert sum(Decimal(row["usd"]) for row in rows if row["grouping"] == "pool") == Decimal(total["usd"])
