@@ -27,7 +27,7 @@ def register(app: typer.Typer) -> None:
     if SCALE in kinds():
         watch.command("scale")(scale)
     watch.command("why")(why)
-    for extra in ("watch_cost", "watch_run"):
+    for extra in ("watch_cost", "watch_orphans", "watch_run"):
         importlib.import_module(f"cli.{extra}").register(watch)
     app.add_typer(watch, name="watch")
 

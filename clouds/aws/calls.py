@@ -28,11 +28,12 @@ class AwsCalls:
         self._make = client or (lambda service: boto3.client(service, region_name=region, config=CONFIG))
         self._clients: dict[str, Any] = {}
         self.counts: dict[str, int] = {}
+        self._counting = threading.Lock()
 
     def one(self, service: str, operation: str, **arguments: Any) -> Mapping[str, Any]:
         """One call. Raises CloudError with the operation, the region and the cloud's words."""
         name = f"{service}:{operation}"
-        self.counts[name] = self.counts.get(name, 0) + 1
+        self._count(name)
         try:
             return getattr(self._client(service), operation)(**arguments)
         except ClientError as error:
@@ -45,7 +46,7 @@ class AwsCalls:
         name = f"{service}:{operation}"
         try:
             for page in self._client(service).get_paginator(operation).paginate(**arguments):
-                self.counts[name] = self.counts.get(name, 0) + 1
+                self._count(name)
                 if key not in page:
                     raise CloudError(f"{name} in {self._region}: a page came without {key}, so the list is not whole")
                 yield from page[key]
@@ -53,6 +54,10 @@ class AwsCalls:
             raise self._refused(name, error) from error
         except BROKEN as error:
             raise CloudError(f"{name} in {self._region} failed: {error}") from error
+
+    def _count(self, name: str) -> None:
+        with self._counting:
+            self.counts[name] = self.counts.get(name, 0) + 1
 
     def _client(self, service: str) -> Any:
         with _MAKING:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -11,6 +12,9 @@ from fleet.activity import Activity, ActivityKind, CloudError, ConflictError
 from fleet.model import CapacityType, Group
 
 PAGE: Final = 100
+_AT_ONCE: Final = 8
+_OVER: Final = frozenset({"Successful", "Failed", "Cancelled", "RollbackFailed", "RollbackSuccessful"})
+"""Of an instance refresh."""
 _INSTANCE: Final = re.compile(r"\b(i-[0-9a-f]{8,17})\b")
 _GONE: Final = re.compile(r"not found|does not exist|is not part of|not in .*InService", re.IGNORECASE)
 
@@ -91,13 +95,17 @@ class AwsGroups:
 
     def in_rollout(self, names: Sequence[str]) -> frozenset[str]:
         """Those of the groups with an instance refresh that is not over."""
-        over = {"Successful", "Failed", "Cancelled", "RollbackFailed", "RollbackSuccessful"}
-        found: set[str] = set()
-        for name in names:
-            answer = self._calls.one("autoscaling", "describe_instance_refreshes", AutoScalingGroupName=name)
-            if any(refresh["Status"] not in over for refresh in answer["InstanceRefreshes"]):
-                found.add(name)
-        return frozenset(found)
+        if not names:
+            return frozenset()
+        # the call takes one group: hundreds of them, one after the other, would outlast a pass
+        with ThreadPoolExecutor(max_workers=min(_AT_ONCE, len(names))) as pool:
+            return frozenset(
+                name for name, busy in zip(names, pool.map(self._refreshing, names), strict=True) if busy
+            )
+
+    def _refreshing(self, name: str) -> bool:
+        answer = self._calls.one("autoscaling", "describe_instance_refreshes", AutoScalingGroupName=name)
+        return any(refresh["Status"] not in _OVER for refresh in answer["InstanceRefreshes"])
 
 
 def read_activity(raw: Mapping[str, Any]) -> Activity | None:

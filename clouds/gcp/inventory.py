@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from clouds.gcp.calls import GoogleCalls
-from fleet import tags
+from fleet import catalogue, tags
 from fleet.activity import CloudError
 from fleet.model import CapacityType, Cloud, Instance, InstanceState
 
@@ -41,6 +41,11 @@ class GoogleInventory:
     def instances(self) -> Sequence[Instance]:
         """All of them. Raises CloudError when a page or a zone fails."""
         return tuple(self._listed(f"labels.{tags.label(tags.ENVIRONMENT)}={self._environment}"))
+
+    def gpus(self) -> tuple[Instance, ...]:
+        """All of a GPU machine type in the region, whoever made them. Raises CloudError when a page fails."""
+        known = {machine.name for machine in catalogue.machines(Cloud.GCP)}
+        return tuple(instance for instance in self._listed("") if instance.machine_type in known)
 
     def instance(self, instance_id: str) -> Instance | None:
         """One, read anew; None when the cloud no longer knows it."""
