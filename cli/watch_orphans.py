@@ -29,7 +29,7 @@ def orphans(
 ) -> None:
     """List running GPU instances outside every pool of the fleets named, whoever made them. Exit code 3: found some.
 
-    All GPU machine types of the catalogue in each fleet's region and account. Nothing is marked or stopped.
+    Those of each fleet's region and account, by machine type (AWS: families G and P). Nothing is marked or stopped.
     """
     chosen = _tag(tag)
     documents = load(fleet)
