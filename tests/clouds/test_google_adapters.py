@@ -87,6 +87,8 @@ def test_instances_are_read_whole_with_what_watchdogs_need(google: Google) -> No
     assert datetime.now(UTC) - found.launched_at < timedelta(minutes=5)
     assert inventory().instance("nobody") is None
     assert GoogleInventory(GoogleCalls(PROJECT), REGION, "other").instances() == ()
+    assert GoogleInventory(GoogleCalls(PROJECT), REGION, "other").gpus(), "whoever made them"
+    assert GoogleInventory(GoogleCalls(PROJECT), "europe-west4", "test").gpus() == ()
     assert GoogleInventory(GoogleCalls(PROJECT), "europe-west4", "test").instances() == ()
 
 
