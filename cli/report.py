@@ -224,7 +224,7 @@ def _send(document: FleetDocument, key: str, message: Message, *more: Message) -
     money.receiver()  # says at once when there is no way to Slack
     engine = money.open_ledger_of(document)
     ready = replace(message, key=key, channel=document.notify.slack_channel)
-    with writing(engine) as connection:
+    with money.ledger_errors(document), writing(engine) as connection:
         if not enqueue(connection, ready, datetime.now(UTC)):
             STDERR.print(f"Slack: this report of {document.environment} was posted before; it is not posted twice")
         for one in more:

@@ -111,8 +111,8 @@ def file_name(key: str, name: str) -> str:
 class SlackBot:
     """Posts with a bot token. A message carries its key as metadata, so that it can be found again.
 
-    Scopes: chat:write, channels:history and channels:read (for private channels groups:history, groups:read); files:write
-    and files:read for the digest's picture and figures.
+    Scopes: chat:write, channels:history and channels:read (for private channels groups:history, groups:read),
+    files:write and files:read for the digest's picture and figures.
     """
 
     can_look_up = True

@@ -392,6 +392,42 @@ def test_a_ledger_that_cannot_be_used_is_one_clear_message(
     assert expected in refusal("cost", "--fleet", fleet, *WINDOW)
 
 
+def test_a_ledger_that_somebody_writes_to_is_read_all_the_same(fleet: Path, tmp_path: Path) -> None:
+    free = read_json("cost", "--fleet", fleet, *WINDOW)
+    other = sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)
+    try:
+        other.execute("begin exclusive")
+        assert read_json("cost", "--fleet", fleet, *WINDOW)["total"] == free["total"]
+    finally:
+        other.close()
+
+
+@pytest.mark.slow  # a writer waits 30 s before it gives up
+def test_a_locked_ledger_is_one_clear_message_and_nothing_is_lost(
+    fleet: Path, tmp_path: Path, slack: SlackSink
+) -> None:
+    other = sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)
+    try:
+        other.execute("begin immediate")
+        assert "locked" in refusal("cost", "--fleet", fleet, *WINDOW, "--post")
+    finally:
+        other.close()
+    said("cost", "--fleet", fleet, *WINDOW, "--post")
+    assert len(slack.channels.messages) == 1
+
+
+def test_a_read_only_ledger_is_reported_from_and_not_posted_from(
+    fleet: Path, tmp_path: Path, slack: SlackSink
+) -> None:
+    free = read_json("cost", "--fleet", fleet, *WINDOW)
+    whole = json.loads(fleet.read_text())
+    whole["ledger_url"] = f"sqlite:///file:{tmp_path}/ledger.db?mode=ro&uri=true"
+    fleet.write_text(json.dumps(whole))
+    assert read_json("cost", "--fleet", fleet, *WINDOW)["total"] == free["total"]
+    assert "give this user the right to write" in refusal("cost", "--fleet", fleet, *WINDOW, "--post")
+    assert slack.channels.messages == []
+
+
 @pytest.fixture
 def slack(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlackSink]:
     sink = SlackSink("127.0.0.1", 0)
