@@ -188,6 +188,10 @@ _OFFLINE: Final[Mapping[str, str]] = {
 """Weights come from the cache alone: no silent way back to a hub, and no word to strangers."""
 
 
+_KEPT_OPEN: Final[Mapping[str, str]] = {"VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "75"}
+"""Seconds that an idle connection of the router may last; vLLM's own 5 would end some just as a request comes."""
+
+
 def engine_unit(serve: Serve, *, cache_dir: PurePosixPath) -> str:
     """The systemd unit that runs the engine's container. Raises ArgumentError.
 
@@ -209,7 +213,7 @@ def engine_unit(serve: Serve, *, cache_dir: PurePosixPath) -> str:
         f"--volume={cache_dir}:{cache_dir}:ro",
         f"--volume={scratch}:{scratch}:rw",
         f"--env=VLLM_CACHE_ROOT={scratch}",
-        *(f"--env={name}={value}" for name, value in {**_OFFLINE, **serve.env}.items()),
+        *(f"--env={name}={value}" for name, value in {**_OFFLINE, **_KEPT_OPEN, **serve.env}.items()),
         serve.image,
         *serve_arguments(serve),
     ]

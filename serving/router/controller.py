@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import IO
+from typing import IO, Final
 
 from serving.router import breaker, maps, membership
 from serving.router.activator import Activator, HoldRules
@@ -21,6 +21,9 @@ from serving.router.settings import RouterPaths, RouterSettings
 from serving.router.sources import Fleet, Sources, Told, write
 from serving.router.status import describe
 from serving.router.topology import Replica, replicas_of
+
+STILL_USED: Final = "still has connections"
+"""How HAProxy refuses to delete a server."""
 
 
 class BusyError(RuntimeError):
@@ -230,7 +233,8 @@ class Controller:
                 )
                 for change in changes:
                     answer = self.haproxy.admin.ask(*change.commands)
-                    self.say(f"{change.server}: {change.step}" + (f" ({answer})" if answer else ""))
+                    if STILL_USED not in answer:  # its last idle connections end within seconds
+                        self.say(f"{change.server}: {change.step}" + (f" ({answer})" if answer else ""))
             self._judge()
             self.note("admin socket", "")
         except OSError as error:

@@ -106,9 +106,9 @@ def _depart(server: ServerStatus, since: float, left: bool, rules: Rules, now: f
     if not left:
         if waited < rules.absent.total_seconds():
             return None
-        return _change(
-            Step.LEAVE, server, f"disable agent {path}", f"disable health {path}", f"set server {path} state maint"
-        )
+        off = (f"disable agent {path}", f"disable health {path}", f"set server {path} state maint")
+        # one that serves nobody is gone at once; if a request was faster, HAProxy refuses and a later pass does it
+        return _change(Step.LEAVE, server, *off, *([f"del server {path}"] if server.sessions == 0 else []))
     if server.sessions == 0:
         return _change(Step.DELETE, server, f"set server {path} state maint", f"del server {path}")
     if waited >= rules.cut.total_seconds():

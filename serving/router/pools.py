@@ -18,6 +18,8 @@ from serving.router.topology import (
 BALANCE_FACTOR = 250
 """Percent of the mean load that a warm replica may take. With 150 half of a hot prompt leaves the replica that knows
 it; with 300 a pool of three has no bound at all."""
+IDLE_LOOK = timedelta(seconds=1)
+"""Between two looks for idle connections to an engine; each one ends half of those that are not needed."""
 ACTIVATOR = "activator"
 """The name of the server that holds requests while a pool has no replica."""
 
@@ -52,7 +54,9 @@ def server_arguments(replica: Replica, policy: PoolPolicy, settings: RouterSetti
     return (
         f"id {replica.number} check inter {inter} fastinter {inter} downinter {inter} fall 3 rise 2 "
         f"agent-check agent-port {AGENT_CHECK_PORT} agent-inter {_ms(settings.agent_interval)} "
-        f"slowstart {_ms(settings.slow_start)} maxconn {policy.most_per_replica} weight 100"
+        f"slowstart {_ms(settings.slow_start)} maxconn {policy.most_per_replica} weight 100 "
+        # without the first word, a server that comes by the socket keeps no connection at all
+        f"pool-max-conn {policy.most_per_replica} pool-purge-delay {_ms(IDLE_LOOK)}"
     )
 
 

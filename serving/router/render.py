@@ -97,8 +97,9 @@ defaults
     timeout http-keep-alive 60s
     # without it each chunk of a stream waits for the next one or for the kernel's cork timer (200 ms)
     option http-no-delay
-    # an idle connection that its engine closes just now would fail a request
-    option http-server-close
+    # a connection to an engine carries many requests: to open one for each costs half of all speed. All but one are
+    # ended when they idle for seconds (pool-purge-delay), long before the engine would: a request could meet its end
+    http-reuse safe
     # a reload closes an idle client's connection after its next answer, not while its next request is on the way
     option idle-close-on-response
     # a client that left waits for nothing any more

@@ -22,6 +22,10 @@ class Behaviour:
     """Requests that it broke off, as `reset` says."""
     checks: int = 0
     """Health checks."""
+    connections: int = 0
+    """Connections that brought requests, ever; health checks have their own."""
+    open: int = 0
+    """Those of them that are not closed yet."""
     requests: int = 0
     running: int = 0
     most_running: int = 0
@@ -77,15 +81,22 @@ class Replica:
         writer.close()
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        counted = False
         try:
             while True:
-                await self._request(reader, writer)
+                asked = await self._request(reader, writer)
+                if asked and not counted:
+                    counted = True
+                    self.does.connections += 1
+                    self.does.open += 1
         except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             pass
         finally:
+            self.does.open -= counted
             writer.close()
 
-    async def _request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """Whether it was a client's request, no health check."""
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin1").split("\r\n")
         method, path, _ = head[0].split(" ", 2)
         headers = {k.lower(): v.strip() for k, _, v in (line.partition(":") for line in head[1:] if line)}
@@ -93,7 +104,7 @@ class Replica:
         if path == "/health":
             self.does.checks += 1
             await _reply(writer, self.does.health, b"")
-            return
+            return False
         if self.does.reset:
             self.does.broken += 1
             writer.transport.abort()
@@ -109,6 +120,7 @@ class Replica:
             await self._answer(writer, path, body)
         finally:
             self.does.running -= 1
+        return True
 
     async def _answer(self, writer: asyncio.StreamWriter, path: str, body: bytes) -> None:
         try:

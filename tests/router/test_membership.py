@@ -64,6 +64,12 @@ def test_leaving_takes_its_steps_in_order() -> None:
     assert seen[3] == [("set server pool_chat/i-1 state maint", "del server pool_chat/i-1")]
 
 
+def test_one_that_serves_nobody_leaves_at_once() -> None:
+    _, memory = plan([], [server("i-1")], Memory(), rules=RULES, now=0)
+    (change,), _ = plan([], [server("i-1")], memory, rules=RULES, now=1)
+    assert change.commands[-2:] == ("set server pool_chat/i-1 state maint", "del server pool_chat/i-1")
+
+
 def test_requests_of_a_machine_long_gone_are_ended() -> None:
     _, memory = plan([], [server("i-1", sessions=1)], Memory(), rules=RULES, now=0)
     _, memory = plan([], [server("i-1", sessions=1)], memory, rules=RULES, now=5)

@@ -1,6 +1,8 @@
 """Replicas come and go; clients do not notice. Real HAProxy, mock replicas."""
 
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -113,6 +115,21 @@ def test_a_preempted_replica_drains_and_no_request_fails(router: Router) -> None
             thread.join(20)
     assert set(codes) == {200}
     assert streams == [30, 30, 30, 30]
+
+
+def test_connections_to_an_engine_are_used_again_and_all_but_one_end_soon(router: Router) -> None:
+    """To open one for each request costs half of all speed; an engine ends those that were idle for 75 s."""
+    router.fleet.written = document(CHAT)
+    replica = router.add("i-1")
+    router.ready()
+    assert {router.chat().status_code for _ in range(30)} == {200}
+    assert replica.does.connections < 10
+    replica.does.delay_s = 0.5
+    with ThreadPoolExecutor(16) as pool:
+        assert {call.status_code for call in pool.map(lambda _: router.chat(), range(32))} == {200}
+    began = time.monotonic()
+    router.until(lambda: replica.does.open <= 1, "idle connections are ended")
+    assert time.monotonic() - began < 30
 
 
 def test_state_survives_a_reload(router: Router) -> None:

@@ -42,6 +42,7 @@ def test_the_unit_gives_the_engine_time_to_drain_and_signals_its_main_process_al
     assert SERVE.image in words
     assert not any("HF_TOKEN" in word for word in words)
     assert "--env=HF_HUB_OFFLINE=1" in words
+    assert "--env=VLLM_HTTP_TIMEOUT_KEEP_ALIVE=75" in words
 
 
 def test_words_reach_the_engine_as_they_were_written() -> None:
