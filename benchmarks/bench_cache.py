@@ -2,6 +2,11 @@
 
 Client and server share the machine, so GB/s are lower bounds; CPU seconds per GB are the client's own, and are what a
 machine with a fast network will be bound by. Each client is a process; rounds alternate; medians are shown.
+
+What bounds ours, from user and system time apart, on a busy machine: unchecked, nine tenths of the CPU time are
+the system's (reading the socket, writing the file) and no bytes are copied in Python; checking adds about what sha256
+alone takes. Pieces of 64 to 256 KiB cost 8 to 22 % more CPU than the 1 MiB used; 4 MiB, and 2 MiB over 8 connections
+instead of 16, cost 1 to 4 % less.
 """
 
 import json
