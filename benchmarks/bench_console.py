@@ -1,0 +1,80 @@
+"""How long the screens take at 5,000 instances in 200 pools: what is drawn, and how large the page is."""
+
+import io
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
+
+from rich.console import Console
+
+from benchmarks.table import Table, medians
+from console import page
+from console.document import document as as_document
+from console.text import screen
+from console.top import Screen, draw
+from console.view import FleetView, Read, Signals, build
+from tests.console.fleet import NOW, document, instance
+
+INSTANCES, POOLS = 5_000, 200
+
+
+def run() -> Iterator[Table]:
+    """From what was read to what is seen."""
+    pools = [f"pool-{n}" for n in range(POOLS)]
+    machines = [instance(n, pool=pools[n % POOLS]) for n in range(INSTANCES)]
+    signals = {
+        one.id: Signals(phase="ready", gpu_active=0.4, running=3, waiting=1, kv_cache=0.5, tokens_per_second=900)
+        for one in machines
+    }
+    read = Read(document=document(*pools), at=NOW, instances=machines, signals=signals)
+    view = build(read, lambda _: Decimal(1))
+    works: dict[str, Callable[[], object]] = {
+        "add up": lambda: build(read, lambda _: Decimal(1)),
+        "status": lambda: _drawn(view),
+        "status --json": lambda: as_document(view),
+        "top, one picture of 50 lines": lambda: _top(view),
+        "page": lambda: page.overview([view], datetime.now(UTC), "stamp"),
+        "page of 200 instances": lambda: page.instances(view, None, 0),
+    }
+    spent = medians(works)
+    sizes = {
+        "page": len(page.overview([view], datetime.now(UTC), "stamp").encode()),
+        "page of 200 instances": len(page.instances(view, None, 0).encode()),
+    }
+    yield Table(
+        title=f"Console: {INSTANCES:,} instances in {POOLS} pools",
+        columns=("what", "wall s", "CPU s", "KB"),
+        rows=tuple(
+            (name, f"{one.wall_s:.3f}", f"{one.cpu_s:.3f}", f"{sizes[name] / 1000:.0f}" if name in sizes else "")
+            for name, one in spent.items()
+        ),
+        notes=(
+            "Medians of five rounds, without the time that cloud, Prometheus and ledger take to answer (eight queries"
+            f" for a whole fleet, none for each instance). The start of the command takes {_start():.1f} s more.",
+        ),
+    )
+
+
+def _drawn(view: FleetView) -> str:
+    out = Console(file=io.StringIO(), width=80)
+    out.print(screen(view))
+    return str(out.file)
+
+
+def _top(view: FleetView) -> str:
+    out = Console(file=io.StringIO(), width=120)
+    out.print(draw(Screen(), [view], (), lines=50))
+    return str(out.file)
+
+
+def _start() -> float:
+    """Seconds until `gpufleet status --help` has ended."""
+    import subprocess
+    import sys
+
+    began = time.perf_counter()
+    subprocess.run(
+        [sys.executable, "-m", "cli.main", "status", "--help"], capture_output=True, check=True, timeout=60
+    )
+    return time.perf_counter() - began
