@@ -1,34 +1,143 @@
-"""Replicas that never were: users of very different kinds, quiet spells with a long tail, busy spells in bursts."""
+"""Replicas that never were, of six kinds: what people, jobs and programs make of inference GPUs.
 
+No kind is fitted to a recorded history; together they span what research notes say of real ones: a GPU works a
+twentieth to a third of its time, most rests are minutes, and few long ones hold most of the idle time.
+"""
+
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
+Active = npt.NDArray[np.float32]
+"""`gpu_active` by tick and replica."""
 STEP: Final = 60.0
+DAY: Final = 1440
+"""Ticks."""
 
 
-def generate(replicas: int, days: float, seed: int) -> np.ndarray:
-    """`gpu_active` by tick and replica."""
-    random = np.random.default_rng(seed)
-    ticks = int(days * 86400 / STEP)
-    found = np.zeros((ticks, replicas), dtype=np.float32)
+def _sun(ticks: int, low: float) -> npt.NDArray[np.float64]:
+    """From `low` at night to 1 in the early afternoon."""
     hours = (np.arange(ticks) * STEP / 3600) % 24
-    day = 0.6 + 0.4 * np.sin((hours - 8) / 24 * 2 * np.pi)
-    for replica in range(replicas):
-        quiet, spread = np.exp(random.normal(0.6, 0.9)), random.uniform(0.9, 1.9)
-        busy, level = np.exp(random.normal(0.3, 0.8)), random.beta(1.5, 6)
-        at = 0
-        while at < ticks:
-            length = max(1, round(random.lognormal(np.log(busy), 1.0) * day[at]))
-            found[at : at + length, replica] = np.clip(
-                level * random.lognormal(0, 0.5, min(length, ticks - at)), 0.02, 1
-            )
-            at += length
-            rest = random.lognormal(np.log(quiet), spread)
-            if random.random() < 0.01:
-                rest += 60 * random.pareto(1.3)
-            at += max(1, round(rest / day[min(at, ticks - 1)]))
+    return low + (1 - low) * (0.5 + 0.5 * np.cos((hours - 14) / 24 * 2 * np.pi))
+
+
+def _spell(  # noqa: PLR0913 - what a spell is, in one place
+    random: np.random.Generator, column: npt.NDArray[np.float32], at: int, median: float, spread: float, level: float
+) -> int:
+    """A busy spell from a tick on; returns the tick after it."""
+    length = max(1, round(random.lognormal(np.log(median), spread)))
+    room = len(column[at : at + length])
+    column[at : at + length] = np.clip(level * random.lognormal(0, 0.5, room), 0.02, 1)
+    return at + length
+
+
+def dense(replicas: int, days: float, seed: int) -> Active:
+    """Short rests, few long ones, a third of the time at work."""
+    random = np.random.default_rng(seed)
+    found = np.zeros((int(days * DAY), replicas), dtype=np.float32)
+    sun = _sun(len(found), 0.5)
+    for column in found.T:
+        rest, spread = np.exp(random.normal(0.75, 0.8)), random.uniform(0.9, 1.6)
+        busy, level, at = np.exp(random.normal(0.4, 0.9)), random.beta(1.5, 5), int(random.integers(0, 30))
+        while at < len(column):
+            at = _spell(random, column, at, busy, 1.1, level)
+            length = random.lognormal(np.log(rest), spread)
+            length += 30 * random.pareto(1.4) if random.random() < 0.012 else 0
+            at += max(1, round(length / sun[min(at, len(column) - 1)]))
+    return found
+
+
+def sessions(replicas: int, days: float, seed: int) -> Active:
+    """People come for a while and go: short rests within, long ones between."""
+    random = np.random.default_rng(seed)
+    found = np.zeros((int(days * DAY), replicas), dtype=np.float32)
+    sun = _sun(len(found), 0.25)
+    for column in found.T:
+        every, last = np.exp(random.normal(np.log(80), 0.7)), np.exp(random.normal(np.log(60), 0.6))
+        rest, busy = np.exp(random.normal(np.log(2.5), 0.6)), np.exp(random.normal(np.log(3), 0.5))
+        level, at = random.beta(1.5, 5), int(random.exponential(every))
+        while at < len(column):
+            end = at + random.lognormal(np.log(last), 0.8)
+            while at < min(end, len(column)):
+                at = _spell(random, column, at, busy, 0.8, level)
+                at += max(1, round(random.lognormal(np.log(rest), 1.0)))
+            at += round(random.lognormal(np.log(every), 1.0) / sun[min(at, len(column) - 1)])
+    return found
+
+
+def office(replicas: int, days: float, seed: int) -> Active:
+    """Work by day, next to none at night."""
+    random = np.random.default_rng(seed)
+    found = np.zeros((int(days * DAY), replicas), dtype=np.float32)
+    for column in found.T:
+        start, end = random.normal(8.5, 1), random.normal(18, 1.5)
+        rest, level, at = np.exp(random.normal(1.5, 0.7)), random.beta(2, 4), 0
+        while at < len(column):
+            open_now = start <= (at * STEP / 3600) % 24 < end
+            at = _spell(random, column, at, np.e, 0.8, level)
+            at += max(1, round(random.lognormal(np.log(rest * (1 if open_now else 15)), 1.0)))
+    return found
+
+
+def batch(replicas: int, days: float, seed: int) -> Active:
+    """A job every so often, by a clock."""
+    random = np.random.default_rng(seed)
+    found = np.zeros((int(days * DAY), replicas), dtype=np.float32)
+    for column in found.T:
+        period, level = random.choice([30, 60, 90, 120, 180, 360, 720]), random.beta(2, 3)
+        busy, at = period * random.uniform(0.1, 0.5), int(random.integers(0, period))
+        while at < len(column):
+            over = _spell(random, column, at, busy, 0.2, level)
+            at = max(over + 1, round(at + period + random.normal(0, 3)))
+    return found
+
+
+def bursty(replicas: int, days: float, seed: int) -> Active:
+    """Rests with a Pareto tail, up to two days."""
+    random = np.random.default_rng(seed)
+    found = np.zeros((int(days * DAY), replicas), dtype=np.float32)
+    for column in found.T:
+        tail, rest = random.uniform(0.8, 1.8), np.exp(random.normal(0.8, 0.8))
+        busy, level, at = np.exp(random.normal(0.7, 0.7)), random.beta(1.5, 5), 0
+        while at < len(column):
+            at = _spell(random, column, at, busy, 1.0, level)
+            at += max(1, round(min(rest * (1 + random.pareto(tail)), 2 * DAY)))
+    return found
+
+
+def busy(replicas: int, days: float, seed: int) -> Active:
+    """Hardly ever at rest."""
+    random = np.random.default_rng(seed)
+    found = np.zeros((int(days * DAY), replicas), dtype=np.float32)
+    for column in found.T:
+        rest, busy, level, at = np.exp(random.normal(0.2, 0.5)), np.exp(random.normal(2, 0.7)), random.beta(3, 4), 0
+        while at < len(column):
+            at = _spell(random, column, at, busy, 1.0, level)
+            at += max(1, round(random.lognormal(np.log(rest), 1.2)))
+    return found
+
+
+KINDS: Final[Mapping[str, Callable[[int, float, int], Active]]] = {
+    "dense": dense,
+    "sessions": sessions,
+    "office": office,
+    "batch": batch,
+    "bursty": bursty,
+    "busy": busy,
+}
+
+
+def together(active: Active, bursts: int, seed: int) -> Active:
+    """The same with bursts of some minutes that a twentieth to a fifth of the replicas share."""
+    random = np.random.default_rng(seed)
+    found = active.copy()
+    for _ in range(bursts):
+        at, length = int(random.integers(0, len(found))), int(random.lognormal(np.log(8), 0.8)) + 1
+        who = random.random(found.shape[1]) < random.uniform(0.05, 0.2)
+        found[at : at + length, who] = np.maximum(found[at : at + length, who], random.beta(3, 3))
     return found
 
 

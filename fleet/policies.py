@@ -21,6 +21,8 @@ class IdlePolicy:
     """Younger instances are warming up."""
     max_stops_per_run: int = 2
     max_stops_per_hour: int = 6
+    max_stops_per_day: float | None = 2.0
+    """For each instance: stops cost cold starts, so they go to the longest gaps. None: no such limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,6 +49,7 @@ class Reason(StrEnum):
     POOL_FLOOR = "pool is at its floor"
     RUN_BUDGET = "most changes of this run reached"
     HOUR_BUDGET = "most changes of this hour reached"
+    DAY_BUDGET = "most changes of this day reached"
     MARKED_WAITING = "marked, grace not over"
     IN_ROLLOUT = "in a rollout"
     OUTSIDE_POOLS = "outside every pool"
@@ -110,6 +111,8 @@ class Budget:
     per_run: int
     per_hour: int
     used_this_hour: int = 0
+    left_today: int | None = None
+    """None: the day has no limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -51,6 +51,18 @@ def test_the_whole_story_of_an_idle_instance() -> None:
     assert any("saves 0.25 USD/h" in text for text in world.messages.values())
 
 
+def test_the_day_has_its_budget() -> None:
+    world = idle_world(2)
+    dog = watchdog(world, min=0, watchdogs={"idle": {"max_stops_per_day": 0.5}})
+    dog.apply()
+    world.now += timedelta(minutes=10)
+    assert sorted((d.action, d.reason) for d in dog.apply().plan.decisions) == [
+        (Action.END, Reason.STILL_IDLE),
+        (Action.KEEP, Reason.DAY_BUDGET),
+    ]
+    assert len(world.ended) == 1
+
+
 def test_a_dry_run_changes_nothing_but_makes_the_policy_seen() -> None:
     world = idle_world(1)
     dog = IdleWatchdog(document(), world.ports())
@@ -283,5 +295,7 @@ def test_every_instance_gets_one_decision() -> None:
     world.instances[stranger.id] = stranger
     done = watchdog(world).apply()
     assert sorted(d.resource for d in done.plan.decisions) == sorted(world.instances)
-    assert next(d for d in done.plan.decisions if d.resource == stranger.id).reason is Reason.OUTSIDE_POOLS
+    told = next(d for d in done.plan.decisions if d.resource == stranger.id)
+    assert (told.action, told.reason) == (Action.KEEP, Reason.OUTSIDE_POOLS)
+    assert told.usd_per_hour is not None, "listed with its price"
     assert world.agents[FIRST] is not READY

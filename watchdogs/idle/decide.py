@@ -6,7 +6,7 @@ its pool and the budgets leave room. Every instance looked at gets one decision.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Final
 
@@ -58,6 +58,8 @@ class Observed:
     """Groups being refreshed."""
     usd_per_hour: Mapping[str, Decimal] = field(default_factory=dict[str, Decimal])
     """By instance; absent: unknown."""
+    patience: Mapping[str, timedelta] = field(default_factory=dict[str, timedelta])
+    """By instance: idle time after which a stop is worth its price (`patience`); absent: window and grace decide."""
     begun: frozenset[str] = frozenset()
     """Instances whose end an earlier pass began: their share of the target may be gone already."""
 
@@ -102,7 +104,7 @@ def _wish(instance: Instance, observed: Observed, now: datetime, checks: Sequenc
     usd = observed.usd_per_hour.get(instance.id)
     if pool is None or pool.policy is None:
         reason = Reason.OUTSIDE_POOLS if pool is None else Reason.NO_WATCHDOG
-        return _decision(instance, Action.KEEP, Objection(reason=reason), None, None)
+        return _decision(instance, Action.KEEP, Objection(reason=reason), None, usd if pool is None else None)
     evidence = observed.evidence.get(instance.id)
     if pool.paused_by is not None:
         return _decision(
@@ -120,18 +122,24 @@ def _wish(instance: Instance, observed: Observed, now: datetime, checks: Sequenc
             pool,
             _decision(instance, action, Objection(reason=shown, detail=objection.detail), evidence, None),
         )
-    return _seen(pool, _idle(instance, pool.policy, evidence, usd, now))
+    return _seen(pool, _idle(instance, grace_of(instance, observed, pool.policy), evidence, usd, now))
+
+
+def grace_of(instance: Instance, observed: Observed, policy: IdlePolicy) -> timedelta:
+    """From mark to act: the policy's, or longer where the instance's own past says that work will soon be back."""
+    patience = observed.patience.get(instance.id)
+    return policy.grace if patience is None else max(policy.grace, patience - policy.window)
 
 
 def _idle(
-    instance: Instance, policy: IdlePolicy, evidence: Evidence | None, usd: Decimal | None, now: datetime
+    instance: Instance, grace: timedelta, evidence: Evidence | None, usd: Decimal | None, now: datetime
 ) -> Decision:
     since = instance.idle_since
     if since is None:
         objection = Objection(reason=Reason.IDLE, detail=_summary(evidence))
         return _decision(instance, Action.MARK, objection, evidence, usd)
-    if now - since < policy.grace:
-        left = policy.grace - (now - since)
+    if now - since < grace:
+        left = grace - (now - since)
         objection = Objection(
             reason=Reason.MARKED_WAITING, detail=f"{left.total_seconds():.0f} s left; {_summary(evidence)}"
         )
@@ -164,6 +172,7 @@ class _Room:
     def __init__(self, observed: Observed) -> None:
         self._pools = observed.pools
         self._begun = observed.begun
+        self._today = observed.budget.left_today
         self._all = min(observed.budget.per_run, observed.budget.per_hour - observed.budget.used_this_hour)
         self._left = {
             pool.name: min(pool.policy.max_stops_per_run, pool.policy.max_stops_per_hour - pool.ended_this_hour)
@@ -190,11 +199,14 @@ class _Room:
         if self._targets[pool] <= floor or self._healthy.get(pool, 0) <= floor:
             detail = f"floor {floor}, target {self._targets[pool]}, healthy {self._healthy.get(pool, 0)}"
             return _kept(wish, Reason.POOL_FLOOR, detail)
+        if self._today is not None and self._today <= 0:
+            return _kept(wish, Reason.DAY_BUDGET, wish.detail)
         if min(self._left[pool], self._all) <= 0:
             hour = not self._per_run_is_left[pool]
             return _kept(wish, Reason.HOUR_BUDGET if hour else Reason.RUN_BUDGET, wish.detail)
         self._left[pool] -= 1
         self._all -= 1
+        self._today = None if self._today is None else self._today - 1
         self._targets[pool] -= 1
         self._healthy[pool] -= 1
         return wish

@@ -1,6 +1,7 @@
 """The idle watchdog: observe, decide, act, record, tell. `decide.py` has the rules."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -23,6 +24,7 @@ from watchdogs.ports import Brake, Ports
 
 REACHED_SPAN: Final = timedelta(hours=24)
 HOUR: Final = timedelta(hours=1)
+DAY: Final = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,16 +73,17 @@ class IdleWatchdog:
         evidence = self._evidence(instances, now)
         pools = self._pools(brakes, now)
         watched = [i for i in instances if (view := pools.get(i.pool or "")) is not None and view.policy is not None]
+        strays = [i for i in instances if i.alive and (i.pool or "") not in pools]
         base = Observed(
             instances=instances,
             evidence=evidence,
             agents={},
             pools=pools,
-            budget=self._budget(len(watched), now),
+            budget=self._budget(watched, pools, now),
             gpus_expected=_gpus(self._document.cloud, instances),
             watts_rated=_watts(self._document.cloud, instances),
             kept_by=kept_by(instances, brakes),
-            usd_per_hour=self._usd(watched),
+            usd_per_hour=self._usd([*watched, *strays]),
             begun=frozenset(decision.resource for decision in ports.ledger.unfinished(WATCHDOG)),
         )
         asked = [i for i in watched if i.alive and (i.idle_since is not None or _quiet(i, base, now))]
@@ -143,14 +146,29 @@ class IdleWatchdog:
             )
         return views
 
-    def _budget(self, instances: int, now: datetime) -> Budget:
-        """Over all pools: a twentieth of the fleet a run, a fifth an hour, at least one pool's default."""
-        usual = IdlePolicy()
+    def _budget(self, watched: Sequence[Instance], pools: Mapping[str, PoolView], now: datetime) -> Budget:
+        """Over all pools: a twentieth of the fleet a run, a fifth an hour, at least one pool's default; the day's."""
+        usual, instances = IdlePolicy(), len(watched)
         return Budget(
             per_run=max(usual.max_stops_per_run, instances // 20),
             per_hour=max(usual.max_stops_per_hour, instances // 5),
             used_this_hour=sum(self._ports.ledger.ended_since(WATCHDOG, now - HOUR).values()),
+            left_today=self._left_today(watched, pools, now),
         )
+
+    def _left_today(self, watched: Sequence[Instance], pools: Mapping[str, PoolView], now: datetime) -> int | None:
+        """Stops that the day still allows, all pools together; None: a pool has no such limit."""
+        allowed = 0.0
+        for pool in self._document.pools:
+            policy = pools[pool.name].policy
+            if policy is None:
+                continue
+            if policy.max_stops_per_day is None:
+                return None
+            # those that were ended today had a share in the day, too: at least the pool as it was written counts
+            members = max(pool.target, sum(i.pool == pool.name for i in watched))
+            allowed += policy.max_stops_per_day * members
+        return math.ceil(allowed) - sum(self._ports.ledger.ended_since(WATCHDOG, now - DAY).values())
 
     def _usd(self, instances: Sequence[Instance]) -> dict[str, Decimal]:
         found = {i.id: self._ports.prices.usd_per_hour(i) for i in instances}

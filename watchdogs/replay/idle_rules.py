@@ -13,15 +13,23 @@ from fleet.model import CapacityType, Cloud, Instance, InstanceState, Phase
 from fleet.policies import IdlePolicy
 from watchdogs.evidence import AgentStatus, EngineEvidence, Evidence, GpuEvidence
 from watchdogs.idle.decide import Observed, PoolView, decide
-from watchdogs.plan import Action, Budget
+from watchdogs.idle.patience import Patience
+from watchdogs.plan import Action, Budget, Reason
 from watchdogs.replay.activity import Activity, Bools
 from watchdogs.replay.fleet import NEVER, AloneRule, Ints, Replicas
+from watchdogs.replay.rows import Floats
 
 TIMERS: Final = {"timer-15m": 900.0, "timer-30m": 1800.0, "timer-60m": 3600.0}
 NAMES: Final = ("own", *TIMERS)
 EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
 LONG_AGO: Final = EPOCH - timedelta(days=365)
 HOUR: Final = timedelta(hours=1)
+DAY_S: Final = 86400.0
+LEARN_EVERY: Final = 1800.0
+FIRST_DAY: Final = 0.5
+"""Share of the first day's stops that may be made at once: what idles from the beginning idles long."""
+LEARN_FROM: Final = 2400.0
+"""Seconds: shorter gaps are shorter than any timer."""
 READY: Final = AgentStatus(phase=Phase.READY, ready=True, draining=False, drained=False)
 
 
@@ -68,6 +76,12 @@ class OwnRule:
     _marked: dict[int, datetime] = field(default_factory=dict[int, datetime])
     _look: Ints = field(init=False)
     """Tick before which a marked replica needs no look, while it stays quiet."""
+    _patience: Patience | None = field(init=False)
+    _timers: Floats = field(init=False)
+    """Seconds of idleness after which each replica may be ended, as learned when last reckoned."""
+    _learn_at: int = 0
+    _stopped: deque[int] = field(default_factory=deque[int])
+    """Ticks of all stops."""
     _seen: int = 0
     """Ticks whose work is in `_last`."""
     _ended: deque[datetime] = field(default_factory=deque[datetime])
@@ -75,11 +89,16 @@ class OwnRule:
     def __post_init__(self) -> None:
         self._look = np.zeros(len(self.activity.replicas), dtype=np.int64)
         self._window = max(1, round(self.policy.window.total_seconds() / self.activity.step))
+        budget, count = self.policy.max_stops_per_day, len(self.activity.replicas)
+        least = (self.policy.window + self.policy.grace).total_seconds()
+        self._patience = None if budget is None else Patience(instances=count, stops_per_day=budget, least=least)
+        self._timers = np.zeros(count)
         self._last = np.full(len(self.activity.replicas), -self._window, dtype=np.int64)
 
     def stop(self, tick: int, replicas: Replicas) -> Sequence[int]:
         now = self._time(tick)
         first = max(0, tick + 1 - self._window)
+        self._learn(tick)
         quiet = ~self._worked(tick)
         marked = np.zeros_like(quiet)
         marked[list(self._marked)] = True
@@ -93,7 +112,6 @@ class OwnRule:
         for replica, decision in zip(asked.tolist(), plan.decisions, strict=True):
             if decision.action is Action.MARK:
                 self._marked[replica] = now
-                self._look[replica] = tick + 1 + int(self.policy.grace.total_seconds() // self.activity.step) - 1
             elif decision.action is Action.UNMARK:
                 del self._marked[replica]
                 self._look[replica] = 0
@@ -102,7 +120,40 @@ class OwnRule:
                 self._marked.pop(replica, None)
                 self._look[replica] = 0
                 self._ended.append(now)
+                self._stopped.append(tick)
+            if decision.action is Action.MARK or decision.reason is Reason.MARKED_WAITING:
+                self._look[replica] = self._due(replica, tick)
         return ended
+
+    def _due(self, replica: int, tick: int) -> int:
+        """Tick of the next look at a marked one that stays quiet: its grace is over, or it was learned anew."""
+        waits = max(self.policy.grace, timedelta(seconds=self._timers[replica]) - self.policy.window)
+        since = (self._time(tick) - self._marked[replica]).total_seconds()
+        due = tick + max(1, int((waits.total_seconds() - since) // self.activity.step))
+        return due if self._patience is None else min(due, max(tick + 1, self._learn_at))
+
+    def _learn(self, tick: int) -> None:
+        """Take in the gaps that end at this tick, and reckon the timers anew every half an hour."""
+        if self._patience is None:
+            return
+        step, since = self.activity.step, np.maximum(self._last, -1)
+        gaps = (tick - 1 - since) * step
+        for replica in np.flatnonzero(self.activity.work[tick] & (gaps > LEARN_FROM)).tolist():
+            self._patience.saw(replica, float(gaps[replica]))
+        if tick < self._learn_at:
+            return
+        self._learn_at = tick + max(1, round(LEARN_EVERY / step))
+        idle = np.where(self.activity.work[tick], 0.0, (tick - since) * step)
+        self._timers = self._patience.timers(max(1, tick) * step / DAY_S, idle, len(self._stopped))
+
+    def _left_today(self, tick: int) -> int | None:
+        """Stops that are left of the day's; half of a first day's at once, then in proportion."""
+        if self._patience is None:
+            return None
+        days = tick * self.activity.step / DAY_S
+        first = tick - DAY_S / self.activity.step
+        lately = sum(stop > first for stop in reversed(self._stopped))
+        return int(self._patience.stops_per_day * min(1.0, max(FIRST_DAY, days)) * len(self._last) - lately)
 
     def victims(self, tick: int, candidates: Sequence[int], count: int) -> Sequence[int]:
         """Those of the candidates that `decide` would end: as many as are surplus, the longest idle first."""
@@ -147,8 +198,12 @@ class OwnRule:
                 per_run=max(usual.max_stops_per_run, count // 20),
                 per_hour=max(usual.max_stops_per_hour, count // 5),
                 used_this_hour=len(self._ended),
+                left_today=self._left_today(tick),
             ),
             gpus_expected={"replica": 1},
+            patience={}
+            if self._patience is None
+            else {i.id: timedelta(seconds=self._timers[r]) for i, r in zip(instances, asked, strict=True)},
         )
 
     def _instance(self, replica: int, now: datetime, replicas: Replicas | None) -> Instance:

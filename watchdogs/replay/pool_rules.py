@@ -170,7 +170,9 @@ class OwnPoolRule:
     def __post_init__(self) -> None:
         # that one is to go is decided by the load of all; who goes needs no more than to be at rest, now and before
         step = timedelta(seconds=self.activity.step)
-        rest = replace(self.idle, window=2 * step, grace=timedelta(0), min_age=timedelta(0), coverage=0.0)
+        rest = replace(
+            self.idle, window=2 * step, grace=timedelta(0), min_age=timedelta(0), coverage=0.0, max_stops_per_day=None
+        )
         self._judge = idle_rules.OwnRule(activity=self.activity, policy=rest)
 
     def target(self, tick: int, demand: float, ready: int, running: int) -> int:
