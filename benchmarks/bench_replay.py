@@ -1,0 +1,121 @@
+"""The watchdogs' rules side by side on generated histories: what each saves, and what that costs in service."""
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from benchmarks import activity as kinds
+from benchmarks import markets
+from benchmarks.table import Table
+from fleet.policies import IdlePolicy, ScalePolicy, SpotPolicy
+from watchdogs.replay import fleet, idle_rules, market, pool_rules, requests, spot_rules
+from watchdogs.replay.activity import Activity
+
+REPLICAS: Final = 94
+DAYS: Final = 0.95
+COLD_START: Final = 180.0
+
+
+def run() -> Iterator[Table]:
+    """A table for each of the three replays, and one for idle replicas that share a pool."""
+    yield _spot()
+    yield _alone()
+    yield _pooled()
+    yield _requests()
+
+
+def _spot() -> Table:
+    rows: list[tuple[str, ...]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for seed in (1, 2):
+            path = Path(folder, f"{seed}.csv")
+            markets.write(path, *markets.generate(markets.NINE_ZONES, 15, seed))
+            found = market.load(path)
+            for name in spot_rules.NAMES:
+                score = market.play(found, market.Terms(target=4), spot_rules.rule(name, SpotPolicy())).answer()
+                shown = ("cost_ratio", "below_target_percent", "none_ready_percent", "on_demand_launches")
+                rows.append((f"seed {seed}", name, *(f"{score[field]:g}" for field in shown)))
+    return Table(
+        title="Spot: nine zones, 15 days, a target of 4 and one spare",
+        columns=("market", "rule", "cost", "below target %", "none ready %", "on-demand launches"),
+        rows=tuple(rows),
+    )
+
+
+def _alone() -> Table:
+    rows: list[tuple[str, ...]] = []
+    for kind, make in kinds.KINDS.items():
+        found = _history(make(REPLICAS, DAYS, 1))
+        for name in idle_rules.NAMES:
+            score = fleet.play_alone(found, idle_rules.rule(name, found, IdlePolicy()), COLD_START).answer()
+            stops, saved = float(score["stops"]), float(score["saved_percent"])
+            most = foresight(found.work, int(stops))
+            share = f"{100 * saved / most:.0f}" if most else "-"
+            per_day = f"{score['stops_per_replica_day']:.2f}"
+            rows.append((kind, name, f"{saved:.1f}", share, per_day, str(score["wrong_stops"])))
+    return Table(
+        title=f"Idle: {REPLICAS} replicas, each alone, {DAYS} days",
+        columns=("kind", "rule", "saved %", "% of foresight", "stops per replica and day", "wrong stops"),
+        rows=tuple(rows),
+        notes=("Foresight: as many stops as the rule made, each from the beginning of one of the longest gaps.",),
+    )
+
+
+def _pooled() -> Table:
+    rows: list[tuple[str, ...]] = []
+    for kind in ("dense", "sessions", "bursty"):
+        active = kinds.together(kinds.KINDS[kind](REPLICAS, DAYS, 1), bursts=8, seed=1)
+        found = replace(_history(active), pools=np.zeros(REPLICAS, dtype=np.int32), pool_names=("pool",))
+        for name in pool_rules.NAMES:
+            player = pool_rules.rule(name, found, IdlePolicy(), ScalePolicy(), COLD_START)
+            score = fleet.play_pools(found, [player], COLD_START, 0.8).answer()
+            shown = ("saved_percent", "unserved_percent", "stops_per_replica_day", "wrong_stops")
+            rows.append((kind, name, *(f"{score[field]:.2f}" for field in shown)))
+    return Table(
+        title=f"Idle: {REPLICAS} replicas as one pool at 0.8 capacity, {DAYS} days",
+        columns=("kind", "rule", "saved %", "unserved %", "stops per replica and day", "wrong stops"),
+        rows=tuple(rows),
+    )
+
+
+def _requests() -> Table:
+    random = np.random.default_rng(1)
+    ticks = np.arange(2 * 8640)
+    day = 20_000 * (1.2 + np.sin(ticks / 8640 * 2 * np.pi)) * random.lognormal(0, 0.3, len(ticks))
+    arrivals = requests.Arrivals(tick=10.0, tokens=day, tokens_per_request=1000.0)
+    rows: list[tuple[str, ...]] = []
+    for name in pool_rules.NAMES:
+        sizer = pool_rules.sizer(name, ScalePolicy(), COLD_START, arrivals.tick)
+        score = requests.play(arrivals, requests.Terms(tokens_per_second=500), sizer, name).answer()
+        shown = ("cost_ratio", "slo_missed_percent", "peak_replicas", "moves")
+        rows.append((name, *(f"{score[field]:g}" for field in shown)))
+    return Table(
+        title="Scale: two days that rise and fall, 500 tokens per second and replica",
+        columns=("rule", "cost", "too late %", "peak replicas", "moves"),
+        rows=tuple(rows),
+    )
+
+
+def foresight(work: np.ndarray, stops: int) -> float:
+    """Percent of all replica time that so many stops save at most."""
+    edges = np.diff(np.pad(work, ((1, 1), (0, 0)), constant_values=True).astype(np.int8), axis=0)
+    begins, ends = np.nonzero(edges.T == -1)[1], np.nonzero(edges.T == 1)[1]
+    longest = np.sort(ends - begins)[::-1][:stops]
+    return 100 * float(longest.sum()) / work.size
+
+
+def _history(active: kinds.Active) -> Activity:
+    ticks, replicas = active.shape
+    return Activity(
+        replicas=tuple(f"r{n:03}" for n in range(replicas)),
+        times=np.arange(ticks) * kinds.STEP,
+        step=kinds.STEP,
+        reported=np.ones(active.shape, dtype=np.bool_),
+        active=active,
+        work=active >= IdlePolicy().gpu_active_below,
+        pools=None,
+    )
