@@ -29,6 +29,11 @@ BUFFERS = {"64 KiB": 65_536, "256 KiB (shipped)": 262_144, "1 MiB": 1_048_576}
 BODY = '{"model": "chat", "messages": [{"role": "user", "content": "%s"}]}' % ("x" * 900)
 USAGE = '"usage":{"prompt_tokens":7,"completion_tokens":3}'
 ANSWER = '{"id":"x","object":"chat.completion","model":"chat","choices":[],' + USAGE + "}"
+JSON = {"Content-Type": "application/json"}
+_HOW = {
+    "vllm-router": "`pip install vllm-router`; GPUFLEET_BENCH_VLLM_ROUTER names its program",
+    "LiteLLM": "`pip install 'litellm[proxy]'`; GPUFLEET_BENCH_LITELLM names its program",
+}
 _UNITS = {"us": 0.001, "ms": 1.0, "s": 1000.0}
 
 
@@ -66,7 +71,8 @@ def _speed(folder: Path) -> Table:
             urls.setdefault("direct", f"http://{replica.address}:8000")
             urls[f"router, {name}"] = made.url
             routers.append(made)
-        urls |= stack.enter_context(_rivals(folder, urls["direct"]))
+        rivals, silent = stack.enter_context(_rivals(folder, urls["direct"]))
+        urls |= rivals
         seen = {
             name: (_median(found[0] for found in runs), _median(found[1] for found in runs))
             for name, runs in _rounds(folder, urls).items()
@@ -92,6 +98,7 @@ def _speed(folder: Path) -> Table:
             f"Medians of {ROUNDS} alternating rounds of {SECONDS} s; HAProxy with one thread; load and backend on "
             "the same machine. Plain HTTP. The largest request that is read for its model decides the buffer; larger "
             "ones name it in x-model.",
+            *silent,
         ),
     )
 
@@ -160,7 +167,8 @@ def fast_engine(folder: Path, address: str) -> Iterator[None]:
 
 
 @contextmanager
-def _rivals(folder: Path, engine: str) -> Iterator[Mapping[str, str]]:
+def _rivals(folder: Path, engine: str) -> Iterator[tuple[Mapping[str, str], list[str]]]:
+    """The URLs of those that answer, and a sentence about each one that does not."""
     commands: dict[str, list[str]] = {}
     ports = {name: _free_port() for name in ("vllm-router", "LiteLLM")}
     if program := os.environ.get("GPUFLEET_BENCH_VLLM_ROUTER"):
@@ -171,6 +179,8 @@ def _rivals(folder: Path, engine: str) -> Iterator[Mapping[str, str]]:
         config.write_text(
             "model_list:\n  - model_name: chat\n    litellm_params:\n      model: openai/chat\n"
             f"      api_base: {engine}/v1\n      api_key: none\n"
+            # it does not start without a key, and a key would be work that the others do not do
+            "general_settings:\n  dangerously_permit_weak_or_unset_master_key: true\n"
         )
         commands["LiteLLM"] = [
             program,
@@ -181,17 +191,23 @@ def _rivals(folder: Path, engine: str) -> Iterator[Mapping[str, str]]:
             "--port",
             str(ports["LiteLLM"]),
         ]
+    silent = [
+        f"{name} was not run: it is not installed here ({_HOW[name]})." for name in ports.keys() - commands.keys()
+    ]
     running_: list[subprocess.Popen[bytes]] = []
     try:
         found: dict[str, str] = {}
         for name, command in commands.items():
-            running_.append(
-                subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            )
+            log = folder / f"{name}.log"
+            with log.open("wb") as said:
+                running_.append(subprocess.Popen(command, cwd=folder, stdout=said, stderr=said))
             url = f"http://127.0.0.1:{ports[name]}"
-            if _answers(url):
+            if why := _refusal(url):
+                last = log.read_text(errors="replace").strip().splitlines()[-1:]
+                silent.append(f"{name} did not answer ({why}); its last words: {' '.join(last)[-200:] or 'none'}.")
+            else:
                 found[name] = url
-        yield found
+        yield found, sorted(silent)
     finally:
         for process in running_:
             process.terminate()
@@ -204,17 +220,19 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _answers(url: str, limit_s: float = 90) -> bool:
-    end = time.monotonic() + limit_s
+def _refusal(url: str, limit_s: float = 90) -> str:
+    """Empty once it answers 200; else what it did instead, all of the time."""
+    end, why = time.monotonic() + limit_s, ""
     while time.monotonic() < end:
         try:
-            body = BODY.encode()
-            if httpx.post(f"{url}/v1/chat/completions", content=body, timeout=5).status_code == 200:
-                return True
-        except httpx.HTTPError:
-            pass
+            answer = httpx.post(f"{url}/v1/chat/completions", content=BODY.encode(), headers=JSON, timeout=5)
+            if answer.status_code == 200:
+                return ""
+            why = f"{answer.status_code} {answer.text[:150]}"
+        except httpx.HTTPError as error:
+            why = repr(error)
         time.sleep(0.5)
-    return False
+    return why
 
 
 def _streams(folder: Path) -> Table:
