@@ -133,9 +133,8 @@ class _Gpus(ThreadingHTTPServer):
 @contextmanager
 def _gpus() -> Iterator[_Gpus]:
     class Page(BaseHTTPRequestHandler):
-        server: _Gpus
-
         def do_GET(self) -> None:
+            assert isinstance(self.server, _Gpus)
             body = self.server.page().encode()
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
