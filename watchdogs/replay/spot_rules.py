@@ -45,6 +45,7 @@ class OwnRule:
     _last: tuple[datetime, int] | None = None
     _calm_until: float = float("-inf")
     _calm_with: tuple[int, int] = (0, 0)
+    _calm_prices: Sequence[float] | None = None
 
     def decide(self, state: State) -> Wishes:
         if self._is_calm(state):
@@ -70,7 +71,8 @@ class OwnRule:
         """A look wanted nothing: the next is due when something happens or gets ready, or when zones are tried."""
         boots = [m.launched + state.terms.cold_start for m in state.machines if not state.ready(m)]
         stand_in = any(m.place == ON_DEMAND for m in state.machines)
-        later = state.now if stand_in or state.prices is not None else state.now + TRY_AGAIN.total_seconds()
+        self._calm_prices = state.prices
+        later = state.now if stand_in else state.now + TRY_AGAIN.total_seconds()
         self._calm_until = min((later, *boots))
         self._calm_with = (len(state.machines), max((m.number for m in state.machines), default=0))
 
@@ -80,6 +82,8 @@ class OwnRule:
         All that could change meanwhile is what fades, and for that it is enough to look as often as zones are tried.
         """
         seen = (len(state.machines), max((m.number for m in state.machines), default=0))
+        if state.prices != self._calm_prices:
+            return False
         same = not state.lost and not state.refused and seen == self._calm_with
         return same and state.now < self._calm_until
 
