@@ -104,7 +104,7 @@ env > "$GPUFLEET_ROOT/env"
 def test_a_machine_cannot_write_outside_its_root(cloud: RunningCloud, tmp_path: Path) -> None:
     repository = Path(__file__).resolve().parents[2]
     outside = [tmp_path / "outside", repository / "outside-of-a-machine", Path.home() / "outside-of-a-machine"]
-    root, _ = _one(cloud, "escape", _ESCAPES.format(targets=" ".join(map(str, outside))))
+    root, _ = _one(cloud, "escape", _ESCAPES.format(targets=shlex.join(map(str, outside))))
     said = _done(root)
     if "wrote" in said:
         for path in outside:

@@ -203,7 +203,10 @@ def test_a_second_daemon_on_the_same_address_says_so(fleet: Path, environment: d
 def test_systemd_takes_the_unit(tmp_path: Path) -> None:
     text = (ROOT / "deploy" / "systemd" / "gpufleet-watch.service").read_text()
     unit = tmp_path / "gpufleet-watch.service"
-    unit.write_text(text.replace("/opt/gpu-fleet/bin/gpufleet", f"{Path(sys.executable).parent}/gpufleet"))
+    # a unit's path holds no blanks, and a clone's may
+    program = tmp_path / "gpufleet"
+    program.symlink_to(Path(sys.executable).parent / "gpufleet")
+    unit.write_text(text.replace("/opt/gpu-fleet/bin/gpufleet", str(program)))
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", str(unit)], capture_output=True, text=True, timeout=60, check=False
     )
