@@ -1,6 +1,7 @@
 """Machines of the embedded cloud: user data, units, image commands, metadata, and what they cannot touch."""
 
 import json
+import shlex
 import urllib.request
 from pathlib import Path
 
