@@ -85,7 +85,7 @@ class World:
 
 
 def until(done: Callable[[], bool]) -> None:
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while not done():
         assert time.monotonic() < end, "it did not come"
         time.sleep(0.02)
