@@ -2,8 +2,10 @@
 
 import base64
 import hashlib
+import socket
 import struct
 import threading
+from contextlib import suppress
 from enum import IntEnum
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
@@ -75,5 +77,7 @@ class WebSocket:
                 self.send(data.decode(), Opcode.PONG)
 
     def close(self) -> None:
-        """Say goodbye."""
-        self.send("", Opcode.CLOSE)
+        """Say goodbye and hang up: a client may read over a goodbye that comes together with another frame."""
+        with suppress(OSError):  # it hung up first
+            self.send("", Opcode.CLOSE)
+            self._request.connection.shutdown(socket.SHUT_RDWR)
