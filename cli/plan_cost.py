@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -11,7 +12,9 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from cli import plan_tokens
 from cli.output import STDERR, STDOUT, Exit, UserError, print_json
+from cli.plan_tokens import Expected
 from prices.plan.cost import PlanCost, PlanCostError, plan_cost
 from prices.plan.preview import PreviewError, parse
 from prices.plan.rates import rates_of
@@ -43,16 +46,17 @@ def plan_cost_command(
         plan = parse(_read(preview, stack))
         rates = rates_of(plan.config, datetime.now(UTC))
         before, after = plan_cost(plan, plan.before, rates), plan_cost(plan, plan.after, rates)
+        expected = plan_tokens.expected(plan.config, after)
     except PreviewError as error:
         raise UserError(str(error)) from error
     except PlanCostError as error:
         raise UserError("the plan cannot be priced:\n  " + "\n  ".join(error.problems)) from error
     if json_output:
-        print_json(as_json(before, after))
+        print_json(as_json(before, after) | {"expected": [plan_tokens.as_json(row) for row in expected]})
     elif as_markdown:
-        sys.stdout.write(markdown(before, after))
+        sys.stdout.write(markdown(before, after) + "".join(f"- {plan_tokens.words(row)}\n" for row in expected))
     else:
-        _show(before, after)
+        _show(before, after, expected)
     if limit is not None and after.usd_per_month > limit:
         STDERR.print(f"gpufleet: {after.usd_per_month:.2f} USD a month is over --fail-over {limit}", style="red")
         raise typer.Exit(Exit.FOUND)
@@ -98,7 +102,7 @@ def _run(stack: str | None) -> bytes:
     return done.stdout
 
 
-def _show(before: PlanCost, after: PlanCost) -> None:
+def _show(before: PlanCost, after: PlanCost, expected: Sequence[Expected]) -> None:
     table = Table(title="Cost of this plan", title_justify="left")
     for index, heading in enumerate(HEADINGS):
         table.add_column(heading, justify="right" if index > 2 else "left")
@@ -106,5 +110,5 @@ def _show(before: PlanCost, after: PlanCost) -> None:
         table.add_row(*row)
     STDOUT.print(table)
     STDOUT.print(headline(before, after), style="bold", highlight=False)
-    for note in notes(after):
+    for note in (*notes(after), *map(plan_tokens.words, expected)):
         STDOUT.print(note, highlight=False)

@@ -240,3 +240,22 @@ class Replica:
                 case State():
                     read += 2 * layer.bytes_per_sequence(1)
         return read
+
+
+def tokens_per_s(row: Row) -> float:
+    """Input and output tokens that a measured replica served per second, all its requests together."""
+    seconds = row.ttft_s + row.output_tokens * row.itl_s
+    return row.concurrency * (row.input_tokens + row.output_tokens) / seconds
+
+
+def most_measured(model: str, gpu: str, gpus: int) -> Row | None:
+    """The row with most tokens per second of a model on so many GPUs; None where nobody measured it.
+
+    `model`: a name as on a hub. Tuned variants (`…-Instruct`) are as fast as the model they are named after.
+    """
+    known = [row for row in measured() if row.gpu == gpu and row.gpus == gpus and _is_or_tunes(model, row.model)]
+    return max(known, key=tokens_per_s, default=None)
+
+
+def _is_or_tunes(model: str, base: str) -> bool:
+    return model == base or model.startswith(f"{base}-")

@@ -1,0 +1,84 @@
+"""What a million tokens are expected to cost in a plan: measured speed of each pool's machines, or "unknown"."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from fleet import catalogue
+from fleet.model import Cloud
+from prices.plan.cost import Line, PlanCost, settings_of
+from serving.sizing import speed
+
+_MILLION = Decimal(1_000_000)
+_HOUR = Decimal(3600)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """Of one pool at its desired size, fully used."""
+
+    pool: str
+    usd_per_million_tokens: Decimal | None
+    """Input and output together; None: unknown."""
+    basis: str
+    """Whose measurement, or why it is unknown."""
+
+
+def expected(config: Mapping[str, Any], cost: PlanCost) -> list[Expected]:
+    """One row for each pool of the settings, in their order."""
+    fleet = settings_of(config)
+    sources = {model.get("name"): str(model.get("source", "")) for model in fleet.get("models") or ()}
+    return [
+        _of_pool(str(pool["name"]), _hub_name(sources.get(pool.get("model"), "")), Cloud(fleet["cloud"]), cost)
+        for pool in fleet.get("pools") or ()
+        if "name" in pool and fleet.get("cloud") in list(Cloud)
+    ]
+
+
+def _of_pool(pool: str, model: str | None, cloud: Cloud, cost: PlanCost) -> Expected:
+    lines = [line for line in cost.lines if line.pool == pool and line.desired > 0 and _machine(line) is not None]
+    if not lines:
+        return Expected(pool=pool, usd_per_million_tokens=None, basis="unknown: no machine at the desired size")
+    if model is None:
+        return Expected(pool=pool, usd_per_million_tokens=None, basis="unknown: its model is known by no hub's name")
+    tokens, said = Decimal(0), list[str]()
+    for line in lines:
+        machine = catalogue.machine(cloud, _machine(line) or "")
+        row = speed.most_measured(model, machine.gpu, machine.gpu_count)
+        if row is None:
+            why = f"unknown: nobody measured {model} on {machine.gpu_count} x {machine.gpu}"
+            return Expected(pool=pool, usd_per_million_tokens=None, basis=why)
+        tokens += line.desired * Decimal(speed.tokens_per_s(row))
+        said.append(
+            f"{row.model} on {row.gpus} x {row.gpu}, {row.input_tokens} in and {row.output_tokens} out,"
+            f" {row.concurrency} at once, {row.engine} (InferenceX)"
+        )
+    usd = sum((line.usd_per_hour for line in lines), Decimal(0)) / (tokens * _HOUR) * _MILLION
+    return Expected(
+        pool=pool,
+        usd_per_million_tokens=usd.quantize(Decimal("0.0001")),
+        basis=f"at full use, measured: {'; '.join(dict.fromkeys(said))}",
+    )
+
+
+def _machine(line: Line) -> str | None:
+    """The machine type of a line that rents machines."""
+    parts = line.sku.split(":")
+    return parts[2] if len(parts) == 4 and parts[1] in ("ec2", "compute") else None
+
+
+def _hub_name(source: str) -> str | None:
+    return source.removeprefix("hf://").partition("@")[0] if source.startswith("hf://") else None
+
+
+def words(row: Expected) -> str:
+    """For people, in one line."""
+    if row.usd_per_million_tokens is None:
+        return f"Pool {row.pool}: USD per million tokens {row.basis}."
+    return f"Pool {row.pool}: {row.usd_per_million_tokens} USD per million tokens expected, {row.basis}."
+
+
+def as_json(row: Expected) -> dict[str, str | None]:
+    usd = row.usd_per_million_tokens
+    return {"pool": row.pool, "usd_per_million_tokens": None if usd is None else str(usd), "basis": row.basis}
