@@ -25,7 +25,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
 @pytest.mark.parametrize("stack", STACKS)
 def test_the_policy_pack_lets_the_shipped_settings_pass(engine: Engine, stack: str) -> None:
     engine.settings(stack)
-    engine.run("stack", "init", stack)
+    engine.run("stack", "select", stack, "--create")
     said = engine.run("preview", "--policy-pack", PACK, "--stack", stack)
     assert "to create" in said
     assert "❌" not in said

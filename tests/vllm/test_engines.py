@@ -119,6 +119,9 @@ def test_more_than_the_queue_holds_is_refused_with_503(server: Server) -> None:
     streams = Streams(server.url, count=40, tokens=800).start()
     streams.join()
     refused = [e for e in streams.errors if getattr(getattr(e, "response", None), "status_code", 0) == 503]
+    # many that come at once may pass the door together, and be refused where their answer has begun
+    late = [e for events in streams.events.values() for e in events if "error" in e]
     assert len(refused) == len(streams.errors)
-    assert server.value(metrics.ADMISSION_REJECTIONS) - before == len(refused) > 0
-    assert len(streams.usages()) == 40 - len(refused)
+    told = len(refused) + len(late)
+    assert (server.value(metrics.ADMISSION_REJECTIONS) - before, len(streams.usages())) == (told, 40 - told)
+    assert told > 0

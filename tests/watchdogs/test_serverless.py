@@ -86,10 +86,7 @@ def test_lambda_runs_a_pass_and_the_loser_of_two_says_so(tmp_path: Path, databas
 def test_a_pass_that_fails_is_an_error_of_the_function(
     tmp_path: Path, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "")
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "")
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     with pytest.raises(PassFailedError, match="idle: .*describe_instances"):
         handler({"watchdog": "idle", "fleet": [fleet_file(tmp_path, ledger_url=database)]})
 
