@@ -58,7 +58,7 @@ def load(path: Path, noise_floor: float) -> Activity:
     shape = (len(starts) - 1, len(table.names["replica"]))
     if shape[0] < 2:
         raise TraceError(f"{path}: one moment only; a history has at least two")
-    _no_doubles(table, tick, codes, shape[1])
+    rows.no_doubles(table, "replica", tick, codes, shape[1])
     times = times[starts[:-1]]
     active, running = table.numbers["gpu_active"], table.numbers["requests_running"]
     waiting, tokens = table.numbers["requests_waiting"], table.numbers["tokens_total"]
@@ -107,18 +107,6 @@ def _moved(tokens: Floats, tick: rows.Codes, codes: rows.Codes, shape: tuple[int
         moved[row] = there & ~np.isnan(last) & (now != last)
         last[there] = now[there]
     return moved
-
-
-def _no_doubles(table: Table, tick: rows.Codes, codes: rows.Codes, replicas: int) -> None:
-    keys = tick.astype(np.int64) * replicas + codes
-    if (np.diff(keys) > 0).all():
-        return
-    order = np.argsort(keys, kind="stable")
-    same = np.flatnonzero(np.diff(keys[order]) == 0)
-    if len(same):
-        row = int(order[same[0] + 1])
-        name = table.names["replica"][int(codes[row])]
-        raise TraceError(f"{table.path}, line {rows.line_of(row)}: replica {name!r} has two rows at the same time")
 
 
 def _pools(table: Table, codes: rows.Codes, replicas: int) -> npt.NDArray[np.int32] | None:

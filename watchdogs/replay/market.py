@@ -8,7 +8,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from watchdogs.replay import rows
-from watchdogs.replay.rows import Column, Floats, Table, TraceError
+from watchdogs.replay.rows import Column, Floats, TraceError
 
 ON_DEMAND: Final = -1
 """The place of on-demand; zones count from 0."""
@@ -135,7 +135,7 @@ def load(path: Path) -> Market:
     if len(starts) < 3:
         raise TraceError(f"{path}: one moment only; a history has at least two")
     tick = np.repeat(np.arange(len(starts) - 1, dtype=np.int32), np.diff(starts))
-    _no_doubles(table, tick, codes, len(zones))
+    rows.no_doubles(table, "zone", tick, codes, len(zones))
     prices = table.numbers.get("spot_price")
     return Market(
         zones=zones,
@@ -154,18 +154,6 @@ def _by_tick(
     found = np.full(shape, missing)
     found[tick, codes] = values
     return found
-
-
-def _no_doubles(table: Table, tick: rows.Codes, codes: rows.Codes, zones: int) -> None:
-    keys = tick.astype(np.int64) * zones + codes
-    if (np.diff(keys) > 0).all():
-        return
-    order = np.argsort(keys, kind="stable")
-    same = np.flatnonzero(np.diff(keys[order]) == 0)
-    if len(same):
-        row = int(order[same[0] + 1])
-        name = table.names["zone"][int(codes[row])]
-        raise TraceError(f"{table.path}, line {rows.line_of(row)}: zone {name!r} has two rows at the same time")
 
 
 def play(market: Market, terms: Terms, rule: Rule) -> Score:

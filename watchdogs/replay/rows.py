@@ -88,6 +88,19 @@ def line_of(row: int) -> int:
     return row + 2
 
 
+def no_doubles(table: Table, column: str, tick: Codes, codes: Codes, names: int) -> None:
+    """Refuse two rows of one name of `column` (given as `codes` below `names`) at a tick. Raises TraceError."""
+    keys = tick.astype(np.int64) * names + codes
+    if (np.diff(keys) > 0).all():
+        return
+    order = np.argsort(keys, kind="stable")
+    same = np.flatnonzero(np.diff(keys[order]) == 0)
+    if len(same):
+        row = int(order[same[0] + 1])
+        name = table.names[column][int(codes[row])]
+        raise TraceError(f"{table.path}, line {line_of(row)}: {column} {name!r} has two rows at the same time")
+
+
 def ticks(path: str, times: Floats) -> Indices:
     """Where each tick's rows begin, and the end. Raises TraceError where time runs backwards."""
     steps = np.diff(times)
