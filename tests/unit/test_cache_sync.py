@@ -35,14 +35,18 @@ def sync_of(store: FolderStore, root: Path) -> Sync:
 
 
 class LyingStore(FolderStore):
-    """Flips a bit in the first `lies` reads of weights."""
+    """Flips a bit in each of the first `lies` reads of weights, whichever thread makes them."""
 
     def __init__(self, root: Path, lies: int) -> None:
         super().__init__(root)
-        self.lies = lies
+        self._lies = iter(range(lies))
 
     def connect(self) -> FolderReader:
         return _LyingReader(self)
+
+    def lies_once_more(self) -> bool:
+        """Asked once a read; advancing a range's iterator is one step of the interpreter."""
+        return next(self._lies, None) is not None
 
 
 class _LyingReader(FolderReader):
@@ -51,11 +55,10 @@ class _LyingReader(FolderReader):
         self._store = store
 
     def read_range(self, key: str, start: int, length: int, version: str | None, take: PartConsumer) -> None:
+        lies = key.endswith(".safetensors") and self._store.lies_once_more()
+
         def damaged(piece: memoryview) -> None:
-            if key.endswith(".safetensors") and self._store.lies > 0:
-                self._store.lies -= 1
-                piece = memoryview(bytes([piece[0] ^ 1]) + bytes(piece[1:]))
-            take(piece)
+            take(memoryview(bytes([piece[0] ^ 1]) + bytes(piece[1:])) if lies else piece)
 
         super().read_range(key, start, length, version, damaged)
 
