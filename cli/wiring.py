@@ -8,6 +8,7 @@ from typing import Final, Protocol
 from sqlalchemy import Engine, select
 from sqlalchemy.exc import SQLAlchemyError
 
+from cli.money import overrides_of
 from cli.output import UserError
 from cli.ports import (
     FleetAgents,
@@ -28,7 +29,7 @@ from fleet.model import Cloud
 from ledger import operations
 from ledger.schema import LedgerError, open_ledger
 from ledger.tables import PRICES
-from prices.book import Override, Price, PriceBook, Rank, parse_as_of
+from prices.book import Price, PriceBook, Rank
 from prices.packaged import PackagedPrices
 from watchdogs.ports import Groups, Inventory, Ports
 
@@ -119,19 +120,9 @@ def _cloud(document: FleetDocument) -> tuple[Calls, Inventory, Groups]:
 
 
 def _book(engine: Engine, document: FleetDocument, now: datetime) -> PriceBook:
-    overrides = [
-        Override(
-            sku=entry.sku,
-            usd_per_hour=entry.usd_per_hour,
-            source=entry.source,
-            as_of=parse_as_of(entry.as_of),
-            unverified=entry.unverified,
-        )
-        for entry in document.prices.overrides
-    ]
     return PriceBook(
         region=document.region,
-        overrides=overrides,
+        overrides=overrides_of(document),
         observed=_observed(engine, document, now),
         packaged=PackagedPrices(),
     )

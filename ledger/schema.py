@@ -35,9 +35,11 @@ def open_ledger(url: str) -> Engine:
     shown = parsed.render_as_string(hide_password=True)
     if parsed.get_backend_name() not in ("sqlite", "postgresql"):
         raise LedgerError(f"{shown}: a ledger lives in SQLite (sqlite:////path) or PostgreSQL (postgresql://…)")
-    if parsed.get_backend_name() == "sqlite" and parsed.database and parsed.database != ":memory:":
+    database = parsed.database or ":memory:"
+    # "file:" starts SQLite's own URL of a file, which is no path
+    if parsed.get_backend_name() == "sqlite" and not database.startswith((":memory:", "file:")):
         try:
-            Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
+            Path(database).parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise LedgerError(f"{shown}: its folder cannot be made: {error.strerror or error}") from error
     engine = open_database(url)

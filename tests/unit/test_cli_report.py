@@ -417,15 +417,17 @@ def test_a_locked_ledger_is_one_clear_message_and_nothing_is_lost(
 
 
 def test_a_read_only_ledger_is_reported_from_and_not_posted_from(
-    fleet: Path, tmp_path: Path, slack: SlackSink
+    fleet: Path, tmp_path: Path, slack: SlackSink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free = read_json("cost", "--fleet", fleet, *WINDOW)
     whole = json.loads(fleet.read_text())
     whole["ledger_url"] = f"sqlite:///file:{tmp_path}/ledger.db?mode=ro&uri=true"
     fleet.write_text(json.dumps(whole))
+    monkeypatch.chdir(tmp_path)
     assert read_json("cost", "--fleet", fleet, *WINDOW)["total"] == free["total"]
     assert "give this user the right to write" in refusal("cost", "--fleet", fleet, *WINDOW, "--post")
     assert slack.channels.messages == []
+    assert not Path("file:").exists(), "SQLite's URL of a file was taken for a path"
 
 
 @pytest.fixture
