@@ -20,7 +20,7 @@ help:
 	@echo 'make setup     what both need: says what it installs and why'
 	@echo 'make check     ruff, pyright, import rules'
 	@echo 'make docs      the pages of docs/ as a site in .local/site'
-	@echo 'make bench     the numbers of the README'
+	@echo 'make bench     the numbers of docs/benchmarks.md, measured here'
 	@echo 'make preview | up | destroy   pulumi on STACK=$(STACK) (destroy pauses its watchdogs first); analyze   policies on what is there'
 	@echo 'make watch | report   the watchdogs and the cost report'
 	@echo 'make clean     end what runs and remove .local'
@@ -46,7 +46,7 @@ check: setup
 	@PYTHONPATH=. .venv/bin/lint-imports
 
 bench: setup
-	@$(RUN) benchmarks
+	@$(RUN) benchmarks --out docs/benchmarks.md
 
 docs: setup
 	@$(RUN) scripts.reference

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Protocol, cast
 
+from benchmarks import page
 from benchmarks.table import Table
 
 FOLDER: Final = Path(__file__).parent
@@ -69,24 +70,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m benchmarks", description="Run benchmarks and print their tables."
     )
     parser.add_argument("name", nargs="*", choices=(*names(), []), help="default: all")
-    parser.add_argument("--out", type=Path, help="write the tables to this Markdown file too")
+    parser.add_argument(
+        "--out", type=Path, help="write the tables into this Markdown file too; what others measured there stays"
+    )
     given = parser.parse_args(arguments)
     wanted = cast("list[str]", given.name) or list(names())
-    page = [f"# Benchmarks\n\n{datetime.now(UTC):%Y-%m-%d}, {machine()}. Written by `make bench`.\n"]
-    print(page[0])
+    where = machine()
+    print(where, end="\n\n")
     failed: list[str] = []
+    measured: dict[str, str] = {}
     for name in wanted:
         print(f"running {name} …", file=sys.stderr, flush=True)
         try:
             benchmark = cast("Benchmark", importlib.import_module(f"benchmarks.{PREFIX}{name}"))
+            parts = [f"{datetime.now(UTC):%Y-%m-%d}, {where}.\n"]
             for table in benchmark.run():
-                page.append(markdown(table))
-                print(page[-1], flush=True)
+                parts.append(markdown(table))
+                print(parts[-1], flush=True)
+            measured[name] = "\n".join(parts)
         except Exception as error:  # noqa: BLE001 - one benchmark's failure must not lose the others' numbers
             failed.append(name)
             print(f"{name} failed: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
     if given.out:
-        cast("Path", given.out).write_text("\n".join(page))
+        page.write(cast("Path", given.out), measured)
     return 1 if failed else 0
 
 

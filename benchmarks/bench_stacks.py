@@ -23,7 +23,7 @@ from prices.plan.rates import rates_of
 
 ROOT = Path(__file__).parents[1]
 STACKS = ("aws-prod", "gcp-prod")
-POOLS = (10, 20, 50)
+POOLS = (10, 30, 50)
 ROUNDS = 3
 LIMIT_S = 300
 

@@ -1,0 +1,22 @@
+"""The page of measured numbers: one section for each benchmark, each with its own date and machine."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+TITLE: Final = "# Benchmarks\n\nWritten by `make bench`; each part says when and where it was measured.\n"
+_SECTION: Final = re.compile(r"^## (\w+)\n", re.MULTILINE)
+
+
+def sections(page: str) -> dict[str, str]:
+    """The parts of a page by the benchmark's name; what stands before the first is left out."""
+    parts = _SECTION.split(page)[1:]
+    return {name: text.strip() + "\n" for name, text in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def write(path: Path, measured: Mapping[str, str]) -> None:
+    """Put the measured parts into the page at `path`; parts of other benchmarks stay as they are. Raises OSError."""
+    found = sections(path.read_text()) if path.exists() else {}
+    whole = {**found, **measured}
+    path.write_text("\n".join([TITLE, *(f"## {name}\n\n{whole[name].strip()}\n" for name in sorted(whole))]))
