@@ -6,11 +6,9 @@ TimeoutError may pass.
 """
 
 import contextlib
-import errno
 import http.client
 import json
 import os
-import ssl
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,9 +17,9 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
+from clouds import objects
 from clouds.aws.signature import Credentials, Request, sign
 
-TIMEOUT_S: Final = 20.0
 ACTIONS: Final = frozenset(
     {
         "autoscaling:CompleteLifecycleAction",
@@ -33,7 +31,6 @@ ACTIONS: Final = frozenset(
     }
 )
 """What the calls below need of IAM; the instance's role allows these and no more."""
-_PIECE: Final = 1024 * 1024
 _REFUSED: Final = frozenset({400, 401, 403})
 _CLOCK_TOLERANCE: Final = timedelta(minutes=4)
 """AWS refuses what was signed more than 5 minutes away from its own time (S3: 15)."""
@@ -101,9 +98,7 @@ def session(region: str, credentials: Callable[[], Credentials]) -> Session:
 
 def _connect(url: str) -> http.client.HTTPConnection:
     parts = urlsplit(url)
-    if parts.scheme == "https":
-        return http.client.HTTPSConnection(parts.netloc, timeout=TIMEOUT_S, context=ssl.create_default_context())
-    return http.client.HTTPConnection(parts.netloc, timeout=TIMEOUT_S)
+    return objects.connect(parts.scheme, parts.netloc)
 
 
 def _target(url: str) -> str:
@@ -232,34 +227,27 @@ class S3Reader:
         self._session = session
         self._base = session.bucket_url(bucket)
         self._connection: http.client.HTTPConnection | None = None
-        self._buffer = memoryview(bytearray(_PIECE))
+        self._buffer = memoryview(bytearray(objects.PIECE))
 
     def size_and_version(self, key: str) -> tuple[int, str]:
         """Bytes of an object and its ETag. Raises OSError."""
         with self._answer("HEAD", key, {}) as answer:
             # a HEAD has no body, but http.client counts it as open until it was read
             answer.read()
-            self._check(answer, key)
+            objects.check(answer, key)
             return int(answer.headers["Content-Length"]), answer.headers.get("ETag", "")
 
     def read_range(
         self, key: str, start: int, length: int, version: str | None, take: Callable[[memoryview], None]
     ) -> None:
         """Give exactly `length` bytes from `start` to `take`. Raises OSError."""
-        wish = {"Range": f"bytes={start}-{start + length - 1}"}
+        asked = range(start, start + length)
+        wish = {"Range": objects.range_header(asked)}
         if version:
             wish["If-Match"] = version
         with self._answer("GET", key, wish) as answer:
-            self._check(answer, key)
-            if answer.status == 200 and (start or int(answer.headers.get("Content-Length", length)) != length):
-                raise ConnectionError(f"{key}: the store sent the whole object instead of a range")
-            while length:
-                got = answer.readinto(self._buffer[: min(_PIECE, length)])
-                if not got:
-                    raise ConnectionError(f"{key}: ended {length} bytes early")
-                take(self._buffer[:got])
-                length -= got
-            answer.read()
+            objects.check(answer, key)
+            objects.pass_on(answer, key, asked, self._buffer, take)
 
     def close(self) -> None:
         """Hang up."""
@@ -291,18 +279,3 @@ class S3Reader:
             self._connection = _connect(request.url)
         self._connection.request(request.method, _target(request.url), headers=self._session.signed(request, "s3"))
         return self._connection.getresponse()
-
-    @staticmethod
-    def _check(answer: http.client.HTTPResponse, key: str) -> None:
-        status = answer.status
-        if status in (200, 206):
-            return
-        if status == 404:
-            raise FileNotFoundError(errno.ENOENT, "no such object", key)
-        if status in (401, 403):
-            raise PermissionError(errno.EACCES, f"the store refuses (HTTP {status})", key)
-        if status == 412:
-            raise OSError(errno.ESTALE, "changed while it was read", key)
-        if status == 416:
-            raise ConnectionError(f"{key}: the store says the object is shorter than the range")
-        raise ConnectionError(f"{key}: HTTP {status}")

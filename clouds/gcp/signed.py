@@ -6,11 +6,9 @@ PermissionError, OSError with ESTALE (the object changed) are final, ConnectionE
 
 import base64
 import contextlib
-import errno
 import http.client
 import json
 import os
-import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Generator, Mapping
@@ -19,9 +17,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
-TIMEOUT_S: Final = 20.0
+from clouds import objects
+
 _METADATA_TIMEOUT_S: Final = 3.0
-_PIECE: Final = 1024 * 1024
 _RENEW_BEFORE: Final = timedelta(minutes=3)
 STORAGE: Final = "https://storage.googleapis.com"
 
@@ -73,7 +71,7 @@ def call(method: str, url: str, token: str | None, body: Mapping[str, Any] | Non
     data = None if body is None else json.dumps(body).encode()
     wish = urllib.request.Request(url, data=data, method=method, headers=headers)
     try:
-        with urllib.request.urlopen(wish, timeout=TIMEOUT_S) as answer:
+        with urllib.request.urlopen(wish, timeout=objects.TIMEOUT_S) as answer:
             return json.loads(answer.read() or b"{}")
     except urllib.error.HTTPError as error:
         words = error.read(300).decode(errors="replace")
@@ -107,7 +105,7 @@ class GcsReader:
     def __init__(self, base: str, bucket: str, token: Callable[[], str] | None) -> None:
         self._base, self._bucket, self._token = base, bucket, token
         self._connection: http.client.HTTPConnection | None = None
-        self._buffer = memoryview(bytearray(_PIECE))
+        self._buffer = memoryview(bytearray(objects.PIECE))
 
     def size_and_version(self, key: str) -> tuple[int, str]:
         """Bytes of an object and its generation. Raises OSError."""
@@ -119,17 +117,10 @@ class GcsReader:
         self, key: str, start: int, length: int, version: str | None, take: Callable[[memoryview], None]
     ) -> None:
         """Give exactly `length` bytes from `start` to `take`. Raises OSError."""
+        asked = range(start, start + length)
         query = "alt=media" + (f"&ifGenerationMatch={version}" if version else "")
-        with self._answer(key, query, {"Range": f"bytes={start}-{start + length - 1}"}) as answer:
-            if answer.status == 200 and (start or int(answer.headers.get("Content-Length", length)) != length):
-                raise ConnectionError(f"{key}: the store sent the whole object instead of a range")
-            while length:
-                got = answer.readinto(self._buffer[: min(_PIECE, length)])
-                if not got:
-                    raise ConnectionError(f"{key}: ended {length} bytes early")
-                take(self._buffer[:got])
-                length -= got
-            answer.read()
+        with self._answer(key, query, {"Range": objects.range_header(asked)}) as answer:
+            objects.pass_on(answer, key, asked, self._buffer, take)
 
     def close(self) -> None:
         """Hang up."""
@@ -147,10 +138,10 @@ class GcsReader:
         whole = False
         try:
             if self._connection is None:
-                self._connection = _connect(parts.scheme, parts.netloc)
+                self._connection = objects.connect(parts.scheme, parts.netloc)
             self._connection.request("GET", path, headers=sent)
             answer = self._connection.getresponse()
-            _check(answer, key)
+            objects.check(answer, key)
             yield answer
             whole = answer.isclosed()
         except http.client.HTTPException as error:
@@ -158,21 +149,3 @@ class GcsReader:
         finally:
             if not whole:
                 self.close()
-
-
-def _connect(scheme: str, place: str) -> http.client.HTTPConnection:
-    if scheme == "https":
-        return http.client.HTTPSConnection(place, timeout=TIMEOUT_S, context=ssl.create_default_context())
-    return http.client.HTTPConnection(place, timeout=TIMEOUT_S)
-
-
-def _check(answer: http.client.HTTPResponse, key: str) -> None:
-    if answer.status in (200, 206):
-        return
-    if answer.status == 404:
-        raise FileNotFoundError(errno.ENOENT, "no such object", key)
-    if answer.status in (401, 403):
-        raise PermissionError(errno.EACCES, f"the store refuses (HTTP {answer.status})", key)
-    if answer.status == 412:
-        raise OSError(errno.ESTALE, "changed while it was read", key)
-    raise ConnectionError(f"{key}: HTTP {answer.status}")

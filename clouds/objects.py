@@ -1,0 +1,61 @@
+"""What the readers of S3 and of Google's storage share: the connection, what a status means, and a range as it comes.
+
+Standard library only: the node agent carries this. FileNotFoundError, PermissionError and OSError with ESTALE (the
+object changed) are final; ConnectionError and TimeoutError may pass.
+"""
+
+import errno
+import http.client
+import ssl
+from collections.abc import Callable
+from typing import Final
+
+TIMEOUT_S: Final = 20.0
+PIECE: Final = 1024 * 1024
+
+
+def connect(scheme: str, place: str) -> http.client.HTTPConnection:
+    """A connection to `host[:port]`, opened by its first request."""
+    if scheme == "https":
+        return http.client.HTTPSConnection(place, timeout=TIMEOUT_S, context=ssl.create_default_context())
+    return http.client.HTTPConnection(place, timeout=TIMEOUT_S)
+
+
+def check(answer: http.client.HTTPResponse, key: str) -> None:
+    """Nothing where the store gave what was asked for. Raises OSError."""
+    if answer.status in (200, 206):
+        return
+    if answer.status == 404:
+        raise FileNotFoundError(errno.ENOENT, "no such object", key)
+    if answer.status in (401, 403):
+        raise PermissionError(errno.EACCES, f"the store refuses (HTTP {answer.status})", key)
+    if answer.status == 412:
+        raise OSError(errno.ESTALE, "changed while it was read", key)
+    if answer.status == 416:
+        raise ConnectionError(f"{key}: the store says the object is shorter than the range")
+    raise ConnectionError(f"{key}: HTTP {answer.status}")
+
+
+def range_header(asked: range) -> str:
+    """The value of `Range` for those bytes."""
+    return f"bytes={asked.start}-{asked.stop - 1}"
+
+
+def pass_on(
+    answer: http.client.HTTPResponse,
+    key: str,
+    asked: range,
+    buffer: memoryview,
+    take: Callable[[memoryview], None],
+) -> None:
+    """Give exactly the bytes asked for to `take`, in pieces of `buffer`. Raises ConnectionError."""
+    left = len(asked)
+    if answer.status == 200 and (asked.start or int(answer.headers.get("Content-Length", left)) != left):
+        raise ConnectionError(f"{key}: the store sent the whole object instead of a range")
+    while left:
+        got = answer.readinto(buffer[: min(len(buffer), left)])
+        if not got:
+            raise ConnectionError(f"{key}: ended {left} bytes early")
+        take(buffer[:got])
+        left -= got
+    answer.read()
