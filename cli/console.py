@@ -4,9 +4,9 @@ import hashlib
 import os
 import signal
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Final
@@ -18,6 +18,7 @@ from cli import reports
 from cli.fleets import FleetOption, load
 from cli.money import ledger_name
 from cli.output import STDERR, Exit, UserError
+from cli.quotas import QuotaMeter
 from cli.watching import Watched
 from cli.windows import parse_window
 from cli.wiring import inventory_of, open_engine
@@ -37,6 +38,8 @@ from watchdogs.ports import BrakeKind
 
 KEPT_FOR: Final = timedelta(hours=4)
 LOOK_EVERY: Final = timedelta(seconds=5)
+DOCUMENTS_EVERY: Final = timedelta(minutes=1)
+"""`pulumi up` changes the fleet document."""
 MEASURE_EVERY: Final = timedelta(seconds=30)
 """Metrics of the ledger are computed this often, however often they are scraped."""
 TOKEN: Final = "GPUFLEET_CONSOLE_TOKEN"  # noqa: S105 - the variable's name
@@ -55,9 +58,14 @@ def console(
     proxy_header: Annotated[
         str, typer.Option("--proxy-header", help="Header in which a proxy on this machine names who signed in.")
     ] = "",
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Start also while the fleet document is not there yet.")
+    ] = False,
 ) -> None:
     """Serve status, costs and decisions as a web page: read-only but for Keep. /metrics and /alerts beside it."""
-    documents = load(fleet)
+    live = LiveBook(lambda: load(fleet))
+    if not wait:
+        live.documents(datetime.now(UTC))
     host, _, port = listen.rpartition(":")
     if not host or not port.isdigit():
         raise UserError(f"--listen {listen}: write HOST:PORT, as 127.0.0.1:9600", Exit.WRONG_USE)
@@ -66,7 +74,7 @@ def console(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     try:
-        running = server.serve(server.Console(LiveBook(documents), access), host, int(port))
+        running = server.serve(server.Console(live, access), host, int(port))
     except OSError as error:
         raise UserError(f"--listen {listen}: {error.strerror or error}") from error
     STDERR.print(f"the console is at http://{listen}/", highlight=False)
@@ -92,22 +100,47 @@ def _token(path: Path | None) -> str:
 class LiveBook:
     """The console's book over real fleets; looks are shared by all who ask."""
 
-    documents: Sequence[FleetDocument]
-    _watched: list[Watched] = field(init=False)
+    load: Callable[[], Sequence[FleetDocument]]
+    """Raises UserError."""
+    _documents: Sequence[FleetDocument] = ()
+    _read: datetime | None = None
+    _reading: threading.Lock = field(default_factory=threading.Lock)
+    _watched: Sequence[Watched] = ()
+    _quotas: Sequence[QuotaMeter] = ()
     _views: Sequence[FleetView] = ()
     _looked: datetime | None = None
     _measured: tuple[datetime, str] | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _measuring: threading.Lock = field(default_factory=threading.Lock)
 
-    def __post_init__(self) -> None:
-        self._watched = [Watched(document) for document in self.documents]
+    def documents(self, now: datetime) -> Sequence[FleetDocument]:
+        """The fleets, read again from time to time; the last good ones where that fails. Raises UserError."""
+        with self._reading:
+            if self._documents and self._read is not None and now - self._read < DOCUMENTS_EVERY:
+                return self._documents
+            try:
+                found = self.load()
+            except UserError as error:
+                if not self._documents:
+                    raise
+                _say(f"the console goes on with the fleet document that it knows: {error}")
+                found = self._documents
+            self._read = now
+            if found != self._documents:
+                self._documents = found
+                self._watched = [Watched(document) for document in found]
+                self._quotas = [
+                    QuotaMeter(document=document, instances=inventory_of(document).instances, say=_say)
+                    for document in found
+                ]
+            return self._documents
 
     def views(self) -> Sequence[FleetView]:
         with self._lock:
             now = datetime.now(UTC)
             if self._looked is None or now - self._looked >= LOOK_EVERY:
                 with _said():
+                    self.documents(now)
                     self._views = [watched.look() for watched in self._watched]
                 self._looked = datetime.now(UTC)
             return self._views
@@ -153,11 +186,17 @@ class LiveBook:
             now = datetime.now(UTC)
             if self._measured is None or now - self._measured[0] >= MEASURE_EVERY:
                 with _said():
-                    self._measured = (now, exporter.render([_measure(document, now) for document in self.documents]))
+                    facts = [
+                        replace(_measure(document, now), quotas=quotas.read(now))
+                        for document, quotas in zip(self.documents(now), self._quotas, strict=True)
+                    ]
+                self._measured = (now, exporter.render(facts))
             return self._measured[1]
 
     def tell(self, notice: Notice) -> None:
-        for document in self.documents:
+        with _said():
+            documents = self.documents(datetime.now(UTC))
+        for document in documents:
             if document.notify is None:
                 continue
             name = hashlib.sha256(ledger_name(document).encode()).hexdigest()[:8]
@@ -166,6 +205,10 @@ class LiveBook:
             )
             with _said(), writing(open_engine(document)) as connection:
                 outbox.enqueue(connection, message, datetime.now(UTC))
+
+
+def _say(line: str) -> None:
+    STDERR.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 @contextmanager

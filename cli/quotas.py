@@ -1,12 +1,20 @@
-"""`gpufleet doctor --fleet`: whether the account's quotas carry the pools' maxima."""
+"""Quotas of the account: `gpufleet doctor --fleet` compares the pools' maxima with them, the console what runs."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
 
+from console.exporter import QuotaUse
 from fleet.activity import CloudError
+from fleet.catalogue import UnknownMachineError
 from fleet.document import FleetDocument
-from fleet.model import Cloud
-from fleet.quotas import Need, needs
+from fleet.model import Cloud, Instance
+from fleet.quotas import Need, needs, uses
 from localcloud.control.health import Finding
+
+LIMITS_EVERY: Final = timedelta(hours=1)
+"""Limits change by a person's request; a refused look is tried again as late, too."""
 
 
 def examine(document: FleetDocument) -> Iterator[Finding]:
@@ -59,3 +67,49 @@ def _limits(document: FleetDocument, wanted: Sequence[Need]) -> Mapping[str, flo
 
     codes = sorted({need.quota for need in wanted if need.quota is not None})
     return aws.limits(AwsCalls(document.region), codes)
+
+
+@dataclass(slots=True, kw_only=True)
+class QuotaMeter:
+    """How much of each quota one fleet uses. A limit that cannot be read has no figure; why is said once."""
+
+    document: FleetDocument
+    instances: Callable[[], Sequence[Instance]]
+    """Raises OSError when the inventory is not whole."""
+    say: Callable[[str], None]
+    limits: Callable[[FleetDocument, Sequence[Need]], Mapping[str, float]] = _limits
+    """Raises CloudError."""
+    _known: Mapping[str, float] = field(default_factory=dict[str, float])
+    _asked: datetime | None = None
+    _said: str = ""
+
+    def read(self, now: datetime) -> tuple[QuotaUse, ...]:
+        """Those whose limit is known; none when the instances are not all known."""
+        self._learn(now)
+        if not self._known:
+            return ()
+        try:
+            found = uses(self.document.cloud, self.instances())
+        except OSError as error:
+            self._tell(f"instances are not known: {error}")
+            return ()
+        return tuple(
+            QuotaUse(quota=use.quota, unit=use.unit, used=use.used, limit=self._known[use.quota])
+            for use in found
+            if self._known.get(use.quota)
+        )
+
+    def _learn(self, now: datetime) -> None:
+        if self._asked is not None and now - self._asked < LIMITS_EVERY:
+            return
+        self._asked = now
+        try:
+            self._known = self.limits(self.document, needs(self.document))
+        except (CloudError, UnknownMachineError) as error:
+            self._known = {}
+            self._tell(f"limits are not known: {error}")
+
+    def _tell(self, why: str) -> None:
+        if why != self._said:
+            self.say(f"quotas of {self.document.cloud}-{self.document.environment}: {why}")
+        self._said = why

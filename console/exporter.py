@@ -26,6 +26,17 @@ class Spend:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaUse:
+    """What the environment's living instances take of one quota of the account, and what it allows."""
+
+    quota: str
+    """The cloud's own name."""
+    unit: str
+    used: int
+    limit: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """One fleet."""
 
@@ -39,6 +50,8 @@ class Facts:
     brakes: int = 0
     messages: Mapping[str, int] = field(default_factory=dict[str, int])
     """State to messages of the outbox."""
+    quotas: Sequence[QuotaUse] = ()
+    """Those whose limit is known."""
 
 
 LEAST_COVERED = timedelta(minutes=5)
@@ -81,6 +94,18 @@ def render(facts: Iterable[Facts]) -> str:
             (({"environment": f.environment}, f.brakes) for f in found),
         ),
         ("gpufleet_messages", "gauge", "Messages of the outbox.", _messages(found)),
+        (
+            "gpufleet_quota_used",
+            "gauge",
+            "What the environment's instances take of a quota of the account.",
+            ((labels, use.used) for labels, use in _quotas(found)),
+        ),
+        (
+            "gpufleet_quota_limit",
+            "gauge",
+            "What the quota allows.",
+            ((labels, use.limit) for labels, use in _quotas(found)),
+        ),
     ):  # fmt: skip
         lines += [f"# HELP {name} {words}", f"# TYPE {name} {kind}"]
         lines += [f"{name}{{{_labels(labels)}}} {value}" for labels, value in values]
@@ -103,6 +128,12 @@ def _messages(found: Iterable[Facts]) -> Iterator[tuple[Labels, float]]:
     for facts in found:
         for state, value in facts.messages.items():
             yield {"environment": facts.environment, "state": state}, value
+
+
+def _quotas(found: Iterable[Facts]) -> Iterator[tuple[Labels, QuotaUse]]:
+    for facts in found:
+        for use in facts.quotas:
+            yield {"environment": facts.environment, "quota": use.quota, "unit": use.unit}, use
 
 
 def _rates(found: Iterable[Facts]) -> Iterator[tuple[Labels, float]]:

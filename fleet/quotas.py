@@ -6,7 +6,7 @@ from typing import Final
 
 from fleet import catalogue
 from fleet.document import FleetDocument, GroupEntry, Pool
-from fleet.model import CapacityType, Cloud
+from fleet.model import CapacityType, Cloud, Instance
 
 AWS_CODES: Final = {
     ("G", False): "L-DB2E81BA",
@@ -51,6 +51,32 @@ def needs(document: FleetDocument) -> tuple[Need, ...]:
         Need(quota=quota, unit=unit, most=total, for_=", ".join(sorted(labels)))
         for (quota, unit), (total, labels) in sorted(found.items(), key=lambda item: (item[0][0] or "", item[0][1]))
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """What living instances take of one quota."""
+
+    quota: str
+    unit: str
+    used: int
+
+
+def uses(cloud: Cloud, instances: Iterable[Instance]) -> tuple[Use, ...]:
+    """By quota. A machine without a GPU, or of a type or quota that is not known here, is in none."""
+    found: dict[tuple[str, str], int] = {}
+    for instance in instances:
+        if not instance.alive:
+            continue
+        try:
+            quota, unit, each, _ = _dearest(
+                cloud, (instance.machine_type,), instance.capacity_type is CapacityType.SPOT
+            )
+        except catalogue.UnknownMachineError:
+            continue
+        if quota is not None:
+            found[quota, unit] = found.get((quota, unit), 0) + each
+    return tuple(Use(quota=quota, unit=unit, used=used) for (quota, unit), used in sorted(found.items()))
 
 
 def _most(pool: Pool) -> Iterable[tuple[GroupEntry, int]]:

@@ -18,6 +18,7 @@ QUIET: Final = (
     ("AllMetricsMissing", "MetricsMissing", ("fleet",)),
     ("BudgetBurnFast", "BudgetBurnSlow", ("fleet", "environment")),
     ("RequestsHeld", "QueueGrowing", ("fleet", "pool")),
+    ("CacheSyncFailing", "BootFailing", ("fleet", "instance_id")),
 )
 """While the first fires, the second of the same labels says nothing new."""
 

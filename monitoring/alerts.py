@@ -24,6 +24,7 @@ _INSTANCE: Final = "{{ $labels.instance_id }}"
 _ENVIRONMENT: Final = "{{ $labels.environment }}"
 _JOB: Final = "{{ $labels.job }}"
 _WATCHDOG: Final = "{{ $labels.watchdog }}"
+_QUOTA: Final = "{{ $labels.quota }}"
 _WHAT: Final = "{{ $labels.what }}"
 _NUMBER: Final = "{{ $value }}"
 _VALUE: Final = "{{ $value | humanize }}"
@@ -72,6 +73,10 @@ class AlertSettings:
     ledger_gap: timedelta = timedelta(minutes=10)
     certificate_ends: timedelta = timedelta(days=14)
     metrics_missing: timedelta = timedelta(minutes=5)
+    cache_retries_above: float = 50
+    """Ranges of a model read again, within ten minutes."""
+    quota_above: float = 0.80
+    """Share of an account's quota that runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -336,11 +341,24 @@ def _machinery(settings: AlertSettings) -> tuple[Alert, ...]:
         ),
         Alert(
             name="BootFailing",
-            expression=f'{metrics.NODE_PHASE}{{phase="failed"}} == 1'
-            f" or increase({metrics.NODE_CACHE_RETRIES}[10m]) > 50",
+            expression=f'{metrics.NODE_PHASE}{{phase="failed"}} == 1',
             lasts=timedelta(0),
             severity=Severity.TICKET,
-            summary=f"{_INSTANCE} ({_POOL}) cannot get its model or did not boot",
+            summary=f"{_INSTANCE} ({_POOL}) did not boot",
+        ),
+        Alert(
+            name="CacheSyncFailing",
+            expression=_cache_failing(settings),
+            lasts=timedelta(0),
+            severity=Severity.TICKET,
+            summary=f"{_INSTANCE} ({_POOL}) cannot bring its model from the bucket",
+        ),
+        Alert(
+            name="QuotaNear",
+            expression=f"gpufleet_quota_used / gpufleet_quota_limit > {settings.quota_above}",
+            lasts=_minutes(15),
+            severity=Severity.TICKET,
+            summary=f"{_ENVIRONMENT} runs {_PERCENT} of what quota {_QUOTA} allows",
         ),
         Alert(
             name="CertificateEnding",
@@ -363,4 +381,15 @@ def _machinery(settings: AlertSettings) -> tuple[Alert, ...]:
             severity=Severity.TICKET,
             summary=f"{_NUMBER} replicas of pool {_POOL} keep failing",
         ),
+    )
+
+
+def _cache_failing(settings: AlertSettings) -> str:
+    tries = f'{metrics.NODE_BOOT_ATTEMPTS}{{step="cache"}}'
+    failed = f'{metrics.NODE_PHASE}{{phase="failed"}} == 1'
+    # only a step that ended well has a length
+    done = f'{metrics.NODE_BOOT_SECONDS}{{step="cache"}}'
+    return (
+        f"({tries} > 1 or {tries} and on (instance_id) {failed}) unless on (instance_id) {done}"
+        f" or increase({metrics.NODE_CACHE_RETRIES}[10m]) > {settings.cache_retries_above:.0f}"
     )

@@ -49,6 +49,7 @@ def of_control(  # noqa: PLR0913
                 "ec2:DescribeInstances",
                 "ec2:DescribeSpotPriceHistory",
                 "pricing:GetProducts",
+                "servicequotas:GetServiceQuota",
             ),
             # these calls know no resource
             resources=("*",),

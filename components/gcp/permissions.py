@@ -23,6 +23,7 @@ CONTROL: Final = (
     "compute.instanceGroups.get",
     "compute.instanceGroups.list",
     "compute.machineTypes.list",
+    "compute.regions.get",
     "compute.reservations.list",
     "compute.globalOperations.get",
     "compute.regionOperations.get",

@@ -55,6 +55,8 @@ ROUTED = "gpufleet_router_requests_total"
 OTHER = 'environment="prod",pool="other"'
 SPEND = "gpufleet_spend_usd_per_hour"
 BOOT = "gpufleet_node_boot_step_seconds"
+TRIES = "gpufleet_node_boot_attempts_total"
+QUOTA = 'environment="prod",quota="L-3819A6DF",unit="vCPUs"'
 
 CASES = (
     Case("GpuWasted", "29 % for half an hour", 1, (on(GPU, "0.29x40"),)),
@@ -150,8 +152,20 @@ CASES = (
     Case("ExporterGone", "there is none", 1, (of("up", "1x40", 'job="node"'),)),
     Case("ExporterGone", "it is up", 0, (of("up", "1x40", 'job="watchdogs"'),)),
     Case("BootFailing", "failed", 1, (on("gpufleet_node_phase", "1x40", 'phase="failed"'),)),
-    Case("BootFailing", "ranges read again and again", 1, (on("gpufleet_node_cache_retries_total", "0+10x40"),)),
-    Case("BootFailing", "ready", 0, (on("gpufleet_node_phase", "0x40", 'phase="failed"'), on("gpufleet_node_cache_retries_total", "3x40"))),
+    Case("BootFailing", "ready", 0, (on("gpufleet_node_phase", "0x40", 'phase="failed"'),)),
+    Case("CacheSyncFailing", "ranges read again and again", 1, (on("gpufleet_node_cache_retries_total", "0+10x40"),)),
+    Case("CacheSyncFailing", "a few ranges read again, long ago", 0, (on("gpufleet_node_cache_retries_total", "3x40"),)),
+    Case("CacheSyncFailing", "tried again and not here yet", 1, (on(TRIES, "1x10 2x30", 'step="cache"'),)),
+    Case("CacheSyncFailing", "the first try goes on", 0, (on(TRIES, "1x40", 'step="cache"'),)),
+    Case("CacheSyncFailing", "the second try did it", 0, (on(TRIES, "2x40", 'step="cache"'), on(BOOT, "9x40", 'step="cache"'))),
+    Case("CacheSyncFailing", "the first try was hopeless", 1,
+         (on(TRIES, "1x40", 'step="cache"'), on("gpufleet_node_phase", "1x40", 'phase="failed"'))),
+    Case("CacheSyncFailing", "its engine failed, its model is here", 0,
+         (on(TRIES, "1x40", 'step="cache"'), on(BOOT, "9x40", 'step="cache"'), on("gpufleet_node_phase", "1x40", 'phase="failed"'))),
+    Case("QuotaNear", "90 of 100 vCPUs", 1, (of("gpufleet_quota_used", "90x40", QUOTA), of("gpufleet_quota_limit", "100x40", QUOTA))),
+    Case("QuotaNear", "79 of 100 vCPUs", 0, (of("gpufleet_quota_used", "79x40", QUOTA), of("gpufleet_quota_limit", "100x40", QUOTA))),
+    Case("QuotaNear", "a limit that nobody knows", 0, (of("gpufleet_quota_used", "90x40", QUOTA),)),
+    Case("QuotaNear", "for a moment", 0, (of("gpufleet_quota_used", "9x25 90x10", QUOTA), of("gpufleet_quota_limit", "100x40", QUOTA))),
     Case("CertificateEnding", "in 10 days", 1, (of("gpufleet_router_certificate_end_timestamp_seconds", "864000x40", 'environment="prod"'),)),
     Case("CertificateEnding", "in 20 days", 0, (of("gpufleet_router_certificate_end_timestamp_seconds", "1728000x40", 'environment="prod"'),)),
     Case("RouterProblem", "an old configuration", 1, (of("gpufleet_router_problem", "1x40", 'environment="prod",what="config"'),)),

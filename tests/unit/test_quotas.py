@@ -1,5 +1,8 @@
 """What a fleet may need of an account's quotas, counted by hand; and what `doctor --fleet` makes of it."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -7,10 +10,12 @@ import pytest
 from cli import quotas as command
 from clouds.aws.calls import AwsCalls
 from clouds.aws.quotas import limits
+from console import exporter
+from fleet.activity import CloudError
 from fleet.document import FleetDocument
-from fleet.model import Cloud
-from fleet.quotas import Need, needs
-from tests.watchdogs.worlds import document
+from fleet.model import CapacityType, Cloud, Instance, InstanceState
+from fleet.quotas import Need, Use, needs, uses
+from tests.watchdogs.worlds import START, document, instance
 
 
 def group(kind: str, name: str, most: int, *types: str, zone: str | None = "us-east-1a") -> dict[str, Any]:
@@ -78,3 +83,89 @@ def test_limits_are_read_by_code() -> None:
             return {"Quota": {"Value": 64.0}}
 
     assert limits(AwsCalls("us-east-1", lambda service: ServiceQuotas()), ["L-1"]) == {"L-1": 64.0}
+
+
+SPOT, ON_DEMAND = "L-3819A6DF", "L-DB2E81BA"
+
+
+@pytest.mark.parametrize(
+    ("instances", "expected"),
+    [
+        pytest.param((), [], id="none"),
+        pytest.param((("g6.xlarge", "spot"), ("g6.2xlarge", "spot")), [(SPOT, 4 + 8)], id="added up"),
+        pytest.param((("g6.xlarge", "reserved"), ("g6.xlarge", "on-demand")), [(ON_DEMAND, 8)], id="one quota"),
+        pytest.param((("m6i.large", "on-demand"),), [], id="a machine that is not in the catalogue"),
+        pytest.param((("p6-b200.48xlarge", "on-demand"),), [], id="no quota known"),
+    ],
+)
+def test_what_runs_is_counted(instances: tuple[tuple[str, str], ...], expected: list[tuple[str, int]]) -> None:
+    found = uses(Cloud.AWS, [machine(name, kind) for name, kind in instances])
+    assert [(use.quota, use.used) for use in found] == expected
+
+
+def test_what_has_ended_is_not_counted() -> None:
+    gone = machine("g6.xlarge", "spot", state=InstanceState.TERMINATED)
+    assert uses(Cloud.AWS, [gone, machine("g6.xlarge", "spot")]) == (Use(quota=SPOT, unit="vCPUs", used=4),)
+
+
+def machine(name: str, kind: str, **changes: Any) -> Instance:
+    return instance(machine_type=name, capacity_type=CapacityType(kind), **changes)
+
+
+@dataclass
+class Account:
+    """What the cloud answers, and how often it was asked."""
+
+    limits: Mapping[str, float] | None
+    instances: Sequence[Instance] | None
+    asked: int = 0
+    said: list[str] = field(default_factory=list[str])
+
+    def answer(self, document: FleetDocument, wanted: Sequence[Need]) -> Mapping[str, float]:
+        self.asked += 1
+        if self.limits is None:
+            raise CloudError("service-quotas:get_service_quota failed: AccessDenied")
+        return self.limits
+
+    def list(self) -> Sequence[Instance]:
+        if self.instances is None:
+            raise CloudError("ec2:describe_instances failed")
+        return self.instances
+
+    def meter(self) -> command.QuotaMeter:
+        given = fleet("aws", 6, group("spot", "a", 4, "g6.xlarge"))
+        return command.QuotaMeter(document=given, instances=self.list, say=self.said.append, limits=self.answer)
+
+
+def test_use_and_limit_become_metrics() -> None:
+    meter = Account({SPOT: 64.0}, [machine("g6.xlarge", "spot")]).meter()
+    page = exporter.render([exporter.Facts(environment="prod", quotas=meter.read(START))])
+    labels = f'environment="prod",quota="{SPOT}",unit="vCPUs"'
+    assert f"gpufleet_quota_used{{{labels}}} 4\n" in page
+    assert f"gpufleet_quota_limit{{{labels}}} 64.0\n" in page
+
+
+@pytest.mark.parametrize(
+    ("account", "words"),
+    [
+        pytest.param(Account(None, []), "limits are not known", id="limits"),
+        pytest.param(Account({SPOT: 64.0}, None), "instances are not known", id="instances"),
+    ],
+)
+def test_what_cannot_be_read_has_no_figure_and_is_said_once(account: Account, words: str) -> None:
+    meter = account.meter()
+    assert [meter.read(START + minutes * timedelta(minutes=1)) for minutes in range(3)] == [(), (), ()]
+    assert len(account.said) == 1 and words in account.said[0]
+
+
+def test_a_quota_whose_limit_is_not_known_has_no_figure() -> None:
+    running = [machine("g6.xlarge", "spot"), machine("g6.xlarge", "on-demand")]
+    assert [use.quota for use in Account({SPOT: 64.0}, running).meter().read(START)] == [SPOT]
+
+
+def test_limits_are_asked_for_once_an_hour() -> None:
+    account = Account({SPOT: 64.0}, [])
+    meter = account.meter()
+    for minutes in (0, 1, 59, 60, 61):
+        meter.read(START + timedelta(minutes=minutes))
+    assert account.asked == 2
