@@ -139,13 +139,11 @@ def _rolled(
     for row in sorted(rows, key=lambda row: row.hour):
         ends.setdefault(engine_of_row(row), []).append(row)
     for row in connection.execution_options(yield_per=_STREAM).execute(sums):
-        name = engine_of_row(row)
-        first, last = _stretch(ends[name][0]).first, _stretch(ends[name][-1]).last
-        counted: dict[str, Any] = {
-            key: None if getattr(row, key) is None else int(getattr(row, key)) for key in _COUNTERS
-        }
-        inner = replace(Tokens(**counted), resets=int(row.resets), late=int(row.late))
-        yield name, [Stretch(first, last, inner)]
+        engine_name = engine_of_row(row)
+        first, last = _stretch(ends[engine_name][0]).first, _stretch(ends[engine_name][-1]).last
+        served = _tokens(row, "inner") + _tokens(row, "between")
+        inner = replace(served, resets=int(row.resets), late=int(row.late))
+        yield engine_name, [Stretch(first, last, inner)]
 
 
 def _sums(within: Sequence[ColumnElement[bool]]) -> Select[Any]:
@@ -175,9 +173,9 @@ def _sums(within: Sequence[ColumnElement[bool]]) -> Select[Any]:
     def counted(flag: ColumnElement[bool]) -> ColumnElement[Any]:
         return func.coalesce(func.sum(case((and_(follows, flag), 1), else_=0)), 0)
 
-    totals = [
-        _plus_unread(func.sum(column[f"inner_{name}"]), func.sum(between(name))).label(name) for name in _COUNTERS
-    ]
+    # summed apart and added by us: a database works a term out again wherever it is named
+    totals = [func.sum(column[f"inner_{name}"]).label(f"inner_{name}") for name in _COUNTERS]
+    totals += [func.sum(between(name)).label(f"between_{name}") for name in _COUNTERS]
     return (
         select(
             *(column[name] for name in _ENGINE),
@@ -190,9 +188,11 @@ def _sums(within: Sequence[ColumnElement[bool]]) -> Select[Any]:
     )
 
 
-def _plus_unread(one: Any, other: Any) -> ColumnElement[Any]:
-    """A sum in which what was not read adds nothing, and is not zero when nothing else is there."""
-    return case((one.is_(None), other), (other.is_(None), one), else_=one + other)
+def _tokens(row: Row[Any], part: str) -> Tokens:
+    """Sums as the database gives them (PostgreSQL: as Decimal); None where nothing was read."""
+    sums = {name: getattr(row, f"{part}_{name}") for name in _COUNTERS}
+    counted: dict[str, Any] = {name: None if total is None else int(total) for name, total in sums.items()}
+    return Tokens(**counted)
 
 
 def _before(connection: Connection, engine: tuple[str, ...], hour: datetime) -> Stretch | None:
