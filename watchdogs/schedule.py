@@ -21,6 +21,10 @@ from apscheduler.triggers.interval import IntervalTrigger  # pyright: ignore[rep
 OVERDUE_INTERVALS: Final = 3
 OVERDUE_SLACK: Final = timedelta(minutes=10)
 """A pass may wait for drains; only one that takes this much longer counts as stuck."""
+CLOCK_LOOK_S: Final = 5.0
+"""Between two looks whether the clock was set back."""
+SLACK: Final = timedelta(seconds=1)
+"""A start is planned a moment before it is looked at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +80,7 @@ class Schedule:
         self._changed = threading.Condition()
         self._states = {job.name: JobState(name=job.name, every=job.every) for job in jobs}
         self._stopping = False
+        self._stopped = threading.Event()
         self._scheduler: Any = BackgroundScheduler(
             executors={"default": ThreadPoolExecutor(len(jobs))}, timezone=UTC, daemon=True
         )
@@ -99,6 +104,7 @@ class Schedule:
                 misfire_grace_time=None,
             )
         self._scheduler.start()
+        threading.Thread(target=self._follow_clock, name="clock", daemon=True).start()
 
     def soon(self, name: str) -> None:
         """Start a job now instead of at its time. One that runs already goes on, and its next start stays at now."""
@@ -106,6 +112,22 @@ class Schedule:
             if self._stopping:
                 return
         self._scheduler.modify_job(name, next_run_time=self._clock())
+
+    def catch_up(self) -> tuple[str, ...]:
+        """Start what is planned further ahead than its interval: it was planned by a clock that was set back since.
+
+        Without this a job would rest for as long as the clock went back. The names of what was started.
+        """
+        now, planned = self._clock(), self.next_starts()
+        most = {job.name: job.every + 2 * job.jitter + SLACK for job in self._jobs}
+        far = tuple(name for name, at in planned.items() if at - now > most[name])
+        for name in far:
+            self.soon(name)
+        return far
+
+    def _follow_clock(self) -> None:
+        while not self._stopped.wait(CLOCK_LOOK_S):
+            self.catch_up()
 
     def states(self) -> tuple[JobState, ...]:
         """Of all jobs, in the order given."""
@@ -126,6 +148,7 @@ class Schedule:
         """Start nothing more and let what runs finish. The names of what still runs after that long."""
         with self._changed:
             self._stopping = True
+        self._stopped.set()
         self._scheduler.shutdown(wait=False)
         with self._changed:
             self._changed.wait_for(lambda: not self._running(), timeout=patience.total_seconds())

@@ -82,6 +82,18 @@ def test_starts_missed_while_the_machine_slept_are_made_up_for_once(schedules: l
     assert schedule.states()[0].runs == 1, "sixty starts were missed"
 
 
+def test_a_clock_that_was_set_back_does_not_make_jobs_rest(schedules: list[Schedule]) -> None:
+    clock = [datetime.now(UTC)]
+    schedule = Schedule([Job(name="one", every=timedelta(hours=1), run=lambda: True)], lambda: clock[0])
+    schedules.append(schedule)
+    schedule.start()
+    until(lambda: schedule.states()[0].runs == 1 and schedule.next_starts()["one"] > clock[0])
+    assert schedule.catch_up() == (), "planned within its interval"
+    clock[0] -= timedelta(hours=2)
+    assert schedule.catch_up() == ("one",)
+    until(lambda: schedule.states()[0].runs == 2)
+
+
 def test_a_stop_lets_a_run_finish_and_starts_no_other() -> None:
     begun, go_on = threading.Event(), threading.Event()
 
