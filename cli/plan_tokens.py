@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+from cli.references import hub_name, measurement
 from fleet import catalogue
 from fleet.model import Cloud
 from prices.plan.cost import Line, PlanCost, settings_of
@@ -30,7 +31,7 @@ def expected(config: Mapping[str, Any], cost: PlanCost) -> list[Expected]:
     fleet = settings_of(config)
     sources = {model.get("name"): str(model.get("source", "")) for model in fleet.get("models") or ()}
     return [
-        _of_pool(str(pool["name"]), _hub_name(sources.get(pool.get("model"), "")), Cloud(fleet["cloud"]), cost)
+        _of_pool(str(pool["name"]), hub_name(sources.get(pool.get("model"), "")), Cloud(fleet["cloud"]), cost)
         for pool in fleet.get("pools") or ()
         if "name" in pool and fleet.get("cloud") in list(Cloud)
     ]
@@ -50,10 +51,7 @@ def _of_pool(pool: str, model: str | None, cloud: Cloud, cost: PlanCost) -> Expe
             why = f"unknown: nobody measured {model} on {machine.gpu_count} x {machine.gpu}"
             return Expected(pool=pool, usd_per_million_tokens=None, basis=why)
         tokens += line.desired * Decimal(speed.tokens_per_s(row))
-        said.append(
-            f"{row.model} on {row.gpus} x {row.gpu}, {row.input_tokens} in and {row.output_tokens} out,"
-            f" {row.concurrency} at once, {row.engine} (InferenceX)"
-        )
+        said.append(measurement(row))
     usd = sum((line.usd_per_hour for line in lines), Decimal(0)) / (tokens * _HOUR) * _MILLION
     return Expected(
         pool=pool,
@@ -66,10 +64,6 @@ def _machine(line: Line) -> str | None:
     """The machine type of a line that rents machines."""
     parts = line.sku.split(":")
     return parts[2] if len(parts) == 4 and parts[1] in ("ec2", "compute") else None
-
-
-def _hub_name(source: str) -> str | None:
-    return source.removeprefix("hf://").partition("@")[0] if source.startswith("hf://") else None
 
 
 def words(row: Expected) -> str:

@@ -2,6 +2,7 @@
 
 import csv
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 from io import StringIO
@@ -9,6 +10,7 @@ from typing import Any
 
 from cli import money
 from cli.output import UserError
+from cli.references import references_of
 from cli.windows import Window
 from costs import forecast
 from costs import savings as savers
@@ -18,6 +20,7 @@ from costs.document import CSV_COLUMNS, charges_csv, summed, text
 from costs.document import document as as_document
 from costs.focus import days
 from costs.report import Known, Report, Scope, compute, read, tokens_of
+from costs.speed import speeds
 from costs.waste import waste
 from fleet import money as exact
 from fleet.document import FleetDocument
@@ -138,7 +141,9 @@ def _report(document: FleetDocument, scope: Scope) -> tuple[Report, Known]:
     try:
         with money.ledger_errors(document):
             known = read(engine, scope, money.overrides_of(document), PackagedPrices(), money.declared_of(document))
-            return compute(scope, known, tokens_of(engine, scope)), known
+            report = compute(scope, known, tokens_of(engine, scope))
+            found = speeds(report.cells, document.cloud, references_of(document))
+            return replace(report, speeds=found), known
     except MissingPriceError as error:
         raise UserError(f"{document.environment}: {error}; or show it as unknown with --allow-unpriced") from error
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 from costs.allocation import Charge, State
 from costs.figures import Basis, Figure, UnitCosts
 from costs.report import Report
+from costs.speed import Speed
 from costs.teams import TeamShare
 from costs.tokens import EngineTokens
 from fleet import money
@@ -32,6 +33,8 @@ METHOD: Final[Mapping[str, str]] = {
     "blended": "cost / (prompt + generation) x 1,000,000",
     "input": "input share of cost / (prompt - cached) x 1,000,000",
     "output": "output share of cost / generation x 1,000,000",
+    "tokens_per_second_per_gpu": "(prompt - cached + generation) / (used seconds x GPUs of the machine); the"
+    " reference is the most that somebody measured of that model on that many of those GPUs, fully used",
     "spot_saving": "what the same spot seconds cost on demand, minus what they cost",
 }
 
@@ -58,6 +61,7 @@ def document(report: Report) -> dict[str, Any]:
         "total": figure(report.total),
         "by": {by.value: {key: figure(f) for key, f in sorted(group.items())} for by, group in report.groups.items()},
         "teams": [team_row(share) for share in report.teams],
+        "speeds": [speed_row(speed) for speed in report.speeds],
         "charges": [charge_row(charge, prices) for charge in report.charges],
         "engines": [engine_row(engine) for engine in report.engines],
         "prices": [price_row(price, name) for price, name in prices.items()],
@@ -145,6 +149,25 @@ def team_row(share: TeamShare) -> dict[str, Any]:
         "tokens": tokens(share.figure.tokens),
         "tokens_are": share.counted.value,
         "usd_per_million_tokens": unit_costs(share.figure.unit_costs()),
+    }
+
+
+def speed_row(speed: Speed) -> dict[str, Any]:
+    """Tokens per second and GPU of one model on one machine type; null: unknown."""
+    rates = {
+        "gpu_seconds": speed.gpu_seconds,
+        "tokens_per_second_per_gpu": speed.tokens_per_second_per_gpu,
+        "reference_tokens_per_second_per_gpu": speed.reference.tokens_per_second_per_gpu,
+        "share_of_reference": speed.share_of_reference,
+    }
+    return {
+        "model": speed.model,
+        "machine_type": speed.machine_type,
+        "gpu": speed.gpu,
+        "gpus": None if speed.gpus is None else str(speed.gpus),
+        "tokens_computed": speed.tokens,
+        **{name: None if value is None else text(value) for name, value in rates.items()},
+        "reference": speed.reference.basis,
     }
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Final
 
-from costs import charts, digest, render
+from costs import charts, digest, render, speed
 from costs.digest import Digest
 from costs.document import METHOD, instant
 from costs.figures import Figure
@@ -43,6 +43,7 @@ def page(found: Digest, buckets: Sequence[Bucket], lanes: Sequence[Lane]) -> str
         _over_time(report, buckets),
         _unit_costs(report),
         *(_table(report, by) for by in (By.POOL, By.MODEL, By.CAPACITY_TYPE, By.TEAM)),
+        _speeds(report),
         _timelines(report, lanes),
         _list("Waste by cause", digest.waste_lines(found.waste) or ["none"]),
         _list("Savings", digest.savings_lines(found.savings)),
@@ -103,6 +104,22 @@ def _table(report: Report, by: By, most: int = 200) -> str:
     cut = f'<p class="soft">{len(rows) - len(shown)} more in the CSV file.</p>' if len(rows) > len(shown) else ""
     return (
         f'<h2>By {by.value.replace("-", " ")}</h2><div class="scroll"><table><tr>{head}</tr>{body}</table></div>{cut}'
+    )
+
+
+def _speeds(report: Report, most: int = 200) -> str:
+    if not report.speeds:
+        return ""
+    head = "".join(f"<th>{escape(name)}</th>" for name in speed.HEADINGS)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in speed.words(row)) + "</tr>"
+        for row in report.speeds[:most]
+    )
+    lines = "".join(f"<li>{escape(line)}</li>" for line in render.references(report)[:most])
+    cut = f'<p class="soft">{len(report.speeds) - most} more in the JSON file.</p>' if report.speeds[most:] else ""
+    return (
+        f'<h2>Tokens per second and GPU</h2><div class="scroll"><table><tr>{head}</tr>{body}</table></div>{cut}'
+        f'<details><summary>Where it was measured</summary><ul class="soft">{lines}</ul></details>'
     )
 
 

@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from zoneinfo import ZoneInfo
 
+from costs import speed
 from costs.allocation import State
 from costs.figures import Figure, Method, UnitCosts
 from costs.report import By, Report
@@ -150,9 +151,21 @@ def as_text(report: Report, by: Sequence[By] = (By.POOL, By.MODEL, By.CAPACITY_T
     for group in by:
         parts += [table([(group.value, *HEADINGS[1:]), *rows(report, group)]), ""]
     parts += facts(report)
+    if report.speeds and By.MODEL in by:
+        parts += [
+            "",
+            table([speed.HEADINGS, *map(speed.words, report.speeds)], frozenset({0, 1})),
+            *references(report),
+        ]
     if report.notes:
         parts += ["", *[f"! {note}" for note in report.notes]]
     return "\n".join(parts)
+
+
+def references(report: Report) -> list[str]:
+    """Where each reference of the speeds comes from, or why there is none; each once."""
+    found = {f"{one.model}, {one.machine_type}: {one.reference.basis}": None for one in report.speeds}
+    return list(found)
 
 
 def table(lines: Sequence[Row], left: Set[int] = frozenset({0})) -> str:

@@ -10,6 +10,7 @@ from sqlalchemy import Engine
 from costs.allocation import Charge, Facts, Kind, charges
 from costs.commitments import Coverage, Declared
 from costs.figures import Figure
+from costs.speed import Speed
 from costs.teams import TeamShare, split
 from costs.tokens import EngineTokens, served
 from fleet import money
@@ -76,6 +77,8 @@ class Report:
     """The finest figures; see `_GROUPINGS`."""
     unmatched: Tokens = field(default_factory=Tokens)
     """Tokens of engines whose instance the ledger does not know."""
+    speeds: Sequence[Speed] = ()
+    """Tokens per second and GPU beside what was measured; see costs.speed."""
 
 
 NONE = "(none)"

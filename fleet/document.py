@@ -198,6 +198,8 @@ class Pool(_Strict):
 
     name: Name
     model: str
+    model_source: str | None = None
+    """Where the model comes from, as `hf://org/name@revision`: what measurements are matched by."""
     engine: str
     owner: str
     team_split: str | None = None

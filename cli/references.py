@@ -1,0 +1,47 @@
+"""What somebody measured of a served model on a machine: the reference that a cost report stands beside.
+
+The one place where measurements of engines (serving) and money (costs) meet for reports.
+"""
+
+from decimal import Decimal
+
+from costs.speed import Reference, References
+from fleet.catalogue import Machine
+from fleet.document import FleetDocument
+from serving.sizing import speed
+
+_STEP = Decimal("0.0001")
+
+
+def references_of(document: FleetDocument) -> References:
+    """The measurements of a fleet's models, by what the document says of where they come from."""
+    sources = {pool.model: pool.model_source for pool in document.pools}
+
+    def find(model: str, machine: Machine) -> Reference:
+        hub = hub_name(sources.get(model) or "")
+        if hub is None:
+            return _unknown("its model is known by no hub's name")
+        row = speed.most_measured(hub, machine.gpu, machine.gpu_count)
+        if row is None or machine.gpu_share != 1:
+            return _unknown(f"nobody measured {hub} on {machine.gpu_count} x {machine.gpu}")
+        rate = Decimal(speed.tokens_per_s(row)) / row.gpus
+        return Reference(tokens_per_second_per_gpu=rate.quantize(_STEP), basis=measurement(row))
+
+    return find
+
+
+def hub_name(source: str) -> str | None:
+    """`org/name` of a model that comes from a hub; None: from somewhere else."""
+    return source.removeprefix("hf://").partition("@")[0] if source.startswith("hf://") else None
+
+
+def measurement(row: speed.Row) -> str:
+    """Which measurement, for people."""
+    return (
+        f"{row.model} on {row.gpus} x {row.gpu}, {row.input_tokens} in and {row.output_tokens} out,"
+        f" {row.concurrency} at once, {row.engine} (InferenceX)"
+    )
+
+
+def _unknown(why: str) -> Reference:
+    return Reference(tokens_per_second_per_gpu=None, basis=f"unknown: {why}")
