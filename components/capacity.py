@@ -10,6 +10,8 @@ from fleet.model import CapacityType
 
 REVIEW_BY: Final = "gpu-fleet:review-by"
 """Tag of a reservation without an end."""
+CONTROL_ROOT_GIB: Final = 20
+"""Root disk of the control host and of each router."""
 SURGE: Final = 1
 """A group may grow by one above what its pool needs, while an instance is replaced."""
 

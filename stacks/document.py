@@ -1,9 +1,10 @@
 """The fleet document of a deployed environment."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Final, Literal
 
+from components.capacity import CONTROL_ROOT_GIB
 from fleet import document
 from fleet.document import FleetDocument, GroupEntry, Origin, Prices, Router, SharedEntry
 from fleet.model import Cloud
@@ -14,6 +15,7 @@ LEDGER_ON_CONTROL_HOST: Final = "sqlite:////var/lib/gpu-fleet/ledger.db"
 
 def describe(settings: Settings, groups: Mapping[str, Sequence[GroupEntry]], bucket_url: str, origin: Origin) -> str:
     """The document as text, from settings and from what the cloud called the groups of each pool."""
+    sources = {model.name: model.source for model in settings.models}
     return document.render(
         FleetDocument(
             version=document.VERSION,
@@ -33,6 +35,7 @@ def describe(settings: Settings, groups: Mapping[str, Sequence[GroupEntry]], buc
                 document.Pool(
                     name=pool.name,
                     model=f"models/{pool.model}",
+                    model_source=sources.get(pool.model),
                     engine=pool.engine.kind,
                     owner=pool.owner,
                     team_split=pool.team_split,
@@ -54,25 +57,56 @@ def describe(settings: Settings, groups: Mapping[str, Sequence[GroupEntry]], buc
 
 
 def shared_of(settings: Settings) -> tuple[SharedEntry, ...]:
-    """What the pools share, by the skus of `plan-cost`. An environment without a budget is not priced: nothing."""
+    """What costs money beside GPU instances, by the skus of `plan-cost`.
+
+    An environment without a budget is not priced: nothing.
+    """
     if settings.budget is None:
         return ()
-    aws, machines = settings.cloud is Cloud.AWS, settings.machines
-    service, disk = ("aws:ec2", "aws:ebs:gp3:gib") if aws else ("gcp:compute", "gcp:disk:pd-balanced:gib")
-    found: list[SharedEntry] = []
-    if isinstance(settings.network, MadeNetwork) and settings.network.internet == "nat":
-        found.append(_entry("NAT gateway", "aws:vpc:nat-gateway" if aws else "gcp:network:nat-gateway", 1))
+    return (*_of_network(settings), *_of_instances(settings), *_of_control(settings))
+
+
+def _of_network(settings: Settings) -> Iterator[SharedEntry]:
+    network, aws = settings.network, settings.cloud is Cloud.AWS
+    if not isinstance(network, MadeNetwork):
+        return  # whoever owns it pays for it
+    if network.internet == "nat":
+        yield _entry("NAT gateway", "aws:vpc:nat-gateway" if aws else "gcp:network:nat-gateway", 1)
         if aws:
-            found.append(_entry("public address", "aws:vpc:public-ipv4", 1))
-    root = disk if aws else "gcp:disk:pd-ssd:gib"
-    found.append(_entry("root disk", root, machines.disk_gib, per="instance"))
-    if (control := settings.control) is not None:
-        several = control.routers if control.routers > 1 else 0
-        found.append(_entry("control host", f"{service}:{control.machine_type}:on-demand", 1))
-        if several:
-            found.append(_entry("routers", f"{service}:{control.machine_type}:on-demand", several))
-        found.append(_entry("control host's disk", disk, control.data_gib))
-    return tuple(found)
+            yield _entry("public address", "aws:vpc:public-ipv4", 1)
+    if aws and network.private_services:
+        # each service has one interface in each zone, and each interface is billed
+        endpoints = len(network.private_services) * len(settings.zones)
+        yield _entry("interface endpoints", "aws:vpc:interface-endpoint", endpoints)
+
+
+def _of_instances(settings: Settings) -> Iterator[SharedEntry]:
+    machines = settings.machines
+    if settings.cloud is Cloud.GCP:
+        yield _entry("root disk", "gcp:disk:pd-ssd:gib", machines.disk_gib, per="instance")
+        return
+    yield _entry("root disk", "aws:ebs:gp3:gib", machines.disk_gib, per="instance")
+    # gp3 brings 3,000 IOPS and 125 MiB/s along; what is above is billed apart
+    if (iops := machines.disk_iops - 3000) > 0:
+        yield _entry("root disk IOPS", "aws:ebs:gp3:iops", iops, per="instance")
+    if (rate := machines.disk_mib_per_second - 125) > 0:
+        yield _entry("root disk throughput", "aws:ebs:gp3:mib-per-second", rate, per="instance")
+
+
+def _of_control(settings: Settings) -> Iterator[SharedEntry]:
+    control, aws = settings.control, settings.cloud is Cloud.AWS
+    if control is None:
+        return
+    machine = f"{'aws:ec2' if aws else 'gcp:compute'}:{control.machine_type}:on-demand"
+    disk = "aws:ebs:gp3:gib" if aws else "gcp:disk:pd-balanced:gib"
+    yield _entry("control host", machine, 1)
+    yield _entry("control host's disks", disk, control.data_gib + CONTROL_ROOT_GIB)
+    yield _entry("DNS zone", "aws:route53:zone" if aws else "gcp:dns:zone", 1)
+    if control.routers > 1:
+        yield _entry("routers", machine, control.routers)
+        yield _entry("routers' disks", disk, control.routers * CONTROL_ROOT_GIB)
+        balancer = "aws:elb:load-balancer" if aws else "gcp:network:forwarding-rule"
+        yield _entry("load balancer of the routers", balancer, 1)
 
 
 def _entry(name: str, sku: str, units: int, per: Literal["environment", "instance"] = "environment") -> SharedEntry:

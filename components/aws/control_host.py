@@ -8,9 +8,9 @@ import pulumi
 from pulumi_aws import ebs, ec2, lb, route53
 
 from components.aws.firewall import ROUTER_PORT
+from components.capacity import CONTROL_ROOT_GIB
 
 DATA_DEVICE: Final = "/dev/sdf"
-ROOT_GIB: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +176,9 @@ def small_machine(
         metadata_options=ec2.InstanceMetadataOptionsArgs(
             http_endpoint="enabled", http_tokens="required", http_put_response_hop_limit=1
         ),
-        root_block_device=ec2.InstanceRootBlockDeviceArgs(volume_type="gp3", volume_size=ROOT_GIB, encrypted=True),
+        root_block_device=ec2.InstanceRootBlockDeviceArgs(
+            volume_type="gp3", volume_size=CONTROL_ROOT_GIB, encrypted=True
+        ),
         tags=dict(tags),
         opts=opts,
     )

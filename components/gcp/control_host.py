@@ -2,15 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
 import pulumi
 from pulumi_gcp import compute, dns
 
+from components.capacity import CONTROL_ROOT_GIB
 from components.gcp.firewall import ROUTER_PORT
 from components.gcp.templates import SCOPE
-
-ROOT_GIB: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +160,7 @@ def small_machine(  # noqa: PLR0913
         machine_type=args.machine_type,
         boot_disk=compute.InstanceBootDiskArgs(
             initialize_params=compute.InstanceBootDiskInitializeParamsArgs(
-                image=args.image, type="pd-balanced", size=ROOT_GIB
+                image=args.image, type="pd-balanced", size=CONTROL_ROOT_GIB
             )
         ),
         attached_disks=list(attached),

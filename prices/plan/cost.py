@@ -16,7 +16,7 @@ from typing import Any, Final
 from fleet.model import CapacityType, Cloud
 from fleet.money import HOURS_PER_MONTH, ZERO, total
 from prices.book import MissingPriceError, Price, PriceBook, Sku
-from prices.plan.extras import Extra, extras, volume_units
+from prices.plan.extras import Extra, extras, root_disk_units
 from prices.plan.groups import PlannedGroup, PlannedReservation, groups, reservations
 from prices.plan.preview import Declared, Preview, as_list, as_map
 
@@ -247,10 +247,8 @@ def _root_disks(
     """The root disks of all instances, by the largest of the launch templates."""
     units: dict[str, Decimal] = {}
     for template in declared:
-        if template.type == "aws:ec2/launchTemplate:LaunchTemplate":
-            for mapping in map(as_map, as_list(template.inputs.get("blockDeviceMappings"))):
-                for _, sku, amount in volume_units(as_map(mapping.get("ebs")), "volumeSize"):
-                    units[sku] = max(units.get(sku, ZERO), amount)
+        for sku, amount in root_disk_units(template):
+            units[sku] = max(units.get(sku, ZERO), amount)
     instances = [line for line in machines if line.what in set(CapacityType)]
     found: list[Line] = []
     for sku, amount in units.items():

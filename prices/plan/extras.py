@@ -51,6 +51,19 @@ def volume_units(inputs: Mapping[str, Any], size_key: str) -> Iterator[tuple[str
             yield "disk throughput", "aws:ebs:gp3:mib-per-second", Decimal(rate - 125)
 
 
+def root_disk_units(template: Declared) -> Iterator[tuple[str, Decimal]]:
+    """What the root disk of each instance of a template is billed for; nothing for what is no template."""
+    if template.type == "aws:ec2/launchTemplate:LaunchTemplate":
+        for mapping in map(as_map, as_list(template.inputs.get("blockDeviceMappings"))):
+            for _, sku, units in volume_units(as_map(mapping.get("ebs")), "volumeSize"):
+                yield sku, units
+    elif template.type in _GCP_TEMPLATES:
+        for disk in map(as_map, as_list(template.inputs.get("disks"))):
+            if disk.get("boot"):
+                kind = disk.get("diskType") or "pd-standard"
+                yield f"gcp:disk:{kind}:gib", Decimal(int(disk.get("diskSizeGb") or 0))
+
+
 def _stated(inputs: Mapping[str, Any], key: str, default: int) -> int:
     # a preview knows no value that the cloud will fill in: nothing was stated then, and the cloud's default holds
     value = inputs.get(key)
@@ -88,6 +101,10 @@ def _endpoint(resource: Declared) -> Iterator[Extra]:
 def _gcp_instance(resource: Declared) -> Iterator[Extra]:
     machine = resource.inputs.get("machineType")
     yield Extra(name=resource.name, what="machine", sku=f"gcp:compute:{machine}:on-demand", units=Decimal(1))
+    root = as_map(as_map(resource.inputs.get("bootDisk")).get("initializeParams"))
+    if root.get("size"):
+        kind = root.get("type") or "pd-standard"
+        yield Extra(name=resource.name, what="disk", sku=f"gcp:disk:{kind}:gib", units=Decimal(int(root["size"])))
 
 
 def _gcp_disk(resource: Declared) -> Iterator[Extra]:
@@ -132,6 +149,13 @@ BY_USE: Final = frozenset(
     }
 )
 
+_GCP_TEMPLATES: Final = frozenset(
+    {
+        "gcp:compute/instanceTemplate:InstanceTemplate",
+        "gcp:compute/regionInstanceTemplate:RegionInstanceTemplate",
+    }
+)
+
 FREE_TYPES: Final = frozenset(
     {
         AWS_GROUP,
@@ -155,8 +179,7 @@ FREE_TYPES: Final = frozenset(
         "aws:ecr/lifecyclePolicy:LifecyclePolicy",
         "aws:cloudwatch/eventRule:EventRule",
         "aws:cloudwatch/eventTarget:EventTarget",
-        "gcp:compute/instanceTemplate:InstanceTemplate",
-        "gcp:compute/regionInstanceTemplate:RegionInstanceTemplate",
+        *_GCP_TEMPLATES,
         "gcp:compute/healthCheck:HealthCheck",
         "gcp:compute/regionHealthCheck:RegionHealthCheck",
         "gcp:compute/regionBackendService:RegionBackendService",

@@ -2,6 +2,8 @@
 
 import json
 import runpy
+from collections.abc import Iterable
+from decimal import Decimal
 from pathlib import Path
 
 import pulumi
@@ -11,6 +13,8 @@ import yaml
 from fleet import document
 from fleet.document import FleetDocument
 from fleet.model import Cloud
+from prices.plan.extras import extras, root_disk_units
+from prices.plan.preview import Declared
 from tests.fakes import RecordingMocks
 
 ROOT = Path(__file__).parents[2]
@@ -66,6 +70,35 @@ def test_a_second_run_of_the_same_tree_says_the_same(path: Path) -> None:
         run(path, recording)
         said.append(written(recording, Cloud(path.stem.removeprefix("Pulumi.").split("-")[0])))
     assert said[0] == said[1]
+
+
+PRICED = [path for path in FILES if "budget" in yaml.safe_load(path.read_text())["config"]["gpu-fleet:fleet"]]
+
+
+def units(found: Iterable[tuple[str, Decimal]]) -> dict[str, Decimal]:
+    sums: dict[str, Decimal] = {}
+    for sku, amount in found:
+        sums[sku] = sums.get(sku, Decimal(0)) + amount
+    return sums
+
+
+@pytest.mark.parametrize("path", PRICED, ids=lambda path: path.stem.removeprefix("Pulumi."))
+def test_what_the_program_rents_beside_instances_is_what_the_document_lists(
+    mocks: RecordingMocks, path: Path
+) -> None:
+    run(path, mocks)
+    declared = [Declared(type=r.typ, name=r.name, urn=r.name, inputs=r.inputs) for r in mocks.resources]
+    priced, _, unknown = extras(declared)
+    listed = written(mocks, Cloud(path.stem.removeprefix("Pulumi.").split("-")[0])).shared
+    assert unknown == []
+    # one entry and one resource more or less, or other units, and something would cost nothing in the reports
+    assert units((extra.sku, extra.units) for extra in priced) == units(
+        (entry.sku, entry.units) for entry in listed if entry.per == "environment"
+    )
+    per_instance = units((entry.sku, entry.units) for entry in listed if entry.per == "instance")
+    for template in declared:
+        root = units(root_disk_units(template))
+        assert root in ({}, per_instance), template.name
 
 
 def test_a_program_with_bad_settings_declares_nothing(mocks: RecordingMocks, tmp_path: Path) -> None:
