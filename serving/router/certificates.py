@@ -86,23 +86,23 @@ def _check(pem: str, source: str, now: float) -> float:
 
 
 def _ends(pem: str, source: str) -> float:
-    done = subprocess.run(
-        ["openssl", "x509", "-noout", "-enddate"],
-        input=pem,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=_LIMIT_S,
-    )
+    done = _openssl("x509", "-noout", "-enddate", words=pem)
     if done.returncode != 0:
         raise CertificateError(f"{source}: holds no certificate ({done.stderr.strip().splitlines()[:1]})")
     return float(ssl.cert_time_to_seconds(done.stdout.strip().removeprefix("notAfter=")))
 
 
 def _make() -> str:
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    command += ["-days", str(_OWN_DAYS), "-subj", "/CN=gpu-fleet router", "-keyout", "-", "-out", "-"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_LIMIT_S)
+    kind = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", str(_OWN_DAYS))
+    done = _openssl("req", "-x509", *kind, "-subj", "/CN=gpu-fleet router", "-keyout", "-", "-out", "-")
     if done.returncode != 0:
         raise CertificateError(f"openssl made no certificate: {done.stderr.strip()[-200:]}")
     return done.stdout
+
+
+def _openssl(*arguments: str, words: str = "") -> subprocess.CompletedProcess[str]:
+    command = ("openssl", *arguments)
+    try:
+        return subprocess.run(command, input=words, capture_output=True, text=True, check=False, timeout=_LIMIT_S)
+    except subprocess.TimeoutExpired as error:
+        raise CertificateError(f"openssl did not end within {_LIMIT_S} s") from error

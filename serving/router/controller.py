@@ -65,6 +65,8 @@ class Controller:
         self.activator = Activator(self.paths.state, self.metrics)
         self.certificate = Certificate(self.settings.certificate, self.paths.state)
         self._sources = Sources(self.fleet, self.paths, self.note)
+        if self.meter.lost:
+            self.say(self.meter.lost)
 
     def start(self) -> None:
         """Start HAProxy with what the last router knew, or with no pool at all: it says 503 until there is one."""
@@ -77,15 +79,18 @@ class Controller:
         self.say(f"HAProxy listens on {self.settings.bind}")
 
     def tick(self) -> None:
-        """One pass. Whatever fails, what was good before goes on."""
-        self._keep_running()
-        self._listen()
-        self._look_up()
-        self._renew()
-        self._inventory()
-        self._move_servers()
-        self._count()
-        write(self.paths.status, json.dumps(self.describe(), indent=2) + "\n")
+        """One pass. Whatever fails, what was good before goes on: HAProxy would end with its controller."""
+        steps = (
+            self._keep_running,
+            self._listen,
+            self._look_up,
+            self._renew,
+            self._inventory,
+            self._move_servers,
+            self._count,
+            self._show,
+        )
+        self.note("pass", "; ".join(words for step in steps if (words := _try(step))))
 
     def stop(self, grace_s: float) -> None:
         """Take no more connections, wait for requests, end."""
@@ -129,6 +134,9 @@ class Controller:
         self._maps = self._wanted_maps(self._told)
         self._shape = render(self._told.topology, self._told.policy, (), self.settings)
         self._write_config(self._maps, self._shape)
+        # a request that comes before the first look waits for it: the activator refuses pools that it does not know
+        self._shown = ()
+        self._tell_activator(self._told)
         self.haproxy.start()
         self._memory, self._breaker = membership.Memory(), breaker.BreakerMemory()
 
@@ -150,13 +158,13 @@ class Controller:
             return
         self._told_at = now
         told = self._sources.read(self._told)
-        if told == self._told:
-            return
         shape = render(told.topology, told.policy, (), self.settings)
         if shape != self._shape and not self._reshape(told, shape):
             return
-        self._told = told
-        self._sources.keep(told)
+        self.note("config", "")
+        if told != self._told:
+            self._told = told
+            self._sources.keep(told)
 
     def _reshape(self, told: Told, shape: str) -> bool:
         """Reload with another shape; what runs now stays if HAProxy refuses it."""
@@ -172,7 +180,6 @@ class Controller:
             self._write_maps(self._maps)
             self.note("config", f"configuration not changed: {error}")
             return False
-        self.note("config", "")
         self._shape, self._maps = shape, wanted
         self.reloads += 1
         self.say(f"pools: {', '.join(pool.name for pool in told.topology.pools) or 'none'}")
@@ -267,6 +274,18 @@ class Controller:
             self.note("log", "")
         except OSError as error:
             self.note("log", f"access log: {error}")
+
+    def _show(self) -> None:
+        write(self.paths.status, json.dumps(self.describe(), indent=2) + "\n")
+
+
+def _try(step: Callable[[], None]) -> str:
+    """What went wrong; empty: nothing. For a full disk and our bugs: of the rest each step tells by itself."""
+    try:
+        step()
+    except Exception as error:  # noqa: BLE001 - no mistake of one step may end the endpoint
+        return f"{step.__name__.strip('_')}: {error!r}"
+    return ""
 
 
 @contextmanager

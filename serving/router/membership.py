@@ -63,8 +63,9 @@ class Rules:
 
     settings: RouterSettings
     policy: RouterPolicy
-    absent: timedelta = timedelta(seconds=1)
-    """A server leaves only after the inventory was without it this long: clouds forget for a moment."""
+    absent: timedelta = timedelta(seconds=0.5)
+    """A server that is well leaves only after the inventory was without it this long: clouds forget for a moment.
+    One that takes no requests anyway (draining, DOWN) leaves at once."""
     silent: timedelta = timedelta(seconds=30)
     cut: timedelta = timedelta(minutes=10)
     """Requests of a machine that is gone are ended after this."""
@@ -103,8 +104,8 @@ def plan(
 def _depart(server: ServerStatus, since: float, left: bool, rules: Rules, now: float) -> Change | None:
     waited = now - since
     path = server.path
-    if not left:
-        if waited < rules.absent.total_seconds():
+    if not left or not server.status.startswith("MAINT"):  # an agent's answer on its way may have undone it
+        if server.ready and waited < rules.absent.total_seconds():
             return None
         off = (f"disable agent {path}", f"disable health {path}", f"set server {path} state maint")
         # one that serves nobody is gone at once; if a request was faster, HAProxy refuses and a later pass does it

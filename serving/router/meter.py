@@ -1,7 +1,8 @@
 """Who used what: requests, engine seconds and tokens from HAProxy's log. No body is read or kept.
 
 Counters and the place in the log are saved together, in one file, so that a restart counts nothing twice. The log may
-be renamed (HAProxy goes on writing into the renamed file, which is followed by its inode) or cut to nothing.
+be cut to nothing, or renamed: HAProxy goes on writing into the renamed file, which is followed by its inode until
+there is something in the file in its place (a HAProxy that was started after that writes there).
 """
 
 import json
@@ -131,7 +132,12 @@ class Meter:
         self._inode = 0
         self._offset = 0
         self._freed = 0
-        self._load()
+        self.lost = ""
+        """Why counting began anew; empty: it did not."""
+        try:
+            self._load()
+        except (ValueError, KeyError, TypeError) as error:
+            self._begin_anew(error)
 
     def read(self) -> int:
         """Count what was written since the last time; the number of requests. Raises OSError."""
@@ -157,13 +163,14 @@ class Meter:
 
     def _files(self) -> Iterable[Path]:
         """The file that was read last, wherever it was moved, then the one in its place."""
-        current = self._log.stat().st_ino if self._log.exists() else 0
-        if self._inode not in (0, current):
-            moved = [p for p in self._log.parent.glob(self._log.name + ".*") if p.stat().st_ino == self._inode]
-            yield from moved
-        if current and current != self._inode:
-            self._inode, self._offset, self._freed = current, 0, 0
-        if current:
+        there = self._log.stat() if self._log.exists() else None
+        if there is not None and there.st_ino == self._inode:
+            yield self._log
+            return
+        if self._inode:
+            yield from (p for p in self._log.parent.glob(self._log.name + "*") if p.stat().st_ino == self._inode)
+        if there is not None and (there.st_size or not self._inode):
+            self._inode, self._offset, self._freed = there.st_ino, 0, 0
             yield self._log
 
     def _lines_of(self, file: int) -> Iterator[str]:
@@ -231,6 +238,16 @@ class Meter:
         new = self._state.with_suffix(".new")
         new.write_text(json.dumps(state))
         new.replace(self._state)
+
+    def _begin_anew(self, error: Exception) -> None:
+        """With the counters lost: from the log's end, for what was read before may be gone."""
+        self.lost = f"{self._state}: is of no use ({error!r}); the counters begin at 0 with the next request"
+        for counts in (self.use, self.by_status, self.by_reason, self.all_ms, self.first_ms):
+            counts.clear()
+        self.lines = 0
+        if self._log.exists():
+            found = self._log.stat()
+            self._inode, self._offset, self._freed = found.st_ino, found.st_size, found.st_size
 
     def _load(self) -> None:
         if not self._state.exists():

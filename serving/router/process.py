@@ -29,13 +29,11 @@ def find_program() -> str:
 
 def check_config(config: Path) -> None:
     """Let HAProxy judge a configuration. Raises HaproxyError with its words."""
-    done = subprocess.run(
-        [find_program(), "-c", "-q", "-C", str(config.parent), "-f", config.name],
-        capture_output=True,
-        text=True,
-        timeout=CHECK_LIMIT_S,
-        check=False,
-    )
+    command = [find_program(), "-c", "-C", str(config.parent), "-f", config.name]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=CHECK_LIMIT_S, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise HaproxyError(f"HAProxy did not judge {config} within {CHECK_LIMIT_S:.0f} s") from error
     if done.returncode != 0:
         raise HaproxyError(f"HAProxy refuses {config}: {_said(done.stderr)}")
 

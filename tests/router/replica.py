@@ -22,6 +22,9 @@ class Behaviour:
     """Requests that it broke off, as `reset` says."""
     checks: int = 0
     """Health checks."""
+    hung: bool = False
+    """Connections are taken, and no health check is answered until it is False again."""
+    agent_checks: int = 0
     connections: int = 0
     """Connections that brought requests, ever; health checks have their own."""
     open: int = 0
@@ -76,6 +79,7 @@ class Replica:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _agent(self, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.does.agent_checks += 1
         if self.does.agent:
             writer.write(self.does.agent.encode() + b"\n")
         writer.close()
@@ -103,6 +107,8 @@ class Replica:
         body = await _body(reader, headers)
         if path == "/health":
             self.does.checks += 1
+            while self.does.hung:
+                await asyncio.sleep(0.01)
             await _reply(writer, self.does.health, b"")
             return False
         if self.does.reset:

@@ -51,9 +51,8 @@ def test_a_new_server_is_down_until_its_checks_say_otherwise() -> None:
 
 def test_leaving_takes_its_steps_in_order() -> None:
     memory, seen = Memory(), []
-    shown = [server("i-1", sessions=2)]
-    for now, sessions in ((0, 2), (1, 2), (2, 2), (3, 0)):
-        shown = [server("i-1", sessions=sessions)]
+    for now, status, sessions in ((0, "UP", 2), (1, "UP", 2), (2, "MAINT", 2), (3, "MAINT", 0)):
+        shown = [server("i-1", status=status, sessions=sessions)]
         changes, memory = plan([], shown, memory, rules=RULES, now=now)
         seen.append([change.commands for change in changes])
     assert seen[0] == [], "clouds forget for a moment"
@@ -73,7 +72,7 @@ def test_one_that_serves_nobody_leaves_at_once() -> None:
 def test_requests_of_a_machine_long_gone_are_ended() -> None:
     _, memory = plan([], [server("i-1", sessions=1)], Memory(), rules=RULES, now=0)
     _, memory = plan([], [server("i-1", sessions=1)], memory, rules=RULES, now=5)
-    changes, _ = plan([], [server("i-1", sessions=1)], memory, rules=RULES, now=601)
+    changes, _ = plan([], [server("i-1", status="MAINT", sessions=1)], memory, rules=RULES, now=601)
     assert steps(changes) == [("cut", "pool_chat/i-1")]
 
 
@@ -88,6 +87,27 @@ def test_a_server_that_is_back_before_it_left_returns() -> None:
 def test_another_address_is_another_machine() -> None:
     _, memory = plan([replica("i-1", "10.0.0.2")], [server("i-1")], Memory(), rules=RULES, now=0)
     changes, _ = plan([replica("i-1", "10.0.0.2")], [server("i-1")], memory, rules=RULES, now=2)
+    assert steps(changes) == [("leave", "pool_chat/i-1")]
+
+
+@pytest.mark.parametrize(
+    ("status", "patience"),
+    [("UP", True), ("UP 1/3", True), ("DRAIN", False), ("DOWN", False), ("MAINT", False), ("DOWN (agent)", False)],
+)
+def test_clouds_may_forget_for_a_moment_what_serves_and_nothing_else(status: str, patience: bool) -> None:
+    shown = [server("i-1", status=status)]
+    changes, memory = plan([], shown, Memory(), rules=RULES, now=0)
+    assert bool(changes) is not patience
+    changes, _ = plan([], shown, memory, rules=RULES, now=0.5)
+    assert changes, "half a second is enough: a change is to be in force within one"
+
+
+def test_a_machine_whose_agent_undid_its_leaving_leaves_again() -> None:
+    gone = {"sessions": 1}
+    _, memory = plan([], [server("i-1", **gone)], Memory(), rules=RULES, now=0)
+    _, memory = plan([], [server("i-1", **gone)], memory, rules=RULES, now=1)
+    assert plan([], [server("i-1", status="MAINT", **gone)], memory, rules=RULES, now=2)[0] == ()
+    changes, _ = plan([], [server("i-1", status="UP", **gone)], memory, rules=RULES, now=3)
     assert steps(changes) == [("leave", "pool_chat/i-1")]
 
 

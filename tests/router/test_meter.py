@@ -78,6 +78,36 @@ def test_a_renamed_log_is_read_to_its_end(log: Path) -> None:
     assert counted.lines == 3
 
 
+def test_a_renamed_log_is_followed_while_the_file_in_its_place_is_empty(log: Path) -> None:
+    append(log, line())
+    counted = meter(log)
+    counted.read()
+    moved = log.rename(log.with_name("access.log-20261121"))
+    log.touch()
+    append(moved, line(), line())
+    assert counted.read() == 2
+    append(moved, line())
+    append(log, line())
+    assert meter(log).read() == 2
+    assert meter(log).read() == 0
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"version": 1}', '{"inode": 1, "offset": 0, "lines": 5, "use": [["k"]]}'],
+    ids=["empty", "torn", "list", "nothing-in-it", "short-row"],
+)  # fmt: skip
+def test_lost_counters_begin_at_nothing_and_the_router_goes_on(log: Path, text: str) -> None:
+    append(log, line(), line())
+    (log.parent / "meter.json").write_text(text)
+    counted = meter(log)
+    assert "is of no use" in counted.lost
+    assert counted.read() == 0
+    append(log, line())
+    assert counted.read() == 1
+    assert sum(use.requests for use in meter(log).use.values()) == 1
+    assert meter(log).lost == ""
+
+
 def test_a_log_cut_to_nothing_is_read_from_its_begin(log: Path) -> None:
     append(log, line(), line())
     counted = meter(log)

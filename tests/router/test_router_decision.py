@@ -30,7 +30,8 @@ RULES = RouterPolicy(
             canary=Canary(pool="chat-new", percent=100, salt="s"),
             by_class={"premium": "chat-large"},
             by_cost=("chat", "chat-large"),
-        )
+        ),
+        "embedder": ModelPolicy(by_class={"premium": "chat-large"}),
     },
 )
 
@@ -73,9 +74,12 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Router]:
         ({"x-max-latency-ms": "100000"}, "chat", "latency"),
         ({"x-max-latency-ms": "100000", "x-user-class": "premium"}, "chat", "latency"),
         ({"x-model": "embedder"}, "embed", "default"),
+        ({"x-model": "embedder", "authorization": "Bearer sk-gold"}, "chat-large", "class"),
+        ({"x-model": "embedder", "authorization": "Bearer sk-other"}, "embed", "default"),
         ({"x-gpufleet-pool": "embed", "x-gpufleet-reason": "mine"}, "chat", "default"),
     ],
     ids=["default", "key-in-canary", "canary", "class", "override-first", "latency", "latency-before-class", "header",
+         "class-of-key", "key-without-class",
          "forged"],
 )  # fmt: skip
 def test_the_first_answer_wins_and_says_why(decided: Router, headers: dict[str, str], pool: str, reason: str) -> None:

@@ -5,6 +5,7 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection
 from typing import Any
 
 import httpx
@@ -103,6 +104,66 @@ def test_a_machine_that_left_the_inventory_ends_its_streams(router: Router) -> N
     router.until(lambda: router.server("i-1") is None, "i-1 is no server any more")
 
 
+def test_an_agent_that_answers_cannot_bring_a_leaving_machine_back(router: Router) -> None:
+    router.fleet.written = document(CHAT)
+    leaving = router.add("i-1")
+    router.ready()
+    leaving.does.hold = True
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(router.chat)
+        router.until(lambda: leaving.does.running == 1, "i-1 has a request")
+        staying = router.add("i-2")
+        router.ready("i-2")
+        del router.fleet.machines["i-1"]
+        router.until(lambda: (router.server("i-1") or "").startswith("MAINT"), "i-1 leaves")
+        end = staying.does.agent_checks + 10
+        states: set[str | None] = set()
+        served: set[str] = set()
+        while staying.does.agent_checks < end:
+            states.add(router.server("i-1"))
+            served.add(router.chat().headers["x-gpufleet-replica"])
+        assert states == {"MAINT"}, "`up ready` undoes maint, so the agent check is off before it"
+        assert served == {"i-2"}
+        leaving.does.hold = False
+        assert running.result().headers["x-gpufleet-replica"] == "i-1"
+    router.until(lambda: router.server("i-1") is None, "i-1 is no server any more")
+
+
+def test_an_agent_says_both_words_or_its_replica_stays_out(router: Router) -> None:
+    router.fleet.written = document(CHAT)
+    replica = router.add("i-1")
+    router.ready()
+    for trouble, half in (("down", "ready"), ("drain", "up")):
+        for word in (trouble, half):
+            replica.does.agent = word
+            heard = replica.does.agent_checks + 5
+            router.until(lambda heard=heard: replica.does.agent_checks >= heard, f"the agent said {word}")
+            assert not (router.server("i-1") or "").startswith("UP"), f"after {trouble}, {word}"
+        replica.does.agent = "up ready"
+        router.ready()
+
+
+def test_an_idle_client_gets_its_next_answer_from_the_worker_that_a_reload_left_behind(router: Router) -> None:
+    router.fleet.written = document(CHAT)
+    router.add("i-1")
+    router.ready()
+    host, _, port = router.url.removeprefix("http://").rpartition(":")
+    idle = HTTPConnection(host, int(port), timeout=30)
+    idle.connect()
+    idle.auto_open = 0  # it must not mend what was cut
+    try:
+        assert _chat_over(idle) == (200, None)
+        reloads = router.controller.reloads
+        router.fleet.written = document(CHAT, {"name": "more", "model": "models/more"})
+        router.until(lambda: router.controller.reloads > reloads, "a reload")
+        # the old worker takes no connection any more: it is ending
+        router.until(lambda: all(_models(router) == ["chat", "more"] for _ in range(20)), "the new one takes over")
+        # without `option idle-close-on-response` it has closed this connection by now
+        assert _chat_over(idle) == (200, "close")
+    finally:
+        idle.close()
+
+
 def test_a_moved_canary_survives_a_reload(router: Router) -> None:
     router.fleet.written = document(CHAT, CANARY)
     router.fleet.rules = _canary(0)
@@ -189,12 +250,16 @@ def test_short_prompts_are_spread(router: Router) -> None:
         (b"[" * 100_000, {}, 400),
         (b'{"model": "\xff\xfe"}', {}, 404),
         (b"", {}, 400),
+        (b'{"model": "chat", "model": "other"}', {}, 200),
+        (b'{"model": "other", "model": "chat"}', {}, 404),
+        (b'{"model": ["chat"]}', {}, 400),
         (b'{"tools": %s%s, "model": "chat"}' % (b"[" * 30, b"]" * 30), {}, 400),
         (b'{"tools": %s%s, "model": "chat"}' % (b"[" * 30, b"]" * 30), {"x-model": "chat"}, 200),
     ],
     ids=[
         "large-model-last", "large-with-header", "large-model-first", "fits", "no-model", "nested-lookalike",
         "lookalike-in-text", "escape", "pretty", "100000-brackets", "invalid-utf8", "empty",
+        "two-models", "two-models-unknown-first", "model-is-no-text",
         "deep", "deep-with-header",
     ],
 )  # fmt: skip
@@ -212,6 +277,19 @@ def test_a_chunked_upload_is_read_too(steady: Router) -> None:
     assert steady.client.post(f"{steady.url}/v1/chat/completions", content=iter(parts)).status_code == 200
     large = (b'{"m": "', b"x" * 300_000, b'", "model": "chat"}')
     assert steady.client.post(f"{steady.url}/v1/chat/completions", content=iter(large)).status_code == 413
+
+
+def _chat_over(connection: HTTPConnection) -> tuple[int, str | None]:
+    """Status, and what is said about the connection."""
+    connection.request("POST", "/v1/chat/completions", b'{"model": "chat"}')
+    answer = connection.getresponse()
+    answer.read()
+    return answer.status, answer.headers["connection"]
+
+
+def _models(router: Router) -> list[str]:
+    """Over a connection of its own."""
+    return [model["id"] for model in httpx.get(f"{router.url}/v1/models").json()["data"]]
 
 
 def _canary(percent: float, salt: str = "first") -> RouterPolicy:
