@@ -3,12 +3,17 @@
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from shutil import copyfile
 from typing import Any
 
 import httpx
 
+from serving.router.controller import Controller
 from serving.router.policy import PoolPolicy, RouterPolicy
-from tests.router.conftest import Router, document
+from serving.router.settings import RouterPaths
+from tests.router.conftest import NETWORK, Router, document
 
 CHAT = {"name": "chat", "model": "models/chat"}
 
@@ -168,6 +173,31 @@ def test_a_silent_agent_counts_as_maint_until_it_speaks(router: Router) -> None:
     router.until(lambda: (router.server("i-1") or "").startswith("MAINT"), "i-1 in maint")
     quiet.does.agent = "up ready"
     router.ready("i-1")
+
+
+def test_requests_that_come_before_the_first_look_wait_for_it(router: Router, tmp_path: Path) -> None:
+    router.fleet.written = document(CHAT)
+    router.add("i-1")
+    router.ready()
+    paths = RouterPaths(state=tmp_path / "again")
+    paths.state.mkdir()
+    copyfile(router.controller.paths.last_document, paths.last_document)
+    host = f"{NETWORK}.249.1"
+    settings = replace(router.controller.settings, bind=f"{host}:8080", metrics_bind=f"{host}:8404")
+    again = Controller(router.fleet, settings, paths, router.said.append)
+    again.start()
+    try:
+        with ThreadPoolExecutor(1) as clients:
+            url, body = f"http://{host}:8080/v1/completions", {"model": "chat", "prompt": "hello"}
+            asked = clients.submit(httpx.post, url, json=body, timeout=60)
+            router.until(lambda: asked.done() or again.activator.held().get("chat") == 1, "it is there")
+            assert not asked.done()
+            while not asked.done():
+                again.tick()
+                time.sleep(0.05)
+            assert asked.result().status_code == 200
+    finally:
+        again.stop(0)
 
 
 def test_haproxy_that_died_comes_back(router: Router) -> None:
