@@ -1,5 +1,7 @@
 """The database behind the ledger: SQLite by default, PostgreSQL by URL."""
 
+import sqlite3
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -11,6 +13,7 @@ METADATA: Final = MetaData()
 """Every table of the ledger, whichever file declares it."""
 
 BUSY_TIMEOUT_MS: Final = 30_000
+_SWITCH_S: Final = 5.0
 
 
 def open_database(url: str) -> Engine:
@@ -39,11 +42,24 @@ def writing(engine: Engine) -> Generator[Connection]:
 def _prepare_sqlite(connection: Any, _record: Any) -> None:
     connection.isolation_level = None  # SQLAlchemy then emits BEGIN itself: see _begin_sqlite
     cursor = connection.cursor()
-    cursor.execute("PRAGMA journal_mode=WAL")
+    _switch_to_wal(cursor)
     cursor.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
     cursor.execute("PRAGMA foreign_keys=ON")
     cursor.execute("PRAGMA synchronous=FULL")
     cursor.close()
+
+
+def _switch_to_wal(cursor: Any) -> None:
+    """SQLite refuses at once, whatever its busy timeout, while another connection switches the same new file."""
+    until = time.monotonic() + _SWITCH_S
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > until:
+                raise
+            time.sleep(0.01)
 
 
 def _begin_sqlite(connection: Connection) -> None:
