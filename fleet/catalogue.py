@@ -56,6 +56,8 @@ class Machine:
     nvme_optional: bool
     network_mbps: int
     """Baseline on AWS, the most on Google Cloud."""
+    efa_interfaces: int | None
+    """AWS's interfaces for machines that work as one, one for each network card; None: their layout is not known."""
 
     @property
     def total_gpu_memory_mib(self) -> int:
@@ -121,6 +123,7 @@ def _machines() -> dict[tuple[Cloud, str], Machine]:
             nvme_disk_bytes=int(row["nvme_disk_bytes"]),
             nvme_optional=row["nvme_optional"] == "yes",
             network_mbps=int(row["network_mbps"]),
+            efa_interfaces=int(row["efa_interfaces"]) if row["efa_interfaces"] else None,
         )
     return found
 

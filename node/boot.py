@@ -188,7 +188,9 @@ class Boot:
             env=settings.engine.env,
         )
         try:
-            return engines.engine_unit(serve, cache_dir=PurePosixPath(self.cache_root))
+            # EFA, where the machine has it
+            devices = [device for device in ("/dev/infiniband",) if (self.world.root / device.lstrip("/")).exists()]
+            return engines.engine_unit(serve, cache_dir=PurePosixPath(self.cache_root), devices=devices)
         except engines.ArgumentError as error:
             raise HopelessError(str(error)) from error
 

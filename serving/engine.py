@@ -192,8 +192,8 @@ _KEPT_OPEN: Final[Mapping[str, str]] = {"VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "75"}
 """Seconds that an idle connection of the router may last; vLLM's own 5 would end some just as a request comes."""
 
 
-def engine_unit(serve: Serve, *, cache_dir: PurePosixPath) -> str:
-    """The systemd unit that runs the engine's container. Raises ArgumentError.
+def engine_unit(serve: Serve, *, cache_dir: PurePosixPath, devices: Sequence[str] = ()) -> str:
+    """The systemd unit that runs the engine's container, with these devices beside the GPUs. Raises ArgumentError.
 
     `KillMode=mixed` signals the container's client alone, which hands SIGTERM to the engine's main process: vLLM
     drains only when its workers are left alone. Options of docker are written as one word each (`--name=value`).
@@ -207,6 +207,7 @@ def engine_unit(serve: Serve, *, cache_dir: PurePosixPath) -> str:
         "--network=host",
         "--ipc=host",
         "--gpus=all",
+        *(f"--device={device}" for device in devices),
         "--ulimit=memlock=-1",
         "--stop-signal=SIGTERM",
         "--entrypoint=vllm",

@@ -15,6 +15,7 @@ from components.aws.control_host import (
     RoutersArgs,
     zones_of_routers,
 )
+from components.aws.fabric import Fabric
 from components.aws.firewall import Firewall, FirewallArgs
 from components.aws.gpu_pool import GpuPool, GpuPoolArgs
 from components.aws.identities import MachineIdentity
@@ -41,6 +42,8 @@ class _Place:
     network_id: pulumi.Input[str]
     subnet_ids: Mapping[str, pulumi.Input[str]]
     firewall: Firewall
+    fabric: Fabric | None
+    """None: no pool has EFA."""
     bucket: pulumi.Input[str]
 
 
@@ -82,12 +85,14 @@ def _place(settings: Settings) -> _Place:
         if settings.bucket.existing
         else ModelBucket(f"{prefix}-models", settings.bucket.name, common).bucket_name
     )
+    efa = any(pool.network == "efa" for pool in settings.pools)
     return _Place(
         prefix=prefix,
         tags=common,
         network_id=network_id,
         subnet_ids=subnet_ids,
         firewall=Firewall(prefix, FirewallArgs(network_id=network_id, client_networks=clients, tags=common)),
+        fabric=Fabric(f"{prefix}-fabric", network_id, common) if efa else None,
         bucket=bucket,
     )
 
@@ -137,6 +142,7 @@ def _pool(  # noqa: PLR0913
             user_data=script,
             subnet_ids=place.subnet_ids,
             drain_deadline=pool.drain_deadline,
+            fabric_group=place.fabric.group if place.fabric and pool.network == "efa" else None,
             after=(uploaded,),
         ),
     )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from fleet import catalogue
 from fleet.model import Cloud
 from serving.engine import ArgumentError, check_arguments
+from stacks import efa_checks
 from stacks.problems import Problem
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def check(settings: "Settings", pool: "Pool", path: str, today: date) -> Iterato
             remedy="name one of those or add it to models",
         )
     yield from _machines(settings, pool, path, model)
+    yield from efa_checks.check(settings, pool, path)
     yield from _engine(pool, path)
 
 

@@ -134,6 +134,8 @@ class Pool(_Strict):
     max: Positive
     capacity: Capacity
     drain_deadline: Duration
+    network: Literal["standard", "efa"] = "standard"
+    """AWS: `efa` gives its machines EFA interfaces and a cluster placement group, for engines that span machines."""
     watchdogs: Watchdogs
 
 

@@ -8,6 +8,7 @@ from typing import Final
 import pulumi
 from pulumi_aws import autoscaling, ec2
 
+from components.aws.fabric import close_together
 from components.aws.templates import Template, launch_template
 from components.capacity import REVIEW_BY, Capacity, Owned, Reserved, group_entry
 from fleet.document import GroupEntry
@@ -30,6 +31,8 @@ class GpuPoolArgs:
     subnet_ids: Mapping[str, pulumi.Input[str]]
     """Zone to private subnet."""
     drain_deadline: timedelta
+    fabric_group: pulumi.Input[str] | None = None
+    """Security group among EFA interfaces. With one, instances have EFA and stand close together in their zone."""
     after: tuple[pulumi.Resource, ...] = ()
     """What instances need on their first second (the agent's file): groups are made after it."""
 
@@ -55,8 +58,11 @@ class GpuPool(pulumi.ComponentResource):
 
     def _reserved_group(self, reserved: Reserved) -> pulumi.Output[GroupEntry]:
         name = f"{self._name}-reserved-{reserved.zone}-{reserved.machine_type.replace('.', '-')}"
-        reservation = self._reservation(name, reserved)
-        template = self._template(name, CapacityType.RESERVED, reserved, reservation)
+        # what was bought elsewhere lies where it was bought; a block's instances stand close together by themselves
+        near = None if reserved.existing else self._near(name, CapacityType.RESERVED)
+        reservation = self._reservation(name, reserved, near)
+        types = (reserved.machine_type,)
+        template = self._template(name, CapacityType.RESERVED, types, reserved, reservation)
         group = self._group(
             name,
             CapacityType.RESERVED,
@@ -66,19 +72,20 @@ class GpuPool(pulumi.ComponentResource):
             launch_template=autoscaling.GroupLaunchTemplateArgs(
                 id=template.id, version=template.latest_version.apply(_version)
             ),
+            near=near,
         )
         return pulumi.Output.all(group.name, reservation).apply(
             lambda found: group_entry(
                 capacity_type=CapacityType.RESERVED,
                 name=found[0],
                 size_limit=reserved.count,
-                machine_types=(reserved.machine_type,),
+                machine_types=types,
                 zone=reserved.zone,
                 reservation=found[1],
             )
         )
 
-    def _reservation(self, name: str, reserved: Reserved) -> pulumi.Input[str]:
+    def _reservation(self, name: str, reserved: Reserved, near: ec2.PlacementGroup | None) -> pulumi.Input[str]:
         if reserved.existing is not None:
             return reserved.existing
         return ec2.CapacityReservation(
@@ -89,6 +96,7 @@ class GpuPool(pulumi.ComponentResource):
             instance_platform="Linux/UNIX",
             # targeted: only this pool's template may use what this pool pays for
             instance_match_criteria="targeted",
+            placement_group_arn=near.arn if near else None,
             end_date_type="limited" if reserved.ends else "unlimited",
             end_date=f"{reserved.ends}T00:00:00Z" if reserved.ends else None,
             tags=self._tags(name, CapacityType.RESERVED)
@@ -101,7 +109,7 @@ class GpuPool(pulumi.ComponentResource):
         if capacity.spot is None:
             return []
         types = capacity.spot.machine_types
-        template = self._template(f"{self._name}-spot", CapacityType.SPOT)
+        template = self._template(f"{self._name}-spot", CapacityType.SPOT, types)
         return [
             self._mixed(
                 f"{self._name}-spot-{zone}",
@@ -124,7 +132,7 @@ class GpuPool(pulumi.ComponentResource):
             self._mixed(
                 name,
                 CapacityType.ON_DEMAND,
-                template=self._template(name, CapacityType.ON_DEMAND),
+                template=self._template(name, CapacityType.ON_DEMAND, on_demand.machine_types),
                 machine_types=on_demand.machine_types,
                 zones=on_demand.zones,
                 limit=on_demand.max,
@@ -150,6 +158,7 @@ class GpuPool(pulumi.ComponentResource):
             limit=limit,
             at_creation=at_creation,
             mixed_instances_policy=_mixed_instances(capacity_type, template, machine_types),
+            near=self._near(name, capacity_type),
         )
         return group.name.apply(
             lambda group_name: group_entry(
@@ -165,6 +174,7 @@ class GpuPool(pulumi.ComponentResource):
         self,
         name: str,
         capacity_type: CapacityType,
+        machine_types: tuple[str, ...],
         reserved: Reserved | None = None,
         reservation: pulumi.Input[str] | None = None,
     ) -> ec2.LaunchTemplate:
@@ -175,8 +185,15 @@ class GpuPool(pulumi.ComponentResource):
             tags=self._tags(name, capacity_type),
             reserved=reserved,
             reservation=reservation,
+            machine_types=machine_types,
+            fabric_group=self._args.fabric_group,
             opts=pulumi.ResourceOptions(parent=self),
         )
+
+    def _near(self, name: str, capacity_type: CapacityType) -> ec2.PlacementGroup | None:
+        if self._args.fabric_group is None:
+            return None
+        return close_together(name, self._args.owned.tags(capacity_type), self)
 
     def _group(  # noqa: PLR0913
         self,
@@ -188,6 +205,7 @@ class GpuPool(pulumi.ComponentResource):
         at_creation: int,
         launch_template: autoscaling.GroupLaunchTemplateArgs | None = None,
         mixed_instances_policy: autoscaling.GroupMixedInstancesPolicyArgs | None = None,
+        near: ec2.PlacementGroup | None = None,
     ) -> autoscaling.Group:
         group = autoscaling.Group(
             name,
@@ -197,6 +215,7 @@ class GpuPool(pulumi.ComponentResource):
             vpc_zone_identifiers=[self._args.subnet_ids[zone] for zone in zones],
             launch_template=launch_template,
             mixed_instances_policy=mixed_instances_policy,
+            placement_group=near.name if near else None,
             capacity_rebalance=False,
             suspended_processes=NO_OWN_MIND,
             # the GPU may not be had today: that is the spot watchdog's matter, not an error of `pulumi up`

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pulumi
 from pulumi_aws import ec2
 
+from components.aws import fabric
 from components.capacity import Reserved
 
 
@@ -40,8 +41,13 @@ def launch_template(  # noqa: PLR0913
     opts: pulumi.ResourceOptions,
     reserved: Reserved | None = None,
     reservation: pulumi.Input[str] | None = None,
+    machine_types: tuple[str, ...] = (),
+    fabric_group: pulumi.Input[str] | None = None,
 ) -> ec2.LaunchTemplate:
-    """Declare one. With `reserved` and the id of its `reservation` it starts in that prepaid capacity alone."""
+    """Declare one. With `reserved` and the id of its `reservation` it starts in that prepaid capacity alone.
+
+    With a `fabric_group` its `machine_types` get all their EFA interfaces, which that security group guards, too.
+    """
     return ec2.LaunchTemplate(
         name,
         image_id=template.image,
@@ -60,14 +66,7 @@ def launch_template(  # noqa: PLR0913
             instance_metadata_tags="disabled",
         ),
         block_device_mappings=[_root_disk(template.disk)],
-        network_interfaces=[
-            ec2.LaunchTemplateNetworkInterfaceArgs(
-                device_index=0,
-                associate_public_ip_address="false",
-                delete_on_termination="true",
-                security_groups=[template.security_group],
-            )
-        ],
+        network_interfaces=_interfaces(template, machine_types, fabric_group),
         capacity_reservation_specification=_targeted(reservation),
         instance_market_options=(
             ec2.LaunchTemplateInstanceMarketOptionsArgs(market_type="capacity-block")
@@ -81,6 +80,22 @@ def launch_template(  # noqa: PLR0913
         tags=dict(tags),
         opts=opts,
     )
+
+
+def _interfaces(
+    template: Template, machine_types: tuple[str, ...], fabric_group: pulumi.Input[str] | None
+) -> list[ec2.LaunchTemplateNetworkInterfaceArgs]:
+    if fabric_group is not None:
+        count = fabric.interface_count(machine_types)
+        return fabric.interfaces(count, [template.security_group, fabric_group])
+    return [
+        ec2.LaunchTemplateNetworkInterfaceArgs(
+            device_index=0,
+            associate_public_ip_address="false",
+            delete_on_termination="true",
+            security_groups=[template.security_group],
+        )
+    ]
 
 
 def _root_disk(disk: Disk) -> ec2.LaunchTemplateBlockDeviceMappingArgs:

@@ -26,6 +26,9 @@ class Shortage(StrEnum):
     RESERVATION = "ReservationCapacityExceeded"
     ADDRESSES = "InsufficientFreeAddressesInSubnet"
     INVALID_RESERVATION = "InvalidCapacityReservationId.NotFound"
+    NO_EFA = "UnsupportedOperation"
+    INTERFACES = "AttachmentLimitExceeded"
+    NO_PLACEMENT = "InvalidPlacementGroup.Unknown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ from localcloud.aws.capacity import Kind, Refusal, Use
 from localcloud.aws.groups import LivingAutoScaling, LivingGroup
 from localcloud.aws.instances import LivingInstance, living
 from localcloud.aws.launch import prepare
+from localcloud.aws.placement_groups import PlacementGroupCalls
 from localcloud.aws.placement_scores import PlacementScoreCalls
 from localcloud.aws.reservations import ReservationCalls
 from localcloud.aws.scaling_calls import ScalingCalls
@@ -27,7 +28,7 @@ from localcloud.aws.world import World
 from localcloud.places import ACCOUNT, REGION, ZONES
 
 
-class Ec2Calls(ReservationCalls, SpotPriceCalls, PlacementScoreCalls, EC2Response):
+class Ec2Calls(ReservationCalls, SpotPriceCalls, PlacementGroupCalls, PlacementScoreCalls, EC2Response):
     """EC2 as the embedded cloud answers it."""
 
     def run_instances(self) -> Any:

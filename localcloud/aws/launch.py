@@ -7,6 +7,7 @@ from typing import Any, Final
 from moto.core.types import Base64EncodedString
 from moto.ec2.models import EC2Backend
 
+from localcloud.aws import placement_groups
 from localcloud.aws.capacity import Kind, Refusal, Shortage, Use
 from localcloud.aws.groups import LivingGroup, Member, Recipe
 from localcloud.aws.instances import LivingInstance, living
@@ -38,7 +39,8 @@ def launch_one(world: World, ec2: EC2Backend, group: LivingGroup) -> bool:
         refusals = list[Refusal]()
         for machine_type in recipe.machine_types:
             use = Use(zone=zone, machine_type=machine_type, kind=kind)
-            claimed = claim(world, ec2, recipe.data, use)
+            refusal = placement_groups.refusal(ec2, recipe.data, group.placement_group, machine_type)
+            claimed = refusal or claim(world, ec2, recipe.data, use)
             refusal = claimed if isinstance(claimed, Refusal) else _refusal(world, ec2, use, claimed)
             if refusal is not None:
                 refusals.append(refusal)
@@ -126,6 +128,7 @@ def _run(  # noqa: PLR0913
     if not isinstance(instance, LivingInstance):
         raise TypeError(f"instance {instance.id} is not an embedded one; install() was not called")
     instance.group_name = group.name
+    instance.placement.group_name = group.placement_group or ""
     instance.capacity_reservation_id = reservation
     instance.launch_time = world.now()
     attach_profile(ec2, instance, data.get("IamInstanceProfile") or {})

@@ -75,6 +75,7 @@ class CapacityReservation(TaggedEC2Resource):
             "CreateDate": self.create_date,
             "Tags": self.get_tags(),
             "ReservationType": "default",
+            "PlacementGroupArn": self.wanted.get("PlacementGroupArn"),
         }
 
 

@@ -232,3 +232,44 @@ def test_a_reserved_group_takes_its_reservation_and_no_more(cloud: RunningCloud)
     _wait_in_service(cloud, "reserved", 2)
     ec2.cancel_capacity_reservation(CapacityReservationId=made)
     assert ec2.describe_capacity_reservations()["CapacityReservations"][0]["State"] == "cancelled"
+
+
+EFA: dict[str, Any] = {"DeviceIndex": 0, "NetworkCardIndex": 0, "InterfaceType": "efa"}
+ONLY = {"DeviceIndex": 1, "NetworkCardIndex": 1, "InterfaceType": "efa-only"}
+
+
+@pytest.mark.parametrize(
+    ("machine_type", "interfaces", "group", "message"),
+    [
+        pytest.param("g6.xlarge", [EFA], {}, "EFA interfaces are not supported on g6.xlarge", id="no EFA"),
+        pytest.param("g6.8xlarge", [EFA, ONLY], {}, "Interface count 2 exceeds the limit for g6.8xlarge", id="cards"),
+        pytest.param("g6.8xlarge", [EFA], {"PlacementGroup": "nowhere"}, "'nowhere' is unknown", id="placement"),
+    ],
+)
+def test_what_ec2_would_not_start_does_not_start_here(
+    cloud: RunningCloud, machine_type: str, interfaces: list[Any], group: dict[str, Any], message: str
+) -> None:
+    name = f"efa-{machine_type}-{len(interfaces)}-{len(group)}"
+    template = make_template(cloud, name, InstanceType=machine_type, NetworkInterfaces=interfaces)
+    make_group(cloud, name, template, size=1, zones="a", **group)
+    wait_for("a failed activity", lambda: cloud.activities(name))
+    failed = cloud.activities(name)[-1]
+    assert failed["StatusCode"] == "Failed" and message in failed["StatusMessage"]
+    assert cloud.group(name)["Instances"] == []
+
+
+def test_instances_of_a_placement_group_hold_it(cloud: RunningCloud) -> None:
+    ec2 = cloud.client("ec2")
+    ec2.create_placement_group(GroupName="near", Strategy="cluster")
+    with pytest.raises(ClientError, match="Duplicate"):
+        ec2.create_placement_group(GroupName="near", Strategy="cluster")
+    template = make_template(cloud, "near", InstanceType="g6.8xlarge", NetworkInterfaces=[EFA])
+    make_group(cloud, "near", template, size=1, zones="a", PlacementGroup="near")
+    _wait_in_service(cloud, "near", 1)
+    with pytest.raises(ClientError, match="InUse"):
+        ec2.delete_placement_group(GroupName="near")
+    cloud.client("autoscaling").set_desired_capacity(AutoScalingGroupName="near", DesiredCapacity=0)
+    wait_for("the instance to go", lambda: {i["State"]["Name"] for i in cloud.instances("near")} == {"terminated"})
+    ec2.delete_placement_group(GroupName="near")
+    with pytest.raises(ClientError, match="Unknown"):
+        ec2.describe_placement_groups(GroupNames=["near"])

@@ -5,6 +5,7 @@ from typing import Any
 import pulumi
 import pytest
 
+from components.aws.fabric import Fabric, interface_count
 from components.aws.gpu_pool import GpuPool, GpuPoolArgs
 from components.aws.templates import Template
 from components.capacity import Capacity, OnDemand, Owned, Reserved, Spot
@@ -26,7 +27,7 @@ CAPACITY = Capacity(
 )
 
 
-def declare(capacity: Capacity = CAPACITY) -> list[GroupEntry]:
+def declare(capacity: Capacity = CAPACITY, fabric_group: str | None = None) -> list[GroupEntry]:
     """Declares the pool `chat` and gives the groups that the fleet document would list."""
     seen: list[GroupEntry] = []
 
@@ -41,6 +42,7 @@ def declare(capacity: Capacity = CAPACITY) -> list[GroupEntry]:
                 user_data=lambda capacity_type: f"#!/bin/bash\n# {capacity_type}\n",
                 subnet_ids={"us-east-1a": "subnet-a", "us-east-1b": "subnet-b"},
                 drain_deadline=timedelta(seconds=90),
+                fabric_group=fabric_group,
             ),
         )
         return pool.groups.apply(seen.extend)
@@ -158,3 +160,71 @@ def test_the_document_lists_every_group_with_its_name_of_the_cloud(mocks: Record
         (CapacityType.ON_DEMAND, None, "chat-on-demand-3f2a", 2),
     ]
     assert {e.machine_types for e in entries[1:]} == {TYPES}
+
+
+ONE_ZONE = ("us-east-1a",)
+MULTI = Capacity(
+    target=1,
+    spare=0,
+    max=3,
+    reserved=(
+        Reserved(zone="us-east-1a", machine_type="p5.48xlarge", count=1),
+        Reserved(zone="us-east-1b", machine_type="p5.48xlarge", count=1, existing="cr-1", block=True),
+    ),
+    spot=Spot(zones=("us-east-1a", "us-east-1b"), machine_types=("g6.8xlarge", "g6e.8xlarge")),
+    on_demand=OnDemand(max=1, machine_types=("p4d.24xlarge",), zones=ONE_ZONE),
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [("chat-spot", 1), ("chat-on-demand", 4), ("chat-reserved-us-east-1a-p5-48xlarge", 32)],
+    ids=["one card", "four cards", "32 cards"],
+)
+def test_machines_that_work_as_one_have_all_their_efa_interfaces(
+    mocks: RecordingMocks, name: str, count: int
+) -> None:
+    declare(MULTI, fabric_group="sg-fabric")
+    found = mocks.named(TEMPLATE, name)["networkInterfaces"]
+    assert [i["networkCardIndex"] for i in found] == list(range(count)), "one for each card"
+    assert [i["deviceIndex"] for i in found] == [0, *[1] * (count - 1)]
+    assert [i["interfaceType"] for i in found] == ["efa", *["efa-only"] * (count - 1)], "one address is enough"
+    assert all(i["associatePublicIpAddress"] == "false" for i in found)
+    assert all(i["securityGroups"] == ["sg-1", "sg-fabric"] for i in found)
+
+
+def test_machines_that_work_as_one_stand_close_together_in_their_zone(mocks: RecordingMocks) -> None:
+    declare(MULTI, fabric_group="sg-fabric")
+    near = {g.name: g.inputs.get("placementGroup") for g in mocks.of_type(GROUP)}
+    made = {g.name: g.inputs["strategy"] for g in mocks.of_type("aws:ec2/placementGroup:PlacementGroup")}
+    bought = "chat-reserved-us-east-1b-p5-48xlarge"
+    assert near.pop(bought) is None, "a block lies where it was bought"
+    assert made == dict.fromkeys(near, "cluster"), "one for each other group"
+    assert None not in near.values() and len(set(near.values())) == len(near)
+    made_here = mocks.named("aws:ec2/capacityReservation:CapacityReservation", "chat-reserved-us-east-1a-p5-48xlarge")
+    assert "placementGroupArn" in made_here, "what is reserved is reserved there"
+
+
+def test_without_efa_there_is_no_placement_group(mocks: RecordingMocks) -> None:
+    declare()
+    assert not mocks.of_type("aws:ec2/placementGroup:PlacementGroup")
+    assert all(g.inputs.get("placementGroup") is None for g in mocks.of_type(GROUP))
+
+
+@pytest.mark.parametrize("types", [("g6.xlarge",), ("g6.8xlarge", "p4d.24xlarge")], ids=["none", "not the same"])
+def test_a_template_cannot_list_interfaces_that_its_machines_do_not_share(types: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match="EFA"):
+        interface_count(types)
+
+
+def test_the_fabric_lets_its_own_members_in_and_out_and_nobody_else(mocks: RecordingMocks) -> None:
+    @pulumi.runtime.test
+    def program() -> None:
+        Fabric("fleet-fabric", "vpc-1", {})
+
+    program()
+    rules = [r for r in mocks.resources if r.typ.startswith("aws:vpc/securityGroup")]
+    assert sorted(r.name for r in rules) == ["fleet-fabric-in", "fleet-fabric-out"]
+    for rule in rules:
+        assert rule.inputs["securityGroupId"] == rule.inputs["referencedSecurityGroupId"] == "fleet-fabric-id"
+        assert rule.inputs["ipProtocol"] == "-1" and "cidrIpv4" not in rule.inputs

@@ -30,17 +30,31 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 
 def settings(engine: Engine, disk_gib: int = 100) -> None:
-    """The shipped settings, moved to this test's network; without replicas at first, so that no machine boots."""
+    """The shipped settings, moved to this test's network; `batch` on machines that work as one."""
     config = engine.settings(STACK)
     fleet: dict[str, Any] = config["config"]["gpu-fleet:fleet"]
     fleet["network"]["cidr"] = f"{NETWORK}.0.0/16"
     fleet["machines"]["disk_gib"] = disk_gib
+    batch: dict[str, Any] = fleet["pools"][1]
+    batch["network"] = "efa"
+    batch["capacity"]["spot"]["machine_types"] = ["g6.8xlarge", "g5.8xlarge"]
     engine.settings(STACK, config)
 
 
 def sizes(engine: Engine) -> dict[str, int]:
     found = engine.client("autoscaling").describe_auto_scaling_groups()["AutoScalingGroups"]
     return {group["AutoScalingGroupName"]: group["DesiredCapacity"] for group in found}
+
+
+def near(engine: Engine) -> dict[str, str]:
+    """Groups in a placement group, and its strategy."""
+    strategies = {g["GroupName"]: g["Strategy"] for g in placement_groups(engine)}
+    found = engine.client("autoscaling").describe_auto_scaling_groups()["AutoScalingGroups"]
+    return {g["AutoScalingGroupName"]: strategies[g["PlacementGroup"]] for g in found if g.get("PlacementGroup")}
+
+
+def placement_groups(engine: Engine) -> list[dict[str, Any]]:
+    return engine.client("ec2").describe_placement_groups()["PlacementGroups"]
 
 
 def fleet_document(engine: Engine) -> FleetDocument:
@@ -56,6 +70,9 @@ def test_sizes_belong_to_watchdogs_and_shape_to_pulumi(engine: Engine) -> None:
     described = fleet_document(engine)
     assert {g.name for pool in described.pools for g in pool.groups} == at_creation.keys()
     assert sum(at_creation.values()) == 5, "reserved 1, spot 2 of chat and 2 of batch, on-demand 0"
+
+    of_batch = {g.name for g in described.pool("batch").groups}
+    assert near(engine) == dict.fromkeys(of_batch, "cluster"), "one for each zone of the pool with EFA"
 
     # every size that a watchdog may write: up where there was none, down to nothing elsewhere
     written = {name: 1 - min(size, 1) for name, size in at_creation.items()}
@@ -74,3 +91,4 @@ def test_sizes_belong_to_watchdogs_and_shape_to_pulumi(engine: Engine) -> None:
 
     engine.run("destroy", "--yes", "--skip-preview", "--stack", STACK)
     assert sizes(engine) == {}
+    assert placement_groups(engine) == []

@@ -71,6 +71,32 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("GPU memory too small", AWS, {"pools.1.capacity.spot.machine_types.0": "g6e.xlarge"},
      f"{FLEET}.pools.1.capacity.spot.machine_types.0: has 40.2 GiB of GPU memory for weights, chat-70b needs 131.5 "
      "(is 'g6e.xlarge'); choose a machine type with more GPU memory"),
+    ("EFA of a machine type that has none", AWS,
+     {"pools.1.network": "efa", "pools.1.capacity": {"spot": {"zones": ["us-east-1a"],
+                                                              "machine_types": ["g5.48xlarge", "g7e.8xlarge"]},
+                                                     "reserved": [{"zone": "us-east-1a", "machine_type": "g6e.xlarge",
+                                                                   "count": 1, "ends": "2027-03-01"}]},
+      "models.1.weights_gib": 30},
+     f"{FLEET}.pools.1.capacity.reserved.0.machine_type: has no EFA (is 'g6e.xlarge'); "
+     "choose g6e.8xlarge or g6e.16xlarge, or remove network: efa"),
+    ("EFA of machine types with other numbers of cards", AWS,
+     {"pools.1.network": "efa", "pools.1.capacity": {"spot": {"zones": ["us-east-1a"],
+                                                              "machine_types": ["g6e.12xlarge", "g6e.48xlarge"]}}},
+     f"{FLEET}.pools.1.capacity.spot.machine_types: names machine types with 1 and 4 EFA interfaces, and one launch "
+     "template lists them for all (is ['g6e.12xlarge', 'g6e.48xlarge']); "
+     "keep those with the same number; another pool may use the others"),
+    ("EFA over several zones", AWS,
+     {"pools.1.network": "efa", "pools.1.capacity": {"on_demand": {"max": 12, "machine_types": ["p5.48xlarge"]}}},
+     f"{FLEET}.pools.1.capacity.on_demand.zones: spans 3 zones, and machines with EFA stand close together in one "
+     "(is ['us-east-1a', 'us-east-1b', 'us-east-1c']); name one zone there, or remove network: efa"),
+    ("EFA on Google Cloud", GCP, {"pools.0.network": "efa"},
+     f"{POOL0}.network: is AWS's (is 'efa'); remove it; "
+     "Google Cloud's machine types bring their own network between GPUs"),
+    ("EFA in an order of cards that nobody checked", AWS,
+     {"pools.1.network": "efa", "pools.1.capacity": {"spot": {"zones": ["us-east-1a"],
+                                                              "machine_types": ["p6-b300.48xlarge"]}}},
+     f"{FLEET}.pools.1.capacity.spot.machine_types.0: has EFA interfaces in an order not known here "
+     "(is 'p6-b300.48xlarge'); remove network: efa"),
     ("several spot machine types on Google Cloud", GCP,
      {f"{SPOT0}.machine_types": ["g2-standard-12", "g2-standard-16"]},
      f"{POOL0}.capacity.spot.machine_types: names several, and a zonal group of Google Cloud starts one "

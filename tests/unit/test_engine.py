@@ -45,6 +45,12 @@ def test_the_unit_gives_the_engine_time_to_drain_and_signals_its_main_process_al
     assert "--env=VLLM_HTTP_TIMEOUT_KEEP_ALIVE=75" in words
 
 
+def test_the_container_gets_the_devices_that_the_machine_has_beside_its_gpus() -> None:
+    words = exec_start(engine.engine_unit(SERVE, cache_dir=PurePosixPath("/c"), devices=("/dev/infiniband",)))
+    assert words.index("--device=/dev/infiniband") < words.index(SERVE.image)
+    assert not any("--device" in w for w in exec_start(engine.engine_unit(SERVE, cache_dir=PurePosixPath("/c"))))
+
+
 def test_words_reach_the_engine_as_they_were_written() -> None:
     words = exec_start(engine.engine_unit(SERVE, cache_dir=PurePosixPath("/mnt/nvme/models")))
     assert words[-1] == '{"method": "ngram", "num_speculative_tokens": 3}'

@@ -89,6 +89,7 @@ class CapacityReservation(Resource):
             "instancePlatform": found["InstancePlatform"],
             "instanceType": found["InstanceType"],
             "ownerId": found.get("OwnerId"),
+            "placementGroupArn": found.get("PlacementGroupArn"),
             "tenancy": found.get("Tenancy"),
             "tags": tag_map(cloud, found.get("Tags")),
         }

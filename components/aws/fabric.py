@@ -1,0 +1,76 @@
+"""What lets machines of one pool work as one on AWS: EFA interfaces, a firewall among them, and a place close by."""
+
+from collections.abc import Mapping
+
+import pulumi
+from pulumi_aws import ec2, vpc
+
+from fleet import catalogue
+from fleet.model import Cloud
+
+
+class Fabric(pulumi.ComponentResource):
+    """A security group whose members may send each other everything, as EFA asks; nobody else may."""
+
+    group: pulumi.Output[str]
+    """Security group of EFA interfaces, beside that of all GPU instances."""
+
+    def __init__(
+        self,
+        name: str,
+        network_id: pulumi.Input[str],
+        tags: Mapping[str, str],
+        opts: pulumi.ResourceOptions | None = None,
+    ) -> None:
+        super().__init__("gpu-fleet:aws:Fabric", name, None, opts)
+        child = pulumi.ResourceOptions(parent=self)
+        group = ec2.SecurityGroup(
+            name, vpc_id=network_id, description="EFA of gpu-fleet", tags={"Name": name, **tags}, opts=child
+        )
+        # a rule for 0.0.0.0/0 does not cover EFA, which is no IP: both ways name the group itself
+        for direction, rule in (("in", vpc.SecurityGroupIngressRule), ("out", vpc.SecurityGroupEgressRule)):
+            rule(
+                f"{name}-{direction}",
+                security_group_id=group.id,
+                referenced_security_group_id=group.id,
+                ip_protocol="-1",
+                description="EFA among instances",
+                opts=child,
+            )
+        self.group = group.id
+        self.register_outputs({"group": self.group})
+
+
+def interface_count(machine_types: tuple[str, ...]) -> int:
+    """EFA interfaces of each of these machine types. Raises ValueError where one has none, or they differ."""
+    found = {name: catalogue.machine(Cloud.AWS, name).efa_interfaces for name in machine_types}
+    counts = set(found.values())
+    count = counts.pop()
+    if counts or not count:
+        raise ValueError(f"machine types {found} do not have the same number of EFA interfaces, one at least")
+    return count
+
+
+def interfaces(count: int, security_groups: list[pulumi.Input[str]]) -> list[ec2.LaunchTemplateNetworkInterfaceArgs]:
+    """One for each network card. The first also carries the instance's address; the others need none."""
+    return [
+        ec2.LaunchTemplateNetworkInterfaceArgs(
+            device_index=min(card, 1),
+            network_card_index=card,
+            interface_type="efa-only" if card else "efa",
+            associate_public_ip_address="false",
+            delete_on_termination="true",
+            security_groups=security_groups,
+        )
+        for card in range(count)
+    ]
+
+
+def close_together(name: str, tags: Mapping[str, str], parent: pulumi.Resource) -> ec2.PlacementGroup:
+    """A cluster placement group: instances of one zone on one high-bandwidth part of its network."""
+    return ec2.PlacementGroup(
+        name,
+        strategy="cluster",
+        tags={"Name": name, **tags},
+        opts=pulumi.ResourceOptions(parent=parent),
+    )

@@ -1,0 +1,69 @@
+"""What must hold in a pool whose machines are to work as one (AWS: EFA and a cluster placement group)."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from fleet import catalogue
+from fleet.model import Cloud
+from stacks.problems import Problem
+
+if TYPE_CHECKING:
+    from stacks.settings import Pool, Settings
+
+
+def check(settings: "Settings", pool: "Pool", path: str) -> Iterator[Problem]:
+    """Everything that EFA asks and this pool lacks; nothing for a pool without it."""
+    if pool.network != "efa":
+        return
+    if settings.cloud is not Cloud.AWS:
+        remedy = "remove it; Google Cloud's machine types bring their own network between GPUs"
+        yield Problem(path=f"{path}.network", wrong="is AWS's", value=pool.network, remedy=remedy)
+        return
+    capacity = pool.capacity
+    for index, reserved in enumerate(capacity.reserved):
+        yield from _have_efa(f"{path}.capacity.reserved.{index}.machine_type", (reserved.machine_type,), one=True)
+    for kind, part in (("spot", capacity.spot), ("on_demand", capacity.on_demand)):
+        if part is not None:
+            yield from _have_efa(f"{path}.capacity.{kind}.machine_types", part.machine_types)
+    zones = (capacity.on_demand.zones or settings.zones) if capacity.on_demand else ()
+    if len(zones) > 1:
+        yield Problem(
+            path=f"{path}.capacity.on_demand.zones",
+            wrong=f"spans {len(zones)} zones, and machines with EFA stand close together in one",
+            value=list(zones),
+            remedy="name one zone there, or remove network: efa",
+        )
+
+
+def _have_efa(path: str, names: tuple[str, ...], *, one: bool = False) -> Iterator[Problem]:
+    counts: set[int] = set()
+    for index, name in enumerate(names):
+        try:
+            machine = catalogue.machine(Cloud.AWS, name)
+        except catalogue.UnknownMachineError:
+            continue  # said by the pool's other checks
+        if machine.efa_interfaces:
+            counts.add(machine.efa_interfaces)
+            continue
+        yield Problem(
+            path=path if one else f"{path}.{index}",
+            wrong="has no EFA" if machine.efa_interfaces == 0 else "has EFA interfaces in an order not known here",
+            value=name,
+            remedy=_remedy(machine),
+        )
+    if len(counts) > 1:
+        yield Problem(
+            path=path,
+            wrong=f"names machine types with {' and '.join(map(str, sorted(counts)))} EFA interfaces, and one launch"
+            " template lists them for all",
+            value=list(names),
+            remedy="keep those with the same number; another pool may use the others",
+        )
+
+
+def _remedy(wanted: catalogue.Machine) -> str:
+    found = [m for m in catalogue.machines(Cloud.AWS) if m.gpu == wanted.gpu and m.efa_interfaces]
+    nearest = sorted(found, key=lambda m: (m.gpu_count != wanted.gpu_count, m.vcpus, m.name))
+    if not nearest:
+        return "remove network: efa"
+    return f"choose {' or '.join(m.name for m in nearest[:2])}, or remove network: efa"
