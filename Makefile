@@ -1,7 +1,7 @@
 # The only entry to commands. `make demo` and `make test` set up what they need.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo test test-all check bench docs preview up destroy analyze watch report clean
+.PHONY: help setup setup-tests demo test test-all chaos check bench docs preview up destroy analyze watch report clean
 
 PYTHON ?= $(shell for p in python3.11 python3.12 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' 2>/dev/null && echo $$p && break; done)
@@ -10,14 +10,18 @@ RUN := $(ENV) -m
 STACK ?= aws-local
 PAUSED ?=
 CLOUD ?= aws
+ENGINE ?= simulated
 # byte code halves the time of every command; it lies in .venv and in __pycache__, which git ignores
 unexport PYTHONDONTWRITEBYTECODE
 FLEET ?=
+SEED ?=
+MINUTES ?= 30
 
 help:
-	@echo 'make demo      the whole story on this machine: a cloud on loopback, pools, watchdogs, a cost report (CLOUD=gcp: on Google Cloud)'
+	@echo 'make demo      the whole story on this machine: a cloud on loopback, pools, watchdogs, a cost report (CLOUD=gcp: on Google Cloud; ENGINE=vllm: real vLLM in one pool)'
 	@echo 'make test      the tests (< 10 min); make test-all adds checks, slow proofs and the demo as a test'
 	@echo 'make setup     what both need: says what it installs and why'
+	@echo 'make chaos     faults of all kinds on an embedded cloud for MINUTES=$(MINUTES), in the order that SEED=... draws, then judged'
 	@echo 'make check     ruff, pyright, import rules'
 	@echo 'make docs      the pages of docs/ as a site in .local/site'
 	@echo 'make bench     the numbers of docs/benchmarks.md, measured here'
@@ -31,13 +35,17 @@ setup setup-tests:
 	@$(PYTHON) -m scripts.setup $(if $(findstring tests,$@),--tests)
 
 demo: setup
-	@$(RUN) scripts.demo --cloud '$(CLOUD)'
+	@$(RUN) scripts.demo --cloud '$(CLOUD)' --engine '$(ENGINE)'
 
 test: setup
 	@$(RUN) pytest -m 'not slow and not live'
 
 test-all: setup-tests check
 	@$(RUN) pytest -m 'not live'
+
+# SEED: the order of the faults (drawn and printed where it is not given); MINUTES=0: each fault once, and short
+chaos: setup
+	@$(RUN) tests.chaos $(if $(SEED),--seed '$(SEED)') --minutes '$(MINUTES)'
 
 check: setup
 	@$(RUN) ruff check .

@@ -29,6 +29,15 @@ class Counted:
     slowest_s: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """One request that failed; seconds since 1970."""
+
+    began: float
+    ended: float
+    words: str
+
+
 @dataclass(slots=True, kw_only=True)
 class Traffic:
     """`clients` threads, each with one request at a time and a short pause between two."""
@@ -41,7 +50,7 @@ class Traffic:
     max_tokens: int = 24
     _stop: threading.Event = field(default_factory=threading.Event)
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _failures: Counter[str] = field(default_factory=Counter[str])
+    _failures: list[Failure] = field(default_factory=list[Failure])
     _answered: int = 0
     _tokens: int = 0
     _slowest: float = 0.0
@@ -62,20 +71,25 @@ class Traffic:
 
     def counted(self) -> Counted:
         with self._lock:
-            failed = sum(self._failures.values())
+            failed = len(self._failures)
             return Counted(
                 sent=self._answered + failed,
                 answered=self._answered,
                 failed=failed,
-                failures=dict(self._failures),
+                failures=dict(Counter(one.words for one in self._failures)),
                 output_tokens=self._tokens,
                 slowest_s=round(self._slowest, 2),
             )
 
+    def failures(self) -> tuple[Failure, ...]:
+        """Every failed request, in order of its end."""
+        with self._lock:
+            return tuple(self._failures)
+
     def _client(self, number: int) -> None:
         turn = number
         while not self._stop.is_set():
-            began = time.monotonic()
+            began, at = time.monotonic(), time.time()
             try:
                 tokens, problem = self._ask(PROMPTS[turn % len(PROMPTS)], stream=turn % 2 == 0), None
             except (OSError, http.client.HTTPException, ValueError) as error:
@@ -86,7 +100,7 @@ class Traffic:
                     self._answered += 1
                     self._tokens += tokens
                 else:
-                    self._failures[problem] += 1
+                    self._failures.append(Failure(began=at, ended=time.time(), words=problem))
             turn += 1
             self._stop.wait(self.pause_s)
 

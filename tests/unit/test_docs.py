@@ -56,3 +56,29 @@ def test_a_generated_page_is_current(name: str) -> None:
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     build(load_config(str(ROOT / "mkdocs.yml"), site_dir=str(tmp_path), strict=True))
     assert (tmp_path / "first-week.html").exists()
+
+
+def test_every_number_of_the_limits_was_measured() -> None:
+    """What stands in bold in the table of measurements stands in a cell of the benchmarks' page."""
+    measured = (DOCS / "limits.md").read_text().partition("## Measured")[2].partition("\n## ")[0]
+    said = re.findall(r"\*\*(.+?)\*\*", measured)
+    cells = {cell.strip() for line in (DOCS / "benchmarks.md").read_text().splitlines() for cell in line.split("|")}
+    assert len(said) > 10
+    left = [number for number in said if number not in cells]
+    assert left == [], "measured again: write docs/benchmarks.md's numbers into docs/limits.md"
+
+
+TESTS_OF_DEATHS = sorted(set(re.findall(r"`(tests/\S+\.py::\w+)`", (DOCS / "run-modes.md").read_text())))
+
+
+def test_each_death_names_its_test() -> None:
+    table = (DOCS / "run-modes.md").read_text().partition("## What happens when something dies")[2]
+    rows = [line for line in table.splitlines() if line.startswith("|")][2:]
+    assert len(rows) > 20
+    assert [row for row in rows if "::test_" not in row] == []
+
+
+@pytest.mark.parametrize("name", TESTS_OF_DEATHS)
+def test_a_test_that_the_docs_name_exists(name: str) -> None:
+    file, _, function = name.partition("::")
+    assert re.search(rf"^def {function}\(", (ROOT / file).read_text(), re.MULTILINE), name

@@ -1,0 +1,53 @@
+"""`make chaos SEED=… MINUTES=…`: faults on the embedded cloud, in the order of a seed, and what they left."""
+
+import argparse
+import random
+import shutil
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from types import FrameType
+
+from tests.chaos.faults import BY_NAME
+from tests.chaos.run import play
+from tests.networks import free_network
+
+
+def main() -> int:
+    """Exit code: 0 all held, 1 something did not."""
+    parser = argparse.ArgumentParser(prog="make chaos", description=__doc__)
+    parser.add_argument("--seed", type=int, help="the same seed gives the same order (default: drawn)")
+    parser.add_argument("--minutes", type=float, help="go on for so long, faults last longer (default: each once)")
+    parser.add_argument("--fault", action="append", choices=sorted(BY_NAME), help="only this one; repeatable")
+    options = parser.parse_args()
+    seed = random.randrange(10_000) if options.seed is None else options.seed  # noqa: S311 - not for secrets
+    faults = [BY_NAME[name] for name in options.fault or BY_NAME]
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
+    folder = Path(tempfile.mkdtemp(prefix="gpufleet-chaos-"))
+    verdicts = play(folder, free_network(), seed, faults=faults, minutes=options.minutes or None, say=_say)
+    for verdict in verdicts:
+        _say(f"{'WRONG' if verdict.wrong else 'held '} {verdict.what}: {verdict.seen}")
+        for one in verdict.wrong[:20]:
+            _say(f"        {one}")
+    wrong = sum(bool(verdict.wrong) for verdict in verdicts)
+    if wrong:
+        _say(f"seed {seed}: {wrong} of {len(verdicts)} did not hold; logs in {folder}")
+        return 1
+    shutil.rmtree(folder, ignore_errors=True)
+    _say(f"seed {seed}: all {len(verdicts)} held")
+    return 0
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt  # what was started is ended on the way out
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,267 @@
+"""What must be true after the chaos, from plain reading: the emulator's books, the Slack sink, sqlite3, /proc.
+
+Nothing of the product is imported here, so that an error of the product cannot excuse itself.
+"""
+
+import json
+import sqlite3
+import urllib.request
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Final
+
+import boto3
+
+REGION: Final = "us-east-1"
+CENT: Final = Decimal("0.01")
+FREE_IF_INTERRUPTED_S: Final = 3600
+"""AWS asks nothing for a spot instance that it takes within its first hour."""
+TAKEN_BY_CLOUD: Final = "Server.SpotInstanceTermination"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """One thing that must hold, and what was found where it does not."""
+
+    what: str
+    seen: str
+    """Numbers, for people."""
+    wrong: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Where to look."""
+
+    cloud: str
+    """URL of the emulator's API."""
+    slack: str
+    ledger: Path
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """What the run itself knows."""
+
+    answered: int
+    failures: Sequence[tuple[float, float, str]]
+    """Began, ended (seconds since 1970), in words."""
+    killed_at: Sequence[float]
+    """When a process that carries requests was killed."""
+    taken: frozenset[str]
+    """Instances that a fault took or broke."""
+
+
+def read(url: str) -> Any:
+    """JSON of a URL."""
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        return json.loads(answer.read())
+
+
+def after_chaos(places: Places, played: Played, report: Mapping[str, Any]) -> list[Verdict]:
+    """While everything still stands. `report`: the cost report as JSON, made just now."""
+    books = read(f"{places.cloud}/_localcloud/books")
+    state = read(f"{places.cloud}/_localcloud/state")
+    with sqlite3.connect(f"file:{places.ledger}?mode=ro", uri=True) as ledger:
+        ledger.row_factory = sqlite3.Row
+        return [
+            requests(played),
+            stops(books, ledger, played),
+            messages(ledger, read(f"{places.slack}/messages")),
+            runs(ledger, books),
+            money(books, report, places.cloud),
+            sizes(state),
+            marks(state),
+        ]
+
+
+def requests(played: Played) -> Verdict:
+    """None failed but those on the way through a process while it was killed."""
+    lost = [
+        f"{words} ({ended - began:.1f} s, ended at {datetime.fromtimestamp(ended, UTC):%H:%M:%S})"
+        for began, ended, words in played.failures
+        if not any(began <= at <= ended for at in played.killed_at)
+    ]
+    seen = f"{played.answered} answered, {len(played.failures)} failed, {len(played.failures) - len(lost)} of them"
+    return Verdict(what="requests", seen=f"{seen} in flight on a killed process", wrong=tuple(lost))
+
+
+def stops(books: Iterable[Mapping[str, Any]], ledger: sqlite3.Connection, played: Played) -> Verdict:
+    """Only what was idle, broken, taken or a stand-in was ended: chat served all along."""
+    ended = [one for one in books if one["ended"] is not None]
+    wrong = [
+        f"{one['instance']} of {one['pool']} ({one['capacity_type']}): {one['why']}"
+        for one in ended
+        if one["pool"] == "chat" and one["capacity_type"] != "on-demand" and one["instance"] not in played.taken
+    ]
+    idle = "SELECT resource, reason FROM outcomes WHERE pool = 'chat' AND watchdog = 'idle' AND action = 'end'"
+    wrong += [f"idle ended {row['resource']}: {row['reason']}" for row in ledger.execute(f"{idle} AND kind = 'done'")]
+    seen = Counter(f"{one['pool']} {one['capacity_type']}" for one in ended)
+    return Verdict(what="stops", seen=f"{len(ended)} ended: {dict(sorted(seen.items()))}", wrong=tuple(wrong))
+
+
+def messages(ledger: sqlite3.Connection, sink: Iterable[Mapping[str, Any]]) -> Verdict:
+    """Every message of the outbox is in Slack once, and nothing else is."""
+    posted = Counter(
+        str(one.get("metadata", {}).get("event_payload", {}).get("key", f"without a key: {one.get('text')}"))
+        for one in sink
+    )
+    rows = {row["key"]: row["state"] for row in ledger.execute("SELECT key, state FROM outbox")}
+    wrong = [f"{key} is {state}" for key, state in rows.items() if state != "sent"]
+    wrong += [f"lost: {key}" for key in rows if posted[key] == 0]
+    wrong += [f"posted {count} times: {key}" for key, count in posted.items() if count > 1]
+    wrong += [f"in no outbox: {key}" for key in posted if key not in rows]
+    return Verdict(what="messages", seen=f"{len(rows)} told, {sum(posted.values())} in Slack", wrong=tuple(wrong))
+
+
+def runs(ledger: sqlite3.Connection, books: Iterable[Mapping[str, Any]]) -> Verdict:
+    """The ledger's file is whole, and it knows the stays of the books, no more and no less, to the second."""
+    wrong = [f"integrity: {row[0]}" for row in ledger.execute("PRAGMA integrity_check") if row[0] != "ok"]
+    found = {
+        row["instance_id"]: (row["started_at"] / 1e6, row["ended_at"] and row["ended_at"] / 1e6)
+        for row in ledger.execute(
+            "SELECT r.instance_id, r.started_at, min(e.ended_at) AS ended_at FROM runs r"
+            " LEFT JOIN run_ends e USING (cloud, instance_id, started_at) GROUP BY r.instance_id, r.started_at"
+        )
+    }
+    told = {one["instance"]: (_epoch(one["launched"]), one["ended"] and _epoch(one["ended"])) for one in books}
+    wrong += [f"{name} is not in the ledger" for name in told.keys() - found.keys()]
+    wrong += [f"{name} is not in the books" for name in found.keys() - told.keys()]
+    for name in sorted(told.keys() & found.keys()):
+        for word, ours, theirs in zip(("launch", "end"), found[name], told[name], strict=True):
+            if (ours is None) != (theirs is None) or (ours and theirs and abs(ours - theirs) > 1.01):
+                wrong.append(f"{word} of {name}: {ours} in the ledger, {theirs} in the books")
+    return Verdict(what="ledger", seen=f"{len(found)} runs, {len(told)} stays in the books", wrong=tuple(wrong))
+
+
+def money(books: Sequence[Mapping[str, Any]], report: Mapping[str, Any], cloud: str) -> Verdict:
+    """Seconds of the books times the cloud's prices are what the report says, to the cent.
+
+    The books' ends have parts of a second, the cloud tells whole ones; a living instance counts as far as the report.
+    """
+    charged: Counter[str] = Counter()
+    credited: Counter[str] = Counter()
+    until: dict[str, float] = {}
+    for row in report["charges"]:
+        if row["kind"] == "time":
+            charged[row["resource"]] += Decimal(row["usd"])  # pyright: ignore[reportArgumentType]
+            until[row["resource"]] = max(until.get(row["resource"], 0.0), _epoch(row["end"]))
+        elif row["kind"] == "interrupted by the cloud":
+            credited[row["resource"]] += Decimal(row["usd"])  # pyright: ignore[reportArgumentType]
+    prices = _Prices(cloud)
+    wrong: list[str] = []
+    total, said = Decimal(0), Decimal(0)
+    for stay in books:
+        name, start = stay["instance"], _epoch(stay["launched"])
+        end = _epoch(stay["ended"]) if stay["ended"] else until.get(name, 0.0)
+        usd = prices.of(stay, start, end)
+        interrupted = stay["why"] == TAKEN_BY_CLOUD and end - start < FREE_IF_INTERRUPTED_S
+        if abs(usd - Decimal(charged[name])) > CENT / 2:
+            wrong.append(f"{name}: {usd:.4f} USD by the books, {charged[name]:.4f} in the report")
+        if (credited[name] != 0) is not interrupted:
+            wrong.append(f"{name}: {stay['why']}, credited {credited[name]} USD")
+        total, said = total + usd, said + Decimal(charged[name])
+    if abs(total - said) > CENT:
+        wrong.append(f"{total:.4f} USD by the books, {said:.4f} in the report")
+    return Verdict(what="money", seen=f"{total:.4f} USD by the books, {said:.4f} in the report", wrong=tuple(wrong))
+
+
+class _Prices:
+    """What the cloud's own price lists say."""
+
+    def __init__(self, cloud: str) -> None:
+        session = boto3.Session("checker", "checker", region_name=REGION)
+        self._ec2: Any = session.client("ec2", endpoint_url=cloud)
+        self._pricing: Any = session.client("pricing", endpoint_url=cloud)
+
+    def of(self, stay: Mapping[str, Any], start: float, end: float) -> Decimal:
+        """USD of a stay between two times."""
+        if stay["capacity_type"] != "spot":
+            return _usd(self._listed(stay["machine_type"]), start, end)
+        history = self._ec2.describe_spot_price_history(
+            InstanceTypes=[stay["machine_type"]],
+            AvailabilityZone=stay["zone"],
+            ProductDescriptions=["Linux/UNIX"],
+            StartTime=datetime.fromtimestamp(start, UTC),
+        )["SpotPriceHistory"]
+        changes = sorted((one["Timestamp"].timestamp(), Decimal(one["SpotPrice"])) for one in history)
+        edges = [*(at for at, _ in changes[1:]), float("inf")]
+        return sum(
+            (_usd(price, max(at, start), min(edge, end)) for (at, price), edge in zip(changes, edges, strict=True)),
+            Decimal(0),
+        )
+
+    def _listed(self, machine_type: str) -> Decimal:
+        wanted = {"instanceType": machine_type, "capacitystatus": "Used"}
+        filters = [{"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in wanted.items()]
+        [product] = self._pricing.get_products(ServiceCode="AmazonEC2", Filters=filters)["PriceList"]
+        [term] = json.loads(product)["terms"]["OnDemand"].values()
+        [dimension] = term["priceDimensions"].values()
+        return Decimal(dimension["pricePerUnit"]["USD"])
+
+
+def _usd(usd_per_hour: Decimal, start: float, end: float) -> Decimal:
+    return usd_per_hour * Decimal(max(0.0, end - start)) / 3600
+
+
+def _epoch(text: str) -> float:
+    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+
+
+def sizes(state: Mapping[str, Any]) -> Verdict:
+    """Chat has what its policy says: the reserved one, two spot, nothing on demand; idle batch is at its floor."""
+    alive = [one for one in state["instances"] if one["state"] in ("pending", "running")]
+    found = Counter((one["pool"], one["kind"]) for one in alive)
+    wanted = {("chat", "reserved"): 1, ("chat", "spot"): 2}
+    desired = Counter[str]()
+    for group in state["groups"]:
+        desired[group["name"].split("-")[0]] += group["desired"]
+    wrong = [] if dict(found) == wanted else [f"alive: {dict(found)}, wanted {wanted}"]
+    wrong += [] if desired == Counter(chat=3, batch=0) else [f"desired: {dict(desired)}"]
+    return Verdict(what="sizes", seen=f"alive {dict(found)}, desired {dict(desired)}", wrong=tuple(wrong))
+
+
+def marks(state: Mapping[str, Any]) -> Verdict:
+    """No instance that serves carries a mark of a watchdog."""
+    alive = [one for one in state["instances"] if one["state"] in ("pending", "running")]
+    left = ("gpu-fleet:idle-since", "gpu-fleet:keep-until")
+    wrong = [f"{one['id']} carries {tag}" for one in alive for tag in left if tag in one["tags"]]
+    return Verdict(what="tags", seen=f"{len(alive)} instances looked at", wrong=tuple(wrong))
+
+
+def left_over(folder: Path, network: str) -> Verdict:
+    """After everything was ended: no process of the run, no socket that listens on its network, no mount."""
+    found = [f"process {pid}: {words}" for pid, words in _processes(folder)]
+    found += [f"{address} listens" for address in _listeners(network)]
+    mounts = Path("/proc/self/mounts").read_text().splitlines()
+    found += [f"mount {line.split()[1]}" for line in mounts if line.split()[1].startswith(f"{folder}/")]
+    return Verdict(what="left over", seen=f"{len(found)} processes, sockets, mounts", wrong=tuple(found))
+
+
+def _listeners(network: str) -> Iterator[str]:
+    """Addresses `127.N.x.y:port` that TCP sockets listen on, from /proc/net/tcp."""
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _, local, _, state, *_ = line.split()
+        host, _, port = local.partition(":")
+        numbers = [str(number) for number in reversed(bytes.fromhex(host))]  # as a little-endian machine writes it
+        if state == "0A" and ".".join(numbers).startswith(f"{network}."):
+            yield f"{'.'.join(numbers)}:{int(port, 16)}"
+
+
+def _processes(folder: Path) -> Iterator[tuple[int, str]]:
+    """Processes that name the run's folder in their environment or command."""
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or entry.name == "self":
+            continue
+        try:
+            environment, command = (entry / "environ").read_bytes(), (entry / "cmdline").read_bytes()
+        except OSError:
+            continue
+        words = command.replace(b"\0", b" ").decode(errors="replace")
+        if f"GPUFLEET_CHAOS={folder}".encode() in environment.split(b"\0") or f"{folder}/" in words:
+            yield int(entry.name), words[:160]

@@ -1,0 +1,108 @@
+"""One run: set up, let faults come in the order of a seed, settle, judge, take down, judge what is left."""
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import httpx
+
+from scripts.demo.traffic import Counted
+from tests.chaos import checker
+from tests.chaos.checker import Verdict
+from tests.chaos.faults import FAULTS, Fault, Memory, draw, silence_slack
+from tests.chaos.stage import STACK, Stage, set_up
+from tests.e2e.embedded_cloud import wait_for
+
+SETTLE_S = 240.0
+
+
+def play(
+    folder: Path,
+    network: str,
+    seed: int,
+    *,
+    faults: Sequence[Fault] = FAULTS,
+    minutes: float | None = None,
+    say: Callable[[str], None],
+) -> list[Verdict]:
+    """Each of `faults` once; with `minutes`, again and again for so long, each for longer. What was found."""
+    began = time.monotonic()
+
+    def tell(text: str) -> None:
+        say(f"{datetime.now(UTC):%H:%M:%S} {time.monotonic() - began:5.0f} s  {text}")
+
+    tell(f"seed {seed}, network {network}, files in {folder}")
+    with set_up(folder, network, tell) as stage:
+        silence_slack(stage, seed)
+        order = draw(seed, faults)
+        until = time.monotonic() + (minutes or 0) * 60
+        for number, fault in enumerate(order):
+            if number >= len(faults) and time.monotonic() >= until:
+                break
+            _one(stage, fault, fault.lasts_s if minutes is None else fault.long_s)
+        verdicts = _judge(stage)
+        tell("pulumi destroy")
+        stage.end("watchdogs")
+        stage.engine.run("destroy", "--yes", "--skip-preview", "--stack", STACK)
+        verdicts.append(_empty(stage))
+    verdicts.append(checker.left_over(folder, network))
+    tell("done")
+    return verdicts
+
+
+def _one(stage: Stage, fault: Fault, lasts_s: float) -> None:
+    if fault.needs_whole:
+        wait_for(f"chat whole before {fault.name!r}", stage.is_whole, SETTLE_S)
+    stage.say(f"fault: {fault.name}, for {lasts_s:.0f} s")
+    memory = Memory()
+    fault.inject(stage, memory)
+    time.sleep(lasts_s)
+    fault.heal(stage, memory)
+    stage.say(f"mended: {fault.name}; {_counted(stage.traffic.counted())}")
+
+
+def _counted(counted: Counted) -> str:
+    return f"{counted.answered} answered, {counted.failed} failed, slowest {counted.slowest_s} s"
+
+
+def _judge(stage: Stage) -> list[Verdict]:
+    stage.say("every fault is mended: settling")
+    httpx.post(f"{stage.slack_url}/faults", json={"share": 0.0}).raise_for_status()
+    wait_for("chat whole, batch at its floor", lambda: stage.is_whole() and not stage.instances("batch"), SETTLE_S)
+    wait_for("every message delivered", lambda: _nothing_waits(stage), SETTLE_S)
+    counted = stage.traffic.stop()
+    drift = stage.engine.run("preview", "--expect-no-changes", "--stack", STACK)
+    verify = stage.gpufleet("ledger", "verify")
+    stage.end("watchdogs")
+    stage.gpufleet("watch", "cost", "--quiet")
+    report = json.loads(stage.gpufleet("report", "cost", "--since", "3h", "--json").stdout)
+    stage.say(f"{_counted(counted)}, {stage.traffic.refused} connections refused and tried again")
+    places = checker.Places(cloud=stage.cloud.url, slack=stage.slack_url, ledger=stage.ledger, folder=stage.folder)
+    played = checker.Played(
+        answered=counted.answered,
+        failures=[(one.began, one.ended, one.words) for one in stage.traffic.failures()],
+        killed_at=tuple(stage.killed_at),
+        taken=frozenset(stage.taken),
+    )
+    return [
+        *checker.after_chaos(places, played, report),
+        Verdict(what="drift", seen=f"pulumi preview: {drift.strip().splitlines()[-1]}"),
+        Verdict(what="ledger verify", seen=verify.stdout.strip()),
+    ]
+
+
+def _nothing_waits(stage: Stage) -> bool:
+    import sqlite3
+
+    with sqlite3.connect(f"file:{stage.ledger}?mode=ro", uri=True) as ledger:
+        [[count]] = ledger.execute("SELECT count(*) FROM outbox WHERE state IN ('waiting', 'sending')")
+    return count == 0
+
+
+def _empty(stage: Stage) -> Verdict:
+    found = stage.cloud.control("state")
+    alive = [one["id"] for one in found["instances"] if one["state"] in ("pending", "running")]
+    groups = [group["name"] for group in found["groups"]]
+    return Verdict(what="destroyed", seen=f"{len(alive)} instances, {len(groups)} groups", wrong=(*alive, *groups))

@@ -1,0 +1,28 @@
+"""A bad day, cut short: some faults of `make chaos` in the order of one seed, then the checker."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.faults import BY_NAME
+from tests.chaos.run import play
+from tests.networks import free_network
+
+SEED = 20261121
+SHORT = (
+    "spot loss of a whole zone",
+    "control host killed",
+    "Prometheus down",
+    "ledger locked",
+    "ledger's disk full",
+    "a throttled cloud API",
+    "a second watchdog",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("prometheus") is None, reason="needs the Debian package prometheus")
+def test_the_fleet_survives_a_bad_day(tmp_path: Path) -> None:
+    verdicts = play(tmp_path, free_network(), SEED, faults=[BY_NAME[name] for name in SHORT], say=print)
+    assert {verdict.what: verdict.wrong for verdict in verdicts if verdict.wrong} == {}
