@@ -36,10 +36,10 @@ def register(parent: typer.Typer) -> None:
 @app.command()
 def up(
     cloud: Annotated[
-        Cloud, typer.Option("--cloud", help="Whose stack, router and Prometheus to set up.")
+        Cloud, typer.Option("--cloud", help="Whose stack, router, Prometheus and console to set up.")
     ] = Cloud.AWS,
 ) -> None:
-    """Start the embedded cloud, a small model in its bucket, Prometheus, the router, and the stack's provider."""
+    """Start the embedded cloud with a model, the stack's provider, Prometheus, Alertmanager, router and console."""
     folders = find_folders(os.environ)
     pulumi = _pulumi(folders)
     environment = local_environment(folders, pulumi, os.environ, cloud)
@@ -50,7 +50,7 @@ def up(
             pulumi,
             environment,
             which=cloud,
-            prometheus_config=_prometheus_config(cloud),
+            config=_config(folders, cloud),
             say=lambda line: STDERR.print(f"  {line}", highlight=False, markup=False, soft_wrap=True),
         )
     )
@@ -182,6 +182,23 @@ def _pulumi(folders: Folders) -> Path:
     return found
 
 
+def _config(folders: Folders, cloud: Cloud) -> dict[str, str]:
+    from monitoring import alertmanager, alerts
+    from monitoring.rules import RuleSettings
+
+    webhook = alertmanager.AlertmanagerSettings(
+        webhook=f"http://{parts.CONSOLE_ADDRESS}/alerts",
+        token_file=str(parts.console_token(folders)),
+        group_wait=timedelta(seconds=5),
+        group_interval=timedelta(seconds=30),
+    )
+    return {
+        "prometheus/prometheus.yml": _prometheus_config(cloud),
+        f"prometheus/{parts.RULES}": alerts.render(alerts.AlertSettings(), RuleSettings()),
+        "alertmanager/alertmanager.yml": alertmanager.render(webhook),
+    }
+
+
 def _prometheus_config(cloud: Cloud) -> str:
     from localcloud import places
     from localcloud.gcp import places as google
@@ -200,12 +217,15 @@ def _prometheus_config(cloud: Cloud) -> str:
             ),
             scrape_interval=timedelta(seconds=1),
             haproxy=(f"{parts.CONTROL_HOST}:8404",),
+            watchdogs=(parts.CONSOLE_ADDRESS,),
+            alertmanagers=(parts.ALERTMANAGER_ADDRESS,),
+            rule_files=(parts.RULES,),
         )
     )
 
 
 def _parts(folders: Folders) -> list[parts.Part]:
-    return [parts.cloud(folders), parts.prometheus(folders), parts.router(folders)]
+    return [parts.cloud(folders), *parts.control(folders)]
 
 
 def _part_status(part: parts.Part, folders: Folders) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """`gpufleet local up`: from nothing, from half of it, or from what a crash left behind."""
 
 import fcntl
+import secrets
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
@@ -23,11 +24,11 @@ def bring_up(  # noqa: PLR0913
     environment: Mapping[str, str],
     *,
     which: Cloud,
-    prometheus_config: str,
+    config: Mapping[str, str],
     say: Callable[[str], None],
 ) -> None:
     """Start what does not run. Raises LocalError; what was started by then goes on running, and the next run or
-    `local down` finds it."""
+    `local down` finds it. `config`: files of Prometheus and Alertmanager, by their place below `.local/control`."""
     # boto3 and the provider's code are worth a second, which no other command shall pay
     from localcloud.control import seed, seed_google, stack
 
@@ -38,7 +39,7 @@ def bring_up(  # noqa: PLR0913
             left = clear_out(folders)
             if left.processes:
                 say(f"cleaned up after an earlier run: {left.processes} processes ended")
-            for part in (parts.prometheus(folders), parts.router(folders)):
+            for part in parts.control(folders):
                 parts.check_addresses(part, folders)  # before anything runs that would have to be ended again
             choose(folders, which)
             parts.start(cloud, folders, environment)
@@ -49,22 +50,28 @@ def bring_up(  # noqa: PLR0913
         seed_google.seed(folders, say)
         stack.prepare(folders, pulumi, environment)
         say(f"Pulumi stack {stack_of(which)}, with the local provider of {which} in {folders.pulumi_home}")
-        _write_prometheus_config(folders, prometheus_config)
-        for part, url in (
-            (parts.prometheus(folders), parts.PROMETHEUS_URL),
-            (parts.router(folders), parts.ROUTER_URL),
-        ):
+        for name, text in config.items():
+            _write(folders.control / name, text)
+        _make_token(parts.console_token(folders))
+        for part in parts.control(folders):
             if not parts.is_up(part, folders):
                 end_recorded(part.name, folders)
                 parts.start(part, folders, environment)
-            say(f"{part.what}: {url}")
+            address, port = part.listens[0]
+            say(f"{part.what}: http://{address}:{port}")
+        say(f"the console's token: {parts.console_token(folders)}")
 
 
-def _write_prometheus_config(folders: Folders, text: str) -> None:
-    file = folders.control / "prometheus" / "prometheus.yml"
+def _write(file: Path, text: str) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     if not file.is_file() or file.read_text() != text:
         file.write_text(text)
+
+
+def _make_token(file: Path) -> None:
+    if not file.is_file():
+        file.touch(mode=0o600)
+        file.write_text(secrets.token_hex(24) + "\n")
 
 
 @contextmanager

@@ -108,7 +108,7 @@ def _isolation() -> Finding:
 
 def _addresses(folders: Folders) -> Iterator[Finding]:
     try:
-        known = (parts.cloud(folders), parts.prometheus(folders), parts.router(folders))
+        known = (parts.cloud(folders), *parts.control(folders))
     except LocalError:
         return  # said above: a tool is missing
     for part in known:

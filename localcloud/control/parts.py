@@ -1,4 +1,4 @@
-"""The three processes of the embedded environment, and where each answers."""
+"""The processes of the embedded environment, and where each answers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,15 +12,18 @@ from localcloud.control.environment import is_ours, marked
 from localcloud.control.folders import Folders
 from localcloud.control.processes import Process
 from localcloud.control.sockets import can_listen, find_listener
-from localcloud.control.tools import PROMETHEUS, find_tool
+from localcloud.control.tools import ALERTMANAGER, PROMETHEUS, Tool, find_tool
 from localcloud.control.waiting import LocalError, answers, wait_for
 
 CLOUD: Final = places.Places()
 CONTROL_HOST: Final = f"{CLOUD.network}.0.10"
 PROMETHEUS_URL: Final = f"http://{CONTROL_HOST}:9090"
 ROUTER_URL: Final = f"http://{CONTROL_HOST}:8080"
+ALERTMANAGER_ADDRESS: Final = f"{CONTROL_HOST}:9093"
+CONSOLE_ADDRESS: Final = f"{CONTROL_HOST}:9600"
+RULES: Final = "rules.yml"
 START_LIMIT_S: Final = 60.0
-END_LIMITS_S: Final = {"router": 10.0, "prometheus": 15.0, "cloud": 20.0}
+END_LIMITS_S: Final = {"router": 10.0, "console": 15.0, "prometheus": 15.0, "alertmanager": 10.0, "cloud": 20.0}
 """How long each may take to end, in the order in which they are ended."""
 
 
@@ -51,17 +54,12 @@ def cloud(folders: Folders) -> Part:
 
 
 def prometheus(folders: Folders) -> Part:
-    found = find_tool(PROMETHEUS)
-    if found is None:
-        raise LocalError(
-            f"prometheus {'.'.join(map(str, PROMETHEUS.at_least))} or newer is missing: run `make setup`"
-        )
     data = folders.control / "prometheus"
     return Part(
         name="prometheus",
         what="Prometheus",
         command=(
-            str(found.path),
+            _program(PROMETHEUS),
             f"--config.file={data / 'prometheus.yml'}",
             f"--storage.tsdb.path={data / 'data'}",
             f"--web.listen-address={CONTROL_HOST}:9090",
@@ -71,6 +69,54 @@ def prometheus(folders: Folders) -> Part:
         listens=((CONTROL_HOST, 9090),),
         health_url=f"{PROMETHEUS_URL}/-/ready",
     )
+
+
+def alertmanager(folders: Folders) -> Part:
+    data = folders.control / "alertmanager"
+    return Part(
+        name="alertmanager",
+        what="Alertmanager",
+        command=(
+            _program(ALERTMANAGER),
+            f"--config.file={data / 'alertmanager.yml'}",
+            f"--storage.path={data / 'data'}",
+            f"--web.listen-address={ALERTMANAGER_ADDRESS}",
+            # one alone: nobody to gossip with
+            "--cluster.listen-address=",
+            "--log.level=warn",
+        ),
+        listens=((CONTROL_HOST, 9093),),
+        health_url=f"http://{ALERTMANAGER_ADDRESS}/-/ready",
+    )
+
+
+def console(folders: Folders) -> Part:
+    command = (str(folders.python), "-u", "-m", "cli.main", "console", "--fleet", FLEET_URLS[chosen(folders)])
+    return Part(
+        name="console",
+        what="the console",
+        # the fleet document comes with the first `pulumi up`
+        command=(*command, "--wait", "--listen", CONSOLE_ADDRESS, "--token-file", str(console_token(folders))),
+        listens=((CONTROL_HOST, 9600),),
+        health_url=f"http://{CONSOLE_ADDRESS}/healthz",
+    )
+
+
+def console_token(folders: Folders) -> Path:
+    """The file with the token that people and Alertmanager show the console."""
+    return folders.control / "console.token"
+
+
+def control(folders: Folders) -> tuple[Part, ...]:
+    """What the control host runs, in the order of their starts. Raises LocalError when a program is missing."""
+    return (alertmanager(folders), prometheus(folders), router(folders), console(folders))
+
+
+def _program(tool: Tool) -> str:
+    found = find_tool(tool)
+    if found is None:
+        raise LocalError(f"{tool.name} {'.'.join(map(str, tool.at_least))} or newer is missing: run `make setup`")
+    return str(found.path)
 
 
 def router(folders: Folders) -> Part:
