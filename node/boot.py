@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from fleet.model import Phase
-from node import health
+from node import driver, health
 from node.life import Life, Step
 from node.ports import CloudSide, Disks, EngineClient, HopelessError, StepError, Units, UnitState
 from node.settings import Settings
@@ -65,6 +65,7 @@ class Boot:
         if self._goes_on():
             return True
         try:
+            self._check_driver()
             for phase, action, limit in steps:
                 self._do(phase, action, limit)
         except StoppedError:
@@ -134,6 +135,12 @@ class Boot:
         while self.life.now() < until:
             self._go_on()
             self.world.sleep(min(_LOOK_AGAIN_S, seconds))
+
+    def _check_driver(self) -> None:
+        """Raises HopelessError. A driver that does not tell of itself yet is no reason not to boot."""
+        version = driver.installed(self.world.root)
+        if version is not None and (why := driver.why_too_old(version, self.settings.engine)):
+            raise HopelessError(why)
 
     def _disks(self, _deadline: datetime) -> None:
         mount_point = str(PurePosixPath(self.settings.cache_dir).parent)
@@ -213,7 +220,8 @@ class Boot:
             look += 1
             # asking systemd costs a process each time, asking the engine next to nothing
             if look % _LOOKS_PER_STATE == 0 and units.state(engines.UNIT) is UnitState.FAILED:
-                raise StepError("the engine ended while it loaded; its words are in the journal of its unit")
+                hint = driver.suspicion(driver.installed(self.world.root))
+                raise StepError(f"the engine ended while it loaded; its words are in the journal of its unit{hint}")
             if self.life.now() >= deadline:
                 raise StepError("the engine did not become healthy in its time")
             self._go_on()

@@ -1,0 +1,66 @@
+"""Is the GPU driver new enough for what the engine was built with? Known before a byte of the model is fetched.
+
+The kernel module tells its version in `/proc/driver/nvidia/version`. A program built with any CUDA of one major
+version runs with the least driver of that major version (NVIDIA's table of minor version compatibility).
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from node.settings import EngineSettings
+from serving.engine import EngineKind
+
+PLACE: Final = "proc/driver/nvidia/version"
+REQUIRE: Final = "NVIDIA_REQUIRE_CUDA"
+"""The variable with which a container tells NVIDIA's runtime what it needs, as `cuda>=13.0`."""
+LEAST_DRIVER: Final[Mapping[int, int]] = {11: 450, 12: 525, 13: 580}
+"""CUDA's major version -> the least driver branch."""
+_BUILT_WITH: Final[Mapping[EngineKind, int]] = {EngineKind.VLLM: 12}
+"""The oldest CUDA that a kind of engine is published for (vLLM: 12.9 and 13.0)."""
+_VERSION: Final = re.compile(r"Kernel Module(?: for \S+)?\s+(\d+(?:\.\d+)+)")
+_NEEDS: Final = re.compile(r"cuda>=(\d+)(?:\.\d+)?")
+_NO_CHECK: Final = ("NVIDIA_DISABLE_REQUIRE", "VLLM_ENABLE_CUDA_COMPATIBILITY")
+"""Switches with which an engine brings user-mode libraries of its own, or wants no check."""
+
+
+def installed(root: Path) -> str | None:
+    """The driver's version, as `580.95.05`; None when no driver tells of itself."""
+    try:
+        found = _VERSION.search((root / PLACE).read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found[1] if found else None
+
+
+def why_too_old(version: str, engine: EngineSettings) -> str | None:
+    """Why this engine cannot run with a driver: name, value, remedy. None: it can, or nobody said what it needs."""
+    if any(engine.env.get(name, "").strip().lower() in ("1", "true") for name in _NO_CHECK):
+        return None
+    stated = engine.env.get(REQUIRE)
+    told = _NEEDS.fullmatch(stated.strip()) if stated is not None else None
+    if stated is not None and told is None:
+        # alternatives and brands are for NVIDIA's runtime to judge
+        return None
+    cuda = int(told[1]) if told else _BUILT_WITH[engine.kind]
+    least = LEAST_DRIVER.get(cuda)
+    if least is None or _branch(version) >= least:
+        return None
+    return (
+        f"GPU driver: is {version}, and an engine built with CUDA {cuda} needs {least} or newer: take a machine "
+        "image with that driver, or an engine image built with an older CUDA and say so in its env "
+        f"({REQUIRE}: cuda>=…)"
+    )
+
+
+def suspicion(version: str | None) -> str:
+    """What to say of the driver when an engine did not start; empty where it is new enough for all."""
+    newest = max(LEAST_DRIVER)
+    if version is None or _branch(version) >= LEAST_DRIVER[newest]:
+        return ""
+    return f" (the GPU driver is {version}: an engine built with CUDA {newest} needs {LEAST_DRIVER[newest]})"
+
+
+def _branch(version: str) -> int:
+    return int(version.partition(".")[0])
