@@ -1,6 +1,7 @@
 """Running a router: bad input, several controllers, metering, a real client library, TLS."""
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -17,7 +18,7 @@ import pytest
 
 from serving.router.controller import BusyError, only_one
 from serving.router.keys import ApiKey, KeysError, digest, parse_keys
-from serving.router.policy import ModelPolicy, RouterPolicy
+from serving.router.policy import ModelPolicy, RouterPolicy, parse_policy
 from serving.router.settings import RouterPaths
 from tests.router.conftest import NETWORK, FakeFleet, Router, document, running
 
@@ -257,3 +258,11 @@ def test_bad_keys_are_said_without_showing_them(text: str, wrong: str) -> None:
 def test_keys_are_read() -> None:
     (key,) = parse_keys(f"{digest('sk')} team-a class=premium per-10s=50  # comment\n\n")
     assert (key.name, key.user_class, key.requests_per_10s) == ("team-a", "premium", 50)
+
+
+def test_the_policy_in_the_documentation_is_one() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "router.md").read_text()
+    text = page.partition("```json\n")[2].partition("```")[0]
+    policy = parse_policy(text, "docs/router.md")
+    assert policy.models["chat"].canary is not None
+    assert RouterPolicy.model_fields.keys() == json.loads(text).keys()
