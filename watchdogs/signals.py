@@ -66,6 +66,11 @@ def engine_query(environment: str, window: timedelta, interval: timedelta) -> st
     running = f"{metrics.REQUESTS_RUNNING}{chosen}"
     waiting = f"{metrics.REQUESTS_WAITING}{chosen}"
     flows = {f"changes{n}": f"sum by (instance_id) (changes({c}{chosen}[{whole}]))" for n, c in enumerate(_COUNTERS)}
+    # a counter that was born in the window has counted before anybody looked, and never changed since
+    counted = {
+        f"counted{n}": f"min by (instance_id) (count_over_time({c}{chosen}[{whole}]))"
+        for n, c in enumerate(_COUNTERS[:2])
+    }
     tokens = {
         f"tokens{n}": f"sum by (instance_id) (increase({c}{chosen}[{whole}]))" for n, c in enumerate(_COUNTERS[:2])
     }
@@ -80,6 +85,7 @@ def engine_query(environment: str, window: timedelta, interval: timedelta) -> st
             "pulse": f"min by (instance_id) (changes({_PULSE}{chosen}[{late}]))",
         }
         | flows
+        | counted
         | tokens
     )
 
@@ -94,8 +100,7 @@ def gpu_query(environment: str, window: timedelta, interval: timedelta) -> str:
     energy = f"{metrics.ENERGY}{chosen}"
 
     def over(function: str, aggregate: str) -> str:
-        either = " or ".join(f"{function}({name}[{whole}])" for name in active)
-        return f"{aggregate} by (instance_id) ({either})"
+        return f"{aggregate} by (instance_id) ({_beside(*(f'{function}({name}[{whole}])' for name in active))})"
 
     return _union(
         {
@@ -105,12 +110,17 @@ def gpu_query(environment: str, window: timedelta, interval: timedelta) -> str:
             "newest": f"min by (instance_id) (timestamp({active[0]}) or timestamp({active[1]}))",
             "gpus": "count by (instance_id) (count by (instance_id, gpu, UUID)"
             f" (timestamp({active[0]}) or timestamp({active[1]})))",
-            "util": f"max by (instance_id) (max_over_time({util}[{whole}])"
-            f" or 100 * max_over_time({util_ratio}[{whole}]))",
+            "util": f"max by (instance_id) ("
+            f"{_beside(f'max_over_time({util}[{whole}])', f'100 * max_over_time({util_ratio}[{whole}])')})",
             "energy": f"min by (instance_id) (changes({energy}[{late}]))",
             "millijoules": f"max by (instance_id) (increase({energy}[{whole}]))",
         }
     )
+
+
+def _beside(old: str, new: str) -> str:
+    """Both names of a field. Without a label of its own the new one is lost while the old one is remembered."""
+    return f'{old} or label_replace({new}, "named", "anew", "", "")'
 
 
 def _union(parts: Mapping[str, str]) -> str:
@@ -141,7 +151,7 @@ def _engine(stats: Mapping[str, float], window: timedelta, interval: timedelta, 
     lowest = stats.get("lowest")
     running = stats.get("running")
     return EngineEvidence(
-        coverage=_coverage(stats.get("count"), window, interval),
+        coverage=_coverage(_least(stats, "count"), window, interval),
         newest_age=_age(stats.get("newest"), now),
         # a negative gauge is no measurement, and NaN must not hide behind a maximum
         running_max=lowest if lowest is not None and not lowest >= 0 else running,
@@ -178,6 +188,11 @@ def _age(stamp: float | None, now: datetime) -> timedelta | None:
     if stamp is None or not math.isfinite(stamp):
         return None
     return timedelta(seconds=now.timestamp() - stamp)
+
+
+def _least(stats: Mapping[str, float], prefix: str) -> float | None:
+    """The least of all stats of that prefix; None without any."""
+    return min((value for name, value in stats.items() if name.startswith(prefix)), default=None)
 
 
 def _sum(stats: Mapping[str, float], prefix: str, *, least: int = 1) -> float | None:

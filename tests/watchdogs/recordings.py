@@ -1,0 +1,132 @@
+"""Recorded metrics of instances, written straight into the blocks of a Prometheus: whole windows without waiting."""
+
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import httpx
+import yaml
+
+from clouds.prometheus import Prometheus
+from tests.networks import end_process, free_port
+from tests.watchdogs.worlds import INTERVAL, START
+
+SPAN = 45 * 60
+"""Seconds of history before START."""
+STEP = int(INTERVAL.total_seconds())
+
+Value = Callable[[float], float | None]
+"""What a series says so many seconds before START; None: it was not on the page."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """One series of one instance."""
+
+    job: str
+    name: str
+    value: Value
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def named(self, name: str) -> "Series":
+        return replace(self, name=name)
+
+    def saying(self, value: Value) -> "Series":
+        return replace(self, value=value)
+
+    def with_labels(self, **labels: str) -> "Series":
+        return replace(self, labels={**self.labels, **labels})
+
+
+def flat(value: float) -> Value:
+    return lambda _: value
+
+
+def growing(per_second: float, start: float = 1000.0) -> Value:
+    return lambda ago: start + per_second * (SPAN - ago)
+
+
+def engine(*, busy: bool, number: str = "0") -> list[Series]:
+    """A page of vLLM: three requests at a time, or none in the whole window."""
+    labels = {"engine": number, "model_name": "m"}
+    flows = (("prompt_tokens_total", 400.0), ("generation_tokens_total", 90.0), ("request_success_total", 0.5))
+    return [
+        Series(job="engine", name="vllm:num_requests_running", value=flat(3.0 * busy), labels=labels),
+        Series(job="engine", name="vllm:num_requests_waiting", value=flat(0), labels=labels),
+        *(Series(job="engine", name=f"vllm:{n}", value=growing(rate * busy), labels=labels) for n, rate in flows),
+        Series(job="engine", name="process_start_time_seconds", value=flat(START.timestamp() - 5 * 3600)),
+        Series(job="engine", name="process_cpu_seconds_total", value=growing(0.1)),
+    ]
+
+
+def exporter(*, busy: bool) -> list[Series]:
+    """A page of dcgm-exporter for one L4."""
+    labels = {"gpu": "0", "UUID": "GPU-0", "modelName": "NVIDIA L4", "Hostname": "h"}
+    active, util, watts = (0.6, 85.0, 60.0) if busy else (0.0, 0.0, 28.0)
+    return [
+        Series(job="dcgm", name="DCGM_FI_PROF_GR_ENGINE_ACTIVE", value=flat(active), labels=labels),
+        Series(job="dcgm", name="DCGM_FI_DEV_GPU_UTIL", value=flat(util), labels=labels),
+        Series(
+            job="dcgm", name="DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", value=growing(1000 * watts, 1e9), labels=labels
+        ),
+    ]
+
+
+@contextmanager
+def prometheus(recorded: Mapping[str, Iterable[Series]], folder: Path) -> Iterator[Prometheus]:
+    """A store that holds these series, by instance."""
+    text = folder / "recorded.txt"
+    text.write_text("\n".join([*_lines(recorded), "# EOF"]) + "\n")
+    made = ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(text), str(folder / "data")]
+    subprocess.run(made, check=True, capture_output=True, timeout=120)
+    jobs = [{"job_name": job} for job in ("engine", "dcgm")]
+    configuration = {"global": {"scrape_interval": f"{STEP}s"}, "scrape_configs": jobs}
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(configuration))
+    url = f"127.0.0.1:{free_port()}"
+    process = subprocess.Popen(
+        [
+            "prometheus",
+            f"--config.file={folder / 'prometheus.yml'}",
+            f"--storage.tsdb.path={folder / 'data'}",
+            "--storage.tsdb.retention.time=100y",
+            f"--web.listen-address={url}",
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    store = Prometheus(f"http://{url}")
+    try:
+        _wait(f"http://{url}/-/ready")
+        yield store
+    finally:
+        store.close()
+        end_process(process)
+
+
+def _wait(url: str) -> None:
+    limit = time.monotonic() + 60
+    while time.monotonic() < limit:
+        try:
+            if httpx.get(url, trust_env=False).status_code == 200:
+                return
+        except httpx.HTTPError:
+            pass
+        time.sleep(0.1)
+    raise AssertionError(f"{url} was not ready within 60 s")
+
+
+def _lines(recorded: Mapping[str, Iterable[Series]]) -> Sequence[str]:
+    lines: list[str] = []
+    for instance, page in recorded.items():
+        for series in page:
+            own = {"job": series.job, "environment": "test", "instance_id": instance, **series.labels}
+            head = series.name + "{" + ",".join(f'{key}="{value}"' for key, value in own.items()) + "}"
+            # the newest sample is five seconds old
+            for ago in range(SPAN + 5, 4, -STEP):
+                value = series.value(ago - 5)
+                if value is not None:
+                    lines.append(f"{head} {value!r} {START.timestamp() - ago:.0f}")
+    return lines

@@ -1,0 +1,339 @@
+"""Every documented trap of DCGM and vLLM metrics, through a real Prometheus and the whole watchdog.
+
+Each trap bends the page of one source while the other source sees nothing, so that nobody else can save the instance.
+A busy one is kept. An idle one is marked where the trap hides nothing, and kept with its reason where it might.
+"""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import pytest
+
+from tests.watchdogs.recordings import SPAN, STEP, Series, Value, engine, exporter, flat, growing, prometheus
+from tests.watchdogs.worlds import READY, START, World, document, instance
+from watchdogs.idle.watchdog import IdleWatchdog, policy_digest
+from watchdogs.plan import Action, Decision, Reason
+from watchdogs.ports import Target
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("promtool") is None, reason="needs the Debian package prometheus"),
+]
+
+Page = list[Series]
+RUNNING, ACTIVE, UTIL = "vllm:num_requests_running", "DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_DEV_GPU_UTIL"
+ENERGY = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
+LATE = 150.0
+"""Seconds before now: what begins then fills less than a tenth of the window."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trap:
+    """A way in which a page lies, and what an idle instance gets that shows it."""
+
+    name: str
+    bend: Callable[[Page], Page]
+    idle: Reason = Reason.IDLE
+
+
+def only(name: str, change: Callable[[Series], Series]) -> Callable[[Page], Page]:
+    return lambda page: [change(one) if one.name == name else one for one in page]
+
+
+def without(*names: str) -> Callable[[Page], Page]:
+    return lambda page: [one for one in page if one.name not in names]
+
+
+def says(name: str, value: Value) -> Callable[[Page], Page]:
+    return only(name, lambda one: one.saying(value))
+
+
+def both(*bends: Callable[[Page], Page]) -> Callable[[Page], Page]:
+    def bend(page: Page) -> Page:
+        for one in bends:
+            page = one(page)
+        return page
+
+    return bend
+
+
+def frozen(page: Page) -> Page:
+    """The same values for ever: those of a quiet moment, since what it repeats is old."""
+    quiet = engine(busy=False) if page[0].job == "engine" else exporter(busy=False)
+    values = {one.name: one.value(SPAN) for one in quiet}
+    return [one.saying(flat(values[one.name] or 0.0)) for one in page]
+
+
+def since(value: Value, ago: float) -> Value:
+    return lambda at: value(at) if at <= ago else None
+
+
+def until(value: Value, ago: float) -> Value:
+    return lambda at: value(at) if at > ago else None
+
+
+def at_work_late(value: Value) -> Value:
+    """Quiet until shortly before now."""
+    return lambda at: value(at) if at <= LATE else 0.0
+
+
+def renamed_late(old: str, new: str) -> Callable[[Page], Page]:
+    """An exporter that was updated within the window, with work since then only."""
+
+    def bend(page: Page) -> Page:
+        found: Page = []
+        for one in page:
+            if one.name == old:
+                found += [one.saying(until(flat(0.0), LATE)), one.named(new).saying(since(one.value, LATE))]
+            else:
+                found.append(one)
+        return found
+
+    return bend
+
+
+def relabelled(page: Page) -> Page:
+    """dcgm-exporter since May 2026: `hostname` for `Hostname`."""
+    found: Page = []
+    for one in page:
+        kept = {key: value for key, value in one.labels.items() if key != "Hostname"}
+        found.append(replace(one, labels={**kept, "hostname": "h"}))
+    return found
+
+
+def relabelled_late(page: Page) -> Page:
+    before = [one.saying(until(flat(0.0) if one.name != ENERGY else one.value, LATE)) for one in page]
+    return before + [one.saying(since(one.value, LATE)) for one in relabelled(page)]
+
+
+def sliced(page: Page) -> Page:
+    """Seven MIG slices; the work is in the last one."""
+    found: Page = []
+    for one in page:
+        if one.name == UTIL:
+            continue  # not there with MIG
+        quiet = one.value if one.name == ENERGY else flat(0.0)
+        for number in range(7):
+            slice_ = one.with_labels(GPU_I_ID=str(number + 7), GPU_I_PROFILE="1g.10gb")
+            found.append(slice_ if number == 6 else slice_.saying(quiet))
+    return found
+
+
+def second_engine(page: Page) -> Page:
+    return engine(busy=False, number="1") + page
+
+
+def lost_engine(page: Page) -> Page:
+    """Of two engines the one with the work is not heard of any more."""
+    return engine(busy=False, number="1") + [one.saying(until(one.value, 600)) if one.labels else one for one in page]
+
+
+def fell_back(value: Value) -> Value:
+    """A counter that began anew ten minutes ago."""
+    return lambda at: value(at) if at > 600 else (value(at) or 0) - (value(600) or 0)
+
+
+def unseen_requests(page: Page) -> Page:
+    """Requests that begin and end between two scrapes."""
+    return says(RUNNING, flat(0.0))(page)
+
+
+def born_late(page: Page) -> Page:
+    """Counters that appear with the first request, already counted; the request itself was between two scrapes."""
+    counters = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total", "vllm:request_success_total")
+    busy = any(one.name == RUNNING and one.value(0) for one in page)
+    found = unseen_requests(page)
+    if not busy:
+        return found
+    return [one.saying(since(flat(50.0), 600)) if one.name in counters else one for one in found]
+
+
+def blip(value: Value, blank: float) -> Value:
+    return lambda at: blank if 600 <= at < 600 + STEP else value(at)
+
+
+def rename_engine(page: Page) -> Page:
+    """A pipeline that knows no colons."""
+    return [one.named(one.name.replace("vllm:", "vllm_")) for one in page]
+
+
+PAGES = {"engine": engine, "dcgm": exporter}
+NO_MEASUREMENT = Reason.METRICS_IMPLAUSIBLE
+TRAPS: dict[str, list[Trap]] = {
+    "dcgm": [
+        *(
+            Trap(name=f"{what} of {field.split('_FI_')[1]}", bend=says(field, flat(blank)), idle=NO_MEASUREMENT)
+            for field in (ACTIVE, UTIL, ENERGY)
+            for what, blank in (
+                ("blank of 32 bits", 2147483632.0),
+                ("blank of 64 bits", 9223372036854775794.0),
+                ("blank of a double", 140737488355328.0),
+                ("not supported, double", 140737488355330.0),
+            )
+        ),
+        Trap(
+            name="one blank sample",
+            bend=only(ACTIVE, lambda one: one.saying(blip(one.value, 9223372036854775794.0))),
+            idle=NO_MEASUREMENT,
+        ),
+        Trap(name="PROF reads 0 under load", bend=says(ACTIVE, flat(0.0))),
+        Trap(name="PROF reads 0, no utilization", bend=both(says(ACTIVE, flat(0.0)), without(UTIL))),
+        Trap(name="PROF fields absent", bend=without(ACTIVE), idle=Reason.METRICS_MISSING),
+        Trap(
+            name="profiling paused",
+            bend=only(ACTIVE, lambda one: one.saying(until(flat(0.0), 400))),
+            idle=Reason.METRICS_MISSING,
+        ),
+        Trap(name="renamed in 4.6", bend=only(ACTIVE, lambda one: one.named("DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO"))),
+        Trap(
+            name="both names at once",
+            bend=lambda page: (
+                page + [one.named("DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO") for one in page if one.name == ACTIVE]
+            ),
+        ),
+        Trap(
+            name="renamed within the window",
+            bend=both(
+                renamed_late(ACTIVE, "DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO"),
+                without(UTIL),
+                says(ENERGY, growing(28_000, 1e9)),
+            ),
+            idle=Reason.METRICS_MISSING,
+        ),
+        Trap(
+            name="utilization renamed, a share now, PROF 0",
+            bend=both(
+                says(ACTIVE, flat(0.0)),
+                only(UTIL, lambda one: one.named("DCGM_FI_DEV_GPU_UTIL_RATIO").saying(_hundredth(one.value))),
+                says(ENERGY, growing(28_000, 1e9)),
+            ),
+        ),
+        Trap(
+            name="utilization renamed within the window, PROF 0",
+            bend=both(
+                says(ACTIVE, flat(0.0)),
+                only(UTIL, lambda one: one.saying(_hundredth(one.value))),
+                renamed_late(UTIL, "DCGM_FI_DEV_GPU_UTIL_RATIO"),
+                says(ENERGY, growing(28_000, 1e9)),
+            ),
+        ),
+        Trap(name="percent for a share", bend=only(ACTIVE, lambda one: one.saying(_hundredfold(one.value)))),
+        Trap(name="MIG slices", bend=sliced),
+        Trap(
+            name="MIG, the busy slice is not reported",
+            bend=lambda page: [one for one in sliced(page) if one.name == ENERGY or one.labels["GPU_I_ID"] != "13"],
+        ),
+        Trap(name="hostname for Hostname", bend=relabelled),
+        Trap(name="hostname for Hostname, within the window", bend=relabelled_late, idle=Reason.METRICS_MISSING),
+        Trap(name="frozen exporter", bend=frozen, idle=NO_MEASUREMENT),
+        Trap(name="no energy counter", bend=without(ENERGY), idle=Reason.METRICS_MISSING),
+        Trap(
+            name="collects each 30 s",
+            bend=only(ENERGY, lambda one: one.saying(lambda at: one.value(at - at % 30))),
+        ),
+        Trap(
+            name="work only just now",
+            bend=lambda page: [one if one.name == ENERGY else one.saying(at_work_late(one.value)) for one in page],
+        ),
+    ],
+    "engine": [
+        Trap(
+            name="counters began anew",
+            bend=lambda page: [
+                one.saying(fell_back(one.value)) if one.name.endswith("_total") and "vllm" in one.name else one
+                for one in unseen_requests(page)
+            ],
+            idle=Reason.TOKENS_MOVED,
+        ),
+        Trap(
+            name="engine restarted",
+            bend=both(unseen_requests, says("process_start_time_seconds", flat(START.timestamp() - 600))),
+            idle=Reason.WARMING_UP,
+        ),
+        Trap(name="several engines, one at work", bend=second_engine),
+        Trap(name="several engines, one is gone", bend=lost_engine, idle=Reason.METRICS_MISSING),
+        Trap(name="requests between two scrapes", bend=unseen_requests),
+        Trap(name="counters born with the first request", bend=born_late),
+        Trap(
+            name="gauge renamed",
+            bend=only(RUNNING, lambda one: one.named("vllm:requests_running")),
+            idle=Reason.METRICS_MISSING,
+        ),
+        Trap(
+            name="token counters renamed",
+            bend=both(
+                unseen_requests,
+                only("vllm:prompt_tokens_total", lambda one: one.named("vllm:request_prompt_tokens_total")),
+                only("vllm:generation_tokens_total", lambda one: one.named("vllm:request_generation_tokens_total")),
+            ),
+            idle=Reason.METRICS_MISSING,
+        ),
+        Trap(name="names without colons", bend=rename_engine, idle=Reason.METRICS_MISSING),
+        Trap(
+            name="no start time (several API servers)",
+            bend=without("process_start_time_seconds"),
+            idle=Reason.METRICS_MISSING,
+        ),
+        Trap(name="frozen page", bend=frozen, idle=NO_MEASUREMENT),
+        Trap(
+            name="another model name within the window",
+            bend=lambda page: (
+                [one.saying(until(_calm(one), LATE)) if one.labels else one for one in page]
+                + [one.with_labels(model_name="n").saying(since(one.value, LATE)) for one in page if one.labels]
+            ),
+            idle=Reason.METRICS_MISSING,
+        ),
+        Trap(name="gauge reads NaN", bend=says(RUNNING, flat(float("nan"))), idle=NO_MEASUREMENT),
+    ],
+}
+
+
+def _calm(one: Series) -> Value:
+    return flat(one.value(SPAN) or 0.0) if one.name.endswith("_total") else flat(0.0)
+
+
+def _hundredth(value: Value) -> Value:
+    return lambda at: (value(at) or 0.0) / 100
+
+
+def _hundredfold(value: Value) -> Value:
+    return lambda at: (value(at) or 0.0) * 100
+
+
+KNOWN = [(source, trap, busy) for source, traps in TRAPS.items() for trap in traps for busy in (True, False)]
+NUMBERS = {(source, trap.name, busy): number for number, (source, trap, busy) in enumerate(KNOWN, 1)}
+CASES = [
+    pytest.param(source, trap, busy, id=f"{source}: {trap.name}, {'busy' if busy else 'idle'}")
+    for source, trap, busy in KNOWN
+]
+
+
+@pytest.fixture(scope="module")
+def decisions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Decision]:
+    """One dry pass over an instance for each case, by instance."""
+    world, recorded = World(), dict[str, Page]()
+    for number, (source, trap, busy) in enumerate(KNOWN, 1):
+        one = instance(number)
+        world.instances[one.id] = one
+        world.agents[one.id] = READY
+        (other,) = PAGES.keys() - {source}
+        recorded[one.id] = PAGES[other](busy=False) + trap.bend(PAGES[source](busy=busy))
+    fleet = document()
+    world.seen.add(("idle", "batch", policy_digest(fleet, "batch") or ""))
+    world.targets["batch"] = Target(pool="batch", value=2, version=1)
+    with prometheus(recorded, tmp_path_factory.mktemp("traps")) as store:
+        plan = IdleWatchdog(fleet, replace(world.ports(), metrics=store)).dry().plan
+    return {decision.resource: decision for decision in plan.decisions}
+
+
+@pytest.mark.parametrize(("source", "trap", "busy"), CASES)
+def test_a_trap_costs_no_work_and_saves_no_idleness(
+    source: str, trap: Trap, busy: bool, decisions: dict[str, Decision]
+) -> None:
+    decision = decisions[instance(NUMBERS[source, trap.name, busy]).id]
+    if busy:
+        assert decision.action is Action.KEEP, decision
+    else:
+        assert decision.reason is trap.idle, decision
+        assert (decision.action is Action.MARK) == (trap.idle is Reason.IDLE)
