@@ -6,7 +6,7 @@ The answers are made once and then only sent, so that what is measured is the pa
 import json
 import selectors
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -135,6 +135,22 @@ def _scaling(action: str, body: str) -> bytes:
     )
 
 
+def _groups(names: Iterable[str]) -> str:
+    """Groups at rest: all of one template, all in service."""
+    template = "<LaunchTemplate><LaunchTemplateId>lt-1</LaunchTemplateId><Version>1</Version></LaunchTemplate>"
+    members = "".join(
+        f"<member><InstanceId>{instance_id(n)}</InstanceId><AvailabilityZone>us-east-1a</AvailabilityZone>"
+        f"<LifecycleState>InService</LifecycleState><HealthStatus>Healthy</HealthStatus>{template}"
+        "<ProtectedFromScaleIn>false</ProtectedFromScaleIn></member>"
+        for n in range(PER_POOL // 3)
+    )
+    found = "".join(
+        f"<member><AutoScalingGroupName>{name}</AutoScalingGroupName>{template}<Instances>{members}</Instances></member>"
+        for name in names
+    )
+    return f"<AutoScalingGroups>{found}</AutoScalingGroups>"
+
+
 def _prometheus(data: Any) -> bytes:
     return json.dumps({"status": "success", "data": data}).encode()
 
@@ -162,6 +178,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(self.answers.pages[int(form.get("NextToken", ["0"])[0])], "text/xml")
         elif action == "CreateTags":
             self._send(_reply(action, "<return>true</return>"), "text/xml")
+        elif action == "DescribeAutoScalingGroups":
+            names = [value for key, (value,) in form.items() if key.startswith("AutoScalingGroupNames.")]
+            self._send(_scaling(action, _groups(names)), "text/xml")
         else:
             self._send(_scaling(action, "<InstanceRefreshes/>"), "text/xml")
 

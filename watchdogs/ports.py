@@ -1,6 +1,6 @@
 """What the watchdogs need of the world. All fail loudly: a method returns everything or raises OSError."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -52,8 +52,11 @@ class Groups(Protocol):
         """End an instance through its group. Ending what has ended is no error."""
         ...
 
-    def in_rollout(self, names: Sequence[str]) -> frozenset[str]:
-        """Those of the groups that are being refreshed now."""
+    def in_rollout(self, names: Sequence[str], surely: Collection[str] = ()) -> frozenset[str]:
+        """Those of the groups that are being refreshed now.
+
+        Of the groups in `surely` nothing is guessed; of others a refresh that moves nothing just now may be missed.
+        """
         ...
 
 

@@ -1,7 +1,7 @@
 """Auto Scaling groups: their sizes, what happened to them, and how an instance leaves one."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -93,14 +93,29 @@ class AwsGroups:
                 return
             raise CloudError(f"{instance_id} of {group}: {error}", error.code) from error
 
-    def in_rollout(self, names: Sequence[str]) -> frozenset[str]:
-        """Those of the groups with an instance refresh that is not over."""
-        if not names:
+    def in_rollout(self, names: Sequence[str], surely: Collection[str] = ()) -> frozenset[str]:
+        """Those of the groups with an instance refresh that is not over.
+
+        No description of a group names its refresh, and the call that does takes one group only. So groups are
+        described a hundred at a time, and asked one by one where something moves, or where it must be known surely.
+        """
+        described = {
+            raw["AutoScalingGroupName"]: raw
+            for chunk in _chunks(sorted(set(names) - set(surely)))
+            for raw in self._calls.pages(
+                "autoscaling",
+                "describe_auto_scaling_groups",
+                "AutoScalingGroups",
+                AutoScalingGroupNames=chunk,
+                PaginationConfig={"PageSize": PAGE},
+            )
+        }
+        asked = [name for name in names if name not in described or _moves(described[name])]
+        if not asked:
             return frozenset()
-        # the call takes one group: hundreds of them, one after the other, would outlast a pass
-        with ThreadPoolExecutor(max_workers=min(_AT_ONCE, len(names))) as pool:
+        with ThreadPoolExecutor(max_workers=min(_AT_ONCE, len(asked))) as pool:
             return frozenset(
-                name for name, busy in zip(names, pool.map(self._refreshing, names), strict=True) if busy
+                name for name, busy in zip(asked, pool.map(self._refreshing, asked), strict=True) if busy
             )
 
     def _refreshing(self, name: str) -> bool:
@@ -159,6 +174,24 @@ def _group(raw: Mapping[str, Any]) -> Group:
         max=raw["MaxSize"],
         instance_ids=tuple(instance["InstanceId"] for instance in raw.get("Instances", [])),
     )
+
+
+def _moves(raw: Mapping[str, Any]) -> bool:
+    """Whether members come or go, or are of another template than the group's: a refresh may be at work."""
+    spec = raw.get("LaunchTemplate")
+    if spec is None:
+        mixed = raw.get("MixedInstancesPolicy", {}).get("LaunchTemplate", {})
+        spec = mixed.get("LaunchTemplateSpecification", {})
+    version = spec.get("Version", "")
+    # `$Latest` and `$Default` are names: what they stand for shows in the newest members alone
+    wanted = {(spec.get("LaunchTemplateId"), version)} if version.isdigit() else set[tuple[Any, Any]]()
+    members = raw.get("Instances", [])
+    made_of = {(m.get("LaunchTemplate", {}).get("LaunchTemplateId"), _version(m)) for m in members}
+    return len(made_of | wanted) > 1 or any(m["LifecycleState"] != "InService" for m in members)
+
+
+def _version(member: Mapping[str, Any]) -> Any:
+    return member.get("LaunchTemplate", {}).get("Version")
 
 
 def _chunks(names: Sequence[str]) -> Iterator[list[str]]:

@@ -4,7 +4,7 @@ A group of the fleet document with a zone is zonal, one without is regional.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -97,9 +97,9 @@ class GoogleGroups:
             for m in members
         )
 
-    def in_rollout(self, names: Sequence[str]) -> frozenset[str]:
+    def in_rollout(self, names: Sequence[str], surely: Collection[str] = ()) -> frozenset[str]:
         """None: updates are opportunistic, so a rollout is our own command, which pauses the pool while it runs."""
-        del names
+        del names, surely
         return frozenset()
 
     def _group(self, name: str) -> Group:

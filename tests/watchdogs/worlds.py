@@ -1,6 +1,6 @@
 """A small world for the watchdogs: every port met in memory, time passed by hand, faults on demand."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -277,7 +277,7 @@ class FakeGroups:
             instance_ids=tuple(i for i in old.instance_ids if i != instance_id),
         )
 
-    def in_rollout(self, names: Sequence[str]) -> frozenset[str]:
+    def in_rollout(self, names: Sequence[str], surely: Collection[str] = ()) -> frozenset[str]:
         self.world.before("in_rollout")
         return frozenset(self.world.rollouts & set(names))
 

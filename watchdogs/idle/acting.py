@@ -165,7 +165,7 @@ class Actor:
         entry = self._document.pool(instance.pool or "").watchdogs.idle
         if entry is None:
             return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, "its pool has no idle watchdog")
-        fresh = self._evidence_of(instance, now)
+        fresh, group = self._evidence_of(instance, now), instance.group
         again = Observed(
             instances=(instance,),
             evidence={} if fresh is None else {instance.id: fresh},
@@ -174,7 +174,7 @@ class Actor:
             budget=self._observed.budget,
             gpus_expected=self._observed.gpus_expected,
             watts_rated=self._observed.watts_rated,
-            rollouts=self._observed.rollouts,
+            rollouts=ports.groups.in_rollout([group], [group]) if group else frozenset(),
         )
         objection = judge(case_of(instance, again, entry.policy(), now))
         if objection is not None:

@@ -91,7 +91,16 @@ class IdleWatchdog:
         return replace(
             base,
             agents=ports.agents.statuses(asked),
-            rollouts=ports.groups.in_rollout(groups) if groups else frozenset(),
+            rollouts=ports.groups.in_rollout(groups, self._ends(asked, now)) if groups else frozenset(),
+        )
+
+    def _ends(self, instances: Sequence[Instance], now: datetime) -> frozenset[str]:
+        """Groups of marked instances whose grace is over: what may be ended now is not guessed about."""
+        graces = {p.name: p.watchdogs.idle.grace for p in self._document.pools if p.watchdogs.idle is not None}
+        return frozenset(
+            i.group
+            for i in instances
+            if i.group is not None and i.idle_since is not None and now - i.idle_since >= graces[i.pool or ""]
         )
 
     def evidence_of(self, instance: Instance, now: datetime) -> Evidence | None:
