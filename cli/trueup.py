@@ -64,7 +64,7 @@ def _compare(document: FleetDocument, bill: Bill, window: Window) -> TrueUp:
     engine = money.open_ledger_of(document)
     scope = reports.scope_of(document, window, window.since, window.until, True)
     with money.ledger_errors(document):
-        known = read(engine, scope, money.overrides_of(document), PackagedPrices())
+        known = read(engine, scope, money.overrides_of(document), PackagedPrices(), money.declared_of(document))
         compared = true_up(bill, known.facts, known.book, window.since, window.until)
         with writing(engine) as connection:
             add_final(
@@ -87,6 +87,10 @@ def _decimal(value: Fraction) -> Decimal:
     return (Decimal(value.numerator) / Decimal(value.denominator)).quantize(_NANO)
 
 
+def _not_compared(bill: Bill, found: TrueUp) -> Decimal:
+    return bill.others + _decimal(found.not_compared) if found.not_compared else bill.others
+
+
 def _cents(value: Fraction) -> str:
     return show(_decimal(value).quantize(exact.CENT))
 
@@ -98,8 +102,10 @@ def _as_text(document: FleetDocument, bill: Bill, found: TrueUp) -> str:
         f" difference {_cents(found.billed - found.computed)} USD; {found.same} resources agree",
         *(f"  {cause}: {_cents(usd)} USD" for cause, usd in found.by_cause.items() if usd),
     ]
-    if bill.others:
-        lines.append(f"not compared: {show(bill.others.quantize(exact.CENT))} USD of disks, traffic and the like")
+    if left := _not_compared(bill, found):
+        lines.append(
+            f"not compared: {show(left.quantize(exact.CENT))} USD of traffic and of what the fleet does not list"
+        )
     rows = [
         (
             one.resource,
@@ -125,12 +131,17 @@ def _as_json(document: FleetDocument, bill: Bill, found: TrueUp) -> dict[str, An
         "version": 1,
         "kind": "gpu-fleet true-up",
         "environment": document.environment,
-        "bill": {"form": bill.form.value, "sha256": bill.digest, "not_compared_usd": format(bill.others, "f")},
+        "bill": {
+            "form": bill.form.value,
+            "sha256": bill.digest,
+            "not_compared_usd": format(_not_compared(bill, found), "f"),
+        },
         "since": instant(found.since),
         "until": instant(found.until),
         "billed_usd": text(found.billed),
         "computed_usd": text(found.computed),
         "resources_that_agree": found.same,
+        "agreeing_usd": text(found.agreeing),
         "by_cause": {cause.value: text(usd) for cause, usd in found.by_cause.items()},
         "differences": [
             {

@@ -1,8 +1,8 @@
 """Bills of the clouds as lines per resource and time: AWS CUR (2.0 and before), FOCUS, Google's detailed export.
 
-CSV (also .gz) and Parquet. Only what an instance or a capacity reservation cost is read; disks, traffic and taxes are
-counted apart. Columns: AWS "Data Exports: CUR 2.0 table dictionary"; FOCUS 1.2; Google Cloud Billing "Structure of
-Detailed data export".
+CSV (also .gz) and Parquet. What instances, capacity reservations, commitments and the resources that a fleet shares
+cost is read; traffic, requests and taxes are counted apart. Columns: AWS "Data Exports: CUR 2.0 table dictionary";
+FOCUS 1.2; Google Cloud Billing "Structure of Detailed data export".
 """
 
 import csv
@@ -18,6 +18,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, cast
 
+from costs import bill_skus
 from fleet import money
 
 CURRENCY: Final = "USD"
@@ -41,11 +42,18 @@ class Line:
     """What one resource cost in one span."""
 
     resource: str
+    """Instance or capacity reservation; "": the line is known by its sku, or is what a commitment left unused."""
     start: datetime
     end: datetime
     usd: Decimal
     hours: Decimal | None
-    """Instance hours; None: the line counts something else (cores, credits)."""
+    """Instance hours, or hours of what the sku is; None: the line counts something else (cores, GiB months)."""
+    sku: str = ""
+    """As the price book names it; "": not known."""
+    unused: bool = False
+    """What nobody used of a Savings Plan or CUD."""
+    fee: bool = False
+    """Paid at once for a longer time, as for a Capacity Block."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +65,7 @@ class Bill:
     """SHA-256 of its bytes."""
     lines: tuple[Line, ...]
     others: Decimal
-    """USD of lines that are no instance and no reservation."""
+    """USD of lines that nothing is compared with: traffic, requests, taxes."""
 
 
 def read_bill(path: Path) -> Bill:
@@ -92,7 +100,7 @@ def _read(path: Path, digest: str) -> Bill:
             continue
         if line.usd.is_nan() or line.usd.is_infinite():
             raise BillError(f"{where}: a cost of {line.usd} is none")
-        if line.resource:
+        if line.resource or line.sku or line.unused:
             lines.append(line)
         else:
             others = money.EXACT.add(others, line.usd)
@@ -157,15 +165,28 @@ def _cur(row: Mapping[str, Any]) -> Line | None:
         "SavingsPlanCoveredUsage": "savings_plan_savings_plan_effective_cost",
     }.get(kind, "line_item_unblended_cost")
     _same_currency(row["line_item_currency_code"])
-    usage = str(row.get("line_item_usage_type") or "")
-    mine = row.get("line_item_product_code") == "AmazonEC2" and _INSTANCE_USAGE.search(usage) and "Usage" in kind
+    usage, resource = str(row.get("line_item_usage_type") or ""), _last_part(row.get("line_item_resource_id"))
+    fee = kind == "Fee" and resource.startswith("cr-")
+    ec2 = row.get("line_item_product_code") == "AmazonEC2"
+    mine = (ec2 and _INSTANCE_USAGE.search(usage) is not None and "Usage" in kind) or fee
+    unused = kind == "SavingsPlanRecurringFee"
+    sku, counts_hours = ("", False) if mine or "Usage" not in kind else bill_skus.of_aws(usage)
     return Line(
-        resource=_last_part(row.get("line_item_resource_id")) if mine else "",
+        resource=resource if mine else "",
         start=_moment(row["line_item_usage_start_date"]),
         end=_moment(row["line_item_usage_end_date"]),
-        usd=_decimal(row[cost]),
-        hours=_decimal(row["line_item_usage_amount"]) if mine else None,
+        usd=_not_used(row) if unused else _decimal(row[cost]),
+        hours=_decimal(row["line_item_usage_amount"]) if (mine and not fee) or counts_hours else None,
+        sku=bill_skus.machine_of_aws(usage) if mine else sku,
+        unused=unused,
+        fee=fee,
     )
+
+
+def _not_used(row: Mapping[str, Any]) -> Decimal:
+    """The rest of an hour's commitment: what it covered is on the lines that it covered."""
+    paid, used = "savings_plan_total_commitment_to_date", "savings_plan_used_commitment"
+    return money.EXACT.subtract(_decimal(row[paid]), _decimal(row[used]))
 
 
 def _focus(row: Mapping[str, Any]) -> Line | None:
@@ -175,12 +196,23 @@ def _focus(row: Mapping[str, Any]) -> Line | None:
         "Credit",
     )
     hours = str(row.get("ConsumedUnit") or "").lower().startswith("hour") and row.get("ConsumedQuantity")
+    ours = str(row.get("ResourceType") or "")  # as our own export names it
+    unused = row.get("CommitmentDiscountStatus") == "Unused" or ours == "Spend Commitment"
+    usage, stated = str(row.get("x_UsageType") or ""), str(row.get("SkuId") or "")
+    if ours == "Shared Resource":
+        sku, hours, compute = stated, None, False  # its hours are those of each pool's share
+    elif sku := bill_skus.of_aws(usage)[0]:
+        compute, hours = False, hours if bill_skus.of_aws(usage)[1] else None
+    else:
+        sku = bill_skus.machine_of_aws(usage)
     return Line(
-        resource=_last_part(row.get("ResourceId")) if compute else "",
+        resource=_last_part(row.get("ResourceId")) if compute and not unused else "",
         start=_moment(row["ChargePeriodStart"]),
         end=_moment(row["ChargePeriodEnd"]),
         usd=_decimal(row["EffectiveCost"]),
-        hours=_decimal(row["ConsumedQuantity"]) if hours else None,
+        hours=_decimal(row["ConsumedQuantity"]) if hours and not unused else None,
+        sku=sku,
+        unused=unused,
     )
 
 
@@ -192,13 +224,18 @@ def _google(row: Mapping[str, Any]) -> Line | None:
         row.get("resource_global_name") or nested.get("global_name") or row.get("resource_name") or nested.get("name")
     )
     compute = (row.get("service_description") or service.get("description")) == "Compute Engine"
-    mine = compute and "/disks/" not in str(name)
+    told = cast(Mapping[str, Any], row.get("sku") or {})
+    described = str(row.get("sku_description") or told.get("description") or "")
+    unused, sku = described.startswith("Commitment"), bill_skus.of_google(described)
+    mine = compute and "/disks/" not in str(name) and not sku and not unused
     return Line(
         resource=_last_part(name) if mine else "",
         start=_moment(row["usage_start_time"]),
         end=_moment(row["usage_end_time"]),
         usd=money.EXACT.add(_decimal(row["cost"]), _credits(row.get("credits"))),
         hours=None,  # amounts are core seconds, byte seconds and GPU seconds
+        sku=bill_skus.machine_of_google(_list(row.get("system_labels"))) if mine else sku,
+        unused=unused,
     )
 
 
@@ -206,8 +243,14 @@ _READERS: Final = {Form.CUR: _cur, Form.FOCUS: _focus, Form.GOOGLE: _google}
 
 
 def _credits(value: Any) -> Decimal:
-    found: Any = json.loads(value) if isinstance(value, str) and value.strip() else value or []
-    return money.total(_decimal(one["amount"]) for one in found)
+    return money.total(_decimal(one["amount"]) for one in _list(value))
+
+
+def _list(value: Any) -> list[Mapping[str, Any]]:
+    """A repeated field: JSON text in CSV, a list in Parquet."""
+    if isinstance(value, str):
+        return json.loads(value) if value.strip() else []
+    return value or []
 
 
 def _same_currency(value: Any) -> None:

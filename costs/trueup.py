@@ -1,11 +1,16 @@
 """A bill against the ledger: the difference of each resource and why. Pure.
 
-Resources are compared over the whole span; those that differ by more than half a cent are compared again hour by hour
-(day by day, where the bill has no hours). There: hours part = (billed − known hours) × the known price, and the rest
-is price, so that both add up to the difference exactly.
+What is compared: instances and capacity reservations by their ids; what pools share by its sku (a bill names volumes
+and gateways by ids that no document knows); a Capacity Block with its instances as one, since its fee pays for them;
+and what nobody used of all spend commitments together.
+
+Everything is compared over the whole span; what differs by more than half a cent is compared again hour by hour (day
+by day, where the bill has no hours). There: hours part = (billed − known hours) × the known price, and the rest is
+price, so that both add up to the difference exactly. Computed minus the causes and the cents that agree is the bill.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -15,10 +20,16 @@ from typing import Final
 
 from costs.allocation import Charge, Facts, Kind, charges
 from costs.bills import Bill, BillError, Line
+from costs.commitments import Block, end_of
 from prices.book import PriceBook
 
 SAME: Final = Decimal("0.005")
 """Differences up to half a cent are none: bills round their lines."""
+
+_Cell = tuple[datetime, datetime]
+
+COMMITMENTS: Final = "commitments, not used"
+"""Under this all Savings Plans and CUDs are compared: bills name them by ids, documents by names."""
 
 
 class Cause(StrEnum):
@@ -31,6 +42,10 @@ class Cause(StrEnum):
     UNKNOWN = "unknown resource"
     """Billed, and not in the ledger."""
     UNBILLED = "not in the bill"
+    AHEAD = "paid ahead"
+    """A fee is billed at once, and computed over its time."""
+    COVERAGE = "use of commitments"
+    """The cloud counted other hours as covered than we do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +72,10 @@ class TrueUp:
     computed: Fraction
     same: int
     """Resources that agree."""
+    agreeing: Fraction
+    """What those differ by all the same: less than half a cent each."""
+    not_compared: Fraction
+    """Lines of shared things that the fleet's document does not list; not in `billed`."""
     differences: Sequence[Difference]
 
     @property
@@ -70,94 +89,208 @@ class TrueUp:
 
 def span_of(bill: Bill) -> tuple[datetime, datetime]:
     """From the first to the last moment that the bill has a line for. Raises BillError without any."""
-    if not bill.lines:
+    lines = [line for line in bill.lines if line.resource and not line.fee]
+    if not lines:
         raise BillError(f"the {bill.form} has no line of an instance or a capacity reservation")
-    return min(line.start for line in bill.lines), max(line.end for line in bill.lines)
+    return min(line.start for line in lines), max(line.end for line in lines)
 
 
 def true_up(bill: Bill, facts: Facts, book: PriceBook, since: datetime, until: datetime) -> TrueUp:
     """Compare. Lines outside of the span are left out. Raises BillError for a bill that is short."""
-    inside = [line for line in bill.lines if since <= line.start < until]
-    ours = _sums(charges(facts, book, since, until, allow_unpriced=True))
+    keys = _Keys(facts)
+    inside = [line for line in bill.lines if line.resource and since <= line.start < until]
     _refuse_short(inside, facts, since, until)
-    theirs: dict[str, list[Line]] = {}
-    for line in inside:
-        theirs.setdefault(line.resource, []).append(line)
+    ours, theirs, not_compared = _ours(facts, book, keys, since, until), dict[str, list[_Billed]](), Fraction(0)
+    for line in bill.lines:
+        billed, key = _within(line, since, until), keys.of_line(line)
+        if billed is not None and key is not None:
+            theirs.setdefault(key, []).append(billed)
+        elif billed is not None:
+            not_compared += billed.usd
     found: list[Difference] = []
-    same = 0
-    step = _step(inside)
-    for resource in sorted(ours.keys() | theirs.keys()):
-        billed = sum((Fraction(line.usd) for line in theirs.get(resource, ())), Fraction(0))
-        computed = ours.get(resource, (Fraction(0), Fraction(0)))[0]
-        if abs(billed - computed) <= Fraction(SAME) and resource in ours and resource in theirs:
-            same += 1
-            continue
-        if billed == computed:
-            continue  # nothing on either side
-        parts = _parts(resource, theirs.get(resource), ours.get(resource), (facts, book, since, until, step))
-        found.append(Difference(resource=resource, billed=billed, computed=computed, parts=parts))
+    same, agreeing = 0, Fraction(0)
+    for key in sorted(ours.keys() | theirs.keys()):
+        billed, computed = _sum(theirs.get(key, ())), _sum(ours.get(key, ()))
+        if abs(billed - computed) <= Fraction(SAME) and key in ours and key in theirs:
+            same, agreeing = same + 1, agreeing + billed - computed
+        elif billed != computed:
+            parts = _parts(theirs.get(key), ours.get(key), (since, until), keys.special(key))
+            found.append(Difference(resource=key, billed=billed, computed=computed, parts=parts))
     return TrueUp(
         since=since,
         until=until,
-        billed=sum((Fraction(line.usd) for line in inside), Fraction(0)),
-        computed=sum((usd for usd, _ in ours.values()), Fraction(0)),
+        billed=_sum(line for lines in theirs.values() for line in lines),
+        computed=_sum(piece for pieces in ours.values() for piece in pieces),
         same=same,
+        agreeing=agreeing,
+        not_compared=not_compared,
         differences=sorted(found, key=lambda one: (-abs(one.usd), one.resource)),
     )
 
 
-_Sum = tuple[Fraction, Fraction]
-"""USD and instance hours."""
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """USD and hours over a span, even within it."""
+
+    start: datetime
+    end: datetime
+    usd: Fraction
+    hours: Fraction
 
 
-def _sums(found: Iterable[Charge]) -> dict[str, _Sum]:
-    sums: dict[str, _Sum] = {}
-    for charge in found:
-        usd, hours = sums.get(charge.resource, (Fraction(0), Fraction(0)))
-        if charge.amount is not None:
-            usd += Fraction(charge.amount) / 3600
-        if charge.kind in (Kind.TIME, Kind.RESERVATION):
-            hours += Fraction(charge.duration // timedelta(microseconds=1), 3_600_000_000)
-        sums[charge.resource] = usd, hours
-    return sums
+@dataclass(frozen=True, slots=True)
+class _Billed:
+    """A line, as far as it lies in the window."""
+
+    start: datetime
+    end: datetime
+    usd: Fraction
+    hours: Fraction | None
+    fee: bool
+
+
+class _Keys:
+    """Under which name charges and lines meet."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._blocks = {block.reservation: block for block in facts.declared.blocks}
+        self._in_block = {
+            run.instance_id: run.reservation
+            for run in facts.runs
+            if run.reservation is not None and run.reservation in self._blocks
+        }
+        self._known = {run.instance_id for run in facts.runs} | {one.reservation for one in facts.reservations}
+        self._shared = {one.sku for one in facts.declared.shared}
+        self._commitments = bool(facts.declared.spends)
+
+    def of_charge(self, charge: Charge) -> str:
+        if charge.kind is Kind.COMMITTED:
+            return COMMITMENTS
+        if charge.kind is Kind.SHARED:
+            return charge.machine_type
+        return self._in_block.get(charge.resource, charge.resource)
+
+    def of_line(self, line: Line) -> str | None:
+        """None: nothing is compared with it."""
+        if line.unused:
+            return COMMITMENTS if self._commitments else None
+        if not line.resource or (line.resource not in self._known and line.sku in self._shared):
+            return line.sku if line.sku in self._shared else None
+        return self._in_block.get(line.resource, line.resource)
+
+    def special(self, key: str) -> Block | None | Cause:
+        """A Capacity Block, or the one cause that a key can have."""
+        return Cause.COVERAGE if key == COMMITMENTS else self._blocks.get(key)
+
+
+def _ours(facts: Facts, book: PriceBook, keys: _Keys, since: datetime, until: datetime) -> dict[str, list[_Piece]]:
+    found: dict[str, list[_Piece]] = {}
+    for charge in charges(facts, book, since, until, allow_unpriced=True):
+        usd = Fraction(0) if charge.amount is None else Fraction(charge.amount) / 3600
+        counts = charge.kind in (Kind.TIME, Kind.RESERVATION)
+        piece = _Piece(charge.start, charge.end, usd, _hours(charge.duration) if counts else Fraction(0))
+        found.setdefault(keys.of_charge(charge), []).append(piece)
+    for sku, start, end, units in _shared_units(facts, since, until):
+        found.setdefault(sku, []).append(_Piece(start, end, Fraction(0), _hours(end - start) * Fraction(units)))
+    return found
+
+
+def _shared_units(
+    facts: Facts, since: datetime, until: datetime
+) -> Iterator[tuple[str, datetime, datetime, Decimal]]:
+    """How much of each shared sku there was: its charges are cut into each pool's share."""
+    for one in facts.declared.shared:
+        spans = [(run.started_at, end_of(run)) for run in facts.runs] if one.per_instance else [facts.known]
+        for span in spans:
+            start, end = (max(span[0], since), min(span[1], until)) if span is not None else (until, until)
+            if start < end:
+                yield one.sku, start, end, one.units
+
+
+def _within(line: Line, since: datetime, until: datetime) -> _Billed | None:
+    """Instances by their start, as bills cut them by the hour; others, as months are, by their part in the span."""
+    usd, hours = Fraction(line.usd), None if line.hours is None else Fraction(line.hours)
+    if line.resource or line.start >= line.end:
+        inside = since <= line.start < until
+        return _Billed(line.start, line.end, usd, hours, line.fee) if inside else None
+    start, end = max(line.start, since), min(line.end, until)
+    if start >= end:
+        return None
+    share = _hours(end - start) / _hours(line.end - line.start)
+    return _Billed(start, end, usd * share, None if hours is None else hours * share, line.fee)
 
 
 def _parts(
-    resource: str,
-    lines: Sequence[Line] | None,
-    ours: _Sum | None,
-    world: tuple[Facts, PriceBook, datetime, datetime, timedelta | None],
+    lines: Sequence[_Billed] | None,
+    ours: Sequence[_Piece] | None,
+    window: tuple[datetime, datetime],
+    special: Block | None | Cause,
 ) -> dict[Cause, Fraction]:
-    billed = sum((Fraction(line.usd) for line in lines or ()), Fraction(0))
+    billed, computed = _sum(lines or ()), _sum(ours or ())
+    if isinstance(special, Cause):
+        return {special: billed - computed}
+    if special is not None and (ahead := _ahead(special, lines or (), computed)) is not None:
+        return ahead
     if ours is None:
         return {Cause.UNKNOWN: billed}
     if lines is None:
-        return {Cause.UNBILLED: -ours[0]}
+        return {Cause.UNBILLED: -computed}
     if all(line.hours is None for line in lines):
-        return {Cause.PRICE_OR_HOURS: billed - ours[0]}
+        return {Cause.PRICE_OR_HOURS: billed - computed}
     parts = {Cause.PRICE: Fraction(0), Cause.HOURS: Fraction(0)}
-    rest = ours[0]
-    for (start, end), mine in _cells(lines, world[2:]).items():
-        known = _of(resource, world[0], world[1], start, end)
-        rest -= known[0]
-        usd = sum((Fraction(line.usd) for line in mine), Fraction(0))
-        hours = sum((Fraction(line.hours) for line in mine if line.hours is not None), Fraction(0))
-        by_hours = (hours - known[1]) * known[0] / known[1] if known[1] else usd - known[0]
+    cells = _cells(lines, window)
+    known = _cut(ours, sorted(cells))
+    for cell, mine in cells.items():
+        usd, hours = _sum(mine), sum((line.hours for line in mine if line.hours is not None), Fraction(0))
+        known_usd, known_hours = known[cell]
+        by_hours = (hours - known_hours) * known_usd / known_hours if known_hours else usd - known_usd
         parts[Cause.HOURS] += by_hours
-        parts[Cause.PRICE] += usd - known[0] - by_hours
-    parts[Cause.HOURS] -= rest  # hours that the bill has no line for
+        parts[Cause.PRICE] += usd - known_usd - by_hours
+    # hours that the bill has no line for
+    parts[Cause.HOURS] -= computed - sum((usd for usd, _ in known.values()), Fraction(0))
     return parts
 
 
-def _of(resource: str, facts: Facts, book: PriceBook, start: datetime, end: datetime) -> _Sum:
-    runs = [run for run in facts.runs if run.instance_id == resource]
-    paid = [one for one in facts.reservations if one.reservation == resource]
-    mine = Facts(runs=facts.runs, reservations=paid) if paid else Facts(runs=runs)
-    found = charges(mine, book, start, end, allow_unpriced=True)
-    return _sums(found).get(resource, (Fraction(0), Fraction(0)))
+def _ahead(block: Block, lines: Sequence[_Billed], computed: Fraction) -> dict[Cause, Fraction] | None:
+    """A fee that is billed at once; None: the bill spreads it as we do."""
+    billed, upfront = _sum(lines), Fraction(block.upfront_usd)
+    if any(line.fee for line in lines):
+        return {Cause.PRICE: billed - upfront, Cause.AHEAD: upfront - computed}
+    return {Cause.AHEAD: -computed} if not billed else None
 
 
-def _step(lines: Iterable[Line]) -> timedelta | None:
+def _cut(pieces: Iterable[_Piece], cells: Sequence[_Cell]) -> dict[_Cell, tuple[Fraction, Fraction]]:
+    """USD and hours of the pieces in each cell. `cells`: in their order, none over another.
+
+    The states of one span share it: each holds a part of its time. So every piece is cut as if it were even, and the
+    sums over all states are exact.
+    """
+    found = {cell: (Fraction(0), Fraction(0)) for cell in cells}
+    ends = [end for _, end in cells]
+    for piece in pieces:
+        length = piece.end - piece.start
+        for index in range(bisect_right(ends, piece.start), len(cells)):
+            cell = cells[index]
+            if cell[0] > piece.start and cell[0] >= piece.end:
+                break
+            start, end = max(cell[0], piece.start), min(cell[1], piece.end)
+            if start > end or (start == end and length):
+                continue
+            share = _hours(end - start) / _hours(length) if length else Fraction(1)
+            usd, hours = found[cell]
+            found[cell] = usd + piece.usd * share, hours + piece.hours * share
+    return found
+
+
+def _sum(parts: Iterable[_Piece | _Billed]) -> Fraction:
+    return sum((part.usd for part in parts), Fraction(0))
+
+
+def _hours(duration: timedelta) -> Fraction:
+    return Fraction(duration // timedelta(microseconds=1), 3_600_000_000)
+
+
+def _step(lines: Iterable[_Billed]) -> timedelta | None:
     """The finest grid that no line crosses: an hour, a day, or None."""
     steps = (timedelta(hours=1), timedelta(days=1))
     kept = list(lines)
@@ -169,11 +302,10 @@ def _floor(moment: datetime, step: timedelta) -> datetime:
     return midnight + (moment - midnight) // step * step
 
 
-def _cells(
-    lines: Iterable[Line], span: tuple[datetime, datetime, timedelta | None]
-) -> dict[tuple[datetime, datetime], list[Line]]:
-    since, until, step = span
-    cells: dict[tuple[datetime, datetime], list[Line]] = {}
+def _cells(lines: Sequence[_Billed], window: tuple[datetime, datetime]) -> dict[_Cell, list[_Billed]]:
+    since, until = window
+    step = _step(lines)
+    cells: dict[_Cell, list[_Billed]] = {}
     for line in lines:
         begin = since if step is None else max(_floor(line.start, step), since)
         end = until if step is None else min(_floor(line.start, step) + step, until)
