@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from fleet.model import Phase
-from node import driver, health
+from node import disks, driver, health
 from node.life import Life, Step
 from node.ports import CloudSide, Disks, EngineClient, HopelessError, StepError, Units, UnitState
 from node.settings import Settings
@@ -144,7 +144,8 @@ class Boot:
 
     def _disks(self, _deadline: datetime) -> None:
         mount_point = str(PurePosixPath(self.settings.cache_dir).parent)
-        self.world.disks.prepare(mount_point)
+        found = self.world.disks.prepare(mount_point)
+        self.life.warn("disks", disks.missing(found, self.settings.cloud, self.world.cloud.machine_type))
 
     def _cache(self, deadline: datetime) -> None:
         cache = Cache(self.cache_root)

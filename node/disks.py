@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from fleet import catalogue
+from fleet.catalogue import UnknownMachineError
+from fleet.model import Cloud
 from node.ports import StepError
 from node.systemd import run
 
@@ -96,15 +99,23 @@ class LocalDisks:
         self._root = root
         self._run = run
 
-    def prepare(self, mount_point: str) -> str:
-        """Have the local disks mounted there; says what was done. Raises StepError."""
+    def prepare(self, mount_point: str) -> int:
+        """Have the local disks mounted there; how many there are. Raises StepError."""
         target = str(self._root / mount_point.lstrip("/"))
         Path(target).mkdir(parents=True, exist_ok=True)
         devices = read_lsblk(self._run(["lsblk", "--json", "--output", _COLUMNS]))
-        wanted = commands(devices, target)
-        for command in wanted:
+        for command in commands(devices, target):
             self._run(command)
-        count = len(local_disks(devices))
-        if count == 0:
-            return "no local NVMe disk: models go to the system's disk"
-        return f"{count} local NVMe disk{'s' if count > 1 else ''}, {'made ready' if wanted else 'ready already'}"
+        return len(local_disks(devices))
+
+
+def missing(found: int, cloud: Cloud, machine_type: str) -> str | None:
+    """What to say when a machine has fewer local disks than its type brings along; None: nothing is wrong."""
+    try:
+        machine = catalogue.machine(cloud, machine_type)
+    except UnknownMachineError:
+        return None
+    if machine.nvme_optional or found >= machine.nvme_disks:
+        return None
+    where = "models go to the system's disk" if found == 0 else "the cache is smaller and slower"
+    return f"{found} of {machine.nvme_disks} local NVMe disks of a {machine_type} are there: {where}"

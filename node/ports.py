@@ -46,8 +46,8 @@ class Units(Protocol):
 class Disks(Protocol):
     """Local NVMe disks."""
 
-    def prepare(self, mount_point: str) -> str:
-        """Have the local disks mounted there; says what was done. Raises StepError."""
+    def prepare(self, mount_point: str) -> int:
+        """Have the local disks mounted there; how many there are. Raises StepError."""
         ...
 
 

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from node.disks import ARRAY, LocalDisks, commands, local_disks, read_lsblk
+from fleet.model import Cloud
+from node.disks import ARRAY, LocalDisks, commands, local_disks, missing, read_lsblk
 from node.ports import StepError
+from tests.node.world import Machine
 
 STORE = "Amazon EC2 NVMe Instance Storage"
 EBS = {
@@ -120,7 +122,32 @@ def test_paths_lie_below_the_machine_root(tmp_path: Path) -> None:
         ran.append(command)
         return devices(disk(1))
 
-    words = LocalDisks(tmp_path, run).prepare("/mnt/nvme")
+    found = LocalDisks(tmp_path, run).prepare("/mnt/nvme")
     assert ran[-1][-1] == str(tmp_path / "mnt/nvme")
     assert (tmp_path / "mnt/nvme").is_dir()
-    assert words == "1 local NVMe disk, made ready"
+    assert found == 1
+
+
+@pytest.mark.parametrize(
+    ("cloud", "machine_type", "found", "says"),
+    [
+        pytest.param(Cloud.AWS, "g6.xlarge", 1, None, id="all there"),
+        pytest.param(
+            Cloud.AWS, "g6.xlarge", 0, "0 of 1 local NVMe disks of a g6.xlarge", id="none: the system's disk"
+        ),
+        pytest.param(Cloud.AWS, "p5.48xlarge", 7, "7 of 8 local NVMe disks", id="one of eight is missing"),
+        pytest.param(Cloud.GCP, "g2-standard-8", 0, None, id="a type where they are asked for"),
+        pytest.param(Cloud.AWS, "m7i.large", 0, None, id="a type that nobody knows"),
+    ],
+)
+def test_a_disk_that_is_missing_is_said(cloud: Cloud, machine_type: str, found: int, says: str | None) -> None:
+    said = missing(found, cloud, machine_type)
+    assert (said is None) is (says is None)
+    assert (says or "") in (said or "")
+
+
+def test_an_instance_without_its_disk_serves_and_says_so(bucket: Path, tmp_path: Path) -> None:
+    machine = Machine(root=tmp_path, bucket=bucket)
+    machine.disks.count = 0
+    assert machine.boot.run()
+    assert "0 of 1 local NVMe disks" in machine.life.status()["warnings"]["disks"]

@@ -69,13 +69,14 @@ class FakeDisks:
 
     failures: int = 0
     prepared: list[str] = field(default_factory=list[str])
+    count: int = 1
 
-    def prepare(self, mount_point: str) -> str:
+    def prepare(self, mount_point: str) -> int:
         if self.failures:
             self.failures -= 1
             raise StepError("mkfs.xfs: exit code 1: no such device")
         self.prepared.append(mount_point)
-        return "ready"
+        return self.count
 
 
 @dataclass(slots=True)
