@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import Engine, inspect, select, text
+from sqlalchemy import Engine, select, text
 
 from fleet.model import CapacityType, Cloud
 from ledger import history, outbox
@@ -28,9 +28,13 @@ from ledger.facts import (
     add_readings,
     add_runs,
 )
+from ledger.finals import Confirmed, add_final, finals
+from ledger.invariants import verify
 from ledger.rollups import roll_up, stretches
 from ledger.schema import HEAD, LedgerError, open_ledger, schema_version
 from ledger.tables import ACTIVITY
+from ledger.told import add_told, last_told
+from ledger.transfer import export
 from tests.postgres import running
 
 NOW = datetime(2026, 11, 21, 8, 0, 0, 123456, tzinfo=UTC)
@@ -248,13 +252,49 @@ def test_a_ledger_that_cannot_be_used_says_why(tmp_path: Path, make: object, wor
     assert "secret" not in str(caught.value)
 
 
-def test_a_ledger_of_the_first_schema_is_brought_to_date(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/old.db"
-    engine = open_ledger(url)
+NEWER_TABLES = {"0001": ("finals", "team_readings", "told_hours"), "0002": ("team_readings", "told_hours"),
+                "0003": ("told_hours",)}  # fmt: skip
+"""Schema to the tables that it had not yet."""
+
+
+@pytest.mark.parametrize("version", NEWER_TABLES)
+def test_an_older_ledger_is_brought_to_date_with_all_it_holds(url: str, ledgers: Ledgers, version: str) -> None:
+    engine = ledgers.open(url)
+    reading = Reading(environment=FLEET, instance_id="i-1", engine="0", model="m", at=NOW, prompt=7, cached=3)
     with writing(engine) as connection:
-        connection.execute(text("drop table finals"))
-        connection.execute(text("update alembic_version set version_num = '0001'"))
-    engine.dispose()
-    again = open_ledger(url)
+        add_runs(connection, [run()])
+        add_readings(connection, [reading])
+        roll_up(connection, [reading])
+        outbox.enqueue(connection, outbox.Message(key="k", channel="#c", text="🦊"), NOW)
+    held = exported(engine)
+    with writing(engine) as connection:
+        for table in NEWER_TABLES[version]:
+            connection.execute(text(f"drop table {table}"))
+        connection.execute(text("update alembic_version set version_num = :old"), {"old": version})
+    again = ledgers.open(url)
     assert schema_version(again) == HEAD
-    assert "finals" in inspect(again).get_table_names()
+    with again.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, METADATA) == []
+        assert list(verify(connection)) == []
+    assert exported(again) == held
+    with writing(again) as connection:  # the new tables are written to, and numbers go on behind the old ones
+        add_final(connection, bill())
+        add_told(connection, FLEET, NOW)
+        assert outbox.enqueue(connection, outbox.Message(key="next", channel="#c", text="t"), NOW)
+    with again.connect() as connection:
+        assert finals(connection, FLEET, NOW - timedelta(days=1), NOW) == [bill()]
+        assert last_told(connection, FLEET) == NOW
+
+
+def exported(engine: Engine) -> list[str]:
+    """All facts as lines, without the head, which names the schema."""
+    with engine.connect() as connection:
+        return list(export(connection, NOW))[1:-1]
+
+
+def bill() -> Confirmed:
+    return Confirmed(
+        fleet=FLEET, since=NOW - timedelta(hours=1), until=NOW, digest="d", form="FOCUS",
+        billed_usd=Decimal("1.23"), computed_usd=Decimal("1.230000000000000001"), at=NOW,
+    )  # fmt: skip
