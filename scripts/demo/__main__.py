@@ -7,25 +7,36 @@ import shutil
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
 from fleet.model import Cloud
 from localcloud.control import processes
+from localcloud.control.choice import stack_of
 from localcloud.control.environment import enter, is_ours, local_environment, marked
 from localcloud.control.folders import Folders, find_folders
 from localcloud.control.pulumi_cli import find_pulumi
 from localcloud.control.waiting import LocalError
+from scripts.demo import cast
 from scripts.demo.stage import Stage, StoryError, red
 from scripts.demo.story import farewell, tell
 
 
-def main() -> int:
-    """Exit code: 0 the story went as told, 1 it did not, 130 interrupted."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit code: 0 the story went as told, 1 it did not, 2 wrong use, 130 interrupted."""
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
     parser.add_argument("--cloud", type=Cloud, choices=list(Cloud), default=Cloud.AWS, help="whose story to tell")
+    parser.add_argument(
+        "--engine", default=cast.SIMULATED.engine.value, help="what serves the pool chat: simulated, vllm"
+    )
     parser.add_argument("--summary", type=Path, help="write the facts of the run to this file, as JSON")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
+    try:
+        players = cast.choose(options.engine)
+    except cast.CastError as error:
+        print(f"demo: {error}", file=sys.stderr)
+        return 2
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     folders = find_folders(os.environ)
@@ -36,17 +47,14 @@ def main() -> int:
     enter(local_environment(folders, pulumi, os.environ, options.cloud))
     environment = marked(os.environ, folders)
     environment["COLUMNS"] = str(max(80, min(shutil.get_terminal_size((125, 40)).columns - 5, 140)))
-    stage = Stage(root=folders.root, environment=environment, cloud=options.cloud)
+    stage = Stage(root=folders.root, environment=environment, cloud=options.cloud, cast=players)
     began = time.monotonic()
     code = _play(stage, folders)
     stage.facts |= {"exit_code": code, "steps": stage.steps, "seconds": round(time.monotonic() - began, 1)}
     if options.summary is not None:
         options.summary.write_text(json.dumps(stage.facts, indent=1, default=str) + "\n")
     if code == 0:
-        print(
-            f"\nThe story went as told, in {stage.facts['seconds']:.0f} s. Pulumi, Prometheus, HAProxy and every "
-            "command were real; the cloud, its GPUs, the engines and Slack were simulated."
-        )
+        print(f"\nThe story went as told, in {stage.facts['seconds']:.0f} s. {players.closing}")
     return code
 
 
@@ -54,10 +62,14 @@ def _play(stage: Stage, folders: Folders) -> int:
     code = 1
     try:
         _clear_earlier(stage, folders)
+        if stage.cast.engine is cast.Engine.VLLM:
+            cast.prepare(stage.say)
+            stage.settings = cast.write_settings(folders, stack_of(stage.cloud))
+            stage.say("chat is served by real vLLM on the CPU, two replicas of it; batch stays simulated")
         tell(stage)
         farewell(stage)
         code = 0
-    except (StoryError, LocalError) as error:
+    except (StoryError, LocalError, cast.CastError) as error:
         print(red(f"\ndemo: {error}"), file=sys.stderr)
         stage.facts["error"] = str(error)
         _keep_logs(folders)

@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 from urllib.parse import quote
@@ -13,6 +13,7 @@ from localcloud.control.waiting import request_json
 from scripts.demo.stage import Stage, StoryError
 
 AGENT_PORT: Final = 9500
+ENGINE_PORT: Final = 8000
 ALIVE: Final = frozenset({"pending", "provisioning", "running", "staging"})
 """In the words of either cloud."""
 
@@ -34,6 +35,11 @@ def groups(pool: str) -> dict[str, int]:
 def agent_status(instance: dict[str, Any]) -> dict[str, Any] | None:
     """What the node agent says; None when it does not answer."""
     return get_json(f"http://{instance['address']}:{AGENT_PORT}/status")
+
+
+def engine_version(instance: dict[str, Any]) -> str | None:
+    """What the engine says that it is; None when it does not answer."""
+    return (get_json(f"http://{instance['address']}:{ENGINE_PORT}/version") or {}).get("version")
 
 
 @contextmanager
@@ -91,7 +97,7 @@ def router_pools(stage: Stage) -> dict[str, list[dict[str, Any]]]:
     return {pool["name"]: pool["servers"] for pool in known["pools"]}
 
 
-def ready_servers(stage: Stage, wanted: dict[str, int]) -> Callable[[], str | None]:
+def ready_servers(stage: Stage, wanted: Mapping[str, int]) -> Callable[[], str | None]:
     """A look for `Stage.wait`: whether HAProxy has at least that many servers up in each pool."""
 
     def look() -> str | None:

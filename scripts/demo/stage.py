@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from fleet.model import Cloud
+from scripts.demo.cast import SIMULATED, Cast
 
 LIMIT_S: Final = 240.0
 """No command of the story takes longer."""
@@ -52,6 +53,9 @@ class Stage:
     environment: Mapping[str, str]
     cloud: Cloud = Cloud.AWS
     """Whose story is told; its commands are the same."""
+    cast: Cast = SIMULATED
+    settings: Sequence[str] = ()
+    """What tells Pulumi of other settings than the stack's own."""
     facts: dict[str, Any] = field(default_factory=dict[str, Any])
     steps: dict[int, float] = field(default_factory=dict[int, float])
     """When each step began, in seconds."""

@@ -15,10 +15,6 @@ from scripts.demo.stage import Done, Stage, StoryError
 from scripts.demo.traffic import Counted, Traffic
 from watchdogs.plan import Action, Reason
 
-LONG_S: Final = 180.0
-"""Most that a wait of the story takes: many times what it takes, for a machine with other work to do."""
-SERVED: Final = {"chat": 3, "batch": 2}
-"""Ready replicas that each pool of the local stacks starts with."""
 DEED: Final = re.compile(r"^(resize|mark|end|replace|unmark) \S+: ")
 """A line of a watchdog that says what it did."""
 BUSY: Final = r"^@ |ing \(\d+s\)|^\s*$|history and configuration|remove the stack completely"
@@ -30,7 +26,7 @@ def tell(stage: Stage) -> None:
     _bring_up(stage)
     _provision(stage)
     _boot(stage)
-    traffic = Traffic(host=CONTROL_HOST, port=8080, model="chat")
+    traffic = Traffic(host=CONTROL_HOST, port=8080, model="chat", clients=stage.cast.clients)
     try:
         _serve(stage, traffic)
         _preempt(stage, traffic)
@@ -56,7 +52,15 @@ def _provision(stage: Stage) -> None:
     stack = stack_of(stage.cloud)
     stage.title(2, f"pulumi up: the real engine runs the program of production with the settings of {stack}")
     done = stage.run(
-        "pulumi", "up", "--yes", "--non-interactive", "--skip-preview", "--policy-pack", "policies", hide=BUSY
+        "pulumi",
+        "up",
+        "--yes",
+        "--non-interactive",
+        "--skip-preview",
+        "--policy-pack",
+        "policies",
+        *stage.settings,
+        hide=BUSY,
     )
     outputs = stage.ask("pulumi", "stack", "output", "--json").json()
     stage.fact("fleet_url", outputs["fleet_url"])
@@ -65,17 +69,22 @@ def _provision(stage: Stage) -> None:
 
 def _boot(stage: Stage) -> None:
     stage.title(3, "Instances boot: user data, the node agent by its digest, the model onto local disk, the engine")
-    took = stage.wait("every replica is up in HAProxy", look.ready_servers(stage, SERVED), LONG_S)
+    took = stage.wait(
+        "every replica is up in HAProxy", look.ready_servers(stage, stage.cast.served), stage.cast.wait_s
+    )
     stage.fact("boot_seconds", round(took, 1))
     stage.run("gpufleet", "router", "status")
     for one in look.instances():
         status = look.agent_status(one) or {}
         steps = " → ".join(step["step"] for step in status.get("boot", []))
         stage.say(f"{one['id']} {one['pool']:<5} {one['kind']:<8} {one['zone']} {one['address']}: {steps}")
-    stage.fact("instances", {pool: len(look.instances(pool)) for pool in SERVED})
+    engines = {one["pool"]: look.engine_version(one) for one in look.instances()}
+    told = ", ".join(f"{pool} {version}" for pool, version in sorted(engines.items()))
+    stage.fact("engines", engines, f"engines as they name themselves: {told}")
+    stage.fact("instances", {pool: len(look.instances(pool)) for pool in stage.cast.served})
     stage.fact("reserved", sum(one["kind"] == "reserved" for one in look.instances("chat")))
     stage.fact("spot_zones", sorted({one["zone"] for one in look.instances("chat") if one["kind"] == "spot"}))
-    stage.wait("Prometheus has found every instance", _all_scraped, LONG_S)
+    stage.wait("Prometheus has found every instance", lambda: _all_scraped(stage), stage.cast.wait_s)
     stage.fact("scraped", _scraped(), "Prometheus discovered them from the cloud API: engine, DCGM and agent answer")
 
 
@@ -84,20 +93,21 @@ def _scraped() -> dict[str, int]:
     return {one["metric"]["job"]: int(one["value"][1]) for one in found}
 
 
-def _all_scraped() -> str | None:
-    seen = _scraped()
-    missing = {job: seen.get(job, 0) for job in ("engine", "dcgm", "node") if seen.get(job, 0) < sum(SERVED.values())}
-    return f"targets up: {missing} of {sum(SERVED.values())}" if missing else None
+def _all_scraped(stage: Stage) -> str | None:
+    seen, wanted = _scraped(), sum(stage.cast.served.values())
+    missing = {job: seen.get(job, 0) for job in ("engine", "dcgm", "node") if seen.get(job, 0) < wanted}
+    return f"targets up: {missing} of {wanted}" if missing else None
 
 
 def _serve(stage: Stage, traffic: Traffic) -> None:
     stage.title(4, "OpenAI-style chat requests through HAProxy: chat gets them, batch gets none")
     before = _requests(stage)
     traffic.start()
-    stage.say("6 clients send chat requests to http://127.16.0.10:8080/v1/chat/completions from now on")
-    stage.wait("60 requests are answered", lambda: _answered(traffic, 60), LONG_S)
+    url = "http://127.16.0.10:8080/v1/chat/completions"
+    stage.say(f"{stage.cast.clients} clients send chat requests to {url} from now on")
+    stage.wait("60 requests are answered", lambda: _answered(traffic, 60), stage.cast.wait_s)
     after = _requests(stage)
-    gained = {pool: after[pool] - before[pool] for pool in SERVED}
+    gained = {pool: after[pool] - before[pool] for pool in stage.cast.served}
     stage.fact("requests_by_pool", gained, f"requests so far: chat {gained['chat']}, batch {gained['batch']}")
     if gained["batch"]:
         raise StoryError(f"batch got {gained['batch']} requests that were meant for chat")
@@ -113,7 +123,9 @@ def _answered(traffic: Traffic, wanted: int) -> str | None:
 
 def _requests(stage: Stage) -> dict[str, int]:
     pools = look.router_pools(stage)
-    return {pool: sum(int(server.get("requests") or 0) for server in pools.get(pool, [])) for pool in SERVED}
+    return {
+        pool: sum(int(server.get("requests") or 0) for server in pools.get(pool, [])) for pool in stage.cast.served
+    }
 
 
 def _preempt(stage: Stage, traffic: Traffic) -> None:
@@ -132,7 +144,7 @@ def _preempt(stage: Stage, traffic: Traffic) -> None:
     stage.fact("preempted_phases", phases, f"{instance} was {', then '.join(phases)}, then gone")
     stage.fact("fallback", [one["id"] for one in _on_demand()], "on-demand stands in for the missing spot")
     stage.run("gpufleet", "local", "restore")
-    _watch_spot_until(stage, "spot is back and on-demand was given back", _fallback_over)
+    _watch_spot_until(stage, "spot is back and on-demand was given back", lambda: _fallback_over(stage))
     stage.fact("fallback_left", len(_on_demand()), "spot is ready again, on-demand was drained and given back")
     lost = traffic.counted().failed - failed
     stage.fact("failed_during_preemption", lost, f"requests that failed meanwhile: {lost}")
@@ -150,7 +162,7 @@ def _watch_spot_until(stage: Stage, what: str, look_for: Callable[[], str | None
             _say_deeds(stage, stage.ask("gpufleet", "watch", "spot", "--apply", "--quiet", codes=(0, 3)))
         return missing
 
-    stage.wait(what, again, LONG_S)
+    stage.wait(what, again, stage.cast.wait_s)
 
 
 def _say_deeds(stage: Stage, done: Done) -> None:
@@ -175,10 +187,11 @@ def _replaced(instance: str) -> str | None:
     return f"on-demand instances: {phases}"
 
 
-def _fallback_over() -> str | None:
+def _fallback_over(stage: Stage) -> str | None:
+    wanted = stage.cast.served["chat"] - stage.facts["reserved"]
     spot = [one for one in look.instances("chat") if one["kind"] == "spot"]
     phases = [(look.agent_status(one) or {}).get("phase") for one in spot]
-    if phases.count("ready") >= 2 and not _on_demand():
+    if phases.count("ready") >= wanted and not _on_demand():
         return None
     return f"spot: {phases}; on-demand: {len(_on_demand())}"
 
@@ -189,7 +202,7 @@ def _end_idle(stage: Stage) -> None:
     silenced = broken["instance"]
     other = next(one["id"] for one in look.instances("batch") if one["id"] != silenced)
     size = sum(look.groups("batch").values())
-    stage.wait("the window of the idle watchdog is covered", lambda: _would_not_act(stage, other), LONG_S)
+    stage.wait("the window of the idle watchdog is covered", lambda: _would_not_act(stage, other), stage.cast.wait_s)
     unseen = stage.run("gpufleet", "watch", "idle", "--apply")
     if "--accept-policy" not in unseen.stdout or look.slack_messages_about(other):
         raise StoryError("the idle watchdog acted on a policy of which nobody has seen a dry run")
@@ -203,7 +216,7 @@ def _end_idle(stage: Stage) -> None:
             _say_deeds(stage, stage.ask("gpufleet", "watch", "idle", "--apply", codes=(0, 3)))
         return missing
 
-    stage.wait(f"{other} is ended", again, LONG_S)
+    stage.wait(f"{other} is ended", again, stage.cast.wait_s)
     stage.run("gpufleet", "watch", "idle", codes=(0, 3))
     decisions = stage.ask("gpufleet", "watch", "idle", "--json", codes=(0, 3)).json()["decisions"]
     reasons = {one["resource"]: one["reason"] for one in decisions}
@@ -243,7 +256,7 @@ def _count_requests(stage: Stage, counted: Counted) -> None:
 
 def _preview(stage: Stage) -> None:
     stage.title(7, "pulumi preview: no change, since sizes belong to the watchdogs")
-    stage.run("pulumi", "preview", "--non-interactive", "--expect-no-changes", hide=BUSY)
+    stage.run("pulumi", "preview", "--non-interactive", "--expect-no-changes", *stage.settings, hide=BUSY)
     stage.fact("preview_without_change", True)
 
 
@@ -275,6 +288,6 @@ def farewell(stage: Stage) -> None:
     """Step 9: everything goes."""
     stage.title(9, "The end: watchdogs paused, pulumi destroy, the embedded cloud down")
     stage.run("gpufleet", "pause", "all", "--reason", "the demo is over", "--for", "1h")
-    stage.run("pulumi", "destroy", "--yes", "--non-interactive", "--skip-preview", hide=BUSY)
+    stage.run("pulumi", "destroy", "--yes", "--non-interactive", "--skip-preview", *stage.settings, hide=BUSY)
     stage.fact("instances_after_destroy", len(look.instances()), f"instances left: {len(look.instances())}")
     stage.fact("left", stage.run("gpufleet", "local", "down", "--json").json())

@@ -1,0 +1,54 @@
+"""Who plays in the demo, and the settings that put real vLLM into one of its pools."""
+
+from datetime import date
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fleet.model import Cloud
+from localcloud.control.choice import stack_of
+from localcloud.control.folders import ROOT, Folders
+from localcloud.machines.image.docker import program
+from scripts.demo import cast
+from scripts.demo.__main__ import main
+from stacks.settings import parse
+
+
+@pytest.mark.parametrize("engine", [*cast.Engine])
+def test_every_engine_has_a_cast_that_says_what_is_real(engine: cast.Engine) -> None:
+    found = cast.choose(engine.value)
+    assert found.engine is engine
+    assert "simulated" in found.closing
+
+
+def test_another_engine_is_refused_with_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--engine", "sglang"]) == 2
+    assert "ENGINE is 'sglang', which is no engine of the demo: take simulated or vllm" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("cloud", [*Cloud])
+def test_only_chat_is_on_real_vllm_and_the_settings_hold(cloud: Cloud, tmp_path: Path) -> None:
+    stack = stack_of(cloud)
+    shipped = ROOT / "stacks" / "config" / f"Pulumi.{stack}.yaml"
+    config = tmp_path / "stacks" / "config"
+    config.mkdir(parents=True)
+    (config / shipped.name).write_bytes(shipped.read_bytes())
+    option, file = cast.write_settings(Folders(root=tmp_path, cache=tmp_path), stack)
+    assert option == "--config-file"
+    changed = yaml.safe_load((tmp_path / file).read_text("utf-8"))
+    before = yaml.safe_load(shipped.read_text("utf-8"))
+    parse(changed["config"], shipped.name, date(2026, 11, 21), stack)
+    pools = {pool["name"]: pool for pool in changed["config"]["gpu-fleet:fleet"]["pools"]}
+    assert program(pools["chat"]["engine"]["image"]) == "localcloud.vllm"
+    assert pools["chat"]["target"] == cast.VLLM.served["chat"]
+    shipped_pools = {pool["name"]: pool for pool in before["config"]["gpu-fleet:fleet"]["pools"]}
+    assert pools["batch"] == shipped_pools["batch"]
+    assert {name: pool["target"] for name, pool in shipped_pools.items()} == cast.SIMULATED.served
+
+
+def test_too_little_memory_is_said_before_anything_starts(tmp_path: Path) -> None:
+    memory = tmp_path / "meminfo"
+    memory.write_text("MemTotal: 8000000 kB\nMemAvailable: 3145728 kB\n", "utf-8")
+    with pytest.raises(cast.CastError, match=r"3\.0 GiB of memory are free and real vLLM needs 6.*ENGINE=simulated"):
+        cast.prepare(print, memory)
