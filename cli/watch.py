@@ -70,7 +70,7 @@ def why(
     fleet: FleetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Every decision about a resource, with its evidence, and what became of it."""
+    """Every decision about a resource, with its evidence, and what became of it. Of a pool: about all that it has."""
     from cli.ports import fleet_of
     from cli.wiring import open_engine
 
@@ -81,6 +81,7 @@ def why(
                 {
                     "at": past.at.isoformat(timespec="seconds"),
                     "watchdog": past.watchdog,
+                    "resource": past.decision.resource,
                     "action": past.decision.action,
                     "reason": past.decision.reason,
                     "detail": past.decision.detail,
@@ -95,9 +96,10 @@ def why(
     if not found:
         raise UserError(f"nothing is recorded about {resource!r}: decisions are written by passes with --apply")
     for row in found:
-        head = f"{row['at']}  {row['watchdog']}: {row['action']}, {row['reason']}"
+        whose = "" if row["resource"] == resource else f" {row['resource']}"
+        head = f"{row['at']}  {row['watchdog']}:{whose} {row['action']}, {row['reason']}"
         if row["outcome"] is not None:
-            head = f"{row['at']}  {row['watchdog']}: {row['action']} → {row['outcome']}"
+            head = f"{row['at']}  {row['watchdog']}:{whose} {row['action']} → {row['outcome']}"
         words = row["outcome_detail"] or row["detail"]
         STDOUT.print(f"{head}{f' ({words})' if words else ''}", highlight=False, markup=False, soft_wrap=True)
         for name, value in row["evidence"].items():

@@ -7,7 +7,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, Column, Engine, Index, Integer, String, Table, Text, func, select, update
+from sqlalchemy import BigInteger, Column, Engine, Index, Integer, String, Table, Text, func, or_, select, update
 
 from ledger.database import METADATA, writing
 from ledger.tables import Exact, Moment
@@ -217,17 +217,21 @@ def ended_since(engine: Engine, fleet: str, watchdog: str, since: datetime) -> d
 
 
 def history(engine: Engine, fleet: str, resource: str) -> tuple[Past, ...]:
-    """Every decision about a resource and every outcome, oldest first."""
+    """Every decision about a resource and every outcome, oldest first. A pool's name: about all that is of it."""
     with engine.connect() as connection:
         decided = [
             Past(at=row.at, watchdog=row.watchdog, decision=_from_row(row), outcome=None)
             for row in connection.execute(
-                select(DECISIONS).where(DECISIONS.c.fleet == fleet, DECISIONS.c.resource == resource)
+                select(DECISIONS)
+                .where(DECISIONS.c.fleet == fleet, or_(DECISIONS.c.resource == resource, DECISIONS.c.pool == resource))
+                .order_by(DECISIONS.c.id)
             )
         ]
         done: list[Past] = []
         for row in connection.execute(
-            select(OUTCOMES).where(OUTCOMES.c.fleet == fleet, OUTCOMES.c.resource == resource)
+            select(OUTCOMES)
+            .where(OUTCOMES.c.fleet == fleet, or_(OUTCOMES.c.resource == resource, OUTCOMES.c.pool == resource))
+            .order_by(OUTCOMES.c.id)
         ):
             decision = DecisionRow(
                 resource=row.resource,
