@@ -29,6 +29,8 @@ _QUOTA: Final = re.compile(
 )
 _PRICE: Final = re.compile(r"SpotMaxPriceTooLow|price-too-low|below the .*spot.* price", re.IGNORECASE)
 _PREEMPTED: Final = re.compile(r"spot (instance )?interruption|EC2 instance interruption|preempt", re.IGNORECASE)
+_TAKEN: Final = re.compile(r"health check indicating it has been terminated or stopped", re.IGNORECASE)
+"""How a group tells of a member that ended by itself: spot that was taken, as a rule. It is no boot that failed."""
 _UNHEALTHY: Final = re.compile(r"health check|unhealthy|lifecycle action.*abandon|abandon", re.IGNORECASE)
 
 
@@ -156,7 +158,7 @@ def _kind(raw: Mapping[str, Any]) -> ActivityKind | None:
         return ActivityKind.LAUNCH_FAILED
     if launching:
         return ActivityKind.LAUNCHED if status == "Successful" else None
-    if _PREEMPTED.search(words):
+    if _PREEMPTED.search(words) or _TAKEN.search(words):
         return ActivityKind.PREEMPTED
     return ActivityKind.UNHEALTHY if _UNHEALTHY.search(words) else ActivityKind.ENDED
 
