@@ -223,7 +223,9 @@ def history(engine: Engine, fleet: str, resource: str) -> tuple[Past, ...]:
             Past(at=row.at, watchdog=row.watchdog, decision=_from_row(row), outcome=None)
             for row in connection.execute(
                 select(DECISIONS)
-                .where(DECISIONS.c.fleet == fleet, or_(DECISIONS.c.resource == resource, DECISIONS.c.pool == resource))
+                .where(
+                    DECISIONS.c.fleet == fleet, or_(DECISIONS.c.resource == resource, DECISIONS.c.pool == resource)
+                )
                 .order_by(DECISIONS.c.id)
             )
         ]
