@@ -22,7 +22,7 @@ from notify.messages import escape
 from prices.book import MissingPriceError, PriceBook
 from watchdogs.evidence import AgentStatus
 from watchdogs.plan import Action, Decision, Outcome, Plan, Reason
-from watchdogs.ports import Brake, BrakeKind, Clock, Target
+from watchdogs.ports import Brake, BrakeKind, Clock, Deed, Target
 
 _MARKED: Final = "marked:"
 """So the idle watchdog names the messages about its marks."""
@@ -101,6 +101,14 @@ class FleetLedger:
 
     def ended_since(self, watchdog: str, since: datetime) -> Mapping[str, int]:
         return decisions.ended_since(self._engine, self._fleet, watchdog, since)
+
+    def done_since(self, watchdog: str, since: datetime) -> Sequence[Deed]:
+        return [
+            Deed(
+                resource=row.resource, pool=row.pool, action=Action(row.action), reason=Reason(row.reason), at=row.at
+            )
+            for row in decisions.done_since(self._engine, self._fleet, watchdog, since)
+        ]
 
     def hold(self, now: datetime) -> bool:
         return self.take_lease(now) is None

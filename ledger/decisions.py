@@ -107,6 +107,17 @@ class OutcomeRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Deed:
+    """Something that a watchdog did."""
+
+    resource: str
+    pool: str | None
+    action: str
+    reason: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
     """A decision or an outcome of the past."""
 
@@ -214,6 +225,26 @@ def ended_since(engine: Engine, fleet: str, watchdog: str, since: datetime) -> d
             .group_by(OUTCOMES.c.pool)
         )
         return {row[0] or "": row[1] for row in rows}
+
+
+def done_since(engine: Engine, fleet: str, watchdog: str, since: datetime) -> tuple[Deed, ...]:
+    """Everything that a watchdog did since then, oldest first."""
+    wanted = (OUTCOMES.c.resource, OUTCOMES.c.pool, OUTCOMES.c.action, OUTCOMES.c.reason, OUTCOMES.c.at)
+    with engine.connect() as connection:
+        rows = connection.execute(
+            select(*wanted)
+            .where(
+                OUTCOMES.c.fleet == fleet,
+                OUTCOMES.c.watchdog == watchdog,
+                OUTCOMES.c.at >= since,
+                OUTCOMES.c.kind == "done",
+            )
+            .order_by(OUTCOMES.c.at, OUTCOMES.c.id)
+        )
+        return tuple(
+            Deed(resource=row.resource, pool=row.pool, action=row.action, reason=row.reason, at=row.at)
+            for row in rows
+        )
 
 
 def history(engine: Engine, fleet: str, resource: str) -> tuple[Past, ...]:

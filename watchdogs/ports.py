@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from fleet.activity import Activity
 from fleet.model import Group, Instance
 from watchdogs.evidence import AgentStatus
-from watchdogs.plan import Decision, Outcome, Plan
+from watchdogs.plan import Action, Decision, Outcome, Plan, Reason
 
 
 class Inventory(Protocol):
@@ -138,6 +138,17 @@ class Target:
     version: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deed:
+    """Something that a watchdog did to a resource."""
+
+    resource: str
+    pool: str | None
+    action: Action
+    reason: Reason
+    at: datetime
+
+
 class Ledger(Protocol):
     """The store, seen from one fleet."""
 
@@ -169,6 +180,10 @@ class Ledger(Protocol):
 
     def ended_since(self, watchdog: str, since: datetime) -> Mapping[str, int]:
         """Instances ended by a watchdog since then, by pool."""
+        ...
+
+    def done_since(self, watchdog: str, since: datetime) -> Sequence[Deed]:
+        """Everything that a watchdog did since then, oldest first."""
         ...
 
     def policy_seen(self, watchdog: str, pool: str, digest: str) -> bool:

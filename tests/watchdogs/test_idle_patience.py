@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import activity as kinds
 from fleet.policies import IdlePolicy
-from watchdogs.idle.patience import START, TIMERS, Patience
+from watchdogs.idle.patience import START, Patience
 from watchdogs.replay import fleet as replays
 from watchdogs.replay import idle_rules
 from watchdogs.replay.activity import Activity
@@ -51,10 +51,22 @@ def test_a_gap_that_is_still_open_counts_as_far_as_it_goes() -> None:
     assert after[0] <= before[0]
 
 
-def test_no_timer_is_shorter_than_the_caution_of_the_policy() -> None:
-    patience = Patience(instances=1, stops_per_day=9.0, least=90 * MINUTE)
-    assert patience.timers(1.0, np.zeros(1), done=0.0)[0] >= 90 * MINUTE
-    assert TIMERS[0] == 40 * MINUTE
+@pytest.mark.parametrize("least", [3, 92, 3000], ids=["under all timers", "between two", "over all"])
+def test_no_timer_is_shorter_than_the_caution_of_the_policy(least: float) -> None:
+    patience = Patience(instances=1, stops_per_day=9.0, least=least * MINUTE)
+    assert patience.timers(1.0, np.zeros(1), done=0.0)[0] >= least * MINUTE
+
+
+def test_of_rests_that_were_cut_off_an_end_there_is_still_a_stop() -> None:
+    """Thirty a day, cut off at 70 minutes: within two stops a day nobody may be ended there, as all would be."""
+    cut, ended = (Patience(instances=1, stops_per_day=2.0, least=40 * MINUTE) for _ in range(2))
+    for _ in range(300):
+        cut.cut(0, 70 * MINUTE)
+        ended.saw(0, 70 * MINUTE)
+    after_cut, after_ended = (known.timers(10.0, np.zeros(1), done=None)[0] for known in (cut, ended))
+    # of those that ended none was longer; those that went on are still too many at twice the time
+    assert after_ended >= 70 * MINUTE
+    assert after_cut > 140 * MINUTE
 
 
 def history(active: np.ndarray) -> Activity:

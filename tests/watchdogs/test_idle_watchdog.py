@@ -173,7 +173,8 @@ def test_a_slow_drain_is_gone_on_with_by_a_later_pass() -> None:
 
 
 @pytest.mark.parametrize(
-    "call", ["instances", "query", "interval", "statuses", "brakes", "targets", "ended_since", "in_rollout"]
+    "call",
+    ["instances", "query", "interval", "statuses", "brakes", "targets", "ended_since", "done_since", "in_rollout"],
 )
 def test_a_part_of_the_picture_is_no_picture(call: str) -> None:
     world = due(2)

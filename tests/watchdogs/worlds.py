@@ -12,7 +12,7 @@ from fleet.document import FleetDocument, parse
 from fleet.model import CapacityType, Cloud, Group, Instance, InstanceState, Phase
 from watchdogs.evidence import AgentStatus, EngineEvidence, Evidence, GpuEvidence
 from watchdogs.plan import Decision, Outcome, OutcomeKind, Plan
-from watchdogs.ports import Brake, Ports, Target
+from watchdogs.ports import Brake, Deed, Ports, Target
 
 START = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 WINDOW = timedelta(minutes=30)
@@ -459,6 +459,14 @@ class FakeLedger:
                 pool = outcome.decision.pool or ""
                 found[pool] = found.get(pool, 0) + 1
         return found
+
+    def done_since(self, watchdog: str, since: datetime) -> Sequence[Deed]:
+        self.world.before("done_since")
+        return [
+            Deed(resource=d.resource, pool=d.pool, action=d.action, reason=d.reason, at=at)
+            for at, outcome in self.world.outcomes
+            if at >= since and outcome.kind is OutcomeKind.DONE and (d := outcome.decision)
+        ]
 
     def hold(self, now: datetime) -> bool:
         self.world.before("hold")

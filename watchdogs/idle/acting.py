@@ -15,7 +15,7 @@ from fleet.model import Instance
 from watchdogs.draining import Drain, until_drained
 from watchdogs.evidence import Evidence
 from watchdogs.idle import words
-from watchdogs.idle.decide import DRAIN_REASON, WATCHDOG, Observed, case_of, is_our_drain
+from watchdogs.idle.decide import DRAIN_REASON, WATCHDOG, Observed, case_of, grace_of, is_our_drain
 from watchdogs.idle.judge import judge
 from watchdogs.plan import Action, Decision, Outcome, OutcomeKind, Plan, Reason
 from watchdogs.ports import BrakeKind, Ports
@@ -102,7 +102,9 @@ class Actor:
         entry = self._document.pool(instance.pool or "").watchdogs.idle
         grace = entry.grace if entry is not None else timedelta(0)
         key = f"marked:{instance.id}:{tags.write_time(since)}"
-        self._tell(key, words.marked(instance, decision, since + grace), decision)
+        learned = timedelta(0) if entry is None else grace_of(instance, self._observed, entry.policy())
+        text = words.marked(instance, decision, since + grace, since + max(grace, learned))
+        self._tell(key, text, decision)
 
     # endings
 

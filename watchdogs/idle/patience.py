@@ -15,7 +15,38 @@ import numpy.typing as npt
 Matrix = npt.NDArray[np.float64]
 
 TIMERS: Final[Matrix] = 60.0 * np.array(
-    [40, 45, 50, 55, 60, 65, 70, 80, 90, 105, 120, 140, 160, 190, 220, 260, 300, 360, 480, 600, 720, 1080, 1440.0]
+    [
+        5,
+        10,
+        15,
+        20,
+        25,
+        30,
+        35,
+        40,
+        45,
+        50,
+        55,
+        60,
+        65,
+        70,
+        80,
+        90,
+        105,
+        120,
+        140,
+        160,
+        190,
+        220,
+        260,
+        300,
+        360,
+        480,
+        600,
+        720,
+        1080,
+        1440.0,
+    ]
 )
 """Seconds."""
 START: Final = 3600.0
@@ -54,11 +85,18 @@ class Patience:
         self._stops[instance] += over > 0
         self._saved[instance] += over / DAY
 
-    def timers(self, days: float, open_gaps: Matrix, done: float) -> Matrix:
+    def cut(self, instance: int, gap: float) -> None:
+        """A gap was cut off after so many seconds by an end: it is taken to have gone on as the prior's tail does."""
+        reached = np.minimum(1.0, (gap / TIMERS) ** TAIL)
+        rest = np.maximum(0.0, gap - TIMERS) + np.maximum(gap, TIMERS) / (TAIL - 1)
+        self._stops[instance] += reached
+        self._saved[instance] += reached * rest / DAY
+
+    def timers(self, days: float, open_gaps: Matrix, done: float | None) -> Matrix:
         """Seconds of idleness after which each instance is to be ended.
 
         `days`: since the first gap could be seen. `open_gaps`: seconds for which each has been idle by now, 0 if it
-        works. `done`: stops made in `days`, all instances.
+        works. `done`: stops made in `days`, all instances: what was not spent is spent later; None: it lapses.
         """
         over = np.maximum(0.0, open_gaps[:, None] - TIMERS)
         stops, saved = self._stops + (over > 0), self._saved + over / DAY
@@ -69,7 +107,8 @@ class Patience:
         own_stops, own_saved = stops + POOL_DAYS * usual_stops, saved + POOL_DAYS * usual_saved
         allowed = self.stops_per_day * MARGIN
         # what was spent beyond the plan is taken from what is left of it, over the day that comes
-        ahead = max(0.0, allowed + (allowed * days - done / self.instances))
+        spent = allowed * days if done is None else done / self.instances
+        ahead = max(0.0, allowed + (allowed * days - spent))
         planned = (days + POOL_DAYS) * ahead * self.instances
         usable = np.greater_equal(TIMERS, self.least)
         low, high = 0.0, 2.0
@@ -81,4 +120,4 @@ class Patience:
             else:
                 high = price
         best = np.argmax(np.where(usable, own_saved - high * own_stops, -np.inf), axis=1)
-        return TIMERS[best]
+        return np.maximum(TIMERS[best], self.least)

@@ -15,7 +15,7 @@ from fleet.policies import IdlePolicy
 from watchdogs import signals
 from watchdogs.brakes import kept_by, paused_by
 from watchdogs.evidence import Evidence
-from watchdogs.idle import acting
+from watchdogs.idle import acting, learned
 from watchdogs.idle.decide import WATCHDOG, Observed, PoolView, case_of, decide
 from watchdogs.idle.judge import METRIC_CHECKS, judge
 from watchdogs.plan import Budget, Outcome, Plan
@@ -84,6 +84,7 @@ class IdleWatchdog:
             watts_rated=_watts(self._document.cloud, instances),
             kept_by=kept_by(instances, brakes),
             usd_per_hour=self._usd([*watched, *strays]),
+            patience=self._patience(watched, pools, now),
             begun=frozenset(decision.resource for decision in ports.ledger.unfinished(WATCHDOG)),
         )
         asked = [i for i in watched if i.alive and (i.idle_since is not None or _quiet(i, base, now))]
@@ -178,6 +179,16 @@ class IdleWatchdog:
             members = max(pool.target, sum(i.pool == pool.name for i in watched))
             allowed += policy.max_stops_per_day * members
         return math.ceil(allowed) - sum(self._ports.ledger.ended_since(WATCHDOG, now - DAY).values())
+
+    def _patience(
+        self, watched: Sequence[Instance], pools: Mapping[str, PoolView], now: datetime
+    ) -> dict[str, timedelta]:
+        """What past rests say of how long each is to be left alone; nobody is asked where stops are not limited."""
+        policies = {p.name: p.policy for p in pools.values() if p.policy is not None}
+        if all(policy.max_stops_per_day is None for policy in policies.values()):
+            return {}
+        deeds = self._ports.ledger.done_since(WATCHDOG, now - learned.HISTORY)
+        return learned.patience(watched, deeds, policies, now)
 
     def _usd(self, instances: Sequence[Instance]) -> dict[str, Decimal]:
         found = {i.id: self._ports.prices.usd_per_hour(i) for i in instances}

@@ -8,14 +8,20 @@ from fleet.tags import IDLE_SINCE, KEEP_UNTIL
 from watchdogs.plan import Decision
 
 
-def marked(instance: Instance, decision: Decision, ends_at: datetime) -> str:
+def marked(instance: Instance, decision: Decision, ends_at: datetime, likely_at: datetime) -> str:
     """Why, what it costs, what will happen when, how to keep it, and what ending it means."""
+    # what is learned may change before then, the promise may not
+    later = (
+        f" By its past rests and its pool's that is likely about {likely_at:%H:%M} UTC."
+        if likely_at > ends_at
+        else ""
+    )
     return "\n".join(
         (
             f"{instance.id} of pool {instance.pool} ({instance.capacity_type}, {instance.machine_type}, "
             f"{instance.zone}) is idle: {decision.detail or decision.reason}.",
             f"It costs {money(decision.usd_per_hour)}.",
-            f"It will be drained and ended after {ends_at:%H:%M:%S} UTC if it is still idle then.",
+            f"It will be drained and ended after {ends_at:%H:%M:%S} UTC if it is still idle then.{later}",
             f"To keep it: `gpufleet keep {instance.id} --for 4h --reason WHY`, or set its tag {KEEP_UNTIL} "
             f"(a time as 20261121t0215z), or remove its tag {IDLE_SINCE}.",
             "Ending it loses its local copy of the model; a new one starts cold, and may find no capacity.",

@@ -1,0 +1,164 @@
+"""What production's idle watchdog learns from its own deeds: how long an instance is to be left alone."""
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cli.ports import FleetLedger
+from fleet.policies import IdlePolicy
+from ledger.schema import open_ledger
+from tests.watchdogs.worlds import START, World, document, idle_world, instance, mark
+from watchdogs.idle import learned
+from watchdogs.idle.watchdog import IdleWatchdog, policy_digest
+from watchdogs.plan import Action, Decision, Outcome, OutcomeKind, Plan, Reason
+from watchdogs.ports import Deed
+
+POLICY = IdlePolicy()
+MINUTE = timedelta(minutes=1)
+FIRST = instance(1).id
+LEAST = POLICY.window + POLICY.grace
+
+
+def deed(at: datetime, action: Action, reason: Reason, who: str = FIRST) -> Deed:
+    return Deed(resource=who, pool="batch", action=action, reason=reason, at=at)
+
+
+def clockwork(days: float, every: timedelta, rest: timedelta, who: str = FIRST) -> list[Deed]:
+    """Rests of one length, one after the other, up to START."""
+    found: list[Deed] = []
+    at = START - timedelta(days=days)
+    while at + rest < START:
+        found.append(deed(at + POLICY.window, Action.MARK, Reason.IDLE, who))
+        found.append(deed(at + rest, Action.UNMARK, Reason.WORK_IS_BACK, who))
+        at += every
+    return found
+
+
+def learn(deeds: list[Deed], policy: IdlePolicy = POLICY, count: int = 2) -> dict[str, timedelta]:
+    there = [instance(number) for number in range(1, count + 1)]
+    return learned.patience(there, deeds, {"batch": policy}, START)
+
+
+def test_a_rest_is_what_passed_from_before_the_mark_to_the_work() -> None:
+    found = learned.rests(
+        [
+            deed(START, Action.MARK, Reason.IDLE),
+            deed(START + 25 * MINUTE, Action.UNMARK, Reason.WORK_IS_BACK),
+            deed(START + 90 * MINUTE, Action.MARK, Reason.IDLE),
+            deed(START + 110 * MINUTE, Action.UNMARK, Reason.KEPT_BY_PEOPLE),
+            deed(START + 200 * MINUTE, Action.MARK, Reason.IDLE),
+            deed(START + 215 * MINUTE, Action.END, Reason.STILL_IDLE),
+            deed(START + 300 * MINUTE, Action.UNMARK, Reason.WORK_IS_BACK),
+        ],
+        POLICY.window,
+    )
+    assert [(rest.seconds / 60, rest.cut) for rest in found] == [(55.0, False), (45.0, True)]
+
+
+def test_rests_that_come_by_a_clock_are_waited_for_by_the_whole_pool() -> None:
+    """Rests of 100 minutes, twelve a day: an end after 40 would buy an hour, for a stop each time."""
+    deeds = clockwork(3, every=timedelta(hours=2), rest=100 * MINUTE)
+    found = learn(deeds)
+    assert found[FIRST] >= 100 * MINUTE
+    assert found[instance(2).id] >= LEAST
+
+
+@pytest.mark.parametrize(
+    ("deeds", "policy"),
+    [
+        ([], POLICY),
+        (clockwork(0.9, timedelta(hours=2), 100 * MINUTE), POLICY),
+        (clockwork(3, timedelta(hours=2), 100 * MINUTE), replace(POLICY, max_stops_per_day=None)),
+        ([replace(one, pool="chat") for one in clockwork(3, timedelta(hours=2), 100 * MINUTE)], POLICY),
+    ],
+    ids=["nothing known", "less than a day", "stops not limited", "of another pool"],
+)
+def test_where_nothing_is_known_nothing_is_said(deeds: list[Deed], policy: IdlePolicy) -> None:
+    assert learn(deeds, policy) == {}
+
+
+REASONS = [(Action.MARK, Reason.IDLE), (Action.UNMARK, Reason.WORK_IS_BACK), (Action.END, Reason.STILL_IDLE)]
+
+
+@given(
+    steps=st.lists(st.tuples(st.integers(1, 2000), st.integers(1, 4), st.sampled_from(REASONS)), max_size=60),
+    window=st.integers(1, 3000),
+    budget=st.floats(0.01, 50),
+)
+def test_nobody_is_ended_sooner_than_the_policy_says(
+    steps: list[tuple[int, int, tuple[Action, Reason]]], window: int, budget: float
+) -> None:
+    """Whatever the ledger holds, and with instances that are gone."""
+    at, deeds = START - timedelta(days=7), list[Deed]()
+    for minutes, who, (action, reason) in steps:
+        at = min(at + minutes * MINUTE, START)
+        deeds.append(deed(at, action, reason, instance(who).id))
+    policy = replace(POLICY, window=window * MINUTE, max_stops_per_day=budget)
+    found = learn(deeds, policy)
+    assert all(wait >= policy.window + policy.grace for wait in found.values())
+    assert set(found) <= {instance(1).id, instance(2).id}
+
+
+def test_ends_of_the_past_do_not_teach_to_end_sooner_and_sooner() -> None:
+    """A pool whose every rest was cut off an hour in: what came after is not known, and is not taken for nothing."""
+    deeds: list[Deed] = []
+    for number in range(12):
+        at = START - timedelta(days=3) + number * timedelta(hours=6)
+        who = instance(3 + number).id
+        deeds.append(deed(at, Action.MARK, Reason.IDLE, who))
+        deeds.append(deed(at + 30 * MINUTE, Action.END, Reason.STILL_IDLE, who))
+    generous, strict = (learn(deeds, replace(POLICY, max_stops_per_day=n))[FIRST] for n in (4.0, 0.5))
+    assert LEAST <= generous < strict
+
+
+def watchdog(world: World) -> IdleWatchdog:
+    fleet = document(min=0)
+    world.seen.add(("idle", "batch", policy_digest(fleet, "batch") or ""))
+    return IdleWatchdog(fleet, world.ports())
+
+
+def remember(world: World, deeds: list[Deed]) -> None:
+    for one in deeds:
+        done = Decision(resource=one.resource, pool=one.pool, action=one.action, reason=one.reason)
+        world.outcomes.append((one.at, Outcome(decision=done, kind=OutcomeKind.DONE)))
+
+
+def test_a_pass_waits_for_the_work_that_past_rests_promise() -> None:
+    world = idle_world(1)
+    mark(world, 1, START - 15 * MINUTE)
+    remember(world, clockwork(3, timedelta(hours=2), 100 * MINUTE))
+    assert [d.reason for d in watchdog(world).apply().plan.decisions] == [Reason.MARKED_WAITING]
+    (told,) = (text for key, text in world.messages.items() if key.startswith("marked:"))
+    assert "likely about" in told and "after 07:55:00 UTC" in told
+    world.now += timedelta(days=1)
+    assert [d.action for d in watchdog(world).apply().plan.decisions] == [Action.END]
+
+
+def test_without_a_history_window_and_grace_decide() -> None:
+    world = idle_world(1)
+    mark(world, 1, START - 15 * MINUTE)
+    assert [d.action for d in watchdog(world).apply().plan.decisions] == [Action.END]
+
+
+def test_the_ledger_gives_back_what_was_done_and_only_that(tmp_path: Path) -> None:
+    engine = open_ledger(f"sqlite:///{tmp_path}/ledger.db")
+    ledger = FleetLedger(engine, document(), "idle", "me")
+    marked = Decision(resource=FIRST, pool="batch", action=Action.MARK, reason=Reason.IDLE)
+    ended = replace(marked, action=Action.END, reason=Reason.STILL_IDLE)
+    ledger.record(Plan(watchdog="idle", at=START, decisions=(marked,)))
+    for at, watchdog_name, decision, kind in (
+        (START - timedelta(hours=2), "idle", marked, OutcomeKind.DONE),
+        (START + 2 * MINUTE, "idle", ended, OutcomeKind.DONE),
+        (START + MINUTE, "idle", marked, OutcomeKind.DONE),
+        (START + MINUTE, "idle", ended, OutcomeKind.WAITING),
+        (START + MINUTE, "spot", ended, OutcomeKind.DONE),
+    ):
+        ledger.record_outcome(watchdog_name, Outcome(decision=decision, kind=kind), at)
+    assert ledger.done_since("idle", START) == [
+        deed(START + MINUTE, Action.MARK, Reason.IDLE),
+        deed(START + 2 * MINUTE, Action.END, Reason.STILL_IDLE),
+    ]
