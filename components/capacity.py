@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 from fleet import tags
@@ -17,6 +18,14 @@ SURGE: Final = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """Capacity bought for a fixed time: before it and after it nothing can be started there."""
+
+    starts: datetime
+    ends: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reserved:
     """Prepaid capacity of one machine type in one zone."""
 
@@ -25,12 +34,17 @@ class Reserved:
     count: int
     existing: str | None = None
     """Id of a reservation bought elsewhere; None: made with the pool."""
-    block: bool = False
-    """Bought for a fixed time (Capacity Block): nothing may be started from it afterwards."""
+    block: Block | None = None
+    """Bought for a fixed time (Capacity Block)."""
     ends: str | None = None
     """`2027-03-01`; None: until given back."""
     review_by: str | None = None
     """`2027-03-01`: when people look at it again."""
+
+    @property
+    def at_creation(self) -> int:
+        """All of it; of a block nothing, since it may not have begun: the spot watchdog starts it in its time."""
+        return 0 if self.block else self.count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,26 +82,27 @@ class Capacity:
             raise ValueError("a pool needs reserved, spot or on_demand capacity, got none")
 
     @property
-    def reserved_count(self) -> int:
-        return sum(reservation.count for reservation in self.reserved)
+    def lasting(self) -> int:
+        """Reserved instances without those of blocks, which the pool has to do without before and afterwards."""
+        return sum(reservation.at_creation for reservation in self.reserved)
 
     @property
     def spot_max(self) -> int:
         """Limit of each spot group: one zone may have to carry all that is not reserved."""
-        return max(self.max + self.spare - self.reserved_count, 0) + SURGE
+        return max(self.max + self.spare - self.lasting, 0) + SURGE
 
     def spot_at_creation(self) -> Mapping[str, int]:
         """Size of each zone's spot group when it is made: target and spare less reserved, spread over zones."""
         if self.spot is None:
             return {}
-        wanted, zones = max(self.target + self.spare - self.reserved_count, 0), self.spot.zones
+        wanted, zones = max(self.target + self.spare - self.lasting, 0), self.spot.zones
         return {zone: wanted // len(zones) + (index < wanted % len(zones)) for index, zone in enumerate(zones)}
 
     def on_demand_at_creation(self) -> int:
         """0 beside spot, which is tried first; without spot, on-demand carries the pool from the start."""
         if self.on_demand is None or self.spot is not None:
             return 0
-        return min(max(self.target - self.reserved_count, 0), self.on_demand.max)
+        return min(max(self.target - self.lasting, 0), self.on_demand.max)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +130,7 @@ def group_entry(  # noqa: PLR0913
     machine_types: tuple[str, ...],
     zone: str | None = None,
     reservation: str | None = None,
+    block: Block | None = None,
 ) -> GroupEntry:
     """A group as the fleet document lists it."""
     return GroupEntry(
@@ -124,4 +140,6 @@ def group_entry(  # noqa: PLR0913
         max=size_limit,
         reservation=reservation,
         machine_types=machine_types,
+        opens=block.starts if block else None,
+        closes=block.ends if block else None,
     )

@@ -132,6 +132,10 @@ class GroupEntry(_Strict):
     max: Annotated[int, Field(ge=0)]
     reservation: str | None = None
     machine_types: tuple[str, ...] = ()
+    opens: AwareDatetime | None = None
+    """Of capacity bought for a time: nothing can be started there before."""
+    closes: AwareDatetime | None = None
+    """From when on the cloud ends what runs there."""
 
 
 class IdleEntry(_Strict):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from fleet import catalogue
 from fleet.model import Cloud
 from serving.engine import ArgumentError, check_arguments
-from stacks import efa_checks
+from stacks import block_checks, efa_checks
 from stacks.problems import Problem
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def _zones_of(pool: "Pool") -> Iterator[tuple[str, tuple[str, ...]]]:
 def _reservations(settings: "Settings", pool: "Pool", path: str, today: date) -> Iterator[Problem]:
     for index, reservation in enumerate(pool.capacity.reserved):
         where = f"{path}.capacity.reserved.{index}"
-        if reservation.ends is None and reservation.review_by is None:
+        if reservation.ends is None and reservation.review_by is None and reservation.block is None:
             remedy = "add ends, or review_by with the day to look at it again"
             yield Problem(path=where, wrong="has neither an end nor a day to review it", remedy=remedy)
         if reservation.ends is not None and reservation.ends <= today:
@@ -141,9 +141,7 @@ def _reservations(settings: "Settings", pool: "Pool", path: str, today: date) ->
                 value=reservation.ends.isoformat(),
                 remedy="remove the reservation or move its end",
             )
-        if reservation.block and reservation.existing is None:
-            remedy = "buy it first and write its id as existing; a block is money spent at once"
-            yield Problem(path=f"{where}.block", wrong="needs a block that was bought", value=True, remedy=remedy)
+        yield from block_checks.check(pool, reservation, where, today)
         if settings.cloud is Cloud.GCP and reservation.ends is None and reservation.existing is None:
             remedy = "add ends: Google's reservations carry no review date"
             yield Problem(path=f"{where}.ends", wrong="is missing", remedy=remedy)

@@ -1,6 +1,6 @@
 """Settings of a pool, as components and user data want them. The same for both clouds."""
 
-from components.capacity import Capacity, OnDemand, Owned, Reserved, Spot
+from components.capacity import Block, Capacity, OnDemand, Owned, Reserved, Spot
 from fleet.model import CapacityType, Cloud
 from serving.user_data import Engine, InstanceSettings
 from stacks.settings import Pool, Settings
@@ -29,7 +29,7 @@ def capacity(settings: Settings, pool: Pool) -> Capacity:
                 machine_type=reserved.machine_type,
                 count=reserved.count,
                 existing=reserved.existing,
-                block=reserved.block,
+                block=Block(starts=reserved.block.starts, ends=reserved.block.ends) if reserved.block else None,
                 ends=reserved.ends.isoformat() if reserved.ends else None,
                 review_by=reserved.review_by.isoformat() if reserved.review_by else None,
             )

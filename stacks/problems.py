@@ -30,6 +30,8 @@ _REMEDIES: Final = {
     "model_type": "write a map",
     "too_short": "name at least one",
     "date_from_datetime_parsing": "write a day as 2027-03-01",
+    "timezone_aware": "write a time with its zone, as 2026-12-01T11:30:00Z",
+    "datetime_from_date_parsing": "write a time as 2026-12-01T11:30:00Z",
     "union_tag_not_found": "add kind: made (a network of its own) or kind: given (somebody else's)",
 }
 _WRONG: Final = {
@@ -44,6 +46,8 @@ _WRONG: Final = {
     "model_type": "is no map",
     "too_short": "is empty",
     "date_from_datetime_parsing": "is no day",
+    "timezone_aware": "has no time zone",
+    "datetime_from_date_parsing": "is no time",
     "union_tag_not_found": "says no kind",
 }
 _OTHER_REMEDY: Final = "correct it; `gpufleet settings schema` says what fits"

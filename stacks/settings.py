@@ -9,7 +9,7 @@ from datetime import date
 from typing import Annotated, Any, Final, Literal
 
 import pulumi
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from fleet.document import Budget, Commitments, Duration, Notify, PartBudget, PriceOverride, Watchdogs
 from fleet.model import Cloud
@@ -84,6 +84,13 @@ class Engine(_Strict):
     env: dict[str, str] = Field(default_factory=dict[str, str])
 
 
+class Block(_Strict):
+    """The time for which capacity was bought, in the cloud's words. AWS ends instances 30 minutes before `ends`."""
+
+    starts: AwareDatetime
+    ends: AwareDatetime
+
+
 class Reserved(_Strict):
     """Prepaid capacity: in one zone, of one machine type, with an end or a date to look at it again."""
 
@@ -92,8 +99,8 @@ class Reserved(_Strict):
     count: Positive
     existing: str | None = None
     """Id of a reservation bought elsewhere; absent: made here."""
-    block: Annotated[bool, Field(strict=True)] = False
-    """Whether `existing` is a Capacity Block."""
+    block: Block | None = None
+    """Present: `existing` is a Capacity Block, used by the spot watchdog within its time."""
     ends: date | None = None
     review_by: date | None = None
 
@@ -159,6 +166,9 @@ class Control(_Strict):
     """Volume of ledger and metrics; it outlives the machine."""
     routers: Positive = 1
     """1: on the control host. More: machines of their own, a zone each, behind an internal load balancer."""
+    bundle: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
+    """Digest that `gpufleet bundle` printed: its software. Absent: the machine starts empty. A new digest here makes
+    a new machine; `gpufleet upgrade` changes the one that runs."""
     client_networks: tuple[str, ...] = ()
     """CIDRs that may send requests to the router; never everybody."""
 

@@ -62,6 +62,8 @@ class Reason(StrEnum):
     STILL_IDLE = "still idle after its grace"
     WORK_IS_BACK = "work is back"
     RESERVED_IN_FULL = "reserved capacity is paid for"
+    TERM_NOT_BEGUN = "its prepaid time has not begun"
+    TERM_ENDS = "its prepaid time ends"
     SPOT_WANTED = "spot wanted"
     SAFER_ZONE = "a safer zone"
     SPOT_TOO_DEAR = "spot at or above its ceiling"

@@ -10,7 +10,7 @@ from pulumi_aws import autoscaling, ec2
 
 from components.aws.fabric import close_together
 from components.aws.templates import Template, launch_template
-from components.capacity import REVIEW_BY, Capacity, Owned, Reserved, group_entry
+from components.capacity import REVIEW_BY, Block, Capacity, Owned, Reserved, group_entry
 from fleet.document import GroupEntry
 from fleet.model import CapacityType
 
@@ -19,6 +19,8 @@ NO_OWN_MIND: Final = ["AZRebalance"]
 """What a group would do by itself against a watchdog."""
 BOOT_MAY_TAKE: Final = timedelta(minutes=30)
 HOOK_MARGIN: Final = timedelta(seconds=60)
+BLOCK_ENDS_EARLY: Final = timedelta(minutes=30)
+"""AWS begins to end a Capacity Block's instances this long before the block's own end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +70,7 @@ class GpuPool(pulumi.ComponentResource):
             CapacityType.RESERVED,
             zones=(reserved.zone,),
             limit=reserved.count,
-            at_creation=reserved.count,
+            at_creation=reserved.at_creation,
             launch_template=autoscaling.GroupLaunchTemplateArgs(
                 id=template.id, version=template.latest_version.apply(_version)
             ),
@@ -82,6 +84,7 @@ class GpuPool(pulumi.ComponentResource):
                 machine_types=types,
                 zone=reserved.zone,
                 reservation=found[1],
+                block=_usable(reserved.block),
             )
         )
 
@@ -252,6 +255,10 @@ class GpuPool(pulumi.ComponentResource):
 
     def _tags(self, name: str, capacity_type: CapacityType) -> dict[str, str]:
         return {"Name": name, **self._args.owned.tags(capacity_type)}
+
+
+def _usable(block: Block | None) -> Block | None:
+    return block and Block(starts=block.starts, ends=block.ends - BLOCK_ENDS_EARLY)
 
 
 def _version(latest: int) -> str:

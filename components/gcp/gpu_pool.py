@@ -60,8 +60,10 @@ class GpuPool(pulumi.ComponentResource):
     def _reserved_group(self, reserved: Reserved) -> pulumi.Output[GroupEntry]:
         name = f"{self._name}-reserved-{reserved.zone}-{reserved.machine_type}"
         reservation = self._reservation(name, reserved)
-        template = self._template(name, CapacityType.RESERVED, reserved.machine_type, reservation, reserved.block)
-        group = self._zonal(name, reserved.zone, template, at_creation=reserved.count)
+        template = self._template(
+            name, CapacityType.RESERVED, reserved.machine_type, reservation, bool(reserved.block)
+        )
+        group = self._zonal(name, reserved.zone, template, at_creation=reserved.at_creation)
         return pulumi.Output.all(group.name, reservation).apply(
             lambda found: group_entry(
                 capacity_type=CapacityType.RESERVED,
@@ -70,6 +72,7 @@ class GpuPool(pulumi.ComponentResource):
                 machine_types=(reserved.machine_type,),
                 zone=reserved.zone,
                 reservation=found[1],
+                block=reserved.block,
             )
         )
 

@@ -1,5 +1,5 @@
 import base64
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pulumi
@@ -8,7 +8,7 @@ import pytest
 from components.aws.fabric import Fabric, interface_count
 from components.aws.gpu_pool import GpuPool, GpuPoolArgs
 from components.aws.templates import Template
-from components.capacity import Capacity, OnDemand, Owned, Reserved, Spot
+from components.capacity import Block, Capacity, OnDemand, Owned, Reserved, Spot
 from fleet import tags
 from fleet.document import GroupEntry
 from fleet.model import CapacityType
@@ -17,6 +17,7 @@ from tests.fakes import RecordingMocks
 GROUP = "aws:autoscaling/group:Group"
 TEMPLATE = "aws:ec2/launchTemplate:LaunchTemplate"
 TYPES = ("g6.xlarge", "g5.xlarge")
+BLOCK = Block(starts=datetime(2026, 12, 1, 11, 30, tzinfo=UTC), ends=datetime(2026, 12, 15, 11, 30, tzinfo=UTC))
 CAPACITY = Capacity(
     target=3,
     spare=0,
@@ -103,14 +104,17 @@ def test_reserved_instances_start_in_their_reservation_alone(mocks: RecordingMoc
 
 
 def test_a_bought_block_is_used_and_not_made(mocks: RecordingMocks) -> None:
-    block = Reserved(
-        zone="us-east-1a", machine_type="p5.48xlarge", count=2, existing="cr-1", block=True, ends="2026-12-01"
-    )
+    block = Reserved(zone="us-east-1a", machine_type="p5.48xlarge", count=2, existing="cr-1", block=BLOCK)
     entries = declare(Capacity(target=2, spare=0, max=2, reserved=(block,)))
     assert not mocks.of_type("aws:ec2/capacityReservation:CapacityReservation")
     template = mocks.named(TEMPLATE, "chat-reserved-us-east-1a-p5-48xlarge")
     assert template["instanceMarketOptions"] == {"marketType": "capacity-block"}
     assert [entry.reservation for entry in entries] == ["cr-1"]
+    group = mocks.named(GROUP, "chat-reserved-us-east-1a-p5-48xlarge")
+    assert (group["desiredCapacity"], group["maxSize"]) == (0, 2), "nothing is wanted before its time"
+    assert [(entry.opens, entry.closes) for entry in entries] == [
+        (datetime(2026, 12, 1, 11, 30, tzinfo=UTC), datetime(2026, 12, 15, 11, 0, tzinfo=UTC))
+    ], "AWS begins to end instances 30 minutes before the block's end"
 
 
 def test_templates_are_safe(mocks: RecordingMocks) -> None:
@@ -169,7 +173,7 @@ MULTI = Capacity(
     max=3,
     reserved=(
         Reserved(zone="us-east-1a", machine_type="p5.48xlarge", count=1),
-        Reserved(zone="us-east-1b", machine_type="p5.48xlarge", count=1, existing="cr-1", block=True),
+        Reserved(zone="us-east-1b", machine_type="p5.48xlarge", count=1, existing="cr-1", block=BLOCK),
     ),
     spot=Spot(zones=("us-east-1a", "us-east-1b"), machine_types=("g6.8xlarge", "g6e.8xlarge")),
     on_demand=OnDemand(max=1, machine_types=("p4d.24xlarge",), zones=ONE_ZONE),

@@ -58,6 +58,7 @@ def said(config: dict[str, Any], stack: str | None = None) -> list[str]:
 
 POOL0, SPOT0 = f"{FLEET}.pools.0", "pools.0.capacity.spot"
 SCHEMA = "correct it; `gpufleet settings schema` says what fits"
+BLOCK = {"starts": "2026-12-01T11:30:00Z", "ends": "2026-12-15T11:30:00Z"}
 BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("unknown machine type", AWS, {f"{SPOT0}.machine_types.0": "g6e.xlage"},
      f"{POOL0}.capacity.spot.machine_types.0: no aws machine type 'g6e.xlage' in the catalogue (is 'g6e.xlage'); "
@@ -110,9 +111,35 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("reservation on Google Cloud without end", GCP,
      {"pools.0.capacity.reserved.0.ends": REMOVED, "pools.0.capacity.reserved.0.review_by": "2027-01-01"},
      f"{POOL0}.capacity.reserved.0.ends: is missing; add ends: Google's reservations carry no review date"),
-    ("block that nobody bought", AWS, {"pools.0.capacity.reserved.0.block": True},
-     f"{POOL0}.capacity.reserved.0.block: needs a block that was bought (is True); "
+    ("block that nobody bought", AWS, {"pools.0.capacity.reserved.0.block": BLOCK},
+     f"{POOL0}.capacity.reserved.0.block: needs a block that was bought; "
      "buy it first and write its id as existing; a block is money spent at once"),
+    ("block that ends before it starts", AWS,
+     {"pools.0.capacity.reserved.0.existing": "cr-1",
+      "pools.0.capacity.reserved.0.block": {**BLOCK, "ends": "2026-12-01T11:30:00Z"}},
+     f"{POOL0}.capacity.reserved.0.block.ends: is not after starts 2026-12-01T11:30:00+00:00 "
+     "(is '2026-12-01T11:30:00+00:00'); write both as the cloud shows them"),
+    ("block that is over", AWS,
+     {"pools.0.capacity.reserved.0.existing": "cr-1",
+      "pools.0.capacity.reserved.0.block": {"starts": "2026-11-01T11:30:00Z", "ends": "2026-11-20T11:30:00Z"}},
+     f"{POOL0}.capacity.reserved.0.block.ends: is past (is '2026-11-20T11:30:00+00:00'); remove the reservation"),
+    ("block without a time zone", AWS,
+     {"pools.0.capacity.reserved.0.existing": "cr-1",
+      "pools.0.capacity.reserved.0.block": {**BLOCK, "starts": "2026-12-01T11:30:00"}},
+     f"{POOL0}.capacity.reserved.0.block.starts: has no time zone (is '2026-12-01T11:30:00'); "
+     "write a time with its zone, as 2026-12-01T11:30:00Z"),
+    ("block that is no time", AWS,
+     {"pools.0.capacity.reserved.0.existing": "cr-1", "pools.0.capacity.reserved.0.block": True},
+     f"{POOL0}.capacity.reserved.0.block: is no map (is True); write a map"),
+    ("block with another end beside it", AWS,
+     {"pools.0.capacity.reserved.0.existing": "cr-1", "pools.0.capacity.reserved.0.block": BLOCK,
+      "pools.0.capacity.reserved.0.ends": "2026-12-15"},
+     f"{POOL0}.capacity.reserved.0.ends: stands beside a block (is '2026-12-15'); remove it: block.ends says when"),
+    ("block that nobody starts", AWS,
+     {"pools.0.capacity.reserved.0.existing": "cr-1", "pools.0.capacity.reserved.0.block": BLOCK,
+      "pools.0.watchdogs.spot": REMOVED},
+     f"{POOL0}.capacity.reserved.0.block: needs the spot watchdog, which starts and ends it; "
+     "add watchdogs.spot to the pool, or remove the block"),
     ("reservation that is no date", AWS, {"pools.0.capacity.reserved.0.ends": "soon"},
      f"{POOL0}.capacity.reserved.0.ends: is no day (is 'soon'); write a day as 2027-03-01"),
     ("the same reservation twice", AWS,

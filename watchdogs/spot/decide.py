@@ -13,7 +13,7 @@ from typing import Final
 
 from fleet.model import CapacityType
 from watchdogs.plan import Action, Decision, Plan, Reason
-from watchdogs.spot import risk, zones
+from watchdogs.spot import risk, terms, zones
 from watchdogs.spot.view import GroupView, Member, PoolView
 
 WATCHDOG: Final = "spot"
@@ -25,17 +25,19 @@ def decide(pools: Sequence[PoolView], now: datetime) -> Plan:
     return Plan(watchdog=WATCHDOG, at=now, decisions=tuple(decisions))
 
 
-def split(pool: PoolView, now: datetime) -> list[Decision]:
+def split(seen: PoolView, now: datetime) -> list[Decision]:
     """The decisions for one pool."""
-    if pool.paused_by is not None:
-        return [_keep(pool, group, Reason.PAUSED, pool.paused_by) for group in pool.groups]
+    if seen.paused_by is not None:
+        return [_keep(seen, group, Reason.PAUSED, seen.paused_by) for group in seen.groups]
+    pool = terms.without_ending(seen, now)
     sizes = _Sizes(pool, now)
+    reserved = [wish for group in pool.groups_of(CapacityType.RESERVED) for wish in terms.reserved(pool, group, now)]
+    ending = {wish.resource for wish in reserved if wish.action is Action.END}
     wishes = [
-        *(_reserved(pool, group) for group in pool.groups_of(CapacityType.RESERVED)),
+        *reserved,
         *_spot(pool, sizes, now),
         *_on_demand(pool, sizes, now),
-        *_drained(pool),
-        *_failed_boots(pool, now),
+        *(wish for wish in (*_drained(pool), *_failed_boots(pool, now)) if wish.resource not in ending),
     ]
     return wishes if pool.policy_seen else [_unseen(wish) for wish in wishes]
 
@@ -64,12 +66,6 @@ class _Sizes:
         base = max(0, pool.target + pool.spare - self.reserved)
         self.spot_wanted = base + zones.extra(pool, base, now)
         self.spot_missing = max(0, self.spot_wanted - self.spot)
-
-
-def _reserved(pool: PoolView, group: GroupView) -> Decision:
-    if group.desired == group.max:
-        return _keep(pool, group, Reason.RESERVED_IN_FULL)
-    return _resize(pool, group, group.max, Reason.RESERVED_IN_FULL, "paid for, used or not")
 
 
 def _spot(pool: PoolView, sizes: _Sizes, now: datetime) -> list[Decision]:

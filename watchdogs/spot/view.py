@@ -63,6 +63,10 @@ class GroupView:
     """Of its cheapest allowed machine type now; None: unknown."""
     losses_per_hour: float = 0.1
     """How often the zone is expected to lose us (`memory`)."""
+    opens: datetime | None = None
+    """Of capacity bought for a time: nothing can be started there before."""
+    closes: datetime | None = None
+    """From when on the cloud ends what runs there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +86,7 @@ class PoolView:
     """A zone that refused since then is not asked again in this pass."""
     on_demand_usd: Decimal | None = None
     boot_expected: timedelta = timedelta(minutes=6)
+    drain_deadline: timedelta = timedelta(minutes=5)
     paused_by: str | None = None
     policy_seen: bool = True
 

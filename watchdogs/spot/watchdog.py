@@ -143,6 +143,7 @@ class SpotWatchdog:
             pass_started=started,
             on_demand_usd=self._on_demand_usd(pool),
             boot_expected=_boot_expected(members),
+            drain_deadline=pool.drain_deadline,
             paused_by=paused,
             policy_seen=self._ports.ledger.policy_seen(WATCHDOG, pool.name, policy_name),
         )
@@ -163,6 +164,8 @@ class SpotWatchdog:
             max=entry.max,
             usd_per_hour=min(known, default=None),
             losses_per_hour=memory.losses_per_hour,
+            opens=entry.opens,
+            closes=entry.closes,
         )
 
     def _on_demand_usd(self, pool: Pool) -> Decimal | None:

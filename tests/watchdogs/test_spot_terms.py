@@ -1,0 +1,164 @@
+"""Capacity that was bought for a time: at which moment it is used, replaced and left."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from fleet.model import CapacityType
+from fleet.policies import SpotPolicy
+from tests.watchdogs.test_spot_watchdog import OD, A, B, spread_world, watchdog
+from watchdogs.plan import Action, Decision, Reason
+from watchdogs.spot.decide import split
+from watchdogs.spot.terms import MARGIN
+from watchdogs.spot.view import GroupView, Member, PoolView
+
+OPENS = datetime(2026, 12, 1, 11, 30, tzinfo=UTC)
+CLOSES = datetime(2026, 12, 15, 11, 0, tzinfo=UTC)
+"""Thirty minutes before the block's own end."""
+SECOND = timedelta(seconds=1)
+DRAIN, BOOT, FALLBACK = timedelta(minutes=5), timedelta(minutes=6), timedelta(minutes=2)
+LEAVES = CLOSES - DRAIN - MARGIN
+REPLACED = LEAVES - BOOT - FALLBACK - MARGIN
+BLOCK, SPOT = "chat-block", "chat-spot-a"
+
+
+def member(name: str, group: str) -> Member:
+    since = OPENS - timedelta(days=3)
+    return Member(id=name, group=group, launched_at=since, ready_since=since)
+
+
+def pool(*, in_block: int, in_spot: int = 0, desired: int | None = None, **more: object) -> PoolView:
+    """Two of a block and spot beside it; two replicas are wanted."""
+    members = [member(f"b{n}", BLOCK) for n in range(in_block)] + [member(f"s{n}", SPOT) for n in range(in_spot)]
+    view = PoolView(
+        name="chat",
+        target=2,
+        spare=0,
+        max=4,
+        policy=SpotPolicy(fallback_after=FALLBACK),
+        groups=(
+            GroupView(
+                name=BLOCK,
+                capacity_type=CapacityType.RESERVED,
+                zone="us-east-1a",
+                desired=in_block if desired is None else desired,
+                max=2,
+                opens=OPENS,
+                closes=CLOSES,
+            ),
+            GroupView(name=SPOT, capacity_type=CapacityType.SPOT, zone="us-east-1a", desired=in_spot, max=5),
+        ),
+        members=members,
+        events=(),
+        pass_started=OPENS - timedelta(days=2),
+        boot_expected=BOOT,
+        drain_deadline=DRAIN,
+    )
+    return replace(view, **more)  # type: ignore[arg-type]
+
+
+def of(resource: str, decisions: Sequence[Decision]) -> Decision:
+    (found,) = [decision for decision in decisions if decision.resource == resource]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("now", "in_block", "size", "reason"),
+    [
+        pytest.param(OPENS - timedelta(days=7), 0, None, Reason.TERM_NOT_BEGUN, id="a week before"),
+        pytest.param(OPENS - SECOND, 0, None, Reason.TERM_NOT_BEGUN, id="a second before"),
+        pytest.param(OPENS, 0, 2, Reason.RESERVED_IN_FULL, id="at its start"),
+        pytest.param(OPENS + SECOND, 2, None, Reason.RESERVED_IN_FULL, id="in it"),
+        pytest.param(REPLACED - SECOND, 2, None, Reason.RESERVED_IN_FULL, id="before it is replaced"),
+        pytest.param(REPLACED, 2, None, Reason.TERM_ENDS, id="replaced"),
+        pytest.param(LEAVES - SECOND, 2, None, Reason.TERM_ENDS, id="before it leaves"),
+        pytest.param(LEAVES, 2, None, Reason.TERM_ENDS, id="leaves"),
+        pytest.param(CLOSES, 0, None, Reason.TERM_ENDS, id="over"),
+        pytest.param(CLOSES + timedelta(days=30), 0, None, Reason.TERM_ENDS, id="long over"),
+    ],
+)
+def test_a_block_is_used_within_its_time(now: datetime, in_block: int, size: int | None, reason: Reason) -> None:
+    found = of(BLOCK, split(pool(in_block=in_block), now))
+    assert (found.to_size, found.reason) == (size, reason)
+    assert found.action is (Action.KEEP if size is None else Action.RESIZE)
+
+
+@pytest.mark.parametrize(
+    ("now", "asked"),
+    [
+        pytest.param(OPENS - SECOND, 2, id="before: spot carries the pool"),
+        pytest.param(REPLACED - SECOND, None, id="within: it needs none"),
+        pytest.param(REPLACED, 2, id="before its end: others are asked for"),
+    ],
+)
+def test_spot_stands_in_before_and_afterwards(now: datetime, asked: int | None) -> None:
+    there = 0 if now < OPENS else 2
+    assert of(SPOT, split(pool(in_block=there), now)).to_size == asked
+
+
+@pytest.mark.parametrize(
+    ("now", "leaving"), [(LEAVES - SECOND, set[str]()), (LEAVES, {"b0", "b1"}), (CLOSES, {"b0", "b1"})]
+)
+def test_its_instances_drain_in_time_whether_replaced_or_not(now: datetime, leaving: set[str]) -> None:
+    found = split(pool(in_block=2), now)
+    assert {d.resource for d in found if d.action is Action.END} == leaving
+    assert CLOSES - now >= DRAIN or now == CLOSES
+
+
+@pytest.mark.parametrize("bad", [{"failed": True, "ready_since": None}, {"drained": True, "leaving_because": "spot"}])
+def test_each_instance_has_one_decision_at_the_end(bad: dict[str, object]) -> None:
+    view = pool(in_block=1)
+    ill = replace(view.members[0], leaving=True, **bad)  # type: ignore[arg-type]
+    found = split(replace(view, members=[ill]), LEAVES)
+    assert of("b0", found).reason is Reason.TERM_ENDS
+
+
+def test_nothing_more_is_started_at_the_end() -> None:
+    assert of(BLOCK, split(pool(in_block=1, desired=2), LEAVES)).to_size == 1
+
+
+def test_a_pool_at_rest_stays_as_it_is_before_and_in_its_time() -> None:
+    assert all(d.action is Action.KEEP for d in split(pool(in_block=0, in_spot=2), OPENS - SECOND))
+    assert all(d.action is Action.KEEP for d in split(pool(in_block=2), OPENS + SECOND))
+
+
+def test_the_pool_moves_off_a_block_before_the_cloud_ends_it() -> None:
+    world = spread_world()
+    now, drain = world.now, timedelta(seconds=90)
+    block = "batch-res"
+    groups = [
+        {"type": "reserved", "zone": "us-east-1a", "name": block, "max": 2, "reservation": "cr-1",
+         "opens": (now + timedelta(hours=1)).isoformat(), "closes": (now + timedelta(days=1)).isoformat()},
+        {"type": "spot", "zone": "us-east-1a", "name": A, "max": 4, "machine_types": ["g6.xlarge"]},
+        {"type": "spot", "zone": "us-east-1b", "name": B, "max": 4, "machine_types": ["g6.xlarge"]},
+        {"type": "on-demand", "zone": None, "name": OD, "max": 2, "machine_types": ["g6.xlarge"]},
+    ]  # fmt: skip
+    empty = replace(world.groups[A], name=block, desired=0, instance_ids=())
+    world.groups[block] = replace(empty, capacity_type=CapacityType.RESERVED)
+    world.capacity |= {block: 2, A: 2, B: 2}
+    dog = watchdog(world, groups=groups)
+    dog.apply()
+    assert not world.alive(block), "its time has not begun"
+
+    world.now = now + timedelta(hours=1)
+    dog.apply()
+    world.boot()
+    assert len(world.alive(block)) == 2
+    for _ in range(4):
+        world.now += timedelta(minutes=1)
+        dog.apply()
+    assert world.alive(block) and not world.alive(A) and not world.alive(B), "what is paid for carries the pool"
+
+    world.now = now + timedelta(days=1) - drain - MARGIN - timedelta(minutes=4)
+    dog.apply()
+    world.boot()
+    assert len(world.alive(block)) == 2 and len([*world.alive(A), *world.alive(B)]) == 2
+
+    world.now = now + timedelta(days=1) - drain - MARGIN
+    going = world.alive(block)
+    dog.apply()
+    assert not world.alive(block)
+    assert set(going) <= set(world.drains), "none without a drain"
+    assert len([*world.alive(A), *world.alive(B)]) == 2

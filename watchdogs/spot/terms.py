@@ -1,0 +1,86 @@
+"""Capacity that was bought for a time (a Capacity Block): when it is used, replaced and left. Pure.
+
+The cloud ends what runs there from `closes` on, whether it has drained or not. So replacements are asked for early
+enough to be ready, and the drain begins early enough to end, each with a margin for passes that fail.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Final
+
+from fleet.model import CapacityType
+from watchdogs.plan import Action, Decision, Reason
+from watchdogs.spot.view import GroupView, PoolView
+
+MARGIN: Final = timedelta(minutes=5)
+"""For a pass that fails or comes late."""
+
+
+class Term(StrEnum):
+    """Where in its time a group is."""
+
+    EARLY = "early"
+    OPEN = "open"
+    """Also of every group without an end."""
+    REPLACED = "replaced"
+    """It serves, and no longer counts: others are to be ready before it goes."""
+    LEAVING = "leaving"
+    """It drains, or is over."""
+
+
+def term(pool: PoolView, group: GroupView, now: datetime) -> Term:
+    """Where in its time a group is now. Each begins at its very moment."""
+    if group.opens is not None and now < group.opens:
+        return Term.EARLY
+    if group.closes is None:
+        return Term.OPEN
+    leaves = group.closes - pool.drain_deadline - MARGIN
+    if now >= leaves:
+        return Term.LEAVING
+    replaced = leaves - pool.policy.fallback_after - pool.boot_expected - MARGIN
+    return Term.REPLACED if now >= replaced else Term.OPEN
+
+
+def without_ending(pool: PoolView, now: datetime) -> PoolView:
+    """The pool as it will be: members whose time is almost over count as leaving."""
+    ending = {g.name for g in pool.groups_of(CapacityType.RESERVED) if term(pool, g, now) in _ENDING}
+    if not ending:
+        return pool
+    return replace(pool, members=[replace(m, leaving=m.leaving or m.group in ending) for m in pool.members])
+
+
+def reserved(pool: PoolView, group: GroupView, now: datetime) -> Sequence[Decision]:
+    """What becomes of one reserved group: in full within its time, nothing outside it."""
+    found = term(pool, group, now)
+    if found is Term.EARLY:
+        return [_sized(pool, group, 0, Reason.TERM_NOT_BEGUN, f"begins at {group.opens:%Y-%m-%d %H:%M} UTC")]
+    if found is Term.OPEN:
+        return [_sized(pool, group, group.max, Reason.RESERVED_IN_FULL, "paid for, used or not")]
+    until = f"the cloud ends it from {group.closes:%Y-%m-%d %H:%M} UTC on"
+    if found is Term.REPLACED:
+        detail = f"{until}; others are asked for"
+        return [_sized(pool, group, group.desired, Reason.TERM_ENDS, detail)]
+    members = pool.members_of(group.name)
+    leaving = [
+        Decision(resource=member.id, pool=pool.name, action=Action.END, reason=Reason.TERM_ENDS, detail=until)
+        for member in members
+    ]
+    return [_sized(pool, group, min(group.desired, len(members)), Reason.TERM_ENDS, until), *leaving]
+
+
+def _sized(pool: PoolView, group: GroupView, size: int, reason: Reason, detail: str) -> Decision:
+    keeps = size == group.desired
+    return Decision(
+        resource=group.name,
+        pool=pool.name,
+        action=Action.KEEP if keeps else Action.RESIZE,
+        reason=reason,
+        detail=detail,
+        from_size=None if keeps else group.desired,
+        to_size=None if keeps else size,
+    )
+
+
+_ENDING: Final = frozenset({Term.REPLACED, Term.LEAVING})
