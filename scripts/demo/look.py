@@ -4,6 +4,7 @@ import json
 import threading
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -61,6 +62,19 @@ def phases_of(instance: dict[str, Any]) -> Generator[list[str]]:
     finally:
         over.set()
         thread.join(10)
+
+
+def boot_of(instance: dict[str, Any]) -> str:
+    """The steps of an instance's boot and their seconds, as its agent tells them."""
+    steps = (agent_status(instance) or {}).get("boot", [])
+    return " → ".join(f"{step['step']} {_seconds(step)}" for step in steps)
+
+
+def _seconds(step: dict[str, Any]) -> str:
+    if step["ended"] is None:
+        return "goes on"
+    took = datetime.fromisoformat(step["ended"]) - datetime.fromisoformat(step["started"])
+    return f"{took.total_seconds():.1f} s"
 
 
 def get_json(url: str) -> Any:

@@ -75,9 +75,9 @@ def _boot(stage: Stage) -> None:
     stage.fact("boot_seconds", round(took, 1))
     stage.run("gpufleet", "router", "status")
     for one in look.instances():
-        status = look.agent_status(one) or {}
-        steps = " → ".join(step["step"] for step in status.get("boot", []))
-        stage.say(f"{one['id']} {one['pool']:<5} {one['kind']:<8} {one['zone']} {one['address']}: {steps}")
+        stage.say(
+            f"{one['id']} {one['pool']:<5} {one['kind']:<8} {one['zone']} {one['address']}: {look.boot_of(one)}"
+        )
     engines = {one["pool"]: look.engine_version(one) for one in look.instances()}
     told = ", ".join(f"{pool} {version}" for pool, version in sorted(engines.items()))
     stage.fact("engines", engines, f"engines as they name themselves: {told}")
