@@ -60,10 +60,14 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "mixtral", 32, 4096, 32, 8, 14336, 32000, 32768, num_local_experts=8, num_experts_per_tok=2
     ),
     "Qwen/Qwen2.5-0.5B-Instruct": dense("qwen2", 24, 896, 14, 2, 4864, 151936, 32768, **_QWEN25),
+    "Qwen/Qwen2.5-1.5B-Instruct": dense("qwen2", 28, 1536, 12, 2, 8960, 151936, 32768, **_QWEN25),
+    "Qwen/Qwen2.5-3B-Instruct": dense("qwen2", 36, 2048, 16, 2, 11008, 151936, 32768, **_QWEN25),
     "Qwen/Qwen2.5-7B-Instruct": dense("qwen2", 28, 3584, 28, 4, 18944, 152064, 32768, **_QWEN25),
+    "Qwen/Qwen2.5-14B-Instruct": dense("qwen2", 48, 5120, 40, 8, 13824, 152064, 32768, **_QWEN25),
     "Qwen/Qwen2.5-32B-Instruct": dense("qwen2", 64, 5120, 40, 8, 27648, 152064, 32768, **_QWEN25),
     "Qwen/Qwen2.5-72B-Instruct": dense("qwen2", 80, 8192, 64, 8, 29568, 152064, 32768, **_QWEN25),
     "Qwen/Qwen3-8B": dense("qwen3", 36, 4096, 32, 8, 12288, 151936, 40960, **_QWEN3),
+    "Qwen/Qwen3-14B": dense("qwen3", 40, 5120, 40, 8, 17408, 151936, 40960, **_QWEN3),
     "Qwen/Qwen3-32B": dense("qwen3", 64, 5120, 64, 8, 25600, 151936, 40960, **_QWEN3),
     "Qwen/Qwen3-30B-A3B": dense(
         "qwen3_moe", 48, 2048, 32, 4, 6144, 151936, 40960, num_experts=128, num_experts_per_tok=8, **_QWEN3
