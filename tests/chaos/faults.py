@@ -1,6 +1,8 @@
 """What may go wrong: each fault with its name, how it is made and mended. A seed draws the order."""
 
+import json
 import random
+import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -181,13 +183,11 @@ def _mend(stage: Stage, memory: Memory) -> None:
 
 
 def _bad_revision(stage: Stage, memory: Memory) -> None:
-    """A model that was cut off before it was published: its digest is right, no engine can load it."""
+    """A model whose configuration no engine can read: its files are whole, so that publishing takes it."""
     source = stage.folder / f"bad-model-{time.time_ns()}"
-    good = next(path for path in (stage.folder / "models").iterdir() if path.is_dir())
-    source.mkdir()
-    for file in good.iterdir():
-        body = file.read_bytes()
-        (source / file.name).write_bytes(body[:-999] if file.suffix == ".safetensors" else body)
+    shutil.copytree(next(path for path in (stage.folder / "models").iterdir() if path.is_dir()), source)
+    configuration = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps(configuration | {"num_hidden_layers": "many"}))
     described = manifest.describe(source, name="chat", revision=source.name)
     publish.add(stage.cloud, source, described)
     words = ("model", "rollout", "--name", "chat", "--bucket", f"s3://{BUCKET}", "--fleet", FLEET, "--limit", "40s")
@@ -253,9 +253,9 @@ FAULTS: Final = (
         lasts_s=0,
         long_s=10,
     ),
-    Fault(name="Prometheus down", inject=_end_prometheus, heal=_start_prometheus, lasts_s=8, long_s=120),
-    Fault(name="ledger locked", inject=_lock_ledger, heal=_unlock_ledger, lasts_s=6, long_s=45),
-    Fault(name="ledger's disk full", inject=_fill_disk, heal=_empty_disk, lasts_s=6, long_s=30),
+    Fault(name="Prometheus down", inject=_end_prometheus, heal=_start_prometheus, lasts_s=6, long_s=120),
+    Fault(name="ledger locked", inject=_lock_ledger, heal=_unlock_ledger, lasts_s=4, long_s=45),
+    Fault(name="ledger's disk full", inject=_fill_disk, heal=_empty_disk, lasts_s=4, long_s=30),
     Fault(
         name="an instance that hangs",
         inject=lambda stage, memory: _break(stage, memory, ("engine-hang", None)),
@@ -288,9 +288,9 @@ FAULTS: Final = (
         long_s=0,
         needs_whole=True,
     ),
-    Fault(name="a throttled cloud API", inject=_throttle, heal=_unthrottle, lasts_s=6, long_s=60),
+    Fault(name="a throttled cloud API", inject=_throttle, heal=_unthrottle, lasts_s=4, long_s=60),
     Fault(name="a clock step", inject=_step_clock, heal=_step_back, lasts_s=6, long_s=60),
-    Fault(name="a second watchdog", inject=_second_watchdog, heal=_end_second, lasts_s=8, long_s=60),
+    Fault(name="a second watchdog", inject=_second_watchdog, heal=_end_second, lasts_s=5, long_s=60),
 )
 BY_NAME: Final = {fault.name: fault for fault in FAULTS}
 

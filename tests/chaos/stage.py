@@ -240,7 +240,7 @@ def set_up(folder: Path, network: str, say: Callable[[str], None]) -> Iterator[S
         with started(folder, network) as cloud:
             cloud.client("ssm").put_parameter(Name=AGENTS_TOKEN, Value="of a test", Type="SecureString")
             cloud.publish_model("chat", tiny_model.Shape())
-            engine = make_engine(folder / "pulumi", network)
+            engine = make_engine(folder / "pulumi", network, ("aws",))
             _settings(engine, network, folder)
             traffic = PatientTraffic(host=f"{network}.0.10", port=8080, model="chat", clients=4, pause_s=0.2)
             stage = Stage(cloud=cloud, engine=engine, traffic=traffic, folder=folder, say=say, clock=Clock(folder))

@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,8 +77,11 @@ class Engine:
         )
 
 
-def make_engine(folder: Path, network: str) -> Engine:
-    """A project in `folder` that speaks to an embedded cloud on that network. Fails the test without Pulumi."""
+def make_engine(folder: Path, network: str, names: Sequence[str] = NAMES) -> Engine:
+    """A project in `folder` that speaks to an embedded cloud on that network, with those provider plugins.
+
+    Fails the test without Pulumi.
+    """
     pulumi = find_pulumi(find_folders(os.environ))
     if pulumi is None:
         pytest.fail("no Pulumi CLI of the right version; `make setup` brings it")
@@ -109,7 +112,7 @@ def make_engine(folder: Path, network: str) -> Engine:
         "PYTHONPATH": str(ROOT),
     }
     engine = Engine(folder=folder, pulumi=pulumi, environment=environment)
-    for name in NAMES:
+    for name in names:
         plugin = plugin_dir(folder / f"plugin-{name}", sys.executable, name=name)
         engine.run("plugin", "install", "resource", name, plugin_version(name), "-f", str(plugin))
     return engine

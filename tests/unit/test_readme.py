@@ -11,7 +11,10 @@ from typer.main import get_command
 from cli.main import build
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/index.md", "docs/first-week.md", "docs/run-modes.md")
+PAGES = (
+    *("README.md", "CONTRIBUTING.md", "SECURITY.md"),
+    *("docs/index.md", "docs/first-week.md", "docs/limits.md", "docs/run-modes.md", "docs/runbook.md"),
+)
 LINE = re.compile(r"gpufleet( +[^`|;&#)\n]*)?")
 
 

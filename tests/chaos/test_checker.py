@@ -1,0 +1,166 @@
+"""The checker notices: each thing that must hold, broken by hand."""
+
+import os
+import socket
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.chaos import checker
+from tests.chaos.checker import Played
+from tests.chaos.faults import FAULTS, draw
+from tests.networks import end_process
+
+LAUNCHED, ENDED = "2026-11-21T10:00:00.500000+00:00", "2026-11-21T10:10:00.700000+00:00"
+BEGIN_US, END_US = 1795255200_000_000, 1795255800_000_000
+STAY = {
+    "instance": "i-1",
+    "machine_type": "g6.xlarge",
+    "zone": "us-east-1a",
+    "capacity_type": "spot",
+    "pool": "chat",
+    "launched": LAUNCHED,
+    "ended": ENDED,
+    "why": checker.TAKEN_BY_CLOUD,
+}
+
+
+@pytest.fixture
+def ledger() -> Iterator[sqlite3.Connection]:
+    """The columns that the checker reads, with what belongs to `STAY`."""
+    with closing(sqlite3.connect(":memory:")) as made:
+        made.row_factory = sqlite3.Row
+        made.executescript(
+            "CREATE TABLE outbox (key, state);"
+            "CREATE TABLE outcomes (resource, reason, pool, watchdog, action, kind);"
+            "CREATE TABLE runs (cloud, instance_id, started_at);"
+            "CREATE TABLE run_ends (cloud, instance_id, started_at, ended_at);"
+            "INSERT INTO outbox VALUES ('fallback:1', 'sent');"
+            f"INSERT INTO runs VALUES ('aws', 'i-1', {BEGIN_US});"
+            f"INSERT INTO run_ends VALUES ('aws', 'i-1', {BEGIN_US}, {END_US});"
+        )
+        yield made
+
+
+def played(**changed: Any) -> Played:
+    values: dict[str, Any] = {"answered": 9, "failures": (), "killed_at": (), "taken": frozenset({"i-1"})}
+    return Played(**values | changed)
+
+
+@pytest.mark.parametrize(
+    ("killed_at", "wrong"),
+    [
+        pytest.param((), 1, id="nobody was killed"),
+        pytest.param((11.0,), 0, id="in flight on what was killed"),
+        pytest.param((9.0, 13.0), 1, id="killed before and after"),
+    ],
+)
+def test_a_failed_request(killed_at: tuple[float, ...], wrong: int) -> None:
+    verdict = checker.requests(played(failures=[(10.0, 12.0, "HTTP 503")], killed_at=killed_at))
+    assert len(verdict.wrong) == wrong
+
+
+@pytest.mark.parametrize(
+    ("stay", "taken", "wrong"),
+    [
+        pytest.param({}, {"i-1"}, 0, id="a fault took it"),
+        pytest.param({}, set(), 1, id="nobody took it"),
+        pytest.param({"ended": None}, set(), 0, id="it lives"),
+        pytest.param({"capacity_type": "on-demand"}, set(), 0, id="a stand-in was given back"),
+        pytest.param({"pool": "batch"}, set(), 0, id="an idle pool"),
+    ],
+)
+def test_a_stop(ledger: sqlite3.Connection, stay: dict[str, Any], taken: set[str], wrong: int) -> None:
+    assert len(checker.stops([STAY | stay], ledger, played(taken=frozenset(taken))).wrong) == wrong
+
+
+def test_an_idle_stop_of_the_busy_pool(ledger: sqlite3.Connection) -> None:
+    ledger.execute("INSERT INTO outcomes VALUES ('i-1', 'idle', 'chat', 'idle', 'end', 'done')")
+    assert checker.stops([STAY], ledger, played()).wrong == ("idle ended i-1: idle",)
+
+
+def posted(*keys: str) -> list[dict[str, Any]]:
+    return [{"text": key, "metadata": {"event_payload": {"key": key}}} for key in keys]
+
+
+@pytest.mark.parametrize(
+    ("sink", "wrong"),
+    [
+        pytest.param(posted("fallback:1"), (), id="once"),
+        pytest.param(posted(), ("lost: fallback:1",), id="lost"),
+        pytest.param(posted("fallback:1", "fallback:1"), ("posted 2 times: fallback:1",), id="doubled"),
+        pytest.param(posted("fallback:1", "what"), ("in no outbox: what",), id="from nowhere"),
+    ],
+)
+def test_messages(ledger: sqlite3.Connection, sink: list[dict[str, Any]], wrong: tuple[str, ...]) -> None:
+    assert checker.messages(ledger, sink).wrong == wrong
+
+
+def test_a_message_that_still_waits(ledger: sqlite3.Connection) -> None:
+    ledger.execute("UPDATE outbox SET state = 'waiting'")
+    assert checker.messages(ledger, posted("fallback:1")).wrong == ("fallback:1 is waiting",)
+
+
+@pytest.mark.parametrize(
+    ("stays", "wrong"),
+    [
+        pytest.param([STAY], 0, id="as the books say"),
+        pytest.param([], 1, id="more than the books"),
+        pytest.param([STAY, STAY | {"instance": "i-2"}], 1, id="less than the books"),
+        pytest.param([STAY | {"ended": None}], 1, id="ended too early"),
+        pytest.param([STAY | {"launched": "2026-11-21T09:59:57+00:00"}], 1, id="another launch"),
+    ],
+)
+def test_runs(ledger: sqlite3.Connection, stays: list[dict[str, Any]], wrong: int) -> None:
+    assert len(checker.runs(ledger, stays).wrong) == wrong
+
+
+def test_sizes_and_marks() -> None:
+    def instance(kind: str, **tags: str) -> dict[str, Any]:
+        return {"id": kind, "pool": "chat", "kind": kind, "state": "running", "tags": tags}
+
+    groups = [{"name": "chat-spot-a", "desired": 3}, {"name": "batch-spot-b", "desired": 0}]
+    whole = {"instances": [instance("reserved"), instance("spot"), instance("spot")], "groups": groups}
+    assert checker.sizes(whole).wrong == ()
+    assert checker.marks(whole).wrong == ()
+    marked = {"gpu-fleet:idle-since": "20261121t1000z"}
+    other = {"instances": [instance("spot", **marked)], "groups": groups[1:]}
+    assert len(checker.sizes(other).wrong) == 2
+    assert checker.marks(other).wrong == ("spot carries gpu-fleet:idle-since",)
+
+
+def test_what_is_left_over(tmp_path: Path) -> None:
+    assert checker.left_over(tmp_path, "127.99").wrong == ()
+    with socket.socket() as listening:
+        listening.bind(("127.99.0.7", 0))
+        listening.listen()
+        sleeper = subprocess.Popen(
+            [sys.executable, "-c", "import time; print('there', flush=True); time.sleep(300)"],
+            env=os.environ | {"GPUFLEET_CHAOS": str(tmp_path)},
+            stdout=subprocess.PIPE,
+        )
+        try:
+            assert sleeper.stdout is not None
+            assert sleeper.stdout.readline() == b"there\n"
+            found = " ".join(checker.left_over(tmp_path, "127.99").wrong)
+        finally:
+            end_process(sleeper)
+            if sleeper.stdout is not None:
+                sleeper.stdout.close()
+    assert f"process {sleeper.pid}" in found
+    assert "127.99.0.7:" in found
+
+
+def test_a_seed_draws_one_order_and_each_round_has_every_fault() -> None:
+    first, second, other = (draw(seed, FAULTS) for seed in (1, 1, 2))
+    names = [next(first).name for _ in range(2 * len(FAULTS))]
+    assert names == [next(second).name for _ in names]
+    assert names != [next(other).name for _ in names]
+    half = len(FAULTS)
+    assert sorted(names[:half]) == sorted(names[half:]) == sorted(fault.name for fault in FAULTS)
