@@ -25,7 +25,7 @@ help:
 	@echo 'make check     ruff, pyright, import rules'
 	@echo 'make docs      the pages of docs/ as a site in .local/site'
 	@echo 'make bench     the numbers of docs/benchmarks.md, measured here'
-	@echo 'make preview | up | destroy   pulumi on STACK=$(STACK) (destroy pauses its watchdogs first); analyze   policies on what is there'
+	@echo 'make preview | up | destroy   pulumi on STACK=$(STACK) (destroy, and a big up, pause its watchdogs first); analyze   policies on what is there'
 	@echo 'make watch | report   the watchdogs and the cost report'
 	@echo 'make clean     end what runs and remove .local'
 
@@ -67,8 +67,11 @@ local_env = case '$(STACK)' in *-local) eval "$$($(RUN) cli.main local env)" ;; 
 preview: setup
 	@$(local_env); pulumi preview --policy-pack policies --stack '$(STACK)'
 
+# An update that deletes or replaces a group, its launch template, a reservation or the control host is a big one: the
+# fleet's watchdogs stand still first, as before destroy.
 up: setup
-	@$(local_env); pulumi up --policy-pack policies --stack '$(STACK)'
+	@$(local_env); { [ -n '$(PAUSED)' ] || $(RUN) scripts.pause_first '$(STACK)' --if-big --reason 'pulumi up of $(STACK)'; } \
+		&& pulumi up --policy-pack policies --stack '$(STACK)'
 
 # The fleet's watchdogs stand still first. PAUSED=yes: they are paused already, where their ledger is.
 destroy: setup

@@ -1,4 +1,4 @@
-"""What `make destroy` does first: pause every watchdog of the stack's fleet, or refuse to go on.
+"""What `make destroy`, and `make up` with a big update, do first: pause a stack's watchdogs, or refuse.
 
 Pulumi runs no program on destroy, so nothing in the stack itself could look: this step can, and a bare
 `pulumi destroy` goes round it.
@@ -14,6 +14,7 @@ from typing import Final
 from sqlalchemy.engine import make_url
 
 from cli.fleets import load_one
+from scripts.big_update import PlanError, ended
 
 SPAN: Final = "2h"
 """Ends by itself: a destroy that was given up leaves no fleet unwatched for ever."""
@@ -28,6 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m scripts.pause_first", description="Pause a stack's watchdogs.")
     parser.add_argument("stack")
     parser.add_argument("--reason", required=True)
+    parser.add_argument("--if-big", action="store_true", help="only before an update that ends groups or machines")
     given = parser.parse_args(arguments)
     found = subprocess.run(
         ["pulumi", "stack", "output", "fleet_url", "--stack", given.stack, "--non-interactive"],
@@ -39,6 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if found.returncode != 0 or not url:
         sys.stderr.write(f"stack {given.stack} has no fleet yet, so there are no watchdogs to pause\n")
         return 0
+    if given.if_big and (answer := _big(given.stack)) is not None:
+        return answer
     if given.stack.endswith(LOCAL) and not watched(url):
         sys.stderr.write("no watchdog has ever run on this machine, so there is none to pause\n")
         return 0
@@ -46,10 +50,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if subprocess.run([sys.executable, "-m", "cli.main", *pause], check=False).returncode == 0:
         return 0
     sys.stderr.write(
-        "The watchdogs are not paused, so nothing was destroyed. Pause them where their ledger is (the control host:"
-        f" `gpufleet pause all --reason destroy --for {SPAN}`; `gpufleet status` shows it), then say PAUSED=yes.\n"
+        "The watchdogs are not paused, so nothing was changed. Pause them where their ledger is (the control host:"
+        f" `gpufleet pause all --reason '{given.reason}' --for {SPAN}`; `gpufleet status` shows it), then say"
+        " PAUSED=yes.\n"
     )
     return 1
+
+
+def _big(stack: str) -> int | None:
+    """None: the plan ends machines, so the fleet is to stand still. Else the exit status."""
+    plan = subprocess.run(
+        ["pulumi", "preview", "--json", "--stack", stack, "--non-interactive"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    try:
+        if plan.returncode != 0:
+            raise PlanError((plan.stderr or plan.stdout).strip()[-2000:])
+        found = ended(plan.stdout)
+    except PlanError as error:
+        sys.stderr.write(f"the plan of {stack} could not be read, so nothing was changed: {error}\n")
+        return 1
+    for line in found:
+        sys.stderr.write(f"{line}\n")
+    return None if found else 0
 
 
 def watched(fleet_url: str) -> bool:

@@ -1,5 +1,6 @@
 """`make destroy` pauses the fleet's watchdogs first, and stops when it cannot."""
 
+import json
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from cli.ports import fleet_of
 from fleet.document import render
 from ledger import operations
 from ledger.schema import open_ledger
+from scripts.big_update import PlanError, ended
 from tests.watchdogs.worlds import START, document
 
 ROOT = Path(__file__).parents[2]
@@ -23,14 +25,14 @@ class Answer:
     said: str
 
 
-def paused(folder: Path, stack_output: str, stack: str = "aws-dev") -> Answer:
+def paused(folder: Path, stack_output: str, stack: str = "aws-dev", *more: str) -> Answer:
     """The script, with a `pulumi` that answers this and nothing else."""
     stand_in = folder / "bin" / "pulumi"
     stand_in.parent.mkdir()
     stand_in.write_text(f"#!/bin/sh\n{stack_output}\n")
     stand_in.chmod(0o755)
     environment = {**os.environ, "PATH": f"{stand_in.parent}:{os.environ['PATH']}"}
-    words = [sys.executable, "-m", "scripts.pause_first", stack, "--reason", "pulumi destroy of aws-dev"]
+    words = [sys.executable, "-m", "scripts.pause_first", stack, "--reason", "pulumi destroy of aws-dev", *more]
     done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
     return Answer(code=done.returncode, said=done.stdout + done.stderr)
 
@@ -70,9 +72,62 @@ def test_a_stack_without_a_fleet_has_nothing_to_pause(tmp_path: Path, output: st
     assert (done.code, "no fleet yet" in done.said) == (0, True)
 
 
-def test_make_destroys_only_after_it() -> None:
+URN = "urn:pulumi:aws-dev::gpu-fleet::gpu-fleet:aws:GpuPool$"
+
+
+@pytest.mark.parametrize(
+    ("kind", "op", "big"),
+    [
+        ("aws:autoscaling/group:Group", "delete", True),
+        ("aws:autoscaling/group:Group", "replace", True),
+        ("aws:autoscaling/group:Group", "update", False),
+        ("aws:autoscaling/group:Group", "create", False),
+        ("aws:ec2/launchTemplate:LaunchTemplate", "update", False),
+        ("aws:ec2/launchTemplate:LaunchTemplate", "create-replacement", True),
+        ("aws:ec2/capacityReservation:CapacityReservation", "delete", True),
+        ("aws:ec2/instance:Instance", "replace", True),
+        ("gcp:compute/instanceGroupManager:InstanceGroupManager", "delete-replaced", True),
+        ("gcp:compute/regionInstanceGroupManager:RegionInstanceGroupManager", "delete", True),
+        ("gcp:compute/instance:Instance", "replace", True),
+        ("gcp:compute/instanceTemplate:InstanceTemplate", "replace", False),
+        ("aws:s3/bucketObjectv2:BucketObjectv2", "delete", False),
+    ],
+)
+def test_an_update_is_big_when_it_ends_groups_or_machines(kind: str, op: str, big: bool) -> None:
+    plan = json.dumps({"steps": [{"op": op, "urn": f"{URN}{kind}::chat-spot"}]})
+    assert [line.split()[-3] for line in ended(plan)] == (["chat-spot"] if big else [])
+
+
+@pytest.mark.parametrize("text", ["", "no JSON", "[]", "{}"])
+def test_a_plan_that_cannot_be_read_is_not_taken_for_a_small_one(text: str) -> None:
+    with pytest.raises(PlanError):
+        ended(text)
+
+
+@pytest.mark.parametrize(("op", "brakes"), [("delete", 1), ("update", 0)], ids=["big", "small"])
+def test_an_up_pauses_only_for_a_big_update(tmp_path: Path, op: str, brakes: int) -> None:
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    open_ledger(url).dispose()
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps({"steps": [{"op": op, "urn": f"{URN}aws:autoscaling/group:Group::chat-spot"}]}))
+    answers = f'case "$1" in preview) cat {plan} ;; *) echo {written(tmp_path, url)} ;; esac'
+    done = paused(tmp_path, answers, "aws-dev", "--if-big")
+    assert done.code == 0, done.said
+    assert ("group chat-spot is deleted" in done.said) is bool(brakes)
+    assert len(operations.brakes(open_ledger(url), fleet_of(document()), START)) == brakes
+
+
+def test_an_up_whose_plan_fails_goes_no_further(tmp_path: Path) -> None:
+    fleet = written(tmp_path, f"sqlite:///{tmp_path}/ledger.db")
+    answers = f'case "$1" in preview) echo settings are wrong >&2; exit 255 ;; *) echo {fleet} ;; esac'
+    done = paused(tmp_path, answers, "aws-dev", "--if-big")
+    assert (done.code, "settings are wrong" in done.said) == (1, True)
+
+
+@pytest.mark.parametrize("target", ["destroy", "up"])
+def test_make_goes_on_only_after_it(target: str) -> None:
     said = subprocess.run(
-        ["make", "--dry-run", "destroy", "STACK=aws-dev"],
+        ["make", "--dry-run", target, "STACK=aws-dev"],
         cwd=ROOT,
         env=os.environ | {"MAKEFLAGS": ""},
         capture_output=True,
@@ -80,4 +135,4 @@ def test_make_destroys_only_after_it() -> None:
         timeout=30,
         check=True,
     ).stdout
-    assert said.index("scripts.pause_first") < said.index("pulumi destroy")
+    assert said.index("scripts.pause_first") < said.index(f"&& pulumi {target}")
