@@ -25,7 +25,13 @@ from tests.router.replica import Replica
 
 ROUNDS = int(os.environ.get("GPUFLEET_BENCH_ROUNDS", "5"))
 SECONDS = 3
-BUFFERS = {"64 KiB": 65_536, "256 KiB (shipped)": 262_144, "1 MiB": 1_048_576}
+ROUTERS = {
+    "64 KiB": (65_536, 1),
+    "64 KiB, 2 replicas": (65_536, 2),
+    "256 KiB (shipped)": (262_144, 1),
+    "1 MiB": (1_048_576, 1),
+}
+"""Buffer and replicas."""
 BODY = '{"model": "chat", "messages": [{"role": "user", "content": "%s"}]}' % ("x" * 900)
 USAGE = '"usage":{"prompt_tokens":7,"completion_tokens":3}'
 ANSWER = '{"id":"x","object":"chat.completion","model":"chat","choices":[],' + USAGE + "}"
@@ -61,14 +67,15 @@ def _speed(folder: Path) -> Table:
     with ExitStack() as stack:
         urls: dict[str, str] = {}
         routers: list[Router] = []
-        for name, size in BUFFERS.items():
-            made = stack.enter_context(running(folder / str(size), buffer_bytes=size))
+        for name, (size, replicas) in ROUTERS.items():
+            made = stack.enter_context(running(folder / name, buffer_bytes=size))
             made.fleet.written = document({"name": "chat", "model": "models/chat"})
-            replica = made.add("i-1", serve=False)
-            stack.enter_context(fast_engine(folder, replica.address))
-            stack.enter_context(Replica(replica.address, engine_port=8001))
+            for number in range(replicas):
+                replica = made.add(f"i-{number}", serve=False)
+                stack.enter_context(fast_engine(folder, replica.address))
+                stack.enter_context(Replica(replica.address, engine_port=8001))
+                urls.setdefault("direct", f"http://{replica.address}:8000")
             made.ready()
-            urls.setdefault("direct", f"http://{replica.address}:8000")
             urls[f"router, {name}"] = made.url
             routers.append(made)
         rivals, silent = stack.enter_context(_rivals(folder, urls["direct"]))
@@ -97,7 +104,7 @@ def _speed(folder: Path) -> Table:
         notes=(
             f"Medians of {ROUNDS} alternating rounds of {SECONDS} s; HAProxy with one thread; load and backend on "
             "the same machine. Plain HTTP. The largest request that is read for its model decides the buffer; larger "
-            "ones name it in x-model.",
+            "ones name it in x-model. Where a pool has several replicas, the start of the prompt is read, too.",
             *silent,
         ),
     )

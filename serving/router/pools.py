@@ -18,6 +18,10 @@ from serving.router.topology import (
 BALANCE_FACTOR = 250
 """Percent of the mean load that a warm replica may take. With 150 half of a hot prompt leaves the replica that knows
 it; with 300 a pool of three has no bound at all."""
+PREFIX_BYTES = 1024
+"""Of the system prompt and of the first question, each: what a prefix cache may know."""
+SHORTEST_PREFIX = 200
+"""A shorter start of a prompt is not worth a warm cache; such requests are spread evenly."""
 IDLE_LOOK = timedelta(seconds=1)
 """Between two looks for idle connections to an engine; each one ends half of those that are not needed."""
 ACTIVATOR = "activator"
@@ -81,6 +85,7 @@ def _backend(
         "    http-check expect status 200",
         answer(429, full, when=f"{{ queue ge {rules.queue} }}", retry_after=2),
         f"    http-request set-header X-Gpufleet-Pool {pool.name}",
+        *(_affinity() if rules.balance is Balance.PREFIX else ()),
         *_usage(),
         f"    http-response set-header X-Gpufleet-Replica %s unless {{ srv_name -m str {ACTIVATOR} }}",
         # used only when no replica can be: HAProxy alone would answer 503 at once
@@ -101,6 +106,26 @@ def _balance(rules: PoolPolicy) -> list[str]:
         "    balance hash var(txn.affinity)",
         "    hash-type consistent sdbm avalanche",
         f"    hash-balance-factor {BALANCE_FACTOR}",
+    ]
+
+
+def _affinity() -> list[str]:
+    """What a replica's cache may know: the session, else the start of a long prompt.
+
+    The system prompt alone would send a whole application to one replica, so the first question counts, too. To read
+    them is a third of the router's work, so it is done only where there is a choice.
+    """
+    first, second = (f"req.body,json_query('$.messages[{n}].content'),bytes(0,{PREFIX_BYTES})" for n in (0, 1))
+    none = "!{ req.hdr(x-session-id) -m found } { nbsrv gt 1 }"
+    long = f"{{ var(txn.start),concat(,txn.question) -m len ge {SHORTEST_PREFIX} }}"
+    return [
+        "    http-request set-var(txn.affinity) req.hdr(x-session-id)",
+        f"    http-request set-var(txn.start) {first} if {none}",
+        f"    http-request set-var(txn.question) {second} if {none}"
+        " { req.body,json_query('$.messages[0].role') -m str system }",
+        f"    http-request set-var(txn.start) req.body,json_query('$.prompt'),bytes(0,{PREFIX_BYTES})"
+        f" if {none} !{{ var(txn.start) -m found }}",
+        f"    http-request set-var(txn.affinity) var(txn.start),concat(,txn.question) if {none} {long}",
     ]
 
 

@@ -1,7 +1,8 @@
 """The clients' frontend: who is asking, which pool gets the request, and why.
 
 The order of the decision: override, embeddings, canary, arms of an experiment, latency objective, class, default. The
-first that answers wins and leaves its name in the header x-gpufleet-reason.
+first that answers wins and leaves its name in the header x-gpufleet-reason. Each request pays for each rule, so what
+the policy does not use is not written; to use it for the first time takes a reload, to move it takes none.
 """
 
 import json
@@ -13,10 +14,6 @@ from serving.router.policy import Placement, RouterPolicy
 from serving.router.settings import CERTIFICATE, INNER_SOCKET, RouterSettings
 from serving.router.topology import Topology, backend_of, capacity_backends
 
-PREFIX_BYTES: Final = 1024
-"""Of the system prompt and of the first question, each: what a prefix cache may know."""
-SHORTEST_PREFIX: Final = 200
-"""A shorter start of a prompt is not worth a warm cache; such requests are spread evenly."""
 BUCKETS: Final = 10_000
 """Users fall into this many: a canary moves in hundredths of a percent."""
 
@@ -34,7 +31,6 @@ def frontend(topology: Topology, policy: RouterPolicy, settings: RouterSettings)
         *_model(),
         *_client(policy),
         *_decision(topology, policy),
-        *_affinity(),
         *_backend(topology, policy),
     ]
     return "\n".join(lines) + "\n"
@@ -48,7 +44,6 @@ def inner_frontend(topology: Topology, policy: RouterPolicy) -> str:
         "    no log",
         "    option http-buffer-request",
         "    http-request set-var(txn.pool) req.hdr(x-gpufleet-pool)",
-        *_affinity(),
         *_backend(topology, policy),
     ]
     return "\n".join(lines) + "\n"
@@ -140,12 +135,10 @@ def _decision(topology: Topology, policy: RouterPolicy) -> list[str]:
         *_override(topology),
         *_embeddings(policy),
         *_model_errors(topology),
-        *_canary(),
-        *_arms(),
+        *_canary(policy),
+        *_arms(policy),
         *_latency(topology, policy),
-        f"    http-request set-var(txn.slot) var(txn.known_model),concat(:,txn.class) if {_UNDECIDED}",
-        f"    http-request set-var(txn.pool) var(txn.slot),map_str({Map.CLASSES.file}) if {_UNDECIDED}",
-        _because("class"),
+        *_by_class(policy),
         f"    http-request set-var(txn.pool) var(txn.pool_by_model) if {_UNDECIDED}",
         _because("default"),
     ]
@@ -206,8 +199,10 @@ def _model_errors(topology: Topology) -> list[str]:
     ]
 
 
-def _canary() -> list[str]:
+def _canary(policy: RouterPolicy) -> list[str]:
     """xxh32: even over numbered users, never negative. The salt is hashed with the user: see `Canary.salt`."""
+    if not any(model.canary for model in policy.models.values()):
+        return []
     known = "{ var(txn.user) -m found }"
     return [
         f"    http-request set-var(txn.salt) var(txn.known_model),map_str({Map.CANARY_SALT.file})",
@@ -220,8 +215,10 @@ def _canary() -> list[str]:
     ]
 
 
-def _arms() -> list[str]:
+def _arms(policy: RouterPolicy) -> list[str]:
     """A user without a name is put into an arm by address, so that arms see all of the traffic."""
+    if not any(model.arms for model in policy.models.values()):
+        return []
     return [
         f"    http-request set-var(txn.salt) var(txn.known_model),map_str({Map.ARMS_SALT.file})",
         "    http-request set-var(txn.subject) src",
@@ -251,22 +248,13 @@ def _latency(topology: Topology, policy: RouterPolicy) -> list[str]:
     return [*lines, _because("latency")]
 
 
-def _affinity() -> list[str]:
-    """What a replica's cache may know: the session, else the start of a long prompt.
-
-    The system prompt alone would send a whole application to one replica, so the first question counts, too.
-    """
-    first, second = (f"req.body,json_query('$.messages[{n}].content'),bytes(0,{PREFIX_BYTES})" for n in (0, 1))
-    none = "!{ req.hdr(x-session-id) -m found }"
-    long = f"{{ var(txn.start),concat(,txn.question) -m len ge {SHORTEST_PREFIX} }}"
+def _by_class(policy: RouterPolicy) -> list[str]:
+    if not any(model.by_class for model in policy.models.values()):
+        return []
     return [
-        "    http-request set-var(txn.affinity) req.hdr(x-session-id)",
-        f"    http-request set-var(txn.start) {first} if {none}",
-        f"    http-request set-var(txn.question) {second} if {none}"
-        " { req.body,json_query('$.messages[0].role') -m str system }",
-        f"    http-request set-var(txn.start) req.body,json_query('$.prompt'),bytes(0,{PREFIX_BYTES})"
-        f" if {none} !{{ var(txn.start) -m found }}",
-        f"    http-request set-var(txn.affinity) var(txn.start),concat(,txn.question) if {none} {long}",
+        f"    http-request set-var(txn.slot) var(txn.known_model),concat(:,txn.class) if {_UNDECIDED}",
+        f"    http-request set-var(txn.pool) var(txn.slot),map_str({Map.CLASSES.file}) if {_UNDECIDED}",
+        _because("class"),
     ]
 
 
