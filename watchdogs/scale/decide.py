@@ -134,7 +134,8 @@ def _obstacle(view: PoolView, pressure: Pressure, left: int) -> str | None:
     if left == 0:
         busy = pressure.running_peak + pressure.waiting_peak
         return f"{busy:g} requests at once within {policy.down_after}" if busy > 0 else None
-    if view.demand is not None and _room_for(view, view.demand.peak) > left:
+    # what may come on top is in what is wanted; on top of a peak that has passed it would count twice
+    if view.demand is not None and view.demand.peak * (1 + policy.headroom) > left:
         return f"work for {view.demand.peak:.2f} replicas within {policy.down_after}"
     if pressure.waiting_peak > 0 and view.demand is None:
         return f"{pressure.waiting_peak:g} requests waited within {policy.down_after}"

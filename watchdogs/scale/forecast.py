@@ -1,6 +1,6 @@
 """How far demand rises while an instance boots, learned from the pool's own past. Pure.
 
-`QUANTILE` of the rises of the past, which fade, is what a pool keeps in readiness above its highest demand of late.
+`QUANTILE` of the rises of the past, which fade, is what a pool keeps in readiness above its demand.
 Production asks its metrics store the same question (`pressure.past_query`); this answers it for histories.
 """
 
@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
-QUANTILE: Final = 0.95
+QUANTILE: Final = 0.98
 """Share of moments at which the readiness is enough."""
 HALF_LIFE: Final = 12 * 3600.0
 """Seconds after which a rise counts half."""

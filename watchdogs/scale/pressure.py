@@ -19,8 +19,8 @@ RECORDED_TOKENS: Final = ("gpufleet:output_tokens_per_second:pool", "gpufleet:in
 HELD: Final = "gpufleet_held_requests"
 RATE_WINDOW: Final = timedelta(minutes=2)
 QUANTILE: Final = 0.95
-RISE_QUANTILE: Final = 0.95
-"""Of the rises of a day; more bought little service for much money on generated pools (benchmarks/activity.py)."""
+RISE_QUANTILE: Final = 0.98
+"""Of the rises of a day; docs/watchdogs.md says what less and more bought."""
 EARLIER_DAYS: Final = (1, 2, 7)
 """Yesterday, the day before, and the same day of last week."""
 _STAT: Final = "stat"
