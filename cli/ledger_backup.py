@@ -1,28 +1,26 @@
 """`gpufleet ledger backup|restore`: the ledger in a bucket, and back on another machine."""
 
 import gzip
-import hashlib
 import json
 import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Final
+from typing import Annotated, Any, Final
 
 import typer
 
 from cli import money
 from cli.fleets import FleetOption, load
 from cli.output import STDERR, Exit, UserError
-from cli.stores import Place, open_place
+from cli.stores import Place, digest_of, fetch_file, open_place
 from fleet.document import FleetDocument
 from ledger import invariants, transfer
 from ledger.database import writing
 from ledger.schema import LedgerError
-from serving.cache.store import PartConsumer, read_object
+from serving.cache.store import read_object
 
 LATEST: Final = "latest.json"
 _LARGEST_POINTER: Final = 4096
-_PIECE: Final = 8 * 1024 * 1024
 
 PlaceOption = Annotated[
     str, typer.Option("--place", help="Folder or bucket prefix. Default: backups/ledger in the fleet's bucket.")
@@ -64,7 +62,7 @@ def restore(fleet: FleetOption = None, place: PlaceOption = "") -> None:
         pointer = _pointer(source, document)
         with tempfile.TemporaryDirectory(prefix="gpufleet-restore-") as folder:
             path = Path(folder, "ledger.jsonl.gz")
-            digest = _fetch(source, pointer["key"], path)
+            digest = _fetched(source, pointer["key"], path)
             if digest != pointer["sha256"]:
                 raise UserError(f"{pointer['key']}: is damaged: sha256 {digest}, written was {pointer['sha256']}")
             counts = _take_in(document, path)
@@ -86,7 +84,7 @@ def _write(document: FleetDocument, path: Path, now: datetime) -> str:
             file.writelines(transfer.export(connection, now))
     except OSError as error:
         raise UserError(f"{path}: cannot be written: {error.strerror or error}") from error
-    return _digest(path)
+    return digest_of(path)
 
 
 def _take_in(document: FleetDocument, path: Path) -> dict[str, int]:
@@ -121,31 +119,24 @@ def _pointer(source: Place, document: FleetDocument) -> dict[str, Any]:
     return found
 
 
-def _fetch(source: Place, key: str, path: Path) -> str:
-    """Read an object into a file; its sha256."""
-    reader = source.store.connect()
+def _fetched(source: Place, key: str, path: Path) -> str:
     try:
-        size, version = reader.size_and_version(key)
-        with path.open("wb") as file:
-            for start in range(0, size, _PIECE):
-                reader.read_range(key, start, min(_PIECE, size - start), version, _into(file))
+        return fetch_file(source, key, path)
     except OSError as error:
         raise UserError(f"{key}: cannot be read: {error}") from error
+
+
+def has_backup(document: FleetDocument) -> bool:
+    """Whether there is one to restore. Raises OSError when that cannot be told."""
+    source = _place(document, "")
+    reader = source.store.connect()
+    try:
+        reader.size_and_version(source.key(f"{_folder(document)}/{LATEST}"))
+    except FileNotFoundError:
+        return False
     finally:
         reader.close()
-    return _digest(path)
-
-
-def _into(file: BinaryIO) -> PartConsumer:
-    def take(piece: memoryview) -> None:
-        file.write(piece)
-
-    return take
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return True
 
 
 def _place(document: FleetDocument, place: str) -> Place:

@@ -34,6 +34,9 @@ GROUPS: Final = (
     "console",
     "monitoring",
     "ledger",
+    "bundle",
+    "host",
+    "upgrade",
     "fleet",
 )
 

@@ -1,5 +1,6 @@
 """`gpufleet monitoring render`: what Prometheus, Alertmanager and Grafana of an environment read, as files."""
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Final
@@ -97,6 +98,8 @@ def _discovery(document: FleetDocument) -> prometheus.Discovery:
         region=document.region,
         project=document.account if document.cloud is Cloud.GCP else None,
         zones=tuple(zones) if document.cloud is Cloud.GCP else (),
+        # Prometheus' own discovery does not read the variable
+        endpoint=os.environ.get("AWS_ENDPOINT_URL") if document.cloud is Cloud.AWS else None,
     )
 
 

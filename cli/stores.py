@@ -1,13 +1,16 @@
 """Buckets and folders with models, by URL: `s3://bucket/prefix`, `gs://bucket/prefix`, `file:///folder`, a path."""
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Final, Protocol
 from urllib.parse import urlsplit
 
 from cli.output import Exit, UserError
-from serving.cache.store import FolderStore, Store, Writer
+from serving.cache.store import FolderStore, PartConsumer, Store, Writer
+
+_PIECE: Final = 8 * 1024 * 1024
 
 
 class Listing(Protocol):
@@ -53,6 +56,32 @@ def open_place(url: str) -> Place:
     if parts.scheme == "gs":
         return _gcs(parts.netloc, prefix)
     raise UserError(f"{url}: scheme {parts.scheme!r} is unknown; use s3://, gs://, file:// or a path", Exit.WRONG_USE)
+
+
+def fetch_file(place: Place, key: str, path: Path) -> str:
+    """Read an object into a file; its sha256. Raises OSError."""
+    reader = place.store.connect()
+    try:
+        size, version = reader.size_and_version(key)
+        with path.open("wb") as file:
+            for start in range(0, size, _PIECE):
+                reader.read_range(key, start, min(_PIECE, size - start), version, _into(file))
+    finally:
+        reader.close()
+    return digest_of(path)
+
+
+def digest_of(path: Path) -> str:
+    """The sha256 of a file. Raises OSError."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _into(file: BinaryIO) -> PartConsumer:
+    def take(piece: memoryview) -> None:
+        file.write(piece)
+
+    return take
 
 
 class _FolderListing:

@@ -117,7 +117,7 @@ def render(settings: InstanceSettings, agent_sha256: str) -> str:
         sha256=shlex.quote(agent_sha256),
         region=shlex.quote(settings.region),
         source=shlex.quote(f"{settings.bucket}/{archive_key(agent_sha256)}"),
-        fetch=_FETCH[settings.cloud],
+        fetch=FETCH[settings.cloud],
         archive=ARCHIVE_NAME,
     )
     if len(script.encode()) > LARGEST:
@@ -132,7 +132,7 @@ def _seconds(duration: timedelta) -> int:
     return int(duration.total_seconds())
 
 
-_FETCH: Final = {
+FETCH: Final = {
     Cloud.AWS: 'aws s3 cp --only-show-errors "$1" "$2"',
     # curl is on every image of Google; gcloud, where it is, may be logged in as somebody else
     Cloud.GCP: """\
@@ -143,6 +143,7 @@ local metadata="http://${GCE_METADATA_HOST:-metadata.google.internal}" token buc
   curl -fsS -H "Authorization: Bearer $token" -o "$2" \\
     "${STORAGE_EMULATOR_HOST:-https://storage.googleapis.com}/storage/v1/b/$bucket/o/${object//\\//%2F}?alt=media\"""",
 }
+"""Bash that copies the object of URL `$1` into the file `$2`, with the machine's own role."""
 
 _SCRIPT: Final = """\
 #!/bin/bash

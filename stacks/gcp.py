@@ -17,7 +17,7 @@ from fleet import tags
 from fleet.document import PATH_IN_BUCKET
 from fleet.model import CapacityType
 from serving import user_data
-from stacks import pools
+from stacks import control_data, pools
 from stacks.agent import ROOT, AgentFile, agent_file
 from stacks.document import describe
 from stacks.origin import origin
@@ -162,6 +162,7 @@ def _control(settings: Settings, control: Control, place: _Place) -> None:
             network_id=place.network_id,
             domain=settings.domain,
             data_gib=control.data_gib,
+            boot_data=control_data.of_host(settings, control),
             labels=place.labels,
         ),
     )
@@ -175,6 +176,7 @@ def _control(settings: Settings, control: Control, place: _Place) -> None:
                 network_id=place.network_id,
                 domain=settings.domain,
                 domain_id=host.domain_id,
+                boot_data=control_data.of_router(settings, control),
                 labels=place.labels,
             ),
         )

@@ -1,6 +1,6 @@
 """The control host: watchdogs, Prometheus and router of an environment; in large ones, routers of their own."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -34,6 +34,8 @@ class ControlHostArgs:
     """Private DNS zone: the host is `control.<domain>`."""
     data_gib: int
     """Size of the volume that keeps ledger and metrics when the machine is replaced."""
+    boot_data: Callable[[str], str] | None = None
+    """User data, from the device of that volume; None: the machine starts empty."""
     tags: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
@@ -57,7 +59,9 @@ class ControlHost(pulumi.ComponentResource):
             # the ledger lies on it
             opts=pulumi.ResourceOptions(parent=self, protect=True),
         )
-        machine = small_machine(name, args.machine, args.subnet_id, tags, child)
+        script = args.boot_data
+        user_data = None if script is None else data.id.apply(lambda volume: script(device_of(volume)))
+        machine = small_machine(name, args.machine, args.subnet_id, tags, child, user_data)
         ec2.VolumeAttachment(
             f"{name}-data",
             device_name=DATA_DEVICE,
@@ -96,6 +100,8 @@ class RoutersArgs:
     network_id: pulumi.Input[str]
     domain: str
     domain_id: pulumi.Input[str]
+    boot_data: str | None = None
+    """User data; None: the machines start empty."""
     tags: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
@@ -136,7 +142,7 @@ class Routers(pulumi.ComponentResource):
         )
         for zone, subnet_id in args.subnet_ids.items():
             tags = {"Name": f"{name}-{zone}", **args.tags}
-            machine = small_machine(f"{name}-{zone}", args.machine, subnet_id, tags, child)
+            machine = small_machine(f"{name}-{zone}", args.machine, subnet_id, tags, child, args.boot_data)
             lb.TargetGroupAttachment(
                 f"{name}-{zone}",
                 target_group_arn=targets.arn,
@@ -157,12 +163,13 @@ class Routers(pulumi.ComponentResource):
         self.register_outputs({})
 
 
-def small_machine(
+def small_machine(  # noqa: PLR0913
     name: str,
     args: MachineArgs,
     subnet_id: pulumi.Input[str],
     tags: Mapping[str, str],
     opts: pulumi.ResourceOptions,
+    user_data: pulumi.Input[str] | None = None,
 ) -> ec2.Instance:
     """A machine without a public address and without a key: administration goes through SSM."""
     return ec2.Instance(
@@ -173,6 +180,9 @@ def small_machine(
         vpc_security_group_ids=[args.security_group],
         associate_public_ip_address=False,
         iam_instance_profile=args.instance_profile,
+        user_data=user_data,
+        # they are run at a machine's first boot alone
+        user_data_replace_on_change=None if user_data is None else True,
         metadata_options=ec2.InstanceMetadataOptionsArgs(
             http_endpoint="enabled", http_tokens="required", http_put_response_hop_limit=1
         ),
@@ -182,6 +192,11 @@ def small_machine(
         tags=dict(tags),
         opts=opts,
     )
+
+
+def device_of(volume: str) -> str:
+    """Where a volume appears on a machine of the Nitro system, whatever device name its attachment has."""
+    return f"/dev/disk/by-id/nvme-Amazon_Elastic_Block_Store_{volume.replace('-', '')}"
 
 
 def zones_of_routers(zones: Sequence[str], count: int) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
 """The control host: watchdogs, Prometheus and router of an environment; in large ones, routers of their own."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import pulumi
 from pulumi_gcp import compute, dns
@@ -9,6 +10,8 @@ from pulumi_gcp import compute, dns
 from components.capacity import CONTROL_ROOT_GIB
 from components.gcp.firewall import ROUTER_PORT
 from components.gcp.templates import SCOPE
+
+DATA_DEVICE: Final = "data"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +34,8 @@ class ControlHostArgs:
     """Private DNS zone: the host is `control.<domain>`."""
     data_gib: int
     """Size of the disk that keeps ledger and metrics when the machine is replaced."""
+    boot_data: Callable[[str], str] | None = None
+    """Startup script, from the device of that disk; None: the machine starts empty."""
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
@@ -52,8 +57,9 @@ class ControlHost(pulumi.ComponentResource):
             # the ledger lies on it
             opts=pulumi.ResourceOptions(parent=self, protect=True),
         )
-        attached = [compute.InstanceAttachedDiskArgs(source=data.id, device_name="data")]
-        machine = small_machine(name, args.machine, args.zone, args.labels, child, attached)
+        attached = [compute.InstanceAttachedDiskArgs(source=data.id, device_name=DATA_DEVICE)]
+        script = None if args.boot_data is None else args.boot_data(f"/dev/disk/by-id/google-{DATA_DEVICE}")
+        machine = small_machine(name, args.machine, args.zone, args.labels, child, attached, script)
         zone = dns.ManagedZone(
             name,
             dns_name=f"{args.domain}.",
@@ -87,6 +93,8 @@ class RoutersArgs:
     network_id: pulumi.Input[str]
     domain: str
     domain_id: pulumi.Input[str]
+    boot_data: str | None = None
+    """Startup script; None: the machines start empty."""
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
@@ -141,7 +149,7 @@ class Routers(pulumi.ComponentResource):
 
     def _router(self, name: str, zone: str, args: RoutersArgs) -> pulumi.Output[str]:
         child = pulumi.ResourceOptions(parent=self)
-        machine = small_machine(name, args.machine, zone, args.labels, child)
+        machine = small_machine(name, args.machine, zone, args.labels, child, (), args.boot_data)
         return compute.InstanceGroup(name, zone=zone, instances=[machine.self_link], opts=child).self_link
 
 
@@ -152,6 +160,7 @@ def small_machine(  # noqa: PLR0913
     labels: Mapping[str, str],
     opts: pulumi.ResourceOptions,
     attached: Sequence[compute.InstanceAttachedDiskArgs] = (),
+    script: str | None = None,
 ) -> compute.Instance:
     """A machine without a public address and without keys: people come through IAP and OS Login."""
     return compute.Instance(
@@ -167,6 +176,7 @@ def small_machine(  # noqa: PLR0913
         # no access_configs: no public address
         network_interfaces=[compute.InstanceNetworkInterfaceArgs(subnetwork=args.subnet)],
         metadata={"enable-oslogin": "TRUE", "block-project-ssh-keys": "TRUE"},
+        metadata_startup_script=script,
         service_account=compute.InstanceServiceAccountArgs(email=args.service_account, scopes=[SCOPE]),
         shielded_instance_config=compute.InstanceShieldedInstanceConfigArgs(
             enable_secure_boot=True, enable_vtpm=True, enable_integrity_monitoring=True

@@ -1,0 +1,57 @@
+"""`gpufleet upgrade`: another release on this control host, in place; back again by itself when it is not well."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Final
+
+import typer
+
+from cli import control_host
+from cli.host import read_settings, read_span
+from cli.output import STDERR, STDOUT, Exit, UserError
+from control.releases import ReleaseError, Releases
+
+LONGEST: Final = timedelta(minutes=9)
+"""Below the limit of the command that looks."""
+
+
+def register(app: typer.Typer) -> None:
+    app.command("upgrade")(upgrade)
+
+
+def upgrade(
+    to: Annotated[str, typer.Option("--to", help="Digest that `gpufleet bundle` printed.")] = "",
+    rollback: Annotated[bool, typer.Option("--rollback", help="Back to the release before the current one.")] = False,
+    within: Annotated[
+        str, typer.Option("--within", help="How long its services may take until all are well.")
+    ] = "3m",
+    apply: Annotated[bool, typer.Option("--apply", help="Do it. Without it, it is only said.")] = False,
+) -> None:
+    """Change the release that this control host runs. Run it there, as root. Alone it says which one runs."""
+    if to and rollback:
+        raise UserError("--to and --rollback are two ways: give one", Exit.WRONG_USE)
+    if to and (len(to) != 64 or not set(to) <= set("0123456789abcdef")):
+        raise UserError(f"--to {to}: is no sha256: 64 digits and letters a to f", Exit.WRONG_USE)
+    if read_span(within) > LONGEST:
+        raise UserError(f"--within {within}: at most {LONGEST.total_seconds() / 60:.0f} minutes", Exit.WRONG_USE)
+    places = control_host.here()
+    machine = control_host.LiveMachine(places=places, settings=read_settings(places), well_within=within)
+    releases = Releases(places=places, machine=machine, say=_say)
+    try:
+        current, chosen = releases.running(), releases.chosen()
+        previous = chosen.previous if chosen else None
+        if not to and not rollback:
+            STDOUT.print(f"current   {current}\nprevious  {previous or '-'}", highlight=False)
+            return
+        if not apply:
+            _say(f"would go from {current[:12]} to {(to or previous or 'nothing')[:12]} (dry; --apply does it)")
+            raise typer.Exit(Exit.FOUND)
+        if to:
+            releases.upgrade(to, datetime.now(UTC))
+        else:
+            _say(f"{releases.rollback(datetime.now(UTC))[:12]} runs again")
+    except (ReleaseError, OSError) as error:
+        raise UserError(str(error)) from error
+
+
+def _say(line: str) -> None:
+    STDERR.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,40 @@
+"""What the control host and the routers of an environment are told when they boot."""
+
+from collections.abc import Callable
+
+from control import boot_data
+from control.settings import ControlSettings, Role
+from fleet.document import PATH_IN_BUCKET
+from fleet.model import Cloud
+from stacks.pools import bucket_url
+from stacks.settings import Control, Settings
+
+
+def of_host(settings: Settings, control: Control) -> Callable[[str], str] | None:
+    """The control host's boot data, from the device of its volume; None without a bundle."""
+    if (sha256 := control.bundle) is None:
+        return None
+    return lambda volume: _script(settings, _told(settings, control, Role.CONTROL, volume), sha256)
+
+
+def of_router(settings: Settings, control: Control) -> str | None:
+    """The boot data of each router; None without a bundle. Raises UserDataError when the cloud would refuse them."""
+    if control.bundle is None:
+        return None
+    return _script(settings, _told(settings, control, Role.ROUTER, None), control.bundle)
+
+
+def _script(settings: Settings, told: ControlSettings, sha256: str) -> str:
+    return boot_data.render(told, settings.cloud, settings.region, sha256)
+
+
+def _told(settings: Settings, control: Control, role: Role, volume: str | None) -> ControlSettings:
+    bucket = bucket_url(settings)
+    return ControlSettings(
+        fleet=f"{bucket}/{PATH_IN_BUCKET}",
+        bucket=bucket,
+        role=role,
+        routes=role is Role.ROUTER or control.routers == 1,
+        volume=volume,
+        environment={"AWS_DEFAULT_REGION": settings.region} if settings.cloud is Cloud.AWS else {},
+    )

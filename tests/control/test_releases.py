@@ -1,0 +1,234 @@
+"""Releases beside each other: real folders, real archives and a real ledger; the services alone are played."""
+
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from control import bundle
+from control.places import Places
+from control.releases import ReleaseError, Releases
+
+NOW = datetime(2026, 11, 21, 2, 15, tzinfo=UTC)
+UNKNOWN = "0" * 64
+
+
+def clone(folder: Path, version: str) -> Path:
+    """Something that can be packed: one room."""
+    (folder / "cli").mkdir(parents=True)
+    (folder / "cli" / "main.py").write_text(f"VERSION = {version!r}\n")
+    (folder / "pyproject.toml").write_text('[tool.hatch.build.targets.wheel]\npackages = ["cli"]\n')
+    return folder
+
+
+@dataclass
+class Played:
+    """A machine whose services are words: they read what the current release holds, and write the ledger."""
+
+    places: Places
+    shelf: dict[str, Path] = field(default_factory=dict[str, Path])
+    refuses: set[str] = field(default_factory=set[str])
+    """Releases that say no when they are tried."""
+    breaks: set[str] = field(default_factory=set[str])
+    """Releases with which the services do not answer."""
+    migrates: set[str] = field(default_factory=set[str])
+    leaves: str = ""
+    """What a service that is not well leaves beside the ledger, when it is killed."""
+    running: str | None = None
+    log: list[str] = field(default_factory=list[str])
+
+    def fetch(self, sha256: str, target: Path) -> None:
+        if sha256 not in self.shelf:
+            raise FileNotFoundError(2, "no such object", sha256)
+        target.write_bytes(self.shelf[sha256].read_bytes())
+
+    def try_out(self, release: Path) -> None:
+        self.log.append(f"try {self.name(release)}")
+        if self.name(release) in self.refuses:
+            raise ReleaseError("its tables are newer")
+
+    def stop(self) -> None:
+        self.log.append("stop")
+        if self.leaves and self.running in self.breaks:
+            self.places.ledger.with_name(f"ledger.db{self.leaves}").write_bytes(b"of a service that was killed")
+        self.running = None
+
+    def start(self) -> None:
+        self.running = self.name(self.places.current)
+        self.log.append(f"start {self.running}")
+        with closing(sqlite3.connect(self.places.ledger)) as ledger:
+            ledger.execute("insert into facts values (?)", [self.running])
+            if self.running in self.migrates:
+                ledger.execute("update schema set version = 'next'")
+            ledger.commit()
+
+    def unwell(self) -> str | None:
+        return "console: does not answer" if self.running in self.breaks else None
+
+    def schema(self) -> str | None:
+        with closing(sqlite3.connect(self.places.ledger)) as ledger:
+            return str(ledger.execute("select version from schema").fetchone()[0])
+
+    def name(self, release: Path) -> str:
+        """The version that a folder holds."""
+        return (release / "lib" / "cli" / "main.py").read_text().split("'")[1]
+
+    def facts(self) -> list[str]:
+        with closing(sqlite3.connect(self.places.ledger)) as ledger:
+            return [str(row[0]) for row in ledger.execute("select what from facts")]
+
+
+@dataclass
+class Host:
+    """A control host that runs its first release, and two more that lie in the bucket."""
+
+    releases: Releases
+    machine: Played
+    digests: dict[str, str]
+    said: list[str]
+
+    def upgrade(self, version: str) -> None:
+        self.releases.upgrade(self.digests[version], NOW)
+
+    @property
+    def linked(self) -> str:
+        return self.machine.name(self.releases.places.current)
+
+    @property
+    def staged(self) -> set[str]:
+        folders = self.releases.places.releases.iterdir()
+        return {self.machine.name(folder) for folder in folders}
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    places = Places(root=tmp_path / "machine")
+    machine, digests = Played(places=places), dict[str, str]()
+    for version in ("one", "two", "three"):
+        made = bundle.build(clone(tmp_path / version, version), None, tmp_path / f"{version}.tar.gz")
+        machine.shelf[made.sha256] = made.path
+        digests[version] = made.sha256
+    places.data.mkdir(parents=True)
+    with closing(sqlite3.connect(places.ledger)) as ledger:
+        ledger.execute("create table facts (what text)")
+        ledger.execute("create table schema (version text)")
+        ledger.execute("insert into schema values ('first')")
+        ledger.commit()
+    said: list[str] = []
+    releases = Releases(places=places, machine=machine, say=said.append)
+    releases.stage(digests["one"])
+    releases.link(digests["one"])
+    releases.choose(digests["one"], None, NOW)
+    machine.start()
+    machine.log.clear()
+    return Host(releases=releases, machine=machine, digests=digests, said=said)
+
+
+def test_another_release_becomes_the_current_one(host: Host) -> None:
+    host.upgrade("two")
+    assert host.machine.log == ["try two", "stop", "start two"]
+    chosen = host.releases.chosen()
+    assert chosen is not None
+    assert (chosen.current, chosen.previous) == (host.digests["two"], host.digests["one"])
+    assert host.machine.facts() == ["one", "two"]
+
+
+def test_the_current_release_is_left_alone(host: Host) -> None:
+    host.upgrade("one")
+    assert host.machine.log == []
+
+
+def test_only_the_release_to_go_back_to_is_kept(host: Host) -> None:
+    host.upgrade("two")
+    host.upgrade("three")
+    assert host.staged == {"two", "three"}
+
+
+def test_a_release_that_is_not_well_goes_back_by_itself(host: Host) -> None:
+    host.machine.breaks.add("two")
+    with pytest.raises(ReleaseError, match=r"taken back.*console: does not answer"):
+        host.upgrade("two")
+    assert (host.linked, host.machine.running) == ("one", "one")
+    chosen = host.releases.chosen()
+    assert chosen is not None and chosen.current == host.digests["one"]
+    assert host.machine.facts() == ["one", "two", "one"], "what was recorded meanwhile is kept: same tables"
+
+
+def test_changed_tables_go_back_with_their_release(host: Host) -> None:
+    host.machine.breaks.add("two")
+    host.machine.migrates.add("two")
+    with pytest.raises(ReleaseError, match="taken back"):
+        host.upgrade("two")
+    assert host.machine.schema() == "first"
+    assert host.machine.facts() == ["one", "one"], "the ledger as it was when the services had stopped"
+
+
+@pytest.mark.parametrize("end", ["-wal", "-shm"])
+def test_a_ledger_that_is_put_back_has_no_rest_of_the_other(host: Host, end: str) -> None:
+    host.machine.breaks.add("two")
+    host.machine.migrates.add("two")
+    host.machine.leaves = end
+    with pytest.raises(ReleaseError, match="taken back"):
+        host.upgrade("two")
+    assert not host.releases.places.ledger.with_name(f"ledger.db{end}").exists()
+
+
+def test_a_release_that_refuses_changes_nothing(host: Host) -> None:
+    host.machine.refuses.add("two")
+    with pytest.raises(ReleaseError, match="its tables are newer"):
+        host.upgrade("two")
+    assert host.machine.log == ["try two"]
+    assert (host.linked, host.machine.running) == ("one", "one")
+
+
+def test_back_and_forth(host: Host) -> None:
+    host.upgrade("two")
+    assert host.releases.rollback(NOW + timedelta(hours=1)) == host.digests["one"]
+    assert (host.linked, host.machine.running) == ("one", "one")
+    assert host.releases.rollback(NOW + timedelta(hours=2)) == host.digests["two"]
+    assert (host.linked, host.machine.running) == ("two", "two")
+
+
+def test_there_is_nothing_before_the_first(host: Host) -> None:
+    with pytest.raises(ReleaseError, match="no release is known to go back to"):
+        host.releases.rollback(NOW)
+
+
+def test_a_way_back_that_is_not_well_leads_forth_again(host: Host) -> None:
+    host.upgrade("two")
+    host.machine.breaks.add("one")
+    with pytest.raises(ReleaseError, match="is not well either"):
+        host.releases.rollback(NOW)
+    assert (host.linked, host.machine.running) == ("two", "two")
+    chosen = host.releases.chosen()
+    assert chosen is not None and chosen.current == host.digests["two"]
+
+
+def test_a_bundle_that_is_not_there(host: Host) -> None:
+    with pytest.raises(ReleaseError, match="cannot be staged"):
+        host.releases.upgrade(UNKNOWN, NOW)
+    assert host.machine.log == [] and host.staged == {"one"}
+
+
+def test_a_bundle_with_other_bytes_is_not_unpacked(host: Host) -> None:
+    host.machine.shelf[UNKNOWN] = host.machine.shelf[host.digests["two"]]
+    with pytest.raises(ReleaseError, match="it is not used"):
+        host.releases.upgrade(UNKNOWN, NOW)
+    assert host.machine.log == [] and host.staged == {"one"}
+
+
+def test_a_stage_that_was_cut_off_is_begun_again(host: Host) -> None:
+    half = host.releases.places.release(host.digests["two"]).with_name(f"{host.digests['two']}.part")
+    (half / "lib").mkdir(parents=True)
+    (half / "lib" / "old.py").write_text("")
+    folder = host.releases.stage(host.digests["two"])
+    assert not half.exists() and not (folder / "lib" / "old.py").exists()
+
+
+def test_what_was_chosen_must_be_readable(host: Host) -> None:
+    host.releases.places.chosen.write_text("{}")
+    with pytest.raises(ReleaseError, match="cannot be used"):
+        host.releases.chosen()

@@ -1,0 +1,141 @@
+"""The units of a control host, judged by systemd, and its boot data, run in a folder."""
+
+import json
+import os
+import shutil
+import subprocess
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from control import boot_data, bundle, units
+from control.places import Places
+from control.settings import ControlSettings, ControlSettingsError, Role, load
+from fleet.model import Cloud
+
+SETTINGS = ControlSettings(
+    fleet="s3://models/fleet/fleet.json",
+    bucket="s3://models",
+    volume="/dev/disk/by-id/volume",
+    environment={"AWS_DEFAULT_REGION": "us-east-1"},
+)
+ROUTER = replace(SETTINGS, role=Role.ROUTER, volume=None)
+PROGRAMS = {name: f"/usr/bin/{name}" for name in ("prometheus", "prometheus-alertmanager", "haproxy")}
+SHA256 = "ab" * 32
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze on this machine")
+@pytest.mark.parametrize("settings", [SETTINGS, ROUTER], ids=lambda settings: str(settings.role))
+def test_systemd_takes_every_unit(tmp_path: Path, settings: ControlSettings) -> None:
+    places = Places(root=tmp_path)
+    (places.current / "bin").mkdir(parents=True)
+    programs = {name: str(places.current / "bin" / name) for name in (*PROGRAMS, "gpufleet")}
+    for program in programs.values():
+        Path(program).write_text("#!/bin/sh\n")
+        Path(program).chmod(0o755)
+    folder = tmp_path / "units"
+    folder.mkdir()
+    for name, text in units.render(settings, places, programs).items():
+        (folder / name).write_text(text)
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", *sorted(map(str, folder.iterdir()))],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_what_each_role_runs() -> None:
+    def names(settings: ControlSettings) -> list[str]:
+        found = units.services(settings, Places(), PROGRAMS)
+        return [one.name.removeprefix("gpufleet-").removesuffix(".service") for one in found]
+
+    assert names(SETTINGS) == ["alertmanager", "prometheus", "router", "watch", "console"]
+    assert names(replace(SETTINGS, routes=False)) == ["alertmanager", "prometheus", "watch", "console"]
+    assert names(ROUTER) == ["router"]
+    assert "gpufleet-backup.timer" not in units.render(ROUTER, Places(), PROGRAMS)
+
+
+def test_only_the_network_hears_what_others_need() -> None:
+    texts = units.render(SETTINGS, Places(), PROGRAMS)
+    open_ = {name for name, text in texts.items() if "0.0.0.0" in text}
+    assert open_ == {"gpufleet-prometheus.service", "gpufleet-router.service", "gpufleet-console.service"}
+    assert all(
+        "User=gpufleet" in text for name, text in texts.items() if name not in (units.BOOT, "gpufleet-backup.timer")
+    )
+
+
+def test_the_settings_file_says_all(tmp_path: Path) -> None:
+    path = tmp_path / "control.json"
+    path.write_text(json.dumps(SETTINGS.to_json()))
+    assert load(path) == SETTINGS
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"version": 2}', '{"version": 1, "role": "cook"}'])
+def test_a_file_that_is_no_settings(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "control.json"
+    path.write_text(text)
+    with pytest.raises(ControlSettingsError, match=r"control\.json"):
+        load(path)
+
+
+def boot(script: str, folder: Path, aws: str) -> subprocess.CompletedProcess[str]:
+    """Runs boot data in a folder, with commands that stand for the image's."""
+    commands = folder / "commands"
+    commands.mkdir(exist_ok=True)
+    for name, body in {"aws": aws, "sleep": "exit 0"}.items():
+        (commands / name).write_text(f"#!/bin/bash\n{body}\n")
+        (commands / name).chmod(0o755)
+    env = {
+        "PATH": f"{commands}:{os.environ['PATH']}",
+        "GPUFLEET_ROOT": str(folder / "root"),
+        "CALLS": str(folder / "calls"),
+    }
+    return subprocess.run(["bash", "-c", script], env=env, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.fixture
+def packed(tmp_path: Path) -> bundle.Bundle:
+    """A bundle whose command writes what it was asked."""
+    folder = tmp_path / "bundle"
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin" / "gpufleet").write_text('#!/bin/sh\necho "gpufleet $*" >>"$CALLS"\n')
+    (folder / "bin" / "gpufleet").chmod(0o755)
+    path = tmp_path / "bundle.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        archive.add(folder / "bin", "bin")
+    import hashlib
+
+    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    return bundle.Bundle(path=path, sha256=sha256, bytes=path.stat().st_size, files=1)
+
+
+def test_a_boot_installs_the_bundle_it_was_told(tmp_path: Path, packed: bundle.Bundle) -> None:
+    script = boot_data.render(SETTINGS, Cloud.AWS, "us-east-1", packed.sha256)
+    copy = f'echo "aws $1 $2 $4" >>"$CALLS"; cp {packed.path} "$5"'
+    assert boot(script, tmp_path, copy).returncode == 0
+    root = tmp_path / "root"
+    places = Places(root=root)
+    assert places.current.resolve() == places.release(packed.sha256)
+    assert load(places.settings) == SETTINGS
+    fetched = f"aws s3 cp s3://models/{bundle.key(packed.sha256)}"
+    assert (tmp_path / "calls").read_text().splitlines() == [fetched, "gpufleet host install"]
+    assert sorted(path.name for path in places.releases.iterdir()) == [packed.sha256], "nothing half done is left"
+    assert boot(script, tmp_path, "exit 1").returncode == 0, "a second boot fetches nothing"
+    assert (tmp_path / "calls").read_text().splitlines()[2:] == ["gpufleet host install"]
+
+
+def test_other_bytes_are_never_run(tmp_path: Path, packed: bundle.Bundle) -> None:
+    script = boot_data.render(SETTINGS, Cloud.AWS, "us-east-1", SHA256)
+    ran = boot(script, tmp_path, f'cp {packed.path} "$5"')
+    assert ran.returncode == 1 and "gave up fetching the bundle" in ran.stderr
+    assert not (tmp_path / "calls").exists() and not Places(root=tmp_path / "root").current.exists()
+
+
+@pytest.mark.parametrize("cloud", list(Cloud))
+def test_both_clouds_take_the_boot_data(cloud: Cloud) -> None:
+    script = boot_data.render(SETTINGS, cloud, "r", SHA256)
+    checked = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, timeout=20, check=False)
+    assert (checked.returncode, checked.stderr) == (0, "")
+    assert len(script.encode()) < 16 * 1024
