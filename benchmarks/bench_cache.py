@@ -20,11 +20,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from benchmarks import object_server
 from benchmarks.table import Table
 from localcloud.control.folders import find_folders
 from serving.cache import manifest as manifests
@@ -92,7 +92,7 @@ def _table(title: str, source: Path, folder: Path, s5cmd: list[str] | None, aws:
     manifest = manifests.describe(source, name="bench", revision="bench")
     publish.add(FolderStore(bucket), source, manifest)
     prefix = f"models/bench/{manifest.digest}/files"
-    with _server(bucket) as url:
+    with object_server.started(bucket) as url:
         commands: dict[str, list[str] | None] = {
             "ours, each chunk's sha256 checked": [sys.executable, "-c", _OURS, url, "TO", manifest.digest, "yes"],
             "ours, unchecked": [sys.executable, "-c", _OURS, url, "TO", manifest.digest, "no"],
@@ -181,19 +181,6 @@ def _safetensors(path: Path, size: int) -> None:
         file.write(struct.pack("<Q", len(header)) + header)
         for _ in range(0, size, SMALL[1]):
             file.write(os.urandom(SMALL[1]))
-
-
-@contextmanager
-def _server(folder: Path) -> Iterator[str]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.object_server", str(folder)], cwd=ROOT, stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert process.stdout is not None
-        yield f"http://127.0.0.1:{int(process.stdout.readline())}"
-    finally:
-        process.kill()
-        process.wait(10)
 
 
 def _s5cmd(folder: Path) -> list[str] | None:

@@ -6,13 +6,29 @@ Prints its port. GET with ranges, HEAD, ListObjectsV2; requests are not checked.
 import hashlib
 import os
 import re
+import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qs, unquote, urlsplit
 
 BUCKET: Final = "bucket"
+
+
+@contextmanager
+def started(folder: Path) -> Iterator[str]:
+    """The server of a folder in a process of its own, and its end. Gives its URL."""
+    command = [sys.executable, "-m", "benchmarks.object_server", str(folder)]
+    process = subprocess.Popen(command, cwd=Path(__file__).parents[1], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+    finally:
+        process.kill()
+        process.wait(10)
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -1,0 +1,111 @@
+"""Runs with vLLM's own Python: reads jobs as JSON from standard input, writes seconds as JSON.
+
+The import is paid once and told apart; each start is a process of its own, forked after it.
+"""
+
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false, reportUnknownVariableType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+
+def start(job: dict[str, Any]) -> dict[str, Any]:
+    """One engine from nothing to its first token, in seconds."""
+    from vllm import LLM, SamplingParams
+    from vllm.model_executor.model_loader.base_loader import BaseModelLoader
+
+    if job["cold"]:
+        forget(Path(job["model"]))
+    loaded = time_of(BaseModelLoader)
+    began = time.perf_counter()
+    engine = LLM(
+        model=job["model"],
+        max_model_len=512,
+        max_num_seqs=4,
+        kv_cache_memory_bytes=16 << 20,
+        block_size=32,
+        enforce_eager=True,
+        distributed_executor_backend="uni",
+        **job["options"],
+    )
+    ready = time.perf_counter()
+    engine.generate(["hello"], SamplingParams(max_tokens=1, ignore_eos=True), use_tqdm=False)
+    return {"engine": ready - began, "load": sum(loaded), "token": time.perf_counter() - ready}
+
+
+def time_of(loader: Any) -> list[float]:
+    """Seconds of each model that is built and filled from now on."""
+    found: list[float] = []
+    load = loader.load_model
+
+    def timed(self: Any, *args: Any, **more: Any) -> Any:
+        began = time.perf_counter()
+        try:
+            return load(self, *args, **more)
+        finally:
+            found.append(time.perf_counter() - began)
+
+    loader.load_model = timed
+    return found
+
+
+def forget(model: Path) -> None:
+    """Let the kernel drop the weights' pages, so that they are read from the disk."""
+    for path in model.glob("*.safetensors"):
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def forked(job: dict[str, Any]) -> dict[str, Any]:
+    """The answer of a child: an engine leaves too much behind for the next one."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            answer = start(job)
+        except BaseException as error:  # noqa: BLE001 - a child must not go on as its parent
+            traceback.print_exc()
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        with os.fdopen(writing, "w") as pipe:
+            json.dump(answer, pipe)
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        text = pipe.read()
+    os.waitpid(child, 0)
+    return json.loads(text or '{"error": "the engine died without a word"}')
+
+
+def each(jobs: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The answers in order; what cannot run here is tried once."""
+    broken: dict[str, dict[str, Any]] = {}
+    for job in jobs:
+        name = json.dumps(job["options"], sort_keys=True)
+        answer = broken.get(name) or forked(job)
+        if "error" in answer:
+            broken[name] = answer
+        yield answer
+
+
+def main() -> None:
+    """Do the jobs."""
+    jobs = json.load(sys.stdin)
+    # libraries print to standard output, which belongs to the answer
+    answer = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    began = time.perf_counter()
+    import vllm.entrypoints.llm  # noqa: F401 - what every start pays
+
+    imports = time.perf_counter() - began
+    with answer:
+        json.dump({"imports": imports, "starts": list(each(jobs))}, answer)
+
+
+if __name__ == "__main__":
+    main()
