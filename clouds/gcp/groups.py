@@ -47,6 +47,7 @@ class GoogleGroups:
     def __init__(self, calls: GoogleCalls, document: FleetDocument) -> None:
         self._calls = calls
         self._region = document.region
+        self._bases: dict[str, str] = {}
         self._known: Mapping[str, tuple[str, GroupEntry]] = {
             group.name: (pool.name, group) for pool in document.pools for group in pool.groups
         }
@@ -172,9 +173,18 @@ class GoogleGroups:
         return found
 
     def _made(self, group: str, instance: str, zone: str) -> bool:
-        """Whether a group made an instance: a group names its instances `<group>-<four letters>`."""
+        """Whether a group made an instance, which it names `<its base name>-<four letters>`.
+
+        The components give each environment base names of its own, so that two of one project are told apart.
+        """
         _, entry = self._known[group]
-        return entry.zone == zone and instance.rsplit("-", 1)[0] in (group, group.rsplit("-", 1)[0])
+        return entry.zone == zone and instance.rsplit("-", 1)[0] == self._base(group)
+
+    def _base(self, group: str) -> str:
+        if group not in self._bases:
+            service, place = self._place(group)
+            self._bases[group] = str(self._calls.one(service, "get", **place).base_instance_name)
+        return self._bases[group]
 
 
 def _name(link: str) -> str:

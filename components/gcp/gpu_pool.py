@@ -1,5 +1,6 @@
 """A pool of identical GPU instances on Google Cloud."""
 
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -17,6 +18,8 @@ from fleet.model import CapacityType
 
 OWNED_BY_WATCHDOGS: Final = ["targetSize"]
 BOOT_MAY_TAKE: Final = timedelta(minutes=30)
+BASE_NAME_LIMIT: Final = 58
+"""Of 63, since the group adds a dash and four letters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +140,7 @@ class GpuPool(pulumi.ComponentResource):
         template = self._template(name, CapacityType.ON_DEMAND, on_demand.machine_types[0])
         group = compute.RegionInstanceGroupManager(
             name,
-            base_instance_name=name,
+            base_instance_name=instance_base(self._args.owned.environment, name),
             region=self._args.template.region,
             versions=[compute.RegionInstanceGroupManagerVersionArgs(instance_template=template.self_link)],
             distribution_policy_zones=list(on_demand.zones),
@@ -176,7 +179,7 @@ class GpuPool(pulumi.ComponentResource):
     ) -> compute.InstanceGroupManager:
         return compute.InstanceGroupManager(
             name,
-            base_instance_name=name,
+            base_instance_name=instance_base(self._args.owned.environment, name),
             zone=zone,
             versions=[compute.InstanceGroupManagerVersionArgs(instance_template=template.self_link)],
             target_size=at_creation,
@@ -224,6 +227,18 @@ class GpuPool(pulumi.ComponentResource):
         return pulumi.ResourceOptions(
             parent=self, ignore_changes=OWNED_BY_WATCHDOGS, depends_on=list(self._args.after)
         )
+
+
+def instance_base(environment: str, group: str) -> str:
+    """What a group's instances are named after: its environment too, since a project may hold several.
+
+    Cut at what Google Cloud takes, with a digest of the whole, so that no two groups share one.
+    """
+    whole = f"{environment}-{group}"
+    if len(whole) <= BASE_NAME_LIMIT:
+        return whole
+    digest = hashlib.sha256(whole.encode()).hexdigest()[:6]
+    return f"{whole[: BASE_NAME_LIMIT - 7].rstrip('-')}-{digest}"
 
 
 def labels(of_tags: Mapping[str, str]) -> dict[str, str]:

@@ -66,9 +66,9 @@ def document(group: str, *, kind: str = "spot", limit: int = 3, floor: int = 0) 
     return parse(json.dumps(whole), "the test")
 
 
-def made(google: Google, name: str, size: int) -> list[Any]:
+def made(google: Google, name: str, size: int, **more: Any) -> list[Any]:
     """A group with that many running members."""
-    google.make_group(name, google.make_template(name), size)
+    google.make_group(name, google.make_template(name), size, **more)
     return wait_for("the members", lambda: len(found := google.running(name)) == size and found)
 
 
@@ -155,6 +155,24 @@ def test_a_shortage_a_quota_and_a_preemption_are_told_apart(google: Google) -> N
     google.control("POST", "capacity", {"kind": "spot", "gpus": 0})
     groups.resize(groups.groups(["short"])[0], 3)
     wait_for("the quota", lambda: ActivityKind.QUOTA in kinds())
+
+
+def test_a_preemption_in_another_environment_of_the_project_is_not_ours(google: Google) -> None:
+    before = datetime.now(UTC) - timedelta(seconds=5)
+    theirs = made(google, "shared-1", 1, base_instance_name="prod-shared")[0].name
+    ours = made(google, "shared-2", 1, base_instance_name="dev-shared")[0].name
+    fleets = {name: GoogleGroups(GoogleCalls(PROJECT), document(name)) for name in ("shared-1", "shared-2")}
+
+    def lost(group: str) -> set[str | None]:
+        found = fleets[group].activities([group], before)
+        return {a.instance_id for a in found if a.kind is ActivityKind.PREEMPTED}
+
+    google.control("POST", "preempt", {"instance": theirs, "notice_s": 0, "capacity_gone": False})
+    wait_for("their loss", lambda: lost("shared-1") == {theirs})
+    assert lost("shared-2") == set()
+    google.control("POST", "preempt", {"instance": ours, "notice_s": 0, "capacity_gone": False})
+    wait_for("our loss", lambda: lost("shared-2") == {ours})
+    assert lost("shared-1") == {theirs}
 
 
 @dataclass(slots=True)
