@@ -63,17 +63,18 @@ def document(folder: Path, **more: Any) -> Path:
 
 
 def run(name: str, start: float, kind: CapacityType, pool: str = "chat", **more: Any) -> Run:
-    fields: dict[str, Any] = {"model": ODD_MODEL, "owner": "search", "machine_type": "g6.xlarge"}
+    fields: dict[str, Any] = {
+        "model": ODD_MODEL, "owner": "search", "machine_type": "g6.xlarge",
+        "started_at": T0 + start * HOUR, "last_seen_at": T0 + 6 * HOUR,
+    }  # fmt: skip
     return Run(
         cloud=Cloud.AWS,
         instance_id=name,
-        started_at=T0 + start * HOUR,
         environment=FLEET,
         region="us-east-1",
         zone="us-east-1a",
         capacity_type=kind,
         pool=pool,
-        last_seen_at=T0 + 6 * HOUR,
         **(fields | more),
     )
 
