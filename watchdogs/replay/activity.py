@@ -52,32 +52,41 @@ class Activity:
 def load(path: Path, noise_floor: float) -> Activity:
     """Raises TraceError: what is wrong, with the line."""
     table = rows.read(path, COLUMNS)
-    times, codes = table.numbers["time_s"], table.codes["replica"]
+    times, codes = table.numbers.pop("time_s"), table.codes["replica"]
     starts = rows.ticks(table.path, times)
-    tick = np.repeat(np.arange(len(starts) - 1, dtype=np.int32), np.diff(starts))
     shape = (len(starts) - 1, len(table.names["replica"]))
     if shape[0] < 2:
         raise TraceError(f"{path}: one moment only; a history has at least two")
+    times, tick = times[starts[:-1]], rows.tick_of_row(starts)
     rows.no_doubles(table, "replica", tick, codes, shape[1])
-    times = times[starts[:-1]]
-    active, running = table.numbers["gpu_active"], table.numbers["requests_running"]
-    waiting, tokens = table.numbers["requests_waiting"], table.numbers["tokens_total"]
+    pools = _pools(table, codes, shape[1])
+    table.codes.pop("pool", None)
+    known = np.ones(len(tick), dtype=np.bool_)
+    work: Bools = np.zeros(shape, dtype=np.bool_)
+    tokens = table.numbers.pop("tokens_total")
+    known &= ~np.isnan(tokens)
+    work |= _moved(tokens, tick, codes, shape)
+    del tokens  # each column goes as soon as it is read, so that the whole history is never held twice
+    for name in ("requests_running", "requests_waiting"):
+        requests = table.numbers.pop(name)
+        known &= ~np.isnan(requests)
+        work |= _flags(requests > 0, tick, codes, shape)
+    active = table.numbers.pop("gpu_active")
     if len(over := np.flatnonzero(active > 1)):
         row = int(over[0])
         raise TraceError(
             f"{path}, line {rows.line_of(row)}: gpu_active is {active[row]:g}; it is a share from 0 to 1,"
             " and percent is another metric"
         )
-    known = ~(np.isnan(active) | np.isnan(running) | np.isnan(waiting) | np.isnan(tokens))
-    busy = (active >= noise_floor) | (running > 0) | (waiting > 0)
-    pools = _pools(table, codes, shape[1])
+    known &= ~np.isnan(active)
+    work |= _flags(active >= noise_floor, tick, codes, shape)
     return Activity(
         replicas=table.names["replica"],
         times=times,
         step=float(np.median(np.diff(times))),
         reported=_flags(known, tick, codes, shape),
-        active=_singles(np.nan_to_num(active), tick, codes, shape),
-        work=_flags(busy, tick, codes, shape) | _moved(tokens, tick, codes, shape),
+        active=_singles(np.nan_to_num(active, copy=False), tick, codes, shape),
+        work=work,
         pools=pools,
         pool_names=table.names.get("pool", ()),
     )
@@ -85,21 +94,24 @@ def load(path: Path, noise_floor: float) -> Activity:
 
 def _flags(values: Bools, tick: rows.Codes, codes: rows.Codes, shape: tuple[int, int]) -> Bools:
     found: Bools = np.zeros(shape, dtype=np.bool_)
-    found[tick, codes] = values
+    rows.put(found, tick, codes, values)
     return found
 
 
 def _singles(values: Floats, tick: rows.Codes, codes: rows.Codes, shape: tuple[int, int]) -> Singles:
     found: Singles = np.zeros(shape, dtype=np.float32)
-    found[tick, codes] = values
+    rows.put(found, tick, codes, values)
     return found
 
 
 def _moved(tokens: Floats, tick: rows.Codes, codes: rows.Codes, shape: tuple[int, int]) -> Bools:
     """Whether a replica's counter is another one than in its last row that had it; a reset is a change."""
     table = np.full(shape, np.nan)
-    table[tick, codes] = tokens
+    rows.put(table, tick, codes, tokens)
     moved = np.zeros(shape, dtype=np.bool_)
+    if not np.isnan(table).any():
+        np.not_equal(table[1:], table[:-1], out=moved[1:])
+        return moved
     last = table[0].copy()
     for row in range(1, shape[0]):
         now = table[row]

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
+from math import isnan
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -14,6 +16,8 @@ ON_DEMAND: Final = -1
 """The place of on-demand; zones count from 0."""
 ROUNDS: Final = 1000
 """A rule that still asks after this many rounds of one tick never stops."""
+_AT_ONCE: Final = 1024
+"""Ticks that are plain numbers at one time."""
 
 COLUMNS: Final = (
     Column(name="time_s", at_least=None),
@@ -134,7 +138,7 @@ def load(path: Path) -> Market:
     starts = rows.ticks(table.path, times)
     if len(starts) < 3:
         raise TraceError(f"{path}: one moment only; a history has at least two")
-    tick = np.repeat(np.arange(len(starts) - 1, dtype=np.int32), np.diff(starts))
+    tick = rows.tick_of_row(starts)
     rows.no_doubles(table, "zone", tick, codes, len(zones))
     prices = table.numbers.get("spot_price")
     return Market(
@@ -152,7 +156,7 @@ def _by_tick(
 ) -> Floats:
     """A zone without a row gives nothing at that tick: nobody saw an instance there."""
     found = np.full(shape, missing)
-    found[tick, codes] = values
+    rows.put(found, tick, codes, values)
     return found
 
 
@@ -161,40 +165,48 @@ def play(market: Market, terms: Terms, rule: Rule) -> Score:
     score = Score(rule=rule.name, target=terms.target)
     state = State(now=0.0, zones=market.zones, terms=terms)
     numbers = iter(range(1, 1 << 62))
-    for tick in range(len(market.times) - 1):
-        state.now = float(market.times[tick])
-        length = float(market.times[tick + 1]) - state.now
-        room = market.available[tick]
-        state.prices = None if market.prices is None else market.prices[tick].tolist()
+    for now, length, room, state.prices in _ticks(market):
+        state.now = now
         _lose(state, room, score)
         _ask(state, rule, room, score, numbers)
         _count(state, length, score)
     return score
 
 
-def _lose(state: State, room: Floats, score: Score) -> None:
+def _ticks(market: Market) -> Iterator[tuple[float, float, Sequence[int], Sequence[float] | None]]:
+    """Time, length, room and prices of each tick but the last, as plain numbers: a thousand rows at a time."""
+    lengths = np.diff(market.times)
+    for first in range(0, len(lengths), _AT_ONCE):
+        part = slice(first, min(first + _AT_ONCE, len(lengths)))
+        prices = repeat(None) if market.prices is None else market.prices[part].tolist()
+        room = market.available[part].astype(np.int64).tolist()
+        yield from zip(market.times[part].tolist(), lengths[part].tolist(), room, prices, strict=False)
+
+
+def _lose(state: State, room: Sequence[int], score: Score) -> None:
     state.lost, state.refused = [], []
     held: dict[int, list[Machine]] = {}
     for machine in state.machines:
         if machine.place != ON_DEMAND:
             held.setdefault(machine.place, []).append(machine)
     for place, there in held.items():
-        there.sort(key=lambda m: (m.launched, m.number))
-        state.lost += there[int(room[place]) :]
+        if len(there) > room[place]:
+            there.sort(key=lambda m: (m.launched, m.number))
+            state.lost += there[room[place] :]
     if state.lost:
         gone = {machine.number for machine in state.lost}
         state.machines = [m for m in state.machines if m.number not in gone]
         score.preemptions += len(gone)
 
 
-def _ask(state: State, rule: Rule, room: Floats, score: Score, numbers: Iterator[int]) -> None:
+def _ask(state: State, rule: Rule, room: Sequence[int], score: Score, numbers: Iterator[int]) -> None:
     for _ in range(ROUNDS):
         wishes = rule.decide(state)
         state.lost, state.refused = [], []
         for place in wishes.launch:
             if place == ON_DEMAND:
                 score.on_demand_launches += 1
-            elif sum(m.place == place for m in state.machines) < int(room[place]):
+            elif sum(m.place == place for m in state.machines) < room[place]:
                 score.spot_launches += 1
             else:
                 state.refused.append(place)
@@ -209,7 +221,7 @@ def _ask(state: State, rule: Rule, room: Floats, score: Score, numbers: Iterator
 
 
 def _spot_price(state: State, place: int) -> float:
-    if state.prices is None or np.isnan(state.prices[place]):
+    if state.prices is None or isnan(state.prices[place]):
         return state.terms.spot_price
     return state.prices[place]
 

@@ -85,15 +85,16 @@ def load(path: Path, tokens_per_request: float | None) -> Arrivals:
             raise TraceError(f"{path}: one moment only; a history of rates has at least two")
         return _of_rates(times, table.numbers["rate_rps"], tokens_per_request or USUAL_REQUEST)
     table = rows.read(path, _REQUESTS)
-    times = table.numbers["time_s"]
+    times, tokens = table.numbers.pop("time_s"), table.numbers.pop("input_tokens")
     rows.ticks(table.path, times)
-    tokens = table.numbers["input_tokens"] + table.numbers["output_tokens"]
-    span = float(times[-1] - times[0])
+    tokens += table.numbers.pop("output_tokens")
+    times -= times[0]
+    span = float(times[-1])
     tick = max(TICK, span / MOST_TICKS)
-    where = ((times - times[0]) // tick).astype(np.int64)
+    times //= tick
     return Arrivals(
         tick=tick,
-        tokens=np.bincount(where, weights=tokens, minlength=int(span // tick) + 1).astype(np.float64),
+        tokens=np.bincount(times.astype(np.int32), tokens, int(span // tick) + 1).astype(np.float64, copy=False),
         tokens_per_request=tokens_per_request or max(1.0, float(tokens.mean())),
     )
 

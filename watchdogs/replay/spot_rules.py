@@ -15,7 +15,7 @@ from watchdogs.spot.decide import decide
 from watchdogs.spot.memory import Memory
 from watchdogs.spot.view import GroupView, Member, PoolView
 from watchdogs.spot.watchdog import LOOK_BACK
-from watchdogs.spot.zones import TRY_AGAIN
+from watchdogs.spot.zones import BOOT_SPAN, TRY_AGAIN
 
 NAMES: Final = ("own", "skyserve")
 EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
@@ -45,7 +45,9 @@ class OwnRule:
     _last: tuple[datetime, int] | None = None
     _calm_until: float = float("-inf")
     _calm_with: tuple[int, int] = (0, 0)
-    _calm_prices: Sequence[float] | None = None
+    _ceiling: float | None = None
+    _calm_dear: tuple[bool, ...] = ()
+    """Which zones were at or above the ceiling: all that prices decide."""
 
     def decide(self, state: State) -> Wishes:
         if self._is_calm(state):
@@ -71,7 +73,7 @@ class OwnRule:
         """A look wanted nothing: the next is due when something happens or gets ready, or when zones are tried."""
         boots = [m.launched + state.terms.cold_start for m in state.machines if not state.ready(m)]
         stand_in = any(m.place == ON_DEMAND for m in state.machines)
-        self._calm_prices = state.prices
+        self._calm_dear = self._dear(state)
         later = state.now if stand_in else state.now + TRY_AGAIN.total_seconds()
         self._calm_until = min((later, *boots))
         self._calm_with = (len(state.machines), max((m.number for m in state.machines), default=0))
@@ -82,10 +84,16 @@ class OwnRule:
         All that could change meanwhile is what fades, and for that it is enough to look as often as zones are tried.
         """
         seen = (len(state.machines), max((m.number for m in state.machines), default=0))
-        if state.prices != self._calm_prices:
-            return False
         same = not state.lost and not state.refused and seen == self._calm_with
-        return same and state.now < self._calm_until
+        return same and state.now < self._calm_until and self._dear(state) == self._calm_dear
+
+    def _dear(self, state: State) -> tuple[bool, ...]:
+        if state.prices is None:
+            return ()
+        if (ceiling := self._ceiling) is None:
+            share = min(float(self.policy.price_ceiling), 1.0)
+            ceiling = self._ceiling = state.terms.on_demand_price * share
+        return tuple([price >= ceiling for price in state.prices])
 
     def _resize(self, state: State, decision: Decision) -> list[int]:
         size = decision.to_size or 0
@@ -104,7 +112,9 @@ class OwnRule:
                 zone.memory = zone.memory.passed(now, present=place in present)
                 if place in lost:
                     zone.memory = zone.memory.lost()
-            self._events = [event for event in self._events if now - event.at < LOOK_BACK]
+            # what is older than this has no say any more (`zones`), and ten million rows have many refusals
+            span = min(LOOK_BACK, max(BOOT_SPAN, TRY_AGAIN, self.policy.zone_backoff))
+            self._events = [event for event in self._events if now - event.at < span]
         for machine in state.lost:
             self._event(state.zones[machine.place], ActivityKind.PREEMPTED, now, machine)
         for place in state.refused:

@@ -36,6 +36,10 @@ class Rises:
     """Moments whose horizon is not over, with the demand then."""
     _tops: deque[tuple[float, float]] = field(default_factory=deque[tuple[float, float]])
     """Demand since, falling: the first is the highest of the horizon."""
+    _bin: int = 0
+    """Where the last answer was found: the next one is near."""
+    _below: float = 0.0
+    """Weight in all bins before it."""
 
     def __post_init__(self) -> None:
         self._put(PRIOR, PRIOR_WEIGHT)
@@ -57,19 +61,25 @@ class Rises:
             if self._weight > 1e12:
                 self._counts = [count / self._weight for count in self._counts]
                 self._total, self._weight = self._total / self._weight, 1.0
+                self._bin, self._below = 0, 0.0
 
     def expected(self) -> float:
         """What to be ready for."""
-        wanted, seen = QUANTILE * self._total, 0.0
-        for number, count in enumerate(self._counts):
-            seen += count
-            if seen >= wanted:
-                return math.expm1((number + 1) / PER_UNIT)
-        return math.expm1(BINS / PER_UNIT)
+        wanted = QUANTILE * self._total
+        while self._bin > 0 and self._below >= wanted:
+            self._bin -= 1
+            self._below -= self._counts[self._bin]
+        while self._bin < BINS - 1 and self._below + self._counts[self._bin] < wanted:
+            self._below += self._counts[self._bin]
+            self._bin += 1
+        return math.expm1((self._bin + 1) / PER_UNIT)
 
     def _put(self, rise: float, weight: float) -> None:
-        self._counts[min(BINS - 1, int(math.log1p(rise) * PER_UNIT))] += weight
+        place = min(BINS - 1, int(math.log1p(rise) * PER_UNIT))
+        self._counts[place] += weight
         self._total += weight
+        if place < self._bin:
+            self._below += weight
 
 
 @dataclass(slots=True)

@@ -39,18 +39,21 @@ Counts = Mapping[str, int]
 def risk(places: Sequence[Place], counts: Counts, needed: int) -> float:
     """Expected falls below `needed` per hour. With fewer than needed: as if the spare were 0."""
     spare = max(0, sum(counts.values()) - needed)
-    held = [(place, counts[place.name]) for place in places if counts.get(place.name, 0) > 0]
-    every = sum(place.losses_per_hour for place, _ in held)
+    held: list[tuple[float, int, str]] = []
+    every = 0.0
+    for place in places:
+        if (count := counts.get(place.name, 0)) > 0:
+            held.append((place.losses_per_hour, count, place.region))
+            every += place.losses_per_hour
     total = 0.0
-    for index, (place, count) in enumerate(held):
-        rate = place.losses_per_hour
+    for index, (rate, count, region) in enumerate(held):
         if count > spare:
             total += rate * (1 + DEPTH * (count - spare))
             continue
         total += rate * (SINGLE + SOON_AFTER * (every - rate))
-        for other, others in held[index + 1 :]:
-            if other.region == place.region and others <= spare < count + others:
-                total += TOGETHER * min(rate, other.losses_per_hour)
+        for other_rate, others, other_region in held[index + 1 :]:
+            if other_region == region and others <= spare < count + others:
+                total += TOGETHER * (rate if rate < other_rate else other_rate)
     return total
 
 
@@ -100,13 +103,19 @@ def best_move(
 ) -> str | None:
     """The place to which a move of one instance lowers the risk by at least `least_gain`; None: no such move."""
     now = risk(places, counts, needed)
+    if now <= least_gain:
+        return None  # there is not that much to spare
     best: tuple[float, str] | None = None
-    for source in (place.name for place in places if counts.get(place.name, 0) > 0):
-        without = with_one_less(counts, source)
+    after = dict(counts)
+    for source in [place.name for place in places if counts.get(place.name, 0) > 0]:
+        after[source] -= 1
         for goal in reachable:
             if goal == source:
                 continue
-            after = risk(places, with_one_more(without, goal), needed)
-            if after < now - least_gain and (best is None or (after, goal) < best):
-                best = (after, goal)
+            after[goal] = after.get(goal, 0) + 1
+            left = risk(places, after, needed)
+            after[goal] -= 1
+            if left < now - least_gain and (best is None or (left, goal) < best):
+                best = (left, goal)
+        after[source] += 1
     return None if best is None else best[1]

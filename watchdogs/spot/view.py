@@ -1,5 +1,6 @@
 """What the spot watchdog knows of a pool. Pure types."""
 
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -9,6 +10,7 @@ from typing import Final, TypeVar
 from fleet.activity import Activity, ActivityKind
 from fleet.model import CapacityType
 from fleet.policies import SpotPolicy
+from watchdogs.plan import Reason
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
@@ -70,6 +72,14 @@ class GroupView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Why a group is not asked, or asked last."""
+
+    reason: Reason
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PoolView:
     """One pool, at one look of one pass."""
 
@@ -90,6 +100,10 @@ class PoolView:
     paused_by: str | None = None
     policy_seen: bool = True
 
+    closed: dict[tuple[str, datetime], tuple[Verdict | None]] = field(
+        init=False, repr=False, compare=False, default_factory=dict[tuple[str, datetime], tuple[Verdict | None]]
+    )
+    """What `zones` found to speak against a group, by group and moment."""
     _members: dict[str, list[Member]] = field(init=False, repr=False, compare=False)
     _events: dict[str, list[Activity]] = field(init=False, repr=False, compare=False)
     _quota: list[Activity] = field(init=False, repr=False, compare=False)
@@ -118,7 +132,7 @@ class PoolView:
 
 
 def _sorted(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
-    found: dict[K, list[T]] = {}
+    found: defaultdict[K, list[T]] = defaultdict(list)
     for item in items:
-        found.setdefault(key(item), []).append(item)
+        found[key(item)].append(item)
     return found

@@ -7,15 +7,14 @@ tried now and then only.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from fleet.activity import ActivityKind
+from fleet.activity import Activity, ActivityKind
 from fleet.model import CapacityType
 from watchdogs.plan import Reason
 from watchdogs.spot import risk
-from watchdogs.spot.view import GroupView, PoolView
+from watchdogs.spot.view import GroupView, PoolView, Verdict
 
 ZONE_SHARE: Final = 0.5
 """Most of a pool's spot that one zone holds while others give. Less cost more falls below the target on generated
@@ -35,14 +34,6 @@ REFUSALS: Final = frozenset(
 )
 _ASKED: Final = REFUSALS | {ActivityKind.LAUNCHED, ActivityKind.PREEMPTED}
 _SETBACKS: Final = REFUSALS | {ActivityKind.PREEMPTED}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """Why a group is not asked, or asked last."""
-
-    reason: Reason
-    detail: str = ""
 
 
 def place(pool: PoolView, missing: int, now: datetime) -> Mapping[str, int]:
@@ -109,6 +100,8 @@ def extra(pool: PoolView, base: int, now: datetime) -> int:
     if total > base:
         without = risk.with_one_less(held, risk.best_removal(spots, held, needed))
         return 1 if risk.risk(spots, without, needed) - risk_now >= KEEP_EXTRA else 0
+    if risk_now <= ADD_EXTRA:
+        return 0  # there is not that much to spare
     recent = {e.group for e in pool.events if e.kind in REFUSALS and now - e.at < TRY_AGAIN}
     able = [place for place in spots if place.name not in recent and _closed_by_name(pool, place.name, now) is None]
     best = risk.best_addition([p for p in able if held[p.name] < share(pool)], held, needed, pool.spare)
@@ -162,18 +155,30 @@ def penalty(pool: PoolView, group: GroupView, now: datetime) -> float:
     span = pool.policy.zone_backoff
     if span <= timedelta(0):
         return 0.0
-    ages = [now - e.at for e in pool.events_of(group.name) if e.kind in _SETBACKS]
+    ages = [now - e.at for e in _since(pool, group, now - span) if e.kind in _SETBACKS]
     noticed = sum(1.0 for member in pool.members_of(group.name) if member.under_notice)
-    return noticed + sum(1 - age / span for age in ages if age < span)
+    return noticed + sum(1 - age / span for age in ages)
+
+
+def _since(pool: PoolView, group: GroupView, moment: datetime) -> list[Activity]:
+    """What happened to a group after a moment, oldest first."""
+    events = pool.events_of(group.name)
+    first = len(events)
+    while first > 0 and events[first - 1].at > moment:
+        first -= 1
+    return list(events[first:])
 
 
 def _closed(pool: PoolView, group: GroupView, now: datetime) -> Verdict | None:
-    """Why a group must not be asked in this pass."""
+    """Why a group must not be asked in this pass. Looked at once: a decision asks for it many times."""
+    if (known := pool.closed.get((group.name, now))) is not None:
+        return known[0]
+    found = None
     for check in (_too_dear, _at_quota, _boots_failing, _refused, _full):
-        found = check(pool, group, now)
-        if found is not None:
-            return found
-    return None
+        if (found := check(pool, group, now)) is not None:
+            break
+    pool.closed[group.name, now] = (found,)
+    return found
 
 
 def _closed_by_name(pool: PoolView, name: str, now: datetime) -> Verdict | None:
@@ -191,7 +196,9 @@ def _too_dear(pool: PoolView, group: GroupView, now: datetime) -> Verdict | None
 
 def _at_quota(pool: PoolView, group: GroupView, now: datetime) -> Verdict | None:
     """A quota holds for the whole account and region: no other zone helps, and asking again does not either."""
-    spots = {g.name for g in pool.groups_of(CapacityType.SPOT)} if pool.quota_refusals() else set[str]()
+    if not pool.quota_refusals():
+        return None
+    spots = {g.name for g in pool.groups_of(CapacityType.SPOT)}
     hit = [e for e in pool.quota_refusals() if e.group in spots and now - e.at < pool.policy.zone_backoff]
     return Verdict(reason=Reason.QUOTA, detail=hit[-1].detail[:120]) if hit else None
 
@@ -205,19 +212,25 @@ def _boots_failing(pool: PoolView, group: GroupView, now: datetime) -> Verdict |
 
 def failed_boots(pool: PoolView, group: GroupView, now: datetime) -> int:
     """Boots of a group that failed lately: those that are still there, and those that were replaced."""
-    there = sum(1 for m in pool.members_of(group.name) if m.failed)
-    gone = sum(1 for e in pool.events_of(group.name) if e.kind is ActivityKind.UNHEALTHY and now - e.at < BOOT_SPAN)
-    return there + gone
+    there = len([m for m in pool.members_of(group.name) if m.failed])
+    events = _since(pool, group, now - BOOT_SPAN)
+    return there + len([event for event in events if event.kind is ActivityKind.UNHEALTHY])
 
 
 def _refused(pool: PoolView, group: GroupView, now: datetime) -> Verdict | None:
     events = pool.events_of(group.name)
-    refused = [e for e in events if e.kind in REFUSALS and e.at >= pool.pass_started]
+    refused: Activity | None = None
+    for event in reversed(events):
+        if event.at < pool.pass_started:
+            break  # the newest come last
+        if event.kind in REFUSALS:
+            refused = event
+            break
     looking = group.desired > len(pool.members_of(group.name))
-    if not refused and looking and events and events[-1].kind in REFUSALS:
+    if refused is None and looking and events and events[-1].kind in REFUSALS:
         # the group looks by itself, for one that it lost, and was told no before this pass began
-        refused = [e for e in events[-1:] if now - e.at < pool.policy.zone_backoff]
-    return Verdict(reason=Reason.NO_SPOT, detail=refused[-1].detail[:120]) if refused else None
+        refused = events[-1] if now - events[-1].at < pool.policy.zone_backoff else None
+    return None if refused is None else Verdict(reason=Reason.NO_SPOT, detail=refused.detail[:120])
 
 
 def _full(pool: PoolView, group: GroupView, now: datetime) -> Verdict | None:
