@@ -1,4 +1,8 @@
-"""The watchdogs' rules side by side on generated histories: what each saves, and what that costs in service."""
+"""The watchdogs' rules side by side: what each saves, and what that costs in service.
+
+On generated histories, and on the public ones at hand (`benchmarks/recorded.py`; `GPUFLEET_HISTORIES` names their
+folder).
+"""
 
 import tempfile
 from collections.abc import Iterator
@@ -9,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from benchmarks import activity as kinds
-from benchmarks import markets
+from benchmarks import markets, recorded
 from benchmarks.table import Table
 from fleet.policies import IdlePolicy, ScalePolicy, SpotPolicy
 from watchdogs.replay import fleet, idle_rules, market, pool_rules, requests, spot_rules
@@ -18,14 +22,17 @@ from watchdogs.replay.activity import Activity
 REPLICAS: Final = 94
 DAYS: Final = 0.95
 COLD_START: Final = 180.0
+REPLICAS_AT_WORK: Final = 8
+"""Histories of requests say nothing of replicas: one is taken to carry this share of the mean."""
 
 
 def run() -> Iterator[Table]:
-    """A table for each of the three replays, and one for idle replicas that share a pool."""
+    """A table for each of the three replays, one for idle replicas that share a pool, and those of recorded ones."""
     yield _spot()
     yield _alone()
     yield _pooled()
     yield _requests()
+    yield from _recorded(recorded.folder())
 
 
 def _spot() -> Table:
@@ -97,6 +104,59 @@ def _requests() -> Table:
         title="Scale: two days that rise and fall, 500 tokens per second and replica",
         columns=("rule", "cost", "too late %", "peak replicas", "moves"),
         rows=tuple(rows),
+    )
+
+
+def _recorded(source: Path | None) -> Iterator[Table]:
+    """What is at hand, and the rules on it."""
+    said = "not here" if source is not None else f"not here: {recorded.FOLDER} names no folder"
+    there = {name for name in recorded.DATA_SETS if source is not None and (source / name).is_dir()}
+    yield Table(
+        title="Recorded histories at hand",
+        columns=("data set", "played by"),
+        rows=tuple((name, f"replay {by}" if name in there else said) for name, by in recorded.DATA_SETS.items()),
+    )
+    if source is None or not there:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        if there & {"bamboo_spot"}:
+            yield _recorded_markets(source, Path(folder))
+        if there - {"bamboo_spot"}:
+            yield _recorded_requests(source, Path(folder))
+
+
+def _recorded_markets(source: Path, folder: Path) -> Table:
+    rows: list[tuple[str, ...]] = []
+    for history in recorded.markets(source, folder):
+        found = market.load(history.path)
+        for name in spot_rules.NAMES:
+            score = market.play(found, market.Terms(target=4), spot_rules.rule(name, SpotPolicy())).answer()
+            shown = ("cost_ratio", "below_target_percent", "none_ready_percent", "on_demand_launches")
+            rows.append((history.name, name, *(f"{score[field]:g}" for field in shown)))
+    return Table(
+        title="Recorded spot clusters, one zone each, a target of 4 and one spare",
+        columns=("history", "rule", "cost", "below target %", "none ready %", "on-demand launches"),
+        rows=tuple(rows),
+        notes=("`available` is what the cluster held: the zone may have had more.",),
+    )
+
+
+def _recorded_requests(source: Path, folder: Path) -> Table:
+    rows: list[tuple[str, ...]] = []
+    for history in recorded.requests(source, folder):
+        arrivals = requests.load(history.path, None)
+        per_second = float(arrivals.tokens.mean()) / arrivals.tick / REPLICAS_AT_WORK
+        terms = requests.Terms(tokens_per_second=per_second)
+        for name in pool_rules.NAMES:
+            sizer = pool_rules.sizer(name, ScalePolicy(), COLD_START, arrivals.tick)
+            score = requests.play(arrivals, terms, sizer, name).answer()
+            shown = ("cost_ratio", "slo_missed_percent", "peak_replicas", "moves")
+            rows.append((history.name, name, *(f"{score[field]:g}" for field in shown)))
+    return Table(
+        title=f"Recorded requests, a replica that carries 1/{REPLICAS_AT_WORK} of the mean load",
+        columns=("history", "rule", "cost", "too late %", "peak replicas", "moves"),
+        rows=tuple(rows),
+        notes=("Rates have no tokens: 1,000 for each request.",),
     )
 
 
