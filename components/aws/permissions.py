@@ -73,6 +73,8 @@ def of_control(  # noqa: PLR0913
             actions=("s3:GetObject", "s3:PutObject"),
             resources=(f"arn:aws:s3:::{bucket}/*",),
         ),
+        # without it S3 answers 403 for what is not there: a first backup, a router's policy
+        Allowed(actions=("s3:ListBucket",), resources=(f"arn:aws:s3:::{bucket}",)),
         _token(region, account, agent_token),
         Allowed(actions=("sqs:DeleteMessage", "sqs:GetQueueUrl", "sqs:ReceiveMessage"), resources=(notices,)),
     )

@@ -25,8 +25,8 @@ PEOPLE = {"bootstrap.py", "images.py"}
 """Run by people with their own rights: the bucket, its key, the mirror."""
 IN_IAM = {"service-quotas": "servicequotas"}
 """Services that IAM writes otherwise than boto3."""
-WRITTEN_OUT = {"s3:GetObject", "s3:PutObject"}
-"""`clouds/aws/objects.py` and S3Store call them without AwsCalls."""
+WRITTEN_OUT = {"s3:GetObject", "s3:PutObject", "s3:ListBucket"}
+"""`clouds/aws/objects.py` and S3Store call them without AwsCalls; who may not list is told 403 for what is missing."""
 
 
 def allowed(statements: Sequence[Allowed]) -> set[str]:
