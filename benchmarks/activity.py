@@ -1,4 +1,4 @@
-"""Replicas that never were, of six kinds: what people, jobs and programs make of inference GPUs.
+"""Replicas that never were, of ten kinds: what people, jobs and programs make of inference GPUs.
 
 No kind is fitted to a recorded history; together they span what research notes say of real ones: a GPU works a
 twentieth to a third of its time, most rests are minutes, and few long ones hold most of the idle time.
@@ -120,6 +120,61 @@ def busy(replicas: int, days: float, seed: int) -> Active:
     return found
 
 
+def visits(replicas: int, days: float, seed: int) -> Active:
+    """Requests that know nothing of each other, of replicas whose popularity differs a hundredfold."""
+    random = np.random.default_rng(seed)
+    found = np.zeros((int(days * DAY), replicas), dtype=np.float32)
+    sun = _sun(len(found), 0.3)
+    for column in found.T:
+        rate = np.exp(random.normal(np.log(1 / 12), 1.3))
+        busy, level = np.exp(random.normal(0.5, 0.7)), random.beta(1.5, 4)
+        for at in np.flatnonzero(random.random(len(column)) < 1 - np.exp(-rate * sun)).tolist():
+            _spell(random, column, at, busy, 0.8, level)
+    return found
+
+
+def regimes(replicas: int, days: float, seed: int) -> Active:
+    """Hours in use and hours out of use in turn, with a stray request now and then."""
+    random = np.random.default_rng(seed)
+    found = np.zeros((int(days * DAY), replicas), dtype=np.float32)
+    for column in found.T:
+        used, unused = np.exp(random.normal(np.log(120), 0.6)), np.exp(random.normal(np.log(200), 0.7))
+        rest, stray = np.exp(random.normal(1.2, 0.7)), np.exp(random.normal(np.log(150), 0.6))
+        on, level, at = random.random() < 0.5, random.beta(1.5, 4), 0
+        while at < len(column):
+            end = at + max(5, round(random.lognormal(np.log(used if on else unused), 1.0)))
+            while at < min(end, len(column)):
+                at = _spell(random, column, at, 2.0 if on else 1.0, 0.9, level)
+                at += max(1, round(random.exponential(rest if on else stray)))
+            on = not on
+    return found
+
+
+def cron(replicas: int, days: float, seed: int) -> Active:
+    """Jobs at full hours, once an hour to once a day; with half of the replicas people, too."""
+    random = np.random.default_rng(seed)
+    found = np.zeros((int(days * DAY), replicas), dtype=np.float32)
+    for column in found.T:
+        period, level = int(random.choice([60, 120, 240, 480, 1440])), random.beta(2, 3)
+        busy = max(2.0, period * random.uniform(0.05, 0.3))
+        for at in range(int(random.integers(0, period)), len(column), period):
+            _spell(random, column, at, busy, 0.2, level)
+        if random.random() < 0.5:
+            for at in np.flatnonzero(random.random(len(column)) < 1 / random.choice([60, 150, 400])).tolist():
+                _spell(random, column, at, 3.0, 0.8, level)
+    return found
+
+
+def dead(replicas: int, days: float, seed: int) -> Active:
+    """`dense`, but a tenth never works, and another tenth stops working for good at some time."""
+    random = np.random.default_rng(seed)
+    found = dense(replicas, days, seed)
+    for number in random.permutation(replicas)[: replicas // 5].tolist():
+        first = 0 if number % 2 else int(random.integers(0, len(found)))
+        found[first:, number] = 0
+    return found
+
+
 KINDS: Final[Mapping[str, Callable[[int, float, int], Active]]] = {
     "dense": dense,
     "sessions": sessions,
@@ -127,6 +182,10 @@ KINDS: Final[Mapping[str, Callable[[int, float, int], Active]]] = {
     "batch": batch,
     "bursty": bursty,
     "busy": busy,
+    "visits": visits,
+    "regimes": regimes,
+    "cron": cron,
+    "dead": dead,
 }
 
 

@@ -94,7 +94,7 @@ def test_jobs_that_come_by_a_clock_are_learned() -> None:
     """More is saved than by any fixed timer that stops as seldom."""
     found = history(kinds.batch(30, 4.0, 3))
     own = replays.play_alone(found, idle_rules.rule("own", found, IdlePolicy()), 180).answer()
-    policies = [IdlePolicy(grace=timedelta(minutes=m), max_stops_per_day=None) for m in range(10, 400, 30)]
+    policies = [IdlePolicy(grace=timedelta(minutes=m), max_stops_per_day=None) for m in range(10, 400, 60)]
     timers = [replays.play_alone(found, idle_rules.rule("own", found, p), 180).answer() for p in policies]
     as_seldom = [t for t in timers if t["stops"] <= own["stops"]]  # type: ignore[operator]
     assert own["saved_percent"] > 1.2 * max(t["saved_percent"] for t in as_seldom)  # type: ignore[operator, type-var]

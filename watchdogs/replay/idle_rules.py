@@ -26,10 +26,8 @@ LONG_AGO: Final = EPOCH - timedelta(days=365)
 HOUR: Final = timedelta(hours=1)
 DAY_S: Final = 86400.0
 LEARN_EVERY: Final = 1800.0
-FIRST_DAY: Final = 0.5
-"""Share of the first day's stops that may be made at once: what idles from the beginning idles long."""
-LEARN_FROM: Final = 2400.0
-"""Seconds: shorter gaps are shorter than any timer."""
+FIRST_DAY: Final = 0.9
+"""Share of the first day's stops that may be made at any time of it; a history may end before its day."""
 READY: Final = AgentStatus(phase=Phase.READY, ready=True, draining=False, drained=False)
 
 
@@ -138,7 +136,7 @@ class OwnRule:
             return
         step, since = self.activity.step, np.maximum(self._last, -1)
         gaps = (tick - 1 - since) * step
-        for replica in np.flatnonzero(self.activity.work[tick] & (gaps > LEARN_FROM)).tolist():
+        for replica in np.flatnonzero(self.activity.work[tick] & (gaps > self._patience.least)).tolist():
             self._patience.saw(replica, float(gaps[replica]))
         if tick < self._learn_at:
             return
