@@ -61,7 +61,7 @@ class Series:
 
 
 def is_blank(value: float) -> bool:
-    """Whether a value means "no measurement": NaN, an infinity, below zero, or a sentinel of DCGM (≥ 2^31 − 16)."""
+    """Whether a value means "no measurement": NaN, an infinity, or below zero."""
     return not 0 <= value < float("inf")
 
 
