@@ -7,7 +7,7 @@ from datetime import date
 from typing import TYPE_CHECKING, Final
 
 from fleet.model import Cloud
-from stacks import pool_checks
+from stacks import pool_checks, reference_checks
 from stacks.problems import Problem
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def check(settings: "Settings", today: date, pools: Sequence[int] | None = None)
         *_names(settings, places),
         *_models(settings),
         *_exceptions(settings, today),
+        *reference_checks.check(settings, ROOT),
         *of_pools,
     ]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from fleet import catalogue
 from fleet.model import Cloud
 from serving.engine import ArgumentError, check_arguments
-from stacks import block_checks, efa_checks
+from stacks import block_checks, efa_checks, reference_checks
 from stacks.problems import Problem
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def check(settings: "Settings", pool: "Pool", path: str, today: date) -> Iterato
         )
     yield from _machines(settings, pool, path, model)
     yield from efa_checks.check(settings, pool, path)
+    yield from reference_checks.check_pool(settings, pool, path)
     yield from _engine(pool, path)
 
 

@@ -98,6 +98,27 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
                                                               "machine_types": ["p6-b300.48xlarge"]}}},
      f"{FLEET}.pools.1.capacity.spot.machine_types.0: has EFA interfaces in an order not known here "
      "(is 'p6-b300.48xlarge'); remove network: efa"),
+    ("zone named twice", AWS, {"zones": ["us-east-1a", "us-east-1b", "us-east-1c", "us-east-1a"]},
+     f"{FLEET}.zones.3: is named twice (is 'us-east-1a'); name it once"),
+    ("machine type named twice", AWS, {"pools.1.capacity.spot.machine_types": ["g6e.12xlarge", "g6e.12xlarge"]},
+     f"{FLEET}.pools.1.capacity.spot.machine_types.1: is named twice (is 'g6e.12xlarge'); name it once"),
+    ("budget of a pool that is not there", AWS, {"budgets": [{"pool": "chta", "usd_per_month": "5"}]},
+     f"{FLEET}.budgets.0.pool: is no pool of these settings; there is chat, chat-large (is 'chta'); "
+     "name one of those"),
+    ("allowed machine type that nobody sells", AWS, {"policies.machine_types": ["g6e.xlage"]},
+     f"{FLEET}.policies.machine_types.0: no aws machine type 'g6e.xlage' in the catalogue (is 'g6e.xlage'); "
+     "did you mean g6e.xlarge or g6e.8xlarge or g6e.4xlarge?"),
+    ("price of another cloud", AWS,
+     {"prices": [{"sku": "gcp:dns:zone", "usd_per_hour": "1", "source": "list", "as_of": "2026-11-01"}]},
+     f"{FLEET}.prices.0.sku: is of another cloud (is 'gcp:dns:zone'); write a sku of aws, or remove it"),
+    ("price of no day", AWS,
+     {"prices": [{"sku": "aws:route53:zone", "usd_per_hour": "1", "source": "list", "as_of": "yesterday"}]},
+     f"{FLEET}.prices.0.as_of: is no day (is 'yesterday'); write the day of the price, as 2026-11-21"),
+    ("pool name that makes a group's name too long", GCP,
+     {"pools.0.name": "chat-of-search-teams",
+      "pools.0.capacity.reserved.0.machine_type": "a3-ultragpu-8g"},
+     f"{POOL0}.name: makes chat-of-search-teams-reserved-us-central1-a-a3-ultragpu-8g the name of a group, "
+     "3 letters longer than Google Cloud takes (is 'chat-of-search-teams'); shorten it to 17"),
     ("several spot machine types on Google Cloud", GCP,
      {f"{SPOT0}.machine_types": ["g2-standard-12", "g2-standard-16"]},
      f"{POOL0}.capacity.spot.machine_types: names several, and a zonal group of Google Cloud starts one "

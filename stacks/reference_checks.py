@@ -1,0 +1,89 @@
+"""What settings name elsewhere in the same file, or in the catalogue: it must be there, and there once."""
+
+from collections.abc import Iterator, Sequence
+from datetime import date
+from typing import TYPE_CHECKING, Final
+
+from fleet import catalogue
+from fleet.model import Cloud
+from stacks.problems import Problem
+
+if TYPE_CHECKING:
+    from stacks.settings import Pool, Settings
+
+GROUP_NAME_LIMIT: Final = 63
+"""Of Google Cloud's names."""
+_SUFFIX: Final = 8
+"""What Pulumi adds to a name: a dash and seven digits."""
+
+
+def check(settings: "Settings", root: str) -> Iterator[Problem]:
+    """What the environment names: zones, budgets, allowed machine types, prices."""
+    yield from _once(f"{root}.zones", settings.zones)
+    pools = {pool.name for pool in settings.pools}
+    for index, budget in enumerate(settings.budgets):
+        # teams are also those of clients, which no settings list
+        if budget.pool is not None and budget.pool not in pools:
+            yield Problem(
+                path=f"{root}.budgets.{index}.pool",
+                wrong=f"is no pool of these settings; there is {', '.join(sorted(pools))}",
+                value=budget.pool,
+                remedy="name one of those",
+            )
+    for index, name in enumerate(settings.policies.machine_types or ()):
+        yield from _sold(f"{root}.policies.machine_types.{index}", settings.cloud, name)
+    for index, price in enumerate(settings.prices):
+        path = f"{root}.prices.{index}"
+        if price.sku.partition(":")[0] in {*Cloud} - {settings.cloud}:
+            remedy = f"write a sku of {settings.cloud}, or remove it"
+            yield Problem(path=f"{path}.sku", wrong="is of another cloud", value=price.sku, remedy=remedy)
+        if not _is_day(price.as_of):
+            remedy = "write the day of the price, as 2026-11-21"
+            yield Problem(path=f"{path}.as_of", wrong="is no day", value=price.as_of, remedy=remedy)
+
+
+def check_pool(settings: "Settings", pool: "Pool", path: str) -> Iterator[Problem]:
+    """What one pool names: machine types once each, and itself so that its groups' names fit."""
+    capacity = pool.capacity
+    for kind, part in (("spot", capacity.spot), ("on_demand", capacity.on_demand)):
+        if part is not None:
+            yield from _once(f"{path}.capacity.{kind}.machine_types", part.machine_types)
+    if settings.cloud is Cloud.GCP:
+        yield from _fits(pool, path)
+
+
+def _fits(pool: "Pool", path: str) -> Iterator[Problem]:
+    capacity = pool.capacity
+    names = [f"{pool.name}-reserved-{r.zone}-{r.machine_type}" for r in capacity.reserved]
+    names += [f"{pool.name}-spot-{zone}" for zone in (capacity.spot.zones if capacity.spot else ())]
+    longest = max(names, key=len, default="")
+    over = len(longest) + _SUFFIX - GROUP_NAME_LIMIT
+    if over > 0:
+        yield Problem(
+            path=f"{path}.name",
+            wrong=f"makes {longest} the name of a group, {over} letters longer than Google Cloud takes",
+            value=pool.name,
+            remedy=f"shorten it to {len(pool.name) - over}" if over < len(pool.name) else "reserve in another zone",
+        )
+
+
+def _once(path: str, names: Sequence[str]) -> Iterator[Problem]:
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            yield Problem(path=f"{path}.{index}", wrong="is named twice", value=name, remedy="name it once")
+
+
+def _sold(path: str, cloud: Cloud, name: str) -> Iterator[Problem]:
+    try:
+        catalogue.machine(cloud, name)
+    except catalogue.UnknownMachineError as error:
+        said, _, hint = str(error.args[0]).partition(": ")
+        yield Problem(path=path, wrong=said, value=name, remedy=hint or "choose one of this cloud")
+
+
+def _is_day(text: str) -> bool:
+    try:
+        date.fromisoformat(text[:10])
+    except ValueError:
+        return False
+    return True
