@@ -51,8 +51,8 @@ class Played:
     answered: int
     failures: Sequence[tuple[float, float, str]]
     """Began, ended (seconds since 1970), in words."""
-    killed_at: Sequence[float]
-    """When a process that carries requests was killed."""
+    kills: Sequence[tuple[float, float]]
+    """From when until when a process died that carries requests."""
     taken: frozenset[str]
     """Instances that a fault took or broke."""
 
@@ -85,7 +85,7 @@ def requests(played: Played) -> Verdict:
     lost = [
         f"{words} ({ended - began:.1f} s, ended at {datetime.fromtimestamp(ended, UTC):%H:%M:%S})"
         for began, ended, words in played.failures
-        if not any(began <= at <= ended for at in played.killed_at)
+        if not any(began <= gone and at <= ended for at, gone in played.kills)
     ]
     seen = f"{played.answered} answered, {len(played.failures)} failed, {len(played.failures) - len(lost)} of them"
     return Verdict(what="requests", seen=f"{seen} in flight on a killed process", wrong=tuple(lost))

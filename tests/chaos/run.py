@@ -82,7 +82,7 @@ def _judge(stage: Stage) -> list[Verdict]:
     played = checker.Played(
         answered=counted.answered,
         failures=[(one.began, one.ended, one.words) for one in stage.traffic.failures()],
-        killed_at=tuple(stage.killed_at),
+        kills=tuple(stage.kills),
         taken=frozenset(stage.taken),
     )
     return [

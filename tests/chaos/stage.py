@@ -1,8 +1,10 @@
 """What the faults play on: the embedded cloud with the demo's stack, Prometheus, the router, the daemon, clients."""
 
+import errno
 import json
 import os
 import resource
+import socket
 import subprocess
 import sys
 import threading
@@ -60,8 +62,8 @@ class Stage:
     say: Callable[[str], None]
     clock: Clock
     """Of the watchdogs."""
-    killed_at: list[float] = field(default_factory=list[float])
-    """When something that carries requests was killed, in seconds since 1970."""
+    kills: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
+    """From when until when the router died, in seconds since 1970."""
     taken: set[str] = field(default_factory=set[str])
     """Instances that a fault took or broke."""
     _parts: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict[str, subprocess.Popen[bytes]])
@@ -124,11 +126,19 @@ class Stage:
             end_process(process, 30)
 
     def kill(self, part: str) -> None:
-        """SIGKILL."""
+        """SIGKILL. HAProxy ends with its router, a moment later."""
         process = self._parts.pop(part)
-        self.killed_at.append(time.time())
+        began = time.time()
         process.kill()
         process.wait(30)
+        if part == "router":
+            wait_for("HAProxy gone", self._nobody_listens)
+            self.kills.append((began, time.time()))
+
+    def _nobody_listens(self) -> bool:
+        with socket.socket() as probe:
+            probe.settimeout(2)
+            return probe.connect_ex((self.control_host, 8080)) == errno.ECONNREFUSED
 
     def pid(self, part: str) -> int:
         return self._parts[part].pid

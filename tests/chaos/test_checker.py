@@ -49,20 +49,20 @@ def ledger() -> Iterator[sqlite3.Connection]:
 
 
 def played(**changed: Any) -> Played:
-    values: dict[str, Any] = {"answered": 9, "failures": (), "killed_at": (), "taken": frozenset({"i-1"})}
+    values: dict[str, Any] = {"answered": 9, "failures": (), "kills": (), "taken": frozenset({"i-1"})}
     return Played(**values | changed)
 
 
 @pytest.mark.parametrize(
-    ("killed_at", "wrong"),
+    ("kills", "wrong"),
     [
         pytest.param((), 1, id="nobody was killed"),
-        pytest.param((11.0,), 0, id="in flight on what was killed"),
-        pytest.param((9.0, 13.0), 1, id="killed before and after"),
+        pytest.param(((11.0, 11.5),), 0, id="in flight on what was killed"),
+        pytest.param(((9.0, 9.5), (13.0, 13.5)), 1, id="killed before and after"),
     ],
 )
-def test_a_failed_request(killed_at: tuple[float, ...], wrong: int) -> None:
-    verdict = checker.requests(played(failures=[(10.0, 12.0, "HTTP 503")], killed_at=killed_at))
+def test_a_failed_request(kills: tuple[tuple[float, float], ...], wrong: int) -> None:
+    verdict = checker.requests(played(failures=[(10.0, 12.0, "HTTP 503")], kills=kills))
     assert len(verdict.wrong) == wrong
 
 
