@@ -131,8 +131,9 @@ def test_slow_senders_are_cut_off(steady: Router) -> None:
         b"POST /v1/x HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
         b"POST /v1/x HTTP/1.1\r\nHost: x\r\nbad header: 1\r\n\r\n",
         b"\x16\x03\x01\x02\x00\r\n\r\n",
+        b"POST /v1/x HTTP/1.1\r\nHost: x\r\n\r\n",
     ],
-    ids=["two-lengths", "odd-length", "odd-encoding", "space-in-name", "tls-to-plain"],
+    ids=["two-lengths", "odd-length", "odd-encoding", "space-in-name", "tls-to-plain", "no-length"],
 )
 def test_smuggled_requests_are_refused(steady: Router, head: bytes) -> None:
     before = steady.replicas["i-1"].does.requests
