@@ -8,6 +8,7 @@ import pytest
 from fleet.activity import ActivityKind, CloudError
 from fleet.model import CapacityType, Phase
 from tests.watchdogs.worlds import READY, World, document, idle_world, instance
+from watchdogs.idle.decide import DRAIN_REASON
 from watchdogs.plan import Action, OutcomeKind, Reason
 from watchdogs.ports import Brake, BrakeKind
 from watchdogs.spot.watchdog import SpotWatchdog, policy_digest
@@ -136,6 +137,20 @@ def test_an_instance_under_notice_is_replaced_at_once_and_ended_when_it_has_drai
     dog.apply()
     assert sizes(world) == (0, 1, 1)
     assert world.ended == [first]
+
+
+@pytest.mark.parametrize(
+    ("reason", "bought"),
+    [
+        pytest.param(f"{DRAIN_REASON}: no request for 30 min", (1, 1, 0), id="idle: the target falls with it"),
+        pytest.param("by hand: ana", (1, 1, 1), id="a person"),
+    ],
+)
+def test_what_the_idle_watchdog_drains_is_not_replaced(reason: str, bought: tuple[int, int, int]) -> None:
+    world = spread_world()
+    world.agents[instance(1).id] = replace(READY, phase=Phase.DRAINING, ready=False, draining=True, reason=reason)
+    watchdog(world).apply()
+    assert sizes(world) == bought
 
 
 def test_the_zone_under_notice_is_asked_last() -> None:

@@ -17,6 +17,8 @@ from watchdogs.spot import risk, terms, zones
 from watchdogs.spot.view import GroupView, Member, PoolView
 
 WATCHDOG: Final = "spot"
+IDLE_DRAIN: Final = "idle:"
+"""How the reason of a drain begins that the idle watchdog asked for."""
 
 
 def decide(pools: Sequence[PoolView], now: datetime) -> Plan:
@@ -65,7 +67,9 @@ class _Sizes:
         self.spot_ready = sum(1 for m in counting if m.ready and kinds.get(m.group) is CapacityType.SPOT)
         base = max(0, pool.target + pool.spare - self.reserved)
         self.spot_wanted = base + zones.extra(pool, base, now)
-        self.spot_missing = max(0, self.spot_wanted - self.spot)
+        # the target falls when they are gone: until then nobody is missed for them
+        self.ending_idle = sum(1 for m in pool.members if m.leaving and m.leaving_because.startswith(IDLE_DRAIN))
+        self.spot_missing = max(0, self.spot_wanted - self.spot - self.ending_idle)
 
 
 def _spot(pool: PoolView, sizes: _Sizes, now: datetime) -> list[Decision]:
@@ -125,7 +129,7 @@ def _on_demand(pool: PoolView, sizes: _Sizes, now: datetime) -> list[Decision]:
     if not groups:
         return []
     group = groups[0]
-    missing = pool.target - sizes.reserved - sizes.spot_in_time
+    missing = pool.target - sizes.reserved - sizes.spot_in_time - sizes.ending_idle
     wanted = min(max(0, missing), group.max)
     open_zones = zones.untried(pool, now) if wanted > sizes.on_demand else []
     if sizes.spot_missing > 0 and open_zones and wanted > sizes.on_demand:
