@@ -20,6 +20,8 @@ REGION: Final = "us-east-1"
 CENT: Final = Decimal("0.01")
 FREE_IF_INTERRUPTED_S: Final = 3600
 """AWS asks nothing for a spot instance that it takes within its first hour."""
+TARGET: Final = 3
+"""Replicas that chat needs."""
 TAKEN_BY_CLOUD: Final = "Server.SpotInstanceTermination"
 
 
@@ -91,18 +93,33 @@ def requests(played: Played) -> Verdict:
     return Verdict(what="requests", seen=f"{seen} in flight on a killed process", wrong=tuple(lost))
 
 
-def stops(books: Iterable[Mapping[str, Any]], ledger: sqlite3.Connection, played: Played) -> Verdict:
-    """Only what was idle, broken, taken or a stand-in was ended: chat served all along."""
+def stops(books: Sequence[Mapping[str, Any]], ledger: sqlite3.Connection, played: Played) -> Verdict:
+    """Only what was idle, broken, taken, a stand-in or too many was ended: chat served all along."""
     ended = [one for one in books if one["ended"] is not None]
     wrong = [
         f"{one['instance']} of {one['pool']} ({one['capacity_type']}): {one['why']}"
         for one in ended
-        if one["pool"] == "chat" and one["capacity_type"] != "on-demand" and one["instance"] not in played.taken
+        if one["pool"] == "chat"
+        and one["capacity_type"] != "on-demand"
+        and one["instance"] not in played.taken
+        and _others(one, books) < TARGET
     ]
     idle = "SELECT resource, reason FROM outcomes WHERE pool = 'chat' AND watchdog = 'idle' AND action = 'end'"
     wrong += [f"idle ended {row['resource']}: {row['reason']}" for row in ledger.execute(f"{idle} AND kind = 'done'")]
     seen = Counter(f"{one['pool']} {one['capacity_type']}" for one in ended)
     return Verdict(what="stops", seen=f"{len(ended)} ended: {dict(sorted(seen.items()))}", wrong=tuple(wrong))
+
+
+def _others(gone: Mapping[str, Any], books: Iterable[Mapping[str, Any]]) -> int:
+    """Instances of the same pool that lived when one was ended."""
+    at = _epoch(gone["ended"])
+    return sum(
+        one["instance"] != gone["instance"]
+        and one["pool"] == gone["pool"]
+        and _epoch(one["launched"]) < at
+        and (one["ended"] is None or _epoch(one["ended"]) > at)
+        for one in books
+    )
 
 
 def messages(ledger: sqlite3.Connection, sink: Iterable[Mapping[str, Any]]) -> Verdict:

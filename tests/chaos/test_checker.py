@@ -80,6 +80,12 @@ def test_a_stop(ledger: sqlite3.Connection, stay: dict[str, Any], taken: set[str
     assert len(checker.stops([STAY | stay], ledger, played(taken=frozenset(taken))).wrong) == wrong
 
 
+@pytest.mark.parametrize(("others", "wrong"), [pytest.param(2, 1, id="missed"), pytest.param(3, 0, id="too many")])
+def test_a_stop_beside_others(ledger: sqlite3.Connection, others: int, wrong: int) -> None:
+    alive = [STAY | {"instance": f"i-{number}", "ended": None} for number in range(10, 10 + others)]
+    assert len(checker.stops([STAY, *alive], ledger, played(taken=frozenset())).wrong) == wrong
+
+
 def test_an_idle_stop_of_the_busy_pool(ledger: sqlite3.Connection) -> None:
     ledger.execute("INSERT INTO outcomes VALUES ('i-1', 'idle', 'chat', 'idle', 'end', 'done')")
     assert checker.stops([STAY], ledger, played()).wrong == ("idle ended i-1: idle",)
