@@ -1,0 +1,151 @@
+"""Mutation checks on the money code: how many small wrong changes do its fast tests notice?
+
+mutmut changes one operator, constant or argument at a time; a test that fails then kills the mutant. Drawn with a
+fixed seed, so that a run takes minutes and two runs of one tree try the same. Everything happens in a copy.
+"""
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from benchmarks.table import Table
+
+ROOT: Final = Path(__file__).parent.parent
+SEED: Final = 20_261_121
+DRAWN: Final = 150
+"""Of all mutants; each takes half a second of a core, more where tests let it live."""
+LIMIT_S: Final = 1_200
+
+MODULES: Final = {
+    "fleet/money.py": "exact sums, rounding, largest remainder",
+    "prices/book.py": "the price in force",
+    "ledger/counters.py": "tokens from raw counters",
+    "costs/slots.py": "busy and idle slots",
+    "costs/allocation.py": "charges and the billing rules of spot",
+}
+TESTS: Final = ("test_money", "test_price_book", "test_tokens", "test_slots", "test_cost_allocation")
+_ROOMS: Final = ("fleet", "prices", "ledger", "costs")
+
+
+class Verdict(StrEnum):
+    """What became of a mutant."""
+
+    KILLED = "killed"
+    SURVIVED = "survived"
+    UNTESTED = "met no test"
+    SLOW = "too slow"
+    UNCLEAR = "unclear"
+
+
+_VERDICTS: Final = {0: Verdict.SURVIVED, 1: Verdict.KILLED, 3: Verdict.KILLED, 5: Verdict.UNTESTED,
+                    33: Verdict.UNTESTED, 24: Verdict.SLOW, 152: Verdict.SLOW, 255: Verdict.SLOW, 36: Verdict.SLOW,
+                    -24: Verdict.SLOW, -9: Verdict.SLOW}  # fmt: skip
+"""By mutmut's exit codes; a mutant that never ends is noticed, and counted apart."""
+
+
+def run() -> Iterator[Table]:
+    """Draw, try, count."""
+    with tempfile.TemporaryDirectory(prefix="gpufleet-mutation-") as folder:
+        work = Path(folder)
+        _copy(work)
+        _mutmut(work, ["nothing.at.all"])  # it makes the mutants, and finds none of that name
+        names = drawn([name for found in _found(work).values() for name in found])
+        _mutmut(work, names)
+        found = _found(work)
+    yield table({path: {n: v for n, v in mutants.items() if n in set(names)} for path, mutants in found.items()},
+                {path: len(mutants) for path, mutants in found.items()})  # fmt: skip
+
+
+def drawn(names: Sequence[str]) -> list[str]:
+    """The mutants that are tried, the same for the same names."""
+    ordered = sorted(names)
+    return sorted(random.Random(SEED).sample(ordered, min(DRAWN, len(ordered))))
+
+
+def table(tried: Mapping[str, Mapping[str, Verdict]], made: Mapping[str, int]) -> Table:
+    """One row per module and the sum. Score: killed (or too slow) of those that were tried."""
+    rows: list[tuple[str, ...]] = []
+    whole: list[Verdict] = []
+    for path, mutants in tried.items():
+        whole += mutants.values()
+        rows.append((path, MODULES[path], str(made[path]), *_counts(list(mutants.values()))))
+    rows.append(("together", "", str(sum(made.values())), *_counts(whole)))
+    alive = sorted(name for mutants in tried.values() for name, v in mutants.items() if v is not Verdict.KILLED)
+    return Table(
+        title="Mutation: small wrong changes that the money code's fast tests notice",
+        columns=("module", "what", "mutants", "tried", *Verdict, "score"),
+        rows=tuple(rows),
+        notes=(
+            f"mutmut {_version()}; {DRAWN} mutants drawn with seed {SEED}; tests: {', '.join(TESTS)} of tests/unit,"
+            " each mutant against those that reach its function.",
+            "Not killed: " + (", ".join(alive) or "none") + ".",
+        ),
+    )
+
+
+def _counts(verdicts: Sequence[Verdict]) -> tuple[str, ...]:
+    seen = sum(one in (Verdict.KILLED, Verdict.SLOW) for one in verdicts)
+    score = f"{seen / len(verdicts):.1%}" if verdicts else "none tried"
+    return (str(len(verdicts)), *(str(verdicts.count(one)) for one in Verdict), score)
+
+
+def _copy(work: Path) -> None:
+    for room in _ROOMS:
+        shutil.copytree(ROOT / room, work / room, ignore=shutil.ignore_patterns("__pycache__"))
+    unit = work / "tests" / "unit"
+    unit.mkdir(parents=True)
+    shutil.copytree(ROOT / "tests" / "data", work / "tests" / "data")
+    shutil.copy(ROOT / "tests" / "conftest.py", work / "tests")
+    for name in TESTS:
+        shutil.copy(ROOT / "tests" / "unit" / f"{name}.py", unit)
+    arguments = ["-p", "no:randomly", "-p", "no:cacheprovider", "-p", "no:rerunfailures", "--import-mode=importlib",
+                 "--hypothesis-seed=0"]  # fmt: skip
+    settings: dict[str, object] = {
+        "source_paths": list(_ROOMS),
+        "only_mutate": list(MODULES),
+        "also_copy": ["tests"],
+        "pytest_add_cli_args": arguments,
+        "pytest_add_cli_args_test_selection": [f"tests/unit/{name}.py" for name in TESTS],
+        # by CPU seconds, so that a loaded machine changes no verdict
+        "timeout_multiplier": 30.0,
+    }
+    lines = [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
+    markers = '[tool.pytest.ini_options]\nmarkers = ["slow: a slow proof"]\n'
+    (work / "pyproject.toml").write_text("\n".join(["[tool.mutmut]", *lines, "", markers]))
+
+
+def _mutmut(work: Path, names: Sequence[str]) -> None:
+    """Run mutmut. Raises RuntimeError with its last words when it made no mutants."""
+    call = [sys.executable, "-m", "mutmut", "run", "--max-children", str(os.cpu_count() or 1), *names]
+    done = subprocess.run(call, cwd=work, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    if not any(_found(work).values()) or (done.returncode and "nothing matches" not in done.stderr + done.stdout):
+        raise RuntimeError(f"mutmut failed: {(done.stdout + done.stderr)[-2_000:]}")
+
+
+def _found(work: Path) -> dict[str, dict[str, Verdict]]:
+    """Module to its mutants and their verdicts."""
+    found: dict[str, dict[str, Verdict]] = {}
+    for path in MODULES:
+        meta = work / "mutants" / f"{path}.meta"
+        codes = json.loads(meta.read_text())["exit_code_by_key"] if meta.exists() else {}
+        found[path] = {name: verdict(code) for name, code in codes.items()}
+    return found
+
+
+def verdict(code: int | None) -> Verdict:
+    """What mutmut's exit code of one mutant means; None: it was not tried."""
+    return Verdict.UNCLEAR if code is None else _VERDICTS.get(code, Verdict.UNCLEAR)
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return version("mutmut")

@@ -1,0 +1,40 @@
+"""The mutation bench counts what mutmut says, draws the same twice, and calls nothing killed that lives."""
+
+import pytest
+
+from benchmarks import bench_mutation as bench
+from benchmarks.bench_mutation import Verdict
+
+
+def test_the_same_tree_draws_the_same_mutants_in_whatever_order_they_were_found() -> None:
+    names = [f"fleet.money.x_{n}" for n in range(2_000)]
+    first = bench.drawn(names)
+    assert first == bench.drawn(names[::-1])
+    assert len(set(first)) == bench.DRAWN and set(first) <= set(names)
+    assert bench.drawn(["b", "a"]) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [(0, Verdict.SURVIVED), (1, Verdict.KILLED), (33, Verdict.UNTESTED), (36, Verdict.SLOW), (None, Verdict.UNCLEAR),
+     (77, Verdict.UNCLEAR)],
+)  # fmt: skip
+def test_exit_codes(code: int | None, expected: Verdict) -> None:
+    assert bench.verdict(code) is expected
+
+
+def test_the_score_is_what_was_noticed_of_what_was_tried() -> None:
+    tried = {
+        "fleet/money.py": {"a": Verdict.KILLED, "b": Verdict.SLOW, "c": Verdict.SURVIVED},
+        "costs/slots.py": {"d": Verdict.UNTESTED},
+        "prices/book.py": {},
+    }
+    found = bench.table(tried, {"fleet/money.py": 30, "costs/slots.py": 9, "prices/book.py": 4})
+    rows = {row[0]: (row[2], row[3], row[-1]) for row in found.rows}
+    assert rows == {
+        "fleet/money.py": ("30", "3", "66.7%"),
+        "costs/slots.py": ("9", "1", "0.0%"),
+        "prices/book.py": ("4", "0", "none tried"),
+        "together": ("43", "4", "50.0%"),
+    }
+    assert "Not killed: b, c, d." in found.notes
