@@ -26,7 +26,7 @@ PEOPLE = {"bootstrap.py", "images.py"}
 IN_IAM = {"service-quotas": "servicequotas"}
 """Services that IAM writes otherwise than boto3."""
 WRITTEN_OUT = {"s3:GetObject", "s3:PutObject", "s3:ListBucket"}
-"""`clouds/aws/objects.py` and S3Store call them without AwsCalls; who may not list is told 403 for what is missing."""
+"""`clouds/aws/objects.py` and S3Store call them without AwsCalls; who may not list is told 403 for what lacks."""
 
 
 def allowed(statements: Sequence[Allowed]) -> set[str]:
