@@ -30,6 +30,7 @@ from serving.cache.disk import Cache
 from serving.cache.store import FolderStore
 from serving.cache.sync import Sync
 
+ROOT: Final = Path(__file__).parents[1]
 INSIDE: Final = Path(__file__).with_name("cold_start_inside.py")
 ROUNDS: Final = int(os.environ.get("GPUFLEET_BENCH_ROUNDS", "3"))
 LIMIT_S: Final = 900
@@ -98,7 +99,7 @@ def _started(vllm: Path, model: Path, log: Path) -> tuple[float, dict[str, _Star
             text=True,
             timeout=LIMIT_S,
             check=False,
-            env={**os.environ, **ENVIRONMENT},
+            env={**os.environ, **ENVIRONMENT, "PYTHONPATH": str(ROOT)},
         )
     if done.returncode != 0:
         raise RuntimeError(f"vLLM ended with {done.returncode}: {log.read_text()[-2000:]}")

@@ -8,10 +8,11 @@ import json
 import os
 import sys
 import time
-import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from tests.vllm.inside import forked
 
 
 def start(job: dict[str, Any]) -> dict[str, Any]:
@@ -62,32 +63,12 @@ def forget(model: Path) -> None:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def forked(job: dict[str, Any]) -> dict[str, Any]:
-    """The answer of a child: an engine leaves too much behind for the next one."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            answer = start(job)
-        except BaseException as error:  # noqa: BLE001 - a child must not go on as its parent
-            traceback.print_exc()
-            answer = {"error": f"{type(error).__name__}: {error}"}
-        with os.fdopen(writing, "w") as pipe:
-            json.dump(answer, pipe)
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as pipe:
-        text = pipe.read()
-    os.waitpid(child, 0)
-    return json.loads(text or '{"error": "the engine died without a word"}')
-
-
 def each(jobs: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """The answers in order; what cannot run here is tried once."""
     broken: dict[str, dict[str, Any]] = {}
     for job in jobs:
         name = json.dumps(job["options"], sort_keys=True)
-        answer = broken.get(name) or forked(job)
+        answer = broken.get(name) or forked(start, job)
         if "error" in answer:
             broken[name] = answer
         yield answer

@@ -50,10 +50,10 @@ def blocks(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
         config = engine.llm_engine.vllm_config.cache_config
         return {"blocks": config.num_gpu_blocks, "block_size": config.block_size}
 
-    return [_forked(one, job) for job in jobs]
+    return [forked(one, job) for job in jobs]
 
 
-def _forked(work: Any, job: dict[str, Any]) -> dict[str, Any]:
+def forked(work: Any, job: dict[str, Any]) -> dict[str, Any]:
     """The answer of a child: an engine leaves too much behind for the next one."""
     reading, writing = os.pipe()
     child = os.fork()
