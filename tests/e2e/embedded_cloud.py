@@ -103,8 +103,6 @@ class EmbeddedCloud:
         import base64
 
         ec2, scaling = self.client("ec2"), self.client("autoscaling")
-        vpc = ec2.create_vpc(CidrBlock=f"{self.network}.0.0/16")["Vpc"]["VpcId"]
-        subnet = ec2.create_subnet(VpcId=vpc, CidrBlock=f"{self.network}.1.0/24", AvailabilityZone="us-east-1a")
         image = ec2.describe_images(Owners=["self", "amazon"])["Images"][0]["ImageId"]
         ec2.create_launch_template(
             LaunchTemplateName=name,
@@ -122,7 +120,7 @@ class EmbeddedCloud:
             MinSize=0,
             MaxSize=2,
             DesiredCapacity=1,
-            VPCZoneIdentifier=subnet["Subnet"]["SubnetId"],
+            VPCZoneIdentifier=self._subnet(),
             MixedInstancesPolicy={
                 "LaunchTemplate": {
                     "LaunchTemplateSpecification": {"LaunchTemplateName": name, "Version": "$Latest"},
@@ -154,6 +152,17 @@ class EmbeddedCloud:
         )
         instances = [i for r in found["Reservations"] for i in r["Instances"]]
         return sorted(instances, key=lambda i: (i["LaunchTime"], i["InstanceId"]))
+
+    def _subnet(self) -> str:
+        """One for all groups: in a network of its own each would give out the same addresses."""
+        ec2 = self.client("ec2")
+        block = f"{self.network}.1.0/24"
+        found = ec2.describe_subnets(Filters=[{"Name": "cidr-block", "Values": [block]}])["Subnets"]
+        if found:
+            return found[0]["SubnetId"]
+        vpc = ec2.create_vpc(CidrBlock=f"{self.network}.0.0/16")["Vpc"]["VpcId"]
+        made = ec2.create_subnet(VpcId=vpc, CidrBlock=block, AvailabilityZone="us-east-1a")
+        return made["Subnet"]["SubnetId"]
 
     def one_member(self, group: str) -> dict[str, Any]:
         """The only member, waited for."""
