@@ -6,6 +6,7 @@ The answers are made once and then only sent, so that what is measured is the pa
 import json
 import selectors
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -32,6 +33,10 @@ _STATUS: Final = {
     "version": 1, "pool": "p", "phase": "ready", "phase_since": None, "ready": True,
     "draining": False, "drained": False, "reason": None, "requests_running": 0, "error": None,
 }  # fmt: skip
+
+
+NEWEST: Final = "@newest@"
+"""Stands for the time of the newest sample, which is always five seconds ago."""
 
 
 @dataclass(slots=True)
@@ -83,7 +88,10 @@ class Answers:
     def _vector(self, stats: Any) -> bytes:
         at = self.now.timestamp()
         rows = [
-            {"metric": {"instance_id": instance_id(n), "stat": name}, "value": [at, f"{value:g}"]}
+            {
+                "metric": {"instance_id": instance_id(n), "stat": name},
+                "value": [at, NEWEST if name == "newest" else str(value)],
+            }
             for n in range(self.instances)
             for name, value in stats(n % QUIET_EVERY == 0, at).items()
         ]
@@ -109,7 +117,7 @@ def group(n: int) -> str:
 def _engine(quiet: bool, at: float) -> dict[str, float]:
     busy = 0.0 if quiet else 1.0
     return {
-        "running": 6 * busy, "lowest": 0.0, "waiting": 0.0, "count": WINDOW_S / INTERVAL_S, "newest": at - 5,
+        "running": 6 * busy, "lowest": 0.0, "waiting": 0.0, "count": WINDOW_S / INTERVAL_S, "newest": 0.0,
         "started": at - 18000, "pulse": 20.0, "changes0": 90 * busy, "changes1": 90 * busy, "changes2": 80 * busy,
         "tokens0": 1e6 * busy, "tokens1": 2e5 * busy,
     }  # fmt: skip
@@ -117,7 +125,7 @@ def _engine(quiet: bool, at: float) -> dict[str, float]:
 
 def _gpu(quiet: bool, at: float) -> dict[str, float]:
     return {
-        "active": 0.0 if quiet else 0.8, "lowest": 0.0, "count": WINDOW_S / INTERVAL_S, "newest": at - 5,
+        "active": 0.0 if quiet else 0.8, "lowest": 0.0, "count": WINDOW_S / INTERVAL_S, "newest": 0.0,
         "gpus": GPUS, "util": 0.0 if quiet else 90.0, "energy": 20.0, "millijoules": 20_000.0 * WINDOW_S,
     }  # fmt: skip
 
@@ -185,9 +193,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(_scaling(action, "<InstanceRefreshes/>"), "text/xml")
 
     def _metrics(self, query: str) -> bytes:
-        if "vllm:" in query:
-            return self.answers.engine
-        return self.answers.gpu if "DCGM" in query else _prometheus({"resultType": "vector", "result": []})
+        if not ("vllm:" in query or "DCGM" in query):
+            return _prometheus({"resultType": "vector", "result": []})
+        body = self.answers.engine if "vllm:" in query else self.answers.gpu
+        return body.replace(NEWEST.encode(), str(time.time() - 5).encode())
 
     def _send(self, body: bytes, kind: str) -> None:
         self.send_response(200)
