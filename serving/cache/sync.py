@@ -143,6 +143,7 @@ class Sync:
         staged.mkdir(parents=True, exist_ok=True, mode=0o755)
         self.cache.make_room(_missing(staged, manifest), manifest.digest)
         jobs = list(self._jobs(staged, manifest))
+        _reserve(jobs)
         self._run(jobs, progress)
         for file in manifest.files:
             self._settle(staged / file.path, file)
@@ -155,7 +156,7 @@ class Sync:
                 size, version = reader.size_and_version(key)
                 if size != file.size:
                     raise CorruptError(f"{key}: has {size} bytes in the store, the manifest says {file.size}")
-                _reserve(staged / file.path, file.size)
+                _make_plain(staged / file.path, file.size)
                 for index in range(len(file.chunks)):
                     yield Job(file=file, index=index, path=staged / file.path, key=key, version=version)
 
@@ -250,17 +251,34 @@ def _missing(staged: Path, manifest: Manifest) -> int:
     return manifest.size - have
 
 
-def _reserve(path: Path, size: int) -> None:
-    """A plain file of that size with its blocks given, so that a full disk is found before the first byte comes."""
+def _make_plain(path: Path, size: int) -> None:
+    """A plain file of that size."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_symlink() or (path.exists() and not path.is_file()):
         raise CacheError(f"{path}: is no plain file; somebody else writes into the cache")
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     try:
         os.ftruncate(handle, size)
-        os.posix_fallocate(handle, 0, size)
     finally:
         os.close(handle)
+
+
+def _reserve(jobs: list[Job]) -> None:
+    """Give all files their blocks, so that a full disk is found before the first byte comes. Raises OSError.
+
+    By several threads: a file system without extents writes zeros for it.
+    """
+
+    def give(job: Job) -> None:
+        handle = os.open(job.path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.posix_fallocate(handle, job.start, job.length)
+        finally:
+            os.close(handle)
+
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        for _ in pool.map(give, jobs):
+            pass
 
 
 def _is_right(handle: int, job: Job) -> bool:
