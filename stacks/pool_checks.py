@@ -1,7 +1,7 @@
 """What must hold inside a pool, and between it and its environment."""
 
 from collections.abc import Iterator
-from datetime import date
+from datetime import date, timedelta
 from typing import TYPE_CHECKING, Final
 
 from fleet import catalogue
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 FOR_WEIGHTS: Final = 0.9
 """Share of GPU memory that vLLM takes by default (`--gpu-memory-utilization`); the weights must fit into it."""
+SHORTEST_START: Final = timedelta(seconds=10)
+"""No engine answers earlier, so that no instance would ever be ready."""
 _MIB_PER_GIB: Final = 1024
 
 
@@ -50,6 +52,13 @@ def _engine(pool: "Pool", path: str) -> Iterator[Problem]:
                 value=argument,
                 remedy=remedy or "write flags as --max-model-len",
             )
+    if pool.engine.start_limit < SHORTEST_START:
+        yield Problem(
+            path=f"{path}.engine.start_limit",
+            wrong="is shorter than any engine needs to start",
+            value=f"{pool.engine.start_limit.total_seconds():.0f}s",
+            remedy="write at least 10s; leave it out for 15m",
+        )
 
 
 def _limits(pool: "Pool", path: str) -> Iterator[Problem]:

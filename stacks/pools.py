@@ -2,7 +2,7 @@
 
 from components.capacity import Block, Capacity, OnDemand, Owned, Reserved, Spot
 from fleet.model import CapacityType, Cloud
-from serving.user_data import Engine, InstanceSettings
+from serving.user_data import BootLimits, Engine, InstanceSettings
 from stacks.settings import Pool, Settings
 
 BUCKET_SCHEME = {Cloud.AWS: "s3", Cloud.GCP: "gs"}
@@ -67,4 +67,5 @@ def instance_settings(
         dcgm_image=settings.machines.dcgm_image,
         agent_token=agent_token,
         drain_deadline=pool.drain_deadline,
+        boot_limits=BootLimits(engine=pool.engine.start_limit),
     )

@@ -5,7 +5,7 @@ A settings file is `stacks/config/Pulumi.<cloud>-<environment>.yaml`: the region
 """
 
 from collections.abc import Mapping
-from datetime import date
+from datetime import date, timedelta
 from typing import Annotated, Any, Final, Literal
 
 import pulumi
@@ -82,6 +82,9 @@ class Engine(_Strict):
     image: Image
     args: tuple[str, ...] = ()
     env: dict[str, str] = Field(default_factory=dict[str, str])
+    start_limit: Duration = timedelta(minutes=15)
+    """How long it may give no healthy answer, from its start or later: then a change of revision goes back, and an
+    instance that boots has failed."""
 
 
 class Block(_Strict):

@@ -1,6 +1,8 @@
 """What may go wrong: each fault with its name, how it is made and mended. A seed draws the order."""
 
+import json
 import random
+import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -9,7 +11,9 @@ from typing import Any, Final
 
 import httpx
 
-from tests.chaos.stage import STACK, Stage, change_settings
+from serving.cache import manifest, publish
+from tests.chaos.stage import FLEET, STACK, ChaosError, Stage, change_settings
+from tests.e2e.embedded_cloud import BUCKET
 
 TYPES: Final = ("g6.xlarge", "g5.xlarge")
 ZONES: Final = ("us-east-1a", "us-east-1b", "us-east-1c")
@@ -178,6 +182,25 @@ def _mend(stage: Stage, memory: Memory) -> None:
     stage.delete("fault")
 
 
+def _bad_revision(stage: Stage, memory: Memory) -> None:
+    """A model whose configuration no engine can read: its files are whole, so that publishing takes it."""
+    source = stage.folder / f"bad-model-{time.time_ns()}"
+    shutil.copytree(next(path for path in (stage.folder / "models").iterdir() if path.is_dir()), source)
+    configuration = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps(configuration | {"num_hidden_layers": "many"}))
+    described = manifest.describe(source, name="chat", revision=source.name)
+    publish.add(stage.cloud, source, described)
+    done = stage.gpufleet("model", "rollout", *_MODEL, "--limit", "150s", described.digest, codes=(0, 1))
+    if "went back" not in done.stdout + done.stderr:
+        raise ChaosError(f"a broken revision was rolled out, or did not go back: {done.stdout}{done.stderr}")
+
+
+def _roll_back(stage: Stage, memory: Memory) -> None:
+    stage.gpufleet("model", "rollback", *_MODEL, "--limit", "60s")
+
+
+_MODEL: Final = ("--name", "chat", "--bucket", f"s3://{BUCKET}", "--fleet", FLEET)
+
 # the cloud's API and its other owner
 
 
@@ -247,6 +270,14 @@ FAULTS: Final = (
         heal=_mend,
         lasts_s=6,
         long_s=60,
+        needs_whole=True,
+    ),
+    Fault(
+        name="a bad model revision",
+        inject=_bad_revision,
+        heal=_roll_back,
+        lasts_s=0,
+        long_s=0,
         needs_whole=True,
     ),
     Fault(

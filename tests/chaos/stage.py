@@ -227,6 +227,7 @@ def _settings(engine: Engine, network: str, folder: Path, disk_gib: int = 100) -
     fleet["router_url"] = f"http://{network}.0.10:8080"
     fleet["ledger_url"] = f"sqlite:///{folder / 'ledger' / 'ledger.db'}"
     for pool in fleet["pools"]:
+        pool["engine"]["start_limit"] = "45s"
         pool["watchdogs"] = {
             "idle": {"window": "30s", "grace": "8s", "min_age": "25s"},
             "spot": {"fallback_after": "3s", "hold": "5s", "zone_backoff": "10s"},

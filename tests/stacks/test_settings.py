@@ -11,7 +11,10 @@ import yaml
 
 from cli import settings as command
 from cli.output import UserError
+from fleet.model import CapacityType
+from serving.user_data import instance_json
 from stacks import settings
+from stacks.pools import instance_settings
 from stacks.problems import SettingsError
 
 ROOT = Path(__file__).parents[2]
@@ -45,6 +48,15 @@ def changed(config: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
         else:
             at[key] = value
     return result
+
+
+def test_an_instance_is_told_how_long_its_engine_may_take() -> None:
+    told = settings.parse(changed(AWS, {"pools.0.engine.start_limit": "40m"}), "file", TODAY)
+    limits = [
+        instance_json(instance_settings(told, pool, CapacityType.SPOT, "ssm:/token"))["boot_limits_s"]["engine"]
+        for pool in told.pools[:2]
+    ]
+    assert limits == [2400, 900]
 
 
 def said(config: dict[str, Any], stack: str | None = None) -> list[str]:
@@ -233,6 +245,9 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("duration without a unit", AWS, {"pools.0.drain_deadline": "90"},
      f"{POOL0}.drain_deadline: '90' is no duration: write a whole number and s, m, h or d, as in 90s or 30m "
      f"(is '90'); {SCHEMA}"),
+    ("engine with no time to start", AWS, {"pools.0.engine.start_limit": "0s"},
+     f"{POOL0}.engine.start_limit: is shorter than any engine needs to start (is '0s'); "
+     "write at least 10s; leave it out for 15m"),
     ("money that is not exact", AWS, {"budget.usd_per_month": 0.1},
      f"{FLEET}.budget.usd_per_month: write money and shares as text or a whole number, since 0.1 is not exact "
      f"(is 0.1); {SCHEMA}"),
