@@ -1,7 +1,8 @@
 """Passes of the spot watchdog over a small world."""
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
+from itertools import pairwise
 
 import pytest
 
@@ -12,6 +13,7 @@ from watchdogs.idle.decide import DRAIN_REASON
 from watchdogs.plan import Action, OutcomeKind, Reason
 from watchdogs.ports import Brake, BrakeKind
 from watchdogs.spot.watchdog import SpotWatchdog, policy_digest
+from watchdogs.spot.zones import pause
 
 A, B, OD = "batch-spot-a", "batch-spot-b", "batch-od"
 SETTINGS = {"idle": {}, "spot": {"fallback_after": "20s", "hold": "15m"}}
@@ -90,6 +92,48 @@ def test_no_zone_has_spot_so_on_demand_stands_in_within_one_pass_and_goes_back_a
     dog.apply()
     assert sizes(world) == (1, 1, 0)
     assert world.drains == gone == world.ended
+
+
+def test_a_dry_market_is_said_once_and_asked_after_growing_pauses() -> None:
+    """Forty passes of half a minute with no spot anywhere, then some comes back."""
+    world = spread_world()
+    dog = watchdog(world)
+    world.lose(instance(1).id)
+    asked: dict[str, list[datetime]] = {A: [], B: []}
+    for _ in range(40):
+        for outcome in dog.apply().outcomes:
+            if outcome.decision.reason is Reason.SPOT_WANTED and outcome.decision.action is Action.RESIZE:
+                asked[outcome.decision.resource].append(world.now)
+        world.boot()
+        world.now += timedelta(seconds=30)
+    assert sizes(world) == (0, 1, 1)
+    assert sum("no spot to be had" in text for text in world.messages.values()) == 1
+    for zone, times in asked.items():
+        gaps = [later - earlier for earlier, later in pairwise(times)]
+        assert 3 <= len(times) <= 8, f"{zone} was asked {len(times)} times in 40 passes"
+        assert gaps[0] <= timedelta(minutes=1)
+        assert gaps == sorted(gaps)
+        assert max(gaps) <= timedelta(minutes=6)
+    world.capacity |= {A: 5, B: 5}
+    for _ in range(12):
+        dog.apply()
+        world.now += timedelta(seconds=30)
+    assert sum(sizes(world)[:2]) == 2
+
+
+@pytest.mark.parametrize(
+    ("refusals", "minutes"),
+    [
+        pytest.param(0, 0, id="never"),
+        pytest.param(1, 0.5, id="once"),
+        pytest.param(2, 1, id="twice"),
+        pytest.param(4, 4, id="four times"),
+        pytest.param(5, 5, id="at most a quarter of the back-off"),
+        pytest.param(100_000, 5, id="for ever"),
+    ],
+)
+def test_a_pause_doubles_up_to_its_limit(refusals: int, minutes: float) -> None:
+    assert pause(refusals, timedelta(minutes=20)) == timedelta(minutes=minutes)
 
 
 def test_one_is_given_back_at_a_time() -> None:

@@ -15,7 +15,7 @@ from watchdogs.spot.decide import decide
 from watchdogs.spot.memory import Memory
 from watchdogs.spot.view import GroupView, Member, PoolView
 from watchdogs.spot.watchdog import LOOK_BACK
-from watchdogs.spot.zones import BOOT_SPAN, TRY_AGAIN
+from watchdogs.spot.zones import BOOT_SPAN, MOST_PAUSE, TRY_AGAIN
 
 NAMES: Final = ("own", "skyserve")
 EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
@@ -74,7 +74,9 @@ class OwnRule:
         boots = [m.launched + state.terms.cold_start for m in state.machines if not state.ready(m)]
         stand_in = any(m.place == ON_DEMAND for m in state.machines)
         self._calm_dear = self._dear(state)
-        later = state.now if stand_in else state.now + TRY_AGAIN.total_seconds()
+        soonest = EPOCH + timedelta(seconds=state.now) - MOST_PAUSE * self.policy.zone_backoff
+        pausing = any(event.kind is ActivityKind.NO_CAPACITY and event.at > soonest for event in self._events)
+        later = state.now if stand_in or pausing else state.now + TRY_AGAIN.total_seconds()
         self._calm_until = min((later, *boots))
         self._calm_with = (len(state.machines), max((m.number for m in state.machines), default=0))
 

@@ -7,8 +7,8 @@ from decimal import Decimal
 from typing import Final, TypeVar
 
 from fleet.activity import Activity, ActivityKind, ConflictError
-from fleet.document import FleetDocument
-from fleet.model import Group, Instance
+from fleet.document import FleetDocument, Pool
+from fleet.model import CapacityType, Group, Instance
 from watchdogs.brakes import paused_by
 from watchdogs.draining import Drain, until_drained
 from watchdogs.plan import Action, Decision, Outcome, OutcomeKind, Plan, Reason
@@ -17,6 +17,8 @@ from watchdogs.spot.decide import WATCHDOG
 from watchdogs.spot.zones import REFUSALS
 
 POLL_SECONDS: Final = 1.0
+_DRY: Final = frozenset({Reason.NO_SPOT, Reason.ZONE_BACKING_OFF, Reason.SPOT_TOO_DEAR, Reason.BOOTS_FAILING})
+"""What the decisions about a pool's spot groups say when none of them gives."""
 _T = TypeVar("_T")
 
 
@@ -170,6 +172,19 @@ class Actor:
             if decision.reason in (Reason.BOOTS_FAILING, Reason.QUOTA):
                 key = f"alert:{decision.resource}:{decision.reason}:{plan.at:%Y%m%d}"
                 self._tell(key, f"Pool {decision.pool}, {decision.resource}: {decision.reason}. {decision.detail}")
+        for pool in self._document.pools:
+            self._say_dry(pool, [d for d in plan.decisions if d.pool == pool.name])
+
+    def _say_dry(self, pool: Pool, decisions: Sequence[Decision]) -> None:
+        """Once a day: no zone gives spot. The asking goes on with pauses, and nobody wants to hear of each ask."""
+        spots = {group.name for group in pool.groups_of(CapacityType.SPOT)}
+        reasons = {decision.reason for decision in decisions if decision.resource in spots}
+        if Reason.NO_SPOT in reasons and reasons <= _DRY:
+            text = (
+                f"Pool {pool.name}: no spot to be had in {len(spots)} zones. Each is asked again, less and"
+                " less often; until one gives, on-demand stands in up to its limit."
+            )
+            self._tell(f"dry:{pool.name}:{self._ports.clock.now():%Y%m%d}", text)
 
     def _guarded(self, decision: Decision, step: Callable[[Decision], _T]) -> _T | Outcome:
         """A step that fails fails alone."""

@@ -27,6 +27,13 @@ TRY_AGAIN: Final = timedelta(minutes=30)
 ADD_EXTRA: Final = 0.13
 """Falls below the target per hour that one more instance must spare to be worth its price (see `risk`)."""
 KEEP_EXTRA: Final = 0.8 * ADD_EXTRA
+SAME_ASK: Final = timedelta(seconds=10)
+"""Refusals of a zone this close together are the answer to one ask: a group asks for many instances at once."""
+FIRST_PAUSE: Final = 1 / 40
+"""Share of the back-off for which a zone is left alone after it refused once: 30 s of 20 min."""
+MOST_PAUSE: Final = 1 / 4
+"""The same after it refused again and again. Longer, and spot that is back stays unused; shorter, and a dry market
+costs two writes for each zone and pass."""
 LEAST_GAIN: Final = 0.01
 """Falls per hour that a move to another zone must spare, since it costs a drain and a boot."""
 REFUSALS: Final = frozenset(
@@ -174,7 +181,7 @@ def _closed(pool: PoolView, group: GroupView, now: datetime) -> Verdict | None:
     if (known := pool.closed.get((group.name, now))) is not None:
         return known[0]
     found = None
-    for check in (_too_dear, _at_quota, _boots_failing, _refused, _full):
+    for check in (_too_dear, _at_quota, _boots_failing, _refused, _pausing, _full):
         if (found := check(pool, group, now)) is not None:
             break
     pool.closed[group.name, now] = (found,)
@@ -231,6 +238,27 @@ def _refused(pool: PoolView, group: GroupView, now: datetime) -> Verdict | None:
         # the group looks by itself, for one that it lost, and was told no before this pass began
         refused = events[-1] if now - events[-1].at < pool.policy.zone_backoff else None
     return None if refused is None else Verdict(reason=Reason.NO_SPOT, detail=refused.detail[:120])
+
+
+def pause(refusals: int, backoff: timedelta) -> timedelta:
+    """How long a zone is left alone that refused so often within its back-off: twice as long each time."""
+    # the exponent is bounded: a zone may have refused a thousand times
+    return backoff * min(MOST_PAUSE, FIRST_PAUSE * 2 ** (min(refusals, 10) - 1)) if refusals > 0 else timedelta(0)
+
+
+def _pausing(pool: PoolView, group: GroupView, now: datetime) -> Verdict | None:
+    """A zone that has refused in earlier passes, and given nothing since, is asked again after growing pauses."""
+    refused: list[Activity] = []
+    for event in reversed(_since(pool, group, now - pool.policy.zone_backoff)):
+        if event.kind is ActivityKind.LAUNCHED:
+            break
+        if event.kind in REFUSALS and (not refused or refused[-1].at - event.at > SAME_ASK):
+            refused.append(event)
+    left = pause(len(refused), pool.policy.zone_backoff) - (now - refused[0].at) if refused else timedelta(0)
+    if left <= timedelta(0):
+        return None
+    detail = f"refused {len(refused)} times lately; asked again in {left.total_seconds():.0f} s"
+    return Verdict(reason=Reason.ZONE_BACKING_OFF, detail=detail)
 
 
 def _full(pool: PoolView, group: GroupView, now: datetime) -> Verdict | None:
