@@ -3,7 +3,7 @@
 All of a pass is written in one transaction, so a pass that dies leaves nothing; one that runs twice leaves the same.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, Protocol
@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Engine
 
 from costs.samples import MetricNames, Series, activity, readings, team_readings
 from costs.slots import Measure
-from fleet.lives import Life, MarketPrice, PaidCapacity
+from fleet.lives import Ending, Life, MarketPrice, PaidCapacity
 from fleet.model import InstanceState
 from ledger import facts, history
 from ledger.database import writing
@@ -34,6 +34,10 @@ class Lives(Protocol):
 
     def lives(self) -> Sequence[Life]:
         """All of them, every page; a failed page raises OSError."""
+        ...
+
+    def endings(self, zones: Collection[str]) -> Sequence[Ending]:
+        """What else these zones tell of instances that `lives` shows no more. Raises OSError."""
         ...
 
 
@@ -122,7 +126,7 @@ def collect(engine: Engine, sources: Sources, fleet: FleetFacts, now: datetime) 
     paid = _paid(sources, fleet, notes)
     runs = [_run(life, fleet, now) for life in seen if _has_run(life)]
     ends = [end for life in seen if (end := _end(life, now)) is not None]
-    ends += _absent(known, seen, now)
+    ends += _gone(sources, known, seen, now, notes)
     counters = readings(fleet.name, sources.names, series or ())
     hours = activity(fleet.name, sources.names, series or (), fleet.measure)
     done = Collected(
@@ -261,21 +265,53 @@ def _end(life: Life, now: datetime) -> facts.RunEnd | None:
     )
 
 
-def _absent(known: Sequence[facts.Run], seen: Sequence[Life], now: datetime) -> list[facts.RunEnd]:
-    """Runs that a whole list no longer shows: gone, or begun anew under a later launch time."""
+def _gone(
+    sources: Sources, known: Sequence[facts.Run], seen: Sequence[Life], now: datetime, notes: list[str]
+) -> list[facts.RunEnd]:
+    """Ends of runs that a whole list no longer shows: gone, or begun anew under a later launch time."""
     shown = {(life.instance.id, life.instance.launched_at) for life in seen}
-    return [
-        facts.RunEnd(
-            cloud=run.cloud,
-            instance_id=run.instance_id,
-            started_at=run.started_at,
-            ended_at=now,
-            cause=facts.EndCause.ABSENT,
-            exact=False,
-        )
-        for run in known
-        if (run.instance_id, run.started_at) not in shown and run.last_seen_at <= now
-    ]
+    gone = [run for run in known if (run.instance_id, run.started_at) not in shown and run.last_seen_at <= now]
+    if not gone:
+        return []
+    try:
+        told = sources.lives.endings({run.zone for run in gone})
+    except OSError as error:
+        # they cost nothing after they were last seen, so the next pass is soon enough to say how they ended
+        notes.append(f"ends of {len(gone)} instances: {error}; the next pass asks again")
+        return []
+    starts = sorted({(run.instance_id, run.started_at) for run in known} | shown)
+    return [_gone_end(run, _told_of(run, starts, told), now) for run in gone]
+
+
+def _told_of(run: facts.Run, starts: Sequence[tuple[str, datetime]], told: Sequence[Ending]) -> Ending | None:
+    """The first end of that instance after the run began, and before the next of its name did."""
+    later = (at for name, at in starts if name == run.instance_id and at > run.started_at)
+    until = next(later, None)
+    its_own = (
+        ending
+        for ending in told
+        if ending.instance_id == run.instance_id
+        and ending.ended_at >= run.started_at
+        and (until is None or ending.ended_at <= until)
+    )
+    return min(its_own, key=lambda ending: ending.ended_at, default=None)
+
+
+def _gone_end(run: facts.Run, told: Ending | None, now: datetime) -> facts.RunEnd:
+    if told is None:
+        ended_at, cause = now, facts.EndCause.ABSENT
+    else:
+        # announced while it was still seen alive: it lived on until then at least
+        ended_at = max(told.ended_at, run.last_seen_at)
+        cause = facts.EndCause.PREEMPTED if told.preempted else facts.EndCause.ENDED
+    return facts.RunEnd(
+        cloud=run.cloud,
+        instance_id=run.instance_id,
+        started_at=run.started_at,
+        ended_at=ended_at,
+        cause=cause,
+        exact=told is not None,
+    )
 
 
 def _observed(price: MarketPrice, now: datetime) -> facts.PriceObservation:

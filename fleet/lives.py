@@ -19,6 +19,17 @@ class Life:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """The end of an instance that its cloud lists no more."""
+
+    instance_id: str
+    ended_at: datetime
+    """When it began to end, in the cloud's words."""
+    preempted: bool
+    """The cloud took it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PaidCapacity:
     """A reservation or Capacity Block."""
 

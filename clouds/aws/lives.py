@@ -1,14 +1,14 @@
 """How EC2 instances lived and ended, and what capacity is paid for."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from clouds.aws.calls import AwsCalls
 from clouds.aws.inventory import PAGE, AwsInventory
 from fleet import tags
-from fleet.lives import Life, PaidCapacity
+from fleet.lives import Ending, Life, PaidCapacity
 from fleet.model import Cloud
 
 _WHEN: Final = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
@@ -33,6 +33,11 @@ class AwsLives(AwsInventory):
             for reservation in pages
             for raw in reservation["Instances"]
         )
+
+    def endings(self, zones: Collection[str]) -> Sequence[Ending]:
+        """None: EC2 tells of an end with the instance itself, and knows nothing of one that it lists no more."""
+        del zones
+        return ()
 
     def paid(self) -> Sequence[PaidCapacity]:
         """Capacity reservations of the region. Raises CloudError when a page fails."""

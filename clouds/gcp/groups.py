@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from clouds.gcp.calls import GoogleCalls
+from clouds.gcp.operations import PREEMPTED, began, instance_of
 from fleet.activity import Activity, ActivityKind, CloudError, ConflictError
 from fleet.document import FleetDocument, GroupEntry
 from fleet.model import Group
@@ -27,7 +28,6 @@ _BODY: Final = {
     ),
 }
 """The client's names of request bodies follow no rule."""
-_PREEMPTED: Final = "compute.instances.preempted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,17 +155,17 @@ class GoogleGroups:
 
     def _preemptions(self, zone: str, names: Sequence[str]) -> list[Activity]:
         found: list[Activity] = []
-        listed = self._calls.pages("zone_operations", "list", zone=zone, filter=f"operationType={_PREEMPTED}")
+        listed = self._calls.pages("zone_operations", "list", zone=zone, filter=f"operationType={PREEMPTED}")
         for operation in listed:
-            instance = str(operation.target_link).rsplit("/", 1)[-1]
-            group = next((name for name in names if self._made(name, instance, zone)), None)
+            instance = instance_of(operation)
+            group = next((name for name in names if instance and self._made(name, instance, zone)), None)
             if group is not None:
                 found.append(
                     Activity(
                         id=operation.name,
                         group=group,
                         kind=ActivityKind.PREEMPTED,
-                        at=datetime.fromisoformat(operation.insert_time).astimezone(UTC),
+                        at=began(operation),
                         instance_id=instance,
                         detail=operation.status_message or "preempted",
                     )

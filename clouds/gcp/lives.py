@@ -1,23 +1,35 @@
 """How Compute Engine's instances live, and what capacity is paid for."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from clouds.gcp.inventory import GoogleInventory
+from clouds.gcp.inventory import PAGE, GoogleInventory
+from clouds.gcp.operations import ENDS, ending, instance_of
 from fleet.activity import CloudError
-from fleet.lives import Life, MarketPrice, PaidCapacity
+from fleet.lives import Ending, Life, MarketPrice, PaidCapacity
 from fleet.model import Cloud
 
 _PAID: Final = frozenset({"READY", "UPDATING"})
 
 
 class GoogleLives(GoogleInventory):
-    """The instances of an environment. Compute Engine shows none that was deleted: who collects sees them missing."""
+    """The instances of an environment. Compute Engine lists none that was deleted: its operations tell of them."""
 
     def lives(self) -> Sequence[Life]:
         """All of them. Raises CloudError when a page or a zone fails."""
         return tuple(Life(instance=instance) for instance in self.instances())
+
+    def endings(self, zones: Collection[str]) -> Sequence[Ending]:
+        """Ends that the operations of these zones tell of (Google keeps them for two weeks). Raises CloudError."""
+        wanted = " OR ".join(f"(operationType={kind})" for kind in sorted(ENDS))
+        lives: dict[tuple[str, int], list[Any]] = {}
+        for zone in sorted(zones):
+            for operation in self._calls.pages("zone_operations", "list", zone=zone, filter=wanted, max_results=PAGE):
+                # a group makes an instance anew under the same name: the number tells its lives apart
+                if instance := instance_of(operation):
+                    lives.setdefault((instance, int(operation.target_id)), []).append(operation)
+        return tuple(ending(instance, told) for (instance, _), told in lives.items())
 
     def paid(self) -> Sequence[PaidCapacity]:
         """Reservations of the region. Raises CloudError when a page or a zone fails."""

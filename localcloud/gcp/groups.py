@@ -10,7 +10,7 @@ from typing import Any, Final
 from localcloud.gcp import instances
 from localcloud.gcp.errors import ApiError
 from localcloud.gcp.instances import Machine
-from localcloud.gcp.operations import Failure
+from localcloud.gcp.operations import GROUPS, Failure
 from localcloud.gcp.places import PROJECT
 from localcloud.gcp.store import Key, Row, key_of, last, path_of, stamp
 from localcloud.gcp.world import World
@@ -121,6 +121,14 @@ def end_member(world: World, group: Group, member: Member, action: str = "DELETI
     if machine is not None:
         why = f"group {group.key.name}: {action.lower()}"
         instances.begin_stop(world, machine, why, delete=True)
+        world.operations.start(
+            machine.key.scope,
+            "delete",
+            machine.key.path,
+            machine.uid,
+            progress=lambda: world.store.find(machine.key) is not machine.row,
+            user=GROUPS,
+        )
 
 
 def resize(world: World, group: Group, size: int) -> None:

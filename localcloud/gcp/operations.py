@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from localcloud.gcp.places import PROJECT
+from localcloud.gcp.places import PROJECT, PROJECT_NUMBER
 from localcloud.gcp.store import Row, Store, stamp
 
 _STARTS_AFTER: Final = timedelta(milliseconds=100)
@@ -13,6 +13,8 @@ _TAKES: Final = timedelta(milliseconds=400)
 _KEPT: Final = timedelta(days=14)
 USER: Final = "local@gpu-fleet-local.iam.gserviceaccount.com"
 SYSTEM: Final = "system"
+GROUPS: Final = f"{PROJECT_NUMBER}@cloudservices.gserviceaccount.com"
+"""As whom managed groups make and delete instances."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

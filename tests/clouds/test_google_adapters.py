@@ -283,6 +283,49 @@ def test_lives_and_reservations_are_told_for_the_bill(google: Google) -> None:
     assert lives.paid() == ()
 
 
+def told(name: str, since: datetime) -> Any:
+    """How an instance that is listed no more ended, once the cloud tells it."""
+    lives = GoogleLives(GoogleCalls(PROJECT), REGION, "test")
+    (found,) = wait_for("the end", lambda: [e for e in lives.endings([ZONE]) if e.instance_id == name])
+    assert since - timedelta(seconds=1) <= found.ended_at <= datetime.now(UTC) + timedelta(seconds=1)
+    return found
+
+
+def test_how_an_instance_ended_is_told_by_the_operations(google: Google) -> None:
+    since = datetime.now(UTC)
+    preempted, dismissed, deleted = (member.name for member in made(google, "endings", 3))
+    google.control("POST", "preempt", {"instance": preempted, "notice_s": 1, "capacity_gone": True})
+    assert told(preempted, since).preempted
+    described = document("endings")
+    GoogleGroups(GoogleCalls(PROJECT), described).end(dismissed, "endings", lower_desired=True)
+    assert not told(dismissed, since).preempted
+    google.instances.delete_unary(project=PROJECT, zone=ZONE, instance=deleted)
+    assert not told(deleted, since).preempted
+
+
+def test_an_instance_made_anew_under_its_name_has_an_end_of_its_own(google: Google) -> None:
+    name = made(google, "again", 1)[0].name
+    first = inventory().instance(name)
+    assert first is not None
+    google.control("POST", "preempt", {"instance": name, "notice_s": 1})
+    lives = GoogleLives(GoogleCalls(PROJECT), REGION, "test")
+
+    def renewed() -> Any:
+        found = inventory().instance(name)
+        return found if found and found.launched_at > first.launched_at and found.alive else None
+
+    second = wait_for("the next life", renewed)
+    (end,) = [e for e in lives.endings([ZONE]) if e.instance_id == name]
+    assert end.preempted and first.launched_at <= end.ended_at <= second.launched_at
+    GoogleGroups(GoogleCalls(PROJECT), document("again")).end(name, "again", lower_desired=True)
+
+    def both() -> Any:
+        found = sorted((e for e in lives.endings([ZONE]) if e.instance_id == name), key=lambda e: e.ended_at)
+        return found if len(found) == 2 else None
+
+    assert [end.preempted for end in wait_for("both ends", both)] == [True, False]
+
+
 def test_a_refusal_names_the_call_the_project_and_googles_words(google: Google) -> None:
     calls = GoogleCalls(PROJECT)
     with pytest.raises(CloudError, match=f"compute:instances.get in {PROJECT} was refused: .*nobody.* not found"):

@@ -1,6 +1,6 @@
 """A pass of the cost watchdog into a real SQLite ledger, and the report that comes out of it."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -16,10 +16,10 @@ from costs.render import as_text
 from costs.report import By, Report, Scope, load
 from costs.samples import MetricNames, Series
 from costs.slots import Measure, Sample
-from fleet.lives import Life, MarketPrice, PaidCapacity
+from fleet.lives import Ending, Life, MarketPrice, PaidCapacity
 from fleet.model import CapacityType, Cloud, Instance, InstanceState
 from ledger.database import METADATA
-from ledger.facts import EndCause
+from ledger.facts import EndCause, Run
 from ledger.history import runs as read_runs
 from ledger.schema import open_ledger
 from prices.packaged import PackagedPrices
@@ -52,6 +52,7 @@ class World:
     """A cloud and a metrics store of our own making."""
 
     lives_now: list[Life] = field(default_factory=list[Life])
+    endings_now: list[Ending] = field(default_factory=list[Ending])
     paid_now: list[PaidCapacity] = field(default_factory=list[PaidCapacity])
     market_now: list[MarketPrice] = field(default_factory=list[MarketPrice])
     series_now: list[Series] = field(default_factory=list[Series])
@@ -59,6 +60,10 @@ class World:
 
     def lives(self) -> Sequence[Life]:
         return self._or_raise("lives", self.lives_now)
+
+    def endings(self, zones: Collection[str]) -> Sequence[Ending]:
+        assert zones, "asked only where something is gone"
+        return self._or_raise("endings", self.endings_now)
 
     def paid(self) -> Sequence[PaidCapacity]:
         return self._or_raise("paid", self.paid_now)
@@ -232,6 +237,58 @@ def test_an_instance_that_is_gone_ended_before_the_pass_that_missed_it(ledger: E
     with ledger.connect() as connection:
         ended = {run.instance_id: run for run in read_runs(connection, FLEET, at(-1), at(9000))}["i-spot"]
     assert (ended.ended_at, ended.end_cause, ended.end_exact) == (at(2100), EndCause.ABSENT, False)
+
+
+def spot_run(ledger: Engine) -> Run:
+    with ledger.connect() as connection:
+        return next(r for r in read_runs(connection, FLEET, at(-1), at(9000)) if r.instance_id == "i-spot")
+
+
+def ending(second: float, name: str = "i-spot", *, preempted: bool = False) -> Ending:
+    return Ending(instance_id=name, ended_at=at(second), preempted=preempted)
+
+
+@pytest.mark.parametrize(
+    ("told", "end", "cause", "exact"),
+    [
+        pytest.param([ending(2000, preempted=True)], 2000, EndCause.PREEMPTED, True, id="preempted"),
+        pytest.param([ending(2000)], 2000, EndCause.ENDED, True, id="deleted"),
+        pytest.param([ending(1700, preempted=True)], 1800, EndCause.PREEMPTED, True, id="a notice, then seen alive"),
+        pytest.param([ending(2050), ending(2000, preempted=True)], 2000, EndCause.PREEMPTED, True, id="the first"),
+        pytest.param([ending(2000, "i-other")], 2100, EndCause.ABSENT, False, id="of another instance"),
+        pytest.param([ending(-500)], 2100, EndCause.ABSENT, False, id="of an older life of that name"),
+        pytest.param([], 2100, EndCause.ABSENT, False, id="nothing told"),
+    ],
+)
+def test_an_instance_that_is_gone_ended_as_its_cloud_tells(  # noqa: PLR0913
+    ledger: Engine, world: World, told: list[Ending], end: float, cause: EndCause, exact: bool
+) -> None:
+    one_pass(ledger, world, 1800)
+    world.lives_now, world.endings_now = world.lives_now[:1], told
+    one_pass(ledger, world, 2100)
+    run = spot_run(ledger)
+    assert (run.ended_at, run.end_cause, run.end_exact) == (at(end), cause, exact)
+
+
+def test_an_instance_made_anew_under_its_name_ends_the_life_before(ledger: Engine, world: World) -> None:
+    one_pass(ledger, world, 1800)
+    reserved, spot = world.lives_now
+    world.lives_now = [reserved, Life(instance=replace(spot.instance, launched_at=at(2000)))]
+    world.endings_now = [ending(1950, preempted=True), ending(2500)]
+    one_pass(ledger, world, 2100)
+    with ledger.connect() as connection:
+        runs = [r for r in read_runs(connection, FLEET, at(-1), at(9000)) if r.instance_id == "i-spot"]
+    assert [(run.ended_at, run.end_cause) for run in runs] == [(at(1950), EndCause.PREEMPTED), (None, None)]
+
+
+def test_ends_that_cannot_be_asked_for_are_said_and_asked_for_again(ledger: Engine, world: World) -> None:
+    one_pass(ledger, world, 1800)
+    world.lives_now, world.broken = world.lives_now[:1], {"endings"}
+    assert one_pass(ledger, world, 2100).notes == ("ends of 1 instances: endings is down; the next pass asks again",)
+    assert spot_run(ledger).ended_at is None
+    world.broken, world.endings_now = set(), [ending(1900, preempted=True)]
+    one_pass(ledger, world, 2400)
+    assert (spot_run(ledger).ended_at, spot_run(ledger).end_cause) == (at(1900), EndCause.PREEMPTED)
 
 
 def test_the_cloud_s_own_time_of_an_end_beats_an_estimate(ledger: Engine, world: World) -> None:
