@@ -9,7 +9,7 @@ import urllib.request
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +23,11 @@ FREE_IF_INTERRUPTED_S: Final = 3600
 TARGET: Final = 3
 """Replicas that chat needs."""
 TAKEN_BY_CLOUD: Final = "Server.SpotInstanceTermination"
+ENDED_BY_US: Final = "Client.UserInitiatedShutdown"
+ASKED_BEFORE: Final = timedelta(minutes=6)
+"""So long may on-demand be asked for before a cloud without capacity gives it, with a clock that was set back."""
+ASKED_AFTER: Final = timedelta(minutes=1, seconds=30)
+"""Messages name the minute of the ask."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,10 +76,12 @@ def after_chaos(places: Places, played: Played, report: Mapping[str, Any]) -> li
     state = read(f"{places.cloud}/_localcloud/state")
     with sqlite3.connect(f"file:{places.ledger}?mode=ro", uri=True) as ledger:
         ledger.row_factory = sqlite3.Row
+        sink = read(f"{places.slack}/messages")
         return [
             requests(played),
             stops(books, ledger, played),
-            messages(ledger, read(f"{places.slack}/messages")),
+            messages(ledger, sink),
+            told(books, sink),
             runs(ledger, books),
             money(books, report, places.cloud),
             sizes(state),
@@ -124,16 +131,41 @@ def _others(gone: Mapping[str, Any], books: Iterable[Mapping[str, Any]]) -> int:
 
 def messages(ledger: sqlite3.Connection, sink: Iterable[Mapping[str, Any]]) -> Verdict:
     """Every message of the outbox is in Slack once, and nothing else is."""
-    posted = Counter(
-        str(one.get("metadata", {}).get("event_payload", {}).get("key", f"without a key: {one.get('text')}"))
-        for one in sink
-    )
+    posted = Counter(_key(one) for one in sink)
     rows = {row["key"]: row["state"] for row in ledger.execute("SELECT key, state FROM outbox")}
     wrong = [f"{key} is {state}" for key, state in rows.items() if state != "sent"]
     wrong += [f"lost: {key}" for key in rows if posted[key] == 0]
     wrong += [f"posted {count} times: {key}" for key, count in posted.items() if count > 1]
     wrong += [f"in no outbox: {key}" for key in posted if key not in rows]
     return Verdict(what="messages", seen=f"{len(rows)} told, {sum(posted.values())} in Slack", wrong=tuple(wrong))
+
+
+def _key(message: Mapping[str, Any]) -> str:
+    payload = message.get("metadata", {}).get("event_payload", {})
+    return str(payload.get("key", f"without a key: {message.get('text')}"))
+
+
+def told(books: Iterable[Mapping[str, Any]], sink: Iterable[Mapping[str, Any]]) -> Verdict:
+    """What the cloud saw was told, whether or not anything was queued.
+
+    Each end that was asked of it, the mark of each idle instance before its end, each stand-in that was bought.
+    """
+    keys = [_key(one) for one in sink]
+    asks = [datetime.strptime(f"{key[-13:]}+0000", "%Y%m%dt%H%M%z") for key in keys if ":fallback:chat-" in key]
+    wrong: list[str] = []
+    due = 0
+    for stay in books:
+        name, launched = stay["instance"], datetime.fromtimestamp(_epoch(stay["launched"]), UTC)
+        wanted: dict[str, bool] = {}
+        if stay["why"] == ENDED_BY_US:
+            wanted["end"] = any(key.endswith(f"ended:{name}") for key in keys)
+            if stay["pool"] == "batch":
+                wanted["mark"] = any(f"marked:{name}:" in key for key in keys)
+        if stay["pool"] == "chat" and stay["capacity_type"] == "on-demand":
+            wanted["stand-in"] = any(launched - ASKED_BEFORE <= at <= launched + ASKED_AFTER for at in asks)
+        due += len(wanted)
+        wrong += [f"nobody told of the {what} of {name}" for what, found in wanted.items() if not found]
+    return Verdict(what="told", seen=f"{due} messages had to come by the books", wrong=tuple(wrong))
 
 
 def runs(ledger: sqlite3.Connection, books: Iterable[Mapping[str, Any]]) -> Verdict:

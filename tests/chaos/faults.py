@@ -21,13 +21,23 @@ NOTICE_S: Final = 10.0
 """The cloud says 120 s before; seconds are minutes here."""
 
 
+@dataclass(slots=True)
+class Memory:
+    """What a fault must know when it is mended."""
+
+    held: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+Step = Callable[[Stage, Memory], None]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
     """One thing that goes wrong."""
 
     name: str
-    inject: Callable[[Stage, "Memory"], None]
-    heal: Callable[[Stage, "Memory"], None]
+    inject: Step
+    heal: Step
     lasts_s: float
     """In the short form."""
     long_s: float
@@ -36,14 +46,7 @@ class Fault:
     """Whether it begins with all replicas serving, since it takes some of them."""
 
 
-@dataclass(slots=True)
-class Memory:
-    """What a fault must know when it is mended."""
-
-    held: dict[str, Any] = field(default_factory=dict[str, Any])
-
-
-def draw(seed: int, faults: "Sequence[Fault]") -> Iterator[Fault]:
+def draw(seed: int, faults: Sequence[Fault]) -> Iterator[Fault]:
     """All of them in an order of the seed's, then again in another one, for ever."""
     order = random.Random(seed)  # noqa: S311 - not for secrets
     while True:
@@ -101,49 +104,25 @@ def _all_back(stage: Stage, memory: Memory) -> None:
 # the control host
 
 
-def _kill_control_host(stage: Stage, memory: Memory) -> None:
-    stage.kill("watchdogs")
-    stage.kill("router")
+def _each(step: Callable[[Stage, str], None], *parts: str) -> Step:
+    """The same with each of these processes, in this order."""
+
+    def all_of_them(stage: Stage, memory: Memory) -> None:
+        for part in parts:
+            step(stage, part)
+
+    return all_of_them
 
 
-def _boot_control_host(stage: Stage, memory: Memory) -> None:
-    stage.start("router")
-    stage.start("watchdogs")
+def _step_clock(seconds: int) -> Step:
+    """The control host's clock is set: what was planned for its future is late, or all at once past."""
 
+    def step(stage: Stage, memory: Memory) -> None:
+        if not stage.clock.can_step:
+            stage.say("no C compiler here: the clock stays as it is")
+        stage.clock.step(seconds)
 
-def _restart_watchdogs(stage: Stage, memory: Memory) -> None:
-    stage.end("watchdogs")
-
-
-def _start_watchdogs(stage: Stage, memory: Memory) -> None:
-    stage.start("watchdogs")
-
-
-def _end_prometheus(stage: Stage, memory: Memory) -> None:
-    stage.end("prometheus")
-
-
-def _start_prometheus(stage: Stage, memory: Memory) -> None:
-    stage.start("prometheus")
-
-
-def _second_watchdog(stage: Stage, memory: Memory) -> None:
-    stage.start("watchdogs-2")
-
-
-def _end_second(stage: Stage, memory: Memory) -> None:
-    stage.end("watchdogs-2")
-
-
-def _step_clock(stage: Stage, memory: Memory) -> None:
-    """The control host's clock is set back by two minutes: what was planned for its future is late."""
-    if not stage.clock.can_step:
-        stage.say("no C compiler here: the clock stays as it is")
-    stage.clock.step(-120)
-
-
-def _step_back(stage: Stage, memory: Memory) -> None:
-    stage.clock.step(0)
+    return step
 
 
 # the ledger
@@ -240,20 +219,26 @@ FAULTS: Final = (
         needs_whole=True,
     ),
     Fault(
-        name="control host killed",
-        inject=_kill_control_host,
-        heal=_boot_control_host,
+        name="control host restarted",
+        inject=_each(Stage.kill, "watchdogs", "router", "prometheus"),
+        heal=_each(Stage.start, "prometheus", "router", "watchdogs"),
         lasts_s=1,
         long_s=5,
     ),
     Fault(
         name="watchdogs restarted",
-        inject=_restart_watchdogs,
-        heal=_start_watchdogs,
+        inject=_each(Stage.end, "watchdogs"),
+        heal=_each(Stage.start, "watchdogs"),
         lasts_s=0,
         long_s=10,
     ),
-    Fault(name="Prometheus down", inject=_end_prometheus, heal=_start_prometheus, lasts_s=6, long_s=120),
+    Fault(
+        name="Prometheus down",
+        inject=_each(Stage.end, "prometheus"),
+        heal=_each(Stage.start, "prometheus"),
+        lasts_s=6,
+        long_s=120,
+    ),
     Fault(name="ledger locked", inject=_lock_ledger, heal=_unlock_ledger, lasts_s=4, long_s=45),
     Fault(name="ledger's disk full", inject=_fill_disk, heal=_empty_disk, lasts_s=4, long_s=30),
     Fault(
@@ -289,8 +274,15 @@ FAULTS: Final = (
         needs_whole=True,
     ),
     Fault(name="a throttled cloud API", inject=_throttle, heal=_unthrottle, lasts_s=4, long_s=60),
-    Fault(name="a clock step", inject=_step_clock, heal=_step_back, lasts_s=6, long_s=60),
-    Fault(name="a second watchdog", inject=_second_watchdog, heal=_end_second, lasts_s=5, long_s=60),
+    Fault(name="a clock step back", inject=_step_clock(-120), heal=_step_clock(0), lasts_s=6, long_s=60),
+    Fault(name="a clock step ahead", inject=_step_clock(120), heal=_step_clock(0), lasts_s=6, long_s=60),
+    Fault(
+        name="a second watchdog",
+        inject=_each(Stage.start, "watchdogs-2"),
+        heal=_each(Stage.end, "watchdogs-2"),
+        lasts_s=5,
+        long_s=60,
+    ),
 )
 BY_NAME: Final = {fault.name: fault for fault in FAULTS}
 

@@ -12,7 +12,7 @@ from tests.networks import free_network
 SEED = 20261121
 SHORT = (
     "spot loss of a whole zone",
-    "control host killed",
+    "control host restarted",
     "Prometheus down",
     "ledger locked",
     "ledger's disk full",

@@ -108,6 +108,30 @@ def test_messages(ledger: sqlite3.Connection, sink: list[dict[str, Any]], wrong:
     assert checker.messages(ledger, sink).wrong == wrong
 
 
+@pytest.mark.parametrize(
+    ("stay", "keys", "wrong"),
+    [
+        pytest.param({}, (), (), id="the cloud's own end"),
+        pytest.param({"ended": None, "why": None}, (), (), id="it lives"),
+        pytest.param({"why": checker.ENDED_BY_US}, ("f/spot:ended:i-1",), (), id="an end that was told"),
+        pytest.param({"why": checker.ENDED_BY_US}, ("f/spot:ended:i-12",), ("end",), id="an end that was not"),
+        pytest.param({"pool": "batch", "why": checker.ENDED_BY_US}, ("f/ended:i-1",), ("mark",), id="never marked"),
+        pytest.param(
+            {"capacity_type": "on-demand"}, ("f/spot:fallback:chat-od-1:20261121t0959",), (), id="a stand-in"
+        ),
+        pytest.param(
+            {"capacity_type": "on-demand"},
+            ("f/spot:fallback:chat-od-1:20261121t0930", "f/spot:fallback:batch-od-1:20261121t0959"),
+            ("stand-in",),
+            id="a stand-in of another time and pool",
+        ),
+    ],
+)
+def test_what_had_to_be_told(stay: dict[str, Any], keys: tuple[str, ...], wrong: tuple[str, ...]) -> None:
+    found = checker.told([STAY | stay], posted(*keys)).wrong
+    assert found == tuple(f"nobody told of the {what} of i-1" for what in wrong)
+
+
 def test_a_message_that_still_waits(ledger: sqlite3.Connection) -> None:
     ledger.execute("UPDATE outbox SET state = 'waiting'")
     assert checker.messages(ledger, posted("fallback:1")).wrong == ("fallback:1 is waiting",)
