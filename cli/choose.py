@@ -201,5 +201,13 @@ def _show(options: list[Option], mix: Mix | None, unknown: list[dict[str, str]],
             markup=False,
             soft_wrap=True,
         )
+    for why, those in _by_reason(unknown).items():
+        STDERR.print(f"not {', '.join(those)}: {why}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _by_reason(unknown: list[dict[str, str]]) -> dict[str, list[str]]:
+    """What was left out, by reason: where several share one that names the machine, it says TYPE instead."""
+    grouped: dict[str, list[dict[str, str]]] = {}
     for row in unknown:
-        STDERR.print(f"not {row['on']}: {row['why']}", highlight=False, markup=False, soft_wrap=True)
+        grouped.setdefault(row["why"].replace(row["on"].split()[1], "TYPE"), []).append(row)
+    return {why if len(rows) > 1 else rows[0]["why"]: [row["on"] for row in rows] for why, rows in grouped.items()}

@@ -113,6 +113,8 @@ class VllmOptions:
     max_model_len: int | None = None
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
+    data_parallel_size: int = 1
+    """Copies of the model behind one address; each has `tensor × pipeline` GPUs of its own."""
     gpu_memory_utilization: float | None = None
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None

@@ -5,7 +5,7 @@ The mix follows Mélange (Griggs et al., 2024): machine types of different speed
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from math import ceil
 from typing import Any, Final
@@ -15,7 +15,7 @@ from fleet.catalogue import Machine, UnknownMachineError
 from fleet.model import CapacityType
 from serving.sizing.fit import MOST_SEQUENCES, Fit, Wish, spread
 from serving.sizing.model import Model, SizingError, Weights
-from serving.sizing.speed import Replica, Speed, Traffic, from_measurements, was_measured
+from serving.sizing.speed import Kind, Replica, Speed, Traffic, from_measurements, was_measured
 
 MOST_OF_ONE: Final = 1000
 """Machines of one type that a mix may hold."""
@@ -78,32 +78,66 @@ class Mix:
 
 
 def ability(model: Model, weights: Weights, machine: Machine, demand: Demand) -> Able | str:
-    """What a machine of that type does, or why it cannot."""
-    traffic = demand.traffic
-    context = traffic.input_tokens + traffic.output_tokens
-    wish = Wish(context=context, kv_fp8=demand.kv_fp8, weights_fp8=demand.weights_fp8)
+    """What a machine of that type does, or why it cannot.
+
+    Its GPUs work as one engine or as several copies, whichever serves more; what somebody measured goes before
+    estimates.
+    """
     if machine.gpu_share != 1:
         return "has a fraction of a GPU, which is not sized"
     try:
         gpu = catalogue.gpu(machine.gpu)
     except UnknownMachineError:
         return f"nothing is known of {machine.gpu}"
+    whole = Replica(
+        model=model,
+        weights=weights,
+        gpu=gpu,
+        gpus=machine.gpu_count,
+        kv_bytes=1 if demand.kv_fp8 else 2,
+        weights_fp8=demand.weights_fp8,
+    )
+    ways = [_copied(whole, copies, demand) for copies in _copies(model, machine)]
+    able = [way for way in ways if isinstance(way, Able)]
+    if not able:
+        return str(ways[0])
+    return max(able, key=lambda way: (way.speed.kind is Kind.MEASURED, way.speed.requests_per_s))
+
+
+def _copies(model: Model, machine: Machine) -> list[int]:
+    """How many whole engines may share the GPUs. Of experts one: vLLM spreads them over all copies."""
+    return [1] if model.experts else [n for n in range(1, machine.gpu_count + 1) if machine.gpu_count % n == 0]
+
+
+def _copied(whole: Replica, copies: int, demand: Demand) -> Able | str:
+    """What that many copies do on GPUs that they share evenly, or why they cannot."""
+    one = _alone(replace(whole, gpus=whole.gpus // copies), demand)
+    if copies == 1 or isinstance(one, str):
+        return one
+    return Able(
+        fit=replace(one.fit, options=replace(one.fit.options, data_parallel_size=copies)),
+        speed=replace(
+            one.speed,
+            requests_per_s=one.speed.requests_per_s * copies,
+            concurrency=one.speed.concurrency * copies,
+            source=f"{copies} copies, each: {one.speed.source}",
+        ),
+    )
+
+
+def _alone(replica: Replica, demand: Demand) -> Able | str:
+    traffic = demand.traffic
+    context = traffic.input_tokens + traffic.output_tokens
+    wish = Wish(context=context, kv_fp8=demand.kv_fp8, weights_fp8=demand.weights_fp8)
+    model, gpu, gpus = replica.model, replica.gpu, replica.gpus
     try:
-        fits = spread(model, weights, gpu, machine.gpu_count, wish)
+        fits = spread(model, replica.weights, gpu, gpus, wish)
     except SizingError as error:
         return str(error)
     if not fits.fits:
         return fits.reason
-    speed = from_measurements(model, gpu, machine.gpu_count, traffic, weights_fp8=demand.weights_fp8)
-    if speed is None and not was_measured(model, gpu, machine.gpu_count, traffic, weights_fp8=demand.weights_fp8):
-        replica = Replica(
-            model=model,
-            weights=weights,
-            gpu=gpu,
-            gpus=machine.gpu_count,
-            kv_bytes=1 if demand.kv_fp8 else 2,
-            weights_fp8=demand.weights_fp8,
-        )
+    speed = from_measurements(model, gpu, gpus, traffic, weights_fp8=demand.weights_fp8)
+    if speed is None and not was_measured(model, gpu, gpus, traffic, weights_fp8=demand.weights_fp8):
         speed = replica.from_roofline(traffic, min(fits.concurrency or MOST_SEQUENCES, MOST_SEQUENCES))
     if speed is None:
         return "fits, but its latency is over the objective at any load"

@@ -132,6 +132,32 @@ def test_more_load_means_slower_tokens_and_more_of_them() -> None:
     assert rows[0].itl_s == pytest.approx(16.06e9 / (300e9 * 0.65), rel=0.05)
 
 
+@pytest.mark.parametrize(
+    ("name", "machine_type", "copies"),
+    [
+        pytest.param(LLAMA_8B, "p4d.24xlarge", 8, id="a small model on eight GPUs: one copy each"),
+        pytest.param(LLAMA_70B, "p4d.24xlarge", 1, id="a large one needs them all"),
+        pytest.param(LLAMA_8B, "g6.xlarge", 1, id="one GPU"),
+    ],
+)
+def test_gpus_that_one_copy_does_not_need_serve_further_copies(name: str, machine_type: str, copies: int) -> None:
+    model, heavy = model_of(name)
+    machine = catalogue.machine(Cloud.AWS, machine_type)
+    traffic = Traffic(input_tokens=1000, output_tokens=200)
+    found = ability(model, heavy, machine, Demand(traffic=traffic, requests_per_s=1))
+    assert isinstance(found, Able)
+    options = found.fit.options
+    assert options.data_parallel_size == copies
+    assert (
+        options.data_parallel_size * options.tensor_parallel_size * options.pipeline_parallel_size
+        == machine.gpu_count
+    )
+    gpu, gpus = catalogue.gpu(machine.gpu), machine.gpu_count
+    alone = Replica(model=model, weights=heavy, gpu=gpu, gpus=gpus // copies).from_roofline(traffic, 256)
+    assert alone is not None
+    assert found.speed.requests_per_s <= alone.requests_per_s * copies
+
+
 def _offer(name: str, usd: str, rate: float) -> tuple[Offer, Able]:
     model, heavy = model_of(LLAMA_8B)
     machine = catalogue.machine(Cloud.AWS, name)

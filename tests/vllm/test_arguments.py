@@ -66,6 +66,7 @@ EVERYTHING = VllmOptions(
     max_model_len=4096,
     tensor_parallel_size=4,
     pipeline_parallel_size=2,
+    data_parallel_size=2,
     gpu_memory_utilization=0.9,
     max_num_seqs=64,
     max_num_batched_tokens=8192,
