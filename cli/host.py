@@ -14,7 +14,7 @@ from cli.fleets import load_one
 from cli.output import STDERR, Exit, UserError
 from control import units, volume
 from control.places import Places
-from control.releases import ReleaseError, Releases
+from control.releases import BusyError, ReleaseError, Releases
 from control.settings import ControlSettings, ControlSettingsError, Role
 from control.settings import load as load_settings
 from fleet import durations
@@ -75,8 +75,8 @@ def start(
         if settings.volume is not None:
             _say(volume.mount(settings.volume, places.data, run))
         places.data.mkdir(parents=True, exist_ok=True)
-        if not as_it_is:
-            _take_up_release(places, settings)
+        if not as_it_is and _settled(places, settings):
+            return
         document = _document(settings.fleet)
         if settings.role is Role.CONTROL:
             _restore(document, places)
@@ -110,6 +110,22 @@ def check(
     sys.stdout.write(f"{len(services)} services are well\n")
 
 
+@app.command()
+def settle() -> None:
+    """Bring an upgrade that was cut off to an end: finished, or taken back when it is not well. A timer asks."""
+    places = control_host.here()
+    machine = control_host.LiveMachine(places=places, settings=read_settings(places))
+    releases = Releases(places=places, machine=machine, say=_say)
+    try:
+        # without one there is nothing to wait for, nor to lock
+        if releases.unsettled() is not None:
+            releases.settle(datetime.now(UTC))
+    except BusyError as busy:
+        _say(str(busy))
+    except (ReleaseError, OSError) as error:
+        raise UserError(str(error)) from error
+
+
 @app.command("try")
 def try_() -> None:
     """Whether this release could run here: the image's programs, the fleet document, a copy of the ledger."""
@@ -120,9 +136,14 @@ def try_() -> None:
     sys.stdout.write(f"{control_host.try_ledger(places)}\n")
 
 
-def _take_up_release(places: Places, settings: ControlSettings) -> None:
-    """The volume knows which release ran: a new machine's boot data may name an older one."""
+def _settled(places: Places, settings: ControlSettings) -> bool:
+    """Whether an upgrade that was cut off was brought to an end, and so all is started.
+
+    Else the release that the volume knows is taken up: a new machine's boot data may name an older one.
+    """
     releases = Releases(places=places, machine=control_host.LiveMachine(places=places, settings=settings), say=_say)
+    if releases.settle(datetime.now(UTC)):
+        return True
     chosen, current = releases.chosen(), releases.running()
     if chosen is None:
         releases.choose(current, None, datetime.now(UTC))
@@ -132,6 +153,7 @@ def _take_up_release(places: Places, settings: ControlSettings) -> None:
         releases.link(chosen.current)
         command = str(places.current / "bin" / "gpufleet")
         os.execv(command, [command, "host", "start", "--as-it-is"])  # noqa: S606 - the release's own program
+    return False
 
 
 def _document(url: str) -> FleetDocument:
@@ -183,8 +205,8 @@ def _start_services(settings: ControlSettings, places: Places) -> None:
     found = units.services(settings, places, control_host.find_programs(settings))
     for one in found:
         systemd.start(one.name)
-    timers = () if places.root.parts[1:] or settings.role is Role.ROUTER else (f"{units.BACKUP}.timer",)
-    for name in timers:
+    emulated = bool(places.root.parts[1:])
+    for name in () if emulated else units.timers(settings):
         systemd.enable(name)
         systemd.start(name)
     _say(f"started {', '.join(one.name for one in found)}")

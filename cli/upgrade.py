@@ -37,6 +37,9 @@ def upgrade(
     machine = control_host.LiveMachine(places=places, settings=read_settings(places), well_within=within)
     releases = Releases(places=places, machine=machine, say=_say)
     try:
+        if (change := releases.unsettled()) is not None:
+            words = f"a change from {change.before[:12]} to {change.to[:12]} goes on, or was cut off"
+            _say(f"{words}: `gpufleet host settle` brings it to an end, and so does the next upgrade or boot")
         current, chosen = releases.running(), releases.chosen()
         previous = chosen.previous if chosen else None
         if not to and not rollback:

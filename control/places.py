@@ -56,5 +56,19 @@ class Places:
         """Which release runs, on the volume: a new machine takes it up, whatever its boot data were made with."""
         return self.data / "release.json"
 
+    @property
+    def change(self) -> Path:
+        """A change of releases that goes on, or was cut off; on the volume, as it concerns the ledger there."""
+        return self.data / "change.json"
+
+    @property
+    def change_lock(self) -> Path:
+        return self.data / "change.lock"
+
+    @property
+    def ledger_copy(self) -> Path:
+        """The ledger as it was before the last change of releases."""
+        return self.data / "ledger.before-upgrade.db"
+
     def release(self, sha256: str) -> Path:
         return self.releases / sha256

@@ -5,13 +5,15 @@ is staged beside, tried on a copy of the ledger, and only then made current; whe
 old one is made current again, with the ledger as it was if the new one had changed its tables.
 """
 
+import fcntl
 import hashlib
 import json
 import os
 import shutil
 import tarfile
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -23,6 +25,10 @@ VERSION: Final = 1
 
 class ReleaseError(Exception):
     """A release cannot be had, made current or taken back. Says which, why and what to do."""
+
+
+class BusyError(ReleaseError):
+    """Another change of releases goes on."""
 
 
 class Machine(Protocol):
@@ -63,6 +69,43 @@ class Chosen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """From one release to another, as it is written down before anything is stopped."""
+
+    before: str
+    to: str
+    schema: str | None
+    """Of the ledger before; None: there was none."""
+    wrong: str | None = None
+    """Why it is taken back; None: it is not."""
+
+
+def write_durably(path: Path, text: str) -> None:
+    """The whole file or what was there before, also when the power goes. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.part")
+    with part.open("w", encoding="utf-8") as file:
+        file.write(text + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+
+
+def _copy_over(source: Path, target: Path) -> None:
+    """Replace a file by a copy of another, at one stroke."""
+    part = target.with_name(f".{target.name}.part")
+    shutil.copyfile(source, part)
+    _own_like(part, source)
+    part.replace(target)
+
+
+def _own_like(path: Path, other: Path) -> None:
+    owner = other.stat()
+    os.chown(path, owner.st_uid, owner.st_gid)
+    path.chmod(owner.st_mode & 0o777)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Releases:
     """The releases of one control host."""
 
@@ -96,10 +139,7 @@ class Releases:
     def choose(self, sha256: str, previous: str | None, now: datetime) -> None:
         """Remember it on the volume: a machine that comes after this one takes it up."""
         body = {"version": VERSION, "current": sha256, "previous": previous, "at": now.isoformat(timespec="seconds")}
-        part = self.places.chosen.with_name(".release.json.part")
-        part.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(json.dumps(body, indent=1) + "\n", "utf-8")
-        part.replace(self.places.chosen)
+        write_durably(self.places.chosen, json.dumps(body, indent=1))
 
     def stage(self, sha256: str) -> Path:
         """Have a release in its folder, fetched and verified. Raises ReleaseError."""
@@ -136,44 +176,120 @@ class Releases:
 
     def upgrade(self, sha256: str, now: datetime) -> None:
         """Make another release current; back again by itself when the machine is not well. Raises ReleaseError."""
-        before = self.running()
-        if sha256 == before:
-            self.say(f"{sha256[:12]} runs already")
-            return
-        self.say(f"staging {sha256[:12]} beside {before[:12]}")
-        self.machine.try_out(self.stage(sha256))
-        schema = self.machine.schema()
-        self.machine.stop()
-        copy = self._copy_ledger()
-        self.link(sha256)
-        wrong = self._start()
-        if wrong is None:
-            self.choose(sha256, before, now)
+        with self._alone():
+            self._settle(now)
+            before = self.running()
+            if sha256 == before:
+                self.say(f"{sha256[:12]} runs already")
+                return
+            self.say(f"staging {sha256[:12]} beside {before[:12]}")
+            self.machine.try_out(self.stage(sha256))
+            self._change(Change(before=before, to=sha256, schema=self.machine.schema()), now)
             self.say(f"{sha256[:12]} runs, all services are well; `gpufleet upgrade --rollback` goes back")
             self._keep_only(sha256, before)
-            return
-        self.say(f"{sha256[:12]} is not well ({wrong}): going back to {before[:12]}")
-        self._back(before, copy, schema)
-        raise ReleaseError(f"{sha256[:12]} was taken back, {before[:12]} runs again: {wrong}")
 
     def rollback(self, now: datetime) -> str:
         """Make the release before the current one current again; gives its digest. Raises ReleaseError."""
-        chosen, current = self.chosen(), self.running()
-        if chosen is None or chosen.previous is None or chosen.current != current:
-            raise ReleaseError("no release is known to go back to: name one with --to")
-        before = self.stage(chosen.previous)
-        # an older release that does not know the ledger's tables says so here, before anything is stopped
-        self.machine.try_out(before)
+        with self._alone():
+            self._settle(now)
+            chosen, current = self.chosen(), self.running()
+            if chosen is None or chosen.previous is None or chosen.current != current:
+                raise ReleaseError("no release is known to go back to: name one with --to")
+            # an older release that does not know the ledger's tables says so here, before anything is stopped
+            self.machine.try_out(self.stage(chosen.previous))
+            self._change(Change(before=current, to=chosen.previous, schema=self.machine.schema()), now)
+            return chosen.previous
+
+    def settle(self, now: datetime) -> bool:
+        """Bring a change that was cut off (killed, power lost) to an end, services started; whether there was one.
+
+        What began to run is finished, so that nothing it wrote is lost, or taken back when it is not well; what did
+        not begin is forgotten. Raises ReleaseError, also while a change goes on.
+        """
+        with self._alone():
+            return self._settle(now)
+
+    def unsettled(self) -> Change | None:
+        """A change that goes on, or was cut off; None: there is none. Raises ReleaseError."""
+        try:
+            found: Any = json.loads(self.places.change.read_text("utf-8"))
+            if found.pop("version") != VERSION:
+                raise ReleaseError(f"{self.places.change}: is of another version than {VERSION}")
+            return Change(**found)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ReleaseError(
+                f"{self.places.change}: cannot be used: {error}: look which release and which ledger are whole "
+                f"({self.places.ledger_copy} is the ledger before), then remove the file"
+            ) from error
+
+    def _change(self, change: Change, now: datetime) -> None:
+        """From one release to another, both staged. Written down first: whoever comes after a death goes on here."""
+        self.places.ledger_copy.unlink(missing_ok=True)
+        self._note(change)
         self.machine.stop()
-        self.link(chosen.previous)
+        self._copy_ledger()
+        self.link(change.to)
+        self._finish(change, now)
+
+    def _note(self, change: Change) -> None:
+        write_durably(self.places.change, json.dumps({"version": VERSION, **asdict(change)}))
+
+    def _settle(self, now: datetime) -> bool:
+        if (change := self.unsettled()) is None:
+            return False
+        chosen, words = self.chosen(), f"the change from {change.before[:12]} to {change.to[:12]} was cut off"
+        if change.wrong is not None:
+            self.say(f"{words} on its way back: {change.wrong}")
+            self._back(change)
+        elif chosen is not None and chosen.current == change.to:
+            self.say(f"{words} when all was done")
+            self._go_on(change.to)
+        elif self.running() != change.to and self.machine.schema() == change.schema:
+            self.say(f"{words} before {change.to[:12]} ran: {change.before[:12]} goes on")
+            self._go_on(change.before)
+        else:
+            self.say(f"{words} when {change.to[:12]} had begun to run: looking whether it is well")
+            self.stage(change.to)
+            self.link(change.to)
+            self._finish(change, now)
+            self.say(f"{change.to[:12]} runs, all services are well")
+        return True
+
+    def _finish(self, change: Change, now: datetime) -> None:
+        """Start the release that is current now; when it is not well, go back and raise ReleaseError."""
         wrong = self._start()
+        if wrong is None:
+            self.choose(change.to, change.before, now)
+            self.places.change.unlink()
+            return
+        self.say(f"{change.to[:12]} is not well ({wrong}): going back to {change.before[:12]}")
+        change = replace(change, wrong=wrong)
+        self._note(change)
+        self._back(change)
+        raise ReleaseError(f"{change.to[:12]} was taken back, {change.before[:12]} runs again: {wrong}")
+
+    def _back(self, change: Change) -> None:
+        self.machine.stop()
+        if self.places.ledger_copy.is_file() and self.machine.schema() != change.schema:
+            self.say("the ledger's tables had been changed: it is put back as it was before")
+            for end in ("-wal", "-shm"):
+                self.places.ledger.with_name(self.places.ledger.name + end).unlink(missing_ok=True)
+            # the copy stays: a death here comes back
+            _copy_over(self.places.ledger_copy, self.places.ledger)
+        self._go_on(change.before)
+
+    def _go_on(self, sha256: str) -> None:
+        """Run a release that was chosen before; the change is over then, well or not."""
+        self.stage(sha256)
+        self.link(sha256)
+        wrong = self._start()
+        self.places.change.unlink()
         if wrong is not None:
-            self.machine.stop()
-            self.link(current)
-            self._start()
-            raise ReleaseError(f"{chosen.previous[:12]} is not well either ({wrong}): {current[:12]} runs again")
-        self.choose(chosen.previous, current, now)
-        return chosen.previous
+            raise ReleaseError(
+                f"{sha256[:12]} is current again, but not well: {wrong}: see `journalctl -u 'gpufleet-*'`"
+            )
 
     def _start(self) -> str | None:
         try:
@@ -182,35 +298,31 @@ class Releases:
             return str(error)
         return self.machine.unwell()
 
-    def _back(self, before: str, copy: Path | None, schema: str | None) -> None:
-        self.machine.stop()
-        if copy is not None and self.machine.schema() != schema:
-            self.say("the ledger's tables had been changed: it is put back as it was before")
-            for end in ("-wal", "-shm"):
-                self.places.ledger.with_name(self.places.ledger.name + end).unlink(missing_ok=True)
-            copy.replace(self.places.ledger)
-        self.link(before)
-        if wrong := self._start():
-            raise ReleaseError(
-                f"{before[:12]} is current again, but not well: {wrong}: see `journalctl -u 'gpufleet-*'`"
-            )
-
-    def _copy_ledger(self) -> Path | None:
-        """The ledger beside itself; whoever wrote it has ended."""
-        ledger = self.places.ledger
+    def _copy_ledger(self) -> None:
+        """The ledger beside itself; whoever wrote it has ended. A copy under its name is a whole one."""
+        ledger, copy = self.places.ledger, self.places.ledger_copy
         if not ledger.is_file():
-            return None
+            return
         import sqlite3
         from contextlib import closing
 
-        copy = ledger.with_name("ledger.before-upgrade.db")
-        copy.unlink(missing_ok=True)
-        with closing(sqlite3.connect(ledger)) as source, closing(sqlite3.connect(copy)) as target:
+        part = copy.with_name(f".{copy.name}.part")
+        part.unlink(missing_ok=True)
+        with closing(sqlite3.connect(ledger)) as source, closing(sqlite3.connect(part)) as target:
             source.backup(target)
-        owner = ledger.stat()
-        os.chown(copy, owner.st_uid, owner.st_gid)
-        copy.chmod(owner.st_mode & 0o777)
-        return copy
+        _own_like(part, ledger)
+        part.replace(copy)
+
+    @contextmanager
+    def _alone(self) -> Generator[None]:
+        """Nobody else changes releases meanwhile; the kernel lets go of the lock when its holder dies."""
+        self.places.data.mkdir(parents=True, exist_ok=True)
+        with self.places.change_lock.open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise BusyError("another change of releases goes on: wait for its end") from error
+            yield
 
     def _keep_only(self, *digests: str) -> None:
         """Remove releases that nothing goes back to."""

@@ -10,6 +10,8 @@ from control.settings import ControlSettings, Role
 BOOT: Final = "gpufleet-boot.service"
 BACKUP: Final = "gpufleet-backup"
 BACKUP_EVERY: Final = "1h"
+SETTLE: Final = "gpufleet-settle"
+SETTLE_EVERY: Final = "2min"
 RETENTION: Final = ("90d", "30GB")
 """Of Prometheus: time, and bytes within the volume's 50 GiB."""
 PROGRAMS: Final = {
@@ -50,9 +52,20 @@ def render(settings: ControlSettings, places: Places, programs: Mapping[str, str
     """Every unit: file name and text."""
     made = {BOOT: _boot(places)}
     made |= {one.name: _unit(one, places, settings) for one in services(settings, places, programs)}
+    made |= {
+        f"{SETTLE}.service": _settle(places),
+        f"{SETTLE}.timer": _timer("an upgrade that was cut off", SETTLE_EVERY),
+    }
     if settings.role is Role.CONTROL:
-        made |= {f"{BACKUP}.service": _backup(places, settings), f"{BACKUP}.timer": _timer()}
+        what = "backup of the ledger"
+        made |= {f"{BACKUP}.service": _backup(places, settings), f"{BACKUP}.timer": _timer(what, BACKUP_EVERY)}
     return made
+
+
+def timers(settings: ControlSettings) -> tuple[str, ...]:
+    """Units that start others from time to time."""
+    found = (SETTLE,) if settings.role is Role.ROUTER else (SETTLE, BACKUP)
+    return tuple(f"{name}.timer" for name in found)
 
 
 def _command(places: Places) -> str:
@@ -186,16 +199,30 @@ TimeoutStartSec=30min
 {_confined(places, settings)}"""
 
 
-def _timer() -> str:
+def _settle(places: Places) -> str:
+    # as root: it stops and starts the others. Nearly always there is nothing to do
     return f"""\
 # Written by gpufleet; changes made here are lost.
 [Unit]
-Description=gpu-fleet: backup of the ledger every {BACKUP_EVERY}
+Description=gpu-fleet: bring an upgrade that was cut off to an end
+
+[Service]
+Type=oneshot
+ExecStart={_command(places)} host settle
+TimeoutStartSec=30min
+"""
+
+
+def _timer(what: str, every: str) -> str:
+    return f"""\
+# Written by gpufleet; changes made here are lost.
+[Unit]
+Description=gpu-fleet: {what}, every {every}
 
 [Timer]
 OnActiveSec=5min
-OnUnitActiveSec={BACKUP_EVERY}
-RandomizedDelaySec=2min
+OnUnitActiveSec={every}
+RandomizedDelaySec=30s
 
 [Install]
 WantedBy=timers.target

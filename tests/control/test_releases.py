@@ -1,6 +1,7 @@
 """Releases beside each other: real folders, real archives and a real ledger; the services alone are played."""
 
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -37,8 +38,18 @@ class Played:
     migrates: set[str] = field(default_factory=set[str])
     leaves: str = ""
     """What a service that is not well leaves beside the ledger, when it is killed."""
-    running: str | None = None
     log: list[str] = field(default_factory=list[str])
+    looks: Callable[[], None] = lambda: None
+    """Done when somebody looks whether services are well."""
+
+    @property
+    def running(self) -> str | None:
+        """What runs; of the machine, so that it outlives who started it."""
+        return self._runs.read_text() if self._runs.exists() else None
+
+    @property
+    def _runs(self) -> Path:
+        return self.places.root / "runs"
 
     def fetch(self, sha256: str, target: Path) -> None:
         if sha256 not in self.shelf:
@@ -54,11 +65,14 @@ class Played:
         self.log.append("stop")
         if self.leaves and self.running in self.breaks:
             self.places.ledger.with_name(f"ledger.db{self.leaves}").write_bytes(b"of a service that was killed")
-        self.running = None
+        self._runs.unlink(missing_ok=True)
 
     def start(self) -> None:
-        self.running = self.name(self.places.current)
-        self.log.append(f"start {self.running}")
+        name = self.name(self.places.current)
+        self.log.append(f"start {name}")
+        if self.schema() == "next" and name not in self.migrates:
+            raise ReleaseError(f"{name} does not know these tables")
+        self._runs.write_text(name)
         with closing(sqlite3.connect(self.places.ledger)) as ledger:
             ledger.execute("insert into facts values (?)", [self.running])
             if self.running in self.migrates:
@@ -66,6 +80,7 @@ class Played:
             ledger.commit()
 
     def unwell(self) -> str | None:
+        self.looks()
         return "console: does not answer" if self.running in self.breaks else None
 
     def schema(self) -> str | None:
@@ -103,12 +118,21 @@ class Host:
         return {self.machine.name(folder) for folder in folders}
 
 
-@pytest.fixture
-def host(tmp_path: Path) -> Host:
-    places = Places(root=tmp_path / "machine")
-    machine, digests = Played(places=places), dict[str, str]()
+def make_host(root: Path, *, fresh: bool = True) -> Host:
+    """A control host below a folder; not `fresh`: what is there already."""
+    places = Places(root=root)
+    machine, digests, said = Played(places=places), dict[str, str](), list[str]()
+    host = Host(
+        releases=Releases(places=places, machine=machine, say=said.append),
+        machine=machine,
+        digests=digests,
+        said=said,
+    )
+    if not fresh:
+        return host
+    shelf = root.with_name(f"{root.name}-shelf")
     for version in ("one", "two", "three"):
-        made = bundle.build(clone(tmp_path / version, version), None, tmp_path / f"{version}.tar.gz")
+        made = bundle.build(clone(shelf / version, version), None, shelf / f"{version}.tar.gz")
         machine.shelf[made.sha256] = made.path
         digests[version] = made.sha256
     places.data.mkdir(parents=True)
@@ -117,14 +141,17 @@ def host(tmp_path: Path) -> Host:
         ledger.execute("create table schema (version text)")
         ledger.execute("insert into schema values ('first')")
         ledger.commit()
-    said: list[str] = []
-    releases = Releases(places=places, machine=machine, say=said.append)
-    releases.stage(digests["one"])
-    releases.link(digests["one"])
-    releases.choose(digests["one"], None, NOW)
+    host.releases.stage(digests["one"])
+    host.releases.link(digests["one"])
+    host.releases.choose(digests["one"], None, NOW)
     machine.start()
     machine.log.clear()
-    return Host(releases=releases, machine=machine, digests=digests, said=said)
+    return host
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return make_host(tmp_path / "machine")
 
 
 def test_another_release_becomes_the_current_one(host: Host) -> None:
@@ -200,7 +227,7 @@ def test_there_is_nothing_before_the_first(host: Host) -> None:
 def test_a_way_back_that_is_not_well_leads_forth_again(host: Host) -> None:
     host.upgrade("two")
     host.machine.breaks.add("one")
-    with pytest.raises(ReleaseError, match="is not well either"):
+    with pytest.raises(ReleaseError, match="was taken back, "):
         host.releases.rollback(NOW)
     assert (host.linked, host.machine.running) == ("two", "two")
     chosen = host.releases.chosen()

@@ -62,7 +62,9 @@ def test_only_the_network_hears_what_others_need() -> None:
     open_ = {name for name, text in texts.items() if "0.0.0.0" in text}
     assert open_ == {"gpufleet-prometheus.service", "gpufleet-router.service", "gpufleet-console.service"}
     assert all(
-        "User=gpufleet" in text for name, text in texts.items() if name not in (units.BOOT, "gpufleet-backup.timer")
+        "User=gpufleet" in text
+        for name, text in texts.items()
+        if not name.endswith(".timer") and name not in (units.BOOT, f"{units.SETTLE}.service")
     )
 
 
