@@ -34,6 +34,8 @@ MARK: Final = "GPUFLEET_CHAOS"
 """Every process of a run carries it in its environment, with the run's folder: so what is left over is found."""
 AGENTS_TOKEN: Final = "/gpu-fleet/local/agent-token"  # noqa: S105 - where this environment's commands look
 COMMAND_LIMIT_S: Final = 180
+END_LIMIT_S: Final = 180
+"""A daemon that is asked to end lets its pass finish, for 150 s at most."""
 EVERY: Final = ("--every", "idle=3s", "--every", "spot=2s", "--every", "scale=1m", "--every", "cost=6s")
 PARTS: Final = ("prometheus", "router", "watchdogs")
 
@@ -123,7 +125,7 @@ class Stage:
     def end(self, part: str) -> None:
         """Ask a part to end."""
         if (process := self._parts.pop(part, None)) is not None:
-            end_process(process, 30)
+            end_process(process, END_LIMIT_S)
 
     def kill(self, part: str) -> None:
         """SIGKILL. HAProxy ends with its router, a moment later."""
