@@ -127,3 +127,45 @@ def test_a_compressed_history_with_columns_in_another_order_reads_the_same(tmp_p
     read = market.load(path)
     assert read.zones == ("a",)
     assert read.available.tolist() == [[5.0], [5.0], [5.0]]
+
+
+class Holder:
+    """Wants two of each zone, and says for how long it will want nothing else; what it was asked at is noted."""
+
+    name = "holder"
+
+    def __init__(self, rest: float, ceiling: float | None = None) -> None:
+        self.rest, self.ceiling = rest, ceiling
+        self.asked: list[float] = []
+
+    def decide(self, state: State) -> Wishes:
+        self.asked.append(state.now)
+        have = [machine.place for machine in state.machines]
+        missing = [p for p in range(len(state.zones)) if have.count(p) < 2 and p not in state.refused]
+        if missing and not state.refused:
+            return Wishes(launch=missing)
+        boots = [m.launched + state.terms.cold_start for m in state.machines if not state.ready(m)]
+        return Wishes(rest_until=min((state.now + self.rest, *boots)), ceiling=self.ceiling)
+
+
+def test_a_rest_changes_no_number_and_ends_with_a_loss(tmp_path: Path) -> None:
+    """Ticks at which nobody is asked are counted all at once: readiness, money and losses stay what they are."""
+    rooms = [9] * 40 + [1] + [9] * 60
+    rows = [
+        f"{t * 100},{z},{room if z == 'a' else 9},{0.2 + t % 7 / 10}" for t, room in enumerate(rooms) for z in "ab"
+    ]
+    found = market.load(trace(tmp_path, *rows, header="time_s,zone,available,spot_price\n"))
+    terms = Terms(target=4, spare=0, cold_start=250.0)
+    busy, calm = Holder(rest=0.0), Holder(rest=3000.0)
+    assert market.play(found, terms, calm).answer() == market.play(found, terms, busy).answer()
+    assert 4000.0 in calm.asked
+    assert len(calm.asked) < len(busy.asked) / 4
+
+
+def test_a_rest_ends_when_a_price_reaches_the_ceiling_or_falls_below_it(tmp_path: Path) -> None:
+    rows = [f"{t * 100},a,9,{0.95 if 20 <= t < 30 else 0.3}" for t in range(50)]
+    found = market.load(trace(tmp_path, *rows, header="time_s,zone,available,spot_price\n"))
+    player = Holder(rest=1e6, ceiling=0.9)
+    market.play(found, Terms(target=1, spare=0, cold_start=0.0), player)
+    assert {2000.0, 3000.0} <= set(player.asked)
+    assert not {1900.0, 2100.0, 2900.0, 3100.0} & set(player.asked)

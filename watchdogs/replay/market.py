@@ -2,8 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import repeat
-from math import isnan
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -16,8 +14,8 @@ ON_DEMAND: Final = -1
 """The place of on-demand; zones count from 0."""
 ROUNDS: Final = 1000
 """A rule that still asks after this many rounds of one tick never stops."""
-_AT_ONCE: Final = 1024
-"""Ticks that are plain numbers at one time."""
+AT_ONCE: Final = 1024
+"""Ticks that are searched at one time for the end of a rest."""
 
 COLUMNS: Final = (
     Column(name="time_s", at_least=None),
@@ -86,10 +84,15 @@ class Wishes:
     launch: Sequence[int] = ()
     end: Sequence[int] = ()
     """Numbers of instances."""
+    rest_until: float = float("-inf")
+    """Of a rule that wants nothing: before this time it would want nothing either, unless it loses an instance. None
+    that it has becomes ready before."""
+    ceiling: float | None = None
+    """A price that reaches it, or falls below it, ends the rest, too."""
 
 
 class Rule(Protocol):
-    """Decides; it is asked again within a tick until it wants nothing new."""
+    """Decides; it is asked again within a tick until it wants nothing new, and then when its rest is over."""
 
     name: str
 
@@ -165,22 +168,45 @@ def play(market: Market, terms: Terms, rule: Rule) -> Score:
     score = Score(rule=rule.name, target=terms.target)
     state = State(now=0.0, zones=market.zones, terms=terms)
     numbers = iter(range(1, 1 << 62))
-    for now, length, room, state.prices in _ticks(market):
-        state.now = now
+    tick, last = 0, len(market.times) - 1
+    while tick < last:
+        state.now = float(market.times[tick])
+        state.prices = None if market.prices is None else market.prices[tick].tolist()
+        room = market.available[tick].astype(np.int64).tolist()
         _lose(state, room, score)
-        _ask(state, rule, room, score, numbers)
-        _count(state, length, score)
+        wishes = _ask(state, rule, room, score, numbers)
+        until = _rest(market, state, wishes, tick, last)
+        _count(market, state, tick, until, score)
+        tick = until
     return score
 
 
-def _ticks(market: Market) -> Iterator[tuple[float, float, Sequence[int], Sequence[float] | None]]:
-    """Time, length, room and prices of each tick but the last, as plain numbers: a thousand rows at a time."""
-    lengths = np.diff(market.times)
-    for first in range(0, len(lengths), _AT_ONCE):
-        part = slice(first, min(first + _AT_ONCE, len(lengths)))
-        prices = repeat(None) if market.prices is None else market.prices[part].tolist()
-        room = market.available[part].astype(np.int64).tolist()
-        yield from zip(market.times[part].tolist(), lengths[part].tolist(), room, prices, strict=False)
+def _rest(market: Market, state: State, wishes: Wishes, tick: int, last: int) -> int:
+    """The next tick at which the rule is to be asked, or loses an instance."""
+    first = tick + 1
+    if not wishes.rest_until > market.times[min(first, last)]:
+        return first
+    held = np.zeros(len(market.zones))
+    for machine in state.machines:
+        if machine.place != ON_DEMAND:
+            held[machine.place] += 1
+    over = min(last, int(np.searchsorted(market.times, wishes.rest_until)))
+    while first < over:
+        part = slice(first, min(first + AT_ONCE, over))
+        ends = (market.available[part] < held).any(axis=1)
+        if market.prices is not None and wishes.ceiling is not None:
+            dear = _prices(market, part, state.terms) >= wishes.ceiling
+            ends |= (dear != (_prices(market, slice(tick, tick + 1), state.terms) >= wishes.ceiling)).any(axis=1)
+        if ends.any():
+            return first + int(ends.argmax())
+        first = part.stop
+    return over
+
+
+def _prices(market: Market, ticks: slice, terms: Terms) -> Floats:
+    """By tick and zone, the usual price where none was recorded."""
+    found = market.prices[ticks] if market.prices is not None else np.full((1, len(market.zones)), np.nan)
+    return np.where(np.isnan(found), terms.spot_price, found)
 
 
 def _lose(state: State, room: Sequence[int], score: Score) -> None:
@@ -199,7 +225,8 @@ def _lose(state: State, room: Sequence[int], score: Score) -> None:
         score.preemptions += len(gone)
 
 
-def _ask(state: State, rule: Rule, room: Sequence[int], score: Score, numbers: Iterator[int]) -> None:
+def _ask(state: State, rule: Rule, room: Sequence[int], score: Score, numbers: Iterator[int]) -> Wishes:
+    """Until it wants nothing; returns that answer."""
     for _ in range(ROUNDS):
         wishes = rule.decide(state)
         state.lost, state.refused = [], []
@@ -216,28 +243,31 @@ def _ask(state: State, rule: Rule, room: Sequence[int], score: Score, numbers: I
             gone = set(wishes.end)
             state.machines = [m for m in state.machines if m.number not in gone]
         if not wishes.launch and not wishes.end:
-            return
+            return wishes
     raise TraceError(f"rule {rule.name!r} still asks after {ROUNDS} rounds at {state.now:g} s")
 
 
-def _spot_price(state: State, place: int) -> float:
-    if state.prices is None or isnan(state.prices[place]):
-        return state.terms.spot_price
-    return state.prices[place]
-
-
-def _count(state: State, length: float, score: Score) -> None:
-    score.ticks += 1
+def _count(market: Market, state: State, first: int, end: int, score: Score) -> None:
+    """Ticks from `first` to before `end`, in which the instances stay as they are."""
+    length = float(market.times[end] - market.times[first])
+    score.ticks += end - first
     score.on_demand_cost += state.terms.target * state.terms.on_demand_price * length / 3600
     ready = 0
     for machine in state.machines:
         if machine.place == ON_DEMAND:
-            price = state.terms.on_demand_price
+            score.cost += state.terms.on_demand_price * length / 3600
             score.on_demand_seconds += length
         else:
-            price = _spot_price(state, machine.place)
-        score.cost += price * length / 3600
+            score.cost += _spot_cost(market, state, machine.place, first, end) / 3600
         score.all_seconds += length
         ready += state.ready(machine)
-    score.below += ready < state.terms.target
-    score.none += ready == 0
+    score.below += (end - first) * (ready < state.terms.target)
+    score.none += (end - first) * (ready == 0)
+
+
+def _spot_cost(market: Market, state: State, place: int, first: int, end: int) -> float:
+    """Seconds times the hourly price."""
+    if market.prices is None:
+        return state.terms.spot_price * float(market.times[end] - market.times[first])
+    prices = _prices(market, slice(first, end), state.terms)[:, place]
+    return float(prices @ np.diff(market.times[first : end + 1]))

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from math import isnan
 from typing import Final
 
 from fleet.activity import Activity, ActivityKind
@@ -15,7 +16,7 @@ from watchdogs.spot.decide import decide
 from watchdogs.spot.memory import Memory
 from watchdogs.spot.view import GroupView, Member, PoolView
 from watchdogs.spot.watchdog import LOOK_BACK
-from watchdogs.spot.zones import BOOT_SPAN, MOST_PAUSE, TRY_AGAIN
+from watchdogs.spot.zones import BOOT_SPAN, TRY_AGAIN
 
 NAMES: Final = ("own", "skyserve")
 EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
@@ -23,6 +24,8 @@ EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
 MOST: Final = 1_000_000
 """A group of the replay has no largest size of its own: the market limits it."""
 ON_DEMAND_GROUP: Final = "on-demand"
+FADES_IN: Final = 4 * TRY_AGAIN
+"""Until a look of a pool in which nothing happens: what fades has faded by a twentieth then."""
 
 
 @dataclass(slots=True)
@@ -43,15 +46,12 @@ class OwnRule:
     _events: list[Activity] = field(default_factory=list[Activity])
     _desired: dict[str, int] = field(default_factory=dict[str, int])
     _last: tuple[datetime, int] | None = None
-    _calm_until: float = float("-inf")
-    _calm_with: tuple[int, int] = (0, 0)
-    _ceiling: float | None = None
-    _calm_dear: tuple[bool, ...] = ()
-    """Which zones were at or above the ceiling: all that prices decide."""
+    _groups: dict[int, GroupView] = field(default_factory=dict[int, GroupView])
+    """By place, as seen last: most are the same at the next look."""
+    _members: dict[int, Member] = field(default_factory=dict[int, Member])
+    """By number, the same."""
 
     def decide(self, state: State) -> Wishes:
-        if self._is_calm(state):
-            return Wishes()
         now = EPOCH + timedelta(seconds=state.now)
         self._remember(state, now)
         view = self._view(state, now)
@@ -64,38 +64,26 @@ class OwnRule:
             return Wishes(launch=launch)
         ends = [int(d.resource) for d in acting if d.action is Action.END]
         if not ends:
-            self._rest(state)
+            return self._rest(state)
         for machine in (m for m in state.machines if m.number in ends):
-            self._event(_group(state.zones, machine.place), ActivityKind.ENDED, now, machine)
+            self._event(_name_of(state.zones, machine.place), ActivityKind.ENDED, now, machine)
         return Wishes(end=ends)
 
-    def _rest(self, state: State) -> None:
-        """A look wanted nothing: the next is due when something happens or gets ready, or when zones are tried."""
-        boots = [m.launched + state.terms.cold_start for m in state.machines if not state.ready(m)]
-        stand_in = any(m.place == ON_DEMAND for m in state.machines)
-        self._calm_dear = self._dear(state)
-        soonest = EPOCH + timedelta(seconds=state.now) - MOST_PAUSE * self.policy.zone_backoff
-        pausing = any(event.kind is ActivityKind.NO_CAPACITY and event.at > soonest for event in self._events)
-        later = state.now if stand_in or pausing else state.now + TRY_AGAIN.total_seconds()
-        self._calm_until = min((later, *boots))
-        self._calm_with = (len(state.machines), max((m.number for m in state.machines), default=0))
+    def _rest(self, state: State) -> Wishes:
+        """A look wanted nothing: the next is due when something gets ready, and when zones may be tried again.
 
-    def _is_calm(self, state: State) -> bool:
-        """Whether nothing has happened since a look that wanted nothing, not long ago: one now would want nothing.
-
-        All that could change meanwhile is what fades, and for that it is enough to look as often as zones are tried.
+        Where all might have been tried and none was, all that could change is what fades, unless an instance is lost
+        or prices cross the ceiling. While spot is missing, or on-demand stands in, each tick is looked at.
         """
-        seen = (len(state.machines), max((m.number for m in state.machines), default=0))
-        same = not state.lost and not state.refused and seen == self._calm_with
-        return same and state.now < self._calm_until and self._dear(state) == self._calm_dear
-
-    def _dear(self, state: State) -> tuple[bool, ...]:
-        if state.prices is None:
-            return ()
-        if (ceiling := self._ceiling) is None:
-            share = min(float(self.policy.price_ceiling), 1.0)
-            ceiling = self._ceiling = state.terms.on_demand_price * share
-        return tuple([price >= ceiling for price in state.prices])
+        spot = sum(m.place != ON_DEMAND for m in state.machines)
+        if spot < max(len(state.machines), state.terms.target + state.terms.spare):
+            return Wishes()
+        now = EPOCH + timedelta(seconds=state.now)
+        calm = not self._events or now - self._events[-1].at >= TRY_AGAIN
+        span = FADES_IN if calm else TRY_AGAIN
+        boots = [m.launched + state.terms.cold_start for m in state.machines if not state.ready(m)]
+        ceiling = state.terms.on_demand_price * min(float(self.policy.price_ceiling), 1.0)
+        return Wishes(rest_until=min((state.now + span.total_seconds(), *boots)), ceiling=ceiling)
 
     def _resize(self, state: State, decision: Decision) -> list[int]:
         size = decision.to_size or 0
@@ -125,39 +113,28 @@ class OwnRule:
         known = 0 if self._last is None else self._last[1]
         for machine in state.machines:
             if machine.number > known:
-                self._event(_group(state.zones, machine.place), ActivityKind.LAUNCHED, now, machine)
+                self._event(_name_of(state.zones, machine.place), ActivityKind.LAUNCHED, now, machine)
         self._last = (now, max(known, newest))
 
     def _event(self, group: str, kind: ActivityKind, now: datetime, machine: Machine | None) -> None:
         number = None if machine is None else str(machine.number)
         self._events.append(
-            Activity(id=f"{now:%Y%m%dT%H%M%S}-{group}-{number}", group=group, kind=kind, at=now, instance_id=number)
+            Activity(id=f"{group}-{number}-{len(self._events)}", group=group, kind=kind, at=now, instance_id=number)
         )
 
     def _view(self, state: State, now: datetime) -> PoolView:
         terms = state.terms
-        members = [_member(state, machine) for machine in state.machines]
-        count: dict[str, int] = {}
-        for member in members:
-            count[member.group] = count.get(member.group, 0) + 1
-        groups = [
-            GroupView(
-                name=zone,
-                capacity_type=CapacityType.SPOT,
-                zone=zone,
-                desired=count.get(zone, 0),
-                max=MOST,
-                usd_per_hour=_price(state, place),
-                losses_per_hour=self._zones[place].memory.losses_per_hour,
-            )
-            for place, zone in enumerate(state.zones)
-        ]
+        members = self._members = {m.number: self._member(state, m) for m in state.machines}
+        count: dict[int, int] = {}
+        for machine in state.machines:
+            count[machine.place] = count.get(machine.place, 0) + 1
+        groups = [self._group(state, place, count.get(place, 0)) for place in range(len(state.zones))]
         groups.append(
             GroupView(
                 name=ON_DEMAND_GROUP,
                 capacity_type=CapacityType.ON_DEMAND,
                 zone=None,
-                desired=count.get(ON_DEMAND_GROUP, 0),
+                desired=count.get(ON_DEMAND, 0),
                 max=MOST,
             )
         )
@@ -168,32 +145,47 @@ class OwnRule:
             max=MOST,
             policy=self.policy,
             groups=groups,
-            members=members,
+            members=list(members.values()),
             events=self._events,
             pass_started=now,
             on_demand_usd=Decimal(repr(terms.on_demand_price)),
             boot_expected=timedelta(seconds=terms.cold_start),
         )
 
+    def _group(self, state: State, place: int, desired: int) -> GroupView:
+        losses = self._zones[place].memory.losses_per_hour
+        price = _price(state, place)
+        seen = self._groups.get(place)
+        if seen is None or seen.usd_per_hour is None or float(seen.usd_per_hour) != price:
+            usd = Decimal(repr(price))
+        elif seen.desired == desired and seen.losses_per_hour == losses:
+            return seen
+        else:
+            usd = seen.usd_per_hour
+        zone = state.zones[place]
+        self._groups[place] = found = GroupView(
+            name=zone,
+            capacity_type=CapacityType.SPOT,
+            zone=zone,
+            desired=desired,
+            max=MOST,
+            usd_per_hour=usd,
+            losses_per_hour=losses,
+        )
+        return found
 
-def _group(zones: Sequence[str], place: int) -> str:
+    def _member(self, state: State, machine: Machine) -> Member:
+        seen = self._members.get(machine.number)
+        if seen is not None and seen.ready == state.ready(machine):
+            return seen
+        launched = EPOCH + timedelta(seconds=machine.launched)
+        ready = launched + timedelta(seconds=state.terms.cold_start) if state.ready(machine) else None
+        group = _name_of(state.zones, machine.place)
+        return Member(id=str(machine.number), group=group, launched_at=launched, ready_since=ready)
+
+
+def _name_of(zones: Sequence[str], place: int) -> str:
     return ON_DEMAND_GROUP if place == ON_DEMAND else zones[place]
-
-
-def _member(state: State, machine: Machine) -> Member:
-    launched = EPOCH + timedelta(seconds=machine.launched)
-    ready = launched + timedelta(seconds=state.terms.cold_start) if state.ready(machine) else None
-    return Member(
-        id=str(machine.number),
-        group=_group(state.zones, machine.place),
-        launched_at=launched,
-        ready_since=ready,
-    )
-
-
-def _price(state: State, place: int) -> Decimal:
-    price = state.terms.spot_price if state.prices is None else state.prices[place]
-    return Decimal(repr(state.terms.spot_price if price != price else price))
 
 
 @dataclass(slots=True)
@@ -236,6 +228,11 @@ class SkyServeRule:
         able = [place for place in sorted(self._active) if place not in self._refused]
         used = {place: sum(m.place == place for m in spot) for place in able}
         return min(able, key=lambda place: (used[place], _price(state, place), place), default=None)
+
+
+def _price(state: State, place: int) -> float:
+    price = state.terms.spot_price if state.prices is None else state.prices[place]
+    return state.terms.spot_price if isnan(price) else price
 
 
 def rule(name: str, policy: SpotPolicy) -> OwnRule | SkyServeRule:

@@ -11,6 +11,7 @@ recorded trace.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 TOGETHER: Final = 0.3
@@ -38,25 +39,25 @@ Counts = Mapping[str, int]
 
 def risk(places: Sequence[Place], counts: Counts, needed: int) -> float:
     """Expected falls below `needed` per hour. With fewer than needed: as if the spare were 0."""
-    spare = max(0, sum(counts.values()) - needed)
-    held: list[tuple[float, int, str]] = []
+    total_there = sum(counts.values())
+    spare = total_there - needed if total_there > needed else 0
+    held = [(p.losses_per_hour, n, p.region) for p in places if (n := counts.get(p.name, 0)) > 0]
     every = 0.0
-    for place in places:
-        if (count := counts.get(place.name, 0)) > 0:
-            held.append((place.losses_per_hour, count, place.region))
-            every += place.losses_per_hour
+    for rate, _, _ in held:
+        every += rate
     total = 0.0
-    for index, (rate, count, region) in enumerate(held):
+    for index, (rate, count, region) in enumerate(held, start=1):
         if count > spare:
             total += rate * (1 + DEPTH * (count - spare))
             continue
         total += rate * (SINGLE + SOON_AFTER * (every - rate))
-        for other_rate, others, other_region in held[index + 1 :]:
+        for other_rate, others, other_region in held[index:]:
             if other_region == region and others <= spare < count + others:
                 total += TOGETHER * (rate if rate < other_rate else other_rate)
     return total
 
 
+@cache
 def region_of(zone: str) -> str:
     """`us-east-1a` -> `us-east-1`, `us-central1-b` -> `us-central1`."""
     return zone[:-2] if zone[-2:-1] == "-" else zone[:-1]

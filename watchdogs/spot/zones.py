@@ -162,15 +162,21 @@ def penalty(pool: PoolView, group: GroupView, now: datetime) -> float:
     span = pool.policy.zone_backoff
     if span <= timedelta(0):
         return 0.0
-    ages = [now - e.at for e in _since(pool, group, now - span) if e.kind in _SETBACKS]
-    noticed = sum(1.0 for member in pool.members_of(group.name) if member.under_notice)
-    return noticed + sum(1 - age / span for age in ages)
+    found = 0.0
+    for member in pool.members_of(group.name):
+        found += member.under_notice
+    for event in _since(pool, group, now - span):
+        if event.kind in _SETBACKS:
+            found += 1 - (now - event.at) / span
+    return found
 
 
 def _since(pool: PoolView, group: GroupView, moment: datetime) -> list[Activity]:
     """What happened to a group after a moment, oldest first."""
     events = pool.events_of(group.name)
-    first = len(events)
+    if not events or events[-1].at <= moment:
+        return []
+    first = len(events) - 1
     while first > 0 and events[first - 1].at > moment:
         first -= 1
     return list(events[first:])
@@ -220,8 +226,9 @@ def _boots_failing(pool: PoolView, group: GroupView, now: datetime) -> Verdict |
 def failed_boots(pool: PoolView, group: GroupView, now: datetime) -> int:
     """Boots of a group that failed lately: those that are still there, and those that were replaced."""
     there = len([m for m in pool.members_of(group.name) if m.failed])
-    events = _since(pool, group, now - BOOT_SPAN)
-    return there + len([event for event in events if event.kind is ActivityKind.UNHEALTHY])
+    if events := _since(pool, group, now - BOOT_SPAN):
+        there += len([event for event in events if event.kind is ActivityKind.UNHEALTHY])
+    return there
 
 
 def _refused(pool: PoolView, group: GroupView, now: datetime) -> Verdict | None:
