@@ -142,8 +142,10 @@ class Holder:
         self.asked.append(state.now)
         have = [machine.place for machine in state.machines]
         missing = [p for p in range(len(state.zones)) if have.count(p) < 2 and p not in state.refused]
-        if missing and not state.refused:
+        if missing:
             return Wishes(launch=missing)
+        if len(have) < 2 * len(state.zones):
+            return Wishes()
         boots = [m.launched + state.terms.cold_start for m in state.machines if not state.ready(m)]
         return Wishes(rest_until=min((state.now + self.rest, *boots)), ceiling=self.ceiling)
 
