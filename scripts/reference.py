@@ -1,5 +1,6 @@
 """Writes the pages of docs/reference from the code: `python -m scripts.reference`; a test checks them."""
 
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,9 +13,12 @@ from clouds.aws.signed import ACTIONS as AGENT_ACTIONS
 from components.aws import permissions as aws_permissions
 from components.aws.identities import Allowed
 from components.gcp import permissions as gcp_permissions
+from fleet.durations import render as render_duration
+from monitoring.alerts import AlertSettings, alerts
 from policies.rules import RULES
 from serving import metrics
 from stacks.settings import Settings
+from watchdogs.plan import Reason
 
 FOLDER: Final = Path(__file__).parents[1] / "docs" / "reference"
 NOTE: Final = "<!-- Written by `python -m scripts.reference`; change the code, not this page. -->\n"
@@ -28,6 +32,8 @@ def pages() -> dict[str, str]:
         "policies.md": _page("Policies", _policies()),
         "settings.md": _page("Settings", _settings()),
         "permissions.md": _page("Permissions", _permissions()),
+        "alerts.md": _page("Alerts", _alerts()),
+        "reasons.md": _page("Reasons, in short", _reasons()),
     }
 
 
@@ -79,6 +85,27 @@ def _policies() -> Iterator[str]:
     yield "| rule | why | what to do |\n|---|---|---|"
     for rule in RULES:
         yield f"| `{rule.id}` | {_cell(rule.reason)} | {_cell(rule.remedy)} |"
+
+
+def _alerts() -> Iterator[str]:
+    yield "What `gpufleet monitoring render` writes for Prometheus, with the shipped thresholds; each name leads to"
+    yield "what to do. **page**: somebody now; **ticket**: today. `LatencyHigh` is for pools with an objective.\n"
+    yield "| alert | who | when | for | says |\n|---|---|---|---|---|"
+    for alert in alerts(AlertSettings(latency_p99_s={"POOL": 10})):
+        link = f"[{alert.name}](../runbook.md#{alert.name.lower()})"
+        says = _VARIABLE.sub(lambda found: (found[1] or "VALUE").upper(), alert.summary)
+        lasts = render_duration(alert.lasts)
+        yield f"| {link} | {alert.severity.value} | `{_cell(alert.expression)}` | {lasts} | {_cell(says)} |"
+
+
+_VARIABLE: Final = re.compile(r"{{ \$(?:labels\.(\w+)|value).*?}}")
+
+
+def _reasons() -> Iterator[str]:
+    yield "Every reason that a decision may carry, as ledger and messages have it; each leads to its entry.\n"
+    for reason in Reason:
+        anchor = re.sub(r"\W+", "-", reason.value.lower())
+        yield f"- [{reason.value}](../reasons.md#{anchor})"
 
 
 READING: Final = ("Describe", "Get", "List", "get", "list")
