@@ -1,7 +1,8 @@
-"""Every command that the front pages name exists, with the options that they give it."""
+"""What a page tells people to type is there: commands with their options, targets of make, shell that parses."""
 
 import re
 import shlex
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from cli.main import build
 ROOT = Path(__file__).parents[2]
 PAGES = (
     *("README.md", "CONTRIBUTING.md", "SECURITY.md"),
-    *("docs/index.md", "docs/first-week.md", "docs/limits.md", "docs/run-modes.md", "docs/runbook.md"),
+    *sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").glob("*.md")),
 )
 LINE = re.compile(r"gpufleet( +[^`|;&#)\n]*)?")
 
@@ -50,3 +51,30 @@ def test_a_command_of_a_page_exists(tree: Any, page: str, line: str) -> None:
     known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
     given = {word.partition("=")[0] for word in words if word.startswith("-") and word != "-"}
     assert given <= known | {"--help"}, f"{page} names `{line}`"
+
+
+SHELL = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if SHELL.search((ROOT / page).read_text())])
+def test_a_shell_takes_what_a_page_gives_it(page: str) -> None:
+    for block in SHELL.findall((ROOT / page).read_text()):
+        done = subprocess.run(["bash", "-n"], input=block, capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, done.stderr) == (0, ""), block
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_target_of_make_that_a_page_names_exists(page: str) -> None:
+    text = (ROOT / page).read_text()
+    typed = [*SHELL.findall(text), *re.findall(r"`(make [^`\n]+)`", text)]
+    named = {name for words in typed for name in re.findall(r"^make ([a-z][a-z-]*)", words, re.MULTILINE)}
+    targets = set(re.findall(r"^([a-z][a-z -]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert named <= {name for line in targets for name in line.split()}
+
+
+def test_the_crontab_of_the_page_is_the_one_that_was_run() -> None:
+    shipped = [line for line in (ROOT / "deploy" / "crontab").read_text().splitlines() if line.startswith("*")]
+    [shown] = re.findall(
+        r"^```\n(\*.*?)\n```", (ROOT / "docs" / "run-modes.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    assert shown.splitlines() == shipped
