@@ -103,7 +103,7 @@ def charges(
     for run in facts.runs:
         life = _Life(
             run=run,
-            hours=slots.by_hour(facts.activity.get(run.instance_id, ())),
+            hours=slots.Known(facts.activity.get(run.instance_id, ())),
             ready=_ready(run, facts.first_signs.get(run.instance_id, ())),
         )
         yield from _of_run(life, _Pricing(book, allow_unpriced, facts.coverage), since, until)
@@ -130,7 +130,7 @@ class _Life:
     """A run and what it did."""
 
     run: Run
-    hours: Mapping[int, ActivityHour]
+    hours: slots.Known
     ready: datetime | None
 
 
@@ -217,7 +217,7 @@ def _states(life: _Life, start: datetime, stop: datetime) -> Iterator[tuple[Stat
         yield State.STARTING, start, served_from, served_from - start
     if served_from >= stop:
         return
-    busy, idle = slots.measured(life.hours, served_from, stop)
+    busy, idle = life.hours.measured(served_from, stop)
     unknown = stop - served_from - busy - idle
     for state, duration in ((State.USED, busy), (State.IDLE, idle), (State.UNMEASURED, unknown)):
         if duration:
@@ -241,7 +241,7 @@ def _at_the_end(life: _Life, pricing: _Pricing) -> Iterator[Charge]:
             )
     elif length < MINIMUM and run.capacity_type is not CapacityType.RESERVED:
         begin = end - (MINIMUM - length)
-        rest = _Life(run=run, hours={}, ready=end)
+        rest = _Life(run=run, hours=slots.Known(()), ready=end)
         for charge in _time(rest, pricing, begin, end):
             yield replace(charge, kind=Kind.MINIMUM, start=end, end=end)
 

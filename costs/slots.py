@@ -4,10 +4,12 @@ A slot is *busy* when something certainly worked in it, *idle* when its engines 
 inactive, and unknown otherwise. Unknown is not idle: it costs as used and is shown as unmeasured.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import pairwise
+from functools import lru_cache
+from itertools import accumulate, pairwise
 from typing import Final
 
 from ledger.facts import ActivityHour
@@ -78,23 +80,39 @@ def slots(environment: str, instance_id: str, signals: Signals, measure: Measure
     return found
 
 
-def measured(hours: Mapping[int, ActivityHour], start: datetime, end: datetime) -> tuple[timedelta, timedelta]:
-    """How much of a span is known busy and known idle. `hours` by hours since 1970."""
-    first, last = microseconds(start), microseconds(end)
-    busy = idle = 0
-    for hour in range(first // HOUR_US, (last - 1) // HOUR_US + 1):
-        known = hours.get(hour)
-        if known is None:
-            continue
-        begin, stop = max(first - hour * HOUR_US, 0), min(last - hour * HOUR_US, HOUR_US)
-        busy += _overlap(known.busy, begin, stop)
-        idle += _overlap(known.idle, begin, stop)
-    return timedelta(microseconds=busy), timedelta(microseconds=idle)
+class Known:
+    """The hours of one instance, summed up so that a long span is not counted slot by slot."""
+
+    def __init__(self, hours: Iterable[ActivityHour]) -> None:
+        self._hours = {_number(hour.hour): hour for hour in hours}
+        self._numbers = sorted(self._hours)
+        ordered = [self._hours[number] for number in self._numbers]
+        self._busy = list(accumulate((hour.busy.bit_count() for hour in ordered), initial=0))
+        self._idle = list(accumulate((hour.idle.bit_count() for hour in ordered), initial=0))
+
+    def measured(self, start: datetime, end: datetime) -> tuple[timedelta, timedelta]:
+        """How much of a span is known busy and known idle."""
+        first, last = microseconds(start), microseconds(end)
+        begin, stop = -(-first // HOUR_US), last // HOUR_US
+        busy = idle = 0
+        if begin < stop:  # whole hours
+            low, high = bisect_left(self._numbers, begin), bisect_left(self._numbers, stop)
+            busy = (self._busy[high] - self._busy[low]) * SLOT_US
+            idle = (self._idle[high] - self._idle[low]) * SLOT_US
+        edges = [(first, min(begin * HOUR_US, last)), (max(stop * HOUR_US, first), last)]
+        for since, until in edges if begin <= stop else [(first, last)]:
+            known = self._hours.get(since // HOUR_US)
+            if known is not None and since < until:
+                at = since // HOUR_US * HOUR_US
+                busy += _overlap(known.busy, since - at, until - at)
+                idle += _overlap(known.idle, since - at, until - at)
+        return timedelta(microseconds=busy), timedelta(microseconds=idle)
 
 
-def by_hour(hours: Iterable[ActivityHour]) -> dict[int, ActivityHour]:
-    """Hours of one instance under their number since 1970."""
-    return {microseconds(hour.hour) // HOUR_US: hour for hour in hours}
+@lru_cache(maxsize=8_192)
+def _number(hour: datetime) -> int:
+    """Hours since 1970. Instances share their hours, and working one out takes longer than looking it up."""
+    return microseconds(hour) // HOUR_US
 
 
 def _judge(
@@ -125,8 +143,6 @@ def _overlap(bits: int, begin: int, stop: int) -> int:
     """Microseconds of set slots between two times of the hour."""
     if not bits:
         return 0
-    if begin == 0 and stop == HOUR_US:
-        return bits.bit_count() * SLOT_US
     first, last = begin // SLOT_US, (stop - 1) // SLOT_US
     inside = (bits >> first) & ((1 << (last - first + 1)) - 1)
     length = inside.bit_count() * SLOT_US

@@ -72,15 +72,12 @@ class Activity(Mapping[str, Sequence[ActivityHour]]):
     def _read(self, instance_id: str) -> list[ActivityHour]:
         with self._engine.connect() as connection:
             rows = connection.execute(self._statement, {"instance": instance_id}).all()
+        fleet, hours = self._environment, self._hours
         return [
             ActivityHour(
-                environment=self._environment,
-                instance_id=instance_id,
-                hour=self._hours.get(hour) or self._hours.setdefault(hour, moment(hour)),
-                busy=int(busy, 16),
-                idle=int(idle, 16),
+                fleet, instance_id, hours.get(at) or hours.setdefault(at, moment(at)), int(busy, 16), int(idle, 16)
             )
-            for hour, busy, idle in rows
+            for at, busy, idle in rows
         ]
 
 

@@ -4,10 +4,10 @@ A roll-up holds the first and the last reading of an engine's hour and what was 
 telescope, so sums over roll-ups equal sums over the raw readings, to the token.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -19,7 +19,6 @@ from sqlalchemy import (
     and_,
     case,
     func,
-    not_,
     or_,
     select,
     type_coerce,
@@ -71,7 +70,7 @@ def engine_of(reading: Reading) -> tuple[str, str, str, str]:
 def condense(readings: Sequence[Reading]) -> Stretch:
     """Readings of one engine, in the order of time, as one stretch."""
     inner = Tokens()
-    for before, after in zip(readings, readings[1:], strict=False):
+    for before, after in pairwise(readings):
         inner += step(before, after)
     return Stretch(readings[0], readings[-1], inner)
 
@@ -116,83 +115,159 @@ def _raw(
 def _rolled(
     connection: Connection, environment: str, since: datetime, until: datetime
 ) -> Iterator[tuple[tuple[str, ...], list[Stretch]]]:
-    """Roll-ups of whole hours, condensed into one stretch per engine by the database itself.
+    """Roll-ups of whole hours, condensed into one stretch per engine, mostly by the database itself.
 
-    The statement says what `ledger.counters.step` says; a test holds the two against each other.
+    Differences telescope: from the first to the last reading it is the sums of the hours, and of the steps between
+    them. Steps at which a counter fell or a process began anew, and engines that told a counter only at times, are
+    few; `ledger.counters.step` counts those.
     """
     if since >= until:
         return
-    within = (TOKEN_HOURS.c.environment == environment, TOKEN_HOURS.c.hour >= since, TOKEN_HOURS.c.hour < until)
-    sums = _sums(within)
-    ends: dict[tuple[str, ...], list[Row[Any]]] = {}
+    within = _within(TOKEN_HOURS, environment, since, until)
+    ends: dict[tuple[str, ...], list[Stretch]] = {}
+    for row in connection.execute(_edges(within)):
+        ends.setdefault(engine_of_row(row), []).append(_stretch(row))
+    breaks: dict[tuple[str, ...], list[tuple[datetime, int]]] = {}
+    for row in connection.execute(_breaks(connection.dialect.name, environment, since, until)):
+        breaks.setdefault(engine_of_row(row), []).append((row.hour, row.kind))
+    for row in connection.execute(_sums(within)).all():
+        engine = engine_of_row(row)
+        mine = sorted(ends[engine], key=lambda stretch: stretch.first.at)
+        if any(row_counts not in (0, row.hours) for row_counts in _counts(row)):
+            whole = [_stretch(hour) for hour in connection.execute(_of_engine(engine, within))]
+            yield engine, [_joined(whole)]
+            continue
+        broken = breaks.get(engine, [])
+        served = _telescoped(row, mine[0].first, mine[-1].last)
+        for hour in (at for at, kind in broken if kind & _ANEW):
+            before, after = connection.execute(_of_engine(engine, (*within, TOKEN_HOURS.c.hour <= hour), 2)).all()[
+                ::-1
+            ]
+            last, first = _stretch(before).last, _stretch(after).first
+            served += _difference(step(last, first), first, last)
+        late = int(row.late) + sum(kind & _LATE for _, kind in broken)
+        yield engine, [Stretch(mine[0].first, mine[-1].last, replace(served, late=late))]
+
+
+_LATE: Final = 1
+_ANEW: Final = 2
+
+
+def _within(hours: Any, environment: str, since: datetime, until: datetime) -> tuple[ColumnElement[bool], ...]:
+    return hours.c.environment == environment, hours.c.hour >= since, hours.c.hour < until
+
+
+def _edges(within: Sequence[ColumnElement[bool]]) -> Select[Any]:
+    """The first and the last hour of each engine."""
     engine = [TOKEN_HOURS.c[name] for name in _ENGINE]
-    edge = (
-        select(*engine, func.min(TOKEN_HOURS.c.hour).label("low"), func.max(TOKEN_HOURS.c.hour).label("high"))
-        .where(*within)
-        .group_by(*engine)
-        .subquery()
-    )
-    same = and_(
-        *(TOKEN_HOURS.c[name] == edge.c[name] for name in _ENGINE), TOKEN_HOURS.c.hour.in_([edge.c.low, edge.c.high])
-    )
-    rows = connection.execute(select(TOKEN_HOURS).select_from(edge).join(TOKEN_HOURS, same))
-    for row in sorted(rows, key=lambda row: row.hour):
-        ends.setdefault(engine_of_row(row), []).append(row)
-    for row in connection.execution_options(yield_per=_STREAM).execute(sums):
-        engine_name = engine_of_row(row)
-        first, last = _stretch(ends[engine_name][0]).first, _stretch(ends[engine_name][-1]).last
-        served = _tokens(row, "inner") + _tokens(row, "between")
-        inner = replace(served, resets=int(row.resets), late=int(row.late))
-        yield engine_name, [Stretch(first, last, inner)]
+    low, high = func.min(TOKEN_HOURS.c.hour).label("low"), func.max(TOKEN_HOURS.c.hour).label("high")
+    edge = select(*engine, low, high).where(*within).group_by(*engine).subquery()
+    same = [TOKEN_HOURS.c[name] == edge.c[name] for name in _ENGINE]
+    either = TOKEN_HOURS.c.hour.in_([edge.c.low, edge.c.high])
+    return select(TOKEN_HOURS).select_from(edge).join(TOKEN_HOURS, and_(*same, either))
 
 
 def _sums(within: Sequence[ColumnElement[bool]]) -> Select[Any]:
-    """What each engine served from its first to its last reading of those hours."""
-    hours = TOKEN_HOURS
-    order: dict[str, Any] = {"partition_by": [hours.c[name] for name in _ENGINE], "order_by": hours.c.hour}
-    before = [
-        func.lag(hours.c[f"last_{name}"]).over(**order).label(f"before_{name}")
-        for name in (*_COUNTERS, "at", "created_at")
-    ]
-    each = select(hours, *before).where(*within).subquery()
-    column = each.c
-    # a comparison with what was not read is neither true nor false, and counts as false
-    began_anew = or_(
-        column.first_created_at > column.before_created_at,
-        *(column[f"first_{name}"] < column[f"before_{name}"] for name in _COUNTERS),
-    )
-    follows = column.before_at.is_not(None)
-    gap = type_coerce(column.first_at, BigInteger) - type_coerce(column.before_at, BigInteger)
-    late = gap > MAX_GAP // timedelta(microseconds=1)
+    """Per engine: sums of what its hours served, and of what its last readings are above its first ones."""
+    column = TOKEN_HOURS.c
+    engine: list[ColumnElement[Any]] = [column[name] for name in _ENGINE]
+    sums: list[ColumnElement[Any]] = [func.count().label("hours"), func.sum(column.resets).label("resets")]
+    sums.append(func.sum(column.late).label("late"))
+    for name in _COUNTERS:
+        first, last = column[f"first_{name}"], column[f"last_{name}"]
+        sums.append(func.sum(column[f"inner_{name}"]).label(f"inner_{name}"))
+        sums.append(func.sum(last - first).label(f"within_{name}"))
+        sums += [func.count(first).label(f"first_{name}"), func.count(last).label(f"last_{name}")]
+    summed: Select[Any] = select(*engine, *sums)  # pyright: ignore[reportAssignmentType]
+    return summed.where(*within).group_by(*engine).order_by(*engine)
 
-    def between(name: str) -> ColumnElement[Any]:
-        now, then = column[f"first_{name}"], column[f"before_{name}"]
-        unread = case((and_(now.is_not(None), then.is_(None)), 0), else_=now - then)
-        return case((not_(follows), None), (began_anew, now), else_=unread)
 
-    def counted(flag: ColumnElement[bool]) -> ColumnElement[Any]:
-        return func.coalesce(func.sum(case((and_(follows, flag), 1), else_=0)), 0)
+def _breaks(dialect: str, environment: str, since: datetime, until: datetime) -> Select[Any]:
+    """Hours whose first reading follows late, or anew, on the one before it.
 
-    # summed apart and added by us: a database works a term out again wherever it is named
-    totals = [func.sum(column[f"inner_{name}"]).label(f"inner_{name}") for name in _COUNTERS]
-    totals += [func.sum(between(name)).label(f"between_{name}") for name in _COUNTERS]
-    return (
-        select(
-            *(column[name] for name in _ENGINE),
-            *totals,
-            (func.sum(column.resets) + counted(began_anew)).label("resets"),
-            (func.sum(column.late) + counted(late)).label("late"),
+    SQLite finds the row before by the key sooner than with a window; PostgreSQL the other way round.
+    """
+    hours = TOKEN_HOURS.alias("hours")
+    names = [hours.c[name] for name in (*_ENGINE, "hour")]
+    if dialect == "sqlite":
+        earlier = TOKEN_HOURS.alias("earlier")
+        same = [earlier.c[name] == hours.c[name] for name in _ENGINE]
+        newest = (
+            select(_kind(hours.c, {name: earlier.c[f"last_{name}"] for name in _TOLD}))
+            .where(*same, earlier.c.hour >= since, earlier.c.hour < hours.c.hour)
+            .order_by(earlier.c.hour.desc())
+            .limit(1)
+            .scalar_subquery()
         )
-        .group_by(*(column[name] for name in _ENGINE))
-        .order_by(*(column[name] for name in _ENGINE))
-    )
+        each = select(*names, newest.label("kind")).where(*_within(hours, environment, since, until)).subquery()
+    else:
+        order: dict[str, Any] = {"partition_by": [hours.c[name] for name in _ENGINE], "order_by": hours.c.hour}
+        before = [func.lag(hours.c[f"last_{name}"]).over(**order).label(f"before_{name}") for name in _TOLD]
+        first = [hours.c[f"first_{name}"] for name in _TOLD]
+        pairs = select(*names, *first, *before).where(*_within(hours, environment, since, until)).subquery()
+        kind = _kind(pairs.c, {name: pairs.c[f"before_{name}"] for name in _TOLD})
+        each = select(*(pairs.c[name.name] for name in names), kind.label("kind")).subquery()
+    return select(each).where(each.c.kind > 0)
 
 
-def _tokens(row: Row[Any], part: str) -> Tokens:
-    """Sums as the database gives them (PostgreSQL: as Decimal); None where nothing was read."""
-    sums = {name: getattr(row, f"{part}_{name}") for name in _COUNTERS}
-    counted: dict[str, Any] = {name: None if total is None else int(total) for name, total in sums.items()}
-    return Tokens(**counted)
+_TOLD: Final = (*_COUNTERS, "at", "created_at")
+
+
+def _kind(column: Any, before: Mapping[str, ColumnElement[Any]]) -> ColumnElement[int]:
+    """`_LATE` and `_ANEW`, added. A comparison with what was not read is neither true nor false, and so false."""
+    gap = type_coerce(column.first_at, BigInteger) - type_coerce(before["at"], BigInteger)
+    fell = [column[f"first_{name}"] < before[name] for name in _COUNTERS]
+    anew = or_(column.first_created_at > before["created_at"], *fell)
+    return case((gap > MAX_GAP // timedelta(microseconds=1), _LATE), else_=0) + case((anew, _ANEW), else_=0)
+
+
+def _of_engine(
+    engine: tuple[str, ...], within: Sequence[ColumnElement[bool]], newest: int | None = None
+) -> Select[Any]:
+    """The hours of one engine, or its newest ones, newest first."""
+    same = [TOKEN_HOURS.c[name] == value for name, value in zip(_ENGINE, engine, strict=True)]
+    statement = select(TOKEN_HOURS).where(*within, *same)
+    if newest is None:
+        return statement.order_by(TOKEN_HOURS.c.hour)
+    return statement.order_by(TOKEN_HOURS.c.hour.desc()).limit(newest)
+
+
+def _counts(row: Row[Any]) -> Iterator[int]:
+    """In how many hours each counter was told."""
+    for name in _COUNTERS:
+        yield getattr(row, f"first_{name}")
+        yield getattr(row, f"last_{name}")
+
+
+def _joined(parts: Sequence[Stretch]) -> Stretch:
+    """Hours of one engine, in the order of time, as one stretch."""
+    inner = parts[0].inner
+    for before, after in pairwise(parts):
+        inner += step(before.last, after.first) + after.inner
+    return Stretch(parts[0].first, parts[-1].last, inner)
+
+
+def _telescoped(row: Row[Any], first: Reading, last: Reading) -> Tokens:
+    """What was served if no counter fell between two hours. Sums may come as Decimal; None: nothing was read."""
+    counted: dict[str, Any] = {}
+    for name in _COUNTERS:
+        inner: Any = getattr(row, f"inner_{name}")
+        within: Any = getattr(row, f"within_{name}")
+        if within is not None and row.hours > 1:
+            between = getattr(last, name) - getattr(first, name) - int(within)
+            counted[name] = int(inner or 0) + between
+        else:
+            counted[name] = None if inner is None else int(inner)
+    return Tokens(**counted, resets=int(row.resets))
+
+
+def _difference(told: Tokens, first: Reading, last: Reading) -> Tokens:
+    """What a step at which counters fell adds to what telescoping made of it."""
+    parts: dict[str, Any] = {}
+    for name in _COUNTERS:
+        now, then, value = getattr(first, name), getattr(last, name), getattr(told, name)
+        parts[name] = None if now is None or then is None or value is None else value - (now - then)
+    return Tokens(**parts, resets=told.resets)
 
 
 def _before(connection: Connection, engine: tuple[str, ...], hour: datetime) -> Stretch | None:

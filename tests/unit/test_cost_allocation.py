@@ -187,7 +187,7 @@ def fleets(draw: st.DrawFn) -> Facts:
     for number in range(draw(st.integers(1, 4))):
         name, start = f"i-{number}", draw(SECONDS)
         end = draw(st.none() | st.integers(start, start + 9_000))
-        capacity = draw(st.sampled_from(list(CapacityType)))
+        capacity = draw(st.sampled_from((SPOT, ON_DEMAND, CapacityType.RESERVED)))
         cause = draw(st.sampled_from(list(EndCause))) if end is not None else None
         one = run(start, end, capacity, instance_id=name, end_cause=cause)
         runs.append(replace(one, last_seen_at=max(one.last_seen_at, one.started_at)))

@@ -203,7 +203,7 @@ def fleets(draw: st.DrawFn) -> Facts:
     for number in range(draw(st.integers(0, 4))):
         start = draw(SECONDS) / 3600
         end = draw(st.none() | st.floats(start, start + 3))
-        kind = draw(st.sampled_from(list(CapacityType)))
+        kind = draw(st.sampled_from((CapacityType.SPOT, CapacityType.ON_DEMAND, CapacityType.RESERVED)))
         runs.append(run(f"i-{number}", start, end, kind, pool=draw(st.sampled_from(["chat", "code", None]))))
     paid = Reservation(
         cloud=Cloud.AWS,

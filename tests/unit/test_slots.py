@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costs.slots import SLOTS, Measure, Sample, Signals, by_hour, measured, slots
+from costs.slots import SLOTS, Known, Measure, Sample, Signals, slots
 from ledger.facts import ActivityHour
 
 T0 = datetime(2026, 11, 21, 8, tzinfo=UTC)
@@ -116,7 +116,7 @@ def test_how_much_of_a_span_is_known(
     busy: int, idle: int, start: float, end: float, expected: tuple[float, float]
 ) -> None:
     hour = ActivityHour(environment="e", instance_id="i-1", hour=T0, busy=busy, idle=idle)
-    assert measured(by_hour([hour]), at(start), at(end)) == tuple(timedelta(seconds=s) for s in expected)
+    assert Known([hour]).measured(at(start), at(end)) == tuple(timedelta(seconds=s) for s in expected)
 
 
 @given(
@@ -124,13 +124,13 @@ def test_how_much_of_a_span_is_known(
     cuts=st.lists(st.integers(0, 3 * 3_600 * 1_000_000), min_size=2, max_size=6),
 )
 def test_parts_of_a_span_add_up_to_it(bits: list[int], cuts: list[int]) -> None:
-    hours = by_hour(
+    hours = Known(
         ActivityHour(environment="e", instance_id="i-1", hour=T0 + n * HOUR, busy=one, idle=ALL & ~one)
         for n, one in enumerate(bits)
     )
     edges = [T0 + timedelta(microseconds=cut) for cut in sorted(cuts)]
-    parts = [measured(hours, a, b) for a, b in zip(edges, edges[1:], strict=False)]
-    whole = measured(hours, edges[0], edges[-1])
+    parts = [hours.measured(a, b) for a, b in zip(edges, edges[1:], strict=False)]
+    whole = hours.measured(edges[0], edges[-1])
     assert (sum((b for b, _ in parts), timedelta()), sum((i for _, i in parts), timedelta())) == whole
     inside = max(min(edges[-1], T0 + 2 * HOUR) - edges[0], timedelta())
     assert sum(whole, timedelta()) == inside
