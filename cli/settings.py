@@ -20,6 +20,8 @@ from stacks.settings import Settings
 
 PREFIX = "Pulumi."
 LARGEST_FILE = 1024 * 1024
+MOST_VALUES = 100_000
+"""Of a settings file with its aliases written out."""
 
 settings_app = typer.Typer(no_args_is_help=True, help="Check settings files and describe what may stand in them.")
 
@@ -89,8 +91,11 @@ def read_config(path: Path) -> dict[str, Any]:
         if path.stat().st_size > LARGEST_FILE:
             raise UserError(f"{path}: is larger than 1 MiB, so it is no settings file", Exit.WRONG_USE)
         raw: Any = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)  # noqa: S506 - a safe loader
+        _unfold(raw, {}, ())
     except OSError as error:
         raise UserError(f"{path}: {error.strerror or error}", Exit.WRONG_USE) from error
+    except RecursionError as error:
+        raise UserError(f"{path}: is nested too deep to be a settings file", Exit.WRONG_USE) from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: is no YAML: {' '.join(str(error).split())}", Exit.WRONG_USE) from error
     config: Any = raw.get("config") if isinstance(raw, dict) else None
@@ -99,6 +104,24 @@ def read_config(path: Path) -> dict[str, Any]:
         said = "has no config: map" if isinstance(raw, dict) else said
         raise UserError(f"{path}: {said}; write it as stacks/config/Pulumi.aws-local.yaml shows", Exit.WRONG_USE)
     return config
+
+
+def _unfold(value: Any, sizes: dict[int, int], inside: tuple[int, ...]) -> int:
+    """How many values there are once aliases stand for what they mean.
+
+    Raises YAMLError: a few lines can mean billions, and something inside itself has no end.
+    """
+    if not isinstance(value, dict | list):
+        return 1
+    key = id(value)
+    if key in inside:
+        raise yaml.YAMLError("an alias stands inside of what it means; write it out")
+    if key not in sizes:
+        items = value.values() if isinstance(value, dict) else value
+        sizes[key] = 1 + sum(_unfold(item, sizes, (*inside, key)) for item in items)
+    if sizes[key] > MOST_VALUES:
+        raise yaml.YAMLError(f"its aliases mean more than {MOST_VALUES} values; write out what is meant")
+    return sizes[key]
 
 
 class _UniqueKeys(yaml.SafeLoader):
@@ -157,8 +180,9 @@ def _not_sold(settings: Settings) -> Iterator[Problem]:
     stated = {price.sku for price in settings.prices}
     for place, name, kind in _rented(settings):
         sku = f"{settings.cloud}:{service}:{name}:{kind}"
-        # prices of spot on AWS are not packaged, so that one which is missing says nothing
-        if sku in here or sku in stated or (settings.cloud is Cloud.AWS and kind == "spot"):
+        # prices of spot on AWS are not packaged; what is not sold at a list price there has no spot either
+        listed = sku.replace(":spot", ":on-demand") if settings.cloud is Cloud.AWS else sku
+        if listed in here or sku in stated:
             continue
         as_spot = "as spot " if kind == "spot" else ""
         yield Problem(
@@ -186,6 +210,8 @@ def _rented(settings: Settings) -> Iterator[tuple[str, str, str]]:
     for index, pool in enumerate(settings.pools):
         bought = pool.capacity
         for number, reserved in enumerate(bought.reserved):
+            if reserved.block is not None:
+                continue  # some machine types are sold as blocks alone, paid ahead
             yield f"{index}.capacity.reserved.{number}.machine_type", reserved.machine_type, "on-demand"
         for number, name in enumerate(bought.spot.machine_types if bought.spot else ()):
             yield f"{index}.capacity.spot.machine_types.{number}", name, "spot"

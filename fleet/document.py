@@ -40,7 +40,10 @@ class DocumentError(ValueError):
 
 
 def _to_duration(value: Any) -> Any:
-    return durations.parse(value) if isinstance(value, str) else value
+    # a bare number would be taken for seconds, and "90" is refused
+    if isinstance(value, timedelta):
+        return value
+    return durations.parse(value if isinstance(value, str) else repr(value))
 
 
 def _exact(value: Any) -> Any:
@@ -50,9 +53,13 @@ def _exact(value: Any) -> Any:
 
 
 def _finite(value: Decimal) -> Decimal:
-    if not value.is_finite() or value < 0:
-        raise ValueError("must be a finite number, 0 or more")
+    if not value.is_finite() or not 0 <= value < _TOO_MUCH:
+        raise ValueError(f"must be a finite number, 0 or more and below {_TOO_MUCH:,}")
     return value
+
+
+_TOO_MUCH: Final = 10**12
+"""More than anybody pays: what is above has an exponent too many."""
 
 
 def _known_zone(value: str) -> str:
@@ -69,6 +76,7 @@ ExactDecimal = Annotated[
     Decimal, BeforeValidator(_exact), AfterValidator(_finite), PlainSerializer(str, return_type=str)
 ]
 Share = Annotated[float, Field(ge=0, le=1)]
+MoreThanZero = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,30}$")]
 
 
@@ -146,7 +154,7 @@ class IdleEntry(_Strict):
     min_age: Duration = IdlePolicy().min_age
     max_stops_per_run: Annotated[int, Field(ge=0)] = IdlePolicy().max_stops_per_run
     max_stops_per_hour: Annotated[int, Field(ge=0)] = IdlePolicy().max_stops_per_hour
-    max_stops_per_day: Annotated[float, Field(gt=0)] | None = IdlePolicy().max_stops_per_day
+    max_stops_per_day: MoreThanZero | None = IdlePolicy().max_stops_per_day
 
     def policy(self) -> IdlePolicy:
         return IdlePolicy(**self.__dict__)
@@ -164,7 +172,7 @@ class SpotEntry(_Strict):
 
 
 class ScheduleEntry(_Strict):
-    days: tuple[Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"], ...]
+    days: Annotated[tuple[Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"], ...], Field(min_length=1)]
     start: Annotated[str, Field(pattern=r"^([01]\d|2[0-3]):[0-5]\d$")]
     end: Annotated[str, Field(pattern=r"^([01]\d|2[0-3]):[0-5]\d$")]
     target: Annotated[int, Field(ge=0)]
@@ -173,13 +181,13 @@ class ScheduleEntry(_Strict):
 
 
 class ScaleEntry(_Strict):
-    waiting_per_replica_above: Annotated[float, Field(gt=0)] = ScalePolicy().waiting_per_replica_above
+    waiting_per_replica_above: MoreThanZero = ScalePolicy().waiting_per_replica_above
     kv_cache_above: Share = ScalePolicy().kv_cache_above
-    requests_per_replica: Annotated[float, Field(gt=0)] | None = None
-    tokens_per_second_per_replica: Annotated[float, Field(gt=0)] | None = None
-    first_token_s: Annotated[float, Field(gt=0)] | None = None
-    inter_token_s: Annotated[float, Field(gt=0)] | None = None
-    headroom: Annotated[float, Field(ge=0)] = ScalePolicy().headroom
+    requests_per_replica: MoreThanZero | None = None
+    tokens_per_second_per_replica: MoreThanZero | None = None
+    first_token_s: MoreThanZero | None = None
+    inter_token_s: MoreThanZero | None = None
+    headroom: Annotated[float, Field(ge=0, allow_inf_nan=False)] = ScalePolicy().headroom
     down_after: Duration = ScalePolicy().down_after
     schedule: tuple[ScheduleEntry, ...] = ()
 

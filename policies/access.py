@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from fleet.secrets import find_secrets
 from policies.context import Context
 from policies.resource import Resource, is_false, is_true, known
 from policies.rule import Rule
@@ -112,29 +113,6 @@ def _disks(resource: Resource, _: Context) -> Iterator[str]:
             yield "rootBlockDevice.encrypted is not true"
     elif resource.type == "aws:ebs/volume:Volume" and not is_true(resource.at("encrypted")):
         yield "encrypted is not true"
-
-
-SECRETS: Final = {
-    "an AWS access key": re.compile(r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"),
-    "a Hugging Face token": re.compile(r"\bhf_[A-Za-z0-9]{30,}"),
-    "an OpenAI-style key": re.compile(r"\bsk-[A-Za-z0-9_-]{20,}"),
-    "a Slack token": re.compile(r"\bxox[abprs]-[A-Za-z0-9-]{10,}"),
-    "a Slack webhook": re.compile(r"hooks\.slack\.com/services/T\w+/B\w+/\w+"),
-    "a GitHub token": re.compile(r"\bgh[pousr]_[A-Za-z0-9]{30,}"),
-    "a Google API key": re.compile(r"\bAIza[0-9A-Za-z_-]{35}\b"),
-    "a private key": re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----"),
-    "a password": re.compile(
-        r"""(?i)(?<!gcp-)\b(?:password|passwd|secret|token|api_?key)["']?\s*[:=]\s*["']?"""
-        r"""(?!ssm:|gcp-secret:|\$|<|\{)[^\s"',;]{8,}"""
-    ),
-    "a password in a URL": re.compile(r"[a-z][a-z0-9+.-]*://[^\s/:@]+:[^\s/@$]{3,}@"),
-}
-"""What looks like a secret. References (`ssm:…`, `gcp-secret:…`, `$VARIABLE`) do not."""
-
-
-def find_secrets(text: str) -> list[str]:
-    """The kinds of secret that a text seems to hold; never their values."""
-    return [kind for kind, pattern in SECRETS.items() if pattern.search(text)]
 
 
 def _decode(text: str) -> str:

@@ -1,16 +1,24 @@
 """What must hold of capacity that was bought for a fixed time."""
 
 from collections.abc import Iterator
-from datetime import date
-from typing import TYPE_CHECKING
+from datetime import date, timedelta
+from typing import TYPE_CHECKING, Final
 
+from fleet.model import Cloud
 from stacks.problems import Problem
 
 if TYPE_CHECKING:
-    from stacks.settings import Pool, Reserved
+    from stacks.settings import Pool, Reserved, Settings
 
 
-def check(pool: "Pool", reserved: "Reserved", path: str, today: date) -> Iterator[Problem]:
+SOLD_AS_BLOCKS: Final = ("p4d.", "p4de.", "p5.", "p5e.", "p5en.", "p6-b200.", "p6-b300.")
+"""Beginnings of the GPU machine types that EC2's DescribeInstanceTypes gives the usage class `capacity-block`
+(as shipped in moto 5.2.5, see `fleet/data/SOURCE.md`)."""
+ENDS_EARLY: Final = timedelta(minutes=30)
+"""AWS begins to end a block's instances this long before the block's own end."""
+
+
+def check(settings: "Settings", pool: "Pool", reserved: "Reserved", path: str, today: date) -> Iterator[Problem]:
     """Everything wrong with the block of one reservation; nothing where it has none."""
     block = reserved.block
     if block is None:
@@ -30,9 +38,23 @@ def check(pool: "Pool", reserved: "Reserved", path: str, today: date) -> Iterato
             value=block.ends.isoformat(),
             remedy="write both as the cloud shows them",
         )
+    elif settings.cloud is Cloud.AWS and block.ends - ENDS_EARLY <= block.starts:
+        yield Problem(
+            path=f"{path}.block.ends",
+            wrong="leaves no time: AWS begins to end instances 30 minutes before",
+            value=block.ends.isoformat(),
+            remedy="write both as the cloud shows them",
+        )
     elif block.ends.date() < today:
         remedy = "remove the reservation"
         yield Problem(path=f"{path}.block.ends", wrong="is past", value=block.ends.isoformat(), remedy=remedy)
+    if settings.cloud is Cloud.AWS and not reserved.machine_type.startswith(SOLD_AS_BLOCKS):
+        yield Problem(
+            path=f"{path}.machine_type",
+            wrong="is not sold as a Capacity Block",
+            value=reserved.machine_type,
+            remedy=f"choose one of {', '.join(name + '*' for name in SOLD_AS_BLOCKS)}, or remove the block",
+        )
     if pool.watchdogs.spot is None:
         remedy = "add watchdogs.spot to the pool, or remove the block"
         yield Problem(path=f"{path}.block", wrong="needs the spot watchdog, which starts and ends it", remedy=remedy)

@@ -2,12 +2,14 @@
 
 import ipaddress
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import date
 from typing import TYPE_CHECKING, Final
 
 from fleet.model import Cloud
-from stacks import pool_checks, reference_checks
+from fleet.regions import REGIONS
+from fleet.secrets import find_secrets
+from stacks import pool_checks, reference_checks, value_checks
 from stacks.problems import Problem
 
 if TYPE_CHECKING:
@@ -20,20 +22,16 @@ _IMAGES: Final = {
     Cloud.GCP: (r"projects/[\w.-]+/global/images/[\w./-]+", "projects/<project>/global/images/<image>"),
 }
 _ACCOUNTS: Final = {
-    Cloud.AWS: (r"\d{12}", "12 digits, in quotes"),
+    Cloud.AWS: (r"[0-9]{12}", "12 digits, in quotes"),
     Cloud.GCP: (r"[a-z][a-z0-9-]{4,28}[a-z0-9]", "the project's id"),
 }
 
 
-def check(settings: "Settings", today: date, pools: Sequence[int] | None = None) -> list[Problem]:
-    """Everything wrong between values, in the order of the file.
-
-    `pools`: the places in the file of the pools that `settings` holds, when it does not hold all.
-    """
-    places = range(len(settings.pools)) if pools is None else pools
+def check(settings: "Settings", today: date) -> list[Problem]:
+    """Everything wrong between values, in the order of the file."""
     of_pools = (
         problem
-        for pool, place in zip(settings.pools, places, strict=True)
+        for place, pool in enumerate(settings.pools)
         for problem in pool_checks.check(settings, pool, f"{ROOT}.pools.{place}", today)
     )
     return [
@@ -42,10 +40,11 @@ def check(settings: "Settings", today: date, pools: Sequence[int] | None = None)
         *_network(settings),
         *_images(settings),
         *_control(settings),
-        *_names(settings, places),
+        *_names(settings),
         *_models(settings),
         *_exceptions(settings, today),
         *reference_checks.check(settings, ROOT),
+        *value_checks.check(settings, ROOT, today),
         *of_pools,
     ]
 
@@ -58,6 +57,12 @@ def _models(settings: "Settings") -> Iterator[Problem]:
                 wrong="is no place that models come from",
                 value=model.source,
                 remedy="write hf://org/name@revision, s3://bucket/folder or gs://bucket/folder with safetensors",
+            )
+        elif find_secrets(model.source) or ".." in model.source.split("/"):
+            yield Problem(
+                path=f"{ROOT}.models.{index}.source",
+                wrong="holds more than a place",
+                remedy="write it without a name, a password or .. in it",
             )
 
 
@@ -85,7 +90,7 @@ def _identity(settings: "Settings") -> Iterator[Problem]:
 
 def _zones(settings: "Settings") -> Iterator[Problem]:
     for index, zone in enumerate(settings.zones):
-        if not settings.region or zone[:-1].rstrip("-") == settings.region:
+        if settings.region not in REGIONS[settings.cloud] or zone[:-1].rstrip("-") == settings.region:
             continue
         yield Problem(
             path=f"{ROOT}.zones.{index}",
@@ -99,14 +104,15 @@ def _network(settings: "Settings") -> Iterator[Problem]:
     network = settings.network
     path = f"{ROOT}.network.cidr"
     try:
-        room = ipaddress.ip_network(network.cidr)
+        room = ipaddress.IPv4Network(network.cidr)
     except ValueError:
         remedy = "write one as 10.40.0.0/16, with the first address of the network"
         yield Problem(path=path, wrong="is no network", value=network.cidr, remedy=remedy)
         return
-    if not room.is_private and not room.is_loopback:
+    if not any(room.subnet_of(private) for private in _PRIVATE):
         remedy = "take a part of 10.0.0.0/8, 172.16.0.0/12 or 192.168.0.0/16"
         yield Problem(path=path, wrong="is no private network", value=network.cidr, remedy=remedy)
+        return
     if network.kind == "given":
         if missing := [zone for zone in settings.zones if zone not in network.subnets]:
             yield Problem(
@@ -114,6 +120,9 @@ def _network(settings: "Settings") -> Iterator[Problem]:
                 wrong=f"lacks {', '.join(missing)}",
                 remedy="name a private subnet for every zone",
             )
+    elif settings.cloud is Cloud.AWS and not 16 <= room.prefixlen <= 28:
+        remedy = "write a network of /16 to /28"
+        yield Problem(path=path, wrong="has a size that no VPC has", value=network.cidr, remedy=remedy)
     elif 2 ** max(network.zone_prefix - room.prefixlen, 0) < len(settings.zones) + 1:
         yield Problem(
             path=f"{ROOT}.network.zone_prefix",
@@ -121,6 +130,13 @@ def _network(settings: "Settings") -> Iterator[Problem]:
             value=network.zone_prefix,
             remedy="raise it or widen cidr",
         )
+
+
+_PRIVATE: Final = tuple(
+    ipaddress.IPv4Network(network)
+    for network in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "127.0.0.0/8")
+)
+"""What no address of the internet lies in; the last is the embedded cloud's."""
 
 
 def _images(settings: "Settings") -> Iterator[Problem]:
@@ -156,28 +172,17 @@ def _control(settings: "Settings") -> Iterator[Problem]:
     if control.image.startswith("resolve:"):
         remedy = "write the AMI's id"
         yield Problem(path=f"{ROOT}.control.image", wrong="is no AMI", value=control.image, remedy=remedy)
-    for index, client in enumerate(control.client_networks):
-        yield from _client(f"{ROOT}.control.client_networks.{index}", client)
+    yield from value_checks.clients(f"{ROOT}.control.client_networks", control.client_networks)
 
 
-def _client(path: str, client: str) -> Iterator[Problem]:
-    try:
-        everybody = ipaddress.ip_network(client).prefixlen == 0
-    except ValueError:
-        yield Problem(path=path, wrong="is no network", value=client, remedy="write one as 10.0.0.0/8")
-        return
-    if everybody:
-        yield Problem(path=path, wrong="is everybody", value=client, remedy="name the networks of your clients")
-
-
-def _names(settings: "Settings", places: Sequence[int]) -> Iterator[Problem]:
+def _names(settings: "Settings") -> Iterator[Problem]:
     named = {
-        "pools": [(place, pool.name) for place, pool in zip(places, settings.pools, strict=True)],
-        "models": [(place, model.name) for place, model in enumerate(settings.models)],
+        "pools": [pool.name for pool in settings.pools],
+        "models": [model.name for model in settings.models],
     }
     for kind, found in named.items():
         seen: set[str] = set()
-        for place, name in found:
+        for place, name in enumerate(found):
             if name in seen:
                 path = f"{ROOT}.{kind}.{place}.name"
                 yield Problem(path=path, wrong="is taken already", value=name, remedy="give each its own name")

@@ -7,17 +7,14 @@ from typing import TYPE_CHECKING, Final
 from fleet import catalogue
 from fleet.model import Cloud
 from serving.engine import ArgumentError, check_arguments
-from stacks import block_checks, efa_checks, reference_checks
+from stacks import block_checks, efa_checks, pool_value_checks, reference_checks
 from stacks.problems import Problem
 
 if TYPE_CHECKING:
     from stacks.settings import Model, Pool, Settings
 
-FOR_WEIGHTS: Final = 0.9
-"""Share of GPU memory that vLLM takes by default (`--gpu-memory-utilization`); the weights must fit into it."""
 SHORTEST_START: Final = timedelta(seconds=10)
 """No engine answers earlier, so that no instance would ever be ready."""
-_MIB_PER_GIB: Final = 1024
 
 
 def check(settings: "Settings", pool: "Pool", path: str, today: date) -> Iterator[Problem]:
@@ -38,6 +35,7 @@ def check(settings: "Settings", pool: "Pool", path: str, today: date) -> Iterato
     yield from efa_checks.check(settings, pool, path)
     yield from reference_checks.check_pool(settings, pool, path)
     yield from _engine(pool, path)
+    yield from pool_value_checks.check(settings, pool, path)
 
 
 def _engine(pool: "Pool", path: str) -> Iterator[Problem]:
@@ -151,7 +149,7 @@ def _reservations(settings: "Settings", pool: "Pool", path: str, today: date) ->
                 value=reservation.ends.isoformat(),
                 remedy="remove the reservation or move its end",
             )
-        yield from block_checks.check(pool, reservation, where, today)
+        yield from block_checks.check(settings, pool, reservation, where, today)
         if settings.cloud is Cloud.GCP and reservation.ends is None and reservation.existing is None:
             remedy = "add ends: Google's reservations carry no review date"
             yield Problem(path=f"{where}.ends", wrong="is missing", remedy=remedy)
@@ -166,7 +164,7 @@ def _machines(settings: "Settings", pool: "Pool", path: str, model: "Model | Non
             said, _, hint = str(error.args[0]).partition(": ")
             yield Problem(path=where, wrong=said, value=name, remedy=hint or "choose one of this cloud")
             continue
-        usable = machine.total_gpu_memory_mib * FOR_WEIGHTS / _MIB_PER_GIB
+        usable = pool_value_checks.weights_room_gib(machine)
         if model is not None and model.weights_gib > usable:
             yield Problem(
                 path=where,

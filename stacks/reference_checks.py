@@ -1,7 +1,7 @@
 """What settings name elsewhere in the same file, or in the catalogue: it must be there, and there once."""
 
 from collections.abc import Iterator, Sequence
-from datetime import date
+from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from fleet import catalogue
@@ -20,16 +20,10 @@ _SUFFIX: Final = 8
 def check(settings: "Settings", root: str) -> Iterator[Problem]:
     """What the environment names: zones, budgets, allowed machine types, prices."""
     yield from _once(f"{root}.zones", settings.zones)
-    pools = {pool.name for pool in settings.pools}
-    for index, budget in enumerate(settings.budgets):
-        # teams are also those of clients, which no settings list
-        if budget.pool is not None and budget.pool not in pools:
-            yield Problem(
-                path=f"{root}.budgets.{index}.pool",
-                wrong=f"is no pool of these settings; there is {', '.join(sorted(pools))}",
-                value=budget.pool,
-                remedy="name one of those",
-            )
+    yield from _budgets(settings, root)
+    for index, spend in enumerate(settings.commitments.spends):
+        for name in spend.rates:
+            yield from _sold(f"{root}.commitments.spends.{index}.rates.{name}", settings.cloud, name)
     for index, name in enumerate(settings.policies.machine_types or ()):
         yield from _sold(f"{root}.policies.machine_types.{index}", settings.cloud, name)
     for index, price in enumerate(settings.prices):
@@ -40,6 +34,24 @@ def check(settings: "Settings", root: str) -> Iterator[Problem]:
         if not _is_day(price.as_of):
             remedy = "write the day of the price, as 2026-11-21"
             yield Problem(path=f"{path}.as_of", wrong="is no day", value=price.as_of, remedy=remedy)
+
+
+def _budgets(settings: "Settings", root: str) -> Iterator[Problem]:
+    seen: set[tuple[str, str]] = set()
+    pools = {pool.name for pool in settings.pools}
+    for index, budget in enumerate(settings.budgets):
+        # teams are also those of clients, which no settings list
+        if budget.pool is not None and budget.pool not in pools:
+            yield Problem(
+                path=f"{root}.budgets.{index}.pool",
+                wrong=f"is no pool of these settings; there is {', '.join(sorted(pools))}",
+                value=budget.pool,
+                remedy="name one of those",
+            )
+        if budget.of in seen:
+            remedy = "keep one of them"
+            yield Problem(path=f"{root}.budgets.{index}", wrong="is a second one", value=budget.of[1], remedy=remedy)
+        seen.add(budget.of)
 
 
 def check_pool(settings: "Settings", pool: "Pool", path: str) -> Iterator[Problem]:
@@ -83,7 +95,7 @@ def _sold(path: str, cloud: Cloud, name: str) -> Iterator[Problem]:
 
 def _is_day(text: str) -> bool:
     try:
-        date.fromisoformat(text[:10])
+        datetime.fromisoformat(text)
     except ValueError:
         return False
     return True

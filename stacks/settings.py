@@ -4,24 +4,28 @@ A settings file is `stacks/config/Pulumi.<cloud>-<environment>.yaml`: the region
 (`aws:region`, `gcp:region`), everything else under `gpu-fleet:fleet`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import date, timedelta
-from typing import Annotated, Any, Final, Literal
+from functools import cache
+from typing import Annotated, Any, Final, Literal, cast
 
 import pulumi
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from fleet.document import Budget, Commitments, Duration, Notify, PartBudget, PriceOverride, Watchdogs
 from fleet.model import Cloud
+from stacks import stand_ins
 from stacks.checks import check
-from stacks.problems import Problem, SettingsError, from_validation
+from stacks.problems import Problem, SettingsError, from_validation, in_file
 
 KEY: Final = "gpu-fleet:fleet"
 
-Count = Annotated[int, Field(ge=0, strict=True)]
+Count = Annotated[int, Field(ge=0, le=10_000, strict=True)]
+"""Of instances: more than anybody rents, less than what a slip of the keyboard makes."""
+Instances = Annotated[int, Field(ge=1, le=10_000, strict=True)]
 Positive = Annotated[int, Field(ge=1, strict=True)]
-EnvironmentName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,15}$")]
-PoolName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,19}$")]
+EnvironmentName = Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,14}[a-z0-9])?$")]
+PoolName = Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,18}[a-z0-9])?$")]
 """Short, since both clouds add words to it and cap the result at 63 characters."""
 Owner = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
 """A label's value on Google Cloud, so small letters."""
@@ -29,6 +33,8 @@ Zone = Annotated[str, Field(pattern=r"^[a-z]+-[a-z]+(-[a-z]+)?-?\d+-?[a-z]$")]
 MachineType = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]+$")]
 Image = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9./_:-]*@sha256:[0-9a-f]{64}$")]
 """A container image, pinned by digest."""
+Said = Annotated[str, Field(pattern=r"\S")]
+"""Some text."""
 MachineTypes = Annotated[tuple[MachineType, ...], Field(min_length=1)]
 Zones = Annotated[tuple[Zone, ...], Field(min_length=1)]
 
@@ -74,7 +80,7 @@ class Model(_Strict):
     name: PoolName
     source: str
     """Where its safetensors come from, as `hf://org/name@revision`, `s3://…`, `gs://…`."""
-    weights_gib: Annotated[float, Field(gt=0)]
+    weights_gib: Annotated[float, Field(gt=0, le=10_000, allow_inf_nan=False, strict=True)]
 
 
 class Engine(_Strict):
@@ -99,7 +105,7 @@ class Reserved(_Strict):
 
     zone: Zone
     machine_type: MachineType
-    count: Positive
+    count: Instances
     existing: str | None = None
     """Id of a reservation bought elsewhere; absent: made here."""
     block: Block | None = None
@@ -114,7 +120,7 @@ class Spot(_Strict):
 
 
 class OnDemand(_Strict):
-    max: Positive
+    max: Instances
     machine_types: MachineTypes
     zones: tuple[Zone, ...] = ()
     """Empty: every zone of the environment."""
@@ -137,11 +143,12 @@ class Pool(_Strict):
     """What clients ask for; absent: the model's name."""
     engine: Engine
     owner: Owner
-    team_split: str | None = None
+    team_split: Literal["engine-seconds"] | None = None
+    """How the pool's cost is split by team; absent: it stands with the owner."""
     target: Count
     spare: Count = 0
     min: Count
-    max: Positive
+    max: Instances
     capacity: Capacity
     drain_deadline: Duration
     network: Literal["standard", "efa"] = "standard"
@@ -179,10 +186,10 @@ class Control(_Strict):
 class PolicyException(_Strict):
     """A rule that does not hold for one resource, for a reason, until a day."""
 
-    rule: str
-    resource: str
-    owner: str
-    reason: str
+    rule: Said
+    resource: Said
+    owner: Said
+    reason: Said
     until: date
 
 
@@ -249,6 +256,11 @@ def json_schema() -> dict[str, Any]:
     }
 
 
+@cache
+def _schema() -> dict[str, Any]:
+    return Settings.model_json_schema()
+
+
 def load(config: pulumi.Config, stack: str, today: date) -> Settings:
     """The settings of this stack. Raises SettingsError that lists everything wrong with them."""
     values: dict[str, Any] = {KEY: config.get_object("fleet")}
@@ -264,17 +276,21 @@ def parse(config: Mapping[str, Any], source: str, today: date, stack: str | None
     `stack`: the stack's name, `<cloud>-<environment>`, to see that file and stack belong together.
     """
     fleet: Any = config.get(KEY)
+    strays = _strays(config)
     if fleet is None:
-        raise SettingsError(source, (Problem(path=KEY, wrong="is missing", remedy="write the environment there"),))
+        missing = Problem(path=KEY, wrong="is missing", remedy="write the environment there")
+        raise SettingsError(source, strays or (missing,))
     if not isinstance(fleet, Mapping):
         raise SettingsError(source, (Problem(path=KEY, wrong="is no map", value=fleet, remedy=_AS_LOCAL),))
-    raw: dict[str, Any] = {**fleet}
-    problems = [*_region(raw, config), *_stack(raw, stack)]
+    raw: dict[str, Any] = {str(key): value for key, value in cast("Mapping[Any, Any]", fleet).items()}
+    if other := _of_another_cloud(raw, config):
+        raise SettingsError(source, (other,))
+    problems = [*strays, *_region(raw, config), *_stack(raw, stack)]
     try:
         settings = Settings.model_validate(raw)
     except ValidationError as error:
-        problems += from_validation(error, KEY)
-        problems += _beside(raw, error, today)
+        problems += from_validation(error, KEY, _schema())
+        problems += _beside(raw, config, error, today)
         raise SettingsError(source, tuple(problems)) from error
     problems += check(settings, today)
     if problems:
@@ -285,15 +301,38 @@ def parse(config: Mapping[str, Any], source: str, today: date, stack: str | None
 _AS_LOCAL: Final = "write the environment there, as the settings of aws-local show"
 
 
+def _strays(config: Mapping[str, Any]) -> tuple[Problem, ...]:
+    """Keys of ours beside the one that we read: what stands there would count for nothing."""
+    return tuple(
+        Problem(path=key, wrong="is no key of ours", remedy=f"did you mean {KEY}?")
+        for key in map(str, config)
+        if key.startswith("gpu-fleet:") and key != KEY
+    )
+
+
+def _of_another_cloud(raw: Mapping[str, Any], config: Mapping[str, Any]) -> Problem | None:
+    """A file whose region is of one cloud and whose fleet says another: else every value would be wrong."""
+    said = raw.get("cloud")
+    regions = [cloud for cloud in Cloud if f"{cloud}:region" in config]
+    if said not in list(Cloud) or not regions or said in regions:
+        return None
+    wrong = f"says {said}, and the region of the file is {regions[0]}:region"
+    remedy = f"write cloud: {regions[0]}, or begin with a file of {said}"
+    return Problem(path=f"{KEY}.cloud", wrong=wrong, value=said, remedy=remedy)
+
+
 def _region(raw: dict[str, Any], config: Mapping[str, Any]) -> list[Problem]:
     """Moves the region from the cloud's own key into the settings."""
     key = f"{raw.get('cloud')}:region"
     if "region" in raw:
         return [Problem(path=f"{KEY}.region", wrong="has no place here", remedy=f"write {key} beside {KEY}")]
-    raw["region"] = str(config.get(key, ""))
+    region: Any = config.get(key)
+    raw["region"] = region if isinstance(region, str) else ""
     if raw["region"] or raw.get("cloud") not in list(Cloud):
         return []
-    return [Problem(path=key, wrong="is missing", remedy=f"write the region there, beside {KEY}")]
+    if region in (None, ""):
+        return [Problem(path=key, wrong="is missing", remedy=f"write the region there, beside {KEY}")]
+    return [Problem(path=key, wrong="is no text", value=region, remedy="write one region, as us-east-1")]
 
 
 def _stack(raw: Mapping[str, Any], stack: str | None) -> list[Problem]:
@@ -305,17 +344,35 @@ def _stack(raw: Mapping[str, Any], stack: str | None) -> list[Problem]:
     return [Problem(path=f"{KEY}.environment", wrong=wrong, remedy=remedy)]
 
 
-def _beside(raw: Mapping[str, Any], error: ValidationError, today: date) -> list[Problem]:
-    """What is wrong between the values of those parts that have the right form: people want to see all at once."""
-    bad_keys = {str(item["loc"][0]) for item in error.errors() if item["loc"]}
-    bad_pools = {item["loc"][1] for item in error.errors() if len(item["loc"]) > 1 and item["loc"][0] == "pools"}
-    kept = {key: value for key, value in raw.items() if key not in bad_keys}
-    places: list[int] | None = None
-    if bad_pools:
-        pools: list[Any] = [*raw["pools"]]
-        places = [place for place in range(len(pools)) if place not in bad_pools]
-        kept["pools"] = [pools[place] for place in places]
-    try:
-        return check(Settings.model_validate(kept), today, places)
-    except ValidationError:
+def _beside(raw: Mapping[str, Any], config: Mapping[str, Any], error: ValidationError, today: date) -> list[Problem]:
+    """What is wrong between the values that have the right form: people want to see all at once."""
+    said = [raw.get("cloud"), *(cloud for cloud in Cloud if f"{cloud}:region" in config)]
+    cloud = next((Cloud(name) for name in said if name in list(Cloud)), None)
+    if cloud is None:
         return []
+    bad: set[stand_ins.Place] = set()
+    kept: dict[str, Any] = {**raw, "region": raw.get("region") or str(config.get(f"{cloud}:region") or "")}
+    for _ in range(_MENDS):
+        wrong = [(in_file(item["loc"]), item["type"] == "extra_forbidden") for item in error.errors()]
+        bad |= {place for place, _ in wrong}
+        kept = stand_ins.repair(kept, cloud, wrong)
+        try:
+            found = check(Settings.model_validate(kept), today)
+        except ValidationError as again:
+            error = again
+            continue
+        return [problem for problem in found if not _of_stand_ins(problem.path, bad)]
+    return []
+
+
+_MENDS: Final = 3
+"""Something of the right form can show that another place is wrong."""
+
+
+def _of_stand_ins(path: str, bad: Collection[stand_ins.Place]) -> bool:
+    """Whether a problem is at, above or below a place that was filled in."""
+    for place in bad:
+        filled = ".".join([KEY, *map(str, place[:1] if place[0] == "zones" else place)])
+        if path == filled or path.startswith(f"{filled}.") or filled.startswith(f"{path}."):
+            return True
+    return False

@@ -1,8 +1,6 @@
 """Settings that are wrong: each gives one line with path, value and remedy, and all of them come at once."""
 
-import copy
 import json
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -15,61 +13,11 @@ from fleet.model import CapacityType
 from serving.user_data import instance_json
 from stacks import settings
 from stacks.pools import instance_settings
-from stacks.problems import SettingsError
+from tests.stacks.settings_files import AWS, FLEET, GCP, REMOVED, ROOT, TODAY, changed, said
 
-ROOT = Path(__file__).parents[2]
-TODAY = date(2026, 11, 21)
-FLEET = "gpu-fleet:fleet"
-REMOVED = object()
-
-
-def file(stack: str) -> dict[str, Any]:
-    path = ROOT / "stacks" / "config" / f"Pulumi.{stack}.yaml"
-    config: dict[str, Any] = yaml.safe_load(path.read_text())["config"]
-    return config
-
-
-AWS, GCP = file("aws-prod"), file("gcp-prod")
-
-
-def changed(config: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """The settings with values set at paths below `gpu-fleet:fleet`; a path from the root begins with a slash."""
-    result = copy.deepcopy(config)
-    for path, value in changes.items():
-        *way, last = path[1:].split("/") if path.startswith("/") else [FLEET, *path.split(".")]
-        at: Any = result
-        for step in way:
-            at = at[int(step) if isinstance(at, list) else step]
-        key: Any = int(last) if isinstance(at, list) else last
-        if value is REMOVED:
-            del at[key]
-        elif isinstance(at, list) and key == len(at):
-            at.append(value)
-        else:
-            at[key] = value
-    return result
-
-
-def test_an_instance_is_told_how_long_its_engine_may_take() -> None:
-    told = settings.parse(changed(AWS, {"pools.0.engine.start_limit": "40m"}), "file", TODAY)
-    limits = [
-        instance_json(instance_settings(told, pool, CapacityType.SPOT, "ssm:/token"))["boot_limits_s"]["engine"]
-        for pool in told.pools[:2]
-    ]
-    assert limits == [2400, 900]
-
-
-def said(config: dict[str, Any], stack: str | None = None) -> list[str]:
-    """Every problem as people read it."""
-    try:
-        settings.parse(config, "file", TODAY, stack)
-    except SettingsError as error:
-        return [str(problem) for problem in error.problems]
-    return []
-
-
-POOL0, SPOT0 = f"{FLEET}.pools.0", "pools.0.capacity.spot"
 SCHEMA = "correct it; `gpufleet settings schema` says what fits"
+POOL0, SPOT0 = f"{FLEET}.pools.0", "pools.0.capacity.spot"
+P5 = {"pools.0.capacity.reserved.0.machine_type": "p5.48xlarge"}
 BLOCK = {"starts": "2026-12-01T11:30:00Z", "ends": "2026-12-15T11:30:00Z"}
 BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("unknown machine type", AWS, {f"{SPOT0}.machine_types.0": "g6e.xlage"},
@@ -99,7 +47,7 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
      "template lists them for all (is ['g6e.12xlarge', 'g6e.48xlarge']); "
      "keep those with the same number; another pool may use the others"),
     ("EFA over several zones", AWS,
-     {"pools.1.network": "efa", "pools.1.capacity": {"on_demand": {"max": 12, "machine_types": ["p5.48xlarge"]}}},
+     {"pools.1.network": "efa", "pools.1.capacity": {"on_demand": {"max": 4, "machine_types": ["p5.48xlarge"]}}},
      f"{FLEET}.pools.1.capacity.on_demand.zones: spans 3 zones, and machines with EFA stand close together in one "
      "(is ['us-east-1a', 'us-east-1b', 'us-east-1c']); name one zone there, or remove network: efa"),
     ("EFA on Google Cloud", GCP, {"pools.0.network": "efa"},
@@ -144,32 +92,32 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("reservation on Google Cloud without end", GCP,
      {"pools.0.capacity.reserved.0.ends": REMOVED, "pools.0.capacity.reserved.0.review_by": "2027-01-01"},
      f"{POOL0}.capacity.reserved.0.ends: is missing; add ends: Google's reservations carry no review date"),
-    ("block that nobody bought", AWS, {"pools.0.capacity.reserved.0.block": BLOCK},
+    ("block that nobody bought", AWS, {**P5, "pools.0.capacity.reserved.0.block": BLOCK},
      f"{POOL0}.capacity.reserved.0.block: needs a block that was bought; "
      "buy it first and write its id as existing; a block is money spent at once"),
     ("block that ends before it starts", AWS,
-     {"pools.0.capacity.reserved.0.existing": "cr-1",
+     {**P5, "pools.0.capacity.reserved.0.existing": "cr-1",
       "pools.0.capacity.reserved.0.block": {**BLOCK, "ends": "2026-12-01T11:30:00Z"}},
      f"{POOL0}.capacity.reserved.0.block.ends: is not after starts 2026-12-01T11:30:00+00:00 "
      "(is '2026-12-01T11:30:00+00:00'); write both as the cloud shows them"),
     ("block that is over", AWS,
-     {"pools.0.capacity.reserved.0.existing": "cr-1",
+     {**P5, "pools.0.capacity.reserved.0.existing": "cr-1",
       "pools.0.capacity.reserved.0.block": {"starts": "2026-11-01T11:30:00Z", "ends": "2026-11-20T11:30:00Z"}},
      f"{POOL0}.capacity.reserved.0.block.ends: is past (is '2026-11-20T11:30:00+00:00'); remove the reservation"),
     ("block without a time zone", AWS,
-     {"pools.0.capacity.reserved.0.existing": "cr-1",
+     {**P5, "pools.0.capacity.reserved.0.existing": "cr-1",
       "pools.0.capacity.reserved.0.block": {**BLOCK, "starts": "2026-12-01T11:30:00"}},
      f"{POOL0}.capacity.reserved.0.block.starts: has no time zone (is '2026-12-01T11:30:00'); "
      "write a time with its zone, as 2026-12-01T11:30:00Z"),
     ("block that is no time", AWS,
-     {"pools.0.capacity.reserved.0.existing": "cr-1", "pools.0.capacity.reserved.0.block": True},
+     {**P5, "pools.0.capacity.reserved.0.existing": "cr-1", "pools.0.capacity.reserved.0.block": True},
      f"{POOL0}.capacity.reserved.0.block: is no map (is True); write a map"),
     ("block with another end beside it", AWS,
-     {"pools.0.capacity.reserved.0.existing": "cr-1", "pools.0.capacity.reserved.0.block": BLOCK,
+     {**P5, "pools.0.capacity.reserved.0.existing": "cr-1", "pools.0.capacity.reserved.0.block": BLOCK,
       "pools.0.capacity.reserved.0.ends": "2026-12-15"},
      f"{POOL0}.capacity.reserved.0.ends: stands beside a block (is '2026-12-15'); remove it: block.ends says when"),
     ("block that nobody starts", AWS,
-     {"pools.0.capacity.reserved.0.existing": "cr-1", "pools.0.capacity.reserved.0.block": BLOCK,
+     {**P5, "pools.0.capacity.reserved.0.existing": "cr-1", "pools.0.capacity.reserved.0.block": BLOCK,
       "pools.0.watchdogs.spot": REMOVED},
      f"{POOL0}.capacity.reserved.0.block: needs the spot watchdog, which starts and ends it; "
      "add watchdogs.spot to the pool, or remove the block"),
@@ -188,10 +136,10 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
      f"{FLEET}.models.1.name: is taken already (is 'chat-8b'); give each its own name"),
     ("pool name too long", AWS, {"pools.0.name": "chat-with-a-name-of-21"},
      f"{POOL0}.name: has the wrong form (is 'chat-with-a-name-of-21'); "
-     "write small letters, digits and dashes, a letter first, 20 at most"),
+     "write small letters, digits and inner dashes, a letter first, 20 at most"),
     ("environment name too long", AWS, {"environment": "production-of-everything"},
      f"{FLEET}.environment: has the wrong form (is 'production-of-everything'); "
-     "write small letters, digits and dashes, a letter first, 16 at most"),
+     "write small letters, digits and inner dashes, a letter first, 16 at most"),
     ("owner that no label can hold", AWS, {"pools.0.owner": "Search Team"},
      f"{POOL0}.owner: has the wrong form (is 'Search Team'); "
      "write small letters, digits, dashes and underlines, a letter first, 63 at most"),
@@ -202,7 +150,7 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
      {"pools.0.watchdogs.scale.schedule": [{"days": ["mon"], "start": "08:00", "end": "18:00", "target": 50}]},
      f"{POOL0}.watchdogs.scale.schedule.0.target: is outside min 2 to max 12 (is 50); choose a target between them"),
     ("negative size", AWS, {"pools.0.min": -1},
-     f"{POOL0}.min: input should be greater than or equal to 0 (is -1); {SCHEMA}"),
+     f"{POOL0}.min: is below 0 (is -1); write 0 or more"),
     ("a number in quotes", AWS, {"pools.0.max": "12"},
      f"{POOL0}.max: is no whole number (is '12'); write a whole number, without quotes"),
     ("half an instance", AWS, {"pools.0.max": 2.5},
@@ -240,11 +188,11 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
      f"{FLEET}.account: is no text (is 111122223333); write text, in quotes if it looks like a number"),
     ("unknown setting", AWS, {"pools.0.drain_dedline": "90s"},
      f"{POOL0}.drain_dedline: is no setting (is '90s'); "
-     "remove it, or look for the right name in `gpufleet settings schema`"),
+     "did you mean drain_deadline?"),
     ("missing setting", AWS, {"pools.0.owner": REMOVED}, f"{POOL0}.owner: is missing; add it"),
     ("duration without a unit", AWS, {"pools.0.drain_deadline": "90"},
-     f"{POOL0}.drain_deadline: '90' is no duration: write a whole number and s, m, h or d, as in 90s or 30m "
-     f"(is '90'); {SCHEMA}"),
+     f"{POOL0}.drain_deadline: '90' is no duration (is '90'); "
+     "write a whole number and s, m, h or d, as in 90s or 30m"),
     ("engine with no time to start", AWS, {"pools.0.engine.start_limit": "0s"},
      f"{POOL0}.engine.start_limit: is shorter than any engine needs to start (is '0s'); "
      "write at least 10s; leave it out for 15m"),
@@ -309,6 +257,15 @@ def test_good_settings_give_no_line(config: dict[str, Any]) -> None:
     assert said(config) == []
 
 
+def test_an_instance_is_told_how_long_its_engine_may_take() -> None:
+    told = settings.parse(changed(AWS, {"pools.0.engine.start_limit": "40m"}), "file", TODAY)
+    limits = [
+        instance_json(instance_settings(told, pool, CapacityType.SPOT, "ssm:/token"))["boot_limits_s"]["engine"]
+        for pool in told.pools[:2]
+    ]
+    assert limits == [2400, 900]
+
+
 def test_two_errors_of_two_kinds_are_both_shown() -> None:
     lines = said(changed(AWS, {"pools.0.max": "12", "pools.1.min": 9}))
     assert [line.split(":")[1].split("fleet.")[1] for line in lines] == ["pools.0.max", "pools.1.min"]
@@ -326,6 +283,9 @@ def test_the_committed_schema_is_the_code_s() -> None:
     assert committed == settings.json_schema(), "write `gpufleet settings schema` there again"
 
 
+LAUGHS = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12))
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -335,6 +295,10 @@ def test_the_committed_schema_is_the_code_s() -> None:
         pytest.param("a: [1\n", "is no YAML: while parsing", id="broken"),
         pytest.param("\x00", "is no YAML", id="not text"),
         pytest.param("a: 1\nb: 2\na: 3\n", "'a' is written twice, first in line 1", id="a key twice"),
+        pytest.param("a: &a [x, *a]\nconfig: *a\n", "an alias stands inside of what it means", id="alias of itself"),
+        pytest.param(LAUGHS, "its aliases mean more than 100000 values", id="aliases that mean billions"),
+        pytest.param("[" * 5000, "is nested too deep", id="nested deep"),
+        pytest.param("a: 1\n" * 300_000, "is larger than 1 MiB", id="huge"),
         pytest.param("!!python/object/apply:os.getcwd []\n", "is no YAML: could not determine", id="code"),
     ],
 )

@@ -1,0 +1,36 @@
+"""What looks like a secret in a text that many may read: user data, settings, arguments."""
+
+import re
+from typing import Final
+
+SECRETS: Final = {
+    "an AWS access key": re.compile(r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"),
+    "a Hugging Face token": re.compile(r"\bhf_[A-Za-z0-9]{30,}"),
+    "an OpenAI-style key": re.compile(r"\bsk-[A-Za-z0-9_-]{20,}"),
+    "a Slack token": re.compile(r"\bxox[abeprs]-[A-Za-z0-9-]{10,}|\bxapp-[A-Za-z0-9-]{10,}"),
+    "a Slack webhook": re.compile(r"hooks\.slack\.com/services/T\w+/B\w+/\w+"),
+    "a GitHub token": re.compile(r"\bgh[pousr]_[A-Za-z0-9]{30,}|\bgithub_pat_[A-Za-z0-9_]{30,}"),
+    "a Google API key": re.compile(r"\bAIza[0-9A-Za-z_-]{35}\b"),
+    "a private key": re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----"),
+    "a JSON web token": re.compile(r"\beyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}"),
+    "a password": re.compile(
+        r"""(?i)(?<!gcp-)(?:\b|_)(?:password|passwd|secret|token|(?:api|access|private|secret)_?key)"""
+        r"""["']?\s*[:=]\s*["']?(?!ssm:|gcp-secret:|arn:|\$|<|\{)[^\s"',;]{8,}"""
+    ),
+    "a password in a URL": re.compile(r"[a-z][a-z0-9+.-]*://[^\s/:@]+:[^\s/@$]{3,}@"),
+}
+"""What looks like a secret. References (`ssm:…`, `gcp-secret:…`, `arn:…`, `$VARIABLE`) do not."""
+
+_NAME: Final = re.compile(
+    r"(?i)(?:.*[_-])?(?:token|secret|password|passwd|credentials?|(?:api|access|private)_?key|key)"
+)
+
+
+def find_secrets(text: str) -> list[str]:
+    """The kinds of secret that a text seems to hold; never their values."""
+    return [kind for kind, pattern in SECRETS.items() if pattern.search(text)]
+
+
+def names_secret(name: str) -> bool:
+    """Whether a variable of that name (`HF_TOKEN`, `API_KEY`) is there to hold a secret."""
+    return _NAME.fullmatch(name) is not None

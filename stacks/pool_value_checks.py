@@ -1,0 +1,187 @@
+"""What single values of a pool must be, beyond their form: sizes, deadlines, secrets, ids of what was bought."""
+
+import re
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+from fleet import catalogue
+from fleet.model import Cloud
+from fleet.secrets import find_secrets, names_secret
+from stacks.problems import Problem
+
+if TYPE_CHECKING:
+    from stacks.settings import Pool, Settings
+
+LONGEST_DRAIN: Final = timedelta(hours=2) - timedelta(seconds=60)
+"""A lifecycle hook of AWS waits two hours at most, and a minute of it is margin."""
+FOR_WEIGHTS: Final = 0.9
+"""Share of GPU memory that vLLM takes by default (`--gpu-memory-utilization`); the weights must fit into it."""
+_SPLITS: Final = {
+    "--tensor-parallel-size": "tensor",
+    "-tp": "tensor",
+    "--pipeline-parallel-size": "pipeline",
+    "-pp": "pipeline",
+}
+"""vLLM's flags that spread one model over GPUs; their sizes multiply."""
+_SECRET_REMEDY: Final = "remove it and change the secret; models come from the bucket, so an engine needs none"
+
+
+def check(settings: "Settings", pool: "Pool", path: str) -> Iterator[Problem]:
+    """What is wrong with single values of one pool."""
+    yield from _sizes(pool, path)
+    yield from _times(settings, pool, path)
+    yield from _environment(pool, path)
+    yield from _secret_arguments(pool, path)
+    yield from _split(settings, pool, path)
+    yield from _bought(settings, pool, path)
+    yield from _asked_for(settings, pool, path)
+
+
+def _sizes(pool: "Pool", path: str) -> Iterator[Problem]:
+    if pool.spare > pool.max:
+        yield Problem(path=f"{path}.spare", wrong=f"is above max {pool.max}", value=pool.spare, remedy="lower it")
+    on_demand = pool.capacity.on_demand
+    if on_demand is not None and on_demand.max > pool.max:
+        yield Problem(
+            path=f"{path}.capacity.on_demand.max",
+            wrong=f"is above the pool's max {pool.max}",
+            value=on_demand.max,
+            remedy="lower it, or raise the pool's max",
+        )
+
+
+def _times(settings: "Settings", pool: "Pool", path: str) -> Iterator[Problem]:
+    deadline, where = pool.drain_deadline, f"{path}.drain_deadline"
+    if not deadline:
+        remedy = "write the time that requests may take to end, as 90s"
+        yield Problem(path=where, wrong="is no time at all", value="0s", remedy=remedy)
+    elif deadline > LONGEST_DRAIN and settings.cloud is Cloud.AWS:
+        wrong = "is longer than a lifecycle hook of AWS waits, two hours less a minute"
+        yield Problem(path=where, wrong=wrong, value=str(deadline), remedy="write 119m or less")
+    idle = pool.watchdogs.idle
+    if idle is not None and not idle.window:
+        remedy = "write how long an instance must have been idle, as 30m"
+        yield Problem(path=f"{path}.watchdogs.idle.window", wrong="is no time at all", value="0s", remedy=remedy)
+    spot = pool.watchdogs.spot
+    if spot is not None and spot.price_ceiling > 1:
+        yield Problem(
+            path=f"{path}.watchdogs.spot.price_ceiling",
+            wrong="is above the price of on-demand, whose share it is",
+            value=str(spot.price_ceiling),
+            remedy='write a share, as "0.9"',
+        )
+
+
+def _environment(pool: "Pool", path: str) -> Iterator[Problem]:
+    for name, value in pool.engine.env.items():
+        where = f"{path}.engine.env.{name}"
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            remedy = "write letters, digits and underlines, no digit first"
+            yield Problem(path=where, wrong="is no name of a variable", value=name, remedy=remedy)
+        elif kinds := find_secrets(value):
+            # the value is not shown: it may be one
+            yield Problem(path=where, wrong=f"looks like {kinds[0]}", remedy=_SECRET_REMEDY)
+        elif names_secret(name):
+            yield Problem(path=where, wrong="is a variable that holds a secret", remedy=_SECRET_REMEDY)
+        elif any(ord(character) < 32 for character in value):
+            yield Problem(path=where, wrong="holds a control character", value=value, remedy="write one line of text")
+
+
+def _secret_arguments(pool: "Pool", path: str) -> Iterator[Problem]:
+    for index, argument in enumerate(pool.engine.args):
+        if kinds := find_secrets(argument):
+            yield Problem(path=f"{path}.engine.args.{index}", wrong=f"looks like {kinds[0]}", remedy=_SECRET_REMEDY)
+
+
+def _split(settings: "Settings", pool: "Pool", path: str) -> Iterator[Problem]:
+    """A model split over more GPUs than a machine has; with EFA several machines work as one."""
+    wanted = _gpus(pool.engine.args)
+    if wanted is None or pool.network == "efa":
+        return
+    index, gpus = wanted
+    for name in dict.fromkeys(_machine_types(pool)):
+        try:
+            machine = catalogue.machine(settings.cloud, name)
+        except catalogue.UnknownMachineError:
+            continue  # said by the pool's other checks
+        model = next((model for model in settings.models if model.name == pool.model), None)
+        if machine.gpu_count < gpus and (model is None or model.weights_gib <= weights_room_gib(machine)):
+            yield Problem(
+                path=f"{path}.engine.args.{index}",
+                wrong=f"splits the model over {gpus} GPUs, and {name} has {machine.gpu_count}",
+                value=pool.engine.args[index],
+                remedy=f"choose machine types with {gpus} GPUs or more, or split it less",
+            )
+            return
+
+
+def weights_room_gib(machine: catalogue.Machine) -> float:
+    """GPU memory of a machine that weights may take, in GiB."""
+    return machine.total_gpu_memory_mib * FOR_WEIGHTS / 1024
+
+
+def _gpus(args: Sequence[str]) -> tuple[int, int] | None:
+    """Place of the first flag that splits the model, and over how many GPUs all of them do."""
+    found: dict[str, tuple[int, int]] = {}
+    for index, argument in enumerate(args):
+        name, equals, value = argument.partition("=")
+        if name in _SPLITS:
+            said = value if equals else args[index + 1] if index + 1 < len(args) else ""
+            found[_SPLITS[name]] = (index, int(said) if said.isascii() and said.isdigit() else 1)
+    gpus = 1
+    for _, ways in found.values():
+        gpus *= ways
+    return (min(index for index, _ in found.values()), gpus) if found else None
+
+
+def _machine_types(pool: "Pool") -> Iterator[str]:
+    capacity = pool.capacity
+    yield from (reserved.machine_type for reserved in capacity.reserved)
+    yield from capacity.spot.machine_types if capacity.spot else ()
+    yield from capacity.on_demand.machine_types if capacity.on_demand else ()
+
+
+def _bought(settings: "Settings", pool: "Pool", path: str) -> Iterator[Problem]:
+    """Reservations bought elsewhere: an id of that cloud, and one group for each."""
+    earlier: dict[str, str] = {}
+    for other in settings.pools:
+        places = [(other.name, reserved.existing) for reserved in other.capacity.reserved]
+        if other is pool:
+            break
+        earlier |= {existing: name for name, existing in places if existing}
+    for index, reserved in enumerate(pool.capacity.reserved):
+        where = f"{path}.capacity.reserved.{index}.existing"
+        if reserved.existing is None:
+            continue
+        form = r"cr-[0-9a-f]+" if settings.cloud is Cloud.AWS else r"[A-Za-z0-9][\w./:-]*"
+        if not re.fullmatch(form, reserved.existing):
+            remedy = "write its id as cr-0123456789abcdef0" if settings.cloud is Cloud.AWS else "write its name"
+            yield Problem(path=where, wrong="is no reservation", value=reserved.existing, remedy=remedy)
+        elif reserved.existing in earlier:
+            yield Problem(
+                path=where,
+                wrong=f"is used by pool {earlier[reserved.existing]} already",
+                value=reserved.existing,
+                remedy="give each reservation to one pool",
+            )
+        earlier[reserved.existing] = pool.name
+
+
+def _asked_for(settings: "Settings", pool: "Pool", path: str) -> Iterator[Problem]:
+    asked = pool.served_name if pool.served_name is not None else pool.model
+    if not re.fullmatch(r"[\w./:-]{1,120}", asked, re.ASCII):
+        remedy = "write letters, digits and . _ / : - without spaces"
+        yield Problem(path=f"{path}.served_name", wrong="is no name to ask for", value=asked, remedy=remedy)
+        return
+    for other in settings.pools:
+        if other is pool:
+            return
+        if (other.served_name or other.model) == asked and other.model != pool.model:
+            yield Problem(
+                path=f"{path}.served_name",
+                wrong=f"is what clients ask pool {other.name} for, which serves {other.model} and not {pool.model}",
+                value=asked,
+                remedy="give it another name, or both pools one model",
+            )
+            return

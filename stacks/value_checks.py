@@ -1,0 +1,262 @@
+"""What single values of an environment must be, beyond their form: regions, secrets, networks, addresses, prices."""
+
+import ipaddress
+import re
+from collections.abc import Iterator
+from datetime import date, timedelta
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from fleet import catalogue, regions
+from fleet.model import Cloud
+from fleet.secrets import find_secrets
+from stacks.problems import Problem
+
+if TYPE_CHECKING:
+    from stacks.settings import Settings
+
+_TOKENS: Final = {
+    Cloud.AWS: (r"(?!/?(?:aws|ssm)\b)[A-Za-z0-9_.\-/]{1,1011}", "the name of an SSM parameter, as /gpu-fleet/prod/x"),
+    Cloud.GCP: (r"[A-Za-z0-9_-]{1,255}", "the name of a secret of Secret Manager, as gpu-fleet-prod-agent-token"),
+}
+_MACHINES: Final = {
+    Cloud.AWS: (r"[a-z][a-z0-9-]*\.[a-z0-9-]+", "one of AWS, as m6i.large"),
+    Cloud.GCP: (r"[a-z][a-z0-9]*-[a-z0-9-]+", "one of Google Cloud, as e2-medium"),
+}
+_BUCKETS: Final = {
+    Cloud.AWS: r"(?:xn--|sthree-|amzn-s3-demo-).*|.*(?:-s3alias|--ol-s3|--x-s3|--table-s3)",
+    Cloud.GCP: r"goog.*|.*(?:google|g00gle).*",
+}
+"""Names that S3 and Cloud Storage keep for themselves."""
+ENDPOINTS: Final = (
+    "autoscaling", "ec2", "ec2messages", "ecr.api", "ecr.dkr", "elasticloadbalancing", "events", "kms", "logs",
+    "monitoring", "secretsmanager", "servicequotas", "sqs", "ssm", "ssmmessages", "sts",
+)  # fmt: skip
+"""AWS's services that software of a fleet calls; others are taken as they are written."""
+_GP3_IOPS: Final = (3000, 80_000)
+_GP3_MIB_PER_SECOND: Final = (125, 2000)
+_LARGEST_DISK_GIB: Final = 65_536
+"""EBS gp3 (its limits since September 2025) and Google Cloud's persistent disks."""
+
+
+def check(settings: "Settings", root: str, today: date) -> Iterator[Problem]:
+    """What is wrong with single values of an environment; pools are looked at elsewhere."""
+    yield from _region(settings, root)
+    yield from _secret_name(settings, root)
+    yield from _bucket(settings, root)
+    yield from _disks(settings, root)
+    yield from _services(settings, root)
+    yield from _given(settings, root)
+    yield from _control_machine(settings, root)
+    yield from _urls(settings, root)
+    yield from _told(settings, root)
+    yield from _prices(settings, root, today)
+
+
+def _region(settings: "Settings", root: str) -> Iterator[Problem]:
+    cloud, region = settings.cloud, settings.region
+    if region and region not in regions.REGIONS[cloud]:
+        yield Problem(
+            path=f"{cloud}:region",
+            wrong=f"is no region of {cloud}",
+            value=region,
+            remedy=regions.near(cloud, region),
+        )
+
+
+def _secret_name(settings: "Settings", root: str) -> Iterator[Problem]:
+    pattern, form = _TOKENS[settings.cloud]
+    path, name = f"{root}.agent_token", settings.agent_token
+    if kinds := find_secrets(name):
+        # the value is not shown: it may be one
+        remedy = f"keep it in the cloud's secret store, write {form} here, and change the secret"
+        yield Problem(path=path, wrong=f"looks like {kinds[0]}, and settings are read by many", remedy=remedy)
+    elif not re.fullmatch(pattern, name):
+        yield Problem(path=path, wrong="names no secret", value=name, remedy=f"write {form}")
+
+
+def _bucket(settings: "Settings", root: str) -> Iterator[Problem]:
+    if re.fullmatch(_BUCKETS[settings.cloud], settings.bucket.name):
+        yield Problem(
+            path=f"{root}.bucket.name",
+            wrong=f"is a name that {settings.cloud} keeps for itself",
+            value=settings.bucket.name,
+            remedy="choose another",
+        )
+
+
+def _disks(settings: "Settings", root: str) -> Iterator[Problem]:
+    machines, path = settings.machines, f"{root}.machines"
+    sizes = [(f"{path}.disk_gib", machines.disk_gib)]
+    if settings.control:
+        sizes.append((f"{root}.control.data_gib", settings.control.data_gib))
+    for where, gib in sizes:
+        if gib > _LARGEST_DISK_GIB:
+            remedy = f"write {_LARGEST_DISK_GIB} or less"
+            yield Problem(path=where, wrong="is more than one disk holds", value=gib, remedy=remedy)
+    if settings.cloud is not Cloud.AWS:
+        return
+    rates: dict[str, tuple[int, tuple[int, int]]] = {"disk_iops": (machines.disk_iops, _GP3_IOPS)}
+    rates["disk_mib_per_second"] = (machines.disk_mib_per_second, _GP3_MIB_PER_SECOND)
+    for name, (value, (least, most)) in rates.items():
+        if not least <= value <= most:
+            wrong = f"is outside the {least} to {most} of a gp3 volume"
+            yield Problem(path=f"{path}.{name}", wrong=wrong, value=value, remedy="choose one between them")
+    if _GP3_MIB_PER_SECOND[1] >= machines.disk_mib_per_second > machines.disk_iops / 4 >= _GP3_IOPS[0] / 4:
+        yield Problem(
+            path=f"{path}.disk_mib_per_second",
+            wrong=f"is more than a quarter of disk_iops {machines.disk_iops}, which gp3 does not give",
+            value=machines.disk_mib_per_second,
+            remedy=f"lower it to {machines.disk_iops // 4} or raise disk_iops",
+        )
+
+
+def _services(settings: "Settings", root: str) -> Iterator[Problem]:
+    network, path = settings.network, f"{root}.network.private_services"
+    if network.kind != "made" or not network.private_services:
+        return
+    if settings.cloud is not Cloud.AWS:
+        remedy = "remove it; Google Cloud's private access needs no list"
+        yield Problem(path=path, wrong="is AWS's", value=list(network.private_services), remedy=remedy)
+        return
+    for index, name in enumerate(network.private_services):
+        if name in network.private_services[:index]:
+            yield Problem(path=f"{path}.{index}", wrong="is named twice", value=name, remedy="name it once")
+        elif name not in ENDPOINTS and (alike := get_close_matches(name, ENDPOINTS, n=2, cutoff=0.75)):
+            remedy = f"did you mean {' or '.join(alike)}?"
+            yield Problem(path=f"{path}.{index}", wrong="is no service known here", value=name, remedy=remedy)
+
+
+def _given(settings: "Settings", root: str) -> Iterator[Problem]:
+    network, path = settings.network, f"{root}.network"
+    if network.kind != "given":
+        return
+    named = {"id": network.id, **{f"subnets.{zone}": subnet for zone, subnet in network.subnets.items()}}
+    seen: set[str] = set()
+    for place, name in named.items():
+        word = "vpc" if place == "id" else "subnet"
+        if not name.strip() or (settings.cloud is Cloud.AWS and not re.fullmatch(rf"{word}-[0-9a-f]+", name)):
+            remedy = f"write its id as {word}-0123456789abcdef0" if settings.cloud is Cloud.AWS else "write its name"
+            yield Problem(path=f"{path}.{place}", wrong=f"is no {word}", value=name, remedy=remedy)
+        elif name in seen and settings.cloud is Cloud.AWS:
+            remedy = "name the subnet of that zone: one lies in one zone"
+            yield Problem(path=f"{path}.{place}", wrong="stands for two zones", value=name, remedy=remedy)
+        seen.add(name)
+
+
+def _control_machine(settings: "Settings", root: str) -> Iterator[Problem]:
+    if settings.control is None:
+        return
+    pattern, form = _MACHINES[settings.cloud]
+    path, name = f"{root}.control.machine_type", settings.control.machine_type
+    if not re.fullmatch(pattern, name):
+        wrong = f"is no machine type of {settings.cloud}"
+        yield Problem(path=path, wrong=wrong, value=name, remedy=f"write {form}")
+    elif any(machine.name == name for machine in catalogue.machines(settings.cloud)):
+        remedy = f"choose a small one without, {form.partition(', ')[2]}"
+        yield Problem(path=path, wrong="has GPUs, and the control host uses none", value=name, remedy=remedy)
+
+
+def _urls(settings: "Settings", root: str) -> Iterator[Problem]:
+    web = ("http", "https")
+    schemes = {"prometheus_url": web, "router_url": web, "ledger_url": ("sqlite", "postgresql")}
+    for name, allowed in schemes.items():
+        url: str | None = getattr(settings, name)
+        if url is None:
+            continue
+        try:
+            parts = urlsplit(url)
+            known = parts.scheme in allowed and (bool(parts.hostname) or parts.scheme == "sqlite")
+            password = parts.password
+        except ValueError:
+            known, password = False, None
+        if password:
+            remedy = "leave it out; give it to the processes, as PGPASSWORD or a passfile"
+            yield Problem(
+                path=f"{root}.{name}", wrong="holds a password, and settings are read by many", remedy=remedy
+            )
+        elif not known:
+            remedy = f"write one as {' or '.join(f'{scheme}://…' for scheme in allowed)}"
+            yield Problem(path=f"{root}.{name}", wrong="is no such address", value=url, remedy=remedy)
+
+
+def _told(settings: "Settings", root: str) -> Iterator[Problem]:
+    if settings.notify is None:
+        return
+    path, channel = f"{root}.notify.slack_channel", settings.notify.slack_channel
+    if find_secrets(channel):
+        remedy = "write the channel's name, as #gpu-cost; the webhook is a secret, to be changed now"
+        yield Problem(path=path, wrong="is a webhook, which lets everybody post", remedy=remedy)
+    elif not re.fullmatch(r"#?[^\s#/:]{1,80}", channel):
+        remedy = "write its name, as #gpu-cost"
+        yield Problem(path=path, wrong="is no channel", value=channel, remedy=remedy)
+
+
+def _prices(settings: "Settings", root: str, today: date) -> Iterator[Problem]:
+    seen: set[str] = set()
+    for index, price in enumerate(settings.prices):
+        path = f"{root}.prices.{index}"
+        cloud, _, rest = price.sku.partition(":")
+        if cloud not in {*Cloud} or not re.fullmatch(r"[a-z0-9]+(:[\w.-]+)+", rest):
+            remedy = f"write one as {settings.cloud}:… ; `gpufleet plan-cost` names those that lack a price"
+            yield Problem(path=f"{path}.sku", wrong="is no sku", value=price.sku, remedy=remedy)
+            continue
+        if price.sku in seen:
+            yield Problem(path=f"{path}.sku", wrong="is priced twice", value=price.sku, remedy="keep one of them")
+        seen.add(price.sku)
+        if not price.source.strip():
+            remedy = "say where it comes from: a list, a contract, an estimate"
+            yield Problem(path=f"{path}.source", wrong="is empty", value=price.source, remedy=remedy)
+        if _day(price.as_of) > today + timedelta(days=1):
+            remedy = "write the day on which it was seen"
+            yield Problem(path=f"{path}.as_of", wrong="lies in the future", value=price.as_of, remedy=remedy)
+        service, _, of = rest.partition(":")
+        if cloud == settings.cloud and service in ("ec2", "compute"):
+            yield from _slip(f"{path}.sku", settings.cloud, price.sku, of.partition(":")[0])
+
+
+def _slip(path: str, cloud: Cloud, sku: str, name: str) -> Iterator[Problem]:
+    """A machine type that is almost one of the catalogue; small machines are not in it."""
+    known = [machine.name for machine in catalogue.machines(cloud) if machine.name[0] == name[:1]]
+    if name not in known and (alike := get_close_matches(name, known, n=2, cutoff=0.85)):
+        remedy = f"did you mean {' or '.join(alike)}?"
+        yield Problem(path=path, wrong=f"no {cloud} machine type {name!r} in the catalogue", value=sku, remedy=remedy)
+
+
+def _day(text: str) -> date:
+    try:
+        return date.fromisoformat(text[:10])
+    except ValueError:
+        return date.min  # said elsewhere
+
+
+def clients(path: str, networks: tuple[str, ...]) -> Iterator[Problem]:
+    """What is wrong with the networks of clients: none is everybody, none is named twice."""
+    parsed: list[ipaddress.IPv4Network] = []
+    for index, client in enumerate(networks):
+        where = f"{path}.{index}"
+        try:
+            network = ipaddress.ip_network(client)
+        except ValueError:
+            yield Problem(path=where, wrong="is no network", value=client, remedy="write one as 10.0.0.0/8")
+            continue
+        if network.prefixlen == 0:
+            yield Problem(path=where, wrong="is everybody", value=client, remedy="name the networks of your clients")
+        elif isinstance(network, ipaddress.IPv6Network):
+            remedy = "name the IPv4 networks of your clients"
+            yield Problem(path=where, wrong="is IPv6, which the router does not speak", value=client, remedy=remedy)
+        elif network.prefixlen < _WIDEST_CLIENT:
+            wrong = f"is {2 ** (32 - network.prefixlen):,} addresses, almost everybody"
+            yield Problem(path=where, wrong=wrong, value=client, remedy="name the networks of your clients")
+        elif "/" not in client:
+            yield Problem(path=where, wrong="has no prefix length", value=client, remedy=f"write {network}")
+        elif within := next((known for known in parsed if network.subnet_of(known)), None):
+            wrong = "is named twice" if within == network else f"lies within {within}, which is named already"
+            yield Problem(path=where, wrong=wrong, value=client, remedy="remove it")
+        else:
+            parsed.append(network)
+
+
+_WIDEST_CLIENT: Final = 8
+"""The prefix of 10.0.0.0/8, the widest private network."""

@@ -1,0 +1,377 @@
+"""Settings as hostile as people make them: each gives the one line that is written here, and no secret is in it."""
+
+from typing import Any
+
+import pytest
+
+from tests.stacks.settings_files import AWS, FLEET, GCP, REMOVED, changed, said
+
+GITHUB, HUB, OPENAI = "ghp_" + "b" * 36, "hf_" + "a" * 34, "sk-" + "c" * 40
+AMAZON, WEBHOOK = "AKIA" + "I" * 16, "https://hooks.slack.com/services/" + "T000/B000/XXXX"
+BLOCK = {"starts": "2026-12-01T11:30:00Z", "ends": "2026-12-01T11:45:00Z"}
+PRICE = {"sku": "aws:route53:zone", "usd_per_hour": "1", "source": "l", "as_of": "2026-11-01"}
+HOURS = {"days": ["mon"], "start": "05:00", "end": "08:00", "target": 3}
+TERM = {"starts": "2026-12-01T00:00:00Z", "ends": "2027-11-01T00:00:00Z", "source": "x", "as_of": "y"}
+P5 = {
+    "pools.0.capacity.reserved.0.machine_type": "p5.48xlarge",
+    "pools.0.capacity.reserved.0.existing": "cr-0123456789abcdef0",
+}
+BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
+    ("spare above max", AWS, {"pools.0.spare": 50},
+     "pools.0.spare: is above max 12 (is 50); lower it"),
+    ("on-demand above the pool's max", AWS, {"pools.0.capacity.on_demand.max": 50},
+     "pools.0.capacity.on_demand.max: is above the pool's max 12 (is 50); lower it, or raise the "
+     "pool's max"),
+    ("empty agent token", AWS, {"agent_token": ""},
+     "agent_token: names no secret (is ''); write the name of an SSM parameter, as /gpu-fleet/prod/x"),
+    ("agent token secret value", AWS, {"agent_token": GITHUB},
+     "agent_token: looks like a GitHub token, and settings are read by many; keep it in the cloud's "
+     "secret store, write the name of an SSM parameter, as /gpu-fleet/prod/x here, and change the "
+     "secret"),
+    ("gcp agent token slash", GCP, {"agent_token": "/gpu-fleet/prod/x"},
+     "agent_token: names no secret (is '/gpu-fleet/prod/x'); write the name of a secret of Secret "
+     "Manager, as gpu-fleet-prod-agent-token"),
+    ("aws token with aws prefix", AWS, {"agent_token": "aws/foo"},
+     "agent_token: names no secret (is 'aws/foo'); write the name of an SSM parameter, as "
+     "/gpu-fleet/prod/x"),
+    ("env HF token", AWS, {"pools.0.engine.env": {"HF_TOKEN": HUB}},
+     "pools.0.engine.env.HF_TOKEN: looks like a Hugging Face token; remove it and change the secret; "
+     "models come from the bucket, so an engine needs none"),
+    ("env api key", AWS, {"pools.0.engine.env": {"OPENAI_API_KEY": OPENAI}},
+     "pools.0.engine.env.OPENAI_API_KEY: looks like an OpenAI-style key; remove it and change the "
+     "secret; models come from the bucket, so an engine needs none"),
+    ("env aws key", AWS, {"pools.0.engine.env": {"X": AMAZON}},
+     "pools.0.engine.env.X: looks like an AWS access key; remove it and change the secret; models come "
+     "from the bucket, so an engine needs none"),
+    ("env name invalid", AWS, {"pools.0.engine.env": {"A B": "x"}},
+     "pools.0.engine.env.A B: is no name of a variable (is 'A B'); write letters, digits and "
+     "underlines, no digit first"),
+    ("env newline", AWS, {"pools.0.engine.env": {"A": "x\nB=y"}},
+     "pools.0.engine.env.A: holds a control character (is 'x\\nB=y'); write one line of text"),
+    ("env empty name", AWS, {"pools.0.engine.env": {"": "x"}},
+     "pools.0.engine.env.: is no name of a variable (is ''); write letters, digits and underlines, no "
+     "digit first"),
+    ("arg api key value", AWS, {"pools.0.engine.args": ["--hf-token", HUB]},
+     "pools.0.engine.args.1: looks like a Hugging Face token; remove it and change the secret; models "
+     "come from the bucket, so an engine needs none"),
+    ("a4x spot", GCP, {"pools.0.capacity.spot.machine_types": ["a4x-highgpu-4g"]},
+     "pools.0.capacity.spot.machine_types.0: no gcp machine type 'a4x-highgpu-4g' in the catalogue (is "
+     "'a4x-highgpu-4g'); did you mean a4-highgpu-8g or a3-highgpu-4g or a2-highgpu-4g?"),
+    ("weights NaN", AWS, {"models.0.weights_gib": float("nan")},
+     "models.0.weights_gib: is no finite number (is nan); write a number"),
+    ("weights inf", AWS, {"models.0.weights_gib": float("inf")},
+     "models.0.weights_gib: is no finite number (is inf); write a number"),
+    ("weights huge", AWS, {"models.0.weights_gib": 1e+300},
+     "models.0.weights_gib: is above 10000 (is 1e+300); write 10000 or less"),
+    ("max 100000", AWS, {"pools.0.max": 100000},
+     "pools.0.max: is above 10000 (is 100000); write 10000 or less"),
+    ("disk_gib huge", AWS, {"machines.disk_gib": 1000000000},
+     "machines.disk_gib: is more than one disk holds (is 1000000000); write 65536 or less"),
+    ("disk iops 100", AWS, {"machines.disk_iops": 100},
+     "machines.disk_iops: is outside the 3000 to 80000 of a gp3 volume (is 100); choose one between "
+     "them"),
+    ("disk throughput 5000", AWS, {"machines.disk_mib_per_second": 5000},
+     "machines.disk_mib_per_second: is outside the 125 to 2000 of a gp3 volume (is 5000); choose one "
+     "between them"),
+    ("min bool", AWS, {"pools.0.min": True},
+     "pools.0.min: is no whole number (is True); write a whole number, without quotes"),
+    ("pools null", AWS, {"pools": None},
+     "pools: is no list; write a list"),
+    ("pools map", AWS, {"pools": {"chat": {}}},
+     "pools: is no list (is {'chat': {}}); write a list"),
+    ("region other cloud", AWS, {"/aws:region": "us-central1"},
+     "/aws:region: is no region of aws (is 'us-central1'); choose one of aws: this one is gcp's"),
+    ("region gcp with aws", GCP, {"/gcp:region": "us-east-1"},
+     "/gcp:region: is no region of gcp (is 'us-east-1'); choose one of gcp: this one is aws's"),
+    ("region unknown aws", AWS, {"/aws:region": "us-est-1"},
+     "/aws:region: is no region of aws (is 'us-est-1'); did you mean us-west-1 or us-east-1 or "
+     "us-west-2?"),
+    ("region number", AWS, {"/aws:region": 5},
+     "/aws:region: is no text (is 5); write one region, as us-east-1"),
+    ("region list", AWS, {"/aws:region": ["us-east-1"]},
+     "/aws:region: is no text (is ['us-east-1']); write one region, as us-east-1"),
+    ("region none", AWS, {"/aws:region": None},
+     "/aws:region: is missing; write the region there, beside gpu-fleet:fleet"),
+    ("region spaces", AWS, {"/aws:region": " us-east-1"},
+     "/aws:region: is no region of aws (is ' us-east-1'); did you mean us-east-1 or us-west-1 or "
+     "us-east-2?"),
+    ("unknown key other", AWS, {"/gpu-fleet:flet": {}},
+     "/gpu-fleet:flet: is no key of ours; did you mean gpu-fleet:fleet?"),
+    ("typo key", AWS, {"pols": []},
+     "pols: is no setting (is []); did you mean pools or policies?"),
+    ("account wrong", AWS, {"account": "11112222333"},
+     "account: is no account of aws (is '11112222333'); write 12 digits, in quotes"),
+    ("account arabic digits", AWS, {"account": "١١١١٢٢٢٢٣٣٣٣"},
+     "account: is no account of aws (is '١١١١٢٢٢٢٣٣٣٣'); write 12 digits, in quotes"),
+    ("cyrillic pool", AWS, {"pools.0.name": "сhat"},
+     "pools.0.name: has the wrong form (is 'сhat'); write small letters, digits and inner dashes, a "
+     "letter first, 20 at most"),
+    ("trailing newline pool", AWS, {"pools.0.name": "chat\n"},
+     "pools.0.name: has the wrong form (is 'chat\\n'); write small letters, digits and inner dashes, a "
+     "letter first, 20 at most"),
+    ("trailing dash pool", AWS, {"pools.0.name": "chat-"},
+     "pools.0.name: has the wrong form (is 'chat-'); write small letters, digits and inner dashes, a "
+     "letter first, 20 at most"),
+    ("trailing dash env", AWS, {"environment": "prod-"},
+     "environment: has the wrong form (is 'prod-'); write small letters, digits and inner dashes, a "
+     "letter first, 16 at most"),
+    ("bucket xn--", AWS, {"bucket.name": "xn--models"},
+     "bucket.name: is a name that aws keeps for itself (is 'xn--models'); choose another"),
+    ("bucket suffix", AWS, {"bucket.name": "models-s3alias"},
+     "bucket.name: is a name that aws keeps for itself (is 'models-s3alias'); choose another"),
+    ("bucket goog", GCP, {"bucket.name": "goog-models"},
+     "bucket.name: is a name that gcp keeps for itself (is 'goog-models'); choose another"),
+    ("bucket google", GCP, {"bucket.name": "my-google-models"},
+     "bucket.name: is a name that gcp keeps for itself (is 'my-google-models'); choose another"),
+    ("cidr ipv6", AWS, {"network.cidr": "fd00::/64"},
+     "network.cidr: is no network (is 'fd00::/64'); write one as 10.40.0.0/16, with the first address "
+     "of the network"),
+    ("cidr /8 aws", AWS, {"network.cidr": "10.0.0.0/8"},
+     "network.cidr: has a size that no VPC has (is '10.0.0.0/8'); write a network of /16 to /28"),
+    ("cidr /32", AWS, {"network.cidr": "10.0.0.0/32"},
+     "network.cidr: has a size that no VPC has (is '10.0.0.0/32'); write a network of /16 to /28"),
+    ("cidr 0", AWS, {"network.cidr": "0.0.0.0/0"},
+     "network.cidr: is no private network (is '0.0.0.0/0'); take a part of 10.0.0.0/8, 172.16.0.0/12 "
+     "or 192.168.0.0/16"),
+    ("link-local network", AWS, {"network.cidr": "169.254.0.0/16"},
+     "network.cidr: is no private network (is '169.254.0.0/16'); take a part of 10.0.0.0/8, "
+     "172.16.0.0/12 or 192.168.0.0/16"),
+    ("client ::/0", AWS, {"control.client_networks": ["::/0"]},
+     "control.client_networks.0: is everybody (is '::/0'); name the networks of your clients"),
+    ("client /2", AWS, {"control.client_networks": ["64.0.0.0/2"]},
+     "control.client_networks.0: is 1,073,741,824 addresses, almost everybody (is '64.0.0.0/2'); name "
+     "the networks of your clients"),
+    ("client host bits", AWS, {"control.client_networks": ["10.0.0.1/8"]},
+     "control.client_networks.0: is no network (is '10.0.0.1/8'); write one as 10.0.0.0/8"),
+    ("client twice", AWS, {"control.client_networks": ["10.0.0.0/8", "10.0.0.0/8"]},
+     "control.client_networks.1: is named twice (is '10.0.0.0/8'); remove it"),
+    ("client overlap", AWS, {"control.client_networks": ["10.0.0.0/8", "10.1.0.0/16"]},
+     "control.client_networks.1: lies within 10.0.0.0/8, which is named already (is '10.1.0.0/16'); "
+     "remove it"),
+    ("client ipv6", AWS, {"control.client_networks": ["fd00::/8"]},
+     "control.client_networks.0: is IPv6, which the router does not speak (is 'fd00::/8'); name the "
+     "IPv4 networks of your clients"),
+    ("client no prefix", AWS, {"control.client_networks": ["10.0.0.5"]},
+     "control.client_networks.0: has no prefix length (is '10.0.0.5'); write 10.0.0.5/32"),
+    ("zone prefix as wide as the network", AWS, {"network.zone_prefix": 16},
+     "network.zone_prefix: leaves no room in 10.42.0.0/16 for 3 zones and the way out (is 16); raise "
+     "it or widen cidr"),
+    ("private_services unknown", AWS, {"network.private_services": ["sssm"]},
+     "network.private_services.0: is no service known here (is 'sssm'); did you mean ssm?"),
+    ("private_services twice", AWS, {"network.private_services": ["ssm", "ssm"]},
+     "network.private_services.1: is named twice (is 'ssm'); name it once"),
+    ("private_services on gcp", GCP, {"network.private_services": ["ssm"]},
+     "network.private_services: is AWS's (is ['ssm']); remove it; Google Cloud's private access needs "
+     "no list"),
+    ("control gcp machine", AWS, {"control.machine_type": "e2-small"},
+     "control.machine_type: is no machine type of aws (is 'e2-small'); write one of AWS, as m6i.large"),
+    ("control gpu machine", AWS, {"control.machine_type": "p5.48xlarge"},
+     "control.machine_type: has GPUs, and the control host uses none (is 'p5.48xlarge'); choose a "
+     "small one without, as m6i.large"),
+    ("drain deadline 0", AWS, {"pools.0.drain_deadline": "0s"},
+     "pools.0.drain_deadline: is no time at all (is '0s'); write the time that requests may take to "
+     "end, as 90s"),
+    ("drain deadline neg", AWS, {"pools.0.drain_deadline": "-5s"},
+     "pools.0.drain_deadline: '-5s' is no duration (is '-5s'); write a whole number and s, m, h or d, "
+     "as in 90s or 30m"),
+    ("drain deadline 100d", AWS, {"pools.0.drain_deadline": "100d"},
+     "pools.0.drain_deadline: is longer than a lifecycle hook of AWS waits, two hours less a minute "
+     "(is '100 days, 0:00:00'); write 119m or less"),
+    ("drain deadline longer than a hook", AWS, {"pools.0.drain_deadline": "3h"},
+     "pools.0.drain_deadline: is longer than a lifecycle hook of AWS waits, two hours less a minute "
+     "(is '3:00:00'); write 119m or less"),
+    ("drain deadline int", AWS, {"pools.0.drain_deadline": 90},
+     "pools.0.drain_deadline: '90' is no duration (is 90); write a whole number and s, m, h or d, as "
+     "in 90s or 30m"),
+    ("drain deadline huge", AWS, {"pools.0.drain_deadline": "99999999999999999d"},
+     "pools.0.drain_deadline: '99999999999999999d' is no duration (is '99999999999999999d'); write a "
+     "whole number and s, m, h or d, as in 90s or 30m"),
+    ("idle window 0", AWS, {"pools.0.watchdogs.idle.window": "0s"},
+     "pools.0.watchdogs.idle.window: is no time at all (is '0s'); write how long an instance must have "
+     "been idle, as 30m"),
+    ("idle coverage 2", AWS, {"pools.0.watchdogs.idle.coverage": 2},
+     "pools.0.watchdogs.idle.coverage: is above 1 (is 2); write 1 or less"),
+    ("idle coverage nan", AWS, {"pools.0.watchdogs.idle.coverage": float("nan")},
+     "pools.0.watchdogs.idle.coverage: is above 1 (is nan); write 1 or less"),
+    ("waiting nan", AWS, {"pools.0.watchdogs.scale.waiting_per_replica_above": float("nan")},
+     "pools.0.watchdogs.scale.waiting_per_replica_above: is no finite number (is nan); write a number"),
+    ("waiting inf", AWS, {"pools.0.watchdogs.scale.waiting_per_replica_above": float("inf")},
+     "pools.0.watchdogs.scale.waiting_per_replica_above: is no finite number (is inf); write a number"),
+    ("price ceil", AWS, {"pools.0.watchdogs.spot.price_ceiling": "-1"},
+     "pools.0.watchdogs.spot.price_ceiling: must be a finite number, 0 or more and below "
+     "1,000,000,000,000 (is '-1'); correct it; `gpufleet settings schema` says what fits"),
+    ("price ceil NaN", AWS, {"pools.0.watchdogs.spot.price_ceiling": "NaN"},
+     "pools.0.watchdogs.spot.price_ceiling: is no finite number (is 'NaN'); write a number"),
+    ("price ceil 100", AWS, {"pools.0.watchdogs.spot.price_ceiling": "100"},
+     "pools.0.watchdogs.spot.price_ceiling: is above the price of on-demand, whose share it is (is "
+     "'100'); write a share, as \"0.9\""),
+    ("schedule tz", AWS, {"pools.0.watchdogs.scale.schedule": [{**HOURS, "timezone": "Europe/Berln"}]},
+     "pools.0.watchdogs.scale.schedule.0.timezone: 'Europe/Berln' is no time zone (is 'Europe/Berln'); "
+     "write a name such as Europe/Berlin or UTC"),
+    ("schedule 25:00", AWS, {"pools.0.watchdogs.scale.schedule": [{**HOURS, "start": "25:00"}]},
+     "pools.0.watchdogs.scale.schedule.0.start: has the wrong form (is '25:00'); write a time of day "
+     "as 08:00"),
+    ("schedule days none", AWS, {"pools.0.watchdogs.scale.schedule": [{**HOURS, "days": []}]},
+     "pools.0.watchdogs.scale.schedule.0.days: is empty (is []); name at least one"),
+    ("schedule day bad", AWS, {"pools.0.watchdogs.scale.schedule": [{**HOURS, "days": ["monday"]}]},
+     "pools.0.watchdogs.scale.schedule.0.days.0: is not among the choices (is 'monday'); choose one of "
+     "'mon', 'tue', 'wed', 'thu', 'fri', 'sat' or 'sun'"),
+    ("notify channel empty", AWS, {"notify.slack_channel": ""},
+     "notify.slack_channel: is no channel (is ''); write its name, as #gpu-cost"),
+    ("notify webhook secret", AWS, {"notify.slack_channel": WEBHOOK},
+     "notify.slack_channel: is a webhook, which lets everybody post; write the channel's name, as "
+     "#gpu-cost; the webhook is a secret, to be changed now"),
+    ("budget exp", AWS, {"budget.usd_per_month": "1e400"},
+     "budget.usd_per_month: must be a finite number, 0 or more and below 1,000,000,000,000 (is "
+     "'1e400'); correct it; `gpufleet settings schema` says what fits"),
+    ("budget nan", AWS, {"budget.usd_per_month": "NaN"},
+     "budget.usd_per_month: is no finite number (is 'NaN'); write a number"),
+    ("budget neg", AWS, {"budget.usd_per_month": "-3"},
+     "budget.usd_per_month: must be a finite number, 0 or more and below 1,000,000,000,000 (is '-3'); "
+     "correct it; `gpufleet settings schema` says what fits"),
+    ("budget comma", AWS, {"budget.usd_per_month": "24,000"},
+     "budget.usd_per_month: is no amount (is '24,000'); write an amount as \"24000\" or \"0.84\""),
+    ("budget bool", AWS, {"budget.usd_per_month": True},
+     "budget.usd_per_month: is no amount (is True); write an amount as \"24000\" or \"0.84\""),
+    ("budgets both", AWS, {"budgets": [{"pool": "chat", "team": "x", "usd_per_month": "5"}]},
+     "budgets.0: name a pool or a team, and not both (is {'pool': 'chat', 'team': 'x', "
+     "'usd_per_month': '5'}); correct it; `gpufleet settings schema` says what fits"),
+    ("budgets twice", AWS, {"budgets": [{"pool": "chat", "usd_per_month": "5"}] * 2},
+     "budgets.1: is a second one (is 'chat'); keep one of them"),
+    ("price sku unknown", AWS, {"prices": [{**PRICE, "sku": "aws:ec2:g6e.xlage:spot"}]},
+     "prices.0.sku: no aws machine type 'g6e.xlage' in the catalogue (is 'aws:ec2:g6e.xlage:spot'); "
+     "did you mean g6e.xlarge or g6e.8xlarge?"),
+    ("price sku nocloud", AWS, {"prices": [{**PRICE, "sku": "banana"}]},
+     "prices.0.sku: is no sku (is 'banana'); write one as aws:… ; `gpufleet plan-cost` names those "
+     "that lack a price"),
+    ("price future", AWS, {"prices": [{**PRICE, "as_of": "2099-11-01"}]},
+     "prices.0.as_of: lies in the future (is '2099-11-01'); write the day on which it was seen"),
+    ("price twice", AWS, {"prices": [PRICE, PRICE]},
+     "prices.1.sku: is priced twice (is 'aws:route53:zone'); keep one of them"),
+    ("price source empty", AWS, {"prices": [{**PRICE, "source": ""}]},
+     "prices.0.source: is empty (is ''); say where it comes from: a list, a contract, an estimate"),
+    ("commit block reservation unknown", AWS, {"commitments": {"blocks":
+     [{**TERM, "ends": "2026-11-01T00:00:00Z", "reservation": "cr-1", "instances": 1, "upfront_usd": "5"}]}},
+     "commitments.blocks.0: ends 2026-11-01 00:00:00+00:00 is not after starts 2026-12-01 "
+     "00:00:00+00:00 (is {'starts': '2026-12-01T00:00:00Z', 'ends': '2026-11-01T00...); correct it; "
+     "`gpufleet settings schema` says what fits"),
+    ("commit rates unk", AWS, {"commitments": {"spends":
+     [{**TERM, "name": "n", "usd_per_hour": "5", "rates": {"g6e.xlage": "1"}}]}},
+     "commitments.spends.0.rates.g6e.xlage: no aws machine type 'g6e.xlage' in the catalogue (is "
+     "'g6e.xlage'); did you mean g6e.xlarge or g6e.8xlarge or g6e.4xlarge?"),
+    ("model source creds", AWS, {"models.0.source": "hf://user:pass@org/name"},
+     "models.0.source: holds more than a place; write it without a name, a password or .. in it"),
+    ("model source dotdot", AWS, {"models.0.source": "s3://bucket/../x"},
+     "models.0.source: holds more than a place; write it without a name, a password or .. in it"),
+    ("served_name empty", AWS, {"pools.0.served_name": ""},
+     "pools.0.served_name: is no name to ask for (is ''); write letters, digits and . _ / : - without "
+     "spaces"),
+    ("served_name quotes", AWS, {"pools.0.served_name": "a b\n"},
+     "pools.0.served_name: is no name to ask for (is 'a b\\n'); write letters, digits and . _ / : - "
+     "without spaces"),
+    ("canary other model same served name", AWS, {"pools.1.served_name": "chat-8b"},
+     "pools.1.served_name: is what clients ask pool chat for, which serves chat-8b and not chat-70b "
+     "(is 'chat-8b'); give it another name, or both pools one model"),
+    ("team_split cyc", AWS, {"pools.0.team_split": "nope"},
+     "pools.0.team_split: is not among the choices (is 'nope'); choose one of 'engine-seconds'"),
+    ("engine typo", AWS, {"pools.0.engine.imge": "x"},
+     "pools.0.engine.imge: is no setting (is 'x'); did you mean image?"),
+    ("tp more than gpus", AWS, {"pools.0.engine.args": ["--tensor-parallel-size", "8"]},
+     "pools.0.engine.args.0: splits the model over 8 GPUs, and g6e.xlarge has 1 (is "
+     "'--tensor-parallel-size'); choose machine types with 8 GPUs or more, or split it less"),
+    ("ledger url with password", AWS, {"ledger_url": "postgresql://u:secretpw@h/db"},
+     "ledger_url: holds a password, and settings are read by many; leave it out; give it to the "
+     "processes, as PGPASSWORD or a passfile"),
+    ("ledger url junk", AWS, {"ledger_url": "banana"},
+     "ledger_url: is no such address (is 'banana'); write one as sqlite://… or postgresql://…"),
+    ("reserved existing bad id", AWS, {"pools.0.capacity.reserved.0.existing": "banana"},
+     "pools.0.capacity.reserved.0.existing: is no reservation (is 'banana'); write its id as "
+     "cr-0123456789abcdef0"),
+    ("reserved existing empty", AWS, {"pools.0.capacity.reserved.0.existing": ""},
+     "pools.0.capacity.reserved.0.existing: is no reservation (is ''); write its id as "
+     "cr-0123456789abcdef0"),
+    ("reserved twice existing", AWS, {"pools.0.capacity.reserved.0.existing": "cr-0123456789abcdef0",
+     "pools.1.capacity.reserved.0.existing": "cr-0123456789abcdef0"},
+     "pools.1.capacity.reserved.0.existing: is used by pool chat already (is 'cr-0123456789abcdef0'); "
+     "give each reservation to one pool"),
+    ("ends time", AWS, {"pools.0.capacity.reserved.0.ends": "2027-01-01T10:00:00Z"},
+     "pools.0.capacity.reserved.0.ends: is no day (is '2027-01-01T10:00:00Z'); write a day as "
+     "2027-03-01"),
+    ("cloud gcp in aws file", AWS, {"cloud": "gcp"},
+     "cloud: says gcp, and the region of the file is aws:region (is 'gcp'); write cloud: aws, or begin "
+     "with a file of gcp"),
+    ("cloud missing", AWS, {"cloud": REMOVED},
+     "cloud: is missing; add it"),
+    ("cloud list", AWS, {"cloud": ["aws"]},
+     "cloud: is not among the choices (is ['aws']); choose one of 'aws' or 'gcp'"),
+    ("capacity typo", AWS, {"pools.0.capacity.ondemand": {}},
+     "pools.0.capacity.ondemand: is no setting (is {}); did you mean on_demand?"),
+    ("agent token with newline", AWS, {"agent_token": "/a\n"},
+     "agent_token: names no secret (is '/a\\n'); write the name of an SSM parameter, as "
+     "/gpu-fleet/prod/x"),
+    ("unknown setting deep near", AWS, {"pools.0.capacity.spot.machine_type": ["g6e.xlarge"]},
+     "pools.0.capacity.spot.machine_type: is no setting (is ['g6e.xlarge']); did you mean "
+     "machine_types?"),
+    ("block that is over as it begins", AWS, {**P5, "pools.0.capacity.reserved.0.block": BLOCK},
+     "pools.0.capacity.reserved.0.block.ends: leaves no time: AWS begins to end instances 30 minutes before "
+     "(is '2026-12-01T11:45:00+00:00'); write both as the cloud shows them"),
+    ("block of a machine type that is not sold so", AWS,
+     {"pools.0.capacity.reserved.0.existing": "cr-0123456789abcdef0",
+      "pools.0.capacity.reserved.0.block": {**BLOCK, "ends": "2026-12-02T11:30:00Z"}},
+     "pools.0.capacity.reserved.0.machine_type: is not sold as a Capacity Block (is 'g6e.xlarge'); choose one of "
+     "p4d.*, p4de.*, p5.*, p5e.*, p5en.*, p6-b200.*, p6-b300.*, or remove the block"),
+]  # fmt: skip
+"""What is wrong, the file, its changes, and the line; a path from the root begins with a slash."""
+
+
+@pytest.mark.parametrize(("config", "changes", "expected"), [b[1:] for b in BAD], ids=[b[0] for b in BAD])
+def test_what_is_wrong_is_said_in_one_line(config: dict[str, Any], changes: dict[str, Any], expected: str) -> None:
+    assert said(changed(config, changes)) == [
+        expected.removeprefix("/") if expected[0] == "/" else f"{FLEET}.{expected}"
+    ]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"agent_token": HUB}, id="token in place of its name"),
+        pytest.param({"pools.0.engine.env": {"A": OPENAI, "DB_PASSWORD": "hunter2"}}, id="environment"),
+        pytest.param({"pools.0.engine.args": ["--x", GITHUB]}, id="argument"),
+        pytest.param({"notify.slack_channel": WEBHOOK}, id="webhook"),
+        pytest.param({"ledger_url": "postgresql://u:hunter2@h/db"}, id="password in a URL"),
+        pytest.param({"pools.0.engine.hf_token": HUB}, id="setting that there is not"),
+    ],
+)
+def test_a_secret_is_refused_and_not_shown(changes: dict[str, Any]) -> None:
+    lines = "\n".join(said(changed(AWS, changes)))
+    assert lines
+    assert not [value for value in (GITHUB, HUB, OPENAI, WEBHOOK, "hunter2") if value in lines]
+
+
+@pytest.mark.parametrize(
+    ("changes", "paths"),
+    [
+        pytest.param({"pools.0.max": "12", "pools.0.spare": 20_000}, ["pools.0.spare", "pools.0.max"], id="one pool"),
+        pytest.param(
+            {"pools.0.max": "12", "pools.0.capacity.spot.machine_types.0": "g6e.xlage"},
+            ["pools.0.max", "pools.0.capacity.spot.machine_types.0"], id="form and catalogue in one pool",
+        ),
+        pytest.param({"models.0.source": 0, "pools.1.min": 9}, ["models.0.source", "pools.1.min"], id="model"),
+        pytest.param({"cloud": "azure", "pools.1.min": 9}, ["cloud", "pools.1.min"], id="cloud"),
+        pytest.param({"network": 5, "pools.1.min": 9}, ["network", "pools.1.min"], id="network"),
+        pytest.param({"zones.2": 5, "pools.1.min": 9}, ["zones.2", "pools.1.min"], id="zone that a pool uses"),
+        pytest.param({"bucket": REMOVED, "pools.1.min": 9}, ["bucket", "pools.1.min"], id="bucket"),
+        pytest.param({"machines.image": 7, "agent_token": ""}, ["machines.image", "agent_token"], id="machines"),
+        pytest.param({"control.routers": 0, "pools.1.min": 9}, ["control.routers", "pools.1.min"], id="control"),
+        pytest.param({"pools.0": "chat", "pools.1.min": 9}, ["pools.0", "pools.1.min"], id="pool that is no map"),
+        pytest.param(
+            {"pools.0.watchdogs.idle.window": 5, "pools.0.watchdogs.scale.down_after": "x", "pools.1.min": 9},
+            ["pools.0.watchdogs.idle.window", "pools.0.watchdogs.scale.down_after", "pools.1.min"], id="three",
+        ),
+        pytest.param({"pools.0.ownr": "me", "pools.0.owner": REMOVED}, ["pools.0.ownr"], id="a slip is one mistake"),
+        pytest.param({"cloud": "gcp"}, ["cloud"], id="the file of another cloud is one mistake"),
+    ],
+)  # fmt: skip
+def test_all_that_is_wrong_is_said_at_once(changes: dict[str, Any], paths: list[str]) -> None:
+    found = [line.split(": ")[0].removeprefix(f"{FLEET}.") for line in said(changed(AWS, changes))]
+    assert sorted(found) == sorted(paths)

@@ -1,0 +1,30 @@
+"""The regions that settings may name: those that the clouds' own lists hold."""
+
+import boto3
+import pytest
+
+from fleet.model import Cloud
+from fleet.regions import REGIONS, near
+from prices.packaged import PackagedPrices
+
+
+def test_aws_s_are_botocore_s() -> None:
+    assert set(boto3.Session().get_available_regions("ec2")) == REGIONS[Cloud.AWS]
+
+
+def test_google_s_have_prices() -> None:
+    prices = PackagedPrices()
+    assert [region for region in REGIONS[Cloud.GCP] if not prices.skus(region)] == []
+    assert prices.skus("us-est1") == ()
+
+
+@pytest.mark.parametrize(
+    ("cloud", "region", "said"),
+    [
+        pytest.param(Cloud.AWS, "us-east1", "choose one of aws: this one is gcp's", id="of the other cloud"),
+        pytest.param(Cloud.AWS, "eu-centrl-1", "did you mean eu-central-1", id="slip of the pen"),
+        pytest.param(Cloud.GCP, "moon", "choose one as africa-south1", id="nothing near"),
+    ],
+)
+def test_what_is_near_is_said(cloud: Cloud, region: str, said: str) -> None:
+    assert near(cloud, region).startswith(said)
