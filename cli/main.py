@@ -4,11 +4,10 @@ import importlib
 import importlib.util
 import os
 import sys
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import typer
-
-from cli.output import STDERR, Exit, UserError
+if TYPE_CHECKING:
+    import typer
 
 GROUPS: Final = (
     "doctor",
@@ -41,8 +40,10 @@ GROUPS: Final = (
 )
 
 
-def build(group: str | None = None) -> typer.Typer:
+def build(group: str | None = None) -> "typer.Typer":
     """The whole command tree, or that of one group: what the others import is worth seconds."""
+    import typer
+
     app = typer.Typer(
         name="gpufleet",
         help="Infrastructure as code and FinOps control plane for GPU inference.",
@@ -62,15 +63,23 @@ def _root() -> None:
 
 
 def main() -> None:
-    """Run the command; a user's mistake ends in one clear message, never in a traceback."""
+    """Run the command; a user's mistake ends in one clear message, Ctrl-C at any time too, never in a traceback."""
+    try:
+        _run()
+    except KeyboardInterrupt:
+        sys.stderr.write("gpufleet: interrupted; what was done is recorded, the next run goes on from it\n")
+        sys.exit(130)
+
+
+def _run() -> None:
+    # imported here and in `build`, since people press Ctrl-C while it loads, too
+    from cli.output import STDERR, Exit, UserError
+
     try:
         build(sys.argv[1] if len(sys.argv) > 1 and sys.argv[1] in GROUPS else None)()
     except UserError as error:
         STDERR.print(f"gpufleet: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
         sys.exit(error.code)
-    except KeyboardInterrupt:
-        STDERR.print("gpufleet: interrupted; what was done is recorded, the next run goes on from it")
-        sys.exit(130)
     except BrokenPipeError:
         # the reader of our output went away, as `| head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
