@@ -33,7 +33,7 @@ FLEET: Final = f"s3://{BUCKET}/{PATH_IN_BUCKET}"
 MARK: Final = "GPUFLEET_CHAOS"
 """Every process of a run carries it in its environment, with the run's folder: so what is left over is found."""
 AGENTS_TOKEN: Final = "/gpu-fleet/local/agent-token"  # noqa: S105 - where this environment's commands look
-COMMAND_LIMIT_S: Final = 180
+COMMAND_LIMIT_S: Final = 600
 END_LIMIT_S: Final = 180
 """A daemon that is asked to end lets its pass finish, for 150 s at most."""
 EVERY: Final = ("--every", "idle=3s", "--every", "spot=2s", "--every", "scale=1m", "--every", "cost=6s")
@@ -284,7 +284,7 @@ def _apply(stage: Stage) -> None:
     stage.engine.run("up", "--yes", "--skip-preview", "--stack", STACK)
     stage.start("prometheus")
     stage.start("router")
-    wait_for("chat whole and serving", stage.is_whole, 180)
+    wait_for("chat whole and serving", stage.is_whole, 600)
     stage.traffic.start()
     # a policy acts only after somebody saw a dry run of it
     for kind in ("spot", "idle"):

@@ -205,7 +205,7 @@ def started(folder: Path, network: str) -> Iterator[EmbeddedCloud]:
         yield cloud
     finally:
         with log:
-            end_process(process, 30)
+            end_process(process, 120)
 
 
 def shown(value: Any) -> str:
