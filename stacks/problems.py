@@ -10,8 +10,8 @@ from pydantic import ValidationError
 from fleet.secrets import find_secrets
 
 FORMS: Final[Mapping[str, str]] = {
-    r"^[a-z]([a-z0-9-]{0,14}[a-z0-9])?$": "small letters, digits and inner dashes, a letter first, 16 at most",
-    r"^[a-z]([a-z0-9-]{0,18}[a-z0-9])?$": "small letters, digits and inner dashes, a letter first, 20 at most",
+    r"^([a-z]|[a-z][a-z0-9-]{0,14}[a-z0-9])$": "small letters, digits and inner dashes, a letter first, 16 at most",
+    r"^([a-z]|[a-z][a-z0-9-]{0,18}[a-z0-9])$": "small letters, digits and inner dashes, a letter first, 20 at most",
     r"^[a-z][a-z0-9_-]{0,62}$": "small letters, digits, dashes and underlines, a letter first, 63 at most",
     r"^[a-z]+-[a-z]+(-[a-z]+)?-?\d+-?[a-z]$": "a zone as us-east-1a or us-central1-a",
     r"^[a-z0-9][a-z0-9.-]+$": "a machine type as g6.xlarge or g2-standard-4",

@@ -24,8 +24,8 @@ Count = Annotated[int, Field(ge=0, le=10_000, strict=True)]
 """Of instances: more than anybody rents, less than what a slip of the keyboard makes."""
 Instances = Annotated[int, Field(ge=1, le=10_000, strict=True)]
 Positive = Annotated[int, Field(ge=1, strict=True)]
-EnvironmentName = Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,14}[a-z0-9])?$")]
-PoolName = Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,18}[a-z0-9])?$")]
+EnvironmentName = Annotated[str, Field(pattern=r"^([a-z]|[a-z][a-z0-9-]{0,14}[a-z0-9])$")]
+PoolName = Annotated[str, Field(pattern=r"^([a-z]|[a-z][a-z0-9-]{0,18}[a-z0-9])$")]
 """Short, since both clouds add words to it and cap the result at 63 characters."""
 Owner = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
 """A label's value on Google Cloud, so small letters."""
