@@ -18,11 +18,12 @@ from enum import StrEnum
 from typing import Final
 
 from costs import slots
-from costs.commitments import Coverage, Declared, Part, Shared, end_of, shares
+from costs.commitments import Coverage, Declared, Shared, end_of, shares
+from costs.pricing import Pricing
 from fleet import money
 from fleet.model import CapacityType, Cloud
 from ledger.facts import ActivityHour, EndCause, Reservation, Run
-from prices.book import MissingPriceError, Price, PriceBook, Sku
+from prices.book import Price, PriceBook, Sku
 
 MINIMUM: Final = timedelta(seconds=60)
 FREE_IF_INTERRUPTED: Final = {Cloud.AWS: timedelta(hours=1), Cloud.GCP: timedelta(minutes=1)}
@@ -100,14 +101,15 @@ def charges(
     """Every charge of the window, run by run. Raises MissingPriceError unless unpriced rows are allowed."""
     # the difference of two times of one zone is that of its clocks, which is wrong in a DST night
     since, until = since.astimezone(UTC), until.astimezone(UTC)
+    covered, plain = Pricing(book, allow_unpriced, facts.coverage), Pricing(book, allow_unpriced)
     for run in facts.runs:
         life = _Life(
             run=run,
             hours=slots.Known(facts.activity.get(run.instance_id, ())),
             ready=_ready(run, facts.first_signs.get(run.instance_id, ())),
         )
-        yield from _of_run(life, _Pricing(book, allow_unpriced, facts.coverage), since, until)
-        yield from _with_instance(run, facts, _Pricing(book, allow_unpriced), since, until)
+        yield from _of_run(life, covered, since, until)
+        yield from _with_instance(run, facts, plain, since, until)
     yield from standing(facts, book, since, until, allow_unpriced=allow_unpriced)
 
 
@@ -122,7 +124,7 @@ def standing(
     start, stop = max(since, facts.known[0]), min(until, facts.known[1])
     for one in facts.declared.shared:
         if not one.per_instance and start < stop:
-            yield from _environment(one, facts, _Pricing(book, allow_unpriced), start, stop)
+            yield from _environment(one, facts, Pricing(book, allow_unpriced), start, stop)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,46 +136,12 @@ class _Life:
     ready: datetime | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Pricing:
-    book: PriceBook
-    allow_unpriced: bool
-    coverage: Coverage | None = None
-
-    def of_run(self, run: Run, start: datetime, end: datetime) -> list[Part]:
-        """What a run costs, with what is prepaid at its own rate."""
-        block = self.coverage.block(run.reservation) if self.coverage is not None else None
-        if block is not None and block.starts <= start and end <= block.ends:  # no other price is needed
-            return [(block.price(run.machine_type, run.region), start, end)]
-        sku = self.book.machine(run.cloud, run.machine_type, run.capacity_type, region=run.region, zone=run.zone)
-        found = self.parts(sku, start, end)
-        return found if self.coverage is None else list(self.coverage.parts(run, found))
-
-    def parts(self, sku: Sku, start: datetime, end: datetime) -> list[Part]:
-        try:
-            return [(part.price, part.start, part.end) for part in self.book.over(sku, start, end)]
-        except MissingPriceError:
-            if not self.allow_unpriced:
-                raise
-            return [(None, start, end)]
-
-    def on_demand(self, run: Run, start: datetime, end: datetime) -> list[tuple[Price | None, datetime, datetime]]:
-        """What the time would have cost on demand; one whole part without a price where that is unknown or moot."""
-        if run.capacity_type is not CapacityType.SPOT:
-            return [(None, start, end)]
-        sku = self.book.machine(run.cloud, run.machine_type, CapacityType.ON_DEMAND, region=run.region, zone=run.zone)
-        try:
-            return [(part.price, part.start, part.end) for part in self.book.over(sku, start, end)]
-        except MissingPriceError:
-            return [(None, start, end)]
-
-
 def _ready(run: Run, signs: Iterable[datetime]) -> datetime | None:
     inside = [at for at in signs if run.started_at <= at <= end_of(run)]
     return min(inside) if inside else None
 
 
-def _of_run(life: _Life, pricing: _Pricing, since: datetime, until: datetime) -> Iterator[Charge]:
+def _of_run(life: _Life, pricing: Pricing, since: datetime, until: datetime) -> Iterator[Charge]:
     run, end = life.run, end_of(life.run)
     start, stop = max(run.started_at, since), min(end, until)
     if start < stop:
@@ -182,7 +150,7 @@ def _of_run(life: _Life, pricing: _Pricing, since: datetime, until: datetime) ->
         yield from _at_the_end(life, pricing)
 
 
-def _time(life: _Life, pricing: _Pricing, start: datetime, stop: datetime) -> Iterator[Charge]:
+def _time(life: _Life, pricing: Pricing, start: datetime, stop: datetime) -> Iterator[Charge]:
     run = life.run
     for price, begin, finish in pricing.of_run(run, start, stop):
         for on_demand, first, last in pricing.on_demand(run, begin, finish):
@@ -224,7 +192,7 @@ def _states(life: _Life, start: datetime, stop: datetime) -> Iterator[tuple[Stat
             yield state, served_from, stop, duration
 
 
-def _at_the_end(life: _Life, pricing: _Pricing) -> Iterator[Charge]:
+def _at_the_end(life: _Life, pricing: Pricing) -> Iterator[Charge]:
     """Rows that only the end of a run brings, at the instant of its end."""
     run, end = life.run, end_of(life.run)
     length = end - run.started_at
@@ -250,7 +218,7 @@ def unused(
     facts: Facts, book: PriceBook, since: datetime, until: datetime, *, allow_unpriced: bool = True
 ) -> Iterator[Charge]:
     """Paid capacity that no instance ran on: the oldest matching instances take the seats."""
-    pricing = _Pricing(book, allow_unpriced)
+    pricing = Pricing(book, allow_unpriced)
     for paid in facts.reservations:
         start = max(paid.started_at, since)
         stop = min(paid.last_seen_at, paid.ends_at or paid.last_seen_at, until)
@@ -297,7 +265,7 @@ def _idle_seats(paid: Reservation, free: int, price: Price | None, start: dateti
     )
 
 
-def _with_instance(run: Run, facts: Facts, pricing: _Pricing, since: datetime, until: datetime) -> Iterator[Charge]:
+def _with_instance(run: Run, facts: Facts, pricing: Pricing, since: datetime, until: datetime) -> Iterator[Charge]:
     """What every instance brings along, its disks say: a row of its own, as long as the instance lives."""
     start, stop = max(run.started_at, since), min(end_of(run), until)
     for one in facts.declared.shared:
@@ -312,7 +280,7 @@ def _with_instance(run: Run, facts: Facts, pricing: _Pricing, since: datetime, u
             yield _shared(one.sku, place, names, (begin, finish), _rated(price, usd, words))
 
 
-def _environment(one: Shared, facts: Facts, pricing: _Pricing, start: datetime, stop: datetime) -> Iterator[Charge]:
+def _environment(one: Shared, facts: Facts, pricing: Pricing, start: datetime, stop: datetime) -> Iterator[Charge]:
     """A shared resource, split over the pools by their weights."""
     declared, book = facts.declared, pricing.book
     for price, begin, finish in pricing.parts(Sku(name=one.sku, region=book.region), start, stop):

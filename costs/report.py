@@ -1,5 +1,6 @@
 """The cost report of one fleet over one window, by any grouping. Pure but for `load`, which reads the ledger."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -194,9 +195,9 @@ def _covered(scope: Scope, confirmed: Iterable[Confirmed]) -> bool:
 def build(scope: Scope, facts: Facts, book: PriceBook, engines: Sequence[EngineTokens], last: Pass | None) -> Report:
     """Compute a report from facts."""
     bill = list(charges(facts, book, scope.since, scope.until, allow_unpriced=scope.allow_unpriced))
-    cells: dict[tuple[str, ...], Figure] = {}
+    cells: defaultdict[tuple[str, ...], Figure] = defaultdict(Figure)
     for charge in bill:
-        cells.setdefault(_cell(charge), Figure()).add(charge)
+        cells[_cell(charge)].add(charge)
     unmatched = Tokens()
     runs = {run.instance_id: run for run in facts.runs}
     for engine in engines:
@@ -204,13 +205,10 @@ def build(scope: Scope, facts: Facts, book: PriceBook, engines: Sequence[EngineT
         if run is None:
             unmatched += engine.tokens
         else:
-            cells.setdefault(_cell(run), Figure()).serve(engine.tokens)
+            cells[_cell(run)].serve(engine.tokens)
     total, groups = _grouped(cells)
     total.serve(unmatched)
-    last_used: dict[Price, datetime] = {}
-    for charge in bill:
-        if charge.price is not None:
-            last_used[charge.price] = max(charge.end, last_used.get(charge.price, charge.end))
+    last_used = _last_used(bill)
     prices = sorted(last_used, key=lambda p: (p.sku, p.zone or "", p.valid_from))
     return Report(
         scope=scope,
@@ -220,10 +218,24 @@ def build(scope: Scope, facts: Facts, book: PriceBook, engines: Sequence[EngineT
         charges=bill,
         engines=engines,
         prices=prices,
-        cells=cells,
+        cells=dict(cells),
         unmatched=unmatched,
         notes=(*_notes(scope, total, last, unmatched), *_price_notes(last_used)),
     )
+
+
+def _last_used(bill: Iterable[Charge]) -> dict[Price, datetime]:
+    """Until when each price was used. Most charges share one price object: it is told by its identity first."""
+    ends: dict[int, tuple[Price, datetime]] = {}
+    for charge in bill:
+        if charge.price is not None:
+            known = ends.get(id(charge.price))
+            if known is None or known[1] < charge.end:
+                ends[id(charge.price)] = charge.price, charge.end
+    found: dict[Price, datetime] = {}
+    for price, end in ends.values():
+        found[price] = max(end, found.get(price, end))
+    return found
 
 
 def _cell(it: Charge | Run) -> tuple[str, ...]:
@@ -247,12 +259,12 @@ _GROUPINGS: tuple[By, ...] = (By.POOL, By.MODEL, By.CAPACITY_TYPE, By.TEAM, By.Z
 
 def _grouped(cells: Mapping[tuple[str, ...], Figure]) -> tuple[Figure, dict[By, dict[str, Figure]]]:
     total = Figure()
-    groups: dict[By, dict[str, Figure]] = {by: {} for by in By}
+    groups: dict[By, defaultdict[str, Figure]] = {by: defaultdict(Figure) for by in By}
     for cell, figure in cells.items():
         total.include(figure)
         for by, key in zip(_GROUPINGS, cell, strict=True):
-            groups[by].setdefault(key, Figure()).include(figure)
-    return total, groups
+            groups[by][key].include(figure)
+    return total, {by: dict(group) for by, group in groups.items()}
 
 
 def as_price(seen: PriceObservation) -> Price:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import IntEnum
+from itertools import pairwise
 from typing import Final, Protocol
 
 from fleet.model import CapacityType, Cloud
@@ -31,6 +32,7 @@ class Rank(IntEnum):
 STALE_AFTER: Final = {
     CapacityType.SPOT: timedelta(hours=2),
     CapacityType.ON_DEMAND: timedelta(days=45),
+    CapacityType.FLEX_START: timedelta(days=45),
     CapacityType.RESERVED: timedelta(days=45),
 }
 """How old `as_of` may be before a report flags the price. AWS spot moves by the hour; Google's by the month."""
@@ -46,8 +48,8 @@ class MissingPriceError(LookupError):
         self.sku, self.region, self.zone, self.at = sku, region, zone, at
         where = f"{region} ({zone})" if zone else region
         super().__init__(
-            f"no price for {sku} in {where} at {at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}: run"
-            " `gpufleet prices refresh`, or add it under prices.overrides of the settings, with source and as_of"
+            f"no price for {sku} in {where} at {at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}: add it"
+            " under `prices` of the settings, with source and as_of, or let a running fleet ask: `gpufleet prices refresh`"
         )
 
 
@@ -160,18 +162,25 @@ class PriceBook:
 
     def over(self, sku: Sku, start: datetime, end: datetime) -> tuple[InForce, ...]:
         """The prices in force from `start` to `end` (exclusive), without a gap. Raises MissingPriceError."""
-        line = self._line(sku)
-        cuts = [start, *(cut for cut in line.changes if start < cut < end), end]
         parts: list[InForce] = []
-        for begin, finish in zip(cuts, cuts[1:], strict=False):
-            price = line.at(begin)
+        for price, begin, finish in self.parts(sku, start, end):
             if price is None:
                 raise MissingPriceError(sku.name, sku.region, sku.zone, begin)
-            if parts and parts[-1].price == price:
-                parts[-1] = replace(parts[-1], end=finish)
-            elif begin < finish:
-                parts.append(InForce(price=price, start=begin, end=finish))
+            parts.append(InForce(price=price, start=begin, end=finish))
         return tuple(parts)
+
+    def parts(self, sku: Sku, start: datetime, end: datetime) -> list[tuple[Price | None, datetime, datetime]]:
+        """The span cut where the price changes; None where no source knows one."""
+        line = self._line(sku)
+        cuts = [start, *(cut for cut in line.changes if start < cut < end), end]
+        found: list[tuple[Price | None, datetime, datetime]] = []
+        for begin, finish in pairwise(cuts):
+            price = line.at(begin)
+            if found and found[-1][0] == price:
+                found[-1] = (price, found[-1][1], finish)
+            elif begin < finish:
+                found.append((price, begin, finish))
+        return found
 
     def machine(
         self, cloud: Cloud, machine_type: str, capacity_type: CapacityType, *, region: str, zone: str | None
