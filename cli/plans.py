@@ -1,7 +1,7 @@
 """Plans and outcomes as tables and as JSON."""
 
 from collections import Counter
-from typing import Any
+from typing import Any, Final
 
 from rich.table import Table
 
@@ -11,8 +11,15 @@ from watchdogs.plan import Action, Decision, Outcome, OutcomeKind, Plan
 _COLOURS = {Action.KEEP: "dim", Action.MARK: "yellow", Action.END: "red", Action.REPLACE: "red", Action.STOP: "red"}
 
 
+TABLE_FROM: Final = 100
+"""Columns that a table of decisions needs: names of groups alone take forty."""
+
+
 def show_plan(plan: Plan, title: str) -> None:
-    """One line per decision."""
+    """One row per decision; two lines each where a terminal is narrow."""
+    if STDOUT.width < TABLE_FROM:
+        _show_narrow(plan, title)
+        return
     table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
     for column in ("resource", "pool", "action", "reason", "detail", "USD/h"):
         table.add_column(column, overflow="fold", no_wrap=column in ("resource", "action"))
@@ -27,6 +34,17 @@ def show_plan(plan: Plan, title: str) -> None:
             style=_COLOURS.get(decision.action, ""),
         )
     STDOUT.print(table)
+
+
+def _show_narrow(plan: Plan, title: str) -> None:
+    STDOUT.print(title, style="italic", highlight=False, markup=False, soft_wrap=True)
+    for decision in plan.decisions:
+        usd = "" if decision.usd_per_hour is None else f"{decision.usd_per_hour:f} USD/h"
+        what = [_action(decision), decision.resource, f"({decision.pool})" if decision.pool else "", usd]
+        why = f"{decision.reason.value}: {decision.detail}" if decision.detail else decision.reason.value
+        for line in (" ".join(word for word in what if word), f"    {why}"):
+            style = _COLOURS.get(decision.action, "")
+            STDOUT.print(line, style=style, highlight=False, markup=False, soft_wrap=True)
 
 
 def show_outcomes(outcomes: tuple[Outcome, ...]) -> None:

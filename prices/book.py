@@ -49,7 +49,7 @@ class MissingPriceError(LookupError):
         where = f"{region} ({zone})" if zone else region
         super().__init__(
             f"no price for {sku} in {where} at {at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}: add it"
-            " under `prices` of the settings, with source and as_of, or let a running fleet ask: `gpufleet prices refresh`"
+            " under `prices` of the settings, with source and as_of; `gpufleet prices refresh` serves running fleets"
         )
 
 

@@ -1,0 +1,65 @@
+"""A plan on a narrow terminal and on a wide one."""
+
+from datetime import UTC, datetime
+from decimal import Decimal
+
+import pytest
+
+from cli import plans
+from cli.output import STDOUT
+from watchdogs.plan import Action, Decision, Plan, Reason
+
+GROUP = "chat-reserved-us-east-1a-g6-xlarge-90b28f5"
+PLAN = Plan(
+    watchdog="spot",
+    at=datetime(2026, 11, 21, tzinfo=UTC),
+    decisions=(
+        Decision(resource=GROUP, pool="chat", action=Action.KEEP, reason=Reason.RESERVED_IN_FULL, detail="1 of 1"),
+        Decision(
+            resource="chat-on-demand-9e9bf6b",
+            pool="chat",
+            action=Action.RESIZE,
+            reason=Reason.FALLBACK,
+            from_size=0,
+            to_size=2,
+            usd_per_hour=Decimal("-1.6096"),
+        ),
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("width", "lines"),
+    [
+        pytest.param(
+            80,
+            [
+                "local: spot",
+                f"keep {GROUP} (chat)",
+                "    reserved capacity is paid for: 1 of 1",
+                "resize 0→2 chat-on-demand-9e9bf6b (chat) -1.6096 USD/h",
+                "    on-demand stands in for missing spot",
+            ],
+            id="narrow",
+        ),
+        pytest.param(
+            140,
+            [
+                "local: spot",
+                "resource pool action reason detail USD/h",
+                f"{GROUP} chat keep reserved capacity is paid for 1 of 1",
+                "chat-on-demand-9e9bf6b chat resize 0→2 on-demand stands in for missing spot -1.6096",
+            ],
+            id="wide",
+        ),
+    ],
+)
+def test_a_plan_keeps_each_word_whole(width: int, lines: list[str]) -> None:
+    before = STDOUT.width
+    STDOUT.width = width
+    try:
+        with STDOUT.capture() as said:
+            plans.show_plan(PLAN, "local: spot")
+    finally:
+        STDOUT.width = before
+    assert [" ".join(line.split()) for line in said.get().splitlines()] == [" ".join(line.split()) for line in lines]
