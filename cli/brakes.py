@@ -24,7 +24,9 @@ ForOption = Annotated[str | None, typer.Option("--for", help="How long, as in 90
 ReasonOption = Annotated[str, typer.Option("--reason", help="Why; shown in every plan.")]
 OwnerOption = Annotated[str | None, typer.Option("--owner", help="Who; default: your user name.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="JSON to stdout.")]
-ScopeArgument = Annotated[str, typer.Argument(help="An instance id, a pool's name, or `all`.")]
+ScopeArgument = Annotated[
+    str, typer.Argument(help="An instance id, a pool's name (or a rule's for orphans), or `all`.")
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -85,8 +87,8 @@ def resume(
         engine = open_engine(document)
         for kind in BrakeKind:
             released += operations.release_brakes(engine, fleet_of(document), kind, scope, (_who(owner), now))
-        pools = [pool.name for pool in document.pools]
-        if scope != "all" and scope not in pools and _may_be_instance(document, scope):
+        names = {*(pool.name for pool in document.pools), *(rule.name for rule in document.orphans)}
+        if scope != "all" and scope not in names and _may_be_instance(document, scope):
             inventory_of(document).untag([scope], [tags.KEEP_UNTIL])
     STDOUT.print(f"{released} brakes of {scope} released", highlight=False)
 
@@ -101,6 +103,8 @@ def target(
 ) -> None:
     """Show the pools' targets, or set one."""
     documents = load(fleet)
+    if pool is not None and not any(pool == known.name for document in documents for known in document.pools):
+        raise UserError(f"{pool!r} is no pool of these fleets", Exit.WRONG_USE)
     if pool is not None and value is not None:
         _set_target(_owner_of(pool, documents)[0], pool, value, (reason, _who(owner)))
     rows: list[dict[str, object]] = []
@@ -142,6 +146,11 @@ def drain(
     document, known = _owner_of(instance, load(fleet))
     if known is None:
         raise UserError(f"{instance} is no instance id", Exit.WRONG_USE)
+    if known.environment is None:
+        # its agent, if it has one, is not ours to give a token to
+        raise UserError(f"{instance} belongs to no fleet: it cannot be drained from here")
+    if deadline is None and known.pool not in {pool.name for pool in document.pools}:
+        raise UserError(f"{instance} belongs to no pool of {document.environment}: give --deadline", Exit.WRONG_USE)
     limit = _span(deadline) if deadline is not None else document.pool(known.pool or "").drain_deadline
     try:
         status = FleetAgents(agents_of(document)).drain(known, f"by hand: {reason}", limit)
@@ -206,7 +215,7 @@ def _set_target(document: FleetDocument, pool: str, value: int, why: tuple[str, 
 def _owner_of(scope: str, documents: Sequence[FleetDocument]) -> tuple[FleetDocument, Instance | None]:
     """The fleet that a scope belongs to, and the instance when it is one. Raises UserError."""
     for document in documents:
-        if any(pool.name == scope for pool in document.pools):
+        if scope in (pool.name for pool in document.pools) or scope in (rule.name for rule in document.orphans):
             return document, None
     if scope == "all":
         if len(documents) == 1:
@@ -217,7 +226,9 @@ def _owner_of(scope: str, documents: Sequence[FleetDocument]) -> tuple[FleetDocu
             found = inventory_of(document).instance(scope) if _may_be_instance(document, scope) else None
         except OSError as error:
             raise UserError(str(error)) from error
-        if found is not None and found.environment == document.environment:
+        # a machine of no fleet is whose rules may stop it
+        of_nobody = found is not None and found.environment is None and bool(document.orphans)
+        if found is not None and (found.environment == document.environment or of_nobody):
             return document, found
     names = ", ".join(pool.name for document in documents for pool in document.pools)
     raise UserError(f"{scope!r} is no pool ({names}) and no instance of these fleets", Exit.WRONG_USE)

@@ -12,6 +12,7 @@ from typing import Any, Final
 from sqlalchemy import Engine
 
 from clouds.agents import NodeAgents
+from clouds.aws.cloudwatch import DELAY, CloudWatch
 from fleet.activity import CloudError, ConflictError
 from fleet.document import FleetDocument
 from fleet.model import CapacityType, Cloud, Instance, Phase
@@ -20,7 +21,7 @@ from ledger.outbox import OutboxMessages
 from notify.buttons import with_buttons
 from notify.messages import escape
 from prices.book import MissingPriceError, PriceBook
-from watchdogs.evidence import AgentStatus
+from watchdogs.evidence import AgentStatus, Evidence, GpuEvidence
 from watchdogs.plan import Action, Decision, Outcome, Plan, Reason
 from watchdogs.ports import Brake, BrakeKind, Clock, Deed, Target
 
@@ -138,13 +139,36 @@ class FleetAgents:
         return status
 
 
+class FleetUtilization:
+    """CloudWatch's answer, in the words of the watchdogs: GPUs alone, since it knows no engine."""
+
+    def __init__(self, store: CloudWatch) -> None:
+        self._store = store
+
+    def gather(self, instance_ids: Sequence[str], window: timedelta, now: datetime) -> Mapping[str, Evidence]:
+        return {
+            key: Evidence(
+                window=window,
+                interval=DELAY,
+                gpu=GpuEvidence(
+                    gpus=use.gpus,
+                    coverage=use.coverage,
+                    newest_age=now - use.newest,
+                    util_max=use.utilization_max,
+                    watts_max=use.watts_max,
+                ),
+            )
+            for key, use in self._store.gpu_use(instance_ids, window, now).items()
+        }
+
+
 class FleetPrices:
     """What instances cost now."""
 
-    def __init__(self, book: PriceBook, document: FleetDocument, now: datetime) -> None:
+    def __init__(self, book: PriceBook, cloud: Cloud, region: str, now: datetime) -> None:
         self._book = book
-        self._cloud: Cloud = document.cloud
-        self._region = document.region
+        self._cloud = cloud
+        self._region = region
         self._now = now
 
     def usd_per_hour(self, instance: Instance) -> Decimal | None:

@@ -1,99 +1,92 @@
-"""`gpufleet watch orphans`: GPU instances that no pool owns, with their price. It only reads."""
+"""`gpufleet watch orphans`: GPU instances that no pool owns, with their price; the rules say who is acted on."""
 
-from datetime import datetime
+from collections.abc import Callable, Sequence
 from decimal import Decimal
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from cli import plans
 from cli.fleets import FleetOption, load
 from cli.output import STDOUT, Exit, UserError, print_json
-from cli.wiring import wire
+from cli.watch_pass import Options, orphan_kind, over_fleet
 from fleet.document import FleetDocument
-from fleet.model import Cloud, Instance
-from watchdogs.idle import orphans as rules
-from watchdogs.ports import Ports
-
-WINDOW = "30m"
+from fleet.model import Instance
+from watchdogs.orphans.watchdog import Scope
 
 
 def register(watch_app: typer.Typer) -> None:
     watch_app.command("orphans")(orphans)
 
 
-def orphans(
+def orphans(  # noqa: PLR0913 - the options of every pass
     fleet: FleetOption = None,
-    tag: Annotated[str | None, typer.Option("--tag", metavar="KEY=VALUE", help="Only those with this tag.")] = None,
+    tag: Annotated[
+        str | None, typer.Option("--tag", metavar="KEY=VALUE", help="Show only those with this tag (dry only).")
+    ] = None,
+    apply: Annotated[bool, typer.Option("--apply", help="Act as the fleet's rules say. Without it: a list.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")] = False,
+    accept_policy: Annotated[
+        list[str] | None,
+        typer.Option("--accept-policy", metavar="HASH", help="Let a changed rule act unseen; repeatable."),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing when nothing is to be done.")] = False,
 ) -> None:
     """List running GPU instances outside every pool of the fleets named, whoever made them. Exit code 3: found some.
 
-    Those of each fleet's region and account, by machine type (AWS: families G and P). Nothing is marked or stopped.
+    Those of each fleet's region and account, by machine type. With --apply the rules under `orphans` of the settings
+    mark or stop those that they name; others are never touched.
     """
-    chosen = _tag(tag)
-    documents = load(fleet)
-    answers: list[dict[str, object]] = []
-    found = False
-    for document in {(d.cloud, d.account, d.region): d for d in documents}.values():
-        wired = wire(document, "orphans")
-        try:
-            now = wired.ports.clock.now()
-            there = rules.outside(_gpus(document), documents)
-            mine = [i for i in there if chosen is None or i.tags.get(chosen[0]) == chosen[1]]
-            plan = rules.listed(mine, _active(wired.ports, mine, now), wired.ports.prices, now)
-        except OSError as error:
-            raise UserError(f"{document.cloud} {document.region}: {error}") from error
-        finally:
-            wired.engine.dispose()
-        found = found or bool(plan.decisions)
-        known = [d.usd_per_hour for d in plan.decisions if d.usd_per_hour is not None]
-        unpriced = len(plan.decisions) - len(known)
-        total = sum(known, Decimal(0))
-        answers.append(
-            plans.plan_json(plan, ())
-            | {"cloud": document.cloud, "region": document.region, "usd_per_hour": str(total), "unpriced": unpriced}
+    if tag is not None and apply:
+        raise UserError(
+            "--tag only filters a list; whom --apply acts on is said by the fleet's rules", Exit.WRONG_USE
         )
-        if not as_json:
-            words = f"{total.normalize():f} USD/h{f' and {unpriced} of unknown price' if unpriced else ''}"
-            title = f"{document.cloud} {document.region}: {len(plan.decisions)} outside every pool, {words}"
-            if plan.decisions:
-                plans.show_plan(plan, title)
-            else:
-                STDOUT.print(title, highlight=False)
+    only = None if tag is None else _with_tag(tag)
+    documents = load(fleet)
+    options = Options(apply=apply, accept=tuple(accept_policy or ()), show=not as_json, quiet=quiet)
+    found = [_one(document, documents, only, options) for document in _one_of_each(documents)]
     if as_json:
-        print_json(answers)
-    raise typer.Exit(Exit.FOUND if found else Exit.DONE)
+        print_json([answer for _, answer in found])
+    codes = {code for code, _ in found}
+    raise typer.Exit(next((code for code in (Exit.FAILED, Exit.FOUND) if code in codes), Exit.DONE))
 
 
-def _tag(text: str | None) -> tuple[str, str] | None:
-    if text is None:
-        return None
+def _one(
+    document: FleetDocument,
+    documents: Sequence[FleetDocument],
+    only: Callable[[Instance], bool] | None,
+    options: Options,
+) -> tuple[Exit, dict[str, Any]]:
+    """One account and region: its exit code and its answer. Raises UserError when it could not be seen whole."""
+    kind = orphan_kind(Scope(known=documents, only=only, tell=plans.say))
+    try:
+        code, answer = over_fleet(kind, document, options)
+    except OSError as error:
+        raise UserError(f"{document.cloud} {document.region}: {error}") from error
+    decisions: list[dict[str, Any]] = answer.get("decisions", [])
+    known = [Decimal(d["usd_per_hour"]) for d in decisions if d["usd_per_hour"] is not None]
+    total, unpriced = sum(known, Decimal(0)), len(decisions) - len(known)
+    answer |= {"cloud": document.cloud, "region": document.region, "usd_per_hour": str(total), "unpriced": unpriced}
+    if options.show and not options.quiet:
+        words = f"{total.normalize():f} USD/h{f' and {unpriced} of unknown price' if unpriced else ''}"
+        STDOUT.print(
+            f"{document.cloud} {document.region}: {len(decisions)} outside every pool, {words}", highlight=False
+        )
+    if decisions and not options.apply:
+        code = Exit.FOUND
+    return code, answer
+
+
+def _one_of_each(documents: Sequence[FleetDocument]) -> list[FleetDocument]:
+    """Every fleet with rules, and one of each account and region that has none."""
+    places = {(d.cloud, d.account, d.region): d for d in documents}
+    ruled = [d for d in documents if d.orphans]
+    covered = {(d.cloud, d.account, d.region) for d in ruled}
+    return [*ruled, *(d for place, d in places.items() if place not in covered)]
+
+
+def _with_tag(text: str) -> Callable[[Instance], bool]:
     key, equals, value = text.partition("=")
     if not key or not equals:
         raise UserError(f"--tag {text!r}: write it as KEY=VALUE", Exit.WRONG_USE)
-    return key, value
-
-
-def _gpus(document: FleetDocument) -> tuple[Instance, ...]:
-    if document.cloud is Cloud.GCP:
-        from clouds.gcp.calls import GoogleCalls
-        from clouds.gcp.inventory import GoogleInventory
-
-        return GoogleInventory(GoogleCalls(document.account), document.region, document.environment).gpus()
-    from clouds.aws.calls import AwsCalls
-    from clouds.aws.inventory import AwsInventory
-
-    return AwsInventory(AwsCalls(document.region), document.region, document.environment).gpus()
-
-
-def _active(ports: Ports, instances: list[Instance], now: datetime) -> dict[str, float]:
-    """What Prometheus knows of them. An unreachable one is said, and no reason to hide what costs money."""
-    if not instances:
-        return {}
-    try:
-        rows = ports.metrics.query(rules.query(instances, WINDOW), now)
-    except OSError as error:
-        plans.say(f"their GPUs are not known: {error}")
-        return {}
-    return {labels["instance_id"]: value for labels, value in rows if "instance_id" in labels}
+    return lambda instance: instance.tags.get(key) == value

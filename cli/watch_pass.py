@@ -17,6 +17,8 @@ from ledger import outbox
 from watchdogs.idle.decide import WATCHDOG as IDLE
 from watchdogs.idle.watchdog import IdleWatchdog
 from watchdogs.idle.watchdog import policy_digest as idle_digest
+from watchdogs.orphans.decide import WATCHDOG as ORPHANS
+from watchdogs.orphans.watchdog import OrphanWatchdog, Scope, rule_digest
 from watchdogs.plan import Outcome, Plan, Reason
 from watchdogs.ports import Ports
 from watchdogs.spot.decide import WATCHDOG as SPOT
@@ -52,6 +54,8 @@ class Kind:
     make: Callable[[FleetDocument, Ports], WatchdogLike]
     digest: Callable[[FleetDocument, str], str | None]
     """The name of a pool's policy; None: the pool has no such watchdog."""
+    scopes: Callable[[FleetDocument], Sequence[str]] = lambda document: [pool.name for pool in document.pools]
+    """What has a policy of its own: the pools; of orphans, the rules."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +79,22 @@ def kinds() -> dict[str, Kind]:
     if importlib.util.find_spec("watchdogs.scale.watchdog") is not None:
         scale = importlib.import_module("watchdogs.scale.watchdog")
         found.append(Kind(name=SCALE, make=scale.ScaleWatchdog, digest=scale.policy_digest))
-    return {kind.name: kind for kind in found}
+    return {kind.name: kind for kind in [*found, orphan_kind(Scope())]}
+
+
+def orphan_kind(scope: Scope) -> Kind:
+    """The watchdog of what no pool owns."""
+    return Kind(
+        name=ORPHANS,
+        make=lambda document, ports: OrphanWatchdog(document, ports, scope),
+        digest=rule_digest,
+        scopes=lambda document: [rule.name for rule in document.orphans],
+    )
+
+
+def watches(kind: Kind, document: FleetDocument) -> bool:
+    """Whether the daemon has anything to do there: orphans are looked for where a rule names some."""
+    return kind.name != ORPHANS or bool(document.orphans)
 
 
 def over_fleets(
@@ -153,15 +172,16 @@ def _remarks(kind: Kind, document: FleetDocument, plan: Plan, apply: bool) -> No
     if plan.acting and not apply:
         plans.say("This was a dry run: nothing was done. Run it again with --apply to act.")
     for pool in sorted({d.pool for d in plan.decisions if d.reason is Reason.POLICY_UNSEEN and d.pool}):
+        what = "Pool" if kind.name != ORPHANS else "Rule"
         plans.say(
-            f"Pool {pool}: its {kind.name} policy is new. Read a dry run (`gpufleet watch {kind.name}`), or give"
+            f"{what} {pool}: its {kind.name} policy is new. Read a dry run (`gpufleet watch {kind.name}`), or give"
             f" --accept-policy {kind.digest(document, pool)}."
         )
 
 
 def _accept(kind: Kind, wired: Wired, accepted: Sequence[str]) -> None:
     """Let policies act whose dry run nobody has seen. A hash that is no policy's is a mistake."""
-    known = {kind.digest(wired.document, pool.name): pool.name for pool in wired.document.pools}
+    known = {kind.digest(wired.document, name): name for name in kind.scopes(wired.document)}
     for given in accepted:
         pool = known.get(given)
         if pool is None:

@@ -17,13 +17,18 @@ from cli import hints, plans, slack, watch_cost
 from cli.daemon_page import Page, serve
 from cli.fleets import FleetOption, load
 from cli.output import Exit, UserError
-from cli.watch_pass import Kind, Options, kinds, over_fleets
+from cli.watch_pass import Kind, Options, kinds, over_fleets, watches
 from fleet import durations
 from fleet.document import FleetDocument
 from watchdogs.schedule import Job, Schedule
 
 COST: Final = "cost"
-EVERY: Final = {"idle": timedelta(minutes=1), "spot": timedelta(seconds=30), "scale": timedelta(seconds=30)}
+EVERY: Final = {
+    "idle": timedelta(minutes=1),
+    "spot": timedelta(seconds=30),
+    "scale": timedelta(seconds=30),
+    "orphans": timedelta(minutes=10),
+}
 COST_EVERY: Final = timedelta(minutes=5)
 LEAST_EVERY: Final = timedelta(seconds=1)
 STOP_LIMIT: Final = "150s"
@@ -35,7 +40,7 @@ EveryOption = Annotated[
     typer.Option(
         "--every",
         metavar="NAME=SPAN",
-        help="How often, as in idle=60s; repeatable. Default: idle 1m, spot 30s, scale 30s, cost 5m.",
+        help="How often, as in idle=60s; repeatable. Default: idle 1m, spot 30s, scale 30s, orphans 10m, cost 5m.",
     ),
 ]
 ListenOption = Annotated[str, typer.Option("--listen", help="HOST:PORT of /healthz and /metrics.")]
@@ -95,7 +100,7 @@ class Daemon:
         found: list[Job] = []
         for number, document in enumerate(documents):
             place = hints.place_of(document)
-            for kind in kinds().values():
+            for kind in (kind for kind in kinds().values() if watches(kind, document)):
                 every = spans[kind.name]
                 found.append(
                     Job(

@@ -15,12 +15,14 @@ from cli.ports import (
     FleetLedger,
     FleetMessages,
     FleetPrices,
+    FleetUtilization,
     WallClock,
     fleet_of,
     holder_name,
 )
 from clouds.agents import NodeAgents, aws_token, google_token
 from clouds.aws.calls import AwsCalls
+from clouds.aws.cloudwatch import CloudWatch
 from clouds.aws.groups import AwsGroups
 from clouds.aws.inventory import AwsInventory
 from clouds.prometheus import Prometheus
@@ -31,7 +33,7 @@ from ledger.schema import LedgerError, open_ledger
 from ledger.tables import PRICES
 from prices.book import Price, PriceBook, Rank
 from prices.packaged import PackagedPrices
-from watchdogs.ports import Groups, Inventory, Ports
+from watchdogs.ports import Account, Groups, Inventory, Ports
 
 PRICES_SINCE: Final = timedelta(days=1)
 
@@ -85,10 +87,12 @@ def wire(document: FleetDocument, lease: str) -> Wired:
         groups=groups,
         metrics=prometheus,
         agents=FleetAgents(agents_of(document)),
-        prices=FleetPrices(_book(engine, document, clock.now()), document, clock.now()),
+        prices=FleetPrices(_book(engine, document, clock.now()), document.cloud, document.region, clock.now()),
         messages=FleetMessages(engine, document, clock),
         ledger=ledger,
         clock=clock,
+        account=inventory,
+        utilization=FleetUtilization(CloudWatch(calls)) if isinstance(calls, AwsCalls) else None,
     )
     return Wired(document=document, ports=ports, ledger=ledger, engine=engine, calls=calls, prometheus=prometheus)
 
@@ -105,7 +109,11 @@ def agents_of(document: FleetDocument) -> NodeAgents:
     return NodeAgents(aws_token(document.region, document.environment))
 
 
-def _cloud(document: FleetDocument) -> tuple[Calls, Inventory, Groups]:
+class AllInstances(Inventory, Account, Protocol):
+    """A fleet's instances, and those of the whole account."""
+
+
+def _cloud(document: FleetDocument) -> tuple[Calls, AllInstances, Groups]:
     """The cloud of a fleet by its own clients. Google's are large: they are read only where they are used."""
     if document.cloud is Cloud.GCP:
         from clouds.gcp.calls import GoogleCalls

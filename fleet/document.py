@@ -24,7 +24,15 @@ from pydantic import (
 
 from fleet import durations
 from fleet.model import CapacityType, Cloud
-from fleet.policies import IdlePolicy, ScalePolicy, ScheduleRule, SpotPolicy
+from fleet.policies import (
+    EvidenceSource,
+    IdlePolicy,
+    OrphanAction,
+    OrphanPolicy,
+    ScalePolicy,
+    ScheduleRule,
+    SpotPolicy,
+)
 
 VERSION: Final = 1
 PATH_IN_BUCKET: Final = "fleet/fleet.json"
@@ -78,6 +86,7 @@ ExactDecimal = Annotated[
 Share = Annotated[float, Field(ge=0, le=1)]
 MoreThanZero = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,30}$")]
+_ORPHAN: Final = OrphanPolicy(name="")
 
 
 class _Strict(BaseModel):
@@ -144,6 +153,37 @@ class GroupEntry(_Strict):
     """Of capacity bought for a time: nothing can be started there before."""
     closes: AwareDatetime | None = None
     """From when on the cloud ends what runs there."""
+
+
+class OrphanEntry(_Strict):
+    """A rule for GPU instances outside every pool; `OrphanPolicy` says what each word means."""
+
+    name: Name
+    action: OrphanAction = OrphanAction.MARK
+    evidence: EvidenceSource = EvidenceSource.PROMETHEUS
+    tags: dict[str, str] = {}
+    name_like: str | None = None
+    owner: str | None = None
+    older_than: Duration | None = None
+    window: Duration = _ORPHAN.window
+    grace: Duration = _ORPHAN.grace
+    min_age: Duration = _ORPHAN.min_age
+    max_stops_per_run: Annotated[int, Field(ge=0)] = _ORPHAN.max_stops_per_run
+    max_stops_per_hour: Annotated[int, Field(ge=0)] = _ORPHAN.max_stops_per_hour
+    lose_local_disks: bool = False
+    engine_job: str = "engine"
+    gpu_job: str = "dcgm"
+
+    @model_validator(mode="after")
+    def _names_some(self) -> Self:
+        if not (self.tags or self.name_like or self.owner or self.older_than):
+            raise ValueError("names nothing: give tags, name_like, owner or older_than")
+        if self.action is OrphanAction.STOP and self.evidence is EvidenceSource.CLOUDWATCH:
+            raise ValueError("CloudWatch knows no engine, and a stop needs both sources: use prometheus, or mark")
+        return self
+
+    def policy(self) -> OrphanPolicy:
+        return OrphanPolicy(**self.__dict__)
 
 
 class IdleEntry(_Strict):
@@ -317,6 +357,7 @@ class FleetDocument(_Strict):
     notify: Notify | None = None
     budget: Budget | None = None
     budgets: tuple[PartBudget, ...] = ()
+    orphans: tuple[OrphanEntry, ...] = ()
     pools: tuple[Pool, ...]
     prices: Prices = Prices()
     shared: tuple[SharedEntry, ...] = ()
@@ -324,9 +365,9 @@ class FleetDocument(_Strict):
 
     @model_validator(mode="after")
     def _unique(self) -> "FleetDocument":
-        names = [pool.name for pool in self.pools]
+        names = [*(pool.name for pool in self.pools), *(rule.name for rule in self.orphans)]
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"pools named twice: {', '.join(twice)}")
+            raise ValueError(f"pools (or rules for orphans) named twice: {', '.join(twice)}")
         groups = [group.name for pool in self.pools for group in pool.groups]
         if twice := sorted({name for name in groups if groups.count(name) > 1}):
             raise ValueError(f"groups named twice: {', '.join(twice)}")

@@ -1,8 +1,10 @@
 """The rules that people set for the watchdogs of a pool. Values only; `document` reads them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from decimal import Decimal
+from enum import StrEnum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,3 +80,64 @@ class ScalePolicy:
     down_after: timedelta = timedelta(minutes=15)
     """The highest load of this time must fit into fewer replicas."""
     schedule: tuple[ScheduleRule, ...] = field(default_factory=tuple)
+
+
+class OrphanAction(StrEnum):
+    """What becomes of an idle GPU instance outside every pool."""
+
+    MARK = "mark"
+    """A tag and a message; nothing else, ever."""
+    STOP = "stop"
+    """Marked first; stopped when it is still idle after its grace."""
+
+
+class EvidenceSource(StrEnum):
+    """Who says whether the GPUs of an orphan rest."""
+
+    PROMETHEUS = "prometheus"
+    """GPU exporter and engine: both sources."""
+    CLOUDWATCH = "cloudwatch"
+    """The CloudWatch agent's `nvidia_smi` metrics, on AWS: no engine, so nothing is stopped by them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrphanPolicy:
+    """Which GPU instances outside every pool a rule names, and what it does. All that is said must hold of one."""
+
+    name: str
+    action: OrphanAction = OrphanAction.MARK
+    evidence: EvidenceSource = EvidenceSource.PROMETHEUS
+    tags: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Tag or label to value; `*` and `?` stand for any text."""
+    name_like: str | None = None
+    """Name of the machine (AWS: its `Name` tag), with `*` and `?`."""
+    owner: str | None = None
+    """Value of its tag `gpu-fleet:owner`, `owner` or `Owner`."""
+    older_than: timedelta | None = None
+    window: timedelta = timedelta(hours=2)
+    """Evidence is judged over this whole window."""
+    coverage: float = 0.9
+    gpu_active_below: float = 0.01
+    grace: timedelta = timedelta(hours=24)
+    """From mark to stop: whoever forgot it shall read the message."""
+    min_age: timedelta = timedelta(hours=24)
+    max_stops_per_run: int = 1
+    max_stops_per_hour: int = 2
+    lose_local_disks: bool = False
+    """Whether machines may be stopped that have local disks: a stop loses what lies there."""
+    engine_job: str = "engine"
+    """Prometheus job that scrapes their engines; each series needs the label `instance_id`."""
+    gpu_job: str = "dcgm"
+    """The same of their GPU exporters."""
+
+    def idle(self) -> IdlePolicy:
+        """Its part that says what idle is."""
+        return IdlePolicy(
+            window=self.window,
+            coverage=self.coverage,
+            gpu_active_below=self.gpu_active_below,
+            grace=self.grace,
+            min_age=self.min_age,
+            max_stops_per_run=self.max_stops_per_run,
+            max_stops_per_hour=self.max_stops_per_hour,
+        )

@@ -110,7 +110,8 @@ class Presses:
         desk = self.desks[press.fleet]
         try:
             found = desk.inventory.instance(press.instance)
-            if found is None or not found.alive or found.environment != desk.environment:
+            # a machine of no environment is one that a rule for orphans marked
+            if found is None or not found.alive or found.environment not in (None, desk.environment):
                 problem = f"{press.instance} has ended already; there is nothing to keep"
             else:
                 failed = desk.inventory.tag([press.instance], {tags.KEEP_UNTIL: tags.write_time(press.until)})

@@ -3,6 +3,7 @@
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,7 +14,9 @@ from clouds.aws.signed import ACTIONS as AGENT_ACTIONS
 from components.aws import permissions as aws_permissions
 from components.aws.identities import Allowed
 from components.gcp import permissions as gcp_permissions
+from fleet.document import OrphanEntry
 from fleet.durations import render as render_duration
+from fleet.policies import EvidenceSource, OrphanAction
 from monitoring.alerts import AlertSettings, alerts
 from policies.rules import RULES
 from serving import metrics
@@ -125,6 +128,9 @@ def _permissions() -> Iterator[str]:
     control = aws_permissions.of_control(**places, notices="QUEUE")
     yield "## AWS: watchdogs and reports (control host)\n"
     yield from _allowed(control)
+    yield "\n## AWS: rules for instances outside every pool (control host)\n"
+    yield "Nothing without such a rule. These ask for one that stops, by a tag, and one by CloudWatch's evidence.\n"
+    yield from _allowed(_of_orphans())
     yield "\n## AWS: GPU instances (node agent)\n"
     yield from _allowed(aws_permissions.of_instances(**places))
     yield f"\nThe agent calls {', '.join(f'`{action}`' for action in sorted(AGENT_ACTIONS))}."
@@ -134,6 +140,10 @@ def _permissions() -> Iterator[str]:
     yield "| permission | for |\n|---|---|"
     for permission in sorted(gcp_permissions.CONTROL):
         yield f"| `{permission}` | {_use(permission.rsplit('.', 1)[-1])} |"
+    yield "\nWhere a rule for instances outside every pool stops, also:\n"
+    yield "| permission | for |\n|---|---|"
+    for permission in gcp_permissions.STOP:
+        yield f"| `{permission}` | act |"
     yield "\n## Google Cloud: on the bucket\n"
     yield "| who | role | prefixes |\n|---|---|---|"
     for who, roles in (
@@ -142,6 +152,14 @@ def _permissions() -> Iterator[str]:
     ):
         for held in roles:
             yield f"| {who} | `{held.role}` | {', '.join(f'`{prefix}`' for prefix in held.prefixes) or 'all'} |"
+
+
+def _of_orphans() -> tuple[Allowed, ...]:
+    stopping = OrphanEntry(name="by-tag", action=OrphanAction.STOP, tags={"TAG": "VALUE"})
+    listening = OrphanEntry(name="by-age", evidence=EvidenceSource.CLOUDWATCH, older_than=timedelta(days=7))
+    return aws_permissions.of_orphans(
+        region="REGION", account="ACCOUNT", environment="ENV", rules=(stopping, listening)
+    )
 
 
 def _allowed(statements: tuple[Allowed, ...]) -> Iterator[str]:

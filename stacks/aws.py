@@ -151,6 +151,12 @@ def _pool(  # noqa: PLR0913
 def _control(settings: Settings, control: Control, place: _Place) -> None:
     notices = Notices(f"{place.prefix}-notices", place.tags)
     sessions = permissions.of_sessions(region=settings.region, account=settings.account)
+    orphans = permissions.of_orphans(
+        region=settings.region,
+        account=settings.account,
+        environment=settings.environment,
+        rules=settings.orphans,
+    )
     allowed = notices.queue_arn.apply(
         lambda queue: (
             *permissions.of_control(
@@ -161,6 +167,7 @@ def _control(settings: Settings, control: Control, place: _Place) -> None:
                 agent_token=settings.agent_token,
                 notices=queue,
             ),
+            *orphans,
             *sessions,
         )
     )

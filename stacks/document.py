@@ -31,6 +31,7 @@ def describe(settings: Settings, groups: Mapping[str, Sequence[GroupEntry]], buc
             notify=settings.notify,
             budget=settings.budget,
             budgets=settings.budgets,
+            orphans=settings.orphans,
             pools=tuple(
                 document.Pool(
                     name=pool.name,

@@ -16,6 +16,7 @@ from components.gcp.templates import Disk, Template
 from fleet import tags
 from fleet.document import PATH_IN_BUCKET
 from fleet.model import CapacityType
+from fleet.policies import OrphanAction
 from serving import user_data
 from stacks import control_data, pools
 from stacks.agent import ROOT, AgentFile, agent_file
@@ -70,6 +71,7 @@ def _place(settings: Settings) -> _Place:
         if settings.bucket.existing
         else ModelBucket(f"{prefix}-models", settings.bucket.name, settings.region, common).bucket_name
     )
+    stops = any(rule.action is OrphanAction.STOP for rule in settings.orphans)
     place = _Place(
         prefix=prefix,
         labels=common,
@@ -90,7 +92,7 @@ def _place(settings: Settings) -> _Place:
             "Control host of gpu-fleet",
             bucket,
             permissions.CONTROL_ON_BUCKET,
-            permissions.CONTROL,
+            (*permissions.CONTROL, *(permissions.STOP if stops else ())),
         ),
     )
     Firewall(

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal, cast
 import pulumi
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
-from fleet.document import Budget, Commitments, Duration, Notify, PartBudget, PriceOverride, Watchdogs
+from fleet.document import Budget, Commitments, Duration, Notify, OrphanEntry, PartBudget, PriceOverride, Watchdogs
 from fleet.model import Cloud
 from stacks import stand_ins
 from stacks.checks import check
@@ -222,6 +222,8 @@ class Settings(_Strict):
     budgets: tuple[PartBudget, ...] = ()
     """Of pools and teams, beside the environment's."""
     notify: Notify | None = None
+    orphans: tuple[OrphanEntry, ...] = ()
+    """Rules for GPU instances of the account outside every pool; absent: they are listed alone."""
     prices: tuple[PriceOverride, ...] = ()
     commitments: Commitments = Commitments()
     control: Control | None = None

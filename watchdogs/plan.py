@@ -53,6 +53,8 @@ class Reason(StrEnum):
     MARKED_WAITING = "marked, grace not over"
     IN_ROLLOUT = "in a rollout"
     OUTSIDE_POOLS = "outside every pool"
+    MARK_ONLY = "its rule only marks"
+    NOT_STOPPABLE = "it cannot be stopped without harm"
     NOT_RUNNING = "not running"
     POLICY_UNSEEN = "policy changed, its dry run was not seen"
     NO_WATCHDOG = "no such watchdog in its pool"

@@ -7,9 +7,9 @@ from datetime import date, timedelta
 from decimal import Decimal
 from typing import Any
 
-from fleet.policies import IdlePolicy, ScalePolicy, SpotPolicy
+from fleet.policies import IdlePolicy, OrphanPolicy, ScalePolicy, SpotPolicy
 
-Policy = IdlePolicy | SpotPolicy | ScalePolicy
+Policy = IdlePolicy | SpotPolicy | ScalePolicy | OrphanPolicy
 
 
 def digest(policy: Policy, *limits: int) -> str:

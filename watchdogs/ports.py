@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from fleet.activity import Activity
 from fleet.model import Group, Instance
-from watchdogs.evidence import AgentStatus
+from watchdogs.evidence import AgentStatus, Evidence
 from watchdogs.plan import Action, Decision, Outcome, Plan, Reason
 
 
@@ -30,6 +30,18 @@ class Inventory(Protocol):
 
     def untag(self, instance_ids: Sequence[str], keys: Sequence[str]) -> Mapping[str, str]:
         """Remove tags. Returns the error by instance where it failed."""
+        ...
+
+
+class Account(Protocol):
+    """The whole account and region, beyond the fleet. The orphan watchdog alone looks there."""
+
+    def gpus(self) -> Sequence[Instance]:
+        """All instances of a GPU machine type, whoever made them; a failed page raises."""
+        ...
+
+    def stop(self, instance_id: str) -> None:
+        """Stop a stand-alone machine; its network disks stay. Stopping what is stopped is no error."""
         ...
 
 
@@ -69,6 +81,14 @@ class Metrics(Protocol):
 
     def interval(self, job: str) -> timedelta | None:
         """How often a job is scraped; None: there is no such job."""
+        ...
+
+
+class Utilization(Protocol):
+    """GPU utilization of instances that no Prometheus scrapes."""
+
+    def gather(self, instance_ids: Sequence[str], window: timedelta, now: datetime) -> Mapping[str, Evidence]:
+        """Evidence of GPUs alone by instance; who does not report is absent. Raises OSError."""
         ...
 
 
@@ -217,3 +237,6 @@ class Ports:
     messages: Messages
     ledger: Ledger
     clock: Clock
+    account: Account | None = None
+    utilization: Utilization | None = None
+    """None: the cloud has no such service."""

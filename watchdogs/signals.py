@@ -6,6 +6,7 @@ calls as one. Aggregation is by the label `instance_id`, which the scrape config
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -26,19 +27,32 @@ Stats = Mapping[str, Mapping[str, float]]
 """By instance, by stat."""
 
 
-def gather(store: Metrics, environment: str, window: timedelta, now: datetime) -> dict[str, Evidence]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """Whose series are meant."""
+
+    labels: str
+    """Matchers, as `environment="prod"`."""
+    engine_job: str = metrics.Source.ENGINE
+    gpu_job: str = metrics.Source.DCGM
+
+
+def of_environment(environment: str) -> Series:
+    """Those of a fleet's own instances."""
+    return Series(labels=f'environment="{environment}"')
+
+
+def gather(store: Metrics, series: Series, window: timedelta, now: datetime) -> dict[str, Evidence]:
     """Evidence by instance id over the window that ends now. Raises OSError when the store cannot answer whole."""
-    intervals = {source: _interval(store, source) for source in (metrics.Source.ENGINE, metrics.Source.DCGM)}
-    engine = _ask(store, engine_query(environment, window, intervals[metrics.Source.ENGINE]), now)
-    gpu = _ask(store, gpu_query(environment, window, intervals[metrics.Source.DCGM]), now)
+    engine_every, gpu_every = _interval(store, series.engine_job), _interval(store, series.gpu_job)
+    engine = _ask(store, engine_query(series, window, engine_every), now)
+    gpu = _ask(store, gpu_query(series, window, gpu_every), now)
     return {
         instance: Evidence(
             window=window,
-            interval=max(intervals.values()),
-            engine=_engine(engine[instance], window, intervals[metrics.Source.ENGINE], now)
-            if instance in engine
-            else None,
-            gpu=_gpu(gpu[instance], window, intervals[metrics.Source.DCGM], now) if instance in gpu else None,
+            interval=max(engine_every, gpu_every),
+            engine=_engine(engine[instance], window, engine_every, now) if instance in engine else None,
+            gpu=_gpu(gpu[instance], window, gpu_every, now) if instance in gpu else None,
         )
         for instance in engine.keys() | gpu.keys()
     }
@@ -59,10 +73,10 @@ def reached(store: Metrics, environment: str, instances: Sequence[str], span: ti
     return {labels["instance_id"] for labels, value in rows if value == 1}
 
 
-def engine_query(environment: str, window: timedelta, interval: timedelta) -> str:
+def engine_query(series: Series, window: timedelta, interval: timedelta) -> str:
     """What the engines say, in one expression."""
     whole, late = _seconds(window), _seconds(_recent(window, interval))
-    chosen = f'{{job="engine",environment="{environment}"}}'
+    chosen = f'{{job="{series.engine_job}",{series.labels}}}'
     running = f"{metrics.REQUESTS_RUNNING}{chosen}"
     waiting = f"{metrics.REQUESTS_WAITING}{chosen}"
     flows = {f"changes{n}": f"sum by (instance_id) (changes({c}{chosen}[{whole}]))" for n, c in enumerate(_COUNTERS)}
@@ -90,10 +104,10 @@ def engine_query(environment: str, window: timedelta, interval: timedelta) -> st
     )
 
 
-def gpu_query(environment: str, window: timedelta, interval: timedelta) -> str:
+def gpu_query(series: Series, window: timedelta, interval: timedelta) -> str:
     """What the GPU exporters say, in one expression."""
     whole, late = _seconds(window), _seconds(_recent(window, interval))
-    chosen = f'{{job="dcgm",environment="{environment}"}}'
+    chosen = f'{{job="{series.gpu_job}",{series.labels}}}'
     active = (f"{metrics.GPU_ACTIVE}{chosen}", f"{_GPU_ACTIVE_RENAMED}{chosen}")
     util = f"{metrics.GPU_UTILIZATION}{chosen}"
     util_ratio = f"{_GPU_UTIL_RENAMED}{chosen}"
@@ -118,6 +132,12 @@ def gpu_query(environment: str, window: timedelta, interval: timedelta) -> str:
     )
 
 
+def highest_active(labels: str, window: timedelta) -> str:
+    """Query for the highest `gpu_active` by instance, by either name of the field, whatever job scrapes it."""
+    field = f'{{__name__=~"{metrics.GPU_ACTIVE}|{_GPU_ACTIVE_RENAMED}",{labels}}}'
+    return f"max by (instance_id) (max_over_time({field}[{_seconds(window)}]))"
+
+
 def _beside(old: str, new: str) -> str:
     """Both names of a field. Without a label of its own the new one is lost while the old one is remembered."""
     return f'{old} or label_replace({new}, "named", "anew", "", "")'
@@ -135,10 +155,10 @@ def _ask(store: Metrics, query: str, now: datetime) -> dict[str, dict[str, float
     return found
 
 
-def _interval(store: Metrics, source: metrics.Source) -> timedelta:
-    interval = store.interval(source)
+def _interval(store: Metrics, job: str) -> timedelta:
+    interval = store.interval(job)
     if interval is None or interval <= timedelta(0):
-        raise CloudError(f"the metrics store has no job {str(source)!r}: add the scrape configuration of monitoring/")
+        raise CloudError(f"the metrics store has no job {str(job)!r}: add the scrape configuration of monitoring/")
     return interval
 
 

@@ -53,6 +53,10 @@ class AwsInventory:
         found = (raw for reservation in pages for raw in reservation["Instances"])
         return tuple(self._instance(raw) for raw in found if _GPU_FAMILY.match(raw["InstanceType"]))
 
+    def stop(self, instance_id: str) -> None:
+        """Stop a stand-alone machine. Raises CloudError, also of what cannot be stopped (stop protection, spot)."""
+        self._calls.one("ec2", "stop_instances", InstanceIds=[instance_id])
+
     def instance(self, instance_id: str) -> Instance | None:
         """One, read anew; None when the cloud no longer knows it."""
         try:

@@ -1,11 +1,12 @@
 """Instances of an environment on Compute Engine, and their marks."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from clouds.gcp.calls import GoogleCalls
-from fleet import catalogue, tags
+from fleet import tags
 from fleet.activity import CloudError
 from fleet.model import CapacityType, Cloud, Instance, InstanceState
 
@@ -25,6 +26,8 @@ _STATES: Final = {
     "TERMINATED": InstanceState.STOPPED,
 }
 """Compute Engine says TERMINATED of a machine that is stopped; one that is gone is not listed."""
+_GPU_FAMILY: Final = re.compile(r"(a[2-9]\w*|g[2-9]\w*)-")
+"""Machine families that bring GPUs with them."""
 CREATED_BY: Final = "created-by"
 """Metadata that a managed instance group writes on its instances: the group's path."""
 
@@ -44,12 +47,21 @@ class GoogleInventory:
 
     def gpus(self) -> tuple[Instance, ...]:
         """All of a GPU machine type in the region, whoever made them. Raises CloudError when a page fails."""
-        known = {machine.name for machine in catalogue.machines(Cloud.GCP)}
-        return tuple(instance for instance in self._listed("") if instance.machine_type in known)
+        # by family, not by catalogue: the forgotten ones are old types, and N1 machines with a GPU beside them
+        return tuple(self._listed("", lambda raw: bool(raw.guest_accelerators) or _is_gpu(raw.machine_type)))
+
+    def stop(self, instance_id: str) -> None:
+        """Stop a stand-alone machine, and wait for it. What lies on local disks is lost. Raises CloudError."""
+        zone = self._zone(instance_id)
+        # a machine with local disks is refused without saying so
+        self._calls.finish("instances", "stop", zone=zone, instance=instance_id, discard_local_ssd=True)
 
     def instance(self, instance_id: str) -> Instance | None:
         """One, read anew; None when the cloud no longer knows it."""
         found = self._listed(f"name={instance_id}")
+        if len(found) > 1:
+            zones = ", ".join(sorted(instance.zone for instance in found))
+            raise CloudError(f"{instance_id} is a name of machines in {zones}: which one is meant is not known")
         return found[0] if found else None
 
     def tag(self, instance_ids: Sequence[str], values: Mapping[str, str]) -> Mapping[str, str]:
@@ -88,7 +100,7 @@ class GoogleInventory:
             raise CloudError(f"the cloud does not know the instance {name}", "404")
         return self._zones[name]
 
-    def _listed(self, wanted: str) -> list[Instance]:
+    def _listed(self, wanted: str, only: Callable[[Any], bool] = lambda _: True) -> list[Instance]:
         found: list[Instance] = []
         pages = self._calls.pages("instances", "aggregated_list", filter=wanted, max_results=PAGE)
         for place, scoped in pages:
@@ -96,7 +108,7 @@ class GoogleInventory:
                 raise CloudError(f"instances of {place} could not be listed: {scoped.warning.message}")
             zone = str(place).rsplit("/", 1)[-1]
             if zone.startswith(self._region):
-                found += [self._instance(raw, zone) for raw in scoped.instances]
+                found += [self._instance(raw, zone) for raw in scoped.instances if only(raw)]
         return found
 
     def _instance(self, raw: Any, zone: str) -> Instance:
@@ -138,3 +150,7 @@ def _capacity_type(raw: Any, labels: Mapping[str, str]) -> CapacityType:
         return CapacityType(labels.get(tags.CAPACITY_TYPE, CapacityType.ON_DEMAND))
     except ValueError:
         return CapacityType.ON_DEMAND
+
+
+def _is_gpu(machine_type: str) -> bool:
+    return _GPU_FAMILY.match(machine_type.rsplit("/", 1)[-1]) is not None

@@ -1,9 +1,11 @@
 """The calls that each kind of machine makes on AWS. A test compares them with the code that makes them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from components.aws.identities import Allowed
 from fleet import tags
+from fleet.document import OrphanEntry
+from fleet.policies import EvidenceSource, OrphanAction
 
 
 def of_instances(
@@ -78,6 +80,34 @@ def of_control(  # noqa: PLR0913
         _token(region, account, agent_token),
         Allowed(actions=("sqs:DeleteMessage", "sqs:GetQueueUrl", "sqs:ReceiveMessage"), resources=(notices,)),
     )
+
+
+def of_orphans(*, region: str, account: str, environment: str, rules: Sequence[OrphanEntry]) -> tuple[Allowed, ...]:
+    """What rules for machines outside every pool ask for: nothing without one, and only on whom a rule names."""
+    allowed: list[Allowed] = []
+    for rule in rules:
+        changes = ("ec2:CreateTags", "ec2:DeleteTags")
+        when = _named(rule, environment)
+        instances = (f"arn:aws:ec2:{region}:{account}:instance/*",)
+        marks = {"ForAllValues:StringEquals": {"aws:TagKeys": [tags.IDLE_SINCE, tags.KEEP_UNTIL]}}
+        allowed.append(Allowed(actions=changes, resources=instances, when=when | marks))
+        if rule.action is OrphanAction.STOP:
+            allowed.append(Allowed(actions=("ec2:StopInstances",), resources=instances, when=when))
+    if any(rule.evidence is EvidenceSource.CLOUDWATCH for rule in rules):
+        # these calls know no resource
+        allowed.append(Allowed(actions=("cloudwatch:GetMetricData", "cloudwatch:ListMetrics"), resources=("*",)))
+    return tuple(allowed)
+
+
+def _named(rule: OrphanEntry, environment: str) -> dict[str, Mapping[str, str | list[str]]]:
+    """GPU machines of no other environment with a rule's tags. IAM knows no age, and owners have several tags."""
+    said: dict[str, str | list[str]] = {f"ec2:ResourceTag/{key}": value for key, value in sorted(rule.tags.items())}
+    if rule.name_like is not None:
+        said["ec2:ResourceTag/Name"] = rule.name_like
+    return {
+        "StringLike": {"ec2:InstanceType": ["g*", "p*"], **said},
+        "StringEqualsIfExists": {f"ec2:ResourceTag/{tags.ENVIRONMENT}": environment},
+    }
 
 
 def of_sessions(*, region: str, account: str) -> tuple[Allowed, ...]:

@@ -35,3 +35,6 @@ CONTROL: Final = (
     # marks
     "compute.instances.setLabels",
 )
+
+STOP: Final = ("compute.instances.stop",)
+"""Beside those, where a rule for machines outside every pool stops."""

@@ -3,6 +3,7 @@
 import ast
 import json
 from collections.abc import Iterator, Sequence
+from datetime import timedelta
 from pathlib import Path
 
 import boto3
@@ -12,6 +13,8 @@ from clouds.aws import signed
 from components.aws import permissions
 from components.aws.identities import Allowed
 from fleet import tags
+from fleet.document import OrphanEntry
+from fleet.policies import EvidenceSource, OrphanAction
 
 ROOT = Path(__file__).parents[2]
 PLACE = {
@@ -56,9 +59,32 @@ def _action(service: str, operation: str) -> str:
     return f"{IN_IAM.get(service, service)}:{client.meta.method_to_api_mapping[operation]}"
 
 
+RULES = (
+    OrphanEntry(name="stopping", action=OrphanAction.STOP, tags={"team": "research"}, name_like="note*"),
+    OrphanEntry(name="listening", evidence=EvidenceSource.CLOUDWATCH, older_than=timedelta(days=7)),
+)
+
+
+def of_orphans(*rules: OrphanEntry) -> tuple[Allowed, ...]:
+    place = {key: PLACE[key] for key in ("region", "account", "environment")}
+    return permissions.of_orphans(**place, rules=rules)
+
+
 def test_the_control_host_may_call_what_its_code_calls() -> None:
     granted = allowed(permissions.of_control(**PLACE, notices="arn:aws:sqs:us-east-1:111122223333:q"))
-    assert granted == called() | WRITTEN_OUT
+    assert granted | allowed(of_orphans(*RULES)) == called() | WRITTEN_OUT
+
+
+def test_only_a_rule_lets_the_control_host_touch_what_is_no_pools() -> None:
+    assert of_orphans() == ()
+    marking = allowed(of_orphans(RULES[1]))
+    assert marking == {"ec2:CreateTags", "ec2:DeleteTags", "cloudwatch:GetMetricData", "cloudwatch:ListMetrics"}
+    stop = next(s for s in of_orphans(RULES[0]) if "ec2:StopInstances" in s.actions)
+    assert stop.when["StringLike"] == {
+        "ec2:InstanceType": ["g*", "p*"],
+        "ec2:ResourceTag/team": "research",
+        "ec2:ResourceTag/Name": "note*",
+    }
 
 
 def test_an_instance_may_call_what_its_agent_calls() -> None:
@@ -67,8 +93,8 @@ def test_an_instance_may_call_what_its_agent_calls() -> None:
 
 @pytest.mark.parametrize(
     "statements",
-    [permissions.of_instances(**PLACE), permissions.of_control(**PLACE, notices="arn:q")],
-    ids=["instance", "control"],
+    [permissions.of_instances(**PLACE), permissions.of_control(**PLACE, notices="arn:q"), of_orphans(*RULES)],
+    ids=["instance", "control", "orphans"],
 )
 def test_what_changes_something_is_bound_to_the_environment(statements: Sequence[Allowed]) -> None:
     reading = ("Describe", "Get", "Receive")

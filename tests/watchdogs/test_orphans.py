@@ -1,12 +1,10 @@
-"""`gpufleet watch orphans`: GPU instances of an account that no pool owns. It reads and never writes."""
+"""`gpufleet watch orphans` without a rule: it lists what an account costs outside every pool, and never writes."""
 
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from datetime import timedelta
+from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -17,48 +15,9 @@ from moto.server import ThreadedMotoServer
 
 from fleet import tags
 from fleet.document import render
-from fleet.model import Instance, InstanceState
-from tests.watchdogs.worlds import START, FakePrices, document, instance
-from watchdogs.idle import orphans
-from watchdogs.plan import Action, Reason
+from tests.watchdogs.worlds import document
 
 ROOT = Path(__file__).parents[2]
-
-
-class Prices(FakePrices):
-    """One of them has no price."""
-
-    def usd_per_hour(self, instance: Instance) -> Decimal | None:
-        return {"g6.xlarge": Decimal("0.8"), "p5.48xlarge": Decimal(98)}.get(instance.machine_type)
-
-
-@pytest.mark.parametrize(
-    ("changes", "listed"),
-    [
-        pytest.param({}, False, id="of a pool"),
-        pytest.param({"pool": None}, True, id="of no pool"),
-        pytest.param({"pool": "gone"}, True, id="of a pool that is no more"),
-        pytest.param({"environment": "other"}, True, id="a pool of that name, elsewhere"),
-        pytest.param({"environment": None, "pool": None}, True, id="without tags"),
-        pytest.param({"pool": None, "state": InstanceState.STOPPED}, False, id="stopped"),
-    ],
-)
-def test_who_is_outside(changes: Mapping[str, Any], listed: bool) -> None:
-    assert bool(orphans.outside([instance(1, **changes)], [document()])) is listed
-
-
-def test_the_dearest_first_and_an_unknown_price_before_it() -> None:
-    cheap, dear, unknown = (
-        instance(n, pool=None, machine_type=kind)
-        for n, kind in ((1, "g6.xlarge"), (2, "p5.48xlarge"), (3, "p9.metal"))
-    )
-    named = replace(cheap, tags={"Name": "notebook"}, launched_at=START - timedelta(days=41))
-    plan = orphans.listed([named, dear, unknown], {dear.id: 0.0}, Prices(), START)
-    assert [d.resource for d in plan.decisions] == [unknown.id, dear.id, named.id]
-    assert {(d.action, d.reason) for d in plan.decisions} == {(Action.KEEP, Reason.OUTSIDE_POOLS)}
-    assert "gpu_active at most 0" in plan.decisions[1].detail
-    assert plan.decisions[2].detail.startswith("notebook: g6.xlarge")
-    assert "41 days old" in plan.decisions[2].detail and "not measured" in plan.decisions[2].detail
 
 
 @pytest.fixture(scope="module")

@@ -130,7 +130,7 @@ def evidence(tmp_path_factory: pytest.TempPathFactory) -> Generator[dict[str, Ev
         stack.callback(store.close)
         _wait_for(store, port)
         time.sleep(WINDOW.total_seconds() + 2)
-        yield signals.gather(store, "test", WINDOW, datetime.now(UTC))
+        yield signals.gather(store, signals.of_environment("test"), WINDOW, datetime.now(UTC))
 
 
 def _wait_for(store: Prometheus, port: int) -> None:

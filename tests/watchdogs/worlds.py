@@ -122,6 +122,7 @@ class World:
     intents: dict[str, Decision] = field(default_factory=dict[str, Decision])
     messages: dict[str, str] = field(default_factory=dict[str, str])
     ended: list[str] = field(default_factory=list[str])
+    stopped: list[str] = field(default_factory=list[str])
     drains: list[str] = field(default_factory=list[str])
     drain_takes: timedelta = timedelta(seconds=3)
     lease_is_ours: bool = True
@@ -141,6 +142,7 @@ class World:
             messages=FakeMessages(self),
             ledger=FakeLedger(self),
             clock=FakeClock(self),
+            account=FakeAccount(self),
         )
 
     def reconcile(self, name: str) -> None:
@@ -241,6 +243,22 @@ class FakeInventory:
 
 
 @dataclass
+class FakeAccount:
+    world: World
+
+    def gpus(self) -> Sequence[Instance]:
+        self.world.before("gpus")
+        return [i for i in self.world.instances.values() if i.state is not InstanceState.TERMINATED]
+
+    def stop(self, instance_id: str) -> None:
+        self.world.before("stop")
+        there = self.world.instances[instance_id]
+        if there.alive:
+            self.world.stopped.append(instance_id)
+        self.world.instances[instance_id] = replace(there, state=InstanceState.STOPPING)
+
+
+@dataclass
 class FakeGroups:
     world: World
 
@@ -293,6 +311,9 @@ class FakeMetrics:
         rows: list[tuple[Mapping[str, str], float]] = []
         if expression.startswith("max by (instance_id) (max_over_time(up{"):
             return [({"instance_id": key}, 1.0) for key, e in self.world.evidence.items() if e.reached]
+        if "__name__" in expression:
+            found = {key: e.gpu.active_max for key, e in self.world.evidence.items() if e.gpu is not None}
+            return [({"instance_id": key}, value) for key, value in found.items() if value is not None]
         for key, evidence in self.world.evidence.items():
             stats = engine_stats(evidence, at) if "vllm:" in expression else gpu_stats(evidence, at)
             rows += [({"instance_id": key, "stat": name}, value) for name, value in stats.items()]
@@ -455,7 +476,7 @@ class FakeLedger:
         self.world.before("ended_since")
         found: dict[str, int] = {}
         for at, outcome in self.world.outcomes:
-            if at >= since and outcome.kind is OutcomeKind.DONE and outcome.decision.action == "end":
+            if at >= since and outcome.kind is OutcomeKind.DONE and outcome.decision.action in ("end", "stop"):
                 pool = outcome.decision.pool or ""
                 found[pool] = found.get(pool, 0) + 1
         return found

@@ -42,6 +42,7 @@ class IdleWatchdog:
     def __init__(self, document: FleetDocument, ports: Ports) -> None:
         self._document = document
         self._ports = ports
+        self._series = signals.of_environment(document.environment)
 
     def dry(self) -> Pass:
         """Observe and decide. The plan is for people to read, and from now on its policies count as seen."""
@@ -109,7 +110,7 @@ class IdleWatchdog:
         entry = self._document.pool(instance.pool or "").watchdogs.idle
         if entry is None:
             return None
-        found = signals.gather(self._ports.metrics, self._document.environment, entry.window, now)
+        found = signals.gather(self._ports.metrics, self._series, entry.window, now)
         return found.get(instance.id)
 
     def _evidence(self, instances: Sequence[Instance], now: datetime) -> dict[str, Evidence]:
@@ -121,7 +122,7 @@ class IdleWatchdog:
         found: dict[str, Evidence] = {}
         for window, names in windows.items():
             ids = {i.id for i in instances if i.pool in names and i.alive}
-            told = signals.gather(self._ports.metrics, self._document.environment, window, now)
+            told = signals.gather(self._ports.metrics, self._series, window, now)
             silent = sorted(i for i in ids if i not in told or told[i].engine is None)
             ever = signals.reached(self._ports.metrics, self._document.environment, silent, REACHED_SPAN, now)
             interval = signals.longest_interval(self._ports.metrics)

@@ -1,0 +1,254 @@
+"""Passes of the orphan watchdog over a small world: two phases, brakes, budgets, faults and kills."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from fleet import tags
+from fleet.document import FleetDocument, OrphanEntry
+from tests.watchdogs.test_orphan_rules import DAY, LONG_QUIET, orphan
+from tests.watchdogs.worlds import QUIET_ENGINE, START, FakePrices, World, document
+from watchdogs.orphans.watchdog import OrphanWatchdog, Scope, rule_digest
+from watchdogs.plan import Action, OutcomeKind, Reason
+from watchdogs.ports import Brake, BrakeKind
+
+RULE: dict[str, Any] = {"name": "forgotten", "action": "stop", "tags": {"team": "research"}, "lose_local_disks": True}
+
+
+def ruled(**changes: Any) -> FleetDocument:
+    rule = OrphanEntry.model_validate(RULE | changes)
+    return document().model_copy(update={"orphans": (rule,)})
+
+
+def worlds(count: int = 1) -> World:
+    world = World()
+    for number in range(1, count + 1):
+        one = orphan(number)
+        world.instances[one.id] = one
+        world.evidence[one.id] = LONG_QUIET
+    return world
+
+
+def watchdog(world: World, fleet: FleetDocument | None = None) -> OrphanWatchdog:
+    """One whose rules were seen."""
+    fleet = fleet or ruled()
+    for rule in fleet.orphans:
+        world.seen.add(("orphans", rule.name, rule_digest(fleet, rule.name) or ""))
+    return OrphanWatchdog(fleet, world.ports())
+
+
+ONE = orphan(1).id
+
+
+def test_marked_told_waited_for_and_stopped() -> None:
+    world = worlds()
+    dog = watchdog(world)
+    dog.apply()
+    assert world.instances[ONE].idle_since == START and world.stopped == []
+    (text,) = world.messages.values()
+    for word in ("notebook", "0.8 USD/h", "2026-11-22 08:00", "gpufleet keep", "no capacity", "local ones is lost"):
+        assert word in text, word
+    world.now += timedelta(hours=23)
+    assert {d.reason for d in dog.apply().plan.decisions} == {Reason.MARKED_WAITING}
+    assert len(world.messages) == 1
+    world.now += timedelta(hours=2)
+    done = dog.apply()
+    assert [outcome.kind for outcome in done.outcomes] == [OutcomeKind.DONE]
+    assert world.stopped == [ONE] and world.ended == [] and world.drains == []
+    assert world.instances[ONE].idle_since is None, "a restart begins without a mark"
+    assert "was stopped" in list(world.messages.values())[-1]
+    assert dog.apply().plan.decisions == ()
+
+
+def test_a_dry_run_writes_nothing_and_lets_the_rule_act_from_then_on() -> None:
+    world = worlds()
+    dog = OrphanWatchdog(ruled(), world.ports())
+    assert {d.reason for d in dog.apply().plan.decisions} == {Reason.POLICY_UNSEEN}
+    assert [d.action for d in dog.dry().plan.decisions] == [Action.MARK]
+    assert world.instances[ONE].idle_since is None and world.messages == {}
+    assert [d.action for d in dog.apply().plan.decisions] == [Action.MARK]
+
+
+def test_a_filtered_list_is_no_dry_run() -> None:
+    world = worlds()
+    OrphanWatchdog(ruled(), world.ports(), Scope(only=lambda one: one.tags.get("team") == "x")).dry()
+    assert world.seen == set()
+
+
+def pause(world: World) -> None:
+    world.brakes.append(Brake(kind=BrakeKind.PAUSE, scope="all", owner="ana", reason="no", until=None))
+
+
+def keep(world: World) -> None:
+    world.brakes.append(Brake(kind=BrakeKind.KEEP, scope=ONE, owner="ana", reason="mine", until=None))
+
+
+def keep_by_tag(world: World) -> None:
+    old = world.instances[ONE]
+    until = tags.write_time(world.now + DAY)
+    world.instances[ONE] = replace(old, tags={**old.tags, tags.KEEP_UNTIL: until})
+
+
+def adopt(world: World) -> None:
+    world.instances[ONE] = replace(world.instances[ONE], environment="test", pool="batch")
+
+
+def work(world: World) -> None:
+    world.evidence[ONE] = replace(LONG_QUIET, engine=replace(QUIET_ENGINE, running_max=2.0))
+
+
+def unmark(world: World) -> None:
+    world.instances[ONE] = replace(world.instances[ONE], tags={"team": "research"})
+
+
+def retag(world: World) -> None:
+    old = world.instances[ONE]
+    world.instances[ONE] = replace(old, tags={**old.tags, "team": "sales"})
+
+
+def lose_the_lease(world: World) -> None:
+    world.lease_is_ours = False
+
+
+CHANGES = [pause, keep, keep_by_tag, adopt, work, unmark, retag, lose_the_lease]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("when", ["before the pass", "between plan and stop"])
+def test_what_comes_up_meanwhile_holds_a_stop_back(change: Callable[[World], None], when: str) -> None:
+    world = worlds()
+    dog = watchdog(world)
+    dog.apply()
+    world.now += 2 * DAY
+    if when == "before the pass":
+        change(world)
+    else:
+        world.before = lambda name: change(world) if name == "record" else None
+    dog.apply()
+    assert world.stopped == []
+
+
+def test_budgets_hold_over_passes() -> None:
+    world = worlds(5)
+    dog = watchdog(world)
+    dog.apply()
+    world.now += 2 * DAY
+    counts: list[int] = []
+    for _ in range(4):
+        dog.apply()
+        counts.append(len(world.stopped))
+        world.now += timedelta(minutes=10)
+    assert counts == [1, 2, 2, 2], "one a run, two an hour"
+    world.now += timedelta(hours=1)
+    dog.apply()
+    assert len(world.stopped) == 3
+
+
+def test_a_stop_that_fails_fails_alone_and_is_said_once() -> None:
+    world = worlds(2)
+    dog = watchdog(world, ruled(max_stops_per_run=2))
+    dog.apply()
+    world.now += 2 * DAY
+
+    def refuse(name: str) -> None:
+        if name == "stop" and not world.stopped:
+            raise OSError("OperationNotPermitted: stop protection")
+
+    world.before = refuse
+    for _ in range(2):
+        kinds = [outcome.kind for outcome in dog.apply().outcomes]
+        assert kinds.count(OutcomeKind.FAILED) == 2
+    assert sum("stop protection" in text for text in world.messages.values()) == 2, "once for each of the two"
+
+
+class Killed(BaseException):
+    """As SIGKILL: nothing below catches it."""
+
+
+@pytest.mark.parametrize("phase", ["mark", "stop"])
+def test_killed_before_any_call_the_next_passes_go_on(phase: str) -> None:
+    """A kill before each call in turn; afterwards one mark or one stop stands, told of once."""
+    for number in range(1, 60):
+        world = worlds()
+        dog = watchdog(world)
+        if phase == "stop":
+            dog.apply()
+            world.now += 2 * DAY
+        told = len(world.messages)
+        made = [0]
+
+        def kill(name: str, world: World = world, made: list[int] = made, number: int = number) -> None:
+            made[0] += 1
+            if made[0] == number:
+                raise Killed(name)
+
+        world.before = kill
+        try:
+            dog.apply()
+            finished = True
+        except Killed:
+            finished = False
+        world.before = lambda name: None
+        dog.apply()
+        dog.apply()
+        assert len(world.messages) - told == 1, f"killed before call {number}"
+        if phase == "stop":
+            assert world.stopped == [ONE] and world.instances[ONE].idle_since is None
+        else:
+            assert world.instances[ONE].idle_since is not None and world.stopped == []
+        assert world.intents == {}
+        if finished:
+            return
+    pytest.fail("a pass makes no end of calls")
+
+
+@pytest.mark.parametrize("call", ["gpus", "query", "interval", "brakes", "done_since", "ended_since"])
+def test_a_part_of_the_picture_is_no_picture(call: str) -> None:
+    world = worlds()
+    dog = watchdog(world)
+    dog.apply()
+    world.now += 2 * DAY
+
+    def broken(name: str) -> None:
+        if name == call:
+            raise OSError("half a page")
+
+    world.before = broken
+    with pytest.raises(OSError, match="half a page"):
+        dog.apply()
+    assert world.stopped == []
+
+
+def test_a_dry_pass_lists_without_metrics_and_says_so() -> None:
+    world = worlds()
+    said: list[str] = []
+
+    def broken(name: str) -> None:
+        if name == "interval":
+            raise OSError("no route to host")
+
+    world.before = broken
+    plan = OrphanWatchdog(ruled(), world.ports(), Scope(tell=said.append)).dry().plan
+    assert [(d.action, d.reason) for d in plan.decisions] == [(Action.KEEP, Reason.METRICS_MISSING)]
+    assert said == ["their GPUs are not known: no route to host"]
+
+
+def test_prices_are_in_every_decision() -> None:
+    world = worlds()
+    (decision,) = watchdog(world).dry().plan.decisions
+    assert decision.usd_per_hour == FakePrices().usd_per_hour(orphan())
+
+
+@pytest.mark.parametrize(
+    ("rule", "wrong"),
+    [
+        pytest.param({"tags": {}}, "names nothing", id="nobody"),
+        pytest.param({"evidence": "cloudwatch"}, "no engine", id="a stop by CloudWatch"),
+    ],
+)
+def test_a_rule_that_could_do_harm_is_refused(rule: Mapping[str, Any], wrong: str) -> None:
+    with pytest.raises(ValueError, match=wrong):
+        OrphanEntry.model_validate({**RULE, **rule})

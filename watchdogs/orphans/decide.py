@@ -1,0 +1,181 @@
+"""What becomes of GPU instances outside every pool. Pure.
+
+Each is listed with its price. One that a rule names is marked when it has been idle over the rule's whole window; a
+rule that stops looks again after its grace, wants both sources of evidence then, and leaves alone what cannot be
+stopped without harm. Missing evidence keeps, here as everywhere.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Final
+
+from fleet.model import Instance
+from fleet.policies import OrphanAction, OrphanPolicy
+from watchdogs.evidence import Evidence
+from watchdogs.idle.judge import Case, Check, Objection
+from watchdogs.orphans.judge import judge_orphan, said_of
+from watchdogs.orphans.view import Observed, name_of, obstacle
+from watchdogs.plan import Action, Decision, Plan, Reason
+
+WATCHDOG: Final = "orphans"
+_UNMARKING: Final = frozenset(
+    {
+        Reason.SERVING,
+        Reason.TOKENS_MOVED,
+        Reason.GPU_ACTIVE,
+        Reason.GPU_ACTIVE_WITHOUT_WORK,
+        Reason.KEPT_BY_PEOPLE,
+        Reason.WARMING_UP,
+        Reason.PREPAID,
+    }
+)
+"""What takes a mark away: the next one starts a new grace, with a new message."""
+
+
+def decide(seen: Observed, now: datetime, checks: Sequence[Check] | None = None) -> Plan:
+    """One decision for every orphan, the dearest first; an unknown price comes before all: it may be the highest."""
+    room = _Room(seen)
+    twice = _named_twice(seen.orphans)
+    wishes: list[Decision] = []
+    for instance in sorted(seen.orphans, key=lambda i: _by_price(seen, i)):
+        rule = seen.rule_of(instance, now)
+        if rule is None:
+            wishes.append(_kept(seen, instance, None, Objection(reason=Reason.OUTSIDE_POOLS), now))
+        elif instance.id in twice:
+            why = Objection(reason=Reason.METRICS_IMPLAUSIBLE, detail="two machines have this name")
+            wishes.append(_kept(seen, instance, rule, why, now))
+        else:
+            wishes.append(room.take(_unless_unseen(seen, rule, _wish(seen, instance, rule, now, checks))))
+    return Plan(watchdog=WATCHDOG, at=now, decisions=tuple(wishes))
+
+
+def case_of(seen: Observed, instance: Instance, rule: OrphanPolicy, now: datetime) -> Case:
+    """What is known of one orphan, as `judge` wants it. It has no node agent that this fleet may trust."""
+    return Case(
+        instance=instance,
+        evidence=seen.evidence.get(instance.id),
+        agent=None,
+        policy=rule.idle(),
+        now=now,
+        gpus_expected=seen.gpus_expected.get(instance.machine_type),
+        watts_rated=seen.watts_rated.get(instance.machine_type),
+        kept_by=seen.kept_by.get(instance.id),
+    )
+
+
+def stop_objection(seen: Observed, instance: Instance, rule: OrphanPolicy) -> Objection | None:
+    """What stands against a stop of an idle orphan that a rule names; None: nothing."""
+    if rule.action is not OrphanAction.STOP:
+        return Objection(reason=Reason.MARK_ONLY, detail=f"rule {rule.name}")
+    found = obstacle(instance, rule, seen.without_local_disks)
+    if found is not None:
+        return Objection(reason=Reason.NOT_STOPPABLE, detail=found)
+    evidence = seen.evidence.get(instance.id)
+    if evidence is None or evidence.engine is None:
+        return Objection(reason=Reason.METRICS_MISSING, detail="no engine was heard, and a stop needs both sources")
+    return None
+
+
+def _wish(
+    seen: Observed, instance: Instance, rule: OrphanPolicy, now: datetime, checks: Sequence[Check] | None
+) -> Decision:
+    """What the rule would like, before budgets."""
+    if rule.name in seen.paused_by:
+        return _kept(seen, instance, rule, Objection(reason=Reason.PAUSED, detail=seen.paused_by[rule.name]), now)
+    since = seen.marked(instance, rule)
+    objection = judge_orphan(case_of(seen, instance, rule, now), checks)
+    if objection is not None:
+        kept = _kept(seen, instance, rule, objection, now)
+        return replace(kept, action=Action.UNMARK) if since and objection.reason in _UNMARKING else kept
+    against = stop_objection(seen, instance, rule)
+    quiet = said_of(seen.evidence.get(instance.id))
+    if since is None:
+        return _decision(seen, instance, rule, Action.MARK, Objection(reason=Reason.IDLE, detail=quiet))
+    if against is not None:
+        return _kept(seen, instance, rule, against, now)
+    if now - since < rule.grace:
+        left = (rule.grace - (now - since)).total_seconds()
+        waiting = Objection(reason=Reason.MARKED_WAITING, detail=f"{left:.0f} s left; {quiet}")
+        return _decision(seen, instance, rule, Action.KEEP, waiting)
+    still = Objection(reason=Reason.STILL_IDLE, detail=f"marked {since:%Y-%m-%d %H:%M:%S} UTC; {quiet}")
+    return _decision(seen, instance, rule, Action.STOP, still)
+
+
+class _Room:
+    """What budgets still allow in this pass."""
+
+    def __init__(self, seen: Observed) -> None:
+        self._all = min(seen.budget.per_run, seen.budget.per_hour - seen.budget.used_this_hour)
+        self._run = {rule.name: rule.max_stops_per_run for rule in seen.rules}
+        self._hour = {r.name: r.max_stops_per_hour - seen.stopped_this_hour.get(r.name, 0) for r in seen.rules}
+
+    def take(self, wish: Decision) -> Decision:
+        """The wish, or why there is no room for it."""
+        if wish.action is not Action.STOP:
+            return wish
+        rule = wish.pool or ""
+        if self._hour[rule] <= 0:
+            return replace(wish, action=Action.KEEP, reason=Reason.HOUR_BUDGET)
+        if min(self._run[rule], self._all) <= 0:
+            return replace(wish, action=Action.KEEP, reason=Reason.RUN_BUDGET)
+        self._hour[rule] -= 1
+        self._run[rule] -= 1
+        self._all -= 1
+        return wish
+
+
+def _unless_unseen(seen: Observed, rule: OrphanPolicy, wish: Decision) -> Decision:
+    if rule.name not in seen.unseen or wish.action is Action.KEEP:
+        return wish
+    detail = f"would {wish.action}: {wish.reason}"
+    return replace(wish, action=Action.KEEP, reason=Reason.POLICY_UNSEEN, detail=detail)
+
+
+def _named_twice(orphans: Sequence[Instance]) -> set[str]:
+    """Ids that two machines have: on Google Cloud a name is one zone's own."""
+    ids = [instance.id for instance in orphans]
+    return {key for key in ids if ids.count(key) > 1} if len(set(ids)) < len(ids) else set()
+
+
+def _by_price(seen: Observed, instance: Instance) -> tuple[bool, float, str]:
+    usd = seen.usd_per_hour.get(instance.id)
+    return usd is not None, -float(usd or 0), instance.id
+
+
+def _kept(seen: Observed, instance: Instance, rule: OrphanPolicy | None, why: Objection, now: datetime) -> Decision:
+    """Left alone; the line says who it is."""
+    evidence = seen.evidence.get(instance.id)
+    described = "; ".join(part for part in (why.detail, _who(seen, instance, evidence, now)) if part)
+    return _decision(seen, instance, rule, Action.KEEP, Objection(reason=why.reason, detail=described))
+
+
+def _who(seen: Observed, instance: Instance, evidence: Evidence | None, now: datetime) -> str:
+    hours = (now - instance.launched_at).total_seconds() / 3600
+    age = f"{hours / 24:.0f} days" if hours >= 48 else f"{hours:.0f} h"
+    active = seen.active.get(instance.id)
+    said = said_of(evidence) if active is None else f"gpu_active at most {active:.3g}"
+    belongs = f", of environment {instance.environment}" if instance.environment else ""
+    name = name_of(instance)
+    called = f"{name}: " if name and name != instance.id else ""
+    return (
+        f"{called}{instance.machine_type}, {instance.capacity_type}, {instance.zone}, {age} old{belongs};"
+        f" {said or 'its GPUs are not measured'}"
+    )
+
+
+def _decision(
+    seen: Observed, instance: Instance, rule: OrphanPolicy | None, action: Action, why: Objection
+) -> Decision:
+    active = seen.active.get(instance.id)
+    said = said_of(seen.evidence.get(instance.id))
+    evidence = {"gpu_active": "not reported" if active is None else f"{active:g}"} | ({"said": said} if said else {})
+    return Decision(
+        resource=instance.id,
+        pool=instance.pool if rule is None else rule.name,
+        action=action,
+        reason=why.reason,
+        detail=why.detail,
+        evidence=evidence,
+        usd_per_hour=seen.usd_per_hour.get(instance.id),
+    )

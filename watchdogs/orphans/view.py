@@ -1,0 +1,116 @@
+"""What the orphan watchdog knows: who is outside, which rule names it, and what stands against a stop. Pure."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from decimal import Decimal
+from fnmatch import fnmatchcase
+from typing import Final
+
+from fleet import tags
+from fleet.document import FleetDocument
+from fleet.model import CapacityType, Cloud, Instance
+from fleet.policies import OrphanPolicy
+from watchdogs.evidence import Evidence
+from watchdogs.plan import Budget
+
+OWNER_TAGS: Final = (tags.OWNER, "owner", "Owner")
+KEEPERS: Final = (
+    "aws:autoscaling:",
+    "aws:ec2:fleet-id",
+    "aws:batch:",
+    "aws:elasticmapreduce:",
+    "aws:eks:",
+    "eks:",
+    "karpenter.sh/",
+    "kubernetes.io/cluster/",
+    "parallelcluster:",
+    "goog-gke-",
+    "goog-k8s-",
+    "goog-dataproc-",
+)
+"""How tags begin that somebody's orchestrator writes: it would replace what is stopped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """All that one pass looked at."""
+
+    environment: str
+    """Of the fleet that looks; machines of another environment are never touched."""
+    orphans: Sequence[Instance]
+    rules: Sequence[OrphanPolicy]
+    """The first that names an instance holds for it."""
+    evidence: Mapping[str, Evidence]
+    budget: Budget
+    """Over all rules."""
+    active: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Highest `gpu_active`, of instances that no rule names, too: only shown."""
+    marked_at: Mapping[tuple[str, str], datetime] = field(default_factory=dict[tuple[str, str], datetime])
+    """By instance and rule: when this fleet marked it last. A mark of somebody else starts no grace of ours."""
+    paused_by: Mapping[str, str] = field(default_factory=dict[str, str])
+    """By rule: who, until when and why."""
+    unseen: frozenset[str] = frozenset()
+    """Rules whose dry run nobody saw."""
+    stopped_this_hour: Mapping[str, int] = field(default_factory=dict[str, int])
+    """By rule."""
+    gpus_expected: Mapping[str, int] = field(default_factory=dict[str, int])
+    """By machine type; absent: unknown."""
+    watts_rated: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Of one GPU, by machine type."""
+    without_local_disks: frozenset[str] = frozenset()
+    """Machine types that are known to have none."""
+    kept_by: Mapping[str, str] = field(default_factory=dict[str, str])
+    usd_per_hour: Mapping[str, Decimal] = field(default_factory=dict[str, Decimal])
+    """By instance; absent: unknown."""
+
+    def rule_of(self, instance: Instance, now: datetime) -> OrphanPolicy | None:
+        """The first rule that names it; None for machines of another environment, whatever the rules say."""
+        if instance.environment not in (None, self.environment):
+            return None
+        return next((rule for rule in self.rules if names(rule, instance, now)), None)
+
+    def marked(self, instance: Instance, rule: OrphanPolicy) -> datetime | None:
+        """When this fleet marked it by this rule; None when it did not, or when people have removed the mark."""
+        if not instance.tags.get(tags.IDLE_SINCE):
+            return None
+        return self.marked_at.get((instance.id, rule.name))
+
+
+def outside(instances: Sequence[Instance], documents: Collection[FleetDocument]) -> tuple[Instance, ...]:
+    """Those that no pool of these fleets owns, gone and stopped ones left out."""
+    owned = {(document.environment, pool.name) for document in documents for pool in document.pools}
+    return tuple(i for i in instances if i.alive and (i.environment, i.pool) not in owned)
+
+
+def names(rule: OrphanPolicy, instance: Instance, now: datetime) -> bool:
+    """Whether all that a rule says holds of an instance. A rule that says nothing names nothing."""
+    said = [
+        *(
+            fnmatchcase(instance.tags.get(key, ""), value) and key in instance.tags
+            for key, value in rule.tags.items()
+        ),
+        *([] if rule.name_like is None else [fnmatchcase(name_of(instance), rule.name_like)]),
+        *([] if rule.owner is None else [rule.owner in (instance.tags.get(key) for key in OWNER_TAGS)]),
+        *([] if rule.older_than is None else [now - instance.launched_at >= rule.older_than]),
+    ]
+    return bool(said) and all(said)
+
+
+def name_of(instance: Instance) -> str:
+    """What people call it: its `Name` tag on AWS; on Google Cloud the id is the name."""
+    return instance.id if instance.cloud is Cloud.GCP else instance.tags.get("Name", "")
+
+
+def obstacle(instance: Instance, rule: OrphanPolicy, without_local_disks: Collection[str]) -> str | None:
+    """Why a machine cannot be stopped for good, or not without a loss; None: it can."""
+    if instance.group is not None:
+        return f"its group {instance.group} would replace it"
+    keeper = next((key for key in instance.tags if key.startswith(KEEPERS)), None)
+    if keeper is not None:
+        return f"its tag {keeper} says that something else manages it and would replace it"
+    if instance.cloud is Cloud.AWS and instance.capacity_type is CapacityType.SPOT:
+        return "AWS stops no one-time spot instance"
+    if not rule.lose_local_disks and instance.machine_type not in without_local_disks:
+        return "a stop loses what lies on its local disks, and the rule does not allow that (lose_local_disks)"
+    return None

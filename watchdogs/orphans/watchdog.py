@@ -1,0 +1,208 @@
+"""The orphan watchdog: observe, decide, act, record, tell. `decide.py` has the rules."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Final
+
+from fleet import catalogue
+from fleet.activity import CloudError
+from fleet.catalogue import Machine, UnknownMachineError
+from fleet.document import FleetDocument
+from fleet.model import Cloud, Instance
+from fleet.policies import EvidenceSource, IdlePolicy, OrphanPolicy
+from watchdogs import signals
+from watchdogs.brakes import kept_by, paused_by
+from watchdogs.evidence import Evidence
+from watchdogs.orphans.acting import Actor
+from watchdogs.orphans.decide import WATCHDOG, decide
+from watchdogs.orphans.view import Observed, outside
+from watchdogs.plan import Action, Budget, Outcome, Plan
+from watchdogs.policy import digest
+from watchdogs.ports import Account, Brake, Ports
+
+HOUR: Final = timedelta(hours=1)
+MARKS_LAST: Final = timedelta(days=60)
+"""A mark that the ledger does not know from this time is made anew, with a new grace."""
+SHOWN: Final = timedelta(minutes=30)
+"""Window of `gpu_active` of those that no rule names."""
+AT_ONCE: Final = 500
+"""Instances named in one query: a store may refuse a longer one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """Whom a pass looks at, and whom it tells of trouble."""
+
+    known: Sequence[FleetDocument] = ()
+    """Other fleets of the account: the instances of their pools are no orphans either."""
+    only: Callable[[Instance], bool] | None = None
+    """Of a dry pass: those that are shown. Such a pass does not count as a dry run of the rules."""
+    tell: Callable[[str], None] = lambda _: None
+    """Hears of metrics that could not be had: a dry pass lists all the same, since costs are not to be hidden."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """What one pass saw, wished and did."""
+
+    observed: Observed
+    plan: Plan
+    outcomes: tuple[Outcome, ...] = ()
+
+
+class OrphanWatchdog:
+    """Looks at every GPU instance of an account and region that no pool owns."""
+
+    def __init__(self, document: FleetDocument, ports: Ports, scope: Scope = Scope()) -> None:  # noqa: B008 - frozen
+        if ports.account is None:
+            raise ValueError("the orphan watchdog needs the port `account`")
+        self._document = document
+        self._ports = ports
+        self._account: Account = ports.account
+        self._known = (document, *scope.known)
+        self._scope = scope
+        self._rules = {rule.name: rule.policy() for rule in document.orphans}
+
+    def dry(self) -> Pass:
+        """Observe and decide. The plan is for people to read, and from now on its rules count as seen."""
+        now = self._ports.clock.now()
+        try:
+            seen = self.observe(now)
+        except MetricsError as error:
+            seen = error.seen
+            self._scope.tell(f"their GPUs are not known: {error}")
+        plan = decide(replace(seen, unseen=frozenset()), now)
+        for name, rule in self._rules.items() if self._scope.only is None else ():
+            self._ports.ledger.see_policy(WATCHDOG, name, digest(rule), "dry run", now)
+        return Pass(observed=seen, plan=plan)
+
+    def apply(self) -> Pass:
+        """One whole pass. Raises OSError when the account could not be observed whole; then nothing was done."""
+        now = self._ports.clock.now()
+        seen = self.observe(now)
+        actor = Actor(self._ports, self._account, seen, self._look_again)
+        settled = actor.settle(self._ports.ledger.unfinished(WATCHDOG))
+        plan = decide(seen, now)
+        self._ports.ledger.record(plan)
+        return Pass(observed=seen, plan=plan, outcomes=(*settled, *actor.act(plan)))
+
+    def observe(self, now: datetime) -> Observed:
+        """Everything that `decide` judges. Raises OSError; MetricsError (one of them) when only metrics lack."""
+        orphans = outside(self._account.gpus(), self._known)
+        if self._scope.only is not None:
+            orphans = tuple(instance for instance in orphans if self._scope.only(instance))
+        seen = self._without_metrics(orphans, now)
+        try:
+            return replace(seen, evidence=self._evidence(seen, now), active=self._active(orphans, now))
+        except OSError as error:
+            raise MetricsError(str(error), seen) from error
+
+    def _without_metrics(self, orphans: Sequence[Instance], now: datetime) -> Observed:
+        ledger = self._ports.ledger
+        brakes = [brake for brake in ledger.brakes(now) if brake.holds(now)]
+        machines = _machines(self._document.cloud, orphans)
+        usual = IdlePolicy()
+        stopped = ledger.ended_since(WATCHDOG, now - HOUR)
+        seen = Observed(
+            environment=self._document.environment,
+            orphans=orphans,
+            rules=tuple(self._rules.values()),
+            evidence={},
+            budget=Budget(
+                per_run=usual.max_stops_per_run,
+                per_hour=usual.max_stops_per_hour,
+                used_this_hour=sum(stopped.values()),
+            ),
+            marked_at=self._marks(now),
+            paused_by=_paused(self._rules, brakes),
+            unseen=frozenset(
+                name for name, rule in self._rules.items() if not ledger.policy_seen(WATCHDOG, name, digest(rule))
+            ),
+            stopped_this_hour=stopped,
+            gpus_expected={name: machine.gpu_count for name, machine in machines.items()},
+            watts_rated={name: float(catalogue.gpu(machine.gpu).watts) for name, machine in machines.items()},
+            without_local_disks=frozenset(name for name, machine in machines.items() if machine.nvme_disks == 0),
+            usd_per_hour=self._usd(orphans),
+        )
+        named = {i.id: rule.name for i in orphans if (rule := seen.rule_of(i, now)) is not None}
+        # a brake of a rule holds for whom it names, as a pool's does for its instances
+        return replace(seen, kept_by=kept_by([replace(i, pool=named.get(i.id, i.pool)) for i in orphans], brakes))
+
+    def _marks(self, now: datetime) -> dict[tuple[str, str], datetime]:
+        deeds = self._ports.ledger.done_since(WATCHDOG, now - MARKS_LAST) if self._rules else ()
+        return {(deed.resource, deed.pool or ""): deed.at for deed in deeds if deed.action is Action.MARK}
+
+    def _look_again(self, instance: Instance, rule: str, now: datetime) -> Observed:
+        seen = replace(self._without_metrics(outside([instance], self._known), now), rules=(self._rules[rule],))
+        return replace(seen, evidence=self._evidence(seen, now))
+
+    def _evidence(self, seen: Observed, now: datetime) -> dict[str, Evidence]:
+        """Of those that a rule names. Rules with the same window and source share the queries."""
+        asked: dict[tuple[EvidenceSource, timedelta, str, str], list[str]] = {}
+        for instance in seen.orphans:
+            if (rule := seen.rule_of(instance, now)) is not None:
+                key = (rule.evidence, rule.window, rule.engine_job, rule.gpu_job)
+                asked.setdefault(key, []).append(instance.id)
+        found: dict[str, Evidence] = {}
+        for (source, window, engine_job, gpu_job), ids in asked.items():
+            if source is EvidenceSource.CLOUDWATCH:
+                found |= self._utilization(ids, window, now)
+                continue
+            for start in range(0, len(ids), AT_ONCE):
+                chosen = of_instances(ids[start : start + AT_ONCE])
+                series = signals.Series(labels=chosen, engine_job=engine_job, gpu_job=gpu_job)
+                found |= signals.gather(self._ports.metrics, series, window, now)
+        return found
+
+    def _utilization(self, ids: Sequence[str], window: timedelta, now: datetime) -> Mapping[str, Evidence]:
+        if self._ports.utilization is None:
+            raise CloudError(f"{self._document.cloud} has no CloudWatch: name prometheus as the rule's evidence")
+        return self._ports.utilization.gather(ids, window, now)
+
+    def _active(self, orphans: Sequence[Instance], now: datetime) -> dict[str, float]:
+        found: dict[str, float] = {}
+        ids = [instance.id for instance in orphans]
+        for start in range(0, len(ids), AT_ONCE):
+            query = signals.highest_active(of_instances(ids[start : start + AT_ONCE]), SHOWN)
+            rows = self._ports.metrics.query(query, now)
+            found |= {labels["instance_id"]: value for labels, value in rows if "instance_id" in labels}
+        return found
+
+    def _usd(self, orphans: Sequence[Instance]) -> dict[str, Decimal]:
+        found = {i.id: self._ports.prices.usd_per_hour(i) for i in orphans}
+        return {key: usd for key, usd in found.items() if usd is not None}
+
+
+class MetricsError(CloudError):
+    """The instances are known, their metrics are not."""
+
+    def __init__(self, words: str, seen: Observed) -> None:
+        super().__init__(words)
+        self.seen = seen
+
+
+def of_instances(ids: Sequence[str]) -> str:
+    """Matcher of the series of these instances. Ids of both clouds have no character that a pattern knows."""
+    return f'instance_id=~"{"|".join(sorted(ids))}"'
+
+
+def rule_digest(document: FleetDocument, name: str) -> str | None:
+    """The name of a rule's values; None: there is no such rule."""
+    return next((digest(rule.policy()) for rule in document.orphans if rule.name == name), None)
+
+
+def _paused(rules: Mapping[str, OrphanPolicy], brakes: Sequence[Brake]) -> dict[str, str]:
+    found = {name: paused_by(name, brakes) for name in rules}
+    return {name: said for name, said in found.items() if said is not None}
+
+
+def _machines(cloud: Cloud, instances: Sequence[Instance]) -> dict[str, Machine]:
+    found: dict[str, Machine] = {}
+    for machine_type in {i.machine_type for i in instances}:
+        try:
+            found[machine_type] = catalogue.machine(cloud, machine_type)
+        except UnknownMachineError:
+            continue  # judged by what reports
+    return found
