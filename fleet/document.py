@@ -365,9 +365,10 @@ class FleetDocument(_Strict):
 
     @model_validator(mode="after")
     def _unique(self) -> "FleetDocument":
+        # a rule for orphans is paused and budgeted by its name, as a pool is
         names = [*(pool.name for pool in self.pools), *(rule.name for rule in self.orphans)]
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"pools (or rules for orphans) named twice: {', '.join(twice)}")
+            raise ValueError(f"pools named twice: {', '.join(twice)}")
         groups = [group.name for pool in self.pools for group in pool.groups]
         if twice := sorted({name for name in groups if groups.count(name) > 1}):
             raise ValueError(f"groups named twice: {', '.join(twice)}")

@@ -97,7 +97,7 @@ def test_an_instance_may_call_what_its_agent_calls() -> None:
     ids=["instance", "control", "orphans"],
 )
 def test_what_changes_something_is_bound_to_the_environment(statements: Sequence[Allowed]) -> None:
-    reading = ("Describe", "Get", "Receive")
+    reading = ("Describe", "Get", "List", "Receive")
     for statement in statements:
         assert not any("*" in action for action in statement.actions)
         said = json.dumps(statement.statement())
