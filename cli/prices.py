@@ -93,6 +93,9 @@ def _wanted(document: FleetDocument, machine_types: list[str] | None) -> Iterato
         for zone in zones:
             spot = machine_sku(document.cloud, name, CapacityType.SPOT)
             wanted[Sku(name=spot, region=document.region, zone=zone)] = None
+    for group in groups:
+        for name in group.machine_types if group.type is CapacityType.FLEX_START else ():
+            wanted[Sku(name=machine_sku(document.cloud, name, group.type), region=document.region)] = None
     return iter(wanted)
 
 

@@ -180,8 +180,9 @@ def _not_sold(settings: Settings) -> Iterator[Problem]:
     stated = {price.sku for price in settings.prices}
     for place, name, kind in _rented(settings):
         sku = f"{settings.cloud}:{service}:{name}:{kind}"
-        # prices of spot on AWS are not packaged; what is not sold at a list price there has no spot either
-        listed = sku.replace(":spot", ":on-demand") if settings.cloud is Cloud.AWS else sku
+        # prices of spot on AWS and of flex-start are not packaged: what has no list price there is not sold so either
+        unlisted = kind == "flex-start" or settings.cloud is Cloud.AWS
+        listed = sku.replace(f":{kind}", ":on-demand") if unlisted else sku
         if listed in here or sku in stated:
             continue
         as_spot = "as spot " if kind == "spot" else ""
@@ -217,11 +218,13 @@ def _rented(settings: Settings) -> Iterator[tuple[str, str, str]]:
             yield f"{index}.capacity.spot.machine_types.{number}", name, "spot"
         for number, name in enumerate(bought.on_demand.machine_types if bought.on_demand else ()):
             yield f"{index}.capacity.on_demand.machine_types.{number}", name, "on-demand"
+        if bought.flex_start:
+            yield f"{index}.capacity.flex_start.machine_type", bought.flex_start.machine_type, "flex-start"
 
 
 def _near(settings: Settings, here: tuple[str, ...], kind: str, name: str) -> str:
     wanted = catalogue.machine(settings.cloud, name)
-    sold = {sku.split(":")[2] for sku in here if sku.endswith(f":{kind}")}
+    sold = {sku.split(":")[2] for sku in here if sku.endswith(f":{'on-demand' if kind == 'flex-start' else kind}")}
     alike = [
         machine.name
         for machine in catalogue.machines(settings.cloud)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from fleet import tags
@@ -65,6 +65,17 @@ class OnDemand:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FlexStart:
+    """Capacity that stands in for missing spot as on-demand does: waited for in one zone, had for a time."""
+
+    max: int
+    machine_type: str
+    zone: str
+    run: timedelta
+    """The cloud ends an instance after it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
     """All ways in which one pool is bought, and its limits."""
 
@@ -74,12 +85,16 @@ class Capacity:
     reserved: tuple[Reserved, ...] = ()
     spot: Spot | None = None
     on_demand: OnDemand | None = None
+    flex_start: FlexStart | None = None
+    """Google Cloud; instead of on-demand."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.target <= self.max:
             raise ValueError(f"target {self.target} is outside 0 to max {self.max}")
-        if not (self.reserved or self.spot or self.on_demand):
-            raise ValueError("a pool needs reserved, spot or on_demand capacity, got none")
+        if not (self.reserved or self.spot or self.on_demand or self.flex_start):
+            raise ValueError("a pool needs reserved, spot, on_demand or flex_start capacity, got none")
+        if self.on_demand and self.flex_start:
+            raise ValueError("on_demand and flex_start both stand in for spot; name one")
 
     @property
     def lasting(self) -> int:
@@ -100,9 +115,16 @@ class Capacity:
 
     def on_demand_at_creation(self) -> int:
         """0 beside spot, which is tried first; without spot, on-demand carries the pool from the start."""
-        if self.on_demand is None or self.spot is not None:
+        return self._stand_in_at_creation(self.on_demand)
+
+    def flex_start_at_creation(self) -> int:
+        """As of on-demand."""
+        return self._stand_in_at_creation(self.flex_start)
+
+    def _stand_in_at_creation(self, bought: OnDemand | FlexStart | None) -> int:
+        if bought is None or self.spot is not None:
             return 0
-        return min(max(self.target - self.lasting, 0), self.on_demand.max)
+        return min(max(self.target - self.lasting, 0), bought.max)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -180,7 +180,7 @@ def _pool_row(view: FleetView, pool: PoolView) -> str:
         f'<a href="{escape(link)}">{escape(pool.name)}</a>',
         text.NOTHING if pool.target is None else str(pool.target),
         ready,
-        *(_counted(pool, kind) for kind in (CapacityType.RESERVED, CapacityType.SPOT, CapacityType.ON_DEMAND)),
+        *(_counted(pool, kind) for kind in (CapacityType.RESERVED, CapacityType.SPOT, pool.stands_in)),
         str(pool.draining or text.NOTHING),
         str(pool.marked or text.NOTHING),
         text.number(waiting),

@@ -54,7 +54,7 @@ def _pool_cells(pool: PoolView) -> list[str | Text]:
         Text(pool.name),
         NOTHING if pool.target is None else str(pool.target),
         ready,
-        *(_counted(pool, kind) for kind in (CapacityType.RESERVED, CapacityType.SPOT, CapacityType.ON_DEMAND)),
+        *(_counted(pool, kind) for kind in (CapacityType.RESERVED, CapacityType.SPOT, pool.stands_in)),
         str(pool.draining or NOTHING),
         str(pool.marked or NOTHING),
         short_number(waiting),

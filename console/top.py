@@ -100,7 +100,7 @@ def _table(found: Sequence[tuple[FleetView, InstanceView]], row: int) -> Table:
     return table
 
 
-_SHORT: Final[Mapping[str, str]] = {"reserved": "res", "spot": "spot", "on-demand": "o-d"}
+_SHORT: Final[Mapping[str, str]] = {"reserved": "res", "spot": "spot", "on-demand": "o-d", "flex-start": "flex"}
 
 
 def _cells(view: FleetView, one: InstanceView) -> list[Text]:

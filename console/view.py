@@ -94,6 +94,7 @@ class PoolView:
     least: int
     most: int
     types: Mapping[CapacityType, Counted]
+    """Each of them; of on-demand and flex-start a pool has one at most."""
     draining: int
     marked: int
     held: float | None
@@ -108,6 +109,12 @@ class PoolView:
     @property
     def ready(self) -> int:
         return sum(counted.ready for counted in self.types.values())
+
+    @property
+    def stands_in(self) -> CapacityType:
+        """What a pool has for missing spot."""
+        flex_start = self.types[CapacityType.FLEX_START].most is not None
+        return CapacityType.FLEX_START if flex_start else CapacityType.ON_DEMAND
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ COLOURS: Final[Mapping[CapacityType, str]] = {
     CapacityType.RESERVED: "#4477aa",
     CapacityType.SPOT: "#228833",
     CapacityType.ON_DEMAND: "#cc6633",
+    CapacityType.FLEX_START: "#aa3377",
 }
 """Told apart by people with any colour vision (after Paul Tol's bright scheme)."""
 IDLE: Final = "#bbbb33"

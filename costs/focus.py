@@ -89,6 +89,7 @@ _SERVICE: Final = {Cloud.AWS: "Amazon Elastic Compute Cloud", Cloud.GCP: "Comput
 _CATEGORY: Final = {
     CapacityType.SPOT: "Dynamic",
     CapacityType.ON_DEMAND: "Standard",
+    CapacityType.FLEX_START: "Standard",
     CapacityType.RESERVED: "Standard",
 }
 _STEP: Final = Decimal("1e-9")

@@ -74,8 +74,8 @@ def savings(report: Report, stops: Sequence[Stop], runs: Sequence[Run], book: Pr
 
 
 def _is_fallback(charge: Charge, pools: set[str | None]) -> bool:
-    on_demand = charge.capacity_type is CapacityType.ON_DEMAND and charge.kind is not Kind.SHARED
-    return on_demand and charge.pool is not None and charge.pool in pools
+    stands_in = charge.capacity_type in (CapacityType.ON_DEMAND, CapacityType.FLEX_START)
+    return stands_in and charge.kind is not Kind.SHARED and charge.pool is not None and charge.pool in pools
 
 
 def avoided(

@@ -21,6 +21,8 @@ class CapacityType(StrEnum):
     RESERVED = "reserved"
     SPOT = "spot"
     ON_DEMAND = "on-demand"
+    FLEX_START = "flex-start"
+    """Google Cloud: waited for, cheaper than on-demand for large machines, and ended after a stated time."""
 
 
 class InstanceState(StrEnum):
@@ -66,6 +68,8 @@ class Instance:
     group: str | None = None
     private_address: str | None = None
     reservation: str | None = None
+    ends_at: datetime | None = None
+    """When its cloud ends it, whatever it does; None: nobody said so."""
     tags: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property

@@ -43,8 +43,7 @@ def needs(document: FleetDocument) -> tuple[Need, ...]:
     found: dict[tuple[str | None, str], tuple[int, set[str]]] = {}
     for pool in document.pools:
         for group, most in _most(pool):
-            spot = group.type is CapacityType.SPOT
-            for quota, unit, each, label in [_dearest(document.cloud, group.machine_types, spot)]:
+            for quota, unit, each, label in [_dearest(document.cloud, group.machine_types, group.type)]:
                 total, labels = found.get((quota, unit), (0, set[str]()))
                 found[quota, unit] = (total + most * each, labels | {label})
     return tuple(
@@ -69,9 +68,7 @@ def uses(cloud: Cloud, instances: Iterable[Instance]) -> tuple[Use, ...]:
         if not instance.alive:
             continue
         try:
-            quota, unit, each, _ = _dearest(
-                cloud, (instance.machine_type,), instance.capacity_type is CapacityType.SPOT
-            )
+            quota, unit, each, _ = _dearest(cloud, (instance.machine_type,), instance.capacity_type)
         except catalogue.UnknownMachineError:
             continue
         if quota is not None:
@@ -93,9 +90,12 @@ def _most(pool: Pool) -> Iterable[tuple[GroupEntry, int]]:
         yield group, share
 
 
-def _dearest(cloud: Cloud, names: tuple[str, ...], spot: bool) -> tuple[str | None, str, int, str]:
+def _dearest(cloud: Cloud, names: tuple[str, ...], kind: CapacityType) -> tuple[str | None, str, int, str]:
     """The quota, and the most that one instance of any of these machine types takes of it."""
-    kind = "spot" if spot else "on-demand"
+    # flex-start takes of the preemptible quota, and is no spot (Google's documentation)
+    spot = kind in (CapacityType.SPOT, CapacityType.FLEX_START)
+    if kind is CapacityType.RESERVED:
+        kind = CapacityType.ON_DEMAND
     chosen = max((catalogue.machine(cloud, name) for name in names), key=lambda m: (m.vcpus, m.gpu_count))
     label = f"{chosen.name} {kind}"
     if cloud is Cloud.AWS:

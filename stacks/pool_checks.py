@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from fleet import catalogue
 from fleet.model import Cloud
 from serving.engine import ArgumentError, check_arguments
-from stacks import block_checks, efa_checks, pool_value_checks, reference_checks
+from stacks import block_checks, efa_checks, flex_checks, pool_value_checks, reference_checks
 from stacks.problems import Problem
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ def check(settings: "Settings", pool: "Pool", path: str, today: date) -> Iterato
         )
     yield from _machines(settings, pool, path, model)
     yield from efa_checks.check(settings, pool, path)
+    yield from flex_checks.check(settings, pool, path)
     yield from reference_checks.check_pool(settings, pool, path)
     yield from _engine(pool, path)
     yield from pool_value_checks.check(settings, pool, path)
@@ -81,7 +82,8 @@ def _limits(pool: "Pool", path: str) -> Iterator[Problem]:
 
 def _bought(pool: "Pool", path: str) -> Iterator[Problem]:
     capacity = pool.capacity
-    if not capacity.reserved and capacity.spot is None and capacity.on_demand is None:
+    stands_in = capacity.on_demand or capacity.flex_start
+    if not capacity.reserved and capacity.spot is None and stands_in is None:
         remedy = "name at least one of reserved, spot, on_demand"
         yield Problem(path=f"{path}.capacity", wrong="buys nothing", remedy=remedy)
         return
@@ -94,7 +96,7 @@ def _bought(pool: "Pool", path: str) -> Iterator[Problem]:
             remedy="raise max or reserve less",
         )
     if capacity.spot is None:
-        most = reserved + (capacity.on_demand.max if capacity.on_demand else 0)
+        most = reserved + (stands_in.max if stands_in else 0)
         if most < pool.target:
             yield Problem(
                 path=f"{path}.capacity",
@@ -134,6 +136,8 @@ def _zones_of(pool: "Pool") -> Iterator[tuple[str, tuple[str, ...]]]:
         yield "capacity.spot.zones", pool.capacity.spot.zones
     if pool.capacity.on_demand:
         yield "capacity.on_demand.zones", pool.capacity.on_demand.zones
+    if pool.capacity.flex_start:
+        yield "capacity.flex_start.zone", (pool.capacity.flex_start.zone,)
 
 
 def _reservations(settings: "Settings", pool: "Pool", path: str, today: date) -> Iterator[Problem]:
@@ -188,3 +192,5 @@ def _machine_types_of(pool: "Pool") -> Iterator[tuple[str, str]]:
     for kind, part in (("spot", pool.capacity.spot), ("on_demand", pool.capacity.on_demand)):
         for index, name in enumerate(part.machine_types if part else ()):
             yield f"{kind}.machine_types.{index}", name
+    if pool.capacity.flex_start:
+        yield "flex_start.machine_type", pool.capacity.flex_start.machine_type

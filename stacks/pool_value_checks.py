@@ -140,6 +140,7 @@ def _machine_types(pool: "Pool") -> Iterator[str]:
     yield from (reserved.machine_type for reserved in capacity.reserved)
     yield from capacity.spot.machine_types if capacity.spot else ()
     yield from capacity.on_demand.machine_types if capacity.on_demand else ()
+    yield from (capacity.flex_start.machine_type,) if capacity.flex_start else ()
 
 
 def _bought(settings: "Settings", pool: "Pool", path: str) -> Iterator[Problem]:

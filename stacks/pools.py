@@ -1,6 +1,6 @@
 """Settings of a pool, as components and user data want them. The same for both clouds."""
 
-from components.capacity import Block, Capacity, OnDemand, Owned, Reserved, Spot
+from components.capacity import Block, Capacity, FlexStart, OnDemand, Owned, Reserved, Spot
 from fleet.model import CapacityType, Cloud
 from serving.user_data import BootLimits, Engine, InstanceSettings
 from stacks.settings import Pool, Settings
@@ -43,6 +43,16 @@ def capacity(settings: Settings, pool: Pool) -> Capacity:
                 zones=bought.on_demand.zones or settings.zones,
             )
             if bought.on_demand
+            else None
+        ),
+        flex_start=(
+            FlexStart(
+                max=bought.flex_start.max,
+                machine_type=bought.flex_start.machine_type,
+                zone=bought.flex_start.zone,
+                run=bought.flex_start.run,
+            )
+            if bought.flex_start
             else None
         ),
     )

@@ -126,12 +126,23 @@ class OnDemand(_Strict):
     """Empty: every zone of the environment."""
 
 
+class FlexStart(_Strict):
+    """Google Cloud: stands in for missing spot instead of on-demand. Waited for; cheaper on A2 and newer machines."""
+
+    max: Instances
+    machine_type: MachineType
+    zone: Zone
+    run: Duration
+    """How long an instance may run, 10m to 7d. It is replaced and drained before Google ends it."""
+
+
 class Capacity(_Strict):
     """How the pool's instances are bought. What is absent is not bought that way."""
 
     reserved: tuple[Reserved, ...] = ()
     spot: Spot | None = None
     on_demand: OnDemand | None = None
+    flex_start: FlexStart | None = None
 
 
 class Pool(_Strict):

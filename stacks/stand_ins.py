@@ -79,6 +79,8 @@ def _zones(settings: Mapping[str, Any]) -> list[str]:
         for kind in ("spot", "on_demand"):
             part: dict[str, Any] = capacity.get(kind) or {}
             found += part.get("zones") or []
+        flex_start: dict[str, Any] = capacity.get("flex_start") or {}
+        found += [flex_start["zone"]] if "zone" in flex_start else []
     return [zone for zone in found if isinstance(zone, str)]
 
 
@@ -110,6 +112,7 @@ def _sample(cloud: Cloud, region: str) -> dict[str, Any]:
                     "reserved": [{"zone": zone, "machine_type": machine, "count": 1, "ends": "9999-01-01"}],
                     "spot": {"zones": [zone], "machine_types": [machine]},
                     "on_demand": {"max": 1, "machine_types": [machine], "zones": [zone]},
+                    "flex_start": {"max": 1, "machine_type": machine, "zone": zone, "run": "1d"},
                 },
                 "drain_deadline": "90s",
                 "watchdogs": {"spot": {}},

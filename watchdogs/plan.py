@@ -66,6 +66,7 @@ class Reason(StrEnum):
     RESERVED_IN_FULL = "reserved capacity is paid for"
     TERM_NOT_BEGUN = "its prepaid time has not begun"
     TERM_ENDS = "its prepaid time ends"
+    RUN_ENDS = "its stated time to run ends"
     SPOT_WANTED = "spot wanted"
     SAFER_ZONE = "a safer zone"
     SPOT_TOO_DEAR = "spot at or above its ceiling"

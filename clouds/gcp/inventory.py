@@ -129,8 +129,13 @@ class GoogleInventory:
             group=group.rsplit("/", 1)[-1] if group else None,
             private_address=raw.network_interfaces[0].network_i_p if raw.network_interfaces else None,
             reservation=next(iter(raw.reservation_affinity.values), None),
+            ends_at=_moment(raw.resource_status.scheduling.termination_timestamp),
             tags=labels,
         )
+
+
+def _moment(text: str) -> datetime | None:
+    return datetime.fromisoformat(text).astimezone(UTC) if text else None
 
 
 def _tag(label: str) -> str:
@@ -143,6 +148,8 @@ def _capacity_type(raw: Any, labels: Mapping[str, str]) -> CapacityType:
     """What the cloud says; the label only where the cloud says nothing."""
     if raw.scheduling.provisioning_model == "SPOT":
         return CapacityType.SPOT
+    if raw.scheduling.provisioning_model == "FLEX_START":
+        return CapacityType.FLEX_START
     bound = raw.scheduling.provisioning_model == "RESERVATION_BOUND"
     if bound or raw.reservation_affinity.consume_reservation_type == "SPECIFIC_RESERVATION":
         return CapacityType.RESERVED

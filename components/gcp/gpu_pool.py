@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
+from typing import Final, Literal
 
 import pulumi
 from pulumi_gcp import compute
@@ -35,7 +35,7 @@ class GpuPoolArgs:
 
 
 class GpuPool(pulumi.ComponentResource):
-    """The groups of a pool: one per reservation, one per spot zone, one on-demand group over the zones.
+    """The groups of a pool: one per reservation, one per spot zone, one on-demand or flex-start group.
 
     Pulumi owns templates and limits. Watchdogs own the size: it is set once, at creation.
     """
@@ -53,7 +53,7 @@ class GpuPool(pulumi.ComponentResource):
             http_health_check=compute.HealthCheckHttpHealthCheckArgs(port=AGENT_PORT, request_path="/healthz"),
             opts=pulumi.ResourceOptions(parent=self),
         )
-        entries = [*self._reserved(), *self._spot(), *self._on_demand()]
+        entries = [*self._reserved(), *self._spot(), *self._on_demand(), *self._flex_start()]
         self.groups = pulumi.Output.all(*entries).apply(lambda found: list[GroupEntry](found))
         self.register_outputs({"groups": self.groups.apply(lambda found: [entry.name for entry in found])})
 
@@ -174,8 +174,35 @@ class GpuPool(pulumi.ComponentResource):
             )
         ]
 
+    def _flex_start(self) -> list[pulumi.Output[GroupEntry]]:
+        bought = self._args.capacity.flex_start
+        if bought is None:
+            return []
+        name = f"{self._name}-flex-start"
+        template = self._template(name, CapacityType.FLEX_START, bought.machine_type, run=bought.run)
+        at_creation = self._args.capacity.flex_start_at_creation()
+        # who was ended on time is not made anew: what comes next is the spot watchdog's matter
+        group = self._zonal(name, bought.zone, template, at_creation=at_creation, on_failure="DO_NOTHING")
+        return [
+            group.name.apply(
+                lambda found: group_entry(
+                    capacity_type=CapacityType.FLEX_START,
+                    name=found,
+                    size_limit=bought.max,
+                    machine_types=(bought.machine_type,),
+                    zone=bought.zone,
+                )
+            )
+        ]
+
     def _zonal(
-        self, name: str, zone: str, template: compute.InstanceTemplate, *, at_creation: int
+        self,
+        name: str,
+        zone: str,
+        template: compute.InstanceTemplate,
+        *,
+        at_creation: int,
+        on_failure: Literal["REPAIR", "DO_NOTHING"] = "REPAIR",
     ) -> compute.InstanceGroupManager:
         return compute.InstanceGroupManager(
             name,
@@ -195,7 +222,7 @@ class GpuPool(pulumi.ComponentResource):
             ),
             instance_lifecycle_policy=compute.InstanceGroupManagerInstanceLifecyclePolicyArgs(
                 # preempted: made again in its zone, as on AWS. Ill: reported, since a drain looks like an illness
-                default_action_on_failure="REPAIR",
+                default_action_on_failure=on_failure,
                 on_failed_health_check="DO_NOTHING",
             ),
             # the GPU may not be had today: that is the spot watchdog's matter, not an error of `pulumi up`
@@ -203,13 +230,14 @@ class GpuPool(pulumi.ComponentResource):
             opts=self._sized_by_watchdogs(),
         )
 
-    def _template(
+    def _template(  # noqa: PLR0913
         self,
         name: str,
         capacity_type: CapacityType,
         machine_type: str,
         reservation: pulumi.Input[str] | None = None,
         block: bool = False,
+        run: timedelta | None = None,
     ) -> compute.InstanceTemplate:
         return instance_template(
             name,
@@ -220,6 +248,7 @@ class GpuPool(pulumi.ComponentResource):
             labels=labels(self._args.owned.tags(capacity_type)),
             reservation=reservation,
             block=block,
+            run=run,
             opts=pulumi.ResourceOptions(parent=self),
         )
 

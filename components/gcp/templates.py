@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Final
 
 import pulumi
@@ -13,8 +14,15 @@ from fleet.model import CapacityType, Cloud
 LOCAL_SSD_GIB: Final = 375
 SCOPE: Final = "https://www.googleapis.com/auth/cloud-platform"
 """Scopes do not narrow: the service account's rights do."""
-MODELS: Final = {CapacityType.SPOT: "SPOT", CapacityType.ON_DEMAND: "STANDARD", CapacityType.RESERVED: "STANDARD"}
+MODELS: Final = {
+    CapacityType.RESERVED: "STANDARD",
+    CapacityType.SPOT: "SPOT",
+    CapacityType.ON_DEMAND: "STANDARD",
+    CapacityType.FLEX_START: "FLEX_START",
+}
 BOUND: Final = "RESERVATION_BOUND"
+ENDS_BY_ITSELF: Final = frozenset({"SPOT", "FLEX_START", BOUND})
+"""Provisioning models whose instances Google ends, so that it must be said what becomes of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +57,12 @@ def instance_template(  # noqa: PLR0913
     opts: pulumi.ResourceOptions,
     reservation: pulumi.Input[str] | None = None,
     block: bool = False,
+    run: timedelta | None = None,
 ) -> compute.InstanceTemplate:
-    """Declare one. With the name of a `reservation` its instances start in that prepaid capacity alone."""
+    """Declare one. With the name of a `reservation` its instances start in that prepaid capacity alone.
+
+    `run`: how long each instance may run; flex-start needs it.
+    """
     return compute.InstanceTemplate(
         name,
         machine_type=machine_type,
@@ -65,7 +77,7 @@ def instance_template(  # noqa: PLR0913
         shielded_instance_config=compute.InstanceTemplateShieldedInstanceConfigArgs(
             enable_secure_boot=True, enable_vtpm=True, enable_integrity_monitoring=True
         ),
-        scheduling=_scheduling(capacity_type, block=block),
+        scheduling=_scheduling(capacity_type, block=block, run=run),
         reservation_affinity=_affinity(reservation),
         opts=opts,
     )
@@ -99,9 +111,11 @@ def _local_disks(machine_type: str) -> list[compute.InstanceTemplateDiskArgs]:
     ]
 
 
-def _scheduling(capacity_type: CapacityType, *, block: bool) -> compute.InstanceTemplateSchedulingArgs:
+def _scheduling(
+    capacity_type: CapacityType, *, block: bool, run: timedelta | None
+) -> compute.InstanceTemplateSchedulingArgs:
     model = BOUND if block else MODELS[capacity_type]
-    ends_by_itself = model in ("SPOT", BOUND)
+    ends_by_itself = model in ENDS_BY_ITSELF
     return compute.InstanceTemplateSchedulingArgs(
         provisioning_model=model,
         preemptible=model == "SPOT",
@@ -110,6 +124,9 @@ def _scheduling(capacity_type: CapacityType, *, block: bool) -> compute.Instance
         on_host_maintenance="TERMINATE",
         # a stopped instance would have lost its cache and go on costing a disk; refused for STANDARD
         instance_termination_action="DELETE" if ends_by_itself else None,
+        max_run_duration=(
+            compute.InstanceTemplateSchedulingMaxRunDurationArgs(seconds=int(run.total_seconds())) if run else None
+        ),
     )
 
 

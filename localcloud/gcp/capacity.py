@@ -20,6 +20,8 @@ class Use:
     zone: str
     machine_type: str
     kind: Kind
+    quota: Kind
+    """Whose quota it takes: flex-start is no spot, and counts as preemptible."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -46,12 +48,13 @@ class Capacity:
         model, count = gpus(wanted.machine_type)
         if count:
             used = sum(
-                n for use in present if use.kind is wanted.kind for m, n in [gpus(use.machine_type)] if m == model
+                n for use in present if use.quota is wanted.quota for m, n in [gpus(use.machine_type)] if m == model
             )
-            if used + count > self.quota(wanted.kind):
-                return _over_quota(metric(model, wanted.kind), self.quota(wanted.kind))
-        room = self.limits.get((wanted.zone, wanted.machine_type, wanted.kind))
-        full = room is not None and sum(use == wanted for use in present) >= room
+            if used + count > self.quota(wanted.quota):
+                return _over_quota(metric(model, wanted.quota), self.quota(wanted.quota))
+        place = (wanted.zone, wanted.machine_type, wanted.kind)
+        room = self.limits.get(place)
+        full = room is not None and sum((u.zone, u.machine_type, u.kind) == place for u in present) >= room
         if full or (wanted.kind is Kind.SPOT and wanted.machine_type in self.gone):
             return no_room(wanted.zone)
         return None

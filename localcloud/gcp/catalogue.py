@@ -56,7 +56,7 @@ def _quotas(world: World) -> list[Row]:
             used = sum(
                 count
                 for one in world.machines.values()
-                if one.kind is kind and one.status != "TERMINATED"
+                if one.use.quota is kind and one.status != "TERMINATED"
                 for name, count in [gpus(one.machine_type)]
                 if name == model
             )

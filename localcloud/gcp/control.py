@@ -89,7 +89,7 @@ class Control:
             "state": machine.status,
             "type": machine.machine_type,
             "zone": machine.zone,
-            "kind": "reserved" if machine.reservation else str(machine.kind),
+            "kind": machine.bought_as,
             "address": machine.address,
             "group": machine.group[1] if machine.group else None,
             "pool": machine.labels.get(_LABELS[tags.POOL]),

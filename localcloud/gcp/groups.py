@@ -175,7 +175,7 @@ def _leaves_first(world: World, member: Member) -> tuple[int, str]:
     return order, member.name
 
 
-def _advance_member(world: World, group: Group, member: Member) -> None:
+def _advance_member(world: World, group: Group, member: Member) -> None:  # noqa: C901 - one branch per action
     machine = _machine(world, member)
     if member.action == "DELETING":
         if machine is None:
@@ -192,7 +192,13 @@ def _advance_member(world: World, group: Group, member: Member) -> None:
         elif machine is not None and machine.status == "TERMINATED":
             end_member(world, group, member, "RECREATING")
         return
-    policy = world.store.get(group.key).get("instanceLifecyclePolicy", {})
+    row = world.store.get(group.key)
+    if machine is not None and machine.why == instances.RUN_IS_OVER and machine.deleting:
+        # the group lets it go and wants one less, as it does with those of resize requests
+        row["targetSize"] = max(0, int(row["targetSize"]) - 1)
+        member.action = "DELETING"
+        return
+    policy = row.get("instanceLifecyclePolicy", {})
     if policy.get("defaultActionOnFailure", "REPAIR") == "DO_NOTHING" or group.deleting:
         return
     if machine is None or machine.status == "TERMINATED" or (machine.status == "STOPPING" and machine.deleting):

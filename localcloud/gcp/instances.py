@@ -19,6 +19,7 @@ from localcloud.gcp.world import World
 
 OCCUPIES: Final = ("PROVISIONING", "STAGING", "RUNNING", "STOPPING")
 RESERVATION_KEY: Final = "compute.googleapis.com/reservation-name"
+RUN_IS_OVER: Final = "maximum run duration"
 MAINTENANCE_TAKES: Final = timedelta(seconds=60)
 
 
@@ -80,7 +81,31 @@ class Machine:
 
     @property
     def use(self) -> Use:
-        return Use(zone=self.zone, machine_type=self.machine_type, kind=self.kind)
+        return use_of(self.zone, self.machine_type, self.row)
+
+    @property
+    def bought_as(self) -> str:
+        """In the books' words."""
+        if self.reservation:
+            return "reserved"
+        return "flex-start" if is_flex_start(self.row) else str(self.kind)
+
+    @property
+    def ends_at(self) -> datetime | None:
+        """When its stated time to run is over; None: it has none, or has not begun to run."""
+        told = self.row.get("resourceStatus", {}).get("scheduling", {}).get("terminationTimestamp")
+        return datetime.fromisoformat(told) if told else None
+
+
+def use_of(zone: str, machine_type: str, properties: Row) -> Use:
+    """What an instance takes of the zone's room and of the quotas."""
+    kind = Kind.SPOT if is_spot(properties) else Kind.ON_DEMAND
+    quota = Kind.SPOT if is_flex_start(properties) else kind
+    return Use(zone=zone, machine_type=machine_type, kind=kind, quota=quota)
+
+
+def is_flex_start(properties: Row) -> bool:
+    return properties.get("scheduling", {}).get("provisioningModel") == "FLEX_START"
 
 
 def is_spot(properties: Row) -> bool:
@@ -104,7 +129,7 @@ def launch(
     if not is_machine_type(world, zone, machine_type):
         path = f"projects/{PROJECT}/zones/{zone}/machineTypes/{machine_type}"
         return Failure(code="RESOURCE_NOT_FOUND", message=f"The resource '{path}' was not found", status=404)
-    use = Use(zone=zone, machine_type=machine_type, kind=Kind.SPOT if is_spot(properties) else Kind.ON_DEMAND)
+    use = use_of(zone, machine_type, properties)
     reservation = _reservation(world, zone, properties, machine_type)
     if isinstance(reservation, Failure):
         return reservation
@@ -252,7 +277,7 @@ def _stay(found: Machine, now: datetime) -> Stay:
         instance=found.name,
         machine_type=found.machine_type,
         zone=found.zone,
-        capacity_type="reserved" if found.reservation else str(found.kind),
+        capacity_type=found.bought_as,
         group=found.group[1] if found.group else None,
         pool=found.labels.get(tags.label(tags.POOL)),
         reservation=found.reservation,
@@ -330,6 +355,7 @@ def _boot(world: World, found: Machine, now: datetime) -> None:
     if found.status == "STAGING" and world.hardware.is_alive(found.name):
         found.row["status"] = "RUNNING"
         found.row["lastStartTimestamp"] = stamp(now)
+        _limit_run(found, now)
         return
     if found.status == "STAGING":
         begin_stop(world, found, "the machine did not start", delete=False)
@@ -342,8 +368,17 @@ def _boot(world: World, found: Machine, now: datetime) -> None:
         begin_stop(world, found, f"internal error: {error}", delete=False)
 
 
+def _limit_run(found: Machine, now: datetime) -> None:
+    """Compute Engine counts the time to run from when the instance runs."""
+    if limit := found.row["scheduling"].get("maxRunDuration"):
+        ends = now + timedelta(seconds=int(limit["seconds"]))
+        found.row["resourceStatus"] = {"scheduling": {"terminationTimestamp": stamp(ends)}}
+
+
 def _look(world: World, found: Machine, now: datetime) -> None:
-    if found.preempted_at is not None and now >= found.preempted_at:
+    if found.ends_at is not None and now >= found.ends_at:
+        _run_is_over(world, found)
+    elif found.preempted_at is not None and now >= found.preempted_at:
         action = found.row["scheduling"].get("instanceTerminationAction", "STOP")
         begin_stop(world, found, "preempted", delete=action == "DELETE")
     elif found.maintenance_until is not None and now >= found.maintenance_until:
@@ -368,6 +403,14 @@ def _look(world: World, found: Machine, now: datetime) -> None:
             "Instance terminated by guest OS shutdown.",
         )
         begin_stop(world, found, "guest shutdown", delete=False)
+
+
+def _run_is_over(world: World, found: Machine) -> None:
+    """Its stated time is over: stopped or deleted as it says."""
+    action = found.row["scheduling"].get("instanceTerminationAction", "STOP")
+    target = (found.key.scope, action.lower(), found.key.path, found.uid)
+    world.operations.happened(*target, "The instance's maximum run duration is over.")
+    begin_stop(world, found, RUN_IS_OVER, delete=action == "DELETE")
 
 
 def _finish(world: World, found: Machine) -> None:

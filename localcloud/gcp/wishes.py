@@ -113,6 +113,8 @@ def _check_scheduling(properties: Row, where: str) -> None:
             "MIGRATE",
             "Instances with guest accelerators do not support live migration.",
         )
+    if model == "FLEX_START":
+        _check_flex_start(properties, scheduling, where)
     limited = scheduling.get("maxRunDuration") or scheduling.get("terminationTime")
     action = scheduling.get("instanceTerminationAction")
     if model == "STANDARD" and not spot and action and not limited:
@@ -122,6 +124,35 @@ def _check_scheduling(properties: Row, where: str) -> None:
         )
         raise invalid(f"{field}.instanceTerminationAction", action, why)
     _check_affinity(properties, where, spot=bool(spot))
+
+
+FLEX_START_SHORTEST_S: Final = 30
+FLEX_START_LONGEST_S: Final = 7 * 86400
+"""How long a flex-start instance may run (Google's documentation of limits on run time and of flex-start VMs)."""
+
+
+def _check_flex_start(properties: Row, scheduling: Row, where: str) -> None:
+    """It runs for a stated time, ends by itself, and takes from no reservation."""
+    field, why = f"{where}.scheduling", "for the provisioning model FLEX_START"
+    limit = scheduling.get("maxRunDuration")
+    if not limit:
+        raise invalid(f"{field}.maxRunDuration", "", f"A maximum run duration is required {why}.")
+    seconds = int(limit.get("seconds", 0))
+    if not FLEX_START_SHORTEST_S <= seconds <= FLEX_START_LONGEST_S:
+        between = f"between {FLEX_START_SHORTEST_S} and {FLEX_START_LONGEST_S} seconds"
+        raise invalid(f"{field}.maxRunDuration", seconds, f"Must be {between} {why}.")
+    if not scheduling.get("instanceTerminationAction"):
+        raise invalid(f"{field}.instanceTerminationAction", "", f"A termination action is required {why}.")
+    for name, value in (("preemptible", False), ("automaticRestart", True)):
+        if bool(scheduling.get(name, value)):
+            raise invalid(f"{field}.{name}", "true", f"Must be false {why}.")
+    affinity: Row = properties.get("reservationAffinity", {})
+    if affinity.get("consumeReservationType") != "NO_RESERVATION":
+        raise invalid(
+            f"{where}.reservationAffinity",
+            affinity.get("consumeReservationType", "ANY_RESERVATION"),
+            f"Must be NO_RESERVATION {why}.",
+        )
 
 
 def _check_affinity(properties: Row, where: str, *, spot: bool) -> None:

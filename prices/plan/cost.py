@@ -80,6 +80,8 @@ class Fallback:
     """What it costs when all spot of a pool is lost."""
 
     pool: str
+    kind: CapacityType
+    """On-demand or flex-start."""
     on_demand: int
     missing: int
     """Replicas of the target that nothing stands in for."""
@@ -122,6 +124,7 @@ class Limits:
     least: int
     most: int
     on_demand: int
+    """At most, or of flex-start where the pool has that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,10 +179,15 @@ def limits_of(config: Mapping[str, Any]) -> dict[str, Limits]:
             spare=int(pool.get("spare", 0)),
             least=int(pool["min"]),
             most=int(pool["max"]),
-            on_demand=int(as_map(as_map(pool.get("capacity")).get("on_demand")).get("max", 0)),
+            on_demand=_stands_in_at_most(as_map(pool.get("capacity"))),
         )
         for pool in map(as_map, as_list(settings_of(config).get("pools")))
     }
+
+
+def _stands_in_at_most(capacity: Mapping[str, Any]) -> int:
+    bought = as_map(capacity.get("on_demand")) or as_map(capacity.get("flex_start"))
+    return int(bought.get("max", 0))
 
 
 def settings_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -291,7 +299,7 @@ class _Pool:
         yield from self._prepaid()
         limits = self._limits
         on_demand_most = max(min(limits.on_demand, limits.most - self._reserved), 0)
-        spot, on_demand = self._of(CapacityType.SPOT), self._of(CapacityType.ON_DEMAND)
+        spot, on_demand = self._of(CapacityType.SPOT), self._standing_in()
         least = max(limits.least - self._reserved, 0)
         if spot:
             most = max(limits.most + limits.spare - self._reserved - on_demand_most, 0)
@@ -325,14 +333,20 @@ class _Pool:
 
     def fallback(self) -> Iterator[Fallback]:
         """What stands in when all spot is lost at once."""
-        spot, on_demand = self._of(CapacityType.SPOT), self._of(CapacityType.ON_DEMAND)
+        spot, on_demand = self._of(CapacityType.SPOT), self._standing_in()
         if not spot:
             return
         wanted = max(self._limits.target - self._reserved, 0)
         stands_in = min(wanted, self._limits.on_demand) if on_demand else 0
         price = self._mixed(on_demand) if stands_in else None
         cost = stands_in * price.usd_per_hour if price else ZERO
-        yield Fallback(pool=spot[0].pool, on_demand=stands_in, missing=wanted - stands_in, usd_per_hour=cost)
+        kind = on_demand[0].capacity_type if on_demand else CapacityType.ON_DEMAND
+        missing = wanted - stands_in
+        yield Fallback(pool=spot[0].pool, kind=kind, on_demand=stands_in, missing=missing, usd_per_hour=cost)
+
+    def _standing_in(self) -> list[PlannedGroup]:
+        """What stands in for spot: on-demand, or flex-start where the pool has that instead."""
+        return self._of(CapacityType.ON_DEMAND) or self._of(CapacityType.FLEX_START)
 
     def _of(self, kind: CapacityType) -> list[PlannedGroup]:
         return [group for group in self._groups if group.capacity_type is kind]

@@ -57,8 +57,9 @@ class Topology:
 
 
 def backend_of(pool: str, capacity_type: CapacityType | None = None) -> str:
-    """HAProxy's name for a pool, or for its part of one capacity type."""
-    return f"pool_{pool}" + (f".{capacity_type}" if capacity_type else "")
+    """HAProxy's name for a pool, or for its part of one capacity type: flex-start is filled as on-demand is."""
+    part = CapacityType.ON_DEMAND if capacity_type is CapacityType.FLEX_START else capacity_type
+    return f"pool_{pool}" + (f".{part}" if part else "")
 
 
 def capacity_backends(pool: str) -> tuple[str, ...]:

@@ -1,31 +1,42 @@
-"""How the groups of a pool on Google Cloud name their instances."""
+"""What a pool on Google Cloud declares: templates by how they are bought, groups, and what they are named after."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pulumi
 import pytest
 
-from components.capacity import Capacity, Owned, Spot
+from components.capacity import Block, Capacity, FlexStart, OnDemand, Owned, Reserved, Spot
 from components.gcp.gpu_pool import BASE_NAME_LIMIT, GpuPool, GpuPoolArgs, instance_base
 from components.gcp.templates import Template
 from tests.fakes import RecordingMocks
 
 GROUP = "gcp:compute/instanceGroupManager:InstanceGroupManager"
+REGIONAL = "gcp:compute/regionInstanceGroupManager:RegionInstanceGroupManager"
+TEMPLATE = "gcp:compute/instanceTemplate:InstanceTemplate"
+A, B = "us-central1-a", "us-central1-b"
+SPOT = Spot(zones=(A, B), machine_types=("g2-standard-12",))
+FLEX = FlexStart(max=3, machine_type="a2-highgpu-1g", zone=B, run=timedelta(days=2))
+KEPT = Reserved(zone=A, machine_type="g2-standard-12", count=2, ends="2027-06-01")
+BLOCK = Reserved(
+    zone=B,
+    machine_type="a3-highgpu-8g",
+    count=1,
+    existing="bought",
+    block=Block(starts=datetime(2027, 1, 1, tzinfo=UTC), ends=datetime(2027, 1, 8, tzinfo=UTC)),
+)
 
 
-def declare(environment: str) -> None:
+def declare(environment: str, **more: Any) -> None:
+    bought: dict[str, Any] = more or {"spot": SPOT}
+
     @pulumi.runtime.test
     def program() -> None:
         GpuPool(
             "chat",
             GpuPoolArgs(
                 owned=Owned(environment=environment, pool="chat", owner="search-team"),
-                capacity=Capacity(
-                    target=1,
-                    spare=0,
-                    max=2,
-                    spot=Spot(zones=("us-central1-a", "us-central1-b"), machine_types=("g2-standard-12",)),
-                ),
+                capacity=Capacity(target=1, spare=0, max=2, **bought),
                 template=Template(
                     image="projects/p/global/images/i", service_account="sa", subnet="net", region="us-central1"
                 ),
@@ -54,3 +65,104 @@ def test_a_long_name_is_cut_and_stays_its_own(zone: str) -> None:
     assert len(found) <= BASE_NAME_LIMIT
     assert found != instance_base("an-environment-y", group)
     assert found != instance_base("an-environment-x", group.replace("8g", "4g"))
+
+
+def template(mocks: RecordingMocks) -> dict[str, Any]:
+    (found,) = mocks.of_type(TEMPLATE)
+    return found.inputs
+
+
+ENDED_BY_GOOGLE = {"automaticRestart": False, "onHostMaintenance": "TERMINATE", "instanceTerminationAction": "DELETE"}
+
+
+@pytest.mark.parametrize(
+    ("bought", "scheduling", "affinity"),
+    [
+        pytest.param(
+            {"reserved": (KEPT,)},
+            {
+                "provisioningModel": "STANDARD",
+                "preemptible": False,
+                "automaticRestart": True,
+                "onHostMaintenance": "TERMINATE",
+            },
+            "SPECIFIC_RESERVATION",
+            id="reserved",
+        ),
+        pytest.param(
+            {"reserved": (BLOCK,)},
+            {"provisioningModel": "RESERVATION_BOUND", "preemptible": False, **ENDED_BY_GOOGLE},
+            "SPECIFIC_RESERVATION",
+            id="for a time",
+        ),
+        pytest.param(
+            {"spot": SPOT},
+            {"provisioningModel": "SPOT", "preemptible": True, **ENDED_BY_GOOGLE},
+            "NO_RESERVATION",
+            id="spot",
+        ),
+        pytest.param(
+            {"on_demand": OnDemand(max=2, machine_types=("g2-standard-12",), zones=(A, B))},
+            {
+                "provisioningModel": "STANDARD",
+                "preemptible": False,
+                "automaticRestart": True,
+                "onHostMaintenance": "TERMINATE",
+            },
+            "NO_RESERVATION",
+            id="on-demand",
+        ),
+        pytest.param(
+            {"flex_start": FLEX},
+            {
+                "provisioningModel": "FLEX_START",
+                "preemptible": False,
+                "maxRunDuration": {"seconds": 172800},
+                **ENDED_BY_GOOGLE,
+            },
+            "NO_RESERVATION",
+            id="flex-start",
+        ),
+    ],
+)
+def test_a_template_says_how_its_instances_are_bought(
+    mocks: RecordingMocks, bought: dict[str, Any], scheduling: dict[str, Any], affinity: str
+) -> None:
+    declare("dev", **bought)
+    found = template(mocks)
+    assert found["scheduling"] == scheduling
+    assert found["reservationAffinity"]["type"] == affinity
+
+
+@pytest.mark.parametrize("bought", [{"spot": SPOT}, {"flex_start": FLEX}, {"reserved": (KEPT,)}], ids=str)
+def test_a_template_is_safe_however_its_instances_are_bought(mocks: RecordingMocks, bought: dict[str, Any]) -> None:
+    declare("dev", **bought)
+    found = template(mocks)
+    assert found["shieldedInstanceConfig"] == {
+        "enableSecureBoot": True,
+        "enableVtpm": True,
+        "enableIntegrityMonitoring": True,
+    }
+    assert found["metadata"] == {"enable-oslogin": "TRUE", "block-project-ssh-keys": "TRUE"}
+    (interface,) = found["networkInterfaces"]
+    assert "accessConfigs" not in interface, "no external address"
+    assert found["labels"]["gpu-fleet-owner"] == "search-team"
+
+
+def test_flex_start_is_one_zonal_group_that_makes_nothing_anew(mocks: RecordingMocks) -> None:
+    declare("dev", spot=SPOT, flex_start=FLEX)
+    group = mocks.named(GROUP, "chat-flex-start")
+    assert (group["zone"], group["targetSize"]) == (B, 0), "spot is tried first"
+    assert group["instanceLifecyclePolicy"]["defaultActionOnFailure"] == "DO_NOTHING"
+    assert not mocks.of_type(REGIONAL)
+
+
+def test_flex_start_carries_a_pool_without_spot_from_the_start(mocks: RecordingMocks) -> None:
+    declare("dev", flex_start=FLEX)
+    assert mocks.named(GROUP, "chat-flex-start")["targetSize"] == 1
+
+
+def test_on_demand_and_flex_start_are_one_or_the_other() -> None:
+    on_demand = OnDemand(max=1, machine_types=("g2-standard-12",), zones=(A,))
+    with pytest.raises(ValueError, match="both stand in for spot; name one"):
+        Capacity(target=1, spare=0, max=2, on_demand=on_demand, flex_start=FLEX)

@@ -63,6 +63,19 @@ def template(**ebs: Any) -> dict[str, Any]:
     return resource("aws:ec2/launchTemplate:LaunchTemplate", "t", {"blockDeviceMappings": [{"ebs": ebs}]})
 
 
+def flex_start(desired: int) -> list[dict[str, Any]]:
+    """A group on Google Cloud and its template."""
+    labels = {"gpu-fleet-pool": "chat", "gpu-fleet-capacity-type": "flex-start"}
+    made = resource("gcp:compute/instanceTemplate:InstanceTemplate", "t", {"machineType": "a2-highgpu-1g"})
+    made["newState"]["inputs"]["labels"] = labels
+    inputs = {"targetSize": desired, "zone": "us-central1-a", "versions": [{"instanceTemplate": "t"}]}
+    depends = {"versions": [made["urn"]]}
+    group = resource(
+        "gcp:compute/instanceGroupManager:InstanceGroupManager", "f", inputs, propertyDependencies=depends
+    )
+    return [made, group]
+
+
 def preview(*resources: dict[str, Any], pools: Mapping[str, Mapping[str, int]], op: str = "create") -> str:
     fleet = {
         "cloud": "aws",
@@ -158,6 +171,32 @@ def test_lost_spot_is_replaced_as_far_as_on_demand_goes() -> None:
         preview(group("a", "spot", G6, 3), group("od", "on-demand", G6, 0), pools={"chat": CHAT})
     ).fallbacks
     assert (fallback.on_demand, fallback.missing, fallback.usd_per_hour) == (2, 1, Decimal("1.60"))
+
+
+def google(desired: int, price: str | None) -> PlanCost:
+    """A pool of flex-start alone, at most three."""
+    stated = [{"sku": "gcp:compute:a2-highgpu-1g:flex-start", "usd_per_hour": price, "source": "by hand"}]
+    fleet = {
+        "cloud": "gcp",
+        "pools": [{"name": "chat", "target": 2, "min": 1, "max": 3, "capacity": {"flex_start": {"max": 3}}}],
+        "prices": [{**one, "as_of": "2026-11-01"} for one in stated if price],
+    }
+    steps = [{"op": "create", **one} for one in flex_start(desired)]
+    config = {"gcp:region": "us-central1", "gpu-fleet:fleet": json.dumps(fleet)}
+    return cost_of(json.dumps({"config": config, "steps": steps}))
+
+
+def test_flex_start_costs_its_own_price() -> None:
+    cost = google(2, "2.20")
+    assert [line.what for line in cost.lines] == ["flex-start"]
+    assert (cost.usd_per_hour_low, cost.usd_per_hour, cost.usd_per_hour_high) == tuple(
+        map(Decimal, ("2.20", "4.40", "6.60"))
+    )
+
+
+def test_flex_start_without_a_price_is_not_taken_for_on_demand() -> None:
+    with pytest.raises(PlanCostError, match="no price for gcp:compute:a2-highgpu-1g:flex-start in us-central1"):
+        google(2, None)
 
 
 def test_spot_is_the_range_of_its_history() -> None:

@@ -62,6 +62,8 @@ FIT: dict[str, dict[str, Any]] = {
     ZONE: {"dnsName": "fleet.internal.", "name": "inside"},
     RECORD: {"managedZone": "inside", "name": "a.fleet.internal.", "type": "A", "ttl": 30, "rrdatas": ["10.0.0.1"]},
 }  # fmt: skip
+FLEX = {"provisioningModel": "FLEX_START", "maxRunDuration": {"seconds": 86400}, "automaticRestart": False,
+        "instanceTerminationAction": "DELETE"}  # fmt: skip
 A_NAME = "is not a Compute Engine name"
 
 
@@ -126,6 +128,19 @@ REFUSALS = [
          "scheduling.automaticRestart", "automaticRestart must be false for the provisioning model SPOT"),
     case("spot-not-preemptible", TEMPLATE, {"scheduling": {"provisioningModel": "SPOT", "preemptible": False}},
          "scheduling.preemptible", "preemptible must be true for the provisioning model SPOT"),
+    case("flex-start-without-limit", TEMPLATE, {"scheduling": FLEX | {"maxRunDuration": None},
+         "reservationAffinity": {"type": "NO_RESERVATION"}}, "scheduling.maxRunDuration",
+         "'maxRunDuration' is required for the provisioning model FLEX_START"),
+    case("flex-start-that-stops", TEMPLATE, {"scheduling": FLEX | {"instanceTerminationAction": "STOP"},
+         "reservationAffinity": {"type": "NO_RESERVATION"}}, "scheduling.instanceTerminationAction",
+         "instanceTerminationAction must be DELETE for the provisioning model FLEX_START"),
+    case("flex-start-that-restarts", TEMPLATE, {"scheduling": FLEX | {"automaticRestart": True}},
+         "scheduling.automaticRestart", "automaticRestart must be false for the provisioning model FLEX_START"),
+    case("flex-start-and-preemptible", TEMPLATE, {"scheduling": FLEX | {"preemptible": True}},
+         "scheduling.preemptible", "preemptible must be false for the provisioning model FLEX_START"),
+    case("flex-start-in-a-reservation", TEMPLATE, {"scheduling": FLEX, "reservationAffinity":
+         {"type": "SPECIFIC_RESERVATION", "specificReservation": {"key": "k", "values": ["r"]}}},
+         "reservationAffinity.type", "must be NO_RESERVATION for the provisioning model FLEX_START"),
     case("affinity-without-name", TEMPLATE, {"reservationAffinity": {"type": "SPECIFIC_RESERVATION"}},
          "reservationAffinity.specificReservation", "is required for the type SPECIFIC_RESERVATION"),
     case("affinity-with-name-too-many", TEMPLATE, {"reservationAffinity": {"type": "NO_RESERVATION",
@@ -193,8 +208,12 @@ REFUSALS = [
 
 
 def changed(token: str, change: dict[str, Any]) -> dict[str, Any]:
-    inputs = copy.deepcopy(FIT[token]) | change
-    return {k: v for k, v in inputs.items() if v is not None}
+    return _without_none(copy.deepcopy(FIT[token]) | change)
+
+
+def _without_none(inputs: dict[str, Any]) -> dict[str, Any]:
+    plain = {k: _without_none(v) if isinstance(v, dict) else v for k, v in inputs.items()}
+    return {k: v for k, v in plain.items() if v is not None}
 
 
 @pytest.mark.parametrize(("token", "change", "path", "reason"), REFUSALS)

@@ -51,6 +51,11 @@ def fleet(cloud: str, most: int, *groups: dict[str, Any]) -> FleetDocument:
             id="Google counts GPUs",
         ),
         pytest.param(
+            fleet("gcp", 4, group("spot", "a", 2, "a2-highgpu-1g"), group("flex-start", "f", 3, "a2-highgpu-1g")),
+            [("PREEMPTIBLE_NVIDIA_A100_GPUS", 2 + 3)],
+            id="flex-start is preemptible to Google's quotas",
+        ),
+        pytest.param(
             fleet("aws", 1, group("on-demand", "o", 1, "p6-b200.48xlarge")), [(None, 192)], id="no quota known"
         ),
     ],

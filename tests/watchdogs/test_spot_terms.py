@@ -124,6 +124,48 @@ def test_a_pool_at_rest_stays_as_it_is_before_and_in_its_time() -> None:
     assert all(d.action is Action.KEEP for d in split(pool(in_block=2), OPENS + SECOND))
 
 
+FLEX = "chat-flex-start"
+ENDS = OPENS + timedelta(days=1)
+GOES = ENDS - DRAIN - MARGIN
+SUCCEEDED = GOES - BOOT - FALLBACK - MARGIN
+
+
+def with_flex_start(*, there: int, most: int = 3) -> PoolView:
+    """Two replicas wanted, no zone that gives spot, and instances of flex-start that end at `ENDS`."""
+    members = [replace(member(f"f{n}", FLEX), ends_at=ENDS) for n in range(there)]
+    flex = GroupView(name=FLEX, capacity_type=CapacityType.FLEX_START, zone="us-central1-a", desired=there, max=most)
+    return replace(pool(in_block=0), groups=(flex,), members=members)
+
+
+def test_flex_start_stands_in_as_on_demand_does() -> None:
+    found = of(FLEX, split(with_flex_start(there=0), OPENS))
+    assert (found.action, found.to_size, found.reason) == (Action.RESIZE, 2, Reason.FALLBACK)
+    assert found.usd_per_hour is None, "what it costs is not what on-demand costs"
+
+
+@pytest.mark.parametrize(
+    ("now", "size", "going"),
+    [
+        pytest.param(SUCCEEDED - SECOND, None, set[str](), id="in its time"),
+        pytest.param(SUCCEEDED, 4, set[str](), id="others are asked for"),
+        pytest.param(GOES - SECOND, 4, set[str](), id="before it goes"),
+        pytest.param(GOES, 4, {"f0", "f1"}, id="drained and ended before the cloud does it"),
+        pytest.param(ENDS, 4, {"f0", "f1"}, id="late"),
+    ],
+)
+def test_an_instance_of_flex_start_is_replaced_before_its_time_is_over(
+    now: datetime, size: int | None, going: set[str]
+) -> None:
+    found = split(with_flex_start(there=2), now)
+    assert of(FLEX, found).to_size == size
+    assert {d.resource for d in found if d.action is Action.END} == going
+    assert {d.reason for d in found if d.action is Action.END} <= {Reason.RUN_ENDS}
+
+
+def test_replacements_of_flex_start_stay_within_its_maximum_and_one() -> None:
+    assert of(FLEX, split(with_flex_start(there=2, most=2), SUCCEEDED)).to_size == 3
+
+
 def test_the_pool_moves_off_a_block_before_the_cloud_ends_it() -> None:
     world = spread_world()
     now, drain = world.now, timedelta(seconds=90)

@@ -17,6 +17,9 @@ from watchdogs.spot import risk, terms, zones
 from watchdogs.spot.view import GroupView, Member, PoolView
 
 WATCHDOG: Final = "spot"
+_STANDS_IN: Final = frozenset({CapacityType.ON_DEMAND, CapacityType.FLEX_START})
+SURGE: Final = 1
+"""Of flex-start above its maximum, while one is replaced."""
 IDLE_DRAIN: Final = "idle:"
 """How the reason of a drain begins that the idle watchdog asked for."""
 
@@ -34,11 +37,13 @@ def split(seen: PoolView, now: datetime) -> list[Decision]:
     pool = terms.without_ending(seen, now)
     sizes = _Sizes(pool, now)
     reserved = [wish for group in pool.groups_of(CapacityType.RESERVED) for wish in terms.reserved(pool, group, now)]
-    ending = {wish.resource for wish in reserved if wish.action is Action.END}
+    run_ends = terms.run_ends(seen, now)
+    ending = {wish.resource for wish in (*reserved, *run_ends) if wish.action is Action.END}
     wishes = [
         *reserved,
         *_spot(pool, sizes, now),
         *_on_demand(pool, sizes, now),
+        *run_ends,
         *(wish for wish in (*_drained(pool), *_failed_boots(pool, now)) if wish.resource not in ending),
     ]
     return wishes if pool.policy_seen else [_unseen(wish) for wish in wishes]
@@ -55,11 +60,11 @@ class _Sizes:
         self.reserved = sum(1 for m in in_time if kinds.get(m.group) is CapacityType.RESERVED)
         self.spot = sum(1 for m in counting if kinds.get(m.group) is CapacityType.SPOT)
         self.spot_in_time = sum(1 for m in in_time if kinds.get(m.group) is CapacityType.SPOT)
-        self.on_demand = sum(1 for m in counting if kinds.get(m.group) is CapacityType.ON_DEMAND)
+        self.on_demand = sum(1 for m in counting if kinds.get(m.group) in _STANDS_IN)
         self.stable = sum(
             1
             for m in counting
-            if kinds.get(m.group) is not CapacityType.ON_DEMAND
+            if kinds.get(m.group) not in _STANDS_IN
             and m.ready_since is not None
             and now - m.ready_since >= pool.policy.hold
         )
@@ -125,10 +130,9 @@ def _surplus_spot(pool: PoolView, sizes: _Sizes) -> list[Decision]:
 
 
 def _on_demand(pool: PoolView, sizes: _Sizes, now: datetime) -> list[Decision]:
-    groups = pool.groups_of(CapacityType.ON_DEMAND)
-    if not groups:
+    group = pool.fallback()
+    if group is None:
         return []
-    group = groups[0]
     missing = pool.target - sizes.reserved - sizes.spot_in_time - sizes.ending_idle
     wanted = min(max(0, missing), group.max)
     open_zones = zones.untried(pool, now) if wanted > sizes.on_demand else []
@@ -138,6 +142,9 @@ def _on_demand(pool: PoolView, sizes: _Sizes, now: datetime) -> list[Decision]:
         return [_keep(pool, group, Reason.SPOT_WANTED, waiting)]
     if wanted > sizes.on_demand:
         size = wanted + len(pool.members_of(group.name)) - sizes.on_demand
+        if group.capacity_type is CapacityType.FLEX_START:
+            # several may end at the same time, and Google's groups know no maximum
+            size = min(size, group.max + SURGE)
         if size > group.desired:
             return [_fallback(pool, group, size, missing)]
         return [_keep(pool, group, Reason.FALLBACK, f"{group.desired - sizes.on_demand} on their way")]
@@ -151,7 +158,7 @@ def _on_demand(pool: PoolView, sizes: _Sizes, now: datetime) -> list[Decision]:
 
 def _fallback(pool: PoolView, group: GroupView, size: int, missing: int) -> Decision:
     decision = _resize(pool, group, size, Reason.FALLBACK, f"no zone gives spot for {missing} missing")
-    if pool.on_demand_usd is None:
+    if pool.on_demand_usd is None or group.capacity_type is not CapacityType.ON_DEMAND:
         return decision
     return replace(decision, usd_per_hour=-pool.on_demand_usd * (size - group.desired))
 

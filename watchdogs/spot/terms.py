@@ -1,7 +1,8 @@
-"""Capacity that was bought for a time (a Capacity Block): when it is used, replaced and left. Pure.
+"""Capacity that was bought for a time: when it is used, replaced and left. Pure.
 
-The cloud ends what runs there from `closes` on, whether it has drained or not. So replacements are asked for early
-enough to be ready, and the drain begins early enough to end, each with a margin for passes that fail.
+The cloud ends what runs in a Capacity Block from `closes` on, and an instance of flex-start at its `ends_at`, whether
+it has drained or not. So replacements are asked for early enough to be ready, and the drain begins early enough to
+end, each with a margin for passes that fail.
 """
 
 from collections.abc import Sequence
@@ -36,7 +37,12 @@ def term(pool: PoolView, group: GroupView, now: datetime) -> Term:
         return Term.EARLY
     if group.closes is None:
         return Term.OPEN
-    leaves = group.closes - pool.drain_deadline - MARGIN
+    return _before(pool, group.closes, now)
+
+
+def _before(pool: PoolView, end: datetime, now: datetime) -> Term:
+    """Where in its time something is that the cloud ends then."""
+    leaves = end - pool.drain_deadline - MARGIN
     if now >= leaves:
         return Term.LEAVING
     replaced = leaves - pool.policy.fallback_after - pool.boot_expected - MARGIN
@@ -46,9 +52,26 @@ def term(pool: PoolView, group: GroupView, now: datetime) -> Term:
 def without_ending(pool: PoolView, now: datetime) -> PoolView:
     """The pool as it will be: members whose time is almost over count as leaving."""
     ending = {g.name for g in pool.groups_of(CapacityType.RESERVED) if term(pool, g, now) in _ENDING}
-    if not ending:
+    over = {m.id for m in pool.members if m.ends_at is not None and _before(pool, m.ends_at, now) in _ENDING}
+    if not ending and not over:
         return pool
-    return replace(pool, members=[replace(m, leaving=m.leaving or m.group in ending) for m in pool.members])
+    members = [replace(m, leaving=m.leaving or m.group in ending or m.id in over) for m in pool.members]
+    return replace(pool, members=members)
+
+
+def run_ends(pool: PoolView, now: datetime) -> Sequence[Decision]:
+    """Instances that the cloud is about to end are drained and ended before it does, one decision each."""
+    return [
+        Decision(
+            resource=member.id,
+            pool=pool.name,
+            action=Action.END,
+            reason=Reason.RUN_ENDS,
+            detail=f"the cloud ends it at {member.ends_at:%Y-%m-%d %H:%M} UTC",
+        )
+        for member in pool.members
+        if member.ends_at is not None and _before(pool, member.ends_at, now) is Term.LEAVING
+    ]
 
 
 def reserved(pool: PoolView, group: GroupView, now: datetime) -> Sequence[Decision]:

@@ -41,6 +41,8 @@ class Member:
     usd_per_hour: Decimal | None = None
     idle: bool = False
     """The idle watchdog has marked it: of two that may go, this one goes."""
+    ends_at: datetime | None = None
+    """When the cloud ends it, whatever it does (flex-start)."""
 
     @property
     def under_notice(self) -> bool:
@@ -129,6 +131,11 @@ class PoolView:
 
     def groups_of(self, capacity_type: CapacityType) -> Sequence[GroupView]:
         return self._groups.get(capacity_type, ())
+
+    def fallback(self) -> GroupView | None:
+        """What stands in for missing spot: on-demand, or flex-start where a pool has that instead."""
+        found = [*self.groups_of(CapacityType.ON_DEMAND), *self.groups_of(CapacityType.FLEX_START)]
+        return found[0] if found else None
 
 
 def _sorted(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:

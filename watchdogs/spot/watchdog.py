@@ -198,6 +198,7 @@ def _member(instance: Instance, status: AgentStatus | None, usd: Decimal | None)
         busy=(status.requests_running or 0) if status is not None else 0,
         usd_per_hour=usd,
         idle=instance.idle_since is not None,
+        ends_at=instance.ends_at,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from localcloud.provider.checks import conflicts, matches, values_at
@@ -38,7 +39,22 @@ def scheduling_fits(given: Properties) -> list[Failure]:
     if model == "SPOT" and scheduling.get("preemptible") is False:
         reason = "preemptible must be true for the provisioning model SPOT"
         failures.append(Failure(path="scheduling.preemptible", reason=reason))
-    return failures
+    return [*failures, *(_flex_start_fits(given, scheduling) if model == "FLEX_START" else ())]
+
+
+def _flex_start_fits(given: Properties, scheduling: Properties) -> Iterator[Failure]:
+    model = "the provisioning model FLEX_START"
+    if "maxRunDuration" not in scheduling:
+        yield Failure(path="scheduling.maxRunDuration", reason=f"'maxRunDuration' is required for {model}")
+    action = scheduling.get("instanceTerminationAction")
+    if action not in ("DELETE", UNKNOWN):
+        reason = f"instanceTerminationAction must be DELETE for {model}"
+        yield Failure(path="scheduling.instanceTerminationAction", reason=reason)
+    if scheduling.get("preemptible") is True:
+        yield Failure(path="scheduling.preemptible", reason=f"preemptible must be false for {model}")
+    affinity = given.get("reservationAffinity")
+    if isinstance(affinity, dict) and affinity.get("type") not in ("NO_RESERVATION", UNKNOWN):
+        yield Failure(path="reservationAffinity.type", reason=f"the type must be NO_RESERVATION for {model}")
 
 
 def affinity_fits(given: Properties) -> list[Failure]:

@@ -1,0 +1,52 @@
+"""What must hold of capacity that is bought by flex-start (Google Cloud's Dynamic Workload Scheduler)."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+from fleet import durations
+from fleet.model import Cloud
+from stacks.problems import Problem
+
+if TYPE_CHECKING:
+    from stacks.settings import FlexStart, Pool, Settings
+
+SHORTEST, LONGEST = timedelta(minutes=10), timedelta(days=7)
+"""Google's limits of a run (its documentation of resize requests and of flex-start VMs)."""
+NOT_OFFERED: Final = ("a4x-", "g4-")
+"""Machines without flex-start, of those with GPUs of their own (Google's documentation of flex-start VMs)."""
+
+
+def check(settings: "Settings", pool: "Pool", path: str) -> Iterator[Problem]:
+    """Everything wrong with a pool's flex-start."""
+    bought, where = pool.capacity.flex_start, f"{path}.capacity.flex_start"
+    if bought is None:
+        return
+    if settings.cloud is not Cloud.GCP:
+        remedy = "name on_demand; a Capacity Block is a reservation with a block"
+        yield Problem(path=where, wrong="is sold by Google Cloud alone", remedy=remedy)
+        return
+    if pool.capacity.on_demand is not None:
+        remedy = "name one of them; a second pool of the same model may use the other"
+        yield Problem(path=where, wrong="stands beside on_demand, and both stand in for spot", remedy=remedy)
+    if bought.max > pool.max:
+        wrong, remedy = f"is above the pool's max {pool.max}", "lower it, or raise the pool's max"
+        yield Problem(path=f"{where}.max", wrong=wrong, value=bought.max, remedy=remedy)
+    if bought.machine_type.startswith(NOT_OFFERED):
+        remedy = "choose a machine type of the families a2, a3, a4 or g2, or on_demand"
+        wrong = "is not sold by flex-start"
+        yield Problem(path=f"{where}.machine_type", wrong=wrong, value=bought.machine_type, remedy=remedy)
+    yield from _run(pool, bought, f"{where}.run")
+
+
+def _run(pool: "Pool", bought: "FlexStart", where: str) -> Iterator[Problem]:
+    said = durations.render(bought.run)
+    if not SHORTEST <= bought.run <= LONGEST:
+        yield Problem(path=where, wrong="is outside what Google allows, 10m to 7d", value=said, remedy="write 1d")
+    elif bought.run <= pool.drain_deadline * 2:
+        yield Problem(
+            path=where,
+            wrong=f"leaves no time to serve beside the drain deadline, {durations.render(pool.drain_deadline)}",
+            value=said,
+            remedy="write 1d, or shorten drain_deadline",
+        )

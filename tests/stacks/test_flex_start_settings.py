@@ -1,0 +1,101 @@
+"""Settings that buy by flex-start: what passes, and what is said of what does not."""
+
+from typing import Any
+
+import pytest
+
+from stacks import settings
+from stacks.pools import capacity
+from tests.stacks.settings_files import AWS, FLEET, GCP, REMOVED, TODAY, changed, said
+
+POOL, FLEX = f"{FLEET}.pools.1", f"{FLEET}.pools.1.capacity.flex_start"
+ON_DEMAND = "pools.1.capacity.on_demand"
+GOOD = {"max": 2, "machine_type": "a2-ultragpu-2g", "zone": "us-central1-c", "run": "3d"}
+
+
+def with_flex_start(**change: Any) -> dict[str, Any]:
+    """The settings of gcp-prod, whose second pool has flex-start instead of on-demand."""
+    bought = {key: value for key, value in {**GOOD, **change}.items() if value is not REMOVED}
+    return changed(GCP, {ON_DEMAND: REMOVED, "pools.1.capacity.flex_start": bought})
+
+
+def test_flex_start_stands_in_place_of_on_demand() -> None:
+    assert said(with_flex_start()) == []
+    parsed = settings.parse(with_flex_start(), "file", TODAY)
+    bought = capacity(parsed, parsed.pools[1]).flex_start
+    assert bought is not None
+    assert (bought.max, bought.zone, bought.run.days) == (2, "us-central1-c", 3)
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        pytest.param(
+            {"run": "5m"},
+            f"{FLEX}.run: is outside what Google allows, 10m to 7d (is '5m'); write 1d",
+            id="too short",
+        ),
+        pytest.param(
+            {"run": "8d"},
+            f"{FLEX}.run: is outside what Google allows, 10m to 7d (is '8d'); write 1d",
+            id="too long",
+        ),
+        pytest.param({"max": 5}, f"{FLEX}.max: is above the pool's max 4 (is 5); lower it, or raise the pool's max",
+                     id="above max"),
+        pytest.param(
+            {"zone": "us-central1-f"},
+            f"{FLEX}.zone: is none of this environment's zones us-central1-a, us-central1-b, us-central1-c "
+            "(is 'us-central1-f'); name one of those or add it to zones",
+            id="zone",
+        ),
+        pytest.param(
+            {"machine_type": "g4-standard-96"},
+            f"{FLEX}.machine_type: is not sold by flex-start (is 'g4-standard-96'); "
+            "choose a machine type of the families a2, a3, a4 or g2, or on_demand",
+            id="not offered",
+        ),
+        pytest.param(
+            {"machine_type": "a2-ultragpu-3g"},
+            f"{FLEX}.machine_type: no gcp machine type 'a2-ultragpu-3g' in the catalogue (is 'a2-ultragpu-3g'); "
+            "did you mean a2-ultragpu-8g or a2-ultragpu-4g or a2-ultragpu-2g?",
+            id="unknown",
+        ),
+    ],
+)  # fmt: skip
+def test_each_mistake_is_one_line(change: dict[str, Any], line: str) -> None:
+    assert said(with_flex_start(**change)) == [line]
+
+
+def test_a_run_without_a_time_is_asked_for() -> None:
+    (line,) = said(with_flex_start(run=REMOVED))
+    assert line.startswith(f"{FLEX}.run: is missing")
+
+
+def test_a_run_must_leave_time_to_serve() -> None:
+    slow = changed(with_flex_start(run="10m"), {"pools.1.drain_deadline": "5m"})
+    assert said(slow) == [
+        f"{FLEX}.run: leaves no time to serve beside the drain deadline, 5m (is '10m'); "
+        "write 1d, or shorten drain_deadline"
+    ]
+
+
+def test_beside_on_demand_it_is_one_too_many() -> None:
+    assert said(changed(GCP, {"pools.1.capacity.flex_start": GOOD})) == [
+        f"{FLEX}: stands beside on_demand, and both stand in for spot; "
+        "name one of them; a second pool of the same model may use the other"
+    ]
+
+
+def test_aws_does_not_sell_it() -> None:
+    bought = {"max": 1, "machine_type": "p5.48xlarge", "zone": "us-east-1a", "run": "1d"}
+    assert said(changed(AWS, {ON_DEMAND: REMOVED, "pools.1.capacity.flex_start": bought})) == [
+        f"{FLEX}: is sold by Google Cloud alone; name on_demand; a Capacity Block is a reservation with a block"
+    ]
+
+
+def test_it_may_be_all_that_a_pool_buys() -> None:
+    alone = changed(with_flex_start(), {"pools.1.capacity.spot": REMOVED, "pools.1.capacity.reserved": REMOVED})
+    assert said(alone) == []
+    assert said(changed(alone, {"pools.1.capacity.flex_start.max": 1, "pools.1.target": 2})) == [
+        f"{POOL}.capacity: can never reach target 2, at most 1; raise on_demand.max, reserve more, or add spot"
+    ]
