@@ -14,10 +14,12 @@ from decimal import Decimal
 from typing import Any, Final
 
 from fleet.model import CapacityType, Cloud
-from fleet.money import HOURS_PER_MONTH, ZERO, total
+from fleet.money import ZERO, total
 from prices.book import MissingPriceError, Price, PriceBook, Sku
+from prices.plan import blocks
 from prices.plan.extras import Extra, extras, root_disk_units
 from prices.plan.groups import PlannedGroup, PlannedReservation, groups, reservations
+from prices.plan.lines import Line, Priced
 from prices.plan.preview import Declared, Preview, as_list, as_map
 
 SETTINGS_KEY: Final = "gpu-fleet:fleet"
@@ -31,48 +33,6 @@ class PlanCostError(ValueError):
     def __init__(self, problems: Sequence[str]) -> None:
         self.problems = tuple(dict.fromkeys(problems))
         super().__init__("; ".join(self.problems))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Priced:
-    """A price for planning: what it is now, and between which bounds it moved."""
-
-    usd_per_hour: Decimal
-    low: Decimal
-    high: Decimal
-    prices: tuple[Price, ...]
-    """Those that the figures come from."""
-
-    @property
-    def unverified(self) -> bool:
-        return any(price.unverified for price in self.prices)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """One row: so many units at a price. Units at the least, at the desired and at the highest size."""
-
-    pool: str
-    what: str
-    """A capacity type, or what the extra is."""
-    sku: str
-    least: Decimal
-    desired: Decimal
-    most: Decimal
-    price: Priced
-    note: str = ""
-
-    @property
-    def usd_per_hour(self) -> Decimal:
-        return self.desired * self.price.usd_per_hour
-
-    @property
-    def usd_per_hour_low(self) -> Decimal:
-        return self.least * self.price.low
-
-    @property
-    def usd_per_hour_high(self) -> Decimal:
-        return self.most * self.price.high
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,8 +71,8 @@ class PlanCost:
 
     @property
     def usd_per_month(self) -> Decimal:
-        """At the desired size, for 730 hours."""
-        return self.usd_per_hour * HOURS_PER_MONTH
+        """At the desired size, for 730 hours, or as many as capacity was bought for."""
+        return total(line.usd_per_month for line in self.lines)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,8 +166,12 @@ def plan_cost(preview: Preview, declared: Sequence[Declared], rates: Rates) -> P
     lines: list[Line] = []
     fallbacks: list[Fallback] = []
     by_pool: dict[str, list[PlannedGroup]] = defaultdict(list)
+    terms = blocks.terms(settings_of(preview.config))
     for group in groups(declared):
-        by_pool[group.pool].append(group)
+        if term := terms.get(group.reservation or ""):
+            lines += _block(group, term, rates, problems)
+        else:
+            by_pool[group.pool].append(group)
     held: dict[str, list[PlannedReservation]] = defaultdict(list)
     for reservation in reservations(declared):
         held[reservation.pool].append(reservation)
@@ -229,6 +193,22 @@ def plan_cost(preview: Preview, declared: Sequence[Declared], rates: Rates) -> P
         raise PlanCostError(problems)
     names = tuple(sorted({resource.type for resource in by_use}))
     return PlanCost(lines=tuple(lines), fallbacks=tuple(fallbacks), by_use=names)
+
+
+def _block(group: PlannedGroup, term: blocks.Term, rates: Rates, problems: list[str]) -> Iterator[Line]:
+    """A block is paid whatever runs in it; nothing of it counts for the size of its pool, which outlives it."""
+    if term.ends <= rates.now:
+        return
+    sku = term.sku(rates.cloud)
+    try:
+        price = term.declared(sku, rates.region) or rates.named(sku)
+    except MissingPriceError:
+        problems.append(
+            f"{group.name}: no price of the block {term.reservation}: declare its fee under commitments.blocks of the"
+            f" settings, or state {sku} under prices, with source and as_of"
+        )
+        return
+    yield term.line(group.pool, sku, price)
 
 
 def _extra_lines(priced: Sequence[Extra], rates: Rates, problems: list[str]) -> Iterator[Line]:
@@ -265,17 +245,20 @@ def _root_disks(
         except MissingPriceError as error:
             problems.append(f"root disks: {error}")
             continue
-        found.append(
-            Line(
-                pool=SHARED,
-                what="root disks",
-                sku=sku,
-                least=amount * total(line.least for line in instances),
-                desired=amount * total(line.desired for line in instances),
-                most=amount * total(line.most for line in instances),
-                price=price,
+        for hours in sorted({line.hours_per_month for line in instances}, reverse=True):
+            of_them = [line for line in instances if line.hours_per_month == hours]
+            found.append(
+                Line(
+                    pool=SHARED,
+                    what="root disks",
+                    sku=sku,
+                    least=amount * total(line.least for line in of_them),
+                    desired=amount * total(line.desired for line in of_them),
+                    most=amount * total(line.most for line in of_them),
+                    price=price,
+                    hours_per_month=hours,
+                )
             )
-        )
     return found
 
 

@@ -29,6 +29,8 @@ class PlannedGroup:
     machine_types: tuple[str, ...]
     desired: int
     zone: str | None = None
+    reservation: str | None = None
+    """Bought elsewhere, by its id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +67,19 @@ def groups(declared: Sequence[Declared]) -> Iterator[PlannedGroup]:
                 machine_types=machines,
                 desired=size,
                 zone=resource.inputs.get("zone"),
+                reservation=_target(resource, by_urn),
             )
+
+
+def _target(group: Declared, by_urn: Mapping[str, Declared]) -> str | None:
+    """The one reservation that a group's template may use, where the program names it."""
+    template = _template(group, "launchTemplate", by_urn) or _template(group, "versions", by_urn)
+    if template is None:
+        return None
+    aws = as_map(as_map(template.inputs.get("capacityReservationSpecification")).get("capacityReservationTarget"))
+    google = as_map(as_map(template.inputs.get("reservationAffinity")).get("specificReservation"))
+    found = aws.get("capacityReservationId") or next(iter(as_list(google.get("values"))), None)
+    return str(found) if found and found != UNKNOWN else None
 
 
 def reservations(declared: Iterable[Declared]) -> Iterator[PlannedReservation]:

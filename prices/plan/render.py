@@ -35,7 +35,7 @@ def rows(cost: PlanCost) -> Iterator[tuple[str, ...]]:
             money(line.usd_per_hour_low),
             money(line.usd_per_hour),
             money(line.usd_per_hour_high),
-            money(line.usd_per_hour * HOURS_PER_MONTH),
+            money(line.usd_per_month),
         )
 
 
@@ -111,6 +111,7 @@ def _line(line: Line) -> dict[str, Any]:
             "high": str(line.price.high),
         },
         "usd_per_hour": str(line.usd_per_hour),
+        "usd_per_month": str(line.usd_per_month),
         "note": line.note,
         "prices": [
             {

@@ -1,0 +1,55 @@
+"""A row of a plan's cost: so many units at a price."""
+
+from dataclasses import dataclass
+from decimal import Decimal
+
+from fleet.money import HOURS_PER_MONTH
+from prices.book import Price
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Priced:
+    """A price for planning: what it is now, and between which bounds it moved."""
+
+    usd_per_hour: Decimal
+    low: Decimal
+    high: Decimal
+    prices: tuple[Price, ...]
+    """Those that the figures come from."""
+
+    @property
+    def unverified(self) -> bool:
+        return any(price.unverified for price in self.prices)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One row: so many units at a price. Units at the least, at the desired and at the highest size."""
+
+    pool: str
+    what: str
+    """A capacity type, or what the extra is."""
+    sku: str
+    least: Decimal
+    desired: Decimal
+    most: Decimal
+    price: Priced
+    note: str = ""
+    hours_per_month: Decimal = Decimal(HOURS_PER_MONTH)
+    """Fewer for what was bought for a shorter time."""
+
+    @property
+    def usd_per_hour(self) -> Decimal:
+        return self.desired * self.price.usd_per_hour
+
+    @property
+    def usd_per_month(self) -> Decimal:
+        return self.usd_per_hour * self.hours_per_month
+
+    @property
+    def usd_per_hour_low(self) -> Decimal:
+        return self.least * self.price.low
+
+    @property
+    def usd_per_hour_high(self) -> Decimal:
+        return self.most * self.price.high
