@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from cli import plan_tokens
 from cli.output import STDERR, STDOUT, Exit, UserError, print_json
 from cli.plan_tokens import Expected
+from costs.render import table
 from prices.plan.cost import PlanCost, PlanCostError, plan_cost
 from prices.plan.preview import PreviewError, parse
 from prices.plan.rates import rates_of
@@ -103,12 +103,8 @@ def _run(stack: str | None) -> bytes:
 
 
 def _show(before: PlanCost, after: PlanCost, expected: Sequence[Expected]) -> None:
-    table = Table(title="Cost of this plan", title_justify="left")
-    for index, heading in enumerate(HEADINGS):
-        table.add_column(heading, justify="right" if index > 2 else "left")
-    for row in rows(after):
-        table.add_row(*row)
-    STDOUT.print(table)
-    STDOUT.print(headline(before, after), style="bold", highlight=False)
+    STDOUT.print("Cost of this plan", style="italic")
+    STDOUT.print(table([HEADINGS, *rows(after)], left={0, 1, 2}), markup=False, highlight=False, soft_wrap=True)
+    STDOUT.print(headline(before, after), style="bold", highlight=False, soft_wrap=True)
     for note in (*notes(after), *map(plan_tokens.words, expected)):
-        STDOUT.print(note, highlight=False)
+        STDOUT.print(note, markup=False, highlight=False, soft_wrap=True)
