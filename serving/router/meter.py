@@ -91,7 +91,7 @@ def parse_line(line: str) -> Line | None:
             model=_word(found["model"]),
             key=_word(found["key"]),
             user_class=_word(found["class"]),
-            why=found["why"],
+            why=_word(found["why"]) or "none",
             status=int(found["status"]),
             end=found["end"],
             at=float(found["t"]),

@@ -115,25 +115,34 @@ def _affinity() -> list[str]:
     The system prompt alone would send a whole application to one replica, so the first question counts, too. To read
     them is a third of the router's work, so it is done only where there is a choice.
     """
-    first, second = (f"req.body,json_query('$.messages[{n}].content'),bytes(0,{PREFIX_BYTES})" for n in (0, 1))
-    none = "!{ req.hdr(x-session-id) -m found } { nbsrv gt 1 }"
-    long = f"{{ var(txn.start),concat(,txn.question) -m len ge {SHORTEST_PREFIX} }}"
+    first, second = (f"var(txn.body),json_query('$.messages[{n}].content'),bytes(0,{PREFIX_BYTES})" for n in (0, 1))
+    wanted = "{ nbsrv gt 1 } !{ var(txn.affinity) -m found }"
+    started = "{ var(txn.start) -m found }"
     return [
         "    http-request set-var(txn.affinity) req.hdr(x-session-id)",
-        f"    http-request set-var(txn.start) {first} if {none}",
-        f"    http-request set-var(txn.question) {second} if {none}"
-        " { req.body,json_query('$.messages[0].role') -m str system }",
-        f"    http-request set-var(txn.start) req.body,json_query('$.prompt'),bytes(0,{PREFIX_BYTES})"
-        f" if {none} !{{ var(txn.start) -m found }}",
-        f"    http-request set-var(txn.affinity) var(txn.start),concat(,txn.question) if {none} {long}",
+        # as text, once: each look into the body itself would make it text again
+        f"    http-request set-var(txn.body) req.body,concat() if {wanted}",
+        f"    http-request set-var(txn.start) {first}",
+        f"    http-request set-var(txn.question) {second} if {started}"
+        " { var(txn.body),json_query('$.messages[0].role') -m str system }",
+        "    http-request set-var(txn.start) var(txn.start),concat(,txn.question) if { var(txn.question) -m found }",
+        f"    http-request set-var(txn.start) var(txn.body),json_query('$.prompt'),bytes(0,{PREFIX_BYTES})"
+        f" if !{started}",
+        "    http-request unset-var(txn.body)",
+        f"    http-request set-var(txn.affinity) var(txn.start) if {started}"
+        f" {{ var(txn.start) -m len ge {SHORTEST_PREFIX} }}",
     ]
 
 
 def _usage() -> list[str]:
-    """Tokens of an answer that is not streamed, for the metering: only whole JSON is waited for, never a stream."""
-    plain = "{ res.hdr(content-type) -m beg application/json }"
+    """Tokens of an answer that is not streamed, for the metering: only whole JSON is waited for, never a stream.
+
+    As numbers: text of a number has six digits here, and takes longer to make than all the rest of the request.
+    """
+    reported = "res.body,json_query('$.usage.{}','int')"
     return [
-        f"    http-response wait-for-body time 2s if {plain}",
-        f"    http-response set-var(txn.tokens_in) res.body,json_query('$.usage.prompt_tokens') if {plain}",
-        f"    http-response set-var(txn.tokens_out) res.body,json_query('$.usage.completion_tokens') if {plain}",
+        "    http-response wait-for-body time 2s if { res.hdr(content-type) -m beg application/json }",
+        f"    http-response set-var(txn.tokens_in) {reported.format('prompt_tokens')}",
+        f"    http-response set-var(txn.tokens_out) {reported.format('completion_tokens')}"
+        " if { var(txn.tokens_in) -m found }",
     ]

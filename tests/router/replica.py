@@ -30,6 +30,8 @@ class Behaviour:
     open: int = 0
     """Those of them that are not closed yet."""
     requests: int = 0
+    prompt_tokens: int = 7
+    """What its answers say of the prompt."""
     running: int = 0
     most_running: int = 0
     seen: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
@@ -149,7 +151,8 @@ class Replica:
         elif asked.get("stream"):
             await self._stream(writer, asked)
         else:
-            usage = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
+            asked_for = self.does.prompt_tokens
+            usage = {"prompt_tokens": asked_for, "completion_tokens": 3, "total_tokens": asked_for + 3}
             message = {"role": "assistant", "content": f"from {self.address}"}
             choice = {"index": 0, "finish_reason": "stop", "message": message}
             answer = {"id": "x", "object": "chat.completion", "created": 0, "model": asked.get("model", "")}

@@ -71,7 +71,7 @@ def test_a_body_of_300_mb_is_refused_at_once_without_the_model_and_passed_on_wit
 def test_use_is_metered_by_key(router: Router) -> None:
     router.fleet.written = document(CHAT)
     router.fleet.clients = (ApiKey(sha256=digest("sk-1"), name="team-a"),)
-    router.add("i-1")
+    router.add("i-1").does.prompt_tokens = 1_234_567
     router.ready()
     for _ in range(3):
         assert router.chat(headers={"authorization": "Bearer sk-1"}).status_code == 200
@@ -81,7 +81,7 @@ def test_use_is_metered_by_key(router: Router) -> None:
         lambda: f"gpufleet_router_key_output_tokens_total{labels} 9" in router.client.get(page).text, "9 tokens"
     )
     text = router.client.get(page).text
-    assert f"gpufleet_router_key_input_tokens_total{labels} 21" in text
+    assert f"gpufleet_router_key_input_tokens_total{labels} 3703701" in text
     assert f"gpufleet_router_key_requests_total{labels} 3" in text
     assert "haproxy_backend_active_servers" in router.client.get(page.replace("/router", "")).text
 
@@ -132,8 +132,20 @@ def test_slow_senders_are_cut_off(steady: Router) -> None:
         b"POST /v1/x HTTP/1.1\r\nHost: x\r\nbad header: 1\r\n\r\n",
         b"\x16\x03\x01\x02\x00\r\n\r\n",
         b"POST /v1/x HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"POST /v1/x HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST /v1/x HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nContent-Length: 90000\r\n"
+        b"x-model: chat\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
     ],
-    ids=["two-lengths", "odd-length", "odd-encoding", "space-in-name", "tls-to-plain", "no-length"],
+    ids=[
+        "two-lengths",
+        "odd-length",
+        "odd-encoding",
+        "space-in-name",
+        "tls-to-plain",
+        "no-length",
+        "length-and-chunks",
+        "chunks-and-length",
+    ],
 )
 def test_smuggled_requests_are_refused(steady: Router, head: bytes) -> None:
     before = steady.replicas["i-1"].does.requests

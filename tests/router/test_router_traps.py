@@ -277,6 +277,8 @@ def test_a_chunked_upload_is_read_too(steady: Router) -> None:
     assert steady.client.post(f"{steady.url}/v1/chat/completions", content=iter(parts)).status_code == 200
     large = (b'{"m": "', b"x" * 300_000, b'", "model": "chat"}')
     assert steady.client.post(f"{steady.url}/v1/chat/completions", content=iter(large)).status_code == 413
+    named = steady.client.post(f"{steady.url}/v1/chat/completions", content=iter(large), headers={"x-model": "chat"})
+    assert named.status_code == 200
 
 
 def _chat_over(connection: HTTPConnection) -> tuple[int, str | None]:
