@@ -1,6 +1,7 @@
 """The one place where moto is told to use our classes instead of its own."""
 
 import os
+from ipaddress import ip_network
 from typing import Any
 
 from moto.autoscaling import models as scaling_models
@@ -16,6 +17,7 @@ from moto.s3 import models as bucket_models
 
 from localcloud.aws.bucket_policy import LivingBucket
 from localcloud.aws.capacity import Kind, Refusal, Use
+from localcloud.aws.capacity_blocks import BlockCalls
 from localcloud.aws.groups import LivingAutoScaling, LivingGroup
 from localcloud.aws.instances import LivingInstance, living
 from localcloud.aws.launch import prepare
@@ -28,7 +30,7 @@ from localcloud.aws.world import World
 from localcloud.places import ACCOUNT, REGION, ZONES
 
 
-class Ec2Calls(ReservationCalls, SpotPriceCalls, PlacementGroupCalls, PlacementScoreCalls, EC2Response):
+class Ec2Calls(ReservationCalls, BlockCalls, SpotPriceCalls, PlacementGroupCalls, PlacementScoreCalls, EC2Response):
     """EC2 as the embedded cloud answers it."""
 
     def run_instances(self) -> Any:
@@ -47,7 +49,11 @@ class Ec2Calls(ReservationCalls, SpotPriceCalls, PlacementGroupCalls, PlacementS
         subnet = self._get_param("SubnetId")
         zone = self._get_param("Placement.AvailabilityZone")
         if subnet:
-            zone = self.ec2_backend.get_subnet(subnet).availability_zone
+            chosen = self.ec2_backend.get_subnet(subnet)
+            zone = chosen.availability_zone
+            if not ip_network(chosen.cidr_block).is_loopback:
+                message = f"machines here have loopback addresses: {chosen.cidr_block} must lie inside 127.0.0.0/8"
+                raise EC2ClientError("InvalidSubnet.Range", message)
         wanted = Use(
             zone=zone or ZONES[0],
             machine_type=self._get_param("InstanceType", "m1.small"),
