@@ -22,6 +22,7 @@ from control import bundle, units
 from control.places import COMMAND, USER, Places
 from control.releases import ReleaseError
 from control.settings import ControlSettings
+from fleet.activity import CloudError
 from ledger.database import open_database
 from ledger.schema import LedgerError, open_ledger, schema_version
 from node.ports import StepError, UnitState
@@ -68,6 +69,33 @@ def make_token(places: Places) -> None:
     if not places.token.is_file():
         places.token.touch(mode=0o600)
         places.token.write_text(secrets.token_hex(24) + "\n")
+
+
+def fetch_secrets(
+    places: Places, settings: ControlSettings, read: Callable[[str, str], str], say: Callable[[str], None]
+) -> None:
+    """Have the values of the settings' secrets where the units read them. `read`: reference and region to value.
+
+    One that cannot be read stops nothing: watchdogs act without Slack, and messages wait in the ledger.
+    """
+    lines: list[str] = []
+    for variable, reference in settings.secrets.items():
+        try:
+            value = read(reference, settings.environment.get("AWS_DEFAULT_REGION", ""))
+        except (CloudError, OSError) as error:
+            say(f"{variable}: {reference} cannot be read: {error}: mend it, then `gpufleet host start`")
+            continue
+        if any(sign in value for sign in "\n\r\0"):
+            say(f"{variable}: the value of {reference} has more than one line, so it is no variable's")
+            continue
+        quoted = value.replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$").replace("`", "\\`")
+        lines.append(f'{variable}="{quoted}"\n')
+    places.secrets.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
+    part = places.secrets.with_name(".secrets.env.part")
+    part.touch(mode=0o600)
+    part.chmod(0o600)
+    part.write_text("".join(lines), "utf-8")
+    part.replace(places.secrets)
 
 
 def give_away(places: Places) -> None:

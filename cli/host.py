@@ -12,6 +12,7 @@ import typer
 from cli import control_host, ledger_backup, monitoring
 from cli.fleets import load_one
 from cli.output import STDERR, Exit, UserError
+from clouds import secrets
 from control import units, volume
 from control.places import Places
 from control.releases import BusyError, ReleaseError, Releases
@@ -81,6 +82,7 @@ def start(
         if settings.role is Role.CONTROL:
             _restore(document, places)
             control_host.make_token(places)
+            control_host.fetch_secrets(places, settings, secrets.read, _say)
             _configure(settings, places)
         control_host.give_away(places)
         _start_services(settings, places)
@@ -192,7 +194,8 @@ def _configure(settings: ControlSettings, places: Places) -> None:
         console=f"{near}:9600",
         daemon=f"{settings.inner}:9470",
         manager=f"{settings.inner}:9093",
-        router=[f"{near}:8404"],
+        router=[f"{near}:8404"] if settings.routes else [],
+        find_routers=not settings.routes,
         token_file=places.token,
     )
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from cli.output import STDERR, STDOUT, Exit, UserError, print_json
+from fleet.alerting import AlertSettings
 from fleet.durations import parse as parse_duration
 from fleet.model import Cloud
 from localcloud.control import bring_up, cloud_client, parts, processes, take_down
@@ -194,7 +195,7 @@ def _config(folders: Folders, cloud: Cloud) -> dict[str, str]:
     )
     return {
         "prometheus/prometheus.yml": _prometheus_config(cloud),
-        f"prometheus/{parts.RULES}": alerts.render(alerts.AlertSettings(), RuleSettings()),
+        f"prometheus/{parts.RULES}": alerts.render(AlertSettings(), RuleSettings()),
         "alertmanager/alertmanager.yml": alertmanager.render(webhook),
     }
 

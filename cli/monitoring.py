@@ -10,6 +10,7 @@ import typer
 from cli.files import write_text
 from cli.fleets import FleetOption, load
 from cli.output import STDERR, Exit, UserError
+from fleet.alerting import AlertSettings
 from fleet.document import FleetDocument
 from fleet.durations import parse as parse_duration
 from fleet.model import Cloud
@@ -52,6 +53,9 @@ def render(
     daemon: DaemonOption = "127.0.0.1:9470",
     manager: AlertmanagerOption = "127.0.0.1:9093",
     router: RouterOption = None,
+    find_routers: Annotated[
+        bool, typer.Option("--find-routers", help="Routers are machines of their own, found by their tag.")
+    ] = False,
     token_file: TokenOption = Path("/etc/gpu-fleet/console.token"),
     p99: ObjectiveOption = None,
 ) -> None:
@@ -62,17 +66,19 @@ def render(
             f"a Prometheus watches one fleet, {len(documents)} are named: give one --fleet", Exit.WRONG_USE
         )
     document = documents[0]
+    if router and find_routers:
+        raise UserError("--router and --find-routers are two ways: give one", Exit.WRONG_USE)
     files = {
         "prometheus.yml": prometheus.render(
             prometheus.PrometheusSettings(
                 discovery=_discovery(document),
-                haproxy=tuple(router or ("127.0.0.1:8404",)),
+                haproxy=() if find_routers else tuple(router or ("127.0.0.1:8404",)),
                 watchdogs=(console, daemon),
                 alertmanagers=(manager,),
                 rule_files=(RULES,),
             )
         ),
-        RULES: alerts.render(alerts.AlertSettings(latency_p99_s=_objectives(document, p99 or ())), RuleSettings()),
+        RULES: alerts.render(alert_settings(document, p99 or ()), RuleSettings()),
         "alertmanager.yml": alertmanager.render(
             alertmanager.AlertmanagerSettings(webhook=f"http://{console}/alerts", token_file=str(token_file))
         ),
@@ -89,7 +95,7 @@ def render(
 
 
 def _discovery(document: FleetDocument) -> prometheus.Discovery:
-    zones = sorted({group.zone for pool in document.pools for group in pool.groups if group.zone})
+    zones = sorted({*document.zones, *(group.zone for pool in document.pools for group in pool.groups if group.zone)})
     if document.cloud is Cloud.GCP and not zones:
         raise UserError("the fleet document names no zone: Prometheus asks Google Cloud zone by zone")
     return prometheus.Discovery(
@@ -98,14 +104,29 @@ def _discovery(document: FleetDocument) -> prometheus.Discovery:
         region=document.region,
         project=document.account if document.cloud is Cloud.GCP else None,
         zones=tuple(zones) if document.cloud is Cloud.GCP else (),
-        # Prometheus' own discovery does not read the variable
-        endpoint=os.environ.get("AWS_ENDPOINT_URL") if document.cloud is Cloud.AWS else None,
+        # Prometheus' own discovery does not read the variables
+        endpoint=os.environ.get("AWS_ENDPOINT_URL") if document.cloud is Cloud.AWS else _targets_of_embedded(),
+    )
+
+
+def _targets_of_embedded() -> str | None:
+    """The list of targets that stands in for Compute Engine's discovery on the embedded cloud."""
+    endpoint = os.environ.get("GPUFLEET_COMPUTE_ENDPOINT")
+    return f"{endpoint}/_localcloud/targets" if endpoint else None
+
+
+def alert_settings(document: FleetDocument, p99: Sequence[str]) -> AlertSettings:
+    """The environment's thresholds and its pools' objectives; `p99` on the command line wins."""
+    tokens = {pool.name: pool.objectives.tokens_per_second for pool in document.pools}
+    return document.alerts.settings(
+        _objectives(document, p99), {pool: value for pool, value in tokens.items() if value is not None}
     )
 
 
 def _objectives(document: FleetDocument, given: Sequence[str]) -> Mapping[str, float]:
     pools = {pool.name for pool in document.pools}
-    found: dict[str, float] = {}
+    settled = {pool.name: pool.objectives.latency_p99 for pool in document.pools}
+    found = {pool: span.total_seconds() for pool, span in settled.items() if span is not None}
     for text in given:
         pool, _, span = text.partition("=")
         if pool not in pools:

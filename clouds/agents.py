@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import httpx
 
+from clouds import secrets
 from fleet.activity import CloudError
 from fleet.model import Instance
 
@@ -91,11 +92,7 @@ def aws_token(region: str, environment: str) -> Callable[[], str]:
         given = os.environ.get("GPUFLEET_AGENT_TOKEN")
         if given:
             return given
-        from clouds.aws.calls import AwsCalls
-
-        name = f"/gpu-fleet/{environment}/agent-token"
-        answer = AwsCalls(region).one("ssm", "get_parameter", Name=name, WithDecryption=True)
-        return str(answer["Parameter"]["Value"])
+        return secrets.read(f"ssm:/gpu-fleet/{environment}/agent-token", region)
 
     return fetch
 
@@ -107,9 +104,7 @@ def google_token(project: str, environment: str) -> Callable[[], str]:
         given = os.environ.get("GPUFLEET_AGENT_TOKEN")
         if given:
             return given
-        from clouds.gcp.secrets import read_secret
-
-        return read_secret(project, f"gpu-fleet-{environment}-agent-token")
+        return secrets.read(f"gcp-secret:projects/{project}/secrets/gpu-fleet-{environment}-agent-token", "")
 
     return fetch
 

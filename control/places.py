@@ -52,6 +52,11 @@ class Places:
         return self.data / "console.token"
 
     @property
+    def secrets(self) -> Path:
+        """Values of secrets for the services, in memory alone: gone with the machine, read again at its boot."""
+        return self.root / "run/gpu-fleet/secrets.env"
+
+    @property
     def chosen(self) -> Path:
         """Which release runs, on the volume: a new machine takes it up, whatever its boot data were made with."""
         return self.data / "release.json"

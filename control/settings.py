@@ -41,6 +41,8 @@ class ControlSettings:
     """Where those listen that serve this machine alone."""
     environment: dict[str, str] = field(default_factory=dict[str, str])
     """Variables of every unit; names of secrets, never secrets."""
+    secrets: dict[str, str] = field(default_factory=dict[str, str])
+    """Variable of every unit to where its value lies: `ssm:…` or `gcp-secret:projects/…/secrets/…`. Read at boot."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -53,6 +55,7 @@ class ControlSettings:
             "address": self.address,
             "inner": self.inner,
             "environment": self.environment,
+            "secrets": self.secrets,
         }
 
 

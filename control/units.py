@@ -235,7 +235,8 @@ def _confined(places: Places, settings: ControlSettings) -> str:
     return f"""\
 User={USER}
 {lines}
-# SLACK_BOT_TOKEN and such, which people write there
+# what the settings name as secrets, and what people write by hand, which wins
+EnvironmentFile=-{places.secrets}
 EnvironmentFile=-{places.data / "secrets.env"}
 WorkingDirectory={places.data}
 ReadWritePaths={places.data}

@@ -23,6 +23,7 @@ from pydantic import (
 )
 
 from fleet import durations
+from fleet.alerting import AlertSettings
 from fleet.model import CapacityType, Cloud
 from fleet.policies import (
     EvidenceSource,
@@ -245,6 +246,49 @@ class Watchdogs(_Strict):
     scale: ScaleEntry | None = None
 
 
+class AlertsEntry(_Strict):
+    """Thresholds of the alerts, as `AlertSettings` explains them."""
+
+    gpu_active_below: Share = AlertSettings().gpu_active_below
+    gpu_active_above: Share = AlertSettings().gpu_active_above
+    gpu_active_for: Duration = AlertSettings().gpu_active_for
+    gpu_memory_above: Share = AlertSettings().gpu_memory_above
+    gpu_memory_growth: Share = AlertSettings().gpu_memory_growth
+    temperature_above: MoreThanZero = AlertSettings().temperature_above
+    tokens_drop: Share = AlertSettings().tokens_drop
+    running_below: MoreThanZero = AlertSettings().running_below
+    queue_from: MoreThanZero = AlertSettings().queue_from
+    cold_start_above: Duration = AlertSettings().cold_start_above
+    kv_cache_above: Share = AlertSettings().kv_cache_above
+    errors_above: Share = AlertSettings().errors_above
+    preemptions_per_hour: MoreThanZero = AlertSettings().preemptions_per_hour
+    fallback_share_above: Share = AlertSettings().fallback_share_above
+    idle_share_above: Share = AlertSettings().idle_share_above
+    burn_fast: MoreThanZero = AlertSettings().burn_fast
+    burn_slow: MoreThanZero = AlertSettings().burn_slow
+    watchdog_silent: Duration = AlertSettings().watchdog_silent
+    ledger_gap: Duration = AlertSettings().ledger_gap
+    certificate_ends: Duration = AlertSettings().certificate_ends
+    metrics_missing: Duration = AlertSettings().metrics_missing
+    cache_retries_above: MoreThanZero = AlertSettings().cache_retries_above
+    quota_above: Share = AlertSettings().quota_above
+
+    def settings(self, latency_p99_s: Mapping[str, float], tokens_per_s: Mapping[str, float]) -> AlertSettings:
+        """With the objectives of the pools."""
+        of_pools = {"latency_p99_s": latency_p99_s, "reference_tokens_per_s": tokens_per_s}
+        given: dict[str, Any] = {**self.__dict__, **of_pools}
+        return AlertSettings(**given)
+
+
+class Objectives(_Strict):
+    """What a pool's alerts hold it to; what is absent is not judged."""
+
+    latency_p99: Duration | None = None
+    """99 of 100 answers take no longer, arrival to last token."""
+    tokens_per_second: MoreThanZero | None = None
+    """Output of the busy pool; absent: the same hour of last week counts."""
+
+
 class Pool(_Strict):
     """Identical replicas of one served model."""
 
@@ -263,6 +307,7 @@ class Pool(_Strict):
     drain_deadline: Duration
     groups: tuple[GroupEntry, ...]
     watchdogs: Watchdogs
+    objectives: Objectives = Objectives()
 
     @model_validator(mode="after")
     def _limits(self) -> "Pool":
@@ -348,6 +393,8 @@ class FleetDocument(_Strict):
     environment: str
     cloud: Cloud
     region: str
+    zones: tuple[str, ...] = ()
+    """Of the environment; empty in documents written before they were told."""
     account: str
     generated_by: Origin
     bucket: str
@@ -362,6 +409,7 @@ class FleetDocument(_Strict):
     prices: Prices = Prices()
     shared: tuple[SharedEntry, ...] = ()
     commitments: Commitments = Commitments()
+    alerts: AlertsEntry = AlertsEntry()
 
     @model_validator(mode="after")
     def _unique(self) -> "FleetDocument":

@@ -14,6 +14,10 @@ OWNER: Final = "gpu-fleet:owner"
 IDLE_SINCE: Final = "gpu-fleet:idle-since"
 KEEP_UNTIL: Final = "gpu-fleet:keep-until"
 PHASE: Final = "gpu-fleet:phase"
+ROLE: Final = "gpu-fleet:role"
+"""Of a machine without a GPU: what Prometheus finds separate routers by."""
+ROUTER: Final = "router"
+"""Value of ROLE."""
 
 REQUIRED: Final = frozenset({ENVIRONMENT, POOL, CAPACITY_TYPE, OWNER})
 

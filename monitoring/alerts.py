@@ -3,14 +3,14 @@
 A rule that compares is silent where its signal is missing, so missing signals have rules of their own.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Final
 
 import yaml
 
+from fleet.alerting import AlertSettings
 from fleet.durations import render as render_duration
 from monitoring import rules
 from monitoring.rules import RuleSettings, recording_group
@@ -39,44 +39,6 @@ class Severity(StrEnum):
     """Somebody now: requests fail or money burns fast."""
     TICKET = "ticket"
     """Somebody today."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlertSettings:
-    """All thresholds."""
-
-    gpu_active_below: float = 0.30
-    gpu_active_above: float = 0.95
-    gpu_active_for: timedelta = timedelta(minutes=15)
-    gpu_memory_above: float = 0.90
-    gpu_memory_growth: float = 0.02
-    """Share of the memory, in an hour: vLLM takes its memory at the start, so only growth is news."""
-    temperature_above: float = 83
-    latency_p99_s: Mapping[str, float] = field(default_factory=dict[str, float])
-    """Objective of each pool; a pool without one is not judged."""
-    tokens_drop: float = 0.20
-    reference_tokens_per_s: Mapping[str, float] = field(default_factory=dict[str, float])
-    """What a pool is known to make when it is busy; without it the same hour of last week counts."""
-    running_below: float = 4
-    queue_from: float = 10
-    cold_start_above: timedelta = timedelta(seconds=120)
-    kv_cache_above: float = 0.90
-    errors_above: float = 0.01
-    preemptions_per_hour: float = 3
-    fallback_share_above: float = 0.30
-    idle_share_above: float = 0.30
-    burn_fast: float = 2.0
-    """Times the budget's even rate, over an hour."""
-    burn_slow: float = 1.2
-    """The same over a day."""
-    watchdog_silent: timedelta = timedelta(minutes=15)
-    ledger_gap: timedelta = timedelta(minutes=10)
-    certificate_ends: timedelta = timedelta(days=14)
-    metrics_missing: timedelta = timedelta(minutes=5)
-    cache_retries_above: float = 50
-    """Ranges of a model read again, within ten minutes."""
-    quota_above: float = 0.80
-    """Share of an account's quota that runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,17 +126,19 @@ def _gpu(settings: AlertSettings) -> tuple[Alert, ...]:
 
 def _serving(settings: AlertSettings) -> tuple[Alert, ...]:
     boot = f'sum by ({rules.BY_INSTANCE}) ({metrics.NODE_BOOT_SECONDS}{{step=~"cache|engine|warm-up"}})'
-    running = f"avg by ({rules.BY_POOL}) (avg_over_time({rules.RUNNING}[10m]))"
-    waits = f"max by ({rules.BY_POOL}) ({rules.WAITING}) > 0"
+    running = f"avg_over_time({rules.RUNNING}[10m])"
+    # what boots or drains is given none of those that wait
+    away = f'{metrics.NODE_PHASE}{{phase="ready"}} == 0'
     return (
         *_latency(settings),
         *_tokens(settings),
         Alert(
             name="BatchesTooSmall",
-            expression=f"{running} < {settings.running_below} and {waits}",
+            expression=f"({running} < {settings.running_below} and on ({rules.BY_POOL}) {rules.POOL_WAITING} > 0)"
+            f" unless on (instance_id) {away}",
             lasts=_minutes(10),
             severity=Severity.TICKET,
-            summary=f"Pool {_POOL} runs {_VALUE} requests at once while others wait",
+            summary=f"{_INSTANCE} ({_POOL}) runs {_VALUE} requests at once while others of its pool wait",
         ),
         Alert(
             name="QueueGrowing",
@@ -206,7 +170,7 @@ def _serving(settings: AlertSettings) -> tuple[Alert, ...]:
         ),
         Alert(
             name="RequestsHeld",
-            expression="max by (environment, pool) (gpufleet_held_requests) > 0",
+            expression="sum by (environment, pool) (gpufleet_held_requests) > 0",
             lasts=_minutes(5),
             severity=Severity.PAGE,
             summary=f"{_NUMBER} requests wait for a first replica of pool {_POOL}",
@@ -366,6 +330,13 @@ def _machinery(settings: AlertSettings) -> tuple[Alert, ...]:
             lasts=timedelta(0),
             severity=Severity.TICKET,
             summary=f"The router's certificate ends in {_LENGTH}",
+        ),
+        Alert(
+            name="RouterGone",
+            expression='up{job="router"} == 0 or absent(up{job="router"})',
+            lasts=_minutes(2),
+            severity=Severity.PAGE,
+            summary="A router does not answer, or none is found",
         ),
         Alert(
             name="RouterProblem",

@@ -40,6 +40,26 @@ HTTP_SD_LABELS: Final = ("instance_id", "zone", "machine_type", "group", "enviro
 """What a list of targets served over HTTP has to give with each target (the embedded Google Cloud does)."""
 
 
+ROUTER_PORT: Final = 8404
+"""Of a router's metrics."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    """Which machines of the environment a job reads: those whose tag has that value."""
+
+    tag: str
+    """As Prometheus writes it behind `__meta_…_`."""
+    value: str
+    """A regular expression."""
+    query: str = ""
+    """What asks a list of targets over HTTP for them."""
+
+
+_INSTANCES: Final = _Wanted(tag="gpu_fleet_pool", value=".+")
+_ROUTERS: Final = _Wanted(tag="gpu_fleet_role", value=tags.ROUTER, query="&role=router")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Discovery:
     """How Prometheus finds the instances of one environment."""
@@ -63,7 +83,7 @@ class PrometheusSettings:
     discovery: Discovery
     scrape_interval: timedelta = timedelta(seconds=10)
     haproxy: tuple[str, ...] = ()
-    """`address:port` of each router's metrics."""
+    """`address:port` of each router's metrics; none: routers are machines of their own, found by their tag."""
     watchdogs: tuple[str, ...] = ()
     """`address:port` of the exporters that read the ledger."""
     alertmanagers: tuple[str, ...] = ()
@@ -80,15 +100,19 @@ def render(settings: PrometheusSettings) -> str:
             "evaluation_interval": interval,
             "external_labels": {"fleet": f"{settings.discovery.cloud}-{settings.discovery.environment}"},
         },
-        "scrape_configs": [_instances(source.value, port, settings.discovery) for source, port in PORTS.items()],
+        "scrape_configs": [
+            _found(source.value, port, settings.discovery, _INSTANCES) for source, port in PORTS.items()
+        ],
     }
-    for job, targets, path in (
-        ("haproxy", settings.haproxy, "/metrics"),
-        ("router", settings.haproxy, "/router/metrics"),
-        ("watchdogs", settings.watchdogs, "/metrics"),
-    ):
-        if targets:
-            document["scrape_configs"].append(_static(job, targets, path, settings.discovery.environment))
+    scraped, environment = document["scrape_configs"], settings.discovery.environment
+    for job, path in (("haproxy", "/metrics"), ("router", "/router/metrics")):
+        scraped.append(
+            _static(job, settings.haproxy, path, environment)
+            if settings.haproxy
+            else {**_found(job, ROUTER_PORT, settings.discovery, _ROUTERS), "metrics_path": path}
+        )
+    if settings.watchdogs:
+        scraped.append(_static("watchdogs", settings.watchdogs, "/metrics", environment))
     if settings.rule_files:
         document["rule_files"] = list(settings.rule_files)
     if settings.alertmanagers:
@@ -103,19 +127,19 @@ def _static(job: str, targets: Sequence[str], path: str, environment: str) -> di
     return {"job_name": job, "metrics_path": path, "static_configs": [static]}
 
 
-def _instances(job: str, port: int, discovery: Discovery) -> dict[str, Any]:
+def _found(job: str, port: int, discovery: Discovery, wanted: _Wanted) -> dict[str, Any]:
     if discovery.cloud is Cloud.AWS:
-        return {"job_name": job, **_ec2(port, discovery)}
+        return {"job_name": job, **_ec2(port, discovery, wanted)}
     if discovery.endpoint is not None:
-        url = f"{discovery.endpoint}?port={port}"
+        url = f"{discovery.endpoint}?port={port}{wanted.query}"
         return {
             "job_name": job,
             "http_sd_configs": [{"url": url, "refresh_interval": render_duration(discovery.refresh)}],
         }
-    return {"job_name": job, **_gce(port, discovery)}
+    return {"job_name": job, **_gce(port, discovery, wanted)}
 
 
-def _ec2(port: int, discovery: Discovery) -> dict[str, Any]:
+def _ec2(port: int, discovery: Discovery, wanted: _Wanted) -> dict[str, Any]:
     source: dict[str, Any] = {
         "region": discovery.region,
         "port": port,
@@ -129,13 +153,13 @@ def _ec2(port: int, discovery: Discovery) -> dict[str, Any]:
         source["endpoint"] = discovery.endpoint
     relabel = [
         {"source_labels": ["__meta_ec2_instance_state"], "regex": "running", "action": "keep"},
-        {"source_labels": ["__meta_ec2_tag_gpu_fleet_pool"], "regex": ".+", "action": "keep"},
+        {"source_labels": [f"__meta_ec2_tag_{wanted.tag}"], "regex": wanted.value, "action": "keep"},
         *_copies(_EC2_LABELS),
     ]
     return {"ec2_sd_configs": [source], "relabel_configs": relabel}
 
 
-def _gce(port: int, discovery: Discovery) -> dict[str, Any]:
+def _gce(port: int, discovery: Discovery, wanted: _Wanted) -> dict[str, Any]:
     sources = [
         {
             "project": discovery.project,
@@ -148,7 +172,7 @@ def _gce(port: int, discovery: Discovery) -> dict[str, Any]:
     ]
     relabel = [
         {"source_labels": ["__meta_gce_instance_status"], "regex": "RUNNING", "action": "keep"},
-        {"source_labels": ["__meta_gce_label_gpu_fleet_pool"], "regex": ".+", "action": "keep"},
+        {"source_labels": [f"__meta_gce_label_{wanted.tag}"], "regex": wanted.value, "action": "keep"},
         *_copies(_GCE_LABELS),
         _last_part("__meta_gce_zone", "zone"),
         _last_part("__meta_gce_machine_type", "machine_type"),

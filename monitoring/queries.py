@@ -9,7 +9,7 @@ from serving import metrics
 
 PHASE: Final = f"{metrics.NODE_PHASE} == 1"
 """Labels instance_id and phase."""
-HELD: Final = "max by (pool) (gpufleet_held_requests)"
+HELD: Final = "sum by (pool) (gpufleet_held_requests)"
 FIRING: Final = 'count by (alertname, severity, pool, instance_id) (ALERTS{alertstate="firing"})'
 
 

@@ -80,6 +80,7 @@ def _place(settings: Settings) -> _Place:
     else:
         network_id, subnet_ids = given.id, given.subnets
     clients = settings.control.client_networks if settings.control else ()
+    routers = settings.control is not None and settings.control.routers > 1
     bucket = (
         settings.bucket.name
         if settings.bucket.existing
@@ -91,7 +92,9 @@ def _place(settings: Settings) -> _Place:
         tags=common,
         network_id=network_id,
         subnet_ids=subnet_ids,
-        firewall=Firewall(prefix, FirewallArgs(network_id=network_id, client_networks=clients, tags=common)),
+        firewall=Firewall(
+            prefix, FirewallArgs(network_id=network_id, client_networks=clients, routers=routers, tags=common)
+        ),
         fabric=Fabric(f"{prefix}-fabric", network_id, common) if efa else None,
         bucket=bucket,
     )
@@ -166,6 +169,7 @@ def _control(settings: Settings, control: Control, place: _Place) -> None:
                 environment=settings.environment,
                 agent_token=settings.agent_token,
                 notices=queue,
+                secrets=tuple(sorted(set(control.secrets.values()))),
             ),
             *orphans,
             *sessions,

@@ -37,4 +37,11 @@ def _told(settings: Settings, control: Control, role: Role, volume: str | None) 
         routes=role is Role.ROUTER or control.routers == 1,
         volume=volume,
         environment={"AWS_DEFAULT_REGION": settings.region} if settings.cloud is Cloud.AWS else {},
+        secrets=_secrets(settings, control) if role is Role.CONTROL else {},
     )
+
+
+def _secrets(settings: Settings, control: Control) -> dict[str, str]:
+    """Where each secret lies; the names travel, the values are read with the host's own role."""
+    prefix = "ssm:" if settings.cloud is Cloud.AWS else f"gcp-secret:projects/{settings.account}/secrets/"
+    return {variable: f"{prefix}{name}" for variable, name in sorted(control.secrets.items())}

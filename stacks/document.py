@@ -22,6 +22,7 @@ def describe(settings: Settings, groups: Mapping[str, Sequence[GroupEntry]], buc
             environment=settings.environment,
             cloud=settings.cloud,
             region=settings.region,
+            zones=settings.zones,
             account=settings.account,
             generated_by=origin,
             bucket=bucket_url,
@@ -47,12 +48,14 @@ def describe(settings: Settings, groups: Mapping[str, Sequence[GroupEntry]], buc
                     drain_deadline=pool.drain_deadline,
                     groups=tuple(groups[pool.name]),
                     watchdogs=pool.watchdogs,
+                    objectives=pool.objectives,
                 )
                 for pool in settings.pools
             ),
             prices=Prices(overrides=settings.prices),
             shared=shared_of(settings),
             commitments=settings.commitments,
+            alerts=settings.alerts,
         )
     )
 

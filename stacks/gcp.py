@@ -93,6 +93,7 @@ def _place(settings: Settings) -> _Place:
             bucket,
             permissions.CONTROL_ON_BUCKET,
             (*permissions.CONTROL, *(permissions.STOP if stops else ())),
+            tuple(sorted(set(settings.control.secrets.values()))) if settings.control else (),
         ),
     )
     Firewall(
@@ -102,6 +103,7 @@ def _place(settings: Settings) -> _Place:
             instance_account=place.instances.email,
             control_account=place.control.email,
             client_networks=settings.control.client_networks if settings.control else (),
+            routers=settings.control is not None and settings.control.routers > 1,
         ),
     )
     return place
@@ -114,6 +116,7 @@ def _identity(  # noqa: PLR0913
     bucket: pulumi.Input[str],
     on_bucket: tuple[permissions.OnBucket, ...],
     single: tuple[str, ...] = (),
+    secrets: tuple[str, ...] = (),
 ) -> MachineIdentity:
     return MachineIdentity(
         name,
@@ -124,7 +127,7 @@ def _identity(  # noqa: PLR0913
             bucket=bucket,
             bucket_name=settings.bucket.name,
             on_bucket=on_bucket,
-            secrets=(settings.agent_token,),
+            secrets=(settings.agent_token, *secrets),
             permissions=single,
         ),
     )

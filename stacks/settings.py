@@ -12,7 +12,18 @@ from typing import Annotated, Any, Final, Literal, cast
 import pulumi
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
-from fleet.document import Budget, Commitments, Duration, Notify, OrphanEntry, PartBudget, PriceOverride, Watchdogs
+from fleet.document import (
+    AlertsEntry,
+    Budget,
+    Commitments,
+    Duration,
+    Notify,
+    Objectives,
+    OrphanEntry,
+    PartBudget,
+    PriceOverride,
+    Watchdogs,
+)
 from fleet.model import Cloud
 from stacks import stand_ins
 from stacks.checks import check
@@ -37,6 +48,8 @@ Said = Annotated[str, Field(pattern=r"\S")]
 """Some text."""
 MachineTypes = Annotated[tuple[MachineType, ...], Field(min_length=1)]
 Zones = Annotated[tuple[Zone, ...], Field(min_length=1)]
+SecretVariable = Annotated[str, Field(pattern=r"^GPUFLEET_[A-Z0-9_]{1,60}$")]
+SecretName = Annotated[str, Field(pattern=r"^/?[A-Za-z0-9_][A-Za-z0-9_./-]{0,500}$")]
 
 
 class _Strict(BaseModel):
@@ -165,6 +178,7 @@ class Pool(_Strict):
     network: Literal["standard", "efa"] = "standard"
     """AWS: `efa` gives its machines EFA interfaces and a cluster placement group, for engines that span machines."""
     watchdogs: Watchdogs
+    objectives: Objectives = Objectives()
 
 
 class Machines(_Strict):
@@ -190,6 +204,9 @@ class Control(_Strict):
     bundle: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
     """Digest that `gpufleet bundle` printed: its software. Absent: the machine starts empty. A new digest here makes
     a new machine; `gpufleet upgrade` changes the one that runs."""
+    secrets: dict[SecretVariable, SecretName] = Field(default_factory=dict[str, str])
+    """Variable of the services (`GPUFLEET_SLACK_TOKEN`) to the name of the secret that holds its value: an SSM
+    parameter or a secret of Secret Manager. Read at boot with the host's own role."""
     client_networks: tuple[str, ...] = ()
     """CIDRs that may send requests to the router; never everybody."""
 
@@ -237,6 +254,8 @@ class Settings(_Strict):
     """Rules for GPU instances of the account outside every pool; absent: they are listed alone."""
     prices: tuple[PriceOverride, ...] = ()
     commitments: Commitments = Commitments()
+    alerts: AlertsEntry = AlertsEntry()
+    """Thresholds, where the defaults do not fit."""
     control: Control | None = None
     policies: Policies = Policies()
     prometheus_url: str | None = None

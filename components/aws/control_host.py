@@ -9,6 +9,7 @@ from pulumi_aws import ebs, ec2, lb, route53
 
 from components.aws.firewall import ROUTER_PORT
 from components.capacity import CONTROL_ROOT_GIB
+from fleet.tags import ROLE, ROUTER
 
 DATA_DEVICE: Final = "/dev/sdf"
 
@@ -141,7 +142,7 @@ class Routers(pulumi.ComponentResource):
             opts=child,
         )
         for zone, subnet_id in args.subnet_ids.items():
-            tags = {"Name": f"{name}-{zone}", **args.tags}
+            tags = {"Name": f"{name}-{zone}", **args.tags, ROLE: ROUTER}
             machine = small_machine(f"{name}-{zone}", args.machine, subnet_id, tags, child, args.boot_data)
             lb.TargetGroupAttachment(
                 f"{name}-{zone}",

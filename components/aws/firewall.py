@@ -12,6 +12,7 @@ EXPORTER_PORT: Final = 9400
 AGENT_PORT: Final = 9500
 AGENT_CHECK_PORT: Final = 9501
 ROUTER_PORT: Final = 8080
+ROUTER_METRICS_PORT: Final = 8404
 INSTANCE_PORTS: Final = (ENGINE_PORT, EXPORTER_PORT, AGENT_PORT, AGENT_CHECK_PORT)
 ANYWHERE: Final = "0.0.0.0/0"
 
@@ -21,6 +22,8 @@ class FirewallArgs:
     network_id: pulumi.Input[str]
     client_networks: Sequence[str] = ()
     """CIDRs whose machines may send requests to the router."""
+    routers: bool = False
+    """Whether routers are machines of their own: their load balancer looks after them, and Prometheus reads them."""
     tags: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def __post_init__(self) -> None:
@@ -43,6 +46,8 @@ class Firewall(pulumi.ComponentResource):
         instances = self._group("instances", "GPU instances of gpu-fleet")
         for port in INSTANCE_PORTS:
             self._from_group(f"{name}-instances-{port}", instances, control, port)
+        for port in (ROUTER_PORT, ROUTER_METRICS_PORT) if args.routers else ():
+            self._from_group(f"{name}-routers-{port}", control, control, port)
         for client in args.client_networks:
             self._from_network(f"{name}-router-{client}", control, client, ROUTER_PORT)
         self.instances, self.control = instances.id, control.id

@@ -38,9 +38,19 @@ def of_instances(
 
 
 def of_control(  # noqa: PLR0913
-    *, bucket: str, region: str, account: str, environment: str, agent_token: str, notices: str
+    *,
+    bucket: str,
+    region: str,
+    account: str,
+    environment: str,
+    agent_token: str,
+    notices: str,
+    secrets: Sequence[str] = (),
 ) -> tuple[Allowed, ...]:
-    """The control host: looks at everything, sizes this environment's groups, marks this environment's instances."""
+    """The control host: looks at everything, sizes this environment's groups, marks this environment's instances.
+
+    `secrets`: SSM parameters beside the agents' token, which its settings name.
+    """
     return (
         Allowed(
             actions=(
@@ -77,7 +87,7 @@ def of_control(  # noqa: PLR0913
         ),
         # without it S3 answers 403 for what is not there: a first backup, a router's policy
         Allowed(actions=("s3:ListBucket",), resources=(f"arn:aws:s3:::{bucket}",)),
-        _token(region, account, agent_token),
+        _token(region, account, agent_token, *secrets),
         Allowed(actions=("sqs:DeleteMessage", "sqs:GetQueueUrl", "sqs:ReceiveMessage"), resources=(notices,)),
     )
 
@@ -130,10 +140,10 @@ def of_sessions(*, region: str, account: str) -> tuple[Allowed, ...]:
     )
 
 
-def _token(region: str, account: str, name: str) -> Allowed:
+def _token(region: str, account: str, *names: str) -> Allowed:
     return Allowed(
         actions=("ssm:GetParameter",),
-        resources=(f"arn:aws:ssm:{region}:{account}:parameter/{name.lstrip('/')}",),
+        resources=tuple(f"arn:aws:ssm:{region}:{account}:parameter/{name.lstrip('/')}" for name in names),
     )
 
 

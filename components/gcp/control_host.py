@@ -10,6 +10,7 @@ from pulumi_gcp import compute, dns
 from components.capacity import CONTROL_ROOT_GIB
 from components.gcp.firewall import ROUTER_PORT
 from components.gcp.templates import SCOPE
+from fleet.tags import ROLE, ROUTER, label
 
 DATA_DEVICE: Final = "data"
 
@@ -149,7 +150,8 @@ class Routers(pulumi.ComponentResource):
 
     def _router(self, name: str, zone: str, args: RoutersArgs) -> pulumi.Output[str]:
         child = pulumi.ResourceOptions(parent=self)
-        machine = small_machine(name, args.machine, zone, args.labels, child, (), args.boot_data)
+        labels = {**args.labels, label(ROLE): ROUTER}
+        machine = small_machine(name, args.machine, zone, labels, child, (), args.boot_data)
         return compute.InstanceGroup(name, zone=zone, instances=[machine.self_link], opts=child).self_link
 
 

@@ -12,6 +12,7 @@ EXPORTER_PORT: Final = 9400
 AGENT_PORT: Final = 9500
 AGENT_CHECK_PORT: Final = 9501
 ROUTER_PORT: Final = 8080
+ROUTER_METRICS_PORT: Final = 8404
 INSTANCE_PORTS: Final = (ENGINE_PORT, EXPORTER_PORT, AGENT_PORT, AGENT_CHECK_PORT)
 ANYWHERE: Final = "0.0.0.0/0"
 TUNNEL_NETWORK: Final = "35.235.240.0/20"
@@ -29,6 +30,8 @@ class FirewallArgs:
     """Service account of control host and routers."""
     client_networks: Sequence[str] = ()
     """CIDRs whose machines may send requests to the router."""
+    routers: bool = False
+    """Whether routers are machines of their own, whose metrics the control host reads."""
 
     def __post_init__(self) -> None:
         if ANYWHERE in self.client_networks:
@@ -56,6 +59,9 @@ class Firewall(pulumi.ComponentResource):
         control = [args.control_account]
         self._allow("tunnel", (22,), source_ranges=(TUNNEL_NETWORK,), target_service_accounts=control)
         self._allow("router-probes", (ROUTER_PORT,), source_ranges=PROBE_NETWORKS, target_service_accounts=control)
+        if args.routers:
+            metrics = (ROUTER_METRICS_PORT,)
+            self._allow("routers", metrics, source_service_accounts=control, target_service_accounts=control)
         if args.client_networks:
             self._allow("router", (ROUTER_PORT,), source_ranges=args.client_networks, target_service_accounts=control)
         self.register_outputs({})

@@ -17,6 +17,7 @@ from localcloud.gcp.instances import Machine
 from localcloud.gcp.world import World
 
 _PREFIX: Final = "/_localcloud"
+_ROLE: Final = tags.label(tags.ROLE)
 _LABELS: Final = {tag: tags.label(tag) for tag in (tags.ENVIRONMENT, tags.POOL, tags.CAPACITY_TYPE)}
 
 
@@ -52,7 +53,7 @@ class Control:
             ("GET", "/calls"): lambda _: self.world.calls.as_json(),
             ("GET", "/books"): lambda _: self.world.books.as_json(),
             ("GET", "/fault"): lambda _: self.faults.as_json(),
-            ("GET", "/targets"): lambda _: self.targets(request.query.get("port", "9400")),
+            ("GET", "/targets"): lambda _: self.targets(request.query.get("port", "9400"), request.query.get("role")),
             ("POST", "/preempt"): self.preempt,
             ("POST", "/maintain"): self.maintain,
             ("POST", "/restore"): lambda _: self.restore(),
@@ -109,13 +110,14 @@ class Control:
             "last_failure": group.errors[-1]["error"]["message"] if group.errors else None,
         }
 
-    def targets(self, port: str) -> object:
-        """Running instances of pools, as Prometheus' http_sd_configs reads them."""
+    def targets(self, port: str, role: str | None = None) -> object:
+        """Running instances of pools, or machines of a role, as Prometheus' http_sd_configs reads them."""
         if not port.isdigit():
             raise ControlError(f"port is {port!r}; it must be a number")
         found: list[dict[str, object]] = []
         for machine in self.world.machines.values():
-            if machine.status != "RUNNING" or _LABELS[tags.POOL] not in machine.labels:
+            wanted = _LABELS[tags.POOL] in machine.labels if role is None else machine.labels.get(_ROLE) == role
+            if machine.status != "RUNNING" or not wanted:
                 continue
             labels = {
                 "instance_id": machine.name,
@@ -123,7 +125,7 @@ class Control:
                 "machine_type": machine.machine_type,
                 "group": machine.group[1] if machine.group else "",
                 "environment": machine.labels.get(_LABELS[tags.ENVIRONMENT], ""),
-                "pool": machine.labels[_LABELS[tags.POOL]],
+                "pool": machine.labels.get(_LABELS[tags.POOL], ""),
                 "capacity_type": machine.labels.get(_LABELS[tags.CAPACITY_TYPE], ""),
             }
             found.append({"targets": [f"{machine.address}:{port}"], "labels": labels})

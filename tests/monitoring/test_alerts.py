@@ -4,15 +4,20 @@ import re
 import shutil
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from monitoring.alerts import AlertSettings, alerts, render
+from cli.monitoring import alert_settings
+from fleet.alerting import AlertSettings
+from fleet.document import AlertsEntry, FleetDocument
+from monitoring.alerts import alerts, render
 from monitoring.rules import RuleSettings, recordings
+from tests.console import fleet as fleets
 
 LABELS = (
     'environment="prod",pool="chat",capacity_type="spot",zone="z",machine_type="m",group="g",instance_id="{id}"{more}'
@@ -93,8 +98,16 @@ CASES = (
          (of("gpufleet:output_tokens_per_second:pool", "1000x1100", OTHER), of(WAITS, "3x1100", OTHER)),
          "10200m", "10m"),
     Case("BatchesTooSmall", "3 run and others wait", 1, (on(RUNS, "3x40"), on(WAITS, "2x40"))),
+    Case("BatchesTooSmall", "one is nearly empty, and its neighbour has a queue: the pool's mean is high", 1,
+         (on(RUNS, "1x40"), on(WAITS, "0x40"), on(RUNS, "60x40", instance="i-2"), on(WAITS, "9x40", instance="i-2"))),
+    Case("BatchesTooSmall", "requests wait in another pool", 0,
+         (on(RUNS, "1x40"), on(WAITS, "0x40"), of(WAITS, "9x40", OTHER))),
+    Case("BatchesTooSmall", "it drains, and its neighbour has a queue", 0,
+         (on(RUNS, "1x40"), on("gpufleet_node_phase", "0x40", 'phase="ready"'), on("gpufleet_node_phase", "1x40", 'phase="draining"'),
+          on(RUNS, "60x40", instance="i-2"), on(WAITS, "9x40", instance="i-2"))),
     Case("BatchesTooSmall", "5 run", 0, (on(RUNS, "5x40"), on(WAITS, "2x40"))),
     Case("BatchesTooSmall", "nobody waits", 0, (on(RUNS, "1x40"), on(WAITS, "0x40"))),
+    Case("BatchesTooSmall", "nothing is known of what runs", 0, (on(WAITS, "2x40"),)),
     Case("QueueGrowing", "one more each minute", 1, (on(WAITS, "5+1x40"),)),
     Case("QueueGrowing", "long, but shrinking", 0, (on(WAITS, "90-1x40"),)),
     Case("QueueGrowing", "growing, but short", 0, (on(WAITS, "0+0.1x40"),)),
@@ -110,6 +123,9 @@ CASES = (
          (of(ROUTED, "0+98x40", 'environment="prod",pool="chat",status="2xx"'),
           of(ROUTED, "0+20x40", 'environment="prod",pool="chat",status="4xx"'))),
     Case("RequestsHeld", "3 wait", 1, (of("gpufleet_held_requests", "3x40"),)),
+    Case("RequestsHeld", "at two routers, one alert", 1,
+         (of("gpufleet_held_requests", "3x40", 'environment="prod",pool="chat",instance="a"'),
+          of("gpufleet_held_requests", "2x40", 'environment="prod",pool="chat",instance="b"'))),
     Case("RequestsHeld", "for a moment", 0, (of("gpufleet_held_requests", "0x28 3x3"),)),
     Case("SpotLossHigh", "6 within the hour", 1, (of("gpufleet_preemptions_total", "0x10 6x60"),), "60m"),
     Case("SpotLossHigh", "one", 0, (of("gpufleet_preemptions_total", "0x10 1x60"),), "60m"),
@@ -168,6 +184,10 @@ CASES = (
     Case("QuotaNear", "for a moment", 0, (of("gpufleet_quota_used", "9x25 90x10", QUOTA), of("gpufleet_quota_limit", "100x40", QUOTA))),
     Case("CertificateEnding", "in 10 days", 1, (of("gpufleet_router_certificate_end_timestamp_seconds", "864000x40", 'environment="prod"'),)),
     Case("CertificateEnding", "in 20 days", 0, (of("gpufleet_router_certificate_end_timestamp_seconds", "1728000x40", 'environment="prod"'),)),
+    Case("RouterGone", "one of two", 1, (of("up", "0x40", 'job="router",instance="a"'), of("up", "1x40", 'job="router",instance="b"'))),
+    Case("RouterGone", "none is found", 1, (of("up", "1x40", 'job="node"'),)),
+    Case("RouterGone", "both answer", 0, (of("up", "1x40", 'job="router",instance="a"'), of("up", "1x40", 'job="router",instance="b"'))),
+    Case("RouterGone", "started again", 0, (of("up", "1x29 0x1 1x10", 'job="router",instance="a"'),)),
     Case("RouterProblem", "an old configuration", 1, (of("gpufleet_router_problem", "1x40", 'environment="prod",what="config"'),)),
     Case("RouterProblem", "well", 0, (of("gpufleet_router_problem", "0x40", 'environment="prod",what="config"'),)),
     Case("ReplicasResting", "one", 1, (of("gpufleet_router_resting_replicas", "1x40"),)),
@@ -231,3 +251,32 @@ def test_every_alert_has_a_section_in_the_runbook() -> None:
 def test_names_are_said_once() -> None:
     names = [alert.name for alert in alerts(SETTINGS)] + [rule.name for rule in recordings(RuleSettings())]
     assert len(names) == len(set(names))
+
+
+FIELDS = [one.name for one in fields(AlertSettings) if one.name not in ("latency_p99_s", "reference_tokens_per_s")]
+
+
+def fleet_of(**more: object) -> FleetDocument:
+    """A document with thresholds of its own, as `pulumi up` writes it from the settings."""
+    return FleetDocument.model_validate(fleets.document("chat").model_dump() | more)
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_every_threshold_comes_from_the_settings(name: str) -> None:
+    assert set(FIELDS) == set(AlertsEntry.model_fields), "and there is no other"
+    known = getattr(AlertSettings(), name)
+    other = "17m" if isinstance(known, timedelta) else known / 2
+    given = fleet_of(alerts={name: other}).alerts.settings({}, {})
+    assert getattr(given, name) != known
+    assert render(given, RuleSettings()) != render(AlertSettings(), RuleSettings())
+
+
+def test_objectives_of_pools_come_from_the_settings() -> None:
+    pool = fleets.document("chat").pools[0].model_dump()
+    pool |= {"objectives": {"latency_p99": "8s", "tokens_per_second": 900}}
+    text = render(alert_settings(fleet_of(pools=[pool]), []), RuleSettings())
+    assert 'gpufleet:answer_seconds_p99:pool{pool="chat"} > 8.0' in text
+    assert '{pool="chat"} < 720.0' in text
+    said = alert_settings(fleet_of(pools=[pool]), ["chat=3s"])
+    assert said.latency_p99_s == {"chat": 3}, "the command line wins"
+    assert "LatencyHigh" not in render(alert_settings(fleet_of(), []), RuleSettings()), "no objective is not judged"

@@ -22,8 +22,9 @@ import yaml
 
 from console import exporter
 from costs.allocation import Charge, Kind, State
+from fleet.alerting import AlertSettings
 from fleet.model import CapacityType, Cloud
-from monitoring.alerts import AlertSettings, render
+from monitoring.alerts import render
 from monitoring.dashboards import SOURCE, dashboards, files
 from monitoring.dashboards import render as render_dashboard
 from monitoring.rules import RuleSettings

@@ -56,7 +56,22 @@ def test_every_source_is_a_job_on_its_port() -> None:
         job["job_name"]: job["ec2_sd_configs"][0]["port"]
         for job in yaml.safe_load(render(PrometheusSettings(discovery=AWS)))["scrape_configs"]
     }
-    assert jobs == {"engine": 8000, "dcgm": 9400, "node": 9500}
+    assert jobs == {"engine": 8000, "dcgm": 9400, "node": 9500, "haproxy": 8404, "router": 8404}
+
+
+@pytest.mark.parametrize("discovery", [AWS, GCP, GCP_LOCAL], ids=["aws", "gcp", "gcp-local"])
+def test_routers_are_named_or_found_by_their_tag(discovery: Discovery) -> None:
+    def routers(**more: Any) -> dict[str, Any]:
+        jobs = yaml.safe_load(render(PrometheusSettings(discovery=discovery, **more)))["scrape_configs"]
+        (job,) = [job for job in jobs if job["job_name"] == "router"]
+        assert job["metrics_path"] == "/router/metrics"
+        return job
+
+    named = routers(haproxy=("10.0.0.1:8404",))
+    assert named["static_configs"][0]["targets"] == ["10.0.0.1:8404"]
+    found = json.dumps(routers())
+    assert "static_configs" not in found
+    assert "router" in found.replace("/router/metrics", "").replace('"job_name": "router"', "")
 
 
 def test_production_asks_the_real_cloud() -> None:
@@ -66,7 +81,7 @@ def test_production_asks_the_real_cloud() -> None:
 
 @needs_prometheus
 @pytest.mark.slow
-def test_a_real_prometheus_finds_the_running_instance_by_its_tags(
+def test_a_real_prometheus_finds_instances_and_routers_by_their_tags(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
@@ -77,12 +92,24 @@ def test_a_real_prometheus_finds_the_running_instance_by_its_tags(
     server = ThreadedMotoServer(ip_address=f"{NETWORK}.0.2", port=4566, verbose=False)
     server.start()
     try:
-        instance = _launch(f"http://{NETWORK}.0.2:4566", "prod")
-        _launch(f"http://{NETWORK}.0.2:4566", "other")
-        with _metrics(instance["PrivateIpAddress"], 9400), _prometheus(tmp_path, f"http://{NETWORK}.0.2:4566") as url:
-            found = _wait_for(url, 'up{job="dcgm"} == 1')
+        url = f"http://{NETWORK}.0.2:4566"
+        instance = _launch(url, "prod", {"pool": "chat", "capacity-type": "spot"})
+        _launch(url, "other", {"pool": "chat", "capacity-type": "spot"})
+        router, gone = (_launch(url, "prod", {"role": "router"}) for _ in range(2))
+        with (
+            _metrics(instance["PrivateIpAddress"], 9400),
+            _metrics(router["PrivateIpAddress"], 8404),
+            _prometheus(tmp_path, url) as prometheus,
+        ):
+            found = _wait_for(prometheus, 'up{job="dcgm"} == 1')
+            both = 'count(up{job="router"}) == 2 and on () max(up{job="router"}) == 1'
+            routers = _wait_for(prometheus, both, all_of='up{job="router"}')
+            assert not _ask(prometheus, 'up{job="router",pool=~".+"}')
     finally:
         server.stop()
+    ups = {one["metric"]["instance_id"]: one["value"][1] for one in routers}
+    assert ups == {router["InstanceId"]: "1", gone["InstanceId"]: "0"}
+    assert {one["metric"]["environment"] for one in routers} == {"prod"}
     assert len(found) == 1
     labels = found[0]["metric"]
     assert labels["instance_id"] == instance["InstanceId"]
@@ -93,13 +120,17 @@ def test_a_real_prometheus_finds_the_running_instance_by_its_tags(
     assert labels["machine_type"] == "g6.xlarge"
 
 
-def _launch(endpoint: str, environment: str) -> dict[str, Any]:
+def _launch(endpoint: str, environment: str, more: dict[str, str]) -> dict[str, Any]:
     import boto3
 
     ec2: Any = boto3.client("ec2", endpoint_url=endpoint)
-    vpc = ec2.create_vpc(CidrBlock=f"{NETWORK}.0.0/16")["Vpc"]["VpcId"]
-    subnet = ec2.create_subnet(VpcId=vpc, CidrBlock=f"{NETWORK}.1.0/24")["Subnet"]["SubnetId"]
-    tags = {"environment": environment, "pool": "chat", "capacity-type": "spot"}
+    known = ec2.describe_subnets(Filters=[{"Name": "cidr-block", "Values": [f"{NETWORK}.1.0/24"]}])["Subnets"]
+    if known:
+        subnet = known[0]["SubnetId"]
+    else:
+        vpc = ec2.create_vpc(CidrBlock=f"{NETWORK}.0.0/16")["Vpc"]["VpcId"]
+        subnet = ec2.create_subnet(VpcId=vpc, CidrBlock=f"{NETWORK}.1.0/24")["Subnet"]["SubnetId"]
+    tags = {"environment": environment, **more}
     return ec2.run_instances(
         ImageId="ami-12c6146b",
         MinCount=1,
@@ -152,14 +183,19 @@ def _prometheus(folder: Path, endpoint: str) -> Iterator[str]:
             process.wait(20)
 
 
-def _wait_for(url: str, query: str) -> list[dict[str, Any]]:
-    end = time.monotonic() + 30
+def _wait_for(url: str, query: str, all_of: str = "") -> list[dict[str, Any]]:
+    """What a query gives once it gives anything; with `all_of`, what that gives then."""
+    end = time.monotonic() + 60
     while time.monotonic() < end:
-        try:
-            with urlopen(f"{url}/api/v1/query?{urlencode({'query': query})}", timeout=5) as answer:
-                if found := json.load(answer)["data"]["result"]:
-                    return found
-        except OSError:
-            pass
+        if found := _ask(url, query):
+            return _ask(url, all_of) if all_of else found
         time.sleep(0.2)
-    pytest.fail(f"no answer to {query} within 30 s")
+    pytest.fail(f"no answer to {query} within 60 s")
+
+
+def _ask(url: str, query: str) -> list[dict[str, Any]]:
+    try:
+        with urlopen(f"{url}/api/v1/query?{urlencode({'query': query})}", timeout=5) as answer:
+            return json.load(answer)["data"]["result"]
+    except OSError:
+        return []

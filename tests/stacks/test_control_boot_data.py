@@ -18,12 +18,14 @@ VOLUME = {
 }
 
 
-def scripts(mocks: RecordingMocks, folder: Path, cloud: str, bundle: str | None) -> dict[str, str | None]:
+def scripts(
+    mocks: RecordingMocks, folder: Path, cloud: str, bundle: str | None, **more: object
+) -> dict[str, str | None]:
     """Machine to its boot data, with two routers of their own."""
     path = folder / f"Pulumi.{cloud}-prod.yaml"
     document = yaml.safe_load((ROOT / "stacks" / "config" / path.name).read_text())
     control = document["config"]["gpu-fleet:fleet"]["control"]
-    control["routers"] = 2
+    control |= {"routers": 2, **more}
     if bundle:
         control["bundle"] = bundle
     path.write_text(yaml.safe_dump(document))
@@ -53,3 +55,45 @@ def test_with_a_bundle_each_has_its_role(mocks: RecordingMocks, tmp_path: Path, 
 def test_new_boot_data_make_a_new_machine_where_they_run_once(mocks: RecordingMocks, tmp_path: Path) -> None:
     scripts(mocks, tmp_path, "aws", SHA256)
     assert all(machine.inputs["userDataReplaceOnChange"] for machine in mocks.of_type(MACHINE["aws"]))
+
+
+SECRET = {"aws": "/gpu-fleet/prod/slack-token", "gcp": "gpu-fleet-prod-slack-token"}
+PLACE = {"aws": "ssm:/gpu-fleet/prod/slack-token", "gcp": "/secrets/gpu-fleet-prod-slack-token"}
+
+
+@pytest.mark.parametrize("cloud", ["aws", "gcp"])
+def test_a_secret_travels_as_a_name_and_to_the_control_host_alone(
+    mocks: RecordingMocks, tmp_path: Path, cloud: str
+) -> None:
+    found = scripts(mocks, tmp_path, cloud, SHA256, secrets={"GPUFLEET_SLACK_TOKEN": SECRET[cloud]})
+    told = {name for name, script in found.items() if "GPUFLEET_SLACK_TOKEN" in (script or "")}
+    assert len(told) == 1 and told.pop().endswith("-control")
+    assert any(PLACE[cloud] in (script or "") for script in found.values())
+    if cloud == "aws":
+        rights = {one.name: str(one.inputs["policy"]) for one in mocks.of_type("aws:iam/rolePolicy:RolePolicy")}
+        readers = {name for name, policy in rights.items() if f"parameter{SECRET[cloud]}" in policy}
+    else:
+        members = mocks.of_type("gcp:secretmanager/secretIamMember:SecretIamMember")
+        readers = {one.name for one in members if one.inputs["secretId"] == SECRET[cloud]}
+    assert len(readers) == 1 and "-instance" not in str(readers) and "-gpu-gpu" not in str(readers)
+
+
+ROUTER_METRICS = "8404"
+
+
+@pytest.mark.parametrize("routers", [1, 2])
+@pytest.mark.parametrize("cloud", ["aws", "gcp"])
+def test_routers_of_their_own_are_found_by_their_tag_and_reached(
+    mocks: RecordingMocks, tmp_path: Path, cloud: str, routers: int
+) -> None:
+    scripts(mocks, tmp_path, cloud, SHA256, routers=routers)
+    key, role = ("tags", "gpu-fleet:role") if cloud == "aws" else ("labels", "gpu-fleet-role")
+    tagged = [one for one in mocks.of_type(MACHINE[cloud]) if one.inputs[key].get(role) == "router"]
+    assert len(tagged) == (routers if routers > 1 else 0)
+    if cloud == "aws":
+        rules = mocks.of_type("aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule")
+        ports = [str(int(one.inputs["fromPort"])) for one in rules]
+    else:
+        firewalls = mocks.of_type("gcp:compute/firewall:Firewall")
+        ports = [port for one in firewalls for allow in one.inputs["allows"] for port in allow["ports"]]
+    assert (ROUTER_METRICS in ports) == (routers > 1)

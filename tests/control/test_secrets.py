@@ -1,0 +1,88 @@
+"""Secrets of a control host: read by reference at its boot, kept in memory for its units, said nowhere."""
+
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cli.control_host import fetch_secrets
+from clouds import secrets
+from control import units
+from control.places import Places
+from control.settings import ControlSettings
+from fleet.activity import CloudError
+
+SETTINGS = ControlSettings(
+    fleet="s3://models/fleet/fleet.json",
+    bucket="s3://models",
+    environment={"AWS_DEFAULT_REGION": "us-east-1"},
+    secrets={"GPUFLEET_SLACK_TOKEN": "ssm:/a/slack", "GPUFLEET_SLACK_APP_TOKEN": "ssm:/a/app"},
+)
+
+
+def fetched(folder: Path, known: dict[str, str]) -> tuple[Places, list[str]]:
+    """What a boot leaves, and what it said."""
+    places, said = Places(root=folder), list[str]()
+
+    def read(reference: str, region: str) -> str:
+        assert region == "us-east-1"
+        if reference not in known:
+            raise CloudError("AccessDeniedException")
+        return known[reference]
+
+    fetch_secrets(places, SETTINGS, read, said.append)
+    return places, said
+
+
+def seen_by_a_shell(places: Places, variable: str) -> str:
+    """The value as whoever reads the file has it; quotes are the same in systemd's and in a shell's."""
+    script = f'set -a; . "{places.secrets}"; printf %s "${variable}"'
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=30, check=True)
+    return done.stdout
+
+
+@pytest.mark.parametrize("value", ["xoxb-1-abc", 'a"b', "a$HOME`x`", "a\\b", "a b#c", ""])
+def test_units_read_the_value_as_it_is(tmp_path: Path, value: str) -> None:
+    places, said = fetched(tmp_path, {"ssm:/a/slack": value, "ssm:/a/app": "xapp-2"})
+    assert said == []
+    assert seen_by_a_shell(places, "GPUFLEET_SLACK_TOKEN") == value
+    assert seen_by_a_shell(places, "GPUFLEET_SLACK_APP_TOKEN") == "xapp-2"
+
+
+def test_only_its_owner_reads_the_file_and_no_disk_holds_it(tmp_path: Path) -> None:
+    places, _ = fetched(tmp_path, {"ssm:/a/slack": "1", "ssm:/a/app": "2"})
+    assert places.secrets.stat().st_mode & 0o777 == 0o600
+    assert places.secrets.is_relative_to(tmp_path / "run"), "a file system in memory"
+    assert not places.secrets.is_relative_to(places.data)
+
+
+def test_one_that_cannot_be_read_is_said_and_the_other_is_there(tmp_path: Path) -> None:
+    places, said = fetched(tmp_path, {"ssm:/a/app": "xapp-2"})
+    remedy = "mend it, then `gpufleet host start`"
+    assert said == [f"GPUFLEET_SLACK_TOKEN: ssm:/a/slack cannot be read: AccessDeniedException: {remedy}"]
+    assert places.secrets.read_text() == 'GPUFLEET_SLACK_APP_TOKEN="xapp-2"\n'
+
+
+def test_a_value_cannot_bring_a_variable_along(tmp_path: Path) -> None:
+    places, said = fetched(tmp_path, {"ssm:/a/slack": "x\nLD_PRELOAD=/tmp/x", "ssm:/a/app": "2"})
+    assert "LD_PRELOAD" not in places.secrets.read_text() + " ".join(said)
+
+
+def test_every_service_reads_it() -> None:
+    programs = {name: name for name in ("prometheus", "prometheus-alertmanager", "haproxy")}
+    for name, text in units.render(SETTINGS, Places(), programs).items():
+        assert ("EnvironmentFile=-/run/gpu-fleet/secrets.env" in text) == ("User=gpufleet" in text), name
+
+
+@pytest.mark.parametrize(
+    "reference", ["", "ssm:", "xoxb-1-abc", "gcp-secret:slack", "gcp-secret:projects/p/secrets/"]
+)
+def test_what_is_no_reference(reference: str) -> None:
+    with pytest.raises(CloudError, match="is no secret that is known"):
+        secrets.read(reference, "us-east-1")
+
+
+def test_settings_travel_with_names_alone() -> None:
+    told = replace(SETTINGS, secrets={}).to_json() | {"secrets": SETTINGS.secrets}
+    assert told == SETTINGS.to_json()
