@@ -56,7 +56,7 @@ def _spot() -> Table:
 def _alone() -> Table:
     rows: list[tuple[str, ...]] = []
     for kind, make in kinds.KINDS.items():
-        found = _history(make(REPLICAS, DAYS, 1))
+        found = history(make(REPLICAS, DAYS, 1))
         for name in idle_rules.NAMES:
             score = fleet.play_alone(found, idle_rules.rule(name, found, IdlePolicy()), COLD_START).answer()
             stops, saved = float(score["stops"]), float(score["saved_percent"])
@@ -76,7 +76,7 @@ def _pooled() -> Table:
     rows: list[tuple[str, ...]] = []
     for kind in ("dense", "sessions", "bursty"):
         active = kinds.together(kinds.KINDS[kind](REPLICAS, DAYS, 1), bursts=8, seed=1)
-        found = replace(_history(active), pools=np.zeros(REPLICAS, dtype=np.int32), pool_names=("pool",))
+        found = replace(history(active), pools=np.zeros(REPLICAS, dtype=np.int32), pool_names=("pool",))
         for name in pool_rules.NAMES:
             player = pool_rules.rule(name, found, IdlePolicy(), ScalePolicy(), COLD_START)
             score = fleet.play_pools(found, [player], COLD_START, 0.8).answer()
@@ -168,7 +168,8 @@ def foresight(work: np.ndarray, stops: int) -> float:
     return 100 * float(longest.sum()) / work.size
 
 
-def _history(active: kinds.Active) -> Activity:
+def history(active: kinds.Active) -> Activity:
+    """Generated replicas as the replay plays them, each alone."""
     ticks, replicas = active.shape
     return Activity(
         replicas=tuple(f"r{n:03}" for n in range(replicas)),

@@ -49,6 +49,14 @@ def judged(view: PoolView, now: datetime = START) -> tuple[Action, Reason, int |
             id="three standard deviations above the level",
         ),
         pytest.param(
+            {"demand": Demand(now=1.0, peak=1.0, level=3.0, grain=0.25, swing=1.5)}, Reason.LOAD_HIGH, 5,
+            id="as far above the level as its past went",
+        ),
+        pytest.param(
+            {"demand": Demand(now=1.0, peak=1.0, level=3.0, grain=0.25, swing=9.0)}, Reason.LOAD_HIGH, 6,
+            id="no further than chance goes",
+        ),
+        pytest.param(
             {"demand": Demand(now=1.0, peak=1.0, expected=6.0)}, Reason.LOAD_EXPECTED, 7, id="earlier days"
         ),
         pytest.param({"demand": Demand(now=90.0, peak=90.0)}, Reason.LOAD_HIGH, 8, id="not above max"),

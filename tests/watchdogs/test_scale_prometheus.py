@@ -145,3 +145,10 @@ def test_the_level_of_work_is_read_over_two_hours(readings: Readings) -> None:
     assert demand is not None
     # 20 requests of ten a replica, and no jump within two hours
     assert (demand.level, demand.grain) == (pytest.approx(2.0), pytest.approx(0.1))
+
+
+def test_swings_of_a_day_about_the_level_are_read(readings: Readings) -> None:
+    demand = readings.demand("chat")
+    assert demand is not None
+    # 60 requests a day ago, when the level of the two hours before had risen from 20 to 30 already
+    assert demand.swing == pytest.approx((60 - 30) / 30**0.5, rel=0.1)

@@ -12,7 +12,7 @@ from watchdogs.replay import idle_rules
 from watchdogs.replay.activity import Activity
 from watchdogs.replay.fleet import PoolRule
 from watchdogs.scale.decide import decide
-from watchdogs.scale.forecast import Level, Pattern, Peak, Rises
+from watchdogs.scale.forecast import Level, Pattern, Peak, Rises, Swings
 from watchdogs.scale.view import LEVEL_SPAN, Demand, PoolView, Pressure
 
 TIMERS: Final = {"timer-15m": 900.0, "timer-30m": 1800.0, "timer-60m": 3600.0}
@@ -67,9 +67,11 @@ class OwnSizer:
     _peak: Peak = field(init=False)
     _pattern: Pattern = field(init=False)
     _level: Level = field(init=False)
+    _swings: Swings | None = field(init=False)
 
     def __post_init__(self) -> None:
         ahead = self.cold_start + self.step
+        self._swings = None if self.grain is None else Swings(horizon=ahead, grain=self.grain)
         self._rises = Rises(horizon=ahead)
         self._peak = Peak(span=self.policy.down_after.total_seconds())
         self._pattern = Pattern(ahead=ahead)
@@ -79,6 +81,9 @@ class OwnSizer:
         self._rises.saw(at, demand)
         self._pattern.saw(at, demand)
         peak = self._peak.saw(at, demand)
+        level = self._level.saw(at, demand)
+        if self._swings is not None:
+            self._swings.saw(at, demand, level)
         before = running if self._target is None else self._target
         view = PoolView(
             name="replay",
@@ -91,8 +96,9 @@ class OwnSizer:
                 now=demand,
                 peak=peak,
                 rise=self._rises.expected(),
-                level=self._level.saw(at, demand),
+                level=level,
                 grain=self.grain,
+                swing=None if self._swings is None else self._swings.expected(),
                 expected=self._pattern.expected(at),
             ),
             pressure=Pressure(reporting=ready, waiting=queue.requests, backlog_s=queue.replica_s),

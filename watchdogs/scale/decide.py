@@ -22,6 +22,8 @@ LATENCY_FACTOR_MAX: Final = 2.0
 
 CHANCE: Final = 3.0
 """Standard deviations above its level that work may rise by chance: pieces that come on their own vary as a root."""
+LEAST_CHANCE: Final = 1.0
+"""The same of a pool whose past says that its work varies less than by chance."""
 QUEUE_WITHIN_S: Final = 60.0
 """A queue is a stock: it is worked off within this time, or within a start where that takes longer."""
 
@@ -159,7 +161,9 @@ def _room_for(view: PoolView, work: float) -> float:
     if demand is None:
         return usual
     if demand.level is not None and demand.grain is not None:
-        return max(usual, demand.level + CHANCE * math.sqrt(demand.level * demand.grain))
+        # beyond chance, rises come all at once and are not held by a little more
+        chance = CHANCE if demand.swing is None else min(CHANCE, max(LEAST_CHANCE, demand.swing))
+        return max(usual, demand.level + chance * math.sqrt(demand.level * demand.grain))
     return max(usual, work + (demand.rise or 0.0))
 
 

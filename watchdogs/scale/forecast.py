@@ -10,6 +10,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
+from watchdogs.scale.decide import CHANCE
+
 QUANTILE: Final = 0.98
 """Share of moments at which the readiness is enough."""
 HALF_LIFE: Final = 12 * 3600.0
@@ -21,6 +23,56 @@ PRIOR: Final = 1.0
 """The rise that is expected of a pool nobody knows."""
 PRIOR_WEIGHT: Final = 30.0
 """Moments that the prior counts as much as."""
+SWING_QUANTILE: Final = 0.99
+"""Share of moments at which the spare of a pool whose pieces of work are known is enough."""
+USUAL_SWING: Final = 0.5
+SWING_PRIOR: Final = 180.0
+"""Moments that are taken to have been usual, before any was seen; some more were as far out as chance goes
+(`CHANCE`), and decide as long."""
+LEARNED_FROM: Final = 3600.0
+"""Seconds of history before which its level says nothing."""
+
+
+@dataclass(slots=True)
+class Faded:
+    """Numbers seen so far, of which the older count less, and their quantiles."""
+
+    share: float
+    """Of the quantile that is asked for."""
+    _counts: list[float] = field(default_factory=lambda: [0.0] * BINS)
+    _weight: float = 1.0
+    _total: float = 0.0
+    _bin: int = 0
+    """Where the last answer was found: the next one is near."""
+    _below: float = 0.0
+    """Weight in all bins before it."""
+
+    def put(self, number: float, weight: float = 1.0) -> None:
+        """A number not below 0, with as much weight as so many others of now."""
+        place = min(BINS - 1, int(math.log1p(number) * PER_UNIT))
+        self._counts[place] += self._weight * weight
+        self._total += self._weight * weight
+        if place < self._bin:
+            self._below += self._weight * weight
+        if self._weight > 1e12:
+            self._counts = [count / self._weight for count in self._counts]
+            self._total, self._weight = self._total / self._weight, 1.0
+            self._bin, self._below = 0, 0.0
+
+    def passed(self, seconds: float) -> None:
+        """Time went by: a newer number weighs more, the same as if all older ones faded."""
+        self._weight *= 2 ** (seconds / HALF_LIFE)
+
+    def quantile(self) -> float:
+        """The upper edge of its bin."""
+        wanted = self.share * self._total
+        while self._bin > 0 and self._below >= wanted:
+            self._bin -= 1
+            self._below -= self._counts[self._bin]
+        while self._bin < BINS - 1 and self._below + self._counts[self._bin] < wanted:
+            self._below += self._counts[self._bin]
+            self._bin += 1
+        return math.expm1((self._bin + 1) / PER_UNIT)
 
 
 @dataclass(slots=True)
@@ -29,20 +81,14 @@ class Rises:
 
     horizon: float
     """Seconds from the wish to a ready replica."""
-    _counts: list[float] = field(default_factory=lambda: [0.0] * BINS)
-    _weight: float = 1.0
-    _total: float = 0.0
+    _seen: Faded = field(default_factory=lambda: Faded(share=QUANTILE))
     _open: deque[tuple[float, float]] = field(default_factory=deque[tuple[float, float]])
     """Moments whose horizon is not over, with the demand then."""
     _tops: deque[tuple[float, float]] = field(default_factory=deque[tuple[float, float]])
     """Demand since, falling: the first is the highest of the horizon."""
-    _bin: int = 0
-    """Where the last answer was found: the next one is near."""
-    _below: float = 0.0
-    """Weight in all bins before it."""
 
     def __post_init__(self) -> None:
-        self._put(PRIOR, PRIOR_WEIGHT)
+        self._seen.put(PRIOR, PRIOR_WEIGHT)
 
     def saw(self, at: float, demand: float) -> None:
         """Demand at a moment, in seconds; moments come in order."""
@@ -55,31 +101,49 @@ class Rises:
             while self._tops[0][0] < began:
                 self._tops.popleft()
             if len(self._open) > 0:
-                # a newer look weighs more: the same as if all older ones faded
-                self._weight *= 2 ** ((self._open[0][0] - began) / HALF_LIFE)
-            self._put(max(0.0, self._tops[0][1] - then), self._weight)
-            if self._weight > 1e12:
-                self._counts = [count / self._weight for count in self._counts]
-                self._total, self._weight = self._total / self._weight, 1.0
-                self._bin, self._below = 0, 0.0
+                self._seen.passed(self._open[0][0] - began)
+            self._seen.put(max(0.0, self._tops[0][1] - then))
 
     def expected(self) -> float:
         """What to be ready for."""
-        wanted = QUANTILE * self._total
-        while self._bin > 0 and self._below >= wanted:
-            self._bin -= 1
-            self._below -= self._counts[self._bin]
-        while self._bin < BINS - 1 and self._below + self._counts[self._bin] < wanted:
-            self._below += self._counts[self._bin]
-            self._bin += 1
-        return math.expm1((self._bin + 1) / PER_UNIT)
+        return self._seen.quantile()
 
-    def _put(self, rise: float, weight: float) -> None:
-        place = min(BINS - 1, int(math.log1p(rise) * PER_UNIT))
-        self._counts[place] += weight
-        self._total += weight
-        if place < self._bin:
-            self._below += weight
+
+@dataclass(slots=True)
+class Swings:
+    """How far demand went beyond its level of a start before, in roots of that level's pieces; one `saw` per look."""
+
+    horizon: float
+    """Seconds from the wish to a ready replica."""
+    grain: float
+    """Share of a replica that one piece of work takes."""
+    _seen: Faded = field(default_factory=lambda: Faded(share=SWING_QUANTILE))
+    _levels: deque[tuple[float, float]] = field(default_factory=deque[tuple[float, float]])
+    """Of the moments whose horizon is not over."""
+    _before: tuple[float, float] | None = None
+    """Moment and level a horizon ago."""
+    _began: float | None = None
+
+    def __post_init__(self) -> None:
+        self._seen.put(USUAL_SWING, SWING_PRIOR)
+        # twice as many as decide the quantile: it takes as many moments again until they no longer do
+        self._seen.put(CHANCE, 2 * SWING_PRIOR * (1 - SWING_QUANTILE))
+
+    def saw(self, at: float, demand: float, level: float) -> None:
+        """Demand and its level at a moment, in seconds; moments come in order."""
+        began = self._began = at if self._began is None else self._began
+        last = self._levels[-1][0] if self._levels else at
+        while self._levels and at - self._levels[0][0] >= self.horizon:
+            self._before = self._levels.popleft()
+        self._levels.append((at, level))
+        if self._before is None or self._before[1] <= 0 or at - began < LEARNED_FROM:
+            return
+        self._seen.passed(at - last)
+        self._seen.put(max(0.0, (demand - self._before[1]) / math.sqrt(self._before[1] * self.grain)))
+
+    def expected(self) -> float:
+        """What to be ready for."""
+        return self._seen.quantile()
 
 
 @dataclass(slots=True)

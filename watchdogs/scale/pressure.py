@@ -11,6 +11,7 @@ from typing import Final
 from fleet.policies import ScalePolicy
 from serving import metrics
 from watchdogs.ports import Metrics
+from watchdogs.scale.forecast import SWING_QUANTILE
 from watchdogs.scale.view import LEVEL_SPAN, Demand, Pressure
 
 RECORDED_RUNNING: Final = "gpufleet:requests_running:pool"
@@ -21,6 +22,8 @@ RATE_WINDOW: Final = timedelta(minutes=2)
 QUANTILE: Final = 0.95
 RISE_QUANTILE: Final = 0.98
 """Of the rises of a day; docs/watchdogs.md says what less and more bought."""
+LEAST_SEEN: Final = 100
+"""Looks of ten minutes within a day, from which on the swings of a pool are known."""
 EARLIER_DAYS: Final = (1, 2, 7)
 """Yesterday, the day before, and the same day of last week."""
 _STAT: Final = "stat"
@@ -97,6 +100,7 @@ class Readings:
             level=None if (level := past.get(f"{unit}_level")) is None else level / per_replica,
             # tokens come in requests of any size: how large a piece of them is, nobody says
             grain=1 / per_replica if unit == "requests" else None,
+            swing=past.get(f"{unit}_swing"),
             # one odd day must not hold a fleet up for a week
             expected=sorted(earlier)[len(earlier) // 2] / per_replica if len(earlier) > 1 else None,
         )
@@ -135,7 +139,7 @@ def present_query(environment: str, down_after: timedelta) -> str:
 
 
 def past_query(environment: str, lead: timedelta) -> str:
-    """Rises of a day within `lead`, the level of work, and earlier days from this time on, from recorded series."""
+    """Rises and swings of a day, the level of work, and earlier days from this time on, from recorded series."""
     here = f'{{environment="{environment}"}}'
     ahead = _seconds(lead)
     parts: dict[str, str] = {}
@@ -146,6 +150,12 @@ def past_query(environment: str, lead: timedelta) -> str:
         )
         span = f"{_seconds(LEVEL_SPAN)}s"
         parts[f"{unit}_level"] = f"avg_over_time(({load})[{span}:1m])"
+        before = f"avg_over_time(({load})[{span}:10m] offset {ahead}s)"
+        parts[f"{unit}_swing"] = (
+            # of less than most of a day nothing is said
+            f"quantile_over_time({SWING_QUANTILE}, ((({load}) - {before}) / sqrt({before} > 0))[1d:1m])"
+            f" and on (pool) count_over_time(({load})[1d:10m]) > {LEAST_SEEN}"
+        )
         for day in EARLIER_DAYS:
             parts[f"{unit}_{day}d"] = f"max_over_time(({load})[{ahead}s:1m] offset {day * 86400 - ahead}s)"
     return _union(parts)

@@ -24,6 +24,8 @@ class Demand:
     """Mean over `LEVEL_SPAN`; None: not known."""
     grain: float | None = None
     """Share of a replica that one piece of work takes, where work comes in pieces of their own; None: not known."""
+    swing: float | None = None
+    """How far it went beyond its level, in roots of the level's pieces (`forecast.Swings`); None: not known."""
     expected: float | None = None
     """What earlier days had at this time, up to a start ahead; None: no earlier days."""
 
