@@ -7,13 +7,16 @@ there is something in the file in its place (a HAProxy that was started after th
 
 import json
 import os
+import re
 import subprocess
 from bisect import bisect_left
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+
+from serving.router.render import LOG_FIELDS
 
 BOUNDS_MS: Final = (50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000, 120_000, 300_000, 600_000)
 RECENT_S: Final = 300
@@ -23,29 +26,6 @@ FREE_ABOVE: Final = 64 * 1024 * 1024
 _READ: Final = 4 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """One request of the log."""
-
-    pool: str | None
-    model: str | None
-    key: str | None
-    user_class: str | None
-    why: str
-    status: int
-    end: str
-    """HAProxy's four letters; `----`: it ended well."""
-    at: float
-    """Unix seconds of its arrival."""
-    wait_ms: int | None
-    """In the queue."""
-    first_ms: int | None
-    """To the first byte, from when the whole request was there."""
-    all_ms: int
-    tokens_in: int | None
-    tokens_out: int | None
-
-
 @dataclass(slots=True, kw_only=True)
 class Histogram:
     """Counts by upper bound, as Prometheus has them (not yet summed up)."""
@@ -53,9 +33,10 @@ class Histogram:
     counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS_MS) + 1))
     total_ms: int = 0
 
-    def add(self, ms: int) -> None:
-        self.counts[bisect_left(BOUNDS_MS, ms)] += 1
-        self.total_ms += ms
+    def add(self, times_ms: Iterable[int]) -> None:
+        for ms, count in Counter(times_ms).items():
+            self.counts[bisect_left(BOUNDS_MS, ms)] += count
+            self.total_ms += ms * count
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,40 +58,41 @@ UseKey = tuple[str, str, str]
 """Key name, model, pool; empty: none."""
 
 
-def parse_line(line: str) -> Line | None:
-    """Read a line of the log; None for other lines (HAProxy writes about its servers, too)."""
-    if not line.startswith("request "):
-        return None
-    found: dict[str, str] = {}
-    for part in line.split(" ")[1:]:
-        name, _, value = part.partition("=")
-        found[name] = value
-    try:
-        return Line(
-            pool=_word(found["pool"]),
-            model=_word(found["model"]),
-            key=_word(found["key"]),
-            user_class=_word(found["class"]),
-            why=_word(found["why"]) or "none",
-            status=int(found["status"]),
-            end=found["end"],
-            at=float(found["t"]),
-            wait_ms=_count(found["queue"]),
-            first_ms=_count(found["first"]),
-            all_ms=max(int(found["all"]), 0),
-            tokens_in=_count(found["tokens_in"]),
-            tokens_out=_count(found["tokens_out"]),
-        )
-    except (KeyError, ValueError):
-        return None
+_ANY: Final = r"\S*"
+_COUNTED: Final = {
+    "t": r"(\d+(?:\.\d+)?)", "status": r"(-?\d+)", "end": r"(\S+)", "pool": r"(\S+)", "model": r"(\S+)",
+    "why": r"(\S+)", "key": r"(\S+)", "queue": r"(\S+)", "first": r"(\S+)", "all": r"(-?\d+)",
+    "tokens_in": r"(\S+)", "tokens_out": r"(\S+)",
+}  # fmt: skip
+_REQUEST: Final = re.compile(
+    "^request " + " ".join(f"{name}={_COUNTED.get(name, _ANY)}" for name, _ in LOG_FIELDS) + "$", re.MULTILINE
+)
+"""One line of a request; HAProxy writes about its servers, too. A loaded router writes tens of thousands of lines a
+second, so they are found and counted many at a time."""
+
+_Kind = tuple[str, str, str, str, str, str]
+"""What makes lines alike: pool, model, key, reason, status, end (HAProxy's four letters; `----`: it ended well)."""
+_Row = tuple[str, str, str, str, str, str]
+"""What differs: Unix seconds of arrival; ms in the queue, to the first byte (from when the whole request was there),
+altogether; tokens in, out. `-` or `-1`: unknown."""
 
 
-def _word(text: str) -> str | None:
-    return None if text == "-" else text
+def _by_kind(text: str) -> Mapping[_Kind, list[_Row]]:
+    """The requests in a piece of the log."""
+    found: dict[_Kind, list[_Row]] = {}
+    for at, status, end, pool, model, why, key, queue, first, all_ms, tokens_in, tokens_out in _REQUEST.findall(text):
+        rows = found.setdefault((pool, model, key, why, status, end), [])
+        rows.append((at, queue, first, all_ms, tokens_in, tokens_out))
+    return found
 
 
-def _count(text: str) -> int | None:
-    return int(text) if text.isdigit() else None
+def _word(text: str) -> str:
+    return "" if text == "-" else text
+
+
+def _numbers(texts: Iterable[str]) -> list[int]:
+    """Those that are known."""
+    return [int(text) for text in texts if text.isdigit()]
 
 
 class Meter:
@@ -144,8 +126,9 @@ class Meter:
         before = self.lines
         for path in self._files():
             with path.open("rb") as log:
-                for line in self._lines_of(log.fileno()):
-                    self._count(line)
+                for text in self._whole_lines_of(log.fileno()):
+                    for kind, rows in _by_kind(text).items():
+                        self._count(kind, rows)
         if self.lines != before:
             self._save()
         return self.lines - before
@@ -173,7 +156,7 @@ class Meter:
             self._inode, self._offset, self._freed = there.st_ino, 0, 0
             yield self._log
 
-    def _lines_of(self, file: int) -> Iterator[str]:
+    def _whole_lines_of(self, file: int) -> Iterator[str]:
         if os.fstat(file).st_size < self._offset:
             self._offset = self._freed = 0  # cut to nothing
         while chunk := os.pread(file, _READ, self._offset):
@@ -181,7 +164,7 @@ class Meter:
             if whole == 0:
                 return
             self._offset += whole
-            yield from chunk[:whole].decode(errors="replace").splitlines()
+            yield chunk[:whole].decode(errors="replace")
             self._free(file)
 
     def _free(self, file: int) -> None:
@@ -197,30 +180,31 @@ class Meter:
         )
         self._freed = self._offset
 
-    def _count(self, text: str) -> None:
-        line = parse_line(text)
-        if line is None:
-            return
-        self.lines += 1
-        pool = line.pool or ""
-        _bump(self.by_status, (pool, f"{line.status // 100}xx" if line.status > 0 else "cut"))
-        _bump(self.by_reason, (pool, line.why))
-        use = self.use.setdefault((line.key or "", line.model or "", pool), Use())
-        use.requests += 1
-        use.failed += line.status >= 500 or line.status < 0 or line.end[:1] in "SsPRKIUD"
-        use.replica_ms += max(line.all_ms - (line.wait_ms or 0), 0) if line.wait_ms is not None else 0
-        use.tokens_in += line.tokens_in or 0
-        use.tokens_out += line.tokens_out or 0
-        if 200 <= line.status < 300:
-            use.unmetered += line.tokens_out is None
-            self._time(pool, line)
-
-    def _time(self, pool: str, line: Line) -> None:
-        self.all_ms.setdefault(pool, Histogram()).add(line.all_ms)
-        if line.first_ms is not None:
-            self.first_ms.setdefault(pool, Histogram()).add((line.wait_ms or 0) + line.first_ms)
-        recent = self._recent.setdefault(pool, deque(maxlen=10_000))
-        recent.append((line.at, line.all_ms))
+    def _count(self, kind: _Kind, rows: list[_Row]) -> None:
+        pool, model, key, why, status, end = kind
+        name, code = _word(pool), int(status)
+        self.lines += len(rows)
+        _bump(self.by_status, (name, f"{code // 100}xx" if code > 0 else "cut"), len(rows))
+        _bump(self.by_reason, (name, _word(why) or "none"), len(rows))
+        use = self.use.setdefault((_word(key), _word(model), name), Use())
+        use.requests += len(rows)
+        if code >= 500 or code < 0 or end[:1] in "SsPRKIUD":
+            use.failed += len(rows)
+        arrived, queued, first, took, tokens_in, tokens_out = zip(*rows, strict=True)
+        all_ms = [max(int(ms), 0) for ms in took]
+        waits = [int(ms) if ms.isdigit() else None for ms in queued]
+        use.replica_ms += sum(max(ms - wait, 0) for ms, wait in zip(all_ms, waits, strict=True) if wait is not None)
+        use.tokens_in += sum(_numbers(tokens_in))
+        made = _numbers(tokens_out)
+        use.tokens_out += sum(made)
+        if 200 <= code < 300:
+            use.unmetered += len(rows) - len(made)
+            self.all_ms.setdefault(name, Histogram()).add(all_ms)
+            begun = [(wait or 0) + int(ms) for wait, ms in zip(waits, first, strict=True) if ms.isdigit()]
+            if begun:
+                self.first_ms.setdefault(name, Histogram()).add(begun)
+            recent = self._recent.setdefault(name, deque(maxlen=10_000))
+            recent.extend(zip(map(float, arrived), all_ms, strict=True))
 
     def _save(self) -> None:
         state: dict[str, Any] = {
@@ -266,5 +250,5 @@ class Meter:
                 store[pool] = Histogram(counts=counts, total_ms=total)
 
 
-def _bump(counts: dict[tuple[str, str], int], key: tuple[str, str]) -> None:
-    counts[key] = counts.get(key, 0) + 1
+def _bump(counts: dict[tuple[str, str], int], key: tuple[str, str], more: int) -> None:
+    counts[key] = counts.get(key, 0) + more

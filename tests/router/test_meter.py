@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from serving.router.exporter import Moment, metrics
-from serving.router.meter import Meter, parse_line
+from serving.router.meter import Meter
 
 LINE = (
     "request t={t} id=x status={status} backend=pool_chat server=i-1 end={end} pool=chat model=chat why=default"
@@ -139,8 +139,22 @@ def test_percentiles_forget(log: Path) -> None:
     "text",
     ["", "request", "request t=x", "Server x is DOWN", "request " + "a=b " * 30, line().replace("all=110", "all=")],
 )
-def test_other_lines_are_not_counted(text: str) -> None:
-    assert parse_line(text.rstrip("\n")) is None
+def test_other_lines_are_not_counted(log: Path, text: str) -> None:
+    append(log, line(), text.rstrip("\n") + "\n", line())
+    counted = meter(log)
+    assert counted.read() == 2
+    assert sum(use.requests for use in counted.use.values()) == 2
+
+
+def test_what_is_not_known_is_not_zero(log: Path) -> None:
+    unknown = line().replace("queue=10", "queue=-1").replace("first=40", "first=-1").replace("why=default", "why=-")
+    append(log, unknown, line())
+    counted = meter(log)
+    counted.read()
+    use = counted.use[("", "chat", "chat")]
+    assert (use.requests, use.replica_ms) == (2, 100), "only of the one that had a place in a queue"
+    assert sum(counted.first_ms["chat"].counts) == 1
+    assert counted.by_reason == {("chat", "none"): 1, ("chat", "default"): 1}
 
 
 def test_the_page_has_cumulative_histograms(log: Path) -> None:
