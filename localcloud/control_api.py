@@ -11,7 +11,7 @@ from typing import Any, Final
 from moto.ec2.models import EC2Backend
 
 from fleet import tags
-from localcloud.aws import api_faults
+from localcloud.aws import api_faults, capacity_blocks
 from localcloud.aws.api_faults import ApiFaults
 from localcloud.aws.calls import Calls
 from localcloud.aws.capacity import Kind
@@ -65,6 +65,7 @@ class Control:
             ("POST", "/preempt"): self.preempt,
             ("POST", "/restore"): lambda _: self.restore(),
             ("POST", "/capacity"): self.set_capacity,
+            ("POST", "/block"): self.move_block,
             ("POST", "/fault"): self.add_fault,
             ("DELETE", "/fault"): self.drop_fault,
             ("GET", "/api-fault"): lambda _: self.api_faults.as_json(),
@@ -102,6 +103,13 @@ class Control:
             chosen.advise_rebalance(now)
         chosen.give_notice(now + timedelta(seconds=notice_s), now)
         return _shown(chosen, self.faults)
+
+    def move_block(self, body: Mapping[str, Any]) -> object:
+        """Give a Capacity Block that was bought another term: nobody waits for days to see it begin or end."""
+        try:
+            return capacity_blocks.move(self.ec2, str(body.get("reservation")), body.get("starts"), body.get("ends"))
+        except ValueError as error:
+            raise ControlError(str(error)) from error
 
     def _choose_spot(self, body: Mapping[str, Any]) -> LivingInstance:
         wanted, pool = body.get("instance"), body.get("pool")

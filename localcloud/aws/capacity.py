@@ -28,6 +28,7 @@ class Shortage(StrEnum):
     INVALID_RESERVATION = "InvalidCapacityReservationId.NotFound"
     NO_EFA = "UnsupportedOperation"
     INTERFACES = "AttachmentLimitExceeded"
+    MARKET = "InvalidParameterCombination"
     NO_PLACEMENT = "InvalidPlacementGroup.Unknown"
 
 

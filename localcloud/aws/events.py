@@ -17,18 +17,25 @@ class Event(StrEnum):
     INTERRUPTION = "EC2 Spot Instance Interruption Warning"
     REBALANCE = "EC2 Instance Rebalance Recommendation"
     STATE = "EC2 Instance State-change Notification"
+    BLOCK_DELIVERED = "Capacity Block Reservation Delivered"
+    BLOCK_EXPIRES = "Capacity Block Reservation Expiration Warning"
 
 
 def announce(event: Event, instance: str, detail: Mapping[str, Any], at: datetime) -> None:
-    """Put one event on the default bus; the rules there send it on."""
+    """Put one event of an instance on the default bus; the rules there send it on."""
+    put(event, f"instance/{instance}", {"instance-id": instance, **detail}, at)
+
+
+def put(event: Event, resource: str, detail: Mapping[str, Any], at: datetime) -> None:
+    """Put one event on the default bus. `resource`: the last part of its ARN."""
     events_backends[ACCOUNT][REGION].put_events(
         [
             {
                 "Source": "aws.ec2",
                 "DetailType": str(event),
                 "Time": at.timestamp(),
-                "Resources": [f"arn:aws:ec2:{REGION}:{ACCOUNT}:instance/{instance}"],
-                "Detail": json.dumps({"instance-id": instance, **detail}),
+                "Resources": [f"arn:aws:ec2:{REGION}:{ACCOUNT}:{resource}"],
+                "Detail": json.dumps(detail),
             }
         ]
     )

@@ -17,6 +17,7 @@ from moto.s3 import models as bucket_models
 
 from localcloud.aws.bucket_policy import LivingBucket
 from localcloud.aws.capacity import Kind, Refusal, Use
+from localcloud.aws.capacity_blocks import BlockCalls
 from localcloud.aws.groups import LivingAutoScaling, LivingGroup
 from localcloud.aws.instances import LivingInstance, living
 from localcloud.aws.launch import prepare
@@ -29,7 +30,7 @@ from localcloud.aws.world import World
 from localcloud.places import ACCOUNT, REGION, ZONES
 
 
-class Ec2Calls(ReservationCalls, SpotPriceCalls, PlacementGroupCalls, PlacementScoreCalls, EC2Response):
+class Ec2Calls(ReservationCalls, BlockCalls, SpotPriceCalls, PlacementGroupCalls, PlacementScoreCalls, EC2Response):
     """EC2 as the embedded cloud answers it."""
 
     def run_instances(self) -> Any:

@@ -11,7 +11,7 @@ from localcloud.aws import placement_groups
 from localcloud.aws.capacity import Kind, Refusal, Shortage, Use
 from localcloud.aws.groups import LivingGroup, Member, Recipe
 from localcloud.aws.instances import LivingInstance, living
-from localcloud.aws.reservations import claim
+from localcloud.aws.reservations import claim, wants_block
 from localcloud.aws.world import World
 
 _PREFIX: Final = {
@@ -116,7 +116,7 @@ def _run(  # noqa: PLR0913
         region_name=group.region,
         tags={"instance": {**group.get_propagated_tags(), "aws:autoscaling:groupName": group.name}},
         launch_template={"LaunchTemplateId": recipe.template_id, "Version": recipe.version},
-        lifecycle="spot" if use.kind is Kind.SPOT else None,
+        lifecycle="spot" if use.kind is Kind.SPOT else _lifecycle(data),
         metadata_options=data.get("MetadataOptions") or {},
         # a group's instance has nothing to stop for: its shutdown ends it
         instance_initiated_shutdown_behavior=data.get("InstanceInitiatedShutdownBehavior") or "stop",
@@ -134,6 +134,11 @@ def _run(  # noqa: PLR0913
     attach_profile(ec2, instance, data.get("IamInstanceProfile") or {})
     prepare(instance)
     return instance
+
+
+def _lifecycle(data: Mapping[str, Any]) -> str | None:
+    """What DescribeInstances says of it; nothing of an instance on demand."""
+    return "capacity-block" if wants_block(data) else None
 
 
 def prepare(instance: LivingInstance) -> None:

@@ -8,6 +8,7 @@ from moto.autoscaling.models import LifecycleHook
 from moto.core.exceptions import ServiceException
 from moto.ec2.models import EC2Backend
 
+from localcloud.aws.capacity_blocks import advance_blocks
 from localcloud.aws.groups import LAUNCHING, TERMINATING, Activity, LivingAutoScaling, LivingGroup, Member
 from localcloud.aws.instances import advance_all
 from localcloud.aws.launch import launch_one
@@ -22,6 +23,7 @@ _LONGEST_RETRY: Final = timedelta(seconds=15)
 def one_round(world: World, ec2: EC2Backend, scaling: LivingAutoScaling) -> None:
     """Advance every instance, then every group, by one step."""
     with world.lock:
+        advance_blocks(ec2, world.now())
         advance_all(ec2, world.now())
         for group in scaling.groups():
             try:

@@ -38,8 +38,12 @@ class CapacityReservation(TaggedEC2Resource):
         self.total_instance_count = count
         self.state = "active"
         self.create_date = utcnow()
+        self.start_date: datetime = self.create_date
         self.end_date: datetime | None = wanted.get("EndDate")
         self.tags = dict[str, str]()
+        # of a Capacity Block alone
+        self.is_open = True
+        self.warned = False
 
     @property
     def used(self) -> int:
@@ -48,6 +52,11 @@ class CapacityReservation(TaggedEC2Resource):
             for instance in living(self.ec2_backend)
             if instance.capacity_reservation_id == self.id and instance.state in ("pending", "running")
         )
+
+    @property
+    def is_block(self) -> bool:
+        """A Capacity Block: bought ahead for a time, started and ended by the cloud (`capacity_blocks.py`)."""
+        return bool(self.wanted.get("CapacityBlock"))
 
     @property
     def is_targeted(self) -> bool:
@@ -64,17 +73,18 @@ class CapacityReservation(TaggedEC2Resource):
             "AvailabilityZone": self.availability_zone,
             "Tenancy": self.wanted.get("Tenancy", "default"),
             "TotalInstanceCount": self.total_instance_count,
-            "AvailableInstanceCount": max(0, self.total_instance_count - self.used),
+            "AvailableInstanceCount": max(0, self.total_instance_count - self.used) if self.state == "active" else 0,
             "EbsOptimized": bool(self.wanted.get("EbsOptimized", False)),
             "EphemeralStorage": bool(self.wanted.get("EphemeralStorage", False)),
             "State": self.state,
-            "StartDate": self.create_date,
+            "StartDate": self.start_date,
             "EndDate": self.end_date,
             "EndDateType": self.wanted.get("EndDateType", "unlimited"),
             "InstanceMatchCriteria": self.wanted.get("InstanceMatchCriteria", "open"),
             "CreateDate": self.create_date,
             "Tags": self.get_tags(),
-            "ReservationType": "default",
+            "ReservationType": "capacity-block" if self.is_block else "default",
+            "CapacityBlockId": f"cb-{self.id.removeprefix('cr-')}" if self.is_block else None,
             "PlacementGroupArn": self.wanted.get("PlacementGroupArn"),
         }
 
@@ -119,7 +129,11 @@ def claim(world: World, ec2: EC2Backend, data: Mapping[str, Any], use: Use) -> s
             return Refusal(
                 code=Shortage.INVALID_RESERVATION, message=f"The capacity reservation '{target}' does not exist"
             )
+        if found.is_block != wants_block(data):
+            return _market(found)
         return target if _fits(found, use) else _full()
+    if wants_block(data):
+        return _market(None)
     if use.kind is Kind.SPOT or wanted.get("CapacityReservationPreference") == "none":
         return None
     fitting = (found.id for found in known.values() if not found.is_targeted and _fits(found, use))
@@ -129,11 +143,26 @@ def claim(world: World, ec2: EC2Backend, data: Mapping[str, Any], use: Use) -> s
 def _fits(reservation: CapacityReservation, use: Use) -> bool:
     return (
         reservation.state == "active"
+        and reservation.is_open
         and use.kind is Kind.ON_DEMAND
         and reservation.instance_type == use.machine_type
         and reservation.availability_zone == use.zone
         and reservation.used < reservation.total_instance_count
     )
+
+
+def wants_block(data: Mapping[str, Any]) -> bool:
+    """Whether a launch template's data ask for the market of Capacity Blocks."""
+    return (data.get("InstanceMarketOptions") or {}).get("MarketType") == "capacity-block"
+
+
+def _market(reservation: CapacityReservation | None) -> Refusal:
+    needs = (
+        "A Capacity Block needs"
+        if reservation is not None and reservation.is_block
+        else "Only a Capacity Block takes"
+    )
+    return Refusal(code=Shortage.MARKET, message=f"{needs} the market type 'capacity-block'")
 
 
 def _full() -> Refusal:
@@ -175,6 +204,7 @@ class ReservationCalls(EC2BaseResponse):
     def modify_capacity_reservation(self) -> ActionResult:
         params = self._get_params()
         found = of(self.ec2_backend).get(params["CapacityReservationId"])
+        _not_of_a_block(found)
         if found.state != "active":
             raise ReservationError(
                 "InvalidCapacityReservationState", f"The capacity reservation '{found.id}' is {found.state}"
@@ -190,12 +220,20 @@ class ReservationCalls(EC2BaseResponse):
 
     def cancel_capacity_reservation(self) -> ActionResult:
         found = of(self.ec2_backend).get(self._get_params()["CapacityReservationId"])
+        _not_of_a_block(found)
         if found.state != "active":
             raise ReservationError(
                 "InvalidCapacityReservationState", f"The capacity reservation '{found.id}' is {found.state}"
             )
         found.state = "cancelled"
         return ActionResult({"Return": True})
+
+
+def _not_of_a_block(reservation: CapacityReservation) -> None:
+    if reservation.is_block:
+        raise ReservationError(
+            "OperationNotPermitted", f"The capacity reservation '{reservation.id}' is a Capacity Block"
+        )
 
 
 def _matches(reservation: CapacityReservation, name: str, values: list[str]) -> bool:
