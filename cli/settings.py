@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 import yaml
 
+from cli import settings_driver
 from cli.output import STDERR, STDOUT, Exit, UserError, print_json
 from fleet import catalogue
 from fleet.model import Cloud
@@ -82,7 +83,12 @@ def problems_of(path: Path) -> tuple[Problem, ...]:
         settings = typed.parse(config, str(path), today, stack)
     except SettingsError as error:
         return error.problems
-    return (*_unknown_rules(settings), *_not_sold(settings), *_to_review(settings, today))
+    return (
+        *_unknown_rules(settings),
+        *_not_sold(settings),
+        *settings_driver.problems(settings),
+        *_to_review(settings, today),
+    )
 
 
 def read_config(path: Path) -> dict[str, Any]:

@@ -36,7 +36,7 @@ def installed(root: Path) -> str | None:
 
 def why_too_old(version: str, engine: EngineSettings) -> str | None:
     """Why this engine cannot run with a driver: name, value, remedy. None: it can, or nobody said what it needs."""
-    if any(engine.env.get(name, "").strip().lower() in ("1", "true") for name in _NO_CHECK):
+    if _unchecked(engine.env):
         return None
     stated = engine.env.get(REQUIRE)
     told = _NEEDS.fullmatch(stated.strip()) if stated is not None else None
@@ -54,12 +54,21 @@ def why_too_old(version: str, engine: EngineSettings) -> str | None:
     )
 
 
+def is_judged(env: Mapping[str, str]) -> bool:
+    """Whether an engine's environment says what driver it needs, or that nobody is to look."""
+    return REQUIRE in env or _unchecked(env)
+
+
 def suspicion(version: str | None) -> str:
     """What to say of the driver when an engine did not start; empty where it is new enough for all."""
     newest = max(LEAST_DRIVER)
     if version is None or _branch(version) >= LEAST_DRIVER[newest]:
         return ""
     return f" (the GPU driver is {version}: an engine built with CUDA {newest} needs {LEAST_DRIVER[newest]})"
+
+
+def _unchecked(env: Mapping[str, str]) -> bool:
+    return any(env.get(name, "").strip().lower() in ("1", "true") for name in _NO_CHECK)
 
 
 def _branch(version: str) -> int:

@@ -11,6 +11,7 @@ from clouds.gcp.calls import GoogleCalls
 from clouds.gcp.groups import GoogleGroups
 from fleet import document
 from fleet.document import FleetDocument
+from fleet.model import CapacityType
 from tests.networks import free_network
 from tests.stacks.engine import Engine, embedded_cloud, make_engine
 
@@ -48,11 +49,13 @@ def post(engine: Engine, path: str, body: Any) -> None:
 
 
 def settings(engine: Engine, disk_gib: int = 100) -> None:
-    """The shipped settings, moved to this test's network."""
+    """The shipped settings, moved to this test's network; `batch` with flex-start, too."""
     config = engine.settings(STACK)
     fleet: dict[str, Any] = config["config"]["gpu-fleet:fleet"]
     fleet["network"]["cidr"] = f"{NETWORK}.64.0/18"
     fleet["machines"]["disk_gib"] = disk_gib
+    capacity: dict[str, Any] = fleet["pools"][1]["capacity"]
+    capacity["flex_start"] = {"max": 1, "machine_type": "g2-standard-8", "zone": "us-central1-b", "run": "1d"}
     engine.settings(STACK, config)
 
 
@@ -84,7 +87,9 @@ def test_sizes_belong_to_watchdogs_and_shape_to_pulumi(engine: Engine, monkeypat
     names = [group.name for pool in described.pools for group in pool.groups]
     watchdog = GoogleGroups(GoogleCalls(PROJECT), described)
     at_creation = {group.name: group.desired for group in watchdog.groups(names)}
-    assert sum(at_creation.values()) == 5, "reserved 1, spot 2 of chat and 2 of batch, on-demand 0"
+    assert sum(at_creation.values()) == 5, "reserved 1, spot 2 of chat and 2 of batch, on-demand and flex-start 0"
+    (flex_start,) = described.pool("batch").groups_of(CapacityType.FLEX_START)
+    assert at_creation[flex_start.name] == 0
 
     # every size that a watchdog may write: up where there was none, down to nothing elsewhere
     written = {name: 1 - min(size, 1) for name, size in at_creation.items()}

@@ -323,6 +323,37 @@ def test_a_machine_type_without_a_price_in_the_region_is_seen(tmp_path: Path) ->
     ]
 
 
+IMAGE = "projects/deeplearning-platform-release/global/images/common-cu128-ubuntu-2204-nvidia-570-v20261001"
+OLDER = (
+    "take a machine image with driver 580 or newer, or an engine image built with an older CUDA, "
+    "and say which in engine.env: NVIDIA_REQUIRE_CUDA: cuda>=12.9"
+)
+
+
+@pytest.mark.parametrize(
+    ("image", "env", "words"),
+    [
+        pytest.param(IMAGE, {"NVIDIA_REQUIRE_CUDA": "cuda>=13.0"}, "needs a newer GPU driver than the 570", id="old"),
+        pytest.param(IMAGE, {}, "may need a newer GPU driver than the 570", id="nobody says"),
+        pytest.param(IMAGE, {"NVIDIA_REQUIRE_CUDA": "cuda>=12.9"}, None, id="old enough an engine"),
+        pytest.param(IMAGE, {"VLLM_ENABLE_CUDA_COMPATIBILITY": "1"}, None, id="libraries of its own"),
+        pytest.param(IMAGE.replace("570", "580"), {"NVIDIA_REQUIRE_CUDA": "cuda>=13.0"}, None, id="new enough"),
+        pytest.param("projects/p/global/images/of-our-own", {}, None, id="a name that tells no driver"),
+    ],
+)
+def test_a_driver_too_old_for_the_engine_is_seen(
+    tmp_path: Path, image: str, env: dict[str, str], words: str | None
+) -> None:
+    path = tmp_path / "settings.yaml"
+    changes = {"machines.image": image, "pools.0.engine.env": env, "pools.1.engine.env": {**env, "A": "b"}}
+    path.write_text(yaml.safe_dump({"config": changed(GCP, changes)}))
+    lines = [str(problem) for problem in command.problems_of(path)]
+    assert len(lines) == (0 if words is None else 2)
+    for index, line in enumerate(lines):
+        assert line.startswith(f"{FLEET}.pools.{index}.engine: {words} of machines.image")
+        assert line.endswith(OLDER)
+
+
 def test_what_only_a_person_can_answer_is_asked(tmp_path: Path) -> None:
     path = tmp_path / "settings.yaml"
     exception = {"rule": "imds-v2", "resource": "*", "owner": "ops", "reason": "r", "until": "2999-01-01"}
