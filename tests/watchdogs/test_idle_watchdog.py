@@ -149,13 +149,28 @@ def test_it_looks_again_before_it_drains(change: Callable[[World], None], words:
     assert not world.drains and not world.ended
 
 
-def test_it_looks_again_before_it_ends() -> None:
+def keep_by_brake(world: World) -> None:
+    world.brakes.append(Brake(kind=BrakeKind.KEEP, scope=FIRST, owner="ana", reason="debugging", until=None))
+
+
+def keep_by_tag(world: World) -> None:
+    old = world.instances[FIRST]
+    until = tags.write_time(world.now + timedelta(hours=4))
+    world.instances[FIRST] = replace(old, tags={**old.tags, tags.KEEP_UNTIL: until})
+
+
+@pytest.mark.parametrize("keep", [keep_by_brake, keep_by_tag])
+def test_it_looks_again_before_it_ends_and_a_keep_during_its_drain_holds(keep: Callable[[World], None]) -> None:
     world = due(1)
-    keep = Brake(kind=BrakeKind.KEEP, scope=FIRST, owner="ana", reason="debugging", until=None)
-    world.before = at_call("instance", lambda: world.brakes.append(keep), nth=2)
-    done = watchdog(world).apply()
+    world.before = at_call("instance", lambda: keep(world), nth=2)
+    dog = watchdog(world)
+    done = dog.apply()
     assert world.drains == [FIRST]
     assert [outcome.kind for outcome in done.outcomes] == [OutcomeKind.NO_LONGER_TRUE]
+    world.before = lambda name: None
+    world.now += timedelta(minutes=5)
+    again = dog.apply()
+    assert [(d.action, d.reason) for d in again.plan.decisions] == [(Action.KEEP, Reason.KEPT_BY_PEOPLE)]
     assert not world.ended and world.targets["batch"].value == 1
 
 

@@ -16,7 +16,7 @@ from watchdogs.draining import Drain, until_drained
 from watchdogs.evidence import Evidence
 from watchdogs.idle import words
 from watchdogs.idle.decide import DRAIN_REASON, WATCHDOG, Observed, case_of, grace_of, is_our_drain
-from watchdogs.idle.judge import judge
+from watchdogs.idle.judge import judge, kept_by_tag
 from watchdogs.plan import Action, Decision, Outcome, OutcomeKind, Plan, Reason
 from watchdogs.ports import BrakeKind, Ports
 
@@ -138,7 +138,7 @@ class Actor:
         instance = ports.inventory.instance(decision.resource)
         if instance is None or not instance.alive:
             return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, "it is gone already")
-        if (held := self._held_back(decision)) is not None:
+        if (held := self._held_back(decision, instance)) is not None:
             return held
         if instance.group is None:
             return self._recorded(decision, OutcomeKind.FAILED, error="it belongs to no group, so it cannot be ended")
@@ -157,7 +157,7 @@ class Actor:
         instance = ports.inventory.instance(decision.resource)
         if instance is None or not instance.alive:
             return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, "it is gone already")
-        if (held := self._held_back(decision)) is not None:
+        if (held := self._held_back(decision, instance)) is not None:
             return held
         status = ports.agents.statuses([instance]).get(instance.id)
         if is_our_drain(status):
@@ -184,10 +184,12 @@ class Actor:
             return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, detail)
         return instance
 
-    def _held_back(self, decision: Decision) -> Outcome | None:
-        """Brakes set and leases lost since the plan was made."""
+    def _held_back(self, decision: Decision, instance: Instance) -> Outcome | None:
+        """Brakes and tags set, and leases lost, since the plan was made."""
         ports = self._ports
         now = ports.clock.now()
+        if (said := kept_by_tag(instance, now)) is not None:
+            return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, f"kept {said}")
         for brake in ports.ledger.brakes(now):
             if brake.holds(now) and brake.scope in ("all", decision.pool, decision.resource):
                 verb = "paused" if brake.kind is BrakeKind.PAUSE else "kept"

@@ -13,7 +13,7 @@ from typing import Final
 from fleet.model import Instance
 from fleet.policies import IdlePolicy
 from watchdogs.evidence import AgentStatus, Evidence
-from watchdogs.idle.judge import Case, Check, Objection, judge
+from watchdogs.idle.judge import Case, Check, Objection, judge, kept_by_tag
 from watchdogs.plan import Action, Budget, Decision, Plan, Reason
 
 WATCHDOG: Final = "idle"
@@ -111,6 +111,10 @@ def _wish(instance: Instance, observed: Observed, now: datetime, checks: Sequenc
             instance, Action.KEEP, Objection(reason=Reason.PAUSED, detail=pool.paused_by), evidence, None
         )
     if instance.alive and is_our_drain(observed.agents.get(instance.id)):
+        said = observed.kept_by.get(instance.id) or kept_by_tag(instance, now)
+        if said is not None:
+            held = Objection(reason=Reason.KEPT_BY_PEOPLE, detail=f"{said}; it drains and serves nothing")
+            return _decision(instance, Action.KEEP, held, evidence, None)
         # begun by a pass of ours that did not see it through; there is no way back from a drain
         going = Objection(reason=Reason.STILL_IDLE, detail="its drain goes on")
         return _seen(pool, _decision(instance, Action.END, going, evidence, usd))

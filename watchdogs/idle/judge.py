@@ -71,17 +71,19 @@ def running(case: Case) -> Objection | None:
 
 def kept(case: Case) -> Objection | None:
     """People asked to keep it, by tag or by brake. A tag that cannot be read keeps, too."""
-    if case.kept_by is not None:
-        return Objection(reason=Reason.KEPT_BY_PEOPLE, detail=case.kept_by)
-    written = case.instance.tags.get(KEEP_UNTIL)
+    said = case.kept_by or kept_by_tag(case.instance, case.now)
+    return None if said is None else Objection(reason=Reason.KEPT_BY_PEOPLE, detail=said)
+
+
+def kept_by_tag(instance: Instance, now: datetime) -> str | None:
+    """What its keep-until tag says; None: nothing, or not any more."""
+    written = instance.tags.get(KEEP_UNTIL)
     if not written:
         return None
-    until = case.instance.keep_until
+    until = instance.keep_until
     if until is None:
-        return Objection(reason=Reason.KEPT_BY_PEOPLE, detail=f"its keep-until tag {written!r} is no time")
-    if case.now < until:
-        return Objection(reason=Reason.KEPT_BY_PEOPLE, detail=f"until {until:%Y-%m-%d %H:%M} UTC")
-    return None
+        return f"its keep-until tag {written!r} is no time"
+    return f"until {until:%Y-%m-%d %H:%M} UTC" if now < until else None
 
 
 def not_prepaid(case: Case) -> Objection | None:
