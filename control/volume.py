@@ -11,6 +11,8 @@ from node.ports import StepError
 WAIT: Final = timedelta(minutes=10)
 """The old machine must let go of it first."""
 _LOOK_S: Final = 2.0
+_LOOKED_AT: Final = 1024 * 1024
+"""Bytes at the beginning of a disk; a new one reads as zeros."""
 
 
 def mount(device: str, at: Path, run: Callable[[Sequence[str]], str], wait: timedelta = WAIT) -> str:
@@ -26,12 +28,32 @@ def mount(device: str, at: Path, run: Callable[[Sequence[str]], str], wait: time
     at.mkdir(parents=True, exist_ok=True)
     if _is_mounted(at, run):
         return f"{device} is mounted on {at}"
-    fresh = not run(["lsblk", "--noheadings", "--nodeps", "--output", "FSTYPE", device]).strip()
+    fresh = _is_empty(device, run)
     if fresh:
-        # without -F: it refuses what has a partition table or a file system that lsblk does not know
         run(["mkfs.ext4", "-q", "-m", "1", device])
     run(["mount", "-o", "noatime", device, str(at)])
     return f"{device} is mounted on {at}{', formatted' if fresh else ''}"
+
+
+def _is_empty(device: str, run: Callable[[Sequence[str]], str]) -> bool:
+    """Whether nothing was ever written there. Raises StepError where that cannot be told.
+
+    `wipefs` reads the disk itself: lsblk asks udev, which has not looked yet when a disk was attached just now. And
+    mkfs asks nobody without a terminal: it would write over a file system that is there.
+    """
+    if run(["wipefs", "--no-act", "--noheadings", "--output", "TYPE", device]).strip():
+        return False
+    try:
+        with Path(device).open("rb") as disk:
+            beginning = disk.read(_LOOKED_AT)
+    except OSError as error:
+        raise StepError(f"{device}: cannot be read: {error.strerror}") from error
+    if beginning.strip(b"\0"):
+        raise StepError(
+            f"{device}: holds something that is no file system known here, so it is neither mounted nor formatted: "
+            f"look at it; if nobody needs it, `dd if=/dev/zero of={device} bs=1M count=1`"
+        )
+    return True
 
 
 def _is_mounted(at: Path, run: Callable[[Sequence[str]], str]) -> bool:

@@ -2,6 +2,9 @@
 
 import gzip
 import json
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,19 +17,22 @@ from cli.output import UserError
 from ledger import operations, outbox, transfer
 from ledger.database import writing
 from ledger.schema import open_ledger
+from tests import postgres
 
+CLONE = Path(__file__).parents[2]
 T0 = datetime(2026, 11, 20, 6, 0, tzinfo=UTC)
 FLEET = "aws/dev/us-east-1"
 
 
-def machine(folder: Path) -> Path:
-    """A control host: its fleet document and its ledger."""
+def machine(folder: Path, ledger_url: str = "") -> Path:
+    """A control host: its fleet document and its ledger, a file of its own unless another database is named."""
     folder.mkdir()
     whole = {
         "version": 1, "environment": "dev", "cloud": "aws", "region": "us-east-1", "account": "0",
         "generated_by": {"project": "p", "stack": "s", "revision": "1", "at": "2026-11-20T02:15:00Z"},
         "bucket": "s3://models", "prometheus_url": "http://127.0.0.1:9",
-        "ledger_url": f"sqlite:///{folder}/ledger.db", "router": {"url": "http://127.0.0.1:9"}, "pools": [],
+        "ledger_url": ledger_url or f"sqlite:///{folder}/ledger.db", "router": {"url": "http://127.0.0.1:9"},
+        "pools": [],
     }  # fmt: skip
     path = folder / "fleet.json"
     path.write_text(json.dumps(whole))
@@ -41,8 +47,12 @@ def fill(document: Path) -> None:
 
 
 def rows(document: Path) -> list[str]:
-    with open_ledger(json.loads(document.read_text())["ledger_url"]).connect() as connection:
-        return list(transfer.export(connection, T0))
+    engine = open_ledger(json.loads(document.read_text())["ledger_url"])
+    try:
+        with engine.connect() as connection:
+            return list(transfer.export(connection, T0))
+    finally:
+        engine.dispose()
 
 
 def run(*arguments: str) -> Result:
@@ -58,6 +68,25 @@ def test_a_ledger_comes_back_on_another_machine(tmp_path: Path) -> None:
     assert rows(new) == rows(old)
     assert run("restore", "--fleet", str(new), "--place", bucket).exit_code == 0, "twice is once"
     assert rows(new) == rows(old)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(postgres.binaries() is None, reason="PostgreSQL is missing: apt-get install postgresql")
+def test_a_ledger_of_a_file_comes_back_in_postgresql_and_from_there_in_a_file(tmp_path: Path) -> None:
+    old, bucket, other = machine(tmp_path / "old"), str(tmp_path / "bucket"), str(tmp_path / "other")
+    fill(old)
+    assert run("backup", "--fleet", str(old), "--place", bucket).exit_code == 0
+    with tempfile.TemporaryDirectory() as folder, postgres.running(Path(folder)) as url:
+        new = machine(tmp_path / "new", url)
+        for words in (("restore", "--place", bucket), ("verify",), ("backup", "--place", other)):
+            # a process of its own, as on another machine: it leaves no connection open here
+            command = [sys.executable, "-m", "cli.main", "ledger", *words, "--fleet", str(new)]
+            done = subprocess.run(command, cwd=CLONE, capture_output=True, text=True, timeout=300)
+            assert done.returncode == 0, done.stderr
+        assert rows(new) == rows(old)
+    third = machine(tmp_path / "third")
+    assert run("restore", "--fleet", str(third), "--place", other).exit_code == 0
+    assert rows(third) == rows(old)
 
 
 def test_the_newest_backup_is_restored(tmp_path: Path) -> None:
