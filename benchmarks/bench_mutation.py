@@ -30,8 +30,17 @@ MODULES: Final = {
     "ledger/counters.py": "tokens from raw counters",
     "costs/slots.py": "busy and idle slots",
     "costs/allocation.py": "charges and the billing rules of spot",
+    "costs/pricing.py": "the price of each part of a run",
+    "costs/commitments.py": "blocks, plans and what is shared",
 }
-TESTS: Final = ("test_money", "test_price_book", "test_tokens", "test_slots", "test_cost_allocation")
+TESTS: Final = (
+    "test_money",
+    "test_price_book",
+    "test_tokens",
+    "test_slots",
+    "test_cost_allocation",
+    "test_charges_in_full",
+)
 _ROOMS: Final = ("fleet", "prices", "ledger", "costs")
 
 

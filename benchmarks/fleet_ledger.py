@@ -17,8 +17,8 @@ from ledger.tables import ACTIVITY, PASSES, PRICES, PROCESSES, RUNS, TOKEN_HOURS
 FLEET: Final = "aws/bench/us-east-1"
 SINCE: Final = datetime(2026, 10, 1, tzinfo=UTC)
 _HOUR: Final = 3_600_000_000
-_MACHINES: Final = ("g6.xlarge", "g6.12xlarge", "p5.48xlarge")
-_KINDS: Final = (CapacityType.SPOT, CapacityType.SPOT, CapacityType.ON_DEMAND, CapacityType.RESERVED)
+MACHINES: Final = ("g6.xlarge", "g6.12xlarge", "p5.48xlarge")
+KINDS: Final = (CapacityType.SPOT, CapacityType.SPOT, CapacityType.ON_DEMAND, CapacityType.RESERVED)
 _ALL: Final = (1 << 360) - 1
 
 
@@ -59,27 +59,27 @@ def _insert(raw: object, dialect: str, table: Table, rows: Iterator[tuple[object
     raw.executemany(f"INSERT INTO {table.name} ({', '.join(names)}) VALUES ({marks})", rows)  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def _name(number: int) -> str:
+def name(number: int) -> str:
     return f"i-{number:017x}"
 
 
 def _runs(begin: int, hours: int, instances: int, models: int) -> Iterator[tuple[object, ...]]:
     for n in range(instances):
         yield (
-            "aws", _name(n), begin, FLEET, "us-east-1", f"us-east-1{'abcd'[n % 4]}", _MACHINES[n % 3],
-            _KINDS[n % 4].value, f"pool-{n % models:03}", f"models/m{n % models:03}", f"team-{n % 12}",
+            "aws", name(n), begin, FLEET, "us-east-1", f"us-east-1{'abcd'[n % 4]}", MACHINES[n % 3],
+            KINDS[n % 4].value, f"pool-{n % models:03}", f"models/m{n % models:03}", f"team-{n % 12}",
             None, None, begin + hours * _HOUR,
         )  # fmt: skip
 
 
 def _processes(begin: int, instances: int, models: int) -> Iterator[tuple[object, ...]]:
     for n in range(instances):
-        yield FLEET, _name(n), "0", f"m{n % models:03}", begin + 120_000_000, begin + 180_000_000
+        yield FLEET, name(n), "0", f"m{n % models:03}", begin + 120_000_000, begin + 180_000_000
 
 
 def _prices(begin: int, hours: int) -> Iterator[tuple[object, ...]]:
     last = begin + hours * _HOUR
-    for machine, usd in zip(_MACHINES, (0.8, 4.6, 55.04), strict=True):
+    for machine, usd in zip(MACHINES, (0.8, 4.6, 55.04), strict=True):
         yield f"aws:ec2:{machine}:on-demand", "us-east-1", "", begin - 30 * 24 * _HOUR, "bench", str(usd), last
         for zone in "abcd":
             for step in range(0, hours, 6):  # spot moves four times a day
@@ -94,7 +94,7 @@ def _activity(begin: int, hours: int, instances: int) -> Iterator[tuple[object, 
     for n in range(instances):
         for hour in range(hours):
             busy = shapes[(n * 31 + hour) % 97]
-            yield FLEET, _name(n), begin + hour * _HOUR, f"{busy:x}", f"{_ALL & ~busy:x}"
+            yield FLEET, name(n), begin + hour * _HOUR, f"{busy:x}", f"{_ALL & ~busy:x}"
 
 
 def _token_hours(begin: int, hours: int, instances: int, models: int) -> Iterator[tuple[object, ...]]:
@@ -108,5 +108,5 @@ def _token_hours(begin: int, hours: int, instances: int, models: int) -> Iterato
             at = {name: value + 50 + rate for (name, value), rate in zip(at.items(), rates, strict=True)}
             edges = (start + (180_000_000 if hour == 0 else 0), created, start + _HOUR - 300_000_000, created)
             yield (
-                FLEET, _name(n), "0", f"m{n % models:03}", start, *edges, 0, 0, *first, *at.values(), *rates,
+                FLEET, name(n), "0", f"m{n % models:03}", start, *edges, 0, 0, *first, *at.values(), *rates,
             )  # fmt: skip

@@ -156,7 +156,7 @@ def market_of(document: FleetDocument) -> RefreshedMarket:
     return GooglePrices(document.region)
 
 
-class _Samples:
+class SamplesOf:
     """Raw samples in the words of `costs`."""
 
     def __init__(self, store: PrometheusSamples) -> None:
@@ -164,7 +164,7 @@ class _Samples:
 
     def samples(self, selector: str, since: datetime, until: datetime) -> Sequence[Series]:
         return [
-            Series(labels, [Sample(at, value) for at, value in values])
+            Series(labels, list(map(Sample._make, values)))
             for labels, values in self._store.raw(selector, since, until)
         ]
 
@@ -179,7 +179,7 @@ def sources_of(document: FleetDocument) -> Sources:
         lives=lives,
         paid=lives,
         market=AwsPrices(calls, document.region),
-        samples=_Samples(PrometheusSamples(document.prometheus_url)),
+        samples=SamplesOf(PrometheusSamples(document.prometheus_url)),
         names=METRIC_NAMES,
     )
 
@@ -194,7 +194,7 @@ def _google_sources(document: FleetDocument) -> Sources:
         lives=lives,
         paid=lives,
         market=NoMarket(),
-        samples=_Samples(PrometheusSamples(document.prometheus_url)),
+        samples=SamplesOf(PrometheusSamples(document.prometheus_url)),
         names=METRIC_NAMES,
     )
 

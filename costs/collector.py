@@ -3,7 +3,9 @@
 All of a pass is written in one transaction, so a pass that dies leaves nothing; one that runs twice leaves the same.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+import gc
+from collections.abc import Collection, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, Protocol
@@ -120,15 +122,16 @@ def collect(engine: Engine, sources: Sources, fleet: FleetFacts, now: datetime) 
     seen = sources.lives.lives()
     notes: list[str] = []
     since = _metrics_since(last, now)
-    series = _samples(sources, fleet, since, now, notes)
+    with _no_search_for_cycles():
+        series = _samples(sources, fleet, since, now, notes)
+        counters = readings(fleet.name, sources.names, series or ())
+        hours = activity(fleet.name, sources.names, series or (), fleet.measure)
     types = sorted({*fleet.machine_types, *(life.instance.machine_type for life in seen)})
     market = _market(sources, types, _market_since(seen, last, now), now, notes)
     paid = _paid(sources, fleet, notes)
     runs = [_run(life, fleet, now) for life in seen if _has_run(life)]
     ends = [end for life in seen if (end := _end(life, now)) is not None]
     ends += _gone(sources, known, seen, now, notes)
-    counters = readings(fleet.name, sources.names, series or ())
-    hours = activity(fleet.name, sources.names, series or (), fleet.measure)
     done = Collected(
         at=now,
         instances=len(runs),
@@ -172,6 +175,18 @@ def _metrics_since(last: facts.Pass | None, now: datetime) -> datetime:
     if last is None or last.metrics_until is None:
         return oldest
     return max(oldest, last.metrics_until - OVERLAP)
+
+
+@contextmanager
+def _no_search_for_cycles() -> Generator[None]:
+    """Samples are millions of small tuples without cycles: looking for some takes longer than reading them."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _samples(

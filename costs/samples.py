@@ -13,6 +13,7 @@ from costs.slots import Measure, Sample, Signals, slots
 from ledger.facts import ActivityHour, Reading
 from ledger.teams import TeamReading
 
+_INFINITY: Final = float("inf")
 KEEP_EVERY: Final = timedelta(minutes=5)
 """Readings closer together than this are thinned; first, last and both sides of a reset always stay."""
 
@@ -62,7 +63,7 @@ class Series:
 
 def is_blank(value: float) -> bool:
     """Whether a value means "no measurement": NaN, an infinity, or below zero."""
-    return not 0 <= value < float("inf")
+    return not 0 <= value < _INFINITY
 
 
 def readings(fleet: str, names: MetricNames, series: Iterable[Series]) -> list[Reading]:
@@ -86,14 +87,14 @@ def readings(fleet: str, names: MetricNames, series: Iterable[Series]) -> list[R
         if column is None:
             continue
         key = (instance_id, f"{port}/{one.labels.get('engine', '0')}", one.labels.get("model_name", ""))
-        factor = 1000 if column.endswith("_ms") else 1
-        for sample in one.samples:
-            if not is_blank(sample.value):
-                at = rows[key][sample.at]
-                at[column] = at.get(column, 0) + round(sample.value * factor)
+        factor, mine = 1000 if column.endswith("_ms") else 1, rows[key]
+        for at, value in one.samples:
+            if 0 <= value < _INFINITY:
+                counters = mine[at]
+                counters[column] = counters.get(column, 0) + round(value * factor)
     found: list[Reading] = []
     for (instance_id, engine, model), by_time in rows.items():
-        began = starts.get((instance_id, engine.partition("/")[0]), [])
+        began = _Starts(starts.get((instance_id, engine.partition("/")[0]), ()))
         every = [
             Reading(
                 environment=fleet,
@@ -101,7 +102,7 @@ def readings(fleet: str, names: MetricNames, series: Iterable[Series]) -> list[R
                 engine=engine,
                 model=model,
                 at=at,
-                created_at=_created(began, at),
+                created_at=began.up_to(at),
                 **values,
             )
             for at, values in sorted(by_time.items())
@@ -156,7 +157,7 @@ def activity(fleet: str, names: MetricNames, series: Iterable[Series], measure: 
         instance_id = one.labels.get("instance_id")
         if instance_id is None:
             continue
-        clean = [sample for sample in one.samples if not is_blank(sample.value)]
+        clean = [sample for sample in one.samples if 0 <= sample.value < _INFINITY]
         if one.name in names.requests:
             requests[instance_id].append(clean)
         elif one.name in (names.prompt, names.generation):
@@ -176,12 +177,24 @@ def _port(labels: Mapping[str, str]) -> str:
     return labels.get("instance", "").rpartition(":")[2]
 
 
-def _created(began: Sequence[Sample], at: datetime) -> datetime | None:
-    """The start of the process whose counter was read: its newest reading up to then."""
-    values = [sample.value for sample in began if sample.at <= at and not is_blank(sample.value)]
-    if not values:
-        return None
-    return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=round(values[-1] * 1000))
+class _Starts:
+    """When the process of an engine began, as its newest reading says; asked in the order of time."""
+
+    def __init__(self, samples: Sequence[Sample]) -> None:
+        self._samples = samples
+        self._next = 0
+        self._newest: float | None = None
+        self._began: datetime | None = None
+
+    def up_to(self, at: datetime) -> datetime | None:
+        """None: no reading up to then."""
+        while self._next < len(self._samples) and self._samples[self._next].at <= at:
+            value = self._samples[self._next].value
+            self._next += 1
+            if value != self._newest and not is_blank(value):
+                self._newest = value
+                self._began = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=round(value * 1000))
+        return self._began
 
 
 def _reset(before: Reading, after: Reading) -> bool:

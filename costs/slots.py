@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
 from itertools import accumulate, pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 from ledger.facts import ActivityHour
 from ledger.tables import microseconds, moment
@@ -21,9 +21,8 @@ SLOTS: Final = HOUR_US // SLOT_US
 _ALL: Final = (1 << SLOTS) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One value of one series."""
+class Sample(NamedTuple):
+    """One value of one series. A tuple, since a pass over a large fleet reads millions of them."""
 
     at: datetime
     value: float
@@ -120,14 +119,32 @@ def _judge(
 ) -> dict[int, int]:
     """Slots that the series knows of; those in which it `works` are added to `busy`."""
     known: dict[int, int] = {}
+    nothing, reach = timedelta(0), measure.reach
+    # spans, not slots: most samples go on where the one before them ended
+    since: datetime | None = None
+    works_since: datetime | None = None
     for before, after in pairwise(series):
-        if not timedelta(0) < after.at - before.at <= measure.reach:
-            continue
-        first, last = microseconds(before.at) // SLOT_US, (microseconds(after.at) - 1) // SLOT_US + 1
-        _fill(known, first, last)
-        if works(before, after):
-            _fill(busy, first, last)
+        near = nothing < after.at - before.at <= reach
+        if near and since is None:
+            since = before.at
+        if near and works(before, after):
+            works_since = works_since or before.at
+        elif works_since is not None:
+            _fill_span(busy, works_since, before.at)
+            works_since = None
+        if not near and since is not None:
+            _fill_span(known, since, before.at)
+            since = None
+    if since is not None:
+        _fill_span(known, since, series[-1].at)
+    if works_since is not None:
+        _fill_span(busy, works_since, series[-1].at)
     return known
+
+
+def _fill_span(hours: dict[int, int], start: datetime, end: datetime) -> None:
+    """Set every slot that the span touches."""
+    _fill(hours, microseconds(start) // SLOT_US, (microseconds(end) - 1) // SLOT_US + 1)
 
 
 def _fill(hours: dict[int, int], first: int, end: int) -> None:

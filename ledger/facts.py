@@ -12,7 +12,7 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, Table, case, select, text, tuple_
+from sqlalchemy import Connection, Table, case, select, text
 from sqlalchemy.dialects import postgresql, sqlite
 
 from fleet.model import CapacityType, Cloud
@@ -227,15 +227,19 @@ def add_pass(connection: Connection, done: Pass) -> None:
 def add_activity(connection: Connection, hours: Iterable[ActivityHour]) -> None:
     """Add known slots to what is there. Call inside `writing`, since it reads what it adds to."""
     one_writer(connection)
-    merged: dict[tuple[str, datetime], ActivityHour] = {}
+    merged: dict[tuple[str, str, datetime], ActivityHour] = {}
     for hour in hours:
-        merged[hour.instance_id, hour.hour] = _with_slots(merged.get((hour.instance_id, hour.hour)), hour)
-    keys = list(merged)
-    for start in range(0, len(keys), _BATCH):
-        some = keys[start : start + _BATCH]
-        wanted = tuple_(ACTIVITY.c.instance_id, ACTIVITY.c.hour).in_(some)
-        for row in connection.execute(select(ACTIVITY).where(wanted)):
-            merged[row.instance_id, row.hour] = _with_slots(activity_hour(row), merged[row.instance_id, row.hour])
+        merged[hour[:3]] = _with_slots(merged.get(hour[:3]), hour)
+    alike: dict[tuple[str, datetime], list[str]] = {}
+    for fleet, instance_id, at in merged:
+        alike.setdefault((fleet, at), []).append(instance_id)
+    for (fleet, at), instances in alike.items():
+        for start in range(0, len(instances), _BATCH):
+            # one column in a list: SQLite reads a whole table for rows in a list of tuples
+            mine = ACTIVITY.c.instance_id.in_(instances[start : start + _BATCH])
+            statement = select(ACTIVITY).where(ACTIVITY.c.environment == fleet, ACTIVITY.c.hour == at, mine)
+            for known in map(activity_hour, connection.execute(statement)):
+                merged[known[:3]] = _with_slots(known, merged[known[:3]])
     rows = [
         {
             "instance_id": hour.instance_id,

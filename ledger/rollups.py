@@ -7,7 +7,7 @@ telescope, so sums over roll-ups equal sums over the raw readings, to the token.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from itertools import groupby, pairwise
+from itertools import groupby, islice, pairwise
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -54,11 +54,10 @@ def roll_up(connection: Connection, added: Iterable[Reading]) -> None:
     one_writer(connection)
     readings = list(added)
     merge(connection, PROCESSES, _processes(readings), {"first_at": Move.SHRINK})
-    touched = sorted({(*engine_of(reading), floor_hour(reading.at)) for reading in readings})
-    for start in range(0, len(touched), _FEW):
-        some = touched[start : start + _FEW]
-        rows = [hour_row(hour, stretch) for hour, stretch in _hours(connection, some)]
-        moves = {column.name: Move.REPLACE for column in TOKEN_HOURS.columns if not column.primary_key}
+    touched = {(*engine_of(reading), floor_hour(reading.at)) for reading in readings}
+    moves = {column.name: Move.REPLACE for column in TOKEN_HOURS.columns if not column.primary_key}
+    hours = _hours(connection, touched)
+    while rows := [hour_row(hour, stretch) for hour, stretch in islice(hours, _STREAM)]:
         merge(connection, TOKEN_HOURS, rows, moves)
 
 
@@ -281,21 +280,20 @@ def _before(connection: Connection, engine: tuple[str, ...], hour: datetime) -> 
 
 
 def _hours(
-    connection: Connection, touched: Sequence[tuple[str, str, str, str, datetime]]
+    connection: Connection, touched: Iterable[tuple[str, str, str, str, datetime]]
 ) -> Iterator[tuple[datetime, Stretch]]:
     """The hours of those engines as the raw readings tell them."""
-    wanted = or_(
-        *(
-            and_(
-                *(READINGS.c[name] == value for name, value in zip(_ENGINE, engine, strict=True)),
-                READINGS.c.at >= hour,
-                READINGS.c.at < hour + HOUR,
-            )
-            for *engine, hour in touched
-        )
-    )
-    statement = select(READINGS).where(wanted).order_by(*(READINGS.c[name] for name in (*_ENGINE, "at")))
-    yield from rolled_hours(map(reading_of, connection.execute(statement)))
+    alike: dict[tuple[str, str, str, datetime], list[str]] = {}
+    for environment, instance_id, engine, model, hour in sorted(touched):
+        alike.setdefault((environment, engine, model, hour), []).append(instance_id)
+    column = READINGS.c
+    for (environment, engine, model, hour), instances in alike.items():
+        same = (column.environment == environment, column.engine == engine, column.model == model)
+        for start in range(0, len(instances), _FEW):
+            some = column.instance_id.in_(instances[start : start + _FEW])
+            within = (some, column.at >= hour, column.at < hour + HOUR)
+            statement = select(READINGS).where(*same, *within).order_by(column.instance_id, column.at)
+            yield from rolled_hours(map(reading_of, connection.execute(statement)))
 
 
 def rolled_hours(readings: Iterable[Reading]) -> Iterator[tuple[datetime, Stretch]]:
