@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from clouds.gcp.calls import GoogleCalls
@@ -57,7 +57,7 @@ class GoogleInventory:
         self._calls.finish("instances", "stop", zone=zone, instance=instance_id, discard_local_ssd=True)
 
     def instance(self, instance_id: str) -> Instance | None:
-        """One, read anew; None when the cloud no longer knows it."""
+        """One, read anew; None when the cloud no longer knows it. Raises CloudError when two zones have that name."""
         found = self._listed(f"name={instance_id}")
         if len(found) > 1:
             zones = ", ".join(sorted(instance.zone for instance in found))
@@ -129,13 +129,18 @@ class GoogleInventory:
             group=group.rsplit("/", 1)[-1] if group else None,
             private_address=raw.network_interfaces[0].network_i_p if raw.network_interfaces else None,
             reservation=next(iter(raw.reservation_affinity.values), None),
-            ends_at=_moment(raw.resource_status.scheduling.termination_timestamp),
+            ends_at=_ends_at(raw),
             tags=labels,
         )
 
 
-def _moment(text: str) -> datetime | None:
-    return datetime.fromisoformat(text).astimezone(UTC) if text else None
+def _ends_at(raw: Any) -> datetime | None:
+    """When Google ends it: a stated time, or how long it may run since it began; the client knows no other field."""
+    if raw.scheduling.termination_time:
+        return datetime.fromisoformat(raw.scheduling.termination_time).astimezone(UTC)
+    seconds = int(raw.scheduling.max_run_duration.seconds)
+    began = datetime.fromisoformat(raw.last_start_timestamp or raw.creation_timestamp).astimezone(UTC)
+    return began + timedelta(seconds=seconds) if seconds else None
 
 
 def _tag(label: str) -> str:

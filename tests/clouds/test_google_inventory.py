@@ -1,0 +1,95 @@
+"""What the inventory makes of Google's answers, by the real client's own messages."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from google.cloud import compute_v1
+
+from clouds.gcp.calls import GoogleCalls
+from clouds.gcp.inventory import GoogleInventory
+from fleet.activity import CloudError
+from fleet.model import CapacityType
+
+ZONE = "us-central1-a"
+
+
+class Answers(GoogleCalls):
+    """Calls that are answered from a list of machines, by zone."""
+
+    def __init__(self, machines: dict[str, list[dict[str, Any]]]) -> None:
+        super().__init__("project")
+        self._machines = machines
+
+    def pages(self, service: str, operation: str, **request: Any) -> Iterator[Any]:
+        for zone, rows in self._machines.items():
+            yield f"zones/{zone}", compute_v1.InstancesScopedList(instances=rows)
+
+
+def machine(name: str = "one", **changes: Any) -> dict[str, Any]:
+    plain = {
+        "name": name,
+        "machine_type": f"projects/p/zones/{ZONE}/machineTypes/g2-standard-8",
+        "status": "RUNNING",
+        "creation_timestamp": "2026-11-21T08:00:00.000-08:00",
+    }
+    return {**plain, **changes}
+
+
+@pytest.mark.parametrize(
+    ("changes", "ends"),
+    [
+        pytest.param({}, None, id="nobody said so"),
+        pytest.param(
+            {"scheduling": {"provisioning_model": "FLEX_START", "max_run_duration": {"seconds": 3600}}},
+            datetime(2026, 11, 21, 17, tzinfo=UTC),
+            id="an hour since it was made",
+        ),
+        pytest.param(
+            {
+                "scheduling": {"max_run_duration": {"seconds": 3600}},
+                "last_start_timestamp": "2026-11-21T09:30:00.000-08:00",
+            },
+            datetime(2026, 11, 21, 18, 30, tzinfo=UTC),
+            id="an hour since it was started",
+        ),
+        pytest.param(
+            {"scheduling": {"termination_time": "2026-11-22T00:00:00Z"}},
+            datetime(2026, 11, 22, tzinfo=UTC),
+            id="a stated time",
+        ),
+    ],
+)
+def test_when_an_instance_ends(changes: dict[str, Any], ends: datetime | None) -> None:
+    (found,) = GoogleInventory(Answers({ZONE: [machine(**changes)]}), "us-central1", "test").instances()
+    assert found.ends_at == ends
+    flex = changes.get("scheduling", {}).get("provisioning_model") == "FLEX_START"
+    assert found.capacity_type is (CapacityType.FLEX_START if flex else CapacityType.ON_DEMAND)
+
+
+@pytest.mark.parametrize(
+    ("changes", "listed"),
+    [
+        pytest.param({}, True, id="G2"),
+        pytest.param({"machine_type": "zones/z/machineTypes/a2-highgpu-1g"}, True, id="A2"),
+        pytest.param({"machine_type": "zones/z/machineTypes/n1-standard-8"}, False, id="N1"),
+        pytest.param(
+            {
+                "machine_type": "zones/z/machineTypes/n1-standard-8",
+                "guest_accelerators": [{"accelerator_type": "nvidia-tesla-t4", "accelerator_count": 1}],
+            },
+            True,
+            id="N1 with a T4",
+        ),
+    ],
+)
+def test_which_machines_have_gpus(changes: dict[str, Any], listed: bool) -> None:
+    found = GoogleInventory(Answers({ZONE: [machine(**changes)]}), "us-central1", "test").gpus()
+    assert bool(found) is listed
+
+
+def test_a_name_in_two_zones_means_nobody() -> None:
+    both = {ZONE: [machine()], "us-central1-b": [machine()]}
+    with pytest.raises(CloudError, match="which one is meant"):
+        GoogleInventory(Answers(both), "us-central1", "test").instance("one")
