@@ -1,5 +1,9 @@
 """What the router costs: latency, requests per second, and delay of streamed chunks, beside going direct and rivals.
 
+For the requests per second each router has the first core for itself; load, engines and our own controller share the
+others. HAProxy without any rule runs beside ours: what it reaches is this machine's bound, and what ours lacks of it
+is what our rules cost.
+
 Needs wrk. Rivals run where they are named: `GPUFLEET_BENCH_VLLM_ROUTER` and `GPUFLEET_BENCH_LITELLM` hold the path of
 each program, installed in an environment of its own.
 """
@@ -12,7 +16,7 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +24,8 @@ from pathlib import Path
 import httpx
 
 from benchmarks.table import Table
-from tests.router.conftest import Router, document, running
+from tests.networks import free_network
+from tests.router.conftest import document, running
 from tests.router.replica import Replica
 
 ROUNDS = int(os.environ.get("GPUFLEET_BENCH_ROUNDS", "5"))
@@ -32,6 +37,8 @@ ROUTERS = {
     "1 MiB": (1_048_576, 1),
 }
 """Buffer and replicas."""
+BARE = "HAProxy without rules, 64 KiB"
+TICK = os.sysconf("SC_CLK_TCK")
 BODY = '{"model": "chat", "messages": [{"role": "user", "content": "%s"}]}' % ("x" * 900)
 USAGE = '"usage":{"prompt_tokens":7,"completion_tokens":3}'
 ANSWER = '{"id":"x","object":"chat.completion","model":"chat","choices":[],' + USAGE + "}"
@@ -50,7 +57,18 @@ class Seen:
     p50_ms: float
     p99_ms: float
     per_second: float
+    cpu_us: float
+    """CPU time of the router for one request; 0 without a router."""
     failed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """One way to the engine."""
+
+    url: str
+    process: int | None = None
+    """The router's."""
 
 
 def run() -> Iterator[Table]:
@@ -65,84 +83,140 @@ def run() -> Iterator[Table]:
 
 def _speed(folder: Path) -> Table:
     with ExitStack() as stack:
-        urls: dict[str, str] = {}
-        routers: list[Router] = []
+        address = free_network() + ".1.1"
+        engines = [os.getpid(), stack.enter_context(fast_engine(folder, address))]
+        ways = {"direct": Way(url=f"http://{address}:8000"), BARE: stack.enter_context(_bare(folder, address))}
         for name, (size, replicas) in ROUTERS.items():
             made = stack.enter_context(running(folder / name, buffer_bytes=size))
             made.fleet.written = document({"name": "chat", "model": "models/chat"})
             for number in range(replicas):
                 replica = made.add(f"i-{number}", serve=False)
-                stack.enter_context(fast_engine(folder, replica.address))
+                engines.append(stack.enter_context(fast_engine(folder, replica.address)))
                 stack.enter_context(Replica(replica.address, engine_port=8001))
-                urls.setdefault("direct", f"http://{replica.address}:8000")
             made.ready()
-            urls[f"router, {name}"] = made.url
-            routers.append(made)
-        rivals, silent = stack.enter_context(_rivals(folder, urls["direct"]))
-        urls |= rivals
-        seen = {
-            name: (_median(found[0] for found in runs), _median(found[1] for found in runs))
-            for name, runs in _rounds(folder, urls).items()
-        }
-    direct = seen["direct"][0].p50_ms
+            ways[f"router, {name}"] = Way(url=made.url, process=made.controller.haproxy.admin.process_id())
+        rivals, silent = stack.enter_context(_rivals(folder, ways["direct"].url))
+        ways.update(rivals)
+        alone = _rounds(folder, ways, 1)
+        stack.enter_context(_first_core_for([way.process for way in ways.values() if way.process], engines))
+        many = _rounds(folder, ways, 32)
+        seen = {name: (alone[name], many[name]) for name in ways}
+    direct, bare = seen["direct"][0].p50_ms, seen[BARE][1].per_second
     rows = tuple(
         (
             name,
             f"{one.p50_ms:.3f}",
             f"{one.p50_ms - direct:+.3f}",
-            f"{many.per_second:,.0f}",
-            f"{many.per_second / seen['direct'][1].per_second:.2f}",
-            f"{many.p99_ms:.1f}",
-            str(one.failed + many.failed),
+            f"{load.per_second:,.0f}",
+            f"{load.per_second / bare:.2f}",
+            f"{load.cpu_us:.1f}" if load.cpu_us else "-",
+            f"{load.p99_ms:.1f}",
+            str(one.failed + load.failed),
         )
-        for name, (one, many) in seen.items()
+        for name, (one, load) in seen.items()
     )
     return Table(
         title="Router: what it adds to a request of 1 KB",
-        columns=("through", "p50 ms, 1 client", "added", "requests/s, 32 clients", "of direct", "p99 ms", "failed"),
+        columns=(
+            "through", "p50 ms, 1 client", "added", "requests/s, 32 clients", "of bare", "CPU us/request", "p99 ms",
+            "failed",
+        ),
         rows=rows,
         notes=(
-            f"Medians of {ROUNDS} alternating rounds of {SECONDS} s; HAProxy with one thread; load and backend on "
-            "the same machine. Plain HTTP. The largest request that is read for its model decides the buffer; larger "
-            "ones name it in x-model. Where a pool has several replicas, the start of the prompt is read, too.",
+            f"Medians of {ROUNDS} alternating rounds of {SECONDS} s, first with 1 client, then with 32: then each "
+            f"router is alone on the first of {os.cpu_count()} cores, and load, engine and controller are on the "
+            "others. HAProxy has one thread. Plain HTTP. The largest request that is read for its model decides the "
+            "buffer; larger ones name it in x-model. Where a pool has several replicas, the start of the prompt is "
+            "read, too.",
             *silent,
         ),
+    )  # fmt: skip
+
+
+@contextmanager
+def _first_core_for(routers: Iterable[int], others: Iterable[int]) -> Iterator[None]:
+    """Routers on the first core, the others (and what they start) off it. With one core, nothing is moved."""
+    cores = os.sched_getaffinity(0)
+    first = {min(cores)}
+    for process in routers:
+        _pin(process, first)
+    for process in others:
+        _pin(process, cores - first or cores)
+    try:
+        yield
+    finally:
+        _pin(os.getpid(), cores)
+
+
+def _pin(process: int, cores: set[int]) -> None:
+    for thread in Path(f"/proc/{process}/task").iterdir():
+        os.sched_setaffinity(int(thread.name), cores)
+
+
+@contextmanager
+def _bare(folder: Path, engine: str) -> Iterator[Way]:
+    """HAProxy that only passes on: one backend, no rule, no log, and none of our controller."""
+    port = _free_port()
+    text = (
+        "global\n    nbthread 1\n    tune.bufsize 65536\ndefaults\n    mode http\n    http-reuse safe\n"
+        "    timeout connect 1s\n    timeout client 1m\n    timeout server 1m\n"
+        f"frontend bare\n    bind 127.0.0.1:{port}\n    default_backend engine\n"
+        f"backend engine\n    server one {engine}:8000\n"
     )
+    with _haproxy(folder / "bare.cfg", text) as process:
+        yield Way(url=f"http://127.0.0.1:{port}", process=process)
 
 
-def _rounds(folder: Path, urls: Mapping[str, str]) -> dict[str, list[tuple[Seen, Seen]]]:
-    found: dict[str, list[tuple[Seen, Seen]]] = {name: [] for name in urls}
+def _rounds(folder: Path, ways: Mapping[str, Way], clients: int) -> dict[str, Seen]:
+    found: dict[str, list[Seen]] = {name: [] for name in ways}
     for _ in range(ROUNDS):
-        for name, url in urls.items():
-            found[name].append((_wrk(folder, url, 1), _wrk(folder, url, 32)))
-    return found
+        for name, way in ways.items():
+            found[name].append(_wrk(folder, way, clients))
+    return {name: _median(runs) for name, runs in found.items()}
 
 
-def _median(runs: Iterator[Seen]) -> Seen:
-    found = list(runs)
+def _median(found: list[Seen]) -> Seen:
     return Seen(
         p50_ms=statistics.median(one.p50_ms for one in found),
         p99_ms=statistics.median(one.p99_ms for one in found),
         per_second=statistics.median(one.per_second for one in found),
+        cpu_us=statistics.median(one.cpu_us for one in found),
         failed=sum(one.failed for one in found),
     )
 
 
-def _wrk(folder: Path, url: str, clients: int) -> Seen:
+def _wrk(folder: Path, way: Way, clients: int) -> Seen:
     script = folder / "post.lua"
     script.write_text(
         f"wrk.method = 'POST'\nwrk.body = [[{BODY}]]\nwrk.headers['Content-Type'] = 'application/json'\n"
     )
     command = ["wrk", "-t1", f"-c{clients}", f"-d{SECONDS}s", "--latency", "-s", str(script)]
+    before = _cpu_s(way)
     done = subprocess.run(
-        [*command, f"{url}/v1/chat/completions"], capture_output=True, text=True, check=True, timeout=60
+        [*command, f"{way.url}/v1/chat/completions"], capture_output=True, text=True, check=True, timeout=60
     )
+    spent = _cpu_s(way) - before
     text = done.stdout
+    number = re.search(r"(\d+) requests in", text)
     found = {name: _time(text, name) for name in ("50%", "99%")}
     rate = re.search(r"Requests/sec:\s+([\d.]+)", text)
     failed = sum(int(n) for n in re.findall(r"Non-2xx or 3xx responses: (\d+)", text))
     failed += sum(int(n) for n in re.findall(r"(?:connect|read|write|timeout) (\d+)", text))
-    return Seen(p50_ms=found["50%"], p99_ms=found["99%"], per_second=float(rate[1]) if rate else 0.0, failed=failed)
+    return Seen(
+        p50_ms=found["50%"],
+        p99_ms=found["99%"],
+        per_second=float(rate[1]) if rate else 0.0,
+        cpu_us=spent / max(int(number[1]), 1) * 1e6 if number else 0.0,
+        failed=failed,
+    )
+
+
+def _cpu_s(way: Way) -> float:
+    """What the router used so far, user and system."""
+    if way.process is None:
+        return 0.0
+    fields = Path(f"/proc/{way.process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICK
 
 
 def _time(text: str, share: str) -> float:
@@ -153,29 +227,36 @@ def _time(text: str, share: str) -> float:
 
 
 @contextmanager
-def fast_engine(folder: Path, address: str) -> Iterator[None]:
-    """An engine that answers at once: HAProxy itself, so that the backend is no limit."""
-    config = folder / f"engine-{address}.cfg"
+def fast_engine(folder: Path, address: str) -> Iterator[int]:
+    """An engine that answers at once: HAProxy itself, so that the backend is no limit. Its process."""
     text = ANSWER.replace('"', '\\"')
-    config.write_text(
+    config = (
         "defaults\n    mode http\n    timeout connect 1s\n    timeout client 1m\n    timeout server 1m\n"
         f"frontend engine\n    bind {address}:8000\n"
         "    http-request return status 200 if { path /health }\n"
         "    http-request wait-for-body time 1s\n"
         f'    http-request return status 200 content-type application/json string "{text}"\n'
     )
+    with _haproxy(folder / f"engine-{address}.cfg", config) as process:
+        yield process
+
+
+@contextmanager
+def _haproxy(config: Path, text: str) -> Iterator[int]:
+    """HAProxy with this configuration; its process."""
+    config.write_text(text)
     program = shutil.which("haproxy") or "/usr/sbin/haproxy"
     with subprocess.Popen([program, "-f", str(config)], stderr=subprocess.DEVNULL) as process:
         try:
-            yield
+            yield process.pid
         finally:
             process.terminate()
             process.wait(10)
 
 
 @contextmanager
-def _rivals(folder: Path, engine: str) -> Iterator[tuple[Mapping[str, str], list[str]]]:
-    """The URLs of those that answer, and a sentence about each one that does not."""
+def _rivals(folder: Path, engine: str) -> Iterator[tuple[Mapping[str, Way], list[str]]]:
+    """Those that answer, and a sentence about each one that does not."""
     commands: dict[str, list[str]] = {}
     ports = {name: _free_port() for name in ("vllm-router", "LiteLLM")}
     if program := os.environ.get("GPUFLEET_BENCH_VLLM_ROUTER"):
@@ -203,7 +284,7 @@ def _rivals(folder: Path, engine: str) -> Iterator[tuple[Mapping[str, str], list
     ]
     running_: list[subprocess.Popen[bytes]] = []
     try:
-        found: dict[str, str] = {}
+        found: dict[str, Way] = {}
         for name, command in commands.items():
             log = folder / f"{name}.log"
             with log.open("wb") as said:
@@ -213,7 +294,7 @@ def _rivals(folder: Path, engine: str) -> Iterator[tuple[Mapping[str, str], list
                 last = log.read_text(errors="replace").strip().splitlines()[-1:]
                 silent.append(f"{name} did not answer ({why}); its last words: {' '.join(last)[-200:] or 'none'}.")
             else:
-                found[name] = url
+                found[name] = Way(url=url, process=running_[-1].pid)
         yield found, sorted(silent)
     finally:
         for process in running_:
