@@ -1,4 +1,4 @@
-"""`gpufleet slack listen`: hear the *Keep* buttons, over Socket Mode or at a signed HTTP endpoint."""
+"""`gpufleet slack`: hear the *Keep* buttons, over Socket Mode or at a signed endpoint; send what was refused."""
 
 import os
 import signal
@@ -11,9 +11,10 @@ import typer
 
 from cli import money
 from cli.fleets import FleetOption, load
-from cli.output import STDERR, Exit, UserError
+from cli.output import STDERR, STDOUT, Exit, UserError
 from cli.wiring import inventory_of, open_engine
 from fleet.document import FleetDocument
+from ledger.outbox import retry_refused
 from notify.presses import Desk, Presses
 
 APP_TOKEN: Final = "GPUFLEET_SLACK_APP_TOKEN"  # noqa: S105 - the variable's name
@@ -21,9 +22,9 @@ SECRET: Final = "GPUFLEET_SLACK_SIGNING_SECRET"  # noqa: S105 - the variable's n
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(help="What people press in Slack.", no_args_is_help=True)
+    group = typer.Typer(help="What people press in Slack, and what it refused.", no_args_is_help=True)
     group.command("listen")(listen)
-    group.callback()(lambda: None)
+    group.command("retry")(retry)
     app.add_typer(group, name="slack")
 
 
@@ -44,6 +45,14 @@ def listen(
     close = _serve_http(documents, http, os.environ) if http else _open_socket(documents, os.environ)
     stop.wait()
     close()
+
+
+def retry(fleet: FleetOption = None) -> None:
+    """Send what Slack refused once more: by the next pass, after channel, token or scope were mended."""
+    for document in load(fleet):
+        with money.ledger_errors(document):
+            count = retry_refused(open_engine(document), datetime.now(UTC))
+        STDOUT.print(f"{document.environment}: {count} refused messages wait again", highlight=False, markup=False)
 
 
 def listen_if_set(documents: Sequence[FleetDocument]) -> Callable[[], None]:

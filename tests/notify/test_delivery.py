@@ -12,16 +12,19 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, update
+from typer.testing import CliRunner
 
+from cli.main import build
 from ledger.database import writing
-from ledger.outbox import Message, MessageState, counts, enqueue, messages, open_channels, retry_refused
+from ledger.outbox import OUTBOX, Message, MessageState, counts, enqueue, messages, open_channels
 from ledger.schema import open_ledger
 from localcloud.slack.faults import Fault
 from localcloud.slack.server import SlackSink
 from notify.deliver import Delivered, Delivery
 from notify.messages import files_message, report_message
 from notify.slack import SlackBot, SlackSettingsError, SlackWebhook, from_environment, masked
+from tests.unit.test_document import a_document
 
 NOW = datetime(2026, 11, 21, 8, tzinfo=UTC)
 
@@ -142,7 +145,20 @@ def test_a_refused_message_does_not_stop_the_next_one(ledger: Engine, sink: Slac
     assert arrived(sink, "#c") == ["good"]
     (refused,) = messages(ledger, (MessageState.REFUSED,))
     assert refused.error == "invalid_blocks"
-    assert retry_refused(ledger, NOW) == 1
+
+
+def test_what_was_refused_is_sent_after_a_word(ledger: Engine, sink: SlackSink, tmp_path: Path) -> None:
+    with writing(ledger) as connection:
+        enqueue(connection, Message(key="lost", channel="#nowhere", text="text", detail={}), NOW)
+        connection.execute(update(OUTBOX).values(state=MessageState.REFUSED.value, error="channel_not_found"))
+    place = tmp_path / "fleet.json"
+    place.write_text(json.dumps(a_document() | {"ledger_url": str(ledger.url)}))
+    done = CliRunner().invoke(build("slack"), ["slack", "retry", "--fleet", str(place)])
+    assert (done.exit_code, done.output) == (0, "dev: 1 refused messages wait again\n")
+    later = Clock()
+    later.time = datetime.now(UTC) + timedelta(minutes=1)
+    run(ledger, bot(sink), later)
+    assert arrived(sink, "#nowhere") == ["lost"]
 
 
 def test_channels_do_not_wait_for_each_other(ledger: Engine, sink: SlackSink) -> None:
