@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fleet.policies import SpotPolicy
-from watchdogs.replay import market
+from watchdogs.replay import market, rows
 from watchdogs.replay.market import ON_DEMAND, State, Terms, Wishes
 from watchdogs.replay.rows import TraceError
 from watchdogs.replay.spot_rules import NAMES, rule
@@ -14,9 +14,9 @@ from watchdogs.replay.spot_rules import NAMES, rule
 HEADER = "time_s,zone,available\n"
 
 
-def trace(tmp_path: Path, *rows: str, header: str = HEADER) -> Path:
+def trace(tmp_path: Path, *lines: str, header: str = HEADER) -> Path:
     path = tmp_path / "market.csv"
-    path.write_text(header + "".join(f"{row}\n" for row in rows))
+    path.write_text(header + "".join(f"{line}\n" for line in lines))
     return path
 
 
@@ -113,6 +113,17 @@ def test_recorded_prices_at_or_above_on_demand_keep_spot_away(tmp_path: Path) ->
 def test_a_bad_row_is_named_with_its_line(tmp_path: Path, rows: list[str], words: str) -> None:
     with pytest.raises(TraceError, match=words.replace("(", r"\(")):
         market.load(trace(tmp_path, *rows))
+
+
+@pytest.mark.parametrize("bad", ["x", "5,6"], ids=["no number", "too many fields"])
+def test_a_bad_row_of_a_later_block_is_named_with_its_line(tmp_path: Path, bad: str) -> None:
+    ticks = rows.BLOCK // 40
+    lines = [f"{tick * 100},some-zone-with-a-long-name-{zone},5" for tick in range(ticks) for zone in "ab"]
+    lines[-2] = f"{(ticks - 1) * 100},some-zone-with-a-long-name-a,{bad}"
+    path = trace(tmp_path, *lines)
+    assert path.stat().st_size > rows.BLOCK * 1.5
+    with pytest.raises(TraceError, match=f"line {len(lines)}: "):
+        market.load(path)
 
 
 def test_a_missing_column_is_named(tmp_path: Path) -> None:

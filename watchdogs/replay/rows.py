@@ -1,7 +1,8 @@
 """Recorded histories from CSV files, read in chunks into columns: ten million rows in seconds."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -20,6 +21,8 @@ Indices = npt.NDArray[np.int64]
 
 BLOCK: Final = 8 << 20
 """Bytes read at a time."""
+_HEAD: Final = 1 << 16
+"""Bytes that hold the header."""
 _AT_ONCE: Final = 1 << 19
 """Rows."""
 
@@ -131,12 +134,31 @@ def has(path: Path, column: str) -> bool:
 
 
 def _header(path: Path, columns: Sequence[Column]) -> Sequence[str]:
+    with _open(path) as stream:
+        return _names(path, columns, _first_line(stream.read(_HEAD) or b"")[0])
+
+
+@contextmanager
+def _open(path: Path) -> Generator[Any]:
     try:
-        with arrow.input_stream(str(path), compression="detect") as stream:
-            start = stream.read(1 << 16) or b""
+        stream = arrow.input_stream(str(path), compression="detect")
     except OSError as error:
         raise TraceError(f"{path} cannot be read: {error}") from error
-    line = start.split(b"\n", 1)[0].decode("utf-8-sig", "replace").strip()
+    with stream:
+        try:
+            yield stream
+        except OSError as error:
+            raise TraceError(f"{path} cannot be read: {error}") from error
+
+
+def _first_line(start: bytes) -> tuple[bytes, bytes]:
+    """The line, and what follows it."""
+    line, _, rest = start.partition(b"\n")
+    return line, rest
+
+
+def _names(path: Path, columns: Sequence[Column], header: bytes) -> Sequence[str]:
+    line = header.decode("utf-8-sig", "replace").strip()
     found = [name.strip().strip('"') for name in line.split(",")]
     missing = [column.name for column in columns if not column.optional and column.name not in found]
     if missing:
@@ -148,39 +170,60 @@ def _header(path: Path, columns: Sequence[Column]) -> Sequence[str]:
 
 
 def _batches(path: Path, columns: Sequence[Column]) -> Iterator[Any]:
+    """Block by block, each read to its end before the next one.
+
+    The reader that streams a whole file reads ahead in threads of its own. Where a bad row ended the command, one of
+    them could still be about to tell Python of a row, and the process aborted.
+    """
+    with _open(path) as stream:
+        header, left = _first_line(stream.read(_HEAD) or b"")
+        names, line = _names(path, columns, header), 1
+        while True:
+            block = stream.read(BLOCK)
+            # a line that is not over yet waits for its end
+            end = (left := left + block).rfind(b"\n") + 1 if block else len(left)
+            if left[:end].strip():
+                table = _read(path, columns, names, left[:end], line)
+                yield from table.to_batches()
+                line += table.num_rows
+            left = left[end:]
+            if not block:
+                return
+
+
+def _read(path: Path, columns: Sequence[Column], names: Sequence[str], block: bytes, line: int) -> Any:
+    """Rows of which the first is on the line after `line`."""
     short: list[str] = []
 
     def refuse(row: Any) -> str:
-        short.append(f"{path}, line {row.number}: {row.actual_columns} fields, the header has {row.expected_columns}")
+        where = f"{path}, line {line + row.number}"
+        short.append(f"{where}: {row.actual_columns} fields, the header has {row.expected_columns}")
         return "skip"
 
     kinds = {c.name: arrow.dictionary(arrow.int32(), arrow.string()) if c.text else arrow.float64() for c in columns}
     options: dict[str, Any] = {
         # no threads: only then does the reader know a bad row's number
-        "read_options": arrow_csv.ReadOptions(block_size=BLOCK, use_threads=False),
+        "read_options": arrow_csv.ReadOptions(block_size=len(block) + 1, use_threads=False, column_names=names),
         "parse_options": arrow_csv.ParseOptions(invalid_row_handler=refuse),
         "convert_options": arrow_csv.ConvertOptions(
             include_columns=[c.name for c in columns], column_types=kinds, null_values=[""], strings_can_be_null=True
         ),
     }
     try:
-        with arrow_csv.open_csv(str(path), **options) as reader:
-            for batch in reader:
-                if short:
-                    raise TraceError(short[0])
-                yield batch
+        table = arrow_csv.read_csv(arrow.BufferReader(block), **options)
     except arrow.ArrowInvalid as error:
-        raise TraceError(_in_words(path, str(error))) from error
+        raise TraceError(short[0] if short else _in_words(path, str(error), line)) from error
     if short:
         raise TraceError(short[0])
+    return table
 
 
-def _in_words(path: Path, error: str) -> str:
+def _in_words(path: Path, error: str, line: int) -> str:
     """`In CSV column #2: Row #3: CSV conversion error to double: invalid value 'x'` with the line first."""
     found = re.search(r"column #(\d+): Row #(\d+): .*invalid value '(.*)'", error)
     if found is None:
         return f"{path}: {error}"
-    return f"{path}, line {found[2]}: {found[3]!r} in column {int(found[1]) + 1} is no number"
+    return f"{path}, line {line + int(found[2])}: {found[3]!r} in column {int(found[1]) + 1} is no number"
 
 
 def _floats(path: Path, column: Column, raw: Any, first: int) -> Floats:
