@@ -20,6 +20,7 @@ from costs.document import CSV_COLUMNS, charges_csv, summed, text
 from costs.document import document as as_document
 from costs.focus import days
 from costs.report import Known, Report, Scope, compute, read, tokens_of
+from costs.series import priced_alone
 from costs.speed import speeds
 from costs.waste import waste
 from fleet import money as exact
@@ -192,8 +193,10 @@ def month_of(document: FleetDocument, window: Window, begun: datetime | None) ->
     with money.ledger_errors(document):
         known = read(engine, scope, money.overrides_of(document), PackagedPrices(), money.declared_of(document))
 
+    facts = priced_alone(known.facts)
+
     def usd(begin: datetime, finish: datetime) -> Decimal:
-        return exact.usd(summed(charges(known.facts, known.book, begin, finish, allow_unpriced=True)))
+        return exact.usd(summed(charges(facts, known.book, begin, finish, allow_unpriced=True)))
 
     full = [usd(*day) for day in forecast.local_days(since, window.until, window.timezone)]
     left = Decimal(str((end - window.until).total_seconds())) / 86_400

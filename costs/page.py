@@ -9,7 +9,7 @@ from costs.digest import Digest
 from costs.document import METHOD, instant
 from costs.figures import Figure
 from costs.report import By, Report
-from costs.series import Bucket, Lane
+from costs.series import DRAWN, Bucket, Lane
 from fleet import money
 
 _STYLE: Final = """
@@ -123,7 +123,7 @@ def _speeds(report: Report, most: int = 200) -> str:
     )
 
 
-def _timelines(report: Report, lanes: Sequence[Lane], most: int = 12) -> str:
+def _timelines(report: Report, lanes: Sequence[Lane], most: int = DRAWN) -> str:
     if not lanes:
         return ""
     window = (report.scope.since, report.scope.until)
