@@ -1,12 +1,14 @@
 """`gpufleet watch`: one pass of a watchdog, for people and for cron; `watch run` is the daemon."""
 
 import importlib
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
 
+from cli import watch_foreign
 from cli.fleets import FleetOption, load
-from cli.output import STDOUT, UserError, print_json
+from cli.output import STDOUT, Exit, UserError, print_json
 from cli.watch_pass import IDLE, SCALE, SPOT, Options, kinds, over_fleets
 from ledger import decisions
 
@@ -32,14 +34,29 @@ def register(app: typer.Typer) -> None:
     app.add_typer(watch, name="watch")
 
 
-def idle(
+def idle(  # noqa: PLR0913 - two ways to say which instances
     fleet: FleetOption = None,
     apply: ApplyOption = False,
     as_json: JsonOption = False,
     accept_policy: AcceptOption = None,
     quiet: QuietOption = False,
+    region: watch_foreign.RegionOption = None,
+    project: watch_foreign.ProjectOption = None,
+    tag: watch_foreign.TagOption = None,
+    prometheus: watch_foreign.PrometheusOption = None,
+    window: watch_foreign.WindowOption = "30m",
 ) -> None:
-    """Mark idle instances; drain and end those that stay idle for their grace."""
+    """Mark idle instances; drain and end those that stay idle for their grace.
+
+    With --region instead of a fleet: judge every GPU instance there, whoever made it, and only say what is found.
+    """
+    if region is not None:
+        if apply or accept_policy or fleet:
+            raise UserError("--region only looks: leave out --apply, --accept-policy and --fleet", Exit.WRONG_USE)
+        place = watch_foreign.Place(region=region, project=project, tag=tag, prometheus=prometheus, window=window)
+        raise typer.Exit(watch_foreign.look(place, datetime.now(UTC), as_json=as_json))
+    if project or tag or prometheus:
+        raise UserError("--project, --tag and --prometheus belong to --region", Exit.WRONG_USE)
     _run(IDLE, fleet, _options(apply, as_json, accept_policy, quiet), as_json)
 
 

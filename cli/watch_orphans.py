@@ -41,7 +41,7 @@ def orphans(  # noqa: PLR0913 - the options of every pass
         raise UserError(
             "--tag only filters a list; whom --apply acts on is said by the fleet's rules", Exit.WRONG_USE
         )
-    only = None if tag is None else _with_tag(tag)
+    only = None if tag is None else with_tag(tag)
     documents = load(fleet)
     options = Options(apply=apply, accept=tuple(accept_policy or ()), show=not as_json, quiet=quiet)
     found = [_one(document, documents, only, options) for document in _one_of_each(documents)]
@@ -85,7 +85,8 @@ def _one_of_each(documents: Sequence[FleetDocument]) -> list[FleetDocument]:
     return [*ruled, *(d for place, d in places.items() if place not in covered)]
 
 
-def _with_tag(text: str) -> Callable[[Instance], bool]:
+def with_tag(text: str) -> Callable[[Instance], bool]:
+    """A filter from `KEY=VALUE`. Raises UserError."""
     key, equals, value = text.partition("=")
     if not key or not equals:
         raise UserError(f"--tag {text!r}: write it as KEY=VALUE", Exit.WRONG_USE)

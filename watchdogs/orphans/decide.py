@@ -50,6 +50,15 @@ def decide(seen: Observed, now: datetime, checks: Sequence[Check] | None = None)
     return Plan(watchdog=WATCHDOG, at=now, decisions=tuple(wishes))
 
 
+def look(seen: Observed, rule: OrphanPolicy, now: datetime) -> Plan:
+    """What each would be found to be, whoever made it: a plan that keeps all of them."""
+    decisions: list[Decision] = []
+    for instance in sorted(seen.orphans, key=lambda i: _by_price(seen, i)):
+        found = judge_orphan(case_of(seen, instance, rule, now)) or Objection(reason=Reason.IDLE)
+        decisions.append(_kept(seen, instance, None, found, now))
+    return Plan(watchdog=WATCHDOG, at=now, decisions=tuple(decisions))
+
+
 def case_of(seen: Observed, instance: Instance, rule: OrphanPolicy, now: datetime) -> Case:
     """What is known of one orphan, as `judge` wants it. It has no node agent that this fleet may trust."""
     return Case(

@@ -32,6 +32,16 @@ AT_ONCE: Final = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What is known of machine types; those of no catalogue are absent."""
+
+    gpus_expected: Mapping[str, int]
+    watts_rated: Mapping[str, float]
+    """Of one GPU."""
+    without_local_disks: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
     """Whom a pass looks at, and whom it tells of trouble."""
 
@@ -102,7 +112,7 @@ class OrphanWatchdog:
     def _without_metrics(self, orphans: Sequence[Instance], now: datetime) -> Observed:
         ledger = self._ports.ledger
         brakes = [brake for brake in ledger.brakes(now) if brake.holds(now)]
-        machines = _machines(self._document.cloud, orphans)
+        known = known_of(self._document.cloud, orphans)
         usual = IdlePolicy()
         stopped = ledger.ended_since(WATCHDOG, now - HOUR)
         seen = Observed(
@@ -121,9 +131,9 @@ class OrphanWatchdog:
                 name for name, rule in self._rules.items() if not ledger.policy_seen(WATCHDOG, name, digest(rule))
             ),
             stopped_this_hour=stopped,
-            gpus_expected={name: machine.gpu_count for name, machine in machines.items()},
-            watts_rated={name: float(catalogue.gpu(machine.gpu).watts) for name, machine in machines.items()},
-            without_local_disks=frozenset(name for name, machine in machines.items() if machine.nvme_disks == 0),
+            gpus_expected=known.gpus_expected,
+            watts_rated=known.watts_rated,
+            without_local_disks=known.without_local_disks,
             usd_per_hour=self._usd(orphans),
         )
         named = {i.id: rule.name for i in orphans if (rule := seen.rule_of(i, now)) is not None}
@@ -196,6 +206,16 @@ def rule_digest(document: FleetDocument, name: str) -> str | None:
 def _paused(rules: Mapping[str, OrphanPolicy], brakes: Sequence[Brake]) -> dict[str, str]:
     found = {name: paused_by(name, brakes) for name in rules}
     return {name: said for name, said in found.items() if said is not None}
+
+
+def known_of(cloud: Cloud, instances: Sequence[Instance]) -> Known:
+    """What the catalogue says of their machine types."""
+    machines = _machines(cloud, instances)
+    return Known(
+        gpus_expected={name: machine.gpu_count for name, machine in machines.items()},
+        watts_rated={name: float(catalogue.gpu(machine.gpu).watts) for name, machine in machines.items()},
+        without_local_disks=frozenset(name for name, machine in machines.items() if machine.nvme_disks == 0),
+    )
 
 
 def _machines(cloud: Cloud, instances: Sequence[Instance]) -> dict[str, Machine]:

@@ -1,0 +1,153 @@
+"""`gpufleet watch idle --region`: judges GPU instances that this product did not make. It reads and never writes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Annotated
+
+import typer
+
+from cli import plans
+from cli.output import STDOUT, Exit, UserError, print_json
+from cli.ports import FleetPrices, FleetUtilization
+from cli.watch_orphans import with_tag
+from clouds.aws.calls import AwsCalls
+from clouds.aws.cloudwatch import CloudWatch
+from clouds.aws.inventory import AwsInventory
+from clouds.prometheus import Prometheus
+from fleet import durations
+from fleet.model import Cloud, Instance
+from fleet.policies import OrphanPolicy
+from prices.book import PriceBook
+from prices.packaged import PackagedPrices
+from watchdogs import signals
+from watchdogs.evidence import Evidence
+from watchdogs.orphans.decide import look as judged
+from watchdogs.orphans.view import Observed
+from watchdogs.orphans.watchdog import AT_ONCE, known_of, of_instances
+from watchdogs.plan import Budget, Plan, Reason
+
+RegionOption = Annotated[
+    str | None, typer.Option("--region", help="Look at every GPU instance of this region instead of a fleet's.")
+]
+ProjectOption = Annotated[
+    str | None, typer.Option("--project", help="With --region: of this Google Cloud project. Without it: of AWS.")
+]
+TagOption = Annotated[
+    str | None, typer.Option("--tag", metavar="KEY=VALUE", help="With --region: only those with this tag or label.")
+]
+PrometheusOption = Annotated[
+    str | None,
+    typer.Option(
+        "--prometheus",
+        metavar="URL",
+        help="With --region: who measures them, by the jobs engine and dcgm and the label instance_id."
+        " Without it: CloudWatch (AWS).",
+    ),
+]
+WindowOption = Annotated[str, typer.Option("--window", help="With --region: how long one must have been idle.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where to look, and whom to ask."""
+
+    region: str
+    project: str | None = None
+    tag: str | None = None
+    prometheus: str | None = None
+    window: str = "30m"
+
+    @property
+    def cloud(self) -> Cloud:
+        return Cloud.AWS if self.project is None else Cloud.GCP
+
+
+def look(place: Place, now: datetime, *, as_json: bool) -> Exit:
+    """Print what each is found to be. Raises UserError when the inventory or the metrics could not be had whole."""
+    window = _window(place.window)
+    try:
+        calls, instances = _instances(place)
+        alive = [instance for instance in instances if instance.alive]
+        evidence = _evidence(place, calls, alive, window, now)
+    except OSError as error:
+        raise UserError(f"{place.cloud} {place.region}: {error}") from error
+    plan = _judged(place, alive, evidence, window, now)
+    idle = [decision for decision in plan.decisions if decision.reason is Reason.IDLE]
+    known = [decision.usd_per_hour for decision in idle if decision.usd_per_hour is not None]
+    total, unpriced = sum(known, Decimal(0)), len(idle) - len(known)
+    if as_json:
+        counts = {"api_calls": dict(calls.counts)} if calls is not None else {}
+        answer = {"region": place.region, "idle": len(idle), "idle_usd_per_hour": str(total), "unpriced": unpriced}
+        print_json(plans.plan_json(plan, ()) | {"cloud": place.cloud} | answer | counts)
+    else:
+        plans.show_plan(plan, f"{place.cloud} {place.region}: {len(plan.decisions)} GPU instances")
+        unknown = f" and {unpriced} of unknown price" if unpriced else ""
+        STDOUT.print(f"{len(idle)} idle: {total.normalize():f} USD/h{unknown}", highlight=False)
+    return Exit.FOUND if idle else Exit.DONE
+
+
+def _instances(place: Place) -> tuple[AwsCalls | None, Sequence[Instance]]:
+    if place.project is not None:
+        from clouds.gcp.calls import GoogleCalls
+        from clouds.gcp.inventory import GoogleInventory
+
+        if place.prometheus is None:
+            raise UserError("Google Cloud has no CloudWatch: name who measures with --prometheus URL", Exit.WRONG_USE)
+        calls, found = None, GoogleInventory(GoogleCalls(place.project), place.region, "").gpus()
+    else:
+        calls = AwsCalls(place.region)
+        found = AwsInventory(calls, place.region, "").gpus()
+    chosen = (lambda _: True) if place.tag is None else with_tag(place.tag)
+    return calls, [instance for instance in found if chosen(instance)]
+
+
+def _evidence(
+    place: Place, calls: AwsCalls | None, instances: Sequence[Instance], window: timedelta, now: datetime
+) -> Mapping[str, Evidence]:
+    ids = [instance.id for instance in instances]
+    if not ids:
+        return {}
+    if place.prometheus is None and calls is not None:
+        return FleetUtilization(CloudWatch(calls)).gather(ids, window, now)
+    store = Prometheus(place.prometheus or "")
+    found: dict[str, Evidence] = {}
+    try:
+        for start in range(0, len(ids), AT_ONCE):
+            series = signals.Series(labels=of_instances(ids[start : start + AT_ONCE]))
+            found |= signals.gather(store, series, window, now)
+    finally:
+        store.close()
+    return found
+
+
+def _judged(
+    place: Place,
+    instances: Sequence[Instance],
+    evidence: Mapping[str, Evidence],
+    window: timedelta,
+    now: datetime,
+) -> Plan:
+    book = PriceBook(region=place.region, overrides=(), observed=(), packaged=PackagedPrices())
+    prices = FleetPrices(book, place.cloud, place.region, now)
+    found = {instance.id: prices.usd_per_hour(instance) for instance in instances}
+    known = known_of(place.cloud, instances)
+    seen = Observed(
+        environment="",
+        orphans=instances,
+        rules=(),
+        evidence=evidence,
+        budget=Budget(per_run=0, per_hour=0),
+        gpus_expected=known.gpus_expected,
+        watts_rated=known.watts_rated,
+        usd_per_hour={key: usd for key, usd in found.items() if usd is not None},
+    )
+    return judged(seen, OrphanPolicy(name="look", window=window, min_age=window), now)
+
+
+def _window(text: str) -> timedelta:
+    try:
+        return durations.parse(text)
+    except ValueError as error:
+        raise UserError(f"--window: {error}", Exit.WRONG_USE) from error

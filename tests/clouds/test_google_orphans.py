@@ -1,0 +1,90 @@
+"""An orphan on the embedded Compute Engine, by the product's own adapters: marked and stopped by a rule."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.cloud import compute_v1
+
+from cli.wiring import wire
+from clouds.gcp.calls import ENDPOINT
+from fleet.document import FleetDocument, OrphanEntry
+from tests.clouds.conftest import start_cloud, stop_cloud, wait_for
+from tests.clouds.google import PROJECT, ZONE, Google
+from tests.clouds.test_google_adapters import document as google_document
+from tests.watchdogs.test_orphan_rules import LONG_QUIET
+from tests.watchdogs.worlds import FakeClock, FakeMetrics, World
+from watchdogs.orphans.watchdog import OrphanWatchdog
+from watchdogs.plan import Action, OutcomeKind, Reason
+
+pytestmark = pytest.mark.slow
+
+LATER = datetime.now(UTC) + timedelta(hours=3)
+"""By then everything that the test made is old enough."""
+
+
+@pytest.fixture
+def google(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Google]:
+    cloud = start_cloud(tmp_path)
+    try:
+        found = Google(cloud=cloud)
+        found.make_network()
+        monkeypatch.setenv(ENDPOINT, cloud.places.google_url)
+        yield found
+    finally:
+        stop_cloud(cloud)
+
+
+def inserted(google: Google, name: str, **labels: str) -> None:
+    """A stand-alone on-demand machine that no group made."""
+    parts = google.template(name)["properties"]
+    body: dict[str, Any] = {
+        **parts,
+        "name": name,
+        "machine_type": f"zones/{ZONE}/machineTypes/g2-standard-8",
+        "labels": labels,
+        "scheduling": {"on_host_maintenance": "TERMINATE", "automatic_restart": True},
+        "disks": [{**disk, "initialize_params": _in_zone(disk["initialize_params"])} for disk in parts["disks"]],
+    }
+    google.finish(
+        google.instances.insert_unary(project=PROJECT, zone=ZONE, instance_resource=compute_v1.Instance(body))
+    )
+
+
+def _in_zone(parameters: dict[str, Any]) -> dict[str, Any]:
+    kind = parameters.get("disk_type")
+    return parameters if kind is None else {**parameters, "disk_type": f"zones/{ZONE}/diskTypes/{kind}"}
+
+
+def fleet(folder: Path) -> FleetDocument:
+    rule = {"name": "forgotten", "action": "stop", "tags": {"team": "research"}, "lose_local_disks": True}
+    entry = OrphanEntry.model_validate({**rule, "min_age": "1h", "grace": "1h"})
+    ledger = f"sqlite:///{folder}/ledger.db"
+    return google_document("pooled").model_copy(update={"ledger_url": ledger, "orphans": (entry,)})
+
+
+def test_a_rule_marks_and_stops_a_forgotten_machine_and_no_other(google: Google, tmp_path: Path) -> None:
+    inserted(google, "notebook", team="research")
+    inserted(google, "salesbox", team="sales")
+    wired = wire(fleet(tmp_path), "orphans")
+    world = World(now=LATER, evidence=dict.fromkeys(["notebook", "salesbox"], LONG_QUIET))
+    ports = replace(wired.ports, clock=FakeClock(world), metrics=FakeMetrics(world))
+    dog = OrphanWatchdog(wired.document, ports)
+    found = [(d.resource, d.action, d.reason) for d in dog.dry().plan.decisions]
+    assert sorted(found) == [
+        ("notebook", Action.MARK, Reason.IDLE),
+        ("salesbox", Action.KEEP, Reason.OUTSIDE_POOLS),
+    ]
+    dog.apply()
+    assert "gpu-fleet-idle-since" in dict(google.instance("notebook").labels)
+    assert google.instance("notebook").status == "RUNNING"
+    world.now += timedelta(hours=2)
+    done = dog.apply()
+    assert [(o.decision.resource, o.kind) for o in done.outcomes] == [("notebook", OutcomeKind.DONE)]
+    wait_for("the stop", lambda: google.instance("notebook").status == "TERMINATED")
+    assert dict(google.instance("notebook").labels) == {"team": "research"}, "a restart begins without a mark"
+    assert google.instance("salesbox").status == "RUNNING"
+    wired.engine.dispose()
