@@ -19,6 +19,8 @@ ROLE: Final = "gpu-fleet:role"
 ROUTER: Final = "router"
 """Value of ROLE."""
 
+PREEMPTION_NOTICE: Final = "gpu-fleet-preemption-notice-s"
+"""Metadata of Google's spot instances: seconds from the notice of a preemption to the order to shut down."""
 REQUIRED: Final = frozenset({ENVIRONMENT, POOL, CAPACITY_TYPE, OWNER})
 
 _FORMATS: Final = ("%Y%m%dt%H%M%Sz", "%Y%m%dt%H%Mz")

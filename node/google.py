@@ -11,7 +11,11 @@ from node.ports import CloudNotice, Notice
 from serving.cache.store import Store
 
 NOTICE: Final = timedelta(seconds=25)
-"""Google ends a preempted instance 30 s after it says so, and says no time; five are kept for hearing of it late."""
+"""Google ends a preempted instance 30 s after it says so, and says no time; five are kept for hearing of it late.
+
+With a notice that its template asked for (`PREEMPTION_NOTICE`), the order to shut down comes that much later; the
+30 s after it are what Google tries to give, and are not counted on then."""
+_HEARD_LATE: Final = timedelta(seconds=5)
 _MOVES: Final = "TERMINATE_ON_HOST_MAINTENANCE"
 
 
@@ -31,6 +35,8 @@ class GoogleSide:
         self._project = metadata.need("project/project-id").strip()
         self.instance_id = metadata.need("instance/name").strip()
         self.address = metadata.need("instance/network-interfaces/0/ip").strip()
+        asked_for = metadata.get(f"instance/attributes/{words.PREEMPTION_NOTICE}")
+        self._notice = max(NOTICE, timedelta(seconds=_whole(asked_for)) - _HEARD_LATE)
         self.machine_type = metadata.need("instance/machine-type").strip().rsplit("/", 1)[-1]
 
     def notices(self) -> list[CloudNotice]:
@@ -38,7 +44,7 @@ class GoogleSide:
         found: list[CloudNotice] = []
         if (self._metadata.get("instance/preempted") or "").strip() == "TRUE":
             self._heard = self._heard or self._now()
-            found.append(CloudNotice(kind=Notice.PREEMPTION, at=self._heard + NOTICE))
+            found.append(CloudNotice(kind=Notice.PREEMPTION, at=self._heard + self._notice))
         if (self._metadata.get("instance/maintenance-event") or "").strip() == _MOVES:
             found.append(CloudNotice(kind=Notice.REBALANCE))
         return found
@@ -75,3 +81,9 @@ class GoogleSide:
         if parts.scheme != "gs":
             raise OSError(f"bucket {bucket!r}: on Google Cloud it is gs://name")
         return signed.GcsStore(parts.netloc, self._metadata.token)
+
+
+def _whole(text: str | None) -> int:
+    """0 for what is not there or no whole number: the shortest notice holds then."""
+    said = (text or "").strip()
+    return int(said) if said.isascii() and said.isdigit() else 0

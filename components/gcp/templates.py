@@ -10,6 +10,7 @@ from pulumi_gcp import compute
 
 from fleet import catalogue
 from fleet.model import CapacityType, Cloud
+from fleet.tags import PREEMPTION_NOTICE
 
 LOCAL_SSD_GIB: Final = 375
 SCOPE: Final = "https://www.googleapis.com/auth/cloud-platform"
@@ -21,6 +22,8 @@ MODELS: Final = {
     CapacityType.FLEX_START: "FLEX_START",
 }
 BOUND: Final = "RESERVATION_BOUND"
+NOTICE_S: Final = 120
+"""From the notice of a preemption in the metadata to the order to shut down: the longest that Google offers."""
 ENDS_BY_ITSELF: Final = frozenset({"SPOT", "FLEX_START", BOUND})
 """Provisioning models whose instances Google ends, so that it must be said what becomes of them."""
 
@@ -68,7 +71,7 @@ def instance_template(  # noqa: PLR0913
         machine_type=machine_type,
         region=template.region,
         labels=dict(labels),
-        metadata={"enable-oslogin": "TRUE", "block-project-ssh-keys": "TRUE"},
+        metadata={"enable-oslogin": "TRUE", "block-project-ssh-keys": "TRUE", **_notice(capacity_type)},
         metadata_startup_script=user_data,
         disks=[_boot_disk(template), *_local_disks(machine_type)],
         # no access_configs: no public address
@@ -111,6 +114,11 @@ def _local_disks(machine_type: str) -> list[compute.InstanceTemplateDiskArgs]:
     ]
 
 
+def _notice(capacity_type: CapacityType) -> dict[str, str]:
+    """What the node agent reads: the metadata server tells that an instance is preempted, and not when it goes."""
+    return {PREEMPTION_NOTICE: str(NOTICE_S)} if capacity_type is CapacityType.SPOT else {}
+
+
 def _scheduling(
     capacity_type: CapacityType, *, block: bool, run: timedelta | None
 ) -> compute.InstanceTemplateSchedulingArgs:
@@ -120,6 +128,11 @@ def _scheduling(
         provisioning_model=model,
         preemptible=model == "SPOT",
         automatic_restart=not ends_by_itself,
+        preemption_notice_duration=(
+            compute.InstanceTemplateSchedulingPreemptionNoticeDurationArgs(seconds=NOTICE_S)
+            if model == "SPOT"
+            else None
+        ),
         # machines with GPUs cannot move to another host
         on_host_maintenance="TERMINATE",
         # a stopped instance would have lost its cache and go on costing a disk; refused for STANDARD

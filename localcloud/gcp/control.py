@@ -133,8 +133,8 @@ class Control:
 
     def preempt(self, body: Mapping[str, Any]) -> object:
         """Preempt one spot instance of a pool (the oldest, unless one is named)."""
-        notice_s = float(body.get("notice_s", 30))
-        if not 0 <= notice_s <= 600:
+        notice_s = None if body.get("notice_s") is None else float(body["notice_s"])
+        if notice_s is not None and not 0 <= notice_s <= 600:
             raise ControlError(f"notice_s is {notice_s:g}; a notice is 0 to 600 seconds long")
         chosen = self._choose(body, lambda one: one.kind is Kind.SPOT and not one.is_preempted, "spot instance")
         if body.get("capacity_gone", False):
@@ -142,7 +142,8 @@ class Control:
             self.world.capacity.gone.update(
                 one.machine_type for one in self.world.machines.values() if one.labels.get(_LABELS[tags.POOL]) == pool
             )
-        instances.preempt(self.world, chosen, timedelta(seconds=notice_s))
+        notice = instances.notice_of(chosen) if notice_s is None else timedelta(seconds=notice_s)
+        instances.preempt(self.world, chosen, notice)
         return self._shown(chosen)
 
     def maintain(self, body: Mapping[str, Any]) -> object:

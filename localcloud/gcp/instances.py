@@ -20,6 +20,7 @@ from localcloud.gcp.world import World
 OCCUPIES: Final = ("PROVISIONING", "STAGING", "RUNNING", "STOPPING")
 RESERVATION_KEY: Final = "compute.googleapis.com/reservation-name"
 RUN_IS_OVER: Final = "maximum run duration"
+SHUTDOWN_TAKES: Final = timedelta(seconds=30)
 MAINTENANCE_TAKES: Final = timedelta(seconds=60)
 
 
@@ -328,6 +329,12 @@ def preempt(world: World, found: Machine, notice: timedelta) -> None:
         "Instance was preempted.",
     )
     world.hardware.changed(found.name)
+
+
+def notice_of(found: Machine) -> timedelta:
+    """From the notice of its preemption to its end: what its template asked for, and the time to shut down."""
+    asked_for: Row = found.row["scheduling"].get("preemptionNoticeDuration", {})
+    return timedelta(seconds=int(asked_for.get("seconds", 0))) + SHUTDOWN_TAKES
 
 
 def maintain(world: World, found: Machine) -> None:

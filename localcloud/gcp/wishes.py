@@ -113,6 +113,11 @@ def _check_scheduling(properties: Row, where: str) -> None:
             "MIGRATE",
             "Instances with guest accelerators do not support live migration.",
         )
+    notice = scheduling.get("preemptionNoticeDuration")
+    if notice and model != "SPOT":
+        raise invalid(f"{field}.preemptionNoticeDuration", notice, "Only Spot VMs have a preemption notice.")
+    if notice and int(notice.get("seconds", 0)) not in NOTICES_S:
+        raise invalid(f"{field}.preemptionNoticeDuration", notice, "Must be 0 or 120 seconds.")
     if model == "FLEX_START":
         _check_flex_start(properties, scheduling, where)
     limited = scheduling.get("maxRunDuration") or scheduling.get("terminationTime")
@@ -126,6 +131,8 @@ def _check_scheduling(properties: Row, where: str) -> None:
     _check_affinity(properties, where, spot=bool(spot))
 
 
+NOTICES_S: Final = (0, 120)
+"""Google's documentation of Spot VMs names no other."""
 FLEX_START_SHORTEST_S: Final = 30
 FLEX_START_LONGEST_S: Final = 7 * 86400
 """How long a flex-start instance may run (Google's documentation of limits on run time and of flex-start VMs)."""

@@ -97,7 +97,12 @@ ENDED_BY_GOOGLE = {"automaticRestart": False, "onHostMaintenance": "TERMINATE", 
         ),
         pytest.param(
             {"spot": SPOT},
-            {"provisioningModel": "SPOT", "preemptible": True, **ENDED_BY_GOOGLE},
+            {
+                "provisioningModel": "SPOT",
+                "preemptible": True,
+                "preemptionNoticeDuration": {"seconds": 120},
+                **ENDED_BY_GOOGLE,
+            },
             "NO_RESERVATION",
             id="spot",
         ),
@@ -143,7 +148,7 @@ def test_a_template_is_safe_however_its_instances_are_bought(mocks: RecordingMoc
         "enableVtpm": True,
         "enableIntegrityMonitoring": True,
     }
-    assert found["metadata"] == {"enable-oslogin": "TRUE", "block-project-ssh-keys": "TRUE"}
+    assert found["metadata"].items() >= {"enable-oslogin": "TRUE", "block-project-ssh-keys": "TRUE"}.items()
     (interface,) = found["networkInterfaces"]
     assert "accessConfigs" not in interface, "no external address"
     assert found["labels"]["gpu-fleet-owner"] == "search-team"
@@ -166,3 +171,10 @@ def test_on_demand_and_flex_start_are_one_or_the_other() -> None:
     on_demand = OnDemand(max=1, machine_types=("g2-standard-12",), zones=(A,))
     with pytest.raises(ValueError, match="both stand in for spot; name one"):
         Capacity(target=1, spare=0, max=2, on_demand=on_demand, flex_start=FLEX)
+
+
+def test_spot_instances_are_told_how_long_their_notice_is(mocks: RecordingMocks) -> None:
+    declare("dev", spot=SPOT)
+    found = template(mocks)
+    seconds = found["scheduling"]["preemptionNoticeDuration"]["seconds"]
+    assert found["metadata"]["gpu-fleet-preemption-notice-s"] == str(int(seconds))

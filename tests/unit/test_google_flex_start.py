@@ -11,7 +11,7 @@ from localcloud.gcp import groups
 from localcloud.gcp.embedded import one_round
 from localcloud.gcp.errors import ApiError
 from localcloud.gcp.groups import Group
-from localcloud.gcp.instances import Machine
+from localcloud.gcp.instances import Machine, notice_of, preempt
 from localcloud.gcp.store import Key
 from localcloud.gcp.wishes import check_properties
 from localcloud.gcp.world import World, make_world
@@ -26,6 +26,9 @@ FLEX = {
     "automaticRestart": False,
     "onHostMaintenance": "TERMINATE",
 }
+
+
+SPOT = {"provisioningModel": "SPOT", "preemptible": True, "maxRunDuration": None}
 
 
 class Hardware:
@@ -127,6 +130,33 @@ def test_what_google_refuses_is_refused(world: World, scheduling: Any, affinity:
     wish = properties(**scheduling) | {"reservationAffinity": {"consumeReservationType": affinity}}
     with pytest.raises(ApiError, match=words):
         check_properties(world, wish, "resource.properties")
+
+
+@pytest.mark.parametrize(
+    ("scheduling", "words"),
+    [
+        pytest.param({"preemptionNoticeDuration": {"seconds": "120"}}, "Only Spot VMs", id="of flex-start"),
+        pytest.param(SPOT | {"preemptionNoticeDuration": {"seconds": "60"}}, "Must be 0 or 120", id="of a minute"),
+    ],
+)
+def test_a_notice_that_google_does_not_offer_is_refused(world: World, scheduling: Any, words: str) -> None:
+    with pytest.raises(ApiError, match=words):
+        check_properties(world, properties(**scheduling), "resource.properties")
+
+
+@pytest.mark.parametrize(("asked_for", "lives_s"), [(None, 30), ({"seconds": "0"}, 30), ({"seconds": "120"}, 150)])
+def test_a_preempted_instance_lives_through_its_notice(
+    world: World, clock: Clock, asked_for: Any, lives_s: int
+) -> None:
+    started(world, 1, **SPOT, preemptionNoticeDuration=asked_for)
+    (machine,) = world.machines.values()
+    preempt(world, machine, notice_of(machine))
+    clock.now += timedelta(seconds=lives_s - 1)
+    one_round(world)
+    assert statuses(world) == ["RUNNING"]
+    clock.now += timedelta(seconds=1)
+    one_round(world)
+    assert statuses(world) != ["RUNNING"]
 
 
 def test_an_instance_ends_at_its_time_and_its_group_wants_one_less(world: World, clock: Clock) -> None:

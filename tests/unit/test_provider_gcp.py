@@ -128,6 +128,8 @@ REFUSALS = [
          "scheduling.automaticRestart", "automaticRestart must be false for the provisioning model SPOT"),
     case("spot-not-preemptible", TEMPLATE, {"scheduling": {"provisioningModel": "SPOT", "preemptible": False}},
          "scheduling.preemptible", "preemptible must be true for the provisioning model SPOT"),
+    case("notice-of-what-is-not-preempted", TEMPLATE, {"scheduling": {"preemptionNoticeDuration": {"seconds": 120}}},
+         "scheduling.preemptionNoticeDuration", "STANDARD has no preemption notice; leave it out"),
     case("flex-start-without-limit", TEMPLATE, {"scheduling": FLEX | {"maxRunDuration": None},
          "reservationAffinity": {"type": "NO_RESERVATION"}}, "scheduling.maxRunDuration",
          "'maxRunDuration' is required for the provisioning model FLEX_START"),

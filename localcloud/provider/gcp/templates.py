@@ -39,6 +39,9 @@ def scheduling_fits(given: Properties) -> list[Failure]:
     if model == "SPOT" and scheduling.get("preemptible") is False:
         reason = "preemptible must be true for the provisioning model SPOT"
         failures.append(Failure(path="scheduling.preemptible", reason=reason))
+    if "preemptionNoticeDuration" in scheduling and model not in ("SPOT", UNKNOWN):
+        reason = f"an instance of the provisioning model {model} has no preemption notice; leave it out"
+        failures.append(Failure(path="scheduling.preemptionNoticeDuration", reason=reason))
     return [*failures, *(_flex_start_fits(given, scheduling) if model == "FLEX_START" else ())]
 
 
