@@ -4,14 +4,12 @@ For the requests per second each router has the first core for itself; load, eng
 others. HAProxy without any rule runs beside ours: what it reaches is this machine's bound, and what ours lacks of it
 is what our rules cost.
 
-Needs wrk. Rivals run where they are named: `GPUFLEET_BENCH_VLLM_ROUTER` and `GPUFLEET_BENCH_LITELLM` hold the path of
-each program, installed in an environment of its own.
+Needs wrk. Rivals run where they are named (see benchmarks.rivals).
 """
 
 import os
 import re
 import shutil
-import socket
 import statistics
 import subprocess
 import tempfile
@@ -23,6 +21,7 @@ from pathlib import Path
 
 import httpx
 
+from benchmarks.rivals import BODY, free_port, rivals
 from benchmarks.table import Table
 from tests.networks import free_network
 from tests.router.conftest import document, running
@@ -39,14 +38,8 @@ ROUTERS = {
 """Buffer and replicas."""
 BARE = "HAProxy without rules, 64 KiB"
 TICK = os.sysconf("SC_CLK_TCK")
-BODY = '{"model": "chat", "messages": [{"role": "user", "content": "%s"}]}' % ("x" * 900)
 USAGE = '"usage":{"prompt_tokens":7,"completion_tokens":3}'
 ANSWER = '{"id":"x","object":"chat.completion","model":"chat","choices":[],' + USAGE + "}"
-JSON = {"Content-Type": "application/json"}
-_HOW = {
-    "vllm-router": "`pip install vllm-router`; GPUFLEET_BENCH_VLLM_ROUTER names its program",
-    "LiteLLM": "`pip install 'litellm[proxy]'`; GPUFLEET_BENCH_LITELLM names its program",
-}
 _UNITS = {"us": 0.001, "ms": 1.0, "s": 1000.0}
 
 
@@ -95,8 +88,8 @@ def _speed(folder: Path) -> Table:
                 stack.enter_context(Replica(replica.address, engine_port=8001))
             made.ready()
             ways[f"router, {name}"] = Way(url=made.url, process=made.controller.haproxy.admin.process_id())
-        rivals, silent = stack.enter_context(_rivals(folder, ways["direct"].url))
-        ways.update(rivals)
+        others, silent = stack.enter_context(rivals(folder, ways["direct"].url))
+        ways.update({other.name: Way(url=other.url, process=other.process) for other in others})
         alone = _rounds(folder, ways, 1)
         stack.enter_context(_first_core_for([way.process for way in ways.values() if way.process], engines))
         many = _rounds(folder, ways, 32)
@@ -156,7 +149,7 @@ def _pin(process: int, cores: set[int]) -> None:
 @contextmanager
 def _bare(folder: Path, engine: str) -> Iterator[Way]:
     """HAProxy that only passes on: one backend, no rule, no log, and none of our controller."""
-    port = _free_port()
+    port = free_port()
     text = (
         "global\n    nbthread 1\n    tune.bufsize 65536\ndefaults\n    mode http\n    http-reuse safe\n"
         "    timeout connect 1s\n    timeout client 1m\n    timeout server 1m\n"
@@ -252,75 +245,6 @@ def _haproxy(config: Path, text: str) -> Iterator[int]:
         finally:
             process.terminate()
             process.wait(10)
-
-
-@contextmanager
-def _rivals(folder: Path, engine: str) -> Iterator[tuple[Mapping[str, Way], list[str]]]:
-    """Those that answer, and a sentence about each one that does not."""
-    commands: dict[str, list[str]] = {}
-    ports = {name: _free_port() for name in ("vllm-router", "LiteLLM")}
-    if program := os.environ.get("GPUFLEET_BENCH_VLLM_ROUTER"):
-        where = ["--host", "127.0.0.1", "--port", str(ports["vllm-router"])]
-        commands["vllm-router"] = [program, *where, "--worker-urls", engine, "--policy", "round_robin"]
-    if program := os.environ.get("GPUFLEET_BENCH_LITELLM"):
-        config = folder / "litellm.yaml"
-        config.write_text(
-            "model_list:\n  - model_name: chat\n    litellm_params:\n      model: openai/chat\n"
-            f"      api_base: {engine}/v1\n      api_key: none\n"
-            # it does not start without a key, and a key would be work that the others do not do
-            "general_settings:\n  dangerously_permit_weak_or_unset_master_key: true\n"
-        )
-        commands["LiteLLM"] = [
-            program,
-            "--config",
-            str(config),
-            "--host",
-            "127.0.0.1",
-            "--port",
-            str(ports["LiteLLM"]),
-        ]
-    silent = [
-        f"{name} was not run: it is not installed here ({_HOW[name]})." for name in ports.keys() - commands.keys()
-    ]
-    running_: list[subprocess.Popen[bytes]] = []
-    try:
-        found: dict[str, Way] = {}
-        for name, command in commands.items():
-            log = folder / f"{name}.log"
-            with log.open("wb") as said:
-                running_.append(subprocess.Popen(command, cwd=folder, stdout=said, stderr=said))
-            url = f"http://127.0.0.1:{ports[name]}"
-            if why := _refusal(url):
-                last = log.read_text(errors="replace").strip().splitlines()[-1:]
-                silent.append(f"{name} did not answer ({why}); its last words: {' '.join(last)[-200:] or 'none'}.")
-            else:
-                found[name] = Way(url=url, process=running_[-1].pid)
-        yield found, sorted(silent)
-    finally:
-        for process in running_:
-            process.terminate()
-            process.wait(30)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _refusal(url: str, limit_s: float = 90) -> str:
-    """Empty once it answers 200; else what it did instead, all of the time."""
-    end, why = time.monotonic() + limit_s, ""
-    while time.monotonic() < end:
-        try:
-            answer = httpx.post(f"{url}/v1/chat/completions", content=BODY.encode(), headers=JSON, timeout=5)
-            if answer.status_code == 200:
-                return ""
-            why = f"{answer.status_code} {answer.text[:150]}"
-        except httpx.HTTPError as error:
-            why = repr(error)
-        time.sleep(0.5)
-    return why
 
 
 def _streams(folder: Path) -> Table:

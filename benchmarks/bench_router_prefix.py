@@ -1,4 +1,4 @@
-"""How many prompt blocks meet a warm cache: prefix affinity beside the fewest requests, on a public trace.
+"""How many prompt blocks meet a warm cache: prefix affinity beside other choices and a rival, on a public trace.
 
 `GPUFLEET_BENCH_TRACE` names the trace: conversation_trace.jsonl of Mooncake (FAST '25 artifact, Apache-2.0), lines of
 `{"timestamp", "input_length", "output_length", "hash_ids"}`. Each replica has a block cache (LRU) that is
@@ -9,13 +9,20 @@ import json
 import os
 import tempfile
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import httpx
+
+from benchmarks.rivals import vllm_router
 from benchmarks.table import Table
 from serving.router.policy import Balance, PoolPolicy, RouterPolicy
+from tests.networks import free_network
 from tests.router.conftest import Router, document, running
+from tests.router.replica import Replica
 
 REQUESTS = int(os.environ.get("GPUFLEET_BENCH_PREFIX_REQUESTS", "2000"))
 REPLICAS = 8
@@ -63,13 +70,18 @@ def run() -> Iterator[Table]:
     }
     even = [Cache(BLOCKS) for _ in range(REPLICAS)]
     found["round robin"] = sum(even[n % REPLICAS].serve(prompt) for n, prompt in enumerate(prompts))
+    theirs = _rival_hits(prompts)
+    found |= {"vllm-router, cache_aware (its default)": theirs} if isinstance(theirs, int) else {}
     found["one cache for all (the most there is)"] = best
     rows = tuple((name, f"{hits / total:.1%}", f"{hits / best:.2f}") for name, hits in found.items())
     yield Table(
         title=f"Router: prefix hits of {len(prompts):,} conversations on {REPLICAS} replicas",
         columns=("choice", "blocks found", "of the most"),
         rows=rows,
-        notes=("Requests one after the other; blocks of 512 tokens, 6,000 in each replica's cache.",),
+        notes=(
+            "Requests one after the other; blocks of 512 tokens, 6,000 in each replica's cache.",
+            *([theirs] if isinstance(theirs, str) else []),
+        ),
     )
 
 
@@ -77,14 +89,43 @@ def _hits(prompts: list[list[int]], balance: Balance) -> int:
     with tempfile.TemporaryDirectory() as folder, running(Path(folder)) as router:
         router.fleet.written = document({"name": "chat", "model": "models/chat"})
         router.fleet.rules = RouterPolicy(pools={"chat": PoolPolicy(balance=balance)})
-        caches = {f"i-{n}": Cache(BLOCKS) for n in range(REPLICAS)}
-        for name in caches:
-            router.add(name)
+        for n in range(REPLICAS):
+            router.add(f"i-{n}")
         router.ready()
-        return sum(caches[_ask(router, prompt)].serve(prompt) for prompt in prompts)
+        return _served(prompts, lambda messages: _ours(router, messages))
 
 
-def _ask(router: Router, prompt: list[int]) -> str:
-    system, *rest = [f"block {block} of the prompt, with words of its own. " * 2 for block in prompt]
-    messages = [{"role": "system", "content": system}, {"role": "user", "content": "".join(rest)}]
+def _ours(router: Router, messages: list[dict[str, Any]]) -> str:
     return router.chat(messages=messages).headers["x-gpufleet-replica"]
+
+
+def _rival_hits(prompts: list[list[int]]) -> int | str:
+    """Hits, or why there are none."""
+    network = free_network()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        engines = [stack.enter_context(Replica(f"{network}.1.{n + 1}")) for n in range(REPLICAS)]
+        urls = [f"http://{engine.address}:8000" for engine in engines]
+        rival = stack.enter_context(vllm_router(folder, urls, "cache_aware"))
+        if isinstance(rival, str):
+            return rival
+        client = stack.enter_context(httpx.Client(timeout=60))
+        page = f"{rival.url}/v1/chat/completions"
+
+        def ask(messages: list[dict[str, Any]]) -> str:
+            answer = client.post(page, json={"model": "chat", "messages": messages})
+            # the mock replica answers with its address
+            return str(answer.json()["choices"][0]["message"]["content"])
+
+        return _served(prompts, ask)
+
+
+def _served(prompts: list[list[int]], ask: Callable[[list[dict[str, Any]]], str]) -> int:
+    """Hits in the caches of those that `ask` says answered."""
+    caches: dict[str, Cache] = {}
+    return sum(caches.setdefault(ask(_messages(prompt)), Cache(BLOCKS)).serve(prompt) for prompt in prompts)
+
+
+def _messages(prompt: list[int]) -> list[dict[str, Any]]:
+    system, *rest = [f"block {block} of the prompt, with words of its own. " * 2 for block in prompt]
+    return [{"role": "system", "content": system}, {"role": "user", "content": "".join(rest)}]
