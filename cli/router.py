@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -55,7 +56,9 @@ def run(
     certificate: CertificateOption = "",
     threads: ThreadsOption = 1,
     buffer: BufferOption = RouterSettings().buffer_bytes,
-    every: Annotated[str, typer.Option(help="Time between two looks at the inventory.")] = "1s",
+    every: Annotated[
+        str, typer.Option(help="A change of the inventory is in HAProxy within this: it is looked at twice as often.")
+    ] = "1s",
     grace: Annotated[str, typer.Option(help="Time for running requests when it is stopped.")] = "2s",
 ) -> None:
     """Run HAProxy and keep it in line with the fleet. Waits for a fleet document that is not there yet."""
@@ -66,15 +69,16 @@ def run(
     stop = threading.Event()
     for stop_signal in (signal.SIGTERM, signal.SIGINT):
         signal.signal(stop_signal, lambda *_: stop.set())
-    pause_s, grace_s = _seconds(every), _seconds(grace)
+    period_s, grace_s = _seconds(every) / 2, _seconds(grace)
     try:
         with only_one(paths):
             controller = Controller(LiveFleet(_url(fleet), keys), settings, paths, _say)
             try:
                 controller.start()
                 while not stop.is_set():
+                    began = time.monotonic()
                     controller.tick()
-                    stop.wait(pause_s)
+                    stop.wait(max(0.0, period_s - (time.monotonic() - began)))
             finally:
                 controller.stop(grace_s)
     except (BusyError, OSError) as error:

@@ -121,7 +121,8 @@ def _program(tool: Tool) -> str:
 
 def router(folders: Folders) -> Part:
     command = (str(folders.python), "-u", "-m", "cli.main", "router", "run", "--fleet", FLEET_URLS[chosen(folders)])
-    places_of_it = ("--state", str(folders.control / "router"), "--bind", f"{CONTROL_HOST}:8080")
+    # its cloud shares this machine's cores
+    places_of_it = ("--state", str(folders.control / "router"), "--bind", f"{CONTROL_HOST}:8080", "--every", "2s")
     return Part(
         name="router",
         what="the router (HAProxy and its controller)",
