@@ -159,11 +159,15 @@ class _Handler(BaseHTTPRequestHandler):
         wish = self._wish(body)
         request = self._request(wish, chat=chat)
         self._batch.admit(request)
-        words = self._batch.generate(request, self._gone)
-        if wish.get("stream"):
-            self._stream(wish, request, words, chat=chat)
-            return
-        text = " ".join(words)
+        try:
+            words = self._batch.generate(request, self._gone)
+            if wish.get("stream"):
+                self._stream(wish, request, words, chat=chat)
+                return
+            text = " ".join(words)
+        finally:
+            # a client that left before the first word would stand at the head of the queue for ever
+            self._batch.leave(request)
         if request.finish is None or self._batch.stuck:
             self._hang()
             return

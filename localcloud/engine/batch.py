@@ -50,7 +50,7 @@ class QueueFullError(RuntimeError):
     """The limit of queued requests is reached."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Request:
     """One prompt on its way."""
 
@@ -105,7 +105,7 @@ class Batch:
             return len(self._running), len(self._waiting), min(1.0, used / self.blocks)
 
     def admit(self, request: Request) -> None:
-        """Queue a request. Raises ShuttingDownError, QueueFullError."""
+        """Queue a request, until it is told to `leave`. Raises ShuttingDownError, QueueFullError."""
         with self._changed:
             if self._draining:
                 raise ShuttingDownError("cannot schedule new futures after shutdown")
@@ -133,7 +133,7 @@ class Batch:
                 yield word
             self._finish(request)
         finally:
-            self._leave(request)
+            self.leave(request)
 
     def drain(self, timeout_s: float) -> bool:
         """Refuse new requests and wait for the rest. False: some were left when the time was over; they hang."""
@@ -236,7 +236,8 @@ class Batch:
             self.counters.e2e.observe(time.monotonic() - request.arrived)
             self.counters.answer_sizes.observe(request.made)
 
-    def _leave(self, request: Request) -> None:
+    def leave(self, request: Request) -> None:
+        """A request that was admitted is over, however far it came; again does no harm."""
         with self._changed:
             if request in self._running:
                 self._running.remove(request)
