@@ -178,3 +178,51 @@ def test_spot_instances_are_told_how_long_their_notice_is(mocks: RecordingMocks)
     found = template(mocks)
     seconds = found["scheduling"]["preemptionNoticeDuration"]["seconds"]
     assert found["metadata"]["gpu-fleet-preemption-notice-s"] == str(int(seconds))
+
+
+def test_a_reservation_is_used_by_the_pool_that_paid_for_it_alone(mocks: RecordingMocks) -> None:
+    declare("dev", reserved=(KEPT,))
+    (reservation,) = mocks.of_type("gcp:compute/reservation:Reservation")
+    assert reservation.inputs["specificReservationRequired"] is True
+    assert reservation.inputs["deleteAtTime"] == "2027-06-01T00:00:00Z"
+    named = template(mocks)["reservationAffinity"]["specificReservation"]
+    assert named == {"key": "compute.googleapis.com/reservation-name", "values": [f"{reservation.name}-3f2a"]}
+    (group,) = mocks.of_type(GROUP)
+    assert (group.inputs["zone"], group.inputs["targetSize"]) == (A, 2), "all that is paid for"
+
+
+def test_capacity_for_a_time_is_bought_elsewhere_and_starts_at_nothing(mocks: RecordingMocks) -> None:
+    declare("dev", reserved=(BLOCK,))
+    assert not mocks.of_type("gcp:compute/reservation:Reservation")
+    assert template(mocks)["reservationAffinity"]["specificReservation"]["values"] == ["bought"]
+    (group,) = mocks.of_type(GROUP)
+    assert group.inputs["targetSize"] == 0
+
+
+def test_groups_do_nothing_against_a_watchdog(mocks: RecordingMocks) -> None:
+    """Zonal for spot and reserved, regional for on-demand; a new template waits, who is ill is reported alone."""
+    on_demand = OnDemand(max=2, machine_types=("g2-standard-12", "g2-standard-16"), zones=(A, B))
+    declare("dev", reserved=(KEPT,), spot=SPOT, on_demand=on_demand)
+    zonal, (regional,) = mocks.of_type(GROUP), mocks.of_type(REGIONAL)
+    assert sorted(group.inputs["zone"] for group in zonal) == [A, A, B]
+    assert regional.inputs["distributionPolicyZones"] == [A, B]
+    assert regional.inputs["updatePolicy"]["instanceRedistributionType"] == "NONE"
+    ranks = regional.inputs["instanceFlexibilityPolicy"]["instanceSelections"]
+    assert [(one["rank"], one["machineTypes"]) for one in ranks] == [(1, ["g2-standard-12"]), (2, ["g2-standard-16"])]
+    (health,) = mocks.of_type("gcp:compute/healthCheck:HealthCheck")
+    assert health.inputs["httpHealthCheck"] == {"port": 9500, "requestPath": "/healthz"}
+    for group in (*zonal, regional):
+        assert group.inputs["updatePolicy"]["type"] == "OPPORTUNISTIC"
+        assert group.inputs["instanceLifecyclePolicy"]["onFailedHealthCheck"] == "DO_NOTHING"
+        assert group.inputs["autoHealingPolicies"]["healthCheck"] == f"{health.name}-id"
+        assert group.inputs["waitForInstances"] is False
+
+
+def test_local_ssds_over_nvme_hold_the_models(mocks: RecordingMocks) -> None:
+    declare("dev", spot=Spot(zones=(A,), machine_types=("a2-highgpu-1g",)))
+    boot, *scratch = template(mocks)["disks"]
+    assert boot["boot"] is True
+    assert scratch
+    assert {(d["type"], d["diskType"], d["interface"], d["diskSizeGb"]) for d in scratch} == {
+        ("SCRATCH", "local-ssd", "NVME", 375)
+    }
