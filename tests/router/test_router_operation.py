@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import openai
@@ -18,11 +19,12 @@ import pytest
 
 from serving.router.controller import BusyError, only_one
 from serving.router.keys import ApiKey, KeysError, digest, parse_keys
-from serving.router.policy import ModelPolicy, RouterPolicy, parse_policy
+from serving.router.policy import ModelPolicy, PoolPolicy, RouterPolicy, parse_policy
 from serving.router.settings import RouterPaths
 from tests.router.conftest import NETWORK, FakeFleet, Router, document, running
 
 CHAT = {"name": "chat", "model": "models/chat"}
+OVERRIDE = {"x-model-override": "chat"}
 
 
 def test_a_client_library_chats_streams_and_understands_errors(steady: Router) -> None:
@@ -48,6 +50,46 @@ def test_a_client_library_gets_embeddings(steady: Router) -> None:
         answer = client.embeddings.create(model="chat", input=["a", "b"], encoding_format="float")
     assert [len(one.embedding) for one in answer.data] == [3, 3]
     assert steady.replicas["i-1"].does.seen[-1]["path"] == "/v1/embeddings"
+
+
+def test_a_client_library_understands_every_refusal(router: Router) -> None:
+    router.fleet.written = document(CHAT, {"name": "empty", "model": "models/empty"})
+    router.fleet.clients = (
+        ApiKey(sha256=digest("sk-1"), name="team-a"),
+        ApiKey(sha256=digest("sk-2"), name="team-b", requests_per_10s=1),
+    )
+    router.fleet.rules = RouterPolicy(
+        require_key=True, trusted_networks=("10.0.0.0/8",), pools={"empty": PoolPolicy(hold_seconds=0)}
+    )
+    router.add("i-1")
+    router.ready()
+    large: list[Any] = [{"role": "user", "content": "x" * 300_000}]
+    refusals: tuple[tuple[type[openai.APIStatusError], int, str, str, dict[str, Any]], ...] = (
+        (openai.AuthenticationError, 401, "invalid_api_key", "sk-other", {}),
+        (openai.APIStatusError, 413, "body_too_large", "sk-1", {"messages": large}),
+        (openai.NotFoundError, 404, "model_not_found", "sk-1", {"model": "nope"}),
+        (openai.PermissionDeniedError, 403, "override_not_allowed", "sk-1", {"extra_headers": OVERRIDE}),
+        (openai.InternalServerError, 503, "no_replica_ready", "sk-1", {"model": "empty"}),
+        (openai.RateLimitError, 429, "rate_limit_exceeded", "sk-2", {}),
+    )
+    with openai.OpenAI(base_url=f"{router.url}/v1", api_key="sk-1", max_retries=0) as client:
+        named = client.chat.completions.create(model="chat", messages=large, extra_headers={"x-model": "chat"})
+        assert named.choices
+        for kind, status, code, key, changed in refusals:
+            told = _refusal(client.with_options(api_key=key), {"model": "chat", "messages": []} | changed)
+            assert (type(told), told.status_code, told.code) == (kind, status, code)
+            assert told.request_id
+            assert ("retry-after" in told.response.headers) == (status in (429, 503))
+
+
+def _refusal(client: openai.OpenAI, asked: dict[str, Any]) -> openai.APIStatusError:
+    """Asks until it is refused: a limit takes a second request, and more where ten seconds pass between two."""
+    for _ in range(20):
+        try:
+            client.chat.completions.create(**asked)
+        except openai.APIStatusError as error:
+            return error
+    pytest.fail(f"never refused: {asked}")
 
 
 def test_a_body_of_300_mb_is_refused_at_once_without_the_model_and_passed_on_with_it(steady: Router) -> None:
