@@ -25,6 +25,16 @@ from tests.clouds.google import PROJECT, REGION, ZONE, Google
 pytestmark = pytest.mark.slow
 
 LONG = timedelta(seconds=60)
+FLEX_START: dict[str, Any] = {
+    "scheduling": {
+        "provisioning_model": "FLEX_START",
+        "max_run_duration": {"seconds": 86400},
+        "automatic_restart": False,
+        "on_host_maintenance": "TERMINATE",
+        "instance_termination_action": "DELETE",
+    },
+    "reservation_affinity": {"consume_reservation_type": "NO_RESERVATION"},
+}
 
 
 @pytest.fixture(scope="module")
@@ -281,6 +291,15 @@ def test_lives_and_reservations_are_told_for_the_bill(google: Google) -> None:
     assert not list(NoMarket().prices(["g2-standard-8"], datetime.now(UTC), datetime.now(UTC)))
     google.finish(reservations.delete_unary(project=PROJECT, zone=ZONE, reservation="paid"))
     assert lives.paid() == ()
+
+
+def test_an_instance_of_flex_start_tells_when_it_ends(google: Google) -> None:
+    google.make_group("flex", google.make_template("flex", **FLEX_START), 1)
+    name = wait_for("the member", lambda: google.running("flex"))[0].name
+    seen = inventory().instance(name)
+    assert seen is not None and seen.ends_at is not None
+    assert seen.capacity_type is CapacityType.FLEX_START
+    assert timedelta(days=1) <= seen.ends_at - seen.launched_at <= timedelta(days=1) + LONG
 
 
 def told(name: str, since: datetime) -> Any:
