@@ -1,49 +1,75 @@
-"""Rules on who reaches an instance and what it may reach: network, metadata, disks, secrets, permissions."""
+"""Rules on who reaches an instance: addresses, ingress, the metadata service, disks."""
 
-import base64
-import binascii
 import ipaddress
-import json
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from fleet.secrets import find_secrets
+from policies import permissions, user_data
 from policies.context import Context
-from policies.resource import Resource, is_false, is_true, known
+from policies.resource import (
+    GCP_TEMPLATES,
+    LAUNCH_TEMPLATE,
+    RUNS_INSTANCES,
+    Resource,
+    is_not_false,
+    is_not_true,
+    is_true,
+    known,
+    number,
+)
 from policies.rule import Rule
 
-LAUNCH_TEMPLATE: Final = "aws:ec2/launchTemplate:LaunchTemplate"
-AWS_INSTANCE: Final = "aws:ec2/instance:Instance"
-GCP_TEMPLATES: Final = frozenset(
-    {
-        "gcp:compute/instanceTemplate:InstanceTemplate",
-        "gcp:compute/regionInstanceTemplate:RegionInstanceTemplate",
-        "gcp:compute/instance:Instance",
-    }
-)
+_WIDEST: Final = 8
+"""Prefix of the widest network that somebody may own (10.0.0.0/8): above it is almost everybody."""
 
 
 def _public_address(resource: Resource, _: Context) -> Iterator[str]:
-    if resource.type == LAUNCH_TEMPLATE:
-        yield from _template_addresses(resource)
-    elif resource.type == AWS_INSTANCE:
-        if not is_false(resource.at("associatePublicIpAddress")):
-            yield "associatePublicIpAddress is not false"
-    elif resource.type == "aws:ec2/subnet:Subnet":
-        if is_true(resource.at("mapPublicIpOnLaunch")) and not _for_gateways(resource):
-            yield "mapPublicIpOnLaunch is true"
-    elif resource.type in GCP_TEMPLATES:
+    if resource.type in GCP_TEMPLATES:
         for index, interface in enumerate(resource.each("networkInterfaces")):
             if interface.get("accessConfigs") or interface.get("ipv6AccessConfigs"):
                 yield f"networkInterfaces[{index}] has an external address (accessConfigs)"
+    elif resource.type in _GCP_FRONTS:
+        if resource.at("loadBalancingScheme") in (None, *_EXTERNAL):
+            yield "loadBalancingScheme is external"
+    elif resource.type in RUNS_INSTANCES:
+        interfaces = _template_addresses if resource.type == LAUNCH_TEMPLATE else _instance_addresses
+        yield from interfaces(resource)
+    else:
+        yield from _aws_addresses(resource)
+
+
+def _aws_addresses(resource: Resource) -> Iterator[str]:
+    """Of what lies before instances."""
+    if resource.type == "aws:ec2/subnet:Subnet":
+        if is_true(resource.at("mapPublicIpOnLaunch")) and not _for_gateways(resource):
+            yield "mapPublicIpOnLaunch is true"
+    elif resource.type == "aws:lb/loadBalancer:LoadBalancer":
+        if is_not_true(resource.at("internal")):
+            yield "internal is not true, so it has public addresses"
+    elif resource.type in ("aws:ec2/eip:Eip", "aws:ec2/eipAssociation:EipAssociation"):
+        for key in ("instance", "instanceId"):
+            if resource.at(key) not in (None, ""):
+                yield f"{key} gets a public address"
+
+
+def _instance_addresses(instance: Resource) -> Iterator[str]:
+    if is_not_false(instance.at("associatePublicIpAddress")):
+        yield "associatePublicIpAddress is not false"
+    if instance.at("ipv6AddressCount") or instance.at("ipv6Addresses"):
+        yield "asks for IPv6 addresses, which are public"
+
+
+_GCP_FRONTS: Final = frozenset(
+    {"gcp:compute/forwardingRule:ForwardingRule", "gcp:compute/globalForwardingRule:GlobalForwardingRule"}
+)
+_EXTERNAL: Final = ("EXTERNAL", "EXTERNAL_MANAGED")
 
 
 def _template_addresses(template: Resource) -> Iterator[str]:
     if template.at("networkInterfaces") is None:
         yield "networkInterfaces is missing, so the subnet decides about a public address"
     for index, interface in enumerate(template.each("networkInterfaces")):
-        if not is_false(interface.get("associatePublicIpAddress")):
+        if is_not_false(interface.get("associatePublicIpAddress")):
             yield f"networkInterfaces[{index}].associatePublicIpAddress is not false"
         if interface.get("ipv6AddressCount") or interface.get("ipv6Addresses"):
             yield f"networkInterfaces[{index}] asks for IPv6 addresses, which are public"
@@ -58,26 +84,56 @@ def _open(cidr: Any) -> bool:
     if not isinstance(cidr, str):
         return False
     try:
-        return ipaddress.ip_network(cidr, strict=False).prefixlen == 0
+        network = ipaddress.ip_network(cidr.strip(), strict=False)
     except ValueError:
         return False
+    return network.prefixlen < _WIDEST and not (network.prefixlen and network.is_private)
 
 
 def _open_ingress(resource: Resource, _: Context) -> Iterator[str]:
-    if resource.type == "aws:ec2/securityGroup:SecurityGroup":
-        rules = list(resource.each("ingress"))
-    elif resource.type == "aws:ec2/securityGroupRule:SecurityGroupRule" and resource.at("type") == "ingress":
-        rules = [resource.props]
-    elif resource.type == "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule":
-        rules = [{"cidrBlocks": [resource.at("cidrIpv4"), resource.at("cidrIpv6")]}]
-    elif resource.type == "gcp:compute/firewall:Firewall" and resource.at("direction") in (None, "INGRESS"):
-        rules = [{"cidrBlocks": resource.at("sourceRanges") or []}]
-    else:
-        return
-    for rule in rules:
-        for cidr in _cidrs(rule):
-            if _open(cidr):
-                yield f"lets in {cidr}"
+    for cidr in _let_in(resource):
+        if _open(cidr):
+            yield f"lets in {cidr}"
+    if resource.type == FIREWALL and _lets_in(resource) and all(resource.at(key) is None for key in _SOURCES):
+        yield "names no source, which is everybody"
+
+
+FIREWALL: Final = "gcp:compute/firewall:Firewall"
+_SOURCES: Final = ("sourceRanges", "sourceTags", "sourceServiceAccounts")
+_GROUPS: Final = frozenset(
+    {"aws:ec2/securityGroup:SecurityGroup", "aws:ec2/defaultSecurityGroup:DefaultSecurityGroup"}
+)
+
+
+def _lets_in(firewall: Resource) -> bool:
+    """Whether a firewall of Google Cloud allows something that comes in; without `allows` it only refuses."""
+    return firewall.at("direction") in (None, "INGRESS") and not firewall.at("denies")
+
+
+def _let_in(resource: Resource) -> Iterator[Any]:
+    """Every network that a resource lets in, as far as a preview knows."""
+    kind = resource.type
+    if kind in _GROUPS:
+        yield from (cidr for rule in resource.each("ingress") for cidr in _cidrs(rule))
+    elif kind == "aws:ec2/securityGroupRule:SecurityGroupRule" and resource.at("type") == "ingress":
+        yield from _cidrs(resource.props)
+    elif kind == "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule":
+        yield from (resource.at("cidrIpv4"), resource.at("cidrIpv6"))
+    elif kind == "aws:ec2/managedPrefixList:ManagedPrefixList":
+        # what a rule lets in by the list's name
+        yield from (entry.get("cidr") for entry in resource.each("entries"))
+    elif kind == "aws:ec2/managedPrefixListEntry:ManagedPrefixListEntry":
+        yield resource.at("cidr")
+    elif kind == FIREWALL and _lets_in(resource):
+        ranges = resource.at("sourceRanges")
+        yield from ranges if isinstance(ranges, list) else ()
+    elif kind.startswith("gcp:compute/") and "FirewallPolic" in kind and _policy_lets_in(resource):
+        ranges = resource.at("match", "srcIpRanges")
+        yield from ranges if isinstance(ranges, list) else ()
+
+
+def _policy_lets_in(rule: Resource) -> bool:
+    return rule.at("action") == "allow" and rule.at("direction") in (None, "INGRESS")
 
 
 def _cidrs(rule: Mapping[str, Any]) -> Iterator[Any]:
@@ -87,101 +143,39 @@ def _cidrs(rule: Mapping[str, Any]) -> Iterator[Any]:
 
 
 def _metadata(resource: Resource, _: Context) -> Iterator[str]:
-    if resource.type in (LAUNCH_TEMPLATE, AWS_INSTANCE):
+    if resource.type in RUNS_INSTANCES:
+        if resource.at("metadataOptions", "httpEndpoint") == "disabled":
+            return
         tokens = resource.at("metadataOptions", "httpTokens")
         if tokens is None or (known(tokens) and tokens != "required"):
             yield f"metadataOptions.httpTokens is {tokens!r}"
-        hops = resource.at("metadataOptions", "httpPutResponseHopLimit")
-        if known(hops) and hops > 2:
-            yield f"metadataOptions.httpPutResponseHopLimit is {int(hops)}, at most 2 is needed"
+        hops = number(resource.at("metadataOptions", "httpPutResponseHopLimit"))
+        if hops is not None and hops > 2:
+            yield f"metadataOptions.httpPutResponseHopLimit is {hops:g}, at most 2 is needed"
     elif resource.type in GCP_TEMPLATES:
         for key in ("enableSecureBoot", "enableVtpm", "enableIntegrityMonitoring"):
-            if not is_true(resource.at("shieldedInstanceConfig", key)):
+            if is_not_true(resource.at("shieldedInstanceConfig", key)):
                 yield f"shieldedInstanceConfig.{key} is not true"
 
 
 def _disks(resource: Resource, _: Context) -> Iterator[str]:
     if resource.type == LAUNCH_TEMPLATE:
-        for index, mapping in enumerate(resource.each("blockDeviceMappings")):
-            ebs = mapping.get("ebs")
-            if isinstance(ebs, Mapping) and not is_true(ebs.get("encrypted")):
-                yield f"blockDeviceMappings[{index}].ebs.encrypted is not true"
         if resource.at("blockDeviceMappings") is None:
             yield "blockDeviceMappings is missing, so the image decides about encryption"
-    elif resource.type == AWS_INSTANCE:
-        if not is_true(resource.at("rootBlockDevice", "encrypted")):
-            yield "rootBlockDevice.encrypted is not true"
-    elif resource.type == "aws:ebs/volume:Volume" and not is_true(resource.at("encrypted")):
-        yield "encrypted is not true"
-
-
-def _decode(text: str) -> str:
-    try:
-        return base64.b64decode(text, validate=True).decode("utf-8", "replace")
-    except (binascii.Error, ValueError):
-        return text
-
-
-def _user_data(resource: Resource, _: Context) -> Iterator[str]:
-    texts: dict[str, Any] = {}
-    if resource.type in (LAUNCH_TEMPLATE, AWS_INSTANCE):
-        texts = {key: resource.at(key) for key in ("userData", "userDataBase64")}
-    elif resource.type in GCP_TEMPLATES:
-        metadata = resource.at("metadata")
-        texts = {"metadataStartupScript": resource.at("metadataStartupScript")}
-        if isinstance(metadata, Mapping):
-            texts |= {f"metadata.{key}": value for key, value in metadata.items()}
-    for key, text in texts.items():
-        if isinstance(text, str):
-            for kind in find_secrets(_decode(text)):
-                yield f"{key} holds what looks like {kind}"
-
-
-_POLICY_TYPES: Final = frozenset(
-    {"aws:iam/rolePolicy:RolePolicy", "aws:iam/policy:Policy", "aws:iam/userPolicy:UserPolicy"}
-)
-_PUBLIC_ROLES: Final = frozenset({"roles/owner", "roles/editor"})
-UNSCOPED: Final = re.compile(
-    r"ec2:Describe\w+|autoscaling:Describe\w+|pricing:\w+|servicequotas:Get\w+|ecr:GetAuthorizationToken"
-    r"|ssm:(?:UpdateInstanceInformation|ListAssociations|ListInstanceAssociations)|ssmmessages:\w+|ec2messages:\w+"
-    r"|tag:Get\w+|sts:GetCallerIdentity|cloudwatch:GetMetric\w+"
-)
-"""Calls that AWS cannot limit to a resource: for these alone `Resource: *` is no choice of ours."""
-
-
-def _wildcards(resource: Resource, _: Context) -> Iterator[str]:
-    if resource.type in _POLICY_TYPES:
-        policy = resource.at("policy")
-        if isinstance(policy, str):
-            try:
-                policy = json.loads(policy)
-            except ValueError:
-                yield "policy is no JSON"
-                return
-        if isinstance(policy, Mapping):
-            for statement in _listed(policy.get("Statement")):
-                yield from _wide_statement(statement)
-    elif resource.type.startswith("gcp:") and resource.at("role") in _PUBLIC_ROLES:
-        yield f"grants {resource.at('role')}"
-
-
-def _wide_statement(statement: Any) -> Iterator[str]:
-    if not isinstance(statement, Mapping) or statement.get("Effect") != "Allow":
+        found = [
+            (f"blockDeviceMappings[{index}].ebs.encrypted", mapping["ebs"].get("encrypted"))
+            for index, mapping in enumerate(resource.each("blockDeviceMappings"))
+            if isinstance(mapping.get("ebs"), Mapping)
+        ]
+    elif resource.type in RUNS_INSTANCES:
+        found = [("rootBlockDevice.encrypted", resource.at("rootBlockDevice", "encrypted"))]
+        disks = enumerate(resource.each("ebsBlockDevices"))
+        found += [(f"ebsBlockDevices[{index}].encrypted", disk.get("encrypted")) for index, disk in disks]
+    elif resource.type == "aws:ebs/volume:Volume":
+        found = [("encrypted", resource.at("encrypted"))]
+    else:
         return
-    actions = [a for a in _listed(statement.get("Action")) if isinstance(a, str)]
-    for action in actions:
-        if action == "*" or action.endswith(":*"):
-            yield f"allows the action {action}"
-    if "NotAction" in statement:
-        yield "allows everything but NotAction"
-    if "*" in _listed(statement.get("Resource")) and not statement.get("Condition"):
-        for action in actions:
-            if not UNSCOPED.fullmatch(action):
-                yield f"allows {action} on every resource"
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [] if value is None else [value]
+    yield from (f"{name} is not true" for name, value in found if is_not_true(value))
 
 
 RULES: Final = (
@@ -209,16 +203,6 @@ RULES: Final = (
         remedy="Set encrypted to true.",
         of_one=_disks,
     ),
-    Rule(
-        id="no-secret-in-user-data",
-        reason="Whoever may describe an instance reads its user data.",
-        remedy="Put it into SSM Parameter Store or Secret Manager and pass its name; then change the secret.",
-        of_one=_user_data,
-    ),
-    Rule(
-        id="no-wildcard-iam",
-        reason="A role that may do everything turns every bug into a breach.",
-        remedy="Name the actions and resources that the code uses.",
-        of_one=_wildcards,
-    ),
+    *user_data.RULES,
+    *permissions.RULES,
 )

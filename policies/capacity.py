@@ -1,5 +1,6 @@
 """Rules on what is rented: owners, limits, machine types, spread of spot, ends of reservations, room for models."""
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
@@ -8,9 +9,8 @@ from typing import Any, Final
 
 from fleet import catalogue, tags
 from fleet.model import CapacityType, Cloud
-from policies.access import AWS_INSTANCE, GCP_TEMPLATES, LAUNCH_TEMPLATE
 from policies.context import Context
-from policies.resource import UNKNOWN, Resource, known
+from policies.resource import GCP_TEMPLATES, RUNS_INSTANCES, UNKNOWN, Resource, known, number
 from policies.rule import Rule, Violation
 
 AWS_GROUP: Final = "aws:autoscaling/group:Group"
@@ -25,14 +25,18 @@ RESERVATIONS: Final = frozenset(
 )
 REVIEW_BY: Final = "gpu-fleet:review-by"
 GIB: Final = 1024**3
-UNSAFE_SUFFIXES: Final = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".gguf", ".h5", ".msgpack")
+UNSAFE_SUFFIXES: Final = (
+    *(".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".gguf", ".h5", ".msgpack"),
+    *(".onnx", ".npz", ".npy", ".joblib", ".tar", ".gz", ".tgz", ".zip"),
+)
 """Of files that are no safetensors: most can run code when they are loaded."""
 
 
 def tags_of(resource: Resource) -> Mapping[str, Any]:
     """The tags (AWS) or labels (Google Cloud) that instances will carry, by tag key."""
     if resource.type == AWS_GROUP:
-        return {t["key"]: t.get("value") for t in resource.each("tags") if t.get("propagateAtLaunch") is not False}
+        carried = (tag for tag in resource.each("tags") if tag.get("propagateAtLaunch") is not False)
+        return {tag["key"]: tag.get("value") for tag in carried if isinstance(tag.get("key"), str)}
     if resource.type.startswith("gcp:"):
         labels = resource.at("labels")
         if not isinstance(labels, Mapping):
@@ -44,7 +48,7 @@ def tags_of(resource: Resource) -> Mapping[str, Any]:
 
 def machine_types_of(resource: Resource) -> Iterator[str]:
     """Every machine type that a resource may start, as far as a preview knows."""
-    if resource.type in (LAUNCH_TEMPLATE, AWS_INSTANCE):
+    if resource.type in RUNS_INSTANCES:
         found = [resource.at("instanceType")]
     elif resource.type == AWS_GROUP:
         found = [o.get("instanceType") for o in resource.each("mixedInstancesPolicy", "launchTemplate", "overrides")]
@@ -64,13 +68,20 @@ def machine_types_of(resource: Resource) -> Iterator[str]:
 
 
 def has_gpu(resource: Resource, machine_type: str) -> bool:
-    """Whether the catalogue knows it as a machine with GPUs."""
+    """Whether it is a machine with GPUs: by the catalogue, by its family's name, or by GPUs that are added."""
     cloud = Cloud.GCP if resource.type.startswith("gcp:") else Cloud.AWS
     try:
         catalogue.machine(cloud, machine_type)
     except catalogue.UnknownMachineError:
-        return False
+        return bool(_FAMILIES[cloud].match(machine_type)) or any(resource.each("guestAccelerators"))
     return True
+
+
+_FAMILIES: Final = {
+    Cloud.AWS: re.compile(r"(?:p|g|gr)\d|inf\d|trn\d|dl\d"),
+    Cloud.GCP: re.compile(r"a[2-9]x?-|g[24]-|ct\d"),
+}
+"""Families with accelerators, also those that the catalogue does not hold."""
 
 
 def _bounded(resource: Resource, _: Context) -> Iterator[str]:
@@ -78,8 +89,8 @@ def _bounded(resource: Resource, _: Context) -> Iterator[str]:
         largest = resource.at("maxSize")
         if largest is None:
             yield "maxSize is missing"
-        elif largest is not UNKNOWN and largest < (resource.at("minSize") or 0):
-            yield f"maxSize {int(largest)} is below minSize"
+        elif (most := number(largest)) is not None and most < (number(resource.at("minSize")) or 0):
+            yield f"maxSize {most:g} is below minSize"
     elif resource.type not in GCP_TEMPLATES or not any(has_gpu(resource, m) for m in machine_types_of(resource)):
         return
     present = tags_of(resource)
@@ -90,12 +101,19 @@ def _bounded(resource: Resource, _: Context) -> Iterator[str]:
 def _allowed(resource: Resource, context: Context) -> Iterator[str]:
     if context.allowed_machine_types is None:
         return
+    for place in _BY_ATTRIBUTES:
+        if any(override.get("instanceRequirements") for override in resource.each(*place)):
+            yield "chooses machine types by their attributes, so it may start any"
     for machine in sorted(set(machine_types_of(resource)) - context.allowed_machine_types):
         if has_gpu(resource, machine):
             yield (
                 f"may start {machine}, which is not among this environment's machine types "
                 f"({', '.join(sorted(context.allowed_machine_types)) or 'none'})"
             )
+
+
+_BY_ATTRIBUTES: Final = ((), ("mixedInstancesPolicy", "launchTemplate", "overrides"))
+"""Where AWS takes `instanceRequirements` in place of a machine type."""
 
 
 def _of_capacity(resources: Sequence[Resource], kind: CapacityType) -> Iterator[tuple[Resource, str]]:
@@ -126,9 +144,9 @@ def _spread(resources: Sequence[Resource], context: Context) -> Iterator[Violati
 
 def _fallback(resource: Resource, _: Context) -> Iterator[str]:
     if resource.type == AWS_GROUP and tags_of(resource).get(tags.CAPACITY_TYPE) == CapacityType.ON_DEMAND.value:
-        largest = resource.at("maxSize")
-        if known(largest) and largest > MOST_ON_DEMAND:
-            yield f"maxSize is {int(largest)}, more than {MOST_ON_DEMAND} instances at the highest price"
+        largest = number(resource.at("maxSize"))
+        if largest is not None and largest > MOST_ON_DEMAND:
+            yield f"maxSize is {largest:g}, more than {MOST_ON_DEMAND} instances at the highest price"
 
 
 MOST_ON_DEMAND: Final = 64
@@ -138,9 +156,14 @@ MOST_ON_DEMAND: Final = 64
 def _ends(resource: Resource, context: Context) -> Iterator[str]:
     if resource.type not in RESERVATIONS:
         return
-    if resource.at("endDateType") == "limited" or known(resource.at("deleteAtTime")):
+    end = resource.at("deleteAtTime") or resource.at("endDate")
+    if isinstance(end, str) and _DAY.match(end) and end[:10] < context.today.isoformat():
+        yield f"ended on {end[:10]}"
+    if resource.at("endDateType") == "limited" or resource.at("deleteAtTime") is not None:
         return
     review = tags_of(resource).get(REVIEW_BY)
+    if review is UNKNOWN:
+        return
     if review is None:
         yield f"has neither an end nor a {REVIEW_BY} tag"
         return
@@ -151,6 +174,9 @@ def _ends(resource: Resource, context: Context) -> Iterator[str]:
         return
     if day < context.today:
         yield f"was to be reviewed by {day}"
+
+
+_DAY: Final = re.compile(r"\d{4}-\d\d-\d\d")
 
 
 def _room(resource: Resource, context: Context) -> Iterator[str]:

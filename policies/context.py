@@ -64,6 +64,14 @@ def from_config(config: Mapping[str, Any], today: date) -> Context:
 
     Raises ContextError. Resources alone can be judged without settings, so a missing map is an empty context.
     """
+    try:
+        return _context(config, today)
+    except (AttributeError, TypeError, KeyError, ArithmeticError) as error:
+        # the program says it better; a pack that does not start would say nothing
+        raise ContextError(f"{SETTINGS_KEY}: cannot be read ({error}); see `gpufleet settings check`") from error
+
+
+def _context(config: Mapping[str, Any], today: date) -> Context:
     fleet = _decoded(config.get(SETTINGS_KEY))
     if fleet is None:
         return Context(today=today)

@@ -17,6 +17,26 @@ class _Unknown:
 UNKNOWN: Final = _Unknown()
 
 
+LAUNCH_TEMPLATE: Final = "aws:ec2/launchTemplate:LaunchTemplate"
+AWS_INSTANCE: Final = "aws:ec2/instance:Instance"
+RUNS_INSTANCES: Final = frozenset(
+    {
+        LAUNCH_TEMPLATE,
+        AWS_INSTANCE,
+        "aws:ec2/spotInstanceRequest:SpotInstanceRequest",
+        "aws:ec2/launchConfiguration:LaunchConfiguration",
+    }
+)
+"""What an instance of AWS starts from: they share user data, metadata options and an instance type."""
+GCP_TEMPLATES: Final = frozenset(
+    {
+        "gcp:compute/instanceTemplate:InstanceTemplate",
+        "gcp:compute/regionInstanceTemplate:RegionInstanceTemplate",
+        "gcp:compute/instance:Instance",
+    }
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resource:
     """One resource of the plan or of the state. `props` have the provider's camelCase names."""
@@ -65,9 +85,22 @@ def is_true(value: Any) -> bool:
     return value is True or (isinstance(value, str) and value.lower() == "true")
 
 
-def is_false(value: Any) -> bool:
-    """Said, and said to be false."""
-    return value is False or (isinstance(value, str) and value.lower() == "false")
+def is_not_true(value: Any) -> bool:
+    """Not said, or said to be false; what a preview cannot know is judged by `up`."""
+    return value is not UNKNOWN and not is_true(value)
+
+
+def is_not_false(value: Any) -> bool:
+    """Not said, or said to be true; what a preview cannot know is judged by `up`."""
+    return value is not UNKNOWN and not (value is False or (isinstance(value, str) and value.lower() == "false"))
+
+
+def number(value: Any) -> float | None:
+    """A number, also one that a provider gives as text; None for what is none or not known."""
+    try:
+        return float(value) if isinstance(value, int | float | str) else None
+    except ValueError:
+        return None
 
 
 def plain(value: Any) -> Any:

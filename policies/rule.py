@@ -1,7 +1,7 @@
 """What a rule is."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from policies.context import Context
 from policies.resource import Resource
@@ -40,8 +40,18 @@ class Rule:
             found += [Violation(resource=r.name, wrong=w) for r in resources for w in self.of_one(r, context)]
         if self.of_all is not None:
             found += self.of_all(resources, context)
-        return [v for v in found if context.waiver(self.id, v.resource) is None]
+        return [
+            replace(v, wrong=v.wrong + _ended(context, self.id, v.resource))
+            for v in found
+            if context.waiver(self.id, v.resource) is None
+        ]
 
     def message(self, violation: Violation) -> str:
         """What a person reads: what is wrong, why it matters, what to do."""
         return f"{violation.resource}: {violation.wrong}. {self.reason} {self.remedy}"
+
+
+def _ended(context: Context, rule: str, resource: str) -> str:
+    """What people ask first of a violation that was let pass until yesterday."""
+    ended = [w for w in context.waivers if w.rule == rule and w.resource in ("*", resource)]
+    return f" (the exception of {ended[-1].owner} ended on {ended[-1].until})" if ended else ""

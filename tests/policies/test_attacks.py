@@ -1,0 +1,243 @@
+"""The rules against what people do to get past them, and against what a preview cannot know."""
+
+import base64
+import gzip
+import json
+from collections.abc import Mapping
+from datetime import date
+from typing import Any
+
+import pytest
+
+from fleet.model import Cloud
+from policies.context import Context, ContextError, Waiver, from_config
+from policies.resource import UNKNOWN, Resource
+from policies.rules import RULES, check
+from tests.policies.test_rules import (
+    DEV,
+    FIREWALL,
+    GCP_TEMPLATE,
+    GROUP,
+    RESERVATION,
+    SAFE_GCP,
+    SAFE_TEMPLATE,
+    TEMPLATE,
+    TODAY,
+    but,
+    group,
+)
+
+KEY = "AKIA" + "I" * 16
+ROLE, ROLE_POLICY, BUCKET = "aws:iam/role:Role", "aws:iam/rolePolicy:RolePolicy", "aws:s3/bucketPolicy:BucketPolicy"
+ATTACHED = "aws:iam/rolePolicyAttachment:RolePolicyAttachment"
+INSTANCE, OLD = "aws:ec2/instance:Instance", "aws:ec2/launchConfiguration:LaunchConfiguration"
+LIST, RULE = "aws:ec2/managedPrefixList:ManagedPrefixList", "aws:ec2/securityGroupRule:SecurityGroupRule"
+BY_ATTRIBUTES = {"instanceRequirements": {"acceleratorCount": {"min": 8}}}
+HIERARCHY = "gcp:compute/networkFirewallPolicyRule:NetworkFirewallPolicyRule"
+
+
+def b64(text: str | bytes) -> str:
+    return base64.b64encode(text if isinstance(text, bytes) else text.encode()).decode()
+
+
+def started_with(text: str | bytes) -> dict[str, Any]:
+    return but(SAFE_TEMPLATE, userData=b64(text))
+
+
+def statement(**parts: Any) -> dict[str, Any]:
+    return {"Version": "2012-10-17", "Statement": {"Effect": "Allow", **parts}}
+
+
+def allows(**parts: Any) -> dict[str, Any]:
+    return {"policy": json.dumps(statement(**parts))}
+
+
+SAFE_INSTANCE = {
+    "associatePublicIpAddress": False,
+    "rootBlockDevice": {"encrypted": True},
+    "metadataOptions": {"httpTokens": "required"},
+}
+SECRET, IAM, OPEN, PUBLIC = "no-secret-in-user-data", "no-wildcard-iam", "no-open-ingress", "no-public-address"
+FOLDED = "\n".join(b64("x" * 80 + f"\nkey={KEY}\n")[at : at + 60] for at in range(0, 200, 60))
+DIGEST = "sha256 " + "4f" * 32
+
+
+@pytest.mark.parametrize(
+    ("kind", "props", "rule"),
+    [
+        # secrets, wrapped
+        pytest.param(TEMPLATE, started_with(gzip.compress(f"export K={KEY}".encode())), SECRET, id="gzip"),
+        pytest.param(TEMPLATE, started_with(f"content: {b64(f'K={KEY} # padding')}"), SECRET, id="base64 in it"),
+        pytest.param(
+            TEMPLATE, started_with(f"- {b64(gzip.compress(f'K={KEY}'.encode() * 3))}"), SECRET, id="gzip in base64"
+        ),
+        pytest.param(TEMPLATE, started_with(b64(b64(f"password: hunter2hunter2 {KEY}"))), SECRET, id="three layers"),
+        pytest.param(TEMPLATE, started_with(f"Content-Type: text/plain\n\n{FOLDED}"), SECRET, id="MIME part"),
+        pytest.param(TEMPLATE, but(SAFE_TEMPLATE, userData=f"export K={KEY}"), SECRET, id="not encoded"),
+        pytest.param(TEMPLATE, started_with("HF_TOKEN=abcdefgh12345678"), SECRET, id="name of a secret"),
+        pytest.param(OLD, {**SAFE_INSTANCE, "userData": f"K={KEY}"}, SECRET, id="launch configuration"),
+        pytest.param(
+            GCP_TEMPLATE, but(SAFE_GCP, metadata={"db_password": "hunter2hunter2"}), SECRET, id="key of metadata"
+        ),
+        pytest.param(TEMPLATE, started_with(DIGEST + b64(bytes(range(256)))), None, id="digests and binaries"),
+        pytest.param(TEMPLATE, but(SAFE_TEMPLATE, userData=UNKNOWN), None, id="user data unknown"),
+        pytest.param(GCP_TEMPLATE, but(SAFE_GCP, metadata=UNKNOWN), None, id="metadata unknown"),
+        # permissions in unusual shapes
+        pytest.param(ROLE_POLICY, allows(Action=["s3:*"], Resource=["arn:aws:s3:::b/*"]), IAM, id="list"),
+        pytest.param(ROLE_POLICY, allows(Action="s3:Get*", Resource="arn:aws:s3:::b/*"), IAM, id="part of a name"),
+        pytest.param(ROLE_POLICY, allows(Action="s3:GetObjec?", Resource="arn:aws:s3:::b/*"), IAM, id="one letter"),
+        pytest.param(ROLE_POLICY, allows(NotAction="iam:*", Resource="arn:aws:s3:::b"), IAM, id="NotAction"),
+        pytest.param(ROLE_POLICY, allows(Action="s3:GetObject", NotResource="arn:x"), IAM, id="NotResource"),
+        pytest.param(ROLE_POLICY, allows(Action="s3:GetObject", Resource="arn:aws:s3:::*"), IAM, id="every bucket"),
+        pytest.param(ROLE_POLICY, allows(Action="s3:GetObject", Resource="**"), IAM, id="two stars"),
+        pytest.param(
+            ROLE_POLICY,
+            allows(Action="s3:GetObject", Resource="*", Condition={"StringLike": {"aws:x": "*"}}),
+            IAM,
+            id="condition that asks nothing",
+        ),
+        pytest.param(
+            ROLE_POLICY,
+            allows(Action="ec2:CreateTags", Resource="*", Condition={"StringEquals": {"aws:x": "mine"}}),
+            None,
+            id="condition that asks",
+        ),
+        pytest.param(ROLE_POLICY, {"policy": statement(Action="*", Resource="arn:x")}, IAM, id="not as text"),
+        pytest.param(ROLE_POLICY, {"policy": "{"}, IAM, id="no JSON"),
+        pytest.param(ROLE_POLICY, {"policy": UNKNOWN}, None, id="policy unknown"),
+        pytest.param(ROLE_POLICY, {"policy": json.dumps({"Statement": [{"Effect": "Deny", "Action": "*"}]})}, None,
+                     id="what is denied"),
+        pytest.param(ROLE, {"inlinePolicies": [allows(Action="*", Resource="*")]}, IAM, id="inline"),
+        pytest.param(ROLE, {"managedPolicyArns": ["arn:aws:iam::aws:policy/PowerUserAccess"]}, IAM, id="managed"),
+        pytest.param(ROLE, {"assumeRolePolicy": json.dumps(statement(Principal="*", Action="sts:AssumeRole"))}, IAM,
+                     id="role for everybody"),
+        pytest.param(
+            ROLE,
+            {"assumeRolePolicy": json.dumps(statement(Principal={"Service": "ec2.amazonaws.com"}, Action="sts:X"))},
+            None,
+            id="role for machines",
+        ),
+        pytest.param(ATTACHED, {"policyArn": "arn:aws:iam::aws:policy/AmazonS3FullAccess"}, IAM, id="attached"),
+        pytest.param(ATTACHED, {"policyArn": "arn:aws:iam::1:policy/ours"}, None, id="ours, attached"),
+        pytest.param("aws:iam/groupPolicy:GroupPolicy", allows(Action="*", Resource="*"), IAM, id="of a group"),
+        pytest.param(BUCKET, allows(Principal={"AWS": ["*"]}, Action="s3:GetObject", Resource="x"), IAM, id="bucket"),
+        pytest.param(BUCKET, {"policy": json.dumps({"Statement": {"Effect": "Deny", "Principal": "*"}})}, None,
+                     id="bucket that denies without TLS"),
+        pytest.param("gcp:storage/bucketIAMMember:BucketIAMMember", {"role": "roles/x", "member": "allUsers"}, IAM,
+                     id="Google bucket"),
+        pytest.param("gcp:projects/iAMBinding:IAMBinding", {"role": "roles/x", "members": ["allAuthenticatedUsers"]},
+                     IAM, id="Google project"),
+        # ways in
+        pytest.param(RULE, {"type": "ingress", "ipv6CidrBlocks": ["::/0"]}, OPEN, id="IPv6"),
+        pytest.param(RULE, {"type": "ingress", "cidrBlocks": ["128.0.0.0/1"]}, OPEN, id="half of everybody"),
+        pytest.param(RULE, {"type": "ingress", "cidrBlocks": [UNKNOWN, "10.0.0.0/8"]}, None, id="network unknown"),
+        pytest.param(RULE, {"type": "egress", "cidrBlocks": ["0.0.0.0/0"]}, None, id="way out"),
+        pytest.param(LIST, {"entries": [{"cidr": "10.0.0.0/8"}, {"cidr": "0.0.0.0/0"}]}, OPEN, id="prefix list"),
+        pytest.param("aws:ec2/managedPrefixListEntry:ManagedPrefixListEntry", {"cidr": "::/0"}, OPEN, id="its entry"),
+        pytest.param("aws:ec2/defaultSecurityGroup:DefaultSecurityGroup", {"ingress": [{"ipv6CidrBlocks": ["::/0"]}]},
+                     OPEN, id="default group"),
+        pytest.param(FIREWALL, {"allows": [{"protocol": "tcp"}]}, OPEN, id="firewall without sources"),
+        pytest.param(FIREWALL, {"sourceTags": ["router"]}, None, id="firewall by tags"),
+        pytest.param(FIREWALL, {"sourceRanges": UNKNOWN}, None, id="firewall unknown"),
+        pytest.param(FIREWALL, {"denies": [{"protocol": "all"}], "sourceRanges": ["0.0.0.0/0"]}, None, id="denied"),
+        pytest.param(HIERARCHY, {"action": "allow", "direction": "INGRESS", "match": {"srcIpRanges": ["0.0.0.0/0"]}},
+                     OPEN, id="firewall policy"),
+        pytest.param("aws:lb/loadBalancer:LoadBalancer", {}, PUBLIC, id="load balancer"),
+        pytest.param("aws:lb/loadBalancer:LoadBalancer", {"internal": True}, None, id="internal load balancer"),
+        pytest.param("aws:ec2/eip:Eip", {"instance": UNKNOWN}, PUBLIC, id="address of an instance"),
+        pytest.param("aws:ec2/eip:Eip", {"domain": "vpc"}, None, id="address of a gateway"),
+        pytest.param("gcp:compute/forwardingRule:ForwardingRule", {"loadBalancingScheme": "EXTERNAL"}, PUBLIC,
+                     id="Google front"),
+        pytest.param(INSTANCE, but(SAFE_INSTANCE, ipv6AddressCount=1), PUBLIC, id="instance with IPv6"),
+        pytest.param(TEMPLATE, but(SAFE_TEMPLATE, networkInterfaces=[{"associatePublicIpAddress": UNKNOWN}]), None,
+                     id="address unknown"),
+        # metadata and disks
+        pytest.param(INSTANCE, but(SAFE_INSTANCE, metadataOptions={"httpEndpoint": "disabled"}), None, id="none"),
+        pytest.param(
+            INSTANCE, but(SAFE_INSTANCE, metadataOptions={"httpTokens": "required", "httpPutResponseHopLimit": "64"}),
+            "metadata-protected", id="hops as text",
+        ),
+        pytest.param(INSTANCE, but(SAFE_INSTANCE, metadataOptions=UNKNOWN), None, id="metadata options unknown"),
+        pytest.param(INSTANCE, but(SAFE_INSTANCE, ebsBlockDevices=[{"encrypted": False}]), "disks-encrypted",
+                     id="second disk"),
+        pytest.param(TEMPLATE, but(SAFE_TEMPLATE, blockDeviceMappings=[{"ebs": {"encrypted": UNKNOWN}}]), None,
+                     id="disk unknown"),
+        pytest.param(GCP_TEMPLATE, but(SAFE_GCP, shieldedInstanceConfig=UNKNOWN), None, id="shielded unknown"),
+        # limits
+        pytest.param(GROUP, group("on-demand", maxSize="400", minSize="0"), "fallback-bounded",
+                     id="size as text"),
+        pytest.param(GROUP, group(tags=UNKNOWN), "gpu-group-owned-and-bounded", id="tags unknown"),
+        pytest.param(RESERVATION, {"endDateType": "limited", "endDate": "2026-11-20T00:00:00Z"},
+                     "reservation-ends-or-is-reviewed", id="reservation that is over"),
+    ],
+)  # fmt: skip
+def test_one_resource(kind: str, props: Mapping[str, Any], rule: str | None) -> None:
+    found = {broken.id for broken, _ in check([Resource(type=kind, name="it", props=props)], DEV)}
+    assert found == ({rule} if rule else set())
+
+
+@pytest.mark.parametrize(
+    ("kind", "props", "refused"),
+    [
+        pytest.param(TEMPLATE, {"instanceType": "p3.16xlarge"}, True, id="family that the catalogue lacks"),
+        pytest.param(TEMPLATE, {"instanceType": "trn1.32xlarge"}, True, id="other accelerators"),
+        pytest.param(TEMPLATE, {"instanceType": "m7i.large"}, False, id="no GPU"),
+        pytest.param(TEMPLATE, {"instanceType": UNKNOWN}, False, id="unknown"),
+        pytest.param(TEMPLATE, BY_ATTRIBUTES, True, id="by attributes"),
+        pytest.param(
+            GROUP,
+            {
+                "mixedInstancesPolicy": {
+                    "launchTemplate": {"overrides": [{"instanceRequirements": {"vcpuCount": {"min": 1}}}]}
+                }
+            },
+            True,
+            id="group by attributes",
+        ),
+        pytest.param(
+            GCP_TEMPLATE,
+            {"machineType": "n1-standard-8", "guestAccelerators": [{"type": "nvidia-tesla-t4", "count": 4}]},
+            True,
+            id="GPUs that are added",
+        ),
+        pytest.param(GCP_TEMPLATE, {"machineType": "n1-standard-8"}, False, id="without them"),
+    ],
+)
+def test_machine_types_past_the_allow_list(kind: str, props: Mapping[str, Any], refused: bool) -> None:
+    context = Context(cloud=Cloud.AWS, environment="dev", today=TODAY, allowed_machine_types=frozenset({"g6.xlarge"}))
+    found = {broken.id for broken, _ in check([Resource(type=kind, name="it", props=props)], context)}
+    assert ("machine-type-allowed" in found) is refused
+
+
+def test_an_exception_that_ended_says_so() -> None:
+    ended = Waiver(rule=OPEN, resource="*", owner="ann", reason="demo", until=date(2026, 11, 20))
+    context = Context(environment="dev", today=TODAY, waivers=(ended,))
+    rule = Resource(type=RULE, name="web", props={"type": "ingress", "cidrBlocks": ["0.0.0.0/0"]})
+    ((_, violation),) = check([rule], context)
+    assert violation.wrong == "lets in 0.0.0.0/0 (the exception of ann ended on 2026-11-20)"
+
+
+@pytest.mark.parametrize(
+    "fleet",
+    [
+        pytest.param({"policies": ["x"]}, id="policies that are no map"),
+        pytest.param({"policies": {"exceptions": "none"}}, id="exceptions that are no list"),
+        pytest.param({"budget": {"usd_per_month": "lots"}}, id="budget that is no amount"),
+        pytest.param({"models": [5]}, id="model that is no map"),
+    ],
+)
+def test_settings_that_the_pack_cannot_read_are_an_error_that_people_see(fleet: dict[str, Any]) -> None:
+    with pytest.raises(ContextError, match="gpufleet settings check"):
+        from_config({"gpu-fleet:fleet": json.dumps({"cloud": "aws", **fleet})}, TODAY)
+
+
+@pytest.mark.parametrize(
+    "kind", sorted({TEMPLATE, GROUP, INSTANCE, OLD, ROLE, ROLE_POLICY, LIST, FIREWALL, RESERVATION})
+)
+def test_no_rule_stumbles_over_what_a_preview_does_not_know(kind: str) -> None:
+    names = {*SAFE_TEMPLATE, *SAFE_INSTANCE, *SAFE_GCP, *group(), "policy", "inlinePolicies", "assumeRolePolicy"}
+    names |= {"entries", "sourceRanges", "instanceType", "endDate", "ingress"}
+    unknown = Resource(type=kind, name="it", props=dict.fromkeys(names, UNKNOWN))
+    listed = Resource(type=kind, name="it", props={name: [UNKNOWN, {"key": UNKNOWN}] for name in names})
+    for rule in RULES:
+        assert isinstance(rule.check([unknown, listed], DEV), list)
