@@ -131,9 +131,9 @@ def _fleet(view: FleetView, now: datetime, stamp: str) -> str:
         f"<h1>{escape(view.name)}</h1>",
         f'<p class="soft">{view.at:%Y-%m-%d %H:%M:%S} UTC {stale}</p>',
         f"<ul>{problems}</ul>" if problems else "",
+        f"<h2>Alerts</h2>{_alerts(view)}",
         _numbers(_headline(view)),
         f"<h2>Pools</h2>{_pools(view)}",
-        f"<h2>Alerts</h2>{_alerts(view)}",
         f"<h2>Marked as idle</h2>{_marked(view, marked, stamp)}" if marked else "",
         _lines("Hand brakes", (f"{b.kind} {b.scope} by {b.owner}: {b.reason}" for b in read.brakes)),
         _lines("Orphans", (f"{i.id} ({i.machine_type}, {i.zone})" for i in view.orphans)),
@@ -203,10 +203,11 @@ def _alerts(view: FleetView) -> str:
         return '<p class="warn">Not known: Prometheus did not answer.</p>'
     if not view.read.alerts:
         return '<p class="good">None.</p>'
+    first = sorted(view.read.alerts, key=lambda alert: alert.severity != text.PAGE)
     items = "".join(
-        f'<li class="{"bad" if a.severity == "page" else "warn"}">{escape(a.name)} {escape(a.pool or "")} '
+        f'<li class="{"bad" if a.severity == text.PAGE else "warn"}">{escape(a.name)} {escape(a.pool or "")} '
         f"{escape(a.instance_id or '')} ({escape(a.severity)})</li>"
-        for a in view.read.alerts[:_MOST]
+        for a in first[:_MOST]
     )
     return f"<ul>{items}</ul>{_more(len(view.read.alerts))}"
 

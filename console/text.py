@@ -17,9 +17,14 @@ _MOST_LINES: Final = 5
 """Of one kind; the rest is counted."""
 
 
+PAGE: Final = "page"
+"""The severity of alerts that wake somebody (`monitoring.alerts.Severity`)."""
+
+
 def screen(view: FleetView) -> RenderableType:
     """One fleet."""
-    parts: list[RenderableType] = [_head(view), "", _pools(view)]
+    # what is wrong stands first: a fleet of many pools is longer than a screen
+    parts: list[RenderableType] = [_head(view), *_wrong(view), "", _pools(view)]
     lines = [line for group in _groups(view) for line in group]
     if lines:
         # as Text: square brackets of others' words are no markup
@@ -71,13 +76,18 @@ def _counted(pool: PoolView, kind: CapacityType) -> str:
     return str(counted.ready) if counted.ready == counted.there else f"{counted.ready}/{counted.there}"
 
 
+def _wrong(view: FleetView) -> list[Text]:
+    """Problems and alerts, those first that wake somebody. As Text: square brackets in them are no markup."""
+    lines = [Text(f"! {problem}", style="red") for problem in view.read.problems]
+    if view.read.alerts is None:
+        return [*lines, Text("alerts: not known", style="yellow")]
+    first = sorted(view.read.alerts, key=lambda alert: alert.severity != PAGE)
+    words = _cut([f"alert {a.name} {a.pool or ''}{_times(a.count)} ({a.severity})" for a in first])
+    return lines + [Text(line, style="red" if line.endswith(f"({PAGE})") else "yellow") for line in words]
+
+
 def _groups(view: FleetView) -> Iterable[list[str]]:
     read = view.read
-    yield [f"! {problem}" for problem in read.problems]
-    if read.alerts is None:
-        yield ["alerts: not known"]
-    else:
-        yield _cut([f"alert {a.name} {a.pool or ''}{_times(a.count)} ({a.severity})" for a in read.alerts])
     if read.hour is not None:
         yield [_hour(read.hour)]
     yield _cut([_marked(instance, view.at) for instance in view.instances if instance.idle_since is not None])

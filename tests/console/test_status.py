@@ -9,9 +9,10 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+from console import page
 from console.document import document as as_document
 from console.text import screen, short_money, short_number
-from console.view import FleetView, Read, build
+from console.view import AlertView, FleetView, Read, build
 from tests.console.fleet import LONG_POOL, NOW, busy_read, busy_view, document, instance
 
 
@@ -35,7 +36,23 @@ def test_everything_fits_into_80_columns_and_no_number_is_cut() -> None:
     assert line_of(text, "chat") == [
         "chat", "200", "120", "–", "120/140", "–", "6", "9", "1272", "126k", "11,267", "0.31",
     ]  # fmt: skip
-    assert "".join(line[:15].strip() for line in text.splitlines()[5:8]) == LONG_POOL
+    lines = text.splitlines()
+    after = next(n for n, line in enumerate(lines) if line.startswith("chat ")) + 1
+    assert "".join(line[:15].strip() for line in lines[after : after + 3]) == LONG_POOL
+
+
+def test_what_is_wrong_stands_before_the_pools_and_what_wakes_somebody_first() -> None:
+    ticket, page_ = (AlertView(name=name, severity=severity, pool="chat", instance_id=None, count=1)
+                     for name, severity in (("GpuWasted", "ticket"), ("ErrorsHigh", "page")))  # fmt: skip
+    view = build(replace(busy_read(), alerts=(ticket,) * 9 + (page_,)), lambda _: Decimal(1))
+    text = shown(view)
+    places = [text.index(words) for words in ("! costs", "alert ErrorsHigh", "alert GpuWasted", "pool ")]
+    assert places == sorted(places)
+    html = page.overview([view], NOW, "stamp")
+    places = [
+        html.index(words) for words in ("costs of today", "ErrorsHigh", "GpuWasted", "USD per hour", "<h2>Pools")
+    ]
+    assert places == sorted(places)
 
 
 @pytest.mark.parametrize(
