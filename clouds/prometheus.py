@@ -1,8 +1,9 @@
 """Prometheus (or what speaks its HTTP API): instant queries, and how often a job is scraped."""
 
 import re
-from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
 import httpx
@@ -11,6 +12,8 @@ import yaml
 from fleet.activity import CloudError
 
 _TIMEOUT: Final = 30.0
+SKEW_LIMIT_S: Final = 60.0
+"""Clocks further apart than that make an old window look new."""
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _PART: Final = re.compile(r"(\d+)(ms|s|m|h|d)")
 
@@ -18,8 +21,14 @@ _PART: Final = re.compile(r"(\d+)(ms|s|m|h|d)")
 class Prometheus:
     """A metrics store. Answers whole or raises CloudError; counts its calls."""
 
-    def __init__(self, url: str, client: httpx.Client | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        client: httpx.Client | None = None,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
         self._url = url.rstrip("/")
+        self._now = now
         # trust_env off: a proxy of the shell must not see (or swallow) what goes to a private address
         self._client = client or httpx.Client(timeout=_TIMEOUT, trust_env=False)
         self._intervals: dict[str, timedelta] | None = None
@@ -45,8 +54,10 @@ class Prometheus:
 
     def _ask(self, method: str, path: str, data: Mapping[str, str] | None = None) -> Any:
         self.calls[path] = self.calls.get(path, 0) + 1
+        asked = self._now()
         try:
             response = self._client.request(method, self._url + path, data=data)
+            self._same_time(response.headers.get("Date"), asked)
             body = response.json()
         except (httpx.HTTPError, ValueError) as error:
             raise CloudError(f"Prometheus at {self._url} did not answer: {error}") from error
@@ -59,6 +70,20 @@ class Prometheus:
             # a store in front of several others says so when one of them failed: half an answer is none
             raise CloudError(f"Prometheus at {self._url} gave a partial answer: {'; '.join(body['warnings'])}")
         return body["data"]
+
+    def _same_time(self, date: str | None, asked: datetime) -> None:
+        """Refuse an answer when our clocks differ: a past that we take for now is shown whole, and looks like now."""
+        try:
+            theirs = parsedate_to_datetime(date or "")
+        except ValueError:
+            return  # it does not say
+        theirs = theirs if theirs.tzinfo is not None else theirs.replace(tzinfo=UTC)
+        # it was said somewhere between question and answer, however long that took
+        apart = max(asked - theirs, theirs - self._now()).total_seconds()
+        if apart > SKEW_LIMIT_S:
+            raise CloudError(
+                f"Prometheus at {self._url} says that it is {date}, {apart:.0f} s from our own clock: set both by NTP"
+            )
 
 
 def read_intervals(configuration: str) -> dict[str, timedelta]:

@@ -107,7 +107,8 @@ class GoogleInventory:
             if scoped.warning.code and scoped.warning.code not in ("NO_RESULTS_ON_PAGE",):
                 raise CloudError(f"instances of {place} could not be listed: {scoped.warning.message}")
             zone = str(place).rsplit("/", 1)[-1]
-            if zone.startswith(self._region):
+            # not by its beginning: europe-west1 is that of europe-west10, too
+            if zone.rpartition("-")[0] == self._region:
                 found += [self._instance(raw, zone) for raw in scoped.instances if only(raw)]
         return found
 

@@ -38,7 +38,7 @@ class GoogleLives(GoogleInventory):
             if scoped.warning.code and scoped.warning.code != "NO_RESULTS_ON_PAGE":
                 raise CloudError(f"reservations of {place} could not be listed: {scoped.warning.message}")
             zone = str(place).rsplit("/", 1)[-1]
-            if zone.startswith(self._region):
+            if zone.rpartition("-")[0] == self._region:
                 found += [self._paid(raw, zone) for raw in scoped.reservations if raw.status in _PAID]
         return tuple(found)
 

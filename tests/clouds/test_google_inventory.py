@@ -93,3 +93,9 @@ def test_a_name_in_two_zones_means_nobody() -> None:
     both = {ZONE: [machine()], "us-central1-b": [machine()]}
     with pytest.raises(CloudError, match="which one is meant"):
         GoogleInventory(Answers(both), "us-central1", "test").instance("one")
+
+
+def test_a_region_is_not_another_whose_name_begins_alike() -> None:
+    rows = {"europe-west1-b": [machine("mine")], "europe-west10-b": [machine("other")]}
+    found = GoogleInventory(Answers(rows), "europe-west1", "test").instances()
+    assert [one.id for one in found] == ["mine"]

@@ -1,6 +1,6 @@
 """Passes of the idle watchdog over a small world, faults and kills included."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
@@ -8,7 +8,18 @@ import pytest
 
 from fleet import tags
 from fleet.activity import CloudError
-from tests.watchdogs.worlds import QUIET, READY, START, World, document, idle_world, instance, mark
+from fleet.model import Instance, InstanceState
+from tests.watchdogs.worlds import (
+    QUIET,
+    READY,
+    START,
+    FakeInventory,
+    World,
+    document,
+    idle_world,
+    instance,
+    mark,
+)
 from watchdogs.idle.watchdog import IdleWatchdog, policy_digest
 from watchdogs.plan import Action, OutcomeKind, Reason
 from watchdogs.ports import Brake, BrakeKind
@@ -172,6 +183,48 @@ def test_it_looks_again_before_it_ends_and_a_keep_during_its_drain_holds(keep: C
     again = dog.apply()
     assert [(d.action, d.reason) for d in again.plan.decisions] == [(Action.KEEP, Reason.KEPT_BY_PEOPLE)]
     assert not world.ended and world.targets["batch"].value == 1
+
+
+def test_what_no_group_owns_is_not_even_drained() -> None:
+    world = due(1)
+    world.instances[FIRST] = replace(world.instances[FIRST], group=None)
+    done = watchdog(world).apply()
+    assert [outcome.kind for outcome in done.outcomes] == [OutcomeKind.FAILED]
+    assert "no group" in (done.outcomes[0].error or "")
+    assert not world.drains and not world.ended
+
+
+def test_an_instance_that_two_pages_name_counts_once_for_the_floor() -> None:
+    world = due(2)
+
+    class Twice(FakeInventory):
+        def instances(self) -> Sequence[Instance]:
+            found = [*super().instances()]
+            return [*found, *found]
+
+    fleet = document(min=1, target=1)
+    world.seen.add(("idle", "batch", policy_digest(fleet, "batch") or ""))
+    done = IdleWatchdog(fleet, replace(world.ports(), inventory=Twice(world))).apply()
+    assert len(done.plan.decisions) == 2
+    assert len(world.ended) == 1
+
+
+def test_an_empty_list_of_a_pool_that_lives_fails_the_pass() -> None:
+    world = due(2)
+
+    class Empty(FakeInventory):
+        def instances(self) -> Sequence[Instance]:
+            return []
+
+    dog = watchdog(world)
+    ports = replace(world.ports(), inventory=Empty(world))
+    with pytest.raises(CloudError, match="not whole"):
+        IdleWatchdog(document(), ports).apply()
+    assert not world.ended and not world.drains
+    for key in world.instances:
+        world.instances[key] = replace(world.instances[key], state=InstanceState.TERMINATED)
+    assert IdleWatchdog(document(), ports).apply().plan.decisions == (), "they are gone indeed"
+    assert dog.apply().outcomes == ()
 
 
 def test_a_slow_drain_is_gone_on_with_by_a_later_pass() -> None:

@@ -154,9 +154,10 @@ def test_a_list_that_is_not_whole_buys_nothing(kept: int) -> None:
     assert sizes(world) == before
 
 
-def test_an_empty_list_ends_nothing() -> None:
+def test_an_empty_list_fails_the_pass_and_ends_nothing() -> None:
     world = due()
-    IdleWatchdog(FLEET, with_list(world, [])).apply()
+    with pytest.raises(CloudError, match="it is not whole"):
+        IdleWatchdog(FLEET, with_list(world, [])).apply()
     assert not world.ended and not world.drains
 
 

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 
 from fleet import tags
-from fleet.activity import ConflictError
+from fleet.activity import CloudError, ConflictError
 from fleet.document import FleetDocument
 from fleet.model import Instance
 from watchdogs.draining import Drain, until_drained
@@ -157,6 +157,8 @@ class Actor:
         instance = ports.inventory.instance(decision.resource)
         if instance is None or not instance.alive:
             return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, "it is gone already")
+        if instance.group is None:
+            raise CloudError(f"{instance.id} belongs to no group, so it cannot be ended; it is not drained either")
         if (held := self._held_back(decision, instance)) is not None:
             return held
         status = ports.agents.statuses([instance]).get(instance.id)

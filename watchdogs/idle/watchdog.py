@@ -21,6 +21,7 @@ from watchdogs.idle.judge import METRIC_CHECKS, judge
 from watchdogs.plan import Budget, Outcome, Plan
 from watchdogs.policy import digest
 from watchdogs.ports import Brake, Ports
+from watchdogs.whole import check_whole
 
 REACHED_SPAN: Final = timedelta(hours=24)
 HOUR: Final = timedelta(hours=1)
@@ -69,10 +70,12 @@ class IdleWatchdog:
     def observe(self, now: datetime) -> Observed:
         """Everything that `decide` judges. Raises OSError: a part is not the whole."""
         ports = self._ports
-        instances = tuple(ports.inventory.instances())
+        # a page that repeats the last one's end must not count an instance twice for the floor
+        instances = tuple({instance.id: instance for instance in ports.inventory.instances()}.values())
         brakes = [brake for brake in ports.ledger.brakes(now) if brake.holds(now)]
         evidence = self._evidence(instances, now)
         pools = self._pools(brakes, now)
+        self._check_not_empty(instances, pools, now)
         watched = [i for i in instances if (view := pools.get(i.pool or "")) is not None and view.policy is not None]
         strays = [i for i in instances if i.alive and (i.pool or "") not in pools]
         base = Observed(
@@ -95,6 +98,14 @@ class IdleWatchdog:
             agents=ports.agents.statuses(asked),
             rollouts=ports.groups.in_rollout(groups, self._ends(asked, now)) if groups else frozenset(),
         )
+
+    def _check_not_empty(self, instances: Sequence[Instance], pools: Mapping[str, PoolView], now: datetime) -> None:
+        """Raise CloudError when a pool that should have instances has none in the list but some in its groups."""
+        there = {instance.pool for instance in instances}
+        silent = [p for p in self._document.pools if p.name not in there and pools[p.name].target > 0]
+        names = [group.name for pool in silent if pool.watchdogs.idle is not None for group in pool.groups]
+        if names:
+            check_whole(self._ports.inventory, self._ports.groups.groups(names), {i.id: i for i in instances}, now)
 
     def _ends(self, instances: Sequence[Instance], now: datetime) -> frozenset[str]:
         """Groups of marked instances whose grace is over: what may be ended now is not guessed about."""
