@@ -182,12 +182,9 @@ class Activator:
         try:
             outer.write(marked + bytes(body.data))
             await outer.drain()
-            sending = asyncio.create_task(_copy(reader, outer))
-            try:
-                await _copy(inner, writer)
-            finally:
-                sending.cancel()
-                await asyncio.gather(sending, return_exceptions=True)
+            await _until_answered(
+                asyncio.create_task(_copy(reader, outer)), asyncio.create_task(_copy(inner, writer))
+            )
         finally:
             outer.close()
 
@@ -209,6 +206,18 @@ class _Body:
                 return
             self.data += chunk
         await asyncio.Event().wait()
+
+
+async def _until_answered(asking: asyncio.Task[None], answering: asyncio.Task[None]) -> None:
+    """Wait for the answer, or until the client leaves: then nothing works on for nobody."""
+    try:
+        await asyncio.wait((asking, answering), return_when=asyncio.FIRST_COMPLETED)
+        if not answering.done() and asking.exception() is not None:
+            await answering  # what was asked is not read any more: an early answer
+    finally:
+        asking.cancel()
+        answering.cancel()
+        await asyncio.gather(asking, answering, return_exceptions=True)
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
