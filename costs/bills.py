@@ -1,7 +1,8 @@
 """Bills of the clouds as lines per resource and time: AWS CUR (2.0 and before), FOCUS, Google's detailed export.
 
-CSV (also .gz) and Parquet. What instances, capacity reservations, commitments and the resources that a fleet shares
-cost is read; traffic, requests and taxes are counted apart. Columns: AWS "Data Exports: CUR 2.0 table dictionary";
+CSV, JSON lines (also .gz) and Parquet; a folder holds the parts of one bill. What instances, capacity reservations,
+commitments and the resources that a fleet shares cost is read; traffic, requests and taxes are counted apart.
+Columns: AWS "Data Exports: CUR 2.0 table dictionary";
 FOCUS 1.2; Google Cloud Billing "Structure of Detailed data export".
 """
 
@@ -10,6 +11,7 @@ import gzip
 import hashlib
 import json
 import re
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,6 +24,12 @@ from costs import bill_skus
 from fleet import money
 
 CURRENCY: Final = "USD"
+_REDUCTIONS: Final = frozenset(
+    ("Credit", "Refund", "EdpDiscount", "PrivateRateDiscount", "BundledDiscount", "SppDiscount")
+)
+"""Lines of their own in AWS' reports; where they name an instance they are part of what it cost."""
+_PAID_AHEAD: Final = frozenset(("SavingsPlanNegation", "SavingsPlanUpfrontFee"))
+"""What the covered lines hold already, at their effective cost."""
 _INSTANCE_USAGE: Final = re.compile(r"(BoxUsage|SpotUsage|DedicatedUsage|HostUsage|Unused(Box|Ded)|Reservation)")
 
 
@@ -71,26 +79,41 @@ class Bill:
 def read_bill(path: Path) -> Bill:
     """Read a bill. Raises BillError for one that is none, doubled, or in another currency."""
     try:
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        return _read(path, digest)
-    except OSError as error:
-        raise BillError(f"{path}: cannot be read: {error.strerror or error}") from error
+        files = _files(path)
+        digest = hashlib.sha256()
+        for file in files:
+            digest.update(file.read_bytes())
+        return _read(path, files, digest.hexdigest())
+    except (OSError, EOFError, zlib.error) as error:
+        raise BillError(f"{path}: cannot be read whole: {getattr(error, 'strerror', None) or error}") from error
     except UnicodeDecodeError as error:
         raise BillError(f"{path}: is no text in UTF-8") from error
+    except csv.Error as error:
+        raise BillError(f"{path}: is no table: {error}") from error
 
 
-def _read(path: Path, digest: str) -> Bill:
+def _files(path: Path) -> list[Path]:
+    """The file, or the parts of one bill in a folder, as exports write them."""
+    if not path.is_dir():
+        return [path]
+    found = sorted(file for file in path.rglob("*") if file.name.endswith(_ENDINGS) and file.is_file())
+    if not found:
+        raise BillError(f"{path}: holds no bill: no file that ends in {', '.join(_ENDINGS)}")
+    return found
+
+
+def _read(path: Path, files: Iterable[Path], digest: str) -> Bill:
     lines: list[Line] = []
     others = money.ZERO
     seen: set[bytes] = set()
     form: Form | None = None
-    for number, raw in enumerate(_rows(path), 1):
+    for file, number, raw in _numbered(files):
         row = {_name(key): value for key, value in raw.items()}
-        form = form or _form(row, path)
-        where = f"{path}: row {number}"
+        form = form or _form(row, file)
+        where = f"{file}: row {number}"
         identity = hashlib.sha256(repr(sorted(row.items(), key=str)).encode()).digest()
         if identity in seen:
-            raise BillError(f"{where}: stands in the file twice: a doubled bill; export it again")
+            raise BillError(f"{where}: stands in the bill twice: a doubled bill; export it again")
         seen.add(identity)
         try:
             line = _READERS[form](row)
@@ -109,6 +132,12 @@ def _read(path: Path, digest: str) -> Bill:
     return Bill(form=form, digest=digest, lines=tuple(lines), others=others)
 
 
+def _numbered(files: Iterable[Path]) -> Iterator[tuple[Path, int, Mapping[str, Any]]]:
+    for file in files:
+        for number, row in enumerate(_rows(file), 1):
+            yield file, number, row
+
+
 def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
     with path.open("rb") as file:
         magic = file.read(4)
@@ -117,11 +146,30 @@ def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
         return
     packed = magic[:2] == b"\x1f\x8b"
     with (gzip.open if packed else Path.open)(path, "rt", encoding="utf-8-sig", newline="") as text:
+        if path.name.removesuffix(".gz").endswith(_JSON):
+            yield from _json_lines(path, cast(Iterable[str], text))
+            return
         reader = csv.DictReader(cast(Iterable[str], text))
         for row in reader:
             if None in row or None in row.values():
                 raise BillError(f"{path}: line {reader.line_num} has more or fewer fields than the header: cut?")
             yield row
+
+
+def _json_lines(path: Path, text: Iterable[str]) -> Iterator[Mapping[str, Any]]:
+    """One object on each line, as BigQuery writes tables with nested columns."""
+    for number, line in enumerate(text, 1):
+        try:
+            row: Any = json.loads(line, parse_float=Decimal)
+        except ValueError as error:
+            raise BillError(f"{path}: line {number} is no JSON object: cut?") from error
+        if not isinstance(row, dict):
+            raise BillError(f"{path}: line {number} is no JSON object")
+        yield cast(Mapping[str, Any], row)
+
+
+_JSON: Final = (".json", ".jsonl", ".ndjson")
+_ENDINGS: Final = (".parquet", ".csv", ".csv.gz", *_JSON, *(f"{ending}.gz" for ending in _JSON))
 
 
 def _parquet(path: Path) -> Iterator[Mapping[str, Any]]:
@@ -158,8 +206,8 @@ def _form(row: Mapping[str, Any], path: Path) -> Form:
 
 def _cur(row: Mapping[str, Any]) -> Line | None:
     kind = str(row["line_item_line_item_type"])
-    if kind == "SavingsPlanNegation":
-        return None  # the covered line is read at its effective cost instead
+    if kind in _PAID_AHEAD or row.get("split_line_item_parent_resource_id"):
+        return None  # part of another line: what covers it, or the instance that a container ran on
     cost = {
         "DiscountedUsage": "reservation_effective_cost",
         "SavingsPlanCoveredUsage": "savings_plan_savings_plan_effective_cost",
@@ -168,15 +216,16 @@ def _cur(row: Mapping[str, Any]) -> Line | None:
     usage, resource = str(row.get("line_item_usage_type") or ""), _last_part(row.get("line_item_resource_id"))
     fee = kind == "Fee" and resource.startswith("cr-")
     ec2 = row.get("line_item_product_code") == "AmazonEC2"
-    mine = (ec2 and _INSTANCE_USAGE.search(usage) is not None and "Usage" in kind) or fee
+    used = "Usage" in kind
+    mine = (ec2 and _INSTANCE_USAGE.search(usage) is not None and (used or kind in _REDUCTIONS)) or fee
     unused = kind == "SavingsPlanRecurringFee"
-    sku, counts_hours = ("", False) if mine or "Usage" not in kind else bill_skus.of_aws(usage)
+    sku, counts_hours = ("", False) if mine or not used else bill_skus.of_aws(usage)
     return Line(
         resource=resource if mine else "",
         start=_moment(row["line_item_usage_start_date"]),
         end=_moment(row["line_item_usage_end_date"]),
-        usd=_not_used(row) if unused else _decimal(row[cost]),
-        hours=_decimal(row["line_item_usage_amount"]) if (mine and not fee) or counts_hours else None,
+        usd=_not_used(row) if unused else _not_reserved(row) if kind == "RIFee" else _decimal(row[cost]),
+        hours=_decimal(row["line_item_usage_amount"]) if (mine and used) or counts_hours else None,
         sku=bill_skus.machine_of_aws(usage) if mine else sku,
         unused=unused,
         fee=fee,
@@ -187,6 +236,12 @@ def _not_used(row: Mapping[str, Any]) -> Decimal:
     """The rest of an hour's commitment: what it covered is on the lines that it covered."""
     paid, used = "savings_plan_total_commitment_to_date", "savings_plan_used_commitment"
     return money.EXACT.subtract(_decimal(row[paid]), _decimal(row[used]))
+
+
+def _not_reserved(row: Mapping[str, Any]) -> Decimal:
+    """What nobody used of a reserved instance: what was used is on the lines that it discounted."""
+    names = ("reservation_unused_amortized_upfront_fee_for_billing_period", "reservation_unused_recurring_fee")
+    return money.total(_decimal(row[name]) for name in names)
 
 
 def _focus(row: Mapping[str, Any]) -> Line | None:
@@ -220,9 +275,11 @@ def _google(row: Mapping[str, Any]) -> Line | None:
     _same_currency(row["currency"])
     nested = cast(Mapping[str, Any], row.get("resource") or {})
     service = cast(Mapping[str, Any], row.get("service") or {})
-    name = (
-        row.get("resource_global_name") or nested.get("global_name") or row.get("resource_name") or nested.get("name")
-    )
+    names = [
+        str(row.get(f"resource_{key}") or nested.get(key) or "").removesuffix("/") for key in ("global_name", "name")
+    ]
+    # the ledger knows instances by their names; some rows number them in one of the two
+    name = next((one for one in names if one and not _last_part(one).isdecimal()), names[0] or names[1])
     compute = (row.get("service_description") or service.get("description")) == "Compute Engine"
     told = cast(Mapping[str, Any], row.get("sku") or {})
     described = str(row.get("sku_description") or told.get("description") or "")
