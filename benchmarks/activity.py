@@ -1,4 +1,4 @@
-"""Replicas that never were, of ten kinds: what people, jobs and programs make of inference GPUs.
+"""Replicas that never were, of twelve kinds: what people, jobs and programs make of inference GPUs.
 
 No kind is fitted to a recorded history; together they span what research notes say of real ones: a GPU works a
 twentieth to a third of its time, most rests are minutes, and few long ones hold most of the idle time.
@@ -175,6 +175,54 @@ def dead(replicas: int, days: float, seed: int) -> Active:
     return found
 
 
+def _drifting(random: np.random.Generator, ticks: int, count: int, hours: float) -> npt.NDArray[np.float64]:
+    """Of variance 1 around 0, by tick and column; what is left after so many hours is a third."""
+    keeps = np.exp(-STEP / 3600 / hours)
+    found = random.normal(size=(ticks, count))
+    found[1:] *= np.sqrt(1 - keeps**2)
+    for tick in range(1, ticks):
+        found[tick] += keeps * found[tick - 1]
+    return found
+
+
+def _visited(
+    random: np.random.Generator, rate: npt.NDArray[np.float64], median: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float32]:
+    """Visits by chance at rates by tick and replica, each a short spell."""
+    found = np.zeros(rate.shape, dtype=np.float32)
+    for replica, column in enumerate(found.T):
+        level = random.beta(1.5, 4)
+        for at in np.flatnonzero(random.random(len(column)) < 1 - np.exp(-rate[:, replica])).tolist():
+            _spell(random, column, at, median[replica], 0.8, level)
+    return found
+
+
+def drift(replicas: int, days: float, seed: int) -> Active:
+    """Visits by chance, of replicas whose popularity differs thirtyfold and drifts by the hour.
+
+    Of the kinds here this one is nearest to what research notes count of 94 real GPUs: a third of the time at work,
+    117 rests a day and replica, 34 of them over 5 minutes, 13 over 15, 6 over 30 and 2 over an hour.
+    """
+    random = np.random.default_rng(seed)
+    ticks = int(days * DAY)
+    popular = random.normal(np.log(0.26), 1.75, replicas)
+    moods = 1.45 * _drifting(random, ticks, replicas, 4) + 0.95 * _drifting(random, ticks, replicas, 0.3)
+    rate = np.exp(popular + moods) * _sun(ticks, 0.4)[:, None]
+    return _visited(random, rate, np.exp(random.normal(np.log(0.8), 0.4, replicas)))
+
+
+def services(replicas: int, days: float, seed: int) -> Active:
+    """The same of services with one to many replicas, which visits reach by turns: they come and go together."""
+    random = np.random.default_rng(seed)
+    ticks = int(days * DAY)
+    service = np.repeat(np.arange(replicas), np.maximum(1, 1.4 * random.pareto(1.1, replicas)).astype(int))[:replicas]
+    count = int(service[-1]) + 1
+    popular = random.normal(np.log(0.17), 1.7, count)
+    moods = 0.75 * (_drifting(random, ticks, count, 14) + _drifting(random, ticks, count, 1.2))
+    rate = np.exp(popular + moods)[:, service] * np.exp(random.normal(0, 0.5, replicas))
+    return _visited(random, rate, np.exp(random.normal(np.log(0.85), 0.35, replicas)))
+
+
 KINDS: Final[Mapping[str, Callable[[int, float, int], Active]]] = {
     "dense": dense,
     "sessions": sessions,
@@ -186,6 +234,8 @@ KINDS: Final[Mapping[str, Callable[[int, float, int], Active]]] = {
     "regimes": regimes,
     "cron": cron,
     "dead": dead,
+    "drift": drift,
+    "services": services,
 }
 
 

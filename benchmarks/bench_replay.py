@@ -22,6 +22,8 @@ from watchdogs.replay.activity import Activity
 REPLICAS: Final = 94
 DAYS: Final = 0.95
 COLD_START: Final = 180.0
+_POOLS: Final = (("dense", 8), ("sessions", 8), ("bursty", 8), ("visits", 0), ("regimes", 0), ("drift", 0))
+"""Kinds that are played as one pool, and bursts that many of its replicas share."""
 REPLICAS_AT_WORK: Final = 8
 """Histories of requests say nothing of replicas: one is taken to carry this share of the mean."""
 
@@ -74,8 +76,8 @@ def _alone() -> Table:
 
 def _pooled() -> Table:
     rows: list[tuple[str, ...]] = []
-    for kind in ("dense", "sessions", "bursty"):
-        active = kinds.together(kinds.KINDS[kind](REPLICAS, DAYS, 1), bursts=8, seed=1)
+    for kind, bursts in _POOLS:
+        active = kinds.together(kinds.KINDS[kind](REPLICAS, DAYS, 1), bursts=bursts, seed=1)
         found = replace(history(active), pools=np.zeros(REPLICAS, dtype=np.int32), pool_names=("pool",))
         for name in pool_rules.NAMES:
             player = pool_rules.rule(name, found, IdlePolicy(), ScalePolicy(), COLD_START)
