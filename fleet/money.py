@@ -45,11 +45,6 @@ def dollar_seconds(usd_per_hour: Decimal, duration: timedelta) -> Decimal:
     return EXACT.multiply(usd_per_hour, seconds(duration))
 
 
-def dollar_seconds_of(usd: Decimal) -> Decimal:
-    """A sum in USD, in dollar-seconds."""
-    return EXACT.multiply(usd, Decimal(SECONDS_PER_HOUR))
-
-
 def total(amounts: Iterable[Decimal]) -> Decimal:
     """The exact sum."""
     with localcontext(EXACT):

@@ -92,8 +92,8 @@ HUGE = Decimal("123456789012345678901234567890.123456789")
 
 
 def test_no_digit_of_a_huge_sum_is_lost_when_it_is_shown() -> None:
-    assert money.usd(money.dollar_seconds_of(HUGE)) == HUGE
-    assert money.usd_per_million(money.dollar_seconds_of(HUGE), 1_000_000) == HUGE
+    assert money.usd(money.dollar_seconds(HUGE, timedelta(hours=1))) == HUGE
+    assert money.usd_per_million(money.dollar_seconds(HUGE, timedelta(hours=1)), 1_000_000) == HUGE
     cents = Decimal("123456789012345678901234567890.12")
     assert money.rounded_parts([HUGE, money.ZERO], HUGE) == (cents, money.ZERO)
     first, *_ = money.split(HUGE, [Decimal(1), Decimal(1), Decimal(2)])
