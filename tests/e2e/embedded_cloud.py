@@ -5,7 +5,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,7 +120,7 @@ class EmbeddedCloud:
             MinSize=0,
             MaxSize=2,
             DesiredCapacity=1,
-            VPCZoneIdentifier=self._subnet(),
+            VPCZoneIdentifier=self.subnet(),
             MixedInstancesPolicy={
                 "LaunchTemplate": {
                     "LaunchTemplateSpecification": {"LaunchTemplateName": name, "Version": "$Latest"},
@@ -153,7 +153,7 @@ class EmbeddedCloud:
         instances = [i for r in found["Reservations"] for i in r["Instances"]]
         return sorted(instances, key=lambda i: (i["LaunchTime"], i["InstanceId"]))
 
-    def _subnet(self) -> str:
+    def subnet(self) -> str:
         """One for all groups: in a network of its own each would give out the same addresses."""
         ec2 = self.client("ec2")
         block = f"{self.network}.1.0/24"
@@ -171,6 +171,33 @@ class EmbeddedCloud:
     def is_gone(self, instance_id: str) -> bool:
         found = self.client("ec2").describe_instances(InstanceIds=[instance_id])
         return found["Reservations"][0]["Instances"][0]["State"]["Name"] == "terminated"
+
+
+def pool_entry(name: str, groups: Sequence[Mapping[str, Any]], **more: Any) -> dict[str, Any]:
+    """A pool of the fleet document; what is not said is small."""
+    return {
+        "name": name, "model": "models/chat", "engine": "vllm", "owner": "tests", "target": 0, "min": 0, "max": 4,
+        "drain_deadline": "10s", "groups": list(groups), "watchdogs": {}, **more,
+    }  # fmt: skip
+
+
+def fleet_document(prometheus_url: str, ledger_url: str, pool: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    """The fleet document of a test's environment: on AWS, where nothing else is said."""
+    return {
+        "version": 1,
+        "environment": "test",
+        "cloud": "aws",
+        "region": "us-east-1",
+        "account": "000000000000",
+        "generated_by": {"project": "p", "stack": "s", "revision": "r", "at": "2026-11-21T02:15:00Z"},
+        "bucket": f"s3://{BUCKET}",
+        "prometheus_url": prometheus_url,
+        "ledger_url": ledger_url,
+        "router": {"url": "http://127.0.0.1:9"},
+        "notify": {"slack_channel": "#gpu"},
+        "pools": [dict(pool)],
+        **more,
+    }
 
 
 def status(address: str) -> dict[str, Any]:
