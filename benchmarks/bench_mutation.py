@@ -40,6 +40,7 @@ TESTS: Final = (
     "test_slots",
     "test_cost_allocation",
     "test_charges_in_full",
+    "test_prices_in_full",
 )
 _ROOMS: Final = ("fleet", "prices", "ledger", "costs")
 
