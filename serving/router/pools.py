@@ -88,7 +88,7 @@ def _backend(
         *(_affinity() if rules.balance is Balance.PREFIX else ()),
         *_usage(),
         f"    http-response set-header X-Gpufleet-Replica %s unless {{ srv_name -m str {ACTIVATOR} }}",
-        # used only when no replica can be: HAProxy alone would answer 503 at once
+        "    # used only when no replica can be: HAProxy alone would answer 503 at once",
         f"    server {ACTIVATOR} unix@{ACTIVATOR_SOCKET} id 1 backup",
     ]
     lines += [
@@ -120,7 +120,7 @@ def _affinity() -> list[str]:
     started = "{ var(txn.start) -m found }"
     return [
         "    http-request set-var(txn.affinity) req.hdr(x-session-id)",
-        # as text, once: each look into the body itself would make it text again
+        "    # what a replica's cache may know; as text, once: each look into the body itself makes it text again",
         f"    http-request set-var(txn.body) req.body,concat() if {wanted}",
         f"    http-request set-var(txn.start) {first}",
         f"    http-request set-var(txn.question) {second} if {started}"
@@ -141,6 +141,7 @@ def _usage() -> list[str]:
     """
     reported = "res.body,json_query('$.usage.{}','int')"
     return [
+        "    # tokens for the metering; a stream is not waited for",
         "    http-response wait-for-body time 2s if { res.hdr(content-type) -m beg application/json }",
         f"    http-response set-var(txn.tokens_in) {reported.format('prompt_tokens')}",
         f"    http-response set-var(txn.tokens_out) {reported.format('completion_tokens')}"

@@ -31,10 +31,15 @@ def frontend(topology: Topology, policy: RouterPolicy, settings: RouterSettings)
         "frontend clients",
         f"    bind {settings.bind}{_tls(settings)}",
         "    option http-buffer-request",
+        "    # what clients say of themselves counts for nothing, but for a request id; answers say why and where",
         *_headers(policy),
+        "    # pages of the router's own; of an engine's pages clients see /v1/ alone (not /metrics, /sleep)",
         *_own_pages(topology),
+        "    # which model: the header, else the body, of which HAProxy takes the first field of that name",
         *_model(settings),
+        "    # which client: known by the hash of its key; its limit, its class, its place in a queue",
         *_client(policy),
+        "    # which pool: the first rule that finds one names its reason, those after it leave it alone",
         *_decision(topology, policy),
         *_backend(topology, policy),
     ]
@@ -44,6 +49,7 @@ def frontend(topology: Topology, policy: RouterPolicy, settings: RouterSettings)
 def inner_frontend(topology: Topology, policy: RouterPolicy) -> str:
     """Where the activator passes requests on: the decision was made when they first came."""
     lines = [
+        "# the activator's way back, with a request that it held",
         "frontend inner",
         f"    bind unix@{INNER_SOCKET} mode 600",
         "    no log",
@@ -61,7 +67,6 @@ def _tls(settings: RouterSettings) -> str:
 def _headers(policy: RouterPolicy) -> list[str]:
     return [
         f"    acl trusted src {' '.join(policy.trusted_networks) or '255.255.255.255'}",
-        # a client's own words about itself count for nothing
         "    http-request del-header X-Forwarded-For",
         "    http-request del-header Forwarded",
         "    http-request del-header X-Gpufleet- -m beg",
@@ -85,7 +90,6 @@ def _own_pages(topology: Topology) -> list[str]:
     return [
         "    http-request return status 200 content-type text/plain string ok if { path /router/health }",
         answer(200, json.dumps(models), when="METH_GET { path /v1/models }"),
-        # an engine has more pages than clients may see (/metrics, /sleep, /reset_prefix_cache)
         answer(404, invalid("There is no such page.", "not_found"), when="!{ path_beg /v1/ }"),
         answer(404, invalid("There is no such page.", "not_found"), when="{ path_sub .. }"),
     ]
@@ -96,7 +100,7 @@ def _model(settings: RouterSettings) -> list[str]:
     mixed = f"{{ req.hdr(transfer-encoding) -m found }} {whole} {_MORE_TO_COME}"
     return [
         "    http-request set-var(txn.body_bytes) req.body_size",
-        # HAProxy takes the chunks and drops the length, but counts with it: chunks that are whole seem to lack some
+        "    # HAProxy drops a length beside chunks, but counts with it: chunks that are whole seem to lack some",
         answer(400, invalid("Content-Length and Transfer-Encoding exclude each other.", "bad_request"), when=mixed),
         "    http-request set-var(txn.model) req.hdr(x-model)",
         "    http-request set-var(txn.model) req.body,json_query('$.model')"
@@ -108,7 +112,7 @@ def _model(settings: RouterSettings) -> list[str]:
 
 def _client(policy: RouterPolicy) -> list[str]:
     lines = [
-        # the key itself is in no variable, log or table
+        "    # the key itself is in no variable, log or table",
         "    http-request set-var(txn.key_hash) req.hdr(authorization),word(2,' '),sha2(256),hex,lower",
         f"    http-request set-var(txn.key) var(txn.key_hash),map_str({Map.KEYS.file})",
     ]
