@@ -67,9 +67,7 @@ def run() -> Iterator[Table]:
         title=f"The HTML file of {most:,} instances (SQLite)",
         columns=("made in", "peak memory", "size", "open in Chromium"),
         rows=(page,),
-        notes=(
-            "Limits: 5 MB and 2 s. With digest, forecast and pictures; opened without a cache, layout included.",
-        ),
+        notes=("Limits: 5 MB and 2 s. With digest, forecast and pictures; opened without a cache, layout included.",),
     )
 
 

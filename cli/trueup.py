@@ -29,7 +29,10 @@ _NANO = Decimal("1e-9")
 
 
 def trueup(
-    bill: Annotated[Path, typer.Option("--bill", help="AWS CUR or FOCUS (CSV, Parquet), Google's detailed export.")],
+    bill: Annotated[
+        Path,
+        typer.Option("--bill", help="AWS CUR, FOCUS or Google's detailed export: a file, or a folder of its parts."),
+    ],
     fleet: FleetOption = None,
     since: Annotated[str | None, typer.Option("--since", help="Default: the bill's first line.")] = None,
     until: Annotated[str | None, typer.Option("--until", help="End, exclusive. Default: its last line.")] = None,
