@@ -13,6 +13,7 @@ SEED = 20261121
 SHORT = (
     "spot loss of a whole zone",
     "control host restarted",
+    "watchdogs restarted",
     "Prometheus down",
     "ledger locked",
     "ledger's disk full",
