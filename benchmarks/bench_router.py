@@ -80,7 +80,7 @@ def _speed(folder: Path) -> Table:
         engines = [os.getpid(), stack.enter_context(fast_engine(folder, address))]
         ways = {"direct": Way(url=f"http://{address}:8000"), BARE: stack.enter_context(_bare(folder, address))}
         for name, (size, replicas) in ROUTERS.items():
-            made = stack.enter_context(running(folder / name, buffer_bytes=size))
+            made = stack.enter_context(running(folder / name, every_s=0.5, buffer_bytes=size))
             made.fleet.written = document({"name": "chat", "model": "models/chat"})
             for number in range(replicas):
                 replica = made.add(f"i-{number}", serve=False)

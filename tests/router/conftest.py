@@ -197,8 +197,10 @@ def steady(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Router]:
 
 
 @contextmanager
-def running(folder: Path, fleet: FakeFleet | None = None, **changed: Any) -> Iterator[Router]:
-    """A router whose passes run in a thread."""
+def running(
+    folder: Path, fleet: FakeFleet | None = None, *, every_s: float = 0.1, **changed: Any
+) -> Iterator[Router]:
+    """A router whose passes run in a thread, with `every_s` between two."""
     block = next(_BLOCKS)
     bind = f"{NETWORK}.{block}.1:8080"
     said: list[str] = []
@@ -223,7 +225,7 @@ def running(folder: Path, fleet: FakeFleet | None = None, **changed: Any) -> Ite
     stop = threading.Event()
 
     def loop() -> None:
-        while not stop.wait(0.1):
+        while not stop.wait(every_s):
             controller.tick()
 
     passes = threading.Thread(target=loop)
