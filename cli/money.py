@@ -30,7 +30,7 @@ from ledger.operations import fleet_name
 from ledger.schema import LedgerError, explained, open_ledger
 from notify.deliver import Clock, Delivered, deliver_patiently
 from notify.slack import Receiver, SlackSettingsError, from_environment
-from prices.book import Override, PriceBook, parse_as_of
+from prices.book import Override, Price, PriceBook, parse_as_of
 from prices.packaged import PackagedPrices
 from serving import metrics
 
@@ -118,11 +118,18 @@ def declared_of(document: FleetDocument) -> Declared:
 
 def book_of(document: FleetDocument) -> PriceBook:
     """The fleet's price book, with all that its ledger has observed. Raises UserError."""
-    with open_ledger_of(document).connect() as connection:
-        observed = [as_price(seen) for seen in history.prices(connection, document.region)]
     return PriceBook(
-        region=document.region, overrides=overrides_of(document), observed=observed, packaged=PackagedPrices()
+        region=document.region,
+        overrides=overrides_of(document),
+        observed=observed_prices(document),
+        packaged=PackagedPrices(),
     )
+
+
+def observed_prices(document: FleetDocument) -> list[Price]:
+    """What the fleet's ledger has seen of prices. Raises UserError."""
+    with open_ledger_of(document).connect() as connection:
+        return [as_price(seen) for seen in history.prices(connection, document.region)]
 
 
 def observation(price: MarketPrice, now: datetime) -> PriceObservation:

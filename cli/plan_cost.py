@@ -1,21 +1,24 @@
 """`gpufleet plan-cost`: what a plan will cost, before it is spent."""
 
+import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from cli import plan_tokens
+from cli.fleets import FleetOption, load
 from cli.output import STDERR, STDOUT, Exit, UserError, print_json
 from cli.plan_tokens import Expected
 from costs.render import table
-from prices.plan.cost import PlanCost, PlanCostError, plan_cost
+from prices.book import Price
+from prices.plan.cost import PlanCost, PlanCostError, plan_cost, settings_of
 from prices.plan.preview import PreviewError, parse
 from prices.plan.rates import rates_of
 from prices.plan.render import HEADINGS, as_json, headline, markdown, notes, rows
@@ -39,12 +42,16 @@ def plan_cost_command(
     fail_over: Annotated[
         str | None, typer.Option(help="Exit with 3 when the desired size costs more than this many USD a month.")
     ] = None,
+    fleet: FleetOption = None,
 ) -> None:
-    """Price a plan per pool and capacity type, at the least, desired and highest size."""
+    """Price a plan per pool and capacity type, at the least, desired and highest size.
+
+    Where the environment runs already, `--fleet` takes what its ledger saw of prices, so that spot is a range.
+    """
     limit = _limit(fail_over)
     try:
         plan = parse(_read(preview, stack))
-        rates = rates_of(plan.config, datetime.now(UTC))
+        rates = rates_of(plan.config, datetime.now(UTC), _observed(fleet, plan.config))
         before, after = plan_cost(plan, plan.before, rates), plan_cost(plan, plan.after, rates)
         expected = plan_tokens.expected(plan.config, after)
     except PreviewError as error:
@@ -60,6 +67,26 @@ def plan_cost_command(
     if limit is not None and after.usd_per_month > limit:
         STDERR.print(f"gpufleet: {after.usd_per_month:.2f} USD a month is over --fail-over {limit}", style="red")
         raise typer.Exit(Exit.FOUND)
+
+
+def _observed(urls: Sequence[str] | None, config: Mapping[str, Any]) -> Sequence[Price]:
+    """Prices that the ledger of the plan's own environment saw; none where no fleet is named."""
+    if not urls and not os.environ.get("GPUFLEET_FLEET"):
+        return ()
+    from cli import money  # brings the ledger, which most plans are priced without
+
+    said = settings_of(config)
+    place = (said.get("cloud"), said.get("environment"), config.get(f"{said.get('cloud')}:region"))
+    try:
+        for document in load(urls):
+            if (document.cloud, document.environment, document.region) == place:
+                return money.observed_prices(document)
+    except UserError as error:
+        if urls:
+            raise
+        # a shell's own fleet may be another one, or be gone: the plan has its packaged and stated prices
+        STDERR.print(f"gpufleet: without observed prices: {error}", style="yellow", highlight=False, soft_wrap=True)
+    return ()
 
 
 def _limit(text: str | None) -> Decimal | None:
