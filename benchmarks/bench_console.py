@@ -1,10 +1,13 @@
 """How long the screens take at 5,000 instances in 200 pools: what is drawn, and how large the page is."""
 
 import io
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
+from pathlib import Path
+from statistics import median
 
 from rich.console import Console
 
@@ -14,7 +17,9 @@ from console.document import document as as_document
 from console.text import screen
 from console.top import Screen, draw
 from console.view import FleetView, Read, Signals, build
+from tests.console import browser as browsers
 from tests.console.fleet import NOW, document, instance
+from tests.console.pages import TOKEN, FakeBook, serving
 
 INSTANCES, POOLS = 5_000, 200
 
@@ -42,6 +47,7 @@ def run() -> Iterator[Table]:
         "page": len(page.overview([view], datetime.now(UTC), "stamp").encode()),
         "page of 200 instances": len(page.instances(view, None, 0).encode()),
     }
+    painted = _first_paint(view)
     yield Table(
         title=f"Console: {INSTANCES:,} instances in {POOLS} pools",
         columns=("what", "wall s", "CPU s", "KB"),
@@ -52,6 +58,8 @@ def run() -> Iterator[Table]:
         notes=(
             "Medians of five rounds, without the time that cloud, Prometheus and ledger take to answer (eight queries"
             f" for a whole fleet, none for each instance). The start of the command takes {_start():.1f} s more.",
+            "First contentful paint of the page in headless Chromium, from the navigation on: "
+            + ("no Chromium here." if painted is None else f"{painted:.2f} s (median of five)."),
         ),
     )
 
@@ -66,6 +74,29 @@ def _top(view: FleetView) -> str:
     out = Console(file=io.StringIO(), width=120)
     out.print(draw(Screen(), [view], (), lines=50))
     return str(out.file)
+
+
+def _first_paint(view: FleetView) -> float | None:
+    """Seconds from the navigation to the first paint with content, served by the console itself; None: no browser."""
+    if browsers.PROGRAM is None:
+        return None
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        serving(FakeBook(fleets=[view])) as url,
+        browsers.browser(Path(folder)) as tab,
+    ):
+        tab.look(1440, "dark")
+        tab.open(url)
+        tab.ask("document.getElementById('token').focus()")
+        tab.type(TOKEN)
+        with tab.loads():
+            tab.press("Enter")
+        found: list[float] = []
+        for _ in range(5):
+            tab.open(f"{url}/")
+            tab.picture(Path(folder, "seen.png"))  # what nobody looks at is not painted
+            found.append(tab.ask("performance.getEntriesByName('first-contentful-paint')[0].startTime") / 1000)
+    return median(found)
 
 
 def _start() -> float:
