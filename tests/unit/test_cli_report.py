@@ -338,7 +338,9 @@ def test_a_missing_price_names_resource_and_remedy_and_may_be_shown_as_unknown(f
         facts.add_runs(connection, [run("i-new", 0, CapacityType.ON_DEMAND, machine_type="g9.huge")])
     engine.dispose()
     words = refusal("cost", "--fleet", fleet, *WINDOW)
-    assert "aws:ec2:g9.huge:on-demand" in words and "--allow-unpriced" in words and "`prices` of the settings" in words
+    assert (
+        "aws:ec2:g9.huge:on-demand" in words and "--allow-unpriced" in words and "`prices` of the settings" in words
+    )
     found = read_json("cost", "--fleet", fleet, *WINDOW, "--allow-unpriced")
     (row,) = [row for row in found["charges"] if row["resource"] == "i-new"]
     assert (row["usd"], row["price"]) == (None, None)
