@@ -14,12 +14,16 @@ from fleet.document import FleetDocument
 from fleet.model import CapacityType
 from ledger import decisions, operations
 from ledger.outbox import OUTBOX
+from ledger.schema import open_ledger
 from tests.watchdogs.crashing import LEASE_HELD, Scene, opened, seeded
+from tests.watchdogs.test_orphan_rules import orphan
+from tests.watchdogs.test_orphan_watchdog import ruled, worlds
 from tests.watchdogs.test_scale import BUSY, Store, scaled
 from tests.watchdogs.test_spot_watchdog import SETTINGS, spread_world
 from tests.watchdogs.worlds import START, World, document, idle_world, instance, mark
 from watchdogs.idle.watchdog import IdleWatchdog
 from watchdogs.idle.watchdog import policy_digest as idle_digest
+from watchdogs.orphans.watchdog import OrphanWatchdog, rule_digest
 from watchdogs.ports import Ports, Target
 from watchdogs.scale.watchdog import ScaleWatchdog
 from watchdogs.scale.watchdog import policy_digest as scale_digest
@@ -47,6 +51,10 @@ def scale(fleet: FleetDocument, ports: Ports) -> Any:
     clock: Any = ports.clock
     store = Store(clock.world, LOADS[fleet.pools[0].target])
     return ScaleWatchdog(fleet, replace(ports, metrics=store)).apply()
+
+
+def orphans(fleet: FleetDocument, ports: Ports) -> Any:
+    return OrphanWatchdog(fleet, ports).apply()
 
 
 LOADS = {0: {"held": 3.0}, 2: BUSY}
@@ -201,6 +209,43 @@ def test_killed_before_any_call_the_next_passes_go_on(
         assert killed.run(kill_before=nth) == (None, nth)
         settle(killed)
         check(killed)
+
+
+def test_killed_before_any_call_an_orphan_is_stopped_once_and_told_of_once(tmp_path: Path) -> None:
+    """It was marked two days ago by a whole pass; then each call in turn is the last of a pass."""
+    fleet = ruled()
+    world = worlds()
+    ledger = seeded(tmp_path / "first.db", fleet, world, {})
+    marked = Scene(folder=tmp_path / "marked", document=fleet, lease="orphans", watch=orphans)
+    engine = open_ledger(f"sqlite:///{ledger}")
+    rule = fleet.orphans[0].name
+    seen = ("orphans", rule, rule_digest(fleet, rule) or "")
+    operations.see_policy(engine, fleet_of(fleet), seen, "test", START)
+    engine.dispose()
+    marked.begin(world, ledger)
+    assert marked.run()[0] == 0
+    # looking also closes it, and only then the file alone is the whole ledger
+    assert outcomes(marked, "orphans") == [(orphan().id, "mark")]
+    due = marked.world()
+    due.now += timedelta(days=2)
+
+    def scene(name: str) -> Scene:
+        made = Scene(folder=tmp_path / name, document=fleet, lease="orphans", watch=orphans)
+        made.begin(due, marked.folder / "ledger.db")
+        return made
+
+    whole = scene("whole")
+    code, calls = whole.run()
+    assert code == 0
+    assert calls > 10
+    for nth in range(1, calls + 1):
+        killed = scene(f"killed before call {nth}")
+        assert killed.run(kill_before=nth) == (None, nth)
+        settle(killed)
+        assert killed.world().stopped == [orphan().id]
+        assert killed.world().instances[orphan().id].idle_since is None
+        assert outcomes(killed, "orphans") == [(orphan().id, "mark"), (orphan().id, "stop")]
+        assert len(told(killed, "stopped:")) == len(told(killed, "marked:")) == 1
 
 
 def settle(scene: Scene) -> None:
