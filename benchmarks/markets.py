@@ -71,5 +71,5 @@ def write(path: Path, names: Sequence[str], room: np.ndarray) -> None:
         file.write("time_s,zone,available\n")
         for tick, row in enumerate(room):
             file.writelines(
-                f"{tick * STEP:g},{name},{count}\n" for name, count in zip(names, row.tolist(), strict=True)
+                f"{tick * STEP:.0f},{name},{count}\n" for name, count in zip(names, row.tolist(), strict=True)
             )
