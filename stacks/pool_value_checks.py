@@ -13,6 +13,8 @@ from stacks.problems import Problem
 if TYPE_CHECKING:
     from stacks.settings import Pool, Settings
 
+_SWITCHES: Final = frozenset({"", "0", "1", "true", "false"})
+"""What turns something on or off (`HF_HUB_DISABLE_IMPLICIT_TOKEN=1`), whatever it is called."""
 LONGEST_DRAIN: Final = timedelta(hours=2) - timedelta(seconds=60)
 """A lifecycle hook of AWS waits two hours at most, and a minute of it is margin."""
 FOR_WEIGHTS: Final = 0.9
@@ -82,7 +84,7 @@ def _environment(pool: "Pool", path: str) -> Iterator[Problem]:
         elif kinds := find_secrets(value):
             # the value is not shown: it may be one
             yield Problem(path=where, wrong=f"looks like {kinds[0]}", remedy=_SECRET_REMEDY)
-        elif names_secret(name):
+        elif names_secret(name) and value.lower() not in _SWITCHES:
             yield Problem(path=where, wrong="is a variable that holds a secret", remedy=_SECRET_REMEDY)
         elif any(ord(character) < 32 for character in value):
             yield Problem(path=where, wrong="holds a control character", value=value, remedy="write one line of text")

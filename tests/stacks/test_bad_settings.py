@@ -331,6 +331,11 @@ def test_what_is_wrong_is_said_in_one_line(config: dict[str, Any], changes: dict
     ]
 
 
+def test_a_switch_is_no_secret_whatever_it_is_called() -> None:
+    switches = {"HF_HUB_DISABLE_IMPLICIT_TOKEN": "1", "TOKENIZERS_PARALLELISM": "false"}
+    assert said(changed(AWS, {"pools.0.engine.env": switches})) == []
+
+
 @pytest.mark.parametrize(
     "changes",
     [
