@@ -5,10 +5,12 @@ import json
 import os
 import shutil
 import socket
+import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -24,7 +26,17 @@ from fleet.document import PATH_IN_BUCKET
 from fleet.model import CapacityType, Cloud
 from monitoring.prometheus import Discovery, PrometheusSettings, render
 from serving import user_data
-from tests.e2e.embedded_cloud import BUCKET, CLONE, TOKEN, EmbeddedCloud, started, status, wait_for
+from tests.e2e.embedded_cloud import (
+    BUCKET,
+    CLONE,
+    TOKEN,
+    EmbeddedCloud,
+    fleet_document,
+    pool_entry,
+    started,
+    status,
+    wait_for,
+)
 from tests.networks import free_network
 
 pytestmark = [
@@ -47,10 +59,13 @@ class Fleet:
     """An environment with one pool of two spot instances, and the command that looks after it."""
 
     cloud: EmbeddedCloud
+    folder: Path
+    prometheus_url: str
 
-    def run(self, *arguments: str) -> tuple[int, Any]:
-        """`gpufleet … --json`: exit code and answer."""
-        environment = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "GPUFLEET_"))} | {
+    @property
+    def environment(self) -> dict[str, str]:
+        """Of a command on the control host."""
+        return {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "GPUFLEET_"))} | {
             "AWS_ENDPOINT_URL": self.cloud.url,
             # the control host's own, so that its calls are told apart from the test's
             "AWS_ACCESS_KEY_ID": CONTROL,
@@ -59,10 +74,18 @@ class Fleet:
             "AWS_EC2_METADATA_DISABLED": "true",
             "GPUFLEET_FLEET": f"s3://{BUCKET}/{PATH_IN_BUCKET}",
         }
+
+    def describe(self, ledger: str) -> None:
+        """Write the fleet document, as `pulumi up` does; `ledger` is the host's file."""
+        text = json.dumps(_document(self.folder / ledger, self.prometheus_url))
+        self.cloud.put_bytes(PATH_IN_BUCKET, text.encode())
+
+    def run(self, *arguments: str) -> tuple[int, Any]:
+        """`gpufleet … --json`: exit code and answer."""
         done = subprocess.run(
             [sys.executable, "-m", "cli.main", *arguments, "--json"],
             cwd=CLONE,
-            env=environment,
+            env=self.environment,
             capture_output=True,
             text=True,
             timeout=150,
@@ -85,8 +108,8 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     folder = tmp_path_factory.mktemp("watchdogs")
     with started(folder, NETWORK) as cloud, prometheus(folder, cloud) as url:
         _make_groups(cloud)
-        cloud.put_bytes(PATH_IN_BUCKET, json.dumps(_document(folder, url)).encode())
-        made = Fleet(cloud=cloud)
+        made = Fleet(cloud=cloud, folder=folder, prometheus_url=url)
+        made.describe("ledger.db")
         for name in ("batch-spot-a", "batch-spot-b"):
             wait_for(f"a ready instance of {name}", lambda name=name: _ready(cloud, name), 90)
         yield made
@@ -198,42 +221,18 @@ def _make_groups(cloud: EmbeddedCloud) -> None:
         )
 
 
-def _document(folder: Path, prometheus_url: str) -> dict[str, Any]:
+def _document(ledger: Path, prometheus_url: str) -> dict[str, Any]:
     groups = [
         {"type": kind, "zone": zone, "name": name, "max": 3, "machine_types": ["g6.xlarge"]}
         for name, kind, zone, _ in GROUPS
     ]
-    return {
-        "version": 1,
-        "environment": "test",
-        "cloud": "aws",
-        "region": "us-east-1",
-        "account": "000000000000",
-        "generated_by": {"project": "p", "stack": "s", "revision": "r", "at": "2026-11-21T02:15:00Z"},
-        "bucket": f"s3://{BUCKET}",
-        "prometheus_url": prometheus_url,
-        "ledger_url": f"sqlite:///{folder / 'ledger.db'}",
-        "router": {"url": "http://127.0.0.1:9"},
-        "notify": {"slack_channel": "#gpu"},
-        "pools": [
-            {
-                "name": "batch",
-                "model": "models/chat",
-                "engine": "vllm",
-                "owner": "tests",
-                "target": 2,
-                "min": 0,
-                "max": 4,
-                "drain_deadline": "10s",
-                "groups": groups,
-                "watchdogs": {
-                    "idle": {"window": "15s", "grace": "3s", "min_age": "15s", "max_stops_per_run": 1},
-                    "scale": {},
-                    "spot": {"fallback_after": "20s", "hold": "8s", "zone_backoff": "30s"},
-                },
-            }
-        ],
+    watchdogs = {
+        "idle": {"window": "15s", "grace": "3s", "min_age": "15s", "max_stops_per_run": 1},
+        "scale": {},
+        "spot": {"fallback_after": "20s", "hold": "8s", "zone_backoff": "30s"},
     }
+    pool = pool_entry("batch", groups, target=2, watchdogs=watchdogs)
+    return fleet_document(prometheus_url, f"sqlite:///{ledger}", pool)
 
 
 def test_the_market_and_the_idle(fleet: Fleet) -> None:
@@ -338,7 +337,12 @@ def _silenced_is_kept_and_the_other_goes(fleet: Fleet) -> None:
         return answer if [o for o in answer["outcomes"] if (o["action"], o["kind"]) == ("end", "done")] else None
 
     wait_for("one idle, one silenced", judged_dry, 120)
-    answer = wait_for("the idle one ended", ended, 120)
+    ends = _calls(fleet, "TerminateInstanceInAutoScalingGroup")
+    _host_dies_while_it_drains(fleet, members[1]["PrivateIpAddress"])
+    answer = wait_for("the idle one ended by another host", ended, 300)
+    assert _calls(fleet, "TerminateInstanceInAutoScalingGroup") == ends + 1
+    told = _told_about(fleet, idle)
+    assert len(told) == len(set(told)) == 2, told
     assert [(o["resource"], o["kind"]) for o in answer["outcomes"]] == [(idle, "done")], answer
     assert fleet.reasons(answer)[silenced] == "metrics missing"
     assert sum(fleet.desired().values()) == 1
@@ -349,3 +353,45 @@ def _silenced_is_kept_and_the_other_goes(fleet: Fleet) -> None:
     assert [row["outcome"] for row in said if row["outcome"]][-2:] == ["done", "done"]
     code, answer = fleet.run("watch", "spot", "--apply")
     assert code == 0 and sum(fleet.desired().values()) == 1, answer
+
+
+def _host_dies_while_it_drains(fleet: Fleet, address: str) -> None:
+    """The control host is killed with its pass under way; another one has its ledger from the backup."""
+
+    def marked() -> bool:
+        code, answer = fleet.run("watch", "idle", "--apply")
+        assert code == 0, answer
+        return [o["action"] for o in answer["outcomes"]] == ["mark"]
+
+    wait_for("the mark", marked, 120)
+    command = [sys.executable, "-m", "cli.main", "watch", "idle", "--apply", "--json"]
+
+    def draining() -> bool:
+        """Passes of the old host, the last of them killed as soon as the agent drains."""
+        with subprocess.Popen(
+            command, cwd=CLONE, env=fleet.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ) as host:
+            try:
+                while host.poll() is None and not status(address)["draining"]:
+                    time.sleep(0.05)
+            finally:
+                host.kill()
+        return status(address)["draining"]
+
+    wait_for("a drain that has begun", draining, 120)
+    backup = [sys.executable, "-m", "cli.main", "ledger"]
+    for word, ledger in (("backup", "ledger.db"), ("restore", "another.db")):
+        fleet.describe(ledger)
+        subprocess.run([*backup, word], cwd=CLONE, env=fleet.environment, check=True, timeout=150)
+
+
+def _calls(fleet: Fleet, operation: str) -> int:
+    made = [call for call in fleet.cloud.control("calls") if call["operation"] == operation]
+    return sum(call["count"] for call in made)
+
+
+def _told_about(fleet: Fleet, instance: str) -> list[str]:
+    """Messages that name an instance, in the ledger that goes on."""
+    with closing(sqlite3.connect(fleet.folder / "another.db")) as ledger:
+        rows = ledger.execute("select text, detail from outbox order by id")
+        return [str(text) for text, detail in rows if instance in f"{text} {detail}"]
