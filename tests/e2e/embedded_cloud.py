@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import boto3
 import httpx
 
 from fleet import tags
+from fleet.model import CapacityType, Cloud
 from localcloud import tiny_model
 from serving import agent_archive, user_data
 from serving.cache import manifest as manifests
@@ -24,6 +26,7 @@ from tests.networks import end_process
 CLONE = Path(__file__).resolve().parents[2]
 BUCKET = "gpu-fleet-test-models"
 TOKEN = "/gpu-fleet/test/agent-token"  # noqa: S105 - the parameter's name
+SIMULATED = "gpu-fleet/simulated-engine@sha256:" + "0" * 64
 SECRET = "the agents' token"  # noqa: S105 - of a test
 
 
@@ -171,6 +174,26 @@ class EmbeddedCloud:
     def is_gone(self, instance_id: str) -> bool:
         found = self.client("ec2").describe_instances(InstanceIds=[instance_id])
         return found["Reservations"][0]["Instances"][0]["State"]["Name"] == "terminated"
+
+
+def instance_settings(pool: str, kind: CapacityType, **more: Any) -> user_data.InstanceSettings:
+    """Of an instance with a simulated engine that serves the model of `set_up`, and drains within 10 s."""
+    said: dict[str, Any] = {
+        "environment": "test",
+        "cloud": Cloud.AWS,
+        "region": "us-east-1",
+        "pool": pool,
+        "capacity_type": kind,
+        "bucket": f"s3://{BUCKET}",
+        "model": "models/chat",
+        "served_name": "chat",
+        "engine": user_data.Engine(kind="vllm", image=SIMULATED, args=("--max-model-len", "2048")),
+        "dcgm_image": "gpu-fleet/dcgm-exporter@sha256:" + "1" * 64,
+        "agent_token": f"ssm:{TOKEN}",
+        "drain_deadline": timedelta(seconds=10),
+        "metadata_poll": timedelta(seconds=1),
+    }
+    return user_data.InstanceSettings(**{**said, **more})
 
 
 def pool_entry(name: str, groups: Sequence[Mapping[str, Any]], **more: Any) -> dict[str, Any]:

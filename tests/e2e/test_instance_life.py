@@ -14,9 +14,17 @@ import pytest
 
 from clouds.aws import signed
 from fleet import tags
-from fleet.model import CapacityType, Cloud
+from fleet.model import CapacityType
 from serving import user_data
-from tests.e2e.embedded_cloud import BUCKET, TOKEN, EmbeddedCloud, started, status, wait_for, wait_until
+from tests.e2e.embedded_cloud import (
+    SIMULATED,
+    EmbeddedCloud,
+    instance_settings,
+    started,
+    status,
+    wait_for,
+    wait_until,
+)
 from tests.networks import free_network
 
 pytestmark = pytest.mark.slow
@@ -31,25 +39,13 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCloud]:
         yield up
 
 
-SETTINGS = user_data.InstanceSettings(
-    environment="test",
-    cloud=Cloud.AWS,
-    region="us-east-1",
-    pool="chat",
-    capacity_type=CapacityType.SPOT,
-    bucket=f"s3://{BUCKET}",
-    model="models/chat",
-    served_name="chat",
+SETTINGS = instance_settings(
+    "chat",
+    CapacityType.SPOT,
     engine=user_data.Engine(
-        kind="vllm",
-        image="gpu-fleet/simulated-engine@sha256:" + "0" * 64,
-        args=("--max-model-len", "2048"),
-        env={"GPUFLEET_SIM_TOKEN_MS": "20"},
+        kind="vllm", image=SIMULATED, args=("--max-model-len", "2048"), env={"GPUFLEET_SIM_TOKEN_MS": "20"}
     ),
-    dcgm_image="gpu-fleet/dcgm-exporter@sha256:" + "1" * 64,
-    agent_token=f"ssm:{TOKEN}",
     drain_deadline=timedelta(seconds=DRAIN_S),
-    metadata_poll=timedelta(seconds=1),
 )
 
 

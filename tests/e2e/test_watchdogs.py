@@ -25,13 +25,13 @@ from fleet import tags
 from fleet.document import PATH_IN_BUCKET
 from fleet.model import CapacityType, Cloud
 from monitoring.prometheus import Discovery, PrometheusSettings, render
-from serving import user_data
 from tests.e2e.embedded_cloud import (
     BUCKET,
     CLONE,
     TOKEN,
     EmbeddedCloud,
     fleet_document,
+    instance_settings,
     pool_entry,
     started,
     status,
@@ -168,23 +168,7 @@ def _make_groups(cloud: EmbeddedCloud) -> None:
         for number, zone in ((1, "us-east-1a"), (2, "us-east-1b"))
     }
     for name, kind, zone, desired in GROUPS:
-        settings = user_data.InstanceSettings(
-            environment="test",
-            cloud=Cloud.AWS,
-            region="us-east-1",
-            pool="batch",
-            capacity_type=CapacityType(kind),
-            bucket=f"s3://{BUCKET}",
-            model="models/chat",
-            served_name="chat",
-            engine=user_data.Engine(
-                kind="vllm", image="gpu-fleet/simulated-engine@sha256:" + "0" * 64, args=("--max-model-len", "2048")
-            ),
-            dcgm_image="gpu-fleet/dcgm-exporter@sha256:" + "1" * 64,
-            agent_token=f"ssm:{TOKEN}",
-            drain_deadline=timedelta(seconds=10),
-            metadata_poll=timedelta(seconds=1),
-        )
+        settings = instance_settings("batch", CapacityType(kind))
         ec2.create_launch_template(
             LaunchTemplateName=name,
             LaunchTemplateData={

@@ -9,11 +9,18 @@ from typing import Any
 import httpx
 import pytest
 
-from fleet.model import CapacityType, Cloud
+from fleet.model import CapacityType
 from localcloud import tiny_model
 from serving import metrics, user_data
 from serving.exposition import parse, total
-from tests.e2e.embedded_cloud import BUCKET, TOKEN, EmbeddedCloud, started, status, wait_for, wait_until
+from tests.e2e.embedded_cloud import (
+    EmbeddedCloud,
+    instance_settings,
+    started,
+    status,
+    wait_for,
+    wait_until,
+)
 from tests.networks import free_network
 from tests.router import conftest as routers
 from tests.router.conftest import FakeFleet, Router
@@ -25,13 +32,9 @@ BOOT_LIMIT_S = 700
 
 
 def settings(name: str) -> user_data.InstanceSettings:
-    return user_data.InstanceSettings(
-        environment="test",
-        cloud=Cloud.AWS,
-        region="us-east-1",
-        pool=name,
-        capacity_type=CapacityType.SPOT,
-        bucket=f"s3://{BUCKET}",
+    return instance_settings(
+        name,
+        CapacityType.SPOT,
         model=f"models/{name}",
         served_name=name,
         engine=user_data.Engine(
@@ -39,12 +42,9 @@ def settings(name: str) -> user_data.InstanceSettings:
             image="gpu-fleet/vllm-cpu@sha256:" + "0" * 64,
             args=("--max-model-len", str(CONTEXTS[name]), "--max-num-seqs", "32"),
         ),
-        dcgm_image="gpu-fleet/dcgm-exporter@sha256:" + "1" * 64,
-        agent_token=f"ssm:{TOKEN}",
         drain_deadline=timedelta(seconds=60),
         # long, for machines that share two cores with everything else: a quarter of it is for the kill
         drain_margin=timedelta(seconds=30),
-        metadata_poll=timedelta(seconds=1),
     )
 
 

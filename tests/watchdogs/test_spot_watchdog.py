@@ -285,6 +285,23 @@ def test_reserved_capacity_runs_in_full() -> None:
     assert OutcomeKind.DONE in {outcome.kind for outcome in done.outcomes}
 
 
+@pytest.mark.parametrize(
+    ("given", "bought"), [pytest.param(1, 0, id="it starts"), pytest.param(0, 1, id="the cloud refuses it")]
+)
+def test_reserved_capacity_answers_before_anything_is_bought_beside_it(given: int, bought: int) -> None:
+    world = idle_world(1)
+    world.instances.clear()
+    groups = [
+        {"type": "reserved", "zone": "us-east-1a", "name": "batch-res", "max": 1, "reservation": "cr-1"},
+        {"type": "on-demand", "zone": None, "name": OD, "max": 2, "machine_types": ["g6.xlarge"]},
+    ]
+    empty = replace(world.groups[A], desired=0, instance_ids=())
+    world.groups["batch-res"] = replace(empty, name="batch-res", capacity_type=CapacityType.RESERVED)
+    world.capacity = {"batch-res": given, OD: 2}
+    watchdog(world, groups=groups, target=1).apply()
+    assert (world.groups["batch-res"].desired, world.groups[OD].desired) == (1, bought)
+
+
 @pytest.mark.parametrize("call", ["instances", "groups", "activities", "targets", "brakes", "statuses"])
 def test_a_part_of_the_picture_is_no_picture(call: str) -> None:
     world = spread_world()

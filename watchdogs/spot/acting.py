@@ -17,6 +17,8 @@ from watchdogs.spot.decide import WATCHDOG
 from watchdogs.spot.zones import REFUSALS
 
 POLL_SECONDS: Final = 1.0
+_AWAITED: Final = frozenset({Reason.SPOT_WANTED, Reason.SAFER_ZONE, Reason.RESERVED_IN_FULL})
+"""Growth whose answer decides whether something dearer is bought."""
 _DRY: Final = frozenset({Reason.NO_SPOT, Reason.ZONE_BACKING_OFF, Reason.SPOT_TOO_DEAR, Reason.BOOTS_FAILING})
 """What the decisions about a pool's spot groups say when none of them gives."""
 _T = TypeVar("_T")
@@ -56,7 +58,7 @@ class Actor:
         growing = [
             outcome.decision
             for outcome in outcomes
-            if outcome.kind is OutcomeKind.DONE and outcome.decision.reason in (Reason.SPOT_WANTED, Reason.SAFER_ZONE)
+            if outcome.kind is OutcomeKind.DONE and outcome.decision.reason in _AWAITED
         ]
         unanswered = self._await_answers(growing, asked_at)
         done = any(outcome.kind is not OutcomeKind.FAILED for outcome in outcomes)

@@ -35,8 +35,10 @@ def split(seen: PoolView, now: datetime) -> list[Decision]:
     if seen.paused_by is not None:
         return [_keep(seen, group, Reason.PAUSED, seen.paused_by) for group in seen.groups]
     pool = terms.without_ending(seen, now)
-    sizes = _Sizes(pool, now)
     reserved = [wish for group in pool.groups_of(CapacityType.RESERVED) for wish in terms.reserved(pool, group, now)]
+    # asked for in this look: nothing is bought beside it before the next look knows the answer
+    coming = sum(max(0, (wish.to_size or 0) - (wish.from_size or 0)) for wish in reserved)
+    sizes = _Sizes(pool, now, coming)
     run_ends = terms.run_ends(seen, now)
     ending = {wish.resource for wish in (*reserved, *run_ends) if wish.action is Action.END}
     wishes = [
@@ -52,12 +54,12 @@ def split(seen: PoolView, now: datetime) -> list[Decision]:
 class _Sizes:
     """The arithmetic of a pool."""
 
-    def __init__(self, pool: PoolView, now: datetime) -> None:
+    def __init__(self, pool: PoolView, now: datetime, reserved_coming: int) -> None:
         late = pool.boot_expected + pool.policy.fallback_after
         kinds = {group.name: group.capacity_type for group in pool.groups}
         counting = [m for m in pool.members if not m.leaving and not m.failed]
         in_time = [m for m in counting if m.ready or now - m.launched_at <= late]
-        self.reserved = sum(1 for m in in_time if kinds.get(m.group) is CapacityType.RESERVED)
+        self.reserved = reserved_coming + sum(1 for m in in_time if kinds.get(m.group) is CapacityType.RESERVED)
         self.spot = sum(1 for m in counting if kinds.get(m.group) is CapacityType.SPOT)
         self.spot_in_time = sum(1 for m in in_time if kinds.get(m.group) is CapacityType.SPOT)
         self.on_demand = sum(1 for m in counting if kinds.get(m.group) in _STANDS_IN)

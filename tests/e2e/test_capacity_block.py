@@ -1,0 +1,175 @@
+"""A Capacity Block to its end: what ran in it was replaced and drained before the cloud would have ended it."""
+
+import base64
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet import tags
+from fleet.document import PATH_IN_BUCKET
+from fleet.model import CapacityType
+from tests.e2e.embedded_cloud import (
+    BUCKET,
+    CLONE,
+    EmbeddedCloud,
+    fleet_document,
+    instance_settings,
+    pool_entry,
+    started,
+    status,
+    wait_for,
+)
+from tests.networks import free_network
+
+pytestmark = pytest.mark.slow
+NETWORK = free_network()
+MACHINE = "p5.48xlarge"
+EARLY = timedelta(minutes=30)
+"""AWS ends what runs in a block this long before the block's own end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """One pool: a block, and on-demand for afterwards."""
+
+    cloud: EmbeddedCloud
+    folder: Path
+    reservation: str
+
+    def block_ends(self, ahead: timedelta) -> None:
+        """Move the block's end, in the cloud and in the fleet document, as a new `pulumi up` would say it."""
+        now = datetime.now(UTC)
+        opens, ends = now - timedelta(days=1), now + ahead
+        self.cloud.control("block", {"reservation": self.reservation, "starts": str(opens), "ends": str(ends)})
+        term = {"opens": opens.isoformat(), "closes": (ends - EARLY).isoformat()}
+        groups = [
+            {
+                "type": "reserved",
+                "zone": "us-east-1a",
+                "name": "chat-block",
+                "max": 1,
+                "machine_types": [MACHINE],
+                **term,
+            },
+            {"type": "on-demand", "zone": None, "name": "chat-od", "max": 1, "machine_types": ["g6.xlarge"]},
+        ]
+        pool = pool_entry("chat", groups, target=1, min=1, watchdogs={"spot": {"fallback_after": "20s"}})
+        text = fleet_document("http://127.0.0.1:9", f"sqlite:///{self.folder / 'ledger.db'}", pool)
+        self.cloud.put_bytes(PATH_IN_BUCKET, json.dumps(text).encode())
+
+    def spot_pass(self, *, apply: bool = True) -> None:
+        """`gpufleet watch spot`."""
+        done = subprocess.run(
+            [sys.executable, "-m", "cli.main", "watch", "spot", *["--apply"][:apply]],
+            cwd=CLONE,
+            env={k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "GPUFLEET_"))}
+            | {
+                "AWS_ENDPOINT_URL": self.cloud.url,
+                "AWS_ACCESS_KEY_ID": "control-host",
+                "AWS_SECRET_ACCESS_KEY": "local",
+                "AWS_REGION": "us-east-1",
+                "AWS_EC2_METADATA_DISABLED": "true",
+                "GPUFLEET_FLEET": f"s3://{BUCKET}/{PATH_IN_BUCKET}",
+            },
+            capture_output=True,
+            text=True,
+            timeout=150,
+            check=False,
+        )
+        sys.stdout.write(f"{done.returncode} {done.stdout} {done.stderr}\n")  # shown when it fails
+        assert done.returncode in (0, 3), done.stderr
+
+    def desired(self) -> dict[str, int]:
+        found = self.cloud.client("autoscaling").describe_auto_scaling_groups()["AutoScalingGroups"]
+        return {group["AutoScalingGroupName"]: group["DesiredCapacity"] for group in found}
+
+    def ready(self, group: str) -> dict[str, Any]:
+        member = self.cloud.one_member(group)
+        wait_for(f"{group} ready", lambda: status(member["PrivateIpAddress"])["ready"], 120)
+        return member
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[Fleet]:
+    with started(tmp_path, NETWORK) as cloud:
+        ec2 = cloud.client("ec2")
+        offers = ec2.describe_capacity_block_offerings(
+            InstanceType=MACHINE, InstanceCount=1, CapacityDurationHours=24
+        )["CapacityBlockOfferings"]
+        offer = next(one for one in offers if one["AvailabilityZone"] == "us-east-1a")
+        block = ec2.purchase_capacity_block(
+            CapacityBlockOfferingId=offer["CapacityBlockOfferingId"], InstancePlatform="Linux/UNIX"
+        )["CapacityReservation"]
+        made = Fleet(cloud=cloud, folder=tmp_path, reservation=block["CapacityReservationId"])
+        made.block_ends(timedelta(days=1))
+        target = {"CapacityReservationTarget": {"CapacityReservationId": made.reservation}}
+        in_block = {
+            "InstanceType": MACHINE,
+            "CapacityReservationSpecification": target,
+            "InstanceMarketOptions": {"MarketType": "capacity-block"},
+        }
+        _make_group(cloud, "chat-block", CapacityType.RESERVED, in_block)
+        _make_group(cloud, "chat-od", CapacityType.ON_DEMAND, {"InstanceType": "g6.xlarge"})
+        yield made
+
+
+def _make_group(cloud: EmbeddedCloud, name: str, kind: CapacityType, launched: dict[str, Any]) -> None:
+    ec2 = cloud.client("ec2")
+    script = cloud.user_data(instance_settings("chat", kind))
+    ec2.create_launch_template(
+        LaunchTemplateName=name,
+        LaunchTemplateData={
+            "ImageId": ec2.describe_images(Owners=["self", "amazon"])["Images"][0]["ImageId"],
+            "UserData": base64.b64encode(script.encode()).decode(),
+            "IamInstanceProfile": {"Name": "gpu-instance"},
+            "InstanceInitiatedShutdownBehavior": "terminate",
+            **launched,
+        },
+    )
+    written = {tags.ENVIRONMENT: "test", tags.POOL: "chat", tags.CAPACITY_TYPE: kind.value, tags.OWNER: "tests"}
+    cloud.client("autoscaling").create_auto_scaling_group(
+        AutoScalingGroupName=name,
+        MinSize=0,
+        MaxSize=1,
+        DesiredCapacity=0,
+        VPCZoneIdentifier=cloud.subnet(),
+        LaunchTemplate={"LaunchTemplateName": name, "Version": "$Latest"},
+        Tags=[{"Key": key, "Value": value, "PropagateAtLaunch": True} for key, value in written.items()],
+    )
+
+
+def test_a_block_is_used_while_it_lasts_then_replaced_and_left_in_time(fleet: Fleet) -> None:
+    fleet.spot_pass(apply=False)
+    fleet.spot_pass()
+    assert fleet.desired() == {"chat-block": 1, "chat-od": 0}, "paid for, so used"
+    member = fleet.ready("chat-block")
+
+    # ten minutes to the end of what runs there: somebody else is asked for, and the block still serves
+    fleet.block_ends(EARLY + timedelta(minutes=10))
+    fleet.spot_pass()
+    assert fleet.desired() == {"chat-block": 1, "chat-od": 1}
+    fleet.ready("chat-od")
+    assert status(member["PrivateIpAddress"])["ready"]
+
+    fleet.block_ends(EARLY + timedelta(minutes=4))
+
+    def left() -> bool:
+        fleet.spot_pass()
+        return fleet.desired() == {"chat-block": 0, "chat-od": 1} and fleet.cloud.is_gone(member["InstanceId"])
+
+    wait_for("the block left, drained", left, 120)
+    found = fleet.cloud.client("ec2").describe_instances(InstanceIds=[member["InstanceId"]])
+    reason = found["Reservations"][0]["Instances"][0].get("StateReason", {})
+    assert "Capacity Block" not in str(reason), "it was ended by us, drained, before AWS came to it"
+
+    fleet.block_ends(EARLY - timedelta(seconds=1))
+    fleet.spot_pass()
+    assert fleet.desired() == {"chat-block": 0, "chat-od": 1}
