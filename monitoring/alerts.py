@@ -54,7 +54,14 @@ class Alert:
 
 def alerts(settings: AlertSettings) -> tuple[Alert, ...]:
     """Every rule."""
-    return (*_gpu(settings), *_serving(settings), *_money(settings), *_machinery(settings))
+    return (
+        *_gpu(settings),
+        *_serving(settings),
+        *_money(settings),
+        *_evidence(settings),
+        *_machines(settings),
+        *_routers(settings),
+    )
 
 
 def render(settings: AlertSettings, rule_settings: RuleSettings) -> str:
@@ -261,9 +268,8 @@ def _money(settings: AlertSettings) -> tuple[Alert, ...]:
     )
 
 
-def _machinery(settings: AlertSettings) -> tuple[Alert, ...]:
+def _evidence(settings: AlertSettings) -> tuple[Alert, ...]:
     silent = settings.watchdog_silent.total_seconds()
-    ends = settings.certificate_ends.total_seconds()
     return (
         Alert(
             name="MetricsMissing",
@@ -303,6 +309,11 @@ def _machinery(settings: AlertSettings) -> tuple[Alert, ...]:
             severity=Severity.PAGE,
             summary="Nothing tells whether watchdogs run: the exporter of the ledger does not answer",
         ),
+    )
+
+
+def _machines(settings: AlertSettings) -> tuple[Alert, ...]:
+    return (
         Alert(
             name="BootFailing",
             expression=f'{metrics.NODE_PHASE}{{phase="failed"}} == 1',
@@ -324,6 +335,12 @@ def _machinery(settings: AlertSettings) -> tuple[Alert, ...]:
             severity=Severity.TICKET,
             summary=f"{_ENVIRONMENT} runs {_PERCENT} of what quota {_QUOTA} allows",
         ),
+    )
+
+
+def _routers(settings: AlertSettings) -> tuple[Alert, ...]:
+    ends = settings.certificate_ends.total_seconds()
+    return (
         Alert(
             name="CertificateEnding",
             expression=f"gpufleet_router_certificate_end_timestamp_seconds - time() < {ends:.0f}",
