@@ -97,10 +97,9 @@ class Stage:
 
     def wait(self, what: str, look: Callable[[], str | None], limit_s: float) -> float:
         """Poll until `look` gives None; it says what is still missing. Returns the seconds it took."""
+        self.say(f"waiting until {what} (at most {limit_s:.0f} s)")
         began = time.monotonic()
         missing = look()
-        if missing is not None:
-            self.say(f"waiting until {what} (at most {limit_s:.0f} s)")
         while missing is not None:
             if time.monotonic() - began > limit_s:
                 raise StoryError(f"{what}: not after {limit_s:.0f} s; {missing}")
