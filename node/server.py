@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from node import page
 from node.drain import Order
@@ -137,8 +137,8 @@ def _read_order(body: bytes) -> tuple[str, timedelta]:
         found = json.loads(body)
     except ValueError as error:
         raise ValueError(f"the body is no JSON: {error}") from error
-    reason = found.get("reason") if isinstance(found, dict) else None
-    seconds = found.get("deadline_s") if isinstance(found, dict) else None
+    order = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+    reason, seconds = order.get("reason"), order.get("deadline_s")
     if not isinstance(reason, str) or not reason.strip() or not reason.isprintable():
         raise ValueError("reason: say in a line of text why")
     if (

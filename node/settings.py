@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from fleet.model import CapacityType, Cloud
 from serving.engine import EngineKind
@@ -64,10 +64,11 @@ class Settings:
 def load(path: Path) -> Settings:
     """Read the file. Raises SettingsError."""
     try:
-        raw = json.loads(path.read_bytes())
+        found = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
         raise SettingsError(f"{path}: {error}") from error
-    if not isinstance(raw, dict) or raw.get("version") != VERSION:
+    raw = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+    if raw.get("version") != VERSION:
         raise SettingsError(f"{path}: is not of version {VERSION}; the agent and the stack are of different releases")
     try:
         return _settings(raw)

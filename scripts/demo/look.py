@@ -40,7 +40,8 @@ def agent_status(instance: dict[str, Any]) -> dict[str, Any] | None:
 
 def engine_version(instance: dict[str, Any]) -> str | None:
     """What the engine says that it is; None when it does not answer."""
-    return (get_json(f"http://{instance['address']}:{ENGINE_PORT}/version") or {}).get("version")
+    said: dict[str, Any] = get_json(f"http://{instance['address']}:{ENGINE_PORT}/version") or {}
+    return said.get("version")
 
 
 @contextmanager
