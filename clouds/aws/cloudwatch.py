@@ -73,9 +73,13 @@ class CloudWatch:
     def _listed(self, metric: str) -> Iterator[_Series]:
         """Those of the last two weeks: the agent's own choice of dimensions is part of a series' name."""
         found = self._calls.pages("cloudwatch", "list_metrics", "Metrics", Namespace=NAMESPACE, MetricName=metric)
+        listed: set[frozenset[tuple[str, str]]] = set()
         for raw in found:
             said = {one["Name"]: one["Value"] for one in raw["Dimensions"]}
-            if "InstanceId" in said:
+            name = frozenset(said.items())
+            # one that moved between two pages is on both
+            if "InstanceId" in said and name not in listed:
+                listed.add(name)
                 yield _Series(
                     instance=said["InstanceId"],
                     gpu=said.get("index", said.get("uuid", "0")),
