@@ -231,7 +231,8 @@ def test_a_reserved_group_takes_its_reservation_and_no_more(cloud: RunningCloud)
     ec2.modify_capacity_reservation(CapacityReservationId=made, InstanceCount=2)
     _wait_in_service(cloud, "reserved", 2)
     ec2.cancel_capacity_reservation(CapacityReservationId=made)
-    assert ec2.describe_capacity_reservations()["CapacityReservations"][0]["State"] == "cancelled"
+    (shown,) = ec2.describe_capacity_reservations(CapacityReservationIds=[made])["CapacityReservations"]
+    assert shown["State"] == "cancelled"
 
 
 EFA: dict[str, Any] = {"DeviceIndex": 0, "NetworkCardIndex": 0, "InterfaceType": "efa"}
