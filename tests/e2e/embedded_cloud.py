@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ import boto3
 import httpx
 
 from fleet import tags
+from fleet.document import PATH_IN_BUCKET
 from fleet.model import CapacityType, Cloud
 from localcloud import tiny_model
 from serving import agent_archive, user_data
@@ -25,6 +27,7 @@ from tests.networks import end_process
 
 CLONE = Path(__file__).resolve().parents[2]
 BUCKET = "gpu-fleet-test-models"
+CONTROL = "control-host"
 TOKEN = "/gpu-fleet/test/agent-token"  # noqa: S105 - the parameter's name
 SIMULATED = "gpu-fleet/simulated-engine@sha256:" + "0" * 64
 SECRET = "the agents' token"  # noqa: S105 - of a test
@@ -155,6 +158,22 @@ class EmbeddedCloud:
         )
         instances = [i for r in found["Reservations"] for i in r["Instances"]]
         return sorted(instances, key=lambda i: (i["LaunchTime"], i["InstanceId"]))
+
+    def desired(self) -> dict[str, int]:
+        """The desired size of each group."""
+        found = self.client("autoscaling").describe_auto_scaling_groups()["AutoScalingGroups"]
+        return {group["AutoScalingGroupName"]: group["DesiredCapacity"] for group in found}
+
+    def environment(self) -> dict[str, str]:
+        """Of a command on the control host, whose calls are told apart from the test's by its key."""
+        return {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "GPUFLEET_"))} | {
+            "AWS_ENDPOINT_URL": self.url,
+            "AWS_ACCESS_KEY_ID": CONTROL,
+            "AWS_SECRET_ACCESS_KEY": "local",
+            "AWS_REGION": "us-east-1",
+            "AWS_EC2_METADATA_DISABLED": "true",
+            "GPUFLEET_FLEET": f"s3://{BUCKET}/{PATH_IN_BUCKET}",
+        }
 
     def subnet(self) -> str:
         """One for all groups: in a network of its own each would give out the same addresses."""

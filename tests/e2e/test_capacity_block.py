@@ -2,7 +2,6 @@
 
 import base64
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,7 +16,6 @@ from fleet import tags
 from fleet.document import PATH_IN_BUCKET
 from fleet.model import CapacityType
 from tests.e2e.embedded_cloud import (
-    BUCKET,
     CLONE,
     EmbeddedCloud,
     fleet_document,
@@ -70,15 +68,7 @@ class Fleet:
         done = subprocess.run(
             [sys.executable, "-m", "cli.main", "watch", "spot", *["--apply"][:apply]],
             cwd=CLONE,
-            env={k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "GPUFLEET_"))}
-            | {
-                "AWS_ENDPOINT_URL": self.cloud.url,
-                "AWS_ACCESS_KEY_ID": "control-host",
-                "AWS_SECRET_ACCESS_KEY": "local",
-                "AWS_REGION": "us-east-1",
-                "AWS_EC2_METADATA_DISABLED": "true",
-                "GPUFLEET_FLEET": f"s3://{BUCKET}/{PATH_IN_BUCKET}",
-            },
+            env=self.cloud.environment(),
             capture_output=True,
             text=True,
             timeout=150,
@@ -86,10 +76,6 @@ class Fleet:
         )
         sys.stdout.write(f"{done.returncode} {done.stdout} {done.stderr}\n")  # shown when it fails
         assert done.returncode in (0, 3), done.stderr
-
-    def desired(self) -> dict[str, int]:
-        found = self.cloud.client("autoscaling").describe_auto_scaling_groups()["AutoScalingGroups"]
-        return {group["AutoScalingGroupName"]: group["DesiredCapacity"] for group in found}
 
     def ready(self, group: str) -> dict[str, Any]:
         member = self.cloud.one_member(group)
@@ -149,13 +135,13 @@ def _make_group(cloud: EmbeddedCloud, name: str, kind: CapacityType, launched: d
 def test_a_block_is_used_while_it_lasts_then_replaced_and_left_in_time(fleet: Fleet) -> None:
     fleet.spot_pass(apply=False)
     fleet.spot_pass()
-    assert fleet.desired() == {"chat-block": 1, "chat-od": 0}, "paid for, so used"
+    assert fleet.cloud.desired() == {"chat-block": 1, "chat-od": 0}, "paid for, so used"
     member = fleet.ready("chat-block")
 
     # ten minutes to the end of what runs there: somebody else is asked for, and the block still serves
     fleet.block_ends(EARLY + timedelta(minutes=10))
     fleet.spot_pass()
-    assert fleet.desired() == {"chat-block": 1, "chat-od": 1}
+    assert fleet.cloud.desired() == {"chat-block": 1, "chat-od": 1}
     fleet.ready("chat-od")
     assert status(member["PrivateIpAddress"])["ready"]
 
@@ -163,7 +149,7 @@ def test_a_block_is_used_while_it_lasts_then_replaced_and_left_in_time(fleet: Fl
 
     def left() -> bool:
         fleet.spot_pass()
-        return fleet.desired() == {"chat-block": 0, "chat-od": 1} and fleet.cloud.is_gone(member["InstanceId"])
+        return fleet.cloud.desired() == {"chat-block": 0, "chat-od": 1} and fleet.cloud.is_gone(member["InstanceId"])
 
     wait_for("the block left, drained", left, 120)
     found = fleet.cloud.client("ec2").describe_instances(InstanceIds=[member["InstanceId"]])
@@ -172,4 +158,4 @@ def test_a_block_is_used_while_it_lasts_then_replaced_and_left_in_time(fleet: Fl
 
     fleet.block_ends(EARLY - timedelta(seconds=1))
     fleet.spot_pass()
-    assert fleet.desired() == {"chat-block": 0, "chat-od": 1}
+    assert fleet.cloud.desired() == {"chat-block": 0, "chat-od": 1}

@@ -28,6 +28,7 @@ from monitoring.prometheus import Discovery, PrometheusSettings, render
 from tests.e2e.embedded_cloud import (
     BUCKET,
     CLONE,
+    CONTROL,
     TOKEN,
     EmbeddedCloud,
     fleet_document,
@@ -44,7 +45,6 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("prometheus") is None, reason="needs the Debian package prometheus"),
 ]
 NETWORK = free_network()
-CONTROL = "control-host"
 IN_IAM = {"s3:HeadObject": "s3:GetObject", "s3:ListObjectsV2": "s3:ListBucket"}
 """Operations that IAM knows by another name."""
 GROUPS = (
@@ -62,19 +62,6 @@ class Fleet:
     folder: Path
     prometheus_url: str
 
-    @property
-    def environment(self) -> dict[str, str]:
-        """Of a command on the control host."""
-        return {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "GPUFLEET_"))} | {
-            "AWS_ENDPOINT_URL": self.cloud.url,
-            # the control host's own, so that its calls are told apart from the test's
-            "AWS_ACCESS_KEY_ID": CONTROL,
-            "AWS_SECRET_ACCESS_KEY": "local",
-            "AWS_REGION": "us-east-1",
-            "AWS_EC2_METADATA_DISABLED": "true",
-            "GPUFLEET_FLEET": f"s3://{BUCKET}/{PATH_IN_BUCKET}",
-        }
-
     def describe(self, ledger: str) -> None:
         """Write the fleet document, as `pulumi up` does; `ledger` is the host's file."""
         text = json.dumps(_document(self.folder / ledger, self.prometheus_url))
@@ -85,7 +72,7 @@ class Fleet:
         done = subprocess.run(
             [sys.executable, "-m", "cli.main", *arguments, "--json"],
             cwd=CLONE,
-            env=self.environment,
+            env=self.cloud.environment(),
             capture_output=True,
             text=True,
             timeout=150,
@@ -97,10 +84,6 @@ class Fleet:
 
     def reasons(self, answer: Any) -> dict[str, str]:
         return {d["resource"]: d["reason"] for d in answer["decisions"]}
-
-    def desired(self) -> dict[str, int]:
-        found = self.cloud.client("autoscaling").describe_auto_scaling_groups()["AutoScalingGroups"]
-        return {group["AutoScalingGroupName"]: group["DesiredCapacity"] for group in found}
 
 
 @pytest.fixture(scope="module")
@@ -277,22 +260,22 @@ def _no_spot_then_back(fleet: Fleet) -> None:
     wait_for("the notice to be seen", lambda: any(_draining(fleet)), 20)
     code, answer = fleet.run("watch", "spot", "--apply")
     assert code == 0, answer
-    assert fleet.desired()["batch-od"] == 1, answer
+    assert fleet.cloud.desired()["batch-od"] == 1, answer
     wait_for("on-demand ready", lambda: _ready(fleet.cloud, "batch-od"), 60)
     code, answer = fleet.run("watch", "spot", "--apply")
-    assert fleet.desired()["batch-od"] == 1, answer
+    assert fleet.cloud.desired()["batch-od"] == 1, answer
 
     fleet.cloud.control("restore", {"pool": "batch", "zone": None})
     code, answer = fleet.run("watch", "spot", "--apply")
-    assert sum(size for name, size in fleet.desired().items() if "spot" in name) == 2, answer
-    spots = [name for name, size in fleet.desired().items() if "spot" in name and size]
+    assert sum(size for name, size in fleet.cloud.desired().items() if "spot" in name) == 2, answer
+    spots = [name for name, size in fleet.cloud.desired().items() if "spot" in name and size]
     for name in spots:
         wait_for(f"{name} ready", lambda name=name: _ready(fleet.cloud, name), 60)
 
     def given_back() -> Any:
         code, answer = fleet.run("watch", "spot", "--apply")
         assert code == 0, answer
-        return answer if fleet.desired()["batch-od"] == 0 else None
+        return answer if fleet.cloud.desired()["batch-od"] == 0 else None
 
     answer = wait_for("on-demand given back after the hold", given_back, 120)
     assert "spot is back" in {d["reason"] for d in answer["decisions"]}
@@ -329,14 +312,14 @@ def _silenced_is_kept_and_the_other_goes(fleet: Fleet) -> None:
     assert len(told) == len(set(told)) == 2, told
     assert [(o["resource"], o["kind"]) for o in answer["outcomes"]] == [(idle, "done")], answer
     assert fleet.reasons(answer)[silenced] == "metrics missing"
-    assert sum(fleet.desired().values()) == 1
+    assert sum(fleet.cloud.desired().values()) == 1
     wait_for("the idle one gone", lambda: fleet.cloud.is_gone(idle), 30)
     _, targets = fleet.run("target")
     assert [(row["pool"], row["target"]) for row in targets] == [("batch", 1)]
     _, said = fleet.run("watch", "why", idle)
     assert [row["outcome"] for row in said if row["outcome"]][-2:] == ["done", "done"]
     code, answer = fleet.run("watch", "spot", "--apply")
-    assert code == 0 and sum(fleet.desired().values()) == 1, answer
+    assert code == 0 and sum(fleet.cloud.desired().values()) == 1, answer
 
 
 def _host_dies_while_it_drains(fleet: Fleet, address: str) -> None:
@@ -353,7 +336,7 @@ def _host_dies_while_it_drains(fleet: Fleet, address: str) -> None:
     def draining() -> bool:
         """Passes of the old host, the last of them killed as soon as the agent drains."""
         with subprocess.Popen(
-            command, cwd=CLONE, env=fleet.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            command, cwd=CLONE, env=fleet.cloud.environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         ) as host:
             try:
                 while host.poll() is None and not status(address)["draining"]:
@@ -366,7 +349,7 @@ def _host_dies_while_it_drains(fleet: Fleet, address: str) -> None:
     backup = [sys.executable, "-m", "cli.main", "ledger"]
     for word, ledger in (("backup", "ledger.db"), ("restore", "another.db")):
         fleet.describe(ledger)
-        subprocess.run([*backup, word], cwd=CLONE, env=fleet.environment, check=True, timeout=150)
+        subprocess.run([*backup, word], cwd=CLONE, env=fleet.cloud.environment(), check=True, timeout=150)
 
 
 def _calls(fleet: Fleet, operation: str) -> int:

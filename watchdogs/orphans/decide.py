@@ -5,6 +5,7 @@ rule that stops looks again after its grace, wants both sources of evidence then
 stopped without harm. Missing evidence keeps, here as everywhere.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -143,8 +144,7 @@ def _unless_unseen(seen: Observed, rule: OrphanPolicy, wish: Decision) -> Decisi
 
 def _named_twice(orphans: Sequence[Instance]) -> set[str]:
     """Ids that two machines have: on Google Cloud a name is one zone's own."""
-    ids = [instance.id for instance in orphans]
-    return {key for key in ids if ids.count(key) > 1} if len(set(ids)) < len(ids) else set()
+    return {key for key, machines in Counter(instance.id for instance in orphans).items() if machines > 1}
 
 
 def _by_price(seen: Observed, instance: Instance) -> tuple[bool, float, str]:
