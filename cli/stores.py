@@ -173,27 +173,19 @@ def _gcs(bucket: str, prefix: str) -> Place:
 
     from clouds.gcp.signed import GcsStore
 
-    token = None if os.environ.get("STORAGE_EMULATOR_HOST") else _google_token()
+    token = None if os.environ.get("STORAGE_EMULATOR_HOST") else _google_tokens()
     place = _GcsPlace(bucket)
     return Place(store=GcsStore(bucket, token), writer=place, listing=place, prefix=prefix, is_bucket=True)
 
 
-def _google_token() -> Callable[[], str]:
-    import google.auth
-    import google.auth.transport.requests
-    from google.auth.exceptions import GoogleAuthError
+def _google_tokens() -> Callable[[], str]:
+    from clouds.gcp.login import tokens
+    from fleet.activity import CloudError
 
     try:
-        credentials: Any = google.auth.default(scopes=["https://www.googleapis.com/auth/devstorage.read_write"])[0]
-    except GoogleAuthError as error:
-        raise UserError(f"no Google credentials: {error}; run `gcloud auth application-default login`") from error
-
-    def token() -> str:
-        if not credentials.valid:
-            credentials.refresh(google.auth.transport.requests.Request())
-        return str(credentials.token)
-
-    return token
+        return tokens("https://www.googleapis.com/auth/devstorage.read_write")
+    except CloudError as error:
+        raise UserError(str(error)) from error
 
 
 class _GcsPlace:

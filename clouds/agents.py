@@ -1,8 +1,9 @@
 """Node agents over HTTP: ask how they are, ask them to drain."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
 from typing import Any, Final
 
 import httpx
@@ -10,6 +11,7 @@ import httpx
 from clouds import secrets
 from fleet.activity import CloudError
 from fleet.model import Instance
+from fleet.parsed import is_map
 
 PORT: Final = 9500
 _AT_ONCE: Final = 32
@@ -29,7 +31,7 @@ class NodeAgents:
         """Close the connections."""
         self._client.close()
 
-    def statuses(self, instances: Sequence[Instance]) -> dict[str, dict[str, Any]]:
+    def statuses(self, instances: Sequence[Instance]) -> dict[str, Mapping[str, Any]]:
         """The answer of GET /status by instance; one that does not answer whole is absent."""
         if not instances:
             return {}
@@ -37,7 +39,7 @@ class NodeAgents:
             answers = pool.map(self._status, instances)
             return {i.id: answer for i, answer in zip(instances, answers, strict=True) if answer is not None}
 
-    def drain(self, instance: Instance, reason: str, deadline_seconds: int) -> dict[str, Any]:
+    def drain(self, instance: Instance, reason: str, deadline_seconds: int) -> Mapping[str, Any]:
         """Ask to drain. Idempotent. Raises CloudError when the agent does not take it."""
         url = self._url(instance, "/drain")
         try:
@@ -46,31 +48,31 @@ class NodeAgents:
                 headers={"Authorization": f"Bearer {self._secret()}"},
                 json={"reason": reason, "deadline_s": deadline_seconds},
             )
-            if response.status_code != httpx.codes.ACCEPTED:
+            if response.status_code != HTTPStatus.ACCEPTED:
                 raise CloudError(f"{instance.id}: its agent refused to drain ({response.status_code})")
             return _object(response)
         except (httpx.HTTPError, ValueError) as error:
             raise CloudError(f"{instance.id}: its agent at {url} did not answer: {error}") from error
 
-    def switch(self, instance: Instance, digest: str) -> dict[str, Any]:
+    def switch(self, instance: Instance, digest: str) -> Mapping[str, Any]:
         """Ask to serve another revision. Idempotent. Raises CloudError when the agent does not take it."""
         url = self._url(instance, "/switch")
         headers = {"Authorization": f"Bearer {self._secret()}"}
         try:
             response = self._client.post(url, headers=headers, json={"digest": digest})
-            if response.status_code != httpx.codes.ACCEPTED:
+            if response.status_code != HTTPStatus.ACCEPTED:
                 words = response.text[:300].strip()
                 raise CloudError(f"{instance.id}: its agent refused the revision ({response.status_code}): {words}")
             return _object(response)
         except (httpx.HTTPError, ValueError) as error:
             raise CloudError(f"{instance.id}: its agent at {url} did not answer: {error}") from error
 
-    def _status(self, instance: Instance) -> dict[str, Any] | None:
+    def _status(self, instance: Instance) -> Mapping[str, Any] | None:
         if instance.private_address is None:
             return None
         try:
             response = self._client.get(self._url(instance, "/status"))
-            answer = _object(response) if response.status_code == httpx.codes.OK else None
+            answer = _object(response) if response.status_code == HTTPStatus.OK else None
         except (httpx.HTTPError, ValueError):
             return None
         # an address is used again by another machine sooner than one thinks
@@ -109,8 +111,8 @@ def google_token(project: str, environment: str) -> Callable[[], str]:
     return fetch
 
 
-def _object(response: httpx.Response) -> dict[str, Any]:
-    body: Any = response.json()
-    if not isinstance(body, dict):
+def _object(response: httpx.Response) -> Mapping[str, Any]:
+    body = response.json()
+    if not is_map(body):
         raise ValueError("the answer is no JSON object")
     return body

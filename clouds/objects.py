@@ -10,8 +10,13 @@ import ssl
 from collections.abc import Callable
 from typing import Final
 
+Told = Callable[[int | None, str], None]
+"""Hears, before the first byte of a range, the bytes of the whole object and its version; None and "" where the store
+does not say. What it raises ends the read."""
 TIMEOUT_S: Final = 20.0
 PIECE: Final = 1024 * 1024
+TELLING: Final = frozenset({200, 206, 416})
+"""Statuses of answers that say how large the whole object is."""
 
 
 def connect(scheme: str, place: str) -> http.client.HTTPConnection:
@@ -34,6 +39,14 @@ def check(answer: http.client.HTTPResponse, key: str) -> None:
     if answer.status == 416:
         raise ConnectionError(f"{key}: the store says the object is shorter than the range")
     raise ConnectionError(f"{key}: HTTP {answer.status}")
+
+
+def whole_size(answer: http.client.HTTPResponse) -> int | None:
+    """Bytes of the whole object, as an answer to a range says them; None where it does not."""
+    said = answer.headers.get("Content-Range", "").rpartition("/")[2]
+    if answer.status == 200:
+        said = answer.headers.get("Content-Length", "")
+    return int(said) if said.isdecimal() else None
 
 
 def range_header(asked: range) -> str:

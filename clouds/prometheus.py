@@ -10,6 +10,7 @@ import httpx
 import yaml
 
 from fleet.activity import CloudError
+from fleet.parsed import is_map
 
 _TIMEOUT: Final = 30.0
 SKEW_LIMIT_S: Final = 60.0
@@ -61,8 +62,8 @@ class Prometheus:
             body = response.json()
         except (httpx.HTTPError, ValueError) as error:
             raise CloudError(f"Prometheus at {self._url} did not answer: {error}") from error
-        if not isinstance(body, dict) or body.get("status") != "success":
-            words = body.get("error") if isinstance(body, dict) else None
+        if not is_map(body) or body.get("status") != "success":
+            words = body.get("error") if is_map(body) else None
             raise CloudError(
                 f"Prometheus at {self._url} refused ({response.status_code}): {words or 'no reason given'}"
             )
@@ -88,11 +89,10 @@ class Prometheus:
 
 def read_intervals(configuration: str) -> dict[str, timedelta]:
     """Scrape interval by job of a Prometheus configuration."""
-    document = yaml.safe_load(configuration) or {}
-    general = document.get("global", {}).get("scrape_interval", "1m")
-    return {
-        job["job_name"]: _duration(job.get("scrape_interval", general)) for job in document.get("scrape_configs", [])
-    }
+    document: Mapping[str, Any] = yaml.safe_load(configuration) or {}
+    general: str = document.get("global", {}).get("scrape_interval", "1m")
+    jobs: list[Mapping[str, str]] = document.get("scrape_configs", [])
+    return {job["job_name"]: _duration(job.get("scrape_interval", general)) for job in jobs}
 
 
 def _duration(text: str) -> timedelta:

@@ -25,7 +25,7 @@ class AwsCalls:
 
     def __init__(self, region: str, client: Callable[[str], Any] | None = None) -> None:
         self._region = region
-        self._make = client or (lambda service: boto3.client(service, region_name=region, config=CONFIG))
+        self._make = client or self._of_default_session
         self._clients: dict[str, Any] = {}
         self.counts: dict[str, int] = {}
         self._counting = threading.Lock()
@@ -64,6 +64,9 @@ class AwsCalls:
             if service not in self._clients:
                 self._clients[service] = self._make(service)
             return self._clients[service]
+
+    def _of_default_session(self, service: str) -> Any:
+        return boto3.client(service, region_name=self._region, config=CONFIG)
 
     def _refused(self, name: str, error: ClientError) -> CloudError:
         detail = error.response.get("Error", {})

@@ -68,4 +68,5 @@ def ended_at(raw: Mapping[str, Any]) -> datetime | None:
 
 def was_preempted(raw: Mapping[str, Any]) -> bool:
     """Whether EC2 took a spot instance."""
-    return (raw.get("StateReason") or {}).get("Code") == PREEMPTED
+    why: Mapping[str, Any] | None = raw.get("StateReason")
+    return why is not None and why.get("Code") == PREEMPTED

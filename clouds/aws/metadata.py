@@ -4,12 +4,13 @@ import json
 import os
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from clouds.aws.signature import Credentials
+from fleet.parsed import is_map
 
 DEFAULT_ENDPOINT: Final = "http://169.254.169.254"
 _TOKEN_TTL: Final = timedelta(hours=6)
@@ -52,7 +53,7 @@ class Metadata:
             raise MetadataError(f"metadata {path}: there is none")
         return found
 
-    def document(self, path: str) -> dict[str, Any] | None:
+    def document(self, path: str) -> Mapping[str, Any] | None:
         """A JSON object below /latest/. Raises MetadataError."""
         text = self.get(path)
         if text is None:
@@ -61,7 +62,7 @@ class Metadata:
             found = json.loads(text)
         except ValueError as error:
             raise MetadataError(f"metadata {path}: is no JSON") from error
-        return found if isinstance(found, dict) else None
+        return found if is_map(found) else None
 
     def role_credentials(self) -> Credentials | None:
         """Those of the instance's role; None without one. Raises MetadataError."""

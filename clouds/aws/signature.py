@@ -4,6 +4,7 @@ The node agent travels as source files without libraries, so it cannot carry bot
 against botocore's for generated requests.
 """
 
+import functools
 import hashlib
 import hmac
 from collections.abc import Mapping
@@ -66,14 +67,20 @@ def sign(request: Request, credentials: Credentials, *, region: str, service: st
     )
     scope = f"{stamp[:8]}/{region}/{service}/aws4_request"
     to_sign = "\n".join([_ALGORITHM, stamp, scope, hashlib.sha256(canonical.encode()).hexdigest()])
-    key = f"AWS4{credentials.secret_key}".encode()
-    for part in scope.split("/"):
-        key = hmac.digest(key, part.encode(), "sha256")
-    signature = hmac.digest(key, to_sign.encode(), "sha256").hex()
+    signature = hmac.digest(_key(credentials.secret_key, scope), to_sign.encode(), "sha256").hex()
     headers["Authorization"] = (
         f"{_ALGORITHM} Credential={credentials.access_key}/{scope}, SignedHeaders={signed}, Signature={signature}"
     )
     return headers
+
+
+@functools.lru_cache(maxsize=2)
+def _key(secret_key: str, scope: str) -> bytes:
+    """What the requests of one day, region and service are signed with."""
+    key = f"AWS4{secret_key}".encode()
+    for part in scope.split("/"):
+        key = hmac.digest(key, part.encode(), "sha256")
+    return key
 
 
 def _canonical_query(query: str) -> str:

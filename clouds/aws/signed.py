@@ -70,12 +70,14 @@ class Session:
 
     def learn_time(self, answer: http.client.HTTPResponse) -> bool:
         """Whether a refusal says, by its Date, that this machine's clock is off: then to sign again helps."""
+        if answer.status not in _REFUSED:
+            return False
         try:
             theirs = parsedate_to_datetime(answer.headers.get("Date", ""))
         except ValueError:
             return False
         ahead = theirs - self.now()
-        if answer.status not in _REFUSED or abs(ahead - self.skew.ahead) < _CLOCK_TOLERANCE:
+        if abs(ahead - self.skew.ahead) < _CLOCK_TOLERANCE:
             return False
         self.skew.ahead = ahead
         return True
@@ -238,14 +240,22 @@ class S3Reader:
             return int(answer.headers["Content-Length"]), answer.headers.get("ETag", "")
 
     def read_range(
-        self, key: str, start: int, length: int, version: str | None, take: Callable[[memoryview], None]
+        self,
+        key: str,
+        start: int,
+        length: int,
+        version: str | None,
+        take: Callable[[memoryview], None],
+        told: objects.Told | None = None,
     ) -> None:
-        """Give exactly `length` bytes from `start` to `take`. Raises OSError."""
+        """Give exactly `length` bytes from `start` to `take`, and first size and ETag to `told`. Raises OSError."""
         asked = range(start, start + length)
         wish = {"Range": objects.range_header(asked)}
         if version:
             wish["If-Match"] = version
         with self._answer("GET", key, wish) as answer:
+            if told is not None and answer.status in objects.TELLING:
+                told(objects.whole_size(answer), answer.headers.get("ETag", ""))
             objects.check(answer, key)
             objects.pass_on(answer, key, asked, self._buffer, take)
 

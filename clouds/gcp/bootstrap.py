@@ -13,13 +13,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
-import google.auth
 import requests
 from google.auth.exceptions import GoogleAuthError
 from google.auth.transport.requests import AuthorizedSession
 
 from clouds.foundation import TOKEN_BYTES, Step
 from clouds.gcp.calls import ENDPOINT
+from clouds.gcp.login import credentials
 from fleet.activity import CloudError
 
 SCOPE: Final = "https://www.googleapis.com/auth/cloud-platform"
@@ -87,7 +87,7 @@ class Rest:
 
     def _open(self) -> requests.Session:
         if self._session is None:
-            self._session = requests.Session() if self._emulator else AuthorizedSession(_credentials())
+            self._session = requests.Session() if self._emulator else AuthorizedSession(credentials(SCOPE))
         return self._session
 
 
@@ -163,11 +163,6 @@ def _emulator() -> str | None:
     if endpoint and not (urlsplit(endpoint).hostname or "").startswith("127."):
         raise CloudError(f"{ENDPOINT} is {endpoint!r}; it may only name an address on loopback")
     return endpoint or None
-
-
-def _credentials() -> Any:
-    found, _ = google.auth.default(scopes=[SCOPE])
-    return found
 
 
 def _words(answer: requests.Response) -> str:

@@ -13,6 +13,7 @@ from google.auth.exceptions import GoogleAuthError
 from google.cloud import compute_v1
 
 from fleet.activity import CloudError
+from fleet.parsed import is_map
 
 ENDPOINT: Final = "GPUFLEET_COMPUTE_ENDPOINT"
 """An emulator's address on loopback. Compute Engine has no standard variable for that."""
@@ -109,7 +110,7 @@ def _code(error: GoogleAPICallError) -> str:
     """The reason word of the first detail (`ZONE_RESOURCE_POOL_EXHAUSTED`), else the HTTP status."""
     for detail in getattr(error, "errors", ()) or ():
         for key in ("reason", "code"):
-            word = detail.get(key) if isinstance(detail, Mapping) else getattr(detail, key, None)
+            word = detail.get(key) if is_map(detail) else getattr(detail, key, None)
             if word:
                 return str(word)
     return str(error.code) if error.code is not None else ""

@@ -67,14 +67,24 @@ class GoogleInventory:
     def tag(self, instance_ids: Sequence[str], values: Mapping[str, str]) -> Mapping[str, str]:
         """Write labels. Returns the error by instance where it failed."""
         labels = {tags.label(key): value for key, value in values.items()}
-        return self._relabel(instance_ids, lambda old: {**old, **labels})
+
+        def change(old: Mapping[str, str]) -> dict[str, str]:
+            return {**old, **labels}
+
+        return self._relabel(instance_ids, change)
 
     def untag(self, instance_ids: Sequence[str], keys: Sequence[str]) -> Mapping[str, str]:
         """Remove labels. Returns the error by instance where it failed."""
         gone = {tags.label(key) for key in keys}
-        return self._relabel(instance_ids, lambda old: {k: v for k, v in old.items() if k not in gone})
 
-    def _relabel(self, instance_ids: Sequence[str], change: Any) -> dict[str, str]:
+        def change(old: Mapping[str, str]) -> dict[str, str]:
+            return {key: value for key, value in old.items() if key not in gone}
+
+        return self._relabel(instance_ids, change)
+
+    def _relabel(
+        self, instance_ids: Sequence[str], change: Callable[[Mapping[str, str]], dict[str, str]]
+    ) -> dict[str, str]:
         failed: dict[str, str] = {}
         for name in instance_ids:
             try:

@@ -2,12 +2,11 @@
 
 import os
 from pathlib import Path
-from typing import Any
 
 from google.api_core.exceptions import GoogleAPIError, NotFound
 from google.auth.credentials import AnonymousCredentials
 from google.auth.exceptions import GoogleAuthError
-from google.cloud import storage
+from google.cloud.storage import Client
 
 
 def read_object(bucket: str, key: str) -> bytes:
@@ -49,8 +48,8 @@ def list_objects(bucket: str, prefix: str, *, folders: bool = False) -> list[str
     return sorted(one.rstrip("/").rpartition("/")[2] for one in found.prefixes) if folders else sorted(names)
 
 
-def _client() -> Any:
+def _client() -> Client:
     # The standard variable of Google's own emulators; a real bucket is never read without credentials.
     if os.environ.get("STORAGE_EMULATOR_HOST"):
-        return storage.Client(project="local", credentials=AnonymousCredentials())
-    return storage.Client()
+        return Client(project="local", credentials=AnonymousCredentials())
+    return Client()

@@ -1,7 +1,7 @@
 """Secrets of a project, read with the caller's own rights."""
 
 import os
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 from clouds.gcp.signed import secret
@@ -26,14 +26,7 @@ def _token() -> str:
         if not (urlsplit(endpoint).hostname or "").startswith("127."):
             raise CloudError(f"{ENDPOINT} is {endpoint!r}; it may only name an address on loopback")
         return "local"
-    import google.auth
-    import google.auth.transport.requests
-    from google.auth.exceptions import GoogleAuthError
+    # the node agent carries this file, and no library of Google's
+    from clouds.gcp.login import tokens
 
-    try:
-        credentials: Any = google.auth.default(scopes=[_SCOPE])[0]  # pyright: ignore[reportUnknownMemberType]
-        credentials.refresh(google.auth.transport.requests.Request())
-    except GoogleAuthError as error:
-        words = f"no Google credentials: {error}; run `gcloud auth application-default login`"
-        raise CloudError(words) from error
-    return str(credentials.token)
+    return tokens(_SCOPE)()

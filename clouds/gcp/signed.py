@@ -110,16 +110,29 @@ class GcsReader:
     def size_and_version(self, key: str) -> tuple[int, str]:
         """Bytes of an object and its generation. Raises OSError."""
         with self._answer(key, "", {}) as answer:
+            objects.check(answer, key)
             found = json.loads(answer.read())
             return int(found["size"]), str(found["generation"])
 
     def read_range(
-        self, key: str, start: int, length: int, version: str | None, take: Callable[[memoryview], None]
+        self,
+        key: str,
+        start: int,
+        length: int,
+        version: str | None,
+        take: Callable[[memoryview], None],
+        told: objects.Told | None = None,
     ) -> None:
-        """Give exactly `length` bytes from `start` to `take`. Raises OSError."""
+        """Give exactly `length` bytes from `start` to `take`, and first size and generation to `told`.
+
+        Raises OSError.
+        """
         asked = range(start, start + length)
         query = "alt=media" + (f"&ifGenerationMatch={version}" if version else "")
         with self._answer(key, query, {"Range": objects.range_header(asked)}) as answer:
+            if told is not None and answer.status in objects.TELLING:
+                told(objects.whole_size(answer), answer.headers.get("X-Goog-Generation", ""))
+            objects.check(answer, key)
             objects.pass_on(answer, key, asked, self._buffer, take)
 
     def close(self) -> None:
@@ -141,7 +154,6 @@ class GcsReader:
                 self._connection = objects.connect(parts.scheme, parts.netloc)
             self._connection.request("GET", path, headers=sent)
             answer = self._connection.getresponse()
-            objects.check(answer, key)
             yield answer
             whole = answer.isclosed()
         except http.client.HTTPException as error:

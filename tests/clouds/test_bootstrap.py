@@ -22,8 +22,8 @@ def endpoint() -> Iterator[str]:
 
 
 def calls_to(endpoint: str, region: str = "us-east-1") -> AwsCalls:
-    keys = {"aws_access_key_id": "local", "aws_secret_access_key": "local"}
-    return AwsCalls(region, lambda s: boto3.client(s, region_name=region, endpoint_url=endpoint, **keys))
+    session = boto3.Session("local", "local", region_name=region)
+    return AwsCalls(region, lambda service: session.client(service, endpoint_url=endpoint))
 
 
 def make_all(calls: AwsCalls, wanted: Foundation) -> list[bool]:

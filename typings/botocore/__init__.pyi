@@ -1,0 +1,3 @@
+"""What this project uses of botocore, which carries no types."""
+
+def xform_name(name: str, sep: str = ...) -> str: ...

@@ -1,0 +1,1 @@
+"""What this project uses of google-api-python-client, which carries no types."""
