@@ -92,6 +92,10 @@ def _minutes(count: int) -> timedelta:
 def _gpu(settings: AlertSettings) -> tuple[Alert, ...]:
     memory, growth = rules.GPU_MEMORY, settings.gpu_memory_growth
     errors = f"increase({metrics.ECC_DOUBLE_BIT}[1h]) > 0 or {metrics.ROW_REMAP_FAILURE} == 1"
+    # by UUID: an exporter that was started again gives the same GPU other labels
+    each = f"{rules.BY_INSTANCE}, UUID"
+    known = f"count by ({each}) (last_over_time({metrics.XID_ERRORS}[1h]))"
+    gone = f"count by ({rules.BY_INSTANCE}) ({known} unless count by ({each}) ({metrics.XID_ERRORS}))"
     return (
         Alert(
             name="GpuWasted",
@@ -127,6 +131,14 @@ def _gpu(settings: AlertSettings) -> tuple[Alert, ...]:
             lasts=timedelta(0),
             severity=Severity.TICKET,
             summary=f"A GPU of {_INSTANCE} ({_POOL}) reports XID or uncorrectable memory errors",
+        ),
+        Alert(
+            name="GpuGone",
+            expression=f'{gone} > 0 and on (instance_id) up{{job="dcgm"}} == 1',
+            # an exporter that has just begun knows no GPU before its first look
+            lasts=_minutes(2),
+            severity=Severity.TICKET,
+            summary=f"{_NUMBER} GPUs of {_INSTANCE} ({_POOL}) are not there any more: nothing of them is judged",
         ),
     )
 

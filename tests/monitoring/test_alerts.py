@@ -52,6 +52,7 @@ class Case:
 
 
 GPU = "DCGM_FI_PROF_GR_ENGINE_ACTIVE"
+XID = "DCGM_FI_DEV_XID_ERRORS"
 USED, FREE = "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_FREE"
 RUNS, WAITS = "vllm:num_requests_running", "vllm:num_requests_waiting"
 TOKENS = "vllm:generation_tokens_total"
@@ -82,6 +83,14 @@ CASES = (
     Case("GpuErrors", "a double-bit error", 1, (on("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "0x10 1x30"),)),
     Case("GpuErrors", "old errors", 0, (on("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "5x40"),)),
     Case("GpuErrors", "a blank", 0, (on("DCGM_FI_DEV_XID_ERRORS", "2147483632x40"),)),
+    Case("GpuGone", "one of two fell off the bus", 1,
+         (on(XID, "0x60", 'UUID="a"'), on(XID, "0x20 stale", 'UUID="b"'), on("up", "1x60", 'job="dcgm"'))),
+    Case("GpuGone", "all of them", 1, (on(XID, "79x20 stale", 'UUID="a"'), on("up", "1x60", 'job="dcgm"'))),
+    Case("GpuGone", "the exporter began again with other labels", 0,
+         (on(XID, "0x20 stale", 'UUID="a",Hostname="x"'), on(XID, "_x20 0x20", 'UUID="a",Hostname="y"'), on("up", "1x60", 'job="dcgm"'))),
+    Case("GpuGone", "the exporter is silent, which MetricsMissing tells", 0,
+         (on(XID, "0x20 stale", 'UUID="a"'), on("up", "1x20 0x40", 'job="dcgm"'))),
+    Case("GpuGone", "the instance ended", 0, (on(XID, "0x20 stale", 'UUID="a"'), on("up", "1x20 stale", 'job="dcgm"'))),
     Case("LatencyHigh", "p99 at 20 s", 1,
          (on(LATENCY, "0+1x40", 'le="10"'), on(LATENCY, "0+10x40", 'le="20"'), on(LATENCY, "0+10x40", 'le="+Inf"'))),
     Case("LatencyHigh", "all under 5 s", 0,
