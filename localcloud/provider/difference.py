@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from localcloud.documents import is_document, is_list
 from localcloud.provider.wire import Properties, is_asset
 
 ADD, DELETE, UPDATE = "ADD", "DELETE", "UPDATE"
@@ -43,7 +44,7 @@ def differences(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, str]]
 
 def _pairs(old: Any, new: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
     """Each place inside two maps or two lists, with what either has there."""
-    if isinstance(old, dict):
+    if is_document(old):
         for key in sorted(old.keys() | new.keys()):
             yield _step(path, key), old.get(key, _MISSING), new.get(key, _MISSING)
     else:
@@ -64,9 +65,9 @@ def as_given(given: Any, live: Any) -> Any:
     said is compared: fields that it did not name are left out, order counts only where the sets differ, JSON texts
     are compared by meaning.
     """
-    if isinstance(given, dict) and isinstance(live, dict):
+    if is_document(given) and is_document(live):
         return {k: as_given(v, live[k]) for k, v in given.items() if k in live}
-    if isinstance(given, list) and isinstance(live, list):
+    if is_list(given) and is_list(live):
         return _list_as_given(given, live)
     if isinstance(given, str) and isinstance(live, str) and _same_json(given, live):
         return given

@@ -10,16 +10,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from localcloud.documents import is_document, is_list
 from localcloud.provider.errors import ProviderError
 from localcloud.provider.session import Cloud
 from localcloud.provider.wire import Properties
+from localcloud.request_shapes import Operation, Shape
 
 _NO_RENAMES: Mapping[str, str] = {}
 
 
-def input_shape(cloud: Cloud, service: str, operation: str, *path: str) -> Any:
+def input_shape(cloud: Cloud, service: str, operation: str, *path: str) -> Shape:
     """botocore's model of an operation's request, or of a member inside it (lists are entered)."""
-    shape = cloud.client(service).meta.service_model.operation_model(operation).input_shape
+    model: Operation = cloud.client(service).meta.service_model.operation_model(operation)
+    shape = model.input_shape
+    if shape is None:
+        raise ProviderError(f"{service}:{operation}: takes no arguments")
     for name in path:
         shape = shape.members[name]
         while shape.type_name == "list":
@@ -27,7 +32,7 @@ def input_shape(cloud: Cloud, service: str, operation: str, *path: str) -> Any:
     return shape
 
 
-def to_request(value: Any, shape: Any, renames: Mapping[str, str] = _NO_RENAMES, path: str = "") -> Any:
+def to_request(value: Any, shape: Shape, renames: Mapping[str, str] = _NO_RENAMES, path: str = "") -> Any:
     """A property value as the field of a request.
 
     Args:
@@ -40,14 +45,14 @@ def to_request(value: Any, shape: Any, renames: Mapping[str, str] = _NO_RENAMES,
     if kind == "structure":
         return _structure(value, shape, renames, path)
     if kind == "list":
-        items = value if isinstance(value, list) else [value]  # Pulumi flattens lists of at most one
+        items = value if is_list(value) else [value]  # Pulumi flattens lists of at most one
         return [to_request(item, shape.member, renames, path) for item in items]
     if kind == "map":
         return {k: to_request(v, shape.value, renames, path) for k, v in value.items()}
     return _scalar(value, kind)
 
 
-def _structure(value: Properties, shape: Any, renames: Mapping[str, str], path: str) -> Properties:
+def _structure(value: Properties, shape: Shape, renames: Mapping[str, str], path: str) -> Properties:
     fields = {name.lower(): name for name in shape.members}
     result: Properties = {}
     for name, item in value.items():
@@ -74,13 +79,13 @@ def from_answer(given: Any, answer: Any, renames: Mapping[str, str] = _NO_RENAME
 
     Only places that the program named are taken over: what it did not say has no owner there.
     """
-    if isinstance(given, dict) and isinstance(answer, list) and all("Key" in item for item in answer):
+    if is_document(given) and is_list(answer) and all("Key" in item for item in answer):
         return {item["Key"]: item["Value"] for item in answer}
-    if isinstance(given, dict) and isinstance(answer, list):
+    if is_document(given) and is_list(answer):
         return from_answer(given, answer[0], renames, path) if len(answer) == 1 else None
-    if isinstance(given, dict) and isinstance(answer, dict):
+    if is_document(given) and is_document(answer):
         return _object(given, answer, renames, path)
-    if isinstance(given, list) and isinstance(answer, list):
+    if is_list(given) and is_list(answer):
         sample = given[-1] if given else None
         samples = given + [sample] * max(0, len(answer) - len(given))
         return [from_answer(g, a, renames, path) for g, a in zip(samples, answer, strict=False)]

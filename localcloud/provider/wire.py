@@ -10,6 +10,8 @@ from typing import Any
 
 from google.protobuf import json_format, struct_pb2
 
+from localcloud.documents import is_document, is_list
+
 Properties = dict[str, Any]
 
 UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
@@ -36,9 +38,9 @@ def to_struct(properties: Mapping[str, Any]) -> struct_pb2.Struct:
 def _plain(value: Any) -> Any:
     if isinstance(value, float) and value.is_integer():
         return int(value)
-    if isinstance(value, list):
+    if is_list(value):
         return [_plain(v) for v in value]
-    if isinstance(value, dict):
+    if is_document(value):
         if value.get(_SIGNATURE) == _SECRET:
             return _plain(value.get("value"))
         return {k: _plain(v) for k, v in value.items() if v is not None}
@@ -47,16 +49,16 @@ def _plain(value: Any) -> Any:
 
 def holds_unknown(value: Any) -> bool:
     """Whether any part of `value` is not known yet."""
-    if isinstance(value, dict):
+    if is_document(value):
         return any(holds_unknown(v) for v in value.values())
-    if isinstance(value, list):
+    if is_list(value):
         return any(holds_unknown(v) for v in value)
     return value == UNKNOWN
 
 
 def is_asset(value: Any) -> bool:
     """Whether `value` is a file or string asset, as the engine writes it."""
-    return isinstance(value, dict) and value.get(_SIGNATURE) in {_ASSET, _ARCHIVE}
+    return is_document(value) and value.get(_SIGNATURE) in {_ASSET, _ARCHIVE}
 
 
 def asset_bytes(asset: Mapping[str, Any], root: Path) -> bytes:

@@ -5,17 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from botocore.exceptions import ClientError
-
+from localcloud.documents import Document
 from localcloud.provider.session import Cloud
+from localcloud.sdk import ClientError, error_code
 
 _GONE = ("NotFound", "NoSuch", "NonExistent", "DoesNotExist", "404", "ResourceNotFoundException", "NoSuchEntity")
 _IN_USE = ("DependencyViolation", "VolumeInUse", "InUse", "DeleteConflict")
-
-
-def error_code(error: ClientError) -> str:
-    """AWS's code of an error."""
-    return str(error.response.get("Error", {}).get("Code", ""))
 
 
 def is_gone(error: ClientError) -> bool:
@@ -23,7 +18,7 @@ def is_gone(error: ClientError) -> bool:
     return any(word in error_code(error) for word in _GONE) or "not found" in str(error)
 
 
-def or_none(call: Callable[..., Any], **arguments: Any) -> Any:
+def or_none(call: Callable[..., Document], **arguments: Any) -> Document | None:
     """The answer, or None where the thing is not there."""
     try:
         return call(**arguments)
@@ -33,14 +28,18 @@ def or_none(call: Callable[..., Any], **arguments: Any) -> Any:
         raise
 
 
-def first(call: Callable[..., Any], key: str, **arguments: Any) -> Any:
-    """The first item of a list in the answer, or None."""
+def listed(call: Callable[..., Document], key: str, **arguments: Any) -> list[Document]:
+    """A list in the answer; empty where the thing is not there."""
     answer = or_none(call, **arguments)
-    items = answer[key] if answer else []
-    return items[0] if items else None
+    return answer[key] if answer else []
 
 
-def delete_when_free(cloud: Cloud, what: str, call: Callable[..., Any], **arguments: Any) -> None:
+def first(call: Callable[..., Document], key: str, **arguments: Any) -> Document | None:
+    """The first item of a list in the answer, or None."""
+    return next(iter(listed(call, key, **arguments)), None)
+
+
+def delete_when_free(cloud: Cloud, what: str, call: Callable[..., Document], **arguments: Any) -> None:
     """Delete something, waiting while other things still use it."""
 
     def done() -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from localcloud.documents import inner
 from localcloud.provider.aws.calls import delete_when_free, first, or_none, present
 from localcloud.provider.aws.network import is_network
 from localcloud.provider.aws.tags import ec2_specification, tag_map, update_ec2_tags
@@ -136,7 +137,7 @@ class _Rule(Resource):
             "cidrIpv4": rule.get("CidrIpv4") or None,
             "cidrIpv6": rule.get("CidrIpv6") or None,
             "prefixListId": rule.get("PrefixListId") or None,
-            "referencedSecurityGroupId": (rule.get("ReferencedGroupInfo") or {}).get("GroupId") or None,
+            "referencedSecurityGroupId": inner(rule, "ReferencedGroupInfo").get("GroupId") or None,
             "tags": tag_map(cloud, rule.get("Tags")),
         }
 

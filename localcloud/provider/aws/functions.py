@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from localcloud.provider.aws.calls import first, or_none
+from localcloud.documents import inner
+from localcloud.provider.aws.calls import first, listed, or_none
 from localcloud.provider.aws.tags import tag_map
 from localcloud.provider.errors import ProviderError
 from localcloud.provider.resource import Function
@@ -22,7 +23,7 @@ def _only(arguments: Properties, *names: str) -> None:
 
 def _filters(arguments: Properties) -> list[dict[str, Any]]:
     given = [{"Name": f["name"], "Values": f["values"]} for f in arguments.get("filters", [])]
-    tags = [{"Name": f"tag:{k}", "Values": [v]} for k, v in (arguments.get("tags") or {}).items()]
+    tags = [{"Name": f"tag:{k}", "Values": [v]} for k, v in inner(arguments, "tags").items()]
     return given + tags
 
 
@@ -161,7 +162,7 @@ def get_vpc(cloud: Cloud, arguments: Properties) -> Properties:
     if "default" in arguments:
         filters.append({"Name": "is-default", "Values": [str(arguments["default"]).lower()]})
     request: Properties = {"Filters": filters} | ({"VpcIds": [arguments["id"]]} if "id" in arguments else {})
-    found = (or_none(cloud.client("ec2").describe_vpcs, **request) or {"Vpcs": []})["Vpcs"]
+    found = listed(cloud.client("ec2").describe_vpcs, "Vpcs", **request)
     if len(found) != 1:
         raise ProviderError(f"getVpc: {len(found)} networks match; exactly one must")
     vpc = found[0]

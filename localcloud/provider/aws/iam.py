@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from localcloud.documents import inner, items
 from localcloud.provider.aws.calls import or_none, present
 from localcloud.provider.aws.tags import tag_changes, tag_list, tag_map
 from localcloud.provider.checks import between, conflicts, matches
@@ -85,7 +86,7 @@ class Role(Resource):
             "maxSessionDuration": role.get("MaxSessionDuration"),
             "name": ident,
             "path": role["Path"],
-            "permissionsBoundary": (role.get("PermissionsBoundary") or {}).get("PermissionsBoundaryArn"),
+            "permissionsBoundary": inner(role, "PermissionsBoundary").get("PermissionsBoundaryArn"),
             "uniqueId": role["RoleId"],
             "tags": tag_map(cloud, role.get("Tags")),
         }
@@ -237,7 +238,7 @@ class InstanceProfile(Resource):
     def _remove(self, cloud: Cloud, ident: str) -> None:
         iam = cloud.client("iam")
         answer = or_none(iam.get_instance_profile, InstanceProfileName=ident)
-        for role in answer["InstanceProfile"]["Roles"] if answer else []:
+        for role in items(inner(answer, "InstanceProfile"), "Roles"):
             iam.remove_role_from_instance_profile(InstanceProfileName=ident, RoleName=role["RoleName"])
 
     def delete(self, cloud: Cloud, ident: str, state: Properties) -> None:
@@ -310,7 +311,7 @@ class Policy(Resource):
         answer = or_none(iam.list_policy_versions, PolicyArn=ident)
         if answer is None:
             return
-        if (or_none(iam.get_policy, PolicyArn=ident) or {}).get("Policy", {}).get("AttachmentCount"):
+        if inner(or_none(iam.get_policy, PolicyArn=ident), "Policy").get("AttachmentCount"):
             raise ProviderError(f"{ident}: still attached to a role; detach it first")
         for version in answer["Versions"]:
             if not version["IsDefaultVersion"]:

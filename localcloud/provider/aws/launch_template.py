@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from localcloud.provider.aws.calls import first, or_none
+from localcloud.provider.aws.calls import first, listed, or_none
 from localcloud.provider.aws.tags import ec2_specification, ec2_tags, update_ec2_tags
 from localcloud.provider.checks import between, conflicts, matches
 from localcloud.provider.naming import Naming
@@ -94,8 +94,11 @@ class LaunchTemplate(Resource):
         found = first(ec2.describe_launch_templates, "LaunchTemplates", LaunchTemplateIds=[ident])
         if found is None:
             return None
-        versions = or_none(ec2.describe_launch_template_versions, LaunchTemplateId=ident)["LaunchTemplateVersions"]
-        latest: dict[str, Any] = max(versions, key=lambda v: v["VersionNumber"])
+        call = ec2.describe_launch_template_versions
+        versions = listed(call, "LaunchTemplateVersions", LaunchTemplateId=ident)
+        if not versions:  # ended between the two calls
+            return None
+        latest = max(versions, key=lambda v: v["VersionNumber"])
         given = {k: v for k, v in state.items() if k in _DATA}
         return {
             **from_answer(given, _without_own_tags(latest["LaunchTemplateData"]), _RENAMES),

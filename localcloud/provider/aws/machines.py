@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from localcloud.documents import inner
 from localcloud.provider.aws.calls import delete_when_free, first, or_none, present
 from localcloud.provider.aws.tags import ec2_specification, tag_map, update_ec2_tags
 from localcloud.provider.checks import between, conflicts
@@ -153,7 +154,7 @@ def _wait_until_running(cloud: Cloud, ident: str) -> None:
     def running() -> bool:
         state = _state(cloud, ident)
         if state in {None, "terminated", "shutting-down"}:
-            reason = ((_find(cloud, ident) or {}).get("StateReason") or {}).get("Message", "no reason given")
+            reason = inner(_find(cloud, ident), "StateReason").get("Message", "no reason given")
             raise NotReadyError(f"{ident} ended while it was starting: {reason}")
         return state == "running"
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from localcloud.provider.aws.calls import or_none, present
+from localcloud.documents import inner
+from localcloud.provider.aws.calls import listed, or_none, present
 from localcloud.provider.aws.iam import is_policy
 from localcloud.provider.aws.tags import tag_changes, tag_list, tag_map
 from localcloud.provider.checks import between, conflicts, matches, one_of
@@ -165,7 +166,7 @@ class Queue(Resource):
             "arn": attributes["QueueArn"],
             "name": ident.rpartition("/")[2],
             "url": ident,
-            "tags": tag_map(cloud, (or_none(sqs.list_queue_tags, QueueUrl=ident) or {}).get("Tags", {})),
+            "tags": tag_map(cloud, inner(or_none(sqs.list_queue_tags, QueueUrl=ident), "Tags")),
         }
 
     def update(self, cloud: Cloud, ident: str, change: Change) -> None:
@@ -352,8 +353,7 @@ class EventTarget(Resource):
         wanted = self._target(ident, state)
         bus = state.get("eventBusName", _DEFAULT_BUS)
         call = cloud.client("events").list_targets_by_rule
-        answer = or_none(call, Rule=state["rule"], EventBusName=bus)
-        for target in answer["Targets"] if answer else []:
+        for target in listed(call, "Targets", Rule=state["rule"], EventBusName=bus):
             if target["Id"] == wanted:
                 return {"arn": target["Arn"], "rule": state["rule"], "targetId": wanted, "eventBusName": bus}
         return None

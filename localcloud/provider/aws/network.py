@@ -1,19 +1,19 @@
-"""EC2 networks: VPC, subnets, routes, gateways and addresses."""
+"""EC2 networks: VPC, subnets, gateways and addresses."""
 
 from __future__ import annotations
 
 import ipaddress
 from typing import Any
 
-from botocore.exceptions import ClientError
-
+from localcloud.documents import Document, items
 from localcloud.provider.aws.calls import delete_when_free, first, is_gone, or_none, present
 from localcloud.provider.aws.tags import ec2_specification, tag_map, update_ec2_tags
 from localcloud.provider.checks import one_of
 from localcloud.provider.errors import Failure
 from localcloud.provider.resource import Change, Resource, Rule
 from localcloud.provider.session import Cloud
-from localcloud.provider.wire import UNKNOWN, Properties, sha1
+from localcloud.provider.wire import UNKNOWN, Properties
+from localcloud.sdk import ClientError
 
 
 def is_network(*names: str) -> Rule:
@@ -34,7 +34,7 @@ def is_network(*names: str) -> Rule:
     return rule
 
 
-def _arn(cloud: Cloud, kind: str, ident: str) -> str:
+def arn_of(cloud: Cloud, kind: str, ident: str) -> str:
     return f"arn:aws:ec2:{cloud.region}:{cloud.account}:{kind}/{ident}"
 
 
@@ -79,7 +79,7 @@ class Vpc(Resource):
         group = first(ec2.describe_security_groups, "SecurityGroups", Filters=named)
         acl = first(ec2.describe_network_acls, "NetworkAcls", Filters=here)
         return {
-            "arn": _arn(cloud, "vpc", ident),
+            "arn": arn_of(cloud, "vpc", ident),
             "cidrBlock": vpc["CidrBlock"],
             "instanceTenancy": vpc.get("InstanceTenancy"),
             "ownerId": vpc.get("OwnerId"),
@@ -133,7 +133,7 @@ class Subnet(Resource):
     def read(self, cloud: Cloud, ident: str, state: Properties) -> Properties | None:
         subnet = first(cloud.client("ec2").describe_subnets, "Subnets", SubnetIds=[ident])
         return subnet and {
-            "arn": _arn(cloud, "subnet", ident),
+            "arn": arn_of(cloud, "subnet", ident),
             "availabilityZone": subnet["AvailabilityZone"],
             "availabilityZoneId": subnet.get("AvailabilityZoneId"),
             "cidrBlock": subnet["CidrBlock"],
@@ -171,9 +171,9 @@ class InternetGateway(Resource):
         gateway = first(call, "InternetGateways", InternetGatewayIds=[ident])
         if gateway is None:
             return None
-        attached = gateway.get("Attachments") or [{}]
+        attached: list[Document] = items(gateway, "Attachments") or [{}]
         return {
-            "arn": _arn(cloud, "internet-gateway", ident),
+            "arn": arn_of(cloud, "internet-gateway", ident),
             "ownerId": gateway.get("OwnerId"),
             "vpcId": attached[0].get("VpcId"),
             "tags": tag_map(cloud, gateway.get("Tags")),
@@ -199,119 +199,6 @@ class InternetGateway(Resource):
         or_none(cloud.client("ec2").delete_internet_gateway, InternetGatewayId=ident)
 
 
-class RouteTable(Resource):
-    token = "aws:ec2/routeTable:RouteTable"
-    tagged = True
-    force_new = frozenset({"vpcId"})
-
-    def create(self, cloud: Cloud, inputs: Properties) -> str:
-        tags = ec2_specification("route-table", inputs.get("tags"))
-        answer = cloud.client("ec2").create_route_table(VpcId=inputs["vpcId"], TagSpecifications=tags)
-        return str(answer["RouteTable"]["RouteTableId"])
-
-    def read(self, cloud: Cloud, ident: str, state: Properties) -> Properties | None:
-        table = first(cloud.client("ec2").describe_route_tables, "RouteTables", RouteTableIds=[ident])
-        return table and {
-            "arn": _arn(cloud, "route-table", ident),
-            "ownerId": table.get("OwnerId"),
-            "vpcId": table["VpcId"],
-            "tags": tag_map(cloud, table.get("Tags")),
-        }
-
-    def update(self, cloud: Cloud, ident: str, change: Change) -> None:
-        update_ec2_tags(cloud, ident, change)
-
-    def delete(self, cloud: Cloud, ident: str, state: Properties) -> None:
-        delete_when_free(cloud, ident, cloud.client("ec2").delete_route_table, RouteTableId=ident)
-
-
-class RouteTableAssociation(Resource):
-    token = "aws:ec2/routeTableAssociation:RouteTableAssociation"
-    force_new = frozenset({"gatewayId", "subnetId"})
-    mutable = frozenset({"routeTableId"})
-    rules = (one_of("subnetId", "gatewayId"),)
-
-    def create(self, cloud: Cloud, inputs: Properties) -> str:
-        target = present(SubnetId=inputs.get("subnetId"), GatewayId=inputs.get("gatewayId"))
-        answer = cloud.client("ec2").associate_route_table(RouteTableId=inputs["routeTableId"], **target)
-        return str(answer["AssociationId"])
-
-    def read(self, cloud: Cloud, ident: str, state: Properties) -> Properties | None:
-        call = cloud.client("ec2").describe_route_tables
-        by_subnet = [{"Name": "association.subnet-id", "Values": [state.get("subnetId", "")]}]
-        filters = by_subnet if "subnetId" in state else []
-        answer = or_none(call, Filters=filters) or {"RouteTables": []}
-        for table in answer["RouteTables"]:
-            for association in table["Associations"]:
-                if association.get("SubnetId", "") == state.get("subnetId") and state.get("subnetId"):
-                    return {"routeTableId": table["RouteTableId"], "subnetId": association["SubnetId"]}
-                if association.get("RouteTableAssociationId") == ident:
-                    return {"routeTableId": table["RouteTableId"], "gatewayId": association.get("GatewayId")}
-        return None
-
-    def update(self, cloud: Cloud, ident: str, change: Change) -> None:
-        cloud.client("ec2").replace_route_table_association(
-            AssociationId=self._current(cloud, change.state) or ident, RouteTableId=change.new["routeTableId"]
-        )
-
-    def _current(self, cloud: Cloud, state: Properties) -> str | None:
-        """The association's id of now: EC2 gives it a new one with each replacement, the engine keeps the first."""
-        filters = [{"Name": "association.subnet-id", "Values": [state.get("subnetId", "")]}]
-        table = first(cloud.client("ec2").describe_route_tables, "RouteTables", Filters=filters)
-        for association in table["Associations"] if table else []:
-            if association.get("SubnetId") == state.get("subnetId"):
-                return str(association["RouteTableAssociationId"])
-        return None
-
-    def delete(self, cloud: Cloud, ident: str, state: Properties) -> None:
-        or_none(cloud.client("ec2").disassociate_route_table, AssociationId=self._current(cloud, state) or ident)
-
-
-_DESTINATIONS = {
-    "destinationCidrBlock": "DestinationCidrBlock",
-    "destinationIpv6CidrBlock": "DestinationIpv6CidrBlock",
-    "destinationPrefixListId": "DestinationPrefixListId",
-}
-_TARGETS = {
-    "gatewayId": "GatewayId",
-    "natGatewayId": "NatGatewayId",
-    "networkInterfaceId": "NetworkInterfaceId",
-    "vpcPeeringConnectionId": "VpcPeeringConnectionId",
-}
-
-
-class Route(Resource):
-    token = "aws:ec2/route:Route"
-    force_new = frozenset({"routeTableId", *_DESTINATIONS})
-    mutable = frozenset(_TARGETS)
-    rules = (one_of(*_DESTINATIONS), one_of(*_TARGETS), is_network("destinationCidrBlock"))
-
-    def create(self, cloud: Cloud, inputs: Properties) -> str:
-        cloud.client("ec2").create_route(**_route(inputs, {**_DESTINATIONS, **_TARGETS}))
-        destination = next(inputs[name] for name in _DESTINATIONS if name in inputs)
-        return f"r-{inputs['routeTableId']}{int(sha1(destination)[:8], 16)}"
-
-    def read(self, cloud: Cloud, ident: str, state: Properties) -> Properties | None:
-        call = cloud.client("ec2").describe_route_tables
-        table = first(call, "RouteTables", RouteTableIds=[state["routeTableId"]])
-        for route in table["Routes"] if table else []:
-            if all(route.get(field) == state[name] for name, field in _DESTINATIONS.items() if name in state):
-                targets = {name: route[field] for name, field in _TARGETS.items() if route.get(field)}
-                return {**targets, "origin": route.get("Origin"), "state": route.get("State")}
-        return None
-
-    def update(self, cloud: Cloud, ident: str, change: Change) -> None:
-        cloud.client("ec2").replace_route(**_route(change.new, {**_DESTINATIONS, **_TARGETS}))
-
-    def delete(self, cloud: Cloud, ident: str, state: Properties) -> None:
-        or_none(cloud.client("ec2").delete_route, **_route(state, _DESTINATIONS))
-
-
-def _route(inputs: Properties, fields: dict[str, str]) -> Properties:
-    given = {field: inputs[name] for name, field in fields.items() if name in inputs}
-    return {"RouteTableId": inputs["routeTableId"], **given}
-
-
 class Eip(Resource):
     token = "aws:ec2/eip:Eip"
     tagged = True
@@ -327,7 +214,7 @@ class Eip(Resource):
         address = first(cloud.client("ec2").describe_addresses, "Addresses", AllocationIds=[ident])
         return address and {
             "allocationId": ident,
-            "arn": _arn(cloud, "elastic-ip", ident),
+            "arn": arn_of(cloud, "elastic-ip", ident),
             "associationId": address.get("AssociationId") or None,
             "domain": address.get("Domain"),
             "publicIp": address["PublicIp"],
@@ -361,7 +248,7 @@ class NatGateway(Resource):
     def settle(self, cloud: Cloud, ident: str, inputs: Properties) -> None:
         cloud.wait(f"{ident} to be available", lambda: (self._find(cloud, ident) or {}).get("State") == "available")
 
-    def _find(self, cloud: Cloud, ident: str) -> dict[str, Any] | None:
+    def _find(self, cloud: Cloud, ident: str) -> Document | None:
         found = first(cloud.client("ec2").describe_nat_gateways, "NatGateways", NatGatewayIds=[ident])
         return found if found and found["State"] not in {"deleted", "deleting"} else None
 
@@ -369,7 +256,7 @@ class NatGateway(Resource):
         gateway = self._find(cloud, ident)
         if gateway is None:
             return None
-        addresses = gateway.get("NatGatewayAddresses") or [{}]
+        addresses: list[Document] = items(gateway, "NatGatewayAddresses") or [{}]
         return {
             "subnetId": gateway["SubnetId"],
             "connectivityType": gateway.get("ConnectivityType"),
@@ -423,18 +310,18 @@ class VpcEndpoint(Resource):
         if endpoint is None or endpoint.get("State") in {"deleted", "deleting"}:
             return None
         return {
-            "arn": _arn(cloud, "vpc-endpoint", ident),
+            "arn": arn_of(cloud, "vpc-endpoint", ident),
             "serviceName": endpoint["ServiceName"],
             "vpcEndpointType": endpoint["VpcEndpointType"],
             "vpcId": endpoint["VpcId"],
             "privateDnsEnabled": endpoint.get("PrivateDnsEnabled", False),
             "routeTableIds": endpoint.get("RouteTableIds") or [],
-            "securityGroupIds": [g["GroupId"] for g in endpoint.get("Groups") or []],
+            "securityGroupIds": [g["GroupId"] for g in items(endpoint, "Groups")],
             "subnetIds": endpoint.get("SubnetIds") or [],
             "networkInterfaceIds": endpoint.get("NetworkInterfaceIds") or [],
             "dnsEntries": [
                 {"dnsName": e.get("DnsName"), "hostedZoneId": e.get("HostedZoneId")}
-                for e in endpoint.get("DnsEntries") or []
+                for e in items(endpoint, "DnsEntries")
             ],
             "state": endpoint.get("State"),
             "tags": tag_map(cloud, endpoint.get("Tags")),

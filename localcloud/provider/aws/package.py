@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from botocore.exceptions import BotoCoreError, ClientError
-from botocore.parsers import ResponseParserError
-
 from localcloud.provider.aws import (
     autoscaling,
     balancing,
     capacity,
+    dns,
     firewall,
     iam,
     keys,
@@ -16,24 +14,26 @@ from localcloud.provider.aws import (
     machines,
     messages,
     network,
+    routes,
     s3,
 )
 from localcloud.provider.aws.functions import FUNCTIONS
 from localcloud.provider.aws.session import open_session
 from localcloud.provider.resource import Resource
 from localcloud.provider.server import Package
+from localcloud.sdk import BotoCoreError, ClientError, ResponseParserError
 
 _RESOURCES: tuple[type[Resource], ...] = (
     autoscaling.Group,
     autoscaling.LifecycleHook,
     balancing.Listener,
     balancing.LoadBalancer,
-    balancing.Record,
     balancing.TargetGroup,
     balancing.TargetGroupAttachment,
-    balancing.Zone,
     capacity.CapacityReservation,
     capacity.PlacementGroup,
+    dns.Record,
+    dns.Zone,
     firewall.SecurityGroup,
     firewall.SecurityGroupEgressRule,
     firewall.SecurityGroupIngressRule,
@@ -57,12 +57,12 @@ _RESOURCES: tuple[type[Resource], ...] = (
     network.Eip,
     network.InternetGateway,
     network.NatGateway,
-    network.Route,
-    network.RouteTable,
-    network.RouteTableAssociation,
     network.Subnet,
     network.Vpc,
     network.VpcEndpoint,
+    routes.Route,
+    routes.RouteTable,
+    routes.RouteTableAssociation,
     s3.Bucket,
     s3.BucketLifecycleConfiguration,
     s3.BucketObjectv2,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from botocore.exceptions import ClientError
-
+from localcloud.documents import inner
 from localcloud.provider.aws.calls import error_code, is_gone, or_none, present
 from localcloud.provider.aws.tags import tag_list, tag_map
 from localcloud.provider.checks import conflicts, matches, one_of
@@ -15,6 +14,7 @@ from localcloud.provider.resource import Change, Resource
 from localcloud.provider.session import Cloud
 from localcloud.provider.translate import from_answer, input_shape, to_request
 from localcloud.provider.wire import Properties, asset_bytes, decode_base64
+from localcloud.sdk import ClientError
 
 _BUCKET_NAME = r"(?!xn--|sthree-)(?!\d+\.\d+\.\d+\.\d+$)(?!.*\.\.)[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"
 _NAMING = Naming(property="bucket", prefix_property="bucketPrefix", limit=63, lower=True)
@@ -136,7 +136,7 @@ class BucketObjectv2(Resource):
 
     def create(self, cloud: Cloud, inputs: Properties) -> str:
         headers = {field: inputs[name] for name, field in _HEADERS.items() if name in inputs}
-        tags = "&".join(f"{k}={v}" for k, v in sorted((inputs.get("tags") or {}).items()))
+        tags = "&".join(f"{k}={v}" for k, v in sorted(inner(inputs, "tags").items()))
         cloud.client("s3").put_object(
             Bucket=inputs["bucket"],
             Key=inputs["key"],

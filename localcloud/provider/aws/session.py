@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import boto3
-from botocore.config import Config
-
+from localcloud.documents import inner, items
 from localcloud.provider.session import NotLocalError, Session, Settings, decode_settings, require_loopback
+from localcloud.sdk import Config, session
 
 _KNOWN_SETTINGS = frozenset(
     {
@@ -42,7 +41,8 @@ def read_settings(arguments: Mapping[str, Any], environment: Mapping[str, str]) 
     for name, url in environment.items():
         if name.startswith("AWS_ENDPOINT_URL") and url:
             require_loopback(url, name)
-    urls = [u for entry in given.get("endpoints") or [] for u in entry.values() if u]
+    endpoints: list[Mapping[str, str]] = items(given, "endpoints")
+    urls = [url for entry in endpoints for url in entry.values() if url]
     for url in urls:
         require_loopback(url, "endpoints")
     endpoint = (urls or [environment.get("AWS_ENDPOINT_URL", "")])[0]
@@ -54,13 +54,13 @@ def read_settings(arguments: Mapping[str, Any], environment: Mapping[str, str]) 
     region = given.get("region") or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
     if not region:
         raise ValueError("aws:region is not set: `pulumi config set aws:region us-east-1`")
-    ignore = given.get("ignoreTags") or {}
+    ignore = inner(given, "ignoreTags")
     return Settings(
         endpoint=endpoint,
         region=str(region),
-        default_tags=(given.get("defaultTags") or {}).get("tags") or {},
-        ignored_keys=frozenset(ignore.get("keys") or ()),
-        ignored_prefixes=tuple(ignore.get("keyPrefixes") or ()),
+        default_tags=inner(given, "defaultTags", "tags"),
+        ignored_keys=frozenset(items(ignore, "keys")),
+        ignored_prefixes=tuple(items(ignore, "keyPrefixes")),
     )
 
 
@@ -69,12 +69,12 @@ class AwsSession(Session):
 
     def __init__(self, settings: Settings, *, root: Path | None = None) -> None:
         super().__init__(settings, root=root)
-        self._session = boto3.Session(aws_access_key_id="local", aws_secret_access_key="local")
+        self._session = session(access_key="local", secret_key="local")
 
     def make_client(self, service: str, region: str) -> Any:
         """A boto3 client."""
-        return self._session.client(  # pyright: ignore[reportUnknownMemberType, reportCallIssue, reportUnknownVariableType, reportArgumentType]
-            service,  # pyright: ignore[reportArgumentType]
+        return self._session.client(
+            service,
             region_name=region,
             endpoint_url=self.settings.endpoint,
             config=Config(
