@@ -3,16 +3,19 @@
 import os
 from datetime import UTC, datetime
 
-from pulumi_policy import PolicyPack
+from pulumi_policy import Policy, PolicyPack
 
 from policies.context import ContextError, from_config
 from policies.rules import policies, refusing
 from policies.settings import config_of
 
-try:
-    POLICIES = policies(from_config(config_of(os.environ), datetime.now(UTC).date()))
-except ContextError as error:
-    # a pack that does not start says nothing that people would see
-    POLICIES = [refusing(str(error))]
 
-PolicyPack(name="gpu-fleet", policies=POLICIES)
+def _judged() -> list[Policy]:
+    try:
+        return policies(from_config(config_of(os.environ), datetime.now(UTC).date()))
+    except ContextError as error:
+        # a pack that does not start says nothing that people would see
+        return [refusing(str(error))]
+
+
+PolicyPack(name="gpu-fleet", policies=_judged())

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, time
 from typing import Any, Final
 
+from fleet.parsed import is_list, is_map
 from policies.context import Context
 from policies.resource import UNKNOWN, Resource
 from policies.rule import Rule, Violation
@@ -47,9 +48,9 @@ def _readable(props: Mapping[str, Any]) -> dict[str, Any]:
 def _value(value: Any) -> Any:
     if value is UNKNOWN:
         return UNKNOWN_TEXT
-    if isinstance(value, Mapping):
+    if is_map(value):
         return _readable(value)
-    return [_value(item) for item in value] if isinstance(value, list) else value
+    return [_value(item) for item in value] if is_list(value) else value
 
 
 RULES: Final = (

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from fleet import catalogue, tags
 from fleet.model import CapacityType, Cloud
+from fleet.parsed import is_map
 from policies.context import Context
 from policies.resource import GCP_TEMPLATES, RUNS_INSTANCES, UNKNOWN, Resource, known, number
 from policies.rule import Rule, Violation
@@ -39,15 +40,16 @@ def tags_of(resource: Resource) -> Mapping[str, Any]:
         return {tag["key"]: tag.get("value") for tag in carried if isinstance(tag.get("key"), str)}
     if resource.type.startswith("gcp:"):
         labels = resource.at("labels")
-        if not isinstance(labels, Mapping):
+        if not is_map(labels):
             return {}
         return {key: labels[tags.label(key)] for key in (*tags.REQUIRED, REVIEW_BY) if tags.label(key) in labels}
     found = resource.at("tags")
-    return found if isinstance(found, Mapping) else {}
+    return found if is_map(found) else {}
 
 
 def machine_types_of(resource: Resource) -> Iterator[str]:
     """Every machine type that a resource may start, as far as a preview knows."""
+    found: list[Any]
     if resource.type in RUNS_INSTANCES:
         found = [resource.at("instanceType")]
     elif resource.type == AWS_GROUP:
@@ -55,16 +57,17 @@ def machine_types_of(resource: Resource) -> Iterator[str]:
     elif resource.type in GCP_TEMPLATES:
         found = [resource.at("machineType")]
     elif resource.type in GCP_GROUPS:
-        found = [
-            machine
-            for selection in resource.each("instanceFlexibilityPolicy", "instanceSelections")
-            for machine in selection.get("machineTypes") or []
-        ]
+        selections = resource.each("instanceFlexibilityPolicy", "instanceSelections")
+        found = [machine for selection in selections for machine in _machines(selection)]
     elif resource.type in RESERVATIONS:
         found = [resource.at("instanceType"), resource.at("specificReservation", "instanceProperties", "machineType")]
     else:
         found = []
     yield from (str(machine) for machine in found if known(machine))
+
+
+def _machines(selection: Mapping[str, Any]) -> list[Any]:
+    return selection.get("machineTypes") or []
 
 
 def has_gpu(resource: Resource, machine_type: str) -> bool:

@@ -1,13 +1,14 @@
 """What the rules must know of the environment beside its resources: read from the stack's settings."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from decimal import Decimal
 from typing import Any, Final
 
 from fleet.model import Cloud
+from fleet.parsed import is_map
 
 SETTINGS_KEY: Final = "gpu-fleet:fleet"
 
@@ -75,12 +76,12 @@ def _context(config: Mapping[str, Any], today: date) -> Context:
     fleet = _decoded(config.get(SETTINGS_KEY))
     if fleet is None:
         return Context(today=today)
-    if not isinstance(fleet, Mapping):
+    if not is_map(fleet):
         raise ContextError(f"{SETTINGS_KEY}: must be a map, is {fleet!r}")
-    policies = fleet.get("policies") or {}
-    budget = fleet.get("budget") or {}
+    policies: Mapping[str, Any] = fleet.get("policies") or {}
+    budget: Mapping[str, Any] = fleet.get("budget") or {}
     cloud = fleet.get("cloud")
-    allowed = policies.get("machine_types")
+    allowed: list[str] | None = policies.get("machine_types")
     return Context(
         cloud=Cloud(cloud) if cloud in list(Cloud) else None,
         environment=str(fleet.get("environment", "")),
@@ -91,8 +92,8 @@ def _context(config: Mapping[str, Any], today: date) -> Context:
         usd_per_hour_at_max=_money(budget, "usd_per_hour_at_max"),
         config=config,
         model_gib=_weights(fleet),
-        model_sources={str(m.get("name")): str(m.get("source", "")) for m in fleet.get("models") or ()},
-        waivers=tuple(_waiver(index, raw) for index, raw in enumerate(policies.get("exceptions") or ())),
+        model_sources={str(m.get("name")): str(m.get("source", "")) for m in _maps(fleet, "models")},
+        waivers=tuple(_waiver(index, raw) for index, raw in enumerate(_maps(policies, "exceptions"))),
     )
 
 
@@ -105,15 +106,19 @@ def _decoded(value: Any) -> Any:
         raise ContextError(f"{SETTINGS_KEY}: is no JSON: {error}") from error
 
 
+def _maps(container: Mapping[str, Any], key: str) -> Sequence[Mapping[str, Any]]:
+    return container.get(key) or ()
+
+
 def _money(budget: Mapping[str, Any], key: str) -> Decimal | None:
     return Decimal(str(budget[key])) if key in budget else None
 
 
 def _weights(fleet: Mapping[str, Any]) -> dict[str, Decimal]:
-    gib = {m.get("name"): m.get("weights_gib") for m in fleet.get("models") or ()}
+    gib = {m.get("name"): m.get("weights_gib") for m in _maps(fleet, "models")}
     return {
         str(pool.get("name")): Decimal(str(gib[pool.get("model")]))
-        for pool in fleet.get("pools") or ()
+        for pool in _maps(fleet, "pools")
         if gib.get(pool.get("model")) is not None
     }
 

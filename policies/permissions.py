@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from fleet.parsed import is_list, is_map
 from policies.context import Context
 from policies.resource import Resource, known
 from policies.rule import Rule
@@ -57,7 +58,7 @@ def _google(resource: Resource) -> Iterator[str]:
     if resource.at("role") in _WIDE_ROLES:
         yield f"grants {resource.at('role')}"
     members = resource.at("members")
-    for member in [resource.at("member"), *(members if isinstance(members, list) else ())]:
+    for member in [resource.at("member"), *(members if is_list(members) else ())]:
         if member in _EVERYBODY:
             yield f"grants {resource.at('role')} to {member}"
 
@@ -77,9 +78,9 @@ def _of_policy(policy: Any) -> Iterator[str]:
 def _statements(policy: Any) -> Iterator[Mapping[str, Any]]:
     """Those that allow something; nothing of a policy that a preview does not know yet."""
     policy = _parsed(policy) if isinstance(policy, str) else policy
-    if isinstance(policy, Mapping):
+    if is_map(policy):
         for statement in _listed(policy.get("Statement")):
-            if isinstance(statement, Mapping) and statement.get("Effect") == "Allow":
+            if is_map(statement) and statement.get("Effect") == "Allow":
                 yield statement
 
 
@@ -108,7 +109,7 @@ def _wide_statement(statement: Mapping[str, Any]) -> Iterator[str]:
 
 def _for_everybody(statement: Mapping[str, Any]) -> Iterator[str]:
     principal = statement.get("Principal")
-    named = principal.values() if isinstance(principal, Mapping) else [principal]
+    named = principal.values() if is_map(principal) else [principal]
     everybody = "NotPrincipal" in statement or any("*" in _listed(one) for one in named)
     if everybody and not _is_bound(statement.get("Condition")):
         yield f"lets everybody call {', '.join(map(str, _listed(statement.get('Action'))))}"
@@ -116,14 +117,14 @@ def _for_everybody(statement: Mapping[str, Any]) -> Iterator[str]:
 
 def _is_bound(condition: Any) -> bool:
     """Whether a condition asks for anything: `*` fits all."""
-    if not isinstance(condition, Mapping):
+    if not is_map(condition):
         return False
-    asked = [value for test in condition.values() if isinstance(test, Mapping) for value in test.values()]
+    asked = [value for test in condition.values() if is_map(test) for value in test.values()]
     return any(set(str(one)) != {"*"} for value in asked for one in _listed(value))
 
 
 def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [] if value is None else [value]
+    return value if is_list(value) else [] if value is None else [value]
 
 
 RULES: Final = (

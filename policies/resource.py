@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from pulumi_policy.proxy import UnknownValueError
+
+from fleet.parsed import is_list, is_map
 
 
 class _Unknown:
@@ -62,15 +64,16 @@ class Resource:
     def each(self, *path: str | int) -> Iterator[Mapping[str, Any]]:
         """The maps of a list (or the one map) at a path; unknown ones are left out."""
         value = self.at(*path)
-        for item in value if isinstance(value, list) else [value]:
-            if isinstance(item, Mapping):
+        for item in value if is_list(value) else [value]:
+            if is_map(item):
                 yield item
 
 
 def _child(value: Any, part: str | int) -> Any:
-    if isinstance(value, Mapping):
-        return value.get(part)
-    if isinstance(value, list) and isinstance(part, int) and part < len(value):
+    if is_map(value):
+        # an index into a map finds nothing: its keys are texts
+        return value.get(part) if isinstance(part, str) else None
+    if is_list(value) and isinstance(part, int) and part < len(value):
         return value[part]
     return None
 
@@ -105,11 +108,15 @@ def number(value: Any) -> float | None:
 
 def plain(value: Any) -> Any:
     """The engine's property values without its proxies, unknown ones as UNKNOWN."""
-    if isinstance(value, Mapping):
+    if is_map(value):
         return {key: _read(value, key) for key in value}
-    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+    if _is_sequence(value):
         return [_read(value, index) for index in range(len(value))]
     return value
+
+
+def _is_sequence(value: object) -> TypeGuard[Sequence[Any]]:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
 
 
 def _read(container: Any, key: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import yaml
 
+from fleet.parsed import is_map
 from policies.context import SETTINGS_KEY, ContextError
 
 FROM_ENGINE: Final = "PULUMI_CONFIG"
@@ -29,10 +30,10 @@ def config_of(environ: Mapping[str, str]) -> Mapping[str, Any]:
             " of the environment (stacks/config/Pulumi.<stack>.yaml), or budget and machine types would not be judged"
         )
     try:
-        read = yaml.safe_load(Path(path).read_text("utf-8"))
+        read: object = yaml.safe_load(Path(path).read_text("utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ContextError(f"{FROM_FILE}: {path} cannot be read: {error}") from error
-    config = read.get("config") if isinstance(read, dict) else None
-    if not isinstance(config, dict) or SETTINGS_KEY not in config:
+    config = read.get("config") if is_map(read) else None
+    if not is_map(config) or SETTINGS_KEY not in config:
         raise ContextError(f"{FROM_FILE}: {path} is no settings file: it has no config.{SETTINGS_KEY}")
     return {str(k): v if isinstance(v, str) else json.dumps(v, default=str) for k, v in config.items()}

@@ -4,9 +4,10 @@ import base64
 import binascii
 import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Final
 
+from fleet.parsed import is_map
 from fleet.secrets import find_secrets
 from policies.context import Context
 from policies.resource import GCP_TEMPLATES, RUNS_INSTANCES, Resource
@@ -69,7 +70,7 @@ def _given(resource: Resource) -> Iterator[tuple[str, Any]]:
     elif resource.type in GCP_TEMPLATES:
         yield "metadataStartupScript", resource.at("metadataStartupScript")
         metadata = resource.at("metadata")
-        if isinstance(metadata, Mapping):
+        if is_map(metadata):
             for key, value in metadata.items():
                 # find_secrets judges a name by what stands beside it
                 yield f"metadata.{key}", f"{key}={value}" if isinstance(value, str) else value
