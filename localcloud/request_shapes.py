@@ -7,22 +7,33 @@ from typing import Protocol
 
 
 class Shape(Protocol):
-    """The type of a field. What a kind does not have may not be asked for.
+    """The type of a field. What its kind does not have may not be asked for."""
 
-    Attributes:
-        type_name: structure, list, map, string, boolean, integer, …
-        members: the fields of a structure by name.
-        member: what a list holds.
-        value: what a map holds.
-    """
+    @property
+    def type_name(self) -> str:
+        """Structure, list, map, string, boolean, integer, …"""
+        ...
 
-    type_name: str
-    members: Mapping[str, Shape]
-    member: Shape
-    value: Shape
+    @property
+    def members(self) -> Mapping[str, Shape]:
+        """The fields of a structure by name."""
+        ...
+
+    @property
+    def member(self) -> Shape:
+        """What a list holds."""
+        ...
+
+    @property
+    def value(self) -> Shape:
+        """What a map holds."""
+        ...
 
 
 class Operation(Protocol):
-    """One operation of a service. It has no shape where it takes nothing."""
+    """One operation of a service."""
 
-    input_shape: Shape | None
+    @property
+    def input_shape(self) -> Shape | None:
+        """What it takes; None where it takes nothing."""
+        ...
