@@ -74,7 +74,8 @@ def start(
     settings = read_settings(places)
     try:
         if settings.volume is not None:
-            _say(volume.mount(settings.volume, places.data, run))
+            device = places.root / settings.volume.lstrip("/")
+            _say(volume.mount(str(device), places.data, run))
         places.data.mkdir(parents=True, exist_ok=True)
         if not as_it_is and _settled(places, settings):
             return

@@ -11,6 +11,7 @@ from localcloud.aws.calls import Calls
 from localcloud.aws.groups import LivingAutoScaling, Member
 from localcloud.aws.instances import LivingInstance
 from localcloud.machines.spec import Order
+from localcloud.machines.volumes import Volume
 from localcloud.machines.yard import Yard
 from localcloud.metadata import Facts, MetadataServer
 from localcloud.places import ACCOUNT, METADATA_PORT, REGION
@@ -51,6 +52,20 @@ class LoopbackHardware:
 
     def forget(self, instance_id: str) -> None:
         self._yard.forget(instance_id)
+
+    def attach(self, instance_id: str, volume_id: str) -> None:
+        # on a machine of the Nitro system it is found by its id, whatever device name the attachment has
+        device = f"nvme-Amazon_Elastic_Block_Store_{volume_id.replace('-', '')}"
+        self._yard.attach(instance_id, Volume(id=volume_id, device=device))
+
+    def detach(self, instance_id: str, volume_id: str) -> None:
+        self._yard.detach(instance_id, volume_id)
+
+    def is_mounted(self, instance_id: str, volume_id: str) -> bool:
+        return self._yard.is_mounted(instance_id, volume_id)
+
+    def discard(self, volume_id: str) -> None:
+        self._yard.discard(volume_id)
 
     def close(self) -> None:
         """Free every address."""

@@ -26,11 +26,20 @@ from localcloud.aws.placement_scores import PlacementScoreCalls
 from localcloud.aws.reservations import ReservationCalls
 from localcloud.aws.scaling_calls import ScalingCalls
 from localcloud.aws.spot_prices import SpotPriceCalls
+from localcloud.aws.volumes import VolumeCalls
 from localcloud.aws.world import World
 from localcloud.places import ACCOUNT, REGION, ZONES
 
 
-class Ec2Calls(ReservationCalls, BlockCalls, SpotPriceCalls, PlacementGroupCalls, PlacementScoreCalls, EC2Response):
+class Ec2Calls(  # type: ignore[misc]
+    ReservationCalls,
+    BlockCalls,
+    SpotPriceCalls,
+    PlacementGroupCalls,
+    PlacementScoreCalls,
+    VolumeCalls,
+    EC2Response,
+):
     """EC2 as the embedded cloud answers it."""
 
     def run_instances(self) -> Any:

@@ -170,6 +170,9 @@ class LivingInstance(Instance):
         for nic in self.nics.values():
             nic.delete_on_termination = False
             self.ec2_backend.enis.pop(nic.id, None)
+        # a volume outlives its instance, but for those that the books below delete with it
+        for disk in self.block_device_mapping.values():
+            self.world.hardware.detach(self.id, disk.volume_id)
         super().terminate()
         self.set_state(TERMINATED)
         self.state_reason, self._reason = reason, transition

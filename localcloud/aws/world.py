@@ -30,6 +30,22 @@ class Hardware(Protocol):
         """The machine is gone: release its address."""
         ...
 
+    def attach(self, instance_id: str, volume_id: str) -> None:
+        """Bring a volume into a machine. Raises OSError."""
+        ...
+
+    def detach(self, instance_id: str, volume_id: str) -> None:
+        """Take it out, whatever the machine does with it; nothing when it is not there. Raises OSError."""
+        ...
+
+    def is_mounted(self, instance_id: str, volume_id: str) -> bool:
+        """Whether the machine runs and uses it."""
+        ...
+
+    def discard(self, volume_id: str) -> None:
+        """The volume was deleted."""
+        ...
+
 
 def utc_now() -> datetime:
     """Now, aware."""

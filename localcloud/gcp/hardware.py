@@ -1,14 +1,17 @@
 """What stands behind an instance of the embedded Google Cloud: its machine in the yard, and its metadata server."""
 
+from collections.abc import Iterator
 from typing import Final
 
 from fleet.model import Cloud
 from localcloud.aws.calls import Calls
+from localcloud.gcp.disks import attached
 from localcloud.gcp.instances import Machine
 from localcloud.gcp.metadata import Facts, MetadataServer
 from localcloud.gcp.places import METADATA_PORT, PROJECT, REGION
 from localcloud.gcp.world import World
 from localcloud.machines.spec import Order
+from localcloud.machines.volumes import Volume
 from localcloud.machines.yard import Yard
 
 STARTUP: Final = "startup-script"
@@ -92,4 +95,9 @@ class GoogleHardware:
             },
             script=str(items[STARTUP]).encode() if STARTUP in items else None,
             nvme_disks=machine.local_ssds,
+            volumes=tuple(self._volumes(machine)),
         )
+
+    def _volumes(self, machine: Machine) -> Iterator[Volume]:
+        for disk, name in attached(self._world(), machine.row):
+            yield Volume(id=f"disk-{disk['id']}", device=f"google-{name}")

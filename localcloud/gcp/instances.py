@@ -9,6 +9,7 @@ from fleet.catalogue import UnknownMachineError, machine
 from fleet.model import Cloud
 from localcloud.aws.books import Stay
 from localcloud.aws.capacity import Kind
+from localcloud.gcp import disks
 from localcloud.gcp.capacity import Use, no_room
 from localcloud.gcp.catalogue import is_machine_type
 from localcloud.gcp.errors import invalid, not_found
@@ -138,11 +139,14 @@ def launch(
         refusal = world.capacity.refusal(use, [m.use for m in world.machines.values() if m.status in OCCUPIES])
         if refusal is not None:
             return refusal
+    taken = disks.refusal(world, properties)
+    if taken is not None:
+        return taken
     subnetwork = _subnetwork(world, properties)
     address = world.give_address(subnetwork)
     row = world.store.add(Key(f"zones/{zone}", "instances", name), _row(world, zone, properties), now)
     row["networkInterfaces"] = [_interface(subnetwork, address, properties)]
-    row["disks"] = _disks(world, row, zone)
+    row["disks"] = disks.described(world, row, zone)
     row["status"] = "PROVISIONING"
     found = Machine(row=row, zone=zone, address=address, group=group, reservation=reservation)
     world.machines[name] = found
@@ -208,31 +212,6 @@ def _interface(subnetwork: Row, address: str, properties: Row) -> Row:
         "networkIP": address,
         "fingerprint": fingerprint(address),
     }
-
-
-def _disks(world: World, row: Row, zone: str) -> list[Row]:
-    found: list[Row] = []
-    for index, disk in enumerate(row.get("disks", ())):
-        scratch = disk.get("type") == "SCRATCH"
-        asked: Row = disk.get("initializeParams", {})
-        name = row["name"] if disk.get("boot") else f"{row['name']}-{index}"
-        link = disk.get("source") or world.store.url(f"projects/{PROJECT}/zones/{zone}/disks/{name}")
-        found.append(
-            {
-                "kind": "compute#attachedDisk",
-                "type": "PERSISTENT",
-                "mode": "READ_WRITE",
-                "boot": False,
-                "autoDelete": scratch or disk.get("autoDelete", False),
-                "interface": "NVME" if scratch else "SCSI",
-                **disk,
-                "index": index,
-                "deviceName": disk.get("deviceName") or ("local-ssd-0" if scratch else f"persistent-disk-{index}"),
-                "diskSizeGb": str(disk.get("diskSizeGb") or asked.get("diskSizeGb") or (375 if scratch else 10)),
-                **({} if scratch else {"source": link}),
-            }
-        )
-    return found
 
 
 def _reservation(world: World, zone: str, properties: Row, machine_type: str) -> str | Failure | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from fleet.model import Cloud
+from localcloud.machines.volumes import Volume
 
 SPEC_FILE: Final = "run/machine.json"
 LOG_FOLDER: Final = "var/log"
@@ -34,6 +35,9 @@ class Order:
 
     nvme_disks: int | None = None
     """None: as many as the machine type brings along."""
+
+    volumes: tuple[Volume, ...] = ()
+    """Attached from the start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

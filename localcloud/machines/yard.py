@@ -12,9 +12,10 @@ from typing import Final
 
 from fleet.catalogue import UnknownMachineError, machine
 from fleet.model import Cloud
-from localcloud.machines import image
+from localcloud.machines import image, volumes
 from localcloud.machines.processes import children
 from localcloud.machines.spec import LOG_FOLDER, MARK, MachineSpec, Order
+from localcloud.machines.volumes import Shelf, Volume
 
 _NAMESPACES: Final = (
     "unshare",
@@ -39,6 +40,7 @@ class Yard:
         self._timers: dict[str, threading.Timer] = {}
         self._code = Path(__file__).resolve().parents[2]
         self._image = folder / ".image"
+        self._shelf = Shelf(folder / volumes.SHELF)
         folder.mkdir(parents=True, exist_ok=True)
         self._end_strays()
         image.install(self._image, self._code)
@@ -48,6 +50,8 @@ class Yard:
         """Boot the machine of an instance: a root of its own, user data, supervisor. Raises OSError."""
         root = self.folder / order.instance
         _make_root(root)
+        for volume in order.volumes:
+            self._shelf.attach(volume, root)
         self._spec(order).save(root)
         if order.script is not None:
             script = root / "var/lib/cloud/instance/user-data"
@@ -99,13 +103,34 @@ class Yard:
         timer.start()
         self._timers[instance_id] = timer
 
+    def attach(self, instance_id: str, volume: Volume) -> None:
+        """Bring a volume into a machine, which may run. Raises OSError."""
+        self._shelf.attach(volume, self.folder / instance_id)
+
+    def detach(self, instance_id: str, volume_id: str) -> None:
+        """Take a volume out of a machine, whatever it does with it; nothing when it is not there. Raises OSError."""
+        self._shelf.detach(volume_id, self.folder / instance_id)
+
+    def is_mounted(self, instance_id: str, volume_id: str) -> bool:
+        """Whether a machine uses a volume; one that does not run uses none."""
+        root = self.folder / instance_id
+        return self.is_alive(instance_id) and volumes.mounted_at(root, volume_id) is not None
+
+    def discard(self, volume_id: str) -> None:
+        """A volume was deleted."""
+        self._shelf.discard(volume_id)
+
     def forget(self, instance_id: str) -> None:
         """Nothing is kept of a machine but its folder, for people to look at."""
 
     def set_aside(self, instance_id: str, uid: str) -> None:
-        """Make room for another machine of that name; the old folder stays under `.ended`, for people to look at."""
+        """Make room for another machine of that name; the old folder stays under `.ended`, for people to look at.
+
+        Its volumes go back where others can have them.
+        """
         root = self.folder / instance_id
         if root.exists():
+            self._shelf.detach_all(root)
             aside = self.folder / ".ended" / f"{instance_id}-{uid}"
             aside.parent.mkdir(exist_ok=True)
             root.rename(aside)
@@ -164,7 +189,8 @@ class Yard:
 
 def _make_root(root: Path) -> None:
     if root.exists():
-        # a stopped instance starts again: its disk is kept, its NVMe is empty
+        # a stopped instance starts again: its disk is kept, its NVMe is empty, nothing is mounted
+        volumes.unmount_all(root)
         shutil.rmtree(root / "mnt", ignore_errors=True)
         shutil.rmtree(root / "run", ignore_errors=True)
     for folder in ("etc/systemd/system", "var/log/units", "var/lib/cloud/instance", "run", "tmp", "root", "mnt"):

@@ -1,4 +1,4 @@
-"""Disk commands of an emulated machine: nothing is formatted, what was asked is remembered in `run/disks.json`."""
+"""Disk commands of an emulated machine: its own disks are remembered in `run/disks.json`, nothing is formatted."""
 
 import json
 import sys
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from localcloud.machines.image import here
+from localcloud.machines.image import here, volumes
 from localcloud.machines.spec import MachineSpec
 
 _STATE: Final = "run/disks.json"
@@ -253,6 +253,8 @@ def main(name: str, words: list[str]) -> int:
     """Run one command; the machine's log keeps its words."""
     with (here.root() / "var/log/disks.log").open("a", encoding="utf-8") as log:
         log.write(" ".join([name, *words]) + "\n")
+    if (code := volumes.run(name, words)) is not None:
+        return code
     match name:
         case "lsblk":
             return lsblk(words)

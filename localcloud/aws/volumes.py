@@ -1,0 +1,96 @@
+"""EBS volumes that are really attached: a machine finds one as a disk, and the next machine finds it as it was left.
+
+moto attaches in its books alone, also in another zone, also what another instance has.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from moto.core.responses import ActionResult, EmptyResult
+from moto.ec2.exceptions import EC2ClientError
+from moto.ec2.models import EC2Backend
+from moto.ec2.responses._base_response import EC2BaseResponse
+
+from localcloud.aws.instances import LivingInstance
+from localcloud.aws.world import World
+
+_ATTACHABLE: Final = ("running", "stopped")
+_BUSY: Final = "busy"
+"""EC2's word for an attachment that was told to end while the machine has the volume mounted."""
+
+
+class VolumeCalls(EC2BaseResponse):
+    """AttachVolume, DetachVolume and DeleteVolume."""
+
+    def attach_volume(self) -> ActionResult:
+        backend = self.ec2_backend
+        volume_id, instance_id, device = (self._get_param(name) for name in ("VolumeId", "InstanceId", "Device"))
+        _check(backend.get_volume(volume_id), backend.get_instance(instance_id), device)
+        self.error_on_dryrun()
+        LivingInstance.world.hardware.attach(instance_id, volume_id)
+        return _told(backend.attach_volume(volume_id, instance_id, device), "attaching")
+
+    def detach_volume(self) -> ActionResult:
+        backend, world = self.ec2_backend, LivingInstance.world
+        volume = backend.get_volume(self._get_param("VolumeId"))
+        attachment = volume.attachment
+        instance_id = self._get_param("InstanceId") or (attachment and attachment.instance.id)
+        self.error_on_dryrun()
+        if (
+            attachment is not None
+            and attachment.instance.id == instance_id
+            and world.hardware.is_mounted(instance_id, volume.id)
+            and not self._get_bool_param("Force")
+        ):
+            attachment.status = _BUSY
+            return _told(attachment, _BUSY)
+        ended = backend.detach_volume(volume.id, instance_id, self._get_param("Device"))
+        world.hardware.detach(instance_id, volume.id)
+        return _told(ended, "detaching")
+
+    def delete_volume(self) -> ActionResult:
+        volume_id = self._get_param("VolumeId")
+        self.error_on_dryrun()
+        self.ec2_backend.delete_volume(volume_id)
+        LivingInstance.world.hardware.discard(volume_id)
+        return EmptyResult()
+
+
+def _check(volume: Any, instance: Any, device: str) -> None:
+    """Raises EC2ClientError, as EC2 refuses."""
+    if volume.attachment is not None:
+        raise EC2ClientError("VolumeInUse", f"{volume.id} is already attached to an instance")
+    if instance.state not in _ATTACHABLE:
+        raise EC2ClientError("IncorrectState", f"Instance '{instance.id}' is not 'running'.")
+    if volume.availability_zone != instance.placement.zone:
+        words = f"The volume '{volume.id}' is not in the same availability zone as instance '{instance.id}'"
+        raise EC2ClientError("InvalidVolume.ZoneMismatch", words)
+    if device in instance.block_device_mapping:
+        words = f"Invalid value '{device}' for unixDevice. Attachment point {device} is already in use"
+        raise EC2ClientError("InvalidParameterValue", words)
+
+
+def _told(attachment: Any, state: str) -> ActionResult:
+    return ActionResult(
+        {
+            "VolumeId": attachment.volume.id,
+            "InstanceId": attachment.instance.id,
+            "Device": attachment.device,
+            "State": state,
+            "AttachTime": attachment.attach_time,
+        }
+    )
+
+
+def advance_volumes(backend: EC2Backend, world: World) -> None:
+    """Let go of what was told to end and is not in use any more."""
+    for attachment in list(_busy(backend)):
+        if not world.hardware.is_mounted(attachment.instance.id, attachment.volume.id):
+            backend.detach_volume(attachment.volume.id, attachment.instance.id, attachment.device)
+            world.hardware.detach(attachment.instance.id, attachment.volume.id)
+
+
+def _busy(backend: EC2Backend) -> Iterator[Any]:
+    for volume in backend.volumes.values():
+        if volume.attachment is not None and volume.attachment.status == _BUSY:
+            yield volume.attachment

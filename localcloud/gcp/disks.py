@@ -1,0 +1,66 @@
+"""Disks of instances: how they are shown, and those with a life of their own, which one instance has at a time."""
+
+from collections.abc import Iterator
+
+from localcloud.gcp.errors import not_found
+from localcloud.gcp.operations import Failure
+from localcloud.gcp.places import PROJECT
+from localcloud.gcp.store import Row, key_of, path_of
+from localcloud.gcp.world import World
+
+
+def described(world: World, row: Row, zone: str) -> list[Row]:
+    """As an instance shows them."""
+    found: list[Row] = []
+    for index, disk in enumerate(row.get("disks", ())):
+        scratch = disk.get("type") == "SCRATCH"
+        asked: Row = disk.get("initializeParams", {})
+        name = row["name"] if disk.get("boot") else f"{row['name']}-{index}"
+        link = disk.get("source") or world.store.url(f"projects/{PROJECT}/zones/{zone}/disks/{name}")
+        found.append(
+            {
+                "kind": "compute#attachedDisk",
+                "type": "PERSISTENT",
+                "mode": "READ_WRITE",
+                "boot": False,
+                "autoDelete": scratch or disk.get("autoDelete", False),
+                "interface": "NVME" if scratch else "SCSI",
+                **disk,
+                "index": index,
+                "deviceName": disk.get("deviceName") or ("local-ssd-0" if scratch else f"persistent-disk-{index}"),
+                "diskSizeGb": str(disk.get("diskSizeGb") or asked.get("diskSizeGb") or (375 if scratch else 10)),
+                **({} if scratch else {"source": link}),
+            }
+        )
+    return found
+
+
+def attached(world: World, row: Row) -> Iterator[tuple[Row, str]]:
+    """The disks with a life of their own that an instance has, each with its device name."""
+    for index, disk in enumerate(row.get("disks", ())):
+        if _is_own(disk) and (found := _find(world, disk)) is not None:
+            yield found, disk.get("deviceName") or f"persistent-disk-{index}"
+
+
+def refusal(world: World, wanted: Row) -> Failure | None:
+    """Why an instance cannot have the disks it names; None: it can. Raises ApiError where there is no such disk."""
+    for disk in filter(_is_own, wanted.get("disks", ())):
+        if _find(world, disk) is None:
+            raise not_found(disk["source"])
+    for disk, _ in attached(world, wanted):
+        for user in world.machines.values():
+            if any(other is disk for other, _ in attached(world, user.row)):
+                message = (
+                    f"The disk resource '{path_of(disk['selfLink'])}' is already being used by '{user.key.path}'"
+                )
+                return Failure(code="RESOURCE_IN_USE_BY_ANOTHER_RESOURCE", message=message)
+    return None
+
+
+def _is_own(disk: Row) -> bool:
+    return bool(disk.get("source")) and not disk.get("boot") and disk.get("type") != "SCRATCH"
+
+
+def _find(world: World, disk: Row) -> Row | None:
+    key = key_of(disk["source"])
+    return world.store.find(key) if key else None
