@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import signal
 import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from cli.fleets import FleetOption, load
 from cli.money import ledger_name
 from cli.output import STDERR, Exit, UserError
 from cli.quotas import QuotaMeter
+from cli.stopping import on_signals
 from cli.watching import Watched
 from cli.windows import parse_window
 from cli.wiring import inventory_of, open_engine
@@ -70,9 +70,7 @@ def console(
     if not host or not port.isdigit():
         raise UserError(f"--listen {listen}: write HOST:PORT, as 127.0.0.1:9600", Exit.WRONG_USE)
     access = Access(token=_token(token_file), proxy_header=proxy_header)
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    stop = on_signals()
     try:
         running = server.serve(server.Console(live, access), host, int(port))
     except OSError as error:

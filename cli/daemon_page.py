@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -70,12 +70,8 @@ def _iso(at: datetime | None) -> str | None:
     return None if at is None else at.isoformat(timespec="seconds")
 
 
-def _runs(state: JobState) -> float | None:
-    return state.runs
-
-
-_FAMILIES: Final = (
-    ("gpufleet_daemon_runs_total", "counter", "Passes that ended.", _runs),
+_FAMILIES: Final[Sequence[tuple[str, str, str, Callable[[JobState], float | None]]]] = (
+    ("gpufleet_daemon_runs_total", "counter", "Passes that ended.", lambda s: float(s.runs)),
     ("gpufleet_daemon_failures_total", "counter", "Passes that failed.", lambda s: float(s.failures)),
     ("gpufleet_daemon_run_seconds_total", "counter", "Time spent in passes.", lambda s: s.seconds),
     ("gpufleet_daemon_skipped_total", "counter", "Starts that fell into a running pass.", lambda s: float(s.skipped)),

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from cli.output import STDERR, UserError, print_json
-from clouds.images import Registry
+from clouds.images import Mirrored, Registry
 from fleet.activity import CloudError
 
 app = typer.Typer(no_args_is_help=True, help="Container images for machines without internet.")
@@ -31,7 +31,7 @@ def mirror(
 ) -> None:
     """Copy images by digest into your registry and print the names that settings want."""
     registry = Registry(to)
-    mirrored = []
+    mirrored: list[Mirrored] = []
     for source in sources:
         STDERR.print(f"{source} → {to} …", highlight=False, markup=False)
         try:

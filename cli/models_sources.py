@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, Final
+from typing import IO, Any, Final, cast
 
 from cli.output import Exit, UserError
 from cli.stores import Place, open_place
@@ -124,7 +124,7 @@ def _from_hub(url: str, to: Path, say: Callable[[str], None]) -> Fetched:
     import httpx
 
     repository, _, wish = url.removeprefix("hf://").partition("@")
-    api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
+    api = cast(Any, HfApi)(endpoint=os.environ.get("HF_ENDPOINT"))
     try:
         info: Any = api.model_info(repository, revision=wish or None, files_metadata=True)
         names = _safe_of_hub([one.rfilename for one in info.siblings or ()], url, say)

@@ -21,7 +21,7 @@ from costs.report import as_price
 from costs.samples import MetricNames, Series
 from costs.slots import Measure, Sample
 from costs.teams import ENGINE_SECONDS
-from fleet.document import FleetDocument
+from fleet.document import BlockEntry, FleetDocument, SpendEntry
 from fleet.lives import MarketPrice
 from fleet.model import Cloud
 from ledger import history
@@ -106,14 +106,36 @@ def declared_of(document: FleetDocument) -> Declared:
             models={pool.name: pool.model for pool in document.pools},
             split_by_team=frozenset(pool.name for pool in document.pools if pool.team_split == ENGINE_SECONDS),
             owners={pool.name: pool.owner for pool in document.pools},
-            blocks=[Block(**{**one.__dict__, "as_of": parse_as_of(one.as_of)}) for one in bought.blocks],
-            spends=[
-                Spend(**{**one.__dict__, "cloud": document.cloud, "as_of": parse_as_of(one.as_of)})
-                for one in bought.spends
-            ],
+            blocks=[_block(one) for one in bought.blocks],
+            spends=[_spend(one, document.cloud) for one in bought.spends],
         )
     except ValueError as error:
         raise UserError(f"{document.environment}: commitments: {error}") from error
+
+
+def _block(entry: BlockEntry) -> Block:
+    return Block(
+        reservation=entry.reservation,
+        instances=entry.instances,
+        upfront_usd=entry.upfront_usd,
+        starts=entry.starts,
+        ends=entry.ends,
+        source=entry.source,
+        as_of=parse_as_of(entry.as_of),
+    )
+
+
+def _spend(entry: SpendEntry, cloud: Cloud) -> Spend:
+    return Spend(
+        name=entry.name,
+        cloud=cloud,
+        usd_per_hour=entry.usd_per_hour,
+        rates=entry.rates,
+        starts=entry.starts,
+        ends=entry.ends,
+        source=entry.source,
+        as_of=parse_as_of(entry.as_of),
+    )
 
 
 def book_of(document: FleetDocument) -> PriceBook:

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from cli.output import STDOUT, Exit, UserError, print_json
 from fleet.document import Watchdogs
+from fleet.parsed import is_map
 
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
 PolicyOption = Annotated[
@@ -154,7 +155,7 @@ def _policy(path: Path | None, name: str) -> Any:
             written = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise UserError(f"--policy {path}: {error}", Exit.WRONG_USE) from error
-        if not isinstance(written, dict):
+        if not is_map(written):
             raise UserError(f"--policy {path}: a JSON object is wanted", Exit.WRONG_USE)
     if path is not None and written.keys() <= {"idle", "spot", "scale"}:
         written = written.get(name) or {}

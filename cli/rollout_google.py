@@ -1,6 +1,6 @@
 """`gpufleet rollout` on Google Cloud: our own loop, with the pool paused for its watchdogs while it runs."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -32,7 +32,7 @@ def rollouts_of(document: FleetDocument, pool: Pool) -> GoogleRollouts:
 
 
 @contextmanager
-def paused(document: FleetDocument, pool: Pool, limit: timedelta) -> Iterator[None]:
+def paused(document: FleetDocument, pool: Pool, limit: timedelta) -> Generator[None]:
     """Let the pool's watchdogs stand still, as `gpufleet status` says; forgotten at its limit when a run dies."""
     engine, fleet = open_engine(document), fleet_of(document)
     now = datetime.now(UTC)

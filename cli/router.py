@@ -2,10 +2,9 @@
 
 import json
 import os
-import signal
 import sys
-import threading
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,6 +15,7 @@ from rich.table import Table
 from cli.fleets import FleetOption
 from cli.output import STDERR, STDOUT, Exit, UserError, print_json
 from cli.router_fleet import LiveFleet
+from cli.stopping import on_signals
 from fleet.document import FleetDocument
 from fleet.durations import parse as parse_duration
 from serving.router import maps
@@ -66,9 +66,7 @@ def run(
     settings = RouterSettings(
         bind=bind, metrics_bind=metrics, certificate=certificate, threads=threads, buffer_bytes=buffer
     )
-    stop = threading.Event()
-    for stop_signal in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(stop_signal, lambda *_: stop.set())
+    stop = on_signals()
     period_s, grace_s = _seconds(every) / 2, _seconds(grace)
     try:
         with only_one(paths):
@@ -217,7 +215,8 @@ def _say(line: str) -> None:
 def _print_status(known: dict[str, Any]) -> None:
     table = Table("pool", "model", "instance", "address", "status", "agent", "now", "requests", box=None)
     for pool in known["pools"]:
-        for server in pool["servers"] or [{}]:
+        servers: list[Mapping[str, object]] = pool["servers"] or [{}]
+        for server in servers:
             cells = [server.get(k, "-") for k in ("instance", "address", "status", "agent", "sessions", "requests")]
             table.add_row(pool["name"], pool["model"], *(str(cell) for cell in cells))
     STDOUT.print(f"{known['environment'] or 'no fleet yet'} at {known['bind']}, {known['at']}")

@@ -15,6 +15,7 @@ from cli.fleets import load
 from cli.output import STDERR, Exit, UserError, print_json
 from cli.watch_pass import Options, kinds, over_fleets
 from fleet.document import FleetDocument
+from fleet.parsed import is_list
 
 COST: Final = "cost"
 EVENT_KEYS: Final = frozenset({"watchdog", "apply", "fleet"})
@@ -101,7 +102,7 @@ def _asked(event: Mapping[str, Any]) -> tuple[str, bool, list[str] | None]:
     if not isinstance(apply, bool):
         raise UserError(f"event: apply is {apply!r}; write true or false", Exit.WRONG_USE)
     fleet: Any = event.get("fleet")
-    if fleet is not None and not (isinstance(fleet, list) and all(isinstance(url, str) for url in fleet)):
+    if fleet is not None and not (is_list(fleet) and all(isinstance(url, str) for url in fleet)):
         raise UserError(f"event: fleet is {fleet!r}; write a list of URLs", Exit.WRONG_USE)
     return str(event.get("watchdog", "")), apply, fleet
 

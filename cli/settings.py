@@ -1,7 +1,7 @@
 """`gpufleet settings`: look at a settings file before Pulumi does."""
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -14,6 +14,7 @@ from cli import settings_driver
 from cli.output import STDERR, STDOUT, Exit, UserError, print_json
 from fleet import catalogue
 from fleet.model import Cloud
+from fleet.parsed import is_list, is_map
 from prices.packaged import PackagedPrices
 from stacks import settings as typed
 from stacks.problems import Problem, SettingsError
@@ -91,7 +92,7 @@ def problems_of(path: Path) -> tuple[Problem, ...]:
     )
 
 
-def read_config(path: Path) -> dict[str, Any]:
+def read_config(path: Path) -> Mapping[str, Any]:
     """The `config:` map of a settings file. Raises UserError."""
     try:
         if path.stat().st_size > LARGEST_FILE:
@@ -104,10 +105,10 @@ def read_config(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: is nested too deep to be a settings file", Exit.WRONG_USE) from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: is no YAML: {' '.join(str(error).split())}", Exit.WRONG_USE) from error
-    config: Any = raw.get("config") if isinstance(raw, dict) else None
-    if not isinstance(config, dict):
+    config: Any = raw.get("config") if is_map(raw) else None
+    if not is_map(config):
         said = "is empty" if raw is None else f"is no map but {type(raw).__name__}"
-        said = "has no config: map" if isinstance(raw, dict) else said
+        said = "has no config: map" if is_map(raw) else said
         raise UserError(f"{path}: {said}; write it as stacks/config/Pulumi.aws-local.yaml shows", Exit.WRONG_USE)
     return config
 
@@ -117,13 +118,13 @@ def _unfold(value: Any, sizes: dict[int, int], inside: tuple[int, ...]) -> int:
 
     Raises YAMLError: a few lines can mean billions, and something inside itself has no end.
     """
-    if not isinstance(value, dict | list):
+    if not is_map(value) and not is_list(value):
         return 1
     key = id(value)
     if key in inside:
         raise yaml.YAMLError("an alias stands inside of what it means; write it out")
     if key not in sizes:
-        items = value.values() if isinstance(value, dict) else value
+        items = value.values() if is_map(value) else value
         sizes[key] = 1 + sum(_unfold(item, sizes, (*inside, key)) for item in items)
     if sizes[key] > MOST_VALUES:
         raise yaml.YAMLError(f"its aliases mean more than {MOST_VALUES} values; write out what is meant")
@@ -148,13 +149,13 @@ class _UniqueKeys(yaml.SafeLoader):
 
 
 def _lines(value: Any, path: str = "") -> Iterator[str]:
-    if isinstance(value, dict):
+    if is_map(value):
         for key, item in value.items():
             yield from _lines(item, f"{path}.{key}" if path else str(key))
-    elif isinstance(value, list):
+    elif is_list(value):
         for index, item in enumerate(value):
             # pools and models are known by name, so that a new one does not move the others
-            name = item.get("name", index) if isinstance(item, dict) else index
+            name = item.get("name", index) if is_map(item) else index
             yield from _lines(item, f"{path}[{name}]")
     else:
         yield f"{path}: {value}"

@@ -1,7 +1,6 @@
 """`gpufleet slack`: hear the *Keep* buttons, over Socket Mode or at a signed endpoint; send what was refused."""
 
 import os
-import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -12,6 +11,7 @@ import typer
 from cli import money
 from cli.fleets import FleetOption, load
 from cli.output import STDERR, STDOUT, Exit, UserError
+from cli.stopping import on_signals
 from cli.wiring import inventory_of, open_engine
 from fleet.document import FleetDocument
 from ledger.outbox import retry_refused
@@ -39,9 +39,7 @@ def listen(
 ) -> None:
     """Hear the Keep buttons until SIGTERM. Socket Mode opens no port; `watch run` does the same by itself."""
     documents = load(fleet)
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    stop = on_signals()
     close = _serve_http(documents, http, os.environ) if http else _open_socket(documents, os.environ)
     stop.wait()
     close()

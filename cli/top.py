@@ -3,7 +3,7 @@
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Annotated
 
@@ -89,7 +89,7 @@ def _about(screen: Screen, views: list[FleetView]) -> tuple[ActView, ...]:
 
 
 @contextmanager
-def _keys() -> Iterator["_Reader"]:
+def _keys() -> Generator["_Reader"]:
     """The keyboard, key by key."""
     import termios
     import tty

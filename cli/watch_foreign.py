@@ -99,8 +99,7 @@ def _instances(place: Place) -> tuple[AwsCalls | None, Sequence[Instance]]:
     else:
         calls = AwsCalls(place.region)
         found = AwsInventory(calls, place.region, "").gpus()
-    chosen = (lambda _: True) if place.tag is None else with_tag(place.tag)
-    return calls, [instance for instance in found if chosen(instance)]
+    return calls, found if place.tag is None else list(filter(with_tag(place.tag), found))
 
 
 def _evidence(

@@ -1,14 +1,12 @@
 """`gpufleet watch run`: the daemon. All watchdogs of some fleets, again and again, until it is told to stop."""
 
 import os
-import signal
 import threading
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from http.server import ThreadingHTTPServer
-from types import FrameType
 from typing import Annotated, Final
 
 import typer
@@ -17,6 +15,7 @@ from cli import hints, plans, slack, watch_cost
 from cli.daemon_page import Page, serve
 from cli.fleets import FleetOption, load
 from cli.output import Exit, UserError
+from cli.stopping import on_signals
 from cli.watch_pass import Kind, Options, kinds, over_fleets, watches
 from fleet import durations
 from fleet.document import FleetDocument
@@ -65,7 +64,7 @@ def run(
     documents = load(fleet)
     daemon = Daemon(fleet_urls=tuple(fleet or ()), apply=apply)
     schedule = Schedule(daemon.jobs(documents, spans))
-    stop = _on_signals()
+    stop = on_signals(second_ends=True)
     server = _serve(listen, Page(schedule=schedule, calls=daemon.calls, apply=apply))
     schedule.start()
     hints.listen(documents, schedule, stop)
@@ -135,20 +134,6 @@ class Daemon:
     def _count(self, made: dict[str, int]) -> None:
         with self._lock:
             self.calls.update(made)
-
-
-def _on_signals() -> threading.Event:
-    """An event that the first SIGTERM or SIGINT sets; the second ends the process at once."""
-    stop = threading.Event()
-
-    def heard(number: int, frame: FrameType | None) -> None:
-        if stop.is_set():
-            os._exit(128 + number)
-        stop.set()
-
-    signal.signal(signal.SIGTERM, heard)
-    signal.signal(signal.SIGINT, heard)
-    return stop
 
 
 def _serve(listen: str, page: Page) -> ThreadingHTTPServer:

@@ -1,0 +1,20 @@
+"""How commands that run until they are told to stop hear that."""
+
+import os
+import signal
+import threading
+from types import FrameType
+
+
+def on_signals(*, second_ends: bool = False) -> threading.Event:
+    """An event that SIGTERM or SIGINT sets; with `second_ends` another one ends the process at once."""
+    stop = threading.Event()
+
+    def heard(number: int, frame: FrameType | None) -> None:
+        if second_ends and stop.is_set():
+            os._exit(128 + number)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, heard)
+    return stop
