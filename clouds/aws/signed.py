@@ -239,7 +239,7 @@ class S3Reader:
             objects.check(answer, key)
             return int(answer.headers["Content-Length"]), answer.headers.get("ETag", "")
 
-    def read_range(
+    def read_range(  # noqa: PLR0913 - a range, of which version, and who hears of it
         self,
         key: str,
         start: int,

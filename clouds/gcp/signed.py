@@ -114,7 +114,7 @@ class GcsReader:
             found = json.loads(answer.read())
             return int(found["size"]), str(found["generation"])
 
-    def read_range(
+    def read_range(  # noqa: PLR0913 - a range, of which version, and who hears of it
         self,
         key: str,
         start: int,

@@ -9,6 +9,7 @@
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import shutil
 import time
@@ -159,11 +160,12 @@ class Cache:
 
     def publish(self, manifest: Manifest) -> Path:
         """Turn a staged revision, whole and on disk, into an entry."""
-        digest = manifest.digest
+        body = manifest.render()
+        digest = hashlib.sha256(body).hexdigest()
         staged, target = self.staging_of(digest), self.path_of(manifest.name, digest)
         half_done = staged / f".{MANIFEST}.part"
         with half_done.open("wb") as file:
-            file.write(manifest.render())
+            file.write(body)
             file.flush()
             os.fsync(file.fileno())
         half_done.replace(staged / MANIFEST)

@@ -7,6 +7,7 @@ In the bucket: `<model>/<digest>/manifest.json`, its files under `<model>/<diges
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
@@ -77,7 +78,7 @@ class Manifest:
 
     @property
     def digest(self) -> str:
-        """The name of the revision: sha256 of manifest.json."""
+        """The name of the revision: sha256 of manifest.json, rendered anew: ask once, not once a file."""
         return hashlib.sha256(self.render()).hexdigest()
 
 
@@ -119,7 +120,7 @@ def _file(entry: Mapping[str, Any]) -> File:
 
 def _check_whole(manifest: Manifest) -> None:
     paths = [file.path.lower() for file in manifest.files]
-    if twice := sorted({path for path in paths if paths.count(path) > 1}):
+    if twice := sorted(path for path, count in Counter(paths).items() if count > 1):
         raise ManifestError(f"files named twice: {', '.join(twice)}")
     if not any(path.endswith(".safetensors") for path in paths):
         raise ManifestError("no *.safetensors file: only weights in safetensors are served")

@@ -17,6 +17,15 @@ class PartConsumer(Protocol):
     def __call__(self, piece: memoryview, /) -> None: ...
 
 
+class Told(Protocol):
+    """Hears of the object that a range is from, before its first byte: its whole size and its version.
+
+    None and "" where the store does not say. What it raises ends the read.
+    """
+
+    def __call__(self, size: int | None, version: str, /) -> None: ...
+
+
 class Reader(Protocol):
     """One connection; used by one thread."""
 
@@ -24,8 +33,19 @@ class Reader(Protocol):
         """Bytes of an object and its version."""
         ...
 
-    def read_range(self, key: str, start: int, length: int, version: str | None, take: PartConsumer) -> None:
-        """Give exactly `length` bytes from `start` to `take`, in pieces that are valid only during the call."""
+    def read_range(  # noqa: PLR0913 - a range, of which version, and who hears of it
+        self,
+        key: str,
+        start: int,
+        length: int,
+        version: str | None,
+        take: PartConsumer,
+        told: Told | None = None,
+    ) -> None:
+        """Give exactly `length` bytes from `start` to `take`, in pieces that are valid only during the call.
+
+        With `version`, of that version alone. `told` hears first which object they are from.
+        """
         ...
 
     def close(self) -> None: ...
@@ -92,9 +112,20 @@ class FolderReader:
         found = (self._root / key).stat()
         return found.st_size, f"{found.st_mtime_ns}-{found.st_size}"
 
-    def read_range(self, key: str, start: int, length: int, version: str | None, take: PartConsumer) -> None:
-        if version is not None and self.size_and_version(key)[1] != version:
+    def read_range(  # noqa: PLR0913 - a range, of which version, and who hears of it
+        self,
+        key: str,
+        start: int,
+        length: int,
+        version: str | None,
+        take: PartConsumer,
+        told: Told | None = None,
+    ) -> None:
+        size, found = self.size_and_version(key)
+        if version is not None and found != version:
             raise OSError(errno.ESTALE, "changed while it was read", key)
+        if told is not None:
+            told(size, found)
         view = memoryview(self._buffer)
         with (self._root / key).open("rb", buffering=0) as file:
             os.lseek(file.fileno(), start, os.SEEK_SET)

@@ -5,9 +5,11 @@ no wrong byte can be kept, whatever died and when.
 """
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +22,7 @@ from typing import Final
 from serving.cache import manifest as manifests
 from serving.cache.disk import Cache, CacheError
 from serving.cache.manifest import CHUNK, LARGEST_MANIFEST, File, Manifest, ManifestError
-from serving.cache.store import Reader, Store, read_object
+from serving.cache.store import PartConsumer, Reader, Store, read_object
 
 ATTEMPTS: Final = 6
 """Reads of one chunk before the sync fails."""
@@ -76,7 +78,6 @@ class Job:
     index: int
     path: Path
     key: str
-    version: str
 
     @property
     def start(self) -> int:
@@ -132,35 +133,28 @@ class Sync:
         with self.cache.lock(digest, self.lock_limit_s, self.go_on):
             found = self.cache.find(manifest.name, digest)
             if found is None:
-                found = self._bring(manifest, progress)
+                found = self._bring(manifest, digest, progress)
             else:
                 progress.add(kept=manifest.size)
             self.cache.touch(digest, now)
         return found
 
-    def _bring(self, manifest: Manifest, progress: Progress) -> Path:
-        staged = self.cache.staging_of(manifest.digest)
+    def _bring(self, manifest: Manifest, digest: str, progress: Progress) -> Path:
+        staged = self.cache.staging_of(digest)
         staged.mkdir(parents=True, exist_ok=True, mode=0o755)
-        self.cache.make_room(_missing(staged, manifest), manifest.digest)
-        jobs = list(self._jobs(staged, manifest))
+        self.cache.make_room(_missing(staged, manifest), digest)
+        jobs = list(_jobs(staged, manifest, f"{self.model}/{digest}/files"))
         _reserve(jobs)
         self._run(jobs, progress)
-        for file in manifest.files:
-            self._settle(staged / file.path, file)
+        # each file's way to the disk is waited for, but not one after the other
+        with ThreadPoolExecutor(max_workers=max(1, min(self.workers, len(manifest.files)))) as pool:
+            settling = [pool.submit(_settle, staged / file.path, file) for file in manifest.files]
+        for future in settling:
+            future.result()
         return self.cache.publish(manifest)
 
-    def _jobs(self, staged: Path, manifest: Manifest) -> Iterator[Job]:
-        with contextlib.closing(self.store.connect()) as reader:
-            for file in manifest.files:
-                key = f"{self.model}/{manifest.digest}/files/{file.path}"
-                size, version = reader.size_and_version(key)
-                if size != file.size:
-                    raise CorruptError(f"{key}: has {size} bytes in the store, the manifest says {file.size}")
-                _make_plain(staged / file.path, file.size)
-                for index in range(len(file.chunks)):
-                    yield Job(file=file, index=index, path=staged / file.path, key=key, version=version)
-
     def _run(self, jobs: list[Job], progress: Progress) -> None:
+        versions: dict[str, str] = {}
         rest = iter(jobs)
         guard = threading.Lock()
         stop = threading.Event()
@@ -172,7 +166,7 @@ class Sync:
                         job = next(rest, None)
                     if job is None:
                         return
-                    self._one(job, reader, progress)
+                    self._one(job, _Source(reader, versions), progress)
 
         with ThreadPoolExecutor(max_workers=max(1, min(self.workers, len(jobs)))) as pool:
             running = [pool.submit(work) for _ in range(max(1, min(self.workers, len(jobs))))]
@@ -181,17 +175,17 @@ class Sync:
         for future in [*done, *running]:
             future.result()
 
-    def _one(self, job: Job, reader: Reader, progress: Progress) -> None:
+    def _one(self, job: Job, source: "_Source", progress: Progress) -> None:
         handle = os.open(job.path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             if self.verify and _is_right(handle, job):
                 progress.add(kept=job.length)
                 return
-            self._read_until_right(handle, job, reader, progress)
+            self._read_until_right(handle, job, source, progress)
         finally:
             os.close(handle)
 
-    def _read_until_right(self, handle: int, job: Job, reader: Reader, progress: Progress) -> None:
+    def _read_until_right(self, handle: int, job: Job, source: "_Source", progress: Progress) -> None:
         last: Exception | None = None
         for attempt in range(ATTEMPTS):
             if attempt:
@@ -199,7 +193,7 @@ class Sync:
                 progress.add(retries=1)
                 self.sleep(_BACKOFF_S[min(attempt - 1, len(_BACKOFF_S) - 1)])
             try:
-                if self._read_once(handle, job, reader):
+                if self._read_once(handle, job, source):
                     progress.add(fetched=job.length)
                     return
                 last = CorruptError(
@@ -211,7 +205,7 @@ class Sync:
         assert last is not None
         raise last
 
-    def _read_once(self, handle: int, job: Job, reader: Reader) -> bool:
+    def _read_once(self, handle: int, job: Job, source: "_Source") -> bool:
         seen = hashlib.sha256()
         offset = job.start
 
@@ -224,22 +218,57 @@ class Sync:
                 seen.update(piece)
             offset += os.pwrite(handle, piece, offset)
 
-        reader.read_range(job.key, job.start, job.length, job.version, take)
+        source.read(job, take)
         if offset != job.start + job.length:
             raise ConnectionError(f"{job.key}: ended {job.start + job.length - offset} bytes early")
         return not self.verify or seen.hexdigest() == job.file.chunks[job.index]
 
-    def _settle(self, path: Path, file: File) -> None:
-        """Bring a file to the disk and look at its header."""
-        if path.stat().st_size != file.size:
-            raise CorruptError(f"{file.path}: has {path.stat().st_size} bytes on disk instead of {file.size}")
-        if path.suffix == ".safetensors":
-            manifests.check_safetensors(path, file.path)
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """One thread's connection, and which version of each object the first answer about it was of.
+
+    So nothing is asked before the first byte: each answer says size and version, and all of one object must agree.
+    """
+
+    reader: Reader
+    versions: dict[str, str]
+    """Of all threads; grows by `setdefault` alone, which is one step of the interpreter."""
+
+    def read(self, job: Job, take: PartConsumer) -> None:
+        """Give a chunk to `take`. Raises CorruptError, OSError."""
+
+        def told(size: int | None, version: str) -> None:
+            if size is not None and size != job.file.size:
+                raise CorruptError(f"{job.key}: has {size} bytes in the store, the manifest says {job.file.size}")
+            if version and self.versions.setdefault(job.key, version) != version:
+                raise OSError(errno.ESTALE, "changed while it was read", job.key)
+
+        self.reader.read_range(job.key, job.start, job.length, self.versions.get(job.key), take, told)
+
+
+def _jobs(staged: Path, manifest: Manifest, prefix: str) -> Iterator[Job]:
+    """Every chunk of every file, whose place is made ready."""
+    for folder in {(staged / file.path).parent for file in manifest.files}:
+        folder.mkdir(parents=True, exist_ok=True)
+    for file in manifest.files:
+        path = staged / file.path
+        _make_plain(path, file.size)
+        for index in range(len(file.chunks)):
+            yield Job(file=file, index=index, path=path, key=f"{prefix}/{file.path}")
+
+
+def _settle(path: Path, file: File) -> None:
+    """Bring a file to the disk and look at its header."""
+    if path.stat().st_size != file.size:
+        raise CorruptError(f"{file.path}: has {path.stat().st_size} bytes on disk instead of {file.size}")
+    if path.suffix == ".safetensors":
+        manifests.check_safetensors(path, file.path)
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _missing(staged: Path, manifest: Manifest) -> int:
@@ -253,11 +282,15 @@ def _missing(staged: Path, manifest: Manifest) -> int:
 
 def _make_plain(path: Path, size: int) -> None:
     """A plain file of that size."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.is_symlink() or (path.exists() and not path.is_file()):
-        raise CacheError(f"{path}: is no plain file; somebody else writes into the cache")
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+            raise
+        raise CacheError(f"{path}: is no plain file; somebody else writes into the cache") from error
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise CacheError(f"{path}: is no plain file; somebody else writes into the cache")
         os.ftruncate(handle, size)
     finally:
         os.close(handle)
@@ -286,7 +319,7 @@ def _is_right(handle: int, job: Job) -> bool:
     seen = hashlib.sha256()
     offset, end = job.start, job.start + job.length
     first = os.pread(handle, 4096, offset)
-    if not any(first):
+    if first == bytes(len(first)):
         # a chunk of a fresh file: not worth hashing all its zeros; real zeros are fetched again, which is no error
         return False
     while offset < end:
@@ -307,7 +340,7 @@ def verify(cache: Cache, name: str, digest: str) -> list[str]:
         raise CacheError(f"{folder}: {error}") from error
     wrong: list[str] = []
     for file in manifest.files:
-        job = Job(file=file, index=0, path=folder / file.path, key=file.path, version="")
+        job = Job(file=file, index=0, path=folder / file.path, key=file.path)
         try:
             handle = os.open(job.path, os.O_RDONLY | os.O_NOFOLLOW)
         except OSError as error:
@@ -325,7 +358,7 @@ def _verify_file(handle: int, file: File, job: Job) -> Iterator[str]:
         yield f"{file.path}: has {os.fstat(handle).st_size} bytes instead of {file.size}"
         return
     for index in range(len(file.chunks)):
-        part = Job(file=file, index=index, path=job.path, key=job.key, version="")
+        part = Job(file=file, index=index, path=job.path, key=job.key)
         seen, offset = hashlib.sha256(), part.start
         while offset < part.start + part.length:
             piece = os.pread(handle, min(_PIECE, part.start + part.length - offset), offset)

@@ -62,6 +62,7 @@ class Mood:
     """Refuses what was signed more than 15 minutes from its own time, as S3 does."""
     trap: Trap | None = None
     gets: int = 0
+    heads: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def spoils(self) -> Day:
@@ -105,6 +106,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_HEAD(self) -> None:
         path = self._path()
+        with self._store.mood.lock:
+            self._store.mood.heads += 1
         if self._is_clock_off():
             self._end(403)
             return
@@ -137,10 +140,16 @@ class _Handler(BaseHTTPRequestHandler):
         trap = self._store.mood.trap
         body = path.read_bytes()
         wanted = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
-        status = 200
+        status, told = 200, ""
         if wanted and day is not Day.IGNORES_RANGES:
+            told = f"bytes {wanted[1]}-{min(int(wanted[2]), len(body) - 1)}/{len(body)}"
+            if int(wanted[1]) >= len(body):
+                self._end(416, f"bytes */{len(body)}")
+                return
             body, status = body[int(wanted[1]) : int(wanted[2]) + 1], 206
         self.send_response(status)
+        if told:
+            self.send_header("Content-Range", told)
         self.send_header("Content-Length", str(len(body)))
         self.send_header("ETag", self._version(path))
         self.end_headers()
@@ -176,8 +185,10 @@ class _Handler(BaseHTTPRequestHandler):
         key = path.relative_to(self._store.folder).as_posix()
         return self._store.mood.versions.get(key, f'"{hashlib.sha256(key.encode()).hexdigest()[:16]}"')
 
-    def _end(self, status: int) -> None:
+    def _end(self, status: int, told: str = "") -> None:
         self.send_response(status)
+        if told:
+            self.send_header("Content-Range", told)
         self.send_header("Content-Length", "0")
         self.end_headers()
 

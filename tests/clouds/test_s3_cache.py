@@ -2,11 +2,12 @@
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -18,8 +19,8 @@ from localcloud import tiny_model
 from serving.cache import manifest as manifests
 from serving.cache import publish
 from serving.cache.disk import Cache
-from serving.cache.manifest import Manifest
-from serving.cache.store import FolderStore
+from serving.cache.manifest import CHUNK, Manifest
+from serving.cache.store import FolderStore, Told
 from serving.cache.sync import CorruptError, Progress, Sync, SyncError, served_digest, verify
 from tests.clouds.object_store import Day, ObjectStore, Trap, serving
 
@@ -83,37 +84,99 @@ def test_a_bad_day_that_stays_ends_the_sync_and_leaves_nothing_to_serve(
 
 
 class ChangingStore(S3Store):
-    """Another version of an object is there as soon as its size was asked."""
+    """Another version of a file is there as soon as its first chunk was answered."""
 
-    def __init__(self, store: ObjectStore, key: str) -> None:
-        self._mine = Session(region="us-east-1", credentials=lambda: KEYS, endpoint=store.url)
-        super().__init__(self._mine, "bucket")
-        self.change = lambda asked: store.mood.versions.update({key: '"another"'}) if asked == key else None
+    def __init__(self, store: ObjectStore, *, conditions: bool) -> None:
+        self.session = Session(region="us-east-1", credentials=lambda: KEYS, endpoint=store.url)
+        super().__init__(self.session, "bucket")
+        self.mood, self.conditions = store.mood, conditions
 
     def connect(self) -> S3Reader:
-        return _ChangingReader(self, self._mine)
+        return _ChangingReader(self)
 
 
 class _ChangingReader(S3Reader):
-    def __init__(self, store: ChangingStore, session: Session) -> None:
-        super().__init__(session, "bucket")
+    def __init__(self, store: ChangingStore) -> None:
+        super().__init__(store.session, "bucket")
         self._store = store
 
-    def size_and_version(self, key: str) -> tuple[int, str]:
-        found = super().size_and_version(key)
-        self._store.change(key)
-        return found
+    def read_range(
+        self,
+        key: str,
+        start: int,
+        length: int,
+        version: str | None,
+        take: Callable[[memoryview], None],
+        told: Told | None = None,
+    ) -> None:
+        super().read_range(key, start, length, version if self._store.conditions else None, take, told)
+        if "/files/" in key:
+            self._store.mood.versions[key] = '"another"'
 
 
-def test_an_object_that_changes_while_it_is_read_ends_the_sync(
+@pytest.fixture(scope="module")
+def two_chunks(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Manifest]:
+    """A model with a file of one chunk and a little more."""
+    folder = tmp_path_factory.mktemp("two chunks")
+    tiny_model.make(folder / "source")
+    with (folder / "source/more.txt").open("wb") as file:
+        file.truncate(CHUNK + 100)
+    manifest = manifests.describe(folder / "source", name="chat", revision="r")
+    publish.add(FolderStore(folder), folder / "source", manifest)
+    return folder, manifest
+
+
+@pytest.mark.parametrize(
+    "conditions",
+    [pytest.param(True, id="the store refuses the other one"), pytest.param(False, id="its answer says another one")],
+)
+def test_an_object_that_changes_between_two_chunks_ends_the_sync(
+    two_chunks: tuple[Path, Manifest], tmp_path: Path, conditions: bool
+) -> None:
+    folder, manifest = two_chunks
+    with serving(folder) as store:
+        sync = sync_of(store, tmp_path)
+        sync.store, sync.workers = ChangingStore(store, conditions=conditions), 1
+        with pytest.raises(OSError, match="changed while it was read"):
+            sync.bring(manifest.digest, NOW)
+        assert sync.cache.find("chat", manifest.digest) is None
+        store.mood.versions.clear()
+        sync_of(store, tmp_path).bring(manifest.digest, NOW)
+    assert verify(sync.cache, "chat", manifest.digest) == []
+
+
+def test_a_file_costs_one_request_and_nothing_is_asked_before_its_first_byte(
     store: ObjectStore, source: tuple[Path, Manifest], tmp_path: Path
 ) -> None:
-    digest = source[1].digest
-    sync = sync_of(store, tmp_path)
-    sync.store = ChangingStore(store, f"models/chat/{digest}/files/config.json")
-    with pytest.raises(OSError, match="changed while it was read"):
-        sync.bring(digest, NOW)
-    assert sync.cache.find("chat", digest) is None
+    sync_of(store, tmp_path).bring(source[1].digest, NOW)
+    # beside the files: the manifest, whose size nobody knows yet
+    assert (store.mood.heads, store.mood.gets) == (1, 1 + len(source[1].files))
+
+
+@pytest.mark.parametrize("size", [0, 1, -1], ids=["empty", "one byte", "one byte less"])
+def test_an_object_of_another_size_is_said_at_its_first_answer(
+    source: tuple[Path, Manifest], tmp_path: Path, size: int
+) -> None:
+    copy, manifest = tmp_path / "copy", source[1]
+    shutil.copytree(source[0], copy)
+    harmed = copy / "models/chat" / manifest.digest / "files/config.json"
+    harmed.write_bytes(harmed.read_bytes()[:size])
+    with serving(copy) as store:
+        sync = sync_of(store, tmp_path / "cache")
+        progress = Progress()
+        with pytest.raises(CorruptError, match=r"config\.json: has \d+ bytes in the store"):
+            sync.bring(manifest.digest, NOW, progress)
+    assert progress.retries == 0
+    assert sync.cache.entries() == []
+
+
+def test_a_longer_object_is_not_taken_for_the_manifests(source: tuple[Path, Manifest], tmp_path: Path) -> None:
+    copy, manifest = tmp_path / "copy", source[1]
+    shutil.copytree(source[0], copy)
+    harmed = copy / "models/chat" / manifest.digest / "files/config.json"
+    harmed.write_bytes(harmed.read_bytes() + b" ")
+    with serving(copy) as store, pytest.raises(CorruptError, match="in the store, the manifest says"):
+        sync_of(store, tmp_path / "cache").bring(manifest.digest, NOW)
 
 
 def test_a_store_that_refuses_is_said_at_once(

@@ -13,7 +13,7 @@ from node.ports import CloudNotice, Notice
 from serving.cache import manifest as manifests
 from serving.cache import publish
 from serving.cache.disk import Cache
-from serving.cache.store import FolderReader, FolderStore, PartConsumer, Store
+from serving.cache.store import FolderReader, FolderStore, PartConsumer, Store, Told
 from tests.node.world import FakeCloud, Machine
 
 PIECE = 64 * 1024
@@ -36,7 +36,15 @@ class _SlowReader(FolderReader):
         super().__init__(store._root)
         self._store = store
 
-    def read_range(self, key: str, start: int, length: int, version: str | None, take: PartConsumer) -> None:
+    def read_range(
+        self,
+        key: str,
+        start: int,
+        length: int,
+        version: str | None,
+        take: PartConsumer,
+        told: Told | None = None,
+    ) -> None:
         def slowly(piece: memoryview) -> None:
             for at in range(0, len(piece), PIECE):
                 if key.endswith(".safetensors"):
@@ -44,7 +52,7 @@ class _SlowReader(FolderReader):
                     self._store.wait()
                 take(piece[at : at + PIECE])
 
-        super().read_range(key, start, length, version, slowly)
+        super().read_range(key, start, length, version, slowly, told)
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from serving.cache import manifest as manifests
 from serving.cache import publish
 from serving.cache.disk import MANIFEST, Cache, CacheError
 from serving.cache.manifest import Manifest
-from serving.cache.store import FolderReader, FolderStore, PartConsumer
+from serving.cache.store import FolderReader, FolderStore, PartConsumer, Told
 from serving.cache.sync import CorruptError, Progress, Sync, SyncError, served_digest, verify
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
@@ -54,13 +54,21 @@ class _LyingReader(FolderReader):
         super().__init__(store._root)
         self._store = store
 
-    def read_range(self, key: str, start: int, length: int, version: str | None, take: PartConsumer) -> None:
+    def read_range(
+        self,
+        key: str,
+        start: int,
+        length: int,
+        version: str | None,
+        take: PartConsumer,
+        told: Told | None = None,
+    ) -> None:
         lies = key.endswith(".safetensors") and self._store.lies_once_more()
 
         def damaged(piece: memoryview) -> None:
             take(memoryview(bytes([piece[0] ^ 1]) + bytes(piece[1:])) if lies else piece)
 
-        super().read_range(key, start, length, version, damaged)
+        super().read_range(key, start, length, version, damaged, told)
 
 
 def test_a_revision_arrives_whole_and_a_second_time_nothing_is_read(
