@@ -21,7 +21,7 @@ COLUMNS: Final = (
     Column(name="requests_running", empty=True, small=True),
     Column(name="requests_waiting", empty=True, small=True),
     Column(name="tokens_total", empty=True),
-    Column(name="pool", text=True, optional=True),
+    Column(name="pool", text=True, optional=True, empty=True),
 )
 
 
@@ -53,13 +53,13 @@ def load(path: Path, noise_floor: float) -> Activity:
     """Raises TraceError: what is wrong, with the line."""
     table = rows.read(path, COLUMNS)
     times, codes = table.numbers.pop("time_s"), table.codes["replica"]
-    starts = rows.ticks(table.path, times)
+    starts = rows.ticks(table, times)
     shape = (len(starts) - 1, len(table.names["replica"]))
     if shape[0] < 2:
         raise TraceError(f"{path}: one moment only; a history has at least two")
     times, tick = times[starts[:-1]], rows.tick_of_row(starts)
     rows.no_doubles(table, "replica", tick, codes, shape[1])
-    pools = _pools(table, codes, shape[1])
+    pools, pool_names = _pools(table, codes)
     table.codes.pop("pool", None)
     known = np.ones(len(tick), dtype=np.bool_)
     work: Bools = np.zeros(shape, dtype=np.bool_)
@@ -75,7 +75,7 @@ def load(path: Path, noise_floor: float) -> Activity:
     if len(over := np.flatnonzero(active > 1)):
         row = int(over[0])
         raise TraceError(
-            f"{path}, line {rows.line_of(row)}: gpu_active is {active[row]:g}; it is a share from 0 to 1,"
+            f"{path}, line {table.lines.of(row)}: gpu_active is {active[row]:g}; it is a share from 0 to 1,"
             " and percent is another metric"
         )
     known &= ~np.isnan(active)
@@ -88,7 +88,7 @@ def load(path: Path, noise_floor: float) -> Activity:
         active=_singles(np.nan_to_num(active, copy=False), tick, codes, shape),
         work=work,
         pools=pools,
-        pool_names=table.names.get("pool", ()),
+        pool_names=pool_names,
     )
 
 
@@ -121,16 +121,22 @@ def _moved(tokens: Floats, tick: rows.Codes, codes: rows.Codes, shape: tuple[int
     return moved
 
 
-def _pools(table: Table, codes: rows.Codes, replicas: int) -> npt.NDArray[np.int32] | None:
-    """The pool of each replica. Raises TraceError where one changes its pool."""
-    if "pool" not in table.codes:
-        return None
-    given = table.codes["pool"]
-    found = np.full(replicas, -1, dtype=np.int32)
-    found[codes[::-1]] = given[::-1]
-    strange = np.flatnonzero(found[codes] != given)
+def _pools(table: Table, codes: rows.Codes) -> tuple[npt.NDArray[np.int32] | None, Sequence[str]]:
+    """The pool of each replica, and their names; None where no row names one. Raises TraceError where one changes.
+
+    A row may leave it out. A replica that no row gives a pool is one of its own.
+    """
+    given, names, replicas = table.codes.get("pool"), table.names.get("pool", ()), list(table.names["replica"])
+    if given is None or not names:
+        return None, ()
+    found = np.full(len(replicas), -1, dtype=np.int32)
+    said = slice(None) if given.min() >= 0 else np.flatnonzero(given >= 0)
+    found[codes[said][::-1]] = given[said][::-1]
+    strange = np.flatnonzero((found[codes] != given) & (given >= 0))
     if len(strange):
         row = int(strange[0])
-        name = table.names["replica"][int(codes[row])]
-        raise TraceError(f"{table.path}, line {rows.line_of(row)}: replica {name!r} was in another pool before")
-    return found
+        name = replicas[int(codes[row])]
+        raise TraceError(f"{table.path}, line {table.lines.of(row)}: replica {name!r} was in another pool before")
+    alone = np.flatnonzero(found < 0)
+    found[alone] = np.arange(len(names), len(names) + len(alone))
+    return found, (*names, *(replicas[replica] for replica in alone.tolist()))

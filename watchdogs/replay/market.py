@@ -14,6 +14,8 @@ ON_DEMAND: Final = -1
 """The place of on-demand; zones count from 0."""
 ROUNDS: Final = 1000
 """A rule that still asks after this many rounds of one tick never stops."""
+MOST: Final = 1e9
+"""Instances that a zone may give; whoever writes more means: as many as you like."""
 AT_ONCE: Final = 1024
 """Ticks that are searched at one time for the end of a rest."""
 
@@ -138,7 +140,7 @@ def load(path: Path) -> Market:
     """Raises TraceError: what is wrong, with the line."""
     table = rows.read(path, COLUMNS)
     times, codes, zones = table.numbers["time_s"], table.codes["zone"], table.names["zone"]
-    starts = rows.ticks(table.path, times)
+    starts = rows.ticks(table, times)
     if len(starts) < 3:
         raise TraceError(f"{path}: one moment only; a history has at least two")
     tick = rows.tick_of_row(starts)
@@ -147,7 +149,9 @@ def load(path: Path) -> Market:
     return Market(
         zones=zones,
         times=times[starts[:-1]],
-        available=_by_tick(table.numbers["available"], tick, codes, (len(starts) - 1, len(zones)), missing=0.0),
+        available=_by_tick(
+            np.minimum(table.numbers["available"], MOST), tick, codes, (len(starts) - 1, len(zones)), missing=0.0
+        ),
         prices=None
         if prices is None
         else _by_tick(prices, tick, codes, (len(starts) - 1, len(zones)), missing=float("nan")),

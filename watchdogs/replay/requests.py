@@ -80,13 +80,13 @@ def load(path: Path, tokens_per_request: float | None) -> Arrivals:
     if rows.has(path, "rate_rps"):
         table = rows.read(path, _RATES)
         times = table.numbers["time_s"]
-        rows.ticks(table.path, times)
+        rows.ticks(table, times)
         if len(times) < 2:
             raise TraceError(f"{path}: one moment only; a history of rates has at least two")
         return _of_rates(times, table.numbers["rate_rps"], tokens_per_request or USUAL_REQUEST)
     table = rows.read(path, _REQUESTS)
     times, tokens = table.numbers.pop("time_s"), table.numbers.pop("input_tokens")
-    rows.ticks(table.path, times)
+    rows.ticks(table, times)
     tokens += table.numbers.pop("output_tokens")
     times -= times[0]
     span = float(times[-1])

@@ -1,9 +1,9 @@
 """Recorded histories from CSV files, read in chunks into columns: ten million rows in seconds."""
 
 import re
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -23,6 +23,7 @@ BLOCK: Final = 8 << 20
 """Bytes read at a time."""
 _HEAD: Final = 1 << 16
 """Bytes that hold the header."""
+_GZIP: Final = b"\x1f\x8b"
 _AT_ONCE: Final = 1 << 19
 """Rows."""
 
@@ -41,7 +42,7 @@ class Column:
     optional: bool = False
     """The column may be absent."""
     empty: bool = False
-    """A field may be empty: not reported, NaN."""
+    """A field may be empty: not reported; NaN, or the code -1."""
     small: bool = False
     """Kept in single precision."""
     at_least: float | None = 0.0
@@ -57,6 +58,33 @@ class Table:
     """Whoever is done with a column takes it out: ten million rows of one are 80 MB."""
     codes: dict[str, Codes]
     names: Mapping[str, Sequence[str]]
+    lines: "Lines"
+
+
+@dataclass(slots=True)
+class Lines:
+    """Which line of its file a row is on. Empty lines hold no row."""
+
+    empty: list[int] = field(default_factory=list[int])
+    """Their numbers, ascending."""
+    _next: int = 2
+    """Number of the line that is noted next; the header is line 1."""
+
+    def note(self, block: bytes) -> None:
+        """Take in whole lines, in the order of the file."""
+        if block.startswith((b"\n", b"\r\n")) or b"\n\n" in block or b"\n\r\n" in block:
+            found = block.split(b"\n")[: block.count(b"\n")]
+            self.empty += [self._next + n for n, line in enumerate(found) if line in (b"", b"\r")]
+        self._next += block.count(b"\n")
+
+    def of(self, row: int) -> int:
+        """The line of a row, which are counted from 0."""
+        line = row + 2
+        for empty in self.empty:
+            if empty > line:
+                break
+            line += 1
+        return line
 
 
 def read(path: Path, columns: Sequence[Column]) -> Table:
@@ -66,14 +94,17 @@ def read(path: Path, columns: Sequence[Column]) -> Table:
     numbers: dict[str, list[Floats]] = {c.name: [] for c in wanted if not c.text}
     codes: dict[str, list[Codes]] = {c.name: [] for c in wanted if c.text}
     known: dict[str, dict[str, int]] = {c.name: {} for c in wanted if c.text}
-    first = 0
-    for batch in _batches(path, wanted):
+    first, lines = 0, Lines()
+    for batch in _batches(path, wanted, lines):
         for column in wanted:
             raw = batch.column(column.name)
+            if raw.null_count and not column.empty:
+                row = first + int(np.flatnonzero(np.asarray(raw.is_null()))[0])
+                _refuse(path, column, lines.of(row), "is empty")
             if column.text:
-                codes[column.name].append(_codes(path, column, raw, known[column.name], first))
+                codes[column.name].append(_codes(raw, known[column.name]))
             else:
-                numbers[column.name].append(_floats(path, column, raw, first))
+                numbers[column.name].append(_floats(path, column, raw, first, lines))
         first += batch.num_rows
     if first == 0:
         raise TraceError(f"{path}: no rows below the header")
@@ -83,12 +114,8 @@ def read(path: Path, columns: Sequence[Column]) -> Table:
         numbers={name: np.concatenate(numbers.pop(name)) for name in list(numbers)},
         codes={name: np.concatenate(codes.pop(name)) for name in list(codes)},
         names={name: tuple(found) for name, found in known.items()},
+        lines=lines,
     )
-
-
-def line_of(row: int) -> int:
-    """The line of the file that holds a row, the header being line 1."""
-    return row + 2
 
 
 def no_doubles(table: Table, column: str, tick: Codes, codes: Codes, names: int) -> None:
@@ -101,17 +128,18 @@ def no_doubles(table: Table, column: str, tick: Codes, codes: Codes, names: int)
     order = np.argsort(keys, kind="stable")
     row = int(order[np.flatnonzero(np.diff(keys[order]) == 0)[0] + 1])
     name = table.names[column][int(codes[row])]
-    raise TraceError(f"{table.path}, line {line_of(row)}: {column} {name!r} has two rows at the same time")
+    raise TraceError(f"{table.path}, line {table.lines.of(row)}: {column} {name!r} has two rows at the same time")
 
 
-def ticks(path: str, times: Floats) -> Indices:
+def ticks(table: Table, times: Floats) -> Indices:
     """Where each tick's rows begin, and the end. Raises TraceError where time runs backwards."""
     steps = np.diff(times)
     back = np.flatnonzero(steps < 0)
     if len(back):
         row = int(back[0]) + 1
         raise TraceError(
-            f"{path}, line {line_of(row)}: time_s {times[row]:g} comes after {times[row - 1]:g}; sort rows by time"
+            f"{table.path}, line {table.lines.of(row)}: time_s {times[row]:g} comes after {times[row - 1]:g};"
+            " sort rows by time"
         )
     return np.concatenate(([0], np.flatnonzero(steps > 0) + 1, [len(times)])).astype(np.int64)
 
@@ -141,7 +169,7 @@ def _header(path: Path, columns: Sequence[Column]) -> Sequence[str]:
 @contextmanager
 def _open(path: Path) -> Generator[Any]:
     try:
-        stream = arrow.input_stream(str(path), compression="detect")
+        stream = arrow.input_stream(str(path), compression=_compression(path))
     except OSError as error:
         raise TraceError(f"{path} cannot be read: {error}") from error
     with stream:
@@ -149,6 +177,14 @@ def _open(path: Path) -> Generator[Any]:
             yield stream
         except OSError as error:
             raise TraceError(f"{path} cannot be read: {error}") from error
+
+
+def _compression(path: Path) -> str | None:
+    """What gzip wrote is known by its first two bytes, whatever the file is called; the rest by its name."""
+    with path.open("rb") as file:
+        if file.read(len(_GZIP)) == _GZIP:
+            return "gzip"
+    return None if path.suffix == ".gz" else "detect"
 
 
 def _first_line(start: bytes) -> tuple[bytes, bytes]:
@@ -159,6 +195,8 @@ def _first_line(start: bytes) -> tuple[bytes, bytes]:
 
 def _names(path: Path, columns: Sequence[Column], header: bytes) -> Sequence[str]:
     line = header.decode("utf-8-sig", "replace").strip()
+    if not line and columns:
+        raise TraceError(f"{path}, line 1: no header; it is {','.join(column.name for column in columns)}")
     found = [name.strip().strip('"') for name in line.split(",")]
     missing = [column.name for column in columns if not column.optional and column.name not in found]
     if missing:
@@ -169,7 +207,7 @@ def _names(path: Path, columns: Sequence[Column], header: bytes) -> Sequence[str
     return found
 
 
-def _batches(path: Path, columns: Sequence[Column]) -> Iterator[Any]:
+def _batches(path: Path, columns: Sequence[Column], lines: Lines) -> Iterator[Any]:
     """Block by block, each read to its end before the next one.
 
     The reader that streams a whole file reads ahead in threads of its own. Where a bad row ended the command, one of
@@ -177,26 +215,29 @@ def _batches(path: Path, columns: Sequence[Column]) -> Iterator[Any]:
     """
     with _open(path) as stream:
         header, left = _first_line(stream.read(_HEAD) or b"")
-        names, line = _names(path, columns, header), 1
+        names, rows = _names(path, columns, header), 0
         while True:
             block = stream.read(BLOCK)
             # a line that is not over yet waits for its end
             end = (left := left + block).rfind(b"\n") + 1 if block else len(left)
+            lines.note(left[:end])
             if left[:end].strip():
-                table = _read(path, columns, names, left[:end], line)
+                table = _read(path, columns, names, left[:end], lambda number, rows=rows: lines.of(rows + number - 1))
                 yield from table.to_batches()
-                line += table.num_rows
+                rows += table.num_rows
             left = left[end:]
             if not block:
                 return
 
 
-def _read(path: Path, columns: Sequence[Column], names: Sequence[str], block: bytes, line: int) -> Any:
-    """Rows of which the first is on the line after `line`."""
+def _read(
+    path: Path, columns: Sequence[Column], names: Sequence[str], block: bytes, line_of: Callable[[int], int]
+) -> Any:
+    """The rows of a block. `line_of`: the line of one of them, which are counted from 1 here."""
     short: list[str] = []
 
     def refuse(row: Any) -> str:
-        where = f"{path}, line {line + row.number}"
+        where = f"{path}, line {line_of(row.number)}"
         short.append(f"{where}: {row.actual_columns} fields, the header has {row.expected_columns}")
         return "skip"
 
@@ -212,23 +253,23 @@ def _read(path: Path, columns: Sequence[Column], names: Sequence[str], block: by
     try:
         table = arrow_csv.read_csv(arrow.BufferReader(block), **options)
     except arrow.ArrowInvalid as error:
-        raise TraceError(short[0] if short else _in_words(path, str(error), line)) from error
+        raise TraceError(short[0] if short else _in_words(path, str(error), line_of)) from error
     if short:
         raise TraceError(short[0])
     return table
 
 
-def _in_words(path: Path, error: str, line: int) -> str:
+def _in_words(path: Path, error: str, line_of: Callable[[int], int]) -> str:
     """`In CSV column #2: Row #3: CSV conversion error to double: invalid value 'x'` with the line first."""
-    found = re.search(r"column #(\d+): Row #(\d+): .*invalid value '(.*)'", error)
+    found = re.search(r"column #(\d+): Row #(\d+): .*invalid (?:value '(.*)'|UTF8)", error)
     if found is None:
         return f"{path}: {error}"
-    return f"{path}, line {line + int(found[2])}: {found[3]!r} in column {int(found[1]) + 1} is no number"
+    what = "a name that is no UTF-8" if found[3] is None else f"{found[3]!r}"
+    verdict = f"{what} in column {int(found[1]) + 1}" + (" is no number" if found[3] is not None else "")
+    return f"{path}, line {line_of(int(found[2]))}: {verdict}"
 
 
-def _floats(path: Path, column: Column, raw: Any, first: int) -> Floats:
-    if raw.null_count and not column.empty:
-        _refuse(path, column, first + int(np.flatnonzero(np.asarray(raw.is_null()))[0]), "is empty")
+def _floats(path: Path, column: Column, raw: Any, first: int, lines: Lines) -> Floats:
     values: Floats = raw.to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
     odd = np.isinf(values) | (np.isnan(values) & ~np.asarray(raw.is_null()))
     if column.at_least is not None:
@@ -236,16 +277,15 @@ def _floats(path: Path, column: Column, raw: Any, first: int) -> Floats:
     if odd.any():
         row = int(np.flatnonzero(odd)[0])
         least = "" if column.at_least is None else f", a number from {column.at_least:g} up is wanted"
-        _refuse(path, column, first + row, f"is {values[row]:g}{least}")
+        _refuse(path, column, lines.of(first + row), f"is {values[row]:g}{least}")
     return values.astype(np.float32) if column.small else values
 
 
-def _codes(path: Path, column: Column, raw: Any, known: dict[str, int], first: int) -> Codes:
-    if raw.null_count:
-        _refuse(path, column, first + int(np.flatnonzero(np.asarray(raw.is_null()))[0]), "is empty")
+def _codes(raw: Any, known: dict[str, int]) -> Codes:
     own = [known.setdefault(name, len(known)) for name in raw.dictionary.to_pylist()]
-    return np.asarray(own, dtype=np.int32)[np.asarray(raw.indices)]
+    # what is not reported has no index; the last entry stands for it
+    return np.asarray([*own, -1], dtype=np.int32)[np.asarray(raw.indices.fill_null(-1))]
 
 
-def _refuse(path: Path, column: Column, row: int, what: str) -> NoReturn:
-    raise TraceError(f"{path}, line {line_of(row)}: {column.name} {what}")
+def _refuse(path: Path, column: Column, line: int, what: str) -> NoReturn:
+    raise TraceError(f"{path}, line {line}: {column.name} {what}")

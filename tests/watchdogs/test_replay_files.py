@@ -1,0 +1,129 @@
+"""Histories of another's making: what is odd but clear is read, what is not is refused with its line."""
+
+import gzip
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from watchdogs.replay import activity, market, requests, rows
+from watchdogs.replay.rows import TraceError
+
+MARKET = "time_s,zone,available\n" + "".join(f"{t * 100},{zone},5\n" for t in range(30) for zone in "ab")
+ACTIVITY = "time_s,replica,gpu_active,requests_running,requests_waiting,tokens_total,pool\n"
+
+
+def loaded(path: Path) -> tuple[object, ...]:
+    found = market.load(path)
+    return tuple(found.zones), found.times.tolist(), found.available.tolist()
+
+
+ODD: dict[str, Callable[[str], bytes]] = {
+    "byte order mark": lambda text: b"\xef\xbb\xbf" + text.encode(),
+    "lines of Windows": lambda text: text.replace("\n", "\r\n").encode(),
+    "no last line end": lambda text: text.rstrip("\n").encode(),
+    "empty lines": lambda text: text.replace("\n", "\n\n").encode(),
+    "gzip under a plain name": lambda text: gzip.compress(text.encode()),
+    "gzip in two parts": lambda text: gzip.compress(text[:100].encode()) + gzip.compress(text[100:].encode()),
+    "quoted": lambda text: "\n".join(",".join(f'"{f}"' for f in x.split(",")) for x in text.split()).encode(),
+    "a column that nobody asked for": lambda text: text.replace("\n", ",x y\n").encode(),
+    "a comma at each end": lambda text: text.replace("\n", ",\n").encode(),
+}
+
+
+@pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
+def test_a_file_that_is_only_odd_reads_the_same(tmp_path: Path, odd: Callable[[str], bytes]) -> None:
+    plain, other = tmp_path / "plain.csv", tmp_path / "other.csv"
+    plain.write_text(MARKET)
+    other.write_bytes(odd(MARKET))
+    assert loaded(other) == loaded(plain)
+
+
+def test_a_plain_file_may_be_called_compressed(tmp_path: Path) -> None:
+    path = tmp_path / "market.csv.gz"
+    path.write_text(MARKET)
+    assert loaded(path)[0] == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("broken", "words"),
+    [
+        (lambda raw: gzip.compress(raw)[:-20], "cannot be read"),
+        (lambda raw: gzip.compress(raw)[:5], "cannot be read"),
+        (lambda raw: b"", "line 1: no header"),
+        (lambda raw: gzip.compress(b""), "line 1: no header"),
+        (lambda raw: raw[:-4], "line 61: 2 fields"),
+        (lambda raw: raw.replace(b"300,a", b"300,\xe4"), "line 8: a name that is no UTF-8 in column 2"),
+    ],
+    ids=["gzip cut off", "gzip cut off at once", "empty", "empty gzip", "half a last line", "another encoding"],
+)  # fmt: skip
+def test_a_broken_file_says_where(tmp_path: Path, broken: Callable[[bytes], bytes], words: str) -> None:
+    path = tmp_path / "market.csv"
+    path.write_bytes(broken(MARKET.encode()))
+    with pytest.raises(TraceError, match=words):
+        market.load(path)
+
+
+def with_empty_lines(chance: random.Random) -> list[str]:
+    return [x for t in range(300) for x in (f"{t * 100},a,5\n", *chance.choices(["\n", "\r\n"], k=t % 3))]
+
+
+@pytest.mark.parametrize(
+    "bad", ["x,a,3", "5,a", "0,a,3", "99999,a,", "99999,a,nan"], ids=["no number", "short", "back", "empty", "NaN"]
+)
+def test_the_line_of_a_bad_row_counts_empty_lines(tmp_path: Path, bad: str) -> None:
+    chance = random.Random(bad)
+    lines = with_empty_lines(chance)
+    place = chance.randrange(100, len(lines))
+    path = tmp_path / "market.csv"
+    path.write_text("time_s,zone,available\n" + "".join([*lines[:place], bad + "\n", *lines[place:]]), newline="")
+    with pytest.raises(TraceError, match=f"line {place + 2}: "):
+        market.load(path)
+
+
+def test_lines_are_counted_through_blocks_cut_anywhere() -> None:
+    chance = random.Random(1)
+    written, lines = with_empty_lines(chance), rows.Lines()
+    left = written
+    while left:
+        cut = chance.randrange(1, 9)
+        lines.note("".join(left[:cut]).encode())
+        left = left[cut:]
+    full = [number for number, line in enumerate(written, 2) if line.strip()]
+    assert [lines.of(row) for row in range(len(full))] == full
+
+
+def test_a_zone_may_give_more_than_anybody_can_count(tmp_path: Path) -> None:
+    path = tmp_path / "market.csv"
+    path.write_text(MARKET.replace(",5", ",1e30", 1).replace(",5", ",2.9", 1))
+    found = market.load(path).available
+    assert found[0].tolist() == [market.MOST, 2.9]
+
+
+def test_a_row_may_leave_its_pool_out_and_a_replica_without_one_is_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "activity.csv"
+    path.write_text(f"{ACTIVITY}0,a,0,0,0,1,p\n0,b,0,0,0,1,\n60,a,0,0,0,1,\n60,b,0,0,0,1,\n60,c,0,0,0,1,p\n")
+    found = activity.load(path, 0.01)
+    assert found.pools is not None
+    assert [found.pool_names[pool] for pool in found.pools] == ["p", "b", "p"]
+    path.write_text(f"{ACTIVITY}0,a,0,0,0,1,\n60,a,0,0,0,1,\n")
+    assert activity.load(path, 0.01).pools is None
+
+
+def test_what_appears_late_was_there_before_and_not_reported(tmp_path: Path) -> None:
+    path = tmp_path / "activity.csv"
+    path.write_text(f"{ACTIVITY}0,a,0,0,0,1,p\n60,a,0,0,0,1,p\n60,b,0.5,1,0,7,p\n120,a,0,0,0,1,p\n120,b,0,0,0,7,p\n")
+    found = activity.load(path, 0.01)
+    assert found.reported.tolist() == [[True, False], [True, True], [True, True]]
+    assert found.work.tolist() == [[False, False], [False, True], [False, False]]
+    late = tmp_path / "market.csv"
+    late.write_text("time_s,zone,available\n0,a,3\n100,a,3\n100,b,2\n200,a,3\n200,b,2\n")
+    assert market.load(late).available.tolist() == [[3, 0], [3, 2], [3, 2]]
+
+
+@pytest.mark.parametrize("first", [0.0, -5000.0, 1.7e9 + 0.125], ids=["from 0", "below 0", "since 1970"])
+def test_requests_count_from_their_first_one(tmp_path: Path, first: float) -> None:
+    path = tmp_path / "requests.csv"
+    path.write_text("time_s,input_tokens,output_tokens\n" + "".join(f"{first + 5 * t:f},80,20\n" for t in range(9)))
+    assert requests.load(path, None).tokens.tolist() == [200, 200, 200, 200, 100]
