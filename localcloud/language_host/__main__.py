@@ -24,7 +24,7 @@ def main() -> int:
     parent = os.getppid()
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: stop.set())
+        signal.signal(number, lambda _number, _frame: stop.set())
     children = Children()
     server = grpc.server(
         ThreadPoolExecutor(32),

@@ -54,7 +54,7 @@ def main() -> None:
     package = load_package(known.package)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
+        signal.signal(number, lambda _number, _frame: stop.set())
     schema = Schema.load(known.schema) if known.schema else read_wheel(package.resources)
     serve(package, schema, stop)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
+from localcloud.documents import is_document, is_list
 from localcloud.provider.errors import Failure
 from localcloud.provider.resource import Resource, Rule
 from localcloud.provider.schema import Property, ResourceSchema, Schema, Shape
@@ -90,12 +91,17 @@ def _said(shape: Shape) -> str:
     )
 
 
-def _kind(value: Any) -> str:
+_KINDS: Final = {"str": "string", "dict": "object"}
+"""What JSON calls Python's types."""
+
+
+def _kind(value: object) -> str:
     if isinstance(value, bool):
         return "boolean"
     if isinstance(value, int | float):
         return "number"
-    return {str: "string", list: "list", dict: "object"}.get(type(value), type(value).__name__)
+    name = type(value).__name__
+    return _KINDS.get(name, name)
 
 
 def _shown(value: Any) -> str:
@@ -123,12 +129,12 @@ def values_at(value: Any, pattern: str, path: str = "") -> Iterator[tuple[str, A
         yield path, value
         return
     if pattern.startswith("[*]"):
-        if isinstance(value, list):
+        if is_list(value):
             for index, item in enumerate(value):
                 yield from values_at(item, pattern[3:].lstrip("."), f"{path}[{index}]")
         return
     name, rest = re.match(r"([^.\[]+)(.*)", pattern).groups()  # type: ignore[union-attr]
-    if isinstance(value, dict) and name in value:
+    if is_document(value) and name in value:
         yield from values_at(value[name], rest.lstrip("."), _join(path, name))
 
 

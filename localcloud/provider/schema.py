@@ -97,7 +97,7 @@ def read_wheel(tokens: Iterable[str]) -> Schema:
 
 
 def _read_resource(token: str, objects: dict[str, Mapping[str, Property]]) -> ResourceSchema:
-    from pulumi import _types
+    from pulumi import _types  # pyright: ignore[reportPrivateUsage] - it has no public door
 
     package, path, name = token.split(":")
     module = importlib.import_module(f"pulumi_{package}.{path.split('/')[0]}")
@@ -112,7 +112,7 @@ def _read_resource(token: str, objects: dict[str, Mapping[str, Property]]) -> Re
 
 
 def _read_object(cls: type, objects: dict[str, Mapping[str, Property]]) -> dict[str, Property]:
-    from pulumi import _types
+    from pulumi import _types  # pyright: ignore[reportPrivateUsage] - it has no public door
 
     names = _types.input_type_py_to_pulumi_names(cls)
     parameters = inspect.signature(cls.__init__).parameters

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 
 import grpc
 from google.protobuf import any_pb2, empty_pb2, struct_pb2
-from google.rpc import status_pb2
+from google.rpc import status_pb2  # pyright: ignore[reportMissingTypeStubs]
 from pulumi.runtime.proto import plugin_pb2, provider_pb2_grpc
 from pulumi.runtime.proto import provider_pb2 as pb
 
@@ -221,7 +221,7 @@ class Provider(provider_pb2_grpc.ResourceProviderServicer):
         return self._package.open_session(arguments, environment(), Path.cwd())
 
     @contextmanager
-    def _told(self, context: grpc.ServicerContext) -> Iterator[None]:
+    def _told(self, context: grpc.ServicerContext) -> Generator[None]:
         """Turn the errors that a user can do something about into the engine's messages."""
         try:
             yield
@@ -258,7 +258,7 @@ class Provider(provider_pb2_grpc.ResourceProviderServicer):
         return Cloud(session=self._session, region=region, limit_s=timeout or _DEFAULT_LIMIT_S)
 
     def _add_default_tags(self, resource: Resource, news: Properties) -> None:
-        defaults = self._session.settings.default_tags if self._session else {}
+        defaults: Mapping[str, str] = self._session.settings.default_tags if self._session else {}
         name = resource.tags_property
         if name is not None and defaults and isinstance(news.get(name, {}), dict):
             news[name] = {**defaults, **news.get(name, {})}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from localcloud.documents import inner, is_list
 from localcloud.provider.checks import between, one_of
 from localcloud.provider.errors import Failure
 from localcloud.provider.gcp.rest import ATTRIBUTION, NAME_RULE, RestResource, fit_labels, told
@@ -88,7 +89,7 @@ class RegionBackendService(RestResource):
 
     def from_wire(self, raw: Properties) -> Properties:
         checks = raw.get("healthChecks") or [None]
-        draining = (raw.get("connectionDraining") or {}).get("drainingTimeoutSec")
+        draining = inner(raw, "connectionDraining").get("drainingTimeoutSec")
         # Pulumi flattens the list, which holds at most one
         shown = {**raw, "healthChecks": checks[0], "connectionDraining": draining}
         return {k: v for k, v in shown.items() if v is not None}
@@ -100,7 +101,7 @@ def _ports_fit(given: Properties) -> list[Failure]:
         first, second = present[:2]
         return [Failure(path=second, reason=f"{second!r} conflicts with {first!r}; give one of them")]
     ports = given.get("ports")
-    if isinstance(ports, list) and len(ports) > 5:
+    if is_list(ports) and len(ports) > 5:
         return [Failure(path="ports", reason=f"at most 5 ports may be given, got {len(ports)}; use 'allPorts'")]
     return []
 
@@ -142,8 +143,8 @@ def set_labels(resource: RestResource, cloud: Cloud, ident: str, change: Change)
     client = resource.client(cloud)
     with told(f"Error updating labels of {ident!r}"):
         now = client.call("GET", ident)
-        old: Properties = change.old.get("labels") or {}
-        others = {k: v for k, v in (now.get("labels") or {}).items() if k not in old}
-        labels = {**others, **(change.new.get("labels") or {}), **ATTRIBUTION}
+        old = inner(change.old, "labels")
+        others = {k: v for k, v in inner(now, "labels").items() if k not in old}
+        labels = {**others, **inner(change.new, "labels"), **ATTRIBUTION}
         body = {"labels": labels, "labelFingerprint": now.get("labelFingerprint")}
         resource.finish(cloud, client.call("POST", f"{ident}/setLabels", body))

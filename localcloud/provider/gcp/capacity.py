@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from localcloud.documents import is_list, items
 from localcloud.provider.checks import between, conflicts, matches
 from localcloud.provider.errors import Failure
 from localcloud.provider.gcp.balancing import set_labels
@@ -98,7 +99,7 @@ class Disk(RestResource):
 
 def _members_fit(given: Properties) -> list[Failure]:
     instances = given.get("instances")
-    if isinstance(instances, list) and len(instances) > 1000:
+    if is_list(instances) and len(instances) > 1000:
         return [Failure(path="instances", reason=f"at most 1000 instances, got {len(instances)}")]
     return []
 
@@ -117,7 +118,7 @@ class InstanceGroup(RestResource):
     rules = (NAME_RULE, _members_fit)
 
     def settle(self, cloud: Cloud, ident: str, inputs: Properties) -> None:
-        self._change_members(cloud, ident, "addInstances", inputs.get("instances") or [])
+        self._change_members(cloud, ident, "addInstances", items(inputs, "instances"))
 
     def read(self, cloud: Cloud, ident: str, state: Properties) -> Properties | None:
         shown = super().read(cloud, ident, state)
@@ -125,15 +126,15 @@ class InstanceGroup(RestResource):
             return None
         listed = self.client(cloud).call("POST", f"{ident}/listInstances", {"instanceState": "ALL"})
         live = sorted(str(item["instance"]) for item in listed.get("items", []))
-        given: list[str] = state.get("instances") or []
+        given: list[str] = items(state, "instances")
         return {**shown, "instances": [_given_for(link, given) for link in live]}
 
     def update(self, cloud: Cloud, ident: str, change: Change) -> None:
-        old, new = change.old.get("instances") or [], change.new.get("instances") or []
+        old, new = items(change.old, "instances"), items(change.new, "instances")
         self._change_members(cloud, ident, "removeInstances", [i for i in old if i not in new])
         self._change_members(cloud, ident, "addInstances", [i for i in new if i not in old])
         if change.touches("namedPorts"):
-            body = {"namedPorts": change.new.get("namedPorts") or []}
+            body = {"namedPorts": items(change.new, "namedPorts")}
             with told(f"Error updating InstanceGroup {ident!r}"):
                 self.finish(cloud, self.client(cloud).call("POST", f"{ident}/setNamedPorts", body))
 

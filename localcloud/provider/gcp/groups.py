@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from localcloud.documents import inner, is_document, is_list, items
 from localcloud.provider.checks import between, matches
 from localcloud.provider.errors import Failure
 from localcloud.provider.gcp.rest import NAME_RULE, RestResource, told
@@ -21,7 +22,7 @@ _ANSWER_LIMIT_S = 600.0
 
 def _policy_fits(given: Properties) -> list[Failure]:
     policy = given.get("updatePolicy")
-    if not isinstance(policy, dict):
+    if not is_document(policy):
         return []
     failures: list[Failure] = []
     for amount in _AMOUNTS:
@@ -40,9 +41,9 @@ def _policy_fits(given: Properties) -> list[Failure]:
 
 def _versions_fit(given: Properties) -> list[Failure]:
     versions = given.get("versions")
-    if not isinstance(versions, list):
+    if not is_list(versions):
         return []
-    open_ended = [v for v in versions if isinstance(v, dict) and "targetSize" not in v]
+    open_ended = [v for v in versions if is_document(v) and "targetSize" not in v]
     if len(open_ended) == 1:
         return []
     return [Failure(path="versions", reason=f"exactly one version has no 'targetSize', got {len(open_ended)}")]
@@ -134,7 +135,7 @@ class InstanceGroupManager(RestResource):
     def _wait_until_stable(self, cloud: Cloud, ident: str) -> None:
         def stable() -> bool:
             found = self.client(cloud).call("GET", ident)
-            return bool((found.get("status") or {}).get("isStable"))
+            return bool(inner(found, "status").get("isStable"))
 
         cloud.wait(f"the instances of {ident} to be stable", stable, limit_s=min(cloud.limit_s, _ANSWER_LIMIT_S))
 
@@ -147,14 +148,14 @@ def _amount(policy: Properties, amount: str) -> dict[str, Any] | None:
 
 
 def _statuses(raw: Properties) -> list[dict[str, Any]]:
-    status = raw.get("status") or {}
-    reached = (status.get("versionTarget") or {}).get("isReached", False)
+    status = inner(raw, "status")
+    reached = inner(status, "versionTarget").get("isReached", False)
     return [{"isStable": bool(status.get("isStable")), "versionTargets": [{"isReached": bool(reached)}]}]
 
 
 def _spread_fits(given: Properties) -> list[Failure]:
     policy, zones = given.get("updatePolicy"), given.get("distributionPolicyZones")
-    if not isinstance(policy, dict) or not isinstance(zones, list):
+    if not is_document(policy) or not is_list(zones):
         return []
     failures: list[Failure] = []
     for name in ("maxSurgeFixed", "maxUnavailableFixed"):
@@ -205,14 +206,14 @@ class RegionInstanceGroupManager(InstanceGroupManager):
 
     def from_wire(self, raw: Properties) -> Properties:
         shown = super().from_wire(raw)
-        spread = shown.pop("distributionPolicy", None) or {}
-        if zones := spread.get("zones"):
+        spread: Properties = shown.pop("distributionPolicy", None) or {}
+        if zones := items(spread, "zones"):
             shown["distributionPolicyZones"] = sorted(str(z["zone"]).rsplit("/", 1)[-1] for z in zones)
         if shape := spread.get("targetShape"):
             shown["distributionPolicyTargetShape"] = shape
         if policy := shown.get("instanceFlexibilityPolicy"):
-            chosen = policy.get("instanceSelections") or {}
-            listed = [{"name": name, **selection} for name, selection in chosen.items()]
+            chosen = inner(policy, "instanceSelections")
+            listed: list[Properties] = [{"name": name, **selection} for name, selection in chosen.items()]
             listed.sort(key=lambda s: (s.get("rank", 0), s["name"]))
             shown["instanceFlexibilityPolicy"] = {"instanceSelections": listed}
         return shown

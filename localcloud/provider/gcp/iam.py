@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from abc import abstractmethod
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import ClassVar
 
+from localcloud.documents import Document, is_document
 from localcloud.provider.checks import matches
 from localcloud.provider.errors import Failure
 from localcloud.provider.gcp.rest import told
@@ -117,7 +119,7 @@ class IAMCustomRole(Resource):
                 iam.call("POST", f"projects/{project}/roles", {"roleId": inputs["roleId"], "role": role})
         return ident
 
-    def _role(self, inputs: Properties) -> dict[str, Any]:
+    def _role(self, inputs: Properties) -> Document:
         return {
             "title": inputs["title"],
             "description": inputs.get("description", ""),
@@ -157,7 +159,7 @@ def _delete(client: Rest, ident: str, what: str) -> None:
 
 def _condition_fits(given: Properties) -> list[Failure]:
     condition = given.get("condition")
-    if not isinstance(condition, dict):
+    if not is_document(condition):
         return []
     missing = [k for k in ("expression", "title") if not condition.get(k)]
     failures = [Failure(path=f"condition.{k}", reason=f"{k!r} is required in a condition") for k in missing]
@@ -183,21 +185,22 @@ class _Member(Resource):
         """Id of what the policy belongs to."""
 
     @abstractmethod
-    def get_policy(self, cloud: Cloud, thing: str) -> dict[str, Any]:
+    def get_policy(self, cloud: Cloud, thing: str) -> Document:
         """The policy of now, with conditions."""
 
     @abstractmethod
-    def set_policy(self, cloud: Cloud, thing: str, policy: dict[str, Any]) -> None:
+    def set_policy(self, cloud: Cloud, thing: str, policy: Document) -> None:
         """Write it; refused when its etag is not that of now."""
 
     def create(self, cloud: Cloud, inputs: Properties) -> str:
         thing = self.thing(cloud, inputs)
 
-        def add(bindings: list[dict[str, Any]]) -> None:
+        def add(bindings: list[Document]) -> None:
             binding = _binding(bindings, inputs)
             if binding is None:
                 condition = inputs.get("condition")
-                binding = {"role": inputs["role"], "members": [], **({"condition": condition} if condition else {})}
+                added = {"condition": condition} if condition else {}
+                binding = {"role": inputs["role"], "members": list[str](), **added}
                 bindings.append(binding)
             if inputs["member"] not in binding["members"]:
                 binding["members"].append(inputs["member"])
@@ -226,7 +229,7 @@ class _Member(Resource):
             return
         thing = self.thing(cloud, state)
 
-        def remove(bindings: list[dict[str, Any]]) -> None:
+        def remove(bindings: list[Document]) -> None:
             binding = _binding(bindings, state)
             if binding is not None:
                 binding["members"] = [m for m in binding["members"] if m != state["member"]]
@@ -236,11 +239,11 @@ class _Member(Resource):
         with told(f"Error applying IAM policy for {self.of} {thing!r}"):
             self._change(cloud, thing, remove)
 
-    def _change(self, cloud: Cloud, thing: str, change: Any) -> None:
+    def _change(self, cloud: Cloud, thing: str, change: Callable[[list[Document]], None]) -> None:
         with _policies:
             for left in reversed(range(_TRIES)):
                 policy = self.get_policy(cloud, thing)
-                bindings: list[dict[str, Any]] = policy.setdefault("bindings", [])
+                bindings: list[Document] = policy.setdefault("bindings", [])
                 change(bindings)
                 # 3: a policy that may hold conditions
                 policy["version"] = 3
@@ -253,7 +256,7 @@ class _Member(Resource):
                 return
 
 
-def _binding(bindings: list[dict[str, Any]], wanted: Properties) -> dict[str, Any] | None:
+def _binding(bindings: list[Document], wanted: Properties) -> Document | None:
     key = _condition(wanted.get("condition"))
     for binding in bindings:
         if binding["role"] == wanted["role"] and _condition(binding.get("condition")) == key:
@@ -261,7 +264,7 @@ def _binding(bindings: list[dict[str, Any]], wanted: Properties) -> dict[str, An
     return None
 
 
-def _condition(raw: dict[str, Any] | None) -> tuple[str, str, str]:
+def _condition(raw: Document | None) -> tuple[str, str, str]:
     given = raw or {}
     return given.get("title", ""), given.get("expression", ""), given.get("description", "")
 
@@ -274,10 +277,10 @@ class BucketIAMMember(_Member):
     def thing(self, cloud: Cloud, properties: Properties) -> str:
         return f"b/{str(properties['bucket']).removeprefix('b/')}"
 
-    def get_policy(self, cloud: Cloud, thing: str) -> dict[str, Any]:
+    def get_policy(self, cloud: Cloud, thing: str) -> Document:
         return rest(cloud, "storage").call("GET", f"{thing}/iam", parameters={"optionsRequestedPolicyVersion": "3"})
 
-    def set_policy(self, cloud: Cloud, thing: str, policy: dict[str, Any]) -> None:
+    def set_policy(self, cloud: Cloud, thing: str, policy: Document) -> None:
         rest(cloud, "storage").call("PUT", f"{thing}/iam", policy)
 
 
@@ -292,11 +295,11 @@ class SecretIamMember(_Member):
             return secret
         return f"projects/{properties.get('project') or cloud.project}/secrets/{secret}"
 
-    def get_policy(self, cloud: Cloud, thing: str) -> dict[str, Any]:
+    def get_policy(self, cloud: Cloud, thing: str) -> Document:
         parameters = {"options.requestedPolicyVersion": "3"}
         return rest(cloud, "secrets").call("GET", f"{thing}:getIamPolicy", parameters=parameters)
 
-    def set_policy(self, cloud: Cloud, thing: str, policy: dict[str, Any]) -> None:
+    def set_policy(self, cloud: Cloud, thing: str, policy: Document) -> None:
         rest(cloud, "secrets").call("POST", f"{thing}:setIamPolicy", {"policy": policy})
 
 
@@ -308,9 +311,9 @@ class IAMMember(_Member):
     def thing(self, cloud: Cloud, properties: Properties) -> str:
         return str(properties["project"])
 
-    def get_policy(self, cloud: Cloud, thing: str) -> dict[str, Any]:
+    def get_policy(self, cloud: Cloud, thing: str) -> Document:
         body = {"options": {"requestedPolicyVersion": 3}}
         return rest(cloud, "resources").call("POST", f"projects/{thing}:getIamPolicy", body)
 
-    def set_policy(self, cloud: Cloud, thing: str, policy: dict[str, Any]) -> None:
+    def set_policy(self, cloud: Cloud, thing: str, policy: Document) -> None:
         rest(cloud, "resources").call("POST", f"projects/{thing}:setIamPolicy", {"policy": policy})

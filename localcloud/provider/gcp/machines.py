@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from localcloud.documents import inner, is_document, items
 from localcloud.provider.checks import values_at
 from localcloud.provider.errors import Failure
 from localcloud.provider.gcp.balancing import set_labels
@@ -26,7 +25,7 @@ _NEEDS_STOP = frozenset({"machineType", "serviceAccount", "shieldedInstanceConfi
 
 def _boot_disk_fits(given: Properties) -> list[Failure]:
     disk = given.get("bootDisk")
-    if isinstance(disk, dict) and (_INITIAL in disk) == ("source" in disk):
+    if is_document(disk) and (_INITIAL in disk) == ("source" in disk):
         return [Failure(path="bootDisk", reason=f"exactly one of {_INITIAL!r}, 'source' is required")]
     return []
 
@@ -35,7 +34,7 @@ def _interfaces_fit(given: Properties) -> list[Failure]:
     return [
         Failure(path=path, reason="one of 'network', 'subnetwork' is required")
         for path, interface in values_at(given, "networkInterfaces[*]")
-        if isinstance(interface, dict) and not {"network", "networkAttachment", "subnetwork"} & interface.keys()
+        if is_document(interface) and not {"network", "networkAttachment", "subnetwork"} & interface.keys()
     ]
 
 
@@ -87,15 +86,15 @@ class Instance(RestResource):
                 {
                     **{k: v for k, v in whole.items() if k not in self.local},
                     "machineType": kind if "/" in kind else f"{zone}/machineTypes/{kind}",
-                    "labels": {**(inputs.get("labels") or {}), **ATTRIBUTION},
+                    "labels": {**inner(inputs, "labels"), **ATTRIBUTION},
                     "disks": [boot, *inputs.get("attachedDisks", [])],
                 }
             )
         )
 
     def filled_in(self, inputs: Properties) -> Properties:
-        given: list[Any] = inputs.get("networkInterfaces") or []
-        return {"networkInterfaces": [{"networkIp": UNKNOWN, **i} if isinstance(i, dict) else i for i in given]}
+        given = items(inputs, "networkInterfaces")
+        return {"networkInterfaces": [{"networkIp": UNKNOWN, **i} if is_document(i) else i for i in given]}
 
     def from_wire(self, raw: Properties) -> Properties:
         shown = machine_from_wire(raw)
@@ -107,9 +106,9 @@ class Instance(RestResource):
         kept = {k: state[k] for k in ("bootDisk", "attachedDisks", "networkInterfaces") if k in state}
         live = super().shown(cloud, raw, {k: v for k, v in state.items() if k not in kept})
         found = [_interface(i) for i in raw.get("networkInterfaces", [])]
-        given: list[Any] = state.get("networkInterfaces") or []
+        given: list[Properties] = items(state, "networkInterfaces")
         interfaces = [{**i, **(given[n] if n < len(given) else {})} for n, i in enumerate(found)]
-        fingerprint = (raw.get("metadata") or {}).get("fingerprint")
+        fingerprint = inner(raw, "metadata").get("fingerprint")
         return {**live, **kept, "networkInterfaces": interfaces, "metadataFingerprint": fingerprint}
 
     def update(self, cloud: Cloud, ident: str, change: Change) -> None:
@@ -118,7 +117,7 @@ class Instance(RestResource):
         if change.touches("metadata"):
             self._set_metadata(cloud, ident, change)
         if change.touches("tags"):
-            self._post(cloud, ident, "setTags", {"items": change.new.get("tags") or []})
+            self._post(cloud, ident, "setTags", {"items": items(change.new, "tags")})
         if change.touches("deletionProtection"):
             flag = str(bool(change.new.get("deletionProtection"))).lower()
             self._post(cloud, ident, "setDeletionProtection", None, deletionProtection=flag)
@@ -133,11 +132,11 @@ class Instance(RestResource):
         super().delete(cloud, ident, state)
 
     def _set_metadata(self, cloud: Cloud, ident: str, change: Change) -> None:
-        now = self.client(cloud).call("GET", ident).get("metadata") or {}
-        old, new = change.old.get("metadata") or {}, change.new.get("metadata") or {}
-        others = [i for i in now.get("items", []) if i["key"] not in old and i["key"] not in new]
-        items = [*others, *({"key": k, "value": v} for k, v in sorted(new.items()))]
-        self._post(cloud, ident, "setMetadata", {"items": items, "fingerprint": now.get("fingerprint")})
+        now = inner(self.client(cloud).call("GET", ident), "metadata")
+        old, new = inner(change.old, "metadata"), inner(change.new, "metadata")
+        others = [i for i in items(now, "items") if i["key"] not in old and i["key"] not in new]
+        wanted = [*others, *({"key": k, "value": v} for k, v in sorted(new.items()))]
+        self._post(cloud, ident, "setMetadata", {"items": wanted, "fingerprint": now.get("fingerprint")})
 
     def _change_while_stopped(self, cloud: Cloud, ident: str, change: Change) -> None:
         if not change.new.get("allowStoppingForUpdate"):
@@ -150,19 +149,19 @@ class Instance(RestResource):
                 cloud, ident, "setMachineType", {"machineType": f"{zone}/machineTypes/{change.new['machineType']}"}
             )
         if change.touches("serviceAccount"):
-            self._post(cloud, ident, "setServiceAccount", change.new.get("serviceAccount") or {})
+            self._post(cloud, ident, "setServiceAccount", inner(change.new, "serviceAccount"))
         if change.touches("shieldedInstanceConfig"):
             self.patch_shield(cloud, ident, change)
         self._post(cloud, ident, "start", None)
 
     def patch_shield(self, cloud: Cloud, ident: str, change: Change) -> None:
         """Write the Shielded VM settings of a stopped machine."""
-        body = change.new.get("shieldedInstanceConfig") or {}
+        body = inner(change.new, "shieldedInstanceConfig")
         path = f"{ident}/updateShieldedInstanceConfig"
         with told(f"Error updating Instance {ident!r}"):
             self.finish(cloud, self.client(cloud).call("PATCH", path, body))
 
-    def _post(self, cloud: Cloud, ident: str, call: str, body: Any, **parameters: str) -> None:
+    def _post(self, cloud: Cloud, ident: str, call: str, body: Properties | None, **parameters: str) -> None:
         with told(f"Error updating Instance {ident!r}"):
             self.finish(cloud, self.client(cloud).call("POST", f"{ident}/{call}", body, parameters=parameters))
 

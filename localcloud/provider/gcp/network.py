@@ -6,6 +6,7 @@ import ipaddress
 import threading
 from typing import Any
 
+from localcloud.documents import inner
 from localcloud.provider.checks import between, matches, values_at
 from localcloud.provider.errors import Failure
 from localcloud.provider.gcp.rest import NAME_RULE, NAMING, RestResource, name_of, told
@@ -54,7 +55,7 @@ class Network(RestResource):
         return {**rest, **({"routingMode": {"routingMode": mode}} if mode else {})}
 
     def from_wire(self, raw: Properties) -> Properties:
-        return {**raw, "routingConfig": (raw.get("routingConfig") or {}).get("routingMode")}
+        return {**raw, "routingConfig": inner(raw, "routingConfig").get("routingMode")}
 
 
 class Subnetwork(RestResource):

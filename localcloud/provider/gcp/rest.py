@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
+from localcloud.documents import inner, is_document, is_list
 from localcloud.provider.checks import matches
 from localcloud.provider.errors import Failure
 from localcloud.provider.gcp.session import GoogleError, Rest, finish, relative, rest
@@ -35,9 +36,9 @@ _PLACES = frozenset({"project", "region", "zone"})
 
 def fit_labels(given: Properties) -> list[Failure]:
     """Refuses labels that the cloud refuses: capitals, dots, colons, more than 63 characters."""
-    labels = given.get("labels") or {}
+    labels = given.get("labels")
     failures: list[Failure] = []
-    for key, value in labels.items() if isinstance(labels, dict) else ():
+    for key, value in labels.items() if is_document(labels) else ():
         if not _LABEL_KEY.fullmatch(key) or key != key.lower():
             failures.append(Failure(path=f"labels.{key}", reason=f"{key!r} is not a label key ({_LABEL_SAID})"))
         known = isinstance(value, str) and value != UNKNOWN
@@ -89,7 +90,7 @@ class RestResource(Resource):
     def derived(self, properties: Properties) -> Properties:
         if not self.labelled:
             return {}
-        all_labels = {**(properties.get("labels") or {}), **ATTRIBUTION}
+        all_labels = {**inner(properties, "labels"), **ATTRIBUTION}
         return {"pulumiLabels": all_labels, "effectiveLabels": all_labels}
 
     def replaces(self, path: str, new: Properties) -> bool:
@@ -137,7 +138,7 @@ class RestResource(Resource):
         """The request that makes it."""
         given = {k: v for k, v in inputs.items() if k not in _PLACES | self.local}
         if self.labelled:
-            given["labels"] = {**(inputs.get("labels") or {}), **ATTRIBUTION}
+            given["labels"] = {**inner(inputs, "labels"), **ATTRIBUTION}
         return self.renamed(self.to_wire(cloud, given))
 
     def renamed(self, given: Properties) -> Properties:
@@ -189,7 +190,7 @@ class RestResource(Resource):
             return
         whole = self.to_wire(cloud, change.new)
         if "labels" in keys and self.labelled:
-            whole = {**whole, "labels": {**(change.new.get("labels") or {}), **ATTRIBUTION}}
+            whole = {**whole, "labels": {**inner(change.new, "labels"), **ATTRIBUTION}}
         fields = self.fields_of(keys) | self.sent_always
         request = self.renamed({k: v for k, v in whole.items() if k in fields})
         present = {k.lower() for k in request}
@@ -231,7 +232,7 @@ def delete_when_free(resource: RestResource, cloud: Cloud, ident: str) -> None:
 
 
 @contextmanager
-def told(what: str) -> Iterator[None]:
+def told(what: str) -> Generator[None]:
     """Puts what was tried in front of the cloud's refusal, as the real provider does."""
     try:
         yield
@@ -241,11 +242,11 @@ def told(what: str) -> Iterator[None]:
 
 def _like(given: Any, live: Any) -> Any:
     """The answer where it means the same as what was given: links in short, fields that the API leaves out."""
-    if isinstance(given, dict) and isinstance(live, dict):
+    if is_document(given) and is_document(live):
         merged = {k: _like(given[k], v) if k in given else v for k, v in live.items()}
         # the API leaves out what is false, nothing or empty
         return {**{k: v for k, v in given.items() if k not in live and not v}, **merged}
-    if isinstance(given, list) and isinstance(live, list) and len(given) == len(live):
+    if is_list(given) and is_list(live) and len(given) == len(live):
         return [_like(g, item) for g, item in zip(given, live, strict=True)]
     if isinstance(given, str) and isinstance(live, str) and given != live and is_same_thing(given, live):
         return given

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from localcloud.documents import Document, inner, items
 from localcloud.provider.errors import ProviderError
 from localcloud.provider.session import (
     Cloud,
@@ -105,9 +106,9 @@ class Rest:
 
 def _refusal(answer: httpx.Response) -> GoogleError:
     try:
-        detail = answer.json()["error"]
-        first = (detail.get("errors") or detail.get("details") or [{}])[0]
-        return GoogleError(answer.status_code, str(detail["message"]), str(first.get("reason", "")))
+        detail: Document = answer.json()["error"]
+        told = items(detail, "errors") or items(detail, "details")
+        return GoogleError(answer.status_code, str(detail["message"]), str(told[0].get("reason", "")) if told else "")
     except (ValueError, KeyError, TypeError, AttributeError):
         return GoogleError(answer.status_code, answer.text[:300], "")
 
@@ -136,7 +137,7 @@ def read_settings(arguments: Mapping[str, Any], environment: Mapping[str, str]) 
         region=str(given["region"]),
         project=str(given["project"]),
         zone=str(given.get("zone") or ""),
-        default_tags=given.get("defaultLabels") or {},
+        default_tags=inner(given, "defaultLabels"),
     )
 
 
@@ -191,6 +192,6 @@ def finish(cloud: Cloud, operation: Mapping[str, Any]) -> None:
         return state.get("status") == "DONE"
 
     cloud.wait(f"{operation.get('operationType', 'operation')} of {operation.get('targetLink', path)}", done)
-    for error in (state.get("error") or {}).get("errors") or []:
+    for error in items(inner(state, "error"), "errors"):
         status = int(state.get("httpErrorStatusCode") or 400)
         raise GoogleError(status, str(error.get("message", "")), str(error.get("code", "")))

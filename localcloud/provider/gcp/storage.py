@@ -8,6 +8,7 @@ import json
 from typing import Any
 from urllib.parse import quote
 
+from localcloud.documents import inner
 from localcloud.provider.checks import matches, one_of
 from localcloud.provider.errors import Failure
 from localcloud.provider.gcp.rest import RestResource, fit_labels, told
@@ -63,8 +64,8 @@ class Bucket(RestResource):
         return {**rest_of_it, **({"iamConfiguration": access} if access else {})}
 
     def from_wire(self, raw: Properties) -> Properties:
-        access: Properties = raw.get("iamConfiguration") or {}
-        uniform = (access.get("uniformBucketLevelAccess") or {}).get("enabled", False)
+        access = inner(raw, "iamConfiguration")
+        uniform = inner(access, "uniformBucketLevelAccess").get("enabled", False)
         prevention = access.get("publicAccessPrevention", "inherited")
         return {**raw, "uniformBucketLevelAccess": uniform, "publicAccessPrevention": prevention}
 

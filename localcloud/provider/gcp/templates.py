@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from localcloud.documents import inner, is_document, items
 from localcloud.provider.checks import conflicts, matches, values_at
 from localcloud.provider.errors import Failure
 from localcloud.provider.gcp.rest import ATTRIBUTION, NAME_RULE, RestResource, fit_labels
@@ -26,7 +27,7 @@ SCRATCH_SIZES = (375, 3000)
 def scheduling_fits(given: Properties) -> list[Failure]:
     """What Compute Engine refuses of a machine's scheduling."""
     scheduling = given.get("scheduling")
-    if not isinstance(scheduling, dict):
+    if not is_document(scheduling):
         return []
     model = scheduling.get("provisioningModel", "STANDARD")
     failures: list[Failure] = []
@@ -56,14 +57,14 @@ def _flex_start_fits(given: Properties, scheduling: Properties) -> Iterator[Fail
     if scheduling.get("preemptible") is True:
         yield Failure(path="scheduling.preemptible", reason=f"preemptible must be false for {model}")
     affinity = given.get("reservationAffinity")
-    if isinstance(affinity, dict) and affinity.get("type") not in ("NO_RESERVATION", UNKNOWN):
+    if is_document(affinity) and affinity.get("type") not in ("NO_RESERVATION", UNKNOWN):
         yield Failure(path="reservationAffinity.type", reason=f"the type must be NO_RESERVATION for {model}")
 
 
 def affinity_fits(given: Properties) -> list[Failure]:
     """A specific reservation is named, and only then."""
     affinity = given.get("reservationAffinity")
-    if not isinstance(affinity, dict):
+    if not is_document(affinity):
         return []
     path = "reservationAffinity.specificReservation"
     specific = affinity.get("type") == "SPECIFIC_RESERVATION"
@@ -80,7 +81,7 @@ def _disks_fit(given: Properties) -> list[Failure]:
     if disks == []:
         failures.append(Failure(path="disks", reason="at least one disk is required, the boot disk"))
     for path, disk in values_at(given, "disks[*]"):
-        if not isinstance(disk, dict):
+        if not is_document(disk):
             continue
         size = disk.get("diskSizeGb", SCRATCH_SIZES[0])
         if disk.get("type") == "SCRATCH":
@@ -170,7 +171,7 @@ class InstanceTemplate(RestResource):
         if "instanceDescription" in inputs:
             machine["description"] = inputs["instanceDescription"]
         machine["disks"] = [_disk(d) for d in inputs.get("disks", [])]
-        machine["labels"] = {**(inputs.get("labels") or {}), **ATTRIBUTION}
+        machine["labels"] = {**inner(inputs, "labels"), **ATTRIBUTION}
         machine = machine_to_wire(machine)
         return {**{k: v for k, v in inputs.items() if k in own}, "properties": machine}
 
@@ -214,7 +215,7 @@ def machine_to_wire(machine: Properties) -> Properties:
     if "tags" in machine:
         machine["tags"] = {"items": machine["tags"]}
     if affinity := machine.get("reservationAffinity"):
-        named = affinity.get("specificReservation") or {}
+        named = inner(affinity, "specificReservation")
         machine["reservationAffinity"] = {"type": affinity["type"], **named}
     return machine
 
@@ -222,12 +223,12 @@ def machine_to_wire(machine: Properties) -> Properties:
 def machine_from_wire(raw: Properties) -> Properties:
     """The reverse of `machine_to_wire`, with Pulumi's names where renames know no way back."""
     shown = dict(raw)
-    items = {i["key"]: i.get("value", "") for i in (raw.get("metadata") or {}).get("items", [])}
-    script = items.pop(STARTUP_SCRIPT, None)
-    shown["metadata"] = items
+    metadata = {i["key"]: i.get("value", "") for i in items(inner(raw, "metadata"), "items")}
+    script = metadata.pop(STARTUP_SCRIPT, None)
+    shown["metadata"] = metadata
     if script is not None:
         shown["metadataStartupScript"] = script
-    shown["tags"] = (raw.get("tags") or {}).get("items", [])
+    shown["tags"] = items(inner(raw, "tags"), "items")
     if affinity := raw.get("reservationAffinity"):
         shown["reservationAffinity"] = {"type": affinity.get("consumeReservationType")}
         if "values" in affinity:
