@@ -24,6 +24,8 @@ from serving.router.topology import Replica, replicas_of
 
 STILL_USED: Final = "still has connections"
 """How HAProxy refuses to delete a server."""
+RESUME_LOOKS: Final = 30
+RESUME_EVERY_S: Final = 0.1
 
 
 class BusyError(RuntimeError):
@@ -77,6 +79,21 @@ class Controller:
         self.activator.start()
         self._start_haproxy()
         self.say(f"HAProxy listens on {self.settings.bind}")
+        self._resume()
+
+    def _resume(self) -> None:
+        """Begin with the replicas that the last router knew: a throttled cloud may take minutes to tell of them."""
+        self._wanted = self._sources.kept_replicas(self._told.topology, time.time())
+        known = {replica.pool for replica in self._wanted}
+        if not known:
+            return
+        self.say(f"{len(self._wanted)} replicas of the last router are tried until the inventory is there")
+        # requests that come meanwhile are held, and let go by a look that finds one of them well
+        for _ in range(RESUME_LOOKS):
+            self._move_servers()
+            if known <= {server.pool for server in self._shown if server.ready}:
+                break
+            time.sleep(RESUME_EVERY_S)
 
     def tick(self) -> None:
         """One pass. Whatever fails, what was good before goes on: HAProxy would end with its controller."""
@@ -221,6 +238,7 @@ class Controller:
         try:
             instances = self.fleet.instances(self._told.document)
             self._wanted = replicas_of(instances, self._told.topology)
+            self._sources.keep_replicas(self._wanted, time.time())
             self.note("inventory", "")
         except OSError as error:
             self.note("inventory", f"inventory: {error}; keeping the servers there are")
@@ -234,9 +252,12 @@ class Controller:
         )
         try:
             self._shown = self.haproxy.admin.servers()
-            if self._told.document is not None and not self.problems.get("inventory"):
+            if self._told.document is not None:
+                # without an inventory those of the last one: HAProxy may have begun anew and know none
+                pools = {pool.name for pool in self._told.topology.pools}
+                wanted = [replica for replica in self._wanted if replica.pool in pools]
                 changes, self._memory = membership.plan(
-                    self._wanted, self._shown, self._memory, rules=rules, now=self.clock()
+                    wanted, self._shown, self._memory, rules=rules, now=self.clock()
                 )
                 for change in changes:
                     answer = self.haproxy.admin.ask(*change.commands)

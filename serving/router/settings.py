@@ -91,6 +91,11 @@ class RouterPaths:
         return self.state / "router.json"
 
     @property
+    def last_replicas(self) -> Path:
+        """The replicas of the last inventory that was whole, and when that was."""
+        return self.state / "replicas.json"
+
+    @property
     def meter(self) -> Path:
         """Counters of the metering, and how far the log was read."""
         return self.state / "meter.json"

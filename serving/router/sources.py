@@ -1,16 +1,21 @@
 """What the router is told from outside, with the last good one of each kept on disk."""
 
+import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from fleet.document import FleetDocument, parse, render
-from fleet.model import Instance
+from fleet.model import CapacityType, Instance
 from serving.router.keys import ApiKey
 from serving.router.policy import RouterPolicy, parse_policy, render_policy
 from serving.router.settings import RouterPaths
-from serving.router.topology import Topology, from_document
+from serving.router.topology import Replica, Topology, from_document
+
+BELIEVED_S: Final = 600.0
+"""Older replicas are forgotten: by then the cloud may have given an address to another machine."""
+WRITTEN_EVERY_S: Final = 60.0
 
 
 class Fleet(Protocol):
@@ -50,6 +55,7 @@ class Sources:
         self._fleet = fleet
         self._paths = paths
         self._note = note
+        self._kept_replicas: tuple[tuple[Replica, ...], float] = ((), 0.0)
 
     def kept(self) -> Told:
         """What a router before this one found good."""
@@ -88,6 +94,35 @@ class Sources:
         if told.document is not None:
             write(self._paths.last_document, render(told.document))
         write(self._paths.last_policy, render_policy(told.policy))
+
+    def kept_replicas(self, topology: Topology, now: float) -> tuple[Replica, ...]:
+        """What the router before this one sent requests to, if that was lately. `now`: seconds since 1970."""
+        try:
+            known = json.loads(self._paths.last_replicas.read_text())
+            found = [
+                Replica(**one | {"capacity_type": CapacityType(one["capacity_type"])}) for one in known["replicas"]
+            ]
+            lately = 0 <= now - float(known["at"]) <= BELIEVED_S
+        except FileNotFoundError:
+            return ()
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            self._note("kept replicas", f"the replicas that the last router kept are of no use: {error}")
+            return ()
+        pools = {pool.name for pool in topology.pools}
+        return tuple(replica for replica in found if replica.pool in pools) if lately else ()
+
+    def keep_replicas(self, replicas: tuple[Replica, ...], now: float) -> None:
+        """Write down a whole inventory, when it changed and now and then."""
+        last, at = self._kept_replicas
+        if replicas == last and now - at < WRITTEN_EVERY_S:
+            return
+        known = {"at": now, "replicas": [asdict(replica) for replica in replicas]}
+        try:
+            write(self._paths.last_replicas, json.dumps(known) + "\n")
+            self._kept_replicas = (replicas, now)
+            self._note("kept replicas", "")
+        except OSError as error:
+            self._note("kept replicas", f"the replicas are not written down for the next router: {error}")
 
     def _with_policy(self, told: Told) -> Told:
         if told.document is None:

@@ -8,9 +8,15 @@ from pathlib import Path
 import httpx
 import pytest
 
+from fleet.model import CapacityType
 from serving.router.certificates import SELF, Certificate, CertificateError
 from serving.router.policy import Balance, ModelPolicy, PoolPolicy, RouterPolicy
-from tests.router.conftest import FakeFleet, Router, document, running
+from serving.router.settings import RouterPaths
+from serving.router.sources import BELIEVED_S, Sources
+from serving.router.topology import PoolEntry, Topology
+from serving.router.topology import Replica as Server
+from tests.router.conftest import NETWORK, FakeFleet, Router, document, instance, running
+from tests.router.replica import Replica
 
 CHAT = {"name": "chat", "model": "models/chat"}
 
@@ -110,6 +116,52 @@ def test_a_router_that_starts_without_its_document_goes_on_with_the_last_one(tmp
         assert router.chat("gpt").status_code == 200
         problems = router.controller.problems
         router.until(lambda: "keeping the last good one" in problems.get("document", ""), "it is said")
+
+
+def test_a_router_that_starts_without_an_inventory_goes_on_with_the_last_replicas(tmp_path: Path) -> None:
+    address = f"{NETWORK}.251.10"
+    fleet = FakeFleet(written=document(CHAT), machines={"i-1": instance("i-1", address, "chat")})
+    with Replica(address):
+        with running(tmp_path, fleet) as first:
+            first.ready("i-1")
+            fleet.inventory_error = "RequestLimitExceeded"
+            first.controller.haproxy.stop(0)
+            first.until(lambda: (first.server("i-1") or "").startswith("UP"), "HAProxy alone began anew")
+            assert first.chat().status_code == 200
+        with running(tmp_path, fleet) as second:
+            assert second.chat().headers["x-gpufleet-replica"] == "i-1"
+            problems = second.controller.problems
+            second.until(lambda: "RequestLimitExceeded" in problems.get("inventory", ""), "it is said")
+            assert second.chat().headers["x-gpufleet-replica"] == "i-1"
+            fleet.inventory_error = ""
+            del fleet.machines["i-1"]
+            second.until(lambda: second.server("i-1") is None, "the inventory is there again and knows better")
+
+
+@pytest.mark.parametrize(
+    ("age_s", "pool", "text", "found"),
+    [
+        pytest.param(30, "chat", None, 1, id="lately"),
+        pytest.param(BELIEVED_S + 1, "chat", None, 0, id="the address may be another machine's"),
+        pytest.param(-30, "chat", None, 0, id="of the future"),
+        pytest.param(30, "other", None, 0, id="of a pool that is gone"),
+        pytest.param(30, "chat", "", 0, id="a file cut short"),
+        pytest.param(30, "chat", '{"at": 1, "replicas": [{}]}', 0, id="words of another version"),
+    ],
+)
+def test_which_replicas_of_the_last_router_are_believed(
+    tmp_path: Path, age_s: float, pool: str, text: str | None, found: int
+) -> None:
+    notes = dict[str, str]()
+    paths = RouterPaths(state=tmp_path)
+    sources = Sources(FakeFleet(), paths, lambda what, problem: notes.update({what: problem}))
+    replica = Server(pool=pool, name="i-1", address="10.0.0.7", capacity_type=CapacityType.SPOT)
+    sources.keep_replicas((replica,), 1000.0)
+    if text is not None:
+        paths.last_replicas.write_text(text)
+    topology = Topology(environment="prod", pools=(PoolEntry(name="chat", served_name="chat"),))
+    assert sources.kept_replicas(topology, 1000.0 + age_s) == (replica,) * found
+    assert bool(notes.get("kept replicas")) == (text is not None)
 
 
 def test_metering_goes_on_when_the_log_is_renamed_under_haproxy(router: Router) -> None:
