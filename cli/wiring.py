@@ -20,7 +20,8 @@ from cli.ports import (
     fleet_of,
     holder_name,
 )
-from clouds.agents import NodeAgents, aws_token, google_token
+from clouds import agents
+from clouds.agents import NodeAgents
 from clouds.aws.calls import AwsCalls
 from clouds.aws.cloudwatch import CloudWatch
 from clouds.aws.groups import AwsGroups
@@ -104,9 +105,16 @@ def inventory_of(document: FleetDocument) -> Inventory:
 
 def agents_of(document: FleetDocument) -> NodeAgents:
     """The node agents of a fleet."""
+    return NodeAgents(agents.token(token_place(document), document.region))
+
+
+def token_place(document: FleetDocument) -> str:
+    """Where the agents' token lies; by its customary name in documents that do not say it."""
+    if document.agent_token is not None:
+        return document.agent_token
     if document.cloud is Cloud.GCP:
-        return NodeAgents(google_token(document.account, document.environment))
-    return NodeAgents(aws_token(document.region, document.environment))
+        return f"gcp-secret:projects/{document.account}/secrets/gpu-fleet-{document.environment}-agent-token"
+    return f"ssm:/gpu-fleet/{document.environment}/agent-token"
 
 
 class AllInstances(Inventory, Account, Protocol):

@@ -87,26 +87,11 @@ class NodeAgents:
         return self._known_token
 
 
-def aws_token(region: str, environment: str) -> Callable[[], str]:
-    """The agents' token from $GPUFLEET_AGENT_TOKEN, else from the Parameter Store."""
+def token(reference: str, region: str) -> Callable[[], str]:
+    """The agents' token from $GPUFLEET_AGENT_TOKEN, else from where it lies (`clouds.secrets`)."""
 
     def fetch() -> str:
-        given = os.environ.get("GPUFLEET_AGENT_TOKEN")
-        if given:
-            return given
-        return secrets.read(f"ssm:/gpu-fleet/{environment}/agent-token", region)
-
-    return fetch
-
-
-def google_token(project: str, environment: str) -> Callable[[], str]:
-    """The agents' token from $GPUFLEET_AGENT_TOKEN, else from Secret Manager."""
-
-    def fetch() -> str:
-        given = os.environ.get("GPUFLEET_AGENT_TOKEN")
-        if given:
-            return given
-        return secrets.read(f"gcp-secret:projects/{project}/secrets/gpu-fleet-{environment}-agent-token", "")
+        return os.environ.get("GPUFLEET_AGENT_TOKEN") or secrets.read(reference, region)
 
     return fetch
 

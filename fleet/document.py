@@ -398,6 +398,9 @@ class FleetDocument(_Strict):
     account: str
     generated_by: Origin
     bucket: str
+    agent_token: str | None = None
+    """Where the node agents' token lies: `ssm:NAME` or `gcp-secret:projects/P/secrets/S`; None in documents written
+    before it was told."""
     prometheus_url: str
     ledger_url: str
     router: Router

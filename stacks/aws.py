@@ -133,8 +133,7 @@ def _pool(  # noqa: PLR0913
     uploaded: pulumi.Resource,
 ) -> GpuPool:
     def script(capacity_type: CapacityType) -> str:
-        told = pools.instance_settings(settings, pool, capacity_type, f"ssm:{settings.agent_token}")
-        return user_data.render(told, agent.sha256)
+        return user_data.render(pools.instance_settings(settings, pool, capacity_type), agent.sha256)
 
     return GpuPool(
         pool.name,

@@ -6,7 +6,7 @@ from control import boot_data
 from control.settings import ControlSettings, Role
 from fleet.document import PATH_IN_BUCKET
 from fleet.model import Cloud
-from stacks.pools import bucket_url
+from stacks.pools import bucket_url, secret_place
 from stacks.settings import Control, Settings
 
 
@@ -43,5 +43,4 @@ def _told(settings: Settings, control: Control, role: Role, volume: str | None) 
 
 def _secrets(settings: Settings, control: Control) -> dict[str, str]:
     """Where each secret lies; the names travel, the values are read with the host's own role."""
-    prefix = "ssm:" if settings.cloud is Cloud.AWS else f"gcp-secret:projects/{settings.account}/secrets/"
-    return {variable: f"{prefix}{name}" for variable, name in sorted(control.secrets.items())}
+    return {variable: secret_place(settings, name) for variable, name in sorted(control.secrets.items())}

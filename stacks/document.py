@@ -8,6 +8,7 @@ from components.capacity import CONTROL_ROOT_GIB
 from fleet import document
 from fleet.document import FleetDocument, GroupEntry, Origin, Prices, Router, SharedEntry
 from fleet.model import Cloud
+from stacks import pools
 from stacks.settings import MadeNetwork, Settings
 
 LEDGER_ON_CONTROL_HOST: Final = "sqlite:////var/lib/gpu-fleet/ledger.db"
@@ -26,6 +27,7 @@ def describe(settings: Settings, groups: Mapping[str, Sequence[GroupEntry]], buc
             account=settings.account,
             generated_by=origin,
             bucket=bucket_url,
+            agent_token=pools.secret_place(settings, settings.agent_token),
             prometheus_url=settings.prometheus_url or f"http://control.{settings.domain}:9090",
             ledger_url=settings.ledger_url or LEDGER_ON_CONTROL_HOST,
             router=Router(url=settings.router_url or _router_url(settings)),

@@ -134,10 +134,8 @@ def _identity(  # noqa: PLR0913
 
 
 def _pool(settings: Settings, pool: Pool, template: Template, agent: AgentFile, uploaded: pulumi.Resource) -> GpuPool:
-    token = f"gcp-secret:projects/{settings.account}/secrets/{settings.agent_token}"
-
     def script(capacity_type: CapacityType) -> str:
-        return user_data.render(pools.instance_settings(settings, pool, capacity_type, token), agent.sha256)
+        return user_data.render(pools.instance_settings(settings, pool, capacity_type), agent.sha256)
 
     return GpuPool(
         pool.name,

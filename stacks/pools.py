@@ -58,10 +58,14 @@ def capacity(settings: Settings, pool: Pool) -> Capacity:
     )
 
 
-def instance_settings(
-    settings: Settings, pool: Pool, capacity_type: CapacityType, agent_token: str
-) -> InstanceSettings:
-    """What an instance of that pool and capacity type is told. `agent_token` says where its secret lies."""
+def secret_place(settings: Settings, name: str) -> str:
+    """Where machines of the environment find a secret that the settings name: they are told that, never its value."""
+    prefix = "ssm:" if settings.cloud is Cloud.AWS else f"gcp-secret:projects/{settings.account}/secrets/"
+    return f"{prefix}{name}"
+
+
+def instance_settings(settings: Settings, pool: Pool, capacity_type: CapacityType) -> InstanceSettings:
+    """What an instance of that pool and capacity type is told."""
     return InstanceSettings(
         environment=settings.environment,
         cloud=settings.cloud,
@@ -75,7 +79,7 @@ def instance_settings(
             kind=pool.engine.kind, image=pool.engine.image, args=pool.engine.args, env=dict(pool.engine.env)
         ),
         dcgm_image=settings.machines.dcgm_image,
-        agent_token=agent_token,
+        agent_token=secret_place(settings, settings.agent_token),
         drain_deadline=pool.drain_deadline,
         boot_limits=BootLimits(engine=pool.engine.start_limit),
     )
