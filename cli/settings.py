@@ -16,9 +16,9 @@ from fleet import catalogue
 from fleet.model import Cloud
 from fleet.parsed import is_list, is_map
 from prices.packaged import PackagedPrices
-from stacks import settings as typed
+from stacks import reading
 from stacks.problems import Problem, SettingsError
-from stacks.settings import Settings
+from stacks.settings import KEY, Settings
 
 PREFIX = "Pulumi."
 LARGEST_FILE = 1024 * 1024
@@ -55,7 +55,7 @@ def check(files: Files, as_json: Json = False) -> None:
 @settings_app.command("schema")
 def schema() -> None:
     """The JSON Schema of a settings file, for editors."""
-    print_json(typed.json_schema())
+    print_json(reading.json_schema())
 
 
 @settings_app.command("diff")
@@ -81,7 +81,7 @@ def problems_of(path: Path) -> tuple[Problem, ...]:
     today = datetime.now(UTC).date()
     stack = path.stem.removeprefix(PREFIX) if path.name.startswith(PREFIX) else None
     try:
-        settings = typed.parse(config, str(path), today, stack)
+        settings = reading.parse(config, str(path), today, stack)
     except SettingsError as error:
         return error.problems
     return (
@@ -171,7 +171,7 @@ def _unknown_rules(settings: Settings) -> Iterator[Problem]:
         if exception.rule not in known:
             near = difflib.get_close_matches(exception.rule, known, n=3, cutoff=0.4) or known
             yield Problem(
-                path=f"{typed.KEY}.policies.exceptions.{index}.rule",
+                path=f"{KEY}.policies.exceptions.{index}.rule",
                 wrong="is no rule of the policy pack",
                 value=exception.rule,
                 remedy=f"name one as {', '.join(near)}",
@@ -194,7 +194,7 @@ def _not_sold(settings: Settings) -> Iterator[Problem]:
             continue
         as_spot = "as spot " if kind == "spot" else ""
         yield Problem(
-            path=f"{typed.KEY}.pools.{place}",
+            path=f"{KEY}.pools.{place}",
             wrong=f"has no price {as_spot}in {settings.region} in the packaged list, so it may not be sold there",
             value=name,
             remedy=f"choose {_near(settings, here, kind, name)}, or state its price under prices",
@@ -207,7 +207,7 @@ def _to_review(settings: Settings, today: date) -> Iterator[Problem]:
         for number, reserved in enumerate(pool.capacity.reserved):
             if reserved.review_by is not None and reserved.review_by <= today:
                 yield Problem(
-                    path=f"{typed.KEY}.pools.{place}.capacity.reserved.{number}.review_by",
+                    path=f"{KEY}.pools.{place}.capacity.reserved.{number}.review_by",
                     wrong="is past",
                     value=reserved.review_by.isoformat(),
                     remedy="see whether the reservation is still used, then write the next day to look at it",

@@ -5,7 +5,8 @@ from datetime import UTC, datetime
 
 import pulumi
 
-from stacks.settings import SettingsError, load
+from stacks.problems import SettingsError
+from stacks.reading import load
 
 try:
     settings = load(pulumi.Config(), pulumi.get_stack(), datetime.now(UTC).date())

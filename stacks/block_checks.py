@@ -2,14 +2,11 @@
 
 from collections.abc import Iterator
 from datetime import date, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from fleet.model import Cloud
 from stacks.problems import Problem
-
-if TYPE_CHECKING:
-    from stacks.settings import Pool, Reserved, Settings
-
+from stacks.settings import Pool, Reserved, Settings
 
 SOLD_AS_BLOCKS: Final = ("p4d.", "p4de.", "p5.", "p5e.", "p5en.", "p6-b200.", "p6-b300.")
 """Beginnings of the GPU machine types that EC2's DescribeInstanceTypes gives the usage class `capacity-block`
@@ -18,7 +15,7 @@ ENDS_EARLY: Final = timedelta(minutes=30)
 """AWS begins to end a block's instances this long before the block's own end."""
 
 
-def check(settings: "Settings", pool: "Pool", reserved: "Reserved", path: str, today: date) -> Iterator[Problem]:
+def check(settings: Settings, pool: Pool, reserved: Reserved, path: str, today: date) -> Iterator[Problem]:
     """Everything wrong with the block of one reservation; nothing where it has none."""
     block = reserved.block
     if block is None:

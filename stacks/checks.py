@@ -4,18 +4,14 @@ import ipaddress
 import re
 from collections.abc import Iterator
 from datetime import date
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from fleet.model import Cloud
 from fleet.regions import REGIONS
 from fleet.secrets import find_secrets
 from stacks import pool_checks, reference_checks, value_checks
 from stacks.problems import Problem
-
-if TYPE_CHECKING:
-    from stacks.settings import Settings
-
-ROOT: Final = "gpu-fleet:fleet"
+from stacks.settings import KEY, Settings
 
 _IMAGES: Final = {
     Cloud.AWS: (r"ami-[0-9a-f]{8,17}|resolve:ssm:/[\w./-]+:\d+", "an AMI id or resolve:ssm:/<parameter>:<version>"),
@@ -27,12 +23,12 @@ _ACCOUNTS: Final = {
 }
 
 
-def check(settings: "Settings", today: date) -> list[Problem]:
+def check(settings: Settings, today: date) -> list[Problem]:
     """Everything wrong between values, in the order of the file."""
     of_pools = (
         problem
         for place, pool in enumerate(settings.pools)
-        for problem in pool_checks.check(settings, pool, f"{ROOT}.pools.{place}", today)
+        for problem in pool_checks.check(settings, pool, f"{KEY}.pools.{place}", today)
     )
     return [
         *_identity(settings),
@@ -43,66 +39,66 @@ def check(settings: "Settings", today: date) -> list[Problem]:
         *_names(settings),
         *_models(settings),
         *_exceptions(settings, today),
-        *reference_checks.check(settings, ROOT),
-        *value_checks.check(settings, ROOT, today),
+        *reference_checks.check(settings, KEY),
+        *value_checks.check(settings, KEY, today),
         *of_pools,
     ]
 
 
-def _models(settings: "Settings") -> Iterator[Problem]:
+def _models(settings: Settings) -> Iterator[Problem]:
     for index, model in enumerate(settings.models):
         if not re.fullmatch(r"(hf|s3|gs)://[^\s/][^\s]*", model.source):
             yield Problem(
-                path=f"{ROOT}.models.{index}.source",
+                path=f"{KEY}.models.{index}.source",
                 wrong="is no place that models come from",
                 value=model.source,
                 remedy="write hf://org/name@revision, s3://bucket/folder or gs://bucket/folder with safetensors",
             )
         elif find_secrets(model.source) or ".." in model.source.split("/"):
             yield Problem(
-                path=f"{ROOT}.models.{index}.source",
+                path=f"{KEY}.models.{index}.source",
                 wrong="holds more than a place",
                 remedy="write it without a name, a password or .. in it",
             )
 
 
-def _exceptions(settings: "Settings", today: date) -> Iterator[Problem]:
+def _exceptions(settings: Settings, today: date) -> Iterator[Problem]:
     for index, exception in enumerate(settings.policies.exceptions):
         if exception.until < today:
             yield Problem(
-                path=f"{ROOT}.policies.exceptions.{index}.until",
+                path=f"{KEY}.policies.exceptions.{index}.until",
                 wrong="is past, so the exception no longer holds",
                 value=exception.until.isoformat(),
                 remedy="remove it, or have its owner agree to a later day",
             )
 
 
-def _identity(settings: "Settings") -> Iterator[Problem]:
+def _identity(settings: Settings) -> Iterator[Problem]:
     pattern, form = _ACCOUNTS[settings.cloud]
     if not re.fullmatch(pattern, settings.account):
         yield Problem(
-            path=f"{ROOT}.account",
+            path=f"{KEY}.account",
             wrong=f"is no account of {settings.cloud}",
             value=settings.account,
             remedy=f"write {form}",
         )
 
 
-def _zones(settings: "Settings") -> Iterator[Problem]:
+def _zones(settings: Settings) -> Iterator[Problem]:
     for index, zone in enumerate(settings.zones):
         if settings.region not in REGIONS[settings.cloud] or zone[:-1].rstrip("-") == settings.region:
             continue
         yield Problem(
-            path=f"{ROOT}.zones.{index}",
+            path=f"{KEY}.zones.{index}",
             wrong=f"lies outside region {settings.region}",
             value=zone,
             remedy="name zones of that region",
         )
 
 
-def _network(settings: "Settings") -> Iterator[Problem]:
+def _network(settings: Settings) -> Iterator[Problem]:
     network = settings.network
-    path = f"{ROOT}.network.cidr"
+    path = f"{KEY}.network.cidr"
     try:
         room = ipaddress.IPv4Network(network.cidr)
     except ValueError:
@@ -116,7 +112,7 @@ def _network(settings: "Settings") -> Iterator[Problem]:
     if network.kind == "given":
         if missing := [zone for zone in settings.zones if zone not in network.subnets]:
             yield Problem(
-                path=f"{ROOT}.network.subnets",
+                path=f"{KEY}.network.subnets",
                 wrong=f"lacks {', '.join(missing)}",
                 remedy="name a private subnet for every zone",
             )
@@ -125,7 +121,7 @@ def _network(settings: "Settings") -> Iterator[Problem]:
         yield Problem(path=path, wrong="has a size that no VPC has", value=network.cidr, remedy=remedy)
     elif 2 ** max(network.zone_prefix - room.prefixlen, 0) < len(settings.zones) + 1:
         yield Problem(
-            path=f"{ROOT}.network.zone_prefix",
+            path=f"{KEY}.network.zone_prefix",
             wrong=f"leaves no room in {network.cidr} for {len(settings.zones)} zones and the way out",
             value=network.zone_prefix,
             remedy="raise it or widen cidr",
@@ -139,7 +135,7 @@ _PRIVATE: Final = tuple(
 """What no address of the internet lies in; the last is the embedded cloud's."""
 
 
-def _images(settings: "Settings") -> Iterator[Problem]:
+def _images(settings: Settings) -> Iterator[Problem]:
     pattern, form = _IMAGES[settings.cloud]
     named = {"machines": settings.machines.image}
     if settings.control:
@@ -147,35 +143,35 @@ def _images(settings: "Settings") -> Iterator[Problem]:
     for place, image in named.items():
         if not re.fullmatch(pattern, image):
             yield Problem(
-                path=f"{ROOT}.{place}.image",
+                path=f"{KEY}.{place}.image",
                 wrong=f"is no pinned machine image of {settings.cloud}",
                 value=image,
                 remedy=f"write {form}",
             )
 
 
-def _control(settings: "Settings") -> Iterator[Problem]:
+def _control(settings: Settings) -> Iterator[Problem]:
     control = settings.control
     if control is None:
         for name in ("prometheus_url", "ledger_url", "router_url"):
             if getattr(settings, name) is None:
                 remedy = "say where it is, or add control"
-                yield Problem(path=f"{ROOT}.{name}", wrong="is missing, and there is no control host", remedy=remedy)
+                yield Problem(path=f"{KEY}.{name}", wrong="is missing, and there is no control host", remedy=remedy)
         return
     if control.routers > len(settings.zones):
         yield Problem(
-            path=f"{ROOT}.control.routers",
+            path=f"{KEY}.control.routers",
             wrong=f"is more than the {len(settings.zones)} zones, and each router has a zone of its own",
             value=control.routers,
             remedy="lower it or add zones",
         )
     if control.image.startswith("resolve:"):
         remedy = "write the AMI's id"
-        yield Problem(path=f"{ROOT}.control.image", wrong="is no AMI", value=control.image, remedy=remedy)
-    yield from value_checks.clients(f"{ROOT}.control.client_networks", control.client_networks)
+        yield Problem(path=f"{KEY}.control.image", wrong="is no AMI", value=control.image, remedy=remedy)
+    yield from value_checks.clients(f"{KEY}.control.client_networks", control.client_networks)
 
 
-def _names(settings: "Settings") -> Iterator[Problem]:
+def _names(settings: Settings) -> Iterator[Problem]:
     named = {
         "pools": [pool.name for pool in settings.pools],
         "models": [model.name for model in settings.models],
@@ -184,6 +180,6 @@ def _names(settings: "Settings") -> Iterator[Problem]:
         seen: set[str] = set()
         for place, name in enumerate(found):
             if name in seen:
-                path = f"{ROOT}.{kind}.{place}.name"
+                path = f"{KEY}.{kind}.{place}.name"
                 yield Problem(path=path, wrong="is taken already", value=name, remedy="give each its own name")
             seen.add(name)

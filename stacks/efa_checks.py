@@ -1,17 +1,14 @@
 """What must hold in a pool whose machines are to work as one (AWS: EFA and a cluster placement group)."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from fleet import catalogue
 from fleet.model import Cloud
 from stacks.problems import Problem
-
-if TYPE_CHECKING:
-    from stacks.settings import Pool, Settings
+from stacks.settings import Pool, Settings
 
 
-def check(settings: "Settings", pool: "Pool", path: str) -> Iterator[Problem]:
+def check(settings: Settings, pool: Pool, path: str) -> Iterator[Problem]:
     """Everything that EFA asks and this pool lacks; nothing for a pool without it."""
     if pool.network != "efa":
         return

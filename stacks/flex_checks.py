@@ -2,14 +2,12 @@
 
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from fleet import durations
 from fleet.model import Cloud
 from stacks.problems import Problem
-
-if TYPE_CHECKING:
-    from stacks.settings import FlexStart, Pool, Settings
+from stacks.settings import FlexStart, Pool, Settings
 
 SHORTEST, LONGEST = timedelta(minutes=10), timedelta(days=7)
 """Google's limits of a run (its documentation of resize requests and of flex-start VMs)."""
@@ -17,7 +15,7 @@ NOT_OFFERED: Final = ("a4x-", "g4-")
 """Machines without flex-start, of those with GPUs of their own (Google's documentation of flex-start VMs)."""
 
 
-def check(settings: "Settings", pool: "Pool", path: str) -> Iterator[Problem]:
+def check(settings: Settings, pool: Pool, path: str) -> Iterator[Problem]:
     """Everything wrong with a pool's flex-start."""
     bought, where = pool.capacity.flex_start, f"{path}.capacity.flex_start"
     if bought is None:
@@ -39,7 +37,7 @@ def check(settings: "Settings", pool: "Pool", path: str) -> Iterator[Problem]:
     yield from _run(pool, bought, f"{where}.run")
 
 
-def _run(pool: "Pool", bought: "FlexStart", where: str) -> Iterator[Problem]:
+def _run(pool: Pool, bought: FlexStart, where: str) -> Iterator[Problem]:
     said = durations.render(bought.run)
     if not SHORTEST <= bought.run <= LONGEST:
         yield Problem(path=where, wrong="is outside what Google allows, 10m to 7d", value=said, remedy="write 1d")

@@ -2,22 +2,20 @@
 
 from collections.abc import Iterator
 from datetime import date, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from fleet import catalogue
 from fleet.model import Cloud
 from serving.engine import ArgumentError, check_arguments
 from stacks import block_checks, efa_checks, flex_checks, pool_value_checks, reference_checks
 from stacks.problems import Problem
-
-if TYPE_CHECKING:
-    from stacks.settings import Model, Pool, Settings
+from stacks.settings import Model, Pool, Settings
 
 SHORTEST_START: Final = timedelta(seconds=10)
 """No engine answers earlier, so that no instance would ever be ready."""
 
 
-def check(settings: "Settings", pool: "Pool", path: str, today: date) -> Iterator[Problem]:
+def check(settings: Settings, pool: Pool, path: str, today: date) -> Iterator[Problem]:
     """Everything wrong with one pool, whose place in the file is `path`."""
     yield from _limits(pool, path)
     yield from _bought(pool, path)
@@ -39,7 +37,7 @@ def check(settings: "Settings", pool: "Pool", path: str, today: date) -> Iterato
     yield from pool_value_checks.check(settings, pool, path)
 
 
-def _engine(pool: "Pool", path: str) -> Iterator[Problem]:
+def _engine(pool: Pool, path: str) -> Iterator[Problem]:
     for index, argument in enumerate(pool.engine.args):
         try:
             check_arguments((argument,))
@@ -60,7 +58,7 @@ def _engine(pool: "Pool", path: str) -> Iterator[Problem]:
         )
 
 
-def _limits(pool: "Pool", path: str) -> Iterator[Problem]:
+def _limits(pool: Pool, path: str) -> Iterator[Problem]:
     if pool.min > pool.max:
         yield Problem(path=f"{path}.min", wrong=f"is above max {pool.max}", value=pool.min, remedy="lower it")
     elif not pool.min <= pool.target <= pool.max:
@@ -80,7 +78,7 @@ def _limits(pool: "Pool", path: str) -> Iterator[Problem]:
             )
 
 
-def _bought(pool: "Pool", path: str) -> Iterator[Problem]:
+def _bought(pool: Pool, path: str) -> Iterator[Problem]:
     capacity = pool.capacity
     stands_in = capacity.on_demand or capacity.flex_start
     if not capacity.reserved and capacity.spot is None and stands_in is None:
@@ -114,7 +112,7 @@ def _bought(pool: "Pool", path: str) -> Iterator[Problem]:
             )
 
 
-def _zones(settings: "Settings", pool: "Pool", path: str) -> Iterator[Problem]:
+def _zones(settings: Settings, pool: Pool, path: str) -> Iterator[Problem]:
     for place, zones in _zones_of(pool):
         for index, zone in enumerate(zones):
             where = f"{path}.{place}" if place.endswith("zone") else f"{path}.{place}.{index}"
@@ -129,7 +127,7 @@ def _zones(settings: "Settings", pool: "Pool", path: str) -> Iterator[Problem]:
                 yield Problem(path=where, wrong="is named twice", value=zone, remedy="name it once")
 
 
-def _zones_of(pool: "Pool") -> Iterator[tuple[str, tuple[str, ...]]]:
+def _zones_of(pool: Pool) -> Iterator[tuple[str, tuple[str, ...]]]:
     for index, reservation in enumerate(pool.capacity.reserved):
         yield f"capacity.reserved.{index}.zone", (reservation.zone,)
     if pool.capacity.spot:
@@ -140,7 +138,7 @@ def _zones_of(pool: "Pool") -> Iterator[tuple[str, tuple[str, ...]]]:
         yield "capacity.flex_start.zone", (pool.capacity.flex_start.zone,)
 
 
-def _reservations(settings: "Settings", pool: "Pool", path: str, today: date) -> Iterator[Problem]:
+def _reservations(settings: Settings, pool: Pool, path: str, today: date) -> Iterator[Problem]:
     for index, reservation in enumerate(pool.capacity.reserved):
         where = f"{path}.capacity.reserved.{index}"
         if reservation.ends is None and reservation.review_by is None and reservation.block is None:
@@ -159,7 +157,7 @@ def _reservations(settings: "Settings", pool: "Pool", path: str, today: date) ->
             yield Problem(path=f"{where}.ends", wrong="is missing", remedy=remedy)
 
 
-def _machines(settings: "Settings", pool: "Pool", path: str, model: "Model | None") -> Iterator[Problem]:
+def _machines(settings: Settings, pool: Pool, path: str, model: "Model | None") -> Iterator[Problem]:
     for place, name in _machine_types_of(pool):
         where = f"{path}.capacity.{place}"
         try:
@@ -186,7 +184,7 @@ def _machines(settings: "Settings", pool: "Pool", path: str, model: "Model | Non
         )
 
 
-def _machine_types_of(pool: "Pool") -> Iterator[tuple[str, str]]:
+def _machine_types_of(pool: Pool) -> Iterator[tuple[str, str]]:
     for index, reservation in enumerate(pool.capacity.reserved):
         yield f"reserved.{index}.machine_type", reservation.machine_type
     for kind, part in (("spot", pool.capacity.spot), ("on_demand", pool.capacity.on_demand)):

@@ -3,15 +3,13 @@
 import re
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from fleet import catalogue
 from fleet.model import Cloud
 from fleet.secrets import find_secrets, names_secret
 from stacks.problems import Problem
-
-if TYPE_CHECKING:
-    from stacks.settings import Pool, Settings
+from stacks.settings import Pool, Settings
 
 _SWITCHES: Final = frozenset({"", "0", "1", "true", "false"})
 """What turns something on or off (`HF_HUB_DISABLE_IMPLICIT_TOKEN=1`), whatever it is called."""
@@ -29,7 +27,7 @@ _SPLITS: Final = {
 _SECRET_REMEDY: Final = "remove it and change the secret; models come from the bucket, so an engine needs none"
 
 
-def check(settings: "Settings", pool: "Pool", path: str) -> Iterator[Problem]:
+def check(settings: Settings, pool: Pool, path: str) -> Iterator[Problem]:
     """What is wrong with single values of one pool."""
     yield from _sizes(pool, path)
     yield from _times(settings, pool, path)
@@ -40,7 +38,7 @@ def check(settings: "Settings", pool: "Pool", path: str) -> Iterator[Problem]:
     yield from _asked_for(settings, pool, path)
 
 
-def _sizes(pool: "Pool", path: str) -> Iterator[Problem]:
+def _sizes(pool: Pool, path: str) -> Iterator[Problem]:
     if pool.spare > pool.max:
         yield Problem(path=f"{path}.spare", wrong=f"is above max {pool.max}", value=pool.spare, remedy="lower it")
     on_demand = pool.capacity.on_demand
@@ -53,7 +51,7 @@ def _sizes(pool: "Pool", path: str) -> Iterator[Problem]:
         )
 
 
-def _times(settings: "Settings", pool: "Pool", path: str) -> Iterator[Problem]:
+def _times(settings: Settings, pool: Pool, path: str) -> Iterator[Problem]:
     deadline, where = pool.drain_deadline, f"{path}.drain_deadline"
     if not deadline:
         remedy = "write the time that requests may take to end, as 90s"
@@ -75,7 +73,7 @@ def _times(settings: "Settings", pool: "Pool", path: str) -> Iterator[Problem]:
         )
 
 
-def _environment(pool: "Pool", path: str) -> Iterator[Problem]:
+def _environment(pool: Pool, path: str) -> Iterator[Problem]:
     for name, value in pool.engine.env.items():
         where = f"{path}.engine.env.{name}"
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
@@ -90,13 +88,13 @@ def _environment(pool: "Pool", path: str) -> Iterator[Problem]:
             yield Problem(path=where, wrong="holds a control character", value=value, remedy="write one line of text")
 
 
-def _secret_arguments(pool: "Pool", path: str) -> Iterator[Problem]:
+def _secret_arguments(pool: Pool, path: str) -> Iterator[Problem]:
     for index, argument in enumerate(pool.engine.args):
         if kinds := find_secrets(argument):
             yield Problem(path=f"{path}.engine.args.{index}", wrong=f"looks like {kinds[0]}", remedy=_SECRET_REMEDY)
 
 
-def _split(settings: "Settings", pool: "Pool", path: str) -> Iterator[Problem]:
+def _split(settings: Settings, pool: Pool, path: str) -> Iterator[Problem]:
     """A model split over more GPUs than a machine has; with EFA several machines work as one."""
     wanted = _gpus(pool.engine.args)
     if wanted is None or pool.network == "efa":
@@ -137,7 +135,7 @@ def _gpus(args: Sequence[str]) -> tuple[int, int] | None:
     return (min(index for index, _ in found.values()), gpus) if found else None
 
 
-def _machine_types(pool: "Pool") -> Iterator[str]:
+def _machine_types(pool: Pool) -> Iterator[str]:
     capacity = pool.capacity
     yield from (reserved.machine_type for reserved in capacity.reserved)
     yield from capacity.spot.machine_types if capacity.spot else ()
@@ -145,7 +143,7 @@ def _machine_types(pool: "Pool") -> Iterator[str]:
     yield from (capacity.flex_start.machine_type,) if capacity.flex_start else ()
 
 
-def _bought(settings: "Settings", pool: "Pool", path: str) -> Iterator[Problem]:
+def _bought(settings: Settings, pool: Pool, path: str) -> Iterator[Problem]:
     """Reservations bought elsewhere: an id of that cloud, and one group for each."""
     earlier: dict[str, str] = {}
     for other in settings.pools:
@@ -171,7 +169,7 @@ def _bought(settings: "Settings", pool: "Pool", path: str) -> Iterator[Problem]:
         earlier[reserved.existing] = pool.name
 
 
-def _asked_for(settings: "Settings", pool: "Pool", path: str) -> Iterator[Problem]:
+def _asked_for(settings: Settings, pool: Pool, path: str) -> Iterator[Problem]:
     asked = pool.served_name if pool.served_name is not None else pool.model
     if not re.fullmatch(r"[\w./:-]{1,120}", asked, re.ASCII):
         remedy = "write letters, digits and . _ / : - without spaces"

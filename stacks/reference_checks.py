@@ -2,14 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from fleet import catalogue
 from fleet.model import Cloud
 from stacks.problems import Problem
-
-if TYPE_CHECKING:
-    from stacks.settings import Pool, Settings
+from stacks.settings import Pool, Settings
 
 GROUP_NAME_LIMIT: Final = 63
 """Of Google Cloud's names."""
@@ -17,7 +15,7 @@ _SUFFIX: Final = 8
 """What Pulumi adds to a name: a dash and seven digits."""
 
 
-def check(settings: "Settings", root: str) -> Iterator[Problem]:
+def check(settings: Settings, root: str) -> Iterator[Problem]:
     """What the environment names: zones, budgets, allowed machine types, prices."""
     yield from _once(f"{root}.zones", settings.zones)
     yield from _budgets(settings, root)
@@ -36,7 +34,7 @@ def check(settings: "Settings", root: str) -> Iterator[Problem]:
             yield Problem(path=f"{path}.as_of", wrong="is no day", value=price.as_of, remedy=remedy)
 
 
-def _budgets(settings: "Settings", root: str) -> Iterator[Problem]:
+def _budgets(settings: Settings, root: str) -> Iterator[Problem]:
     seen: set[tuple[str, str]] = set()
     pools = {pool.name for pool in settings.pools}
     for index, budget in enumerate(settings.budgets):
@@ -54,7 +52,7 @@ def _budgets(settings: "Settings", root: str) -> Iterator[Problem]:
         seen.add(budget.of)
 
 
-def check_pool(settings: "Settings", pool: "Pool", path: str) -> Iterator[Problem]:
+def check_pool(settings: Settings, pool: Pool, path: str) -> Iterator[Problem]:
     """What one pool names: machine types once each, and itself so that its groups' names fit."""
     capacity = pool.capacity
     for kind, part in (("spot", capacity.spot), ("on_demand", capacity.on_demand)):
@@ -64,7 +62,7 @@ def check_pool(settings: "Settings", pool: "Pool", path: str) -> Iterator[Proble
         yield from _fits(pool, path)
 
 
-def _fits(pool: "Pool", path: str) -> Iterator[Problem]:
+def _fits(pool: Pool, path: str) -> Iterator[Problem]:
     capacity = pool.capacity
     names = [f"{pool.name}-reserved-{r.zone}-{r.machine_type}" for r in capacity.reserved]
     names += [f"{pool.name}-spot-{zone}" for zone in (capacity.spot.zones if capacity.spot else ())]

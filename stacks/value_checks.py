@@ -5,16 +5,14 @@ import re
 from collections.abc import Iterator
 from datetime import date, timedelta
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 from fleet import catalogue, regions
 from fleet.model import Cloud
 from fleet.secrets import find_secrets
 from stacks.problems import Problem
-
-if TYPE_CHECKING:
-    from stacks.settings import Settings
+from stacks.settings import Settings
 
 _TOKENS: Final = {
     Cloud.AWS: (r"(?!/?(?:aws|ssm)\b)[A-Za-z0-9_.\-/]{1,1011}", "the name of an SSM parameter, as /gpu-fleet/prod/x"),
@@ -40,7 +38,7 @@ _LARGEST_DISK_GIB: Final = 65_536
 """EBS gp3 (its limits since September 2025) and Google Cloud's persistent disks."""
 
 
-def check(settings: "Settings", root: str, today: date) -> Iterator[Problem]:
+def check(settings: Settings, root: str, today: date) -> Iterator[Problem]:
     """What is wrong with single values of an environment; pools are looked at elsewhere."""
     yield from _region(settings, root)
     yield from _secret_name(settings, root)
@@ -54,7 +52,7 @@ def check(settings: "Settings", root: str, today: date) -> Iterator[Problem]:
     yield from _prices(settings, root, today)
 
 
-def _region(settings: "Settings", root: str) -> Iterator[Problem]:
+def _region(settings: Settings, root: str) -> Iterator[Problem]:
     cloud, region = settings.cloud, settings.region
     if region and region not in regions.REGIONS[cloud]:
         yield Problem(
@@ -65,7 +63,7 @@ def _region(settings: "Settings", root: str) -> Iterator[Problem]:
         )
 
 
-def _secret_name(settings: "Settings", root: str) -> Iterator[Problem]:
+def _secret_name(settings: Settings, root: str) -> Iterator[Problem]:
     pattern, form = _TOKENS[settings.cloud]
     path, name = f"{root}.agent_token", settings.agent_token
     if kinds := find_secrets(name):
@@ -76,7 +74,7 @@ def _secret_name(settings: "Settings", root: str) -> Iterator[Problem]:
         yield Problem(path=path, wrong="names no secret", value=name, remedy=f"write {form}")
 
 
-def _bucket(settings: "Settings", root: str) -> Iterator[Problem]:
+def _bucket(settings: Settings, root: str) -> Iterator[Problem]:
     if re.fullmatch(_BUCKETS[settings.cloud], settings.bucket.name):
         yield Problem(
             path=f"{root}.bucket.name",
@@ -86,7 +84,7 @@ def _bucket(settings: "Settings", root: str) -> Iterator[Problem]:
         )
 
 
-def _disks(settings: "Settings", root: str) -> Iterator[Problem]:
+def _disks(settings: Settings, root: str) -> Iterator[Problem]:
     machines, path = settings.machines, f"{root}.machines"
     sizes = [(f"{path}.disk_gib", machines.disk_gib)]
     if settings.control:
@@ -112,7 +110,7 @@ def _disks(settings: "Settings", root: str) -> Iterator[Problem]:
         )
 
 
-def _services(settings: "Settings", root: str) -> Iterator[Problem]:
+def _services(settings: Settings, root: str) -> Iterator[Problem]:
     network, path = settings.network, f"{root}.network.private_services"
     if network.kind != "made" or not network.private_services:
         return
@@ -128,7 +126,7 @@ def _services(settings: "Settings", root: str) -> Iterator[Problem]:
             yield Problem(path=f"{path}.{index}", wrong="is no service known here", value=name, remedy=remedy)
 
 
-def _given(settings: "Settings", root: str) -> Iterator[Problem]:
+def _given(settings: Settings, root: str) -> Iterator[Problem]:
     network, path = settings.network, f"{root}.network"
     if network.kind != "given":
         return
@@ -145,7 +143,7 @@ def _given(settings: "Settings", root: str) -> Iterator[Problem]:
         seen.add(name)
 
 
-def _control_machine(settings: "Settings", root: str) -> Iterator[Problem]:
+def _control_machine(settings: Settings, root: str) -> Iterator[Problem]:
     if settings.control is None:
         return
     pattern, form = _MACHINES[settings.cloud]
@@ -158,7 +156,7 @@ def _control_machine(settings: "Settings", root: str) -> Iterator[Problem]:
         yield Problem(path=path, wrong="has GPUs, and the control host uses none", value=name, remedy=remedy)
 
 
-def _urls(settings: "Settings", root: str) -> Iterator[Problem]:
+def _urls(settings: Settings, root: str) -> Iterator[Problem]:
     web = ("http", "https")
     schemes = {"prometheus_url": web, "router_url": web, "ledger_url": ("sqlite", "postgresql")}
     for name, allowed in schemes.items():
@@ -181,7 +179,7 @@ def _urls(settings: "Settings", root: str) -> Iterator[Problem]:
             yield Problem(path=f"{root}.{name}", wrong="is no such address", value=url, remedy=remedy)
 
 
-def _told(settings: "Settings", root: str) -> Iterator[Problem]:
+def _told(settings: Settings, root: str) -> Iterator[Problem]:
     if settings.notify is None:
         return
     path, channel = f"{root}.notify.slack_channel", settings.notify.slack_channel
@@ -193,7 +191,7 @@ def _told(settings: "Settings", root: str) -> Iterator[Problem]:
         yield Problem(path=path, wrong="is no channel", value=channel, remedy=remedy)
 
 
-def _prices(settings: "Settings", root: str, today: date) -> Iterator[Problem]:
+def _prices(settings: Settings, root: str, today: date) -> Iterator[Problem]:
     seen: set[str] = set()
     for index, price in enumerate(settings.prices):
         path = f"{root}.prices.{index}"

@@ -12,7 +12,7 @@ from localcloud.control.folders import ROOT, Folders
 from localcloud.machines.image.docker import program
 from scripts.demo import cast
 from scripts.demo.__main__ import main
-from stacks.settings import parse
+from stacks.reading import parse
 
 
 @pytest.mark.parametrize("engine", [*cast.Engine])

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from stacks import settings
+from stacks import reading
 from stacks.problems import SettingsError
 
 ROOT = Path(__file__).parents[2]
@@ -46,7 +46,7 @@ def changed(config: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 def said(config: dict[str, Any], stack: str | None = None) -> list[str]:
     """Every problem as people read it."""
     try:
-        settings.parse(config, "file", TODAY, stack)
+        reading.parse(config, "file", TODAY, stack)
     except SettingsError as error:
         return [str(problem) for problem in error.problems]
     return []

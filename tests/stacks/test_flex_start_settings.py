@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from stacks import settings
+from stacks import reading
 from stacks.pools import capacity
 from tests.stacks.settings_files import AWS, FLEET, GCP, REMOVED, TODAY, changed, said
 
@@ -21,7 +21,7 @@ def with_flex_start(**change: Any) -> dict[str, Any]:
 
 def test_flex_start_stands_in_place_of_on_demand() -> None:
     assert said(with_flex_start()) == []
-    parsed = settings.parse(with_flex_start(), "file", TODAY)
+    parsed = reading.parse(with_flex_start(), "file", TODAY)
     bought = capacity(parsed, parsed.pools[1]).flex_start
     assert bought is not None
     assert (bought.max, bought.zone, bought.run.days) == (2, "us-central1-c", 3)

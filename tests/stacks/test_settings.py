@@ -11,7 +11,7 @@ from cli import settings as command
 from cli.output import UserError
 from fleet.model import CapacityType
 from serving.user_data import instance_json
-from stacks import settings
+from stacks import reading
 from stacks.pools import instance_settings
 from tests.stacks.settings_files import AWS, FLEET, GCP, REMOVED, ROOT, TODAY, changed, said
 
@@ -258,9 +258,9 @@ def test_good_settings_give_no_line(config: dict[str, Any]) -> None:
 
 
 def test_an_instance_is_told_how_long_its_engine_may_take() -> None:
-    told = settings.parse(changed(AWS, {"pools.0.engine.start_limit": "40m"}), "file", TODAY)
+    told = reading.parse(changed(AWS, {"pools.0.engine.start_limit": "40m"}), "file", TODAY)
     limits = [
-        instance_json(instance_settings(told, pool, CapacityType.SPOT, "ssm:/token"))["boot_limits_s"]["engine"]
+        instance_json(instance_settings(told, pool, CapacityType.SPOT))["boot_limits_s"]["engine"]
         for pool in told.pools[:2]
     ]
     assert limits == [2400, 900]
@@ -280,7 +280,7 @@ def test_a_file_of_another_stack_is_seen() -> None:
 
 def test_the_committed_schema_is_the_code_s() -> None:
     committed = json.loads((ROOT / "docs" / "settings.schema.json").read_text())
-    assert committed == settings.json_schema(), "write `gpufleet settings schema` there again"
+    assert committed == reading.json_schema(), "write `gpufleet settings schema` there again"
 
 
 LAUGHS = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12))

@@ -22,7 +22,7 @@ from ledger.schema import open_ledger
 from prices.book import Override, PriceBook, Sku, parse_as_of
 from prices.packaged import PackagedPrices
 from stacks.document import shared_of
-from stacks.settings import parse
+from stacks.reading import parse
 from tests.unit.test_cli_report import FLEET, HOUR, T0, WINDOW, document, read_json, run
 
 ROOT = Path(__file__).parents[2]

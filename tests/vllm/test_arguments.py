@@ -15,7 +15,7 @@ from serving.sizing import families
 from serving.sizing.fit import Wish, smallest_fit
 from serving.sizing.model import SizingError, weigh
 from serving.weights import Tensor
-from stacks import settings
+from stacks import reading
 from tests.unit.public_models import CONFIGS
 from tests.vllm.conftest import Ask
 
@@ -41,7 +41,7 @@ def of_stacks() -> Iterator[tuple[str, list[str]]]:
     """The pools of every environment."""
     for file in sorted(STACKS.glob("Pulumi.*.yaml")):
         config: dict[str, Any] = yaml.safe_load(file.read_text())["config"]
-        for pool in settings.parse(config, file.name, date(2026, 11, 21)).pools:
+        for pool in reading.parse(config, file.name, date(2026, 11, 21)).pools:
             yield f"{file.name}: {pool.name}", words(tuple(pool.engine.args))
 
 
