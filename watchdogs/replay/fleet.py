@@ -107,13 +107,14 @@ def play_pools(activity: Activity, rules: Sequence[PoolRule], cold_start: float,
     members = [np.flatnonzero(activity.pools == pool) for pool in range(len(activity.pool_names))]
     for tick in range(score.ticks):
         for rule, own in zip(rules, members, strict=True):
-            demand = float(activity.active[tick][own].sum())
+            # in single precision 0.4 + 0.4 is more than 0.8, and a replica more than is needed would be asked for
+            demand = round(float(activity.active[tick][own].sum(dtype=np.float64)), 6)
             ready = replicas.ready(tick)[own]
             count = int(ready.sum())
             score.unserved += max(0.0, demand - capacity * count) * activity.step
             running = replicas.running[own]
             score.saved_rows += len(own) - int(running.sum())
-            target = min(rule.target(tick, demand / capacity, count, int(running.sum())), len(own))
+            target = min(rule.target(tick, round(demand / capacity, 6), count, int(running.sum())), len(own))
             if target > running.sum():
                 woken = own[~running][: target - int(running.sum())]
                 _launch(replicas, woken, tick, boot)

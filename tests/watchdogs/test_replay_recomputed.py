@@ -1,0 +1,135 @@
+"""Every number that `gpufleet replay` prints, worked out again by a plain simulator on random small histories."""
+
+import random
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fleet.policies import IdlePolicy, ScalePolicy, SpotPolicy
+from tests.watchdogs import plain_replay
+from watchdogs.replay import activity, fleet, idle_rules, market, pool_rules, requests, spot_rules
+from watchdogs.replay.market import Rule, State, Wishes
+from watchdogs.replay.pool_rules import EMPTY, Queue
+
+MANY = pytest.mark.slow
+FEW, LOTS = range(4), range(4, 40)
+SEEDS = [*(pytest.param(n, id=f"{n}") for n in FEW), *(pytest.param(n, id=f"{n}", marks=MANY) for n in LOTS)]
+
+
+def worked(chance: random.Random, path: Path, pools: int) -> Path:
+    """Replicas that work now and then, with resets, gaps, fields that are not reported, and steps that vary."""
+    lines = ["time_s,replica,gpu_active,requests_running,requests_waiting,tokens_total" + ",pool" * bool(pools)]
+    replicas, time = [f"r{n}" for n in range(chance.randrange(1, 6))], chance.choice([0.0, 1.7e9, -90.5])
+    tokens, busy = dict.fromkeys(replicas, 0), dict.fromkeys(replicas, False)
+    for _ in range(chance.randrange(5, 120)):
+        for number, name in enumerate(replicas):
+            busy[name] ^= chance.random() < 0.1
+            tokens[name] = 0 if chance.random() < 0.01 else tokens[name] + 100 * busy[name]
+            if chance.random() < 0.03:
+                continue
+            active = chance.choice([0.05, 0.4, 0.8, 1]) if busy[name] else chance.choice([0, 0.004])
+            fields = [active, int(busy[name]), int(chance.random() < 0.02), tokens[name]]
+            text = ",".join("" if chance.random() < 0.02 else f"{value:g}" for value in fields)
+            pool = f",p{number % pools}" if pools else ""
+            lines.append(f"{time!r},{name},{text}{pool}")
+        time += chance.choice([60.0, 60.0, 60.0, 30.0, 600.0])
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_replicas_that_are_alone(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    path = worked(chance, tmp_path / "activity.csv", 0)
+    found = activity.load(path, 0.01)
+    name, cold = chance.choice(list(idle_rules.TIMERS)), chance.choice([0, 45, 180, 900])
+    ours = fleet.play_alone(found, idle_rules.rule(name, found, IdlePolicy()), cold).answer()
+    assert ours == pytest.approx(plain_replay.timer(path, name, idle_rules.TIMERS[name], cold), abs=2e-6, rel=1e-6)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_replicas_of_pools(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    path = worked(chance, tmp_path / "activity.csv", chance.choice([1, 2]))
+    found = activity.load(path, 0.01)
+    name = chance.choice(["queue-threshold", *pool_rules.TIMERS])
+    cold, capacity = chance.choice([0, 45, 180, 900]), chance.choice([0.8, 0.5, 1.0])
+    rules = [pool_rules.rule(name, found, IdlePolicy(), ScalePolicy(), cold) for _ in found.pool_names]
+    ours = fleet.play_pools(found, rules, cold, capacity).answer()
+    again = plain_replay.pools(path, name, pool_rules.TIMERS.get(name), capacity, cold)
+    assert ours == pytest.approx(again, abs=2e-6, rel=1e-6)
+
+
+@dataclass
+class Restless:
+    """A rule that is asked at every tick: what a rest may overlook is a better zone, and no number of this test."""
+
+    rule: Rule
+    name: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.name = self.rule.name
+
+    def decide(self, state: State) -> Wishes:
+        wishes = self.rule.decide(state)
+        return Wishes(launch=wishes.launch, end=wishes.end)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_market_with_losses_and_prices(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    zones, priced = "abcd"[: chance.randrange(1, 5)], chance.random() < 0.5
+    lines, time, room = ["time_s,zone,available" + ",spot_price" * priced], 0.0, dict.fromkeys(zones, 2.0)
+    for _ in range(chance.randrange(2, 90)):
+        for zone in zones:
+            room[zone] = chance.choice([0, 0, 1, 2, 4, 2.7]) if chance.random() < 0.1 else room[zone]
+            price = chance.choice(["", "0.3", "0.2", "0.95", "1.2"])
+            if chance.random() < 0.98:
+                lines.append(f"{time},{zone},{room[zone]}" + f",{price}" * priced)
+        time += chance.choice([195.0, 195.0, 195.0, 60.0, 3000.0])
+    path = tmp_path / "market.csv"
+    path.write_text("\n".join(lines) + "\n")
+    terms = market.Terms(
+        target=chance.randrange(1, 5), spare=chance.randrange(3), cold_start=chance.choice([0.0, 195.0, 390.0])
+    )
+    for name in spot_rules.NAMES:
+        ours = market.play(market.load(path), terms, Restless(spot_rules.rule(name, SpotPolicy()))).answer()
+        again = plain_replay.spot(path, terms, spot_rules.rule(name, SpotPolicy()))
+        assert ours == pytest.approx(again, abs=2e-6)
+
+
+@dataclass
+class Script:
+    """Wants what is written, and notes how many were ready."""
+
+    wanted: list[int]
+    ready: list[int] = field(default_factory=list[int])
+
+    def target(self, at: float, demand: float, ready: int, running: int, queue: Queue = EMPTY) -> int:
+        del at, demand, queue
+        self.ready.append(ready - max(0, running - self.wanted[len(self.ready)] - (running - ready)))
+        return self.wanted[len(self.ready) - 1]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_tokens_that_wait_in_line(seed: int) -> None:
+    chance = random.Random(seed)
+    count = chance.randrange(2, 60)
+    tokens = [chance.choice([0, 3, 10, 40, 200]) for _ in range(count)]
+    script: Any = Script([chance.randrange(5) for _ in range(count)])
+    wait = chance.choice([0.0, 10.0, 15.0, 40.0])
+    arrivals = requests.Arrivals(tick=10.0, tokens=np.array(tokens, dtype=float), tokens_per_request=7.0)
+    terms = requests.Terms(tokens_per_second=2, cold_start=chance.choice([0.0, 20.0, 35.0]), max_wait=wait)
+    ours = requests.play(arrivals, terms, script, "script").answer()
+    late = plain_replay.late_tokens(tokens, script.ready, 20, int(-(-wait // 10)))
+    assert ours["slo_missed_percent"] == pytest.approx(100 * late / max(1, sum(tokens)), abs=2e-6)
+    fixed = next(
+        n for n in range(1, 999) if not plain_replay.late_tokens(tokens, [n] * count, 20, int(-(-wait // 10)))
+    )
+    hours = sum(script.wanted) * 10 / 3600
+    assert ours["replica_hours"] == pytest.approx(hours, abs=2e-6)
+    assert ours["cost_ratio"] == pytest.approx(hours / (fixed * count * 10 / 3600), abs=2e-6)
+    assert ours["peak_replicas"] == max(script.wanted)
