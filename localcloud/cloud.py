@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from types import FrameType
 from typing import Final
@@ -89,7 +89,7 @@ def _serve(places: Places, state: Path, machines: Path, *, plain: bool) -> int:
 
 
 @contextlib.contextmanager
-def _only_one(state: Path) -> Iterator[None]:
+def _only_one(state: Path) -> Generator[None]:
     """One cloud per state folder. Raises BusyError when another one has it."""
     with (state / _LOCK_FILE).open("w") as lock:
         try:

@@ -18,6 +18,7 @@ from localcloud.aws.capacity import Kind
 from localcloud.aws.groups import LivingAutoScaling, LivingGroup
 from localcloud.aws.instances import LivingInstance, living
 from localcloud.aws.world import World
+from localcloud.documents import is_document
 from localcloud.faults import FAULTS, NUMBERED, Faults
 
 _PREFIX: Final = "/_localcloud"
@@ -214,7 +215,7 @@ def _read_json(environ: dict[str, Any]) -> Mapping[str, Any]:
         found = json.loads(environ["wsgi.input"].read(length))
     except ValueError as error:
         raise ControlError(f"the body is not JSON: {error}") from error
-    if not isinstance(found, dict):
+    if not is_document(found):
         raise ControlError("the body must be a JSON object")
     return found
 

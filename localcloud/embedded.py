@@ -3,7 +3,7 @@
 import contextlib
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -114,7 +114,7 @@ def _rounds(
 
 
 @contextlib.contextmanager
-def _port_taken(host: str, port: int) -> Iterator[None]:
+def _port_taken(host: str, port: int) -> Generator[None]:
     try:
         yield
     except (OSError, SystemExit) as error:

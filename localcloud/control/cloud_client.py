@@ -10,6 +10,7 @@ from localcloud import places
 from localcloud.control.choice import chosen
 from localcloud.control.folders import find_folders
 from localcloud.control.waiting import LocalError, request_json
+from localcloud.documents import is_document
 
 LIMIT_S: Final = 30.0
 
@@ -29,5 +30,5 @@ def ask(path: str, body: Mapping[str, Any] | None = None, *, method: str | None 
     except ValueError as error:
         raise LocalError(f"{url} answered with {status} and no JSON: {answer[:200]!r}") from error
     if status >= 400:
-        raise LocalError(str(found.get("error", found)) if isinstance(found, dict) else str(found))
+        raise LocalError(str(found.get("error", found)) if is_document(found) else str(found))
     return found

@@ -6,13 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-import boto3
-from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError
-
 from localcloud import places, tiny_model
 from localcloud.control.folders import Folders
 from localcloud.control.waiting import LocalError
+from localcloud.sdk import BotoCoreError, ClientError, Config, session
 from serving.cache import manifest, publish
 
 BUCKET: Final = "gpu-fleet-local-models"
@@ -23,7 +20,7 @@ REVISION: Final = "made-on-the-spot"
 
 def client(service: str) -> Any:
     """A client that can reach nothing but the embedded cloud."""
-    session = boto3.Session(places.ACCESS_KEY, places.SECRET_KEY, region_name=places.REGION)
+    made = session(access_key=places.ACCESS_KEY, secret_key=places.SECRET_KEY, region=places.REGION)
     settings = Config(
         connect_timeout=5,
         read_timeout=30,
@@ -31,7 +28,7 @@ def client(service: str) -> Any:
         proxies={},
         s3={"addressing_style": "path"},
     )
-    return session.client(service, endpoint_url=places.Places().api_url, config=settings)  # pyright: ignore[reportUnknownMemberType, reportCallIssue, reportArgumentType]
+    return made.client(service, endpoint_url=places.Places().api_url, config=settings)
 
 
 class Bucket:

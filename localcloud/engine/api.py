@@ -13,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 
+from localcloud.documents import inner, is_document, is_list
 from localcloud.engine import page
 from localcloud.engine.arguments import Settings
 from localcloud.engine.batch import Batch, Finish, QueueFullError, Request, ShuttingDownError
@@ -178,7 +179,7 @@ class _Handler(BaseHTTPRequestHandler):
             wish = json.loads(body)
         except ValueError as error:
             raise _bad(f"the body is no JSON: {error}") from error
-        if not isinstance(wish, dict):
+        if not is_document(wish):
             raise _bad("the body must be a JSON object")
         names = self._engine.settings.served_names
         if wish.get("model", names[0]) not in names:
@@ -239,7 +240,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         self._event({**head, "choices": [_delta({}, request.finish) if chat else _part("", request.finish)]})
-        if (wish.get("stream_options") or {}).get("include_usage"):
+        if inner(wish, "stream_options").get("include_usage"):
             self._event({**head, "choices": [], "usage": _usage(request)})
         self._chunk(b"data: [DONE]\n\n")
         self.wfile.write(b"0\r\n\r\n")
@@ -292,20 +293,20 @@ class _Handler(BaseHTTPRequestHandler):
 def _prompt(wish: dict[str, Any], *, chat: bool) -> str:
     if not chat:
         prompt = wish.get("prompt")
-        if isinstance(prompt, list) and prompt and isinstance(prompt[0], int):
+        if is_list(prompt) and prompt and isinstance(prompt[0], int):
             return " ".join(f"t{token}" for token in prompt)
         if not isinstance(prompt, str):
             raise _bad("prompt must be a text or a list of token ids.", "prompt")
         return prompt
     messages = wish.get("messages")
-    if not isinstance(messages, list) or not messages:
+    if not is_list(messages) or not messages:
         raise _bad("messages must be a list of at least one message.", "messages")
-    return "\n".join(f"{m.get('role')} {_content(m.get('content'))}" for m in messages if isinstance(m, dict))
+    return "\n".join(f"{m.get('role')} {_content(m.get('content'))}" for m in messages if is_document(m))
 
 
-def _content(content: Any) -> str:
-    if isinstance(content, list):
-        return " ".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+def _content(content: object) -> str:
+    if is_list(content):
+        return " ".join(str(part.get("text", "")) for part in content if is_document(part))
     return str(content or "")
 
 

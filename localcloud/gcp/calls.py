@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from localcloud.documents import is_document
 from localcloud.gcp.errors import ApiError, invalid
 from localcloud.gcp.filters import matches
 from localcloud.gcp.store import Row
@@ -100,8 +101,8 @@ def patched(row: Mapping[str, Any], change: Mapping[str, Any]) -> Row:
         old = found.get(name)
         if value is None:
             found.pop(name, None)
-        elif isinstance(value, dict):
-            found[name] = patched(old if isinstance(old, dict) else {}, value)
+        elif is_document(value):
+            found[name] = patched(old if is_document(old) else {}, value)
         else:
             found[name] = value
     return found

@@ -9,6 +9,7 @@ from fleet import tags
 from localcloud.aws import api_faults
 from localcloud.aws.api_faults import ApiFaults
 from localcloud.aws.capacity import Kind
+from localcloud.documents import is_document
 from localcloud.faults import FAULTS, NUMBERED, Faults
 from localcloud.gcp import groups, instances
 from localcloud.gcp.errors import ApiError
@@ -69,7 +70,7 @@ class Control:
             known = ", ".join(f"{method} {_PREFIX}{path}" for method, path in routes)
             raise ControlError(f"no {request.method} {request.path}; there is {known}", 404)
         body: Any = request.json() or {}
-        if not isinstance(body, dict):
+        if not is_document(body):
             raise ControlError("the body must be a JSON object")
         with self.world.lock:
             return found(body)

@@ -11,6 +11,7 @@ from functools import cache
 from importlib import resources
 from typing import Any, Final
 
+from localcloud.documents import is_document, is_list
 from localcloud.gcp.errors import ApiError, invalid, required
 
 PREFIX: Final = "/compute/v1/"
@@ -83,15 +84,15 @@ class Discovery:
         """The body with what Google ignores left out (output only). Raises ApiError with Google's words."""
         if route.body_schema is None:
             return {}
-        if not isinstance(body, dict):
+        if not is_document(body):
             raise required("resource")
         found = self._object(route.body_schema, body, "resource", route.method_id)
-        return found if isinstance(found, dict) else {}
+        return found if is_document(found) else {}
 
     def _object(self, schema_name: str, body: Any, where: str, method_id: str) -> Any:
         schema = self._schemas[schema_name]
         properties: Mapping[str, Any] = schema.get("properties", {})
-        if schema.get("type") != "object" or not isinstance(body, dict):
+        if schema.get("type") != "object" or not is_document(body):
             return self._value(schema, body, where, method_id)
         if "additionalProperties" in schema:
             return {
@@ -121,12 +122,12 @@ class Discovery:
             return self._object(known["$ref"], value, where, method_id)
         match known.get("type"):
             case "object":
-                if not isinstance(value, dict):
+                if not is_document(value):
                     raise _wrong_type(where, value, "object")
                 inner = known.get("additionalProperties", {})
                 return {k: self._value(inner, v, f"{where}.{k}", method_id) for k, v in value.items()}
             case "array":
-                if not isinstance(value, list):
+                if not is_list(value):
                     raise _wrong_type(where, value, "list")
                 return [self._value(known["items"], v, f"{where}[{i}]", method_id) for i, v in enumerate(value)]
             case kind:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from localcloud.documents import is_document
 from localcloud.gcp.errors import ApiError
 
 _WORD: Final = re.compile(r"\s*(\(|\)|AND\b|OR\b|NOT\b|-(?=\()|(?:\"[^\"]*\"|[^\s()\"])+)")
@@ -109,7 +110,7 @@ def _field(row: Mapping[str, Any], path: str) -> Any:
     """A field by its path; keys of maps (labels) may hold dots themselves."""
     at: Any = row
     for part in path.split("."):
-        if not isinstance(at, Mapping) or part not in at:
+        if not is_document(at) or part not in at:
             return None
         at = at[part]
     return at

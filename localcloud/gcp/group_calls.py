@@ -2,6 +2,7 @@
 
 from typing import Any, Final
 
+from localcloud.documents import items
 from localcloud.gcp import groups
 from localcloud.gcp.calls import Call, page, patched
 from localcloud.gcp.errors import ApiError, in_use, invalid, not_found, required
@@ -251,7 +252,7 @@ def create_instances(world: World, call: Call) -> Row:
     """Members of given names; the target size goes up with them."""
     group = find(world, call)
     row = world.store.get(group.key)
-    names = [str(one.get("name", "")) for one in call.body.get("instances") or []]
+    names = [str(one.get("name", "")) for one in items(call.body, "instances")]
     if not names:
         raise required("resource.instances")
     for name in names:

@@ -165,7 +165,7 @@ def _row(world: World, zone: str, properties: Row) -> Row:
         "provisioningModel": "STANDARD",
         **properties.get("scheduling", {}),
     }
-    accounts = [{"scopes": [], **account} for account in properties.get("serviceAccounts", ())]
+    accounts: list[Row] = [{"scopes": [], **account} for account in properties.get("serviceAccounts", ())]
     return {
         **properties,
         "machineType": link,

@@ -13,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
+from localcloud.documents import is_document, is_list
 from localcloud.gcp.places import METADATA_PORT, PROJECT, PROJECT_NUMBER
 
 _TOKEN_LASTS: Final = timedelta(hours=1)
@@ -94,10 +95,10 @@ def look_up(found: Any, path: str) -> Any:
     at = found
     parts = [part for part in path.split("/") if part]
     for index, part in enumerate(parts):
-        if isinstance(at, list) and part.isdigit() and int(part) < len(at):
+        if is_list(at) and part.isdigit() and int(part) < len(at):
             at = at[int(part)]
             continue
-        if not isinstance(at, dict):
+        if not is_document(at):
             return None
         # the keys of attributes and accounts are people's words; all others are camel case in JSON, dashed in paths
         theirs = bool(index) and parts[index - 1] in ("attributes", "service-accounts")
@@ -119,13 +120,13 @@ def _dashed(word: str) -> str:
 def as_text(value: Any, path: str) -> str:
     """A leaf as it is, a folder as the names in it."""
     plain = path.rstrip("/").endswith(("attributes", "service-accounts"))
-    if isinstance(value, dict):
+    if is_document(value):
         names = [
             (name if plain else _dashed(name)) + ("/" if isinstance(inner, dict | list) and name != "scopes" else "")
             for name, inner in sorted(value.items())
         ]
         return "".join(f"{name}\n" for name in names)
-    if isinstance(value, list):
+    if is_list(value):
         if all(isinstance(one, str) for one in value):
             return json.dumps(value) if path.rstrip("/").endswith("tags") else "".join(f"{one}\n" for one in value)
         return "".join(f"{number}/\n" for number in range(len(value)))

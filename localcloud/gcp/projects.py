@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import unquote
 
+from localcloud.documents import is_document
 from localcloud.gcp.errors import ApiError, already_exists, not_found, required
 from localcloud.gcp.exchange import Reply, Request, json_reply
 from localcloud.gcp.places import PROJECT, PROJECT_NUMBER
@@ -195,7 +196,7 @@ class Projects:
 
     def _set_policy(self, of: str, request: Request) -> Row:
         policy = _body(request).get("policy")
-        if not isinstance(policy, dict):
+        if not is_document(policy):
             raise required("policy")
         if policy.get("etag") not in (None, "", self._policy(of)["etag"]):
             raise ApiError(
@@ -230,7 +231,7 @@ class Projects:
             raise ApiError(
                 400, "badRequest", f"The provided Secret ID [{name}] does not match [[A-Za-z0-9-_]{{1,255}}]."
             )
-        body = request.json() or {}
+        body: Row = request.json() or {}
         row: Row = {
             **body,
             "name": f"projects/{PROJECT_NUMBER}/secrets/{name}",
@@ -304,7 +305,8 @@ class Projects:
 
     def _keys_create(self, request: Request, place: str, ring: str) -> Row:
         self._get("keyRings", f"{place}/{ring}")
-        key, body = request.query.get("cryptoKeyId") or "", request.json() or {}
+        key = request.query.get("cryptoKeyId") or ""
+        body: Row = request.json() or {}
         if not key:
             raise required("cryptoKeyId")
         if ("rotationPeriod" in body) != ("nextRotationTime" in body):
@@ -388,6 +390,6 @@ class Projects:
 
 def _body(request: Request) -> Row:
     found: Any = request.json()
-    if not isinstance(found, dict):
+    if not is_document(found):
         raise ApiError(400, "badRequest", "Request contains an invalid argument: the body must be a JSON object.")
     return found

@@ -58,7 +58,8 @@ def insert(world: World, call: Call) -> Row:
     for name in _REFERENCES.get(call.collection, ()):
         if name in body:
             body[name] = existing(world, str(body[name]))
-    FILL.get(call.collection, lambda _w, _k, _b: None)(world, key, body)
+    if fill := FILL.get(call.collection):
+        fill(world, key, body)
     row = world.store.add(key, body, world.now())
     if call.collection in ("disks", "addresses", "forwardingRules"):
         row.setdefault("labels", {})

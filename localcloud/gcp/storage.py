@@ -10,6 +10,7 @@ from urllib.parse import unquote
 
 import google_crc32c
 
+from localcloud.documents import is_document
 from localcloud.gcp.errors import ApiError, required
 from localcloud.gcp.exchange import Reply, Request, json_reply
 from localcloud.gcp.places import PROJECT_NUMBER, REGION
@@ -142,8 +143,8 @@ class Storage:
         for key, value in object_body(request).items():
             if value is None:
                 row.pop(key, None)
-            elif key == "labels" and isinstance(value, dict):
-                merged = {**row.get("labels", {}), **value}
+            elif key == "labels" and is_document(value):
+                merged: Row = {**row.get("labels", {}), **value}
                 row["labels"] = {k: v for k, v in merged.items() if v is not None}
             else:
                 row[key] = value

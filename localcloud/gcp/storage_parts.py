@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
+from localcloud.documents import is_document
 from localcloud.gcp.errors import ApiError
 from localcloud.gcp.exchange import Reply, Request
 from localcloud.gcp.store import Row
@@ -107,7 +108,7 @@ def multipart(content_type: str, body: bytes) -> tuple[Row, bytes]:
 def object_body(request: Request) -> Row:
     """A JSON object. Raises ApiError."""
     found = request.json()
-    if not isinstance(found, dict):
+    if not is_document(found):
         raise ApiError(400, "required", "Required")
     return found
 

@@ -1,7 +1,8 @@
 """What Google asks of each kind of resource beyond its shape, and what it fills in."""
 
 import ipaddress
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Final
 
 from localcloud.gcp.catalogue import is_machine_type
 from localcloud.gcp.errors import ApiError, invalid, not_found, required, stale
@@ -259,7 +260,7 @@ def _instance_group(world: World, key: Key, body: Row) -> None:
     body["members"] = []
 
 
-FILL: Final[dict[str, Any]] = {
+FILL: Final[Mapping[str, Callable[[World, Key, Row], None]]] = {
     "networks": _network,
     "subnetworks": _subnetwork,
     "firewalls": _firewall,

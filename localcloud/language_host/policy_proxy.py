@@ -10,7 +10,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import grpc
 from google.protobuf import empty_pb2
@@ -19,6 +19,11 @@ from pulumi.runtime.proto import analyzer_pb2 as analyzer
 SERVICE: Final = "/pulumirpc.Analyzer/"
 LARGEST_MESSAGE: Final = 400 * 1024 * 1024
 _OPTIONS: Final = [(f"grpc.max_{way}_message_length", LARGEST_MESSAGE) for way in ("receive", "send")]
+
+if TYPE_CHECKING:
+    # bytes pass as they came; the classes are generic in the library's stubs alone
+    _Handler = grpc.RpcMethodHandler[bytes, bytes]
+    _Passed = grpc.UnaryUnaryMultiCallable[bytes, bytes]
 
 Start = Callable[[Mapping[str, str]], "subprocess.Popen[bytes]"]
 
@@ -49,11 +54,16 @@ class PolicyProxy(grpc.GenericRpcHandler):
         if self._channel is not None:
             self._channel.close()
 
-    def service(self, handler_call_details: Any) -> grpc.RpcMethodHandler | None:
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> "_Handler | None":
         method = str(handler_call_details.method)
         if not method.startswith(SERVICE):
             return None
-        return grpc.unary_unary_rpc_method_handler(lambda request, context: self._answer(method, request, context))
+
+        def answer(request: bytes, context: grpc.ServicerContext) -> bytes:
+            return self._answer(method, request, context)
+
+        handler: _Handler = grpc.unary_unary_rpc_method_handler(answer)
+        return handler
 
     def _answer(self, method: str, request: bytes, context: grpc.ServicerContext) -> bytes:
         name = method.removeprefix(SERVICE)
@@ -67,9 +77,10 @@ class PolicyProxy(grpc.GenericRpcHandler):
             environment = stack_environment(analyzer.AnalyzerStackConfigureRequest.FromString(request))
         try:
             channel = self._pack(environment)
-            return channel.unary_unary(method)(request)
+            call: _Passed = channel.unary_unary(method)
+            return call(request)
         except grpc.RpcError as error:
-            context.abort(error.code(), error.details())  # type: ignore[attr-defined]
+            context.abort(error.code(), error.details() or "")
         except (OSError, ValueError) as error:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"the policy pack did not start: {error}")
 

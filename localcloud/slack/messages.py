@@ -4,10 +4,12 @@ import html
 import itertools
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
+
+from localcloud.documents import Document, is_document, is_list, items
 
 
 class SlackError(Exception):
@@ -51,7 +53,7 @@ class Channels:
     throttle: list[float] = field(default_factory=list[float])
     """Answers of 429 that are to come, each with its Retry-After in seconds."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _numbers: Any = field(default_factory=itertools.count)
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def post(self, channel: str, content: Mapping[str, Any], now: datetime, via: str) -> Message:
         """Keep a message. Raises SlackError as Slack would."""
@@ -86,7 +88,7 @@ class Channels:
 
 def check(content: Mapping[str, Any]) -> None:
     """Slack's limits on a message. Raises SlackError with Slack's code."""
-    blocks = content.get("blocks") or []
+    blocks = items(content, "blocks")
     if not content.get("text") and not blocks and not content.get("attachments"):
         raise SlackError("no_text")
     if len(blocks) > _MOST_BLOCKS:
@@ -98,17 +100,17 @@ def check(content: Mapping[str, Any]) -> None:
         raise SlackError("msg_blocks_too_long")
 
 
-def _texts(block: Any) -> list[str]:
-    if isinstance(block, str):
+def _texts(block: object) -> list[str]:
+    if not is_document(block):
         return []
     found: list[str] = []
     for key, value in block.items():
         if key == "text" and isinstance(value, str):
             found.append(value)
-        elif isinstance(value, dict):
+        elif is_document(value):
             found.extend(_texts(value))
-        elif isinstance(value, list):
-            found.extend(text for item in value if isinstance(item, dict) for text in _texts(item))
+        elif is_list(value):
+            found.extend(text for item in value for text in _texts(item))
     return found
 
 
@@ -130,12 +132,12 @@ def page(messages: Sequence[Message]) -> str:
 def _article(message: Message) -> str:
     edited = f" · edited {message.edited}×" if message.edited else ""
     head = f"{html.escape(message.channel)} · {message.at:%Y-%m-%d %H:%M:%S} UTC · {message.via}{edited}"
-    blocks = message.content.get("blocks") or []
+    blocks: list[Document] = items(message.content, "blocks")
     body = (
         "".join(_block(block, message.ts) for block in blocks)
         or f"<p>{mrkdwn(message.content.get('text') or '')}</p>"
     )
-    body += "".join(_file(file) for file in message.content.get("files") or [])
+    body += "".join(_file(file) for file in items(message.content, "files"))
     return f"<article><p class=meta>{head}</p>{body}</article>"
 
 
@@ -151,11 +153,11 @@ def _block(block: Mapping[str, Any], ts: str) -> str:
         case "header":
             return f"<h3>{html.escape(_plain(block.get('text')))}</h3>"
         case "section":
-            fields = "".join(f"<div>{mrkdwn(_plain(item))}</div>" for item in block.get("fields") or [])
+            fields = "".join(f"<div>{mrkdwn(_plain(item))}</div>" for item in items(block, "fields"))
             text = f"<p>{mrkdwn(_plain(block.get('text')))}</p>" if block.get("text") else ""
             return text + (f"<div class=fields>{fields}</div>" if fields else "")
         case "context":
-            parts = " · ".join(mrkdwn(_plain(item)) for item in block.get("elements") or [])
+            parts = " · ".join(mrkdwn(_plain(item)) for item in items(block, "elements"))
             return f"<p class=context>{parts}</p>"
         case "divider":
             return "<hr>"
@@ -165,15 +167,15 @@ def _block(block: Mapping[str, Any], ts: str) -> str:
             buttons = (
                 f"<button name=action_id value={html.escape(str(item.get('action_id')), quote=True)!r}>"
                 f"{html.escape(_plain(item.get('text')))}</button>"
-                for item in block.get("elements") or []
+                for item in items(block, "elements")
             )
             return f"<form method=post action=/press><input type=hidden name=ts value={ts}>{''.join(buttons)}</form>"
         case other:
             return f"<p class=context>[{html.escape(str(other))}]</p>"
 
 
-def _plain(value: Any) -> str:
-    return str(value.get("text", "")) if isinstance(value, Mapping) else str(value or "")
+def _plain(value: object) -> str:
+    return str(value.get("text", "")) if is_document(value) else str(value or "")
 
 
 _CODE_BLOCK: Final = re.compile(r"```(.*?)```", re.S)
