@@ -19,6 +19,20 @@ TELLING: Final = frozenset({200, 206, 416})
 """Statuses of answers that say how large the whole object is."""
 
 
+class Buffer:
+    """What the pieces of one connection's answers come into: no larger than the largest of them needs."""
+
+    def __init__(self) -> None:
+        self._view = memoryview(b"")
+
+    def of(self, length: int) -> memoryview:
+        """Room for a piece of an answer of that many bytes."""
+        wanted = min(length, PIECE)
+        if len(self._view) < wanted:
+            self._view = memoryview(bytearray(wanted))
+        return self._view
+
+
 def connect(scheme: str, place: str) -> http.client.HTTPConnection:
     """A connection to `host[:port]`, opened by its first request."""
     if scheme == "https":

@@ -229,7 +229,7 @@ class S3Reader:
         self._session = session
         self._base = session.bucket_url(bucket)
         self._connection: http.client.HTTPConnection | None = None
-        self._buffer = memoryview(bytearray(objects.PIECE))
+        self._buffer = objects.Buffer()
 
     def size_and_version(self, key: str) -> tuple[int, str]:
         """Bytes of an object and its ETag. Raises OSError."""
@@ -257,7 +257,7 @@ class S3Reader:
             if told is not None and answer.status in objects.TELLING:
                 told(objects.whole_size(answer), answer.headers.get("ETag", ""))
             objects.check(answer, key)
-            objects.pass_on(answer, key, asked, self._buffer, take)
+            objects.pass_on(answer, key, asked, self._buffer.of(length), take)
 
     def close(self) -> None:
         """Hang up."""

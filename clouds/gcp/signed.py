@@ -105,7 +105,7 @@ class GcsReader:
     def __init__(self, base: str, bucket: str, token: Callable[[], str] | None) -> None:
         self._base, self._bucket, self._token = base, bucket, token
         self._connection: http.client.HTTPConnection | None = None
-        self._buffer = memoryview(bytearray(objects.PIECE))
+        self._buffer = objects.Buffer()
 
     def size_and_version(self, key: str) -> tuple[int, str]:
         """Bytes of an object and its generation. Raises OSError."""
@@ -133,7 +133,7 @@ class GcsReader:
             if told is not None and answer.status in objects.TELLING:
                 told(objects.whole_size(answer), answer.headers.get("X-Goog-Generation", ""))
             objects.check(answer, key)
-            objects.pass_on(answer, key, asked, self._buffer, take)
+            objects.pass_on(answer, key, asked, self._buffer.of(length), take)
 
     def close(self) -> None:
         """Hang up."""
