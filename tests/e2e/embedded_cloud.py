@@ -191,8 +191,12 @@ class EmbeddedCloud:
         return wait_for(f"an instance of {group}", lambda: (self.members(group) or [None])[0])
 
     def is_gone(self, instance_id: str) -> bool:
+        return self.state(instance_id) == "terminated"
+
+    def state(self, instance_id: str) -> str:
+        """What EC2 says of it."""
         found = self.client("ec2").describe_instances(InstanceIds=[instance_id])
-        return found["Reservations"][0]["Instances"][0]["State"]["Name"] == "terminated"
+        return str(found["Reservations"][0]["Instances"][0]["State"]["Name"])
 
 
 def instance_settings(pool: str, kind: CapacityType, **more: Any) -> user_data.InstanceSettings:
