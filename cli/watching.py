@@ -53,16 +53,22 @@ class Watched:
                 "costs of the hour", lambda: self._cost(wired, now - timedelta(hours=1), now), None
             )
             self._today = self._try("costs of today", lambda: self._cost(wired, midnight, now), None)
+        signals = self._try("metrics", lambda: self._signals(wired, now), dict[str, Signals]())
+        marked = [one.id for one in instances or () if one.idle_since is not None]
         read = Read(
             document=self.document,
             at=now,
             instances=instances,
-            signals=self._try("metrics", lambda: self._signals(wired, now), dict[str, Signals]()),
+            signals=signals,
             held=self._try("held requests", lambda: _by(wired, queries.HELD, "pool", now), dict[str, float]()),
             alerts=self._try("alerts", lambda: _alerts(wired, now), None),
             targets=book.targets(wired.engine, fleet),
             brakes=book.brakes(wired.engine, fleet, now),
             acts=book.acts(wired.engine, fleet, MOST_ACTS, since=now - timedelta(hours=1)),
+            reasons={
+                **book.reasons(wired.engine, fleet, marked),
+                **self._try("reasons of drains", lambda: _drains(wired, now), dict[str, str]()),
+            },
             last_seen=book.last_seen(wired.engine, fleet),
             hour=self._hour,
             today=self._today,
@@ -105,6 +111,12 @@ class Watched:
 
 def _by(wired: Wired, query: str, label: str, now: datetime) -> dict[str, float]:
     return {labels.get(label, ""): value for labels, value in wired.prometheus.query(query, now)}
+
+
+def _drains(wired: Wired, now: datetime) -> dict[str, str]:
+    """What each draining instance's agent says it was asked for."""
+    found = wired.prometheus.query(queries.DRAINING, now)
+    return {labels.get("instance_id", ""): labels["reason"] for labels, _ in found if labels.get("reason")}
 
 
 def _alerts(wired: Wired, now: datetime) -> Sequence[AlertView]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Final
 
 from sqlalchemy import Engine, and_, func, select
 
@@ -14,6 +15,9 @@ from ledger import decisions, history, operations
 from ledger.decisions import DECISIONS, OUTCOMES
 from ledger.facts import EndCause
 from ledger.tables import ENDS, RUNS
+
+_AT_ONCE: Final = 500
+"""Names in one query."""
 
 
 def targets(engine: Engine, fleet: str) -> Mapping[str, int]:
@@ -66,6 +70,17 @@ def about(engine: Engine, fleet: str, resource: str) -> Sequence[ActView]:
         for past in decisions.history(engine, fleet, resource)
     ]
     return found[::-1]
+
+
+def reasons(engine: Engine, fleet: str, instances: Sequence[str]) -> Mapping[str, str]:
+    """Watchdog and reason of what was done last about each of these instances; absent where nothing was done."""
+    found: dict[str, str] = {}
+    with engine.connect() as connection:
+        for start in range(0, len(instances), _AT_ONCE):
+            asked = (OUTCOMES.c.fleet == fleet, OUTCOMES.c.resource.in_(instances[start : start + _AT_ONCE]))
+            rows = connection.execute(select(OUTCOMES).where(*asked).order_by(OUTCOMES.c.id))
+            found |= {row.resource: f"{row.watchdog}: {row.reason}" for row in rows}
+    return found
 
 
 def last_seen(engine: Engine, fleet: str) -> Mapping[str, datetime]:

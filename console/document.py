@@ -67,6 +67,7 @@ def instance_row(instance: InstanceView) -> dict[str, Any]:
         "usd_per_hour": _money(instance.usd_per_hour),
         "idle_since": _time(instance.idle_since),
         "keep_until": _time(instance.keep_until),
+        "why": instance.why,
     }
 
 

@@ -34,7 +34,8 @@ def sign_in(wrong: bool) -> str:
 
 def overview(views: Sequence[FleetView], now: datetime, stamp: str) -> str:
     """Every fleet. `stamp` proves that a form came from this page."""
-    parts = [_fleet(view, now, stamp) for view in views]
+    parts = [_fleets(views)] if len(views) > 1 else []
+    parts += [_fleet(view, now, stamp, number) for number, view in enumerate(views)]
     title = ", ".join(view.name for view in views)
     return _page(title or "no fleet", "\n".join(parts), refresh=True)
 
@@ -121,23 +122,49 @@ def _page(title: str, body: str, *, nav: bool = True, refresh: bool = False) -> 
     )
 
 
-def _fleet(view: FleetView, now: datetime, stamp: str) -> str:
+def _fleets(views: Sequence[FleetView]) -> str:
+    """All fleets in a line each, which leads to the fleet below."""
+    names = ("fleet", "alerts", "problems", "pools below target", "instances", "USD/h")
+    rows = "".join(
+        _row(
+            names,
+            (
+                f'<a href="#fleet-{number}">{escape(view.name)}</a>',
+                text.NOTHING if view.read.alerts is None else str(len(view.read.alerts)),
+                str(len(view.read.problems)),
+                str(sum(pool.target is not None and pool.ready < pool.target for pool in view.pools)),
+                text.NOTHING if view.read.instances is None else str(len(view.instances)),
+                text.NOTHING if view.usd_per_hour is None else text.money(view.usd_per_hour, view.unpriced),
+            ),
+        )
+        for number, view in enumerate(views)
+    )
+    return f"<h1>{len(views)} fleets</h1>{_table(names, rows)}"
+
+
+def _fleet(view: FleetView, now: datetime, stamp: str, number: int) -> str:
     read = view.read
     old = (now - view.at).total_seconds()
     stale = f'<span class="warn">{text.span(now - view.at)} old</span>' if old > 2 * REFRESH_S else ""
     problems = "".join(f'<li class="bad">{escape(problem)}</li>' for problem in read.problems)
     marked = [i for i in view.instances if i.idle_since is not None]
+    draining = [i for i in view.instances if i.draining]
     parts = [
-        f"<h1>{escape(view.name)}</h1>",
+        f'<h1 id="fleet-{number}">{escape(view.name)}</h1>',
         f'<p class="soft">{view.at:%Y-%m-%d %H:%M:%S} UTC {stale}</p>',
         f"<ul>{problems}</ul>" if problems else "",
         f"<h2>Alerts</h2>{_alerts(view)}",
         _numbers(_headline(view)),
         f"<h2>Pools</h2>{_pools(view)}",
         f"<h2>Marked as idle</h2>{_marked(view, marked, stamp)}" if marked else "",
+        f"<h2>Draining</h2>{_draining(view, draining)}" if draining else "",
         _lines("Hand brakes", (f"{b.kind} {b.scope} by {b.owner}: {b.reason}" for b in read.brakes)),
         _lines("Orphans", (f"{i.id} ({i.machine_type}, {i.zone})" for i in view.orphans)),
         f"<h2>What was done</h2>{_acts(read.acts, view.at)}",
+        _lines(
+            "Spot market",
+            (text.market(m.zone, m.machine_type, m.spot, m.on_demand) for m in read.market if m.spot is not None),
+        ),
         _lines(
             "Watchdogs", (f"{name}: {text.span(view.at - at)} ago" for name, at in sorted(read.last_seen.items()))
         ),
@@ -213,7 +240,7 @@ def _alerts(view: FleetView) -> str:
 
 
 def _marked(view: FleetView, marked: Sequence[InstanceView], stamp: str) -> str:
-    names = ("instance", "pool", "idle for", "kept until", "")
+    names = ("instance", "pool", "idle for", "why", "kept until", "")
     rows = "".join(
         _row(
             names,
@@ -221,6 +248,7 @@ def _marked(view: FleetView, marked: Sequence[InstanceView], stamp: str) -> str:
                 _link(view, one),
                 escape(one.pool or text.NOTHING),
                 text.span(view.at - (one.idle_since or view.at)),
+                escape(one.why or text.NOTHING),
                 f"{one.keep_until:%Y-%m-%d %H:%M}" if one.keep_until else text.NOTHING,
                 _keep(view, one, stamp),
             ),
@@ -228,6 +256,25 @@ def _marked(view: FleetView, marked: Sequence[InstanceView], stamp: str) -> str:
         for one in marked[:_MOST]
     )
     return _table(names, rows) + _more(len(marked))
+
+
+def _draining(view: FleetView, draining: Sequence[InstanceView]) -> str:
+    names = ("instance", "pool", "type", "running", "why")
+    rows = "".join(
+        _row(
+            names,
+            (
+                _link(view, one),
+                escape(one.pool or text.NOTHING),
+                escape(one.capacity_type),
+                text.number(one.signals.running),
+                escape(one.why or text.NOTHING),
+            ),
+            long={"why"},
+        )
+        for one in draining[:_MOST]
+    )
+    return _table(names, rows) + _more(len(draining))
 
 
 def _keep(view: FleetView, one: InstanceView, stamp: str) -> str:

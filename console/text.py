@@ -91,7 +91,7 @@ def _groups(view: FleetView) -> Iterable[list[str]]:
     if read.hour is not None:
         yield [_hour(read.hour)]
     yield _cut([_marked(instance, view.at) for instance in view.instances if instance.idle_since is not None])
-    yield _cut([f"drains: {i.id} ({i.pool}, {i.capacity_type})" for i in view.instances if i.draining])
+    yield _cut([f"drains: {i.id} ({i.pool}, {i.capacity_type}){why(i)}" for i in view.instances if i.draining])
     yield _cut([f"orphan: {i.id} ({i.machine_type}, pool {i.pool or NOTHING})" for i in view.orphans])
     yield _cut([f"brake: {b.kind} {b.scope} by {b.owner}, {_until(b.until)}: {b.reason}" for b in read.brakes])
     yield _cut(
@@ -103,7 +103,7 @@ def _groups(view: FleetView) -> Iterable[list[str]]:
     seen = ", ".join(f"{name} {_ago(view.at, at)} ago" for name, at in sorted(read.last_seen.items()))
     yield [f"last written by: {seen}"] if seen else ["no watchdog has written anything yet"]
     known = [m for m in read.market if m.spot is not None]
-    yield _cut([_market(m.zone, m.machine_type, m.spot, m.on_demand) for m in known])
+    yield _cut([market(m.zone, m.machine_type, m.spot, m.on_demand) for m in known])
 
 
 def _hour(hour: CostView) -> str:
@@ -119,10 +119,16 @@ def _hour(hour: CostView) -> str:
 def _marked(instance: InstanceView, now: datetime) -> str:
     since = instance.idle_since or now
     kept = f", kept until {instance.keep_until:%H:%M}" if instance.keep_until and instance.keep_until > now else ""
-    return f"marked: {instance.id} ({instance.pool}) idle for {_ago(now, since)}{kept}"
+    return f"marked: {instance.id} ({instance.pool}) idle for {_ago(now, since)}{kept}{why(instance)}"
 
 
-def _market(zone: str, machine_type: str, spot: Decimal | None, on_demand: Decimal | None) -> str:
+def why(instance: InstanceView) -> str:
+    """Who wants that and why, to be said after the instance; nothing where it is not known."""
+    return "" if instance.why is None else f"; {instance.why}"
+
+
+def market(zone: str, machine_type: str, spot: Decimal | None, on_demand: Decimal | None) -> str:
+    """A spot price, and its share of the on-demand one."""
     share = f", {spot / on_demand:.0%} of on-demand" if spot is not None and on_demand else ""
     return f"spot {machine_type} in {zone}: {dollars(spot)} USD/h{share}"
 

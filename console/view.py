@@ -40,6 +40,8 @@ class InstanceView:
     usd_per_hour: Decimal | None
     idle_since: datetime | None
     keep_until: datetime | None
+    why: str | None = None
+    """Of one that is marked or drains: who wants that, and why; None: not known."""
 
     @property
     def ready(self) -> bool:
@@ -173,6 +175,8 @@ class Read:
     targets: Mapping[str, int] = field(default_factory=dict[str, int])
     brakes: Sequence[BrakeView] = ()
     acts: Sequence[ActView] = ()
+    reasons: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Instance to who marked or drains it, and why."""
     last_seen: Mapping[str, datetime] = field(default_factory=dict[str, datetime])
     """Watchdog to when it last wrote something down."""
     hour: CostView | None = None
@@ -203,7 +207,13 @@ Price = Callable[[Instance], Decimal | None]
 def build(read: Read, price: Price) -> FleetView:
     """The view of one fleet."""
     alive = [instance for instance in read.instances or () if instance.alive]
-    shown = [_instance(instance, read.signals.get(instance.id, Signals()), price(instance)) for instance in alive]
+    shown = [
+        replace(
+            _instance(instance, read.signals.get(instance.id, Signals()), price(instance)),
+            why=read.reasons.get(instance.id),
+        )
+        for instance in alive
+    ]
     pools = {pool.name for pool in read.document.pools}
     priced = [instance.usd_per_hour for instance in shown if instance.usd_per_hour is not None]
     name = f"{read.document.cloud}/{read.document.environment}/{read.document.region}"

@@ -9,6 +9,8 @@ from serving import metrics
 
 PHASE: Final = f"{metrics.NODE_PHASE} == 1"
 """Labels instance_id and phase."""
+DRAINING: Final = metrics.NODE_DRAIN_DEADLINE.name
+"""Labels instance_id and reason: who asked, and why."""
 HELD: Final = "sum by (pool) (gpufleet_held_requests)"
 FIRING: Final = 'count by (alertname, severity, pool, instance_id) (ALERTS{alertstate="firing"})'
 

@@ -39,5 +39,5 @@ def _values(life: Life) -> Iterator[tuple[Metric, list[tuple[dict[str, str], flo
     yield metrics.NODE_ENGINE_RESTARTS, [({}, counters.engine_starts)]
     yield metrics.NODE_DRAINING, [({}, float(order is not None))]
     if order is not None:
-        yield metrics.NODE_DRAIN_DEADLINE, [({}, order.deadline.timestamp())]
+        yield metrics.NODE_DRAIN_DEADLINE, [({"reason": order.reason}, order.deadline.timestamp())]
     yield metrics.NODE_REQUESTS_CUT, [({}, counters.requests_cut)]

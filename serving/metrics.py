@@ -170,7 +170,10 @@ NODE_ENGINE_RESTARTS: Final = _node(
 )
 NODE_DRAINING: Final = _node("draining", Kind.GAUGE, "0 or 1", "a drain was asked for")
 NODE_DRAIN_DEADLINE: Final = _node(
-    "drain_deadline_timestamp_seconds", Kind.GAUGE, "Unix seconds", "when the drain ends; absent without one"
+    "drain_deadline_timestamp_seconds",
+    Kind.GAUGE,
+    "Unix seconds",
+    "when the drain ends, and why it was asked for (label reason); absent without one",
 )
 NODE_REQUESTS_CUT: Final = _node(
     "requests_cut_total", Kind.COUNTER, "requests", "still running when the drain's time was over"

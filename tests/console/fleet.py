@@ -107,6 +107,8 @@ def busy_read(ready: int = 120) -> Read:
                 action="set-desired", reason="spot-missing", outcome="done", detail="3 to 5",
             )
         ],
+        reasons={machine.id: "idle: idle" for machine in machines[:9]}
+        | {machine.id: "spot: cheaper elsewhere" for machine in machines[ready : ready + 2]},
         last_seen={"spot": NOW - timedelta(seconds=33), "idle": NOW - timedelta(hours=5)},
         hour=cost,
         today=cost,

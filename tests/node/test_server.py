@@ -121,6 +121,13 @@ def test_metrics_tell_the_phase(faces: Faces) -> None:
     assert all(sample.labels["pool"] == "chat" for sample in parse(answer.text))
 
 
+def test_metrics_tell_why_it_drains(faces: Faces) -> None:
+    faces.drain({"reason": 'spot: "safer" zone', "deadline_s": 60})
+    samples = parse(httpx.get(f"{faces.url}/metrics").text)
+    reasons = [s.labels["reason"] for s in samples if s.name == "gpufleet_node_drain_deadline_timestamp_seconds"]
+    assert reasons == ['spot: "safer" zone']
+
+
 def test_the_page_that_says_it_lives(faces: Faces) -> None:
     assert httpx.get(f"{faces.url}/healthz").status_code == 200
     assert httpx.get(f"{faces.url}/other").status_code == 404
