@@ -117,18 +117,18 @@ def _affinity() -> list[str]:
     """
     first, second = (f"var(txn.body),json_query('$.messages[{n}].content'),bytes(0,{PREFIX_BYTES})" for n in (0, 1))
     wanted = "{ nbsrv gt 1 } !{ var(txn.affinity) -m found }"
-    started = "{ var(txn.start) -m found }"
+    body, started = "{ var(txn.body) -m found }", "{ var(txn.start) -m found }"
     return [
         "    http-request set-var(txn.affinity) req.hdr(x-session-id)",
         "    # what a replica's cache may know; as text, once: each look into the body itself makes it text again",
         f"    http-request set-var(txn.body) req.body,concat() if {wanted}",
-        f"    http-request set-var(txn.start) {first}",
+        f"    http-request set-var(txn.start) {first} if {body}",
         f"    http-request set-var(txn.question) {second} if {started}"
         " { var(txn.body),json_query('$.messages[0].role') -m str system }",
         "    http-request set-var(txn.start) var(txn.start),concat(,txn.question) if { var(txn.question) -m found }",
         f"    http-request set-var(txn.start) var(txn.body),json_query('$.prompt'),bytes(0,{PREFIX_BYTES})"
-        f" if !{started}",
-        "    http-request unset-var(txn.body)",
+        f" if {body} !{started}",
+        f"    http-request unset-var(txn.body) if {body}",
         f"    http-request set-var(txn.affinity) var(txn.start) if {started}"
         f" {{ var(txn.start) -m len ge {SHORTEST_PREFIX} }}",
     ]

@@ -11,7 +11,7 @@ from typing import Final
 from serving.router.answers import busy, error_page, invalid, quoted
 from serving.router.policy import RouterPolicy
 from serving.router.pools import sections
-from serving.router.rules import frontend, inner_frontend
+from serving.router.rules import REASON, frontend, inner_frontend
 from serving.router.settings import ADMIN_SOCKET, METRICS_SOCKET, SERVER_STATE, RouterSettings
 from serving.router.topology import Replica, Topology
 
@@ -23,8 +23,8 @@ LOG_FIELDS: Final = (
     ("server", "%s"),
     ("end", "%tsc"),
     ("pool", "%[var(txn.pool)]"),
-    ("model", "%[var(txn.known_model)]"),
-    ("why", "%[var(txn.why)]"),
+    ("model", "%[var(txn.model)]"),
+    ("why", f"%[{REASON}]"),
     ("key", "%[var(txn.key)]"),
     ("class", "%[var(txn.class)]"),
     ("arrive", "%TR"),

@@ -19,10 +19,14 @@ from serving.router.topology import Topology, backend_of, capacity_backends
 BUCKETS: Final = 10_000
 """Users fall into this many: a canary moves in hundredths of a percent."""
 
+REASON: Final = "var(txn.why,default)"
+"""Why this pool: most requests have no other reason than that it is the model's, so that is no variable."""
 _UNDECIDED: Final = "!{ var(txn.pool) -m found }"
 _MORE_TO_COME: Final = "{ req.body_len,sub(txn.body_bytes) -m int lt 0 }"
-_NEW_ID: Final = "%[date(0,ms)]-%[rand]"
-"""Of a request whose client names none: when, and which of that millisecond. A third of uuid()'s work."""
+_NEW_ID: Final = "%Ts%ms-%[rand]"
+"""Of a request whose client names none: when, and which of that millisecond. A tenth of uuid()'s work."""
+_ID: Final = "^[A-Za-z0-9._-]{1,64}$"
+_CLASS: Final = "^[a-z][a-z0-9-]{0,30}$"
 
 
 def frontend(topology: Topology, policy: RouterPolicy, settings: RouterSettings) -> str:
@@ -67,17 +71,16 @@ def _tls(settings: RouterSettings) -> str:
 def _headers(policy: RouterPolicy) -> list[str]:
     return [
         f"    acl trusted src {' '.join(policy.trusted_networks) or '255.255.255.255'}",
-        "    http-request del-header X-Forwarded-For",
+        "    http-request set-header X-Forwarded-For %[src]",
         "    http-request del-header Forwarded",
         "    http-request del-header X-Gpufleet- -m beg",
-        "    option forwardfor",
-        f"    http-request set-var-fmt(txn.id) {_NEW_ID}",
-        "    http-request set-var(txn.id) req.hdr(x-request-id)"
-        " if { req.hdr(x-request-id) -m reg ^[A-Za-z0-9._-]{1,64}$ }",
-        "    http-request set-header X-Request-Id %[var(txn.id)]",
+        "    # one id, whole (fhdr: not up to a comma): it stands in the log, where a space begins another field",
+        f"    http-request set-header X-Request-Id {_NEW_ID} unless {{ req.fhdr_cnt(x-request-id) eq 1 }}"
+        f" {{ req.fhdr(x-request-id) -m reg {_ID} }}",
+        "    http-request set-var(txn.id) req.fhdr(x-request-id)",
         "    http-after-response set-header X-Request-Id %[var(txn.id)] if { var(txn.id) -m found }",
-        "    http-after-response allow unless { var(txn.why) -m found }",
-        "    http-after-response set-header X-Gpufleet-Reason %[var(txn.why)]",
+        "    http-after-response allow unless { var(txn.pool) -m found }",
+        f"    http-after-response set-header X-Gpufleet-Reason %[{REASON}]",
         "    http-after-response set-header X-Gpufleet-Pool %[var(txn.pool)]",
     ]
 
@@ -88,25 +91,27 @@ def _own_pages(topology: Topology) -> list[str]:
         "data": [{"id": name, "object": "model", "created": 0, "owned_by": "gpu-fleet"} for name in topology.models],
     }
     return [
-        "    http-request return status 200 content-type text/plain string ok if { path /router/health }",
+        "    http-request return status 200 content-type text/plain string ok if METH_GET { path /router/health }",
         answer(200, json.dumps(models), when="METH_GET { path /v1/models }"),
-        answer(404, invalid("There is no such page.", "not_found"), when="!{ path_beg /v1/ }"),
-        answer(404, invalid("There is no such page.", "not_found"), when="{ path_sub .. }"),
+        answer(404, invalid("There is no such page.", "not_found"), when="!{ path_beg /v1/ } || { path_sub .. }"),
     ]
 
 
 def _model(settings: RouterSettings) -> list[str]:
     whole = f"{{ req.body_len lt {settings.buffer_bytes // 2} }}"
-    mixed = f"{{ req.hdr(transfer-encoding) -m found }} {whole} {_MORE_TO_COME}"
+    mixed = f"{{ var(txn.body_bytes) -m found }} {whole} {_MORE_TO_COME}"
     return [
-        "    http-request set-var(txn.body_bytes) req.body_size",
+        "    http-request set-var(txn.body_bytes) req.body_size if { req.hdr(transfer-encoding) -m found }",
         "    # HAProxy drops a length beside chunks, but counts with it: chunks that are whole seem to lack some",
         answer(400, invalid("Content-Length and Transfer-Encoding exclude each other.", "bad_request"), when=mixed),
         "    http-request set-var(txn.model) req.hdr(x-model)",
         "    http-request set-var(txn.model) req.body,json_query('$.model')"
         " if !{ var(txn.model) -m found } METH_POST",
         f"    http-request set-var(txn.pool_by_model) var(txn.model),map_str({Map.MODELS.file})",
-        "    http-request set-var(txn.known_model) var(txn.model) if { var(txn.pool_by_model) -m found }",
+        "    # a name that nobody serves is not written into the log: it may be anything",
+        "    http-request set-var(txn.stranger) bool(true) if !{ var(txn.pool_by_model) -m found }"
+        " { var(txn.model) -m found }",
+        "    http-request unset-var(txn.model) if { var(txn.stranger) -m found }",
     ]
 
 
@@ -144,14 +149,13 @@ def _limit(policy: RouterPolicy) -> list[str]:
 
 def _class(policy: RouterPolicy) -> list[str]:
     """The class, and with it the place in a queue. A place that nobody gave is 0, HAProxy's own default."""
-    default = policy.default_class
-    place = policy.priorities.get(default, 0)
+    place = policy.priorities.get(policy.default_class, 0)
     return [
         *([f"    http-request set-priority-class int({place})"] if place else []),
         f"    http-request set-var(txn.class) var(txn.key),map_str({Map.KEY_CLASSES.file})",
-        "    http-request set-var(txn.class) req.hdr(x-user-class) if { req.hdr(x-user-class) -m found } trusted",
+        "    http-request set-var(txn.class) req.fhdr(x-user-class)"
+        f" if {{ req.fhdr(x-user-class,-1) -m reg {_CLASS} }} trusted",
         f"    http-request set-priority-class var(txn.class),map_str_int({Map.PRIORITIES.file},0)",
-        f"    http-request set-var(txn.class) str({default}) if !{{ var(txn.class) -m found }}",
     ]
 
 
@@ -168,7 +172,6 @@ def _decision(topology: Topology, policy: RouterPolicy) -> list[str]:
         *_latency(topology, policy),
         *_by_class(policy),
         f"    http-request set-var(txn.pool) var(txn.pool_by_model) if {_UNDECIDED}",
-        "    http-request set-var(txn.why) str(default) if !{ var(txn.why) -m found }",
     ]
 
 
@@ -179,22 +182,23 @@ def _because(reason: str) -> str:
 
 
 def _override(topology: Topology) -> list[str]:
-    asked = "{ req.hdr(x-model-override) -m found }"
+    asked = "{ var(txn.override) -m found }"
     names = ", ".join(pool.name for pool in topology.pools)
     return [
+        "    http-request set-var(txn.override) req.fhdr(x-model-override)",
         answer(
             403,
             invalid("x-model-override is not allowed from your network.", "override_not_allowed"),
             when=f"{asked} !trusted",
         ),
-        f"    http-request set-var(txn.pool) req.hdr(x-model-override),map_str({Map.POOLS.file})",
+        f"    http-request set-var(txn.pool) var(txn.override),map_str({Map.POOLS.file})",
         answer(
             400,
             invalid(f"x-model-override names no pool. Pools: {names}", "unknown_pool"),
             when=f"{asked} {_UNDECIDED}",
         ),
         _because("override"),
-        "    http-request del-header X-Model-Override",
+        f"    http-request del-header X-Model-Override if {asked}",
     ]
 
 
@@ -212,8 +216,9 @@ def _model_errors(topology: Topology) -> list[str]:
     none = "Name a model: the field `model`, or the header x-model if the body is nested more than 20 deep."
     unknown = f"This model does not exist here. Models: {', '.join(topology.models) or 'none'}"
     lost = f"!{{ var(txn.pool_by_model) -m found }} {_UNDECIDED}"
-    nameless = f"{lost} !{{ var(txn.model) -m found }}"
+    nameless = f"{lost} !{{ var(txn.stranger) -m found }}"
     return [
+        f"    http-request set-var(txn.body_bytes) req.body_size if {nameless}",
         answer(413, invalid(too_large, "body_too_large"), when=f"{nameless} {_MORE_TO_COME}"),
         answer(400, invalid(none, "no_model", "model"), when=nameless),
         answer(404, invalid(unknown, "model_not_found", "model"), when=lost),
@@ -236,11 +241,11 @@ def _canary(policy: RouterPolicy) -> list[str]:
         return []
     known = "{ var(txn.user) -m found }"
     return [
-        f"    http-request set-var(txn.salt) var(txn.known_model),map_str({Map.CANARY_SALT.file})",
+        f"    http-request set-var(txn.salt) var(txn.model),map_str({Map.CANARY_SALT.file})",
         f"    http-request set-var(txn.bucket) var(txn.salt),concat(:,txn.user),xxh32,mod({BUCKETS}) if {known}",
-        f"    http-request set-var(txn.share) var(txn.known_model),map_str_int({Map.CANARY_SHARE.file},0)",
+        f"    http-request set-var(txn.share) var(txn.model),map_str_int({Map.CANARY_SHARE.file},0)",
         f"    http-request set-var(txn.beyond) var(txn.bucket),sub(txn.share) if {known}",
-        f"    http-request set-var(txn.pool) var(txn.known_model),map_str({Map.CANARY_POOL.file}) if {_UNDECIDED}"
+        f"    http-request set-var(txn.pool) var(txn.model),map_str({Map.CANARY_POOL.file}) if {_UNDECIDED}"
         f" {known} {{ var(txn.beyond) -m int lt 0 }}",
         _because("canary"),
     ]
@@ -251,11 +256,11 @@ def _arms(policy: RouterPolicy) -> list[str]:
     if not any(model.arms for model in policy.models.values()):
         return []
     return [
-        f"    http-request set-var(txn.salt) var(txn.known_model),map_str({Map.ARMS_SALT.file})",
+        f"    http-request set-var(txn.salt) var(txn.model),map_str({Map.ARMS_SALT.file})",
         "    http-request set-var(txn.subject) src",
         "    http-request set-var(txn.subject) var(txn.user) if { var(txn.user) -m found }",
         "    http-request set-var(txn.arm) var(txn.salt),concat(:,txn.subject),xxh32,mod(100)",
-        "    http-request set-var(txn.slot) var(txn.known_model),concat(:,txn.arm)",
+        "    http-request set-var(txn.slot) var(txn.model),concat(:,txn.arm)",
         f"    http-request set-var(txn.pool) var(txn.slot),map_str({Map.ARMS.file}) if {_UNDECIDED}",
         _because("arm"),
     ]
@@ -269,13 +274,13 @@ def _latency(topology: Topology, policy: RouterPolicy) -> list[str]:
         pools = candidates(topology, policy, model)
         if len(pools) < 2:
             continue
-        here = f"{asked} {_UNDECIDED} {{ var(txn.known_model) -m str {model} }}"
+        here = f"{asked} {_UNDECIDED} {{ var(txn.model) -m str {model} }}"
         lines += [
             f"    http-request set-var(txn.pool) str({pool}) if {here}"
             f" {{ str({pool}),map_str_int({Map.P95_MS.file},{UNKNOWN_MS}),sub(txn.objective) le 0 }}"
             for pool in pools
         ]
-        lines.append(f"    http-request set-var(txn.pool) var(txn.known_model),map_str({Map.FASTEST.file}) if {here}")
+        lines.append(f"    http-request set-var(txn.pool) var(txn.model),map_str({Map.FASTEST.file}) if {here}")
     if not lines:
         return []
     return ["    http-request set-var(txn.objective) req.hdr_val(x-max-latency-ms)", *lines, _because("latency")]
@@ -285,7 +290,8 @@ def _by_class(policy: RouterPolicy) -> list[str]:
     if not any(model.by_class for model in policy.models.values()):
         return []
     return [
-        f"    http-request set-var(txn.slot) var(txn.known_model),concat(:,txn.class) if {_UNDECIDED}",
+        f"    http-request set-var(txn.class) str({policy.default_class}) if !{{ var(txn.class) -m found }}",
+        f"    http-request set-var(txn.slot) var(txn.model),concat(:,txn.class) if {_UNDECIDED}",
         f"    http-request set-var(txn.pool) var(txn.slot),map_str({Map.CLASSES.file}) if {_UNDECIDED}",
         _because("class"),
     ]

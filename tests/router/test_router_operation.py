@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import ssl
@@ -156,6 +157,34 @@ def test_a_policy_that_haproxy_or_the_fleet_refuses_changes_nothing(router: Rout
     assert 'gpufleet_router_problem{what="policy"} 1' in page
     router.fleet.rules = RouterPolicy()
     router.until(lambda: not router.controller.problems.get("policy"), "it is well again")
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        ["a status=200 key=other"],
+        ["good,b status=200"],
+        ["good", "b status=200"],
+        ["b status=200", "good"],
+        ["x" * 65],
+    ],
+    ids=["space", "after-a-comma", "second-of-two", "first-of-two", "long"],
+)
+def test_a_request_id_that_would_write_fields_of_the_log_is_replaced(steady: Router, ids: list[str]) -> None:
+    head = [("content-type", "application/json"), *(("x-request-id", text) for text in ids)]
+    answer = steady.client.post(f"{steady.url}/v1/chat/completions", content=b'{"model": "chat"}', headers=head)
+    assert answer.status_code == 200
+    made = answer.headers["x-request-id"]
+    assert re.fullmatch(r"\d+-\d+", made)
+    assert steady.replicas["i-1"].does.seen[-1]["headers"]["x-request-id"] == made
+    counted = re.compile(rf"^request t=\S+ id={made} status=200 backend=", re.MULTILINE)
+    log = steady.controller.paths.access_log
+    steady.until(lambda: counted.search(log.read_text()) is not None, "its line is whole")
+
+
+def test_a_request_id_of_the_client_is_passed_through(steady: Router) -> None:
+    assert steady.chat(headers={"x-request-id": "Job-7.a_b"}).headers["x-request-id"] == "Job-7.a_b"
+    assert steady.replicas["i-1"].does.seen[-1]["headers"]["x-request-id"] == "Job-7.a_b"
 
 
 def test_slow_senders_are_cut_off(steady: Router) -> None:
