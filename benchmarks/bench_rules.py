@@ -24,7 +24,8 @@ from urllib.request import urlopen
 import yaml
 
 from benchmarks.table import Table
-from monitoring.alerts import AlertSettings, render
+from fleet.document.alerts import AlertSettings
+from monitoring.alerts import render
 from monitoring.queries import per_instance
 from monitoring.rules import RuleSettings
 from serving import metrics

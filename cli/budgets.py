@@ -10,7 +10,8 @@ from costs import forecast
 from costs.forecast import BudgetUse
 from costs.report import By
 from fleet import money
-from fleet.document import FleetDocument, PartBudget
+from fleet.document import FleetDocument
+from fleet.document.money import PartBudget
 
 PartUse = tuple[PartBudget, forecast.Forecast, BudgetUse]
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from cli.output import STDERR, STDOUT, Exit, UserError, print_json
-from fleet.alerting import AlertSettings
+from fleet.document.alerts import AlertSettings
 from fleet.durations import parse as parse_duration
 from fleet.model import Cloud
 from localcloud.control import bring_up, cloud_client, parts, processes, take_down

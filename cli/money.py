@@ -21,7 +21,8 @@ from costs.report import as_price
 from costs.samples import MetricNames, Series
 from costs.slots import Measure, Sample
 from costs.teams import ENGINE_SECONDS
-from fleet.document import BlockEntry, FleetDocument, SpendEntry
+from fleet.document import FleetDocument
+from fleet.document.money import BlockEntry, SpendEntry
 from fleet.lives import MarketPrice
 from fleet.model import Cloud
 from ledger import history

@@ -10,8 +10,8 @@ import typer
 from cli.files import write_text
 from cli.fleets import FleetOption, load
 from cli.output import STDERR, Exit, UserError
-from fleet.alerting import AlertSettings
 from fleet.document import FleetDocument
+from fleet.document.alerts import AlertSettings
 from fleet.durations import parse as parse_duration
 from fleet.model import Cloud
 from monitoring import alertmanager, alerts, dashboards, prometheus

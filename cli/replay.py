@@ -9,7 +9,7 @@ import typer
 from pydantic import ValidationError
 
 from cli.output import STDOUT, Exit, UserError, print_json
-from fleet.document import Watchdogs
+from fleet.document.watchdogs import Watchdogs
 from fleet.parsed import is_map
 
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import yaml
 
-from fleet.alerting import AlertSettings
+from fleet.document.alerts import AlertSettings
 from fleet.durations import render as render_duration
 from monitoring import rules
 from monitoring.rules import RuleSettings, recording_group

@@ -14,10 +14,11 @@ from clouds.aws.signed import ACTIONS as AGENT_ACTIONS
 from components.aws import permissions as aws_permissions
 from components.aws.identities import Allowed
 from components.gcp import permissions as gcp_permissions
-from fleet.document import OrphanEntry
+from fleet.document.alerts import AlertSettings
+from fleet.document.watchdogs import OrphanEntry
 from fleet.durations import render as render_duration
 from fleet.policies import EvidenceSource, OrphanAction
-from monitoring.alerts import AlertSettings, alerts
+from monitoring.alerts import alerts
 from policies.rules import RULES
 from serving import metrics
 from stacks.settings import Settings

@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Final
 
 ROOMS: Final = ("node", "serving", "clouds", "fleet")
-LEFT_OUT: Final = frozenset(
-    {"fleet/document.py", "serving/agent_archive.py", "serving/user_data.py", "serving/sizing/data/measured.csv"}
+LEFT_OUT: Final = (
+    "fleet/document/",
+    "serving/agent_archive.py",
+    "serving/user_data.py",
+    "serving/sizing/data/measured.csv",
 )
-"""What an instance has no use for, or whose library does not travel."""
+"""Files, and folders with all below them, that an instance has no use for or whose library does not travel."""
 _SUFFIXES: Final = frozenset({".py", ".json", ".service", ".csv"})
 _ENTRY: Final = "import runpy\n\nrunpy.run_module('node', run_name='__main__', alter_sys=True)\n"
 _LONG_AGO: Final = (1980, 1, 1, 0, 0, 0)
@@ -42,5 +45,5 @@ def _sources(root: Path) -> Iterator[tuple[str, bytes]]:
     for room in ROOMS:
         for path in sorted((root / room).rglob("*")):
             name = path.relative_to(root).as_posix()
-            if path.suffix in _SUFFIXES and path.is_file() and name not in LEFT_OUT:
+            if path.suffix in _SUFFIXES and path.is_file() and not name.startswith(LEFT_OUT):
                 yield name, path.read_bytes()

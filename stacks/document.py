@@ -6,7 +6,8 @@ from typing import Final, Literal
 
 from components.capacity import CONTROL_ROOT_GIB
 from fleet import document
-from fleet.document import FleetDocument, GroupEntry, Origin, Prices, Router, SharedEntry
+from fleet.document import FleetDocument, GroupEntry, Origin, Router
+from fleet.document.money import Prices, SharedEntry
 from fleet.model import Cloud
 from stacks import pools
 from stacks.settings import MadeNetwork, Settings

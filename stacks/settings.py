@@ -3,20 +3,13 @@
 from datetime import date, timedelta
 from typing import Annotated, Final, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AwareDatetime, Field
 
-from fleet.document import (
-    AlertsEntry,
-    Budget,
-    Commitments,
-    Duration,
-    Notify,
-    Objectives,
-    OrphanEntry,
-    PartBudget,
-    PriceOverride,
-    Watchdogs,
-)
+from fleet.document import Notify, Objectives
+from fleet.document.alerts import AlertsEntry
+from fleet.document.fields import Duration, Strict
+from fleet.document.money import Budget, Commitments, PartBudget, PriceOverride
+from fleet.document.watchdogs import OrphanEntry, Watchdogs
 from fleet.model import Cloud
 
 KEY: Final = "gpu-fleet:fleet"
@@ -43,11 +36,7 @@ SecretVariable = Annotated[str, Field(pattern=r"^GPUFLEET_[A-Z0-9_]{1,60}$")]
 SecretName = Annotated[str, Field(pattern=r"^/?[A-Za-z0-9_][A-Za-z0-9_./-]{0,500}$")]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class MadeNetwork(_Strict):
+class MadeNetwork(Strict):
     """A private network of this environment's own."""
 
     kind: Literal["made"]
@@ -60,7 +49,7 @@ class MadeNetwork(_Strict):
     """AWS: services that get an endpoint inside the network, as `ssm` and `ecr.dkr`. Google Cloud needs none."""
 
 
-class GivenNetwork(_Strict):
+class GivenNetwork(Strict):
     """A network that somebody else owns."""
 
     kind: Literal["given"]
@@ -70,7 +59,7 @@ class GivenNetwork(_Strict):
     """Zone to private subnet."""
 
 
-class Bucket(_Strict):
+class Bucket(Strict):
     """Where models, agents and the fleet document lie."""
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{1,61}[a-z0-9]$")]
@@ -78,7 +67,7 @@ class Bucket(_Strict):
     """True: made by `gpufleet bootstrap` or by somebody else, used as it is."""
 
 
-class Model(_Strict):
+class Model(Strict):
     """A served model: its place in the bucket is `models/<name>`."""
 
     name: PoolName
@@ -87,7 +76,7 @@ class Model(_Strict):
     weights_gib: Annotated[float, Field(gt=0, le=10_000, allow_inf_nan=False, strict=True)]
 
 
-class Engine(_Strict):
+class Engine(Strict):
     kind: Literal["vllm"] = "vllm"
     image: Image
     args: tuple[str, ...] = ()
@@ -97,14 +86,14 @@ class Engine(_Strict):
     instance that boots has failed."""
 
 
-class Block(_Strict):
+class Block(Strict):
     """The time for which capacity was bought, in the cloud's words. AWS ends instances 30 minutes before `ends`."""
 
     starts: AwareDatetime
     ends: AwareDatetime
 
 
-class Reserved(_Strict):
+class Reserved(Strict):
     """Prepaid capacity: in one zone, of one machine type, with an end or a date to look at it again."""
 
     zone: Zone
@@ -118,19 +107,19 @@ class Reserved(_Strict):
     review_by: date | None = None
 
 
-class Spot(_Strict):
+class Spot(Strict):
     zones: Zones
     machine_types: MachineTypes
 
 
-class OnDemand(_Strict):
+class OnDemand(Strict):
     max: Instances
     machine_types: MachineTypes
     zones: tuple[Zone, ...] = ()
     """Empty: every zone of the environment."""
 
 
-class FlexStart(_Strict):
+class FlexStart(Strict):
     """Google Cloud: stands in for missing spot instead of on-demand. Waited for; cheaper on A2 and newer machines."""
 
     max: Instances
@@ -140,7 +129,7 @@ class FlexStart(_Strict):
     """How long an instance may run, 10m to 7d. It is replaced and drained before Google ends it."""
 
 
-class Capacity(_Strict):
+class Capacity(Strict):
     """How the pool's instances are bought. What is absent is not bought that way."""
 
     reserved: tuple[Reserved, ...] = ()
@@ -149,7 +138,7 @@ class Capacity(_Strict):
     flex_start: FlexStart | None = None
 
 
-class Pool(_Strict):
+class Pool(Strict):
     """Identical replicas of one served model."""
 
     name: PoolName
@@ -172,7 +161,7 @@ class Pool(_Strict):
     objectives: Objectives = Objectives()
 
 
-class Machines(_Strict):
+class Machines(Strict):
     """What every GPU instance of the environment starts from."""
 
     image: str
@@ -183,7 +172,7 @@ class Machines(_Strict):
     disk_mib_per_second: Positive = 125
 
 
-class Control(_Strict):
+class Control(Strict):
     """The machine of watchdogs, Prometheus and router; absent: they run elsewhere."""
 
     machine_type: MachineType
@@ -202,7 +191,7 @@ class Control(_Strict):
     """CIDRs that may send requests to the router; never everybody."""
 
 
-class PolicyException(_Strict):
+class PolicyException(Strict):
     """A rule that does not hold for one resource, for a reason, until a day."""
 
     rule: Said
@@ -212,7 +201,7 @@ class PolicyException(_Strict):
     until: date
 
 
-class Policies(_Strict):
+class Policies(Strict):
     """What the policy pack asks of this environment beyond its rules."""
 
     machine_types: tuple[MachineType, ...] | None = None
@@ -220,7 +209,7 @@ class Policies(_Strict):
     exceptions: tuple[PolicyException, ...] = ()
 
 
-class Settings(_Strict):
+class Settings(Strict):
     """One environment on one cloud and region."""
 
     cloud: Cloud

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from components.aws.identities import Allowed
 from fleet import tags
-from fleet.document import OrphanEntry
+from fleet.document.watchdogs import OrphanEntry
 from fleet.policies import EvidenceSource, OrphanAction
 
 

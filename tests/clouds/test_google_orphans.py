@@ -11,7 +11,8 @@ from google.cloud import compute_v1
 
 from cli.wiring import wire
 from clouds.gcp.calls import ENDPOINT
-from fleet.document import FleetDocument, OrphanEntry
+from fleet.document import FleetDocument
+from fleet.document.watchdogs import OrphanEntry
 from tests.clouds.conftest import start_cloud, stop_cloud, wait_for
 from tests.clouds.google import PROJECT, ZONE, Google
 from tests.clouds.test_google_adapters import document as google_document

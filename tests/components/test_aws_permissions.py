@@ -13,7 +13,7 @@ from clouds.aws import signed
 from components.aws import permissions
 from components.aws.identities import Allowed
 from fleet import tags
-from fleet.document import OrphanEntry
+from fleet.document.watchdogs import OrphanEntry
 from fleet.policies import EvidenceSource, OrphanAction
 
 ROOT = Path(__file__).parents[2]

@@ -18,7 +18,7 @@ import httpx
 import pytest
 import yaml
 
-from fleet.alerting import AlertSettings
+from fleet.document.alerts import AlertSettings
 from fleet.model import Cloud
 from ledger.schema import open_ledger
 from localcloud.slack.server import SlackSink

@@ -22,7 +22,7 @@ import yaml
 
 from console import exporter
 from costs.allocation import Charge, Kind, State
-from fleet.alerting import AlertSettings
+from fleet.document.alerts import AlertSettings
 from fleet.model import CapacityType, Cloud
 from monitoring.alerts import render
 from monitoring.dashboards import SOURCE, dashboards, files

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from fleet import tags
-from fleet.document import FleetDocument, OrphanEntry
+from fleet.document import FleetDocument
+from fleet.document.watchdogs import OrphanEntry
 from tests.watchdogs.test_orphan_rules import DAY, LONG_QUIET, orphan
 from tests.watchdogs.worlds import QUIET_ENGINE, START, FakePrices, World, document
 from watchdogs.orphans.watchdog import OrphanWatchdog, Scope, rule_digest

@@ -19,7 +19,8 @@ from cli.wiring import wire
 from clouds.aws.calls import AwsCalls
 from clouds.aws.cloudwatch import NAMESPACE, POWER, UTILIZATION, CloudWatch
 from fleet import tags
-from fleet.document import FleetDocument, OrphanEntry
+from fleet.document import FleetDocument
+from fleet.document.watchdogs import OrphanEntry
 from tests.watchdogs.test_orphan_rules import LONG_QUIET
 from tests.watchdogs.worlds import FakeClock, FakeMetrics, World, document
 from watchdogs.orphans.watchdog import OrphanWatchdog

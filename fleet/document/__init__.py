@@ -1,0 +1,193 @@
+"""The fleet document: what `pulumi up` writes into the environment's bucket and everybody else reads.
+
+Version 1. Holds no secret. The only part of this room with a validation library, so it does not travel with the node
+agent.
+"""
+
+import json
+from decimal import Decimal
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import AwareDatetime, Field, ValidationError, model_validator
+
+from fleet.document.alerts import AlertsEntry
+from fleet.document.fields import Duration, MoreThanZero, Name, Strict, TimeZone
+from fleet.document.money import Budget, Commitments, PartBudget, Prices, SharedEntry
+from fleet.document.watchdogs import OrphanEntry, Watchdogs
+from fleet.model import CapacityType, Cloud
+from fleet.parsed import is_map
+
+VERSION: Final = 1
+PATH_IN_BUCKET: Final = "fleet/fleet.json"
+
+
+class DocumentError(ValueError):
+    """The document cannot be used. Each of `problems` names path, value and what is wrong."""
+
+    def __init__(self, source: str, problems: tuple[str, ...]) -> None:
+        self.source = source
+        self.problems = problems
+        super().__init__(f"{source}: " + "; ".join(problems))
+
+
+class Origin(Strict):
+    """Who wrote the document."""
+
+    project: str
+    stack: str
+    revision: str
+    at: AwareDatetime
+
+
+class Router(Strict):
+    url: str
+
+
+class Notify(Strict):
+    slack_channel: str
+    digest_at: Annotated[str, Field(pattern=r"^([01]\d|2[0-3]):[0-5]\d$")] = "08:00"
+    timezone: TimeZone = "UTC"
+    keep_users: tuple[Annotated[str, Field(pattern=r"^[UW][A-Z0-9]{2,20}$")], ...] = ()
+    """Slack ids of those who may press *Keep* below an idle mark; empty: no buttons are shown."""
+
+
+class GroupEntry(Strict):
+    """One scaling group of a pool."""
+
+    type: CapacityType
+    zone: str | None = None
+    name: str
+    max: Annotated[int, Field(ge=0)]
+    reservation: str | None = None
+    machine_types: tuple[str, ...] = ()
+    opens: AwareDatetime | None = None
+    """Of capacity bought for a time: nothing can be started there before."""
+    closes: AwareDatetime | None = None
+    """From when on the cloud ends what runs there."""
+
+
+class Objectives(Strict):
+    """What a pool's alerts hold it to; what is absent is not judged."""
+
+    latency_p99: Duration | None = None
+    """99 of 100 answers take no longer, arrival to last token."""
+    tokens_per_second: MoreThanZero | None = None
+    """Output of the busy pool; absent: the same hour of last week counts."""
+
+
+class Pool(Strict):
+    """Identical replicas of one served model."""
+
+    name: Name
+    model: str
+    model_source: str | None = None
+    """Where the model comes from, as `hf://org/name@revision`: what measurements are matched by."""
+    engine: str
+    owner: str
+    team_split: str | None = None
+    target: Annotated[int, Field(ge=0)]
+    """Seeds the ledger's target; the ledger owns it from then on."""
+    spare: Annotated[int, Field(ge=0)] = 0
+    min: Annotated[int, Field(ge=0)]
+    max: Annotated[int, Field(ge=0)]
+    drain_deadline: Duration
+    groups: tuple[GroupEntry, ...]
+    watchdogs: Watchdogs
+    objectives: Objectives = Objectives()
+
+    @model_validator(mode="after")
+    def _limits(self) -> "Pool":
+        if not self.min <= self.max:
+            raise ValueError(f"min {self.min} is above max {self.max}")
+        if not self.min <= self.target <= self.max:
+            raise ValueError(f"target {self.target} is outside {self.min} to {self.max}")
+        return self
+
+    def groups_of(self, capacity_type: CapacityType) -> tuple[GroupEntry, ...]:
+        return tuple(group for group in self.groups if group.type is capacity_type)
+
+
+class FleetDocument(Strict):
+    """One environment on one cloud, region and account."""
+
+    version: Literal[1]
+    environment: str
+    cloud: Cloud
+    region: str
+    zones: tuple[str, ...] = ()
+    """Of the environment; empty in documents written before they were told."""
+    account: str
+    generated_by: Origin
+    bucket: str
+    agent_token: str | None = None
+    """Where the node agents' token lies: `ssm:NAME` or `gcp-secret:projects/P/secrets/S`; None in documents written
+    before it was told."""
+    prometheus_url: str
+    ledger_url: str
+    router: Router
+    notify: Notify | None = None
+    budget: Budget | None = None
+    budgets: tuple[PartBudget, ...] = ()
+    orphans: tuple[OrphanEntry, ...] = ()
+    pools: tuple[Pool, ...]
+    prices: Prices = Prices()
+    shared: tuple[SharedEntry, ...] = ()
+    commitments: Commitments = Commitments()
+    alerts: AlertsEntry = AlertsEntry()
+
+    @model_validator(mode="after")
+    def _unique(self) -> "FleetDocument":
+        # a rule for orphans is paused and budgeted by its name, as a pool is
+        names = [*(pool.name for pool in self.pools), *(rule.name for rule in self.orphans)]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"pools named twice: {', '.join(twice)}")
+        groups = [group.name for pool in self.pools for group in pool.groups]
+        if twice := sorted({name for name in groups if groups.count(name) > 1}):
+            raise ValueError(f"groups named twice: {', '.join(twice)}")
+        return self
+
+    def pool(self, name: str) -> Pool:
+        """The pool of that name. Raises KeyError that lists the names there are."""
+        for pool in self.pools:
+            if pool.name == name:
+                return pool
+        raise KeyError(f"no pool {name!r}; there is {', '.join(p.name for p in self.pools) or 'none'}")
+
+
+def parse(text: str | bytes, source: str) -> FleetDocument:
+    """Read a document. `source` is the file or URL that errors name. Raises DocumentError."""
+    try:
+        raw: object = json.loads(text, parse_float=Decimal)
+    except (ValueError, RecursionError) as error:
+        raise DocumentError(source, (f"is no JSON: {error}",)) from error
+    if not is_map(raw):
+        raise DocumentError(source, (f"must be a JSON object, is {type(raw).__name__}",))
+    version = raw.get("version")
+    if version != VERSION:
+        raise DocumentError(
+            source,
+            (f"version: is {version!r}; this gpufleet reads version {VERSION}: upgrade the older of the two",),
+        )
+    try:
+        return FleetDocument.model_validate(raw)
+    except ValidationError as error:
+        raise DocumentError(source, describe_problems(error)) from error
+
+
+def describe_problems(error: ValidationError) -> tuple[str, ...]:
+    """One line per problem: path, what is wrong, the value (cut short)."""
+    return tuple(
+        f"{'.'.join(str(part) for part in item['loc']) or '(document)'}: {item['msg'].removeprefix('Value error, ')}"
+        f" (is {repr(item['input'])[:80]})"
+        for item in error.errors()
+    )
+
+
+def render(document: FleetDocument) -> str:
+    """The document as JSON text, keys in the order of this file, ending in a newline."""
+    return document.model_dump_json(indent=2) + "\n"
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of version 1, as committed in docs/fleet-document.schema.json."""
+    return FleetDocument.model_json_schema(mode="serialization")

@@ -1,0 +1,99 @@
+"""What the fleet document says of money: budgets, prices, shared resources, what was bought ahead."""
+
+from decimal import Decimal
+from typing import Annotated, Literal, Self
+
+from pydantic import AwareDatetime, Field, model_validator
+
+from fleet.document.fields import ExactDecimal, Strict
+
+
+class Budget(Strict):
+    usd_per_month: ExactDecimal
+    usd_per_hour_at_max: ExactDecimal
+
+
+class PartBudget(Strict):
+    """The budget of one pool or one team."""
+
+    pool: str | None = None
+    team: str | None = None
+    usd_per_month: ExactDecimal
+    thresholds: tuple[ExactDecimal, ...] = (Decimal("0.5"), Decimal("0.8"), Decimal(1))
+    """Shares at which people are told."""
+
+    @property
+    def of(self) -> tuple[str, str]:
+        """`pool` or `team`, and its name."""
+        return ("pool", self.pool) if self.pool is not None else ("team", self.team or "")
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if (self.pool is None) == (self.team is None):
+            raise ValueError("name a pool or a team, and not both")
+        return self
+
+
+class PriceOverride(Strict):
+    sku: str
+    usd_per_hour: ExactDecimal
+    source: str
+    as_of: str
+    unverified: bool = False
+
+
+class Prices(Strict):
+    overrides: tuple[PriceOverride, ...] = ()
+
+
+class SharedEntry(Strict):
+    """Something beside the GPU instances that costs money by the hour: NAT, disks, the control host."""
+
+    name: Annotated[str, Field(min_length=1, max_length=60)]
+    sku: Annotated[str, Field(pattern=r"^(aws|gcp):.+")]
+    units: ExactDecimal
+    per: Literal["environment", "instance"] = "environment"
+    """`environment`: split over the pools by their `max`; `instance`: goes with each GPU instance."""
+
+
+class _Term(Strict):
+    starts: AwareDatetime
+    ends: AwareDatetime
+    source: str
+    as_of: str
+
+    @model_validator(mode="after")
+    def _has_a_length(self) -> Self:
+        if self.starts >= self.ends:
+            raise ValueError(f"ends {self.ends} is not after starts {self.starts}")
+        return self
+
+
+class BlockEntry(_Term):
+    """A Capacity Block: its fee is paid at once and spread over its time."""
+
+    reservation: str
+    instances: Annotated[int, Field(ge=1)]
+    upfront_usd: ExactDecimal
+
+
+class SpendEntry(_Term):
+    """A Savings Plan or CUD: USD an hour, used or not, and the rates at which it is used."""
+
+    name: str
+    usd_per_hour: ExactDecimal
+    rates: Annotated[dict[str, ExactDecimal], Field(min_length=1)]
+    """Machine type to the committed rate."""
+
+    @model_validator(mode="after")
+    def _rates_cost(self) -> Self:
+        if free := sorted(name for name, rate in self.rates.items() if not rate):
+            raise ValueError(f"rates of 0 for {', '.join(free)}")
+        return self
+
+
+class Commitments(Strict):
+    """What was bought ahead, declared."""
+
+    blocks: tuple[BlockEntry, ...] = ()
+    spends: tuple[SpendEntry, ...] = ()
