@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
-from sqlalchemy import Engine, and_, func, select
+from sqlalchemy import Engine, and_, func, or_, select
 
 from console.view import ActView, BrakeView, CostView, UnitCost
 from costs.allocation import State
@@ -16,6 +16,8 @@ from ledger.decisions import DECISIONS, OUTCOMES
 from ledger.facts import EndCause
 from ledger.tables import ENDS, RUNS
 
+DRAINED_IN_TIME: Final = "preempted, drained"
+"""The reason of the spot watchdog's end of an instance that its cloud had given notice to."""
 _AT_ONCE: Final = 500
 """Names in one query."""
 
@@ -100,12 +102,16 @@ def last_seen(engine: Engine, fleet: str) -> Mapping[str, datetime]:
 
 
 def preemptions(engine: Engine, fleet: str) -> Mapping[str, int]:
-    """Pool to runs that the cloud took, ever."""
+    """Pool to runs that the cloud took, ever, with those that were drained in time and ended before it came."""
+    ours = select(OUTCOMES.c.resource).where(
+        OUTCOMES.c.fleet == fleet, OUTCOMES.c.kind == "done", OUTCOMES.c.reason == DRAINED_IN_TIME
+    )
+    taken = or_(ENDS.c.cause == EndCause.PREEMPTED.value, RUNS.c.instance_id.in_(ours))
     same = (ENDS.c.cloud == RUNS.c.cloud, ENDS.c.instance_id == RUNS.c.instance_id)
     statement = (
-        select(RUNS.c.pool, func.count())
+        select(RUNS.c.pool, func.count(RUNS.c.instance_id.distinct()))
         .join(ENDS, and_(*same, ENDS.c.started_at == RUNS.c.started_at))
-        .where(RUNS.c.environment == fleet, RUNS.c.pool.is_not(None), ENDS.c.cause == EndCause.PREEMPTED.value)
+        .where(RUNS.c.environment == fleet, RUNS.c.pool.is_not(None), taken)
         .group_by(RUNS.c.pool)
     )
     with engine.connect() as connection:

@@ -7,10 +7,14 @@ import pytest
 from sqlalchemy import Engine
 
 from console import book
-from ledger import decisions
+from fleet.model import CapacityType, Cloud
+from ledger import decisions, facts
+from ledger.database import writing
 from ledger.decisions import DecisionRow, OutcomeRow
+from ledger.facts import EndCause, Run, RunEnd
 from ledger.schema import open_ledger
 from tests.console.fleet import NOW
+from watchdogs.plan import Reason
 
 
 @pytest.fixture
@@ -38,3 +42,36 @@ def test_the_last_thing_done_about_each_instance_says_why(engine: Engine) -> Non
     assert book.reasons(engine, "prod", ["i-2", "i-3"]) == {"i-2": "spot: a safer zone"}
     assert book.reasons(engine, "other", many) == {}
     assert book.reasons(engine, "prod", []) == {}
+
+
+def test_losses_are_those_that_the_cloud_ended_and_those_that_were_drained_in_time(engine: Engine) -> None:
+    ended = {"i-taken": EndCause.PREEMPTED, "i-drained": EndCause.ENDED, "i-both": EndCause.PREEMPTED}
+    ended |= {"i-idle": EndCause.ENDED}
+    began = NOW - timedelta(hours=2)
+    runs = [
+        Run(
+            cloud=Cloud.AWS,
+            instance_id=name,
+            started_at=began,
+            environment="prod",
+            region="us-east-1",
+            zone="us-east-1a",
+            machine_type="g6.xlarge",
+            capacity_type=CapacityType.SPOT,
+            last_seen_at=NOW,
+            pool="chat",
+        )
+        for name in (*ended, "i-lives")
+    ]
+    ends = [
+        RunEnd(cloud=Cloud.AWS, instance_id=name, started_at=began, ended_at=NOW, cause=cause, exact=True)
+        for name, cause in ended.items()
+    ]
+    with writing(engine) as connection:
+        facts.add_runs(connection, runs)
+        facts.add_ends(connection, ends)
+    for name in ("i-drained", "i-both"):
+        _done(engine, name, Reason.PREEMPTED.value, minutes=0, watchdog="spot")
+    _done(engine, "i-idle", "still idle after its grace", minutes=0)
+    assert book.preemptions(engine, "prod") == {"chat": 3}
+    assert book.DRAINED_IN_TIME == Reason.PREEMPTED
