@@ -1,0 +1,170 @@
+"""Real vLLM on a machine of the embedded Google Cloud: from Cloud Storage to first token, to its preemption."""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from urllib.parse import quote
+
+import httpx
+import pytest
+
+from fleet.model import CapacityType, Cloud
+from localcloud import tiny_model
+from localcloud.gcp.places import PROJECT
+from serving import agent_archive, user_data
+from serving.cache import manifest as manifests
+from serving.cache import publish
+from tests.e2e.control_ground import SLACK_VALUE, ZONE, OnGoogle
+from tests.e2e.embedded_cloud import BUCKET, CLONE, instance_settings, started, status, wait_for, wait_until
+from tests.networks import free_network
+from tests.vllm.servers import Streams
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+BOOT_LIMIT_S = 700
+NOTICE_S = 110
+NAME = "chat-0001"
+INSTANCES = f"/compute/v1/projects/{PROJECT}/zones/{ZONE}/instances"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bucket:
+    """The ground's bucket as publishing needs it."""
+
+    ground: OnGoogle
+
+    def exists(self, key: str) -> bool:
+        url = f"{self.ground.url}/storage/v1/b/{BUCKET}/o/{quote(key, safe='')}"
+        return httpx.get(url, timeout=60).status_code == 200
+
+    def put_bytes(self, key: str, body: bytes) -> None:
+        self.ground.put(key, body)
+
+    def put_file(self, key: str, path: Path) -> None:
+        self.ground.put(key, path.read_bytes())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """A spot instance that serves, and what it serves."""
+
+    ground: OnGoogle
+    address: str
+    digest: str
+
+
+def settings(ground: OnGoogle) -> user_data.InstanceSettings:
+    return instance_settings(
+        "chat",
+        CapacityType.SPOT,
+        cloud=Cloud.GCP,
+        region=ground.region,
+        bucket=ground.bucket,
+        agent_token=ground.secret,
+        engine=user_data.Engine(
+            kind="vllm",
+            image="gpu-fleet/vllm-cpu@sha256:" + "0" * 64,
+            args=("--max-model-len", "2048", "--max-num-seqs", "32"),
+        ),
+        drain_deadline=timedelta(seconds=60),
+        # long, for a machine that shares two cores with everything else: a quarter of it is for the kill
+        drain_margin=timedelta(seconds=30),
+    )
+
+
+def start(ground: OnGoogle, script: str) -> str:
+    """A spot instance with a local disk, which knows its notice as the templates tell it; its address."""
+    image = "projects/debian-cloud/global/images/debian-12"
+    body = {
+        "name": NAME,
+        "machineType": f"zones/{ZONE}/machineTypes/g2-standard-8",
+        "labels": {"gpu-fleet-pool": "chat", "gpu-fleet-environment": "test", "gpu-fleet-capacity-type": "spot"},
+        "disks": [
+            {"boot": True, "autoDelete": True, "initializeParams": {"sourceImage": image}},
+            {
+                "type": "SCRATCH",
+                "autoDelete": True,
+                "interface": "NVME",
+                "initializeParams": {"diskType": f"zones/{ZONE}/diskTypes/local-ssd"},
+            },
+        ],
+        "networkInterfaces": [{"subnetwork": f"regions/{ground.region}/subnetworks/net"}],
+        "serviceAccounts": [
+            {
+                "email": f"gpu@{PROJECT}.iam.gserviceaccount.com",
+                "scopes": ["https://www.googleapis.com/auth/cloud-platform"],
+            }
+        ],
+        "metadata": {
+            "items": [
+                {"key": "startup-script", "value": script},
+                {"key": "gpu-fleet-preemption-notice-s", "value": str(NOTICE_S)},
+            ]
+        },
+        "scheduling": {
+            "provisioningModel": "SPOT",
+            "automaticRestart": False,
+            "onHostMaintenance": "TERMINATE",
+            "instanceTerminationAction": "DELETE",
+        },
+    }
+    ground.call("POST", INSTANCES, body)
+    return ground.address(NAME)
+
+
+@pytest.fixture(scope="module")
+def machine(vllm: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    assert vllm.is_dir()
+    folder = tmp_path_factory.mktemp("cloud")
+    network = free_network()
+    with started(folder, network):
+        ground = OnGoogle(url=f"http://{network}.0.4:4567", network=network)
+        ground.set_up()
+        yield _booted(ground, folder)
+
+
+def _booted(ground: OnGoogle, folder: Path) -> Machine:
+    tiny_model.make(folder / "source")
+    manifest = manifests.describe(folder / "source", name="chat", revision="first")
+    bucket = Bucket(ground=ground)
+    publish.add(bucket, folder / "source", manifest)
+    publish.rollout(bucket, name="chat", digest=manifest.digest)
+    archive = agent_archive.build(CLONE)
+    sha256 = hashlib.sha256(archive).hexdigest()
+    bucket.put_bytes(user_data.archive_key(sha256), archive)
+    script = user_data.render(settings(ground), sha256)
+    assert SLACK_VALUE not in script
+    address = start(ground, script)
+    wait_until(address, "ready", BOOT_LIMIT_S)
+    return Machine(ground=ground, address=address, digest=manifest.digest)
+
+
+def test_from_cloud_storage_to_the_first_token_and_to_the_end(machine: Machine) -> None:
+    """One test: a boot of real vLLM costs too much for one each."""
+    found = status(machine.address)
+    assert [step["step"] for step in found["boot"]] == ["disks", "cache", "engine", "warm-up"]
+    assert all(step["error"] is None for step in found["boot"])
+    assert found["model_digest"] == machine.digest
+    version = httpx.get(f"http://{machine.address}:8000/version", timeout=30).json()["version"]
+    assert version.startswith("0.32.0")
+    assert "simulated" not in version
+    _a_preemption_loses_no_stream(machine)
+
+
+def _a_preemption_loses_no_stream(machine: Machine) -> None:
+    streams = Streams(f"http://{machine.address}:8000", count=20, tokens=500, model="chat").start()
+    wait_for("first words", streams.all_began)
+    body = {"instance": NAME, "notice_s": NOTICE_S}
+    answer = httpx.post(f"{machine.ground.url}/_localcloud/preempt", json=body, timeout=30)
+    assert answer.is_success, answer.text
+    assert wait_until(machine.address, "draining", 30)["reason"] == "preempted by its cloud"
+    usages = streams.usages()
+    assert not streams.errors
+    assert [usage["completion_tokens"] for usage in usages] == [500] * 20
+    wait_until(machine.address, "drained", 100)
+
+    def gone() -> bool:
+        return httpx.get(f"{machine.ground.url}{INSTANCES}/{NAME}", timeout=30).status_code == 404
+
+    wait_for("the end of the instance", gone, 2 * NOTICE_S)
