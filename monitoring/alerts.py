@@ -92,6 +92,8 @@ def _minutes(count: int) -> timedelta:
 def _gpu(settings: AlertSettings) -> tuple[Alert, ...]:
     memory, growth = rules.GPU_MEMORY, settings.gpu_memory_growth
     errors = f"increase({metrics.ECC_DOUBLE_BIT}[1h]) > 0 or {metrics.ROW_REMAP_FAILURE} == 1"
+    # an error that goes away with its GPU, or with its instance, is told all the same
+    xid = f"max_over_time(({metrics.XID_ERRORS} > 0 and {metrics.XID_ERRORS} < 1000)[2m:])"
     # by UUID: an exporter that was started again gives the same GPU other labels
     each = f"{rules.BY_INSTANCE}, UUID"
     known = f"count by ({each}) (last_over_time({metrics.XID_ERRORS}[1h]))"
@@ -127,7 +129,7 @@ def _gpu(settings: AlertSettings) -> tuple[Alert, ...]:
         ),
         Alert(
             name="GpuErrors",
-            expression=f"({metrics.XID_ERRORS} > 0 and {metrics.XID_ERRORS} < 1000) or {errors}",
+            expression=f"{xid} > 0 or {errors}",
             lasts=timedelta(0),
             severity=Severity.TICKET,
             summary=f"A GPU of {_INSTANCE} ({_POOL}) reports XID or uncorrectable memory errors",

@@ -80,6 +80,8 @@ CASES = (
     Case("GpuHot", "83 °C", 0, (on("DCGM_FI_DEV_GPU_TEMP", "83x40"),)),
     Case("GpuHot", "a blank", 0, (on("DCGM_FI_DEV_GPU_TEMP", "2147483632x40"),)),
     Case("GpuErrors", "an XID", 1, (on("DCGM_FI_DEV_XID_ERRORS", "0x10 79x30"),)),
+    Case("GpuErrors", "an XID, and a minute later no GPU", 1, (on(XID, "0x28 79 stale"),)),
+    Case("GpuErrors", "an XID long ago", 0, (on(XID, "0x10 79x5 0x20"),)),
     Case("GpuErrors", "a double-bit error", 1, (on("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "0x10 1x30"),)),
     Case("GpuErrors", "old errors", 0, (on("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "5x40"),)),
     Case("GpuErrors", "a blank", 0, (on("DCGM_FI_DEV_XID_ERRORS", "2147483632x40"),)),
