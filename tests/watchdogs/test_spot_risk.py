@@ -6,7 +6,15 @@ import pytest
 
 from fleet.activity import Activity, ActivityKind
 from watchdogs.spot import risk
-from watchdogs.spot.memory import HALF_LIFE, PRIOR_HOURS, PRIOR_LOSSES, SAME_LOSS, recall
+from watchdogs.spot.memory import (
+    HALF_LIFE,
+    PRIOR_HOURS,
+    PRIOR_LOSSES,
+    SAME_LOSS,
+    TROUBLE,
+    TROUBLE_HALF_LIFE,
+    recall,
+)
 from watchdogs.spot.risk import Place
 
 T0 = datetime(2026, 11, 21, 8, tzinfo=UTC)
@@ -43,6 +51,23 @@ def test_what_one_outage_takes_is_one_loss() -> None:
 def test_memory_fades() -> None:
     lost = recall([event(ActivityKind.LAUNCHED, 0), event(ActivityKind.PREEMPTED, 1)], [], T0 + HOUR)
     assert lost.passed(T0 + HOUR + HALF_LIFE, present=False).losses == pytest.approx(lost.losses / 2)
+
+
+@pytest.mark.parametrize("kind", [ActivityKind.PREEMPTED, ActivityKind.NO_CAPACITY])
+def test_a_zone_that_failed_lately_is_shunned_and_forgiven(kind: ActivityKind) -> None:
+    failed = recall([event(ActivityKind.LAUNCHED, 0), event(kind, 1)], [], T0 + HOUR)
+    usual = (failed.losses + PRIOR_LOSSES) / (failed.hours + PRIOR_HOURS)
+    assert failed.losses_per_hour == pytest.approx((1 + TROUBLE) * usual)
+    # hours away tell nothing of the average, and the trouble fades by halves
+    later = failed.passed(T0 + HOUR + TROUBLE_HALF_LIFE, present=False)
+    still = (later.losses + PRIOR_LOSSES) / (later.hours + PRIOR_HOURS)
+    assert later.losses_per_hour == pytest.approx((1 + TROUBLE / 2) * still)
+    assert failed.passed(T0 + 100 * HOUR, present=True).losses_per_hour < PRIOR_LOSSES / PRIOR_HOURS
+
+
+@pytest.mark.parametrize("kind", [ActivityKind.QUOTA, ActivityKind.PRICE, ActivityKind.LAUNCH_FAILED])
+def test_what_is_not_the_zones_fault_is_not_held_against_it(kind: ActivityKind) -> None:
+    assert recall([event(kind, 0)], [], T0).losses_per_hour == PRIOR_LOSSES / PRIOR_HOURS
 
 
 ALIKE = tuple(Place(name=name, region=name[:-1], losses_per_hour=0.1) for name in ("r1a", "r1b", "r2a", "r3a"))

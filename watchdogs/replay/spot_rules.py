@@ -108,6 +108,7 @@ class OwnRule:
         for machine in state.lost:
             self._event(state.zones[machine.place], ActivityKind.PREEMPTED, now, machine)
         for place in state.refused:
+            self._zones[place].memory = self._zones[place].memory.refused()
             self._event(state.zones[place], ActivityKind.NO_CAPACITY, now, None)
         newest = max((m.number for m in state.machines), default=0)
         known = 0 if self._last is None else self._last[1]

@@ -1,7 +1,7 @@
-"""What a zone's past says about its future: how often it lost us, per hour that we were there. Pure."""
+"""What a zone's past says about its future: how often and how lately it lost us while we were there. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -14,6 +14,10 @@ PRIOR_HOURS: Final = 3.0
 """A zone that nobody knows is taken for one that loses us every ten hours."""
 SAME_LOSS: Final = timedelta(minutes=1)
 """Losses of a zone this close together are one."""
+TROUBLE: Final = 5.0
+"""A zone that has just lost or refused us is this much likelier to lose us than its average says: trouble comes in
+spells, and a run of capacity that has lasted goes on."""
+TROUBLE_HALF_LIFE: Final = timedelta(hours=2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +27,8 @@ class Memory:
     at: datetime
     losses: float = 0.0
     hours: float = 0.0
+    failed_at: datetime | None = None
+    """When it last lost or refused us; None: never seen."""
 
     def passed(self, now: datetime, *, present: bool) -> "Memory":
         """The memory after some more time, with us there or not."""
@@ -34,32 +40,50 @@ class Memory:
             at=now,
             losses=self.losses * fading,
             hours=self.hours * fading + (span / timedelta(hours=1) if present else 0.0),
+            failed_at=self.failed_at,
         )
 
     def lost(self) -> "Memory":
         """The memory after a loss."""
-        return Memory(at=self.at, losses=self.losses + 1, hours=self.hours)
+        return Memory(at=self.at, losses=self.losses + 1, hours=self.hours, failed_at=self.at)
+
+    def refused(self) -> "Memory":
+        """The memory after the zone had no room for one more."""
+        return replace(self, failed_at=self.at)
 
     @property
     def losses_per_hour(self) -> float:
-        return (self.losses + PRIOR_LOSSES) / (self.hours + PRIOR_HOURS)
+        """How often the zone is expected to lose us from now on."""
+        usual = (self.losses + PRIOR_LOSSES) / (self.hours + PRIOR_HOURS)
+        if self.failed_at is None:
+            return usual
+        return usual * (1 + TROUBLE * 0.5 ** ((self.at - self.failed_at) / TROUBLE_HALF_LIFE))
+
+
+_CHANGES: Final = {
+    ActivityKind.LAUNCHED: 1,
+    ActivityKind.PREEMPTED: -1,
+    ActivityKind.ENDED: -1,
+    ActivityKind.UNHEALTHY: -1,
+    ActivityKind.NO_CAPACITY: 0,
+}
+"""By how many instances a zone has more of us after it."""
 
 
 def recall(events: Sequence[Activity], present_since: Sequence[datetime], now: datetime) -> Memory:
     """The memory of a zone from its group's activities (oldest first) and from who is there now."""
-    edges = [
-        (event.at, 1 if event.kind is ActivityKind.LAUNCHED else -1, event.kind is ActivityKind.PREEMPTED)
-        for event in events
-        if event.kind in (ActivityKind.LAUNCHED, ActivityKind.PREEMPTED, ActivityKind.ENDED, ActivityKind.UNHEALTHY)
-    ]
-    launched = {event.at for event in events if event.kind is ActivityKind.LAUNCHED}
+    edges = [(event.at, event.kind) for event in events if event.kind in _CHANGES]
+    launched = {at for at, kind in edges if kind is ActivityKind.LAUNCHED}
     begun = min((edges[0][0] if edges else now), *(present_since or (now,)))
     # who is there but whose launch lies before the first activity that we know
-    edges += [(at, 1, False) for at in present_since if all(abs(at - known) > SAME_LOSS for known in launched)]
+    known = [at for at in present_since if all(abs(at - there) > SAME_LOSS for there in launched)]
+    edges += [(at, ActivityKind.LAUNCHED) for at in known]
     memory, there, last_loss = Memory(at=begun), 0, None
-    for at, change, loss in sorted(edges, key=lambda edge: edge[0]):
+    for at, kind in sorted(edges, key=lambda edge: edge[0]):
         memory = memory.passed(at, present=there > 0)
-        there = max(0, there + change)
-        if loss and (last_loss is None or at - last_loss > SAME_LOSS):
+        there = max(0, there + _CHANGES[kind])
+        if kind is ActivityKind.NO_CAPACITY:
+            memory = memory.refused()
+        elif kind is ActivityKind.PREEMPTED and (last_loss is None or at - last_loss > SAME_LOSS):
             memory, last_loss = memory.lost(), at
     return memory.passed(now, present=there > 0 or bool(present_since))
