@@ -19,12 +19,12 @@ def is_list(value: object) -> TypeGuard[list[Any]]:
     return isinstance(value, list)
 
 
-def inner(document: Mapping[str, Any] | None, *names: str) -> Document:
+def inner(document: Mapping[str, Any] | None, *names: str) -> Mapping[str, Any]:
     """The object that lies under `names`, one inside the other; empty where one of them is absent or null."""
     found = document
     for name in names:
         found = (found or {}).get(name)
-    return dict(found or {})
+    return found or {}
 
 
 def items(document: Mapping[str, Any] | None, name: str) -> list[Any]:

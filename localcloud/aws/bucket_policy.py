@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Mapping
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from moto.iam.access_control import IAMPolicy, PermissionResult
 from moto.s3.models import FakeBucket
+
+from localcloud.documents import inner, is_list
 
 _SECURE: Final = "aws:SecureTransport"
 
@@ -29,14 +31,14 @@ def judged_over_tls(policy: bytes | str) -> str:
     """The policy with its questions about the transport answered: a statement that needs plain HTTP falls away."""
     read = json.loads(policy)
     found = read["Statement"]
-    statements: list[Mapping[str, Any]] = found if isinstance(found, list) else [found]
+    statements = found if is_list(found) else [found]
     answered = [_answered(statement) for statement in statements]
     return json.dumps({**read, "Statement": [one for one in answered if one is not None]})
 
 
 def _answered(statement: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    conditions: dict[str, Any] = dict(statement.get("Condition") or {})
-    wanted = dict(cast("Mapping[str, Any]", conditions.get("Bool") or {}))
+    conditions = dict(inner(statement, "Condition"))
+    wanted = dict(inner(conditions, "Bool"))
     if _SECURE not in wanted:
         return statement
     if str(wanted.pop(_SECURE)).lower() != "true":

@@ -60,8 +60,9 @@ def operation(environ: dict[str, Any], service: str, body: bytes) -> str:
 
 
 def _by_path(environ: dict[str, Any], service: str) -> str:
+    router: Any = get_service_router(service)  # moto's models of operations are botocore's, which have no types
     try:
-        found, _ = get_service_router(service).match(Request(dict(environ)))
+        found, _ = router.match(Request(dict(environ)))
     except (NotFound, NotImplementedError, KeyError, LookupError, ValueError):
         return f"{environ.get('REQUEST_METHOD')} {environ.get('PATH_INFO')}"
     return str(found.name)

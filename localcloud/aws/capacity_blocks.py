@@ -20,6 +20,7 @@ from localcloud.aws.events import Event, put
 from localcloud.aws.instances import living
 from localcloud.aws.reservations import CapacityReservation, ReservationError, of
 from localcloud.aws.spot_prices import ON_DEMAND
+from localcloud.documents import items
 from localcloud.places import ZONES
 
 SOLD: Final = ("p4d.", "p4de.", "p5.", "p5e.", "p5en.", "p6-b200.", "p6-b300.")
@@ -76,7 +77,7 @@ class BlockCalls(EC2BaseResponse):
         return ActionResult({"CapacityReservation": made.as_result(), "CapacityBlocks": [_block(made)]})
 
     def describe_capacity_blocks(self) -> ActionResult:
-        wanted = self._get_params().get("CapacityBlockIds") or []
+        wanted = items(self._get_params(), "CapacityBlockIds")
         blocks = [_block(one) for one in of(self.ec2_backend).by_id.values() if one.is_block]
         return ActionResult({"CapacityBlocks": [b for b in blocks if not wanted or b["CapacityBlockId"] in wanted]})
 

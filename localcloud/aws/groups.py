@@ -15,6 +15,7 @@ from moto.moto_api._internal import mock_random
 from localcloud.aws.capacity import Kind
 from localcloud.aws.instances import LivingInstance
 from localcloud.aws.world import World
+from localcloud.documents import inner, items
 
 if TYPE_CHECKING:
     from localcloud.aws.refresh import Refresh
@@ -170,9 +171,9 @@ class LivingGroup(FakeAutoScalingGroup):
                 f" {template.id}, does not exist."
             )
         version = template.get_version(self.launch_template_version)
-        overrides = ((self.mixed_instances_policy or {}).get("LaunchTemplate") or {}).get("Overrides") or []
+        overrides = items(inner(self.mixed_instances_policy, "LaunchTemplate"), "Overrides")
         types = [item["InstanceType"] for item in overrides if item.get("InstanceType")]
-        market = (version.data.get("InstanceMarketOptions") or {}).get("MarketType")
+        market = inner(version.data, "InstanceMarketOptions").get("MarketType")
         return Recipe(
             data=version.data,
             template_id=template.id,
@@ -185,7 +186,7 @@ class LivingGroup(FakeAutoScalingGroup):
         """What the mix asks for next: full-price instances up to base and percentage, spot above."""
         if self.mixed_instances_policy is None:
             return recipe.market or Kind.ON_DEMAND
-        mix = self.mixed_instances_policy.get("InstancesDistribution") or {}
+        mix = inner(self.mixed_instances_policy, "InstancesDistribution")
         base = int(mix.get("OnDemandBaseCapacity") or 0)
         percentage = mix.get("OnDemandPercentageAboveBaseCapacity")
         above = max(0, (self.desired_capacity or 0) - base)

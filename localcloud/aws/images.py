@@ -25,7 +25,8 @@ def add_images(ec2: EC2Backend) -> None:
     ec2.amis[DLAMI] = image
     ssm = ssm_backends[ACCOUNT][REGION]
     for name in DLAMI_PARAMETERS:
-        ssm._parameters[name].append(_parameter(name))
+        # past the front door: PutParameter refuses names under /aws
+        ssm._parameters[name].append(_parameter(name))  # pyright: ignore[reportPrivateUsage]
 
 
 def _parameter(name: str) -> Any:

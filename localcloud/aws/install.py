@@ -31,7 +31,7 @@ from localcloud.aws.world import World
 from localcloud.places import ACCOUNT, REGION, ZONES
 
 
-class Ec2Calls(  # type: ignore[misc]
+class Ec2Calls(
     ReservationCalls,
     BlockCalls,
     SpotPriceCalls,
@@ -80,9 +80,9 @@ def install(world: World) -> tuple[EC2Backend, LivingAutoScaling]:
     """
     os.environ["MOTO_ACCOUNT_ID"] = ACCOUNT
     LivingInstance.world = LivingGroup.world = LivingAutoScaling.world = world
-    instance_models.Instance = LivingInstance  # type: ignore[misc]
-    scaling_models.FakeAutoScalingGroup = LivingGroup  # type: ignore[misc]
-    bucket_models.FakeBucket = LivingBucket  # type: ignore[misc]
+    instance_models.Instance = LivingInstance
+    scaling_models.FakeAutoScalingGroup = LivingGroup
+    bucket_models.FakeBucket = LivingBucket
     autoscaling_backends.backend = LivingAutoScaling
     ec2_urls.url_paths["{0}/"] = Ec2Calls.dispatch
     scaling_urls.url_paths["{0}/$"] = ScalingCalls.dispatch

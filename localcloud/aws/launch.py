@@ -13,6 +13,7 @@ from localcloud.aws.groups import LivingGroup, Member, Recipe
 from localcloud.aws.instances import LivingInstance, living
 from localcloud.aws.reservations import claim, wants_block
 from localcloud.aws.world import World
+from localcloud.documents import inner, items
 
 _PREFIX: Final = {
     Kind.SPOT: "Could not launch Spot Instances.",
@@ -95,12 +96,12 @@ def _run(  # noqa: PLR0913
     reservation: str | None,
 ) -> LivingInstance:
     data = recipe.data
-    interfaces = data.get("NetworkInterfaces") or []
+    interfaces = items(data, "NetworkInterfaces")
     group_ids = list(data.get("SecurityGroupIds") or [])
     for interface in interfaces:
-        group_ids.extend(interface.get("Groups") or [])
+        group_ids.extend(items(interface, "Groups"))
     extra: dict[str, Any] = {}
-    disks = [disk for disk in data.get("BlockDeviceMappings") or [] if disk.get("Ebs")]
+    disks = [disk for disk in items(data, "BlockDeviceMappings") if disk.get("Ebs")]
     if disks:
         extra["block_device_mappings"] = [_owned_disk(disk) for disk in disks]
     made = ec2.run_instances(
@@ -121,7 +122,7 @@ def _run(  # noqa: PLR0913
         # a group's instance has nothing to stop for: its shutdown ends it
         instance_initiated_shutdown_behavior=data.get("InstanceInitiatedShutdownBehavior") or "stop",
         ebs_optimized=data.get("EbsOptimized") or False,
-        monitoring_state="enabled" if (data.get("Monitoring") or {}).get("Enabled") else "disabled",
+        monitoring_state="enabled" if inner(data, "Monitoring").get("Enabled") else "disabled",
         **extra,
     )
     instance = made.instances[0]

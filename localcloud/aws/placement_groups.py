@@ -16,6 +16,7 @@ from fleet.catalogue import UnknownMachineError, machine
 from fleet.model import Cloud
 from localcloud.aws.capacity import Refusal, Shortage
 from localcloud.aws.instances import living
+from localcloud.documents import items
 
 _EFA = frozenset({"efa", "efa-only"})
 
@@ -59,16 +60,13 @@ class PlacementGroups:
 
 def of(ec2: EC2Backend) -> PlacementGroups:
     """The placement groups of an EC2 backend."""
-    found = getattr(ec2, "embedded_placement_groups", None)
-    if found is None:
-        found = PlacementGroups()
-        ec2.embedded_placement_groups = found  # type: ignore[attr-defined]
+    found: PlacementGroups = vars(ec2).setdefault("embedded_placement_groups", PlacementGroups())
     return found
 
 
 def refusal(ec2: EC2Backend, data: Mapping[str, Any], group: str | None, machine_type: str) -> Refusal | None:
     """Why no machine of this type can start from a template's data in this placement group, however much room."""
-    asked = sum(1 for interface in data.get("NetworkInterfaces") or [] if interface.get("InterfaceType") in _EFA)
+    asked = sum(1 for interface in items(data, "NetworkInterfaces") if interface.get("InterfaceType") in _EFA)
     try:
         has = machine(Cloud.AWS, machine_type).efa_interfaces
     except UnknownMachineError:
@@ -100,7 +98,7 @@ class PlacementGroupCalls(EC2BaseResponse):
 
     def describe_placement_groups(self) -> ActionResult:
         known = of(self.ec2_backend)
-        wanted = self._get_params().get("GroupNames") or []
+        wanted = items(self._get_params(), "GroupNames")
         found = [known.get(name) for name in wanted] if wanted else list(known.by_name.values())
         return ActionResult({"PlacementGroups": [one.as_result() for one in found]})
 

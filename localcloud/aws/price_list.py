@@ -6,6 +6,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 from localcloud.aws.spot_prices import ON_DEMAND
+from localcloud.documents import Document, items
 from localcloud.places import REGION
 
 SERVICE: Final = "pricing"
@@ -30,7 +31,7 @@ def products() -> Iterator[dict[str, Any]]:
 def _product(machine_type: str, status: str, usage: str, usd: Decimal) -> dict[str, Any]:
     sku = f"LOCAL{machine_type}.{status}".upper()
     rate = f"{sku}.JRTCKXETXF.6YS6EN2CT7"
-    dimension = {
+    dimension: Document = {
         "unit": "Hrs",
         "endRange": "Inf",
         "beginRange": "0",
@@ -39,7 +40,7 @@ def _product(machine_type: str, status: str, usage: str, usd: Decimal) -> dict[s
         "appliesTo": [],
         "pricePerUnit": {"USD": f"{usd:.10f}"},
     }
-    term = {
+    term: Document = {
         "sku": sku,
         "offerTermCode": "JRTCKXETXF",
         "effectiveDate": _PUBLISHED,
@@ -72,7 +73,7 @@ def get_products(wanted: Mapping[str, Any]) -> dict[str, Any]:
     """One page of GetProducts. Raises ValueError for what the service would refuse."""
     if wanted.get("ServiceCode") != "AmazonEC2":
         raise ValueError(f"The service code {wanted.get('ServiceCode')!r} is not known to the embedded cloud")
-    filters = wanted.get("Filters") or []
+    filters = items(wanted, "Filters")
     if any(given.get("Type") != "TERM_MATCH" for given in filters):
         raise ValueError("Only filters of type TERM_MATCH are known to the embedded cloud")
     found = [product for product in products() if _matches(product, filters)]

@@ -17,6 +17,7 @@ from moto.moto_api._internal import mock_random
 from localcloud.aws.capacity import Kind, Refusal, Shortage, Use
 from localcloud.aws.instances import living
 from localcloud.aws.world import World
+from localcloud.documents import inner, items
 
 
 class ReservationError(EC2ClientError):
@@ -108,10 +109,7 @@ class Reservations:
 
 def of(ec2: EC2Backend) -> Reservations:
     """The reservations of an EC2 backend."""
-    found = getattr(ec2, "embedded_reservations", None)
-    if found is None:
-        found = Reservations()
-        ec2.embedded_reservations = found  # type: ignore[attr-defined]
+    found: Reservations = vars(ec2).setdefault("embedded_reservations", Reservations())
     return found
 
 
@@ -120,8 +118,8 @@ def claim(world: World, ec2: EC2Backend, data: Mapping[str, Any], use: Use) -> s
 
     None: none is meant. A refusal when the template targets one that is full, over, or of another zone or type.
     """
-    wanted = data.get("CapacityReservationSpecification") or {}
-    target = (wanted.get("CapacityReservationTarget") or {}).get("CapacityReservationId")
+    wanted = inner(data, "CapacityReservationSpecification")
+    target: str | None = inner(wanted, "CapacityReservationTarget").get("CapacityReservationId")
     known = of(ec2).by_id
     if target is not None:
         found = known.get(target)
@@ -153,7 +151,7 @@ def _fits(reservation: CapacityReservation, use: Use) -> bool:
 
 def wants_block(data: Mapping[str, Any]) -> bool:
     """Whether a launch template's data ask for the market of Capacity Blocks."""
-    return (data.get("InstanceMarketOptions") or {}).get("MarketType") == "capacity-block"
+    return bool(inner(data, "InstanceMarketOptions").get("MarketType") == "capacity-block")
 
 
 def _market(reservation: CapacityReservation | None) -> Refusal:
@@ -195,10 +193,10 @@ class ReservationCalls(EC2BaseResponse):
     def describe_capacity_reservations(self) -> ActionResult:
         params = self._get_params()
         known = of(self.ec2_backend)
-        wanted = params.get("CapacityReservationIds") or []
+        wanted = items(params, "CapacityReservationIds")
         found = [known.get(one) for one in wanted] if wanted else list(known.by_id.values())
-        for given in params.get("Filters") or []:
-            found = [one for one in found if _matches(one, given["Name"], given.get("Values") or [])]
+        for given in items(params, "Filters"):
+            found = [one for one in found if _matches(one, given["Name"], items(given, "Values"))]
         return ActionResult({"CapacityReservations": [one.as_result() for one in found]})
 
     def modify_capacity_reservation(self) -> ActionResult:

@@ -6,7 +6,11 @@ from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from typing import Any, Final
 
-from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
+from moto.moto_server.werkzeug_app import (  # pyright: ignore[reportMissingTypeStubs]
+    DomainDispatcherApplication,
+    MotoRequestHandler,
+    create_backend_app,
+)
 from werkzeug.serving import BaseWSGIServer, make_server
 
 from localcloud.aws import api_faults, calls, price_list

@@ -12,6 +12,7 @@ from typing import Final
 from moto.core.responses import ActionResult
 from moto.ec2.responses._base_response import EC2BaseResponse
 
+from localcloud.documents import items
 from localcloud.places import ZONES
 
 ON_DEMAND: Final = {
@@ -70,12 +71,12 @@ class SpotPriceCalls(EC2BaseResponse):
     def describe_spot_price_history(self) -> ActionResult:
         params = self._get_params()
         now = datetime.now(UTC)
-        filters = {item["Name"]: item.get("Values") or [] for item in params.get("Filters") or []}
-        products = params.get("ProductDescriptions") or filters.get("product-description") or ["Linux/UNIX"]
+        filters = {str(given["Name"]): items(given, "Values") for given in items(params, "Filters")}
+        products = items(params, "ProductDescriptions") or items(filters, "product-description") or ["Linux/UNIX"]
         zones = (
-            [params["AvailabilityZone"]] if params.get("AvailabilityZone") else filters.get("availability-zone", [])
+            [params["AvailabilityZone"]] if params.get("AvailabilityZone") else items(filters, "availability-zone")
         )
-        types = params.get("InstanceTypes") or filters.get("instance-type", [])
+        types = items(params, "InstanceTypes") or items(filters, "instance-type")
         if not set(products) & {"Linux/UNIX", "Linux/UNIX (Amazon VPC)"}:
             return ActionResult({"SpotPriceHistory": [], "NextToken": ""})
         rows = list(history(types, zones, _aware(params.get("StartTime"), now), _aware(params.get("EndTime"), now)))

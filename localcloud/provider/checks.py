@@ -13,6 +13,8 @@ from localcloud.provider.resource import Resource, Rule
 from localcloud.provider.schema import Property, ResourceSchema, Schema, Shape
 from localcloud.provider.wire import UNKNOWN, Properties, is_asset
 
+_NAME = re.compile(r"[.\[]")
+"""Ends a name in a pattern."""
 BOOKKEEPING = "__defaults"
 """Names of inputs that the provider filled in, kept beside the inputs as the real provider does."""
 
@@ -133,9 +135,9 @@ def values_at(value: Any, pattern: str, path: str = "") -> Iterator[tuple[str, A
             for index, item in enumerate(value):
                 yield from values_at(item, pattern[3:].lstrip("."), f"{path}[{index}]")
         return
-    name, rest = re.match(r"([^.\[]+)(.*)", pattern).groups()  # type: ignore[union-attr]
+    name = _NAME.split(pattern, maxsplit=1)[0]
     if is_document(value) and name in value:
-        yield from values_at(value[name], rest.lstrip("."), _join(path, name))
+        yield from values_at(value[name], pattern.removeprefix(name).lstrip("."), _join(path, name))
 
 
 def conflicts(*names: str) -> Rule:

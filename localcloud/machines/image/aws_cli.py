@@ -3,16 +3,17 @@
 import contextlib
 import json
 import sys
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-import boto3
 import jmespath
-from botocore import xform_name
-from botocore.exceptions import BotoCoreError, ClientError
 
+from localcloud.documents import is_list
 from localcloud.machines.image import here
+from localcloud.request_shapes import Operation, Shape
+from localcloud.sdk import BotoCoreError, ClientError, Session, session, spelled
 
 _GLOBAL: Final = ("--region", "--output", "--query", "--endpoint-url", "--profile", "--cli-connect-timeout")
 _SWITCHES: Final = ("--only-show-errors", "--quiet", "--no-progress", "--no-cli-pager", "--no-paginate")
@@ -32,18 +33,18 @@ def main(words: list[str]) -> int:
             rest.append(word)
     if len(rest) < 2:
         here.fail("usage: aws SERVICE OPERATION [parameters]", 252)
-    session = boto3.Session(region_name=options.get("--region"))
+    made = session(region=options.get("--region"))
     try:
         if rest[:2] == ["s3", "cp"]:
-            return _copy(session, rest[2:])
-        return _call(session, rest, options)
+            return _copy(made, rest[2:])
+        return _call(made, rest, options)
     except ClientError as error:
         here.fail(f"\n{error}", 254)
     except BotoCoreError as error:
         here.fail(f"\n{error}", 255)
 
 
-def _copy(session: boto3.Session, words: list[str]) -> int:
+def _copy(session: Session, words: list[str]) -> int:
     if len(words) != 2:
         here.fail(f"aws s3 cp: give a source and a target, not {words}", 252)
     source, target = words
@@ -70,15 +71,16 @@ def _write(body: Any, path: Path) -> None:
             file.write(chunk)
 
 
-def _call(session: boto3.Session, words: list[str], options: dict[str, str]) -> int:
+def _call(session: Session, words: list[str], options: dict[str, str]) -> int:
     service = {"s3api": "s3"}.get(words[0], words[0])
-    client = session.client(service)  # type: ignore[call-overload]
-    names = {xform_name(name, "-"): name for name in client.meta.service_model.operation_names}
+    client = session.client(service)
+    operations: list[str] = client.meta.service_model.operation_names
+    names = {spelled(name, "-"): name for name in operations}
     if words[1] not in names:
         here.fail(f"aws: unknown operation {words[0]} {words[1]}", 252)
-    operation = client.meta.service_model.operation_model(names[words[1]])
+    operation: Operation = client.meta.service_model.operation_model(names[words[1]])
     parameters, outfile = _parameters(operation.input_shape, words[2:])
-    answer = getattr(client, xform_name(names[words[1]]))(**parameters)
+    answer = getattr(client, spelled(names[words[1]]))(**parameters)
     answer.pop("ResponseMetadata", None)
     if outfile is not None and "Body" in answer:
         _write(answer.pop("Body"), Path(outfile))
@@ -86,9 +88,10 @@ def _call(session: boto3.Session, words: list[str], options: dict[str, str]) -> 
     return 0
 
 
-def _parameters(shape: Any, words: list[str]) -> tuple[dict[str, Any], str | None]:
+def _parameters(shape: Shape | None, words: list[str]) -> tuple[dict[str, Any], str | None]:
     """Kebab-case words to the parameters of an operation; a word without a flag is the file to write."""
-    members = {xform_name(name, "-"): (name, member) for name, member in (shape.members if shape else {}).items()}
+    fields: Mapping[str, Shape] = shape.members if shape else {}
+    members = {spelled(name, "-"): (name, member) for name, member in fields.items()}
     found: dict[str, Any] = {}
     outfile = None
     position = 0
@@ -119,7 +122,7 @@ def _parameters(shape: Any, words: list[str]) -> tuple[dict[str, Any], str | Non
     return found, outfile
 
 
-def _value(member: Any, values: list[str]) -> Any:
+def _value(member: Shape, values: list[str]) -> Any:
     joined = " ".join(values)
     if member.type_name in ("integer", "long"):
         return int(joined)
@@ -150,7 +153,7 @@ def _print(answer: Any, options: dict[str, str]) -> None:
     query = options.get("--query")
     found = jmespath.search(query, answer) if query else answer
     if options.get("--output") == "text":
-        items = found if isinstance(found, list) else [found]
+        items = found if is_list(found) else [found]
         print("\t".join("None" if item is None else str(item) for item in items))
     elif found:
         print(json.dumps(found, indent=4, default=_json))

@@ -69,7 +69,7 @@ def lsblk(words: list[str]) -> int:
     """`lsblk [--json] [-b] [-d] [-n] [-p] [-o COLUMNS] [DEVICE]`."""
     short = "".join(word[1:] for word in words if word.startswith("-") and not word.startswith("--"))
     columns = _columns(words)
-    shown = []
+    shown: list[dict[str, Any]] = []
     named = [word for word in words if word.startswith("/dev/")]
     devices = _load()
     style = _Style(columns=columns, paths="p" in short, in_bytes="b" in short or "--bytes" in words)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from localcloud.provider.resource import Change
@@ -15,12 +15,12 @@ def tag_list(tags: Mapping[str, str] | None) -> list[dict[str, str]]:
     return [{"Key": k, "Value": v} for k, v in sorted((tags or {}).items())]
 
 
-def tag_map(cloud: Cloud, tags: list[dict[str, Any]] | dict[str, str] | None) -> dict[str, str]:
+def tag_map(cloud: Cloud, tags: Sequence[Mapping[str, Any]] | Mapping[str, str] | None) -> dict[str, str]:
     """Tags as a map, without the cloud's own and those that the provider was told to ignore."""
     if tags is None:
         return {}
     pairs: list[tuple[str, str]] = (
-        [*tags.items()] if isinstance(tags, dict) else [(t["Key"], t["Value"]) for t in tags]
+        [*tags.items()] if isinstance(tags, Mapping) else [(t["Key"], t["Value"]) for t in tags]
     )
     settings = cloud.session.settings
     return {

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from localcloud.documents import inner, is_document, items
 from localcloud.provider.checks import values_at
 from localcloud.provider.errors import Failure
@@ -161,7 +164,7 @@ class Instance(RestResource):
         with told(f"Error updating Instance {ident!r}"):
             self.finish(cloud, self.client(cloud).call("PATCH", path, body))
 
-    def _post(self, cloud: Cloud, ident: str, call: str, body: Properties | None, **parameters: str) -> None:
+    def _post(self, cloud: Cloud, ident: str, call: str, body: Mapping[str, Any] | None, **parameters: str) -> None:
         with told(f"Error updating Instance {ident!r}"):
             self.finish(cloud, self.client(cloud).call("POST", f"{ident}/{call}", body, parameters=parameters))
 
