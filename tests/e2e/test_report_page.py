@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from cli.main import build
 from ledger.schema import open_ledger
-from tests.unit.test_cli_report import WINDOW, document, fill
+from tests.unit.small_fleet import WINDOW, document, fill
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 

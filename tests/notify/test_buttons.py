@@ -27,7 +27,7 @@ from notify.deliver import deliver
 from notify.doors import HttpDoor, SocketDoor, is_signed
 from notify.presses import Desk, Presses
 from notify.slack import SlackBot
-from tests.unit.test_cli_report import FLEET, document
+from tests.unit.small_fleet import FLEET, document
 
 SECRET = "8f742231b10e8888abcd99yyyzzz85a5"
 

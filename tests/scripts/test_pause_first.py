@@ -14,7 +14,7 @@ from fleet.document import render
 from ledger import operations
 from ledger.schema import open_ledger
 from scripts.big_update import PlanError, ended
-from tests.watchdogs.worlds import START, document
+from tests.watchdogs.plain import START, document
 
 ROOT = Path(__file__).parents[2]
 

@@ -16,7 +16,7 @@ from ledger.database import writing
 from ledger.facts import EndCause, Pass, PriceObservation, RunEnd
 from ledger.outbox import messages
 from ledger.schema import open_ledger
-from tests.unit.test_cli_report import FLEET, HOUR, T0, document, run
+from tests.unit.small_fleet import FLEET, HOUR, T0, document, run
 
 WEEK = timedelta(weeks=1)
 

@@ -17,7 +17,7 @@ from ledger.invariants import verify
 from ledger.outbox import Message, enqueue
 from ledger.schema import LedgerError, open_ledger
 from tests import postgres
-from tests.unit.test_cli_report import document, fill
+from tests.unit.small_fleet import document, fill
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 

@@ -15,7 +15,7 @@ from ledger import facts
 from ledger.database import writing
 from ledger.facts import PriceObservation
 from ledger.schema import open_ledger
-from tests.unit.test_cli_report import document
+from tests.unit.small_fleet import document
 from tests.unit.test_plan_cost import G6, group, preview
 
 

@@ -15,7 +15,7 @@ from fleet.activity import CloudError
 from fleet.document import FleetDocument
 from fleet.model import CapacityType, Cloud, Instance, InstanceState
 from fleet.quotas import Need, Use, needs, uses
-from tests.watchdogs.worlds import START, document, instance
+from tests.watchdogs.plain import START, document, instance
 
 
 def group(kind: str, name: str, most: int, *types: str, zone: str | None = "us-east-1a") -> dict[str, Any]:

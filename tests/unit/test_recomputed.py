@@ -17,7 +17,7 @@ from ledger import facts, rollups
 from ledger.database import writing
 from ledger.facts import EndCause, Pass, PriceObservation, Reading, RunEnd
 from ledger.schema import open_ledger
-from tests.unit.test_cli_report import FLEET, document, read_json, run
+from tests.unit.small_fleet import FLEET, document, read_json, run
 
 MIDNIGHT = datetime(2026, 10, 24, 22, tzinfo=UTC)
 """In Berlin: the day that has 25 hours begins."""

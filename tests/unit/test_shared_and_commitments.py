@@ -23,7 +23,7 @@ from prices.book import Override, PriceBook, Sku, parse_as_of
 from prices.packaged import PackagedPrices
 from stacks.document import shared_of
 from stacks.reading import parse
-from tests.unit.test_cli_report import FLEET, HOUR, T0, WINDOW, document, read_json, run
+from tests.unit.small_fleet import FLEET, HOUR, T0, WINDOW, document, read_json, run
 
 ROOT = Path(__file__).parents[2]
 AS_OF = "2026-11-01"

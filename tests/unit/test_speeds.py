@@ -21,7 +21,7 @@ from ledger.counters import Tokens
 from ledger.database import writing
 from ledger.facts import ActivityHour, Pass, Reading
 from ledger.schema import open_ledger
-from tests.unit.test_cli_report import FLEET, HOUR, T0, WINDOW, document, read_json, run, said
+from tests.unit.small_fleet import FLEET, HOUR, T0, WINDOW, document, read_json, run, said
 
 MEASURED = Path(__file__).parents[2] / "serving" / "sizing" / "data" / "measured.csv"
 MODEL = "models/large"

@@ -24,7 +24,7 @@ from ledger.schema import open_ledger
 from ledger.teams import TeamReading, TeamUse, add_team_readings, team_use, used
 from serving.router.exporter import Moment, metrics
 from serving.router.meter import Meter, Use
-from tests.unit.test_cli_report import FLEET, HOUR, T0, WINDOW, document, fill, read_json
+from tests.unit.small_fleet import FLEET, HOUR, T0, WINDOW, document, fill, read_json
 
 
 def reading(team: str, hours: float, ms: int, **more: Any) -> TeamReading:

@@ -18,7 +18,7 @@ from cli.main import build
 from cli.output import UserError
 from costs.bills import BillError, Form, read_bill
 from ledger.schema import open_ledger
-from tests.unit.test_cli_report import HOUR, T0, document, fill
+from tests.unit.small_fleet import HOUR, T0, document, fill
 
 WINDOW = ("--since", "2026-11-20T06:00", "--until", "2026-11-20T12:00")
 

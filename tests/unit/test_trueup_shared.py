@@ -20,7 +20,7 @@ from fleet.model import CapacityType, Cloud
 from ledger.facts import EndCause, Reservation, Run
 from ledger.schema import open_ledger
 from prices.book import Override, PriceBook, parse_as_of
-from tests.unit.test_cli_report import FLEET, HOUR, T0, document, fill, run
+from tests.unit.small_fleet import FLEET, HOUR, T0, document, fill, run
 from tests.unit.test_trueup import WINDOW, as_csv, call, cur, google, trueup, whole
 
 AS_OF = "2026-11-01"

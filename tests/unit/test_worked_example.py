@@ -13,7 +13,7 @@ from ledger import facts, rollups
 from ledger.database import writing
 from ledger.facts import ActivityHour, EndCause, Pass, PriceObservation, Reading, Reservation, RunEnd
 from ledger.schema import open_ledger
-from tests.unit.test_cli_report import FLEET, HOUR, T0, WINDOW, document, read_json, run
+from tests.unit.small_fleet import FLEET, HOUR, T0, WINDOW, document, read_json, run
 
 PAGE = (Path(__file__).parents[2] / "docs" / "money.md").read_text()
 STATES = {"unmeasured": "used"}

@@ -12,7 +12,7 @@ import yaml
 
 from clouds.prometheus import Prometheus
 from tests.networks import end_process, free_port
-from tests.watchdogs.worlds import INTERVAL, START
+from tests.watchdogs.plain import INTERVAL, START
 
 SPAN = 45 * 60
 """Seconds of history before START."""

@@ -16,11 +16,12 @@ from ledger import decisions, operations
 from ledger.outbox import OUTBOX
 from ledger.schema import open_ledger
 from tests.watchdogs.crashing import LEASE_HELD, Scene, opened, seeded
+from tests.watchdogs.plain import START, document, instance
 from tests.watchdogs.test_orphan_rules import orphan
 from tests.watchdogs.test_orphan_watchdog import ruled, worlds
 from tests.watchdogs.test_scale import BUSY, Store, scaled
 from tests.watchdogs.test_spot_watchdog import SETTINGS, spread_world
-from tests.watchdogs.worlds import START, World, document, idle_world, instance, mark
+from tests.watchdogs.worlds import World, idle_world, mark
 from watchdogs.idle.watchdog import IdleWatchdog
 from watchdogs.idle.watchdog import policy_digest as idle_digest
 from watchdogs.orphans.watchdog import OrphanWatchdog, rule_digest

@@ -26,7 +26,7 @@ from fleet.document import render
 from ledger import operations
 from ledger.schema import open_ledger
 from tests.networks import end_process
-from tests.watchdogs.worlds import document
+from tests.watchdogs.plain import document
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 30.0

@@ -9,7 +9,7 @@ import pytest
 from fleet import tags
 from fleet.model import CapacityType, InstanceState, Phase
 from fleet.policies import IdlePolicy
-from tests.watchdogs.worlds import QUIET, READY, START, instance
+from tests.watchdogs.plain import QUIET, READY, START, instance
 from watchdogs.evidence import Evidence
 from watchdogs.idle.judge import CHECKS, Case, judge
 from watchdogs.plan import Reason

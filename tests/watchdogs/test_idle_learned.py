@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from cli.ports import FleetLedger
 from fleet.policies import IdlePolicy
 from ledger.schema import open_ledger
-from tests.watchdogs.worlds import START, World, document, idle_world, instance, mark
+from tests.watchdogs.plain import START, document, instance
+from tests.watchdogs.worlds import World, idle_world, mark
 from watchdogs.idle import learned
 from watchdogs.idle.watchdog import IdleWatchdog, policy_digest
 from watchdogs.plan import Action, Decision, Outcome, OutcomeKind, Plan, Reason

@@ -9,17 +9,8 @@ import pytest
 from fleet import tags
 from fleet.activity import CloudError
 from fleet.model import Instance, InstanceState
-from tests.watchdogs.worlds import (
-    QUIET,
-    READY,
-    START,
-    FakeInventory,
-    World,
-    document,
-    idle_world,
-    instance,
-    mark,
-)
+from tests.watchdogs.plain import QUIET, READY, START, document, instance
+from tests.watchdogs.worlds import FakeInventory, World, idle_world, mark
 from watchdogs.idle.watchdog import IdleWatchdog, policy_digest
 from watchdogs.plan import Action, OutcomeKind, Reason
 from watchdogs.ports import Brake, BrakeKind

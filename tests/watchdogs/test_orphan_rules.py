@@ -11,14 +11,7 @@ import pytest
 from fleet import tags
 from fleet.model import CapacityType, Cloud, Instance, InstanceState
 from fleet.policies import OrphanAction, OrphanPolicy
-from tests.watchdogs.worlds import (
-    QUIET,
-    QUIET_ENGINE,
-    QUIET_GPU,
-    START,
-    document,
-    instance,
-)
+from tests.watchdogs.plain import QUIET, QUIET_ENGINE, QUIET_GPU, START, document, instance
 from watchdogs.evidence import Evidence, GpuEvidence
 from watchdogs.orphans.decide import case_of, decide
 from watchdogs.orphans.judge import checks_of, judge_orphan

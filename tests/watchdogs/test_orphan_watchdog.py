@@ -10,8 +10,9 @@ import pytest
 from fleet import tags
 from fleet.document import FleetDocument
 from fleet.document.watchdogs import OrphanEntry
+from tests.watchdogs.plain import QUIET_ENGINE, START, FakePrices, document
 from tests.watchdogs.test_orphan_rules import DAY, LONG_QUIET, orphan
-from tests.watchdogs.worlds import QUIET_ENGINE, START, FakePrices, World, document
+from tests.watchdogs.worlds import World
 from watchdogs.orphans.watchdog import OrphanWatchdog, Scope, rule_digest
 from watchdogs.plan import Action, OutcomeKind, Reason
 from watchdogs.ports import Brake, BrakeKind

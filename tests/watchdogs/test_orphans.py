@@ -15,7 +15,7 @@ from moto.server import ThreadedMotoServer
 
 from fleet import tags
 from fleet.document import render
-from tests.watchdogs.worlds import document
+from tests.watchdogs.plain import document
 
 ROOT = Path(__file__).parents[2]
 

@@ -21,8 +21,9 @@ from clouds.aws.cloudwatch import NAMESPACE, POWER, UTILIZATION, CloudWatch
 from fleet import tags
 from fleet.document import FleetDocument
 from fleet.document.watchdogs import OrphanEntry
+from tests.watchdogs.plain import document
 from tests.watchdogs.test_orphan_rules import LONG_QUIET
-from tests.watchdogs.worlds import FakeClock, FakeMetrics, World, document
+from tests.watchdogs.worlds import FakeClock, FakeMetrics, World
 from watchdogs.orphans.watchdog import OrphanWatchdog
 from watchdogs.plan import Action, OutcomeKind, Reason
 

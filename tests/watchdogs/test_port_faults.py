@@ -12,9 +12,10 @@ from fleet.activity import CloudError
 from fleet.model import Instance
 from ledger import decisions
 from ledger.schema import open_ledger
+from tests.watchdogs.plain import START, document, instance
 from tests.watchdogs.test_scale import BUSY, Store, scaled
 from tests.watchdogs.test_spot_watchdog import SETTINGS, sizes, spread_world
-from tests.watchdogs.worlds import START, World, document, idle_world, instance, mark
+from tests.watchdogs.worlds import World, idle_world, mark
 from watchdogs.idle.watchdog import IdleWatchdog
 from watchdogs.idle.watchdog import policy_digest as idle_digest
 from watchdogs.plan import OutcomeKind

@@ -10,7 +10,8 @@ import pytest
 
 from fleet.policies import ScalePolicy, ScheduleRule
 from monitoring import rules
-from tests.watchdogs.worlds import READY, START, FakeMetrics, World, document, instance
+from tests.watchdogs.plain import READY, START, document, instance
+from tests.watchdogs.worlds import FakeMetrics, World
 from watchdogs.plan import Action, OutcomeKind, Reason
 from watchdogs.ports import Brake, BrakeKind, Target
 from watchdogs.scale import pressure

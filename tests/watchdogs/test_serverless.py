@@ -20,7 +20,7 @@ from fleet.document import FleetDocument, render
 from ledger import operations
 from ledger.schema import open_ledger
 from tests.postgres import running
-from tests.watchdogs.worlds import document
+from tests.watchdogs.plain import document
 
 ROOT = Path(__file__).parents[2]
 

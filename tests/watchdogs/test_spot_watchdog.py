@@ -8,7 +8,8 @@ import pytest
 
 from fleet.activity import ActivityKind, CloudError
 from fleet.model import CapacityType, Phase
-from tests.watchdogs.worlds import READY, World, document, idle_world, instance
+from tests.watchdogs.plain import READY, document, instance
+from tests.watchdogs.worlds import World, idle_world
 from watchdogs.idle.decide import DRAIN_REASON
 from watchdogs.plan import Action, OutcomeKind, Reason
 from watchdogs.ports import Brake, BrakeKind

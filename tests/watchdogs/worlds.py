@@ -2,104 +2,17 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
-from decimal import Decimal
+from datetime import datetime, timedelta
 from typing import Any
 
 from fleet import tags
 from fleet.activity import Activity, ActivityKind, CloudError, ConflictError
-from fleet.document import FleetDocument, parse
-from fleet.model import CapacityType, Cloud, Group, Instance, InstanceState, Phase
-from watchdogs.evidence import AgentStatus, EngineEvidence, Evidence, GpuEvidence
+from fleet.model import CapacityType, Group, Instance, InstanceState, Phase
+from tests.watchdogs.answers import engine_stats, gpu_stats
+from tests.watchdogs.plain import INTERVAL, QUIET, READY, START, FakePrices, instance
+from watchdogs.evidence import AgentStatus, Evidence
 from watchdogs.plan import Decision, Outcome, OutcomeKind, Plan
 from watchdogs.ports import Brake, Deed, Ports, Target
-
-START = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
-WINDOW = timedelta(minutes=30)
-INTERVAL = timedelta(seconds=15)
-
-QUIET_ENGINE = EngineEvidence(
-    coverage=1.0,
-    newest_age=timedelta(seconds=5),
-    running_max=0.0,
-    waiting_max=0.0,
-    tokens=0.0,
-    counter_changes=0.0,
-    started_age=timedelta(hours=5),
-    pulse_changes=20.0,
-)
-QUIET_GPU = GpuEvidence(
-    gpus=1,
-    coverage=1.0,
-    newest_age=timedelta(seconds=5),
-    active_max=0.0,
-    active_min=0.0,
-    util_max=0.0,
-    energy_changes=20.0,
-    watts_max=30.0,
-)
-QUIET = Evidence(window=WINDOW, interval=INTERVAL, engine=QUIET_ENGINE, gpu=QUIET_GPU, reached=True)
-READY = AgentStatus(phase=Phase.READY, ready=True, draining=False, drained=False, requests_running=0)
-
-
-def instance(number: int = 1, **changes: Any) -> Instance:
-    """A spot instance of pool `batch`, five hours old."""
-    plain = Instance(
-        id=f"i-{number:017x}",
-        cloud=Cloud.AWS,
-        region="us-east-1",
-        zone="us-east-1a",
-        machine_type="g6.xlarge",
-        capacity_type=CapacityType.SPOT,
-        state=InstanceState.RUNNING,
-        launched_at=START - timedelta(hours=5),
-        environment="test",
-        pool="batch",
-        group="batch-spot-a",
-        private_address=f"127.16.1.{number}",
-    )
-    return replace(plain, **changes)
-
-
-def document(**pool: Any) -> FleetDocument:
-    """A fleet with one pool, `batch`."""
-    import json
-
-    entry = {
-        "name": "batch",
-        "model": "models/batch",
-        "engine": "vllm",
-        "owner": "team",
-        "target": 2,
-        "min": 0,
-        "max": 6,
-        "drain_deadline": "90s",
-        "groups": [
-            {"type": "spot", "zone": "us-east-1a", "name": "batch-spot-a", "max": 4, "machine_types": ["g6.xlarge"]},
-            {"type": "spot", "zone": "us-east-1b", "name": "batch-spot-b", "max": 4, "machine_types": ["g6.xlarge"]},
-            {"type": "on-demand", "zone": None, "name": "batch-od", "max": 2, "machine_types": ["g6.xlarge"]},
-        ],
-        "watchdogs": {"idle": {}, "spot": {}},
-    } | pool
-    return parse(
-        json.dumps(
-            {
-                "version": 1,
-                "environment": "test",
-                "cloud": "aws",
-                "region": "us-east-1",
-                "account": "000000000000",
-                "generated_by": {"project": "p", "stack": "s", "revision": "r", "at": "2026-11-21T02:15:00Z"},
-                "bucket": "s3://b",
-                "prometheus_url": "http://127.0.0.1:9",
-                "ledger_url": "sqlite://",
-                "router": {"url": "http://127.0.0.1:9"},
-                "notify": {"slack_channel": "#c"},
-                "pools": [entry],
-            }
-        ),
-        "test",
-    )
 
 
 @dataclass
@@ -324,44 +237,6 @@ class FakeMetrics:
         return INTERVAL
 
 
-def engine_stats(evidence: Evidence, at: datetime) -> dict[str, float]:
-    """What Prometheus would answer for this evidence."""
-    engine = evidence.engine
-    if engine is None:
-        return {}
-    stats = {
-        "running": engine.running_max,
-        "lowest": engine.running_max,
-        "waiting": engine.waiting_max,
-        "count": None if engine.coverage is None else engine.coverage * (evidence.window / evidence.interval),
-        "newest": None if engine.newest_age is None else (at - engine.newest_age).timestamp(),
-        "started": None if engine.started_age is None else (at - engine.started_age).timestamp(),
-        "pulse": engine.pulse_changes,
-        "changes0": engine.counter_changes,
-        "changes1": None if engine.counter_changes is None else 0.0,
-        "tokens0": engine.tokens,
-    }
-    return {name: value for name, value in stats.items() if value is not None}
-
-
-def gpu_stats(evidence: Evidence, at: datetime) -> dict[str, float]:
-    """What Prometheus would answer for this evidence."""
-    gpu = evidence.gpu
-    if gpu is None:
-        return {}
-    stats = {
-        "active": gpu.active_max,
-        "lowest": gpu.active_min,
-        "count": None if gpu.coverage is None else gpu.coverage * (evidence.window / evidence.interval),
-        "newest": None if gpu.newest_age is None else (at - gpu.newest_age).timestamp(),
-        "gpus": gpu.gpus,
-        "util": gpu.util_max,
-        "energy": gpu.energy_changes,
-        "millijoules": None if gpu.watts_max is None else gpu.watts_max * 1000 * evidence.window.total_seconds(),
-    }
-    return {name: float(value) for name, value in stats.items() if value is not None}
-
-
 @dataclass
 class FakeAgents:
     world: World
@@ -390,20 +265,6 @@ class FakeAgents:
         )
         self.world.agents[instance.id] = status
         return status
-
-
-@dataclass
-class FakePrices:
-    spot: dict[str, Decimal] = field(default_factory=dict[str, Decimal])
-
-    def usd_per_hour(self, instance: Instance) -> Decimal | None:
-        return Decimal("0.25") if instance.capacity_type is CapacityType.SPOT else Decimal("0.80")
-
-    def spot_usd_per_hour(self, machine_type: str, zone: str) -> Decimal | None:
-        return self.spot.get(zone, Decimal("0.25"))
-
-    def on_demand_usd_per_hour(self, machine_type: str) -> Decimal | None:
-        return Decimal("0.80")
 
 
 @dataclass

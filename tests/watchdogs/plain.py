@@ -1,0 +1,110 @@
+"""What tests of watchdogs begin with: evidence of quiet, an instance, its prices, a fleet with one pool."""
+
+import json
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+from fleet.document import FleetDocument, parse
+from fleet.model import CapacityType, Cloud, Instance, InstanceState, Phase
+from watchdogs.evidence import AgentStatus, EngineEvidence, Evidence, GpuEvidence
+
+START = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
+WINDOW = timedelta(minutes=30)
+INTERVAL = timedelta(seconds=15)
+
+QUIET_ENGINE = EngineEvidence(
+    coverage=1.0,
+    newest_age=timedelta(seconds=5),
+    running_max=0.0,
+    waiting_max=0.0,
+    tokens=0.0,
+    counter_changes=0.0,
+    started_age=timedelta(hours=5),
+    pulse_changes=20.0,
+)
+QUIET_GPU = GpuEvidence(
+    gpus=1,
+    coverage=1.0,
+    newest_age=timedelta(seconds=5),
+    active_max=0.0,
+    active_min=0.0,
+    util_max=0.0,
+    energy_changes=20.0,
+    watts_max=30.0,
+)
+QUIET = Evidence(window=WINDOW, interval=INTERVAL, engine=QUIET_ENGINE, gpu=QUIET_GPU, reached=True)
+READY = AgentStatus(phase=Phase.READY, ready=True, draining=False, drained=False, requests_running=0)
+
+
+def instance(number: int = 1, **changes: Any) -> Instance:
+    """A spot instance of pool `batch`, five hours old."""
+    plain = Instance(
+        id=f"i-{number:017x}",
+        cloud=Cloud.AWS,
+        region="us-east-1",
+        zone="us-east-1a",
+        machine_type="g6.xlarge",
+        capacity_type=CapacityType.SPOT,
+        state=InstanceState.RUNNING,
+        launched_at=START - timedelta(hours=5),
+        environment="test",
+        pool="batch",
+        group="batch-spot-a",
+        private_address=f"127.16.1.{number}",
+    )
+    return replace(plain, **changes)
+
+
+def document(**pool: Any) -> FleetDocument:
+    """A fleet with one pool, `batch`."""
+    entry = {
+        "name": "batch",
+        "model": "models/batch",
+        "engine": "vllm",
+        "owner": "team",
+        "target": 2,
+        "min": 0,
+        "max": 6,
+        "drain_deadline": "90s",
+        "groups": [
+            {"type": "spot", "zone": "us-east-1a", "name": "batch-spot-a", "max": 4, "machine_types": ["g6.xlarge"]},
+            {"type": "spot", "zone": "us-east-1b", "name": "batch-spot-b", "max": 4, "machine_types": ["g6.xlarge"]},
+            {"type": "on-demand", "zone": None, "name": "batch-od", "max": 2, "machine_types": ["g6.xlarge"]},
+        ],
+        "watchdogs": {"idle": {}, "spot": {}},
+    } | pool
+    return parse(
+        json.dumps(
+            {
+                "version": 1,
+                "environment": "test",
+                "cloud": "aws",
+                "region": "us-east-1",
+                "account": "000000000000",
+                "generated_by": {"project": "p", "stack": "s", "revision": "r", "at": "2026-11-21T02:15:00Z"},
+                "bucket": "s3://b",
+                "prometheus_url": "http://127.0.0.1:9",
+                "ledger_url": "sqlite://",
+                "router": {"url": "http://127.0.0.1:9"},
+                "notify": {"slack_channel": "#c"},
+                "pools": [entry],
+            }
+        ),
+        "test",
+    )
+
+
+@dataclass
+class FakePrices:
+    spot: dict[str, Decimal] = field(default_factory=dict[str, Decimal])
+
+    def usd_per_hour(self, instance: Instance) -> Decimal | None:
+        return Decimal("0.25") if instance.capacity_type is CapacityType.SPOT else Decimal("0.80")
+
+    def spot_usd_per_hour(self, machine_type: str, zone: str) -> Decimal | None:
+        return self.spot.get(zone, Decimal("0.25"))
+
+    def on_demand_usd_per_hour(self, machine_type: str) -> Decimal | None:
+        return Decimal("0.80")
