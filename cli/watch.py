@@ -1,6 +1,7 @@
 """`gpufleet watch`: one pass of a watchdog, for people and for cron; `watch run` is the daemon."""
 
 import importlib
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -92,7 +93,8 @@ def why(
     from cli.wiring import open_engine
 
     found: list[dict[str, Any]] = []
-    for document in load(fleet):
+    documents = load(fleet)
+    for document in documents:
         for past in decisions.history(open_engine(document), fleet_of(document), resource):
             found.append(
                 {
@@ -121,6 +123,17 @@ def why(
         STDOUT.print(f"{head}{f' ({words})' if words else ''}", highlight=False, markup=False, soft_wrap=True)
         for name, value in row["evidence"].items():
             STDOUT.print(f"    {name} = {value}", style="dim", highlight=False, markup=False)
+    _print_last(found, [group.name for d in documents for p in d.pools if p.name == resource for group in p.groups])
+
+
+def _print_last(found: list[dict[str, Any]], groups: Sequence[str]) -> None:
+    """What was last decided about each group of a pool: a page long list ends with what a person asked for."""
+    last = {row["resource"]: row for row in found if row["resource"] in groups and row["outcome"] is None}
+    for name in (group for group in groups if group in last):
+        row = last[name]
+        words = f" ({row['detail']})" if row["detail"] else ""
+        line = f"last of {name}, {row['at']}: {row['action']}, {row['reason']}{words}"
+        STDOUT.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def _run(name: str, fleet: list[str] | None, options: Options, as_json: bool) -> None:
