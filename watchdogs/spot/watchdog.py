@@ -7,12 +7,12 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Final
 
-from fleet.activity import Activity
+from fleet.activity import Activity, ActivityKind
 from fleet.document import FleetDocument, GroupEntry, Pool
 from fleet.model import CapacityType, Group, Instance, Phase
 from watchdogs.brakes import paused_by
 from watchdogs.evidence import AgentStatus
-from watchdogs.plan import Outcome, Plan
+from watchdogs.plan import Outcome, Plan, Reason
 from watchdogs.policy import digest
 from watchdogs.ports import Ports, Target
 from watchdogs.spot import acting, settling
@@ -98,7 +98,7 @@ class SpotWatchdog:
         check_whole(ports.inventory, groups.values(), listed, now)
         members = {i.id: i for i in listed.values() if i.alive and i.group in groups}
         statuses = ports.agents.statuses(list(members.values()))
-        events = [*ports.groups.activities(names, now - REMEMBERED), *self._unanswered]
+        events = [*self._activities(names, now), *self._unanswered]
         targets = ports.ledger.targets()
         brakes = [brake for brake in ports.ledger.brakes(now) if brake.holds(now)]
         views = tuple(
@@ -106,6 +106,20 @@ class SpotWatchdog:
             for pool in pools
         )
         return _Seen(groups=groups, instances=members, views=views)
+
+    def _activities(self, groups: Sequence[str], now: datetime) -> Sequence[Activity]:
+        """What happened to the groups. What drained under a notice and was ended before that is a loss, too.
+
+        Else a zone whose every notice is heeded would pass for one that never loses us.
+        """
+        deeds = self._ports.ledger.done_since(WATCHDOG, now - REMEMBERED)
+        lost = {deed.resource for deed in deeds if deed.reason is Reason.PREEMPTED}
+        return [
+            replace(event, kind=ActivityKind.PREEMPTED)
+            if event.kind is ActivityKind.ENDED and event.instance_id in lost
+            else event
+            for event in self._ports.groups.activities(groups, now - REMEMBERED)
+        ]
 
     def _view(  # noqa: PLR0913 - the parts of one look, put together in one place
         self,
