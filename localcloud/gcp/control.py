@@ -14,7 +14,7 @@ from localcloud.faults import FAULTS, NUMBERED, Faults
 from localcloud.gcp import groups, instances
 from localcloud.gcp.errors import ApiError
 from localcloud.gcp.exchange import Reply, Request, json_reply
-from localcloud.gcp.instances import Machine
+from localcloud.gcp.machine import Machine
 from localcloud.gcp.world import World
 
 _PREFIX: Final = "/_localcloud"

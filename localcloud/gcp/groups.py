@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from localcloud.gcp import instances
 from localcloud.gcp.errors import ApiError
-from localcloud.gcp.instances import Machine
+from localcloud.gcp.machine import Machine
 from localcloud.gcp.operations import GROUPS, Failure
 from localcloud.gcp.places import PROJECT
 from localcloud.gcp.store import Key, Row, key_of, last, path_of, stamp

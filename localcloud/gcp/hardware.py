@@ -6,7 +6,7 @@ from typing import Final
 from fleet.model import Cloud
 from localcloud.aws.calls import Calls
 from localcloud.gcp.disks import attached
-from localcloud.gcp.instances import Machine
+from localcloud.gcp.machine import Machine
 from localcloud.gcp.metadata import Facts, MetadataServer
 from localcloud.gcp.places import METADATA_PORT, PROJECT, REGION
 from localcloud.gcp.world import World

@@ -7,7 +7,7 @@ from localcloud.gcp import instances
 from localcloud.gcp.calls import Call, aggregated, page
 from localcloud.gcp.catalogue import is_machine_type
 from localcloud.gcp.errors import ApiError, invalid, not_found, required, stale
-from localcloud.gcp.instances import Machine
+from localcloud.gcp.machine import Machine
 from localcloud.gcp.operations import Failure, Progress
 from localcloud.gcp.places import PROJECT, ZONES
 from localcloud.gcp.store import Key, Row, fingerprint, last

@@ -1,118 +1,23 @@
 """Instances with a life: PROVISIONING, STAGING, RUNNING, STOPPING, TERMINATED; each is a real machine on loopback."""
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 from fleet import tags
-from fleet.catalogue import UnknownMachineError, machine
-from fleet.model import Cloud
 from localcloud.aws.books import Stay
-from localcloud.aws.capacity import Kind
 from localcloud.gcp import disks
-from localcloud.gcp.capacity import Use, no_room
 from localcloud.gcp.catalogue import is_machine_type
 from localcloud.gcp.errors import invalid, not_found
+from localcloud.gcp.machine import OCCUPIES, Machine, use_of
 from localcloud.gcp.operations import Failure
 from localcloud.gcp.places import PROJECT, PROJECT_NUMBER, REGION
+from localcloud.gcp.reservations import claim
 from localcloud.gcp.store import Key, Row, fingerprint, key_of, last, stamp
 from localcloud.gcp.world import World
 
-OCCUPIES: Final = ("PROVISIONING", "STAGING", "RUNNING", "STOPPING")
-RESERVATION_KEY: Final = "compute.googleapis.com/reservation-name"
 RUN_IS_OVER: Final = "maximum run duration"
 SHUTDOWN_TAKES: Final = timedelta(seconds=30)
 MAINTENANCE_TAKES: Final = timedelta(seconds=60)
-
-
-@dataclass(slots=True, kw_only=True)
-class Machine:
-    """An instance and what it waits for."""
-
-    row: Row
-    zone: str
-    address: str
-    group: tuple[str, str] | None = None
-    """Scope and name of its managed group."""
-    preempted_at: datetime | None = None
-    """When a preempted instance is ended."""
-    is_preempted: bool = False
-    maintenance_until: datetime | None = None
-    deleting: bool = False
-    why: str = ""
-    """Why it ends, for the books."""
-    reservation: str | None = None
-
-    @property
-    def name(self) -> str:
-        return str(self.row["name"])
-
-    @property
-    def uid(self) -> str:
-        return str(self.row["id"])
-
-    @property
-    def status(self) -> str:
-        return str(self.row["status"])
-
-    @property
-    def machine_type(self) -> str:
-        return last(self.row["machineType"])
-
-    @property
-    def kind(self) -> Kind:
-        return Kind.SPOT if is_spot(self.row) else Kind.ON_DEMAND
-
-    @property
-    def key(self) -> Key:
-        return Key(f"zones/{self.zone}", "instances", self.name)
-
-    @property
-    def labels(self) -> dict[str, str]:
-        return dict(self.row.get("labels", {}))
-
-    @property
-    def local_ssds(self) -> int | None:
-        """Local SSDs asked for; None where the machine type brings them along."""
-        try:
-            if not machine(Cloud.GCP, self.machine_type).nvme_optional:
-                return None
-        except UnknownMachineError:
-            return 0
-        return sum(disk.get("type") == "SCRATCH" for disk in self.row.get("disks", ()))
-
-    @property
-    def use(self) -> Use:
-        return use_of(self.zone, self.machine_type, self.row)
-
-    @property
-    def bought_as(self) -> str:
-        """In the books' words."""
-        if self.reservation:
-            return "reserved"
-        return "flex-start" if is_flex_start(self.row) else str(self.kind)
-
-    @property
-    def ends_at(self) -> datetime | None:
-        """When its stated time to run is over; None: it has none, or has not begun to run."""
-        told = self.row.get("resourceStatus", {}).get("scheduling", {}).get("terminationTimestamp")
-        return datetime.fromisoformat(told) if told else None
-
-
-def use_of(zone: str, machine_type: str, properties: Row) -> Use:
-    """What an instance takes of the zone's room and of the quotas."""
-    kind = Kind.SPOT if is_spot(properties) else Kind.ON_DEMAND
-    quota = Kind.SPOT if is_flex_start(properties) else kind
-    return Use(zone=zone, machine_type=machine_type, kind=kind, quota=quota)
-
-
-def is_flex_start(properties: Row) -> bool:
-    return properties.get("scheduling", {}).get("provisioningModel") == "FLEX_START"
-
-
-def is_spot(properties: Row) -> bool:
-    scheduling = properties.get("scheduling", {})
-    return scheduling.get("provisioningModel") == "SPOT" or bool(scheduling.get("preemptible"))
 
 
 def launch(
@@ -132,7 +37,7 @@ def launch(
         path = f"projects/{PROJECT}/zones/{zone}/machineTypes/{machine_type}"
         return Failure(code="RESOURCE_NOT_FOUND", message=f"The resource '{path}' was not found", status=404)
     use = use_of(zone, machine_type, properties)
-    reservation = _reservation(world, zone, properties, machine_type)
+    reservation = claim(world, zone, properties, machine_type)
     if isinstance(reservation, Failure):
         return reservation
     if reservation is None:
@@ -212,44 +117,6 @@ def _interface(subnetwork: Row, address: str, properties: Row) -> Row:
         "networkIP": address,
         "fingerprint": fingerprint(address),
     }
-
-
-def _reservation(world: World, zone: str, properties: Row, machine_type: str) -> str | Failure | None:
-    """The reservation that the instance consumes; None: none; or why the one it names cannot be used."""
-    affinity = properties.get("reservationAffinity", {})
-    kind = affinity.get("consumeReservationType", "ANY_RESERVATION")
-    if kind == "NO_RESERVATION" or is_spot(properties):
-        return None
-    if kind == "SPECIFIC_RESERVATION":
-        name = last((affinity.get("values") or [""])[0])
-        row = world.store.find(Key(f"zones/{zone}", "reservations", name))
-        if row is None or not _fits(row, machine_type):
-            message = f"Specified reservation '{name}' does not exist or does not fit the instance in zone {zone}."
-            return Failure(code="INVALID_RESERVATION", message=message)
-        if in_use(world, name, zone) >= int(row["specificReservation"]["count"]):
-            found = no_room(zone)
-            message = (
-                f"Specified reservation '{name}' does not have available resources for the request. {found.message}"
-            )
-            return Failure(code=found.code, message=message, status=503, status_message=found.status_message)
-        return name
-    for key, row in world.store.all("reservations", f"zones/{zone}"):
-        free = int(row["specificReservation"]["count"]) - in_use(world, key.name, zone)
-        if free > 0 and not row.get("specificReservationRequired") and _fits(row, machine_type):
-            return key.name
-    return None
-
-
-def _fits(reservation: Row, machine_type: str) -> bool:
-    wanted = reservation.get("specificReservation", {}).get("instanceProperties", {}).get("machineType", "")
-    return last(wanted) == machine_type
-
-
-def in_use(world: World, reservation: str, zone: str) -> int:
-    """Instances that run in a reservation."""
-    return sum(
-        m.reservation == reservation and m.zone == zone and m.status in OCCUPIES for m in world.machines.values()
-    )
 
 
 def _stay(found: Machine, now: datetime) -> Stay:
@@ -406,11 +273,3 @@ def _finish(world: World, found: Machine) -> None:
     world.store.remove(found.key)
     del world.machines[found.name]
     world.hardware.forget(found.name, found.uid)
-
-
-def reserved_row(world: World, key: Key, row: Row) -> Row:
-    """A reservation with the number of its instances in use."""
-    used = in_use(world, key.name, key.scope.rpartition("/")[2])
-    specific: dict[str, Any] = {**row["specificReservation"], "inUseCount": str(used)}
-    specific.setdefault("assuredCount", specific["count"])
-    return {**row, "specificReservation": specific, "status": "READY"}

@@ -6,8 +6,8 @@ from typing import Any, Final
 from localcloud.gcp import groups
 from localcloud.gcp.calls import Call, aggregated, page, patched
 from localcloud.gcp.errors import in_use, invalid, required
-from localcloud.gcp.instances import reserved_row
 from localcloud.gcp.places import REGION, ZONES
+from localcloud.gcp.reservations import reserved_row
 from localcloud.gcp.store import Key, Row, fingerprint, key_of
 from localcloud.gcp.wishes import FILL, existing, relabel
 from localcloud.gcp.world import World

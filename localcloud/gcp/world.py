@@ -18,7 +18,7 @@ from localcloud.places import Places
 
 if TYPE_CHECKING:
     from localcloud.gcp.groups import Group
-    from localcloud.gcp.instances import Machine
+    from localcloud.gcp.machine import Machine
 
 
 class Hardware(Protocol):

@@ -11,7 +11,8 @@ from localcloud.gcp import groups
 from localcloud.gcp.embedded import one_round
 from localcloud.gcp.errors import ApiError
 from localcloud.gcp.groups import Group
-from localcloud.gcp.instances import Machine, notice_of, preempt
+from localcloud.gcp.instances import notice_of, preempt
+from localcloud.gcp.machine import Machine
 from localcloud.gcp.store import Key
 from localcloud.gcp.wishes import check_properties
 from localcloud.gcp.world import World, make_world
