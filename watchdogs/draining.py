@@ -34,5 +34,5 @@ def until_drained(ports: Ports, drains: Sequence[Drain], deadline: timedelta) ->
 
 
 def drained(status: AgentStatus | None) -> bool:
-    """Whether the agent said so itself; silence is no yes."""
-    return status is not None and status.drained
+    """Whether the agent said so itself; silence is no yes, and neither is a yes beside requests that run."""
+    return status is not None and status.drained and not status.requests_running

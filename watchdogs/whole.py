@@ -1,11 +1,13 @@
-"""Whether a list of instances is whole, judged by what their groups say."""
+"""Whether a list of instances is whole, judged by what their groups and their metrics say."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
 from fleet.activity import CloudError
 from fleet.model import Group, Instance
+from watchdogs.evidence import Evidence
+from watchdogs.idle.judge import STALE_AFTER
 from watchdogs.ports import Inventory
 
 SETTLED: Final = timedelta(minutes=2)
@@ -22,3 +24,23 @@ def check_whole(inventory: Inventory, groups: Iterable[Group], listed: Mapping[s
             raise CloudError(
                 f"group {name} has {key}, which lives, but the list of instances lacks it: it is not whole"
             )
+
+
+def check_reporting(
+    inventory: Inventory, environment: str, told: Mapping[str, Evidence], listed: Collection[str], now: datetime
+) -> None:
+    """Raise CloudError when a living, settled instance of the environment reports itself and the list lacks it.
+
+    No call to the cloud while list and metrics agree: half a page without an error is rare.
+    """
+    for key in sorted(key for key, evidence in told.items() if key not in listed and _fresh(evidence))[:MOST_ASKED]:
+        one = inventory.instance(key)
+        if one is None or not one.alive or one.environment != environment:
+            continue  # what has gone reports for a little longer
+        if now - one.launched_at > SETTLED:
+            raise CloudError(f"{key} lives and reports, but the list of instances lacks it: it is not whole")
+
+
+def _fresh(evidence: Evidence) -> bool:
+    ages = [side.newest_age for side in (evidence.engine, evidence.gpu) if side is not None]
+    return any(age is not None and age <= STALE_AFTER * evidence.interval for age in ages)

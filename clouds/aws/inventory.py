@@ -62,7 +62,7 @@ class AwsInventory:
         try:
             answer = self._calls.one("ec2", "describe_instances", InstanceIds=[instance_id])
         except CloudError as error:
-            if error.code == "InvalidInstanceID.NotFound":
+            if error.code in ("InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed"):
                 return None
             raise
         found = [raw for reservation in answer["Reservations"] for raw in reservation["Instances"]]

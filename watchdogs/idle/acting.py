@@ -5,6 +5,7 @@ through its group. Killed between any two steps, the next pass finds the drain o
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TypeVar
 
@@ -12,16 +13,18 @@ from fleet import tags
 from fleet.activity import CloudError, ConflictError
 from fleet.document import FleetDocument
 from fleet.model import Instance
+from watchdogs import signals
 from watchdogs.draining import Drain, until_drained
 from watchdogs.evidence import Evidence
 from watchdogs.idle import words
 from watchdogs.idle.decide import DRAIN_REASON, WATCHDOG, Observed, case_of, grace_of, is_our_drain
-from watchdogs.idle.judge import judge, kept_by_tag
+from watchdogs.idle.judge import STALE_AFTER, counters_flat, judge, kept_by_tag, no_requests
 from watchdogs.plan import Action, Decision, Outcome, OutcomeKind, Plan, Reason
 from watchdogs.ports import BrakeKind, Ports
 
 _T = TypeVar("_T")
-EvidenceOf = Callable[[Instance, datetime], Evidence | None]
+EvidenceOf = Callable[[Instance, timedelta, datetime], Evidence | None]
+"""Of an instance, over the window that ends now."""
 
 
 class Actor:
@@ -135,6 +138,9 @@ class Actor:
     def _end(self, decision: Decision) -> Outcome:
         """Look a last time, lower the target, end it through its group."""
         ports = self._ports
+        if (works := self._still_works(self._instances[decision.resource])) is not None:
+            detail = f"its agent says `drained`, but its engine works: {works}; the next pass goes on"
+            return self._recorded(decision, OutcomeKind.WAITING, detail)
         instance = ports.inventory.instance(decision.resource)
         if instance is None or not instance.alive:
             return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, "it is gone already")
@@ -169,7 +175,7 @@ class Actor:
         entry = self._document.pool(instance.pool or "").watchdogs.idle
         if entry is None:
             return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, "its pool has no idle watchdog")
-        fresh, group = self._evidence_of(instance, now), instance.group
+        fresh, group = self._evidence_of(instance, entry.window, now), instance.group
         again = Observed(
             instances=(instance,),
             evidence={} if fresh is None else {instance.id: fresh},
@@ -185,6 +191,18 @@ class Actor:
             detail = f"{objection.reason} {objection.detail}".strip()
             return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, detail)
         return instance
+
+    def _still_works(self, instance: Instance) -> str | None:
+        """What the engine of a drained instance did just now; None: nothing, or it is gone, as it should be."""
+        now = self._ports.clock.now()
+        entry = self._document.pool(instance.pool or "").watchdogs.idle
+        just_now = STALE_AFTER * signals.longest_interval(self._ports.metrics)
+        fresh = self._evidence_of(instance, just_now, now)
+        if entry is None or fresh is None:
+            return None
+        seen = replace(self._observed, evidence={instance.id: fresh})
+        objection = judge(case_of(instance, seen, entry.policy(), now), (no_requests, counters_flat))
+        return None if objection is None else objection.detail
 
     def _held_back(self, decision: Decision, instance: Instance) -> Outcome | None:
         """Brakes and tags set, and leases lost, since the plan was made."""

@@ -21,7 +21,7 @@ from watchdogs.idle.judge import METRIC_CHECKS, judge
 from watchdogs.plan import Budget, Outcome, Plan
 from watchdogs.policy import digest
 from watchdogs.ports import Brake, Ports
-from watchdogs.whole import check_whole
+from watchdogs.whole import check_reporting, check_whole
 
 REACHED_SPAN: Final = timedelta(hours=24)
 HOUR: Final = timedelta(hours=1)
@@ -116,13 +116,9 @@ class IdleWatchdog:
             if i.group is not None and i.idle_since is not None and now - i.idle_since >= graces[i.pool or ""]
         )
 
-    def evidence_of(self, instance: Instance, now: datetime) -> Evidence | None:
+    def evidence_of(self, instance: Instance, window: timedelta, now: datetime) -> Evidence | None:
         """The evidence of one instance, asked for anew."""
-        entry = self._document.pool(instance.pool or "").watchdogs.idle
-        if entry is None:
-            return None
-        found = signals.gather(self._ports.metrics, self._series, entry.window, now)
-        return found.get(instance.id)
+        return signals.gather(self._ports.metrics, self._series, window, now).get(instance.id)
 
     def _evidence(self, instances: Sequence[Instance], now: datetime) -> dict[str, Evidence]:
         """Each pool is judged over its own window; pools with the same window share the queries."""
@@ -134,6 +130,8 @@ class IdleWatchdog:
         for window, names in windows.items():
             ids = {i.id for i in instances if i.pool in names and i.alive}
             told = signals.gather(self._ports.metrics, self._series, window, now)
+            listed = {i.id for i in instances}
+            check_reporting(self._ports.inventory, self._document.environment, told, listed, now)
             silent = sorted(i for i in ids if i not in told or told[i].engine is None)
             ever = signals.reached(self._ports.metrics, self._document.environment, silent, REACHED_SPAN, now)
             interval = signals.longest_interval(self._ports.metrics)

@@ -1,0 +1,145 @@
+"""What the idle watchdog does not believe: `drained` of an engine that works, and a list that metrics contradict."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+import pytest
+
+from fleet.activity import CloudError
+from fleet.model import Instance, InstanceState, Phase
+from tests.watchdogs.plain import QUIET, START, document, instance
+from tests.watchdogs.worlds import FakeInventory, World, idle_world, mark
+from watchdogs.draining import drained
+from watchdogs.evidence import AgentStatus, EngineEvidence
+from watchdogs.idle.watchdog import IdleWatchdog, policy_digest
+from watchdogs.plan import OutcomeKind, Reason
+
+FIRST, SECOND = instance(1).id, instance(2).id
+
+
+def due(count: int) -> World:
+    world = idle_world(count)
+    for number in range(1, count + 1):
+        mark(world, number, START - timedelta(hours=1))
+    world.seen.add(("idle", "batch", policy_digest(document(), "batch") or ""))
+    return world
+
+
+def engine(world: World, key: str, **changes: float) -> None:
+    seen = world.evidence[key]
+    assert isinstance(seen.engine, EngineEvidence)
+    world.evidence[key] = replace(seen, engine=replace(seen.engine, **changes))
+
+
+@pytest.mark.parametrize(
+    ("work", "words"),
+    [({"running_max": 2.0}, "2 running"), ({"waiting_max": 1.0}, "1 waiting"), ({"counter_changes": 4.0}, "tokens")],
+    ids=["runs", "waits", "counts"],
+)
+def test_an_engine_that_works_is_not_ended_whatever_its_agent_says(work: dict[str, float], words: str) -> None:
+    world = due(1)
+    world.drain_takes = timedelta(0)  # `drained` at once
+
+    def work_begins(name: str) -> None:
+        if name == "drain":
+            engine(world, FIRST, **work)
+
+    world.before = work_begins
+    dog = IdleWatchdog(document(), world.ports())
+    first = dog.apply()
+    assert [outcome.kind for outcome in first.outcomes] == [OutcomeKind.WAITING]
+    assert words in first.outcomes[0].detail
+    for _ in range(3):
+        world.now += timedelta(minutes=1)
+        dog.apply()
+    assert world.drains == [FIRST] and not world.ended and world.targets["batch"].value == 1
+    engine(world, FIRST, running_max=0.0, waiting_max=0.0, counter_changes=0.0)
+    world.now += timedelta(minutes=1)
+    assert [outcome.kind for outcome in dog.apply().outcomes] == [OutcomeKind.DONE]
+    assert world.ended == [FIRST]
+
+
+def test_an_engine_that_is_gone_after_its_drain_is_ended() -> None:
+    world = due(1)
+
+    def engine_stops(name: str) -> None:
+        if name == "drain":
+            world.evidence.pop(FIRST, None)
+
+    world.before = engine_stops
+    IdleWatchdog(document(), world.ports()).apply()
+    assert world.ended == [FIRST]
+
+
+@pytest.mark.parametrize(
+    ("running", "said"),
+    [(0, True), (None, True), (3, False), (float("nan"), False)],
+    ids=["0", "unknown", "3", "NaN"],
+)
+def test_drained_beside_requests_that_run_is_not_drained(running: float | None, said: bool) -> None:
+    status = AgentStatus(phase=Phase.DRAINED, ready=False, draining=True, drained=True, requests_running=running)
+    assert drained(status) is said
+    assert not drained(replace(status, drained=False)) and not drained(None)
+
+
+@dataclass
+class Half(FakeInventory):
+    """A list without an error that lacks an instance."""
+
+    without: str
+
+    def instances(self) -> Sequence[Instance]:
+        return [one for one in super().instances() if one.id != self.without]
+
+
+def half(world: World) -> IdleWatchdog:
+    return IdleWatchdog(document(), replace(world.ports(), inventory=Half(world, SECOND)))
+
+
+def test_half_a_list_fails_the_pass_when_what_it_lacks_reports() -> None:
+    world = due(2)
+    with pytest.raises(CloudError, match=f"{SECOND} lives and reports, but the list of instances lacks it"):
+        half(world).apply()
+    assert not world.ended and not world.drains and not world.plans
+
+
+def ended(world: World) -> None:
+    world.instances[SECOND] = replace(world.instances[SECOND], state=InstanceState.TERMINATED)
+
+
+def new(world: World) -> None:
+    world.instances[SECOND] = replace(world.instances[SECOND], launched_at=START - timedelta(minutes=1))
+
+
+def elsewhere(world: World) -> None:
+    world.instances[SECOND] = replace(world.instances[SECOND], environment="other")
+
+
+def unknown(world: World) -> None:
+    del world.instances[SECOND]
+
+
+def old_news(world: World) -> None:
+    seen = world.evidence[SECOND]
+    assert seen.engine is not None and seen.gpu is not None
+    age = 10 * seen.interval
+    world.evidence[SECOND] = replace(
+        seen, engine=replace(seen.engine, newest_age=age), gpu=replace(seen.gpu, newest_age=age)
+    )
+
+
+@pytest.mark.parametrize("change", [ended, new, elsewhere, unknown, old_news], ids=lambda change: change.__name__)
+def test_what_reports_for_a_little_longer_or_is_new_fails_no_pass(change: Callable[[World], None]) -> None:
+    world = due(2)
+    change(world)
+    done = half(world).dry()
+    assert [(d.resource, d.reason) for d in done.plan.decisions] == [(FIRST, Reason.STILL_IDLE)]
+
+
+def test_a_list_that_agrees_with_the_metrics_costs_no_call() -> None:
+    world, calls = idle_world(2), list[str]()
+    world.before = calls.append
+    IdleWatchdog(document(), world.ports()).dry()
+    assert QUIET in world.evidence.values()
+    assert "instance" not in calls
