@@ -248,6 +248,7 @@ class Controller:
             settings=self.settings,
             policy=self._told.policy,
             silent=self.settings.agent_silent_limit,
+            unreachable=self.settings.unreachable_limit,
             cut=self.settings.response_timeout,
         )
         try:

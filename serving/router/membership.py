@@ -31,7 +31,7 @@ class Step(StrEnum):
     """Agent check off, no new requests."""
     DELETE = "delete"
     CUT = "cut"
-    """End the requests of a machine that is gone for long."""
+    """End the requests of a machine that is gone for long, or that answers nothing at all."""
     SILENCE = "silence"
     """No new requests: its node agent does not answer."""
     RETURN = "return"
@@ -54,6 +54,7 @@ class Memory:
 
     absent_since: Mapping[Key, float] = field(default_factory=dict[Key, float])
     silent_since: Mapping[Key, float] = field(default_factory=dict[Key, float])
+    unreachable_since: Mapping[Key, float] = field(default_factory=dict[Key, float])
     leaving: frozenset[Key] = frozenset()
 
 
@@ -67,6 +68,9 @@ class Rules:
     """A server that is well leaves only after the inventory was without it this long: clouds forget for a moment.
     One that takes no requests anyway (draining, DOWN) leaves at once."""
     silent: timedelta = timedelta(seconds=30)
+    unreachable: timedelta = timedelta(seconds=10)
+    """Requests of a machine that answers neither check, with not so much as a refusal, are ended after this: what was
+    sent to it on a connection that was open would else wait until the kernel gives up, a quarter of an hour."""
     cut: timedelta = timedelta(minutes=10)
     """Requests of a machine that is gone are ended after this."""
 
@@ -86,6 +90,7 @@ def plan(
     absent = {key: memory.absent_since.get(key, now) for key in there if key not in keep}
     silent = {key: memory.silent_since.get(key, now) for key in keep if there[key].agent_status in SILENT}
     leaving = {key for key in memory.leaving if key in there}
+    lost = {key: memory.unreachable_since.get(key, now) for key, s in there.items() if s.unreachable and s.sessions}
     changes = [_add(key[0], replica, rules) for key, replica in want.items() if key not in there]
     for key, since in absent.items():
         if change := _depart(there[key], since, key in leaving, rules, now):
@@ -98,7 +103,12 @@ def plan(
             leaving.discard(key)
         elif key in silent and now - silent[key] >= rules.silent.total_seconds() and server.ready:
             changes.append(_change(Step.SILENCE, server, f"set server {server.path} state maint"))
-    return tuple(changes), Memory(absent_since=absent, silent_since=silent, leaving=frozenset(leaving))
+    for key, since in lost.items():
+        if now - since >= rules.unreachable.total_seconds():
+            changes.append(_change(Step.CUT, there[key], f"shutdown sessions server {there[key].path}"))
+    return tuple(changes), Memory(
+        absent_since=absent, silent_since=silent, unreachable_since=lost, leaving=frozenset(leaving)
+    )
 
 
 def _depart(server: ServerStatus, since: float, left: bool, rules: Rules, now: float) -> Change | None:

@@ -24,6 +24,11 @@ SHORTEST_PREFIX = 200
 """A shorter start of a prompt is not worth a warm cache; such requests are spread evenly."""
 IDLE_LOOK = timedelta(seconds=1)
 """Between two looks for idle connections to an engine; each one ends half of those that are not needed."""
+PROBE_AFTER = timedelta(seconds=5)
+"""Of silence on a connection to an engine the kernel asks whether the machine is there at all."""
+PROBE_EVERY = timedelta(seconds=2)
+PROBES = 3
+"""Without an answer, and the connection has ended; a machine that is busy answers, for its kernel does."""
 ACTIVATOR = "activator"
 """The name of the server that holds requests while a pool has no replica."""
 
@@ -52,11 +57,14 @@ def server_arguments(replica: Replica, policy: PoolPolicy, settings: RouterSetti
 
     The id comes from the instance's name, so that every router and every reload hashes prompts to the same replicas.
     `slowstart` keeps a replica that has just come from being flooded. No `on-marked-down shutdown-sessions`: it would
-    cut the streams of a replica that drains. Errors are judged by the controller (see breaker), which keeps a floor.
+    cut the streams of a replica that drains. Errors are judged by the controller (see breaker), which keeps a floor;
+    connections that fail are no matter of judgement (and no client can make them fail), so two of them count as DOWN
+    until the checks say otherwise: a machine that vanished without a word makes no third request wait.
     """
     inter = _ms(settings.check_interval)
     return (
         f"id {replica.number} check inter {inter} fastinter {inter} downinter {inter} fall 3 rise 2 "
+        "observe layer4 error-limit 2 on-error mark-down "
         f"agent-check agent-port {AGENT_CHECK_PORT} agent-inter {_ms(settings.agent_interval)} "
         f"slowstart {_ms(settings.slow_start)} maxconn {policy.most_per_replica} weight 100 "
         # without the first word, a server that comes by the socket keeps no connection at all
@@ -80,6 +88,11 @@ def _backend(
     lines = [
         f"backend {name}",
         *_balance(rules),
+        "    # whoever waits for a machine that vanished without a word is told within a quarter of a minute",
+        "    option srvtcpka",
+        f"    srvtcpka-idle {_ms(PROBE_AFTER)}",
+        f"    srvtcpka-intvl {_ms(PROBE_EVERY)}",
+        f"    srvtcpka-cnt {PROBES}",
         "    option httpchk",
         "    http-check send meth GET uri /health",
         "    http-check expect status 200",

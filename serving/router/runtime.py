@@ -30,6 +30,8 @@ class ServerStatus:
     """Requests on it now."""
     agent_status: str
     """Of the last agent check: `L7OK`, `L4CON`, …; empty: none yet."""
+    check_status: str
+    """Of the last health check, in the same words."""
     total: int
     """Requests that it ever got."""
     errors: int
@@ -45,6 +47,11 @@ class ServerStatus:
     def path(self) -> str:
         """Its name in commands."""
         return f"{self.backend}/{self.name}"
+
+    @property
+    def unreachable(self) -> bool:
+        """Whether its machine answers nothing at all, not even that nobody listens."""
+        return self.agent_status == self.check_status == "L4TOUT"
 
     @property
     def ready(self) -> bool:
@@ -129,6 +136,7 @@ def _server(row: dict[str, str]) -> ServerStatus:
         status=row["status"],
         sessions=int(row["scur"] or 0),
         agent_status=row["agent_status"].removeprefix("* "),
+        check_status=row["check_status"].removeprefix("* "),
         total=int(row["stot"] or 0),
         errors=int(row["hrsp_5xx"] or 0) + int(row["eresp"] or 0),
         bytes_out=int(row["bout"] or 0),

@@ -34,9 +34,12 @@ class RouterSettings:
     """Between two agent checks: how late a drain may be noticed."""
     agent_silent_limit: timedelta = timedelta(seconds=30)
     """A replica whose node agent has not answered for this long gets no new requests."""
+    unreachable_limit: timedelta = timedelta(seconds=10)
+    """Requests on a machine that answers neither check, not even with a refusal, are ended after this."""
     slow_start: timedelta = timedelta(seconds=5)
     """A replica that has just come gets its full share after this."""
-    connect_timeout: timedelta = timedelta(seconds=2)
+    connect_timeout: timedelta = timedelta(seconds=1)
+    """To an engine, in the same network; then another one is tried."""
     request_timeout: timedelta = timedelta(seconds=30)
     """For a client to send its whole request; ends slow senders."""
     response_timeout: timedelta = timedelta(minutes=10)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 import threading
 from dataclasses import dataclass, field
 from typing import Any
@@ -47,6 +48,8 @@ class Replica:
         self._loop = asyncio.new_event_loop()
         self._started = threading.Event()
         self._stopped = asyncio.Event()
+        self._servers: list[asyncio.Server] = []
+        self._walls: list[list[socket.socket]] = []
         self._thread = threading.Thread(target=self._main, daemon=True)
 
     def __enter__(self) -> "Replica":
@@ -62,6 +65,19 @@ class Replica:
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stopped.set)
             self._thread.join(5)
+        for one in (one for wall in self._walls for one in wall):
+            one.close()
+        self._walls.clear()
+
+    def vanish(self) -> None:
+        """Be gone without a word: no new connection is as much as refused, open ones stay silent."""
+        self.does.hold = True
+        asyncio.run_coroutine_threadsafe(self._close_listeners(), self._loop).result(30)
+        self._walls = [_wall(self.address, port) for port in self._ports]
+
+    async def _close_listeners(self) -> None:
+        for server in self._servers:
+            server.close()
 
     def _main(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -71,6 +87,7 @@ class Replica:
     async def _serve(self) -> None:
         engine = await asyncio.start_server(self._connection, self.address, self._ports[0], limit=2**22)
         agent = await asyncio.start_server(self._agent, self.address, self._ports[1])
+        self._servers = [engine, agent]
         self._started.set()
         await self._stopped.wait()
         engine.close()
@@ -175,6 +192,16 @@ class Replica:
         data = b"data: [DONE]\n\n"
         writer.write(b"%x\r\n%s\r\n0\r\n\r\n" % (len(data), data))
         await writer.drain()
+
+
+def _wall(address: str, port: int) -> list[socket.socket]:
+    """A listener whose queue is full: the kernel drops whoever comes, as if nobody were there."""
+    listener = socket.create_server((address, port), backlog=0)
+    callers = [socket.socket() for _ in range(3)]
+    for caller in callers:
+        caller.setblocking(False)
+        caller.connect_ex((address, port))
+    return [listener, *callers]
 
 
 async def _body(reader: asyncio.StreamReader, headers: dict[str, str]) -> bytes:

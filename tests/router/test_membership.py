@@ -28,6 +28,7 @@ def server(name: str, **changed: object) -> ServerStatus:
         "status": "UP",
         "sessions": 0,
         "agent_status": "L7OK",
+        "check_status": "L7OK",
         "total": 0,
         "errors": 0,
         "bytes_out": 0,
@@ -126,6 +127,28 @@ def test_a_silent_agent(status: str, agent: str, seconds: float, silenced: bool)
     _, memory = plan([replica("i-1")], shown, Memory(), rules=RULES, now=0)
     changes, _ = plan([replica("i-1")], shown, memory, rules=RULES, now=seconds)
     assert bool(changes) is silenced
+
+
+@pytest.mark.parametrize(
+    ("agent", "check", "seconds", "sessions", "cut"),
+    [
+        ("L4TOUT", "L4TOUT", 10, 1, True),
+        ("L4TOUT", "L4TOUT", 9, 1, False),
+        ("L4TOUT", "L4TOUT", 99, 0, False),
+        ("L4CON", "L4TOUT", 99, 1, False),
+        ("L4TOUT", "L7TOUT", 99, 1, False),
+        ("L4TOUT", "L7OK", 99, 1, False),
+        ("L7OK", "L4TOUT", 99, 1, False),
+    ],
+    ids=["gone", "not-yet", "serves-nobody", "refuses", "hung-engine", "dead-agent", "dead-engine"],
+)
+def test_requests_on_a_machine_that_answers_nothing_are_ended(
+    agent: str, check: str, seconds: float, sessions: int, cut: bool
+) -> None:
+    shown = [server("i-1", status="DOWN", agent_status=agent, check_status=check, sessions=sessions)]
+    _, memory = plan([replica("i-1")], shown, Memory(), rules=RULES, now=0)
+    changes, _ = plan([replica("i-1")], shown, memory, rules=RULES, now=seconds)
+    assert steps(changes) == [("cut", "pool_chat/i-1")] * cut
 
 
 def test_a_pool_filled_in_order_has_a_backend_for_each_type() -> None:

@@ -2,6 +2,7 @@
 
 import ssl
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 
@@ -32,6 +33,25 @@ def test_a_hung_engine_gets_no_requests(tmp_path: Path) -> None:
         assert {router.chat().headers["x-gpufleet-replica"] for _ in range(10)} == {"i-2"}
         hung.does.hung = False
         router.ready("i-1")
+
+
+def test_clients_of_a_machine_that_vanished_without_a_word_are_told_soon(tmp_path: Path) -> None:
+    with running(tmp_path, unreachable_limit=timedelta(seconds=1)) as router, ThreadPoolExecutor(1) as pool:
+        router.fleet.written = document(CHAT)
+        gone, _ = router.add("i-1"), router.add("i-2")
+        router.ready()
+        gone.does.hold = True
+        waiting = None
+        while gone.does.running == 0:  # round robin: one of two
+            waiting = pool.submit(router.chat)
+            router.until(lambda waiting=waiting: waiting.done() or gone.does.running == 1, "somebody has it")
+        gone.vanish()
+        assert {router.chat().status_code for _ in range(20)} == {200}, "the other one takes them"
+        router.until(lambda: (router.server("i-1") or "").startswith("DOWN"), "i-1 is DOWN")
+        assert waiting is not None
+        with pytest.raises(httpx.RemoteProtocolError):  # cut: nobody would ever answer
+            waiting.result(60)
+        assert any("pool_chat/i-1: cut" in line for line in router.said)
 
 
 def test_a_replica_that_has_just_come_begins_slowly(tmp_path: Path) -> None:
