@@ -128,7 +128,7 @@ class LivingGroup(FakeAutoScalingGroup):
         self.desired_capacity = self.min_size if new_capacity is None else new_capacity
         self.retry_at = None
 
-    def update(self, **wanted: Any) -> None:  # type: ignore[override]
+    def update(self, **wanted: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Change what is given and leave the rest: moto forgets the mix when an update does not repeat it."""
         self._set_azs_and_vpcs(wanted.get("availability_zones") or [], wanted.get("vpc_zone_identifier"), update=True)
         for name in ("min_size", "max_size", "health_check_type", "new_instances_protected_from_scale_in"):
