@@ -15,6 +15,7 @@ ENGINE ?= simulated
 unexport PYTHONDONTWRITEBYTECODE
 FLEET ?=
 SEED ?=
+FAULT ?=
 MINUTES ?= 30
 
 help:
@@ -43,9 +44,10 @@ test: setup
 test-all: setup-tests check
 	@$(RUN) pytest -m 'not live'
 
-# SEED: the order of the faults (drawn and printed where it is not given); MINUTES=0: each fault once, and short
+# SEED: the order of the faults (drawn and printed where it is not given); MINUTES=0: each fault once, and short;
+# FAULT='router killed': that one alone
 chaos: setup
-	@$(RUN) tests.chaos $(if $(SEED),--seed '$(SEED)') --minutes '$(MINUTES)'
+	@$(RUN) tests.chaos $(if $(SEED),--seed '$(SEED)') $(if $(FAULT),--fault '$(FAULT)') --minutes '$(MINUTES)'
 
 check: setup
 	@$(RUN) ruff check .

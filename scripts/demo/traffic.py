@@ -48,6 +48,7 @@ class Traffic:
     clients: int = 6
     pause_s: float = 0.1
     max_tokens: int = 24
+    timeout_s: float = TIMEOUT_S
     _stop: threading.Event = field(default_factory=threading.Event)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _failures: list[Failure] = field(default_factory=list[Failure])
@@ -66,7 +67,7 @@ class Traffic:
         """Let every client finish the request it waits for. Returns the counts."""
         self._stop.set()
         for thread in self._threads:
-            thread.join(TIMEOUT_S + 5)
+            thread.join(self.timeout_s + 5)
         return self.counted()
 
     def counted(self) -> Counted:
@@ -114,7 +115,7 @@ class Traffic:
         }
         if stream:
             body["stream_options"] = {"include_usage": True}
-        connection = http.client.HTTPConnection(self.host, self.port, timeout=TIMEOUT_S)
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=self.timeout_s)
         try:
             headers = {"Content-Type": "application/json"}
             connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)

@@ -5,69 +5,23 @@ Nothing of the product is imported here, so that an error of the product cannot 
 
 import json
 import sqlite3
-import urllib.request
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
 
 import boto3
 
-REGION: Final = "us-east-1"
+from tests.chaos import heard
+from tests.chaos.evidence import REGION, TAKEN_BY_CLOUD, Places, Played, Verdict, epoch, key, read
+
 CENT: Final = Decimal("0.01")
 FREE_IF_INTERRUPTED_S: Final = 3600
 """AWS asks nothing for a spot instance that it takes within its first hour."""
 TARGET: Final = 3
 """Replicas that chat needs."""
-TAKEN_BY_CLOUD: Final = "Server.SpotInstanceTermination"
-ENDED_BY_US: Final = "Client.UserInitiatedShutdown"
-ASKED_BEFORE: Final = timedelta(minutes=6)
-"""So long may on-demand be asked for before a cloud without capacity gives it, with a clock that was set back."""
-ASKED_AFTER: Final = timedelta(minutes=1, seconds=30)
-"""Messages name the minute of the ask."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """One thing that must hold, and what was found where it does not."""
-
-    what: str
-    seen: str
-    """Numbers, for people."""
-    wrong: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
-    """Where to look."""
-
-    cloud: str
-    """URL of the emulator's API."""
-    slack: str
-    ledger: Path
-    folder: Path
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Played:
-    """What the run itself knows."""
-
-    answered: int
-    failures: Sequence[tuple[float, float, str]]
-    """Began, ended (seconds since 1970), in words."""
-    kills: Sequence[tuple[float, float]]
-    """From when until when a process died that carries requests."""
-    taken: frozenset[str]
-    """Instances that a fault took or broke."""
-
-
-def read(url: str) -> Any:
-    """JSON of a URL."""
-    with urllib.request.urlopen(url, timeout=30) as answer:
-        return json.loads(answer.read())
 
 
 def after_chaos(places: Places, played: Played, report: Mapping[str, Any]) -> list[Verdict]:
@@ -81,7 +35,9 @@ def after_chaos(places: Places, played: Played, report: Mapping[str, Any]) -> li
             requests(played),
             stops(books, ledger, played),
             messages(ledger, sink),
-            told(books, sink),
+            heard.told(books, sink),
+            heard.alerts(heard.fired(places.prometheus), sink, played),
+            heard.dry(heard.refusals(places.cloud), sink, played),
             runs(ledger, books),
             money(books, report, places.cloud),
             sizes(state),
@@ -119,53 +75,25 @@ def stops(books: Sequence[Mapping[str, Any]], ledger: sqlite3.Connection, played
 
 def _others(gone: Mapping[str, Any], books: Iterable[Mapping[str, Any]]) -> int:
     """Instances of the same pool that lived when one was ended."""
-    at = _epoch(gone["ended"])
+    at = epoch(gone["ended"])
     return sum(
         one["instance"] != gone["instance"]
         and one["pool"] == gone["pool"]
-        and _epoch(one["launched"]) < at
-        and (one["ended"] is None or _epoch(one["ended"]) > at)
+        and epoch(one["launched"]) < at
+        and (one["ended"] is None or epoch(one["ended"]) > at)
         for one in books
     )
 
 
 def messages(ledger: sqlite3.Connection, sink: Iterable[Mapping[str, Any]]) -> Verdict:
     """Every message of the outbox is in Slack once, and nothing else is."""
-    posted = Counter(_key(one) for one in sink)
+    posted = Counter(key(one) for one in sink)
     rows = {row["key"]: row["state"] for row in ledger.execute("SELECT key, state FROM outbox")}
     wrong = [f"{key} is {state}" for key, state in rows.items() if state != "sent"]
     wrong += [f"lost: {key}" for key in rows if posted[key] == 0]
     wrong += [f"posted {count} times: {key}" for key, count in posted.items() if count > 1]
     wrong += [f"in no outbox: {key}" for key in posted if key not in rows]
     return Verdict(what="messages", seen=f"{len(rows)} told, {sum(posted.values())} in Slack", wrong=tuple(wrong))
-
-
-def _key(message: Mapping[str, Any]) -> str:
-    payload = message.get("metadata", {}).get("event_payload", {})
-    return str(payload.get("key", f"without a key: {message.get('text')}"))
-
-
-def told(books: Iterable[Mapping[str, Any]], sink: Iterable[Mapping[str, Any]]) -> Verdict:
-    """What the cloud saw was told, whether or not anything was queued.
-
-    Each end that was asked of it, the mark of each idle instance before its end, each stand-in that was bought.
-    """
-    keys = [_key(one) for one in sink]
-    asks = [datetime.strptime(f"{key[-13:]}+0000", "%Y%m%dt%H%M%z") for key in keys if ":fallback:chat-" in key]
-    wrong: list[str] = []
-    due = 0
-    for stay in books:
-        name, launched = stay["instance"], datetime.fromtimestamp(_epoch(stay["launched"]), UTC)
-        wanted: dict[str, bool] = {}
-        if stay["why"] == ENDED_BY_US:
-            wanted["end"] = any(key.endswith(f"ended:{name}") for key in keys)
-            if stay["pool"] == "batch":
-                wanted["mark"] = any(f"marked:{name}:" in key for key in keys)
-        if stay["pool"] == "chat" and stay["capacity_type"] == "on-demand":
-            wanted["stand-in"] = any(launched - ASKED_BEFORE <= at <= launched + ASKED_AFTER for at in asks)
-        due += len(wanted)
-        wrong += [f"nobody told of the {what} of {name}" for what, found in wanted.items() if not found]
-    return Verdict(what="told", seen=f"{due} messages had to come by the books", wrong=tuple(wrong))
 
 
 def runs(ledger: sqlite3.Connection, books: Iterable[Mapping[str, Any]]) -> Verdict:
@@ -178,7 +106,7 @@ def runs(ledger: sqlite3.Connection, books: Iterable[Mapping[str, Any]]) -> Verd
             " LEFT JOIN run_ends e USING (cloud, instance_id, started_at) GROUP BY r.instance_id, r.started_at"
         )
     }
-    told = {one["instance"]: (_epoch(one["launched"]), one["ended"] and _epoch(one["ended"])) for one in books}
+    told = {one["instance"]: (epoch(one["launched"]), one["ended"] and epoch(one["ended"])) for one in books}
     wrong += [f"{name} is not in the ledger" for name in told.keys() - found.keys()]
     wrong += [f"{name} is not in the books" for name in found.keys() - told.keys()]
     for name in sorted(told.keys() & found.keys()):
@@ -199,15 +127,15 @@ def money(books: Sequence[Mapping[str, Any]], report: Mapping[str, Any], cloud: 
     for row in report["charges"]:
         if row["kind"] == "time":
             charged[row["resource"]] += Decimal(row["usd"])  # pyright: ignore[reportArgumentType]
-            until[row["resource"]] = max(until.get(row["resource"], 0.0), _epoch(row["end"]))
+            until[row["resource"]] = max(until.get(row["resource"], 0.0), epoch(row["end"]))
         elif row["kind"] == "interrupted by the cloud":
             credited[row["resource"]] += Decimal(row["usd"])  # pyright: ignore[reportArgumentType]
     prices = _Prices(cloud)
     wrong: list[str] = []
     total, said = Decimal(0), Decimal(0)
     for stay in books:
-        name, start = stay["instance"], _epoch(stay["launched"])
-        end = _epoch(stay["ended"]) if stay["ended"] else until.get(name, 0.0)
+        name, start = stay["instance"], epoch(stay["launched"])
+        end = epoch(stay["ended"]) if stay["ended"] else until.get(name, 0.0)
         usd = prices.of(stay, start, end)
         interrupted = stay["why"] == TAKEN_BY_CLOUD and end - start < FREE_IF_INTERRUPTED_S
         if abs(usd - Decimal(charged[name])) > CENT / 2:
@@ -256,10 +184,6 @@ class _Prices:
 
 def _usd(usd_per_hour: Decimal, start: float, end: float) -> Decimal:
     return usd_per_hour * Decimal(max(0.0, end - start)) / 3600
-
-
-def _epoch(text: str) -> float:
-    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
 
 
 def sizes(state: Mapping[str, Any]) -> Verdict:

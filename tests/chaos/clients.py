@@ -6,8 +6,8 @@ from typing import Final
 
 from scripts.demo.traffic import Traffic
 
-PATIENCE_S: Final = 60.0
-"""How long a client goes on trying to connect."""
+PATIENCE_S: Final = 120.0
+"""How long a client goes on trying to connect, and waits for an answer: the OpenAI library waits for 600 s."""
 
 
 @dataclass(slots=True, kw_only=True)

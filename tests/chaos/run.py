@@ -3,19 +3,22 @@
 import json
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
 import httpx
 
 from scripts.demo.traffic import Counted
 from tests.chaos import checker
-from tests.chaos.checker import Verdict
-from tests.chaos.faults import FAULTS, Fault, Memory, draw, silence_slack
-from tests.chaos.stage import STACK, Stage, set_up
+from tests.chaos.evidence import Places, Played, Verdict
+from tests.chaos.fault import Fault, Memory, draw
+from tests.chaos.faults import FAULTS, silence_slack
+from tests.chaos.stage import GROUP_INTERVAL, STACK, Stage, set_up
 from tests.e2e.embedded_cloud import wait_for
 
-SETTLE_S = 600.0
+SETTLE_S: Final = 600.0
 """Generous, since a loaded machine needs minutes for what an idle one does in seconds."""
 
 
@@ -56,11 +59,13 @@ def _one(stage: Stage, fault: Fault, lasts_s: float) -> None:
     if fault.needs_whole:
         wait_for(f"chat whole before {fault.name!r}", stage.is_whole, SETTLE_S)
     stage.say(f"fault: {fault.name}, for {lasts_s:.0f} s")
-    memory = Memory()
+    memory, failed = Memory(), len(stage.traffic.failures())
     fault.inject(stage, memory)
     time.sleep(lasts_s)
     fault.heal(stage, memory)
     stage.say(f"mended: {fault.name}; {_counted(stage.traffic.counted())}")
+    for lost in stage.traffic.failures()[failed:]:
+        stage.say(f"  failed: {lost.words} after {lost.ended - lost.began:.1f} s")
 
 
 def _counted(counted: Counted) -> str:
@@ -71,6 +76,11 @@ def _judge(stage: Stage) -> list[Verdict]:
     stage.say("every fault is mended: settling")
     httpx.post(f"{stage.slack_url}/faults", json={"share": 0.0}).raise_for_status()
     wait_for("chat whole, batch at its floor", lambda: stage.is_whole() and not stage.instances("batch"), SETTLE_S)
+    quiet = _Quiet(stage)
+    if not _within(quiet.long_enough, SETTLE_S):
+        stage.say("alerts went on to fire or losses were not counted: the judges will see")
+    for part in ("alertmanager", "console"):
+        stage.end(part)  # what the judges do makes no news
     wait_for("every message delivered", lambda: _nothing_waits(stage), SETTLE_S)
     stage.end("watchdogs")  # before the clients: without them chat is idle, and rightly ended
     counted = stage.traffic.stop()
@@ -79,18 +89,62 @@ def _judge(stage: Stage) -> list[Verdict]:
     stage.gpufleet("watch", "cost", "--quiet")
     report = json.loads(stage.gpufleet("report", "cost", "--since", "3h", "--json").stdout)
     stage.say(f"{_counted(counted)}, {stage.traffic.refused} connections refused and tried again")
-    places = checker.Places(cloud=stage.cloud.url, slack=stage.slack_url, ledger=stage.ledger, folder=stage.folder)
-    played = checker.Played(
+    places = Places(
+        cloud=stage.cloud.url,
+        slack=stage.slack_url,
+        prometheus=stage.prometheus_url,
+        ledger=stage.ledger,
+        folder=stage.folder,
+    )
+    played = Played(
         answered=counted.answered,
         failures=[(one.began, one.ended, one.words) for one in stage.traffic.failures()],
         kills=tuple(stage.kills),
         taken=frozenset(stage.taken),
+        broken=stage.broken,
+        notices=stage.notices,
+        dry=stage.dry,
     )
     return [
         *checker.after_chaos(places, played, report),
         Verdict(what="drift", seen=f"pulumi preview: {drift.strip().splitlines()[-1]}"),
         Verdict(what="ledger verify", seen=verify.stdout.strip()),
     ]
+
+
+def _within(look: Callable[[], bool], limit_s: float) -> bool:
+    """Whether it came to be in time. A judge says what is wrong where it did not."""
+    try:
+        wait_for("this", look, limit_s)
+    except AssertionError:
+        return False
+    return True
+
+
+@dataclass(slots=True)
+class _Quiet:
+    """Whether no alert of a mended fault has fired for so long that Alertmanager told of its end."""
+
+    stage: Stage
+    _since: float | None = None
+
+    def long_enough(self) -> bool:
+        if self._fires() or self._counted() < len(self.stage.notices):
+            self._since = None
+            return False
+        self._since = self._since or time.monotonic()
+        return time.monotonic() - self._since > 3 * GROUP_INTERVAL.total_seconds()
+
+    def _fires(self) -> bool:
+        active = httpx.get(f"{self.stage.alertmanager_url}/api/v2/alerts").json()
+        return bool({one["labels"]["alertname"] for one in active} & {"GpuErrors", "GpuGone"})
+
+    def _counted(self) -> float:
+        """Losses of chat that Prometheus knows of."""
+        query = {"query": 'max(gpufleet_preemptions_total{pool="chat"})'}
+        answer = httpx.get(f"{self.stage.prometheus_url}/api/v1/query", params=query).json()
+        found = answer["data"]["result"]
+        return float(found[0]["value"][1]) if found else -1
 
 
 def _nothing_waits(stage: Stage) -> bool:

@@ -19,11 +19,15 @@ from typing import IO, Any, Final
 import httpx
 
 from fleet.document import PATH_IN_BUCKET
+from fleet.document.alerts import AlertSettings
 from fleet.model import Cloud
 from localcloud import tiny_model
+from monitoring import alertmanager, alerts
 from monitoring.prometheus import Discovery, PrometheusSettings, render
-from tests.chaos.clients import PatientTraffic
+from monitoring.rules import RuleSettings
+from tests.chaos.clients import PATIENCE_S, PatientTraffic
 from tests.chaos.clock import Clock
+from tests.chaos.evidence import BrokenGpu, Span
 from tests.e2e.embedded_cloud import BUCKET, CLONE, EmbeddedCloud, started, wait_for
 from tests.networks import end_process
 from tests.stacks.engine import Engine, make_engine
@@ -34,10 +38,15 @@ MARK: Final = "GPUFLEET_CHAOS"
 """Every process of a run carries it in its environment, with the run's folder: so what is left over is found."""
 AGENTS_TOKEN: Final = "/gpu-fleet/local/agent-token"  # noqa: S105 - where this environment's commands look
 COMMAND_LIMIT_S: Final = 600
+START_LIMIT_S: Final = 180
 END_LIMIT_S: Final = 180
 """A daemon that is asked to end lets its pass finish, for 150 s at most."""
 EVERY: Final = ("--every", "idle=3s", "--every", "spot=2s", "--every", "scale=1m", "--every", "cost=6s")
-PARTS: Final = ("prometheus", "router", "watchdogs")
+PARTS: Final = ("alertmanager", "prometheus", "router", "console", "watchdogs")
+CONSOLE_TOKEN: Final = "a token of the chaos"  # noqa: S105 - of this console alone
+GROUP_WAIT: Final = timedelta(seconds=2)
+GROUP_INTERVAL: Final = timedelta(seconds=10)
+"""Alertmanager's patience; minutes elsewhere."""
 
 
 class ChaosError(Exception):
@@ -68,6 +77,11 @@ class Stage:
     """From when until when the router died, in seconds since 1970."""
     taken: set[str] = field(default_factory=set[str])
     """Instances that a fault took or broke."""
+    notices: list[float] = field(default_factory=list[float])
+    """When the cloud gave notice to a spot instance of chat."""
+    broken: list[BrokenGpu] = field(default_factory=list[BrokenGpu])
+    dry: list[Span] = field(default_factory=list[Span])
+    """While no zone had spot."""
     _parts: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict[str, subprocess.Popen[bytes]])
 
     # places
@@ -79,6 +93,10 @@ class Stage:
     @property
     def prometheus_url(self) -> str:
         return f"http://{self.control_host}:9090"
+
+    @property
+    def alertmanager_url(self) -> str:
+        return f"http://{self.control_host}:9093"
 
     @property
     def slack_url(self) -> str:
@@ -102,10 +120,14 @@ class Stage:
     def start(self, part: str) -> None:
         """Start a part; those with an address are waited for."""
         self._parts[part] = self.spawn(part, self._command(part))
-        if part == "prometheus":
-            wait_for(part, lambda: httpx.get(f"{self.prometheus_url}/-/ready").is_success)
-        elif part == "router":
-            wait_for(part, lambda: httpx.get(f"http://{self.control_host}:8404/metrics").is_success)
+        ready = {
+            "alertmanager": f"{self.alertmanager_url}/-/ready",
+            "prometheus": f"{self.prometheus_url}/-/ready",
+            "router": f"http://{self.control_host}:8404/metrics",
+            "console": f"http://{self.control_host}:9600/healthz",
+        }
+        if (url := ready.get(part)) is not None:
+            wait_for(part, lambda: httpx.get(url).is_success, START_LIMIT_S)
 
     def spawn(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
         """A process whose output goes into a file of the run through a pipe: a limit on its files stops no words."""
@@ -152,19 +174,34 @@ class Stage:
 
     def _command(self, part: str) -> list[str]:
         gpufleet = [sys.executable, "-u", "-m", "cli.main"]
-        if part == "prometheus":
-            return [
-                "prometheus",
-                f"--config.file={self.folder / 'prometheus.yml'}",
-                f"--storage.tsdb.path={self.folder / 'tsdb'}",
-                f"--web.listen-address={self.control_host}:9090",
-                "--log.level=warn",
-            ]
-        if part == "router":
-            addresses = ["--bind", f"{self.control_host}:8080", "--metrics", f"{self.control_host}:8404"]
-            return [*gpufleet, "router", "run", "--state", str(self.folder / "router"), *addresses]
-        port = 9470 + PARTS.index("watchdogs") + (part != "watchdogs")
-        return [*gpufleet, "watch", "run", "--apply", *EVERY, "--listen", f"{self.control_host}:{port}"]
+        match part:
+            case "alertmanager":
+                return [
+                    "prometheus-alertmanager",
+                    f"--config.file={self.folder / 'alertmanager.yml'}",
+                    f"--storage.path={self.folder / 'alertmanager'}",
+                    f"--web.listen-address={self.control_host}:9093",
+                    "--cluster.listen-address=",  # one alone: nobody to gossip with
+                    "--log.level=warn",
+                ]
+            case "prometheus":
+                return [
+                    "prometheus",
+                    f"--config.file={self.folder / 'prometheus.yml'}",
+                    f"--storage.tsdb.path={self.folder / 'tsdb'}",
+                    f"--web.listen-address={self.control_host}:9090",
+                    "--rules.alert.resend-delay=5s",
+                    "--log.level=warn",
+                ]
+            case "router":
+                addresses = ["--bind", f"{self.control_host}:8080", "--metrics", f"{self.control_host}:8404"]
+                return [*gpufleet, "router", "run", "--state", str(self.folder / "router"), *addresses]
+            case "console":
+                token = ["--token-file", str(self.folder / "console.token")]
+                return [*gpufleet, "console", "--listen", f"{self.control_host}:9600", *token]
+            case _:
+                port = 9470 if part == "watchdogs" else 9471
+                return [*gpufleet, "watch", "run", "--apply", *EVERY, "--listen", f"{self.control_host}:{port}"]
 
     # commands
 
@@ -255,7 +292,9 @@ def set_up(folder: Path, network: str, say: Callable[[str], None]) -> Iterator[S
             cloud.publish_model("chat", tiny_model.Shape())
             engine = make_engine(folder / "pulumi", network, ("aws",))
             _settings(engine, network, folder)
-            traffic = PatientTraffic(host=f"{network}.0.10", port=8080, model="chat", clients=4, pause_s=0.2)
+            traffic = PatientTraffic(
+                host=f"{network}.0.10", port=8080, model="chat", clients=4, pause_s=0.2, timeout_s=PATIENCE_S
+            )
             stage = Stage(cloud=cloud, engine=engine, traffic=traffic, folder=folder, say=say, clock=Clock(folder))
             try:
                 _apply(stage)
@@ -268,7 +307,8 @@ def set_up(folder: Path, network: str, say: Callable[[str], None]) -> Iterator[S
         os.environ.pop(MARK, None)
 
 
-def _apply(stage: Stage) -> None:
+def _monitoring(stage: Stage) -> None:
+    """What Prometheus and Alertmanager read: as shipped, with less patience."""
     discovery = Discovery(
         cloud=Cloud.AWS,
         environment="local",
@@ -276,14 +316,34 @@ def _apply(stage: Stage) -> None:
         endpoint=stage.cloud.url,
         refresh=timedelta(seconds=2),
     )
-    haproxy = (f"{stage.control_host}:8404",)
-    text = render(PrometheusSettings(discovery=discovery, scrape_interval=timedelta(seconds=1), haproxy=haproxy))
-    (stage.folder / "prometheus.yml").write_text(text)
+    host = stage.control_host
+    settings = PrometheusSettings(
+        discovery=discovery,
+        scrape_interval=timedelta(seconds=1),
+        haproxy=(f"{host}:8404",),
+        watchdogs=(f"{host}:9600", f"{host}:9470"),
+        alertmanagers=(f"{host}:9093",),
+        rule_files=("rules.yml",),
+    )
+    webhook = alertmanager.AlertmanagerSettings(
+        webhook=f"http://{host}:9600/alerts",
+        token_file=str(stage.folder / "console.token"),
+        group_wait=GROUP_WAIT,
+        group_interval=GROUP_INTERVAL,
+    )
+    (stage.folder / "prometheus.yml").write_text(render(settings))
+    (stage.folder / "rules.yml").write_text(alerts.render(AlertSettings(), RuleSettings()))
+    (stage.folder / "alertmanager.yml").write_text(alertmanager.render(webhook))
+    (stage.folder / "console.token").write_text(CONSOLE_TOKEN)
+
+
+def _apply(stage: Stage) -> None:
+    _monitoring(stage)
     stage.say("pulumi up")
     stage.engine.run("stack", "init", STACK)
     stage.engine.run("up", "--yes", "--skip-preview", "--stack", STACK)
-    stage.start("prometheus")
-    stage.start("router")
+    for part in ("alertmanager", "prometheus", "router", "console"):
+        stage.start(part)
     wait_for("chat whole and serving", stage.is_whole, 600)
     stage.traffic.start()
     # a policy acts only after somebody saw a dry run of it

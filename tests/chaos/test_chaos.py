@@ -23,7 +23,10 @@ SHORT = (
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("prometheus") is None, reason="needs the Debian package prometheus")
+@pytest.mark.skipif(
+    not all(map(shutil.which, ("prometheus", "prometheus-alertmanager"))),
+    reason="needs the Debian packages prometheus and prometheus-alertmanager",
+)
 def test_the_fleet_survives_a_bad_day(tmp_path: Path) -> None:
     verdicts = play(tmp_path, free_network(), SEED, faults=[BY_NAME[name] for name in SHORT], say=print)
     assert {verdict.what: verdict.wrong for verdict in verdicts if verdict.wrong} == {}

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from tests.chaos import checker
-from tests.chaos.checker import Played
-from tests.chaos.faults import FAULTS, draw
+from tests.chaos import checker, heard
+from tests.chaos.evidence import ENDED_BY_US, TAKEN_BY_CLOUD, Played
+from tests.chaos.fault import draw
+from tests.chaos.faults import FAULTS
 from tests.networks import end_process
 
 LAUNCHED, ENDED = "2026-11-21T10:00:00.500000+00:00", "2026-11-21T10:10:00.700000+00:00"
@@ -27,7 +28,7 @@ STAY = {
     "pool": "chat",
     "launched": LAUNCHED,
     "ended": ENDED,
-    "why": checker.TAKEN_BY_CLOUD,
+    "why": TAKEN_BY_CLOUD,
 }
 
 
@@ -113,9 +114,9 @@ def test_messages(ledger: sqlite3.Connection, sink: list[dict[str, Any]], wrong:
     [
         pytest.param({}, (), (), id="the cloud's own end"),
         pytest.param({"ended": None, "why": None}, (), (), id="it lives"),
-        pytest.param({"why": checker.ENDED_BY_US}, ("f/spot:ended:i-1",), (), id="an end that was told"),
-        pytest.param({"why": checker.ENDED_BY_US}, ("f/spot:ended:i-12",), ("end",), id="an end that was not"),
-        pytest.param({"pool": "batch", "why": checker.ENDED_BY_US}, ("f/ended:i-1",), ("mark",), id="never marked"),
+        pytest.param({"why": ENDED_BY_US}, ("f/spot:ended:i-1",), (), id="an end that was told"),
+        pytest.param({"why": ENDED_BY_US}, ("f/spot:ended:i-12",), ("end",), id="an end that was not"),
+        pytest.param({"pool": "batch", "why": ENDED_BY_US}, ("f/ended:i-1",), ("mark",), id="never marked"),
         pytest.param(
             {"capacity_type": "on-demand"}, ("f/spot:fallback:chat-od-1:20261121t0959",), (), id="a stand-in"
         ),
@@ -128,7 +129,7 @@ def test_messages(ledger: sqlite3.Connection, sink: list[dict[str, Any]], wrong:
     ],
 )
 def test_what_had_to_be_told(stay: dict[str, Any], keys: tuple[str, ...], wrong: tuple[str, ...]) -> None:
-    found = checker.told([STAY | stay], posted(*keys)).wrong
+    found = heard.told([STAY | stay], posted(*keys)).wrong
     assert found == tuple(f"nobody told of the {what} of i-1" for what in wrong)
 
 

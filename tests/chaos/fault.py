@@ -1,0 +1,54 @@
+"""What a fault is: a name, how it is made and mended, and how long it lasts. How to add one: docs/extend.md."""
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.chaos.stage import Stage
+
+
+@dataclass(slots=True)
+class Memory:
+    """What a fault must know when it is mended."""
+
+    held: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+Step = Callable[[Stage, Memory], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One thing that goes wrong."""
+
+    name: str
+    inject: Step
+    heal: Step
+    lasts_s: float
+    """In the short form."""
+    long_s: float
+    """In the long form."""
+    needs_whole: bool = False
+    """Whether it begins with all replicas serving, since it takes some of them."""
+
+
+def draw(seed: int, faults: Sequence[Fault]) -> Iterator[Fault]:
+    """All of them in an order of the seed's, then again in another one, for ever."""
+    order = random.Random(seed)  # noqa: S311 - not for secrets
+    while True:
+        yield from order.sample(list(faults), len(faults))
+
+
+def nothing(stage: Stage, memory: Memory) -> None:
+    """What ends by itself."""
+
+
+def each(step: Callable[[Stage, str], None], *parts: str) -> Step:
+    """The same with each of these processes, in this order."""
+
+    def all_of_them(stage: Stage, memory: Memory) -> None:
+        for part in parts:
+            step(stage, part)
+
+    return all_of_them

@@ -1,0 +1,252 @@
+"""What people had to hear, and what they must not hear: from the cloud's books, the list of faults and Prometheus.
+
+Whether a message was ever queued is no evidence here: an outbox that forgets one, or has it twice, is found out.
+"""
+
+import json
+import re
+import urllib.parse
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Any, Final
+
+import boto3
+
+from tests.chaos.evidence import ENDED_BY_US, REGION, Played, Span, Verdict, epoch, key, read
+
+ASKED_BEFORE: Final = timedelta(minutes=6)
+"""So long may on-demand be asked for before a cloud without capacity gives it, with a clock that was set back."""
+ASKED_AFTER: Final = timedelta(minutes=1, seconds=30)
+"""Messages name the minute of the ask."""
+HEARD_AFTER_S: Final = 20.0
+"""An alert that fires for so long must be told: ten times what a group waits for others here."""
+APART_S: Final = 90.0
+"""Two fires of a group that are further apart are two pieces of news; its end is told within that time."""
+MISSED_S: Final = 2.5
+"""Looks at the rules come each second; where more of them are missing, an alert may have ended and begun again."""
+LOSSES_MUST: Final = 4
+LOSSES_MAY: Final = 3
+"""Spot instances of a pool that the cloud takes within an hour: more than three must be told, fewer must not."""
+GONE_S: Final = 150.0
+"""GPUs that are missing for longer must be told: the rule waits two minutes."""
+NEVER: Final = frozenset(
+    {
+        "AllMetricsMissing", "BudgetBurnFast", "BudgetBurnSlow", "CertificateEnding", "GpuHot", "GpuMemoryGrowing",
+        "KvCacheFull", "LatencyHigh", "QuotaNear", "TokensDropped",
+    }
+)  # fmt: skip
+"""What no fault causes, however slow the machine is: whoever hears of one of these was woken for nothing."""
+HUSHED: Final = {
+    "MetricsMissing": "AllMetricsMissing",
+    "QueueGrowing": "RequestsHeld",
+    "BootFailing": "CacheSyncFailing",
+}
+"""While the second fires, the first is no news."""
+_HEAD: Final = re.compile(r"(?P<end>Resolved: )?(?P<name>\w+)(?: \((?P<where>[^)]*)\))?")
+_DRY: Final = re.compile(r"Pool chat: no spot to be had")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fired:
+    """One alert while it fired without a break, as Prometheus remembers it."""
+
+    name: str
+    pool: str
+    instance: str
+    span: Span
+
+
+def told(books: Iterable[Mapping[str, Any]], sink: Iterable[Mapping[str, Any]]) -> Verdict:
+    """What the cloud saw was told once, whether or not anything was queued.
+
+    Each end that was asked of it, the mark of each idle instance before its end, each stand-in that was bought.
+    """
+    keys = [key(one) for one in sink]
+    asks = [datetime.strptime(f"{one[-13:]}+0000", "%Y%m%dt%H%M%z") for one in keys if ":fallback:chat-" in one]
+    wrong: list[str] = []
+    due = 0
+    for stay in books:
+        name, launched = stay["instance"], datetime.fromtimestamp(epoch(stay["launched"]), UTC)
+        wanted: dict[str, bool] = {}
+        ends = sum(one.endswith(f"ended:{name}") for one in keys)
+        if stay["why"] == ENDED_BY_US:
+            wanted["end"] = ends > 0
+            if stay["pool"] == "batch":
+                wanted["mark"] = any(f"marked:{name}:" in one for one in keys)
+        if stay["pool"] == "chat" and stay["capacity_type"] == "on-demand":
+            wanted["stand-in"] = any(launched - ASKED_BEFORE <= at <= launched + ASKED_AFTER for at in asks)
+        due += len(wanted)
+        wrong += [f"nobody told of the {what} of {name}" for what, found in wanted.items() if not found]
+        wrong += [f"the end of {name} was told {ends} times"] if ends > 1 else []
+    wrong += [f"{one} was told {count} times" for one, count in Counter(keys).items() if count > 1]
+    return Verdict(what="told", seen=f"{due} messages had to come by the books", wrong=tuple(wrong))
+
+
+# alerts
+
+
+def fired(prometheus: str) -> list[Fired]:
+    """Every alert that Prometheus remembers to have fired."""
+    query = urllib.parse.urlencode({"query": 'ALERTS{alertstate="firing"}[6h]'})
+    found: list[Fired] = []
+    for series in read(f"{prometheus}/api/v1/query?{query}")["data"]["result"]:
+        labels = series["metric"]
+        found += [
+            Fired(
+                name=labels["alertname"],
+                pool=labels.get("pool", ""),
+                instance=labels.get("instance_id", ""),
+                span=span,
+            )
+            for span in spans((float(at) for at, _ in series["values"]), MISSED_S)
+        ]
+    return found
+
+
+def spans(moments: Iterable[float], apart_s: float) -> list[Span]:
+    """Moments in a row that are no further apart, as spans."""
+    times = sorted(moments)
+    if not times:
+        return []
+    breaks = [(before, after) for before, after in pairwise(times) if after - before > apart_s]
+    return list(zip([times[0], *(b for _, b in breaks)], [*(a for a, _ in breaks), times[-1]], strict=True))
+
+
+def alerts(seen: Sequence[Fired], sink: Iterable[Mapping[str, Any]], played: Played) -> Verdict:
+    """The faults made those alerts fire that they must and no others; each was told once, and its end once."""
+    heard = [_Heard.of(one) for one in sink if "alert/" in key(one)]
+    wrong = [*_due(seen, heard, played), *_losses(seen, played), *_for_nothing(seen, heard, played)]
+    groups = sorted({(one.name, one.pool) for one in seen})
+    for name, pool in groups:
+        wrong += _of_group(name, pool, seen, heard)
+    known = Counter(f"{one.name} of {one.pool}" for one in heard if (one.name, one.pool) not in groups)
+    wrong += [f"told of {what}, which never fired" for what in known]
+    names = Counter(one.name for one in heard if not one.ends)
+    told_of = ", ".join(f"{name} {count}" for name, count in sorted(names.items())) or "none"
+    return Verdict(what="alerts", seen=f"{len(groups)} groups fired; told: {told_of}", wrong=tuple(wrong))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Heard:
+    """One message about alerts, read as people read it."""
+
+    name: str
+    pool: str
+    ends: bool
+    text: str
+
+    @classmethod
+    def of(cls, message: Mapping[str, Any]) -> "_Heard":
+        text = json.dumps(message, ensure_ascii=False)
+        head = _HEAD.match(str(message.get("text", "")))
+        if head is None:
+            return cls(name="", pool="", ends=False, text=text)
+        where = dict(part.split(" ", 1) for part in (head["where"] or "").split(", ") if " " in part)
+        return cls(name=head["name"], pool=where.get("pool", ""), ends=head["end"] is not None, text=text)
+
+
+def _due(seen: Sequence[Fired], heard: Sequence[_Heard], played: Played) -> Iterator[str]:
+    """Each broken GPU has its alert, and the message names the instance."""
+    for gpu in played.broken:
+        wanted = {"GpuErrors": gpu.error}
+        if gpu.gone[1] - gpu.gone[0] > GONE_S:
+            wanted["GpuGone"] = gpu.gone
+        for name, (began, ended) in wanted.items():
+            if not any(
+                one.name == name
+                and one.instance == gpu.instance
+                and one.span[0] <= ended + APART_S
+                and one.span[1] >= began
+                for one in seen
+            ):
+                yield f"{name} of {gpu.instance} did not fire"
+            if not any(one.name == name and not one.ends and gpu.instance in one.text for one in heard):
+                yield f"nobody told of {name} of {gpu.instance}"
+
+
+def _losses(seen: Sequence[Fired], played: Played) -> Iterator[str]:
+    """Spot that the cloud took too often within an hour, whether it drained in time or not."""
+    most = max((sum(at - 3600 <= other <= at for other in played.notices) for at in played.notices), default=0)
+    said = any(one.name == "SpotLossHigh" and one.pool == "chat" for one in seen)
+    if most >= LOSSES_MUST and not said:
+        yield f"the cloud took {most} spot instances within an hour and SpotLossHigh did not fire"
+    if most < LOSSES_MAY and said:
+        yield f"SpotLossHigh fired for {most} spot instances within an hour"
+
+
+def _for_nothing(seen: Sequence[Fired], heard: Sequence[_Heard], played: Played) -> Iterator[str]:
+    broken = {gpu.instance for gpu in played.broken}
+    for one in seen:
+        if one.name in ("GpuErrors", "GpuGone") and one.instance not in broken:
+            yield f"{one.name} fired for {one.instance}, which no fault broke"
+    names = {one.name for one in seen} | {one.name for one in heard}
+    yield from (f"{name} fired, and no fault causes it" for name in sorted(names & NEVER))
+
+
+def _of_group(name: str, pool: str, seen: Sequence[Fired], heard: Sequence[_Heard]) -> Iterator[str]:
+    """Never fewer messages than pieces of news, never more than times that it began or ended to fire."""
+    mine = [one.span for one in seen if (one.name, one.pool) == (name, pool)]
+    news = _joined(mine)
+    long = [span for span in news if span[1] - span[0] >= HEARD_AFTER_S]
+    until = max(one.span[1] for one in seen)
+    hushed = HUSHED.get(name) in {one.name for one in seen}
+    least = {False: 0 if hushed else len(long), True: 0 if hushed else sum(s[1] < until - APART_S for s in long)}
+    for ends in (False, True):
+        count = sum((one.name, one.pool, one.ends) == (name, pool, ends) for one in heard)
+        what = f"the end of {name} of {pool}" if ends else f"{name} of {pool}"
+        if count < least[ends]:
+            yield f"{what}: told {count} times, had to be told {least[ends]} times"
+        if count > len(mine):
+            yield f"{what}: told {count} times, it fired {len(mine)} times"
+
+
+def _joined(parts: Iterable[Span]) -> list[Span]:
+    """Spans that lie over or near each other as one."""
+    found: list[Span] = []
+    for began, ended in sorted(parts):
+        if found and began - found[-1][1] <= APART_S:
+            found[-1] = found[-1][0], max(found[-1][1], ended)
+        else:
+            found.append((began, ended))
+    return found
+
+
+# no spot in any zone
+
+
+def refusals(cloud: str) -> Mapping[str, Sequence[float]]:
+    """When each of chat's spot groups was refused an instance, as the cloud's own activities say."""
+    session = boto3.Session("checker", "checker", region_name=REGION)
+    scaling: Any = session.client("autoscaling", endpoint_url=cloud)
+    groups = read(f"{cloud}/_localcloud/state")["groups"]
+    names = [one["name"] for one in groups if (one["pool"], one["capacity_type"]) == ("chat", "spot")]
+    pages = scaling.get_paginator("describe_scaling_activities")
+    return {
+        name: [
+            activity["StartTime"].timestamp()
+            for page in pages.paginate(AutoScalingGroupName=name)
+            for activity in page["Activities"]
+            if activity["StatusCode"] == "Failed"
+        ]
+        for name in names
+    }
+
+
+def dry(refused: Mapping[str, Sequence[float]], sink: Iterable[Mapping[str, Any]], played: Played) -> Verdict:
+    """That no zone gives spot is told once a day when all refused, again and again, and never when one had some."""
+    days = Counter(key(one)[-8:] for one in sink if _DRY.search(str(one.get("text", ""))))
+    due = [
+        (began, ended)
+        for began, ended in played.dry
+        if all(sum(began <= at <= ended for at in times) >= 2 for times in refused.values())  # noqa: PLR2004 - a whole pass lies between two
+    ]
+    wrong = [f"told {count} times on {day}" for day, count in days.items() if count > 1]
+    if due and not days:
+        wrong.append(f"no zone gave spot {len(due)} times, and nobody was told")
+    if days and not played.dry:
+        wrong.append(f"told on {', '.join(days)}, and spot was to be had all along")
+    seen = f"{len(played.dry)} times without spot, {len(due)} of them had to be told; {sum(days.values())} messages"
+    return Verdict(what="no spot", seen=seen, wrong=tuple(wrong))

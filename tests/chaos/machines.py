@@ -1,0 +1,94 @@
+"""Faults of instances: engines that hang, GPUs that are gone, agents that stand still, models that nobody can run."""
+
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import httpx
+
+from serving.cache import manifest, publish
+from tests.chaos.evidence import BrokenGpu
+from tests.chaos.fault import Memory, Step
+from tests.chaos.market import spot_of
+from tests.chaos.stage import FLEET, ChaosError, Stage
+from tests.e2e.embedded_cloud import BUCKET, wait_for
+
+SEEN_LIMIT_S: Final = 180.0
+_MODEL: Final = ("--name", "chat", "--bucket", f"s3://{BUCKET}", "--fleet", FLEET)
+
+
+def broken(what: str, value: float | None = None) -> Step:
+    """One spot instance of chat, with that fault of the embedded cloud."""
+
+    def step(stage: Stage, memory: Memory) -> None:
+        chosen = memory.held["instance"] = spot_of(stage)[0]["id"]
+        stage.taken.add(chosen)
+        stage.cloud.control("fault", {"instance": chosen, "what": what, "value": value})
+
+    return step
+
+
+def mend(stage: Stage, memory: Memory) -> None:
+    stage.delete("fault")
+
+
+def lose_gpus(stage: Stage, memory: Memory) -> None:
+    """First the error, which somebody reads, then the GPUs."""
+    began = time.time()
+    broken("xid", 79)(stage, memory)
+    name = memory.held["instance"]
+    wait_for("the XID read", lambda: _xid(stage, name) == "79", SEEN_LIMIT_S)
+    stage.cloud.control("fault", {"instance": name, "what": "gpus", "value": 0})
+    memory.held["began"], memory.held["gone"] = began, time.time()
+
+
+def _xid(stage: Stage, instance: str) -> str | None:
+    query = {"query": f'max(DCGM_FI_DEV_XID_ERRORS{{instance_id="{instance}"}})'}
+    found = httpx.get(f"{stage.prometheus_url}/api/v1/query", params=query).json()["data"]["result"]
+    return found[0]["value"][1] if found else None
+
+
+def give_gpus_back(stage: Stage, memory: Memory) -> None:
+    held = memory.held
+    gone = (held["gone"], time.time())
+    stage.broken.append(BrokenGpu(instance=held["instance"], error=(held["began"], held["gone"]), gone=gone))
+    mend(stage, memory)
+
+
+def kill_agents(stage: Stage, memory: Memory) -> None:
+    """SIGKILL to the node agent of every instance of chat; what they serve goes on."""
+    for one in stage.instances("chat"):
+        for pid in _agents(stage.folder / "machines" / one["id"]):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _agents(root: Path) -> Iterator[int]:
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (entry / "cmdline").read_bytes().decode().split("\0")
+        except OSError:
+            continue
+        if "run" in words and any(word.endswith("gpufleet-node.pyz") and str(root) in word for word in words):
+            yield int(entry.name)
+
+
+def bad_revision(stage: Stage, memory: Memory) -> None:
+    """A model whose configuration no engine can read: its files are whole, so that publishing takes it."""
+    source = stage.folder / f"bad-model-{time.time_ns()}"
+    shutil.copytree(next(path for path in (stage.folder / "models").iterdir() if path.is_dir()), source)
+    configuration = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps(configuration | {"num_hidden_layers": "many"}))
+    described = manifest.describe(source, name="chat", revision=source.name)
+    publish.add(stage.cloud, source, described)
+    done = stage.gpufleet("model", "rollout", *_MODEL, "--limit", "150s", described.digest, codes=(0, 1))
+    if "went back" not in done.stdout + done.stderr:
+        raise ChaosError(f"a broken revision was rolled out, or did not go back: {done.stdout}{done.stderr}")
+
+
+def roll_back(stage: Stage, memory: Memory) -> None:
+    stage.gpufleet("model", "rollback", *_MODEL, "--limit", "60s")

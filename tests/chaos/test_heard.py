@@ -1,0 +1,211 @@
+"""What people had to hear is judged without the outbox: one that drops a message, or has it twice, is found out."""
+
+import json
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any, Final
+
+import pytest
+
+from tests.chaos import heard
+from tests.chaos.evidence import ENDED_BY_US, TAKEN_BY_CLOUD, BrokenGpu, Played
+from tests.chaos.heard import Fired
+
+NOON: Final = datetime(2026, 11, 21, 12, tzinfo=UTC).timestamp()
+"""What follows is told in seconds after it."""
+GPU: Final = BrokenGpu(instance="i-gpu", error=(NOON + 100, NOON + 130), gone=(NOON + 130, NOON + 300))
+ERRORS: Final = Fired(name="GpuErrors", pool="chat", instance="i-gpu", span=(NOON + 102, NOON + 132))
+GONE: Final = Fired(name="GpuGone", pool="chat", instance="i-gpu", span=(NOON + 252, NOON + 301))
+DAY: Final = Fired(name="RouterProblem", pool="", instance="", span=(NOON + 1000, NOON + 1001))
+"""Over before anybody had to hear of it; the last thing that Prometheus remembers."""
+DRY: Final = (NOON + 400, NOON + 460)
+REFUSED: Final = {f"chat-spot-{zone}": [NOON + 402, NOON + 410, NOON + 430] for zone in "abc"}
+
+
+def stay(instance: str, **changed: Any) -> dict[str, Any]:
+    values = {
+        "instance": instance,
+        "pool": "chat",
+        "capacity_type": "spot",
+        "launched": "2026-11-21T11:00:00+00:00",
+        "ended": "2026-11-21T12:10:00+00:00",
+        "why": TAKEN_BY_CLOUD,
+    }
+    return values | changed
+
+
+BOOKS: Final = (
+    stay("i-too-many", why=ENDED_BY_US),
+    stay("i-idle", pool="batch", why=ENDED_BY_US),
+    stay("i-stand-in", capacity_type="on-demand", launched="2026-11-21T12:07:30+00:00", ended=None, why=None),
+    stay("i-lost"),
+)
+
+
+def message(key: str, text: str) -> dict[str, Any]:
+    return {"text": text, "metadata": {"event_payload": {"key": key}}}
+
+
+def alert(key: str, name: str, *, ends: bool = False) -> dict[str, Any]:
+    head = f"{'Resolved: ' if ends else ''}{name} (environment local, fleet aws-local, pool chat)"
+    return message(f"aws-local/alert/{key}", head if ends else f"{head}\n• A GPU of i-gpu (chat) reports XID")
+
+
+SINK: Final = (
+    message("f/spot:ended:i-too-many", "i-too-many of pool chat was ended"),
+    message("f/idle:marked:i-idle:20261121t1150z", "i-idle is idle"),
+    message("f/idle:ended:i-idle", "i-idle of pool batch was ended"),
+    message("f/spot:fallback:chat-od-1:20261121t1207", "Pool chat: on-demand stands in"),
+    alert("1/firing", "GpuErrors"),
+    alert("1/resolved", "GpuErrors", ends=True),
+    alert("2/firing", "GpuGone"),
+    alert("2/resolved", "GpuGone", ends=True),
+    message("f/spot:dry:chat:20261121", "Pool chat: no spot to be had in 3 zones."),
+)
+
+
+def judge(
+    sink: Sequence[Mapping[str, Any]],
+    *,
+    seen: Sequence[Fired] = (ERRORS, GONE, DAY),
+    books: Sequence[Mapping[str, Any]] = BOOKS,
+    broken: Sequence[BrokenGpu] = (GPU,),
+    dry: Sequence[tuple[float, float]] = (DRY,),
+    notices: Sequence[float] = (NOON + 70,),
+    refused: Mapping[str, Sequence[float]] = REFUSED,
+) -> list[str]:
+    """Everything that is wrong with what was heard."""
+    played = Played(answered=9, failures=(), kills=(), taken=frozenset(), broken=broken, dry=dry, notices=notices)
+    verdicts = (heard.told(books, sink), heard.alerts(seen, sink, played), heard.dry(refused, sink, played))
+    return [one for verdict in verdicts for one in verdict.wrong]
+
+
+def test_a_day_that_was_told_whole() -> None:
+    assert judge(SINK) == []
+
+
+@pytest.mark.parametrize("number", range(len(SINK)))
+def test_an_outbox_that_drops_any_one_message(number: int) -> None:
+    assert judge([*SINK[:number], *SINK[number + 1 :]]) != []
+
+
+@pytest.mark.parametrize("number", range(len(SINK)))
+def test_an_outbox_that_has_any_one_message_twice(number: int) -> None:
+    assert judge([*SINK, SINK[number]]) != []
+
+
+@pytest.mark.parametrize(
+    ("again", "wrong"),
+    [
+        pytest.param(alert("3/firing", "GpuErrors"), "GpuErrors of chat: told 2 times, it fired 1 times", id="alert"),
+        pytest.param(
+            message("f/spot:dry:chat:20261121", "Pool chat: no spot to be had in 2 zones."),
+            "told 2 times on 20261121",
+            id="no spot",
+        ),
+        pytest.param(message("f/idle:ended:i-idle", "gone"), "the end of i-idle was told 2 times", id="end"),
+        pytest.param(alert("9/firing", "GpuHot"), "GpuHot fired, and no fault causes it", id="for nothing"),
+        pytest.param(alert("9/firing", "ErrorsHigh"), "told of ErrorsHigh of chat, which never fired", id="made up"),
+    ],
+)
+def test_news_that_are_none(again: dict[str, Any], wrong: str) -> None:
+    assert wrong in judge([*SINK, again])
+
+
+@pytest.mark.parametrize(
+    ("seen", "wrong"),
+    [
+        pytest.param((GONE, DAY), "GpuErrors of i-gpu did not fire", id="a rule that does not see its fault"),
+        pytest.param(
+            (ERRORS, GONE, DAY, Fired(name="GpuErrors", pool="chat", instance="i-2", span=(NOON, NOON + 1))),
+            "GpuErrors fired for i-2, which no fault broke",
+            id="a rule that sees what is not there",
+        ),
+        pytest.param(
+            (ERRORS, GONE, DAY, Fired(name="SpotLossHigh", pool="chat", instance="", span=(NOON, NOON + 1))),
+            "SpotLossHigh fired for 1 spot instances within an hour",
+            id="few losses",
+        ),
+        pytest.param(
+            (ERRORS, GONE, DAY, Fired(name="ErrorsHigh", pool="chat", instance="", span=(NOON, NOON + 60))),
+            "ErrorsHigh of chat: told 0 times, had to be told 1 times",
+            id="fired, and nobody was told",
+        ),
+    ],
+)
+def test_alerts_against_the_list_of_faults(seen: Sequence[Fired], wrong: str) -> None:
+    assert wrong in judge(SINK, seen=seen)
+
+
+@pytest.mark.parametrize(
+    ("notices", "wrong"),
+    [
+        pytest.param([NOON + number for number in range(4)], 1, id="four within the hour"),
+        pytest.param([NOON + 1300 * number for number in range(4)], 0, id="four in more than an hour"),
+        pytest.param([NOON], 0, id="one"),
+    ],
+)
+def test_many_losses_must_be_told(notices: Sequence[float], wrong: int) -> None:
+    said = "the cloud took 4 spot instances within an hour and SpotLossHigh did not fire"
+    assert judge(SINK, notices=notices) == [said] * wrong
+
+
+@pytest.mark.parametrize(
+    ("dry", "refused", "wrong"),
+    [
+        pytest.param((DRY,), REFUSED, [], id="all refused"),
+        pytest.param((), REFUSED, ["told on 20261121, and spot was to be had all along"], id="never dry"),
+        pytest.param((DRY,), REFUSED | {"chat-spot-c": []}, [], id="one zone was not asked"),
+    ],
+)
+def test_no_spot(
+    dry: Sequence[tuple[float, float]], refused: Mapping[str, Sequence[float]], wrong: list[str]
+) -> None:
+    assert judge(SINK, dry=dry, refused=refused) == wrong
+
+
+def test_no_spot_that_nobody_was_told_of() -> None:
+    assert judge(SINK[:-1]) == ["no zone gave spot 1 times, and nobody was told"]
+
+
+def test_moments_become_spans() -> None:
+    assert heard.spans([5, 1, 2, 3, 9, 10], 2) == [(1, 5), (9, 10)]
+    assert heard.spans([], 2) == []
+
+
+@pytest.fixture
+def prometheus() -> Iterator[str]:
+    """Answers one query with two series."""
+    result = [
+        {
+            "metric": {"alertname": "GpuErrors", "pool": "chat", "instance_id": "i-1"},
+            "values": [[100, "1"], [101, "1"], [130, "1"]],
+        },
+        {"metric": {"alertname": "RouterGone"}, "values": [[7, "1"]]},
+    ]
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps({"data": {"result": result}}).encode())
+
+        def log_message(self, format: str, *words: object) -> None:  # noqa: A002 - the base class's name
+            """Quiet."""
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_what_prometheus_remembers(prometheus: str) -> None:
+    assert heard.fired(prometheus) == [
+        Fired(name="GpuErrors", pool="chat", instance="i-1", span=(100, 101)),
+        Fired(name="GpuErrors", pool="chat", instance="i-1", span=(130, 130)),
+        Fired(name="RouterGone", pool="", instance="", span=(7, 7)),
+    ]
