@@ -76,6 +76,7 @@ def _complete_pulumi(folders: Folders) -> bool:
     pulumi = find_pulumi(folders)
     if pulumi is None:
         raise SetupError(pulumi_cli.REMEDY)
+    pulumi_cli.link(pulumi, folders)
     if pulumi.parent != (folders.pulumi_folder / "bin").resolve():
         return False  # somebody else's, with its language host
     official = has_language_host(pulumi) and pulumi.with_name("pulumi-language-python-exec").exists()

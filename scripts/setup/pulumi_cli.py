@@ -135,3 +135,11 @@ def _existing(folder: Path) -> Path:
     while not folder.exists():
         folder = folder.parent
     return folder
+
+
+def link(pulumi: Path, folders: Folders) -> None:
+    """Put it beside `gpufleet`: whoever activated `.venv` has both. It finds its language host behind the link."""
+    beside = folders.python.with_name("pulumi")
+    if not beside.is_symlink() or beside.readlink() != pulumi:
+        beside.unlink(missing_ok=True)
+        beside.symlink_to(pulumi)

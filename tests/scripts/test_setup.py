@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from localcloud.control.folders import ROOT
+from localcloud.control.folders import ROOT, find_folders
+from scripts.setup import pulumi_cli
 
 NOBODY_ANSWERS = "http://127.0.0.1:9"
 
@@ -78,3 +79,15 @@ def test_a_home_that_cannot_be_written_moves_the_cache_into_the_clone(clone: Pat
     home.write_text("no folder, so nothing can be made below it")
     setup(clone, PATH="/usr/bin:/bin", HTTPS_PROXY=NOBODY_ANSWERS)
     assert (clone / ".local" / "cache" / ".setup.lock").is_file()
+
+
+def test_who_activated_the_environment_has_the_pulumi_cli_too(tmp_path: Path) -> None:
+    folders = find_folders({"HOME": str(tmp_path)}, tmp_path)
+    folders.python.parent.mkdir(parents=True)
+    beside = folders.python.with_name("pulumi")
+    for version in ("1", "2", "2"):
+        theirs = tmp_path / version / "pulumi"
+        theirs.parent.mkdir(exist_ok=True)
+        theirs.touch()
+        pulumi_cli.link(theirs, folders)
+        assert beside.resolve() == theirs
