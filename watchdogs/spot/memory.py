@@ -9,8 +9,8 @@ from fleet.activity import Activity, ActivityKind
 
 HALF_LIFE: Final = timedelta(hours=24)
 """After this time an hour counts half, since markets move by the day."""
-PRIOR_LOSSES: Final = 0.3
-PRIOR_HOURS: Final = 3.0
+PRIOR_LOSSES: Final = 1.0
+PRIOR_HOURS: Final = 10.0
 """A zone that nobody knows is taken for one that loses us every ten hours."""
 SAME_LOSS: Final = timedelta(minutes=1)
 """Losses of a zone this close together are one."""

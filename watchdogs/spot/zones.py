@@ -24,9 +24,9 @@ FAILING_BOOTS: Final = 3
 BOOT_SPAN: Final = timedelta(hours=1)
 TRY_AGAIN: Final = timedelta(minutes=30)
 """A zone is tried for a better place this often at most."""
-ADD_EXTRA: Final = 0.06
+ADD_EXTRA: Final = 0.1
 """Falls below the target per hour that one more instance must spare to be worth its price (see `risk`): a fall is
-worth some seventeen hours of it."""
+worth ten hours of it."""
 KEEP_EXTRA: Final = 0.8 * ADD_EXTRA
 SAME_ASK: Final = timedelta(seconds=10)
 """Refusals of a zone this close together are the answer to one ask: a group asks for many instances at once."""
