@@ -72,6 +72,9 @@ ENCODERS: Final = frozenset(
     ("bert", "roberta", "xlm-roberta", "modernbert", "distilbert", "mpnet", "nomic_bert", "gte", "new")
 )
 
+_MOST_LAYERS: Final = 10_000
+_LARGEST: Final = 1 << 40
+"""Of any field: what is larger is a mistake, and would take this machine's memory to count."""
 _ALIASES: Final = {
     "hidden_size": ("n_embd", "d_model"),
     "num_hidden_layers": ("n_layer", "n_layers", "num_layers"),
@@ -83,6 +86,17 @@ _ALIASES: Final = {
 
 def read(config: Config) -> Model:
     """The model that a config describes. Raises SizingError naming the field or family that is missing."""
+    try:
+        return _read(config)
+    except SizingError:
+        raise
+    except KeyError as error:
+        raise SizingError(f"config.json: {error.args[0]!r} is missing, or holds a word that is not known") from error
+    except (TypeError, ValueError, AttributeError, IndexError, ArithmeticError) as error:
+        raise SizingError(f"config.json: a field is of another kind than it must be: {error}") from error
+
+
+def _read(config: Config) -> Model:
     inner = _inner(config)
     family = str(inner.get("model_type") or config.get("model_type") or "")
     if not family:
@@ -91,18 +105,22 @@ def read(config: Config) -> Model:
     dtype = inner.get("torch_dtype") or inner.get("dtype") or config.get("torch_dtype") or config.get("dtype")
     quantization = cast("Config", config.get("quantization_config") or inner.get("quantization_config") or {})
     hidden = _number(inner, "hidden_size")
+    # dbrx keeps them in a part of its own
+    experts = {**cast("Config", inner.get("ffn_config") or {}), **inner}
     return Model(
         family=family,
         hidden=hidden,
-        intermediate=int(_field(inner, "intermediate_size") or 4 * hidden),
+        intermediate=int(_field(experts, "intermediate_size") or 4 * hidden),
         heads=int(_field(inner, "num_attention_heads") or 1),
         vocabulary=_number(inner, "vocab_size"),
         max_context=_context(inner),
         dtype=str(dtype or "bfloat16").removeprefix("torch."),
         layers=layers,
         layer_count=_layer_count(inner),
-        experts=int(_first(inner, "num_local_experts", "num_experts", "n_routed_experts") or 0),
-        active_experts=int(_first(inner, "num_experts_per_tok", "num_experts_per_token", "experts_per_token") or 0),
+        experts=int(_first(experts, "num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts") or 0),
+        active_experts=int(
+            _first(experts, "num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_top_k") or 0
+        ),
         quantization=_quantization(quantization),
         multimodal=inner is not config,
     )
@@ -173,6 +191,10 @@ def _kind(name: str) -> str:
     return known[name]
 
 
+_WINDOWS_BEFORE_FULL: Final = {"gemma3": 6, "gemma3_text": 6, "cohere2": 4, "exaone4": 4}
+"""One layer in so many attends to everything, where the config does not say how many."""
+
+
 def _kinds(family: str, config: Config) -> list[str]:
     """The pattern of layers where the config does not list it."""
     count, window = _layer_count(config), config.get("sliding_window")
@@ -183,8 +205,12 @@ def _kinds(family: str, config: Config) -> list[str]:
         return ["sliding" if i % 2 == 0 else "full" for i in range(count)]
     if family == "gemma2":
         return ["sliding" if i % 2 == 0 else "full" for i in range(count)]
-    if family in ("gemma3", "gemma3_text", "cohere2"):
-        pattern = int(config.get("sliding_window_pattern") or config.get("_sliding_window_pattern") or 6)
+    if window and family in _WINDOWS_BEFORE_FULL:
+        every = config.get("sliding_window_pattern") or config.get("_sliding_window_pattern")
+        if isinstance(every, str):
+            # EXAONE 4 writes it out: LLLG is three local layers, then a global one
+            return ["full" if every[i % len(every)] == "G" else "sliding" for i in range(count)]
+        pattern = int(every or _WINDOWS_BEFORE_FULL[family])
         return ["full" if (i + 1) % pattern == 0 else "sliding" for i in range(count)]
     if not window or config.get("use_sliding_window") is False:
         return ["full"] * count
@@ -197,18 +223,25 @@ def _kinds(family: str, config: Config) -> list[str]:
 
 def _attention(config: Config, *, window: int | None = None, chunk: int | None = None) -> Attention:
     heads = _number(config, "num_attention_heads")
-    kv_heads = _first(config, "num_key_value_heads", "num_kv_heads", "multi_query_group_num", "n_head_kv")
-    if kv_heads is None:
-        # falcon and gpt_bigcode say it with a switch
-        kv_heads = 1 if config.get("multi_query") else heads
     head_size = int(config.get("head_dim") or _number(config, "hidden_size") // heads)
     return Attention(
-        kv_heads=int(kv_heads),
-        head_size=head_size,
-        head_size_v=int(config.get("v_head_dim") or head_size),
-        window=window,
-        chunk=chunk,
+        kv_heads=_positive("the number of key heads", _kv_heads(config, heads)),
+        head_size=_positive("head_dim", head_size),
+        head_size_v=_positive("v_head_dim", config.get("v_head_dim") or head_size),
+        window=None if window is None else _positive("sliding_window", window),
+        chunk=None if chunk is None else _positive("attention_chunk_size", chunk),
     )
+
+
+def _kv_heads(config: Config, heads: int) -> Any:
+    # falcon and gpt_bigcode say it with a switch, which counts unless falcon's newer layout is on; a config that a
+    # library wrote again holds both, and then the other number is not meant
+    if config.get("multi_query") and not config.get("new_decoder_architecture"):
+        return 1
+    # dbrx and mpt keep it in a part of its own
+    inside = cast("Config", config.get("attn_config") or {}).get("kv_n_heads")
+    found = _first(config, "n_head_kv", "num_kv_heads", "num_key_value_heads", "multi_query_group_num")
+    return found if found is not None else inside or heads
 
 
 def _latent(config: Config) -> tuple[Layer, ...]:
@@ -248,7 +281,10 @@ def _mixed_kinds(family: str, config: Config) -> list[str]:
         return ["both"] * count
     if family == "nemotron_h":
         known = {"M": "state", "*": "full", "-": "nothing", "E": "nothing"}
-        return [known[letter] for letter in str(config["hybrid_override_pattern"])]
+        pattern = str(config["hybrid_override_pattern"])
+        if unknown := sorted(set(pattern) - set(known)):
+            raise SizingError(f"config.json: hybrid_override_pattern holds {unknown}; known are {', '.join(known)}")
+        return [known[letter] for letter in pattern]
     types = config.get("layer_types") or config.get("layers_block_type")
     if types:
         return [_kind(name) for name in types]
@@ -306,7 +342,14 @@ def _delta_net(config: Config) -> State:
 
 
 def _layer_count(config: Config) -> int:
-    return _number(config, "num_hidden_layers")
+    if config.get("model_type") == "longcat_flash" and config.get("num_hidden_layers") is None:
+        # each of its layers attends twice, and keeps both
+        found = 2 * _number(config, "num_layers")
+    else:
+        found = _number(config, "num_hidden_layers")
+    if found > _MOST_LAYERS:
+        raise SizingError(f"config.json: {found} layers, more than any model has")
+    return found
 
 
 def _context(config: Config) -> int:
@@ -324,7 +367,10 @@ def _first(config: Config, *names: str) -> Any:
 
 
 def _number(config: Config, name: str) -> int:
-    value = _field(config, name)
-    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+    return _positive(name, _field(config, name))
+
+
+def _positive(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= _LARGEST:
         raise SizingError(f"config.json: {name} is {value!r}, must be a positive whole number")
     return value

@@ -115,6 +115,25 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "model_type": "falcon", "num_hidden_layers": 32, "hidden_size": 4544, "num_attention_heads": 71,
         "multi_query": True, "vocab_size": 65024, "max_position_embeddings": 2048, "torch_dtype": "bfloat16",
     },
+    "tiiuae/falcon-40b": {
+        "model_type": "falcon", "num_hidden_layers": 60, "hidden_size": 8192, "num_attention_heads": 128,
+        "num_kv_heads": 8, "new_decoder_architecture": True, "multi_query": True, "vocab_size": 65024,
+        "max_position_embeddings": 2048, "torch_dtype": "bfloat16",
+    },
+    "databricks/dbrx-instruct": {
+        "model_type": "dbrx", "n_layers": 40, "d_model": 6144, "n_heads": 48, "max_seq_len": 32768,
+        "vocab_size": 100352, "torch_dtype": "bfloat16", "attn_config": {"kv_n_heads": 8},
+        "ffn_config": {"ffn_hidden_size": 10752, "moe_num_experts": 16, "moe_top_k": 4},
+    },
+    "LGAI-EXAONE/EXAONE-4.0-32B": dense(
+        "exaone4", 64, 5120, 40, 8, 27392, 102400, 131072, head_dim=128, sliding_window=4096,
+        sliding_window_pattern="LLLG",
+    ),
+    "meituan-longcat/LongCat-Flash-Chat": {
+        "model_type": "longcat_flash", "num_layers": 28, "hidden_size": 6144, "num_attention_heads": 64,
+        "ffn_hidden_size": 12288, "kv_lora_rank": 512, "qk_rope_head_dim": 64, "vocab_size": 131072,
+        "max_position_embeddings": 131072, "torch_dtype": "bfloat16", "n_routed_experts": 512,
+    },
     "bigcode/starcoder2-15b": dense("starcoder2", 40, 6144, 48, 4, 24576, 49152, 16384, sliding_window=4096),
     "openai-community/gpt2": {
         "model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024, "vocab_size": 50257,

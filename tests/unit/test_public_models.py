@@ -1,12 +1,16 @@
 """Sizing of public configurations: bytes per token by their formulas, and known facts of what fits where."""
 
+import contextlib
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fleet import catalogue
 from serving.sizing import families
 from serving.sizing.fit import GIB, Wish, smallest_fit
 from serving.sizing.memory import CacheShape, layout
-from serving.sizing.model import Attention, LatentAttention, State, Weights
+from serving.sizing.model import Attention, LatentAttention, SizingError, State, Weights
 from tests.unit.public_models import CONFIGS
 
 KIB = 1024
@@ -47,6 +51,11 @@ BYTES_PER_TOKEN = {
     "deepseek-ai/DeepSeek-V3": 70_272,
     "moonshotai/Kimi-K2-Instruct": 70_272,
     "tiiuae/falcon-7b": 8 * KIB,
+    "tiiuae/falcon-40b": 120 * KIB,
+    "databricks/dbrx-instruct": 160 * KIB,
+    "LGAI-EXAONE/EXAONE-4.0-32B": 256 * KIB,
+    # 28 layers that attend twice each
+    "meituan-longcat/LongCat-Flash-Chat": 56 * 576 * 2,
     "bigcode/starcoder2-15b": 80 * KIB,
     "openai-community/gpt2": 36 * KIB,
     "ibm-granite/granite-3.1-8b-instruct": 160 * KIB,
@@ -155,6 +164,37 @@ def test_the_fewest_gpus_that_serve_a_public_model(name: str, gib: float, gpu: s
     assert (answer.split.gpus if answer.fits else None) == gpus, answer.reason
     if not answer.fits:
         assert "too little" in answer.reason or "no FP8" in answer.reason
+
+
+def test_a_library_that_wrote_a_default_beside_the_switch_changes_nothing() -> None:
+    falcon = CONFIGS["tiiuae/falcon-7b"]
+    assert families.read({**falcon, "num_kv_heads": 71}) == families.read(falcon)
+
+
+def test_local_layers_written_out_as_a_word() -> None:
+    layers = families.read(CONFIGS["LGAI-EXAONE/EXAONE-4.0-32B"]).layers
+    windows = [layer.window for layer in layers if isinstance(layer, Attention)]
+    assert windows == [4096, 4096, 4096, None] * 16
+
+
+_JUNK = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.just(10**30), st.floats(), st.text(max_size=5),
+    st.lists(st.sampled_from([1, "full_attention", None]), max_size=3),
+    st.dictionaries(st.sampled_from(["a", "model_type", "kv_n_heads"]), st.integers(), max_size=2),
+)  # fmt: skip
+_PATTERNS = (
+    "layer_types", "sliding_window", "attention_chunk_size", "sliding_window_pattern", "quantization_config",
+    "head_dim", "v_head_dim", "max_window_layers", "index_head_dim", "multi_query", "attn_config", "ffn_config",
+)  # fmt: skip
+
+
+@given(data=st.data(), name=st.sampled_from(sorted(CONFIGS)))
+def test_a_config_with_nonsense_in_it_is_read_or_refused_with_words(data: st.DataObject, name: str) -> None:
+    config = dict(CONFIGS[name])
+    changed = st.sampled_from(sorted({*config, *_PATTERNS, "text_config"}))
+    config |= data.draw(st.dictionaries(changed, _JUNK, min_size=1, max_size=3))
+    with contextlib.suppress(SizingError):
+        families.read(config)
 
 
 def test_heads_that_do_not_divide_are_staged() -> None:

@@ -229,6 +229,26 @@ def test_an_encoder_keeps_nothing() -> None:
         pytest.param({**LLAMA_8B, "num_attention_heads": "many"}, "num_attention_heads", id="a text"),
         pytest.param({**GPT_OSS_120B, "layer_types": ["wave_attention"] * 36}, "wave_attention", id="a layer type"),
         pytest.param({**GPT_OSS_120B, "layer_types": ["full_attention"]}, "1 layer types", id="too few layer types"),
+        pytest.param({**LLAMA_8B, "num_hidden_layers": 10**12}, "10000000000", id="layers beyond all memory"),
+        pytest.param({**LLAMA_8B, "num_key_value_heads": 0}, "key heads", id="no key heads"),
+        pytest.param({**LLAMA_8B, "layer_types": 7}, "another kind", id="a number for a list"),
+        pytest.param(
+            {
+                **LLAMA_8B,
+                "model_type": "nemotron_h",
+                "hybrid_override_pattern": "M*?",
+                "mamba_num_heads": 8,
+                "mamba_head_dim": 8,
+                "ssm_state_size": 8,
+            },
+            "hybrid_override_pattern",
+            id="a letter of the pattern",
+        ),
+        pytest.param(
+            {**LLAMA_8B, "model_type": "nemotron_h", "mamba_num_heads": 8, "mamba_head_dim": 8, "ssm_state_size": 8},
+            "hybrid_override_pattern",
+            id="no pattern",
+        ),
     ],
 )
 def test_what_is_not_known_is_refused(config: dict[str, Any], says: str) -> None:
