@@ -117,7 +117,9 @@ def read(
             book=PriceBook(region=scope.region, overrides=overrides, observed=observed, packaged=packaged),
             facts=Facts(
                 runs=runs,
-                activity=history.Activity(engine, scope.fleet, scope.since, scope.until),
+                activity=history.Activity(
+                    engine, scope.fleet, scope.since, scope.until, [run.instance_id for run in runs]
+                ),
                 first_signs=rollups.first_signs(connection, scope.fleet),
                 reservations=history.reservations(connection, scope.fleet, scope.since, scope.until),
                 declared=declared,

@@ -21,6 +21,8 @@ from ledger.facts import (
 from ledger.tables import ACTIVITY, ENDS, PASSES, PRICES, RESERVATIONS, RUNS, moment
 
 _HOUR: Final = timedelta(hours=1)
+_ROWS: Final = 5_000
+"""Hours of activity that are held at once."""
 
 
 def runs(connection: Connection, environment: str, since: datetime, until: datetime) -> list[Run]:
@@ -39,27 +41,36 @@ def runs(connection: Connection, environment: str, since: datetime, until: datet
 
 
 class Activity(Mapping[str, Sequence[ActivityHour]]):
-    """Known slots of a span, read when an instance is asked for: a month of a large fleet does not fit in memory."""
+    """Known slots of a span, read when an instance is asked for: a month of a large fleet does not fit in memory.
 
-    def __init__(self, engine: Engine, environment: str, since: datetime, until: datetime) -> None:
+    Who asks for `names` in their order gets them read some at a time, as many as make `_ROWS` rows.
+    """
+
+    def __init__(
+        self, engine: Engine, environment: str, since: datetime, until: datetime, names: Sequence[str] = ()
+    ) -> None:
         self._engine = engine
         self._span = (ACTIVITY.c.environment == environment, ACTIVITY.c.hour > since - _HOUR, ACTIVITY.c.hour < until)
         hour = type_coerce(ACTIVITY.c.hour, BigInteger)
         self._statement = (
-            select(hour, ACTIVITY.c.busy, ACTIVITY.c.idle)
-            .where(*self._span, ACTIVITY.c.instance_id == bindparam("instance"))
-            .order_by(ACTIVITY.c.hour)
+            select(ACTIVITY.c.instance_id, hour, ACTIVITY.c.busy, ACTIVITY.c.idle)
+            .where(*self._span, ACTIVITY.c.instance_id.in_(bindparam("instances", expanding=True)))
+            .order_by(ACTIVITY.c.instance_id, ACTIVITY.c.hour)
         )
         self._environment = environment
         self._hours: dict[int, datetime] = {}
-        self._newest: tuple[str, list[ActivityHour]] = ("", [])
+        self._names = tuple(dict.fromkeys(names))
+        self._places = {name: place for place, name in enumerate(self._names)}
+        self._next = 0
+        self._at_once = max(1, _ROWS // (int((until - since) / _HOUR) + 2))
+        self._newest: dict[str, list[ActivityHour]] = {}
 
     def __getitem__(self, instance_id: str) -> Sequence[ActivityHour]:
-        if self._newest[0] != instance_id:
-            self._newest = instance_id, self._read(instance_id)
-        if not self._newest[1]:
+        if instance_id not in self._newest:
+            self._newest = self._read(self._asked_with(instance_id))
+        if not self._newest[instance_id]:
             raise KeyError(instance_id)
-        return self._newest[1]
+        return self._newest[instance_id]
 
     def __iter__(self) -> Iterator[str]:
         names = select(ACTIVITY.c.instance_id).where(*self._span).distinct().order_by(ACTIVITY.c.instance_id)
@@ -69,16 +80,23 @@ class Activity(Mapping[str, Sequence[ActivityHour]]):
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
-    def _read(self, instance_id: str) -> list[ActivityHour]:
+    def _asked_with(self, instance_id: str) -> Sequence[str]:
+        """The instance, and those that are asked for next, if it is asked for in its turn."""
+        if self._places.get(instance_id) != self._next:
+            return (instance_id,)
+        some = self._names[self._next : self._next + self._at_once]
+        self._next += len(some)
+        return some
+
+    def _read(self, instances: Sequence[str]) -> dict[str, list[ActivityHour]]:
         with self._engine.connect() as connection:
-            rows = connection.execute(self._statement, {"instance": instance_id}).all()
+            rows = connection.execute(self._statement, {"instances": instances}).all()
         fleet, hours = self._environment, self._hours
-        return [
-            ActivityHour(
-                fleet, instance_id, hours.get(at) or hours.setdefault(at, moment(at)), int(busy, 16), int(idle, 16)
-            )
-            for at, busy, idle in rows
-        ]
+        found: dict[str, list[ActivityHour]] = {name: [] for name in instances}
+        for name, at, busy, idle in rows:
+            hour = hours.get(at) or hours.setdefault(at, moment(at))
+            found[name].append(ActivityHour(fleet, name, hour, int(busy, 16), int(idle, 16)))
+        return found
 
 
 def prices(connection: Connection, region: str) -> list[PriceObservation]:

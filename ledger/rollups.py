@@ -91,9 +91,10 @@ def stretches(connection: Connection, environment: str, since: datetime, until: 
     for source in sources:
         for engine, found in source:
             by_engine.setdefault(engine, []).extend(found)
+    near = _hour_before(connection, by_engine, begin)
     for engine in sorted(by_engine):
         mine = by_engine.pop(engine)
-        base = _before(connection, engine, begin)
+        base = near.get(engine) or _before(connection, engine, begin)
         yield [base, *mine] if base is not None else mine
 
 
@@ -267,6 +268,24 @@ def _difference(told: Tokens, first: Reading, last: Reading) -> Tokens:
         now, then, value = getattr(first, name), getattr(last, name), getattr(told, name)
         parts[name] = None if now is None or then is None or value is None else value - (now - then)
     return Tokens(**parts, resets=told.resets)
+
+
+def _hour_before(
+    connection: Connection, engines: Iterable[tuple[str, ...]], hour: datetime
+) -> dict[tuple[str, ...], Stretch]:
+    """The roll-ups of the hour before an hour: of nearly all engines the newest before it, in few queries."""
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for environment, instance_id, engine, model in engines:
+        alike.setdefault((environment, engine, model), []).append(instance_id)
+    found: dict[tuple[str, ...], Stretch] = {}
+    column = TOKEN_HOURS.c
+    for (environment, engine, model), instances in alike.items():
+        same = (column.environment == environment, column.engine == engine, column.model == model)
+        for start in range(0, len(instances), _FEW):
+            some = column.instance_id.in_(instances[start : start + _FEW])
+            rows = connection.execute(select(TOKEN_HOURS).where(*same, some, column.hour == hour - HOUR))
+            found |= {engine_of_row(row): _stretch(row) for row in rows}
+    return found
 
 
 def _before(connection: Connection, engine: tuple[str, ...], hour: datetime) -> Stretch | None:
