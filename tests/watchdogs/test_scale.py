@@ -151,17 +151,50 @@ def test_hours_over_midnight(moment: str, held: bool) -> None:
     assert holds(rule, datetime.fromisoformat(moment)) is held
 
 
+FORWARD, BACK, PLAIN = "forward", "back", "plain"
+NIGHT_BEFORE = {
+    # noon of the Saturday in UTC is before the night and after the day's hours in all of these
+    ("Europe/Berlin", FORWARD): datetime(2026, 3, 28, 12, tzinfo=UTC),
+    ("Europe/Berlin", BACK): datetime(2026, 10, 24, 12, tzinfo=UTC),
+    ("Europe/Berlin", PLAIN): datetime(2026, 6, 6, 12, tzinfo=UTC),
+    ("America/New_York", FORWARD): datetime(2026, 3, 7, 12, tzinfo=UTC),
+    ("America/New_York", BACK): datetime(2026, 10, 31, 12, tzinfo=UTC),
+    ("America/New_York", PLAIN): datetime(2026, 6, 6, 12, tzinfo=UTC),
+    # half an hour, and on the other half of the globe
+    ("Australia/Lord_Howe", FORWARD): datetime(2026, 10, 3, 12, tzinfo=UTC),
+    ("Australia/Lord_Howe", BACK): datetime(2026, 4, 4, 12, tzinfo=UTC),
+    ("Australia/Lord_Howe", PLAIN): datetime(2026, 6, 6, 12, tzinfo=UTC),
+}
+
+
 @pytest.mark.parametrize(
-    ("night", "minutes"),
+    ("days", "start", "end", "wall_minutes"),
+    [(("sun",), "01:00", "05:00", 240), (("sat",), "23:30", "06:00", 390), (("sun",), "03:00", "05:00", 120)],
+    ids=["around the change", "over midnight", "after the change"],
+)
+@pytest.mark.parametrize(("timezone", "clocks"), NIGHT_BEFORE, ids=lambda value: value)
+def test_nights_when_clocks_change(
+    timezone: str, clocks: str, days: tuple[str, ...], start: str, end: str, wall_minutes: int
+) -> None:
+    """The repeated hour counts twice, the skipped one not at all, wherever the clocks change by how much."""
+    rule = ScheduleRule(days=days, start=start, end=end, target=1, timezone=timezone)
+    step = 30 if timezone == "Australia/Lord_Howe" else 60
+    changed = {FORWARD: -step, BACK: step, PLAIN: 0}[clocks] if start != "03:00" else 0
+    night = NIGHT_BEFORE[timezone, clocks]
+    assert sum(holds(rule, night + timedelta(minutes=n)) for n in range(24 * 60)) == wall_minutes + changed
+
+
+@pytest.mark.parametrize(
+    ("moment", "held"),
     [
-        pytest.param(datetime(2026, 3, 28, 12, tzinfo=UTC), 60 * 3, id="clocks go forward: an hour is skipped"),
-        pytest.param(datetime(2026, 10, 24, 12, tzinfo=UTC), 60 * 5, id="clocks go back: an hour is repeated"),
-        pytest.param(datetime(2026, 6, 6, 12, tzinfo=UTC), 60 * 4, id="a plain night"),
+        pytest.param("2026-10-03T15:14Z", True, id="before the skipped half hour"),
+        pytest.param("2026-10-03T15:29Z", True, id="its last minute"),
+        pytest.param("2026-10-03T15:30Z", False, id="half past two comes at once: the end was skipped"),
     ],
 )
-def test_nights_when_clocks_change(night: datetime, minutes: int) -> None:
-    rule = ScheduleRule(days=("sun",), start="01:00", end="05:00", target=1, timezone="Europe/Berlin")
-    assert sum(holds(rule, night + timedelta(minutes=n)) for n in range(24 * 60)) == minutes
+def test_an_end_in_a_skipped_half_hour_is_not_waited_for(moment: str, held: bool) -> None:
+    rule = ScheduleRule(days=("sun",), start="01:00", end="02:15", target=1, timezone="Australia/Lord_Howe")
+    assert holds(rule, datetime.fromisoformat(moment)) is held
 
 
 class Store(FakeMetrics):
