@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, time
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +14,7 @@ from cli.files import write_json, write_text
 from cli.fleets import FleetOption, load
 from cli.output import STDERR, Exit, UserError, print_json
 from cli.trueup import trueup
-from cli.windows import Window, parse_window
+from cli.windows import Window, last_day, parse_window
 from costs import charts, focus, page, series
 from costs import digest as digests
 from costs.allocation import Facts
@@ -47,6 +47,14 @@ UntilOption = Annotated[str | None, typer.Option("--until", help="End, exclusive
 ZoneOption = Annotated[str, typer.Option("--tz", help="Time zone of dates and of what is shown.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
 PostOption = Annotated[bool, typer.Option("--post", help="Send it to the fleet's Slack channel, too.")]
+DailyOption = Annotated[
+    bool,
+    typer.Option(
+        "--daily",
+        help="The day that ended last at the settings' notify.digest_at, instead of --since, --until and --tz. "
+        "With --post it is posted once, however often this runs.",
+    ),
+]
 UnpricedOption = Annotated[
     bool, typer.Option("--allow-unpriced", help="Show what has no price as unknown, and totals as at least.")
 ]
@@ -141,17 +149,19 @@ def digest(
     tz: ZoneOption = "UTC",
     as_json: JsonOption = False,
     post: PostOption = False,
+    daily: DailyOption = False,
     allow_unpriced: UnpricedOption = False,
 ) -> None:
     """The morning's page: numbers with trend, top waste, savings, forecast, budget."""
-    window = parse_window(since, until, tz, datetime.now(UTC))
-    documents = load(fleet)
-    whole = [(document, *reports.with_facts(document, window, allow_unpriced)) for document in documents]
+    now = datetime.now(UTC)
+    window = parse_window(since, until, tz, now)
+    windows = [(document, _day_of(document, now) if daily else window) for document in load(fleet)]
+    whole = [(document, span, *reports.with_facts(document, span, allow_unpriced)) for document, span in windows]
     if as_json:
-        print_json([reports.digest_json(one) for _, one, _, _ in whole])
+        print_json([reports.digest_json(one) for _, _, one, _, _ in whole])
     else:
-        write_text("\n\n".join(digests.as_text(one) for _, one, _, _ in whole) + "\n", None)
-    for document, one, facts, book in whole:
+        write_text("\n\n".join(digests.as_text(one) for _, _, one, _, _ in whole) + "\n", None)
+    for document, span, one, facts, book in whole:
         if post:
             message = messages.digest_message(
                 title=f"GPU cost, {document.environment}",
@@ -160,12 +170,18 @@ def digest(
                 text=digests.pool_table(one),
                 notes=one.report.notes,
             )
-            key = reports.key(document, window, "digest")
+            key = reports.key(document, span, "digest")
             if isinstance(money.receiver(), SlackBot):  # a webhook takes no files
                 files = messages.files_message(key, "the picture, and the figures as CSV", _files(one, facts, book))
                 _send(document, key, message, replace(files, key=f"{key}/files"))
             else:
                 _send(document, key, message)
+
+
+def _day_of(document: FleetDocument, now: datetime) -> Window:
+    if document.notify is None:
+        raise UserError(f"--daily: the settings of {document.environment} have no notify, which says when a day ends")
+    return last_day(time.fromisoformat(document.notify.digest_at), document.notify.timezone, now)
 
 
 def _files(found: digests.Digest, facts: Facts, book: PriceBook) -> list[tuple[str, str, bytes]]:

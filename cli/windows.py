@@ -1,7 +1,7 @@
 """Windows of time as people give them: `--since 1h`, `--since 2026-11-01 --until 2026-11-08 --tz Europe/Berlin`."""
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, time, timedelta
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cli.output import Exit, UserError
@@ -50,6 +50,17 @@ def parse_moment(option: str, text: str, timezone: str, now: datetime) -> dateti
             f"{option} {text!r} is no time: write 90m, 24h, 7d, a date (2026-11-01) or a time (2026-11-01T08:00)",
             Exit.WRONG_USE,
         ) from error
+
+
+def last_day(at: time, timezone: str, now: datetime) -> Window:
+    """The day that ended last when clocks there showed `at`; of 23 or 25 hours where they were changed in it."""
+    zone = ZoneInfo(timezone)
+    today = now.astimezone(zone).date()
+    ends = datetime.combine(today, at, zone)
+    if ends.astimezone(UTC) > now:
+        ends = datetime.combine(today - timedelta(days=1), at, zone)
+    since = datetime.combine(ends.date() - timedelta(days=1), at, zone)
+    return Window(since=since.astimezone(UTC), until=ends.astimezone(UTC), now=now, timezone=timezone)
 
 
 def _zone(timezone: str) -> ZoneInfo:

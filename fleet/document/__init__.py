@@ -46,6 +46,7 @@ class Router(Strict):
 class Notify(Strict):
     slack_channel: str
     digest_at: Annotated[str, Field(pattern=r"^([01]\d|2[0-3]):[0-5]\d$")] = "08:00"
+    """When a day of `gpufleet report digest --daily` ends, in the time zone below."""
     timezone: TimeZone = "UTC"
     keep_users: tuple[Annotated[str, Field(pattern=r"^[UW][A-Z0-9]{2,20}$")], ...] = ()
     """Slack ids of those who may press *Keep* below an idle mark; empty: no buttons are shown."""
