@@ -7,6 +7,7 @@ folder).
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +23,8 @@ from watchdogs.replay.activity import Activity
 REPLICAS: Final = 94
 DAYS: Final = 0.95
 COLD_START: Final = 180.0
-_POOLS: Final = (("dense", 8), ("sessions", 8), ("bursty", 8), ("visits", 0), ("regimes", 0), ("drift", 0))
+MARKET_DAYS: Final = 45
+_POOLS: Final = {"dense": 8, "sessions": 8, "bursty": 8, "visits": 0, "regimes": 0, "drift": 0, "uneven": 3}
 """Kinds that are played as one pool, and bursts that many of its replicas share."""
 REPLICAS_AT_WORK: Final = 8
 """Histories of requests say nothing of replicas: one is taken to carry this share of the mean."""
@@ -40,16 +42,16 @@ def run() -> Iterator[Table]:
 def _spot() -> Table:
     rows: list[tuple[str, ...]] = []
     with tempfile.TemporaryDirectory() as folder:
-        for seed in (1, 2):
-            path = Path(folder, f"{seed}.csv")
-            markets.write(path, *markets.generate(markets.NINE_ZONES, 15, seed))
+        for (how, make), seed in product(markets.MARKETS.items(), (1, 2)):
+            path = Path(folder, "market.csv")
+            markets.write(path, *make(markets.NINE_ZONES, MARKET_DAYS, seed))
             found = market.load(path)
             for name in spot_rules.NAMES:
                 score = market.play(found, market.Terms(target=4), spot_rules.rule(name, SpotPolicy())).answer()
                 shown = ("cost_ratio", "below_target_percent", "none_ready_percent", "on_demand_launches")
-                rows.append((f"seed {seed}", name, *(f"{score[field]:g}" for field in shown)))
+                rows.append((f"{how}, seed {seed}", name, *(f"{score[field]:g}" for field in shown)))
     return Table(
-        title="Spot: nine zones, 15 days, a target of 4 and one spare",
+        title=f"Spot: nine zones, {MARKET_DAYS} days, a target of 4 and one spare",
         columns=("market", "rule", "cost", "below target %", "none ready %", "on-demand launches"),
         rows=tuple(rows),
     )
@@ -76,7 +78,7 @@ def _alone() -> Table:
 
 def _pooled() -> Table:
     rows: list[tuple[str, ...]] = []
-    for kind, bursts in _POOLS:
+    for kind, bursts in _POOLS.items():
         active = kinds.together(kinds.KINDS[kind](REPLICAS, DAYS, 1), bursts=bursts, seed=1)
         found = replace(history(active), pools=np.zeros(REPLICAS, dtype=np.int32), pool_names=("pool",))
         for name in pool_rules.NAMES:

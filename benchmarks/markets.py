@@ -4,6 +4,10 @@ Published shares of time (spot-traces of the SkyPilot project, as the research n
 how markets look: a zone is up between a sixth and nine tenths of the time, median runs are under an hour, the longest
 last many hours, and zones of a region are down together far more often than chance would have it. The generator has
 those properties and no recorded moment.
+
+`generate` draws runs, and a whole region fails at one moment. In `crossing` zones fail one by one as their region
+gets tighter, and flicker while it is about enough. There a rule that spreads evenly falls below its target, and
+SkyServe's buys on-demand, about as often as research notes of the recorded nine zones.
 """
 
 from collections.abc import Sequence
@@ -17,6 +21,12 @@ STEP: Final = 195.0
 """Seconds between two looks at the market."""
 MEDIAN: Final = 2400 / STEP
 """Of a run, in ticks."""
+TIDES: Final = ((20.0, 0.8), (1.0, 0.2))
+"""Of the demand for a zone: hours until a third of a deviation is left, and its share of the variance."""
+SHARED: Final = 0.7
+"""Share of that variance that the zones of a region have in common."""
+SMOOTHED: Final = 3
+"""Ticks over which demand is averaged: a zone does not change twice in a tick."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +60,35 @@ def generate(regions: Sequence[Region], days: float, seed: int, room: int = 16) 
     return names, np.stack(columns, axis=1)
 
 
+def crossing(regions: Sequence[Region], days: float, seed: int, room: int = 16) -> tuple[list[str], np.ndarray]:
+    """The same, of zones that have room while the demand for them is under what leaves them up for their share."""
+    random = np.random.default_rng(seed)
+    ticks = int(days * 86400 / STEP)
+    names: list[str] = []
+    columns: list[np.ndarray] = []
+    for region in regions:
+        common, own = _tides(random, ticks, 1), _tides(random, ticks, len(region.zones))
+        demand = np.sqrt(SHARED) * common + np.sqrt(1 - SHARED) * own
+        for number, share in enumerate(region.zones):
+            names.append(f"{region.name}{'abcdef'[number]}")
+            enough = np.quantile(demand[:, number], region.up * share)
+            columns.append(np.where(demand[:, number] < enough, room, 0))
+    return names, np.stack(columns, axis=1)
+
+
+def _tides(random: np.random.Generator, ticks: int, count: int) -> np.ndarray:
+    """Of variance about 1 around 0, by tick and column."""
+    found = np.zeros((ticks + SMOOTHED - 1, count))
+    for hours, share in TIDES:
+        keeps = np.exp(-STEP / 3600 / hours)
+        tide = random.normal(size=found.shape)
+        tide[1:] *= np.sqrt(1 - keeps**2)
+        for tick in range(1, len(tide)):
+            tide[tick] += keeps * tide[tick - 1]
+        found += np.sqrt(share) * tide
+    return np.mean([found[first : first + ticks] for first in range(SMOOTHED)], axis=0)
+
+
 def _runs(random: np.random.Generator, ticks: int, share: float, cycle_h: float) -> np.ndarray:
     """Runs up and down in turn; lognormal with a median of 40 min, so that few long ones hold most of the time."""
     cycle = cycle_h * (0.7 + 0.6 * random.random()) * 3600 / STEP
@@ -63,6 +102,10 @@ def _runs(random: np.random.Generator, ticks: int, share: float, cycle_h: float)
         found[at : at + length] = state
         at, state = at + length, not state
     return found
+
+
+MARKETS: Final = {"regions at once": generate, "zone by zone": crossing}
+"""By how zones fail."""
 
 
 def write(path: Path, names: Sequence[str], room: np.ndarray) -> None:
