@@ -90,6 +90,7 @@ def test_stops_stay_within_the_budget_and_hit_nobody_at_work(kind: str) -> None:
     assert answer["wrong_stops"] == 0
 
 
+@pytest.mark.slow
 def test_jobs_that_come_by_a_clock_are_learned() -> None:
     """More is saved than by any fixed timer that stops as seldom."""
     found = history(kinds.batch(30, 4.0, 3))
