@@ -227,7 +227,7 @@ def uneven(replicas: int, days: float, seed: int) -> Active:
     """`drift`, of replicas that share some of their moods, and of whom each looks busy now a little and now wholly.
 
     As one pool, with a few shared bursts (`together`), known rules come out near to what research notes of the 94
-    real GPUs: the hour's peak saves 82 to 84 percent, 0.4 to 0.5 unserved, and that peak x 1.25 + 1 saves 77 to 79.
+    real GPUs: the hour's peak saves 82 to 84 percent, 0.4 to 0.7 unserved, and that peak x 1.25 + 1 saves 76 to 79.
     """
     random = np.random.default_rng(seed)
     ticks = int(days * DAY)
