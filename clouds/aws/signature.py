@@ -13,7 +13,6 @@ from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import quote, urlsplit
 
-UNSIGNED_PAYLOAD: Final = "UNSIGNED-PAYLOAD"
 _ALGORITHM: Final = "AWS4-HMAC-SHA256"
 
 

@@ -6,11 +6,8 @@ whole pool away. So errors are judged here, from the counters of `show stat`, an
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 from serving.router.runtime import ServerStatus
-
-FULL_WEIGHT: Final = 100
 
 Key = tuple[str, str]
 

@@ -6,8 +6,6 @@ from typing import Final
 
 from serving.weights import Tensor
 
-DTYPE_BYTES: Final = {"float32": 4, "float16": 2, "bfloat16": 2, "half": 2, "float": 4}
-
 
 class SizingError(ValueError):
     """The model cannot be sized; says what is missing or unknown."""
