@@ -73,7 +73,7 @@ def sync(
 
 
 class _Ticker:
-    """Says every second how far a sync is."""
+    """Says every second how far a sync is, and each file that is under way."""
 
     def __init__(self, progress: Progress, *, quiet: bool) -> None:
         self._progress, self._quiet = progress, quiet
@@ -95,7 +95,8 @@ class _Ticker:
             eta = self._progress.eta_s
             left = "" if eta is None else f", {eta:.0f} s left"
             share = 100 * done / self._progress.total
-            STDERR.print(f"{share:3.0f} %  {self._progress.bytes_per_s / 1e6:.0f} MB/s{left}", highlight=False)
+            files = "".join(f"; {path} {100 * part:.0f} %" for path, part in self._progress.under_way().items())
+            STDERR.print(f"{share:3.0f} %  {self._progress.bytes_per_s / 1e6:.0f} MB/s{left}{files}", highlight=False)
 
 
 def verify(

@@ -12,7 +12,7 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -48,15 +48,31 @@ class Progress:
     kept: int = 0
     """Bytes that lay there already and were right."""
     retries: int = 0
+    sizes: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Bytes of each file."""
+    here: dict[str, int] = field(default_factory=dict[str, int])
+    """Bytes of each file that are right; a file of which nothing came yet is absent."""
     started: float = field(default_factory=time.monotonic)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def add(self, *, fetched: int = 0, kept: int = 0, retries: int = 0) -> None:
-        """Count."""
+    def begin(self, manifest: Manifest) -> None:
+        """Know what is to come."""
+        self.total = manifest.size
+        self.sizes = {file.path: file.size for file in manifest.files}
+
+    def add(self, path: str, *, fetched: int = 0, kept: int = 0, retries: int = 0) -> None:
+        """Count what became of a part of a file."""
         with self._lock:
             self.fetched += fetched
             self.kept += kept
             self.retries += retries
+            if fetched or kept:
+                self.here[path] = self.here.get(path, 0) + fetched + kept
+
+    def under_way(self) -> dict[str, float]:
+        """Share of each file of which some is here and some is not."""
+        with self._lock:
+            return {path: here / self.sizes[path] for path, here in self.here.items() if here < self.sizes[path]}
 
     @property
     def bytes_per_s(self) -> float:
@@ -129,13 +145,14 @@ class Sync:
         progress = progress or Progress()
         self.cache.root.mkdir(parents=True, exist_ok=True)
         manifest = fetch_manifest(self.store, self.model, digest)
-        progress.total = manifest.size
+        progress.begin(manifest)
         with self.cache.lock(digest, self.lock_limit_s, self.go_on):
             found = self.cache.find(manifest.name, digest)
             if found is None:
                 found = self._bring(manifest, digest, progress)
             else:
-                progress.add(kept=manifest.size)
+                for file in manifest.files:
+                    progress.add(file.path, kept=file.size)
             self.cache.touch(digest, now)
         return found
 
@@ -179,7 +196,7 @@ class Sync:
         handle = os.open(job.path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             if self.verify and _is_right(handle, job):
-                progress.add(kept=job.length)
+                progress.add(job.file.path, kept=job.length)
                 return
             self._read_until_right(handle, job, source, progress)
         finally:
@@ -190,11 +207,11 @@ class Sync:
         for attempt in range(ATTEMPTS):
             if attempt:
                 self.go_on()
-                progress.add(retries=1)
+                progress.add(job.file.path, retries=1)
                 self.sleep(_BACKOFF_S[min(attempt - 1, len(_BACKOFF_S) - 1)])
             try:
                 if self._read_once(handle, job, source):
-                    progress.add(fetched=job.length)
+                    progress.add(job.file.path, fetched=job.length)
                     return
                 last = CorruptError(
                     f"{job.key}: bytes {job.start} to {job.start + job.length} are not the manifest's"

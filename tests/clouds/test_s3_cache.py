@@ -145,6 +145,20 @@ def test_an_object_that_changes_between_two_chunks_ends_the_sync(
     assert verify(sync.cache, "chat", manifest.digest) == []
 
 
+def test_progress_tells_how_far_each_file_is(two_chunks: tuple[Path, Manifest], tmp_path: Path) -> None:
+    folder, manifest = two_chunks
+    progress, heard = Progress(), list[dict[str, float]]()
+    with serving(folder) as store:
+        sync = sync_of(store, tmp_path)
+        sync.workers, sync.go_on = 1, lambda: heard.append(progress.under_way())
+        sync.bring(manifest.digest, NOW, progress)
+    assert progress.here == {file.path: file.size for file in manifest.files}
+    told = [shares for shares in heard if shares]
+    assert told
+    assert all(shares == {"more.txt": pytest.approx(CHUNK / (CHUNK + 100))} for shares in told)
+    assert progress.under_way() == {}
+
+
 def test_a_file_costs_one_request_and_nothing_is_asked_before_its_first_byte(
     store: ObjectStore, source: tuple[Path, Manifest], tmp_path: Path
 ) -> None:

@@ -3,7 +3,7 @@
 import contextlib
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleet import catalogue
@@ -188,6 +188,7 @@ _PATTERNS = (
 )  # fmt: skip
 
 
+@settings(max_examples=50)
 @given(data=st.data(), name=st.sampled_from(sorted(CONFIGS)))
 def test_a_config_with_nonsense_in_it_is_read_or_refused_with_words(data: st.DataObject, name: str) -> None:
     config = dict(CONFIGS[name])
