@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from serving.router.answers import answer, busy
 from serving.router.policy import Balance, Placement, PoolPolicy, RouterPolicy
-from serving.router.settings import ACTIVATOR_SOCKET, RouterSettings
+from serving.router.settings import ACTIVATOR_SOCKET, RouterSettings, written
 from serving.router.topology import (
     AGENT_CHECK_PORT,
     ENGINE_PORT,
@@ -61,24 +61,20 @@ def server_arguments(replica: Replica, policy: PoolPolicy, settings: RouterSetti
     connections that fail are no matter of judgement (and no client can make them fail), so two of them count as DOWN
     until the checks say otherwise: a machine that vanished without a word makes no third request wait.
     """
-    inter = _ms(settings.check_interval)
+    inter = written(settings.check_interval)
     return (
         f"id {replica.number} check inter {inter} fastinter {inter} downinter {inter} fall 3 rise 2 "
         "observe layer4 error-limit 2 on-error mark-down "
-        f"agent-check agent-port {AGENT_CHECK_PORT} agent-inter {_ms(settings.agent_interval)} "
-        f"slowstart {_ms(settings.slow_start)} maxconn {policy.most_per_replica} weight 100 "
+        f"agent-check agent-port {AGENT_CHECK_PORT} agent-inter {written(settings.agent_interval)} "
+        f"slowstart {written(settings.slow_start)} maxconn {policy.most_per_replica} weight 100 "
         # without the first word, a server that comes by the socket keeps no connection at all
-        f"pool-max-conn {policy.most_per_replica} pool-purge-delay {_ms(IDLE_LOOK)}"
+        f"pool-max-conn {policy.most_per_replica} pool-purge-delay {written(IDLE_LOOK)}"
     )
 
 
 def server_address(replica: Replica) -> str:
     """Where its engine listens."""
     return f"{replica.address}:{ENGINE_PORT}"
-
-
-def _ms(duration: timedelta) -> str:
-    return f"{int(duration.total_seconds() * 1000)}ms"
 
 
 def _backend(
@@ -90,8 +86,8 @@ def _backend(
         *_balance(rules),
         "    # whoever waits for a machine that vanished without a word is told within a quarter of a minute",
         "    option srvtcpka",
-        f"    srvtcpka-idle {_ms(PROBE_AFTER)}",
-        f"    srvtcpka-intvl {_ms(PROBE_EVERY)}",
+        f"    srvtcpka-idle {written(PROBE_AFTER)}",
+        f"    srvtcpka-intvl {written(PROBE_EVERY)}",
         f"    srvtcpka-cnt {PROBES}",
         "    option httpchk",
         "    http-check send meth GET uri /health",
@@ -115,7 +111,7 @@ def _balance(rules: PoolPolicy) -> list[str]:
     if rules.balance is Balance.LEAST:
         return ["    balance leastconn"]
     return [
-        # without an affinity (a short prompt) this falls back to round robin
+        "    # same session or start of a prompt, same replica, within a share of the mean load; others in turn",
         "    balance hash var(txn.affinity)",
         "    hash-type consistent sdbm avalanche",
         f"    hash-balance-factor {BALANCE_FACTOR}",

@@ -5,14 +5,13 @@ length and hold any character.
 """
 
 from collections.abc import Iterable
-from datetime import timedelta
 from typing import Final
 
 from serving.router.answers import busy, error_page, invalid, quoted
 from serving.router.policy import RouterPolicy
 from serving.router.pools import sections
 from serving.router.rules import REASON, frontend, inner_frontend
-from serving.router.settings import ADMIN_SOCKET, METRICS_SOCKET, SERVER_STATE, RouterSettings
+from serving.router.settings import ADMIN_SOCKET, METRICS_SOCKET, SERVER_STATE, RouterSettings, written
 from serving.router.topology import Replica, Topology
 
 LOG_FIELDS: Final = (
@@ -47,19 +46,15 @@ LOG_FORMAT: Final = "request " + " ".join(f"{name}={value}" for name, value in L
 def render(topology: Topology, policy: RouterPolicy, replicas: Iterable[Replica], settings: RouterSettings) -> str:
     """The whole configuration. Replicas known now are written into it, so that a reload keeps them."""
     known = tuple(replicas)
-    parts = [_global(settings), _defaults(settings), _metrics(settings)]
+    parts = [_global(topology, settings), _defaults(settings), _metrics(settings)]
     parts += [frontend(topology, policy, settings), inner_frontend(topology, policy), _tables()]
     parts += [sections(pool, [r for r in known if r.pool == pool.name], policy, settings) for pool in topology.pools]
     return "\n".join(parts)
 
 
-def _ms(duration: timedelta) -> str:
-    return f"{int(duration.total_seconds() * 1000)}ms"
-
-
-def _global(settings: RouterSettings) -> str:
+def _global(topology: Topology, settings: RouterSettings) -> str:
     return f"""\
-# Written by gpufleet; changes made here are lost.
+# The router of {topology.environment or "no fleet yet"}. Written by gpufleet; changes made here are lost.
 global
     stats socket unix@{ADMIN_SOCKET} mode 600 level admin expose-fd listeners
     stats timeout 60s
@@ -67,10 +62,12 @@ global
     log stdout format raw local0 info
     nbthread {settings.threads}
     maxconn {settings.most_connections}
+    # fewer connections where the system allows fewer files, rather than no start
     no strict-limits
+    # the most of a request that is read for its model
     tune.bufsize {settings.buffer_bytes}
     # a worker that a reload left behind ends its streams, but not for ever
-    hard-stop-after {_ms(settings.response_timeout)}
+    hard-stop-after {written(settings.response_timeout)}
 """
 
 
@@ -89,12 +86,12 @@ defaults
     log global
     log-format {quoted(LOG_FORMAT)}
     option dontlognull
-    timeout connect {_ms(settings.connect_timeout)}
-    timeout client {_ms(settings.response_timeout)}
-    timeout server {_ms(settings.response_timeout)}
-    timeout queue {_ms(settings.queue_timeout)}
-    timeout check {_ms(settings.check_timeout)}
-    timeout http-request {_ms(settings.request_timeout)}
+    timeout connect {written(settings.connect_timeout)}
+    timeout client {written(settings.response_timeout)}
+    timeout server {written(settings.response_timeout)}
+    timeout queue {written(settings.queue_timeout)}
+    timeout check {written(settings.check_timeout)}
+    timeout http-request {written(settings.request_timeout)}
     timeout http-keep-alive 60s
     # without it each chunk of a stream waits for the next one or for the kernel's cork timer (200 ms)
     option http-no-delay
@@ -117,6 +114,7 @@ defaults
 
 def _metrics(settings: RouterSettings) -> str:
     return f"""\
+# for Prometheus: HAProxy's own page and the controller's
 frontend metrics
     bind {settings.metrics_bind}
     no log
@@ -131,6 +129,7 @@ backend controller
 
 def _tables() -> str:
     return """\
+# requests of each key with a limit in the last ten seconds, by the key's hash
 backend keys_rate
     stick-table type string len 64 size 100k expire 1m store http_req_rate(10s)
 """

@@ -13,6 +13,15 @@ SERVER_STATE: Final = "servers.state"
 CERTIFICATE: Final = "router.pem"
 
 
+def written(duration: timedelta) -> str:
+    """A time as HAProxy's configuration has it, in the largest unit that is exact: `10m`, `30s`, `500ms`."""
+    ms = duration // timedelta(milliseconds=1)
+    for unit, size in (("m", 60_000), ("s", 1_000)):
+        if ms and ms % size == 0:
+            return f"{ms // size}{unit}"
+    return f"{ms}ms"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterSettings:
     """One HAProxy process."""

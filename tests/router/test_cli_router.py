@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from cli.main import build
 from cli.output import Exit, UserError
 from fleet.document import render
 from serving.router.policy import RouterPolicy, parse_policy
+from serving.router.settings import written
 from tests.router.conftest import document
 
 POOLS = ({"name": "chat", "model": "models/chat"}, {"name": "chat-next", "model": "models/chat"})
@@ -78,6 +80,14 @@ def test_the_configuration_is_printed(fleet: Path) -> None:
 @pytest.mark.skipif(
     shutil.which("haproxy", path="/usr/sbin:/usr/bin:/usr/local/sbin") is None, reason="haproxy is not installed"
 )
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [(0, "0ms"), (500, "500ms"), (1_000, "1s"), (1_500, "1500ms"), (90_000, "90s"), (600_000, "10m")],
+)
+def test_times_are_written_in_the_largest_unit_that_is_exact(ms: int, text: str) -> None:
+    assert written(timedelta(milliseconds=ms)) == text
+
+
 def test_a_policy_is_judged_before_it_is_used(fleet: Path, tmp_path: Path) -> None:
     state = tmp_path / "state"
     assert call("check", "--fleet", fleet, "--state", state).exit_code == Exit.DONE
