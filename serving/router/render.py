@@ -53,8 +53,9 @@ def render(topology: Topology, policy: RouterPolicy, replicas: Iterable[Replica]
 
 
 def _global(topology: Topology, settings: RouterSettings) -> str:
+    environment = " ".join(topology.environment.split())  # one line: the document says what it likes
     return f"""\
-# The router of {topology.environment or "no fleet yet"}. Written by gpufleet; changes made here are lost.
+# The router of {environment or "no fleet yet"}. Written by gpufleet; changes made here are lost.
 global
     stats socket unix@{ADMIN_SOCKET} mode 600 level admin expose-fd listeners
     stats timeout 60s

@@ -12,7 +12,9 @@ from cli.main import build
 from cli.output import Exit, UserError
 from fleet.document import render
 from serving.router.policy import RouterPolicy, parse_policy
-from serving.router.settings import written
+from serving.router.render import render as configuration
+from serving.router.settings import RouterSettings, written
+from serving.router.topology import Topology
 from tests.router.conftest import document
 
 POOLS = ({"name": "chat", "model": "models/chat"}, {"name": "chat-next", "model": "models/chat"})
@@ -75,6 +77,13 @@ def test_the_configuration_is_printed(fleet: Path) -> None:
     assert done.exit_code == Exit.DONE
     assert "    bind 127.0.0.1:7777\n" in done.stdout
     assert "\nbackend pool_chat-next\n" in done.stdout
+    assert done.stdout.startswith("# The router of test. ")
+
+
+def test_an_environment_of_several_lines_writes_none_of_them_into_the_configuration() -> None:
+    topology = Topology(environment="a\nglobal\n    user root", pools=())
+    first, second, *_ = configuration(topology, RouterPolicy(), (), RouterSettings()).splitlines()
+    assert (first.split(".")[0], second) == ("# The router of a global user root", "global")
 
 
 @pytest.mark.skipif(
