@@ -82,10 +82,10 @@ def _speed(folder: Path) -> Table:
         for name, (size, replicas) in ROUTERS.items():
             made = stack.enter_context(running(folder / name, every_s=0.5, buffer_bytes=size))
             made.fleet.written = document({"name": "chat", "model": "models/chat"})
-            for number in range(replicas):
-                replica = made.add(f"i-{number}", serve=False)
-                engines.append(stack.enter_context(fast_engine(folder, replica.address)))
-                stack.enter_context(Replica(replica.address, engine_port=8001))
+            added = [made.add(f"i-{number}", serve=False).address for number in range(replicas)]
+            engines.append(stack.enter_context(fast_engine(folder, *added)))
+            for there in added:
+                stack.enter_context(Replica(there, engine_port=8001))
             made.ready()
             ways[f"router, {name}"] = Way(url=made.url, process=made.controller.haproxy.admin.process_id())
         others, silent = stack.enter_context(rivals(folder, ways["direct"].url))
@@ -220,17 +220,21 @@ def _time(text: str, share: str) -> float:
 
 
 @contextmanager
-def fast_engine(folder: Path, address: str) -> Iterator[int]:
-    """An engine that answers at once: HAProxy itself, so that the backend is no limit. Its process."""
+def fast_engine(folder: Path, *addresses: str) -> Iterator[int]:
+    """An engine that answers at once: HAProxy itself, so that the backend is no limit. Its process.
+
+    One process for all addresses of a pool: two that share a core would have to be woken twice as often, and the one
+    who wakes them, the router, would pay for it.
+    """
     text = ANSWER.replace('"', '\\"')
     config = (
         "defaults\n    mode http\n    timeout connect 1s\n    timeout client 1m\n    timeout server 1m\n"
-        f"frontend engine\n    bind {address}:8000\n"
+        f"frontend engine\n    bind {','.join(f'{address}:8000' for address in addresses)}\n"
         "    http-request return status 200 if { path /health }\n"
         "    http-request wait-for-body time 1s\n"
         f'    http-request return status 200 content-type application/json string "{text}"\n'
     )
-    with _haproxy(folder / f"engine-{address}.cfg", config) as process:
+    with _haproxy(folder / f"engine-{addresses[0]}.cfg", config) as process:
         yield process
 
 
