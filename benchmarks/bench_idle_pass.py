@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -111,24 +112,30 @@ def run() -> Iterator[Table]:
 
 
 def _measured(instances: int) -> Took:
-    server = multiprocessing.get_context("spawn").Process(target=_serve, args=(instances,), daemon=True)
-    server.start()
-    try:
-        _wait()
-        with tempfile.TemporaryDirectory() as folder:
-            document = Path(folder) / "fleet.json"
-            document.write_text(json.dumps(_document(instances, Path(folder) / "ledger.db")))
-            _child(document, "dry")  # its policies count as seen from now on
-            decided = _child(document, "decide")
-            done = _child(document, "apply")
-    finally:
-        server.terminate()
-        server.join(timeout=10)
+    with servers(instances), tempfile.TemporaryDirectory() as folder:
+        document = Path(folder) / "fleet.json"
+        document.write_text(json.dumps(document_of(instances, Path(folder) / "ledger.db")))
+        _child(document, "dry")  # its policies count as seen from now on
+        decided = _child(document, "decide")
+        done = _child(document, "apply")
     quiet = len(range(0, instances, idle_servers.QUIET_EVERY))
     if (done["code"], done["decisions"], done["marked"]) != (0, instances, quiet):
         raise RuntimeError(f"the pass did not do what it should: {done}")
     kept = {name: done[name] for name in ("imports_s", "pass_s", "cpu_s", "mebibytes", "calls")}
     return Took(instances=instances, decide_s=decided["decide_s"], **kept)
+
+
+@contextmanager
+def servers(instances: int) -> Iterator[None]:
+    """What a fleet of that many instances answers, in another process."""
+    server = multiprocessing.get_context("spawn").Process(target=_serve, args=(instances,), daemon=True)
+    server.start()
+    try:
+        _wait()
+        yield
+    finally:
+        server.terminate()
+        server.join(timeout=10)
 
 
 def _serve(instances: int) -> None:
@@ -148,18 +155,22 @@ def _wait() -> None:
     raise RuntimeError(f"nothing answers on {URL}: is the address in use?")
 
 
-def _child(document: Path, mode: str) -> dict[str, Any]:
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "GPUFLEET_"))} | {
+def environment() -> dict[str, str]:
+    """Of a command that asks the servers."""
+    return {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "GPUFLEET_"))} | {
         "AWS_ENDPOINT_URL": URL,
         "AWS_ACCESS_KEY_ID": "bench",
         "AWS_SECRET_ACCESS_KEY": "bench",
         "AWS_EC2_METADATA_DISABLED": "true",
         "GPUFLEET_AGENT_TOKEN": "bench",
     }
+
+
+def _child(document: Path, mode: str) -> dict[str, Any]:
     done = subprocess.run(
         [sys.executable, "-c", _PASS, str(document), mode],
         cwd=ROOT,
-        env=environment,
+        env=environment(),
         capture_output=True,
         text=True,
         timeout=LIMIT_S,
@@ -170,8 +181,8 @@ def _child(document: Path, mode: str) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def _document(instances: int, ledger: Path) -> dict[str, Any]:
-    """Pools of 25 over three zones, each with its idle watchdog."""
+def document_of(instances: int, ledger: Path) -> dict[str, Any]:
+    """The fleet document: pools of 25 over three zones, each with its idle watchdog."""
     return {
         "version": 1,
         "environment": "bench",

@@ -22,9 +22,9 @@ KINDS: Final = (CapacityType.SPOT, CapacityType.SPOT, CapacityType.ON_DEMAND, Ca
 _ALL: Final = (1 << 360) - 1
 
 
-def write(engine: Engine, *, days: int, instances: int, models: int) -> None:
+def write(engine: Engine, *, days: int, instances: int, models: int, since: datetime = SINCE) -> None:
     """Fill an empty ledger: so many instances on at once, each for all the days."""
-    begin = microseconds(SINCE)
+    begin = microseconds(since)
     hours = days * 24
     with writing(engine) as connection:
         for table, rows in (

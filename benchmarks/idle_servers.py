@@ -1,4 +1,4 @@
-"""What an idle pass asks, answered on loopback: EC2 in pages, Auto Scaling, Prometheus, node agents.
+"""What an idle pass and the screens ask, answered on loopback: EC2 in pages, Auto Scaling, Prometheus, node agents.
 
 The answers are made once and then only sent, so that what is measured is the pass. One instance of twenty is quiet.
 """
@@ -7,7 +7,7 @@ import json
 import selectors
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -16,6 +16,7 @@ from typing import Any, Final
 from urllib.parse import parse_qs
 
 from fleet import tags
+from monitoring import queries
 
 HOST: Final = "127.17.0.9"
 AGENT_PORT: Final = 9500
@@ -35,6 +36,11 @@ _STATUS: Final = {
 }  # fmt: skip
 
 
+ENVIRONMENT: Final = "bench"
+SCREENS: Final = frozenset(
+    {queries.PHASE, *queries.per_instance(ENVIRONMENT, timedelta(seconds=4 * INTERVAL_S)).values()}
+)
+"""Queries of the screens that give a number for each instance."""
 NEWEST: Final = "@newest@"
 """Stands for the time of the newest sample, which is always five seconds ago."""
 
@@ -48,6 +54,8 @@ class Answers:
     pages: list[bytes] = field(default_factory=list[bytes])
     engine: bytes = b""
     gpu: bytes = b""
+    screen: bytes = b""
+    """One number for each instance, as the screens ask for it."""
 
     def __post_init__(self) -> None:
         ids = range(self.instances)
@@ -58,11 +66,12 @@ class Answers:
             body = f"<reservationSet>{items}</reservationSet>{token}"
             self.pages.append(_reply("DescribeInstances", body))
         self.engine, self.gpu = self._vector(_engine), self._vector(_gpu)
+        self.screen = self._vector(lambda quiet, at: {"phase": 0.0 if quiet else 0.8}, {"phase": "ready"})
 
     def _instance(self, n: int) -> str:
         launched = (self.now - timedelta(hours=5)).strftime("%Y-%m-%dT%H:%M:%S.000Z")
         written = {
-            tags.ENVIRONMENT: "bench",
+            tags.ENVIRONMENT: ENVIRONMENT,
             tags.POOL: pool(n),
             tags.CAPACITY_TYPE: "spot",
             tags.OWNER: "bench",
@@ -85,11 +94,11 @@ class Answers:
             f"</item></instancesSet></item>"
         )
 
-    def _vector(self, stats: Any) -> bytes:
+    def _vector(self, stats: Any, labels: Mapping[str, str] | None = None) -> bytes:
         at = self.now.timestamp()
         rows = [
             {
-                "metric": {"instance_id": instance_id(n), "stat": name},
+                "metric": {"instance_id": instance_id(n), **(labels or {"stat": name})},
                 "value": [at, NEWEST if name == "newest" else str(value)],
             }
             for n in range(self.instances)
@@ -193,6 +202,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(_scaling(action, "<InstanceRefreshes/>"), "text/xml")
 
     def _metrics(self, query: str) -> bytes:
+        if query in SCREENS:
+            return self.answers.screen
         if not ("vllm:" in query or "DCGM" in query):
             return _prometheus({"resultType": "vector", "result": []})
         body = self.answers.engine if "vllm:" in query else self.answers.gpu
