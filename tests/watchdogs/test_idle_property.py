@@ -38,6 +38,7 @@ class Draft:
     agent: dict[str, Any] | None
     in_rollout: bool = False
     kept_by: str | None = None
+    patience: timedelta | None = None
     tags: dict[str, str] = field(default_factory=dict[str, str])
 
 
@@ -108,7 +109,27 @@ def dropped(part: str) -> Fault:
     return lambda draft, _: setattr(draft, part, None)
 
 
+def marked(ago: timedelta) -> Fault:
+    return lambda draft, _: draft.tags.update({tags.IDLE_SINCE: tags.write_time(NOW - ago)})
+
+
+def never_marked(draft: Draft, chance: random.Random) -> None:
+    del chance
+    draft.tags.pop(tags.IDLE_SINCE, None)
+
+
+def both(*faults: Fault) -> Fault:
+    def inject(draft: Draft, chance: random.Random) -> None:
+        for fault in faults:
+            fault(draft, chance)
+
+    return inject
+
+
 NAN = float("nan")
+DECIDE = "decide itself"
+"""No check of `judge`: the conditions that `decide.py` has of its own."""
+OURS = {"phase": Phase.DRAINING, "ready": False, "draining": True, "reason": "idle: no request"}
 FAULTS: dict[str, tuple[Fault, str]] = {
     "stopping already": (machine(state=InstanceState.STOPPING), "running"),
     "kept by tag": (lambda d, _: d.tags.update({tags.KEEP_UNTIL: tags.write_time(NOW + MINUTE)}), "kept"),
@@ -129,6 +150,7 @@ FAULTS: dict[str, tuple[Fault, str]] = {
     "the engine's samples stopped": (engine(newest_age=2 * MINUTE), "engine_fresh"),
     "running is not a number": (engine(running_max=NAN), "engine_plausible"),
     "a negative queue": (engine(waiting_max=-1.0), "engine_plausible"),
+    "token counters are no numbers": (engine(counter_changes=NAN), "engine_plausible"),
     "a frozen proxy of the engine": (engine(pulse_changes=0.0), "engine_plausible"),
     "counters reset by a restart": (engine(started_age=3 * MINUTE), "engine_not_restarted"),
     "three of four GPUs report": (gpu(gpus=3), "gpu_reported"),
@@ -147,9 +169,24 @@ FAULTS: dict[str, tuple[Fault, str]] = {
     "its agent is silent": (dropped("agent"), "agent_ready"),
     "its model loads": (agent(phase=Phase.ENGINE, ready=False), "agent_ready"),
     "drained by a person": (agent(draining=True, reason="anna looks at it"), "agent_ready"),
+    "it drains for its group": (agent(phase=Phase.DRAINING), "agent_ready"),
+    "it was drained": (agent(drained=True), "agent_ready"),
     "its agent sees a request": (agent(requests_running=1.0), "agent_ready"),
+    "never marked": (never_marked, DECIDE),
+    "its mark cannot be read": (lambda d, _: d.tags.update({tags.IDLE_SINCE: "yesterday"}), DECIDE),
+    "marked just now": (marked(MINUTE), DECIDE),
+    "its grace has a minute left": (marked(POLICY.grace - MINUTE), DECIDE),
+    "marked by a clock that is ahead": (marked(-timedelta(hours=1)), DECIDE),
+    "its past says that work comes back": (lambda d, _: setattr(d, "patience", timedelta(hours=2)), DECIDE),
+    "drained by us, then kept by tag": (
+        both(agent(**OURS), lambda d, _: d.tags.update({tags.KEEP_UNTIL: tags.write_time(NOW + MINUTE)})),
+        DECIDE,
+    ),
+    "drained by us, then kept by brake": (both(agent(**OURS), lambda d, _: setattr(d, "kept_by", "anna")), DECIDE),
+    "drained by us, and stopping": (both(agent(**OURS), machine(state=InstanceState.STOPPING)), DECIDE),
+    "of a pool that nobody knows": (machine(pool="forgotten"), DECIDE),
 }
-ALONE = {name: caught for name, (_, caught) in FAULTS.items() if " and " not in caught}
+ALONE = {name: caught for name, (_, caught) in FAULTS.items() if " and " not in caught and caught != DECIDE}
 
 
 def observed(drafts: list[Draft]) -> Observed:
@@ -191,6 +228,7 @@ def observed(drafts: list[Draft]) -> Observed:
         watts_rated={"g6.12xlarge": 72.0},
         kept_by={i.id: d.kept_by for i, d in zip(instances, drafts, strict=True) if d.kept_by is not None},
         rollouts=frozenset({"rolling"}),
+        patience={i.id: d.patience for i, d in zip(instances, drafts, strict=True) if d.patience is not None},
     )
 
 
@@ -237,6 +275,29 @@ def test_each_fault_is_caught_by_the_condition_that_is_there_for_it(name: str) -
     assert decide(both, NOW, left).decisions[0].action is Action.END
 
 
+@pytest.mark.parametrize("name", sorted(name for name, (_, caught) in FAULTS.items() if caught == DECIDE))
+def test_each_fault_that_no_check_sees_is_seen_by_decide(name: str) -> None:
+    drafts = [idle_draft(0, random.Random(0)), idle_draft(1, random.Random(0))]
+    assert {d.action for d in decide(observed(drafts), NOW).decisions} == {Action.END}
+    FAULTS[name][0](drafts[0], random.Random(0))
+    faulty, sound = decide(observed(drafts), NOW).decisions
+    assert faulty.action is not Action.END and sound.action is Action.END
+
+
+@pytest.mark.parametrize(
+    "neighbour",
+    [machine(state=InstanceState.STOPPING), dropped("engine"), agent(draining=True), agent(drained=True)],
+    ids=["stopping", "silent", "draining", "drained"],
+)
+def test_a_floor_leans_on_nobody_that_is_not_well(neighbour: Fault) -> None:
+    drafts = [idle_draft(0, random.Random(0)), idle_draft(1, random.Random(0))]
+    floor = {"chat": replace(POOL, floor=1)}
+    two = decide(replace(observed(drafts), pools=floor), NOW).decisions
+    assert [d.action for d in two].count(Action.END) == 1, "one may go while the other is well"
+    neighbour(drafts[1], random.Random(0))
+    assert decide(replace(observed(drafts), pools=floor), NOW).decisions[0].action is Action.KEEP
+
+
 @pytest.mark.parametrize(
     ("view", "budget"),
     [
@@ -246,8 +307,25 @@ def test_each_fault_is_caught_by_the_condition_that_is_there_for_it(name: str) -
         (POOL, Budget(per_run=0, per_hour=10)),
         (POOL, Budget(per_run=10, per_hour=3, used_this_hour=3)),
         (replace(POOL, policy=None), BUDGET),
+        (replace(POOL, policy=replace(POLICY, max_stops_per_run=0)), BUDGET),
+        (replace(POOL, policy=replace(POLICY, max_stops_per_hour=2), ended_this_hour=2), BUDGET),
+        (POOL, replace(BUDGET, left_today=0)),
+        (replace(POOL, floor=1), BUDGET),
+        (replace(POOL, target=0), BUDGET),
     ],
-    ids=["paused", "policy unseen", "floor", "run budget", "hour budget", "no watchdog"],
+    ids=[
+        "paused",
+        "policy unseen",
+        "floor",
+        "run budget",
+        "hour budget",
+        "no watchdog",
+        "pool's run budget",
+        "pool's hour budget",
+        "day budget",
+        "nobody else is there",
+        "the target is at the floor",
+    ],
 )
 def test_what_stands_around_an_instance_holds_it_back_too(view: PoolView, budget: Budget) -> None:
     seen = replace(observed([idle_draft(0, random.Random(0))]), pools={"chat": view}, budget=budget)
