@@ -60,7 +60,9 @@ class ControlHost(pulumi.ComponentResource):
         )
         attached = [compute.InstanceAttachedDiskArgs(source=data.id, device_name=DATA_DEVICE)]
         script = None if args.boot_data is None else args.boot_data(f"/dev/disk/by-id/google-{DATA_DEVICE}")
-        machine = small_machine(name, args.machine, args.zone, args.labels, child, attached, script)
+        # the old machine must let go of the disk before the new one takes hold
+        alone = pulumi.ResourceOptions(parent=self, delete_before_replace=True)
+        machine = small_machine(name, args.machine, args.zone, args.labels, alone, attached, script)
         zone = dns.ManagedZone(
             name,
             dns_name=f"{args.domain}.",
