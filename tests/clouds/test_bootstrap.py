@@ -1,24 +1,18 @@
 from collections.abc import Iterator
 
 import boto3
-import httpx
 import pytest
-from moto.server import ThreadedMotoServer
 
 from clouds.aws.bootstrap import Foundation, account_of, foundation, steps
 from clouds.aws.calls import AwsCalls
 from fleet.activity import CloudError
+from tests.moto_account import moto_account
 
 
 @pytest.fixture
 def endpoint() -> Iterator[str]:
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    # moto keeps its state in the process, beyond the server's end
-    httpx.post(f"http://{host}:{port}/moto-api/reset").raise_for_status()
-    yield f"http://{host}:{port}"
-    server.stop()
+    with moto_account() as url:
+        yield url
 
 
 def calls_to(endpoint: str, region: str = "us-east-1") -> AwsCalls:

@@ -19,12 +19,12 @@ from pathlib import Path
 
 import boto3
 import pytest
-from moto.server import ThreadedMotoServer
 
 from clouds.aws.notices import queue_name
 from fleet.document import render
 from ledger import operations
 from ledger.schema import open_ledger
+from tests.moto_account import moto_account
 from tests.networks import end_process
 from tests.watchdogs.plain import document
 
@@ -35,11 +35,8 @@ LIMIT_S = 30.0
 @pytest.fixture(scope="module")
 def cloud() -> Iterator[str]:
     """An EC2 that has no instances."""
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
+    with moto_account() as url:
+        yield url
 
 
 @pytest.fixture

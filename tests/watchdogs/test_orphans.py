@@ -11,10 +11,10 @@ from typing import Any
 
 import boto3
 import pytest
-from moto.server import ThreadedMotoServer
 
 from fleet import tags
 from fleet.document import render
+from tests.moto_account import launched, moto_account
 from tests.watchdogs.plain import document
 
 ROOT = Path(__file__).parents[2]
@@ -25,22 +25,12 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def cloud() -> Iterator[str]:
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
+    with moto_account() as url:
+        yield url
 
 
-def launched(cloud: str, machine_type: str, **written: str) -> str:
-    ec2: Any = boto3.Session("local", "local", region_name="us-east-1").client("ec2", endpoint_url=cloud)  # pyright: ignore[reportCallIssue, reportArgumentType]
-    image = ec2.describe_images()["Images"][0]["ImageId"]
-    pairs = [{"Key": key, "Value": value} for key, value in written.items()]
-    tagged = [{"ResourceType": "instance", "Tags": pairs}] if pairs else []
-    made = ec2.run_instances(
-        ImageId=image, InstanceType=machine_type, MinCount=1, MaxCount=1, TagSpecifications=tagged
-    )
-    return made["Instances"][0]["InstanceId"]
+def ec2_of(cloud: str) -> Any:
+    return boto3.Session("local", "local", region_name="us-east-1").client("ec2", endpoint_url=cloud)
 
 
 def asked(cloud: str, fleet: Path, *words: str) -> tuple[int, Any]:
@@ -67,10 +57,10 @@ def test_an_account_that_this_product_never_touched(cloud: str, tmp_path: Path) 
     fleet = tmp_path / "fleet.json"
     fleet.write_text(render(document(groups=[]).model_copy(update={"ledger_url": f"sqlite:///{tmp_path}/ledger.db"})))
     assert asked(cloud, fleet)[0] == 0
-    forgotten = launched(cloud, "g6.xlarge", Name="notebook", team="research")
-    other = launched(cloud, "p3.2xlarge")
-    launched(cloud, "t3.micro", team="research")
-    launched(cloud, "g6.xlarge", **{tags.ENVIRONMENT: "test", tags.POOL: "batch"})
+    forgotten = launched(ec2_of(cloud), "g6.xlarge", Name="notebook", team="research")
+    other = launched(ec2_of(cloud), "p3.2xlarge")
+    launched(ec2_of(cloud), "t3.micro", team="research")
+    launched(ec2_of(cloud), "g6.xlarge", **{tags.ENVIRONMENT: "test", tags.POOL: "batch"})
     code, (answer,) = asked(cloud, fleet)
     found = {d["resource"]: d for d in answer["decisions"]}
     assert code == 3

@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import boto3
-import httpx
 import pytest
-from moto.server import ThreadedMotoServer
 
 from cli.output import Exit
 from cli.watch_foreign import Place, look
@@ -21,6 +19,7 @@ from clouds.aws.cloudwatch import NAMESPACE, POWER, UTILIZATION, CloudWatch
 from fleet import tags
 from fleet.document import FleetDocument
 from fleet.document.watchdogs import OrphanEntry
+from tests.moto_account import empty, launched, moto_account
 from tests.watchdogs.plain import document
 from tests.watchdogs.test_orphan_rules import LONG_QUIET
 from tests.watchdogs.worlds import FakeClock, FakeMetrics, World
@@ -37,11 +36,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    running = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    running.start()
-    host, port = running.get_host_and_port()
-    yield f"http://{host}:{port}"
-    running.stop()
+    with moto_account() as url:
+        yield url
 
 
 @pytest.fixture
@@ -51,19 +47,8 @@ def account(server: str, monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setenv(name, "local")
     monkeypatch.setenv("AWS_ENDPOINT_URL", server)
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    httpx.post(f"{server}/moto-api/reset").raise_for_status()
+    empty(server)
     return cache(lambda service: boto3.client(service))
-
-
-def launched(account: Any, machine_type: str, **written: str) -> str:
-    ec2 = account("ec2")
-    image = ec2.describe_images()["Images"][0]["ImageId"]
-    pairs = [{"Key": key, "Value": value} for key, value in written.items()]
-    tagged = [{"ResourceType": "instance", "Tags": pairs}] if pairs else []
-    made = ec2.run_instances(
-        ImageId=image, InstanceType=machine_type, MinCount=1, MaxCount=1, TagSpecifications=tagged
-    )
-    return made["Instances"][0]["InstanceId"]
 
 
 def reported(account: Any, instance: str, metric: str, value: float, gpu: int = 0, every: int = 1) -> None:
@@ -90,12 +75,12 @@ def fleet(folder: Path, *rules: OrphanEntry) -> FleetDocument:
 
 
 def test_a_rule_marks_and_stops_a_forgotten_machine_and_no_other(account: Any, tmp_path: Path) -> None:
-    forgotten = launched(account, "g4dn.xlarge", Name="notebook", team="research")
+    forgotten = launched(account("ec2"), "g4dn.xlarge", Name="notebook", team="research")
     others = [
-        launched(account, "g4dn.xlarge", team="sales"),
-        launched(account, "g4dn.xlarge", team="research", **{tags.ENVIRONMENT: "other"}),
-        launched(account, "g4dn.xlarge", team="research", **{"karpenter.sh/nodepool": "gpu"}),
-        launched(account, "t3.micro", team="research"),
+        launched(account("ec2"), "g4dn.xlarge", team="sales"),
+        launched(account("ec2"), "g4dn.xlarge", team="research", **{tags.ENVIRONMENT: "other"}),
+        launched(account("ec2"), "g4dn.xlarge", team="research", **{"karpenter.sh/nodepool": "gpu"}),
+        launched(account("ec2"), "t3.micro", team="research"),
     ]
     wired = wire(fleet(tmp_path, rule()), "orphans")
     world = World(now=LATER, evidence=dict.fromkeys([forgotten, *others], LONG_QUIET))
@@ -143,12 +128,12 @@ def test_a_fleet_that_nobody_provisioned_is_judged_by_cloudwatch(
     expected: dict[str, Reason] = {}
     for reason, machines in MACHINES.items():
         for machine_type, utilization, every in machines:
-            one = launched(account, machine_type, team="research")
+            one = launched(account("ec2"), machine_type, team="research")
             expected[one] = reason
             for gpu, value in enumerate(utilization):
                 reported(account, one, UTILIZATION, value, gpu, every)
                 reported(account, one, POWER, 20.0, gpu, every)
-    other = launched(account, "g5.xlarge", team="sales")
+    other = launched(account("ec2"), "g5.xlarge", team="sales")
     code = look(Place(region="us-east-1", tag="team=research"), LATER, as_json=True)
     answer = json.loads(capfd.readouterr().out)
     assert {d["resource"]: d["reason"] for d in answer["decisions"]} == expected

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from moto.server import ThreadedMotoServer
 
 from cli import serverless
 from cli.output import UserError
@@ -19,6 +18,7 @@ from cli.serverless import PassFailedError, handler
 from fleet.document import FleetDocument, render
 from ledger import operations
 from ledger.schema import open_ledger
+from tests.moto_account import moto_account
 from tests.postgres import running
 from tests.watchdogs.plain import document
 
@@ -27,11 +27,8 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def cloud() -> Iterator[str]:
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
+    with moto_account() as url:
+        yield url
 
 
 @pytest.fixture(scope="module")
