@@ -185,7 +185,7 @@ class Meter:
         name, code = _word(pool), int(status)
         self.lines += len(rows)
         _bump(self.by_status, (name, f"{code // 100}xx" if code > 0 else "cut"), len(rows))
-        _bump(self.by_reason, (name, _word(why) or "none"), len(rows))
+        _bump(self.by_reason, (name, (_word(why) if name else "") or "none"), len(rows))  # no pool, no reason for one
         use = self.use.setdefault((_word(key), _word(model), name), Use())
         use.requests += len(rows)
         if code >= 500 or code < 0 or end[:1] in "SsPRKIUD":

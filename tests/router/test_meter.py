@@ -157,6 +157,13 @@ def test_what_is_not_known_is_not_zero(log: Path) -> None:
     assert counted.by_reason == {("chat", "none"): 1, ("chat", "default"): 1}
 
 
+def test_a_request_that_was_refused_before_a_pool_was_chosen_has_no_reason_for_one(log: Path) -> None:
+    append(log, line(status=404).replace("pool=chat model=chat", "pool=- model=-"))
+    counted = meter(log)
+    counted.read()
+    assert counted.by_reason == {("", "none"): 1}
+
+
 def test_the_page_has_cumulative_histograms(log: Path) -> None:
     append(log, line(ms=60), line(ms=60), line(ms=2000))
     counted = meter(log)
