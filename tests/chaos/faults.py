@@ -8,6 +8,10 @@ import httpx
 from tests.chaos import heard, host, machines, market
 from tests.chaos.fault import Fault, Memory, each, nothing
 from tests.chaos.stage import STACK, Stage, change_settings
+from tests.e2e.embedded_cloud import wait_for
+
+BLIND_LIMIT_S: Final = 180.0
+"""A call that was throttled is tried again for up to a minute."""
 
 
 def _throttle(stage: Stage, memory: Memory) -> None:
@@ -24,7 +28,10 @@ def _throttle_bucket(stage: Stage, memory: Memory) -> None:
 
 
 def _unthrottle(stage: Stage, memory: Memory) -> None:
+    """Mended is what the router sees again: a replica that it does not know is idle, and rightly ended."""
     stage.delete("api-fault")
+    mended = time.time()
+    wait_for("the router sees the cloud again", lambda: stage.router_sees(mended), BLIND_LIMIT_S)
 
 
 def _up_in_the_middle(stage: Stage, memory: Memory) -> None:
@@ -145,7 +152,15 @@ FAULTS: Final = (
         long_s=60,
         needs_whole=True,
     ),
-    Fault(name="a throttled cloud API", inject=_throttle, heal=_unthrottle, lasts_s=4, long_s=60),
+    Fault(
+        name="a throttled cloud API",
+        inject=_throttle,
+        heal=_unthrottle,
+        lasts_s=4,
+        long_s=60,
+        # the router learns of no new replica meanwhile, for twice the time after which one without work is idle here
+        needs_whole=True,
+    ),
     Fault(name="a clock step back", inject=host.step_clock(-120), heal=host.step_clock(0), lasts_s=6, long_s=60),
     Fault(name="a clock step ahead", inject=host.step_clock(120), heal=host.step_clock(0), lasts_s=6, long_s=60),
     Fault(

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -236,6 +236,11 @@ class Stage:
         known = json.loads((self.folder / "router" / "status.json").read_text())
         servers = [one for pool in known["pools"] if pool["name"] == "chat" for one in pool["servers"]]
         return sum(str(one.get("status", "")).upper().startswith("UP") for one in servers)
+
+    def router_sees(self, since: float) -> bool:
+        """Whether the router had an inventory after a moment, in seconds since 1970."""
+        known = json.loads((self.folder / "router" / "status.json").read_text())
+        return datetime.fromisoformat(known["at"]).timestamp() > since + 1 and not known["problems"]
 
     def is_whole(self) -> bool:
         """Whether chat is as its policy wants it: reserved 1, spot 2, nothing on demand, all serving."""
