@@ -148,7 +148,8 @@ def test_state_of_a_real_project_is_left_alone(stack: Stack) -> None:
         'import pulumi_gcp as gcp\ngcp.compute.Network("net", name="real", auto_create_subnetworks=False)\n'
     )
     stack.up()
-    exported = json.loads(stack.run("stack", "export"))
+    mine = stack.run("stack", "export")
+    exported = json.loads(mine)
     for resource in exported["deployment"]["resources"]:
         resource.get("outputs", {}).pop("__local", None)
     (stack.folder / "state.json").write_text(json.dumps(exported))
@@ -157,3 +158,6 @@ def test_state_of_a_real_project_is_left_alone(stack: Stack) -> None:
     assert "was not made by the local provider" in said
     assert "gcp-local" in said
     assert stack.items(f"/compute/v1/projects/{PROJECT}/global/networks") == ["real"]
+    # the stack is that of the tests to come, too
+    (stack.folder / "state.json").write_text(mine)
+    stack.run("stack", "import", "--file", "state.json")
