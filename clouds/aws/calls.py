@@ -2,12 +2,16 @@
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from functools import cache
 from typing import Any, Final
 
 import boto3
+import botocore.session
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.parsers import ResponseParserError
+from botocore.utils import parse_timestamp
 
 from fleet.activity import CloudError
 
@@ -17,7 +21,29 @@ CONFIG: Final = Config(retries={"mode": "adaptive", "max_attempts": 8}, connect_
 BROKEN: Final = (BotoCoreError, ResponseParserError)
 """No whole answer. botocore tells a cut one by an error that is not of its own family."""
 _MAKING: Final = threading.Lock()
-"""boto3's default session may be used by one thread at a time to make clients; clients themselves are safe."""
+"""A session of boto3 may be used by one thread at a time to make clients; clients themselves are safe."""
+
+
+@cache
+def _session() -> boto3.Session:
+    """One for the process: it reads an API's description once. Its moments are read by `moment`."""
+    inner = botocore.session.Session()
+    inner.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=moment)
+    return boto3.Session(botocore_session=inner)
+
+
+def moment(said: str | float) -> datetime:
+    """A moment as an answer of AWS says it; as botocore's own, which took half the time that a long list of instances
+    takes to be read. Raises ValueError.
+    """
+    if isinstance(said, str) and "T" in said:
+        try:
+            found = datetime.fromisoformat(said)
+        except ValueError:
+            return parse_timestamp(said)
+        if found.tzinfo is not None:
+            return found
+    return parse_timestamp(said)
 
 
 class AwsCalls:
@@ -25,7 +51,7 @@ class AwsCalls:
 
     def __init__(self, region: str, client: Callable[[str], Any] | None = None) -> None:
         self._region = region
-        self._make = client or self._of_default_session
+        self._make = client or self._of_session
         self._clients: dict[str, Any] = {}
         self.counts: dict[str, int] = {}
         self._counting = threading.Lock()
@@ -65,8 +91,8 @@ class AwsCalls:
                 self._clients[service] = self._make(service)
             return self._clients[service]
 
-    def _of_default_session(self, service: str) -> Any:
-        return boto3.client(service, region_name=self._region, config=CONFIG)
+    def _of_session(self, service: str) -> Any:
+        return _session().client(service, region_name=self._region, config=CONFIG)
 
     def _refused(self, name: str, error: ClientError) -> CloudError:
         detail = error.response.get("Error", {})

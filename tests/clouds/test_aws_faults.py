@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs
@@ -143,6 +144,19 @@ def test_all_pages_are_read_and_counted(cloud: tuple[Cloud, AwsCalls]) -> None:
     assert [one.id for one in AwsInventory(calls, "us-east-1", "prod").instances()] == ["i-1", "i-2"]
     assert calls.counts == {"ec2:describe_instances": 2}
     assert said.asked[1]["NextToken"] == "n"
+
+
+def test_clients_of_the_process_read_moments_themselves(
+    cloud: tuple[Cloud, AwsCalls], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said, calls = cloud
+    said.answers = [plain(200, WHOLE)]
+    url = calls._client("ec2").meta.endpoint_url  # pyright: ignore[reportPrivateUsage]
+    for name, value in (("ENDPOINT_URL_EC2", url), ("ACCESS_KEY_ID", "x"), ("SECRET_ACCESS_KEY", "x")):
+        monkeypatch.setenv(f"AWS_{name}", value)
+    (found,) = AwsInventory(AwsCalls("us-east-1"), "us-east-1", "prod").instances()
+    assert found.launched_at == datetime(2026, 11, 21, 8, tzinfo=UTC)
+    assert found.launched_at.tzinfo is UTC  # botocore's own reader leaves dateutil's
 
 
 @pytest.mark.parametrize(

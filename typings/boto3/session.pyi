@@ -1,5 +1,6 @@
 from typing import Any
 
+import botocore.session
 from botocore.config import Config
 from botocore.credentials import Credentials
 
@@ -10,6 +11,7 @@ class Session:
         aws_secret_access_key: str | None = ...,
         aws_session_token: str | None = ...,
         region_name: str | None = ...,
+        botocore_session: botocore.session.Session | None = ...,
     ) -> None: ...
     @property
     def region_name(self) -> str | None: ...

@@ -1,0 +1,3 @@
+from datetime import datetime
+
+def parse_timestamp(value: str | float) -> datetime: ...
