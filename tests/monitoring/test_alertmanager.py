@@ -115,7 +115,7 @@ def test_five_hundred_failing_instances_are_one_message_and_their_end_another(tm
         assert told[0].splitlines()[0] == (f"GpuErrors (environment prod, fleet aws-prod, pool chat): {STORM} firing")
         assert "docs/runbook.md#gpuerrors" in told[0]
         gpus.xid = 0
-        _until(lambda: len(texts()) == 2, "its end is told")
+        _until(lambda: len(texts()) == 2, "its end is told", 300)  # the rule holds on to an XID for two minutes
         assert texts()[1].startswith("Resolved: GpuErrors (environment prod, fleet aws-prod, pool chat), ")
 
 
