@@ -42,8 +42,8 @@ GROUPS: Final = (
 
 
 _GARBAGE: Final = (20_000, 20, 50)
-"""When Python looks for cycles of dead objects. What we read by the hundred thousand is kept until it is shown, and at
-Python's own 700 those looks took a quarter of the time of a status or a report over 5,000 instances.
+"""When Python looks for cycles of dead objects. What we read by the hundred thousand is kept until it is shown: with
+Python's own 700 those looks took a quarter of the CPU time of a status of 5,000 instances.
 """
 
 
