@@ -14,11 +14,6 @@ def is_document(value: object) -> TypeGuard[Document]:
     return isinstance(value, dict)
 
 
-def is_list(value: object) -> TypeGuard[list[Any]]:
-    """Whether `value` is a JSON array."""
-    return isinstance(value, list)
-
-
 def inner(document: Mapping[str, Any] | None, *names: str) -> Mapping[str, Any]:
     """The object that lies under `names`, one inside the other; empty where one of them is absent or null."""
     found = document

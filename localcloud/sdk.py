@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-import boto3  # pyright: ignore[reportMissingTypeStubs]
-import botocore  # pyright: ignore[reportMissingTypeStubs]
-from botocore.config import Config  # pyright: ignore[reportMissingTypeStubs]
-from botocore.exceptions import BotoCoreError, ClientError  # pyright: ignore[reportMissingTypeStubs]
-from botocore.parsers import ResponseParserError  # pyright: ignore[reportMissingTypeStubs]
+import boto3
+import botocore
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+from botocore.parsers import ResponseParserError
 
 __all__ = [
     "BotoCoreError",

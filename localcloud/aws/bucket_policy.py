@@ -7,7 +7,8 @@ from typing import Any, Final
 from moto.iam.access_control import IAMPolicy, PermissionResult
 from moto.s3.models import FakeBucket
 
-from localcloud.documents import inner, is_list
+from fleet.parsed import is_list
+from localcloud.documents import inner
 
 _SECURE: Final = "aws:SecureTransport"
 

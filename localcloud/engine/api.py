@@ -13,7 +13,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 
-from localcloud.documents import inner, is_document, is_list
+from fleet.parsed import is_list
+from localcloud.documents import inner, is_document
 from localcloud.engine import page
 from localcloud.engine.arguments import Settings
 from localcloud.engine.batch import Batch, Finish, QueueFullError, Request, ShuttingDownError

@@ -11,7 +11,8 @@ from functools import cache
 from importlib import resources
 from typing import Any, Final
 
-from localcloud.documents import is_document, is_list
+from fleet.parsed import is_list
+from localcloud.documents import is_document
 from localcloud.gcp.errors import ApiError, invalid, required
 
 PREFIX: Final = "/compute/v1/"

@@ -13,7 +13,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
-from localcloud.documents import is_document, is_list
+from fleet.parsed import is_list
+from localcloud.documents import is_document
 from localcloud.gcp.places import METADATA_PORT, PROJECT, PROJECT_NUMBER
 
 _TOKEN_LASTS: Final = timedelta(hours=1)

@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from localcloud.documents import is_document, is_list
+from fleet.parsed import is_list
+from localcloud.documents import is_document
 from localcloud.provider.errors import Failure
 from localcloud.provider.resource import Resource, Rule
 from localcloud.provider.schema import Property, ResourceSchema, Schema, Shape

@@ -8,7 +8,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from localcloud.documents import is_document, is_list
+from fleet.parsed import is_list
+from localcloud.documents import is_document
 from localcloud.provider.wire import Properties, is_asset
 
 ADD, DELETE, UPDATE = "ADD", "DELETE", "UPDATE"

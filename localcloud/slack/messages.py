@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from localcloud.documents import Document, is_document, is_list, items
+from fleet.parsed import is_list
+from localcloud.documents import Document, is_document, items
 
 
 class SlackError(Exception):

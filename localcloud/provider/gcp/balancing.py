@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from localcloud.documents import inner, is_list
+from fleet.parsed import is_list
+from localcloud.documents import inner
 from localcloud.provider.checks import between, one_of
 from localcloud.provider.errors import Failure
 from localcloud.provider.gcp.rest import ATTRIBUTION, NAME_RULE, RestResource, fit_labels, told

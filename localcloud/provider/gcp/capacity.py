@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from localcloud.documents import is_list, items
+from fleet.parsed import is_list
+from localcloud.documents import items
 from localcloud.provider.checks import between, conflicts, matches
 from localcloud.provider.errors import Failure
 from localcloud.provider.gcp.balancing import set_labels

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from localcloud.documents import inner, is_document, is_list, items
+from fleet.parsed import is_list
+from localcloud.documents import inner, is_document, items
 from localcloud.provider.checks import between, matches
 from localcloud.provider.errors import Failure
 from localcloud.provider.gcp.rest import NAME_RULE, RestResource, told

@@ -7,7 +7,8 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
-from localcloud.documents import inner, is_document, is_list
+from fleet.parsed import is_list
+from localcloud.documents import inner, is_document
 from localcloud.provider.checks import matches
 from localcloud.provider.errors import Failure
 from localcloud.provider.gcp.session import GoogleError, Rest, finish, relative, rest
