@@ -5,8 +5,12 @@
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Final
 
 from fleet.model import Phase
+
+STALE_AFTER: Final = 2
+"""Intervals after which the newest sample is too old."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +66,10 @@ class Evidence:
     gpu: GpuEvidence | None = None
     reached: bool | None = None
     """Whether the engine ever answered since boot; None: not looked up, since it answered in the window."""
+
+    def is_new(self, age: timedelta) -> bool:
+        """Whether a sample of that age may be the newest of a source that still reports."""
+        return age <= STALE_AFTER * self.interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

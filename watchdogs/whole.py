@@ -7,7 +7,6 @@ from typing import Final
 from fleet.activity import CloudError
 from fleet.model import Group, Instance
 from watchdogs.evidence import Evidence
-from watchdogs.idle.judge import STALE_AFTER
 from watchdogs.ports import Inventory
 
 SETTLED: Final = timedelta(minutes=2)
@@ -43,4 +42,4 @@ def check_reporting(
 
 def _fresh(evidence: Evidence) -> bool:
     ages = [side.newest_age for side in (evidence.engine, evidence.gpu) if side is not None]
-    return any(age is not None and age <= STALE_AFTER * evidence.interval for age in ages)
+    return any(age is not None and evidence.is_new(age) for age in ages)

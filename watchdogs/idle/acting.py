@@ -15,10 +15,10 @@ from fleet.document import FleetDocument
 from fleet.model import Instance
 from watchdogs import signals
 from watchdogs.draining import Drain, until_drained
-from watchdogs.evidence import Evidence
+from watchdogs.evidence import STALE_AFTER, Evidence
 from watchdogs.idle import words
 from watchdogs.idle.decide import DRAIN_REASON, WATCHDOG, Observed, case_of, grace_of, is_our_drain
-from watchdogs.idle.judge import STALE_AFTER, counters_flat, judge, kept_by_tag, no_requests
+from watchdogs.idle.judge import counters_flat, judge, kept_by_tag, no_requests
 from watchdogs.plan import Action, Decision, Outcome, OutcomeKind, Plan, Reason
 from watchdogs.ports import BrakeKind, Ports
 
@@ -196,9 +196,11 @@ class Actor:
         """What the engine of a drained instance did just now; None: nothing, or it is gone, as it should be."""
         now = self._ports.clock.now()
         entry = self._document.pool(instance.pool or "").watchdogs.idle
+        if entry is None:
+            return None
         just_now = STALE_AFTER * signals.longest_interval(self._ports.metrics)
         fresh = self._evidence_of(instance, just_now, now)
-        if entry is None or fresh is None:
+        if fresh is None:
             return None
         seen = replace(self._observed, evidence={instance.id: fresh})
         objection = judge(case_of(instance, seen, entry.policy(), now), (no_requests, counters_flat))

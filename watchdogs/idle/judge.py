@@ -16,8 +16,6 @@ from fleet.tags import KEEP_UNTIL
 from watchdogs.evidence import AgentStatus, Evidence
 from watchdogs.plan import Reason
 
-STALE_AFTER: Final = 2
-"""Intervals after which the newest sample is too old."""
 WORKING_WATTS: Final = 0.6
 """Share of a GPU's rated power that no resting GPU draws (an L4 with a loaded model rests at about 0.4)."""
 BUSY_UTILIZATION: Final = 5.0
@@ -317,7 +315,7 @@ def _thin(source: str, coverage: float | None, least: float) -> Objection | None
 
 
 def _stale(case: Case, source: str, age: timedelta | None) -> Objection | None:
-    if age is None or case.evidence is None or age <= STALE_AFTER * case.evidence.interval:
+    if age is None or case.evidence is None or case.evidence.is_new(age):
         return None
     return Objection(reason=Reason.METRICS_STALE, detail=f"{source}: newest sample is {_span(age)} old")
 

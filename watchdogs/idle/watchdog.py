@@ -126,11 +126,11 @@ class IdleWatchdog:
         for pool in self._document.pools:
             if pool.watchdogs.idle is not None:
                 windows.setdefault(pool.watchdogs.idle.window, set()).add(pool.name)
+        listed = {i.id for i in instances}
         found: dict[str, Evidence] = {}
         for window, names in windows.items():
             ids = {i.id for i in instances if i.pool in names and i.alive}
             told = signals.gather(self._ports.metrics, self._series, window, now)
-            listed = {i.id for i in instances}
             check_reporting(self._ports.inventory, self._document.environment, told, listed, now)
             silent = sorted(i for i in ids if i not in told or told[i].engine is None)
             ever = signals.reached(self._ports.metrics, self._document.environment, silent, REACHED_SPAN, now)
