@@ -208,8 +208,10 @@ def build(read: Read, price: Price) -> FleetView:
     """The view of one fleet."""
     alive = [instance for instance in read.instances or () if instance.alive]
     shown = [
-        replace(
-            _instance(instance, read.signals.get(instance.id, Signals()), price(instance)),
+        _instance(
+            instance,
+            read.signals.get(instance.id, Signals()),
+            price(instance),
             why=read.reasons.get(instance.id),
         )
         for instance in alive
@@ -229,7 +231,7 @@ def build(read: Read, price: Price) -> FleetView:
     )
 
 
-def _instance(instance: Instance, signals: Signals, usd_per_hour: Decimal | None) -> InstanceView:
+def _instance(instance: Instance, signals: Signals, usd_per_hour: Decimal | None, *, why: str | None) -> InstanceView:
     # the agent writes its phase on the instance, too: without metrics a fleet is not a fleet of nothing
     told = signals if signals.phase else replace(signals, phase=instance.tags.get(tags.PHASE))
     return InstanceView(
@@ -244,6 +246,7 @@ def _instance(instance: Instance, signals: Signals, usd_per_hour: Decimal | None
         usd_per_hour=usd_per_hour,
         idle_since=instance.idle_since,
         keep_until=instance.keep_until,
+        why=why,
     )
 
 

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime
 from functools import cache
 from typing import Any, Final
@@ -37,12 +38,10 @@ def moment(said: str | float) -> datetime:
     takes to be read. Raises ValueError.
     """
     if isinstance(said, str) and "T" in said:
-        try:
+        with suppress(ValueError):
             found = datetime.fromisoformat(said)
-        except ValueError:
-            return parse_timestamp(said)
-        if found.tzinfo is not None:
-            return found
+            if found.tzinfo is not None:
+                return found
     return parse_timestamp(said)
 
 
