@@ -137,7 +137,9 @@ def restore(as_json: JsonOption = False) -> None:
 
 @app.command()
 def fault(
-    what: Annotated[str, typer.Option("--what", help="exporter, engine-hang, engine-crash or agent.")] = "exporter",
+    what: Annotated[
+        str, typer.Option("--what", help="exporter, engine-hang, engine-crash, agent or metadata.")
+    ] = "exporter",
     pool: PoolOption = None,
     instance: InstanceOption = None,
     mend: Annotated[

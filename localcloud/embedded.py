@@ -66,15 +66,14 @@ def start(places: Places, machines: Path, *, plain: bool = False) -> EmbeddedClo
     """
     calls = Calls()
     yard = Yard(machines, plain=plain)
-    hardware = LoopbackHardware(yard, calls)
+    faults = Faults(machines)
+    hardware = LoopbackHardware(yard, calls, faults)
     world = World(places=places, hardware=hardware)
     ec2, scaling = install(world)
     hardware.connect(ec2, scaling)
     add_images(ec2)
     api_faults = ApiFaults()
-    control = Control(
-        world=world, ec2=ec2, scaling=scaling, calls=calls, faults=Faults(machines), api_faults=api_faults
-    )
+    control = Control(world=world, ec2=ec2, scaling=scaling, calls=calls, faults=faults, api_faults=api_faults)
     with _port_taken(places.api_host, places.api_port):
         endpoint = Endpoint(places.api_host, places.api_port, Front(world, calls, api_faults, control))
     with _port_taken(places.google_host, places.google_port):

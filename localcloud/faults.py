@@ -1,8 +1,12 @@
 """Faults that people ask for: files in a machine's root, which the simulated engine, exporter and others look at."""
 
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Final
 
+_LOOK_S: Final = 0.2
 FAULTS: Final = {
     "exporter": "the simulated DCGM exporter stops answering; engine and agent go on",
     "exporter-frozen": "it answers with the same numbers for ever",
@@ -14,6 +18,7 @@ FAULTS: Final = {
     "engine-hang": "the simulated engine accepts connections and answers nothing",
     "engine-crash": "the simulated engine ends with an error",
     "agent": "the node agent stands still (SIGSTOP)",
+    "metadata": "the metadata service accepts connections and answers nothing",
 }
 NUMBERED: Final = frozenset({"xid", "gpus", "gpu-active", "ecc"})
 """Faults whose file holds a number."""
@@ -53,3 +58,24 @@ class Faults:
     def as_json(self) -> list[dict[str, str]]:
         found = sorted(self._machines.glob(f"*/{FAULT_FOLDER}/*"))
         return [{"instance": path.parents[2].name, "what": path.name} for path in found]
+
+
+class Silence:
+    """A server that says nothing for a while: what is asked meanwhile is held, and then gets no answer at all."""
+
+    def __init__(self, is_on: Callable[[], bool]) -> None:
+        self._is_on = is_on
+        self._ended = threading.Event()
+
+    def holds(self, request: BaseHTTPRequestHandler) -> bool:
+        """Keep a request for as long as it lasts. Returns whether there was any: nothing is to be answered then."""
+        if not self._is_on():
+            return False
+        while self._is_on() and not self._ended.wait(_LOOK_S):
+            pass
+        request.close_connection = True
+        return True
+
+    def end(self) -> None:
+        """Let go of all that wait: the server closes."""
+        self._ended.set()

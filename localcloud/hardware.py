@@ -10,6 +10,7 @@ from fleet.model import Cloud
 from localcloud.aws.calls import Calls
 from localcloud.aws.groups import LivingAutoScaling, Member
 from localcloud.aws.instances import LivingInstance
+from localcloud.faults import Faults
 from localcloud.machines.spec import Order
 from localcloud.machines.volumes import Volume
 from localcloud.machines.yard import Yard
@@ -20,8 +21,9 @@ from localcloud.places import ACCOUNT, METADATA_PORT, REGION
 class LoopbackHardware:
     """Machines of the yard, each with a metadata service (`localcloud.aws.world.Hardware`)."""
 
-    def __init__(self, yard: Yard, calls: Calls) -> None:
+    def __init__(self, yard: Yard, calls: Calls, faults: Faults) -> None:
         self._yard = yard
+        self._faults = faults
         self._calls = calls
         self._metadata: dict[str, MetadataServer] = {}
         self._scaling: LivingAutoScaling | None = None
@@ -35,7 +37,10 @@ class LoopbackHardware:
         """Metadata first: user data may ask for it at once. Raises OSError."""
         if instance.id not in self._metadata:
             self._metadata[instance.id] = MetadataServer(
-                instance.address, lambda: self._facts(instance), self._calls.know
+                instance.address,
+                lambda: self._facts(instance),
+                self._calls.know,
+                lambda: self._faults.has(instance.id, "metadata"),
             )
         self._yard.start(_order(instance))
 

@@ -11,6 +11,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
+from localcloud.faults import Silence
 from localcloud.places import ACCOUNT, METADATA_PORT, REGION
 
 _TOKEN_SECONDS: Final = 21600
@@ -120,8 +121,15 @@ class _Session:
 class MetadataServer:
     """The service of one instance. Raises OSError when its address is taken."""
 
-    def __init__(self, address: str, facts: Callable[[], Facts | None], known: Callable[[str, str], None]) -> None:
+    def __init__(
+        self,
+        address: str,
+        facts: Callable[[], Facts | None],
+        known: Callable[[str, str], None],
+        is_silent: Callable[[], bool],
+    ) -> None:
         """`known(access_key, principal)` is told of credentials that are handed out."""
+        silence = self._silence = Silence(is_silent)
         self._facts = facts
         self._known = known
         self._session = _Session()
@@ -131,10 +139,12 @@ class MetadataServer:
             protocol_version = "HTTP/1.1"
 
             def do_PUT(self) -> None:
-                outer.put_token(self)
+                if not silence.holds(self):
+                    outer.put_token(self)
 
             def do_GET(self) -> None:
-                outer.get(self)
+                if not silence.holds(self):
+                    outer.get(self)
 
             def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
                 """Nothing."""
@@ -148,6 +158,7 @@ class MetadataServer:
 
     def close(self) -> None:
         """Stop serving and free the address."""
+        self._silence.end()
         self._server.shutdown()
         self._server.server_close()
 

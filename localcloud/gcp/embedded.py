@@ -19,12 +19,14 @@ class GoogleCloud:
 
     def __init__(self, places: Places, machines: Path, yard: Yard) -> None:
         calls = Calls()
-        self._hardware = GoogleHardware(yard, calls)
+        faults, api_faults = Faults(machines), ApiFaults()
+        self._hardware = GoogleHardware(yard, calls, faults)
         self.world = make_world(places, self._hardware, calls)
         self._hardware.world = self.world
-        faults = ApiFaults()
-        control = Control(world=self.world, faults=Faults(machines), api_faults=faults)
-        self._endpoint = Endpoint(places.google_host, places.google_port, Front(self.world, control, faults).answer)
+        control = Control(world=self.world, faults=faults, api_faults=api_faults)
+        self._endpoint = Endpoint(
+            places.google_host, places.google_port, Front(self.world, control, api_faults).answer
+        )
 
     def start(self) -> None:
         """Serve."""

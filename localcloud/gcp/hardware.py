@@ -5,6 +5,7 @@ from typing import Final
 
 from fleet.model import Cloud
 from localcloud.aws.calls import Calls
+from localcloud.faults import Faults
 from localcloud.gcp.disks import attached
 from localcloud.gcp.machine import Machine
 from localcloud.gcp.metadata import Facts, MetadataServer
@@ -20,8 +21,9 @@ STARTUP: Final = "startup-script"
 class GoogleHardware:
     """Machines of the yard, each with a metadata server (`localcloud.gcp.world.Hardware`)."""
 
-    def __init__(self, yard: Yard, calls: Calls) -> None:
+    def __init__(self, yard: Yard, calls: Calls, faults: Faults) -> None:
         self._yard = yard
+        self._faults = faults
         self._calls = calls
         self._metadata: dict[str, MetadataServer] = {}
         self.world: World | None = None
@@ -30,7 +32,10 @@ class GoogleHardware:
         """Metadata first: the startup script may ask for it at once. Raises OSError."""
         if machine.name not in self._metadata:
             self._metadata[machine.name] = MetadataServer(
-                machine.address, lambda: self._facts(machine), self._calls.know
+                machine.address,
+                lambda: self._facts(machine),
+                self._calls.know,
+                lambda: self._faults.has(machine.name, "metadata"),
             )
         self._yard.start(self._order(machine))
 

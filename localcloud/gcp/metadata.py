@@ -15,6 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from fleet.parsed import is_list
 from localcloud.documents import is_document
+from localcloud.faults import Silence
 from localcloud.gcp.places import METADATA_PORT, PROJECT, PROJECT_NUMBER
 
 _TOKEN_LASTS: Final = timedelta(hours=1)
@@ -147,8 +148,15 @@ class _Session:
 class MetadataServer:
     """The service of one instance. Raises OSError when its address is taken."""
 
-    def __init__(self, address: str, facts: Callable[[], Facts], known: Callable[[str, str], None]) -> None:
+    def __init__(
+        self,
+        address: str,
+        facts: Callable[[], Facts],
+        known: Callable[[str, str], None],
+        is_silent: Callable[[], bool],
+    ) -> None:
         """`known(token, principal)` is told of tokens that are handed out."""
+        silence = self._silence = Silence(is_silent)
         self._facts = facts
         self._known = known
         self._session = _Session()
@@ -158,7 +166,8 @@ class MetadataServer:
             protocol_version = "HTTP/1.1"
 
             def do_GET(self) -> None:
-                outer.get(self)
+                if not silence.holds(self):
+                    outer.get(self)
 
             def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
                 """Nothing."""
@@ -172,6 +181,7 @@ class MetadataServer:
 
     def close(self) -> None:
         """Stop serving and free the address."""
+        self._silence.end()
         with self._session.changed:
             self._session.closed = True
             self._session.changed.notify_all()

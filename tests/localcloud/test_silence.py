@@ -1,0 +1,84 @@
+"""Metadata services that say nothing for a while."""
+
+import http.client
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler
+
+import pytest
+
+from localcloud import metadata as amazon
+from localcloud.faults import Silence
+from localcloud.gcp import metadata as google
+from localcloud.places import METADATA_PORT
+from tests.e2e.embedded_cloud import wait_for
+from tests.networks import free_network
+
+
+class Switch:
+    """Whether the service is silent, and how often it asked."""
+
+    def __init__(self) -> None:
+        self.on = threading.Event()
+        self.asked = 0
+
+    def __call__(self) -> bool:
+        self.asked += 1
+        return self.on.is_set()
+
+
+def test_a_request_is_held_no_longer_than_its_server_lives() -> None:
+    switch = Switch()
+    switch.on.set()
+    silence, request = Silence(switch), BaseHTTPRequestHandler.__new__(BaseHTTPRequestHandler)
+    silence.end()
+    assert silence.holds(request)
+    assert request.close_connection, "it would be answered"
+
+
+def _amazon(address: str, switch: Switch) -> Callable[[], None]:
+    return amazon.MetadataServer(address, lambda: None, lambda key, principal: None, switch).close
+
+
+def _google(address: str, switch: Switch) -> Callable[[], None]:
+    def facts() -> google.Facts:
+        return google.Facts(row={}, zone="z", preempted=False, maintenance=False, now=datetime.now(UTC))
+
+    return google.MetadataServer(address, facts, lambda key, principal: None, switch).close
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("serve", "port", "status"),
+    [pytest.param(_amazon, METADATA_PORT, 401, id="aws"), pytest.param(_google, google.METADATA_PORT, 200, id="gcp")],
+)
+def test_what_is_asked_of_a_silent_service_gets_no_answer(
+    serve: Callable[[str, Switch], Callable[[], None]], port: int, status: int
+) -> None:
+    address, switch = f"{free_network()}.1.4", Switch()
+    close = serve(address, switch)
+    try:
+        assert _ask(address, port) == status
+        switch.on.set()
+        connection = http.client.HTTPConnection(address, port, timeout=60)
+        connection.request("GET", "/")
+        before = switch.asked
+        wait_for("a request that is held", lambda: switch.asked > before + 1)
+        switch.on.clear()
+        with pytest.raises(http.client.RemoteDisconnected):
+            connection.getresponse()
+        connection.close()
+        assert _ask(address, port) == status
+    finally:
+        close()
+
+
+def _ask(address: str, port: int) -> int:
+    connection = http.client.HTTPConnection(address, port, timeout=60)
+    try:
+        connection.request("GET", "/")
+        with connection.getresponse() as answer:
+            return answer.status
+    finally:
+        connection.close()
