@@ -53,6 +53,10 @@ class Idle:
     def active(self, at: int, name: str) -> float:
         return number(self.rows.get((self.times[at], name)), "gpu_active") or 0.0
 
+    def told(self, time: float, name: str) -> bool:
+        fields = ("gpu_active", "requests_running", "requests_waiting", "tokens_total")
+        return all(number(self.rows.get((time, name)), field) is not None for field in fields)
+
     def busy(self, at: int, name: str) -> bool:
         return self.work[self.times[at], name]
 
@@ -67,7 +71,7 @@ class Idle:
             "rule": rule,
             "replicas": len(self.names),
             "gpu_hours": whole,
-            "gpu_hours_idle": sum(not busy for busy in self.work.values()) * self.step / 3600,
+            "gpu_hours_idle": sum(self.told(*at) and not busy for at, busy in self.work.items()) * self.step / 3600,
             "gpu_hours_saved": saved * self.step / 3600,
             "saved_percent": 100 * saved * self.step / 3600 / whole,
             "stops": stops,

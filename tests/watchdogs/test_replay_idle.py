@@ -76,6 +76,15 @@ def test_a_replica_that_is_never_reported_again_is_kept(tmp_path: Path) -> None:
     assert answer["stops"] == 0
 
 
+def test_what_was_not_reported_is_not_idle(tmp_path: Path) -> None:
+    path = history(tmp_path, {"a": "#" * 10 + "." * 20 + " " * 30, "b": "#" * 60})
+    with path.open("a") as file:
+        file.write("3600,a,0,,0,1000\n3600,b,0,0,0,6000\n")  # of a nobody knows whether a request was running
+    answer = alone(path)
+    assert answer["gpu_hours_idle"] == pytest.approx(21 / 60)
+    assert answer["gpu_hours"] == pytest.approx(2 * 61 / 60)
+
+
 def test_timers_stop_at_their_time(tmp_path: Path) -> None:
     path = history(tmp_path, {"a": "#" * 10 + "." * 80})
     assert alone(path, "timer-15m")["gpu_hours_saved"] == pytest.approx(65 / 60)

@@ -132,8 +132,8 @@ class IdleWatchdog:
             ids = {i.id for i in instances if i.pool in names and i.alive}
             told = signals.gather(self._ports.metrics, self._series, window, now)
             check_reporting(self._ports.inventory, self._document.environment, told, listed, now)
-            silent = sorted(i for i in ids if i not in told or told[i].engine is None)
-            ever = signals.reached(self._ports.metrics, self._document.environment, silent, REACHED_SPAN, now)
+            silent = {i for i in ids if i not in told or told[i].engine is None}
+            ever = signals.reached(self._ports.metrics, self._document.environment, sorted(silent), REACHED_SPAN, now)
             interval = signals.longest_interval(self._ports.metrics)
             for instance in ids:
                 side = told.get(instance)

@@ -38,6 +38,7 @@ class Score:
     ticks: int
     step: float
     idle_rows: int = 0
+    """Reported, and without work: what nobody reported is not known to be idle."""
     saved_rows: int = 0
     stops: int = 0
     wrong_stops: int = 0
@@ -132,7 +133,7 @@ def _begin(activity: Activity, rule: str, cold_start: float) -> tuple[Score, Rep
     never: Ints = np.full(count, NEVER, dtype=np.int64)
     replicas = Replicas(running=running, ready_at=never, launched=never.copy())
     score = Score(rule=rule, replicas=count, hours=activity.hours, ticks=ticks, step=activity.step)
-    score.idle_rows = int(activity.work.size - np.count_nonzero(activity.work))
+    score.idle_rows = int(np.count_nonzero(activity.reported & ~activity.work))
     score.work = float(activity.active.sum(dtype=np.float64)) * activity.step
     return score, replicas, math.ceil(cold_start / activity.step)
 
