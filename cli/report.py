@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, time
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -24,10 +24,12 @@ from costs.render import as_text, title
 from costs.report import By
 from fleet.document import FleetDocument
 from ledger.database import writing
-from ledger.outbox import Message, enqueue
+from ledger.outbox import Message, enqueue, holds
 from notify import messages
 from notify.slack import SlackBot
 from prices.book import PriceBook
+
+DIGEST: Final = "digest"
 
 
 class Format(StrEnum):
@@ -55,6 +57,15 @@ DailyOption = Annotated[
         "With --post it is posted once, however often this runs.",
     ),
 ]
+QuietOption = Annotated[
+    bool,
+    typer.Option(
+        "--quiet",
+        "-q",
+        help="Leave out fleets without notify in their settings and windows that were posted before; "
+        "say nothing when none is left.",
+    ),
+]
 UnpricedOption = Annotated[
     bool, typer.Option("--allow-unpriced", help="Show what has no price as unknown, and totals as at least.")
 ]
@@ -71,7 +82,7 @@ def register(app: typer.Typer) -> None:
         ("cost", cost),
         ("waste", waste),
         ("savings", savings),
-        ("digest", digest),
+        (DIGEST, digest),
         ("trueup", trueup),
     ):
         report.command(name)(command)
@@ -150,12 +161,18 @@ def digest(
     as_json: JsonOption = False,
     post: PostOption = False,
     daily: DailyOption = False,
+    quiet: QuietOption = False,
     allow_unpriced: UnpricedOption = False,
 ) -> None:
     """The morning's page: numbers with trend, top waste, savings, forecast, budget."""
     now = datetime.now(UTC)
     window = parse_window(since, until, tz, now)
-    windows = [(document, _day_of(document, now) if daily else window) for document in load(fleet)]
+    documents = [document for document in load(fleet) if not quiet or document.notify is not None]
+    windows = [(document, _day_of(document, now) if daily else window) for document in documents]
+    if quiet:
+        windows = [(document, span) for document, span in windows if not _was_posted(document, span)]
+        if not windows:
+            return
     whole = [(document, span, *reports.with_facts(document, span, allow_unpriced)) for document, span in windows]
     if as_json:
         print_json([reports.digest_json(one) for _, _, one, _, _ in whole])
@@ -170,7 +187,7 @@ def digest(
                 text=digests.pool_table(one),
                 notes=one.report.notes,
             )
-            key = reports.key(document, span, "digest")
+            key = reports.key(document, span, DIGEST)
             if isinstance(money.receiver(), SlackBot):  # a webhook takes no files
                 files = messages.files_message(key, "the picture, and the figures as CSV", _files(one, facts, book))
                 _send(document, key, message, replace(files, key=f"{key}/files"))
@@ -182,6 +199,12 @@ def _day_of(document: FleetDocument, now: datetime) -> Window:
     if document.notify is None:
         raise UserError(f"--daily: the settings of {document.environment} have no notify, which says when a day ends")
     return last_day(time.fromisoformat(document.notify.digest_at), document.notify.timezone, now)
+
+
+def _was_posted(document: FleetDocument, span: Window) -> bool:
+    engine = money.open_ledger_of(document)
+    with money.ledger_errors(document):
+        return holds(engine, reports.key(document, span, DIGEST))
 
 
 def _files(found: digests.Digest, facts: Facts, book: PriceBook) -> list[tuple[str, str, bytes]]:

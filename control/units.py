@@ -10,6 +10,9 @@ from control.settings import ControlSettings, Role
 BOOT: Final = "gpufleet-boot.service"
 BACKUP: Final = "gpufleet-backup"
 BACKUP_EVERY: Final = "1h"
+DIGEST: Final = "gpufleet-digest"
+DIGEST_AT: Final = "*:07/15"
+"""Four times an hour, so soon after any `notify.digest_at`; behind the cost pass that ends the day."""
 SETTLE: Final = "gpufleet-settle"
 SETTLE_EVERY: Final = "2min"
 RETENTION: Final = ("90d", "30GB")
@@ -54,17 +57,22 @@ def render(settings: ControlSettings, places: Places, programs: Mapping[str, str
     made |= {one.name: _unit(one, places, settings) for one in services(settings, places, programs)}
     made |= {
         f"{SETTLE}.service": _settle(places),
-        f"{SETTLE}.timer": _timer("an upgrade that was cut off", SETTLE_EVERY),
+        f"{SETTLE}.timer": _timer("an upgrade that was cut off", *_every(SETTLE_EVERY)),
     }
     if settings.role is Role.CONTROL:
-        what = "backup of the ledger"
-        made |= {f"{BACKUP}.service": _backup(places, settings), f"{BACKUP}.timer": _timer(what, BACKUP_EVERY)}
+        backup, digest = "backup of the ledger to the bucket", "the morning's page, once a day"
+        made |= {
+            f"{BACKUP}.service": _task(places, settings, backup, "ledger backup"),
+            f"{BACKUP}.timer": _timer(backup, *_every(BACKUP_EVERY)),
+            f"{DIGEST}.service": _task(places, settings, digest, "report digest --daily --post --quiet"),
+            f"{DIGEST}.timer": _timer(digest, f"OnCalendar={DIGEST_AT}"),
+        }
     return made
 
 
 def timers(settings: ControlSettings) -> tuple[str, ...]:
     """Units that start others from time to time."""
-    found = (SETTLE,) if settings.role is Role.ROUTER else (SETTLE, BACKUP)
+    found = (SETTLE,) if settings.role is Role.ROUTER else (SETTLE, BACKUP, DIGEST)
     return tuple(f"{name}.timer" for name in found)
 
 
@@ -186,15 +194,16 @@ MemoryMax={service.memory}
 {_confined(places, settings)}"""
 
 
-def _backup(places: Places, settings: ControlSettings) -> str:
+def _task(places: Places, settings: ControlSettings, what: str, words: str) -> str:
+    """A command that ends, for a timer."""
     return f"""\
 # Written by gpufleet; changes made here are lost.
 [Unit]
-Description=gpu-fleet: backup of the ledger to the bucket
+Description=gpu-fleet: {what}
 
 [Service]
 Type=oneshot
-ExecStart={_command(places)} ledger backup
+ExecStart={_command(places)} {words}
 TimeoutStartSec=30min
 {_confined(places, settings)}"""
 
@@ -213,15 +222,19 @@ TimeoutStartSec=30min
 """
 
 
-def _timer(what: str, every: str) -> str:
+def _every(span: str) -> tuple[str, str]:
+    return "OnActiveSec=5min", f"OnUnitActiveSec={span}"
+
+
+def _timer(what: str, *when: str) -> str:
+    lines = "\n".join(when)
     return f"""\
 # Written by gpufleet; changes made here are lost.
 [Unit]
-Description=gpu-fleet: {what}, every {every}
+Description=gpu-fleet: {what}
 
 [Timer]
-OnActiveSec=5min
-OnUnitActiveSec={every}
+{lines}
 RandomizedDelaySec=30s
 
 [Install]

@@ -207,6 +207,12 @@ def receipt_of(engine: Engine, key: str) -> str | None:
         return connection.execute(select(OUTBOX.c.receipt).where(OUTBOX.c.key == key)).scalar_one_or_none()
 
 
+def holds(engine: Engine, key: str) -> bool:
+    """Whether a message of that key was ever put into the outbox, sent or not."""
+    with engine.connect() as connection:
+        return connection.execute(select(OUTBOX.c.id).where(OUTBOX.c.key == key)).first() is not None
+
+
 def counts(engine: Engine) -> dict[MessageState, int]:
     """How many messages are in each state."""
     with engine.connect() as connection:

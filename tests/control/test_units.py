@@ -2,14 +2,18 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import tarfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.main import get_command
 
+from cli.main import build
 from control import boot_data, bundle, units
 from control.places import Places
 from control.settings import ControlSettings, ControlSettingsError, Role, load
@@ -55,6 +59,19 @@ def test_what_each_role_runs() -> None:
     assert names(replace(SETTINGS, routes=False)) == ["alertmanager", "prometheus", "watch", "console"]
     assert names(ROUTER) == ["router"]
     assert "gpufleet-backup.timer" not in units.render(ROUTER, Places(), PROGRAMS)
+
+
+@pytest.mark.parametrize("settings", [SETTINGS, ROUTER], ids=lambda settings: str(settings.role))
+def test_each_timer_is_begun_and_has_what_it_starts(settings: ControlSettings) -> None:
+    texts = units.render(settings, Places(), PROGRAMS)
+    assert sorted(units.timers(settings)) == sorted(name for name in texts if name.endswith(".timer"))
+    tree: Any = get_command(build())
+    for timer in units.timers(settings):
+        [said] = re.findall(r"^ExecStart=(.+)$", texts[timer.replace(".timer", ".service")], re.MULTILINE)
+        command, words = tree, said.split()[1:]
+        while hasattr(command, "commands"):
+            command = command.commands[words.pop(0)]
+        assert set(words) <= {name for parameter in command.params for name in parameter.opts}, said
 
 
 def test_only_the_network_hears_what_others_need() -> None:

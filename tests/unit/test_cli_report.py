@@ -314,6 +314,16 @@ def test_a_report_is_posted_once(fleet: Path, slack: SlackSink, kind: str) -> No
     assert "<b>" not in shown  # what others named is escaped
 
 
+def test_a_digest_by_a_timer_is_posted_once_and_then_silent(fleet: Path, slack: SlackSink, tmp_path: Path) -> None:
+    words = ("digest", *WINDOW, "--post", "--quiet", "--fleet", fleet)
+    assert said(*words) != ""
+    posted = len(slack.channels.messages)
+    assert posted > 0
+    assert (said(*words), len(slack.channels.messages)) == ("", posted)
+    silent = document(tmp_path, notify=None)
+    assert said("digest", "--daily", "--post", "--quiet", "--fleet", silent) == ""
+
+
 def test_the_digest_s_picture_and_figures_stand_in_its_thread(fleet: Path, slack: SlackSink) -> None:
     said("digest", "--fleet", fleet, *WINDOW, "--post")
     picture, table = slack.channels.messages[1].content["files"]
