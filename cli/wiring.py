@@ -66,9 +66,11 @@ def open_engine(document: FleetDocument) -> Engine:
     """The ledger of a fleet, with every pool's target in it. Raises UserError."""
     try:
         engine = open_ledger(document.ledger_url)
-        now = WallClock().now()
+        now, fleet = WallClock().now(), fleet_of(document)
+        known = {row.pool for row in operations.targets(engine, fleet)}
         for pool in document.pools:
-            operations.seed_target(engine, fleet_of(document), pool.name, pool.target, now)
+            if pool.name not in known:
+                operations.seed_target(engine, fleet, pool.name, pool.target, now)
     except LedgerError as error:
         raise UserError(str(error)) from error
     except SQLAlchemyError as error:

@@ -14,6 +14,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from botocore.parsers import ResponseParserError
 from botocore.utils import parse_timestamp
 
+from clouds.aws.lean import lean
 from fleet.activity import CloudError
 
 CONFIG: Final = Config(retries={"mode": "adaptive", "max_attempts": 8}, connect_timeout=10, read_timeout=30)
@@ -91,7 +92,8 @@ class AwsCalls:
             return self._clients[service]
 
     def _of_session(self, service: str) -> Any:
-        return _session().client(service, region_name=self._region, config=CONFIG)
+        client = _session().client(service, region_name=self._region, config=CONFIG)
+        return lean(client) if service == "ec2" else client
 
     def _refused(self, name: str, error: ClientError) -> CloudError:
         detail = error.response.get("Error", {})
