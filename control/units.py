@@ -119,6 +119,8 @@ def _alertmanager(settings: ControlSettings, places: Places, programs: Mapping[s
             f"--config.file={places.monitoring / 'alertmanager.yml'}",
             f"--storage.path={places.data / 'alertmanager'}",
             f"--web.listen-address={settings.inner}:9093",
+            # a machine that is lost takes no more than a minute of silences along; the default is 15
+            "--data.maintenance-interval=1m",
             # one alone: nobody to gossip with
             "--cluster.listen-address=",
         ),

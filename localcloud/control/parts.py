@@ -81,6 +81,7 @@ def alertmanager(folders: Folders) -> Part:
             f"--config.file={data / 'alertmanager.yml'}",
             f"--storage.path={data / 'data'}",
             f"--web.listen-address={ALERTMANAGER_ADDRESS}",
+            "--data.maintenance-interval=1m",
             # one alone: nobody to gossip with
             "--cluster.listen-address=",
             "--log.level=warn",

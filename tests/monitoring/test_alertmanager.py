@@ -170,7 +170,7 @@ def _alertmanager(folder: Path) -> Iterator[None]:
     path.write_text(alertmanager.render(settings(folder, group_wait=3 * SECOND, group_interval=2 * SECOND)))
     address = f"{NETWORK}.0.10:9093"
     command = ["prometheus-alertmanager", f"--config.file={path}", f"--storage.path={folder / 'alertmanager'}"]
-    command += [f"--web.listen-address={address}", "--cluster.listen-address="]
+    command += [f"--web.listen-address={address}", "--data.maintenance-interval=1m", "--cluster.listen-address="]
     with _running(command, folder / "alertmanager.log", f"http://{address}/-/ready"):
         yield
 
