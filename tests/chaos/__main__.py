@@ -13,9 +13,11 @@ from tests.chaos.faults import BY_NAME
 from tests.chaos.run import play
 from tests.networks import free_network
 
+INTERRUPTED = 130
+
 
 def main() -> int:
-    """Exit code: 0 all held, 1 something did not."""
+    """Exit code: 0 all held, 1 something did not, 130 interrupted."""
     parser = argparse.ArgumentParser(prog="make chaos", description=__doc__)
     parser.add_argument("--seed", type=int, help="the same seed gives the same order (default: drawn)")
     parser.add_argument("--minutes", type=float, help="go on for so long, faults last longer (default: each once)")
@@ -26,7 +28,15 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     folder = Path(tempfile.mkdtemp(prefix="gpufleet-chaos-"))
-    verdicts = play(folder, free_network(), seed, faults=faults, minutes=options.minutes or None, say=_say)
+    try:
+        verdicts = play(folder, free_network(), seed, faults=faults, minutes=options.minutes or None, say=_say)
+    except KeyboardInterrupt:
+        shutil.rmtree(folder, ignore_errors=True)
+        _say(f"seed {seed}: interrupted; nothing of it is left")
+        return INTERRUPTED
+    except Exception:
+        _say(f"seed {seed}: the run itself could not go on; logs in {folder}")
+        raise
     for verdict in verdicts:
         _say(f"{'WRONG' if verdict.wrong else 'held '} {verdict.what}: {verdict.seen}")
         for one in verdict.wrong[:20]:

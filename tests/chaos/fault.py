@@ -44,6 +44,20 @@ def nothing(stage: Stage, memory: Memory) -> None:
     """What ends by itself."""
 
 
+def down(name: str, how: Callable[[Stage, str], None], *parts: str, lasts_s: float, long_s: float) -> Fault:
+    """Processes of the control host end, in this order, `how`: Stage.kill or Stage.end; started in the other one."""
+    return Fault(
+        name=name, inject=each(how, *parts), heal=each(Stage.start, *reversed(parts)), lasts_s=lasts_s, long_s=long_s
+    )
+
+
+def still(name: str, part: str, *, lasts_s: float, long_s: float) -> Fault:
+    """A process of the control host stands still: its ports are open, and nobody answers."""
+    return Fault(
+        name=name, inject=each(Stage.freeze, part), heal=each(Stage.thaw, part), lasts_s=lasts_s, long_s=long_s
+    )
+
+
 def each(step: Callable[[Stage, str], None], *parts: str) -> Step:
     """The same with each of these processes, in this order."""
 

@@ -5,13 +5,19 @@ from typing import Final
 
 import httpx
 
-from tests.chaos import heard, host, machines, market
-from tests.chaos.fault import Fault, Memory, each, nothing
-from tests.chaos.stage import STACK, Stage, change_settings
+from fleet.document import PATH_IN_BUCKET
+from tests.chaos import bucket, heard, host, machines, market
+from tests.chaos.fault import Fault, Memory, down, each, nothing, still
+from tests.chaos.ground import write_settings
+from tests.chaos.stage import STACK, Stage
 from tests.e2e.embedded_cloud import wait_for
 
 BLIND_LIMIT_S: Final = 180.0
 """A call that was throttled is tried again for up to a minute."""
+
+
+RESOLVER_S: Final = 5
+"""What a resolver waits for a server that is gone, once."""
 
 
 def _throttle(stage: Stage, memory: Memory) -> None:
@@ -30,15 +36,32 @@ def _throttle_bucket(stage: Stage, memory: Memory) -> None:
 def _unthrottle(stage: Stage, memory: Memory) -> None:
     """Mended is what the router sees again: a replica that it does not know is idle, and rightly ended."""
     stage.delete("api-fault")
+    _wait_for_router(stage)
+
+
+def _wait_for_router(stage: Stage) -> None:
     mended = time.time()
     wait_for("the router sees the cloud again", lambda: stage.router_sees(mended), BLIND_LIMIT_S)
+
+
+def _lose_names(stage: Stage, memory: Memory) -> None:
+    """The control host's resolver gives up after some seconds, while an instance is to take another's place."""
+    if not stage.names.is_there:
+        stage.say("no C compiler here: names are resolved all along")
+    stage.names.set(RESOLVER_S)
+    market.take(stage, market.spot_of(stage)[:1])
+
+
+def _names_back(stage: Stage, memory: Memory) -> None:
+    stage.names.set(0)
+    _wait_for_router(stage)
 
 
 def _up_in_the_middle(stage: Stage, memory: Memory) -> None:
     """New templates for all groups while watchdogs replace what a preemption took."""
     market.take(stage, market.spot_of(stage)[:1])
     memory.held["number"] = number = 100 + time.time_ns() % 97
-    change_settings(stage, disk_gib=number)
+    write_settings(stage, disk_gib=number)
     stage.engine.run("up", "--yes", "--skip-preview", "--stack", STACK)
 
 
@@ -59,41 +82,25 @@ FAULTS: Final = (
         long_s=60,
         needs_whole=True,
     ),
-    Fault(
-        name="control host restarted",
-        inject=each(Stage.kill, "watchdogs", "console", "router", "prometheus", "alertmanager"),
-        heal=each(Stage.start, "alertmanager", "prometheus", "router", "console", "watchdogs"),
+    down(
+        "control host restarted",
+        Stage.kill,
+        "watchdogs",
+        "console",
+        "router",
+        "prometheus",
+        "alertmanager",
         lasts_s=1,
         long_s=5,
     ),
-    Fault(
-        name="watchdogs restarted",
-        inject=each(Stage.end, "watchdogs"),
-        heal=each(Stage.start, "watchdogs"),
-        lasts_s=0,
-        long_s=10,
-    ),
-    Fault(
-        name="Prometheus down",
-        inject=each(Stage.end, "prometheus"),
-        heal=each(Stage.start, "prometheus"),
-        lasts_s=6,
-        long_s=120,
-    ),
-    Fault(
-        name="router killed",
-        inject=each(Stage.kill, "router"),
-        heal=each(Stage.start, "router"),
-        lasts_s=1,
-        long_s=10,
-    ),
-    Fault(
-        name="Alertmanager and console down",
-        inject=each(Stage.end, "alertmanager", "console"),
-        heal=each(Stage.start, "alertmanager", "console"),
-        lasts_s=4,
-        long_s=60,
-    ),
+    down("watchdogs restarted", Stage.end, "watchdogs", lasts_s=0, long_s=10),
+    still("watchdogs that stand still", "watchdogs", lasts_s=6, long_s=30),
+    down("Prometheus down", Stage.end, "prometheus", lasts_s=6, long_s=120),
+    still("a Prometheus that hangs", "prometheus", lasts_s=6, long_s=30),
+    down("router killed", Stage.kill, "router", lasts_s=1, long_s=10),
+    Fault(name="HAProxy killed", inject=host.kill_haproxy, heal=nothing, lasts_s=1, long_s=5),
+    down("Alertmanager and console down", Stage.end, "console", "alertmanager", lasts_s=4, long_s=60),
+    down("Alertmanager killed", Stage.kill, "alertmanager", lasts_s=1, long_s=10),
     Fault(name="ledger locked", inject=host.lock_ledger, heal=host.unlock_ledger, lasts_s=4, long_s=45),
     Fault(name="ledger's disk full", inject=host.fill_disk, heal=host.empty_disk, lasts_s=4, long_s=30),
     Fault(
@@ -129,6 +136,38 @@ FAULTS: Final = (
         needs_whole=True,
     ),
     Fault(
+        name="an engine killed",
+        inject=machines.kill_engine,
+        heal=nothing,
+        lasts_s=2,
+        long_s=5,
+        needs_whole=True,
+    ),
+    Fault(
+        name="metadata services that say nothing",
+        inject=machines.silence_metadata,
+        heal=machines.mend,
+        lasts_s=6,
+        long_s=15,
+        needs_whole=True,
+    ),
+    Fault(
+        name="an exporter without values",
+        inject=machines.broken("exporter-blank"),
+        heal=machines.mend,
+        lasts_s=6,
+        long_s=45,
+        needs_whole=True,
+    ),
+    Fault(
+        name="an exporter that stands still",
+        inject=machines.broken("exporter-frozen"),
+        heal=machines.mend,
+        lasts_s=6,
+        long_s=45,
+        needs_whole=True,
+    ),
+    Fault(
         name="a bad model revision",
         inject=machines.bad_revision,
         heal=machines.roll_back,
@@ -159,6 +198,44 @@ FAULTS: Final = (
         lasts_s=4,
         long_s=60,
         # the router learns of no new replica meanwhile, for twice the time after which one without work is idle here
+        needs_whole=True,
+    ),
+    Fault(
+        name="a cloud that says nothing",
+        inject=host.freeze_cloud,
+        heal=host.thaw_cloud,
+        lasts_s=6,
+        long_s=30,
+        needs_whole=True,
+    ),
+    Fault(
+        name="no name is resolved",
+        inject=_lose_names,
+        heal=_names_back,
+        lasts_s=6,
+        long_s=45,
+        needs_whole=True,
+    ),
+    Fault(
+        name="a fleet document that nobody can read",
+        inject=bucket.spoil(PATH_IN_BUCKET),
+        heal=bucket.mend,
+        lasts_s=6,
+        long_s=30,
+    ),
+    Fault(
+        name="a served revision that nobody can read",
+        inject=bucket.spoil("models/chat/served.json"),
+        heal=bucket.mend,
+        lasts_s=6,
+        long_s=30,
+    ),
+    Fault(
+        name="a size changed by hand",
+        inject=market.add_by_hand,
+        heal=nothing,
+        lasts_s=6,
+        long_s=20,
         needs_whole=True,
     ),
     Fault(name="a clock step back", inject=host.step_clock(-120), heal=host.step_clock(0), lasts_s=6, long_s=60),

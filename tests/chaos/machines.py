@@ -1,20 +1,17 @@
 """Faults of instances: engines that hang, GPUs that are gone, agents that stand still, models that nobody can run."""
 
 import json
-import os
 import shutil
-import signal
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
 import httpx
 
 from serving.cache import manifest, publish
+from tests.chaos import processes
 from tests.chaos.evidence import BrokenGpu
 from tests.chaos.fault import Memory, Step
-from tests.chaos.market import spot_of
+from tests.chaos.market import spot_of, take
 from tests.chaos.stage import FLEET, ChaosError, Stage
 from tests.e2e.embedded_cloud import BUCKET, wait_for
 
@@ -63,18 +60,23 @@ def give_gpus_back(stage: Stage, memory: Memory) -> None:
 def kill_agents(stage: Stage, memory: Memory) -> None:
     """SIGKILL to the node agent of every instance of chat; what they serve goes on."""
     for one in stage.instances("chat"):
-        for pid in _agents(stage.folder / "machines" / one["id"]):
-            os.kill(pid, signal.SIGKILL)
+        processes.kill(processes.find(f"{stage.folder}/machines/{one['id']}/", "gpufleet-node.pyz run"))
 
 
-def _agents(root: Path) -> Iterator[int]:
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (entry / "cmdline").read_bytes().decode().split("\0")
-        except OSError:
-            continue
-        if "run" in words and any(word.endswith("gpufleet-node.pyz") and str(root) in word for word in words):
-            yield int(entry.name)
+def kill_engine(stage: Stage, memory: Memory) -> None:
+    """SIGKILL to the engine of one instance, with what it was answering."""
+    chosen = spot_of(stage)[0]["id"]
+    stage.taken.add(chosen)
+    stage.kills.append(
+        processes.kill(processes.find("localcloud.engine serve", f"{stage.folder}/machines/{chosen}/"))
+    )
+
+
+def silence_metadata(stage: Stage, memory: Memory) -> None:
+    """No instance hears of anything, and the cloud takes one: it hears of that when the service speaks again."""
+    for one in stage.instances("chat"):
+        stage.cloud.control("fault", {"instance": one["id"], "what": "metadata", "value": None})
+    take(stage, spot_of(stage)[:1])
 
 
 def bad_revision(stage: Stage, memory: Memory) -> None:

@@ -4,13 +4,13 @@ import errno
 import json
 import os
 import resource
+import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -19,18 +19,14 @@ from typing import IO, Any, Final
 import httpx
 
 from fleet.document import PATH_IN_BUCKET
-from fleet.document.alerts import AlertSettings
-from fleet.model import Cloud
-from localcloud import tiny_model
-from monitoring import alertmanager, alerts
-from monitoring.prometheus import Discovery, PrometheusSettings, render
-from monitoring.rules import RuleSettings
-from tests.chaos.clients import PATIENCE_S, PatientTraffic
-from tests.chaos.clock import Clock
+from tests.chaos.clients import PatientTraffic
 from tests.chaos.evidence import BrokenGpu, Span
-from tests.e2e.embedded_cloud import BUCKET, CLONE, EmbeddedCloud, started, wait_for
+from tests.chaos.names import url
+from tests.chaos.preload import Preload
+from tests.chaos.preload import environment as loading
+from tests.e2e.embedded_cloud import BUCKET, CLONE, EmbeddedCloud, wait_for
 from tests.networks import end_process
-from tests.stacks.engine import Engine, make_engine
+from tests.stacks.engine import Engine
 
 STACK: Final = "aws-local"
 FLEET: Final = f"s3://{BUCKET}/{PATH_IN_BUCKET}"
@@ -71,8 +67,10 @@ class Stage:
     traffic: PatientTraffic
     folder: Path
     say: Callable[[str], None]
-    clock: Clock
+    clock: Preload
     """Of the watchdogs."""
+    names: Preload
+    """Of every part of the control host, and of commands."""
     kills: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
     """From when until when the router died, in seconds since 1970."""
     taken: set[str] = field(default_factory=set[str])
@@ -108,12 +106,19 @@ class Stage:
 
     @property
     def environment(self) -> dict[str, str]:
-        return self.engine.environment | {
-            MARK: str(self.folder),
-            "GPUFLEET_FLEET": FLEET,
-            "GPUFLEET_SLACK_API_URL": f"{self.slack_url}/api/",
-            "GPUFLEET_SLACK_TOKEN": "xoxb-local",
-        }
+        network = self.cloud.network
+        return (
+            self.engine.environment
+            | loading([self.names])
+            | {
+                MARK: str(self.folder),
+                "AWS_ENDPOINT_URL": url(self.names, "cloud", f"{network}.0.2", 4566),
+                "AWS_ENDPOINT_URL_S3": self.cloud.url,  # the emulator takes the first word of a name for a bucket's
+                "GPUFLEET_FLEET": FLEET,
+                "GPUFLEET_SLACK_API_URL": f"{url(self.names, 'slack', f'{network}.0.3', 8081)}/api/",
+                "GPUFLEET_SLACK_TOKEN": "xoxb-local",
+            }
+        )
 
     # processes
 
@@ -131,10 +136,11 @@ class Stage:
 
     def spawn(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
         """A process whose output goes into a file of the run through a pipe: a limit on its files stops no words."""
+        libraries = [self.names, self.clock] if name.startswith("watchdogs") else [self.names]
         process = subprocess.Popen(
             list(command),
             cwd=CLONE,
-            env=self.environment | (self.clock.environment if name.startswith("watchdogs") else {}),
+            env=self.environment | loading(libraries),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -159,6 +165,13 @@ class Stage:
             wait_for("HAProxy gone", self._nobody_listens)
             self.kills.append((began, time.time()))
 
+    def freeze(self, part: str) -> None:
+        """SIGSTOP: its ports are open, and nobody answers."""
+        os.kill(self.pid(part), signal.SIGSTOP)
+
+    def thaw(self, part: str) -> None:
+        os.kill(self.pid(part), signal.SIGCONT)
+
     def _nobody_listens(self) -> bool:
         with socket.socket() as probe:
             probe.settimeout(2)
@@ -181,6 +194,7 @@ class Stage:
                     f"--config.file={self.folder / 'alertmanager.yml'}",
                     f"--storage.path={self.folder / 'alertmanager'}",
                     f"--web.listen-address={self.control_host}:9093",
+                    "--data.maintenance-interval=1m",
                     "--cluster.listen-address=",  # one alone: nobody to gossip with
                     "--log.level=warn",
                 ]
@@ -256,102 +270,3 @@ def _copy(pipe: IO[bytes], log: Path) -> None:
     with log.open("ab", buffering=0) as file, pipe:
         for line in pipe:
             file.write(line)
-
-
-def _settings(engine: Engine, network: str, folder: Path, disk_gib: int = 100) -> None:
-    """The shipped settings of the demo at these addresses, with less patience, and one idle instance."""
-    config = engine.settings(STACK)
-    fleet: dict[str, Any] = config["config"]["gpu-fleet:fleet"]
-    fleet["network"]["cidr"] = f"{network}.0.0/16"
-    fleet["machines"]["disk_gib"] = disk_gib
-    fleet["bucket"]["name"] = BUCKET
-    fleet["agent_token"] = AGENTS_TOKEN
-    fleet["models"][0]["source"] = f"s3://{BUCKET}/models/chat"
-    fleet["prometheus_url"] = f"http://{network}.0.10:9090"
-    fleet["router_url"] = f"http://{network}.0.10:8080"
-    fleet["ledger_url"] = f"sqlite:///{folder / 'ledger' / 'ledger.db'}"
-    for pool in fleet["pools"]:
-        pool["engine"]["start_limit"] = "45s"
-        pool["watchdogs"] = {
-            "idle": {"window": "30s", "grace": "8s", "min_age": "25s"},
-            "spot": {"fallback_after": "3s", "hold": "5s", "zone_backoff": "10s"},
-        }
-    fleet["pools"][1] |= {"target": 1, "max": 2}
-    engine.settings(STACK, config)
-
-
-def change_settings(stage: Stage, disk_gib: int) -> None:
-    """Other settings for the next `pulumi up`: new launch templates for all groups."""
-    _settings(stage.engine, stage.cloud.network, stage.folder, disk_gib)
-
-
-@contextmanager
-def set_up(folder: Path, network: str, say: Callable[[str], None]) -> Iterator[Stage]:
-    """Everything applied and serving, with clients; afterwards every process is ended."""
-    os.environ[MARK] = str(folder)  # for the children of the embedded cloud, too
-    (folder / "pulumi").mkdir()
-    (folder / "ledger").mkdir()
-    try:
-        with started(folder, network) as cloud:
-            cloud.client("ssm").put_parameter(Name=AGENTS_TOKEN, Value="of a test", Type="SecureString")
-            cloud.publish_model("chat", tiny_model.Shape())
-            engine = make_engine(folder / "pulumi", network, ("aws",))
-            _settings(engine, network, folder)
-            traffic = PatientTraffic(
-                host=f"{network}.0.10", port=8080, model="chat", clients=4, pause_s=0.2, timeout_s=PATIENCE_S
-            )
-            stage = Stage(cloud=cloud, engine=engine, traffic=traffic, folder=folder, say=say, clock=Clock(folder))
-            try:
-                _apply(stage)
-                yield stage
-            finally:
-                traffic.stop()
-                for part in reversed([*PARTS, "watchdogs-2"]):
-                    stage.end(part)
-    finally:
-        os.environ.pop(MARK, None)
-
-
-def _monitoring(stage: Stage) -> None:
-    """What Prometheus and Alertmanager read: as shipped, with less patience."""
-    discovery = Discovery(
-        cloud=Cloud.AWS,
-        environment="local",
-        region="us-east-1",
-        endpoint=stage.cloud.url,
-        refresh=timedelta(seconds=2),
-    )
-    host = stage.control_host
-    settings = PrometheusSettings(
-        discovery=discovery,
-        scrape_interval=timedelta(seconds=1),
-        haproxy=(f"{host}:8404",),
-        watchdogs=(f"{host}:9600", f"{host}:9470"),
-        alertmanagers=(f"{host}:9093",),
-        rule_files=("rules.yml",),
-    )
-    webhook = alertmanager.AlertmanagerSettings(
-        webhook=f"http://{host}:9600/alerts",
-        token_file=str(stage.folder / "console.token"),
-        group_wait=GROUP_WAIT,
-        group_interval=GROUP_INTERVAL,
-    )
-    (stage.folder / "prometheus.yml").write_text(render(settings))
-    (stage.folder / "rules.yml").write_text(alerts.render(AlertSettings(), RuleSettings()))
-    (stage.folder / "alertmanager.yml").write_text(alertmanager.render(webhook))
-    (stage.folder / "console.token").write_text(CONSOLE_TOKEN)
-
-
-def _apply(stage: Stage) -> None:
-    _monitoring(stage)
-    stage.say("pulumi up")
-    stage.engine.run("stack", "init", STACK)
-    stage.engine.run("up", "--yes", "--skip-preview", "--stack", STACK)
-    for part in ("alertmanager", "prometheus", "router", "console"):
-        stage.start(part)
-    wait_for("chat whole and serving", stage.is_whole, 600)
-    stage.traffic.start()
-    # a policy acts only after somebody saw a dry run of it
-    for kind in ("spot", "idle"):
-        stage.gpufleet("watch", kind, "--quiet", codes=(0, 3))
-    stage.start("watchdogs")

@@ -1,0 +1,136 @@
+"""How a run begins and ends: everything applied and serving, with clients; afterwards no process is left."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from fleet.document.alerts import AlertSettings
+from fleet.model import Cloud
+from localcloud import tiny_model
+from monitoring import alertmanager, alerts
+from monitoring.prometheus import Discovery, PrometheusSettings, render
+from monitoring.rules import RuleSettings
+from tests.chaos.clients import PATIENCE_S, PatientTraffic
+from tests.chaos.clock import make_clock
+from tests.chaos.names import make_names, url
+from tests.chaos.stage import (
+    AGENTS_TOKEN,
+    CONSOLE_TOKEN,
+    GROUP_INTERVAL,
+    GROUP_WAIT,
+    MARK,
+    PARTS,
+    STACK,
+    Stage,
+)
+from tests.e2e.embedded_cloud import BUCKET, started, wait_for
+from tests.stacks.engine import make_engine
+
+
+@contextmanager
+def set_up(folder: Path, network: str, say: Callable[[str], None]) -> Iterator[Stage]:
+    """Everything applied and serving, with clients; afterwards every process is ended."""
+    os.environ[MARK] = str(folder)  # for the children of the embedded cloud, too
+    (folder / "pulumi").mkdir()
+    (folder / "ledger").mkdir()
+    try:
+        with started(folder, network) as cloud:
+            cloud.client("ssm").put_parameter(Name=AGENTS_TOKEN, Value="of a test", Type="SecureString")
+            cloud.publish_model("chat", tiny_model.Shape())
+            engine = make_engine(folder / "pulumi", network, ("aws",))
+            traffic = PatientTraffic(
+                host=f"{network}.0.10", port=8080, model="chat", clients=4, pause_s=0.2, timeout_s=PATIENCE_S
+            )
+            stage = Stage(
+                cloud=cloud,
+                engine=engine,
+                traffic=traffic,
+                folder=folder,
+                say=say,
+                clock=make_clock(folder),
+                names=make_names(folder),
+            )
+            write_settings(stage)
+            try:
+                _apply(stage)
+                yield stage
+            finally:
+                traffic.stop()
+                for part in reversed([*PARTS, "watchdogs-2"]):
+                    stage.end(part)
+    finally:
+        os.environ.pop(MARK, None)
+
+
+def _monitoring(stage: Stage) -> None:
+    """What Prometheus and Alertmanager read: as shipped, with less patience."""
+    discovery = Discovery(
+        cloud=Cloud.AWS,
+        environment="local",
+        region="us-east-1",
+        endpoint=stage.cloud.url,
+        refresh=timedelta(seconds=2),
+    )
+    host = stage.control_host
+    settings = PrometheusSettings(
+        discovery=discovery,
+        scrape_interval=timedelta(seconds=1),
+        haproxy=(f"{host}:8404",),
+        watchdogs=(f"{host}:9600", f"{host}:9470"),
+        alertmanagers=(f"{host}:9093",),
+        rule_files=("rules.yml",),
+    )
+    webhook = alertmanager.AlertmanagerSettings(
+        webhook=f"http://{host}:9600/alerts",
+        token_file=str(stage.folder / "console.token"),
+        group_wait=GROUP_WAIT,
+        group_interval=GROUP_INTERVAL,
+    )
+    (stage.folder / "prometheus.yml").write_text(render(settings))
+    (stage.folder / "rules.yml").write_text(alerts.render(AlertSettings(), RuleSettings()))
+    (stage.folder / "alertmanager.yml").write_text(alertmanager.render(webhook))
+    (stage.folder / "console.token").write_text(CONSOLE_TOKEN)
+
+
+def _apply(stage: Stage) -> None:
+    _monitoring(stage)
+    stage.say("pulumi up")
+    stage.engine.run("stack", "init", STACK)
+    stage.engine.run("up", "--yes", "--skip-preview", "--stack", STACK)
+    for part in ("alertmanager", "prometheus", "router", "console"):
+        stage.start(part)
+    wait_for("chat whole and serving", stage.is_whole, 600)
+    stage.traffic.start()
+    # a policy acts only after somebody saw a dry run of it
+    for kind in ("spot", "idle"):
+        stage.gpufleet("watch", kind, "--quiet", codes=(0, 3))
+    stage.start("watchdogs")
+
+
+def write_settings(stage: Stage, disk_gib: int = 100) -> None:
+    """For the next `pulumi up`; another disk makes new launch templates for all groups.
+
+    The shipped settings of the demo at these addresses, with less patience, and one idle instance.
+    """
+    engine, network = stage.engine, stage.cloud.network
+    config = engine.settings(STACK)
+    fleet: dict[str, Any] = config["config"]["gpu-fleet:fleet"]
+    fleet["network"]["cidr"] = f"{network}.0.0/16"
+    fleet["machines"]["disk_gib"] = disk_gib
+    fleet["bucket"]["name"] = BUCKET
+    fleet["agent_token"] = AGENTS_TOKEN
+    fleet["models"][0]["source"] = f"s3://{BUCKET}/models/chat"
+    fleet["prometheus_url"] = url(stage.names, "prometheus", stage.control_host, 9090)
+    fleet["router_url"] = f"http://{stage.control_host}:8080"
+    fleet["ledger_url"] = f"sqlite:///{stage.ledger}"
+    for pool in fleet["pools"]:
+        pool["engine"]["start_limit"] = "45s"
+        pool["watchdogs"] = {
+            "idle": {"window": "30s", "grace": "8s", "min_age": "25s"},
+            "spot": {"fallback_after": "3s", "hold": "5s", "zone_backoff": "10s"},
+        }
+    fleet["pools"][1] |= {"target": 1, "max": 2}
+    engine.settings(STACK, config)

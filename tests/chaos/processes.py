@@ -1,0 +1,39 @@
+"""Processes of a run by their command lines, to be killed or to be held still."""
+
+import os
+import signal
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from tests.chaos.evidence import Span
+from tests.e2e.embedded_cloud import wait_for
+
+
+def find(*words: str) -> list[int]:
+    """Those whose command line has all of these words, each somewhere in it."""
+    found: list[int] = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if all(word in command for word in words):
+            found.append(int(entry.name))
+    return found
+
+
+def kill(pids: Iterable[int]) -> Span:
+    """SIGKILL to each; from when until when they died."""
+    began, killed = time.time(), list(pids)
+    for pid in killed:
+        os.kill(pid, signal.SIGKILL)
+    wait_for("the end of what was killed", lambda: not any(map(_lives, killed)))
+    return began, time.time()
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
