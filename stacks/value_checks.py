@@ -32,6 +32,10 @@ ENDPOINTS: Final = (
     "monitoring", "secretsmanager", "servicequotas", "sqs", "ssm", "ssmmessages", "sts",
 )  # fmt: skip
 """AWS's services that software of a fleet calls; others are taken as they are written."""
+_WHOLE_PATH: Final = ("//", "/file:/")
+"""How the path of a SQLite URL begins that means one file wherever it is read."""
+_EMBEDDED: Final = "local"
+"""Environment of the embedded cloud, whose ledger lies in the clone that its commands are run in."""
 _GP3_IOPS: Final = (3000, 80_000)
 _GP3_MIB_PER_SECOND: Final = (125, 2000)
 _LARGEST_DISK_GIB: Final = 65_536
@@ -167,8 +171,9 @@ def _urls(settings: Settings, root: str) -> Iterator[Problem]:
             parts = urlsplit(url)
             known = parts.scheme in allowed and (bool(parts.hostname) or parts.scheme == "sqlite")
             password = parts.password
+            scattered = parts.scheme == "sqlite" and not parts.path.startswith(_WHOLE_PATH)
         except ValueError:
-            known, password = False, None
+            known, password, scattered = False, None, False
         if password:
             remedy = "leave it out; give it to the processes, as PGPASSWORD or a passfile"
             yield Problem(
@@ -177,6 +182,10 @@ def _urls(settings: Settings, root: str) -> Iterator[Problem]:
         elif not known:
             remedy = f"write one as {' or '.join(f'{scheme}://…' for scheme in allowed)}"
             yield Problem(path=f"{root}.{name}", wrong="is no such address", value=url, remedy=remedy)
+        elif scattered and settings.environment != _EMBEDDED:
+            wrong = "is no whole path: each folder that a command runs in would have a ledger, and leases, of its own"
+            remedy = "write four slashes, as sqlite:////var/lib/gpu-fleet/ledger.db"
+            yield Problem(path=f"{root}.{name}", wrong=wrong, value=url, remedy=remedy)
 
 
 def _told(settings: Settings, root: str) -> Iterator[Problem]:

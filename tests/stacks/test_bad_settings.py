@@ -284,6 +284,12 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
      "processes, as PGPASSWORD or a passfile"),
     ("ledger url junk", AWS, {"ledger_url": "banana"},
      "ledger_url: is no such address (is 'banana'); write one as sqlite://… or postgresql://…"),
+    ("ledger url of each folder", AWS, {"ledger_url": "sqlite:///ledger.db"},
+     "ledger_url: is no whole path: each folder that a command runs in would have a ledger, and leases, of its own "
+     "(is 'sqlite:///ledger.db'); write four slashes, as sqlite:////var/lib/gpu-fleet/ledger.db"),
+    ("ledger url of each process", AWS, {"ledger_url": "sqlite://"},
+     "ledger_url: is no whole path: each folder that a command runs in would have a ledger, and leases, of its own "
+     "(is 'sqlite://'); write four slashes, as sqlite:////var/lib/gpu-fleet/ledger.db"),
     ("reserved existing bad id", AWS, {"pools.0.capacity.reserved.0.existing": "banana"},
      "pools.0.capacity.reserved.0.existing: is no reservation (is 'banana'); write its id as "
      "cr-0123456789abcdef0"),

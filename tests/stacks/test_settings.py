@@ -228,7 +228,7 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("more routers than zones", AWS, {"control.routers": 4},
      f"{FLEET}.control.routers: is more than the 3 zones, and each router has a zone of its own (is 4); "
      "lower it or add zones"),
-    ("no control host and no addresses", AWS, {"control": REMOVED, "ledger_url": "sqlite:///x", "router_url": "http://r"},
+    ("no control host and no addresses", AWS, {"control": REMOVED, "ledger_url": "sqlite:////x", "router_url": "http://r"},
      f"{FLEET}.prometheus_url: is missing, and there is no control host; say where it is, or add control"),
     ("argument that the instance decides", AWS, {"pools.0.engine.args": ["--api-key", "x"]},
      f"{POOL0}.engine.args.0: is decided on the instance (is '--api-key'); remove it from the settings"),
