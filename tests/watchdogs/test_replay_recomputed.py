@@ -1,7 +1,9 @@
 """Every number that `gpufleet replay` prints, worked out again by a plain simulator on random small histories."""
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from fleet.policies import IdlePolicy, ScalePolicy, SpotPolicy
 from tests.watchdogs import plain_replay
 from watchdogs.replay import activity, fleet, idle_rules, market, pool_rules, requests, spot_rules
+from watchdogs.replay.fleet import AloneRule, Replicas
 from watchdogs.replay.market import Rule, State, Wishes
 from watchdogs.replay.pool_rules import EMPTY, Queue
 
@@ -48,6 +51,59 @@ def test_replicas_that_are_alone(tmp_path: Path, seed: int) -> None:
     name, cold = chance.choice(list(idle_rules.TIMERS)), chance.choice([0, 45, 180, 900])
     ours = fleet.play_alone(found, idle_rules.rule(name, found, IdlePolicy()), cold).answer()
     assert ours == pytest.approx(plain_replay.timer(path, name, idle_rules.TIMERS[name], cold), abs=2e-6, rel=1e-6)
+
+
+@dataclass
+class Sleepless:
+    """A rule that is asked at every tick."""
+
+    rule: AloneRule
+    name: str = "own"
+
+    def stop(self, tick: int, replicas: Replicas) -> Sequence[int]:
+        return self.rule.stop(tick, replicas)
+
+    def rest(self, tick: int, replicas: Replicas) -> int:
+        del replicas
+        return tick + 1
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_ticks_that_are_left_out_change_no_number(tmp_path: Path, seed: int) -> None:
+    """Days of rests, with rows and moments that are missing: all that `own` can be asked about."""
+    chance = random.Random(seed)
+    path = rested(chance, tmp_path / "activity.csv")
+    policy = IdlePolicy(
+        window=timedelta(minutes=chance.choice([1, 10, 30])),
+        grace=timedelta(minutes=chance.choice([0, 10, 60])),
+        min_age=timedelta(minutes=chance.choice([0, 20, 90])),
+        coverage=chance.choice([0.5, 0.9, 1.0]),
+        max_stops_per_day=chance.choice([None, 0.2, 2.0, 9.5]),
+        max_stops_per_hour=chance.choice([1, 6]),
+    )
+    found, cold = activity.load(path, policy.gpu_active_below), chance.choice([0, 180, 4000])
+    ours = fleet.play_alone(found, idle_rules.rule("own", found, policy), cold).answer()
+    asked = fleet.play_alone(found, Sleepless(idle_rules.rule("own", found, policy)), cold).answer()
+    assert ours == asked
+    assert ours["replicas"] == len(found.replicas)
+
+
+def rested(chance: random.Random, path: Path) -> Path:
+    """Replicas that rest for minutes or hours between their work."""
+    lines = ["time_s,replica,gpu_active,requests_running,requests_waiting,tokens_total"]
+    replicas, step = [f"r{n}" for n in range(chance.choice([1, 1, 2, 4]))], chance.choice([60, 60, 300, 7.5])
+    until, busy, time = dict.fromkeys(replicas, 0), dict.fromkeys(replicas, True), 0.0
+    missing = chance.choice([0, 0, 0.02, 0.15])
+    for tick in range(800):
+        for name in replicas:
+            if tick >= until[name]:
+                busy[name] = not busy[name]
+                until[name] = tick + 1 + int(chance.lognormvariate(1 if busy[name] else 3, 1.5))
+            if chance.random() >= missing:
+                lines.append(f"{time},{name},{0.5 * busy[name]},{int(busy[name])},0,7")
+        time += step * chance.choice([1, 1, 1, 1, 1, 1, 1, 1, 1, 3 if missing else 1])
+    path.write_text("\n".join(lines) + "\n")
+    return path
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -12,6 +12,7 @@ from watchdogs.replay import rows
 from watchdogs.replay.rows import Column, Floats, Table, TraceError
 
 Bools = npt.NDArray[np.bool_]
+Ints = npt.NDArray[np.int64]
 Singles = npt.NDArray[np.float32]
 
 COLUMNS: Final = (

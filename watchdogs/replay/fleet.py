@@ -8,9 +8,9 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from watchdogs.replay.activity import Activity, Bools
+from watchdogs.replay.activity import Activity, Bools, Ints
+from watchdogs.replay.rests import next_work
 
-Ints = npt.NDArray[np.int64]
 NEVER: Final = -(1 << 40)
 
 
@@ -67,11 +67,15 @@ class Score:
 
 
 class AloneRule(Protocol):
-    """Says which replicas to stop now."""
+    """Says which replicas to stop now, and when it is to be asked again."""
 
     name: str
 
     def stop(self, tick: int, replicas: Replicas) -> Sequence[int]: ...
+
+    def rest(self, tick: int, replicas: Replicas) -> int:
+        """The first tick after this one at which it may want something, or must see what happens."""
+        ...
 
 
 class PoolRule(Protocol):
@@ -87,17 +91,26 @@ class PoolRule(Protocol):
 def play_alone(activity: Activity, rule: AloneRule, cold_start: float) -> Score:
     """Each replica is alone: work wakes it, and goes unserved until it has booted."""
     score, replicas, boot = _begin(activity, rule.name, cold_start)
-    for tick in range(score.ticks):
+    wakes: Ints = np.full(score.replicas, score.ticks, dtype=np.int64)  # of those that are stopped: their next work
+    tick = 0
+    while tick < score.ticks:
         work = activity.work[tick]
         woken = work & ~replicas.running
         if woken.any():
             _launch(replicas, np.flatnonzero(woken), tick, boot)
             score.wakes += int(woken.sum())
+            wakes[woken] = score.ticks
         booting = replicas.running & (replicas.ready_at > tick)
         if booting.any():
             score.unserved += float(activity.active[tick][booting].sum()) * activity.step
         score.saved_rows += len(work) - int(replicas.running.sum())
-        _stop(activity, replicas, score, tick, rule.stop(tick, replicas))
+        stopped = rule.stop(tick, replicas)
+        _stop(activity, replicas, score, tick, stopped)
+        for replica in stopped:
+            wakes[replica] = next_work(activity.work, replica, tick)
+        following = tick + 1 if booting.any() else min(rule.rest(tick, replicas), int(wakes.min()))
+        score.saved_rows += (following - tick - 1) * (len(work) - int(replicas.running.sum()))
+        tick = following
     return score
 
 

@@ -1,9 +1,12 @@
 """The rules that stop replicas which are each alone: ours, which is production's `decide`, and plain timers."""
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from typing import Final
 
 import numpy as np
@@ -13,10 +16,11 @@ from fleet.model import CapacityType, Cloud, Instance, InstanceState, Phase
 from fleet.policies import IdlePolicy
 from watchdogs.evidence import AgentStatus, EngineEvidence, Evidence, GpuEvidence
 from watchdogs.idle.decide import Observed, PoolView, decide
-from watchdogs.idle.patience import Patience
+from watchdogs.idle.patience import Matrix, Patience
 from watchdogs.plan import Action, Budget, Reason
-from watchdogs.replay.activity import Activity, Bools
-from watchdogs.replay.fleet import NEVER, AloneRule, Ints, Replicas
+from watchdogs.replay.activity import Activity, Ints
+from watchdogs.replay.fleet import NEVER, AloneRule, Replicas
+from watchdogs.replay.rests import Rests
 from watchdogs.replay.rows import Floats
 
 TIMERS: Final = {"timer-15m": 900.0, "timer-30m": 1800.0, "timer-60m": 3600.0}
@@ -45,16 +49,41 @@ class Timer:
     activity: Activity
     name: str
     after: float
-    _since: Ints = field(init=False)
+    _rests: Rests = field(init=False)
 
     def __post_init__(self) -> None:
-        self._since = np.zeros(len(self.activity.replicas), dtype=np.int64)
+        step = self.activity.step
+        least = next(ticks for ticks in count(max(1, int(self.after / step) - 1)) if ticks * step >= self.after)
+        self._rests = Rests(work=self.activity.work, least=least, before=-1)
 
     def stop(self, tick: int, replicas: Replicas) -> Sequence[int]:
-        self._since[self.activity.work[tick]] = tick + 1
-        since = np.maximum(self._since, replicas.ready_at)
-        waited = (tick + 1 - since) * self.activity.step
+        self._rests.look(tick)
+        waited = (tick + 1 - self._since(replicas)) * self.activity.step
         return np.flatnonzero(replicas.ready(tick) & (waited >= self.after)).tolist()
+
+    def rest(self, tick: int, replicas: Replicas) -> int:
+        # of one that became ready only after its work was over the time counts from then
+        late = replicas.running & (replicas.ready_at > self._rests.last + 1)
+        due = (replicas.ready_at[late] + self._rests.least - 1).tolist()
+        return min((self._rests.change(tick), *(at for at in due if at > tick)))
+
+    def _since(self, replicas: Replicas) -> Ints:
+        return np.maximum(self._rests.last + 1, replicas.ready_at)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lesson:
+    """What the timers are reckoned from."""
+
+    patience: Patience
+    days: float
+    idle: Matrix
+    """Seconds for which each has been idle by then."""
+    stops: int
+
+    def timers(self) -> Matrix:
+        """Seconds of idleness after which each may be ended."""
+        return self.patience.timers(self.days, self.idle, self.stops)
 
 
 @dataclass(slots=True)
@@ -69,19 +98,21 @@ class OwnRule:
     name: str = "own"
     _window: int = field(init=False)
     """In ticks."""
-    _last: Ints = field(init=False)
-    """Tick of the last work of each replica."""
+    _rests: Rests = field(init=False)
     _marked: dict[int, datetime] = field(default_factory=dict[int, datetime])
     _look: Ints = field(init=False)
     """Tick before which a marked replica needs no look, while it stays quiet."""
     _patience: Patience | None = field(init=False)
     _timers: Floats = field(init=False)
     """Seconds of idleness after which each replica may be ended, as learned when last reckoned."""
-    _learn_at: int = 0
-    _stopped: deque[int] = field(default_factory=deque[int])
-    """Ticks of all stops."""
-    _seen: int = 0
-    """Ticks whose work is in `_last`."""
+    _every: int = field(init=False)
+    """Ticks from one reckoning of the timers to the next."""
+    _learned: int = -1
+    """Tick of the newest one that is noted."""
+    _lesson: "Lesson | None" = None
+    """Its inputs, until somebody asks for the timers: of most lessons nobody does."""
+    _stopped: list[int] = field(default_factory=list[int])
+    """Ticks of all stops, ascending."""
     _ended: deque[datetime] = field(default_factory=deque[datetime])
 
     def __post_init__(self) -> None:
@@ -91,13 +122,15 @@ class OwnRule:
         least = (self.policy.window + self.policy.grace).total_seconds()
         self._patience = None if budget is None else Patience(instances=count, stops_per_day=budget, least=least)
         self._timers = np.zeros(count)
-        self._last = np.full(len(self.activity.replicas), -self._window, dtype=np.int64)
+        self._every = max(1, round(LEARN_EVERY / self.activity.step))
+        self._rests = Rests(work=self.activity.work, least=self._window, before=-self._window)
 
     def stop(self, tick: int, replicas: Replicas) -> Sequence[int]:
         now = self._time(tick)
         first = max(0, tick + 1 - self._window)
         self._learn(tick)
-        quiet = ~self._worked(tick)
+        self._rests.look(tick)
+        quiet = self._rests.quiet(tick)
         marked = np.zeros_like(quiet)
         marked[list(self._marked)] = True
         asked = np.flatnonzero(replicas.ready(tick) & ((quiet & (self._look <= tick)) | (marked & ~quiet)))
@@ -121,28 +154,66 @@ class OwnRule:
                 self._stopped.append(tick)
             if decision.action is Action.MARK or decision.reason is Reason.MARKED_WAITING:
                 self._look[replica] = self._due(replica, tick)
+            elif decision.reason is Reason.DAY_BUDGET:
+                self._look[replica] = self._allowed(tick)
         return ended
+
+    def rest(self, tick: int, replicas: Replicas) -> int:
+        quiet = self._rests.quiet(tick)
+        if not all(quiet[replica] for replica in self._marked):
+            return tick + 1
+        looks = self._look[quiet & replicas.running].tolist()
+        return min(self._rests.change(tick), max(tick + 1, min(looks, default=len(self.activity.times))))
 
     def _due(self, replica: int, tick: int) -> int:
         """Tick of the next look at a marked one that stays quiet: its grace is over, or it was learned anew."""
+        self._reckon()
         waits = max(self.policy.grace, timedelta(seconds=self._timers[replica]) - self.policy.window)
         since = (self._time(tick) - self._marked[replica]).total_seconds()
         due = tick + max(1, int((waits.total_seconds() - since) // self.activity.step))
-        return due if self._patience is None else min(due, max(tick + 1, self._learn_at))
+        return due if self._patience is None else min(due, max(tick + 1, self._learned + self._every))
+
+    def _allowed(self, tick: int) -> int:
+        """No sooner than this tick the day's budget allows one more stop."""
+        if self._patience is None:
+            return tick + 1
+        most = int(self._patience.stops_per_day * len(self._timers) + 1e-9)
+        if most < 1:
+            return len(self.activity.times)
+        if len(self._stopped) < most:  # on the first day, whose budget grows
+            return tick + 1
+        # a day after this one of the stops there is room for one more
+        return max(tick + 1, self._stopped[-most] + int(DAY_S / self.activity.step))
 
     def _learn(self, tick: int) -> None:
-        """Take in the gaps that end at this tick, and reckon the timers anew every half an hour."""
+        """Take in the gaps that end at this tick, and note every half an hour what the timers are to be made of."""
         if self._patience is None:
             return
-        step, since = self.activity.step, np.maximum(self._last, -1)
-        gaps = (tick - 1 - since) * step
+        due = tick - tick % self._every
+        if self._learned < due < tick:  # at a tick that was left out: nobody was stopped, no long gap ended
+            self._note(due, self._patience)
+        self._rests.look(tick - 1)
+        gaps = (tick - 1 - np.maximum(self._rests.last, -1)) * self.activity.step
         for replica in np.flatnonzero(self.activity.work[tick] & (gaps > self._patience.least)).tolist():
+            if self._lesson is not None and self._lesson.patience is self._patience:
+                self._lesson = replace(self._lesson, patience=deepcopy(self._patience))
             self._patience.saw(replica, float(gaps[replica]))
-        if tick < self._learn_at:
-            return
-        self._learn_at = tick + max(1, round(LEARN_EVERY / step))
-        idle = np.where(self.activity.work[tick], 0.0, (tick - since) * step)
-        self._timers = self._patience.timers(max(1, tick) * step / DAY_S, idle, len(self._stopped))
+        if due == tick:
+            self._note(due, self._patience)
+
+    def _note(self, tick: int, patience: Patience) -> None:
+        self._rests.look(tick)
+        self._lesson = Lesson(
+            patience=patience,
+            days=max(1, tick) * self.activity.step / DAY_S,
+            idle=(tick - np.maximum(self._rests.last, -1)) * self.activity.step,
+            stops=len(self._stopped),
+        )
+        self._learned = tick
+
+    def _reckon(self) -> None:
+        if self._lesson is not None:
+            self._timers, self._lesson = self._lesson.timers(), None
 
     def _left_today(self, tick: int) -> int | None:
         """Stops that are left of the day's; half of a first day's at once, then in proportion."""
@@ -150,19 +221,17 @@ class OwnRule:
             return None
         days = tick * self.activity.step / DAY_S
         first = tick - DAY_S / self.activity.step
-        lately = sum(stop > first for stop in reversed(self._stopped))
-        return int(self._patience.stops_per_day * min(1.0, max(FIRST_DAY, days)) * len(self._last) - lately)
+        lately = len(self._stopped) - bisect_right(self._stopped, first)
+        return int(self._patience.stops_per_day * min(1.0, max(FIRST_DAY, days)) * len(self._timers) - lately)
 
     def victims(self, tick: int, candidates: Sequence[int], count: int) -> Sequence[int]:
         """Those of the candidates that `decide` would end: as many as are surplus, the longest idle first."""
-        for row in range(self._seen, tick + 1):
-            self._last[self.activity.work[row]] = row
-        self._seen = tick + 1
+        self._rests.look(tick)
         if count <= 0:
             return ()
         now, first = self._time(tick), max(0, tick + 1 - self._window)
-        asked = sorted(candidates, key=lambda replica: (self._last[replica], replica))[: 2 * count]
-        self._marked = {replica: self._time(max(0, int(self._last[replica]))) for replica in asked}
+        asked = sorted(candidates, key=lambda replica: (self._rests.last[replica], replica))[: 2 * count]
+        self._marked = {replica: self._time(max(0, int(self._rests.last[replica]))) for replica in asked}
         instances = [self._instance(replica, now, None) for replica in asked]
         observed = Observed(
             instances=instances,
@@ -174,11 +243,6 @@ class OwnRule:
         )
         decisions = zip(asked, decide(observed, now).decisions, strict=True)
         return [replica for replica, decision in decisions if decision.action is Action.END]
-
-    def _worked(self, tick: int) -> Bools:
-        """Whether there was work within the window."""
-        self._last[self.activity.work[tick]] = tick
-        return tick - self._last < self._window
 
     def _time(self, tick: int) -> datetime:
         return EPOCH + timedelta(seconds=float(self.activity.times[tick]))
@@ -199,10 +263,17 @@ class OwnRule:
                 left_today=self._left_today(tick),
             ),
             gpus_expected={"replica": 1},
-            patience={}
-            if self._patience is None
-            else {i.id: timedelta(seconds=self._timers[r]) for i, r in zip(instances, asked, strict=True)},
+            patience=self._waits(asked, tick),
         )
+
+    def _waits(self, asked: Sequence[int], tick: int) -> dict[str, timedelta]:
+        """The patience with those that are marked and quiet: nobody asks for others', and it is dear to reckon."""
+        quiet = self._rests.quiet(tick)
+        waiting = [replica for replica in asked if replica in self._marked and quiet[replica]]
+        if self._patience is None or not waiting:
+            return {}
+        self._reckon()
+        return {self.activity.replicas[r]: timedelta(seconds=self._timers[r]) for r in waiting}
 
     def _instance(self, replica: int, now: datetime, replicas: Replicas | None) -> Instance:
         began = NEVER if replicas is None else int(replicas.launched[replica])
