@@ -1,4 +1,7 @@
-"""`python3 gpufleet-node.pyz boot` installs the agent's unit and starts it; `run` is that unit's program."""
+"""`python3 gpufleet-node.pyz boot` installs the agent's unit and starts it; `run` is that unit's program.
+
+`verify` is for people: it reads the models on this instance's disk again.
+"""
 
 import os
 import sys
@@ -20,6 +23,8 @@ from node.settings import Settings, SettingsError, load
 from node.switch import FOLLOW, Switch
 from node.systemd import Systemd, run
 from serving import engine as engines
+from serving.cache import sync
+from serving.cache.disk import Cache, CacheError
 
 UNIT: Final = "gpufleet-node.service"
 TICK_S: Final = 0.5
@@ -40,15 +45,18 @@ PASSED_ON: Final = (
 
 
 def main(argv: list[str]) -> int:
-    """Run a command of the agent. Exit codes: 0 done, 1 could not, 2 wrong use."""
+    """Run a command of the agent. Exit codes: 0 done, 1 could not, 2 wrong use, 3 a model is not right."""
     root = Path(os.environ.get("GPUFLEET_ROOT") or "/")
-    commands: dict[str, Callable[[Path], int]] = {"boot": boot, "run": serve}
+    commands: dict[str, Callable[[Path], int]] = {"boot": boot, "run": serve, "verify": verify}
     if len(argv) != 1 or argv[0] not in commands:
-        _say("say `boot` (install the agent's unit and start it) or `run` (be the agent)")
+        _say(
+            "say `boot` (install the agent's unit and start it), `run` (be the agent) "
+            "or `verify` (read this instance's models again)"
+        )
         return 2
     try:
         return commands[argv[0]](root)
-    except (SettingsError, StepError) as error:
+    except (SettingsError, StepError, CacheError) as error:
         _say(str(error))
         return 1
 
@@ -61,6 +69,18 @@ def boot(root: Path) -> int:
     systemd.enable(UNIT)
     systemd.start(UNIT)
     return 0
+
+
+def verify(root: Path) -> int:
+    """Compare every byte of this instance's models with their manifests. It only reads."""
+    cache = Cache(load(root / "etc/gpu-fleet/instance.json").cache_under(root))
+    entries = cache.entries()
+    if not entries:
+        raise StepError(f"{cache.root}: holds no whole model; /status of the agent says how far its fetch came")
+    found = {entry: sync.verify(cache, entry.name, entry.digest) for entry in entries}
+    for entry, wrong in found.items():
+        print(f"{entry.name} {entry.digest[:12]}: {'; '.join(wrong) or 'right'}")
+    return 3 if any(found.values()) else 0
 
 
 def _archive() -> Path:

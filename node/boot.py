@@ -179,7 +179,7 @@ class Boot:
     @property
     def cache_root(self) -> Path:
         """The cache's folder on this machine."""
-        return self.world.root / self.settings.cache_dir.lstrip("/")
+        return self.settings.cache_under(self.world.root)
 
     def engine_unit(self) -> str:
         """The text of the engine's unit. Raises HopelessError for arguments that may not be."""

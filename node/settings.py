@@ -60,6 +60,10 @@ class Settings:
     power_off_after: timedelta
     boot_limits: BootLimits
 
+    def cache_under(self, root: Path) -> Path:
+        """Where models lie on a machine whose files begin at `root`."""
+        return root / self.cache_dir.lstrip("/")
+
 
 def load(path: Path) -> Settings:
     """Read the file. Raises SettingsError."""
