@@ -91,7 +91,7 @@ def _minutes(count: int) -> timedelta:
 
 def _gpu(settings: AlertSettings) -> tuple[Alert, ...]:
     memory, growth = rules.GPU_MEMORY, settings.gpu_memory_growth
-    errors = f"increase({metrics.ECC_DOUBLE_BIT}[1h]) > 0 or {metrics.ROW_REMAP_FAILURE} == 1"
+    errors = f"increase({rules.GPU_ECC_ERRORS}[1h]) > 0 or {metrics.ROW_REMAP_FAILURE} == 1"
     # an error that goes away with its GPU, or with its instance, is told all the same
     xid = f"max_over_time(({metrics.XID_ERRORS} > 0 and {metrics.XID_ERRORS} < 1000)[2m:])"
     # by UUID: an exporter that was started again gives the same GPU other labels

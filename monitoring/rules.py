@@ -33,6 +33,7 @@ class RuleSettings:
 GPU_ACTIVE: Final = "gpufleet:gpu_active:instance"
 GPU_MEMORY: Final = "gpufleet:gpu_memory_share:instance"
 GPU_TEMPERATURE: Final = "gpufleet:gpu_temperature:instance"
+GPU_ECC_ERRORS: Final = "gpufleet:ecc_double_bit_errors:gpu"
 RUNNING: Final = "gpufleet:requests_running:instance"
 WAITING: Final = "gpufleet:requests_waiting:instance"
 KV_CACHE: Final = "gpufleet:kv_cache_share:instance"
@@ -75,6 +76,13 @@ def _of_instances(window: str) -> tuple[Recording, ...]:
             expression=f"max by ({BY_INSTANCE}) ({metrics.GPU_TEMPERATURE} < 200)",
             unit="°C",
             meaning="the instance's hottest GPU",
+        ),
+        Recording(
+            # else a counter that turns blank, or back, has grown
+            name=GPU_ECC_ERRORS,
+            expression=f"{metrics.ECC_DOUBLE_BIT} < 1e9",
+            unit="errors",
+            meaning="a GPU's double-bit ECC errors since its driver was loaded",
         ),
         Recording(
             name=RUNNING,

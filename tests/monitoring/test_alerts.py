@@ -85,6 +85,8 @@ CASES = (
     Case("GpuErrors", "a double-bit error", 1, (on("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "0x10 1x30"),)),
     Case("GpuErrors", "old errors", 0, (on("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "5x40"),)),
     Case("GpuErrors", "a blank", 0, (on("DCGM_FI_DEV_XID_ERRORS", "2147483632x40"),)),
+    Case("GpuErrors", "a counter that turns blank and back", 0, (on("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "0x10 9223372036854775792x10 0x20"),)),
+    Case("GpuErrors", "a double-bit error after blanks", 1, (on("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "0x10 2147483632x10 1x20"),)),
     Case("GpuGone", "one of two fell off the bus", 1,
          (on(XID, "0x60", 'UUID="a"'), on(XID, "0x20 stale", 'UUID="b"'), on("up", "1x60", 'job="dcgm"'))),
     Case("GpuGone", "all of them", 1, (on(XID, "79x20 stale", 'UUID="a"'), on("up", "1x60", 'job="dcgm"'))),
