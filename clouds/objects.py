@@ -1,19 +1,18 @@
-"""What the readers of S3 and of Google's storage share: the connection, what a status means, and a range as it comes.
+"""What the readers of S3 and of Google's storage share: what a status means, and a range as it comes.
 
 Standard library only: the node agent carries this. FileNotFoundError, PermissionError and OSError with ESTALE (the
 object changed) are final; ConnectionError and TimeoutError may pass.
 """
 
 import errno
-import http.client
-import ssl
 from collections.abc import Callable
 from typing import Final
+
+from clouds.wire import Answer
 
 Told = Callable[[int | None, str], None]
 """Hears, before the first byte of a range, the bytes of the whole object and its version; None and "" where the store
 does not say. What it raises ends the read."""
-TIMEOUT_S: Final = 20.0
 PIECE: Final = 1024 * 1024
 TELLING: Final = frozenset({200, 206, 416})
 """Statuses of answers that say how large the whole object is."""
@@ -33,14 +32,7 @@ class Buffer:
         return self._view
 
 
-def connect(scheme: str, place: str) -> http.client.HTTPConnection:
-    """A connection to `host[:port]`, opened by its first request."""
-    if scheme == "https":
-        return http.client.HTTPSConnection(place, timeout=TIMEOUT_S, context=ssl.create_default_context())
-    return http.client.HTTPConnection(place, timeout=TIMEOUT_S)
-
-
-def check(answer: http.client.HTTPResponse, key: str) -> None:
+def check(answer: Answer, key: str) -> None:
     """Nothing where the store gave what was asked for. Raises OSError."""
     if answer.status in (200, 206):
         return
@@ -55,11 +47,11 @@ def check(answer: http.client.HTTPResponse, key: str) -> None:
     raise ConnectionError(f"{key}: HTTP {answer.status}")
 
 
-def whole_size(answer: http.client.HTTPResponse) -> int | None:
+def whole_size(answer: Answer) -> int | None:
     """Bytes of the whole object, as an answer to a range says them; None where it does not."""
-    said = answer.headers.get("Content-Range", "").rpartition("/")[2]
+    said = answer.headers.get("content-range", "").rpartition("/")[2]
     if answer.status == 200:
-        said = answer.headers.get("Content-Length", "")
+        said = answer.headers.get("content-length", "")
     return int(said) if said.isdecimal() else None
 
 
@@ -69,7 +61,7 @@ def range_header(asked: range) -> str:
 
 
 def pass_on(
-    answer: http.client.HTTPResponse,
+    answer: Answer,
     key: str,
     asked: range,
     buffer: memoryview,
@@ -77,7 +69,7 @@ def pass_on(
 ) -> None:
     """Give exactly the bytes asked for to `take`, in pieces of `buffer`. Raises ConnectionError."""
     left = len(asked)
-    if answer.status == 200 and (asked.start or int(answer.headers.get("Content-Length", left)) != left):
+    if answer.status == 200 and (asked.start or int(answer.headers.get("content-length", left)) != left):
         raise ConnectionError(f"{key}: the store sent the whole object instead of a range")
     while left:
         got = answer.readinto(buffer[: min(len(buffer), left)])
@@ -85,4 +77,3 @@ def pass_on(
             raise ConnectionError(f"{key}: ended {left} bytes early")
         take(buffer[:got])
         left -= got
-    answer.read()

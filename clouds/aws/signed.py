@@ -6,18 +6,16 @@ TimeoutError may pass.
 """
 
 import contextlib
-import http.client
 import json
 import os
 import xml.etree.ElementTree as ET
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
 from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
-from clouds import objects
+from clouds import objects, wire
 from clouds.aws.signature import Credentials, Request, sign
 
 ACTIONS: Final = frozenset(
@@ -34,6 +32,7 @@ ACTIONS: Final = frozenset(
 _REFUSED: Final = frozenset({400, 401, 403})
 _CLOCK_TOLERANCE: Final = timedelta(minutes=4)
 """AWS refuses what was signed more than 5 minutes away from its own time (S3: 15)."""
+_HTTP_DATE: Final = "%a, %d %b %Y %H:%M:%S GMT"
 _FORM: Final = "application/x-www-form-urlencoded; charset=utf-8"
 
 
@@ -68,12 +67,12 @@ class Session:
         now = self.now() + self.skew.ahead
         return sign(request, self.credentials(), region=self.region, service=service, now=now)
 
-    def learn_time(self, answer: http.client.HTTPResponse) -> bool:
+    def learn_time(self, answer: wire.Answer) -> bool:
         """Whether a refusal says, by its Date, that this machine's clock is off: then to sign again helps."""
         if answer.status not in _REFUSED:
             return False
         try:
-            theirs = parsedate_to_datetime(answer.headers.get("Date", ""))
+            theirs = datetime.strptime(answer.headers.get("date", ""), _HTTP_DATE).replace(tzinfo=UTC)
         except ValueError:
             return False
         ahead = theirs - self.now()
@@ -98,32 +97,21 @@ def session(region: str, credentials: Callable[[], Credentials]) -> Session:
     return Session(region=region, credentials=credentials, endpoint=endpoint.rstrip("/") if endpoint else None)
 
 
-def _connect(url: str) -> http.client.HTTPConnection:
-    parts = urlsplit(url)
-    return objects.connect(parts.scheme, parts.netloc)
-
-
 def _target(url: str) -> str:
     parts = urlsplit(url)
     return (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
 
 
 def _call(session: Session, service: str, request: Request) -> tuple[int, bytes]:
-    connection = _connect(request.url)
-    try:
+    with contextlib.closing(wire.Line(wire.Server(request.url))) as line:
         again = False
         while True:
             headers = session.signed(request, service)
-            connection.request(request.method, _target(request.url), body=request.body or None, headers=headers)
-            answer = connection.getresponse()
-            body = answer.read()
+            with line.answer(request.method, _target(request.url), headers, request.body) as answer:
+                body = answer.read()
             if again or not session.learn_time(answer):
                 return answer.status, body
             again = True
-    except http.client.HTTPException as error:
-        raise ConnectionError(f"{service}: {error!r}") from error
-    finally:
-        connection.close()
 
 
 def _query_api(session: Session, service: str, version: str, fields: Mapping[str, str]) -> bytes:
@@ -214,30 +202,30 @@ class S3Store:
     """A bucket to read from."""
 
     def __init__(self, session: Session, bucket: str) -> None:
-        self._session = session
-        self._bucket = bucket
+        self._session, self._bucket = session, bucket
+        self._server = wire.Server(session.bucket_url(bucket))
 
     def connect(self) -> "S3Reader":
         """A connection of its own."""
-        return S3Reader(self._session, self._bucket)
+        return S3Reader(self._session, self._bucket, self._server)
 
 
 class S3Reader:
     """One connection to a bucket, opened again when it broke; used by one thread."""
 
-    def __init__(self, session: Session, bucket: str) -> None:
-        self._session = session
-        self._base = session.bucket_url(bucket)
-        self._connection: http.client.HTTPConnection | None = None
+    def __init__(self, session: Session, bucket: str, server: wire.Server | None = None) -> None:
+        self._session, self._base = session, session.bucket_url(bucket)
+        self._line = wire.Line(server or wire.Server(self._base))
         self._buffer = objects.Buffer()
 
     def size_and_version(self, key: str) -> tuple[int, str]:
         """Bytes of an object and its ETag. Raises OSError."""
         with self._answer("HEAD", key, {}) as answer:
-            # a HEAD has no body, but http.client counts it as open until it was read
-            answer.read()
             objects.check(answer, key)
-            return int(answer.headers["Content-Length"]), answer.headers.get("ETag", "")
+            size = answer.headers.get("content-length", "")
+            if not size.isdecimal():
+                raise ConnectionError(f"{key}: the store does not say how large it is")
+            return int(size), answer.headers.get("etag", "")
 
     def read_range(  # noqa: PLR0913 - a range, of which version, and who hears of it
         self,
@@ -255,37 +243,23 @@ class S3Reader:
             wish["If-Match"] = version
         with self._answer("GET", key, wish) as answer:
             if told is not None and answer.status in objects.TELLING:
-                told(objects.whole_size(answer), answer.headers.get("ETag", ""))
+                told(objects.whole_size(answer), answer.headers.get("etag", ""))
             objects.check(answer, key)
             objects.pass_on(answer, key, asked, self._buffer.of(length), take)
 
     def close(self) -> None:
         """Hang up."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        self._line.close()
 
     @contextlib.contextmanager
-    def _answer(self, method: str, key: str, headers: Mapping[str, str]) -> Any:
-        url = f"{self._base}/{quote(key, safe='/-_.~')}"
-        request = Request(method=method, url=url, headers=headers)
-        whole = False
-        try:
-            answer = self._send(request)
-            if self._session.learn_time(answer):
-                answer.read()
-                answer = self._send(request)
+    def _answer(self, method: str, key: str, headers: Mapping[str, str]) -> Generator[wire.Answer]:
+        request = Request(method=method, url=f"{self._base}/{quote(key, safe='/-_.~')}", headers=headers)
+        with self._asked(request) as answer:
+            if not self._session.learn_time(answer):
+                yield answer
+                return
+        with self._asked(request) as answer:
             yield answer
-            whole = answer.isclosed()
-        except http.client.HTTPException as error:
-            raise ConnectionError(f"{key}: {error!r}") from error
-        finally:
-            if not whole:
-                # what is left of a broken answer must not become the start of the next one
-                self.close()
 
-    def _send(self, request: Request) -> http.client.HTTPResponse:
-        if self._connection is None:
-            self._connection = _connect(request.url)
-        self._connection.request(request.method, _target(request.url), headers=self._session.signed(request, "s3"))
-        return self._connection.getresponse()
+    def _asked(self, request: Request) -> contextlib.AbstractContextManager[wire.Answer]:
+        return self._line.answer(request.method, _target(request.url), self._session.signed(request, "s3"))

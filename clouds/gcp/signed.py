@@ -6,18 +6,17 @@ PermissionError, OSError with ESTALE (the object changed) are final, ConnectionE
 
 import base64
 import contextlib
-import http.client
 import json
 import os
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
-from clouds import objects
+from clouds import objects, wire
 
 _METADATA_TIMEOUT_S: Final = 3.0
 _RENEW_BEFORE: Final = timedelta(minutes=3)
@@ -71,7 +70,7 @@ def call(method: str, url: str, token: str | None, body: Mapping[str, Any] | Non
     data = None if body is None else json.dumps(body).encode()
     wish = urllib.request.Request(url, data=data, method=method, headers=headers)
     try:
-        with urllib.request.urlopen(wish, timeout=objects.TIMEOUT_S) as answer:
+        with urllib.request.urlopen(wish, timeout=wire.TIMEOUT_S) as answer:
             return json.loads(answer.read() or b"{}")
     except urllib.error.HTTPError as error:
         words = error.read(300).decode(errors="replace")
@@ -92,19 +91,19 @@ class GcsStore:
     def __init__(self, bucket: str, token: Callable[[], str] | None) -> None:
         self._bucket = bucket
         self._token = token
-        self._base = (os.environ.get("STORAGE_EMULATOR_HOST") or STORAGE).rstrip("/")
+        self._server = wire.Server((os.environ.get("STORAGE_EMULATOR_HOST") or STORAGE).rstrip("/"))
 
     def connect(self) -> "GcsReader":
         """A connection of its own."""
-        return GcsReader(self._base, self._bucket, self._token)
+        return GcsReader(self._server, self._bucket, self._token)
 
 
 class GcsReader:
     """One connection to a bucket, opened again when it broke; used by one thread."""
 
-    def __init__(self, base: str, bucket: str, token: Callable[[], str] | None) -> None:
-        self._base, self._bucket, self._token = base, bucket, token
-        self._connection: http.client.HTTPConnection | None = None
+    def __init__(self, server: wire.Server, bucket: str, token: Callable[[], str] | None) -> None:
+        self._bucket, self._token = bucket, token
+        self._line = wire.Line(server)
         self._buffer = objects.Buffer()
 
     def size_and_version(self, key: str) -> tuple[int, str]:
@@ -131,33 +130,19 @@ class GcsReader:
         query = "alt=media" + (f"&ifGenerationMatch={version}" if version else "")
         with self._answer(key, query, {"Range": objects.range_header(asked)}) as answer:
             if told is not None and answer.status in objects.TELLING:
-                told(objects.whole_size(answer), answer.headers.get("X-Goog-Generation", ""))
+                told(objects.whole_size(answer), answer.headers.get("x-goog-generation", ""))
             objects.check(answer, key)
             objects.pass_on(answer, key, asked, self._buffer.of(length), take)
 
     def close(self) -> None:
         """Hang up."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        self._line.close()
 
-    @contextlib.contextmanager
-    def _answer(self, key: str, query: str, headers: Mapping[str, str]) -> Generator[http.client.HTTPResponse]:
-        parts = urlsplit(self._base)
-        path = f"/storage/v1/b/{self._bucket}/o/{quote(key, safe='')}" + (f"?{query}" if query else "")
+    def _answer(
+        self, key: str, query: str, headers: Mapping[str, str]
+    ) -> contextlib.AbstractContextManager[wire.Answer]:
+        target = f"/storage/v1/b/{self._bucket}/o/{quote(key, safe='')}" + (f"?{query}" if query else "")
         sent = dict(headers)
         if self._token is not None:
             sent["Authorization"] = f"Bearer {self._token()}"
-        whole = False
-        try:
-            if self._connection is None:
-                self._connection = objects.connect(parts.scheme, parts.netloc)
-            self._connection.request("GET", path, headers=sent)
-            answer = self._connection.getresponse()
-            yield answer
-            whole = answer.isclosed()
-        except http.client.HTTPException as error:
-            raise ConnectionError(f"{key}: {error!r}") from error
-        finally:
-            if not whole:
-                self.close()
+        return self._line.answer("GET", target, sent)

@@ -65,7 +65,7 @@ class Cache:
         folder = self.path_of(name, digest)
         try:
             manifest = parse((folder / MANIFEST).read_bytes(), digest)
-            if all((folder / file.path).lstat().st_size == file.size for file in manifest.files):
+            if all(os.lstat(f"{folder}/{file.path}").st_size == file.size for file in manifest.files):
                 return folder
         except (OSError, ManifestError):
             return None
@@ -158,9 +158,8 @@ class Cache:
             raise NoSpaceError(f"{self.root}: {needed} bytes needed, {self._free()} free: what could go is in use")
         return gone
 
-    def publish(self, manifest: Manifest) -> Path:
-        """Turn a staged revision, whole and on disk, into an entry."""
-        body = manifest.render()
+    def publish(self, manifest: Manifest, body: bytes) -> Path:
+        """Turn a staged revision, whole and on disk, into an entry; `body` is its manifest as it came."""
         digest = hashlib.sha256(body).hexdigest()
         staged, target = self.staging_of(digest), self.path_of(manifest.name, digest)
         half_done = staged / f".{MANIFEST}.part"
@@ -169,8 +168,8 @@ class Cache:
             file.flush()
             os.fsync(file.fileno())
         half_done.replace(staged / MANIFEST)
-        for folder in {(staged / file.path).parent for file in manifest.files} | {staged}:
-            sync_folder(folder)
+        for folder in manifest.folders() | {""}:
+            sync_folder(staged / folder)
         if target.exists():
             # something of that name that is not whole: it never existed for anybody
             shutil.rmtree(target)

@@ -6,6 +6,8 @@ In the bucket: `<model>/<digest>/manifest.json`, its files under `<model>/<diges
 
 import hashlib
 import json
+import os
+import posixpath
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -20,6 +22,8 @@ CHUNK: Final = 32 * 1024 * 1024
 """Bytes that one digest covers, and that one read fetches."""
 LARGEST_MANIFEST: Final = 64 * 1024 * 1024
 _READ: Final = 1024 * 1024
+_FIRST_READ: Final = 16 * 1024
+"""Bytes of a weight file that hold most headers."""
 
 SUFFIXES: Final = frozenset({".safetensors", ".json", ".txt", ".model", ".tiktoken", ".jinja", ".md", ".jsonl"})
 """Files that travel. Everything that can run code when it is loaded (pickles, Python) is refused."""
@@ -62,6 +66,10 @@ class Manifest:
     @property
     def size(self) -> int:
         return sum(file.size for file in self.files)
+
+    def folders(self) -> set[str]:
+        """The folders that hold files, as their paths begin; "" is the model's own."""
+        return {posixpath.dirname(file.path) for file in self.files}
 
     def render(self) -> bytes:
         """The bytes of manifest.json. Equal manifests have equal bytes."""
@@ -132,10 +140,9 @@ def check_path(path: Any) -> str:
     """A path inside a model's folder. Raises ManifestError for one that climbs, hides, or may run code."""
     if not isinstance(path, str) or not _PATH.fullmatch(path) or len(path) > 512:
         raise ManifestError(f"{path!r}: no plain relative path")
-    if Path(path).suffix.lower() not in SUFFIXES:
-        raise ManifestError(
-            f"{path}: files of type {Path(path).suffix or '(none)'} are not served (safetensors only)"
-        )
+    suffix = posixpath.splitext(path)[1]
+    if suffix.lower() not in SUFFIXES:
+        raise ManifestError(f"{path}: files of type {suffix or '(none)'} are not served (safetensors only)")
     if path.lower() in _RESERVED:
         raise ManifestError(f"{path}: a name that the cache keeps for itself")
     return path
@@ -148,15 +155,16 @@ def check_digest(value: Any) -> str:
     return value
 
 
-def check_safetensors(path: Path, shown: str) -> tuple[weights.Tensor, ...]:
-    """The tensors of a file on disk. Raises ManifestError naming it as `shown`."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        try:
-            length = weights.header_length(file.read(weights.PREFIX), size)
-            return weights.parse_header(file.read(length), size)
-        except weights.HeaderError as error:
-            raise ManifestError(f"{shown}: {error}") from error
+def check_safetensors(handle: int, size: int, shown: str) -> tuple[weights.Tensor, ...]:
+    """The tensors of an open file of that size. Raises ManifestError naming it as `shown`."""
+    start = os.pread(handle, _FIRST_READ, 0)
+    try:
+        length = weights.header_length(start[: weights.PREFIX], size)
+        whole = weights.PREFIX + length <= len(start)
+        header = start[weights.PREFIX :][:length] if whole else os.pread(handle, length, weights.PREFIX)
+        return weights.parse_header(header, size)
+    except weights.HeaderError as error:
+        raise ManifestError(f"{shown}: {error}") from error
 
 
 def describe(folder: Path, *, name: str, revision: str, facts: Mapping[str, Any] | None = None) -> Manifest:
@@ -196,10 +204,10 @@ def _describe_file(path: Path, shown: str) -> File:
     size = path.stat().st_size
     if size == 0:
         raise ManifestError(f"{shown}: is empty")
-    if path.suffix == ".safetensors":
-        check_safetensors(path, shown)
     whole, chunks = hashlib.sha256(), list[str]()
     with path.open("rb") as file:
+        if path.suffix == ".safetensors":
+            check_safetensors(file.fileno(), size, shown)
         for start in range(0, size, CHUNK):
             part = hashlib.sha256()
             rest = min(CHUNK, size - start)

@@ -9,25 +9,25 @@ import errno
 import hashlib
 import json
 import os
-import stat
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Final
 
 from serving.cache import manifest as manifests
+from serving.cache import staging
 from serving.cache.disk import Cache, CacheError
-from serving.cache.manifest import CHUNK, LARGEST_MANIFEST, File, Manifest, ManifestError
+from serving.cache.manifest import LARGEST_MANIFEST, Manifest, ManifestError
+from serving.cache.staging import Job, Staged
 from serving.cache.store import PartConsumer, Reader, Store, read_object
+from serving.cache.threads import Shared, in_threads
 
 ATTEMPTS: Final = 6
 """Reads of one chunk before the sync fails."""
 _BACKOFF_S: Final = (0.1, 0.4, 1.0, 2.0, 4.0)
-_PIECE: Final = 1024 * 1024
 
 
 class SyncError(CacheError):
@@ -86,24 +86,6 @@ class Progress:
         return (self.total - self.fetched - self.kept) / rate if rate > 0 and self.fetched else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """One chunk to get right."""
-
-    file: File
-    index: int
-    path: Path
-    key: str
-
-    @property
-    def start(self) -> int:
-        return self.index * CHUNK
-
-    @property
-    def length(self) -> int:
-        return self.file.chunk_size(self.index)
-
-
 def served_digest(store: Store, model: str) -> str:
     """The digest that `<model>/served.json` names. Raises OSError, ManifestError."""
     with contextlib.closing(store.connect()) as reader:
@@ -116,9 +98,12 @@ def served_digest(store: Store, model: str) -> str:
 
 def fetch_manifest(store: Store, model: str, digest: str) -> Manifest:
     """The manifest of a revision. Raises OSError, ManifestError."""
+    return manifests.parse(_manifest_body(store, model, digest), digest)
+
+
+def _manifest_body(store: Store, model: str, digest: str) -> bytes:
     with contextlib.closing(store.connect()) as reader:
-        body = read_object(reader, f"{model}/{digest}/manifest.json", LARGEST_MANIFEST)
-    return manifests.parse(body, digest)
+        return read_object(reader, f"{model}/{digest}/manifest.json", LARGEST_MANIFEST)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -144,80 +129,61 @@ class Sync:
         """
         progress = progress or Progress()
         self.cache.root.mkdir(parents=True, exist_ok=True)
-        manifest = fetch_manifest(self.store, self.model, digest)
+        body = _manifest_body(self.store, self.model, digest)
+        manifest = manifests.parse(body, digest)
         progress.begin(manifest)
         with self.cache.lock(digest, self.lock_limit_s, self.go_on):
             found = self.cache.find(manifest.name, digest)
             if found is None:
-                found = self._bring(manifest, digest, progress)
+                self._bring(manifest, digest, progress)
+                found = self.cache.publish(manifest, body)
             else:
                 for file in manifest.files:
                     progress.add(file.path, kept=file.size)
             self.cache.touch(digest, now)
         return found
 
-    def _bring(self, manifest: Manifest, digest: str, progress: Progress) -> Path:
+    def _bring(self, manifest: Manifest, digest: str, progress: Progress) -> None:
         staged = self.cache.staging_of(digest)
         staged.mkdir(parents=True, exist_ok=True, mode=0o755)
-        self.cache.make_room(_missing(staged, manifest), digest)
-        jobs = list(_jobs(staged, manifest, f"{self.model}/{digest}/files"))
-        _reserve(jobs)
-        self._run(jobs, progress)
-        # each file's way to the disk is waited for, but not one after the other
-        with ThreadPoolExecutor(max_workers=max(1, min(self.workers, len(manifest.files)))) as pool:
-            settling = [pool.submit(_settle, staged / file.path, file) for file in manifest.files]
-        for future in settling:
-            future.result()
-        return self.cache.publish(manifest)
-
-    def _run(self, jobs: list[Job], progress: Progress) -> None:
+        self.cache.make_room(staging.missing(staged, manifest), digest)
+        jobs = staging.stage(staged, manifest, f"{self.model}/{digest}/files")
         versions: dict[str, str] = {}
-        rest = iter(jobs)
-        guard = threading.Lock()
-        stop = threading.Event()
 
-        def work() -> None:
+        def work(jobs: Shared[Job]) -> None:
             with contextlib.closing(self.store.connect()) as reader:
-                while not stop.is_set():
-                    with guard:
-                        job = next(rest, None)
-                    if job is None:
-                        return
-                    self._one(job, _Source(reader, versions), progress)
+                source = _Source(reader, versions)
+                for job in jobs:
+                    self._one(job, source, progress)
 
-        with ThreadPoolExecutor(max_workers=max(1, min(self.workers, len(jobs)))) as pool:
-            running = [pool.submit(work) for _ in range(max(1, min(self.workers, len(jobs))))]
-            done, _ = wait(running, return_when=FIRST_EXCEPTION)
-            stop.set()
-        for future in [*done, *running]:
-            future.result()
+        in_threads(max(1, min(self.workers, len(jobs))), work, jobs)
 
     def _one(self, job: Job, source: "_Source", progress: Progress) -> None:
-        handle = os.open(job.path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            if self.verify and _is_right(handle, job):
-                progress.add(job.file.path, kept=job.length)
-                return
-            self._read_until_right(handle, job, source, progress)
-        finally:
-            os.close(handle)
+        """Get a chunk right; whoever has the last one of a file brings it to the disk, while others still read."""
+        with staging.opened(job.staged.path) as handle:
+            if self.verify and staging.was_kept(handle, job):
+                progress.add(job.staged.file.path, kept=job.length)
+            else:
+                self._read_until_right(handle, job, source, progress)
+            if job.staged.chunk_is_here():
+                staging.settle(handle, job.staged.file)
 
     def _read_until_right(self, handle: int, job: Job, source: "_Source", progress: Progress) -> None:
         last: Exception | None = None
         for attempt in range(ATTEMPTS):
             if attempt:
                 self.go_on()
-                progress.add(job.file.path, retries=1)
+                progress.add(job.staged.file.path, retries=1)
                 self.sleep(_BACKOFF_S[min(attempt - 1, len(_BACKOFF_S) - 1)])
             try:
                 if self._read_once(handle, job, source):
-                    progress.add(job.file.path, fetched=job.length)
+                    progress.add(job.staged.file.path, fetched=job.length)
                     return
                 last = CorruptError(
-                    f"{job.key}: bytes {job.start} to {job.start + job.length} are not the manifest's"
+                    f"{job.staged.key}: bytes {job.start} to {job.start + job.length} are not the manifest's"
                 )
             except (ConnectionError, TimeoutError) as error:
-                last = SyncError(f"{job.key}: {error}")
+                last = SyncError(f"{job.staged.key}: {error}")
                 last.__cause__ = error
         assert last is not None
         raise last
@@ -230,15 +196,15 @@ class Sync:
             nonlocal offset
             self.go_on()
             if offset + len(piece) > job.start + job.length:
-                raise ConnectionError(f"{job.key}: the store sent more than was asked for")
+                raise ConnectionError(f"{job.staged.key}: the store sent more than was asked for")
             if self.verify:
                 seen.update(piece)
             offset += os.pwrite(handle, piece, offset)
 
         source.read(job, take)
         if offset != job.start + job.length:
-            raise ConnectionError(f"{job.key}: ended {job.start + job.length - offset} bytes early")
-        return not self.verify or seen.hexdigest() == job.file.chunks[job.index]
+            raise ConnectionError(f"{job.staged.key}: ended {job.start + job.length - offset} bytes early")
+        return not self.verify or seen.hexdigest() == job.sha256
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,96 +222,14 @@ class _Source:
         """Give a chunk to `take`. Raises CorruptError, OSError."""
 
         def told(size: int | None, version: str) -> None:
-            if size is not None and size != job.file.size:
-                raise CorruptError(f"{job.key}: has {size} bytes in the store, the manifest says {job.file.size}")
-            if version and self.versions.setdefault(job.key, version) != version:
-                raise OSError(errno.ESTALE, "changed while it was read", job.key)
+            if size is not None and size != job.staged.file.size:
+                raise CorruptError(
+                    f"{job.staged.key}: has {size} bytes in the store, the manifest says {job.staged.file.size}"
+                )
+            if version and self.versions.setdefault(job.staged.key, version) != version:
+                raise OSError(errno.ESTALE, "changed while it was read", job.staged.key)
 
-        self.reader.read_range(job.key, job.start, job.length, self.versions.get(job.key), take, told)
-
-
-def _jobs(staged: Path, manifest: Manifest, prefix: str) -> Iterator[Job]:
-    """Every chunk of every file, whose place is made ready."""
-    for folder in {(staged / file.path).parent for file in manifest.files}:
-        folder.mkdir(parents=True, exist_ok=True)
-    for file in manifest.files:
-        path = staged / file.path
-        _make_plain(path, file.size)
-        for index in range(len(file.chunks)):
-            yield Job(file=file, index=index, path=path, key=f"{prefix}/{file.path}")
-
-
-def _settle(path: Path, file: File) -> None:
-    """Bring a file to the disk and look at its header."""
-    if path.stat().st_size != file.size:
-        raise CorruptError(f"{file.path}: has {path.stat().st_size} bytes on disk instead of {file.size}")
-    if path.suffix == ".safetensors":
-        manifests.check_safetensors(path, file.path)
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _missing(staged: Path, manifest: Manifest) -> int:
-    """Bytes that the disk must still give: staged files have theirs already."""
-    have = 0
-    for file in manifest.files:
-        with contextlib.suppress(OSError):
-            have += min(file.size, (staged / file.path).lstat().st_blocks * 512)
-    return manifest.size - have
-
-
-def _make_plain(path: Path, size: int) -> None:
-    """A plain file of that size."""
-    try:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        if error.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
-            raise
-        raise CacheError(f"{path}: is no plain file; somebody else writes into the cache") from error
-    try:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise CacheError(f"{path}: is no plain file; somebody else writes into the cache")
-        os.ftruncate(handle, size)
-    finally:
-        os.close(handle)
-
-
-def _reserve(jobs: list[Job]) -> None:
-    """Give all files their blocks, so that a full disk is found before the first byte comes. Raises OSError.
-
-    By several threads: a file system without extents writes zeros for it.
-    """
-
-    def give(job: Job) -> None:
-        handle = os.open(job.path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            os.posix_fallocate(handle, job.start, job.length)
-        finally:
-            os.close(handle)
-
-    with ThreadPoolExecutor(max_workers=4) as pool:
-        for _ in pool.map(give, jobs):
-            pass
-
-
-def _is_right(handle: int, job: Job) -> bool:
-    """Whether the bytes on disk are the manifest's already."""
-    seen = hashlib.sha256()
-    offset, end = job.start, job.start + job.length
-    first = os.pread(handle, 4096, offset)
-    if first == bytes(len(first)):
-        # a chunk of a fresh file: not worth hashing all its zeros; real zeros are fetched again, which is no error
-        return False
-    while offset < end:
-        piece = os.pread(handle, min(_PIECE, end - offset), offset)
-        if not piece:
-            return False
-        seen.update(piece)
-        offset += len(piece)
-    return seen.hexdigest() == job.file.chunks[job.index]
+        self.reader.read_range(job.staged.key, job.start, job.length, self.versions.get(job.staged.key), take, told)
 
 
 def verify(cache: Cache, name: str, digest: str) -> list[str]:
@@ -357,29 +241,25 @@ def verify(cache: Cache, name: str, digest: str) -> list[str]:
         raise CacheError(f"{folder}: {error}") from error
     wrong: list[str] = []
     for file in manifest.files:
-        job = Job(file=file, index=0, path=folder / file.path, key=file.path)
+        staged = Staged(file=file, path=f"{folder}/{file.path}", key=file.path)
         try:
-            handle = os.open(job.path, os.O_RDONLY | os.O_NOFOLLOW)
+            handle = os.open(staged.path, os.O_RDONLY | os.O_NOFOLLOW)
         except OSError as error:
             wrong.append(f"{file.path}: {error.strerror}")
             continue
         try:
-            wrong += _verify_file(handle, file, job)
+            wrong += _verify_file(handle, staged)
         finally:
             os.close(handle)
     return wrong
 
 
-def _verify_file(handle: int, file: File, job: Job) -> Iterator[str]:
-    if os.fstat(handle).st_size != file.size:
-        yield f"{file.path}: has {os.fstat(handle).st_size} bytes instead of {file.size}"
+def _verify_file(handle: int, staged: Staged) -> Iterator[str]:
+    file = staged.file
+    if (size := os.fstat(handle).st_size) != file.size:
+        yield f"{file.path}: has {size} bytes instead of {file.size}"
         return
     for index in range(len(file.chunks)):
-        part = Job(file=file, index=index, path=job.path, key=job.key)
-        seen, offset = hashlib.sha256(), part.start
-        while offset < part.start + part.length:
-            piece = os.pread(handle, min(_PIECE, part.start + part.length - offset), offset)
-            seen.update(piece)
-            offset += len(piece) or part.length
-        if seen.hexdigest() != file.chunks[index]:
-            yield f"{file.path}: bytes {part.start} to {part.start + part.length} are damaged"
+        job = Job(staged=staged, index=index)
+        if not staging.is_right(handle, job):
+            yield f"{file.path}: bytes {job.start} to {job.start + job.length} are damaged"
