@@ -19,6 +19,8 @@ from fleet.activity import CloudError
 
 CONFIG: Final = Config(retries={"mode": "adaptive", "max_attempts": 8}, connect_timeout=10, read_timeout=30)
 """Adaptive: boto3 slows down by itself when a token bucket of the account is empty."""
+ONCE: Final = Config(retries={"mode": "standard", "total_max_attempts": 1}, connect_timeout=10, read_timeout=30)
+"""For what destroys: it was decided by a look at the instance, and a minute of retries later that look is old."""
 
 BROKEN: Final = (BotoCoreError, ResponseParserError)
 """No whole answer. botocore tells a cut one by an error that is not of its own family."""
@@ -51,17 +53,24 @@ class AwsCalls:
 
     def __init__(self, region: str, client: Callable[[str], Any] | None = None) -> None:
         self._region = region
-        self._make = client or self._of_session
-        self._clients: dict[str, Any] = {}
+        self._given = client
+        self._clients: dict[tuple[str, bool], Any] = {}
         self.counts: dict[str, int] = {}
         self._counting = threading.Lock()
 
     def one(self, service: str, operation: str, **arguments: Any) -> Mapping[str, Any]:
         """One call. Raises CloudError with the operation, the region and the cloud's words."""
+        return self._called(self._client(service), service, operation, arguments)
+
+    def once(self, service: str, operation: str, **arguments: Any) -> Mapping[str, Any]:
+        """One call that destroys: as `one`, but never tried again behind the back of whoever looked before."""
+        return self._called(self._client(service, retried=False), service, operation, arguments)
+
+    def _called(self, client: Any, service: str, operation: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         name = f"{service}:{operation}"
         self._count(name)
         try:
-            return getattr(self._client(service), operation)(**arguments)
+            return getattr(client, operation)(**arguments)
         except ClientError as error:
             raise self._refused(name, error) from error
         except BROKEN as error:
@@ -85,14 +94,15 @@ class AwsCalls:
         with self._counting:
             self.counts[name] = self.counts.get(name, 0) + 1
 
-    def _client(self, service: str) -> Any:
+    def _client(self, service: str, *, retried: bool = True) -> Any:
         with _MAKING:
-            if service not in self._clients:
-                self._clients[service] = self._make(service)
-            return self._clients[service]
+            if (service, retried) not in self._clients:
+                made = self._of_session(service, retried) if self._given is None else self._given(service)
+                self._clients[service, retried] = made
+            return self._clients[service, retried]
 
-    def _of_session(self, service: str) -> Any:
-        client = _session().client(service, region_name=self._region, config=CONFIG)
+    def _of_session(self, service: str, retried: bool) -> Any:
+        client = _session().client(service, region_name=self._region, config=CONFIG if retried else ONCE)
         return lean(client) if service == "ec2" else client
 
     def _refused(self, name: str, error: ClientError) -> CloudError:

@@ -84,7 +84,7 @@ class AwsGroups:
     def end(self, instance_id: str, group: str, *, lower_desired: bool) -> None:
         """End an instance through its group. Ending what has left the group is no error."""
         try:
-            self._calls.one(
+            self._calls.once(
                 "autoscaling",
                 "terminate_instance_in_auto_scaling_group",
                 InstanceId=instance_id,

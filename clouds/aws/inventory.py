@@ -55,7 +55,7 @@ class AwsInventory:
 
     def stop(self, instance_id: str) -> None:
         """Stop a stand-alone machine. Raises CloudError, also of what cannot be stopped (stop protection, spot)."""
-        self._calls.one("ec2", "stop_instances", InstanceIds=[instance_id])
+        self._calls.once("ec2", "stop_instances", InstanceIds=[instance_id])
 
     def instance(self, instance_id: str) -> Instance | None:
         """One, read anew; None when the cloud no longer knows it."""

@@ -197,3 +197,25 @@ def test_a_group_that_is_missing_from_the_answer_raises(cloud: tuple[Cloud, AwsC
     ]
     with pytest.raises(CloudError, match="batch-spot-a"):
         AwsGroups(calls).groups(["batch-spot-a"])
+
+
+@pytest.mark.parametrize(
+    ("end", "operation"),
+    [
+        pytest.param(lambda calls: AwsGroups(calls).end("i-1", "g", lower_desired=True), "Terminate", id="end"),
+        pytest.param(lambda calls: AwsInventory(calls, "us-east-1", "prod").stop("i-1"), "StopInstances", id="stop"),
+    ],
+)
+def test_what_destroys_is_asked_for_once(
+    cloud: tuple[Cloud, AwsCalls], monkeypatch: pytest.MonkeyPatch, end: Callable[[AwsCalls], None], operation: str
+) -> None:
+    """A keep tag that is set while boto3 tries again for a minute would not be seen."""
+    said, calls = cloud
+    said.answers = [plain(503, refusal("RequestLimitExceeded"))]
+    url = calls._client("ec2").meta.endpoint_url  # pyright: ignore[reportPrivateUsage]
+    for name, value in (("ENDPOINT_URL", url), ("ACCESS_KEY_ID", "x"), ("SECRET_ACCESS_KEY", "x")):
+        monkeypatch.setenv(f"AWS_{name}", value)
+    with pytest.raises(CloudError, match="RequestLimitExceeded"):
+        end(AwsCalls("us-east-1"))
+    (asked,) = said.asked
+    assert asked["Action"].startswith(operation)

@@ -51,7 +51,7 @@ def _calls(tree: ast.AST) -> Iterator[tuple[str, str]]:
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
             continue
         words = [a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
-        if node.func.attr in ("one", "pages") and len(words) >= 2:
+        if node.func.attr in ("one", "once", "pages") and len(words) >= 2:
             yield words[0], words[1]
 
 
