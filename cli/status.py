@@ -2,7 +2,7 @@
 
 import time
 from datetime import timedelta
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from rich.console import Group, RenderableType
@@ -10,7 +10,7 @@ from rich.live import Live
 
 from cli.fleets import FleetOption, load
 from cli.output import STDOUT, Exit, UserError, print_json
-from cli.watching import Watched
+from cli.watching import Costs, Watched
 from console.document import document as as_document
 from console.text import screen
 from console.view import FleetView
@@ -18,7 +18,15 @@ from fleet.durations import parse as parse_duration
 
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
 EveryOption = Annotated[str, typer.Option("--every", help="Time between two looks.")]
-CostsOption = Annotated[bool, typer.Option("--costs/--no-costs", help="Add up the last hour and today.")]
+CostsOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--costs/--no-costs",
+        help="Add up the last hour and today anew, or leave them out. Default: what the cost watchdog last added up.",
+    ),
+]
+
+_COSTS: Final = {None: Costs.LEFT, True: Costs.ANEW, False: Costs.NONE}
 
 
 def register(app: typer.Typer) -> None:
@@ -29,11 +37,11 @@ def status(
     fleet: FleetOption = None,
     watch: Annotated[bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.")] = False,
     every: EveryOption = "2s",
-    costs: CostsOption = True,
+    costs: CostsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Pools, what drains or is marked and why, USD/h, alerts, brakes: all fleets in one view."""
-    fleets = [Watched(document, costs) for document in load(fleet)]
+    fleets = [Watched(document, _COSTS[costs]) for document in load(fleet)]
     if watch and as_json:
         raise UserError("--watch is for people: leave --json away", Exit.WRONG_USE)
     if watch:

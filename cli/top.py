@@ -14,7 +14,7 @@ from cli.fleets import FleetOption, load
 from cli.money import ledger_name
 from cli.output import STDOUT, Exit, UserError
 from cli.status import EveryOption, pause
-from cli.watching import Watched
+from cli.watching import Costs, Watched
 from cli.wiring import open_engine
 from console import book
 from console.top import Screen, Sort, draw, pressed
@@ -33,7 +33,7 @@ def top(
     once: Annotated[bool, typer.Option("--once", help="Draw once and end, for pipes.")] = False,
 ) -> None:
     """Instances with GPU activity, queue, KV cache, tokens/s, USD/h and phase. Keys: see its last line."""
-    fleets = [Watched(document, costs=False) for document in load(fleet)]
+    fleets = [Watched(document, Costs.NONE) for document in load(fleet)]
     screen = Screen(sort=sort, pool=pool)
     if once or not (STDOUT.is_terminal and sys.stdin.isatty()):
         views = [watched.look() for watched in fleets]

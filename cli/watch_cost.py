@@ -6,10 +6,11 @@ from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
+from sqlalchemy import Engine
 
-from cli import alerts, money
+from cli import alerts, money, sums
 from cli.fleets import FleetOption, load
-from cli.output import STDERR, Exit, print_json
+from cli.output import STDERR, Exit, UserError, print_json
 from costs.collector import Collected, collect
 from fleet.document import FleetDocument
 
@@ -40,6 +41,7 @@ def over_fleets(documents: Sequence[FleetDocument], *, show: bool) -> tuple[bool
         now = datetime.now(UTC)
         try:
             written = collect(engine, money.sources_of(document), money.facts_of(document), now)
+            failed = not _left(document, engine, now) or failed
             alerts.enqueue_all(document, engine, now)
         except OSError as error:
             STDERR.print(f"gpufleet: {document.environment}: cost: {error}; nothing was written", soft_wrap=True)
@@ -53,6 +55,16 @@ def over_fleets(documents: Sequence[FleetDocument], *, show: bool) -> tuple[bool
         for note in written.notes:
             STDERR.print(f"! {document.environment}: {note}", soft_wrap=True, highlight=False)
     return not failed and not any(written.notes for _, written in done), done
+
+
+def _left(document: FleetDocument, engine: Engine, now: datetime) -> bool:
+    """Leave what the screens show. The facts are written: what hinders that is said, and the pass goes on."""
+    try:
+        sums.leave(document, engine, now)
+    except UserError as error:
+        STDERR.print(f"! {document.environment}: cost: sums: {error}", soft_wrap=True, highlight=False)
+        return False
+    return True
 
 
 def _say(environment: str, done: Collected) -> None:

@@ -3,27 +3,36 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from typing import Any, TypeVar
 
-from cli.money import ledger_name, overrides_of
+from cli.money import ledger_name
 from cli.output import UserError
 from cli.wiring import Wired, wire
 from console import book
 from console.view import AlertView, CostView, FleetView, MarketView, Read, Signals, build
-from costs.report import Scope
-from costs.report import load as load_report
 from fleet.activity import CloudError
 from fleet.document import FleetDocument
 from fleet.model import CapacityType, Instance
+from ledger.sums import Span
 from monitoring import queries
-from prices.packaged import PackagedPrices
 
 T = TypeVar("T")
 
 LEAST_WINDOW = timedelta(seconds=15)
 MOST_ACTS = 5
 COSTS_EVERY = timedelta(seconds=30)
-"""Costs of a day are added up this often, however often the screen is drawn."""
+"""Costs of a day are added up here this often at most, however often the screen is drawn."""
+
+
+class Costs(StrEnum):
+    """Where the sums of the last hour and of today come from."""
+
+    LEFT = "left"
+    """The cost watchdog's last pass; added up here where it left none."""
+    ANEW = "anew"
+    """Added up here."""
+    NONE = "none"
 
 
 @dataclass(slots=True)
@@ -31,7 +40,7 @@ class Watched:
     """One fleet, read again and again; its clients and the last costs live as long as it does."""
 
     document: FleetDocument
-    costs: bool = True
+    costs: Costs = Costs.LEFT
     _wired: Wired | None = None
     _hour: CostView | None = None
     _today: CostView | None = None
@@ -46,13 +55,7 @@ class Watched:
         self._problems = []
         fleet = ledger_name(self.document)
         instances = self._try("inventory", lambda: tuple(wired.ports.inventory.instances()), None)
-        if self.costs and (self._costs_at is None or now - self._costs_at >= COSTS_EVERY):
-            self._costs_at = now
-            midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
-            self._hour = self._try(
-                "costs of the hour", lambda: self._cost(wired, now - timedelta(hours=1), now), None
-            )
-            self._today = self._try("costs of today", lambda: self._cost(wired, midnight, now), None)
+        self._cost(wired, now)
         signals = self._try("metrics", lambda: self._signals(wired, now), dict[str, Signals]())
         marked = [one.id for one in instances or () if one.idle_since is not None]
         read = Read(
@@ -84,18 +87,30 @@ class Watched:
             self._problems.append(f"{what} not known: {error}")
             return otherwise
 
-    def _cost(self, wired: Wired, since: datetime, until: datetime) -> CostView:
-        scope = Scope(
-            fleet=ledger_name(self.document),
-            environment=self.document.environment,
-            cloud=self.document.cloud,
-            region=self.document.region,
-            since=since,
-            until=until,
-            now=until,
-            allow_unpriced=True,
-        )
-        return book.cost(load_report(wired.engine, scope, overrides_of(self.document), PackagedPrices()))
+    def _cost(self, wired: Wired, now: datetime) -> None:
+        """Sums of the last hour and of today, and whether they are old."""
+        if self.costs is Costs.NONE:
+            return
+        left = None
+        if self.costs is Costs.LEFT:
+            left = book.costs_left(wired.engine, ledger_name(self.document), now)
+        if left is not None:
+            self._hour, self._today = left
+        elif self._costs_at is None or now - self._costs_at >= COSTS_EVERY:
+            self._costs_at = now
+            self._hour = self._try("costs of the hour", lambda: self._added_up(wired, Span.HOUR, now), None)
+            self._today = self._try("costs of today", lambda: self._added_up(wired, Span.TODAY, now), None)
+        known_until = None if self._hour is None else self._hour.known_until
+        if known_until is not None and now - known_until > self.document.alerts.ledger_gap:
+            self._problems.append(
+                f"costs are of {known_until:%Y-%m-%d %H:%M} UTC: `gpufleet watch cost` has written nothing since"
+            )
+
+    def _added_up(self, wired: Wired, span: Span, now: datetime) -> CostView | None:
+        # brings the cost reports, which a status that finds its sums does without
+        from cli.sums import add_up
+
+        return book.cost(add_up(self.document, wired.engine, span, now), span)
 
     def _signals(self, wired: Wired, now: datetime) -> dict[str, Signals]:
         interval = wired.prometheus.interval("engine") or timedelta(seconds=15)

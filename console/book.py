@@ -1,23 +1,22 @@
 """What the ledger tells a person: targets, brakes, what was done, what it cost."""
 
-from collections.abc import Mapping, Sequence
-from datetime import datetime
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Final
 
 from sqlalchemy import Engine, and_, func, or_, select
 
 from console.view import ActView, BrakeView, CostView, UnitCost
-from costs.allocation import State
-from costs.figures import Figure
-from costs.report import By, Report
-from fleet import money
 from ledger import decisions, history, operations
 from ledger.decisions import DECISIONS, OUTCOMES
 from ledger.facts import EndCause
+from ledger.sums import CostSum, Span, read_sums
 from ledger.tables import ENDS, RUNS
 
 DRAINED_IN_TIME: Final = "preempted, drained"
 """The reason of the spot watchdog's end of an instance that its cloud had given notice to."""
+BEHIND: Final = timedelta(minutes=15)
+"""A pass writes its facts, then what they add up to. Sums further behind the facts were left by an older pass."""
 _AT_ONCE: Final = 500
 """Names in one query."""
 
@@ -118,22 +117,35 @@ def preemptions(engine: Engine, fleet: str) -> Mapping[str, int]:
         return {row[0]: row[1] for row in connection.execute(statement)}
 
 
-def cost(report: Report) -> CostView:
-    """A cost report, cut down to what a screen shows."""
-    total = report.total
+def costs_left(engine: Engine, fleet: str, now: datetime) -> tuple[CostView, CostView | None] | None:
+    """The hour and today as the cost watchdog's last pass left them; None where it left nothing.
+
+    Without today where the day began after that pass: yesterday's sum is not today's.
+    """
+    with engine.connect() as connection:
+        sums, last = read_sums(connection, fleet), history.last_pass(connection, fleet)
+    hour, today = cost(sums, Span.HOUR), cost(sums, Span.TODAY)
+    if hour is None or hour.known_until is None or last is None or last.at - hour.known_until > BEHIND:
+        return None
+    return hour, today if today is not None and today.since.date() == now.date() else None
+
+
+def cost(sums: Iterable[CostSum], span: Span) -> CostView | None:
+    """What a screen shows of a span; None where it was not added up."""
+    of_span = {one.pool: one for one in sums if one.span is span}
+    whole = of_span.pop(None, None)
+    if whole is None:
+        return None
     return CostView(
-        since=report.scope.since,
-        known_until=report.known_until,
-        usd=money.usd(total.allocation),
-        idle_usd=money.usd(total.amounts[State.IDLE]),
-        unit=_unit(total),
-        by_pool={
-            pool: (money.usd(figure.allocation), _unit(figure)) for pool, figure in report.groups[By.POOL].items()
-        },
-        unpriced=total.unpriced,
+        since=whole.since,
+        known_until=whole.known_until,
+        usd=whole.usd,
+        idle_usd=whole.idle_usd,
+        unit=_unit(whole),
+        by_pool={pool: (one.usd, _unit(one)) for pool, one in of_span.items() if pool is not None},
+        unpriced=whole.unpriced,
     )
 
 
-def _unit(figure: Figure) -> UnitCost:
-    costs = figure.unit_costs()
-    return UnitCost(input=costs.input, output=costs.output, blended=costs.blended)
+def _unit(one: CostSum) -> UnitCost:
+    return UnitCost(input=one.input_usd, output=one.output_usd, blended=one.blended_usd)

@@ -89,7 +89,7 @@ def _wrong(view: FleetView) -> list[Text]:
 def _groups(view: FleetView) -> Iterable[list[str]]:
     read = view.read
     if read.hour is not None:
-        yield [_hour(read.hour)]
+        yield [_hour(read.hour), *_as_of(read.hour, view.at)]
     yield _cut([_marked(instance, view.at) for instance in view.instances if instance.idle_since is not None])
     yield _cut([f"drains: {i.id} ({i.pool}, {i.capacity_type}){why(i)}" for i in view.instances if i.draining])
     yield _cut([f"orphan: {i.id} ({i.machine_type}, pool {i.pool or NOTHING})" for i in view.orphans])
@@ -114,6 +114,12 @@ def _hour(hour: CostView) -> str:
         f"last hour: {money(hour.usd, hour.unpriced)} USD; per million tokens {dollars(unit.input)} in, "
         f"{dollars(unit.output)} out, {dollars(unit.blended)} blended"
     )
+
+
+def _as_of(hour: CostView, now: datetime) -> Iterable[str]:
+    """How old the costs are, those of today too: they are known as far as the cost watchdog has come."""
+    if hour.known_until is not None:
+        yield f"costs as of {hour.known_until:%H:%M} UTC, {_ago(now, hour.known_until)} ago"
 
 
 def _marked(instance: InstanceView, now: datetime) -> str:

@@ -140,9 +140,15 @@ def tokens_of(engine: Engine, scope: Scope) -> list[EngineTokens]:
         return list(served(parts, scope.since, scope.until))
 
 
-def load(engine: Engine, scope: Scope, overrides: Iterable[Override], packaged: Packaged) -> Report:
+def load(
+    engine: Engine,
+    scope: Scope,
+    overrides: Iterable[Override],
+    packaged: Packaged,
+    declared: Declared = Declared(),
+) -> Report:
     """Read the ledger and compute. Raises MissingPriceError unless the scope allows unpriced rows."""
-    known = read(engine, scope, overrides, packaged)
+    known = read(engine, scope, overrides, packaged, declared)
     return compute(scope, known, tokens_of(engine, scope))
 
 

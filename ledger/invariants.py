@@ -2,13 +2,16 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from decimal import Decimal
 from itertools import groupby
 from typing import Any, Final
 
 from sqlalchemy import Connection, and_, func, or_, select, text
 
+from fleet.money import NANO
 from ledger.facts import activity_hour
 from ledger.rollups import engine_of, engine_of_row, hour_row, reading_of, rolled_hours
+from ledger.sums import SUMS
 from ledger.tables import ACTIVITY, ENDS, PRICES, READINGS, RESERVATIONS, RUNS, TOKEN_HOURS
 
 SLOTS: Final = 360
@@ -35,6 +38,7 @@ def verify(connection: Connection) -> Iterator[Breach]:
     yield from _activity(connection)
     yield from _prices(connection)
     yield from _reservations(connection)
+    yield from _sums(connection)
 
 
 def _file(connection: Connection) -> Iterator[Breach]:
@@ -122,3 +126,14 @@ def _reservations(connection: Connection) -> Iterator[Breach]:
     for row in connection.execute(select(RESERVATIONS).where(wrong)):
         found = f"{row.instances} instances, seen {row.last_seen_at}"
         yield Breach(rule="paid capacity is seen after its start", where=row.reservation, found=found)
+
+
+def _sums(connection: Connection) -> Iterator[Breach]:
+    """A fleet costs what its pools cost, but for what the rounding of each may make of it."""
+    statement = select(SUMS).order_by(SUMS.c.fleet, SUMS.c.span, SUMS.c.pool)
+    for (fleet, span), rows in groupby(connection.execute(statement), key=lambda row: (row.fleet, row.span)):
+        whole, *pools = rows
+        apart = abs(whole.usd - sum((row.usd for row in pools), Decimal(0)))
+        if whole.pool or apart > len(pools) * NANO:
+            found = f"{whole.usd} USD, its pools {apart} USD apart" if not whole.pool else "only of pools"
+            yield Breach(rule="a sum is that of its pools", where=f"{fleet} {span}", found=found)

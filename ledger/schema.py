@@ -9,13 +9,13 @@ from sqlalchemy import Connection, Engine, inspect, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DatabaseError, SQLAlchemyError
 
-from ledger import decisions, facts, finals, operations, outbox, teams, told
+from ledger import decisions, facts, finals, operations, outbox, sums, teams, told
 from ledger.database import open_database, writing
 
-DECLARING: Final = (decisions, facts, finals, operations, outbox, teams, told)
+DECLARING: Final = (decisions, facts, finals, operations, outbox, sums, teams, told)
 """The files whose import puts every table into METADATA."""
 
-HEAD: Final = "0004"
+HEAD: Final = "0005"
 """The newest migration in `migrations/versions`."""
 
 _LOCK: Final = 7_202_611_210

@@ -1,7 +1,8 @@
 """A whole ledger as lines of JSON, and back: the way between databases, and the way out of a broken file.
 
 The first line says what it is, the last one how many rows of each table came before it, so that a cut file is
-refused. Times are microseconds since 1970, amounts are text. Leases are not carried: they belong to running hosts.
+refused. Times are microseconds since 1970, amounts are text. Leases are not carried: they belong to running hosts;
+nor are sums, which the next pass of the cost watchdog makes anew.
 """
 
 import json
@@ -18,6 +19,7 @@ from ledger.database import METADATA
 from ledger.facts import ActivityHour, Move, activity_hour, add_activity, merge
 from ledger.rollups import reading_of, roll_up
 from ledger.schema import HEAD, LedgerError
+from ledger.sums import SUMS
 from ledger.tables import (
     ACTIVITY,
     ENDS,
@@ -34,7 +36,7 @@ from ledger.tables import (
 
 KIND: Final = "gpu-fleet ledger"
 VERSION: Final = 1
-_LEFT_OUT: Final = frozenset({"leases"})
+_LEFT_OUT: Final = frozenset({"leases", SUMS.name})
 _STREAM: Final = 2_000
 
 _MOVES: Final[Mapping[str, Mapping[str, Move]]] = {

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +151,8 @@ def test_the_page_of_running_fleets(live: Live) -> None:
         assert (one["phase"], one["pool"], one["machine_type"]) == ("ready", "chat", "g6.xlarge")
         assert one["gpu_active"] is not None
         assert float(one["usd_per_hour"]) > 0
+        since, until = (datetime.fromisoformat(mine["last_hour"][name]) for name in ("since", "known_until"))
+        assert until - since == timedelta(hours=1), "not as the cost watchdog's last pass left it"
         assert (mine["problems"], other["problems"], other["instances"]) == ([], [], [])
         assert live.instance in client.get("/instances", params={"fleet": MINE}).text
         assert "Costs" in client.get("/costs").text

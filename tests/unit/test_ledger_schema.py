@@ -32,6 +32,7 @@ from ledger.finals import Confirmed, add_final, finals
 from ledger.invariants import verify
 from ledger.rollups import roll_up, stretches
 from ledger.schema import HEAD, LedgerError, open_ledger, schema_version
+from ledger.sums import CostSum, Span, read_sums, write_sums
 from ledger.tables import ACTIVITY
 from ledger.told import add_told, last_told
 from ledger.transfer import export
@@ -252,8 +253,9 @@ def test_a_ledger_that_cannot_be_used_says_why(tmp_path: Path, make: object, wor
     assert "secret" not in str(caught.value)
 
 
-NEWER_TABLES = {"0001": ("finals", "team_readings", "told_hours"), "0002": ("team_readings", "told_hours"),
-                "0003": ("told_hours",)}  # fmt: skip
+ADDED = ("finals", "team_readings", "told_hours", "cost_sums")
+"""One more with each schema after the first."""
+NEWER_TABLES = {f"{version:04}": ADDED[version - 1 :] for version in range(1, len(ADDED) + 1)}
 """Schema to the tables that it had not yet."""
 
 
@@ -281,16 +283,25 @@ def test_an_older_ledger_is_brought_to_date_with_all_it_holds(url: str, ledgers:
     with writing(again) as connection:  # the new tables are written to, and numbers go on behind the old ones
         add_final(connection, bill())
         add_told(connection, FLEET, NOW)
+        write_sums(connection, FLEET, [day()])
         assert outbox.enqueue(connection, outbox.Message(key="next", channel="#c", text="t"), NOW)
     with again.connect() as connection:
         assert finals(connection, FLEET, NOW - timedelta(days=1), NOW) == [bill()]
         assert last_told(connection, FLEET) == NOW
+        assert read_sums(connection, FLEET) == [day()]
 
 
 def exported(engine: Engine) -> list[str]:
     """All facts as lines, without the head, which names the schema."""
     with engine.connect() as connection:
         return list(export(connection, NOW))[1:-1]
+
+
+def day() -> CostSum:
+    return CostSum(
+        span=Span.TODAY, pool=None, since=NOW - timedelta(hours=9), known_until=NOW, usd=Decimal("1583952.868800001"),
+        idle_usd=Decimal(0), input_usd=None, output_usd=None, blended_usd=None, unpriced=0,
+    )  # fmt: skip
 
 
 def bill() -> Confirmed:

@@ -9,6 +9,8 @@ import pytest
 from sqlalchemy import Engine, text
 from typer.testing import CliRunner, Result
 
+from cli import sums
+from cli.fleets import load_one
 from cli.main import build
 from cli.output import UserError
 from ledger import transfer
@@ -17,7 +19,7 @@ from ledger.invariants import verify
 from ledger.outbox import Message, enqueue
 from ledger.schema import LedgerError, open_ledger
 from tests import postgres
-from tests.unit.small_fleet import document, fill
+from tests.unit.small_fleet import HOUR, T0, document, fill
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 
@@ -88,6 +90,27 @@ def test_a_broken_fact_is_found(full: Engine, statement: str, rule: str) -> None
     with writing(full) as connection:
         assert connection.execute(text(statement)).rowcount > 0
     assert rule in breaches(full)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        pytest.param("update cost_sums set usd = '9999' where pool = ''", id="other than its pools"),
+        pytest.param("delete from cost_sums where pool = ''", id="no whole"),
+    ],
+)
+def test_a_sum_that_is_not_that_of_its_pools_is_found(full: Engine, tmp_path: Path, statement: str) -> None:
+    sums.leave(load_one(str(document(tmp_path))), full, T0 + 6 * HOUR)
+    assert breaches(full) == set()
+    with writing(full) as connection:
+        assert connection.execute(text(statement)).rowcount > 0
+    assert breaches(full) == {"a sum is that of its pools"}
+
+
+def test_sums_are_not_carried(full: Engine, tmp_path: Path) -> None:
+    exported = lines(full)
+    sums.leave(load_one(str(document(tmp_path))), full, T0 + 6 * HOUR)
+    assert lines(full) == exported
 
 
 def test_an_export_taken_in_elsewhere_is_the_same_ledger(full: Engine, tmp_path: Path) -> None:

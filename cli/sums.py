@@ -1,0 +1,48 @@
+"""The sums that screens show: each pass of the cost watchdog leaves them in the ledger. A screen makes them itself
+only where no pass has.
+"""
+
+from datetime import datetime, timedelta
+from typing import Final
+
+from sqlalchemy import Engine
+
+from cli import money
+from costs.report import Scope
+from costs.report import load as load_report
+from costs.sums import sums
+from fleet.document import FleetDocument
+from ledger.database import writing
+from ledger.sums import CostSum, Span, write_sums
+from prices.packaged import PackagedPrices
+
+HOUR: Final = timedelta(hours=1)
+
+
+def midnight(now: datetime) -> datetime:
+    """When the UTC day of that moment began."""
+    return now.replace(hour=0, minute=0, second=0, microsecond=0)
+
+
+def add_up(document: FleetDocument, engine: Engine, span: Span, now: datetime) -> list[CostSum]:
+    """A span up to now, as `gpufleet report cost` of it. What has no price is counted. Raises UserError."""
+    scope = Scope(
+        fleet=money.ledger_name(document),
+        environment=document.environment,
+        cloud=document.cloud,
+        region=document.region,
+        since=midnight(now) if span is Span.TODAY else now - HOUR,
+        until=now,
+        now=now,
+        allow_unpriced=True,
+    )
+    overrides, declared = money.overrides_of(document), money.declared_of(document)
+    with money.ledger_errors(document):
+        return sums(load_report(engine, scope, overrides, PackagedPrices(), declared), span)
+
+
+def leave(document: FleetDocument, engine: Engine, now: datetime) -> None:
+    """Leave every sum of a pass in the ledger, all of one moment. Raises UserError."""
+    made = [one for span in Span for one in add_up(document, engine, span, now)]
+    with money.ledger_errors(document), writing(engine) as connection:
+        write_sums(connection, money.ledger_name(document), made)
