@@ -1,12 +1,10 @@
 """Addresses of their own for tests that start servers on loopback, and the end of what they started."""
 
-import fcntl
+import errno
 import os
 import signal
 import socket
 import subprocess
-import tempfile
-from pathlib import Path
 from typing import Final
 
 from localcloud.control.sockets import find_listeners_in
@@ -15,7 +13,7 @@ from localcloud.machines.processes import children
 _NUMBERS: Final = range(100, 250)
 """127.16 and its neighbours belong to `gpufleet local up`."""
 _PORTS: Final = (("0.2", 4566), ("0.3", 8081), ("0.10", 9090), ("0.10", 8080), ("0.10", 8404))
-_taken: Final = dict[str, int]()
+_taken: Final = dict[str, socket.socket]()
 """Networks given out, each with its lock: two test runs at once get different ones, one run never the same twice."""
 
 
@@ -32,16 +30,17 @@ def free_network() -> str:
 
 
 def _take(network: str) -> bool:
-    path = Path(tempfile.gettempdir(), f"gpu-fleet-tests-{os.getuid()}-{network}.lock")
-    # closed when the process ends, however it ends
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    # a name that one process can have, and no file: it is free again when the process ends, however it ends
+    lock = socket.socket(socket.AF_UNIX)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
+        lock.bind(f"\0gpu-fleet-tests-{network}")
+    except OSError as error:
+        lock.close()
+        if error.errno != errno.EADDRINUSE:
+            raise
         return False
     if not _is_free(network):
-        os.close(lock)
+        lock.close()
         return False
     _taken[network] = lock
     return True
