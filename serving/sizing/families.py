@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, cast
 
+from serving.sizing.defaults import DEFAULTS
 from serving.sizing.model import Attention, LatentAttention, Layer, Model, SizingError, State
 
 Config = Mapping[str, Any]
@@ -59,6 +60,12 @@ STANDARD: Final = frozenset(
         "apertus",
         "arcee",
         "mistral3",
+        "qwen2_vl",
+        "qwen2_vl_text",
+        "qwen2_5_vl",
+        "qwen2_5_vl_text",
+        "qwen3_vl_text",
+        "qwen3_vl_moe_text",
         "bloom",
         "mpt",
     )
@@ -72,6 +79,8 @@ ENCODERS: Final = frozenset(
     ("bert", "roberta", "xlm-roberta", "modernbert", "distilbert", "mpnet", "nomic_bert", "gte", "new")
 )
 
+_SENSES: Final = ("vision_config", "audio_config")
+"""Parts of a config that describe what sees or hears, beside the language model."""
 _MOST_LAYERS: Final = 10_000
 _LARGEST: Final = 1 << 40
 """Of any field: what is larger is a mistake, and would take this machine's memory to count."""
@@ -122,7 +131,7 @@ def _read(config: Config) -> Model:
             _first(experts, "num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_top_k") or 0
         ),
         quantization=_quantization(quantization),
-        multimodal=inner is not config,
+        multimodal=inner is not config or any(isinstance(config.get(name), Mapping) for name in _SENSES),
     )
 
 
@@ -146,7 +155,8 @@ def _inner(config: Config) -> Config:
     for name in ("text_config", "llm_config", "language_config"):
         part = config.get(name)
         if isinstance(part, Mapping):
-            return cast("Config", part)
+            fields = cast("Config", part)
+            return {**DEFAULTS.get(str(fields.get("model_type")), {}), **fields}
     return config
 
 
@@ -214,7 +224,7 @@ def _kinds(family: str, config: Config) -> list[str]:
         return ["full" if (i + 1) % pattern == 0 else "sliding" for i in range(count)]
     if not window or config.get("use_sliding_window") is False:
         return ["full"] * count
-    if family in ("qwen2", "qwen2_moe", "qwen3", "qwen3_moe"):
+    if family.startswith(("qwen2", "qwen3")):
         # the first layers attend to everything
         first = int(config.get("max_window_layers") or 0)
         return ["full" if i < first else "sliding" for i in range(count)]

@@ -21,6 +21,10 @@ NCCL_BYTES: Final = 400 * MIB
 GRAPH_BYTES: Final = 650 * MIB
 """CUDA graphs: 0.36 to 0.65 GiB measured for 7B to 70B."""
 MOST_SEQUENCES: Final = 256
+_SENSES_NOTE: Final = (
+    "the model sees or hears: its weights are counted for that, but not what it needs while it looks at the largest "
+    "input; vLLM measures that at its start and takes it from the KV cache (--language-model-only serves text alone)"
+)
 _FP8: Final = frozenset({"fp8", "fbgemm_fp8", "modelopt"})
 _FP4: Final = frozenset({"mxfp4", "nvfp4", "modelopt_fp4"})
 
@@ -113,6 +117,8 @@ def fit(model: Model, weights: Weights, gpu: Gpu, wish: Wish, split: Split = ONE
         notes.append(f"{gpu.name} has no BF16: computed in FP16, which some models do not survive (Gemma)")
     if kv_heads < tp and model.layers:
         notes.append(f"{kv_heads} key heads on {tp} GPUs: each key head is kept {tp // max(1, kv_heads)} times")
+    if model.multimodal:
+        notes.append(_SENSES_NOTE)
     return Fit(
         gpu=gpu.name,
         split=split,

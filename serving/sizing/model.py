@@ -87,6 +87,7 @@ class Model:
     """Number format of the checkpoint's weights, from its config: `fp8`, `awq`, `gptq`, `mxfp4`; `compressed-tensors`
     where that library says integers, or nothing."""
     multimodal: bool = False
+    """Whether it sees or hears, too."""
 
     @property
     def keeps_nothing(self) -> bool:
@@ -111,16 +112,19 @@ class Weights:
     parameters: int
     experts: int = 0
     """Bytes of experts' weights, part of `split`."""
+    senses: int = 0
+    """Bytes of what sees or hears, in no other sum. Every GPU is taken to hold all of it: whether vLLM splits it
+    depends on its class."""
 
     @property
     def total(self) -> int:
-        return self.split + self.copied + self.key_value
+        return self.split + self.copied + self.key_value + self.senses
 
     def per_gpu(self, *, tp: int, pp: int, kv_heads: int) -> int:
         """Bytes on the fullest GPU."""
         key_value = self.key_value // min(tp, max(1, kv_heads))
         body = (self.split - self.ends) // tp + self.copied + key_value
-        return -(-body // pp) + self.ends // tp
+        return -(-body // pp) + self.ends // tp + self.senses
 
 
 _COPIED: Final = (
@@ -134,6 +138,22 @@ _COPIED: Final = (
     "e_score_correction_bias",
     "sinks",
 )
+_SENSES: Final = frozenset(
+    (
+        "visual",
+        "vision",
+        "vision_tower",
+        "vision_model",
+        "vision_encoder",
+        "audio_tower",
+        "multi_modal_projector",
+        "mm_projector",
+        "vision_language_adapter",
+        "connector",
+        "mlp1",
+    )
+)
+"""Parts of tensors' names."""
 _ENDS: Final = ("embed_tokens", "lm_head", "wte", "word_embeddings", "embed_in", "embed_out", "output.weight")
 
 
@@ -141,9 +161,12 @@ def weigh(tensors: list[Tensor]) -> Weights:
     """Sum the tensors of a checkpoint. Raises SizingError for a checkpoint without any."""
     if not tensors:
         raise SizingError("the checkpoint has no tensors")
-    split = copied = key_value = ends = quantizable = parameters = experts = 0
+    split = copied = key_value = ends = quantizable = parameters = experts = senses = 0
     for tensor in tensors:
         parameters += prod(tensor.shape)
+        if not _SENSES.isdisjoint(tensor.name.split(".")):
+            senses += tensor.size
+            continue
         is_end = any(part in tensor.name for part in _ENDS)
         if len(tensor.shape) <= 1 or any(part in tensor.name for part in _COPIED):
             copied += tensor.size
@@ -163,4 +186,5 @@ def weigh(tensors: list[Tensor]) -> Weights:
         quantizable=quantizable,
         parameters=parameters,
         experts=experts,
+        senses=senses,
     )

@@ -83,12 +83,47 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "google/gemma-2-9b-it": dense(
         "gemma2", 42, 3584, 16, 8, 14336, 256000, 8192, head_dim=256, sliding_window=4096
     ),
+    # what is not in the text part of these files is what the family's class says
+    "google/gemma-3-4b-it": {
+        "model_type": "gemma3",
+        "text_config": {
+            "model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34,
+            "sliding_window": 1024,
+        },
+        "vision_config": {"hidden_size": 1152},
+    },
     "google/gemma-3-27b-it": {
         "model_type": "gemma3",
+        "text_config": {
+            "model_type": "gemma3_text", "head_dim": 128, "hidden_size": 5376, "intermediate_size": 21504,
+            "num_attention_heads": 32, "num_hidden_layers": 62, "num_key_value_heads": 16, "sliding_window": 1024,
+        },
+        "vision_config": {"hidden_size": 1152},
+    },
+    "llava-hf/llava-1.5-7b-hf": {
+        "model_type": "llava",
+        "text_config": {"model_type": "llama", "max_position_embeddings": 4096, "vocab_size": 32064},
+        "vision_config": {"hidden_size": 1024},
+    },
+    "mistralai/Mistral-Small-3.1-24B-Instruct-2503": {
+        "model_type": "mistral3",
         "text_config": dense(
-            "gemma3_text", 62, 5376, 32, 16, 21504, 262208, 131072, head_dim=128, sliding_window=1024,
-            sliding_window_pattern=6,
+            "mistral", 40, 5120, 32, 8, 32768, 131072, 131072, head_dim=128, sliding_window=None
         ),
+        "vision_config": {"hidden_size": 1024},
+    },
+    "Qwen/Qwen2-VL-7B-Instruct": dense(
+        "qwen2_vl", 28, 3584, 28, 4, 18944, 152064, 32768, sliding_window=32768, use_sliding_window=False,
+        max_window_layers=28, vision_config={"hidden_size": 3584},
+    ),
+    "Qwen/Qwen2.5-VL-72B-Instruct": dense(
+        "qwen2_5_vl", 80, 8192, 64, 8, 29568, 152064, 128000, sliding_window=32768, use_sliding_window=False,
+        max_window_layers=80, vision_config={"hidden_size": 1280},
+    ),
+    "Qwen/Qwen3-VL-8B-Instruct": {
+        "model_type": "qwen3_vl",
+        "text_config": dense("qwen3_vl_text", 36, 4096, 32, 8, 12288, 151936, 262144, head_dim=128),
+        "vision_config": {"hidden_size": 1152},
     },
     "microsoft/Phi-3-mini-4k-instruct": dense("phi3", 32, 3072, 32, 32, 8192, 32064, 4096, sliding_window=2047),
     "microsoft/phi-4": dense("phi3", 40, 5120, 40, 10, 17920, 100352, 16384, sliding_window=None),

@@ -41,7 +41,13 @@ BYTES_PER_TOKEN = {
     "Qwen/Qwen3-30B-A3B": 96 * KIB,
     "Qwen/Qwen3-235B-A22B-FP8": 188 * KIB,
     "google/gemma-2-9b-it": 336 * KIB,
+    "google/gemma-3-4b-it": 136 * KIB,
     "google/gemma-3-27b-it": 496 * KIB,
+    "llava-hf/llava-1.5-7b-hf": 512 * KIB,
+    "mistralai/Mistral-Small-3.1-24B-Instruct-2503": 160 * KIB,
+    "Qwen/Qwen2-VL-7B-Instruct": 56 * KIB,
+    "Qwen/Qwen2.5-VL-72B-Instruct": 320 * KIB,
+    "Qwen/Qwen3-VL-8B-Instruct": 144 * KIB,
     "microsoft/Phi-3-mini-4k-instruct": 384 * KIB,
     "microsoft/phi-4": 200 * KIB,
     "openai/gpt-oss-20b": 48 * KIB,
@@ -175,6 +181,21 @@ def test_local_layers_written_out_as_a_word() -> None:
     layers = families.read(CONFIGS["LGAI-EXAONE/EXAONE-4.0-32B"]).layers
     windows = [layer.window for layer in layers if isinstance(layer, Attention)]
     assert windows == [4096, 4096, 4096, None] * 16
+
+
+def test_five_of_six_layers_of_gemma_3_slide_though_its_config_does_not_say_so() -> None:
+    windows = [getattr(layer, "window", 0) for layer in families.read(CONFIGS["google/gemma-3-4b-it"]).layers]
+    assert windows == ([1024] * 5 + [None]) * 5 + [1024] * 4
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_what_is_not_estimated_of_a_model_that_sees_is_said(name: str) -> None:
+    sees = "vision_config" in CONFIGS[name]
+    model = families.read(CONFIGS[name])
+    assert model.multimodal is sees
+    heavy = Weights(split=GIB, copied=0, key_value=0, ends=0, quantizable=GIB, parameters=GIB // 2)
+    answer = smallest_fit(model, heavy, catalogue.gpu("H200-141GB"), 1, Wish(context=512))
+    assert any("--language-model-only" in note for note in answer.notes) is sees
 
 
 _JUNK = st.one_of(

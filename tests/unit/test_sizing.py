@@ -280,6 +280,28 @@ def test_weights_are_exact_and_split_by_their_kind() -> None:
 
 
 @pytest.mark.parametrize(
+    "name",
+    [
+        "vision_tower.vision_model.encoder.layers.0.self_attn.k_proj.weight",
+        "model.visual.blocks.0.attn.qkv.weight",
+        "multi_modal_projector.linear_1.weight",
+    ],
+)
+def test_what_sees_is_counted_whole_on_every_gpu(name: str) -> None:
+    text = [
+        Tensor(name="language_model.model.embed_tokens.weight", dtype="BF16", shape=(1000, 64), size=128_000),
+        Tensor(name="language_model.model.layers.0.self_attn.k_proj.weight", dtype="BF16", shape=(16, 64), size=2048),
+    ]
+    alone = weigh(text)
+    found = weigh([*text, Tensor(name=name, dtype="BF16", shape=(64, 64), size=8192)])
+    assert found.total == alone.total + 8192
+    assert found.parameters == alone.parameters + 4096
+    assert found.quantizable == alone.quantizable
+    for tp, pp in ((1, 1), (4, 1), (2, 2)):
+        assert found.per_gpu(tp=tp, pp=pp, kv_heads=2) == alone.per_gpu(tp=tp, pp=pp, kv_heads=2) + 8192
+
+
+@pytest.mark.parametrize(
     ("config", "gib", "gpu", "wish", "fits"),
     [
         pytest.param(LLAMA_8B, 14.96, "L4", Wish(context=8192), True, id="8B in 16 bits on an L4"),
