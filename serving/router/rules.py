@@ -12,6 +12,7 @@ from typing import Final
 
 from serving.router.answers import answer, busy, invalid
 from serving.router.maps import UNKNOWN_MS, Map, candidates
+from serving.router.patterns import MODEL_EARLY, MODEL_LATE, taken
 from serving.router.policy import Placement, RouterPolicy
 from serving.router.settings import CERTIFICATE, INNER_SOCKET, RouterSettings
 from serving.router.topology import Topology, backend_of, capacity_backends
@@ -23,6 +24,8 @@ REASON: Final = "var(txn.why,default)"
 """Why this pool: most requests have no other reason than that it is the model's, so that is no variable."""
 _UNDECIDED: Final = "!{ var(txn.pool) -m found }"
 _MORE_TO_COME: Final = "{ req.body_len,sub(txn.body_bytes) -m int lt 0 }"
+_EARLY_BYTES: Final = 256
+"""Of a body, in which the model is looked for first."""
 _NEW_ID: Final = "%Ts%ms-%[rand]"
 """Of a request whose client names none: when, and which of that millisecond. A tenth of uuid()'s work."""
 _ID: Final = "^[A-Za-z0-9._-]{1,64}$"
@@ -105,6 +108,11 @@ def _model(settings: RouterSettings) -> list[str]:
         "    # HAProxy drops a length beside chunks, but counts with it: chunks that are whole seem to lack some",
         answer(400, invalid("Content-Length and Transfer-Encoding exclude each other.", "bad_request"), when=mixed),
         "    http-request set-var(txn.model) req.hdr(x-model)",
+        "    # where it mostly stands: before any list or object, or after the last; else all of the body is read",
+        f"    http-request set-var(txn.model) req.body,bytes(0,{_EARLY_BYTES}),{taken(MODEL_EARLY)}"
+        " if !{ var(txn.model) -m found } METH_POST",
+        f"    http-request set-var(txn.model) req.body,{taken(MODEL_LATE)} if {{ var(txn.model) -m len 0 }}",
+        "    http-request unset-var(txn.model) if { var(txn.model) -m len 0 }",
         "    http-request set-var(txn.model) req.body,json_query('$.model')"
         " if !{ var(txn.model) -m found } METH_POST",
         f"    http-request set-var(txn.pool_by_model) var(txn.model),map_str({Map.MODELS.file})",

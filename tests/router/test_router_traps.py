@@ -253,14 +253,15 @@ def test_short_prompts_are_spread(router: Router) -> None:
         (b'{"model": "chat", "model": "other"}', {}, 200),
         (b'{"model": "other", "model": "chat"}', {}, 404),
         (b'{"model": ["chat"]}', {}, 400),
-        (b'{"tools": %s%s, "model": "chat"}' % (b"[" * 30, b"]" * 30), {}, 400),
-        (b'{"tools": %s%s, "model": "chat"}' % (b"[" * 30, b"]" * 30), {"x-model": "chat"}, 200),
+        (b'{"tools": %s%s, "model": "chat", "stop": []}' % (b"[" * 30, b"]" * 30), {}, 400),
+        (b'{"tools": %s%s, "model": "chat", "stop": []}' % (b"[" * 30, b"]" * 30), {"x-model": "chat"}, 200),
+        (b'{"tools": %s%s, "model": "chat", "n": 1}' % (b"[" * 30, b"]" * 30), {}, 200),
     ],
     ids=[
         "large-model-last", "large-with-header", "large-model-first", "fits", "no-model", "nested-lookalike",
         "lookalike-in-text", "escape", "pretty", "100000-brackets", "invalid-utf8", "empty",
         "two-models", "two-models-unknown-first", "model-is-no-text",
-        "deep", "deep-with-header",
+        "deep", "deep-with-header", "deep-model-last",
     ],
 )  # fmt: skip
 def test_the_model_is_found_or_the_remedy_is_said(

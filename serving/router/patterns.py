@@ -1,0 +1,57 @@
+"""What is read of a body by regular expression: HAProxy's JSON reader does 55 instructions for each byte, these ten.
+
+Each expression reads the usual forms of a body strictly, as JSON, and finds nothing in any other form: then the JSON
+reader is asked. It matches every text, so that what it does not find is empty and never the body itself. Quotes and
+backslashes are written as `\\x22` and `\\x5c`, which need no quoting in HAProxy's configuration.
+"""
+
+from typing import Final
+
+_KEY: Final = r"\s*+\x22[^\x22\x5c]*+\x22\s*+:\s*+"
+_SCALAR: Final = r"(?:\x22[^\x22\x5c]*+\x22|[-+.\w]++)"
+_IS: Final = r"\s*+:\s*+\x22"
+_NAME: Final = r"([^\x22\x5c]*+)\x22"
+_CHARACTERS: Final = r"(?:[^\x22\x5c]++|\x5c.)*+"
+_FIRST_MESSAGE: Final = r"\x22messages\x22\s*+:\s*+\[\s*+\{\s*+\x22role\x22" + _IS
+
+
+def _before(*names: str) -> str:
+    """From the body's start over fields that are neither objects nor lists, up to the first of these names."""
+    others = "|".join(rf"\x22{name}\x22" for name in names)
+    return rf"\s*+\{{(?:(?!\s*+(?:{others})){_KEY}{_SCALAR}\s*+,)*+\s*+"
+
+
+def _found(pattern: str) -> str:
+    return rf"(?s)^(?:{pattern}|).*+"
+
+
+MODEL_EARLY: Final = _found(rf"{_before('model')}\x22model\x22{_IS}{_NAME}")
+"""The model's name where no object or list comes before it."""
+MODEL_LATE: Final = _found(
+    r"\s*+\{(?:[^\x22\x5c]++|\x5c.|\x22(?!model\x22))*+"
+    rf"\x22model\x22{_IS}{_NAME}(?:\s*+,{_KEY}{_SCALAR})*+\s*+\}}\s*+$"
+)
+"""The model's name where no object or list comes after it; `"model"` stands in the body for the first time there."""
+START: Final = _found(
+    rf"{_before('messages', 'prompt')}(?:{_FIRST_MESSAGE}(\w++)\x22\s*+,\s*+\x22content\x22|\x22prompt\x22)"
+    rf"{_IS}({_CHARACTERS})"
+)
+"""Role and text of the first message, or the prompt; up to where the body was cut. The text as it was sent, with its
+escapes: it is only compared."""
+QUESTION: Final = _found(
+    rf"{_before('messages')}{_FIRST_MESSAGE}system\x22\s*+,\s*+\x22content\x22{_IS}{_CHARACTERS}\x22\s*+\}}\s*+,\s*+\{{"
+    rf"\s*+\x22role\x22{_IS}\w++\x22\s*+,\s*+\x22content\x22{_IS}({_CHARACTERS})"
+)
+"""The text of the second message, after a system prompt."""
+
+
+def tokens(field: str) -> str:
+    """A count in an answer's usage. The last one of that name: a quote inside of a text has a backslash before it, so
+    no answer's words look like a field."""
+    return _found(rf".*\x22{field}\x22\s*+:\s*+([0-9]++)")
+
+
+def taken(pattern: str, groups: int = 1) -> str:
+    """The converter that leaves the first groups of it, or nothing."""
+    kept = "".join(rf"\{number}" for number in range(1, groups + 1))
+    return f"""'regsub("{pattern}","{kept}")'"""
