@@ -48,9 +48,13 @@ def test_a_command_of_a_page_exists(tree: Any, page: str, line: str) -> None:
         name = words.pop(0)
         assert name in command.commands, f"{page} names `{line}`; there is no {name!r}"
         command = command.commands[name]
-    known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
-    given = {word.partition("=")[0] for word in words if word.startswith("-") and word != "-"}
-    assert given <= known | {"--help"}, f"{page} names `{line}`"
+    if hasattr(command, "commands"):
+        assert set(words) <= {"--help"}, f"{page} names `{line}`, a group"
+        return
+    # brackets around what may be left out; what has to be given may lack in a sentence
+    given = [bare for word in words if (bare := word.strip("[]")) and bare != "--help"]
+    _, left, _ = command.make_parser(command.context_class(command)).parse_args(given)
+    assert left == [], f"{page} names `{line}`, which has no place for {left}"
 
 
 SHELL = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
