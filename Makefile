@@ -11,6 +11,7 @@ STACK ?= aws-local
 PAUSED ?=
 CLOUD ?= aws
 ENGINE ?= simulated
+CONTROL ?= processes
 # byte code halves the time of every command; it lies in .venv and in __pycache__, which git ignores
 unexport PYTHONDONTWRITEBYTECODE
 FLEET ?=
@@ -19,7 +20,7 @@ FAULT ?=
 MINUTES ?= 30
 
 help:
-	@echo 'make demo      the whole story on this machine: a cloud on loopback, pools, watchdogs, a cost report (CLOUD=gcp: on Google Cloud; ENGINE=vllm: real vLLM in one pool)'
+	@echo 'make demo      the whole story on this machine: a cloud on loopback, pools, watchdogs, a cost report (CLOUD=gcp: on Google Cloud; ENGINE=vllm: real vLLM in one pool; CONTROL=machine: its control host is lost and replaced)'
 	@echo 'make test      the tests (< 10 min); make test-all adds checks, slow proofs and the demo as a test'
 	@echo 'make setup     what both need: says what it installs and why'
 	@echo 'make chaos     faults of all kinds on an embedded cloud for MINUTES=$(MINUTES), in the order that SEED=... draws, then judged'
@@ -36,7 +37,7 @@ setup setup-tests:
 	@$(PYTHON) -m scripts.setup $(if $(findstring tests,$@),--tests)
 
 demo: setup
-	@$(RUN) scripts.demo --cloud '$(CLOUD)' --engine '$(ENGINE)'
+	@$(RUN) scripts.demo --cloud '$(CLOUD)' --engine '$(ENGINE)' --control '$(CONTROL)'
 
 test: setup
 	@$(RUN) pytest -m 'not slow and not live'

@@ -30,6 +30,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--engine", default=cast.SIMULATED.engine.value, help="what serves the pool chat: simulated, vllm"
     )
+    parser.add_argument(
+        "--control",
+        choices=("processes", "machine"),
+        default="processes",
+        help="machine: a control host that is a machine of the cloud, too, is lost and replaced in the middle",
+    )
     parser.add_argument("--summary", type=Path, help="write the facts of the run to this file, as JSON")
     options = parser.parse_args(arguments)
     try:
@@ -48,6 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     environment = marked(os.environ, folders)
     environment["COLUMNS"] = str(max(80, min(shutil.get_terminal_size((125, 40)).columns - 5, 140)))
     stage = Stage(root=folders.root, environment=environment, cloud=options.cloud, cast=players)
+    stage.replaces_control_host = options.control == "machine"
     began = time.monotonic()
     code = _play(stage, folders)
     stage.facts |= {"exit_code": code, "steps": stage.steps, "seconds": round(time.monotonic() - began, 1)}

@@ -54,6 +54,8 @@ class Stage:
     cloud: Cloud = Cloud.AWS
     """Whose story is told; its commands are the same."""
     cast: Cast = SIMULATED
+    replaces_control_host: bool = False
+    """Whether its control host is a machine, too, and is lost and replaced in the middle."""
     settings: Sequence[str] = ()
     """What tells Pulumi of other settings than the stack's own."""
     facts: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -64,8 +66,9 @@ class Stage:
     """Set for a command that is being ended: what it says then is noise."""
     _began: float = field(default_factory=time.monotonic)
 
-    def title(self, number: int, text: str) -> None:
-        """Head of a step."""
+    def title(self, text: str) -> None:
+        """Head of the next step."""
+        number = len(self.steps) + 1
         self.steps[number] = round(self.elapsed(), 1)
         print(_styled(f"\n{number}  {text}", _BOLD) + _styled(f"  [{self.elapsed():.0f} s]", _DIM), flush=True)
 

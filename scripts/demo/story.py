@@ -1,4 +1,4 @@
-"""The nine steps, in the product's own commands, the same on both clouds. Windows are seconds here, from the settings
+"""The steps, in the product's own commands, the same on both clouds. Windows are seconds here, from the settings
 of `aws-local` and `gcp-local`."""
 
 import re
@@ -9,7 +9,7 @@ from fleet.model import Cloud
 from localcloud.control.choice import stack_of
 from localcloud.control.folders import find_folders
 from localcloud.control.parts import CONTROL_HOST
-from scripts.demo import look, secrets
+from scripts.demo import control_host, look, secrets
 from scripts.demo.recompute import recompute
 from scripts.demo.stage import Done, Stage, StoryError
 from scripts.demo.traffic import Counted, Traffic
@@ -31,6 +31,8 @@ def tell(stage: Stage) -> None:
         _serve(stage, traffic)
         _preempt(stage, traffic)
         _end_idle(stage)
+        if stage.replaces_control_host:
+            control_host.replace_in_the_middle(stage, traffic)
     finally:
         counted = traffic.stop()
     _count_requests(stage, counted)
@@ -41,7 +43,7 @@ def tell(stage: Stage) -> None:
 def _bring_up(stage: Stage) -> None:
     apis = "AWS" if stage.cloud is Cloud.AWS else "Google Cloud"
     stage.title(
-        1, f"The embedded cloud: {apis} APIs, instance metadata, Slack on loopback; real Prometheus, real HAProxy"
+        f"The embedded cloud: {apis} APIs, instance metadata, Slack on loopback; real Prometheus, real HAProxy"
     )
     chosen = () if stage.cloud is Cloud.AWS else ("--cloud", stage.cloud.value)
     stage.run("gpufleet", "local", "up", *chosen)
@@ -50,7 +52,7 @@ def _bring_up(stage: Stage) -> None:
 
 def _provision(stage: Stage) -> None:
     stack = stack_of(stage.cloud)
-    stage.title(2, f"pulumi up: the real engine runs the program of production with the settings of {stack}")
+    stage.title(f"pulumi up: the real engine runs the program of production with the settings of {stack}")
     done = stage.run(
         "pulumi",
         "up",
@@ -68,7 +70,7 @@ def _provision(stage: Stage) -> None:
 
 
 def _boot(stage: Stage) -> None:
-    stage.title(3, "Instances boot: user data, the node agent by its digest, the model onto local disk, the engine")
+    stage.title("Instances boot: user data, the node agent by its digest, the model onto local disk, the engine")
     took = stage.wait(
         "every replica is up in HAProxy", look.ready_servers(stage, stage.cast.served), stage.cast.wait_s
     )
@@ -100,7 +102,7 @@ def _all_scraped(stage: Stage) -> str | None:
 
 
 def _serve(stage: Stage, traffic: Traffic) -> None:
-    stage.title(4, "OpenAI-style chat requests through HAProxy: chat gets them, batch gets none")
+    stage.title("OpenAI-style chat requests through HAProxy: chat gets them, batch gets none")
     before = _requests(stage)
     traffic.start()
     url = "http://127.16.0.10:8080/v1/chat/completions"
@@ -129,9 +131,7 @@ def _requests(stage: Stage) -> dict[str, int]:
 
 
 def _preempt(stage: Stage, traffic: Traffic) -> None:
-    stage.title(
-        5, "A spot instance is taken: drained by its agent, replaced by on-demand, given back when spot returns"
-    )
+    stage.title("A spot instance is taken: drained by its agent, replaced by on-demand, given back when spot returns")
     stage.run("gpufleet", "watch", "spot", codes=(0, 3))
     stage.say("a policy acts only after somebody saw a dry run of it: that was one")
     failed = traffic.counted().failed
@@ -197,7 +197,7 @@ def _fallback_over(stage: Stage) -> str | None:
 
 
 def _end_idle(stage: Stage) -> None:
-    stage.title(6, "Idle GPUs of batch: one has lost its metrics and is kept, the other is marked, drained and ended")
+    stage.title("Idle GPUs of batch: one has lost its metrics and is kept, the other is marked, drained and ended")
     broken = stage.run("gpufleet", "local", "fault", "--pool", "batch", "--what", "exporter", "--json").json()
     silenced = broken["instance"]
     other = next(one["id"] for one in look.instances("batch") if one["id"] != silenced)
@@ -255,13 +255,13 @@ def _count_requests(stage: Stage, counted: Counted) -> None:
 
 
 def _preview(stage: Stage) -> None:
-    stage.title(7, "pulumi preview: no change, since sizes belong to the watchdogs")
+    stage.title("pulumi preview: no change, since sizes belong to the watchdogs")
     stage.run("pulumi", "preview", "--non-interactive", "--expect-no-changes", *stage.settings, hide=BUSY)
     stage.fact("preview_without_change", True)
 
 
 def _report(stage: Stage) -> None:
-    stage.title(8, "What it cost: USD per million tokens, idle, reserved, saved; the same to Slack")
+    stage.title("What it cost: USD per million tokens, idle, reserved, saved; the same to Slack")
     stage.run("gpufleet", "watch", "cost", codes=(0, 1))
     before = len(look.slack_messages())
     stage.run("gpufleet", "report", "cost", "--since", "1h", "--post")
@@ -285,9 +285,11 @@ def _report(stage: Stage) -> None:
 
 
 def farewell(stage: Stage) -> None:
-    """Step 9: everything goes."""
-    stage.title(9, "The end: watchdogs paused, pulumi destroy, the embedded cloud down")
+    """The last step: everything goes."""
+    stage.title("The end: watchdogs paused, pulumi destroy, the embedded cloud down")
     stage.run("gpufleet", "pause", "all", "--reason", "the demo is over", "--for", "1h")
+    if stage.replaces_control_host:
+        control_host.unprotect(stage)
     stage.run("pulumi", "destroy", "--yes", "--non-interactive", "--skip-preview", *stage.settings, hide=BUSY)
     stage.fact("instances_after_destroy", len(look.instances()), f"instances left: {len(look.instances())}")
     stage.fact("left", stage.run("gpufleet", "local", "down", "--json").json())

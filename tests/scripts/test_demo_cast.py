@@ -10,8 +10,9 @@ from fleet.model import Cloud
 from localcloud.control.choice import stack_of
 from localcloud.control.folders import ROOT, Folders
 from localcloud.machines.image.docker import program
-from scripts.demo import cast
+from scripts.demo import cast, control_host
 from scripts.demo.__main__ import main
+from scripts.demo.stage import Stage
 from stacks.reading import parse
 
 
@@ -45,6 +46,30 @@ def test_only_chat_is_on_real_vllm_and_the_settings_hold(cloud: Cloud, tmp_path:
     shipped_pools = {pool["name"]: pool for pool in before["config"]["gpu-fleet:fleet"]["pools"]}
     assert pools["batch"] == shipped_pools["batch"]
     assert {name: pool["target"] for name, pool in shipped_pools.items()} == cast.SIMULATED.served
+
+
+@pytest.mark.parametrize("cloud", [*Cloud])
+@pytest.mark.parametrize("engine", [*cast.Engine])
+def test_a_control_host_comes_on_top_of_what_the_stack_has(cloud: Cloud, engine: cast.Engine, tmp_path: Path) -> None:
+    stack = stack_of(cloud)
+    shipped = ROOT / "stacks" / "config" / f"Pulumi.{stack}.yaml"
+    config = tmp_path / "stacks" / "config"
+    config.mkdir(parents=True)
+    (config / shipped.name).write_bytes(shipped.read_bytes())
+    stage = Stage(root=tmp_path, environment={}, cloud=cloud)
+    if engine is cast.Engine.VLLM:
+        stage.settings = cast.write_settings(Folders(root=tmp_path, cache=tmp_path), stack)
+    now = tmp_path / stage.settings[-1] if stage.settings else shipped
+    before = yaml.safe_load(now.read_text("utf-8"))["config"]["gpu-fleet:fleet"]
+    option, file = control_host.write_settings(stage, "ab" * 32)
+    assert option == "--config-file"
+    changed = yaml.safe_load((tmp_path / file).read_text("utf-8"))
+    found = parse(changed["config"], shipped.name, date(2026, 11, 21), stack)
+    assert found.control is not None
+    assert found.control.bundle == "ab" * 32
+    fleet = changed["config"]["gpu-fleet:fleet"]
+    assert fleet.pop("control")
+    assert fleet == before
 
 
 def test_too_little_memory_is_said_before_anything_starts(tmp_path: Path) -> None:

@@ -1,0 +1,237 @@
+"""The demo's control host as a machine of the embedded cloud: made by `pulumi up`, ended in the middle of the story,
+replaced by another with the same volume; what that carries over is looked at."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+from urllib.parse import quote
+
+import yaml
+
+from control.places import Places
+from fleet.model import Cloud
+from localcloud.control.choice import stack_of
+from localcloud.control.folders import find_folders
+from localcloud.control.waiting import request_json
+from localcloud.machines.spec import MachineSpec
+from scripts.demo import look
+from scripts.demo.stage import Stage, StoryError
+from scripts.demo.traffic import Traffic
+
+MACHINES: Final = {Cloud.AWS: "m6i.large", Cloud.GCP: "e2-standard-2"}
+SERVING: Final = 'up{job="engine"} == 1'
+REASON: Final = "set before its machine was lost"
+UNCHANGED: Final = (
+    r"^@ |ing \(\d+s\)| refresh \(|^\s*$|^\s+[\w-]+:[\w-]+:\S+ \S+\s*$|^\s+(groups|batch|chat|\[|\]|\})"
+)
+"""Lines of Pulumi about what is on its way, or as it was."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """The control host that runs now."""
+
+    id: str
+    zone: str
+    address: str
+    places: Places
+
+    def run(self, stage: Stage, *words: str) -> None:
+        """A command of its release, as a person on the machine gives it, echoed and shown."""
+        self._there(stage).run(self._program(stage), *words, codes=(0, 3))
+
+    def ask(self, stage: Stage, *words: str, codes: Sequence[int] = (0, 3)) -> Any:
+        """The same, for its answer only: exit code and stdout."""
+        return self._there(stage).ask(self._program(stage), *words, codes=codes)
+
+    def _there(self, stage: Stage) -> Stage:
+        root = self.places.root
+        fleet = {"GPUFLEET_FLEET": stage.facts["fleet_url"]}
+        return replace(stage, environment=MachineSpec.load(root).environment(root) | fleet)
+
+    def _program(self, stage: Stage) -> str:
+        return str((self.places.current / "bin" / "gpufleet").relative_to(stage.root))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traces:
+    """What a control host knew before its end."""
+
+    silence: str
+    """Id of a silence of its Alertmanager."""
+    at: float
+    """When its Prometheus was asked which engines serve."""
+    serving: frozenset[str]
+    """Ids of their instances."""
+
+
+def replace_in_the_middle(stage: Stage, traffic: Traffic) -> None:
+    """Make one, give it something to remember, end it, have another made. Raises StoryError when anything is lost."""
+    stage.title("The control host as a machine of its own: made by pulumi up, lost, replaced; its volume remembers")
+    failed, fleet = traffic.counted().failed, _gpu_instances()
+    made = stage.run("gpufleet", "bundle", "--no-dependencies", "--json").json()
+    stage.settings = write_settings(stage, made["sha256"])
+    stage.say("the settings of before and `control:`, with that bundle as its software")
+    _up(stage)
+    first = _wait_until_well(stage)
+    traces = _leave_traces(stage, first)
+    _end(stage, first)
+    _up(stage, "--refresh")
+    second = _wait_until_well(stage)
+    _find_traces(stage, second, traces)
+    stage.fact("control_hosts", [first.address, second.address])
+    if changed := fleet ^ _gpu_instances():
+        raise StoryError(f"GPU instances came or went while the control host was replaced: {sorted(changed)}")
+    lost = traffic.counted().failed - failed
+    stage.fact("failed_meanwhile", lost, f"GPU instances were left alone; requests that failed meanwhile: {lost}")
+
+
+def with_control(settings: dict[str, Any], cloud: Cloud, sha256: str) -> dict[str, Any]:
+    """Settings of a local stack, changed in place: with a control host that runs that bundle."""
+    fleet = settings["config"]["gpu-fleet:fleet"]
+    fleet["control"] = {"machine_type": MACHINES[cloud], "image": fleet["machines"]["image"], "bundle": sha256}
+    return settings
+
+
+def write_settings(stage: Stage, sha256: str) -> tuple[str, ...]:
+    """What the stack has now, and a control host, below `.local`. Returns what tells Pulumi of it."""
+    name = f"Pulumi.{stack_of(stage.cloud)}.yaml"
+    now = stage.root / (stage.settings[-1] if stage.settings else f"stacks/config/{name}")
+    changed = with_control(yaml.safe_load(now.read_text("utf-8")), stage.cloud, sha256)
+    file = find_folders(stage.environment, stage.root).local / "demo" / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(yaml.safe_dump(changed, sort_keys=False), "utf-8")
+    return ("--config-file", str(file.relative_to(stage.root)))
+
+
+def unprotect(stage: Stage) -> None:
+    """Let its volume go with the rest: it is protected, since the ledger lies on it."""
+    stage.say("the control host's volume is protected from `pulumi destroy`; here it may go")
+    stage.run("pulumi", "state", "unprotect", "--all", "--yes", hide=UNCHANGED)
+
+
+def _up(stage: Stage, *more: str) -> None:
+    words = ("--yes", "--non-interactive", "--skip-preview", "--policy-pack", "policies")
+    stage.run("pulumi", "up", *more, *words, *stage.settings, hide=UNCHANGED)
+
+
+def _gpu_instances() -> frozenset[str]:
+    return frozenset(one["id"] for one in look.instances() if one["pool"])
+
+
+def _found(stage: Stage) -> Host | None:
+    machines = find_folders(stage.environment, stage.root).machines
+    mine = [one for one in look.instances() if one["type"] == MACHINES[stage.cloud]]
+    if not mine or not mine[0]["address"]:
+        return None
+    places = Places(root=machines / mine[0]["id"])
+    return Host(id=mine[0]["id"], zone=mine[0]["zone"], address=mine[0]["address"], places=places)
+
+
+def _wait_until_well(stage: Stage) -> Host:
+    def wrong() -> str | None:
+        host = _found(stage)
+        if host is None:
+            return "there is no such machine yet"
+        if not host.places.token.is_file():
+            return "it boots"
+        done = host.ask(stage, "host", "check", codes=(0, 1, 3))
+        return None if done.code == 0 else str(done.stdout)
+
+    stage.wait("all services of the control host are well", wrong, stage.cast.wait_s)
+    host = _found(stage)
+    if host is None:
+        raise StoryError("the control host was well and is gone")
+    stage.say(f"{host.id} in {host.zone}, {host.address}; on it:")
+    host.run(stage, "host", "check")
+    return host
+
+
+def _leave_traces(stage: Stage, host: Host) -> Traces:
+    wanted = _gpu_instances()
+
+    def missing() -> str | None:
+        left = wanted - _serving(host, None)[1]
+        return f"it has no sample of {sorted(left)}" if left else None
+
+    stage.wait("its Prometheus has found every engine", missing, stage.cast.wait_s)
+    at, serving = _serving(host, None)
+    host.run(stage, "pause", "batch", "--reason", REASON, "--for", "1h")
+    silence = _silence(host)
+    stage.say(f"and a silence in its Alertmanager: {silence}")
+    _chat(stage, host, "its own router answers a chat request")
+    return Traces(silence=silence, at=at, serving=serving)
+
+
+def _find_traces(stage: Stage, host: Host, traces: Traces) -> None:
+    host.run(stage, "status")
+    brakes = str(host.ask(stage, "status", "--json").json())
+    if REASON not in brakes:
+        raise StoryError(f"the ledger of the new control host does not know the brake {REASON!r}")
+    stage.fact("brake_kept", True, "its ledger knows the pause")
+    known = look.get_json(f"http://{host.address}:9093/api/v2/silence/{traces.silence}")
+    if known is None or known["status"]["state"] != "active":
+        raise StoryError(f"Alertmanager of the new control host does not know the silence {traces.silence}: {known}")
+    stage.fact("silence_kept", True, "its Alertmanager knows the silence")
+    if left := traces.serving - _serving(host, traces.at)[1]:
+        raise StoryError(f"Prometheus of the new control host has lost its samples of {sorted(left)}")
+    stage.fact("samples_kept", True, f"its Prometheus has the samples of before, of {len(traces.serving)} engines")
+    _chat(stage, host, "its router answers a chat request")
+
+
+def _end(stage: Stage, host: Host) -> None:
+    stage.say(f"{host.id} is terminated through the cloud's API, as when its hardware dies")
+    if stage.cloud is Cloud.AWS:
+        import boto3
+
+        boto3.client("ec2").terminate_instances(InstanceIds=[host.id])
+    else:
+        from clouds.gcp.calls import GoogleCalls
+        from localcloud.gcp.places import PROJECT
+
+        GoogleCalls(PROJECT).finish("instances", "delete", zone=host.zone, instance=host.id)
+    stage.wait(
+        "it is gone", lambda: f"{host.id} still runs" if _found(stage) is not None else None, stage.cast.wait_s
+    )
+
+
+def _serving(host: Host, at: float | None) -> tuple[float, frozenset[str]]:
+    """When, and which instances' engines answer as its Prometheus knows it of then; None: now."""
+    when = "" if at is None else f"&time={at}"
+    answer = look.get_json(f"http://{host.address}:9090/api/v1/query?query={quote(SERVING)}{when}")
+    found: list[Any] = [] if answer is None else answer["data"]["result"]
+    ids = frozenset(one["metric"]["instance_id"] for one in found)
+    return (float(found[0]["value"][0]) if found else 0.0), ids
+
+
+def _silence(host: Host) -> str:
+    now = datetime.now(UTC)
+    body = {
+        "matchers": [{"name": "alertname", "value": "SpotLost", "isRegex": False}],
+        "startsAt": now.isoformat(),
+        "endsAt": (now + timedelta(hours=1)).isoformat(),
+        "createdBy": "demo",
+        "comment": REASON,
+    }
+    url = f"http://{host.address}:9093/api/v2/silences"
+    status, answer = request_json(url, json.dumps(body).encode(), "POST", 30)
+    if status != 200:
+        raise StoryError(f"{url} answers {status}: {answer[:200]!r}")
+    return str(json.loads(answer)["silenceID"])
+
+
+def _chat(stage: Stage, host: Host, text: str) -> None:
+    body = {"model": "chat", "max_tokens": 8, "messages": [{"role": "user", "content": "are you there"}]}
+    url = f"http://{host.address}:8080/v1/chat/completions"
+
+    def refused() -> str | None:
+        try:
+            status, answer = request_json(url, json.dumps(body).encode(), "POST", 60)
+        except OSError as error:
+            return f"{url}: {error}"
+        return None if status == 200 else f"{url} answers {status}: {answer[:200]!r}"
+
+    # its router has to meet every agent first
+    stage.wait(text, refused, stage.cast.wait_s)
