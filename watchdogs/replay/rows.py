@@ -87,12 +87,34 @@ class Lines:
         return line
 
 
+class Growing:
+    """A column that is read part by part: parts that were freed would stay in the heap, and all be held twice."""
+
+    def __init__(self, kind: type[np.generic]) -> None:
+        self._room: npt.NDArray[Any] = np.empty(_AT_ONCE, dtype=kind)
+        self._held = 0
+
+    def add(self, part: npt.NDArray[Any]) -> None:
+        """More rows."""
+        end = self._held + len(part)
+        if end > len(self._room):
+            more: npt.NDArray[Any] = np.empty(max(end, 2 * len(self._room)), dtype=self._room.dtype)
+            more[: self._held] = self._room[: self._held]
+            self._room = more
+        self._room[self._held : end] = part
+        self._held = end
+
+    def whole(self) -> npt.NDArray[Any]:
+        """All of them; room that was never written to takes no memory."""
+        return self._room[: self._held]
+
+
 def read(path: Path, columns: Sequence[Column]) -> Table:
     """The whole history. Raises TraceError for a missing column or a bad field, with its line number."""
     present = _header(path, columns)
     wanted = [column for column in columns if column.name in present]
-    numbers: dict[str, list[Floats]] = {c.name: [] for c in wanted if not c.text}
-    codes: dict[str, list[Codes]] = {c.name: [] for c in wanted if c.text}
+    numbers = {c.name: Growing(np.float32 if c.small else np.float64) for c in wanted if not c.text}
+    codes = {c.name: Growing(np.int32) for c in wanted if c.text}
     known: dict[str, dict[str, int]] = {c.name: {} for c in wanted if c.text}
     first, lines = 0, Lines()
     for batch in _batches(path, wanted, lines):
@@ -102,17 +124,16 @@ def read(path: Path, columns: Sequence[Column]) -> Table:
                 row = first + int(np.flatnonzero(np.asarray(raw.is_null()))[0])
                 _refuse(path, column, lines.of(row), "is empty")
             if column.text:
-                codes[column.name].append(_codes(raw, known[column.name]))
+                codes[column.name].add(_codes(raw, known[column.name]))
             else:
-                numbers[column.name].append(_floats(path, column, raw, first, lines))
+                numbers[column.name].add(_floats(path, column, raw, first, lines))
         first += batch.num_rows
     if first == 0:
         raise TraceError(f"{path}: no rows below the header")
     return Table(
         path=str(path),
-        # one column after the other, its parts dropped, so that no two copies of all are ever held
-        numbers={name: np.concatenate(numbers.pop(name)) for name in list(numbers)},
-        codes={name: np.concatenate(codes.pop(name)) for name in list(codes)},
+        numbers={name: column.whole() for name, column in numbers.items()},
+        codes={name: column.whole() for name, column in codes.items()},
         names={name: tuple(found) for name, found in known.items()},
         lines=lines,
     )
