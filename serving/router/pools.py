@@ -148,7 +148,7 @@ def _affinity() -> list[str]:
         f"    http-request set-var(txn.start) var(txn.body),json_query('$.prompt'),bytes(0,{PREFIX_BYTES})"
         f" if {body} !{started}",
         f"    http-request unset-var(txn.body) if {body}",
-        f"    http-request set-var(txn.affinity) var(txn.start) if {started}"
+        f"    http-request set-var(txn.affinity) var(txn.start),xxh64 if {started}"
         f" {{ var(txn.start) -m len ge {SHORTEST_PREFIX} }}",
     ]
 
