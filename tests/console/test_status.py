@@ -13,6 +13,7 @@ from console import page
 from console.document import document as as_document
 from console.text import screen, short_money, short_number
 from console.view import AlertView, FleetView, Read, build
+from fleet.model import CapacityType
 from tests.console.fleet import LONG_POOL, NOW, busy_read, busy_view, document, instance
 
 
@@ -83,6 +84,17 @@ def test_without_metrics_ready_comes_from_the_instances_own_tags() -> None:
     (pool,) = view.pools
     assert (pool.ready, pool.draining, pool.tokens_per_second, pool.waiting) == (1, 1, None, None)
     assert line_of(shown(view), "chat")[-4:] == ["–", "–", "3.00", "–"]
+
+
+def test_control_host_and_routers_are_neither_orphans_nor_without_a_price() -> None:
+    control = replace(instance(1, pool=None), machine_type="m6i.large", capacity_type=CapacityType.ON_DEMAND)
+    astray = replace(control, id="i-astray", pool="gone")
+    prices = {instance(2).id: Decimal(2), astray.id: Decimal(1)}
+    read = Read(document=document("chat"), at=NOW, instances=[control, instance(2), astray])
+    view = build(read, lambda machine: prices.get(machine.id))
+    assert [one.id for one in view.instances] == [instance(2).id, "i-astray"]
+    assert [one.id for one in view.orphans] == ["i-astray"]
+    assert (view.usd_per_hour, view.unpriced) == (Decimal(3), 0)
 
 
 def test_missing_is_not_zero() -> None:
