@@ -18,6 +18,8 @@ REFRESH_S: Final = 30
 PER_PAGE: Final = 200
 """Instances in one table: 5,000 would be megabytes."""
 _MOST: Final = 20
+_WORDS: Final = frozenset({"pool", "type", "zone", "phase", "watchdog", "what", "outcome", "why", "kept until"})
+"""Columns that hold no numbers."""
 
 
 def sign_in(wrong: bool) -> str:
@@ -233,7 +235,7 @@ def _alerts(view: FleetView) -> str:
     first = sorted(view.read.alerts, key=lambda alert: alert.severity != text.PAGE)
     items = "".join(
         f'<li class="{"bad" if a.severity == text.PAGE else "warn"}">{escape(a.name)} {escape(a.pool or "")} '
-        f"{escape(a.instance_id or '')} ({escape(a.severity)})</li>"
+        f"{escape(a.instance_id or '')}{f' x{a.count}' if a.count > 1 else ''} ({escape(a.severity)})</li>"
         for a in first[:_MOST]
     )
     return f"<ul>{items}</ul>{_more(len(view.read.alerts))}"
@@ -357,7 +359,7 @@ def _more(count: int) -> str:
 
 
 def _table(names: Sequence[str], rows: str) -> str:
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in names)
+    head = "".join(f'<th scope="col"{_side(name)}>{escape(name)}</th>' for name in names)
     return (
         f'<div class="scroll"><table class="stack"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
     )
@@ -367,7 +369,12 @@ def _row(names: Sequence[str], cells: Sequence[str], long: Iterable[str] = ()) -
     """Cells are HTML already."""
     wide = set(long)
     inner = "".join(
-        f'<td data-name="{escape(name)}"{" class=long" if name in wide else ""}>{cell}</td>'
+        f'<td data-name="{escape(name)}"{" class=long" if name in wide else _side(name)}>{cell}</td>'
         for name, cell in zip(names, cells, strict=True)
     )
     return f"<tr>{inner}</tr>"
+
+
+def _side(name: str) -> str:
+    """Words of a column begin below its name; numbers end there."""
+    return " class=left" if name in _WORDS else ""

@@ -32,7 +32,8 @@ background:var(--card);color:var(--text);cursor:pointer}
 input{font:inherit;padding:.35rem .6rem;border:1px solid var(--line);border-radius:.4rem;background:var(--page);
 color:var(--text);max-width:100%}
 form.in{display:inline}form.sign{max-width:24rem;margin:3rem auto;display:grid;gap:.8rem}
-@media(max-width:34rem){table.stack,table.stack tbody,table.stack tr,table.stack td{display:block;width:100%}
+@media(max-width:34rem){nav{gap:.5rem}nav button{padding:.35rem .5rem}
+table.stack,table.stack tbody,table.stack tr,table.stack td{display:block;width:100%}
 table.stack thead{position:absolute;left:-99rem}
 table.stack tr{border:1px solid var(--line);border-radius:.5rem;margin:.6rem 0;padding:.4rem .6rem}
 table.stack td{display:flex;justify-content:space-between;gap:1rem;border:0;padding:.15rem 0;white-space:normal}
