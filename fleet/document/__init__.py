@@ -5,6 +5,7 @@ agent.
 """
 
 import json
+from collections import Counter
 from decimal import Decimal
 from typing import Annotated, Any, Final, Literal
 
@@ -139,12 +140,11 @@ class FleetDocument(Strict):
     @model_validator(mode="after")
     def _unique(self) -> "FleetDocument":
         # a rule for orphans is paused and budgeted by its name, as a pool is
-        names = [*(pool.name for pool in self.pools), *(rule.name for rule in self.orphans)]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"pools named twice: {', '.join(twice)}")
+        pools = [*(pool.name for pool in self.pools), *(rule.name for rule in self.orphans)]
         groups = [group.name for pool in self.pools for group in pool.groups]
-        if twice := sorted({name for name in groups if groups.count(name) > 1}):
-            raise ValueError(f"groups named twice: {', '.join(twice)}")
+        for what, names in (("pools", pools), ("groups", groups)):
+            if twice := sorted(name for name, times in Counter(names).items() if times > 1):
+                raise ValueError(f"{what} named twice: {', '.join(twice)}")
         return self
 
     def pool(self, name: str) -> Pool:

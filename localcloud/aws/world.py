@@ -63,4 +63,3 @@ class World:
     now: Callable[[], datetime] = utc_now
     lock: threading.RLock = field(default_factory=threading.RLock)
     """Held by every call to EC2 and Auto Scaling and by each round of the loop: moto has no lock of its own."""
-    shutdown_grace_s: float = 20.0

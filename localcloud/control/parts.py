@@ -18,7 +18,6 @@ from localcloud.control.waiting import LocalError, answers, wait_for
 CLOUD: Final = places.Places()
 CONTROL_HOST: Final = f"{CLOUD.network}.0.10"
 PROMETHEUS_URL: Final = f"http://{CONTROL_HOST}:9090"
-ROUTER_URL: Final = f"http://{CONTROL_HOST}:8080"
 ALERTMANAGER_ADDRESS: Final = f"{CONTROL_HOST}:9093"
 CONSOLE_ADDRESS: Final = f"{CONTROL_HOST}:9600"
 RULES: Final = "rules.yml"
