@@ -1,7 +1,7 @@
 """The user data of a GPU instance: writes one settings file, fetches the node agent by its digest, runs it.
 
-Nothing else happens here: what an instance does is code of the agent, tested as such. No secret travels in it,
-only the name of one.
+Nothing else happens here, but for one thing that nobody else can do: a machine that gets no agent ends itself. What
+an instance does is code of the agent, tested as such. No secret travels in it, only the name of one.
 """
 
 import json
@@ -60,7 +60,7 @@ class InstanceSettings:
     drain_margin: timedelta = timedelta(seconds=5)
     metadata_poll: timedelta = timedelta(seconds=5)
     power_off_after: timedelta = timedelta(minutes=15)
-    """A boot that failed is ended after this long, so that people may look at it first."""
+    """A machine whose boot failed, or that got no agent, is ended after this long: people may look at it first."""
     cache_dir: str = "/mnt/nvme/models"
     boot_limits: BootLimits = field(default_factory=BootLimits)
 
@@ -119,6 +119,7 @@ def render(settings: InstanceSettings, agent_sha256: str) -> str:
         source=shlex.quote(f"{settings.bucket}/{archive_key(agent_sha256)}"),
         fetch=FETCH[settings.cloud],
         archive=ARCHIVE_NAME,
+        power_off_s=_seconds(settings.power_off_after),
     )
     if len(script.encode()) > LARGEST:
         raise UserDataError(
@@ -161,15 +162,25 @@ fetch() {{
   {fetch}
 }}
 
+# A GPU machine without its agent serves nothing and says nothing: it must not cost money until somebody finds it.
+give_up() {{
+  echo "gpu-fleet: $1; this machine powers off in {power_off_s} s, unless gpufleet-node.service runs by then" >&2
+  sleep {power_off_s}
+  if [ "$(systemctl is-active gpufleet-node.service 2>/dev/null)" != active ]; then
+    poweroff
+  fi
+  exit 1
+}}
+
 archive="$root/opt/gpu-fleet/{archive}"
-for wait in 1 2 4 8 16 32 64 0; do
+for wait in 0 1 2 4 8 16 32 64; do
+  sleep "$wait"
   if fetch {source} "$archive.part" && echo {sha256}"  $archive.part" | sha256sum --check --status; then
     mv -f "$archive.part" "$archive"
-    exec python3 "$archive" boot
+    python3 "$archive" boot || give_up "the node agent could not install itself"
+    exit 0
   fi
-  echo "gpu-fleet: node agent not fetched, or not the one expected; next try in $wait s" >&2
-  sleep "$wait"
+  echo "gpu-fleet: node agent not fetched, or not the one expected" >&2
 done
-echo "gpu-fleet: gave up fetching the node agent" >&2
-exit 1
+give_up "gave up fetching the node agent"
 """

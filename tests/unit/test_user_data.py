@@ -29,11 +29,20 @@ SETTINGS = InstanceSettings(
 )
 
 
-def boot(script: str, folder: Path, aws: str) -> subprocess.CompletedProcess[str]:
+def boot(
+    script: str, folder: Path, aws: str, *, python3: str = "exit 0", agent: str = "inactive"
+) -> subprocess.CompletedProcess[str]:
     """Runs user data in a folder, with commands that stand for the image's."""
     commands = folder / "commands"
     commands.mkdir()
-    for name, body in {"aws": aws, "sleep": "exit 0", "python3": 'echo "python3 $*" >>"$CALLS"'}.items():
+    bodies = {
+        "aws": aws,
+        "sleep": 'echo "sleep $*" >>"$CALLS.waits"',
+        "python3": f'echo "python3 $*" >>"$CALLS"; {python3}',
+        "systemctl": f'[ "$*" = "is-active gpufleet-node.service" ] && echo {agent}',
+        "poweroff": 'echo poweroff >>"$CALLS"',
+    }
+    for name, body in bodies.items():
         (commands / name).write_text(f"#!/bin/bash\n{body}\n")
         (commands / name).chmod(0o755)
     env = {
@@ -93,7 +102,23 @@ def test_a_boot_writes_the_settings_and_runs_the_agent_it_was_told(tmp_path: Pat
 def test_an_agent_that_is_not_the_expected_one_never_runs(tmp_path: Path, aws: str) -> None:
     ran = boot(render(SETTINGS, SHA256), tmp_path, aws)
     assert ran.returncode == 1
-    assert "gave up fetching the node agent" in ran.stderr
+    assert "gave up fetching the node agent; this machine powers off in 900 s" in ran.stderr
+    # a machine without its agent costs nothing for longer than people need to look at it
+    assert (tmp_path / "calls").read_text().splitlines() == ["poweroff"]
+    waits = (tmp_path / "calls.waits").read_text().splitlines()
+    assert waits == [f"sleep {seconds}" for seconds in (0, 1, 2, 4, 8, 16, 32, 64, 900)]
+
+
+def test_a_machine_whose_agent_cannot_install_itself_ends_too(tmp_path: Path) -> None:
+    ran = boot(render(SETTINGS, SHA256), tmp_path, 'printf %s "$AGENT" >"$5"', python3="exit 1")
+    assert ran.returncode == 1
+    assert "the node agent could not install itself" in ran.stderr
+    assert (tmp_path / "calls").read_text().splitlines()[1:] == ["poweroff"]
+
+
+def test_a_machine_whose_agent_runs_is_left_on_when_its_user_data_runs_again_without_a_bucket(tmp_path: Path) -> None:
+    ran = boot(render(SETTINGS, SHA256), tmp_path, "exit 1", agent="active")
+    assert ran.returncode == 1
     assert not (tmp_path / "calls").exists()
 
 
