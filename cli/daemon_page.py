@@ -5,9 +5,10 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any, Final
 
+from console.server import Server
 from watchdogs.schedule import JobState, Schedule
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -92,7 +93,7 @@ _FAMILIES: Final[Sequence[tuple[str, str, str, Callable[[JobState], float | None
 )
 
 
-def serve(page: Page, host: str, port: int) -> ThreadingHTTPServer:
+def serve(page: Page, host: str, port: int) -> Server:
     """Serve the page from a thread of its own. Raises OSError when the address is taken."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -121,7 +122,6 @@ def serve(page: Page, host: str, port: int) -> ThreadingHTTPServer:
         def log_message(self, format: str, *args: Any) -> None:
             """Scrapes are no news."""
 
-    server = ThreadingHTTPServer((host, port), Handler)
-    server.daemon_threads = True
+    server = Server((host, port), Handler)
     threading.Thread(target=server.serve_forever, name="page", daemon=True).start()
     return server

@@ -1,6 +1,7 @@
 """Serves the web page, the metrics of the ledger, and Alertmanager's webhook. Few paths, no script, one form."""
 
 import json
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -210,7 +211,18 @@ def _away(where: str, cookie: str) -> Answer:
     return Answer(status=303, body="", headers={"Location": where, "Set-Cookie": cookie})
 
 
-def serve(console: Console, host: str, port: int) -> ThreadingHTTPServer:
+class Server(ThreadingHTTPServer):
+    """Answers from threads that do not keep the process from ending."""
+
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Who went away before the answer, as a scrape that waits no longer, is no news; all else is told."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
+def serve(console: Console, host: str, port: int) -> Server:
     """Serve from threads. Raises OSError when the address is taken."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -254,7 +266,6 @@ def serve(console: Console, host: str, port: int) -> ThreadingHTTPServer:
         def log_message(self, format: str, *args: Any) -> None:
             """Requests are no news; what fails is shown to who asked."""
 
-    server = ThreadingHTTPServer((host, port), Handler)
-    server.daemon_threads = True
+    server = Server((host, port), Handler)
     threading.Thread(target=server.serve_forever, name="console", daemon=True).start()
     return server

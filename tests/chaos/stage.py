@@ -34,9 +34,9 @@ MARK: Final = "GPUFLEET_CHAOS"
 """Every process of a run carries it in its environment, with the run's folder: so what is left over is found."""
 AGENTS_TOKEN: Final = "/gpu-fleet/local/agent-token"  # noqa: S105 - where this environment's commands look
 COMMAND_LIMIT_S: Final = 600
-START_LIMIT_S: Final = 180
-END_LIMIT_S: Final = 180
-"""A daemon that is asked to end lets its pass finish, for 150 s at most."""
+START_LIMIT_S: Final = 600
+END_LIMIT_S: Final = 600
+"""A daemon that is asked to end lets its pass finish, for 150 s at most; a loaded machine takes its time, too."""
 EVERY: Final = ("--every", "idle=3s", "--every", "spot=2s", "--every", "scale=1m", "--every", "cost=6s")
 PARTS: Final = ("alertmanager", "prometheus", "router", "console", "watchdogs")
 CONSOLE_TOKEN: Final = "a token of the chaos"  # noqa: S105 - of this console alone
