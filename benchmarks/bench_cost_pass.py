@@ -21,7 +21,7 @@ import httpx
 
 from benchmarks import fleet_ledger as made
 from benchmarks.table import Spent, Table, measure
-from cli.money import METRIC_NAMES, SamplesOf
+from cli.sources import METRIC_NAMES, SamplesOf
 from clouds.samples import PrometheusSamples
 from costs.collector import FleetFacts, PoolFacts, Sources, collect
 from costs.slots import Measure

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from cli.declared import book_of
 from cli.fleets import FleetOption, load_one
-from cli.money import book_of
 from cli.output import STDERR, STDOUT, Exit, print_json
 from cli.size import JsonOption, ModelArgument, load_model
 from fleet import catalogue

@@ -73,14 +73,14 @@ def _observed(urls: Sequence[str] | None, config: Mapping[str, Any]) -> Sequence
     """Prices that the ledger of the plan's own environment saw; none where no fleet is named."""
     if not urls and not os.environ.get("GPUFLEET_FLEET"):
         return ()
-    from cli import money  # brings the ledger, which most plans are priced without
+    from cli.declared import observed_prices  # brings the ledger, which most plans are priced without
 
     said = settings_of(config)
     place = (said.get("cloud"), said.get("environment"), config.get(f"{said.get('cloud')}:region"))
     try:
         for document in load(urls):
             if (document.cloud, document.environment, document.region) == place:
-                return money.observed_prices(document)
+                return observed_prices(document)
     except UserError as error:
         if urls:
             raise

@@ -7,8 +7,10 @@ from typing import Annotated, Any
 import typer
 
 from cli import money
+from cli.declared import book_of
 from cli.fleets import FleetOption, load
 from cli.output import STDERR, STDOUT, Exit, UserError, print_json
+from cli.sources import market_of, observation
 from cli.windows import parse_moment
 from costs.document import price_row
 from costs.render import Row, table
@@ -42,7 +44,7 @@ def list_prices(
     moment = now if at is None else parse_moment("--at", at, "UTC", now)
     rows: list[dict[str, Any]] = []
     for document in load(fleet):
-        book = money.book_of(document)
+        book = book_of(document)
         for sku in _wanted(document, machine_type):
             rows.append(_row(document, book, sku, moment))
     if as_json:
@@ -60,10 +62,10 @@ def refresh(fleet: FleetOption = None, as_json: JsonOption = False) -> None:
     for document in load(fleet):
         now = datetime.now(UTC)
         types = sorted({sku.name.split(":")[2] for sku in _wanted(document, None)})
-        told, errors = money.market_of(document).refresh(types, now)
+        told, errors = market_of(document).refresh(types, now)
         engine = money.open_ledger_of(document)
         with writing(engine) as connection:
-            facts.add_prices(connection, [money.observation(price, now) for price in told])
+            facts.add_prices(connection, [observation(price, now) for price in told])
         for error in errors:
             STDERR.print(f"! {document.environment}: {error}", soft_wrap=True, highlight=False)
         failed = failed or bool(errors)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from cli import money, reports
+from cli import delivery, money, reports
 from cli.files import write_json, write_text
 from cli.fleets import FleetOption, load
 from cli.output import STDERR, Exit, UserError, print_json
@@ -188,7 +188,7 @@ def digest(
                 notes=one.report.notes,
             )
             key = reports.key(document, span, DIGEST)
-            if isinstance(money.receiver(), SlackBot):  # a webhook takes no files
+            if isinstance(delivery.receiver(), SlackBot):  # a webhook takes no files
                 files = messages.files_message(key, "the picture, and the figures as CSV", _files(one, facts, book))
                 _send(document, key, message, replace(files, key=f"{key}/files"))
             else:
@@ -260,7 +260,7 @@ def _post(document: FleetDocument, window: Window, name: str, text: Callable[[Fl
 def _send(document: FleetDocument, key: str, message: Message, *more: Message) -> None:
     if document.notify is None:
         raise UserError(f"{document.environment}: its settings name no Slack channel (notify.slack_channel)")
-    money.receiver()  # says at once when there is no way to Slack
+    delivery.receiver()  # says at once when there is no way to Slack
     engine = money.open_ledger_of(document)
     ready = replace(message, key=key, channel=document.notify.slack_channel)
     with money.ledger_errors(document), writing(engine) as connection:
@@ -268,6 +268,6 @@ def _send(document: FleetDocument, key: str, message: Message, *more: Message) -
             STDERR.print(f"Slack: this report of {document.environment} was posted before; it is not posted twice")
         for one in more:
             enqueue(connection, replace(one, channel=document.notify.slack_channel), datetime.now(UTC))
-    done = money.send(engine)
+    done = delivery.send(engine)
     if done.later or done.refused:
         raise typer.Exit(Exit.FAILED)

@@ -9,6 +9,7 @@ from io import StringIO
 from typing import Any
 
 from cli import money
+from cli.declared import declared_of
 from cli.output import UserError
 from cli.references import references_of
 from cli.windows import Window
@@ -141,7 +142,7 @@ def _report(document: FleetDocument, scope: Scope) -> tuple[Report, Known]:
     engine = money.open_ledger_of(document)
     try:
         with money.ledger_errors(document):
-            known = read(engine, scope, money.overrides_of(document), PackagedPrices(), money.declared_of(document))
+            known = read(engine, scope, money.overrides_of(document), PackagedPrices(), declared_of(document))
             report = compute(scope, known, tokens_of(engine, scope))
             found = speeds(report.cells, document.cloud, references_of(document))
             return replace(report, speeds=found), known
@@ -191,7 +192,7 @@ def month_of(document: FleetDocument, window: Window, begun: datetime | None) ->
     engine = money.open_ledger_of(document)
     scope = scope_of(document, window, min(since, start), window.until, True)
     with money.ledger_errors(document):
-        known = read(engine, scope, money.overrides_of(document), PackagedPrices(), money.declared_of(document))
+        known = read(engine, scope, money.overrides_of(document), PackagedPrices(), declared_of(document))
 
     facts = priced_alone(known.facts)
 

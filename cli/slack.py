@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
-from cli import money
+from cli import delivery, money
 from cli.fleets import FleetOption, load
 from cli.output import STDERR, STDOUT, Exit, UserError
 from cli.stopping import on_signals
@@ -85,7 +85,7 @@ def presses_of(documents: Sequence[FleetDocument]) -> Presses:
 
 def _deliver(desk: Desk) -> None:
     try:
-        money.send(desk.engine, wait=timedelta(0))
+        delivery.send(desk.engine, wait=timedelta(0))
     except UserError as error:
         STDERR.print(f"! {desk.environment}: answers wait in the ledger: {error}", soft_wrap=True, markup=False)
 

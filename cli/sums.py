@@ -8,6 +8,7 @@ from typing import Final
 from sqlalchemy import Engine
 
 from cli import money
+from cli.declared import declared_of
 from costs.report import Scope
 from costs.report import load as load_report
 from costs.sums import sums
@@ -36,7 +37,7 @@ def add_up(document: FleetDocument, engine: Engine, span: Span, now: datetime) -
         now=now,
         allow_unpriced=True,
     )
-    overrides, declared = money.overrides_of(document), money.declared_of(document)
+    overrides, declared = money.overrides_of(document), declared_of(document)
     with money.ledger_errors(document):
         return sums(load_report(engine, scope, overrides, PackagedPrices(), declared), span)
 

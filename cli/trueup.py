@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from cli import money, reports
+from cli.declared import declared_of
 from cli.fleets import FleetOption, load
 from cli.output import Exit, UserError, print_json
 from cli.windows import Window, parse_moment
@@ -67,7 +68,7 @@ def _compare(document: FleetDocument, bill: Bill, window: Window) -> TrueUp:
     engine = money.open_ledger_of(document)
     scope = reports.scope_of(document, window, window.since, window.until, True)
     with money.ledger_errors(document):
-        known = read(engine, scope, money.overrides_of(document), PackagedPrices(), money.declared_of(document))
+        known = read(engine, scope, money.overrides_of(document), PackagedPrices(), declared_of(document))
         compared = true_up(bill, known.facts, known.book, window.since, window.until)
         with writing(engine) as connection:
             add_final(

@@ -11,6 +11,7 @@ from sqlalchemy import Engine
 from cli import alerts, money, sums
 from cli.fleets import FleetOption, load
 from cli.output import STDERR, Exit, UserError, print_json
+from cli.sources import facts_of, sources_of
 from costs.collector import Collected, collect
 from fleet.document import FleetDocument
 
@@ -40,7 +41,7 @@ def over_fleets(documents: Sequence[FleetDocument], *, show: bool) -> tuple[bool
         engine = money.open_ledger_of(document)
         now = datetime.now(UTC)
         try:
-            written = collect(engine, money.sources_of(document), money.facts_of(document), now)
+            written = collect(engine, sources_of(document), facts_of(document), now)
             failed = not _left(document, engine, now) or failed
             alerts.enqueue_all(document, engine, now)
         except OSError as error:

@@ -160,10 +160,10 @@ def _tell(wired: Wired) -> None:
     """Send what the pass has to say. What cannot be sent now waits in the outbox; it fails no pass."""
     if wired.document.notify is None or not outbox.open_channels(wired.engine):
         return
-    from cli import money  # slack's client is slow to import, and most passes have nothing to say
+    from cli import delivery  # slack's client is slow to import, and most passes have nothing to say
 
     try:
-        money.send(wired.engine, wait=timedelta(0))
+        delivery.send(wired.engine, wait=timedelta(0))
     except UserError as error:
         plans.say(f"{wired.document.environment}: messages wait in the ledger: {error}")
 

@@ -4,10 +4,13 @@ import sqlite3
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import Connection, Engine, MetaData, create_engine, event
+from sqlalchemy import Connection, Engine, MetaData, Table, create_engine, event
 from sqlalchemy.engine import make_url
+
+if TYPE_CHECKING:
+    from sqlalchemy.dialects import postgresql, sqlite
 
 METADATA: Final = MetaData()
 """Every table of the ledger, whichever file declares it."""
@@ -37,6 +40,18 @@ def writing(engine: Engine) -> Generator[Connection]:
     """A transaction that will write."""
     with engine.connect().execution_options(ledger_writes=True) as connection, connection.begin():
         yield connection
+
+
+def insert_into(connection: Connection, table: Table) -> "postgresql.Insert | sqlite.Insert":
+    """An insert that may say what becomes of a row that is there already."""
+    # the other database's words are not read: few processes know both
+    if connection.dialect.name == "postgresql":
+        from sqlalchemy.dialects import postgresql
+
+        return postgresql.insert(table)
+    from sqlalchemy.dialects import sqlite
+
+    return sqlite.insert(table)
 
 
 def _prepare_sqlite(connection: Any, _record: Any) -> None:

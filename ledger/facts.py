@@ -13,9 +13,9 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, Table, case, select, text
-from sqlalchemy.dialects import postgresql, sqlite
 
 from fleet.model import CapacityType, Cloud
+from ledger.database import insert_into
 from ledger.tables import ACTIVITY, ENDS, PASSES, PRICES, READINGS, RESERVATIONS, RUNS
 
 
@@ -307,8 +307,7 @@ def merge(
     moves: Mapping[str, Move] | None = None,
 ) -> None:
     """Insert rows by natural key; of rows that are there already only the named columns move."""
-    insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
-    statement = insert(table)
+    statement = insert_into(connection, table)
     new, keys = statement.excluded, [column.name for column in table.primary_key.columns]
     values: dict[str, Any] = {}
     for name, move in (moves or {}).items():

@@ -9,9 +9,8 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from sqlalchemy import BigInteger, Column, Connection, Engine, Index, Integer, String, Table, Text, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 
-from ledger.database import METADATA, writing
+from ledger.database import METADATA, insert_into, writing
 from ledger.tables import Moment
 
 _SERIAL: Final = BigInteger().with_variant(Integer, "sqlite")
@@ -258,9 +257,8 @@ def acquire_lease(
     """
     now, term = span
     with writing(engine) as connection:
-        insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
         done = connection.execute(
-            insert(LEASES)
+            insert_into(connection, LEASES)
             .values(name=name, holder=holder, until=now + term)
             .on_conflict_do_nothing(index_elements=["name"])
         )
@@ -370,9 +368,8 @@ def see_policy(engine: Engine, fleet: str, policy: tuple[str, str, str], by: str
     """Note that a policy (watchdog, pool, digest) was seen. Doing it again changes nothing."""
     watchdog, pool, digest = policy
     with writing(engine) as connection:
-        insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
         connection.execute(
-            insert(POLICIES)
+            insert_into(connection, POLICIES)
             .values(fleet=fleet, watchdog=watchdog, pool=pool, digest=digest, seen_by=by, at=at)
             .on_conflict_do_nothing()
         )

@@ -26,9 +26,8 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.dialects import postgresql, sqlite
 
-from ledger.database import METADATA, writing
+from ledger.database import METADATA, insert_into, writing
 from ledger.tables import Moment
 
 
@@ -95,9 +94,8 @@ class Posted:
 
 def enqueue(connection: Connection, message: Message, now: datetime) -> bool:
     """Put a message into the outbox, in the caller's transaction. False: a message of that key is there already."""
-    insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
     done = connection.execute(
-        insert(OUTBOX)
+        insert_into(connection, OUTBOX)
         .values(
             key=message.key,
             channel=message.channel,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli import money
+from cli.sources import METRIC_NAMES
 from costs.allocation import State
 from costs.figures import Figure
 from costs.samples import Series, team_readings
@@ -39,11 +39,11 @@ def test_the_router_s_own_page_becomes_readings(tmp_path: Path) -> None:
     series: list[Series] = []
     for line in metrics(meter, Moment(held={}, ready={}, known={}, resting={})).splitlines():
         name, _, rest = line.partition("{")
-        if name in money.METRIC_NAMES.teams:
+        if name in METRIC_NAMES.teams:
             labels = dict(part.split("=") for part in rest.partition("}")[0].replace('"', "").split(","))
             value = float(rest.rpartition(" ")[2])
             series.append(Series({"__name__": name, "instance": "r1", **labels}, [Sample(T0, value)]))
-    assert team_readings(FLEET, money.METRIC_NAMES, series) == [
+    assert team_readings(FLEET, METRIC_NAMES, series) == [
         reading("search", 0, 1_500, tokens_in=70, tokens_out=9, unmetered=1)
     ]
 

@@ -1,0 +1,74 @@
+"""What reports are priced by: the price book of a fleet, and what its document says of shared and prepaid things."""
+
+from cli.money import open_ledger_of, overrides_of
+from cli.output import UserError
+from costs.commitments import Block, Declared, Shared, Spend
+from costs.report import as_price
+from costs.teams import ENGINE_SECONDS
+from fleet.document import FleetDocument
+from fleet.document.money import BlockEntry, SpendEntry
+from fleet.model import Cloud
+from ledger import history
+from prices.book import Price, PriceBook, parse_as_of
+from prices.packaged import PackagedPrices
+
+
+def declared_of(document: FleetDocument) -> Declared:
+    """Shared resources and commitments that the document states. Raises UserError that names a bad date."""
+    bought = document.commitments
+    try:
+        return Declared(
+            shared=[
+                Shared(name=one.name, sku=one.sku, units=one.units, per_instance=one.per == "instance")
+                for one in document.shared
+            ],
+            weights={pool.name: pool.max for pool in document.pools},
+            models={pool.name: pool.model for pool in document.pools},
+            split_by_team=frozenset(pool.name for pool in document.pools if pool.team_split == ENGINE_SECONDS),
+            owners={pool.name: pool.owner for pool in document.pools},
+            blocks=[_block(one) for one in bought.blocks],
+            spends=[_spend(one, document.cloud) for one in bought.spends],
+        )
+    except ValueError as error:
+        raise UserError(f"{document.environment}: commitments: {error}") from error
+
+
+def _block(entry: BlockEntry) -> Block:
+    return Block(
+        reservation=entry.reservation,
+        instances=entry.instances,
+        upfront_usd=entry.upfront_usd,
+        starts=entry.starts,
+        ends=entry.ends,
+        source=entry.source,
+        as_of=parse_as_of(entry.as_of),
+    )
+
+
+def _spend(entry: SpendEntry, cloud: Cloud) -> Spend:
+    return Spend(
+        name=entry.name,
+        cloud=cloud,
+        usd_per_hour=entry.usd_per_hour,
+        rates=entry.rates,
+        starts=entry.starts,
+        ends=entry.ends,
+        source=entry.source,
+        as_of=parse_as_of(entry.as_of),
+    )
+
+
+def book_of(document: FleetDocument) -> PriceBook:
+    """The fleet's price book, with all that its ledger has observed. Raises UserError."""
+    return PriceBook(
+        region=document.region,
+        overrides=overrides_of(document),
+        observed=observed_prices(document),
+        packaged=PackagedPrices(),
+    )
+
+
+def observed_prices(document: FleetDocument) -> list[Price]:
+    """What the fleet's ledger has seen of prices. Raises UserError."""
+    with open_ledger_of(document).connect() as connection:
+        return [as_price(seen) for seen in history.prices(connection, document.region)]

@@ -1,0 +1,30 @@
+"""Sends what the outbox holds to Slack."""
+
+import os
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, Final
+
+from sqlalchemy import Engine
+
+from cli.output import STDERR, UserError
+from notify.deliver import Clock, Delivered, deliver_patiently
+from notify.slack import Receiver, SlackSettingsError, from_environment
+
+DELIVERY_LIMIT: Final = timedelta(seconds=60)
+
+
+def receiver(environ: Mapping[str, str] | None = None) -> Receiver:
+    """Slack as the environment says. Raises UserError."""
+    try:
+        return from_environment(os.environ if environ is None else environ)
+    except SlackSettingsError as error:
+        raise UserError(str(error)) from error
+
+
+def send(engine: Engine, *, wait: timedelta = DELIVERY_LIMIT) -> Delivered:
+    """Deliver what the outbox holds and say what became of it."""
+    done = deliver_patiently(engine, receiver(), Clock(), wait)
+    said: dict[str, Any] = {"sent": done.sent + done.found, "waiting": done.later, "refused": done.refused}
+    STDERR.print("Slack: " + ", ".join(f"{n} {word}" for word, n in said.items() if n or word == "sent"))
+    return done

@@ -1,0 +1,129 @@
+"""Where the cost watchdog of a fleet looks: its cloud, the cloud's prices, the samples of its engines and GPUs."""
+
+import platform
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final, Protocol
+
+from cli.money import ledger_name
+from clouds.aws.calls import AwsCalls
+from clouds.aws.lives import AwsLives
+from clouds.aws.prices import AwsPrices
+from clouds.samples import PrometheusSamples
+from costs.collector import FleetFacts, PoolFacts, Sources
+from costs.samples import MetricNames, Series
+from costs.slots import Measure, Sample
+from fleet.document import FleetDocument
+from fleet.lives import MarketPrice
+from fleet.model import Cloud
+from ledger.facts import PriceObservation
+from serving import metrics
+
+METRIC_NAMES: Final = MetricNames(
+    prompt=metrics.PROMPT_TOKENS.name,
+    cached=metrics.PROMPT_TOKENS_CACHED.name,
+    generation=metrics.GENERATION_TOKENS.name,
+    prefill_seconds="vllm:request_prefill_time_seconds_sum",
+    decode_seconds="vllm:request_decode_time_seconds_sum",
+    process_start="process_start_time_seconds",
+    requests=(metrics.REQUESTS_RUNNING.name, metrics.REQUESTS_WAITING.name),
+    gpu_active=(metrics.GPU_ACTIVE.name, "DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO"),
+    teams=tuple(
+        f"gpufleet_router_key_{name}_total"
+        for name in ("replica_seconds", "input_tokens", "output_tokens", "unmetered")
+    ),
+)
+
+
+def observation(price: MarketPrice, now: datetime) -> PriceObservation:
+    """A price that a cloud told, as a fact."""
+    return PriceObservation(
+        sku=price.sku,
+        region=price.region,
+        zone=price.zone,
+        effective_at=price.effective_at,
+        source=price.source,
+        usd_per_hour=price.usd_per_hour,
+        observed_at=now,
+    )
+
+
+class RefreshedMarket(Protocol):
+    """A cloud that tells all prices of today."""
+
+    def refresh(self, machine_types: Sequence[str], now: datetime) -> tuple[list[MarketPrice], list[str]]:
+        """Prices, and what could not be had."""
+        ...
+
+
+def market_of(document: FleetDocument) -> RefreshedMarket:
+    """Where today's prices come from. Makes no call yet."""
+    if document.cloud is Cloud.AWS:
+        # the Price List service answers in us-east-1 for every region
+        return AwsPrices(AwsCalls(document.region), document.region, AwsCalls("us-east-1"))
+    from clouds.gcp.prices import GooglePrices
+
+    return GooglePrices(document.region)
+
+
+class SamplesOf:
+    """Raw samples in the words of `costs`."""
+
+    def __init__(self, store: PrometheusSamples) -> None:
+        self._store = store
+
+    def samples(self, selector: str, since: datetime, until: datetime) -> Sequence[Series]:
+        return [
+            Series(labels, list(map(Sample._make, values)))
+            for labels, values in self._store.raw(selector, since, until)
+        ]
+
+
+def sources_of(document: FleetDocument) -> Sources:
+    """Where the cost watchdog of a fleet looks. Makes no call yet."""
+    if document.cloud is Cloud.GCP:
+        return _google_sources(document)
+    calls = AwsCalls(document.region)
+    lives = AwsLives(calls, document.region, document.environment)
+    return Sources(
+        lives=lives,
+        paid=lives,
+        market=AwsPrices(calls, document.region),
+        samples=SamplesOf(PrometheusSamples(document.prometheus_url)),
+        names=METRIC_NAMES,
+    )
+
+
+def _google_sources(document: FleetDocument) -> Sources:
+    # large, and read only where there is something of Google's
+    from clouds.gcp.calls import GoogleCalls
+    from clouds.gcp.lives import GoogleLives, NoMarket
+
+    lives = GoogleLives(GoogleCalls(document.account), document.region, document.environment)
+    return Sources(
+        lives=lives,
+        paid=lives,
+        market=NoMarket(),
+        samples=SamplesOf(PrometheusSamples(document.prometheus_url)),
+        names=METRIC_NAMES,
+    )
+
+
+def facts_of(document: FleetDocument) -> FleetFacts:
+    """What the document says that the facts need."""
+    groups = [group for pool in document.pools for group in pool.groups]
+    return FleetFacts(
+        name=ledger_name(document),
+        environment=document.environment,
+        pools={
+            pool.name: PoolFacts(
+                model=pool.model,
+                owner=pool.owner,
+                reservations=tuple(group.reservation for group in pool.groups if group.reservation),
+            )
+            for pool in document.pools
+        },
+        machine_types=tuple(sorted({name for group in groups for name in group.machine_types})),
+        measure=Measure(),
+        host=platform.node() or "unknown",
+    )
