@@ -24,7 +24,7 @@ import pytest
 from fleet import tags
 from tests.e2e.embedded_cloud import BUCKET, CLONE, SECRET, EmbeddedCloud, started, status, wait_for
 from tests.e2e.test_instance_life import SETTINGS
-from tests.e2e.test_watchdogs import prometheus
+from tests.e2e.watched import prometheus
 from tests.networks import free_network
 
 pytestmark = [

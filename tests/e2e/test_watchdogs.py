@@ -1,43 +1,27 @@
 """The watchdogs' commands, run as cron runs them, on the embedded cloud: real agents, Prometheus and ledger."""
 
-import base64
-import json
-import os
 import shutil
-import socket
 import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
-from datetime import timedelta
-from pathlib import Path
+from contextlib import closing
 from typing import Any
 
-import httpx
 import pytest
 
 from clouds.aws import signed
 from components.aws import permissions
-from fleet import tags
-from fleet.document import PATH_IN_BUCKET
-from fleet.model import CapacityType, Cloud
-from monitoring.prometheus import Discovery, PrometheusSettings, render
 from tests.e2e.embedded_cloud import (
     BUCKET,
     CLONE,
     CONTROL,
     TOKEN,
-    EmbeddedCloud,
-    fleet_document,
-    instance_settings,
-    pool_entry,
-    started,
     status,
     wait_for,
 )
+from tests.e2e.watched import GROUPS, Fleet, ready, watched
 from tests.networks import free_network
 
 pytestmark = [
@@ -47,159 +31,12 @@ pytestmark = [
 NETWORK = free_network()
 IN_IAM = {"s3:HeadObject": "s3:GetObject", "s3:ListObjectsV2": "s3:ListBucket"}
 """Operations that IAM knows by another name."""
-GROUPS = (
-    ("batch-spot-a", "spot", "us-east-1a", 1),
-    ("batch-spot-b", "spot", "us-east-1b", 1),
-    ("batch-od", "on-demand", None, 0),
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fleet:
-    """An environment with one pool of two spot instances, and the command that looks after it."""
-
-    cloud: EmbeddedCloud
-    folder: Path
-    prometheus_url: str
-
-    def describe(self, ledger: str) -> None:
-        """Write the fleet document, as `pulumi up` does; `ledger` is the host's file."""
-        text = json.dumps(_document(self.folder / ledger, self.prometheus_url))
-        self.cloud.put_bytes(PATH_IN_BUCKET, text.encode())
-
-    def run(self, *arguments: str) -> tuple[int, Any]:
-        """`gpufleet … --json`: exit code and answer."""
-        done = subprocess.run(
-            [sys.executable, "-m", "cli.main", *arguments, "--json"],
-            cwd=CLONE,
-            env=self.cloud.environment(),
-            capture_output=True,
-            text=True,
-            timeout=150,
-            check=False,
-        )
-        sys.stdout.write(f"{arguments} {done.returncode} {done.stdout} {done.stderr}\n")  # shown when it fails
-        assert done.stdout, done.stderr
-        return done.returncode, json.loads(done.stdout)
-
-    def reasons(self, answer: Any) -> dict[str, str]:
-        return {d["resource"]: d["reason"] for d in answer["decisions"]}
 
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    folder = tmp_path_factory.mktemp("watchdogs")
-    with started(folder, NETWORK) as cloud, prometheus(folder, cloud) as url:
-        _make_groups(cloud)
-        made = Fleet(cloud=cloud, folder=folder, prometheus_url=url)
-        made.describe("ledger.db")
-        for name in ("batch-spot-a", "batch-spot-b"):
-            wait_for(f"a ready instance of {name}", lambda name=name: _ready(cloud, name), 90)
+    with watched(tmp_path_factory.mktemp("watchdogs"), NETWORK) as made:
         yield made
-
-
-def _ready(cloud: EmbeddedCloud, group: str) -> bool:
-    members = cloud.members(group)
-    return bool(members) and all(status(one["PrivateIpAddress"])["ready"] for one in members)
-
-
-@contextmanager
-def prometheus(folder: Path, cloud: EmbeddedCloud) -> Iterator[str]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    discovery = Discovery(
-        cloud=Cloud.AWS,
-        environment="test",
-        region="us-east-1",
-        endpoint=cloud.url,
-        refresh=timedelta(seconds=2),
-    )
-    text = render(PrometheusSettings(discovery=discovery, scrape_interval=timedelta(seconds=1)))
-    (folder / "prometheus.yml").write_text(text, "utf-8")
-    environment = {**os.environ, "AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local"}
-    log = (folder / "prometheus.log").open("wb")
-    process = subprocess.Popen(
-        [
-            "prometheus",
-            f"--config.file={folder / 'prometheus.yml'}",
-            f"--storage.tsdb.path={folder / 'tsdb'}",
-            f"--web.listen-address=127.0.0.1:{port}",
-        ],
-        env=environment,
-        stdout=log,
-        stderr=subprocess.STDOUT,
-    )
-    url = f"http://127.0.0.1:{port}"
-    try:
-        wait_for("Prometheus", lambda: httpx.get(f"{url}/-/ready").is_success)
-        yield url
-    finally:
-        process.terminate()
-        process.wait(timeout=20)
-        log.close()
-
-
-def _make_groups(cloud: EmbeddedCloud) -> None:
-    ec2, scaling = cloud.client("ec2"), cloud.client("autoscaling")
-    vpc = ec2.create_vpc(CidrBlock=f"{NETWORK}.0.0/16")["Vpc"]["VpcId"]
-    image = ec2.describe_images(Owners=["self", "amazon"])["Images"][0]["ImageId"]
-    subnets = {
-        zone: ec2.create_subnet(VpcId=vpc, CidrBlock=f"{NETWORK}.{number}.0/24", AvailabilityZone=zone)["Subnet"][
-            "SubnetId"
-        ]
-        for number, zone in ((1, "us-east-1a"), (2, "us-east-1b"))
-    }
-    for name, kind, zone, desired in GROUPS:
-        settings = instance_settings("batch", CapacityType(kind))
-        ec2.create_launch_template(
-            LaunchTemplateName=name,
-            LaunchTemplateData={
-                "ImageId": image,
-                "InstanceType": "g6.xlarge",
-                "UserData": base64.b64encode(cloud.user_data(settings).encode()).decode(),
-                "IamInstanceProfile": {"Name": "gpu-instance"},
-                "InstanceInitiatedShutdownBehavior": "terminate",
-            },
-        )
-        written = {
-            tags.ENVIRONMENT: "test",
-            tags.POOL: "batch",
-            tags.CAPACITY_TYPE: kind,
-            tags.OWNER: "tests",
-        }
-        scaling.create_auto_scaling_group(
-            AutoScalingGroupName=name,
-            MinSize=0,
-            MaxSize=3,
-            DesiredCapacity=desired,
-            VPCZoneIdentifier=",".join(subnets.values()) if zone is None else subnets[zone],
-            MixedInstancesPolicy={
-                "LaunchTemplate": {
-                    "LaunchTemplateSpecification": {"LaunchTemplateName": name, "Version": "$Latest"},
-                    "Overrides": [{"InstanceType": "g6.xlarge"}],
-                },
-                "InstancesDistribution": {
-                    "OnDemandBaseCapacity": 0,
-                    "OnDemandPercentageAboveBaseCapacity": 0 if kind == "spot" else 100,
-                },
-            },
-            Tags=[{"Key": key, "Value": value, "PropagateAtLaunch": True} for key, value in written.items()],
-        )
-
-
-def _document(ledger: Path, prometheus_url: str) -> dict[str, Any]:
-    groups = [
-        {"type": kind, "zone": zone, "name": name, "max": 3, "machine_types": ["g6.xlarge"]}
-        for name, kind, zone, _ in GROUPS
-    ]
-    watchdogs = {
-        "idle": {"window": "15s", "grace": "3s", "min_age": "15s", "max_stops_per_run": 1},
-        "scale": {},
-        "spot": {"fallback_after": "20s", "hold": "8s", "zone_backoff": "30s"},
-    }
-    pool = pool_entry("batch", groups, target=2, watchdogs=watchdogs)
-    return fleet_document(prometheus_url, f"sqlite:///{ledger}", pool)
 
 
 def test_the_market_and_the_idle(fleet: Fleet) -> None:
@@ -261,7 +98,7 @@ def _no_spot_then_back(fleet: Fleet) -> None:
     code, answer = fleet.run("watch", "spot", "--apply")
     assert code == 0, answer
     assert fleet.cloud.desired()["batch-od"] == 1, answer
-    wait_for("on-demand ready", lambda: _ready(fleet.cloud, "batch-od"), 60)
+    wait_for("on-demand ready", lambda: ready(fleet.cloud, "batch-od"), 60)
     code, answer = fleet.run("watch", "spot", "--apply")
     assert fleet.cloud.desired()["batch-od"] == 1, answer
 
@@ -270,7 +107,7 @@ def _no_spot_then_back(fleet: Fleet) -> None:
     assert sum(size for name, size in fleet.cloud.desired().items() if "spot" in name) == 2, answer
     spots = [name for name, size in fleet.cloud.desired().items() if "spot" in name and size]
     for name in spots:
-        wait_for(f"{name} ready", lambda name=name: _ready(fleet.cloud, name), 60)
+        wait_for(f"{name} ready", lambda name=name: ready(fleet.cloud, name), 60)
 
     def given_back() -> Any:
         code, answer = fleet.run("watch", "spot", "--apply")
