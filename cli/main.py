@@ -2,7 +2,6 @@
 
 import gc
 import importlib
-import importlib.util
 import os
 import sys
 from typing import TYPE_CHECKING, Final
@@ -37,7 +36,6 @@ GROUPS: Final = (
     "bundle",
     "host",
     "upgrade",
-    "fleet",
 )
 
 
@@ -60,8 +58,7 @@ def build(group: str | None = None) -> "typer.Typer":
     )
     app.callback()(_root)
     for name in (group,) if group else GROUPS:
-        if importlib.util.find_spec(f"cli.{name}") is not None:
-            importlib.import_module(f"cli.{name}").register(app)
+        importlib.import_module(f"cli.{name}").register(app)
     return app
 
 
