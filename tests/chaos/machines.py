@@ -87,10 +87,10 @@ def bad_revision(stage: Stage, memory: Memory) -> None:
     (source / "config.json").write_text(json.dumps(configuration | {"num_hidden_layers": "many"}))
     described = manifest.describe(source, name="chat", revision=source.name)
     publish.add(stage.cloud, source, described)
-    done = stage.gpufleet("model", "rollout", *_MODEL, "--limit", "150s", described.digest, codes=(0, 1))
+    done = stage.gpufleet("model", "rollout", *_MODEL, "--limit", "300s", described.digest, codes=(0, 1))
     if "went back" not in done.stdout + done.stderr:
         raise ChaosError(f"a broken revision was rolled out, or did not go back: {done.stdout}{done.stderr}")
 
 
 def roll_back(stage: Stage, memory: Memory) -> None:
-    stage.gpufleet("model", "rollback", *_MODEL, "--limit", "60s")
+    stage.gpufleet("model", "rollback", *_MODEL, "--limit", "300s")
