@@ -179,6 +179,7 @@ def _decision(topology: Topology, policy: RouterPolicy) -> list[str]:
         *_arms(policy),
         *_latency(topology, policy),
         *_by_class(policy),
+        "    # 7. default",
         f"    http-request set-var(txn.pool) var(txn.pool_by_model) if {_UNDECIDED}",
     ]
 
@@ -193,6 +194,7 @@ def _override(topology: Topology) -> list[str]:
     asked = "{ var(txn.override) -m found }"
     names = ", ".join(pool.name for pool in topology.pools)
     return [
+        "    # 1. override: from trusted networks alone",
         "    http-request set-var(txn.override) req.fhdr(x-model-override)",
         answer(
             403,
@@ -214,6 +216,7 @@ def _embeddings(policy: RouterPolicy) -> list[str]:
     if policy.embeddings_pool is None:
         return []
     return [
+        "    # 2. embeddings",
         f"    http-request set-var(txn.pool) str({policy.embeddings_pool}) if {{ path /v1/embeddings }} {_UNDECIDED}",
         _because("embeddings"),
     ]
@@ -226,6 +229,7 @@ def _model_errors(topology: Topology) -> list[str]:
     lost = f"!{{ var(txn.pool_by_model) -m found }} {_UNDECIDED}"
     nameless = f"{lost} !{{ var(txn.stranger) -m found }}"
     return [
+        "    # whoever has no pool by now needs a model that is served here",
         f"    http-request set-var(txn.body_bytes) req.body_size if {nameless}",
         answer(413, invalid(too_large, "body_too_large"), when=f"{nameless} {_MORE_TO_COME}"),
         answer(400, invalid(none, "no_model", "model"), when=nameless),
@@ -238,6 +242,7 @@ def _user(policy: RouterPolicy) -> list[str]:
     if not any(model.canary or model.arms for model in policy.models.values()):
         return []
     return [
+        "    # whose requests belong together: those of a user, else of a key",
         "    http-request set-var(txn.user) var(txn.key)",
         "    http-request set-var(txn.user) req.hdr(x-user-id)",
     ]
@@ -249,6 +254,7 @@ def _canary(policy: RouterPolicy) -> list[str]:
         return []
     known = "{ var(txn.user) -m found }"
     return [
+        "    # 3. canary: users by their salted hash, always the same ones",
         f"    http-request set-var(txn.salt) var(txn.model),map_str({Map.CANARY_SALT.file})",
         f"    http-request set-var(txn.bucket) var(txn.salt),concat(:,txn.user),xxh32,mod({BUCKETS}) if {known}",
         f"    http-request set-var(txn.share) var(txn.model),map_str_int({Map.CANARY_SHARE.file},0)",
@@ -264,6 +270,7 @@ def _arms(policy: RouterPolicy) -> list[str]:
     if not any(model.arms for model in policy.models.values()):
         return []
     return [
+        "    # 4. arms of an experiment: a hundred places, shared out by percent",
         f"    http-request set-var(txn.salt) var(txn.model),map_str({Map.ARMS_SALT.file})",
         "    http-request set-var(txn.subject) src",
         "    http-request set-var(txn.subject) var(txn.user) if { var(txn.user) -m found }",
@@ -291,13 +298,19 @@ def _latency(topology: Topology, policy: RouterPolicy) -> list[str]:
         lines.append(f"    http-request set-var(txn.pool) var(txn.model),map_str({Map.FASTEST.file}) if {here}")
     if not lines:
         return []
-    return ["    http-request set-var(txn.objective) req.hdr_val(x-max-latency-ms)", *lines, _because("latency")]
+    return [
+        "    # 5. latency objective: the cheapest pool that holds it, else the fastest",
+        "    http-request set-var(txn.objective) req.hdr_val(x-max-latency-ms)",
+        *lines,
+        _because("latency"),
+    ]
 
 
 def _by_class(policy: RouterPolicy) -> list[str]:
     if not any(model.by_class for model in policy.models.values()):
         return []
     return [
+        "    # 6. class of the key or user",
         f"    http-request set-var(txn.class) str({policy.default_class}) if !{{ var(txn.class) -m found }}",
         f"    http-request set-var(txn.slot) var(txn.model),concat(:,txn.class) if {_UNDECIDED}",
         f"    http-request set-var(txn.pool) var(txn.slot),map_str({Map.CLASSES.file}) if {_UNDECIDED}",
@@ -306,7 +319,7 @@ def _by_class(policy: RouterPolicy) -> list[str]:
 
 
 def _backend(topology: Topology, policy: RouterPolicy) -> list[str]:
-    lines: list[str] = []
+    lines = ["    # the pool's backend; of one that is filled in order, the first type with room"]
     for pool in topology.pools:
         if policy.pool(pool.name).placement is not Placement.RESERVED_FIRST:
             continue

@@ -242,6 +242,7 @@ def test_short_prompts_are_spread(router: Router) -> None:
         (b'{"messages": [{"content": "%s"}], "model": "chat"}' % (b"x" * 300_000), {"x-model": "chat"}, 200),
         (b'{"model": "chat", "messages": [{"content": "%s"}]}' % (b"x" * 300_000), {}, 200),
         (b'{"messages": [{"content": "%s"}], "model": "chat"}' % (b"x" * 100_000), {}, 200),
+        (b'{"messages": [{"content": "%s"}], "model": "chat"}' % (b'\\"a\\n' * 40_000), {}, 200),
         (b'{"messages": []}', {}, 400),
         (b'{"metadata": {"model": "other"}, "model": "chat"}', {}, 200),
         (b'{"note": "\\"model\\": \\"other\\"", "model": "chat"}', {}, 200),
@@ -258,8 +259,8 @@ def test_short_prompts_are_spread(router: Router) -> None:
         (b'{"tools": %s%s, "model": "chat", "n": 1}' % (b"[" * 30, b"]" * 30), {}, 200),
     ],
     ids=[
-        "large-model-last", "large-with-header", "large-model-first", "fits", "no-model", "nested-lookalike",
-        "lookalike-in-text", "escape", "pretty", "100000-brackets", "invalid-utf8", "empty",
+        "large-model-last", "large-with-header", "large-model-first", "fits", "fits-all-escapes", "no-model",
+        "nested-lookalike", "lookalike-in-text", "escape", "pretty", "100000-brackets", "invalid-utf8", "empty",
         "two-models", "two-models-unknown-first", "model-is-no-text",
         "deep", "deep-with-header", "deep-model-last",
     ],
