@@ -9,7 +9,6 @@ from datetime import datetime
 from decimal import Decimal
 
 from fleet import tags
-from fleet.catalogue import UnknownMachineError, machine
 from fleet.document import FleetDocument, Pool
 from fleet.model import CapacityType, Instance, Phase
 
@@ -207,7 +206,7 @@ Price = Callable[[Instance], Decimal | None]
 
 def build(read: Read, price: Price) -> FleetView:
     """The view of one fleet."""
-    alive = [one for one in read.instances or () if one.alive and not _is_of_the_house(one, read.document)]
+    alive = [one for one in read.instances or () if one.alive and not one.is_of_the_house]
     shown = [
         _instance(
             instance,
@@ -230,16 +229,6 @@ def build(read: Read, price: Price) -> FleetView:
         unpriced=len(shown) - len(priced),
         read=read,
     )
-
-
-def _is_of_the_house(instance: Instance, document: FleetDocument) -> bool:
-    """Whether it is the control host or a router: in no pool, and no GPU machine. What they cost is `shared`."""
-    if instance.pool is not None:
-        return False
-    try:
-        return not machine(document.cloud, instance.machine_type).gpu_count
-    except UnknownMachineError:
-        return True
 
 
 def _instance(instance: Instance, signals: Signals, usd_per_hour: Decimal | None, *, why: str | None) -> InstanceView:

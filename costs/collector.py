@@ -119,7 +119,8 @@ def collect(engine: Engine, sources: Sources, fleet: FleetFacts, now: datetime) 
     with engine.connect() as connection:
         last = history.last_pass(connection, fleet.name)
         known = history.open_runs(connection, fleet.name)
-    seen = sources.lives.lives()
+    # the control host and routers are `shared` of the fleet document: as runs, too, they would be paid twice
+    seen = [life for life in sources.lives.lives() if not life.instance.is_of_the_house]
     notes: list[str] = []
     since = _metrics_since(last, now)
     with _no_search_for_cycles():

@@ -73,6 +73,11 @@ class Instance:
     tags: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
+    def is_of_the_house(self) -> bool:
+        """Whether it is a control host or a router: in no pool by design, and paid for as `shared`."""
+        return self.pool is None and tags.ROLE in self.tags
+
+    @property
     def idle_since(self) -> datetime | None:
         """When a watchdog marked it; None when it is not marked or somebody wrote nonsense there."""
         return tags.read_time(self.tags.get(tags.IDLE_SINCE))

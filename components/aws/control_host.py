@@ -9,7 +9,7 @@ from pulumi_aws import ebs, ec2, lb, route53
 
 from components.aws.firewall import ROUTER_PORT
 from components.capacity import CONTROL_ROOT_GIB
-from fleet.tags import ROLE, ROUTER
+from fleet.tags import CONTROL, ROLE, ROUTER
 
 DATA_DEVICE: Final = "/dev/sdf"
 
@@ -62,7 +62,7 @@ class ControlHost(pulumi.ComponentResource):
         )
         script = args.boot_data
         user_data = None if script is None else data.id.apply(lambda volume: script(device_of(volume)))
-        machine = small_machine(name, args.machine, args.subnet_id, tags, child, user_data)
+        machine = small_machine(name, args.machine, args.subnet_id, {**tags, ROLE: CONTROL}, child, user_data)
         ec2.VolumeAttachment(
             f"{name}-data",
             device_name=DATA_DEVICE,

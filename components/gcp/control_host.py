@@ -10,7 +10,7 @@ from pulumi_gcp import compute, dns
 from components.capacity import CONTROL_ROOT_GIB
 from components.gcp.firewall import ROUTER_PORT
 from components.gcp.templates import SCOPE
-from fleet.tags import ROLE, ROUTER, label
+from fleet.tags import CONTROL, ROLE, ROUTER, label
 
 DATA_DEVICE: Final = "data"
 
@@ -60,9 +60,10 @@ class ControlHost(pulumi.ComponentResource):
         )
         attached = [compute.InstanceAttachedDiskArgs(source=data.id, device_name=DATA_DEVICE)]
         script = None if args.boot_data is None else args.boot_data(f"/dev/disk/by-id/google-{DATA_DEVICE}")
+        labels = {**args.labels, label(ROLE): CONTROL}
         # the old machine must let go of the disk before the new one takes hold
         alone = pulumi.ResourceOptions(parent=self, delete_before_replace=True)
-        machine = small_machine(name, args.machine, args.zone, args.labels, alone, attached, script)
+        machine = small_machine(name, args.machine, args.zone, labels, alone, attached, script)
         zone = dns.ManagedZone(
             name,
             dns_name=f"{args.domain}.",

@@ -13,7 +13,6 @@ from console import page
 from console.document import document as as_document
 from console.text import screen, short_money, short_number
 from console.view import AlertView, FleetView, Read, build
-from fleet.model import CapacityType
 from tests.console.fleet import LONG_POOL, NOW, busy_read, busy_view, document, instance
 
 
@@ -87,8 +86,8 @@ def test_without_metrics_ready_comes_from_the_instances_own_tags() -> None:
 
 
 def test_control_host_and_routers_are_neither_orphans_nor_without_a_price() -> None:
-    control = replace(instance(1, pool=None), machine_type="m6i.large", capacity_type=CapacityType.ON_DEMAND)
-    astray = replace(control, id="i-astray", pool="gone")
+    control = replace(instance(1, pool=None, role="control"), machine_type="m6i.large")
+    astray = replace(instance(3, pool=None), id="i-astray", machine_type="m6i.large")
     prices = {instance(2).id: Decimal(2), astray.id: Decimal(1)}
     read = Read(document=document("chat"), at=NOW, instances=[control, instance(2), astray])
     view = build(read, lambda machine: prices.get(machine.id))

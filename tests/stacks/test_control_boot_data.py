@@ -90,6 +90,7 @@ def test_routers_of_their_own_are_found_by_their_tag_and_reached(
     key, role = ("tags", "gpu-fleet:role") if cloud == "aws" else ("labels", "gpu-fleet-role")
     tagged = [one for one in mocks.of_type(MACHINE[cloud]) if one.inputs[key].get(role) == "router"]
     assert len(tagged) == (routers if routers > 1 else 0)
+    assert [one.inputs[key].get(role) for one in mocks.of_type(MACHINE[cloud])].count("control") == 1
     if cloud == "aws":
         rules = mocks.of_type("aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule")
         ports = [str(int(one.inputs["fromPort"])) for one in rules]

@@ -16,6 +16,7 @@ from costs.render import as_text
 from costs.report import By, Report, Scope, load
 from costs.samples import MetricNames, Series
 from costs.slots import Measure, Sample
+from fleet import tags
 from fleet.lives import Ending, Life, MarketPrice, PaidCapacity
 from fleet.model import CapacityType, Cloud, Instance, InstanceState
 from ledger.database import METADATA
@@ -217,6 +218,27 @@ def test_idle_starting_and_unused_are_told_apart(ledger: Engine, world: World) -
         "starting": 60,
         "used": 3540,
     }
+
+
+@pytest.mark.parametrize("role", [tags.CONTROL, tags.ROUTER])
+def test_control_host_and_routers_are_shared_so_they_are_no_runs(ledger: Engine, world: World, role: str) -> None:
+    one_pass(ledger, world)
+    before = report(ledger).total
+    found = life("i-house", 0, CapacityType.ON_DEMAND)
+    house = replace(found.instance, machine_type="m6i.large", pool=None, tags={tags.ROLE: role})
+    world.lives_now.append(replace(found, instance=house))
+    one_pass(ledger, world)
+    with ledger.connect() as connection:
+        assert {run.instance_id for run in read_runs(connection, FLEET, at(-1), at(9000))} == {"i-reserved", "i-spot"}
+    assert report(ledger).total == before, "m6i.large has no price here, and needs none"
+
+
+def test_an_instance_of_no_pool_costs_what_it_costs(ledger: Engine, world: World) -> None:
+    found = life("i-astray", 0, CapacityType.ON_DEMAND)
+    world.lives_now.append(replace(found, instance=replace(found.instance, pool=None)))
+    one_pass(ledger, world)
+    with ledger.connect() as connection:
+        assert "i-astray" in {run.instance_id for run in read_runs(connection, FLEET, at(-1), at(9000))}
 
 
 def test_a_pass_twice_late_or_on_two_hosts_leaves_the_same_rows(tmp_path: Path, world: World) -> None:
