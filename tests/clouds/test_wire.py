@@ -1,14 +1,19 @@
 """The client of HTTP/1.1 that an instance reads its model with: what it takes, and what it refuses."""
 
 import contextlib
+import shutil
 import socket
+import ssl
 import struct
+import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import cast
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clouds.wire import LARGEST_HEAD, Answer, Line, Server
@@ -209,6 +214,54 @@ class _Impatient(Server):
         return line
 
 
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of `localhost`, signed by itself; the key lies beside it."""
+    path = tmp_path_factory.mktemp("tls") / "certificate.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    command += ["-keyout", str(path.with_name("key.pem")), "-out", str(path), "-days", "2", "-subj", "/CN=localhost"]
+    subprocess.run([*command, "-addext", "subjectAltName=DNS:localhost"], capture_output=True, check=True, timeout=60)
+    return path
+
+
+@contextlib.contextmanager
+def secure(certificate: Path, said: bytes) -> Iterator[str]:
+    """A server that says the same to everybody who gets through TLS, and its URL."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, certificate.with_name("key.pem"))
+
+    def talk() -> None:
+        while True:
+            try:
+                line, _ = listener.accept()
+            except OSError:
+                return
+            with contextlib.suppress(OSError), line, context.wrap_socket(line, server_side=True) as through:
+                while through.recv(65536):
+                    through.sendall(said)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=talk)
+        thread.start()
+        try:
+            yield f"https://localhost:{listener.getsockname()[1]}"
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join(30)
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make a certificate")
+def test_tls_is_checked_and_its_lines_are_kept_too(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = bytes(range(256)) * 1000
+    with secure(certificate, b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body) as url:
+        with contextlib.closing(Line(Server(url))) as line, pytest.raises(ssl.SSLCertVerificationError):
+            read(line)
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        with contextlib.closing(Line(Server(url))) as line:
+            assert [read(line), read(line)] == [(200, body)] * 2
+
+
+@settings(max_examples=40)
 @given(
     body=st.binary(max_size=300),
     chunks=st.lists(st.integers(1, 50), max_size=8),
