@@ -107,13 +107,14 @@ class Stage:
     @property
     def environment(self) -> dict[str, str]:
         network = self.cloud.network
+        cloud = url(self.names, "cloud", f"{network}.0.2", 4566)
         return (
             self.engine.environment
             | loading([self.names])
             | {
                 MARK: str(self.folder),
-                "AWS_ENDPOINT_URL": url(self.names, "cloud", f"{network}.0.2", 4566),
-                "AWS_ENDPOINT_URL_S3": self.cloud.url,  # the emulator takes the first word of a name for a bucket's
+                # not S3: the emulator takes the first word of a name for a bucket's
+                **{f"AWS_ENDPOINT_URL_{service}": cloud for service in ("EC2", "AUTO_SCALING", "SERVICE_QUOTAS")},
                 "GPUFLEET_FLEET": FLEET,
                 "GPUFLEET_SLACK_API_URL": f"{url(self.names, 'slack', f'{network}.0.3', 8081)}/api/",
                 "GPUFLEET_SLACK_TOKEN": "xoxb-local",
