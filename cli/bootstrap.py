@@ -43,13 +43,13 @@ def bootstrap(
         plan = _on_aws(environment, region) if project is None else _on_google(environment, region, project)
         for step in plan.steps:
             if step.present:
-                STDERR.print(f"there    {step.what}", highlight=False, markup=False)
+                STDERR.print(f"there    {step.what}", highlight=False, markup=False, soft_wrap=True)
             elif apply:
                 step.make()
-                STDERR.print(f"made     {step.what}", highlight=False, markup=False)
+                STDERR.print(f"made     {step.what}", highlight=False, markup=False, soft_wrap=True)
             else:
                 missing += 1
-                STDERR.print(f"missing  {step.what}", highlight=False, markup=False)
+                STDERR.print(f"missing  {step.what}", highlight=False, markup=False, soft_wrap=True)
     except CloudError as error:
         raise UserError(f"{error}; what was made stays, and the next run goes on from there") from error
     told = {"PULUMI_BACKEND_URL": plan.backend_url, "secrets_provider": plan.secrets_provider}

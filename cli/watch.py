@@ -27,8 +27,7 @@ def register(app: typer.Typer) -> None:
     watch = typer.Typer(help=words, no_args_is_help=True)
     watch.command("idle")(idle)
     watch.command("spot")(spot)
-    if SCALE in kinds():
-        watch.command("scale")(scale)
+    watch.command("scale")(scale)
     watch.command("why")(why)
     for extra in ("watch_cost", "watch_orphans", "watch_run"):
         importlib.import_module(f"cli.{extra}").register(watch)

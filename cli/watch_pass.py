@@ -1,11 +1,9 @@
 """One pass of a watchdog over one fleet: what the command, the daemon, Lambda and Cloud Run share."""
 
-import importlib
-import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -21,11 +19,12 @@ from watchdogs.orphans.decide import WATCHDOG as ORPHANS
 from watchdogs.orphans.watchdog import OrphanWatchdog, Scope, rule_digest
 from watchdogs.plan import Outcome, Plan, Reason
 from watchdogs.ports import Ports
+from watchdogs.scale.decide import WATCHDOG as SCALE
+from watchdogs.scale.watchdog import ScaleWatchdog
+from watchdogs.scale.watchdog import policy_digest as scale_digest
 from watchdogs.spot.decide import WATCHDOG as SPOT
 from watchdogs.spot.watchdog import SpotWatchdog
 from watchdogs.spot.watchdog import policy_digest as spot_digest
-
-SCALE: Final = "scale"
 
 
 class PassLike(Protocol):
@@ -72,14 +71,13 @@ class Options:
 
 def kinds() -> dict[str, Kind]:
     """Every kind of watchdog, by name."""
-    found = [
+    found = (
         Kind(name=IDLE, make=IdleWatchdog, digest=idle_digest),
         Kind(name=SPOT, make=SpotWatchdog, digest=spot_digest),
-    ]
-    if importlib.util.find_spec("watchdogs.scale.watchdog") is not None:
-        scale = importlib.import_module("watchdogs.scale.watchdog")
-        found.append(Kind(name=SCALE, make=scale.ScaleWatchdog, digest=scale.policy_digest))
-    return {kind.name: kind for kind in [*found, orphan_kind(Scope())]}
+        Kind(name=SCALE, make=ScaleWatchdog, digest=scale_digest),
+        orphan_kind(Scope()),
+    )
+    return {kind.name: kind for kind in found}
 
 
 def orphan_kind(scope: Scope) -> Kind:
