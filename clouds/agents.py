@@ -9,6 +9,7 @@ from typing import Any, Final
 import httpx
 
 from clouds import secrets
+from clouds.plain import trusting_nobody
 from fleet.activity import CloudError
 from fleet.model import Instance
 from fleet.parsed import is_map
@@ -24,7 +25,7 @@ class NodeAgents:
     def __init__(self, token: Callable[[], str], port: int = PORT) -> None:
         self._token = token
         self._port = port
-        self._client = httpx.Client(timeout=_TIMEOUT, trust_env=False)
+        self._client = httpx.Client(timeout=_TIMEOUT, trust_env=False, verify=trusting_nobody())
         self._known_token: str | None = None
 
     def close(self) -> None:

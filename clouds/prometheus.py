@@ -9,6 +9,7 @@ from typing import Any, Final
 import httpx
 import yaml
 
+from clouds.plain import trusting_nobody
 from fleet.activity import CloudError
 from fleet.parsed import is_map
 
@@ -31,7 +32,8 @@ class Prometheus:
         self._url = url.rstrip("/")
         self._now = now
         # trust_env off: a proxy of the shell must not see (or swallow) what goes to a private address
-        self._client = client or httpx.Client(timeout=_TIMEOUT, trust_env=False)
+        verify = trusting_nobody() if self._url.startswith("http://") else True
+        self._client = client or httpx.Client(timeout=_TIMEOUT, trust_env=False, verify=verify)
         self._intervals: dict[str, timedelta] | None = None
         self.calls: dict[str, int] = {}
 

@@ -1,0 +1,10 @@
+"""A client of plain addresses reads no certificates, and trusts nobody should it ever need one."""
+
+import ssl
+
+from clouds.plain import trusting_nobody
+
+
+def test_what_needs_no_certificates_trusts_none() -> None:
+    made = trusting_nobody()
+    assert (made.verify_mode, made.check_hostname, made.get_ca_certs()) == (ssl.CERT_REQUIRED, True, [])
