@@ -40,19 +40,22 @@ class Host:
 
     def run(self, stage: Stage, *words: str) -> None:
         """A command of its release, as a person on the machine gives it, echoed and shown."""
-        self._there(stage).run(self._program(stage), *words, codes=(0, 3))
+        self._there(stage).run(self._program, *words, codes=(0, 3))
 
     def ask(self, stage: Stage, *words: str, codes: Sequence[int] = (0, 3)) -> Any:
         """The same, for its answer only: exit code and stdout."""
-        return self._there(stage).ask(self._program(stage), *words, codes=codes)
+        return self._there(stage).ask(self._program, *words, codes=codes)
 
     def _there(self, stage: Stage) -> Stage:
         root = self.places.root
         fleet = {"GPUFLEET_FLEET": stage.facts["fleet_url"]}
-        return replace(stage, environment=MachineSpec.load(root).environment(root) | fleet)
+        # as its units do: a ledger without a whole path lies on the volume
+        environment = MachineSpec.load(root).environment(root) | fleet
+        return replace(stage, environment=environment, folder=self.places.data)
 
-    def _program(self, stage: Stage) -> str:
-        return str((self.places.current / "bin" / "gpufleet").relative_to(stage.root))
+    @property
+    def _program(self) -> str:
+        return str(self.places.current / "bin" / "gpufleet")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,6 +61,8 @@ class Stage:
     facts: dict[str, Any] = field(default_factory=dict[str, Any])
     steps: dict[int, float] = field(default_factory=dict[int, float])
     """When each step began, in seconds."""
+    folder: Path | None = None
+    """Where commands run; None: the clone."""
     _running: subprocess.Popen[str] | None = None
     _hushed: threading.Event = field(default_factory=threading.Event)
     """Set for a command that is being ended: what it says then is noise."""
@@ -130,7 +132,7 @@ class Stage:
         began = time.monotonic()
         process = subprocess.Popen(
             list(command),
-            cwd=self.root,
+            cwd=self.folder or self.root,
             env=dict(self.environment),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
