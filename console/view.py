@@ -3,6 +3,7 @@
 Missing is not zero: a number that nobody told is None and shown as `–`.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -217,12 +218,15 @@ def build(read: Read, price: Price) -> FleetView:
         for instance in alive
     ]
     pools = {pool.name for pool in read.document.pools}
+    of_pool: defaultdict[str | None, list[InstanceView]] = defaultdict(list)
+    for instance in shown:
+        of_pool[instance.pool].append(instance)
     priced = [instance.usd_per_hour for instance in shown if instance.usd_per_hour is not None]
     name = f"{read.document.cloud}/{read.document.environment}/{read.document.region}"
     return FleetView(
         name=name,
         at=read.at,
-        pools=[_pool(pool, [i for i in shown if i.pool == pool.name], read) for pool in read.document.pools],
+        pools=[_pool(pool, of_pool[pool.name], read) for pool in read.document.pools],
         instances=shown,
         orphans=[instance for instance in shown if instance.pool not in pools],
         usd_per_hour=None if read.instances is None else sum(priced, Decimal(0)),
