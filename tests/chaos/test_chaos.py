@@ -23,7 +23,6 @@ SHORT = (
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)  # eleven minutes at a load of 38 on two cores
 @pytest.mark.skipif(
     not all(map(shutil.which, ("prometheus", "prometheus-alertmanager"))),
     reason="needs the Debian packages prometheus and prometheus-alertmanager",
