@@ -18,6 +18,7 @@ from watchdogs.plan import Reason
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.timeout(1200),  # boto3 tries a throttled call for minutes on a loaded machine
     pytest.mark.skipif(shutil.which("prometheus") is None, reason="needs the Debian package prometheus"),
 ]
 NETWORK = free_network()
