@@ -154,7 +154,8 @@ class LiveBook:
             found, known, prices = reports.with_facts(view.read.document, window, True)
         known_until = min(window.until, found.report.known_until or window.until)
         cuts = series.edges(window.since, known_until if known_until > window.since else window.until)
-        return cost_page.page(found, series.buckets(known, prices, cuts), series.lanes(known, cuts[0], cuts[-1]))
+        lanes = series.lanes(known, cuts[0], cuts[-1])
+        return cost_page.page(found, series.buckets(known, prices, cuts), lanes, back="/")
 
     def keep(self, view: FleetView, instance: str, user: str) -> str:
         """As `gpufleet keep`: a brake in the ledger, then the instance's tag."""

@@ -154,6 +154,7 @@ def _fleet(view: FleetView, now: datetime, stamp: str, number: int) -> str:
     parts = [
         f'<h1 id="fleet-{number}">{escape(view.name)}</h1>',
         f'<p class="soft">{view.at:%Y-%m-%d %H:%M:%S} UTC {stale}</p>',
+        f'<p class="soft">{escape(text.as_of(read.hour, view.at))}</p>' if read.hour is not None else "",
         f"<ul>{problems}</ul>" if problems else "",
         f"<h2>Alerts</h2>{_alerts(view)}",
         _numbers(_headline(view)),

@@ -32,7 +32,7 @@ background:var(--card);color:var(--text);cursor:pointer}
 input{font:inherit;padding:.35rem .6rem;border:1px solid var(--line);border-radius:.4rem;background:var(--page);
 color:var(--text);max-width:100%}
 form.in{display:inline}form.sign{max-width:24rem;margin:3rem auto;display:grid;gap:.8rem}
-@media(max-width:34rem){nav{gap:.5rem}nav button{padding:.35rem .5rem}
+@media(max-width:34rem){nav{gap:.5rem;font-size:.9rem}nav button{padding:.35rem .4rem}
 table.stack,table.stack tbody,table.stack tr,table.stack td{display:block;width:100%}
 table.stack thead{position:absolute;left:-99rem}
 table.stack tr{border:1px solid var(--line);border-radius:.5rem;margin:.6rem 0;padding:.4rem .6rem}

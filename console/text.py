@@ -89,7 +89,8 @@ def _wrong(view: FleetView) -> list[Text]:
 def _groups(view: FleetView) -> Iterable[list[str]]:
     read = view.read
     if read.hour is not None:
-        yield [_hour(read.hour), *_as_of(read.hour, view.at)]
+        known = as_of(read.hour, view.at)
+        yield [_hour(read.hour), *([known] if known else [])]
     yield _cut([_marked(instance, view.at) for instance in view.instances if instance.idle_since is not None])
     yield _cut([f"drains: {i.id} ({i.pool}, {i.capacity_type}){why(i)}" for i in view.instances if i.draining])
     yield _cut([f"orphan: {i.id} ({i.machine_type}, pool {i.pool or NOTHING})" for i in view.orphans])
@@ -116,10 +117,11 @@ def _hour(hour: CostView) -> str:
     )
 
 
-def _as_of(hour: CostView, now: datetime) -> Iterable[str]:
-    """How old the costs are, those of today too: they are known as far as the cost watchdog has come."""
-    if hour.known_until is not None:
-        yield f"costs as of {hour.known_until:%H:%M} UTC, {_ago(now, hour.known_until)} ago"
+def as_of(hour: CostView, now: datetime) -> str:
+    """How old the costs are, those of today too: they are known as far as its watchdog came. Empty: not told."""
+    if hour.known_until is None:
+        return ""
+    return f"costs as of {hour.known_until:%H:%M} UTC, {_ago(now, hour.known_until)} ago"
 
 
 def _marked(instance: InstanceView, now: datetime) -> str:

@@ -77,26 +77,40 @@ def draw(screen: Screen, views: Sequence[FleetView], acts: Sequence[ActView], li
     """The whole screen in so many lines."""
     if screen.chosen:
         return _one(screen, views, acts)
-    found = rows(screen, views)
+    found, numbers = rows(screen, views), _numbers(views)
+    lines = max(lines - len(numbers), 1)
     first = max(min(screen.row - lines // 2, len(found) - lines), 0)
     head = Text(
         f"{len(found)} instances by {screen.sort}" + (f" of pool {screen.pool}" if screen.pool else ""), style="bold"
     )
     for view in views:
         spend = text.NOTHING if view.usd_per_hour is None else text.money(view.usd_per_hour, view.unpriced)
-        head.append(f"  {view.name} {view.at:%H:%M:%S} UTC {spend} USD/h", style="not bold")
+        before = f"\n{numbers[view.name]}" if numbers else " "
+        head.append(f"{before} {view.name} {view.at:%H:%M:%S} UTC {spend} USD/h", style="not bold")
     problems = [Text(f"! {problem}", style="red") for view in views for problem in view.read.problems]
-    return Group(head, *problems, _table(found[first : first + lines], screen.row - first), Text(HELP, style="dim"))
+    shown = _table(found[first : first + lines], screen.row - first, numbers)
+    return Group(head, *problems, shown, Text(HELP, style="dim"))
 
 
-def _table(found: Sequence[tuple[FleetView, InstanceView]], row: int) -> Table:
+def _numbers(views: Sequence[FleetView]) -> Mapping[str, str]:
+    """By fleet: what it is called in 80 columns where there are several; empty where there is one."""
+    return {view.name: str(number) for number, view in enumerate(views, 1)} if len(views) > 1 else {}
+
+
+def _table(found: Sequence[tuple[FleetView, InstanceView]], row: int, numbers: Mapping[str, str]) -> Table:
+    """`numbers`: of the fleets; empty: there is no need to say which."""
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    if numbers:
+        table.add_column("#", no_wrap=True)
     table.add_column("instance", no_wrap=True)
     table.add_column("pool", overflow="fold", max_width=14)
-    for name in ("type", "phase", "GPU", "run", "wait", "KV", "tok/s", "USD/h", "idle"):
+    for name in ("type", "phase"):
+        table.add_column(name, no_wrap=True)
+    for name in ("GPU", "run", "wait", "KV", "tok/s", "USD/h", "idle"):
         table.add_column(name, justify="right", no_wrap=True)
     for number, (view, one) in enumerate(found):
-        table.add_row(*_cells(view, one), style="reverse" if number == row else "")
+        fleet = [Text(numbers[view.name])] if numbers else []
+        table.add_row(*fleet, *_cells(view, one), style="reverse" if number == row else "")
     return table
 
 
@@ -139,7 +153,7 @@ def _one(screen: Screen, views: Sequence[FleetView], acts: Sequence[ActView]) ->
     head = f"{one.id}  {one.machine_type} {one.capacity_type} in {one.zone}, pool {one.pool or 'none'}"
     none = () if acts else (Text("nothing was decided about it yet"),)
     return Group(
-        Text(head, style="bold"), _table([found], -1), Text(), table, *none, Text("esc back  q quit", style="dim")
+        Text(head, style="bold"), _table([found], -1, {}), Text(), table, *none, Text("esc back  q quit", style="dim")
     )
 
 

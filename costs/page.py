@@ -13,10 +13,12 @@ from costs.series import DRAWN, Bucket, Lane
 from fleet import money
 
 _STYLE: Final = """
-:root{color-scheme:light dark;--text:#1c2024;--soft:#60646c;--line:#d9d9e0;--card:#f7f7f9;--page:#fff;--warn:#ad5700}
+:root{color-scheme:light dark;--text:#1c2024;--soft:#60646c;--line:#d9d9e0;--card:#f7f7f9;--page:#fff;--warn:#ad5700;
+--link:#0b57d0}
 @media(prefers-color-scheme:dark){:root{--text:#edeef0;--soft:#b0b4ba;--line:#3a3f45;--card:#1b1d20;--page:#111214;
---warn:#ffb224}}
-*{box-sizing:border-box}body{margin:0 auto;max-width:64rem;padding:1rem;background:var(--page);color:var(--text);
+--warn:#ffb224;--link:#8ab4f8}}
+*{box-sizing:border-box}a{color:var(--link)}
+body{margin:0 auto;max-width:64rem;padding:1rem;background:var(--page);color:var(--text);
 font:16px/1.5 system-ui,sans-serif;overflow-wrap:anywhere}h1{font-size:1.4rem;margin:.2rem 0}h2{font-size:1.1rem;
 margin:2rem 0 .5rem}p,li{margin:.3rem 0}.soft{color:var(--soft);font-size:.9rem}.numbers{display:grid;gap:.6rem;
 grid-template-columns:repeat(auto-fit,minmax(14rem,1fr));margin:1rem 0}.numbers div{background:var(--card);
@@ -31,11 +33,12 @@ height:.8em;border-radius:.2em;margin:0 .3em 0 .8em;vertical-align:baseline}
 """
 
 
-def page(found: Digest, buckets: Sequence[Bucket], lanes: Sequence[Lane]) -> str:
-    """The whole file."""
+def page(found: Digest, buckets: Sequence[Bucket], lanes: Sequence[Lane], back: str = "") -> str:
+    """The whole file. `back`: address of the page that leads here; empty: none does."""
     report = found.report
     title = f"Cost report: {report.scope.environment}"
     parts = [
+        f'<nav aria-label="Back"><a href="{escape(back)}">Back</a></nav>' if back else "",
         f"<h1>{escape(title)}</h1>",
         f'<p class="soft">{escape(render.title(report))}</p>',
         _numbers(found),

@@ -60,6 +60,18 @@ def test_keys_walk_choose_and_go_back() -> None:
     assert pressed(screen, "q", views).over
 
 
+def test_of_several_fleets_each_line_says_its_own() -> None:
+    one = uneven()
+    views = [one, replace(one, name="aws/dev/us-east-1")]
+    out = StringIO()
+    Console(file=out, width=80, color_system=None).print(draw(Screen(), views, (), 20))
+    lines = out.getvalue().splitlines()
+    assert [line.split(" 09:")[0] for line in lines[1:3]] == ["1 aws/prod/us-east-1", "2 aws/dev/us-east-1"]
+    assert [line[:2] for line in lines if " i-000" in line] == ["1 ", "2 "] * 4
+    assert max(cell_len(line) for line in lines) <= 80
+    assert "#" not in shown(Screen(), one)
+
+
 def test_sorts_and_pools_go_round() -> None:
     views = [busy_view()]
     screen = Screen()

@@ -160,6 +160,7 @@ def test_the_page_of_running_fleets(live: Live) -> None:
             report = client.get("/costs", params={"fleet": name})
             assert report.status_code == 200
             assert f"Cost report: {environment}" in report.text
+            assert '<a href="/">Back</a>' in report.text
         metrics = client.get("/metrics").text
         assert 'gpufleet_target{environment="test",pool="chat"} 1' in metrics
         assert "gpufleet_ledger_known_until_seconds{" in metrics
