@@ -1,5 +1,6 @@
 """`gpufleet size`: does a model fit, where, and with which arguments."""
 
+import shlex
 from typing import Annotated, Any
 
 import typer
@@ -12,6 +13,7 @@ from fleet.model import Cloud
 from serving.cache.manifest import ManifestError
 from serving.cache.sync import served_digest
 from serving.sizing import families
+from serving.sizing.decoding import prefix_caching, speculation
 from serving.sizing.fit import GIB, Fit, Wish, smallest_fit
 from serving.sizing.model import Model, SizingError, Weights, weigh
 from serving.sizing.source import read_config, read_tensors
@@ -37,12 +39,24 @@ def size(
     concurrency: Annotated[int, typer.Option("--concurrency", min=1, help="Requests of that length at once.")] = 1,
     kv_fp8: Annotated[bool, typer.Option("--kv-fp8", help="Keys and values in 8 bits.")] = False,
     fp8: Annotated[bool, typer.Option("--fp8", help="Quantize 16-bit weights to FP8 while loading.")] = False,
+    speculate: Annotated[
+        bool,
+        typer.Option(
+            "--speculate",
+            help="Draft tokens ahead, by the model's own layers for it or else by n-grams of the prompt: answers "
+            "come sooner while few run at once; a full GPU does less.",
+        ),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Weights, KV cache and concurrency of a model on GPUs. Exit 3 when it fits on none that was asked for."""
     shape, heavy = load_model(model)
     wish = Wish(
-        context=context or min(shape.max_context, 8192), concurrency=concurrency, kv_fp8=kv_fp8, weights_fp8=fp8
+        context=context or min(shape.max_context, 8192),
+        concurrency=concurrency,
+        kv_fp8=kv_fp8,
+        weights_fp8=fp8,
+        speculate=speculate,
     )
     try:
         rows = [
@@ -143,6 +157,7 @@ def _row(name: str, answer: Fit) -> dict[str, Any]:
 
 
 def _facts(model: Model, heavy: Weights) -> dict[str, Any]:
+    prefixes, drafts = prefix_caching(model), speculation(model)
     return {
         "family": model.family,
         "parameters": heavy.parameters,
@@ -151,6 +166,8 @@ def _facts(model: Model, heavy: Weights) -> dict[str, Any]:
         "quantization": model.quantization,
         "layers": model.layer_count,
         "max_context": model.max_context,
+        "prefix_caching": {"on": prefixes.on, "reason": prefixes.reason},
+        "speculative_decoding": {"method": drafts.method, "tokens": drafts.tokens, "reason": drafts.reason},
     }
 
 
@@ -160,10 +177,14 @@ def _show(model: Model, heavy: Weights, rows: list[dict[str, Any]]) -> None:
         f"{model.layer_count} layers, context {model.max_context}",
         highlight=False,
     )
+    prefixes, drafts = prefix_caching(model), speculation(model)
+    STDERR.print(f"prefix caching {'on' if prefixes.on else 'off'}: {prefixes.reason}", highlight=False)
+    possible = f"{drafts.method} with --speculate" if drafts.method else "none"
+    STDERR.print(f"speculative decoding {possible}: {drafts.reason}", highlight=False)
     for row in rows:
         mark = "yes" if row["fits"] else "no "
         STDOUT.print(f"{mark}  {row['gpus']} × {row['on']}: {row['reason']}", highlight=False, markup=False)
         if row["fits"]:
-            STDOUT.print(f"       {' '.join(row['engine_args'])}", highlight=False, markup=False, soft_wrap=True)
+            STDOUT.print(f"       {shlex.join(row['engine_args'])}", highlight=False, markup=False, soft_wrap=True)
         for note in row["notes"]:
             STDOUT.print(f"       note: {note}", highlight=False, markup=False)

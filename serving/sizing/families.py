@@ -72,6 +72,10 @@ STANDARD: Final = frozenset(
 )
 """Decoders whose layers all keep keys and values, as their fields say."""
 LATENT: Final = frozenset(("deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "glm4_moe_lite", "longcat_flash"))
+DRAFTING: Final = frozenset(
+    ("deepseek_v3", "deepseek_v32", "glm4_moe", "glm4_moe_lite", "ernie4_5_moe", "nemotron_h", "qwen3_next")
+)
+"""Those whose own draft layers (`num_nextn_predict_layers`) vLLM 0.32 can run."""
 STATES: Final = frozenset(
     ("mamba", "mamba2", "bamba", "granitemoehybrid", "nemotron_h", "jamba", "qwen3_next", "falcon_h1")
 )
@@ -131,6 +135,7 @@ def _read(config: Config) -> Model:
             _first(experts, "num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_top_k") or 0
         ),
         quantization=_quantization(quantization),
+        draft_layers=_draft_layers(family, inner),
         multimodal=inner is not config or any(isinstance(config.get(name), Mapping) for name in _SENSES),
     )
 
@@ -360,6 +365,15 @@ def _layer_count(config: Config) -> int:
     if found > _MOST_LAYERS:
         raise SizingError(f"config.json: {found} layers, more than any model has")
     return found
+
+
+def _draft_layers(family: str, config: Config) -> int:
+    name = "num_nextn_predict_layers"
+    if family not in DRAFTING or not config.get(name):
+        return 0
+    if (count := _positive(name, config[name])) > _MOST_LAYERS:
+        raise SizingError(f"config.json: {name} is {count}, more than any model has")
+    return count
 
 
 def _context(config: Config) -> int:

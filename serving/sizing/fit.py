@@ -5,6 +5,7 @@ from typing import Final
 
 from fleet.catalogue import Gpu
 from serving.engine import VllmOptions
+from serving.sizing.decoding import drafting, speculation
 from serving.sizing.memory import BATCHED_TOKENS, CacheShape, KvLayout, layout
 from serving.sizing.model import Attention, Model, SizingError, Weights
 
@@ -41,6 +42,8 @@ class Wish:
     weights_fp8: bool = False
     """Quantize 16-bit weights while loading."""
     batched_tokens: int = BATCHED_TOKENS
+    speculate: bool = False
+    """Draft tokens ahead, where there is a way: fewer steps for each answer while the GPU has room to spare."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +112,7 @@ def fit(model: Model, weights: Weights, gpu: Gpu, wish: Wish, split: Split = ONE
         max_model_len=wish.context,
         batched_tokens=wish.batched_tokens,
     )
-    plan = layout(model, shape)
+    plan = layout(drafting(model) if wish.speculate else model, shape)
     at_once = None if plan is None else plan.concurrency(left)
     impossible = refusal(model, gpu, wish) or _indivisible(model, tp)
     reason = impossible or _memory_reason(left, plan, at_once, wish)
@@ -119,6 +122,8 @@ def fit(model: Model, weights: Weights, gpu: Gpu, wish: Wish, split: Split = ONE
         notes.append(f"{kv_heads} key heads on {tp} GPUs: each key head is kept {tp // max(1, kv_heads)} times")
     if model.multimodal:
         notes.append(_SENSES_NOTE)
+    if wish.speculate and speculation(model).method is None:
+        notes.append(f"no speculative decoding: {speculation(model).reason}")
     return Fit(
         gpu=gpu.name,
         split=split,
@@ -212,6 +217,8 @@ def _options(model: Model, gpu: Gpu, wish: Wish, split: Split, at_once: float | 
         options = replace(options, kv_cache_dtype="fp8")
     if wish.weights_fp8:
         options = replace(options, quantization="fp8")
+    if wish.speculate:
+        options = replace(options, speculative_config=speculation(model).config())
     return options
 
 

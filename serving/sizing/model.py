@@ -88,6 +88,8 @@ class Model:
     where that library says integers, or nothing."""
     multimodal: bool = False
     """Whether it sees or hears, too."""
+    draft_layers: int = 0
+    """Layers that write tokens ahead (multi-token prediction) and that vLLM can use; in use only where it is told."""
 
     @property
     def keeps_nothing(self) -> bool:

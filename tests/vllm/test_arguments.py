@@ -54,7 +54,7 @@ def of_sizing() -> Iterator[tuple[str, list[str]]]:
             [Tensor(name="model.layers.0.mlp.up_proj.weight", dtype="BF16", shape=(1024, 1024), size=2 << 20)]
         )
         for gpu in gpus:
-            for wish in (Wish(context=512), Wish(context=512, kv_fp8=True, weights_fp8=True)):
+            for wish in (Wish(context=512, speculate=True), Wish(context=512, kv_fp8=True, weights_fp8=True)):
                 try:
                     found = smallest_fit(model, heavy, catalogue.gpu(gpu), 8, wish)
                 except (SizingError, UnknownMachineError):
