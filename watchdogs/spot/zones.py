@@ -6,6 +6,7 @@ tried now and then only.
 """
 
 import math
+import textwrap
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Final
@@ -214,7 +215,13 @@ def _at_quota(pool: PoolView, group: GroupView, now: datetime) -> Verdict | None
         return None
     spots = {g.name for g in pool.groups_of(CapacityType.SPOT)}
     hit = [e for e in pool.quota_refusals() if e.group in spots and now - e.at < pool.policy.zone_backoff]
-    return Verdict(reason=Reason.QUOTA, detail=hit[-1].detail[:120]) if hit else None
+    return Verdict(reason=Reason.QUOTA, detail=_said(hit[-1])) if hit else None
+
+
+def _said(event: Activity) -> str:
+    """The cloud's words, in a line."""
+    said = event.detail
+    return said if len(said) <= 120 else textwrap.shorten(said, 120, placeholder="…")
 
 
 def _boots_failing(pool: PoolView, group: GroupView, now: datetime) -> Verdict | None:
@@ -245,7 +252,7 @@ def _refused(pool: PoolView, group: GroupView, now: datetime) -> Verdict | None:
     if refused is None and looking and events and events[-1].kind in REFUSALS:
         # the group looks by itself, for one that it lost, and was told no before this pass began
         refused = events[-1] if now - events[-1].at < pool.policy.zone_backoff else None
-    return None if refused is None else Verdict(reason=Reason.NO_SPOT, detail=refused.detail[:120])
+    return None if refused is None else Verdict(reason=Reason.NO_SPOT, detail=_said(refused))
 
 
 def pause(refusals: int, backoff: timedelta) -> timedelta:
