@@ -79,9 +79,12 @@ def main() -> None:
 def _run() -> None:
     # imported here and in `build`, since people press Ctrl-C while it loads, too
     from cli.output import STDERR, Exit, UserError
+    from fleet import cycles
 
     try:
-        build(sys.argv[1] if len(sys.argv) > 1 and sys.argv[1] in GROUPS else None)()
+        with cycles.not_looked_for():
+            command = build(sys.argv[1] if len(sys.argv) > 1 and sys.argv[1] in GROUPS else None)
+        command()
     except UserError as error:
         STDERR.print(f"gpufleet: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
         sys.exit(error.code)

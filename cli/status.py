@@ -14,6 +14,7 @@ from cli.watching import Costs, Watched
 from console.document import document as as_document
 from console.text import screen
 from console.view import FleetView
+from fleet import cycles
 from fleet.durations import parse as parse_duration
 
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
@@ -47,12 +48,13 @@ def status(
     if watch:
         _watch(fleets, pause(every))
         return
-    views = [watched.look() for watched in fleets]
-    if as_json:
-        documents = [as_document(view) for view in views]
-        print_json(documents[0] if len(documents) == 1 else documents)
-    else:
-        STDOUT.print(_screens(views), highlight=False)
+    with cycles.not_looked_for():
+        views = [watched.look() for watched in fleets]
+        if as_json:
+            documents = [as_document(view) for view in views]
+            print_json(documents[0] if len(documents) == 1 else documents)
+        else:
+            STDOUT.print(_screens(views), highlight=False)
     if any(view.read.instances is None for view in views):
         raise typer.Exit(Exit.FAILED)
 

@@ -3,9 +3,7 @@
 All of a pass is written in one transaction, so a pass that dies leaves nothing; one that runs twice leaves the same.
 """
 
-import gc
-from collections.abc import Collection, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, Protocol
@@ -14,6 +12,7 @@ from sqlalchemy import Connection, Engine
 
 from costs.samples import MetricNames, Series, activity, readings, team_readings
 from costs.slots import Measure
+from fleet import cycles
 from fleet.lives import Ending, Life, MarketPrice, PaidCapacity
 from fleet.model import InstanceState
 from ledger import facts, history
@@ -123,7 +122,7 @@ def collect(engine: Engine, sources: Sources, fleet: FleetFacts, now: datetime) 
     seen = [life for life in sources.lives.lives() if not life.instance.is_of_the_house]
     notes: list[str] = []
     since = _metrics_since(last, now)
-    with _no_search_for_cycles():
+    with cycles.not_looked_for():
         series = _samples(sources, fleet, since, now, notes)
         counters = readings(fleet.name, sources.names, series or ())
         hours = activity(fleet.name, sources.names, series or (), fleet.measure)
@@ -176,18 +175,6 @@ def _metrics_since(last: facts.Pass | None, now: datetime) -> datetime:
     if last is None or last.metrics_until is None:
         return oldest
     return max(oldest, last.metrics_until - OVERLAP)
-
-
-@contextmanager
-def _no_search_for_cycles() -> Generator[None]:
-    """Samples are millions of small tuples without cycles: looking for some takes longer than reading them."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _samples(
