@@ -41,7 +41,7 @@ GROUPS: Final = (
 
 _GARBAGE: Final = (20_000, 20, 50)
 """When Python looks for cycles of dead objects. What we read by the hundred thousand is kept until it is shown: with
-Python's own 700 those looks took a quarter of the CPU time of a status of 5,000 instances.
+Python's own 700 those looks took a quarter of the CPU time that 5,000 instances take to be read.
 """
 
 

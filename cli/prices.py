@@ -10,8 +10,9 @@ from cli import money
 from cli.declared import book_of
 from cli.fleets import FleetOption, load
 from cli.output import STDERR, STDOUT, Exit, UserError, print_json
-from cli.sources import market_of, observation
+from cli.sources import market_of
 from cli.windows import parse_moment
+from costs.collector import observed
 from costs.document import price_row
 from costs.render import Row, table
 from fleet.catalogue import UnknownMachineError, machine
@@ -65,7 +66,7 @@ def refresh(fleet: FleetOption = None, as_json: JsonOption = False) -> None:
         told, errors = market_of(document).refresh(types, now)
         engine = money.open_ledger_of(document)
         with writing(engine) as connection:
-            facts.add_prices(connection, [observation(price, now) for price in told])
+            facts.add_prices(connection, [observed(price, now) for price in told])
         for error in errors:
             STDERR.print(f"! {document.environment}: {error}", soft_wrap=True, highlight=False)
         failed = failed or bool(errors)

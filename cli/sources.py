@@ -16,7 +16,6 @@ from costs.slots import Measure, Sample
 from fleet.document import FleetDocument
 from fleet.lives import MarketPrice
 from fleet.model import Cloud
-from ledger.facts import PriceObservation
 from serving import metrics
 
 METRIC_NAMES: Final = MetricNames(
@@ -33,19 +32,6 @@ METRIC_NAMES: Final = MetricNames(
         for name in ("replica_seconds", "input_tokens", "output_tokens", "unmetered")
     ),
 )
-
-
-def observation(price: MarketPrice, now: datetime) -> PriceObservation:
-    """A price that a cloud told, as a fact."""
-    return PriceObservation(
-        sku=price.sku,
-        region=price.region,
-        zone=price.zone,
-        effective_at=price.effective_at,
-        source=price.source,
-        usd_per_hour=price.usd_per_hour,
-        observed_at=now,
-    )
 
 
 class RefreshedMarket(Protocol):

@@ -17,10 +17,10 @@ from ledger.database import writing
 from ledger.sums import CostSum, Span, write_sums
 from prices.packaged import PackagedPrices
 
-HOUR: Final = timedelta(hours=1)
+_HOUR: Final = timedelta(hours=1)
 
 
-def midnight(now: datetime) -> datetime:
+def _midnight(now: datetime) -> datetime:
     """When the UTC day of that moment began."""
     return now.replace(hour=0, minute=0, second=0, microsecond=0)
 
@@ -32,7 +32,7 @@ def add_up(document: FleetDocument, engine: Engine, span: Span, now: datetime) -
         environment=document.environment,
         cloud=document.cloud,
         region=document.region,
-        since=midnight(now) if span is Span.TODAY else now - HOUR,
+        since=_midnight(now) if span is Span.TODAY else now - _HOUR,
         until=now,
         now=now,
         allow_unpriced=True,

@@ -150,7 +150,7 @@ def collect(engine: Engine, sources: Sources, fleet: FleetFacts, now: datetime) 
         roll_up(connection, counters)
         facts.add_activity(connection, hours)
         add_team_readings(connection, team_readings(fleet.name, sources.names, series or ()))
-        facts.add_prices(connection, [_observed(price, now) for price in market])
+        facts.add_prices(connection, [observed(price, now) for price in market])
         facts.add_reservations(connection, [_reservation(p, fleet, now) for p in paid])
         _write_pass(connection, done, fleet, read_metrics=series is not None)
     return done
@@ -317,7 +317,8 @@ def _gone_end(run: facts.Run, told: Ending | None, now: datetime) -> facts.RunEn
     )
 
 
-def _observed(price: MarketPrice, now: datetime) -> facts.PriceObservation:
+def observed(price: MarketPrice, now: datetime) -> facts.PriceObservation:
+    """A price that a cloud told, as a fact."""
     return facts.PriceObservation(
         sku=price.sku,
         region=price.region,

@@ -213,9 +213,9 @@ class S3Store:
 class S3Reader:
     """One connection to a bucket, opened again when it broke; used by one thread."""
 
-    def __init__(self, session: Session, bucket: str, server: wire.Server | None = None) -> None:
+    def __init__(self, session: Session, bucket: str, server: wire.Server) -> None:
         self._session, self._base = session, session.bucket_url(bucket)
-        self._line = wire.Line(server or wire.Server(self._base))
+        self._line = wire.Line(server)
         self._buffer = objects.Buffer()
 
     def size_and_version(self, key: str) -> tuple[int, str]:

@@ -15,6 +15,7 @@ import pytest
 
 from clouds.aws.signature import Credentials
 from clouds.aws.signed import S3Reader, S3Store, Session
+from clouds.wire import Server
 from localcloud import tiny_model
 from serving.cache import manifest as manifests
 from serving.cache import publish
@@ -97,7 +98,7 @@ class ChangingStore(S3Store):
 
 class _ChangingReader(S3Reader):
     def __init__(self, store: ChangingStore) -> None:
-        super().__init__(store.session, "bucket")
+        super().__init__(store.session, "bucket", Server(store.session.bucket_url("bucket")))
         self._store = store
 
     def read_range(
