@@ -14,7 +14,8 @@ import yaml
 from fleet import tags
 from fleet.durations import render as render_duration
 from fleet.model import Cloud
-from serving.metrics import PORTS
+from serving.engine import INTERFACES, Interface, renamed
+from serving.metrics import PORTS, Source
 
 _EC2_LABELS: Final[Mapping[str, str]] = {
     "instance_id": "__meta_ec2_instance_id",
@@ -88,6 +89,8 @@ class PrometheusSettings:
     """`address:port` of the exporters that read the ledger."""
     alertmanagers: tuple[str, ...] = ()
     rule_files: tuple[str, ...] = ()
+    engines: tuple[Interface, ...] = tuple(INTERFACES.values())
+    """Whose numbers get vLLM's names as they are read."""
 
 
 def render(settings: PrometheusSettings) -> str:
@@ -104,6 +107,8 @@ def render(settings: PrometheusSettings) -> str:
             _found(source.value, port, settings.discovery, _INSTANCES) for source, port in PORTS.items()
         ],
     }
+    if renames := _renames(settings.engines):
+        document["scrape_configs"][list(PORTS).index(Source.ENGINE)]["metric_relabel_configs"] = renames
     scraped, environment = document["scrape_configs"], settings.discovery.environment
     for job, path in (("haproxy", "/metrics"), ("router", "/router/metrics")):
         scraped.append(
@@ -120,6 +125,13 @@ def render(settings: PrometheusSettings) -> str:
     return "# Written by gpufleet; changes made here are lost.\n" + yaml.safe_dump(
         document, sort_keys=False, width=110
     )
+
+
+def _renames(engines: Sequence[Interface]) -> list[dict[str, Any]]:
+    return [
+        {"source_labels": ["__name__"], "regex": theirs, "target_label": "__name__", "replacement": ours}
+        for theirs, ours in renamed(engines).items()
+    ]
 
 
 def _static(job: str, targets: Sequence[str], path: str, environment: str) -> dict[str, Any]:

@@ -126,7 +126,7 @@ def serve(root: Path) -> int:
         instance=cloud.instance_id, pool=settings.pool, file=root / "var/lib/gpu-fleet/agent.json", now=Clock()
     )
     engine = HttpEngine(
-        f"http://{cloud.address}:{engines.PORT}", settings.served_name, engines.interface(settings.engine.kind)
+        f"http://{cloud.address}:{engines.PORT}", settings.served_name, engines.INTERFACES[settings.engine.kind]
     )
     world = World(units=Systemd(root), disks=LocalDisks(root), cloud=cloud, engine=engine, root=root)
     agent = Agent(settings=settings, world=world, life=life, power_off=_power_off)

@@ -1,11 +1,12 @@
 """The serving engine behind one interface: arguments, its container's unit, health, and the names of its numbers.
 
-vLLM 0.32 is the one that is there. Another engine is another `Interface` and another `arguments` function.
+vLLM 0.32 is the one that is there. Another engine is another `Interface` and another `arguments` function; all
+that asks a store of metrics asks by vLLM's names, which Prometheus gives to the others' numbers (`renamed`).
 """
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import Final
@@ -54,12 +55,14 @@ VLLM: Final = Interface(
     kv_cache_usage=metrics.KV_CACHE_USAGE,
 )
 
-_INTERFACES: Final[Mapping[EngineKind, Interface]] = {EngineKind.VLLM: VLLM}
+INTERFACES: Final[Mapping[EngineKind, Interface]] = {EngineKind.VLLM: VLLM}
 
 
-def interface(kind: EngineKind) -> Interface:
-    """The interface of a kind of engine."""
-    return _INTERFACES[kind]
+def renamed(interfaces: Iterable[Interface]) -> dict[str, str]:
+    """What these engines call their numbers, and vLLM's name for each, by which watchdogs and reports ask."""
+    numbers = [field.name for field in fields(Interface) if field.name != "health_path"]
+    pairs = ((getattr(spoken, name).name, getattr(VLLM, name).name) for spoken in interfaces for name in numbers)
+    return {theirs: ours for theirs, ours in pairs if theirs != ours}
 
 
 DECIDED_ON_THE_INSTANCE: Final = frozenset(

@@ -1,5 +1,6 @@
 """prometheus.yml: what promtool thinks of it, and that a real Prometheus finds instances with it."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -20,6 +21,7 @@ import yaml
 
 from fleet.model import Cloud
 from monitoring.prometheus import Discovery, PrometheusSettings, render
+from serving.engine import VLLM
 from tests.networks import free_network
 
 NETWORK = free_network()
@@ -27,6 +29,9 @@ NETWORK = free_network()
 AWS = Discovery(cloud=Cloud.AWS, environment="prod", region="us-east-1")
 GCP = Discovery(cloud=Cloud.GCP, environment="prod", region="r", project="p", zones=("r-a", "r-b"))
 GCP_LOCAL = Discovery(cloud=Cloud.GCP, environment="local", region="r", endpoint="http://127.17.0.2:8080/targets")
+
+OTHER = dataclasses.replace(VLLM, running=dataclasses.replace(VLLM.running, name="other:num_running_reqs"))
+"""An engine that speaks another name."""
 
 needs_prometheus = pytest.mark.skipif(
     shutil.which("prometheus") is None, reason="prometheus is not installed (make setup installs it)"
@@ -57,6 +62,16 @@ def test_every_source_is_a_job_on_its_port() -> None:
         for job in yaml.safe_load(render(PrometheusSettings(discovery=AWS)))["scrape_configs"]
     }
     assert jobs == {"engine": 8000, "dcgm": 9400, "node": 9500, "haproxy": 8404, "router": 8404}
+
+
+def test_numbers_of_another_engine_get_the_names_that_are_asked_for() -> None:
+    def renames(**more: Any) -> dict[str, Any]:
+        jobs = yaml.safe_load(render(PrometheusSettings(discovery=AWS, **more)))["scrape_configs"]
+        return {job["job_name"]: job["metric_relabel_configs"] for job in jobs if "metric_relabel_configs" in job}
+
+    assert renames() == {}
+    (rule,) = renames(engines=(VLLM, OTHER))["engine"]
+    assert (rule["regex"], rule["replacement"]) == ("other:num_running_reqs", "vllm:num_requests_running")
 
 
 @pytest.mark.parametrize("discovery", [AWS, GCP, GCP_LOCAL], ids=["aws", "gcp", "gcp-local"])
@@ -98,10 +113,12 @@ def test_a_real_prometheus_finds_instances_and_routers_by_their_tags(
         router, gone = (_launch(url, "prod", {"role": "router"}) for _ in range(2))
         with (
             _metrics(instance["PrivateIpAddress"], 9400),
+            _metrics(instance["PrivateIpAddress"], 8000),
             _metrics(router["PrivateIpAddress"], 8404),
             _prometheus(tmp_path, url) as prometheus,
         ):
             found = _wait_for(prometheus, 'up{job="dcgm"} == 1')
+            (engine,) = _wait_for(prometheus, 'vllm:num_requests_running{job="engine"}')
             both = 'count(up{job="router"}) == 2 and on () max(up{job="router"}) == 1'
             routers = _wait_for(prometheus, both, all_of='up{job="router"}')
             assert not _ask(prometheus, 'up{job="router",pool=~".+"}')
@@ -110,6 +127,7 @@ def test_a_real_prometheus_finds_instances_and_routers_by_their_tags(
     ups = {one["metric"]["instance_id"]: one["value"][1] for one in routers}
     assert ups == {router["InstanceId"]: "1", gone["InstanceId"]: "0"}
     assert {one["metric"]["environment"] for one in routers} == {"prod"}
+    assert engine["value"][1] == "2"
     assert len(found) == 1
     labels = found[0]["metric"]
     assert labels["instance_id"] == instance["InstanceId"]
@@ -150,7 +168,7 @@ def _launch(endpoint: str, environment: str, more: dict[str, str]) -> dict[str, 
 def _metrics(address: str, port: int) -> Iterator[None]:
     class Page(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            body = b"DCGM_FI_PROF_GR_ENGINE_ACTIVE 0.5\n"
+            body = b"DCGM_FI_PROF_GR_ENGINE_ACTIVE 0.5\nother:num_running_reqs 2\n"
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -170,7 +188,7 @@ def _prometheus(folder: Path, endpoint: str) -> Iterator[str]:
     second = timedelta(seconds=1)
     discovery = Discovery(cloud=Cloud.AWS, environment="prod", region="us-east-1", endpoint=endpoint, refresh=second)
     config = folder / "prometheus.yml"
-    config.write_text(render(PrometheusSettings(discovery=discovery, scrape_interval=second)))
+    config.write_text(render(PrometheusSettings(discovery=discovery, scrape_interval=second, engines=(VLLM, OTHER))))
     command = ["prometheus", f"--config.file={config}", f"--storage.tsdb.path={folder}/data"]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
