@@ -17,6 +17,17 @@ METADATA: Final = MetaData()
 
 BUSY_TIMEOUT_MS: Final = 30_000
 _SWITCH_S: Final = 5.0
+_OVER_A_NETWORK: Final = {
+    "connect_timeout": 10,
+    "keepalives_idle": 20,
+    "keepalives_interval": 10,
+    "keepalives_count": 4,
+    "tcp_user_timeout": 60_000,
+}
+"""libpq's words: seconds, but for the last one's milliseconds. What the URL says of these wins.
+
+Without them a server whose machine or network is gone is waited for as long as the kernel likes: hours.
+"""
 
 
 def open_database(url: str) -> Engine:
@@ -24,14 +35,15 @@ def open_database(url: str) -> Engine:
 
     SQLite runs in WAL mode with a busy timeout, so that a report reads while a watchdog writes, and begins
     write transactions at once (`BEGIN IMMEDIATE` through `writing`), so that two writers wait instead of failing.
+    A PostgreSQL that was started again is asked over new connections; one that is gone is given up within a minute.
     """
     parsed = make_url(url)
-    if parsed.drivername == "postgresql":
-        parsed = parsed.set(drivername="postgresql+psycopg")
+    if parsed.get_backend_name() == "postgresql":
+        waits = {word: value for word, value in _OVER_A_NETWORK.items() if word not in parsed.query}
+        return create_engine(parsed.set(drivername="postgresql+psycopg"), connect_args=waits, pool_pre_ping=True)
     engine = create_engine(parsed)
-    if engine.dialect.name == "sqlite":
-        event.listen(engine, "connect", _prepare_sqlite)
-        event.listen(engine, "begin", _begin_sqlite)
+    event.listen(engine, "connect", _prepare_sqlite)
+    event.listen(engine, "begin", _begin_sqlite)
     return engine
 
 

@@ -107,6 +107,7 @@ def _words(said: str) -> str:
         "unable to open": "check that the folder exists and that this user may write there",
         "password authentication": "check user and password of ledger_url",
         "onnection refused": "start the database server, or check host and port of ledger_url",
+        "onnection timeout": "check host and port of ledger_url, and that the network lets them be reached",
     }
     hint = next((hint for word, hint in hints.items() if word in said), None)
     return f"{said}: {hint}" if hint else said

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 
@@ -17,25 +18,63 @@ def binaries() -> Path | None:
     return Path(on_path).parent if on_path else None
 
 
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One server, which may die and come back."""
+
+    folder: Path
+
+    @property
+    def url(self) -> str:
+        return f"postgresql://postgres@/postgres?host={self._socket}"
+
+    @property
+    def _socket(self) -> Path:
+        return self.folder / "s"
+
+    def make(self) -> None:
+        """An empty database in a folder that is not there yet."""
+        self._socket.mkdir(parents=True)
+        if os.geteuid() == 0:  # the server refuses to run as root
+            shutil.chown(self.folder, "postgres")
+            shutil.chown(self._socket, "postgres")
+            self.folder.chmod(0o755)
+        self._run("initdb", "-U", "postgres", "-A", "trust", "-N")
+
+    def start(self) -> None:
+        options = f"-c listen_addresses='' -c unix_socket_directories='{self._socket}' -c fsync=off"
+        self._run("pg_ctl", "-o", options, "-w", "-l", str(self._socket / "log"), "start")
+
+    def end(self) -> None:
+        """At once, whoever is connected: what the disk has is what the next start finds."""
+        self._run("pg_ctl", "-m", "immediate", "-w", "stop")
+
+    def pid(self) -> int:
+        """Of the process that takes connections."""
+        return int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
+
+    def _run(self, program: str, *words: str) -> None:
+        home = binaries()
+        assert home is not None, "PostgreSQL is missing: apt-get install postgresql"
+        prefix = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"] if os.geteuid() == 0 else []
+        command = [*prefix, str(home / program), "-D", str(self.folder / "data"), *words]
+        subprocess.run(command, check=True, timeout=60, stdout=subprocess.DEVNULL)
+
+
+@contextmanager
+def served(folder: Path) -> Generator[Server]:
+    """A server that lives as long as the block. A block that ends it starts it again."""
+    server = Server(folder)
+    server.make()
+    server.start()
+    try:
+        yield server
+    finally:
+        server.end()
+
+
 @contextmanager
 def running(folder: Path) -> Generator[str]:
-    """A server that lives as long as the block. Gives the URL of its database."""
-    home = binaries()
-    assert home is not None, "PostgreSQL is missing: apt-get install postgresql"
-    data, socket = folder / "data", folder / "s"
-    socket.mkdir(parents=True)
-    prefix: list[str] = []
-    if os.geteuid() == 0:  # the server refuses to run as root
-        shutil.chown(folder, "postgres")
-        shutil.chown(socket, "postgres")
-        folder.chmod(0o755)
-        prefix = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"]
-    call = {"check": True, "timeout": 60, "stdout": subprocess.DEVNULL}
-    subprocess.run([*prefix, str(home / "initdb"), "-D", str(data), "-U", "postgres", "-A", "trust", "-N"], **call)
-    options = f"-c listen_addresses='' -c unix_socket_directories='{socket}' -c fsync=off"
-    start = [*prefix, str(home / "pg_ctl"), "-D", str(data), "-o", options, "-w", "-l", str(folder / "s" / "log")]
-    subprocess.run([*start, "start"], **call)
-    try:
-        yield f"postgresql://postgres@/postgres?host={socket}"
-    finally:
-        subprocess.run([*prefix, str(home / "pg_ctl"), "-D", str(data), "-m", "immediate", "-w", "stop"], **call)
+    """The URL of a database whose server lives as long as the block."""
+    with served(folder) as server:
+        yield server.url

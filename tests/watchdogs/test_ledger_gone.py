@@ -1,0 +1,127 @@
+"""A ledger in PostgreSQL whose server dies, comes back, or takes connections and says nothing."""
+
+import os
+import signal
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.output import Exit, UserError
+from cli.watch_pass import Kind, Options, kinds, over_fleets
+from fleet.document import FleetDocument
+from fleet.model import Instance
+from ledger import operations
+from ledger.database import open_database
+from ledger.schema import LedgerError, open_ledger
+from tests.moto_account import moto_account
+from tests.postgres import Server, served
+from tests.watchdogs.plain import document
+from watchdogs.ports import Inventory
+
+pytestmark = pytest.mark.slow
+FLEET = "aws/test/us-east-1"
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    # a short path for its socket, in a folder that the server's user reaches
+    with tempfile.TemporaryDirectory(prefix="gpufleet-pg-") as folder:
+        Path(folder).chmod(0o755)
+        with served(Path(folder) / "pg") as made:
+            yield made
+
+
+@pytest.fixture
+def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with moto_account() as url:
+        for name, value in {
+            "AWS_ENDPOINT_URL": url,
+            "AWS_ACCESS_KEY_ID": "local",
+            "AWS_SECRET_ACCESS_KEY": "local",
+            "AWS_REGION": "us-east-1",
+        }.items():
+            monkeypatch.setenv(name, value)
+        yield
+
+
+@dataclass
+class Fatal:
+    """An inventory whose list is the last thing that happens before the ledger's server dies."""
+
+    inner: Inventory
+    server: Server
+
+    def instances(self) -> Sequence[Instance]:
+        found = self.inner.instances()
+        self.server.end()
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+def dying(kind: Kind, server: Server) -> Kind:
+    return replace(
+        kind,
+        make=lambda read, ports: kind.make(read, replace(ports, inventory=Fatal(ports.inventory, server))),
+    )
+
+
+def watched(server: Server) -> FleetDocument:
+    made = document(groups=[], watchdogs={}, target=0)
+    return made.model_copy(update={"prometheus_url": "http://10.9.9.9:9090", "ledger_url": server.url})
+
+
+@pytest.mark.usefixtures("account")
+def test_a_pass_whose_ledger_dies_says_so_and_the_next_one_goes_on(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    idle, fleet, options = kinds()["idle"], [watched(server)], Options(apply=True)
+    assert over_fleets(idle, fleet, options)[0] is Exit.DONE
+    code, [answer] = over_fleets(dying(idle, server), fleet, options)
+    assert code is Exit.FAILED
+    assert answer["error"].startswith("the ledger failed: ")
+    assert "The next pass goes on." in " ".join(capsys.readouterr().err.split())
+    with pytest.raises(UserError, match="Is the server running|No such file"):
+        over_fleets(idle, fleet, options)
+    server.start()
+    code, [answer] = over_fleets(idle, fleet, options)
+    assert code is Exit.DONE
+    assert "skipped" not in answer, "the lease of the pass that was cut off is its own process's"
+
+
+def test_who_keeps_the_ledger_open_sees_nothing_of_a_restart(server: Server) -> None:
+    engine = open_ledger(server.url)
+    operations.seed_target(engine, FLEET, "chat", 3, datetime(2026, 11, 22, tzinfo=UTC))
+    server.end()
+    server.start()
+    assert [row.value for row in operations.targets(engine, FLEET)] == [3]
+    engine.dispose()
+
+
+def test_a_server_that_says_nothing_is_given_up(server: Server) -> None:
+    pid = server.pid()
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(LedgerError, match="timeout expired: check host and port of ledger_url"):
+            open_ledger(f"{server.url}&connect_timeout=2")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+@pytest.mark.parametrize(("said", "waits"), [("", "10"), ("&connect_timeout=60", "60")], ids=["ours", "the URL's"])
+def test_a_network_that_is_gone_is_noticed_within_a_minute(server: Server, said: str, waits: str) -> None:
+    """Kernels ask after hours only: the library is told to have them ask after seconds."""
+    engine = open_database(f"{server.url}{said}")
+    with engine.connect() as connection:
+        known = connection.connection.dbapi_connection.info.get_parameters()  # pyright: ignore[reportOptionalMemberAccess]
+    engine.dispose()
+    assert known["connect_timeout"] == waits
+    asked = int(known["keepalives_idle"]) + int(known["keepalives_interval"]) * int(known["keepalives_count"])
+    assert asked <= 60
+    assert int(known["tcp_user_timeout"]) <= 60_000
