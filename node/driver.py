@@ -17,7 +17,7 @@ REQUIRE: Final = "NVIDIA_REQUIRE_CUDA"
 """The variable with which a container tells NVIDIA's runtime what it needs, as `cuda>=13.0`."""
 LEAST_DRIVER: Final[Mapping[int, int]] = {11: 450, 12: 525, 13: 580}
 """CUDA's major version -> the least driver branch."""
-_BUILT_WITH: Final[Mapping[EngineKind, int]] = {EngineKind.VLLM: 12}
+BUILT_WITH: Final[Mapping[EngineKind, int]] = {EngineKind.VLLM: 12}
 """The oldest CUDA that a kind of engine is published for (vLLM: 12.9 and 13.0)."""
 _VERSION: Final = re.compile(r"Kernel Module(?: for \S+)?\s+(\d+(?:\.\d+)+)")
 _NEEDS: Final = re.compile(r"cuda>=(\d+)(?:\.\d+)?")
@@ -43,7 +43,7 @@ def why_too_old(version: str, engine: EngineSettings) -> str | None:
     if stated is not None and told is None:
         # alternatives and brands are for NVIDIA's runtime to judge
         return None
-    cuda = int(told[1]) if told else _BUILT_WITH[engine.kind]
+    cuda = int(told[1]) if told else BUILT_WITH[engine.kind]
     least = LEAST_DRIVER.get(cuda)
     if least is None or _branch(version) >= least:
         return None

@@ -2,12 +2,15 @@ import shlex
 import shutil
 import subprocess
 from pathlib import Path, PurePosixPath
+from typing import get_args
 
 import pytest
 
 from localcloud.engine import arguments as simulated
+from node import driver
 from serving import engine
 from serving.engine import ArgumentError, EngineKind, Serve, VllmOptions
+from stacks import settings
 
 SERVE = Serve(
     kind=EngineKind.VLLM,
@@ -137,3 +140,10 @@ def test_the_simulated_engine_reads_what_the_unit_says() -> None:
     assert settings.served_names == ("chat",)
     assert (settings.host, settings.port, settings.shutdown_timeout_s) == ("10.0.1.7", 8000, 90)
     assert settings.max_model_len == 8192
+
+
+def test_every_kind_of_engine_is_wired_everywhere() -> None:
+    known = set(EngineKind)
+    assert set(engine.INTERFACES) == known
+    assert set(driver.BUILT_WITH) == known
+    assert set(get_args(settings.Engine.model_fields["kind"].annotation)) == known
