@@ -2,19 +2,16 @@
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
-from datetime import datetime
 from functools import cache
 from typing import Any, Final
 
-import boto3
 import botocore.session
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.parsers import ResponseParserError
-from botocore.utils import parse_timestamp
 
 from clouds.aws.lean import lean
+from clouds.aws.moments import moment
 from fleet.activity import CloudError
 
 CONFIG: Final = Config(retries={"mode": "adaptive", "max_attempts": 8}, connect_timeout=10, read_timeout=30)
@@ -25,27 +22,18 @@ ONCE: Final = Config(retries={"mode": "standard", "total_max_attempts": 1}, conn
 BROKEN: Final = (BotoCoreError, ResponseParserError)
 """No whole answer. botocore tells a cut one by an error that is not of its own family."""
 _MAKING: Final = threading.Lock()
-"""A session of boto3 may be used by one thread at a time to make clients; clients themselves are safe."""
+"""A session may be used by one thread at a time to make clients; clients themselves are safe."""
 
 
 @cache
-def _session() -> boto3.Session:
-    """One for the process: it reads an API's description once. Its moments are read by `moment`."""
-    inner = botocore.session.Session()
-    inner.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=moment)
-    return boto3.Session(botocore_session=inner)
+def _session() -> botocore.session.Session:
+    """One for the process: it reads an API's description once. Its moments are read by `moment`.
 
-
-def moment(said: str | float) -> datetime:
-    """A moment as an answer of AWS says it; as botocore's own, which took half the time that a long list of instances
-    takes to be read. Raises ValueError.
+    boto3's own session makes the same clients and takes longer to be imported than all the rest of them.
     """
-    if isinstance(said, str) and "T" in said:
-        with suppress(ValueError):
-            found = datetime.fromisoformat(said)
-            if found.tzinfo is not None:
-                return found
-    return parse_timestamp(said)
+    session = botocore.session.Session()
+    session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=moment)
+    return session
 
 
 class AwsCalls:
@@ -102,7 +90,7 @@ class AwsCalls:
             return self._clients[service, retried]
 
     def _of_session(self, service: str, retried: bool) -> Any:
-        client = _session().client(service, region_name=self._region, config=CONFIG if retried else ONCE)
+        client = _session().create_client(service, region_name=self._region, config=CONFIG if retried else ONCE)
         return lean(client) if service == "ec2" else client
 
     def _refused(self, name: str, error: ClientError) -> CloudError:

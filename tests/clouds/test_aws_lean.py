@@ -2,15 +2,20 @@
 
 import io
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
+from xml.sax.saxutils import escape
 
 import boto3
 import pytest
 from botocore.awsrequest import AWSResponse
+from botocore.config import Config
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from clouds.aws.calls import AwsCalls
 from clouds.aws.lean import INSTANCE, lean
 from clouds.aws.lives import AwsLives
+from fleet.activity import CloudError
 from fleet.lives import Life
 
 REGION, ENVIRONMENT = "us-east-1", "prod"
@@ -58,15 +63,23 @@ class _Raw(io.BytesIO):
         yield self.read()
 
 
-@pytest.fixture
-def client() -> Any:
+SESSION: Final = boto3.Session("key", "secret", region_name=REGION)
+ONCE: Final = Config(retries={"total_max_attempts": 1})
+
+
+def answered(body: str, status: int = 200) -> Any:
     """botocore's own client, whose calls are answered before they are sent."""
-    made: Any = boto3.Session("key", "secret", region_name=REGION).client("ec2")
+    made: Any = SESSION.client("ec2", config=ONCE)
     made.meta.events.register(
         "before-send.ec2.DescribeInstances",
-        lambda request, **_: AWSResponse(request.url, 200, {}, _Raw(ANSWER.encode())),
+        lambda request, **_: AWSResponse(request.url, status, {}, _Raw(body.encode())),
     )
     return made
+
+
+@pytest.fixture
+def client() -> Any:
+    return answered(ANSWER)
 
 
 def lives(client: Any) -> list[Life]:
@@ -120,3 +133,114 @@ def test_a_lean_answer_has_nothing_else(client: Any) -> None:
     (told,) = first["Instances"]
     assert (set(first), set(told) <= INSTANCE) == ({"Instances"}, True)
     assert (told["State"], told["Placement"]) == ({"Name": "running"}, {"AvailabilityZone": "us-east-1a"})
+
+
+WORDS = st.text(st.characters(exclude_categories=("C",)), max_size=4)
+LEAVES: Final = (
+    "capacityReservationId", "imageId", "instanceId", "instanceLifecycle", "instanceType", "privateIpAddress",
+    "reason", "subnetId",
+)  # fmt: skip
+INSIDE: Final = {
+    "instanceState": ("name",),
+    "placement": ("availabilityZone", "tenancy"),
+    "stateReason": ("code", "message"),
+    "monitoring": ("state",),
+}
+
+
+def element(name: str, inside: str) -> str:
+    return f"<{name}>{inside}</{name}>" if inside else f"<{name}/>"
+
+
+def leaves(names: tuple[str, ...]) -> st.SearchStrategy[str]:
+    """Some of those elements, in any order, with any text."""
+    some = st.lists(st.sampled_from(names), unique=True).flatmap(
+        lambda chosen: st.tuples(*(st.tuples(st.just(name), WORDS) for name in chosen))
+    )
+    return some.map(lambda found: "".join(element(name, escape(text)) for name, text in found))
+
+
+def items(inside: list[str]) -> str:
+    return "".join(element("item", one) for one in inside)
+
+
+TAG_SETS = st.lists(leaves(("key", "value")), max_size=3).map(lambda tags: element("tagSet", items(tags)))
+MOMENTS = st.sampled_from(("2026-11-21T00:00:00.000Z", "1763755200"))
+INSTANCES = st.tuples(
+    leaves(LEAVES),
+    *(st.just("") | leaves(names).map(lambda inside, of=of: element(of, inside)) for of, names in INSIDE.items()),
+    st.just("") | TAG_SETS,
+    st.just("") | MOMENTS.map(lambda at: element("launchTime", at)),
+).map("".join)
+RESERVATIONS = st.lists(st.none() | st.lists(INSTANCES, max_size=2), max_size=2)
+SPACES = st.sampled_from(("", ' xmlns="http://ec2.amazonaws.com/doc/2016-11-15/"'))
+
+
+class _Reading:
+    """A client that reads one answer after the other."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._body = ""
+        client.meta.events.register("before-send.ec2.DescribeInstances", self._answer)
+
+    def read(self, body: str) -> Mapping[str, Any]:
+        self._body = body
+        return self._client.describe_instances()
+
+    def _answer(self, request: Any, **_: Any) -> AWSResponse:
+        return AWSResponse(request.url, 200, {}, _Raw(self._body.encode()))
+
+
+@pytest.fixture(scope="module")
+def readings() -> tuple[_Reading, _Reading]:
+    """botocore's and ours."""
+    return _Reading(SESSION.client("ec2", config=ONCE)), _Reading(lean(SESSION.client("ec2", config=ONCE)))
+
+
+@settings(max_examples=25)
+@given(RESERVATIONS, SPACES, st.none() | WORDS)
+def test_any_answer_is_read_as_botocore_reads_it(
+    readings: tuple[_Reading, _Reading], reservations: list[list[str] | None], space: str, token: str | None
+) -> None:
+    listed = items(["" if one is None else element("instancesSet", items(one)) for one in reservations])
+    more = "" if token is None else element("nextToken", escape(token))
+    body = f"<Answer{space}><requestId>r-1</requestId>{element('reservationSet', listed)}{more}</Answer>"
+    whole, found = (reading.read(body) for reading in readings)
+    assert found == {**whole, "Reservations": [_kept(one) for one in whole["Reservations"]]}
+
+
+def _kept(reservation: Mapping[str, Any]) -> dict[str, Any]:
+    """A reservation as botocore reads it, without what we do not read."""
+    kept = {name: found for name, found in reservation.items() if name == "Instances"}
+    return {name: [_read_of(one) for one in found] for name, found in kept.items()}
+
+
+def _read_of(instance: Mapping[str, Any]) -> dict[str, Any]:
+    inside = {"Placement": {"AvailabilityZone"}, "State": {"Name"}, "StateReason": {"Code"}}
+    return {
+        name: {k: v for k, v in value.items() if k in inside[name]} if name in inside else value
+        for name, value in instance.items()
+        if name in INSTANCE
+    }
+
+
+REFUSED = "<Response><Errors><Error><Code>{0}</Code><Message>no</Message></Error></Errors></Response>"
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        pytest.param(REFUSED.format("UnauthorizedOperation"), 403, "UnauthorizedOperation: no", id="refused"),
+        pytest.param("<html>busy</html>", 503, "503", id="not from the cloud"),
+        pytest.param(ANSWER[:-200], 200, "invalid XML", id="cut"),
+        pytest.param("<Answer><requestId>1</requestId></Answer>", 200, "came without Reservations", id="no list"),
+    ],
+)
+def test_what_is_no_list_is_said_as_before(body: str, status: int, words: str) -> None:
+    said: list[str] = []
+    for client in (answered(body, status), lean(answered(body, status))):
+        with pytest.raises(CloudError, match=words) as error:
+            lives(client)
+        said.append(str(error.value))
+    assert said[0] == said[1]
