@@ -57,16 +57,18 @@ def compare(place: str, need: Need, limits: Mapping[str, float]) -> Finding:
 
 
 def _limits(document: FleetDocument, wanted: Sequence[Need]) -> Mapping[str, float]:
-    if document.cloud is Cloud.GCP:
-        from clouds.gcp import quotas as google
-        from clouds.gcp.calls import GoogleCalls
+    match document.cloud:
+        case Cloud.AWS:
+            from clouds.aws import quotas as aws
+            from clouds.aws.calls import AwsCalls
 
-        return google.limits(GoogleCalls(document.account), document.region)
-    from clouds.aws import quotas as aws
-    from clouds.aws.calls import AwsCalls
+            codes = sorted({need.quota for need in wanted if need.quota is not None})
+            return aws.limits(AwsCalls(document.region), codes)
+        case Cloud.GCP:
+            from clouds.gcp import quotas as google
+            from clouds.gcp.calls import GoogleCalls
 
-    codes = sorted({need.quota for need in wanted if need.quota is not None})
-    return aws.limits(AwsCalls(document.region), codes)
+            return google.limits(GoogleCalls(document.account), document.region)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -58,36 +58,40 @@ def rollout(
 
 
 def _version(document: FleetDocument, pool: Pool, group: str) -> GroupVersion:
-    if document.cloud is Cloud.GCP:
-        from cli.rollout_google import rollouts_of
+    match document.cloud:
+        case Cloud.AWS:
+            return AwsRollouts(AwsCalls(document.region)).version(group)
+        case Cloud.GCP:
+            from cli.rollout_google import rollouts_of
 
-        return rollouts_of(document, pool).version(group)
-    return AwsRollouts(AwsCalls(document.region)).version(group)
+            return rollouts_of(document, pool).version(group)
 
 
 def _cancel(document: FleetDocument, pool: Pool) -> None:
-    if document.cloud is Cloud.GCP:
-        from cli.rollout_google import release
+    match document.cloud:
+        case Cloud.AWS:
+            rollouts = AwsRollouts(AwsCalls(document.region))
+            for group in pool.groups:
+                rollouts.cancel(group.name)
+        case Cloud.GCP:
+            from cli.rollout_google import release
 
-        # it runs where somebody started it, and ends with that process
-        release(document, pool)
-        return
-    rollouts = AwsRollouts(AwsCalls(document.region))
-    for group in pool.groups:
-        rollouts.cancel(group.name)
+            # it runs where somebody started it, and ends with that process
+            release(document, pool)
 
 
 def _roll_all(document: FleetDocument, pool: Pool, groups: list[GroupEntry], limit: timedelta) -> None:
-    if document.cloud is Cloud.GCP:
-        from cli.rollout_google import paused, rollouts_of
-
-        with paused(document, pool, limit * len(groups)):
+    match document.cloud:
+        case Cloud.AWS:
+            rollouts = AwsRollouts(AwsCalls(document.region))
             for group in groups:
-                rollouts_of(document, pool).roll(group, limit)
-        return
-    rollouts = AwsRollouts(AwsCalls(document.region))
-    for group in groups:
-        _roll(document, pool, group, rollouts, limit)
+                _roll(document, pool, group, rollouts, limit)
+        case Cloud.GCP:
+            from cli.rollout_google import paused, rollouts_of
+
+            with paused(document, pool, limit * len(groups)):
+                for group in groups:
+                    rollouts_of(document, pool).roll(group, limit)
 
 
 def _limit(text: str) -> timedelta:

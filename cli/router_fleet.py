@@ -67,9 +67,12 @@ class LiveFleet:
 
     def instances(self, document: FleetDocument) -> Sequence[Instance]:
         """Raises OSError when the inventory is not whole."""
-        if document.cloud is Cloud.AWS:
-            return AwsInventory(self._calls(document.region), document.region, document.environment).instances()
-        return self._google(document).instances()
+        match document.cloud:
+            case Cloud.AWS:
+                calls = self._calls(document.region)
+                return AwsInventory(calls, document.region, document.environment).instances()
+            case Cloud.GCP:
+                return self._google(document).instances()
 
     def _read(self, url: str) -> bytes:
         parts = urlsplit(url)

@@ -13,8 +13,9 @@ import yaml
 from cli import settings_driver
 from cli.output import STDERR, STDOUT, Exit, UserError, print_json
 from fleet import catalogue
-from fleet.model import Cloud
+from fleet.model import CapacityType, Cloud
 from fleet.parsed import is_list, is_map
+from prices.book import machine_sku
 from prices.packaged import PackagedPrices
 from stacks import reading
 from stacks.problems import Problem, SettingsError
@@ -183,16 +184,15 @@ def _not_sold(settings: Settings) -> Iterator[Problem]:
     here = PackagedPrices().skus(settings.region)
     if not here:
         return
-    service = "ec2" if settings.cloud is Cloud.AWS else "compute"
     stated = {price.sku for price in settings.prices}
     for place, name, kind in _rented(settings):
-        sku = f"{settings.cloud}:{service}:{name}:{kind}"
+        sku = machine_sku(settings.cloud, name, kind)
         # prices of spot on AWS and of flex-start are not packaged: what has no list price there is not sold so either
-        unlisted = kind == "flex-start" or settings.cloud is Cloud.AWS
+        unlisted = kind is CapacityType.FLEX_START or settings.cloud is Cloud.AWS
         listed = sku.replace(f":{kind}", ":on-demand") if unlisted else sku
         if listed in here or sku in stated:
             continue
-        as_spot = "as spot " if kind == "spot" else ""
+        as_spot = "as spot " if kind is CapacityType.SPOT else ""
         yield Problem(
             path=f"{KEY}.pools.{place}",
             wrong=f"has no price {as_spot}in {settings.region} in the packaged list, so it may not be sold there",
@@ -214,24 +214,25 @@ def _to_review(settings: Settings, today: date) -> Iterator[Problem]:
                 )
 
 
-def _rented(settings: Settings) -> Iterator[tuple[str, str, str]]:
+def _rented(settings: Settings) -> Iterator[tuple[str, str, CapacityType]]:
     for index, pool in enumerate(settings.pools):
         bought = pool.capacity
         for number, reserved in enumerate(bought.reserved):
             if reserved.block is not None:
                 continue  # some machine types are sold as blocks alone, paid ahead
-            yield f"{index}.capacity.reserved.{number}.machine_type", reserved.machine_type, "on-demand"
+            yield f"{index}.capacity.reserved.{number}.machine_type", reserved.machine_type, CapacityType.ON_DEMAND
         for number, name in enumerate(bought.spot.machine_types if bought.spot else ()):
-            yield f"{index}.capacity.spot.machine_types.{number}", name, "spot"
+            yield f"{index}.capacity.spot.machine_types.{number}", name, CapacityType.SPOT
         for number, name in enumerate(bought.on_demand.machine_types if bought.on_demand else ()):
-            yield f"{index}.capacity.on_demand.machine_types.{number}", name, "on-demand"
+            yield f"{index}.capacity.on_demand.machine_types.{number}", name, CapacityType.ON_DEMAND
         if bought.flex_start:
-            yield f"{index}.capacity.flex_start.machine_type", bought.flex_start.machine_type, "flex-start"
+            yield f"{index}.capacity.flex_start.machine_type", bought.flex_start.machine_type, CapacityType.FLEX_START
 
 
-def _near(settings: Settings, here: tuple[str, ...], kind: str, name: str) -> str:
+def _near(settings: Settings, here: tuple[str, ...], kind: CapacityType, name: str) -> str:
     wanted = catalogue.machine(settings.cloud, name)
-    sold = {sku.split(":")[2] for sku in here if sku.endswith(f":{'on-demand' if kind == 'flex-start' else kind}")}
+    priced = CapacityType.ON_DEMAND if kind is CapacityType.FLEX_START else kind
+    sold = {sku.split(":")[2] for sku in here if sku.endswith(f":{priced}")}
     alike = [
         machine.name
         for machine in catalogue.machines(settings.cloud)

@@ -10,7 +10,7 @@ from clouds.aws.calls import AwsCalls
 from clouds.aws.lives import AwsLives
 from clouds.aws.prices import AwsPrices
 from clouds.samples import PrometheusSamples
-from costs.collector import FleetFacts, PoolFacts, Sources
+from costs.collector import FleetFacts, Lives, Market, Paid, PoolFacts, Sources
 from costs.samples import MetricNames, Series
 from costs.slots import Measure, Sample
 from fleet.document import FleetDocument
@@ -44,12 +44,14 @@ class RefreshedMarket(Protocol):
 
 def market_of(document: FleetDocument) -> RefreshedMarket:
     """Where today's prices come from. Makes no call yet."""
-    if document.cloud is Cloud.AWS:
-        # the Price List service answers in us-east-1 for every region
-        return AwsPrices(AwsCalls(document.region), document.region, AwsCalls("us-east-1"))
-    from clouds.gcp.prices import GooglePrices
+    match document.cloud:
+        case Cloud.AWS:
+            # the Price List service answers in us-east-1 for every region
+            return AwsPrices(AwsCalls(document.region), document.region, AwsCalls("us-east-1"))
+        case Cloud.GCP:
+            from clouds.gcp.prices import GooglePrices
 
-    return GooglePrices(document.region)
+            return GooglePrices(document.region)
 
 
 class SamplesOf:
@@ -67,32 +69,32 @@ class SamplesOf:
 
 def sources_of(document: FleetDocument) -> Sources:
     """Where the cost watchdog of a fleet looks. Makes no call yet."""
-    if document.cloud is Cloud.GCP:
-        return _google_sources(document)
-    calls = AwsCalls(document.region)
-    lives = AwsLives(calls, document.region, document.environment)
+    lives, market = _lives_and_market(document)
     return Sources(
         lives=lives,
         paid=lives,
-        market=AwsPrices(calls, document.region),
+        market=market,
         samples=SamplesOf(PrometheusSamples(document.prometheus_url)),
         names=METRIC_NAMES,
     )
 
 
-def _google_sources(document: FleetDocument) -> Sources:
-    # large, and read only where there is something of Google's
-    from clouds.gcp.calls import GoogleCalls
-    from clouds.gcp.lives import GoogleLives, NoMarket
+class LivesAndPaid(Lives, Paid, Protocol):
+    """What lived, and what was paid for before."""
 
-    lives = GoogleLives(GoogleCalls(document.account), document.region, document.environment)
-    return Sources(
-        lives=lives,
-        paid=lives,
-        market=NoMarket(),
-        samples=SamplesOf(PrometheusSamples(document.prometheus_url)),
-        names=METRIC_NAMES,
-    )
+
+def _lives_and_market(document: FleetDocument) -> tuple[LivesAndPaid, Market]:
+    match document.cloud:
+        case Cloud.AWS:
+            calls = AwsCalls(document.region)
+            return AwsLives(calls, document.region, document.environment), AwsPrices(calls, document.region)
+        case Cloud.GCP:
+            # large, and read only where there is something of Google's
+            from clouds.gcp.calls import GoogleCalls
+            from clouds.gcp.lives import GoogleLives, NoMarket
+
+            calls = GoogleCalls(document.account)
+            return GoogleLives(calls, document.region, document.environment), NoMarket()
 
 
 def facts_of(document: FleetDocument) -> FleetFacts:

@@ -114,9 +114,11 @@ def token_place(document: FleetDocument) -> str:
     """Where the agents' token lies; by its customary name in documents that do not say it."""
     if document.agent_token is not None:
         return document.agent_token
-    if document.cloud is Cloud.GCP:
-        return f"gcp-secret:projects/{document.account}/secrets/gpu-fleet-{document.environment}-agent-token"
-    return f"ssm:/gpu-fleet/{document.environment}/agent-token"
+    match document.cloud:
+        case Cloud.AWS:
+            return f"ssm:/gpu-fleet/{document.environment}/agent-token"
+        case Cloud.GCP:
+            return f"gcp-secret:projects/{document.account}/secrets/gpu-fleet-{document.environment}-agent-token"
 
 
 class AllInstances(Inventory, Account, Protocol):
@@ -125,16 +127,18 @@ class AllInstances(Inventory, Account, Protocol):
 
 def _cloud(document: FleetDocument) -> tuple[Calls, AllInstances, Groups]:
     """The cloud of a fleet by its own clients. Google's are large: they are read only where they are used."""
-    if document.cloud is Cloud.GCP:
-        from clouds.gcp.calls import GoogleCalls
-        from clouds.gcp.groups import GoogleGroups
-        from clouds.gcp.inventory import GoogleInventory
+    match document.cloud:
+        case Cloud.AWS:
+            calls = AwsCalls(document.region)
+            return calls, AwsInventory(calls, document.region, document.environment), AwsGroups(calls)
+        case Cloud.GCP:
+            from clouds.gcp.calls import GoogleCalls
+            from clouds.gcp.groups import GoogleGroups
+            from clouds.gcp.inventory import GoogleInventory
 
-        google = GoogleCalls(document.account)
-        inventory = GoogleInventory(google, document.region, document.environment)
-        return google, inventory, GoogleGroups(google, document)
-    calls = AwsCalls(document.region)
-    return calls, AwsInventory(calls, document.region, document.environment), AwsGroups(calls)
+            google = GoogleCalls(document.account)
+            inventory = GoogleInventory(google, document.region, document.environment)
+            return google, inventory, GoogleGroups(google, document)
 
 
 def _book(engine: Engine, document: FleetDocument, now: datetime) -> PriceBook:

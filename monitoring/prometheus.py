@@ -140,15 +140,15 @@ def _static(job: str, targets: Sequence[str], path: str, environment: str) -> di
 
 
 def _found(job: str, port: int, discovery: Discovery, wanted: _Wanted) -> dict[str, Any]:
-    if discovery.cloud is Cloud.AWS:
-        return {"job_name": job, **_ec2(port, discovery, wanted)}
-    if discovery.endpoint is not None:
-        url = f"{discovery.endpoint}?port={port}{wanted.query}"
-        return {
-            "job_name": job,
-            "http_sd_configs": [{"url": url, "refresh_interval": render_duration(discovery.refresh)}],
-        }
-    return {"job_name": job, **_gce(port, discovery, wanted)}
+    match discovery.cloud:
+        case Cloud.AWS:
+            return {"job_name": job, **_ec2(port, discovery, wanted)}
+        case Cloud.GCP if discovery.endpoint is not None:
+            url = f"{discovery.endpoint}?port={port}{wanted.query}"
+            source = {"url": url, "refresh_interval": render_duration(discovery.refresh)}
+            return {"job_name": job, "http_sd_configs": [source]}
+        case Cloud.GCP:
+            return {"job_name": job, **_gce(port, discovery, wanted)}
 
 
 def _ec2(port: int, discovery: Discovery, wanted: _Wanted) -> dict[str, Any]:

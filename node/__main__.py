@@ -203,15 +203,18 @@ def _cloud(settings: Settings) -> CloudSide:
 
 
 def _connect(settings: Settings) -> CloudSide:
-    if settings.cloud is Cloud.AWS:
-        from clouds.aws.metadata import from_environment
-        from node.aws import Ec2Side
+    match settings.cloud:
+        case Cloud.AWS:
+            from clouds.aws.metadata import from_environment
+            from node.aws import Ec2Side
 
-        return Ec2Side(from_environment(), settings.region)
-    from clouds.gcp.signed import Metadata
-    from node.google import GoogleSide
+            return Ec2Side(from_environment(), settings.region)
+        case Cloud.GCP:
+            from clouds.gcp.signed import Metadata
+            from node.google import GoogleSide
 
-    return GoogleSide(Metadata(), os.environ.get("GPUFLEET_COMPUTE_ENDPOINT") or "https://compute.googleapis.com")
+            endpoint = os.environ.get("GPUFLEET_COMPUTE_ENDPOINT") or "https://compute.googleapis.com"
+            return GoogleSide(Metadata(), endpoint)
 
 
 def _power_off() -> None:

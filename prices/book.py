@@ -106,8 +106,11 @@ class Packaged(Protocol):
 
 def machine_sku(cloud: Cloud, machine_type: str, capacity_type: CapacityType) -> str:
     """The name under which a machine type is priced: `aws:ec2:g6.xlarge:spot`."""
-    service = "ec2" if cloud is Cloud.AWS else "compute"
-    return f"{cloud}:{service}:{machine_type}:{capacity_type}"
+    match cloud:
+        case Cloud.AWS:
+            return f"aws:ec2:{machine_type}:{capacity_type}"
+        case Cloud.GCP:
+            return f"gcp:compute:{machine_type}:{capacity_type}"
 
 
 def parse_as_of(text: str) -> datetime:

@@ -60,8 +60,11 @@ def capacity(settings: Settings, pool: Pool) -> Capacity:
 
 def secret_place(settings: Settings, name: str) -> str:
     """Where machines of the environment find a secret that the settings name: they are told that, never its value."""
-    prefix = "ssm:" if settings.cloud is Cloud.AWS else f"gcp-secret:projects/{settings.account}/secrets/"
-    return f"{prefix}{name}"
+    match settings.cloud:
+        case Cloud.AWS:
+            return f"ssm:{name}"
+        case Cloud.GCP:
+            return f"gcp-secret:projects/{settings.account}/secrets/{name}"
 
 
 def instance_settings(settings: Settings, pool: Pool, capacity_type: CapacityType) -> InstanceSettings:
