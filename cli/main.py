@@ -82,7 +82,7 @@ def _run() -> None:
     from fleet import cycles
 
     try:
-        with cycles.not_looked_for():
+        with cycles.not_looked_for(kept=True):
             command = build(sys.argv[1] if len(sys.argv) > 1 and sys.argv[1] in GROUPS else None)
         command()
     except UserError as error:

@@ -48,7 +48,7 @@ def status(
     if watch:
         _watch(fleets, pause(every))
         return
-    with cycles.not_looked_for():
+    with cycles.not_looked_for(kept=True):  # the process ends with it
         views = [watched.look() for watched in fleets]
         if as_json:
             documents = [as_document(view) for view in views]
