@@ -1,8 +1,8 @@
 """Prometheus' rules at 20,000 GPUs: series held, seconds for each group of rules, seconds of the screens' queries.
 
-A real Prometheus scrapes generated pages of 100 instances each: four GPUs and one engine an instance, five minutes of
-samples with times of their own. What rules take a rate of has a sample each scrape interval, all else its newest.
-`GPUFLEET_BENCH_GPUS` sets another size.
+A real Prometheus scrapes generated pages of 50 instances each: four GPUs and one engine an instance, samples with
+times of their own. What rules look back at has a sample each scrape interval, of five minutes or of an hour as the
+rules do; all else has its newest. `GPUFLEET_BENCH_GPUS` sets another size.
 """
 
 import json
@@ -25,6 +25,7 @@ import yaml
 
 from benchmarks.table import Table
 from fleet.document.alerts import AlertSettings
+from monitoring import rules
 from monitoring.alerts import render
 from monitoring.queries import per_instance
 from monitoring.rules import RuleSettings
@@ -33,17 +34,22 @@ from serving.metrics import Kind, Metric, Source
 from tests.networks import free_port
 
 GPUS: Final = int(os.environ.get("GPUFLEET_BENCH_GPUS", "20000"))
-GPUS_EACH, PAGE, POOL = 4, 100, 25
+GPUS_EACH, PAGE, POOL = 4, 50, 25
 SCRAPE_S: Final = 10
 SAMPLES: Final = 300 // SCRAPE_S
+HOUR: Final = 3600 // SCRAPE_S
 SPREAD_S: Final = 30
 """Prometheus spreads its first scrapes over this time."""
-LIMIT_S: Final = 240
+LIMIT_S: Final = 480
+SHOWN: Final = 8
+"""Rules, the slowest first."""
 BOUNDS: Final = 22
 """Buckets of vLLM's latency histograms, about."""
 RATED: Final = frozenset(
     {metrics.GENERATION_TOKENS, metrics.PROMPT_TOKENS, metrics.E2E_LATENCY, metrics.TIME_TO_FIRST_TOKEN}
 )
+LONG: Final = frozenset({metrics.XID_ERRORS, metrics.ECC_DOUBLE_BIT})
+"""Looked at for an hour back. Of the second that is what rules have recorded of it: the pages bring that as well."""
 ERRORS: Final = frozenset(
     {
         metrics.XID_ERRORS,
@@ -81,10 +87,11 @@ def run() -> Iterator[Table]:
         notes=(
             f"One evaluation of each group, every {SCRAPE_S} s in the shipped configuration. Series are those of the"
             " metrics that this product names; an engine and an exporter serve more.",
+            f"load of the machine: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores",
         ),
     )  # fmt: skip
     small, large = found[GPUS // 10], found[GPUS]
-    slowest = dict(sorted(large.rules.items(), key=lambda item: -item[1])[:5])
+    slowest = dict(sorted(large.rules.items(), key=lambda item: -item[1])[:SHOWN])
     for title, last, first in (
         ("The slowest rules", slowest, small.rules),
         ("The screens' queries", large.queries, small.queries),
@@ -105,7 +112,7 @@ def _measured(gpus: int) -> _Found:
         while len(given) < pages or len(_asked(url, 'up{job=~"page-.*"} == 1')) < pages:
             _patience(until, f"{len(given)} of {pages} pages were read")
         groups = _groups(url, datetime.now(UTC), until)
-        rules = {rule["name"]: rule["evaluationTime"] for group in groups for rule in group["rules"]}
+        took = {rule["name"]: rule["evaluationTime"] for group in groups for rule in group["rules"]}
         queries: dict[str, float] = {}
         for label, query in per_instance("prod", timedelta(minutes=5)).items():
             began = time.perf_counter()
@@ -115,7 +122,7 @@ def _measured(gpus: int) -> _Found:
         return _Found(
             series=int(head[0]["value"][1]),
             groups={group["name"]: group["evaluationTime"] for group in groups},
-            rules=rules,
+            rules=took,
             queries=queries,
             mebibytes=_resident(process.pid),
         )
@@ -157,17 +164,17 @@ def _resident(pid: int) -> int:
 
 
 def _page(number: int, now: float) -> Iterator[str]:
-    """What 100 instances said in the last five minutes."""
+    """What some instances said until now."""
     newest = (int(now * 1000),)
-    all_of_them = tuple(int((now - SCRAPE_S * back) * 1000) for back in range(SAMPLES - 1, -1, -1))
+    hour = tuple(int((now - SCRAPE_S * back) * 1000) for back in range(HOUR - 1, -1, -1))
     for instance in range(number * PAGE, (number + 1) * PAGE):
         labels = (
             f'environment="prod",pool="pool-{instance // POOL}",capacity_type="spot",zone="zone-{instance % 3}",'
             f'machine_type="g6.12xlarge",group="group-{instance // POOL}",instance_id="i-{instance:017x}"'
         )
-        yield f"up_of{{{labels}}} 1 {newest[0]}\n"
+        yield from (f'up{{{labels},job="{job}"}} 1 {newest[0]}\n' for job in ("dcgm", "engine", "node"))
         for metric in metrics.ALL.values():
-            times = all_of_them if metric in RATED else newest
+            times = hour if metric in LONG else hour[-SAMPLES:] if metric in RATED else newest
             for more in _series(metric):
                 series = f"{more[0]}{{{labels}{more[1]}}}"
                 yield from (f"{series} {_value(metric, turn)} {at}\n" for turn, at in enumerate(times))
@@ -182,7 +189,8 @@ def _value(metric: Metric, turn: int) -> float:
 def _series(metric: Metric) -> Iterator[tuple[str, str]]:
     """Name and further labels of each series of a metric on one instance."""
     if metric.source is Source.DCGM:
-        yield from ((metric.name, f',gpu="{gpu}",UUID="GPU-{gpu}"') for gpu in range(GPUS_EACH))
+        names = (metric.name, rules.GPU_ECC_ERRORS) if metric is metrics.ECC_DOUBLE_BIT else (metric.name,)
+        yield from ((name, f',gpu="{gpu}",UUID="GPU-{gpu}"') for name in names for gpu in range(GPUS_EACH))
     elif metric.kind is Kind.HISTOGRAM:
         bounds = (*(f"{0.05 * 1.4**step:.3f}" for step in range(BOUNDS - 1)), "+Inf")
         yield from ((f"{metric.name}_bucket", f',engine="0",model_name="m",le="{bound}"') for bound in bounds)
