@@ -74,6 +74,8 @@ class State:
     refused: list[int] = field(default_factory=list[int])
     """Zones that refused since the rule was asked last."""
     prices: Sequence[float] | None = None
+    passed: Sequence[float] = ()
+    """The ticks since the rule was asked last, of its rest."""
 
     def ready(self, machine: Machine) -> bool:
         return self.now - machine.launched >= self.terms.cold_start
@@ -180,6 +182,7 @@ def play(market: Market, terms: Terms, rule: Rule) -> Score:
         _lose(state, room, score)
         wishes = _ask(state, rule, room, score, numbers)
         until = _rest(market, state, wishes, tick, last)
+        state.passed = market.times[tick + 1 : until].tolist()
         _count(market, state, tick, until, score)
         tick = until
     return score
@@ -246,6 +249,7 @@ def _ask(state: State, rule: Rule, room: Sequence[int], score: Score, numbers: I
         if wishes.end:
             gone = set(wishes.end)
             state.machines = [m for m in state.machines if m.number not in gone]
+        state.passed = ()
         if not wishes.launch and not wishes.end:
             return wishes
     raise TraceError(f"rule {rule.name!r} still asks after {ROUNDS} rounds at {state.now:g} s")

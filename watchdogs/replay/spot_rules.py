@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from itertools import pairwise
 from math import isnan
 from typing import Final
 
@@ -12,8 +13,9 @@ from fleet.model import CapacityType
 from fleet.policies import SpotPolicy
 from watchdogs.plan import Action, Decision
 from watchdogs.replay.market import ON_DEMAND, Machine, State, Wishes
+from watchdogs.spot import zones
 from watchdogs.spot.decide import decide
-from watchdogs.spot.memory import Memory
+from watchdogs.spot.memory import Memory, step
 from watchdogs.spot.view import GroupView, Member, PoolView
 from watchdogs.spot.watchdog import LOOK_BACK
 from watchdogs.spot.zones import BOOT_SPAN, TRY_AGAIN
@@ -24,6 +26,8 @@ EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
 MOST: Final = 1_000_000
 """A group of the replay has no largest size of its own: the market limits it."""
 ON_DEMAND_GROUP: Final = "on-demand"
+CLOCKS: Final = 0.001
+"""Seconds that a history's clock and ours, which counts whole microseconds, may differ."""
 FADES_IN: Final = 4 * TRY_AGAIN
 """Until a look of a pool in which nothing happens: what fades has faded by a twentieth then."""
 
@@ -48,6 +52,8 @@ class OwnRule:
     _last: tuple[datetime, int] | None = None
     _groups: dict[int, GroupView] = field(default_factory=dict[int, GroupView])
     """By place, as seen last: most are the same at the next look."""
+    _waiting: bool = False
+    """The last look missed spot that no zone gives."""
     _members: dict[int, Member] = field(default_factory=dict[int, Member])
     """By number, the same."""
 
@@ -64,26 +70,46 @@ class OwnRule:
             return Wishes(launch=launch)
         ends = [int(d.resource) for d in acting if d.action is Action.END]
         if not ends:
-            return self._rest(state)
+            return self._rest(state, view)
         for machine in (m for m in state.machines if m.number in ends):
             self._event(_name_of(state.zones, machine.place), ActivityKind.ENDED, now, machine)
         return Wishes(end=ends)
 
-    def _rest(self, state: State) -> Wishes:
+    def _rest(self, state: State, view: PoolView) -> Wishes:
         """A look wanted nothing: the next is due when something gets ready, and when zones may be tried again.
 
         Where all might have been tried and none was, all that could change is what fades, unless an instance is lost
-        or prices cross the ceiling. While spot is missing, or on-demand stands in, each tick is looked at.
+        or prices cross the ceiling. While on-demand stands in for spot that is there, each tick is looked at.
         """
-        spot = sum(m.place != ON_DEMAND for m in state.machines)
-        if spot < max(len(state.machines), state.terms.target + state.terms.spare):
-            return Wishes()
         now = EPOCH + timedelta(seconds=state.now)
-        calm = not self._events or now - self._events[-1].at >= TRY_AGAIN
-        span = FADES_IN if calm else TRY_AGAIN
+        spot = sum(m.place != ON_DEMAND for m in state.machines)
+        self._waiting = spot < state.terms.target + state.terms.spare
+        if not self._waiting and spot < len(state.machines):
+            return Wishes()
         boots = [m.launched + state.terms.cold_start for m in state.machines if not state.ready(m)]
-        ceiling = state.terms.on_demand_price * min(float(self.policy.price_ceiling), 1.0)
-        return Wishes(rest_until=min((state.now + span.total_seconds(), *boots)), ceiling=ceiling)
+        if self._waiting:
+            over = state.now + (self._chance(view, now) - now).total_seconds() - CLOCKS
+        else:
+            calm = not self._events or now - self._events[-1].at >= TRY_AGAIN
+            over = state.now + (FADES_IN if calm else TRY_AGAIN).total_seconds()
+        return Wishes(rest_until=min((over, *boots)), ceiling=self._ceiling(state))
+
+    def _chance(self, view: PoolView, now: datetime) -> datetime:
+        """When a pool that misses spot, and was refused by each zone, may want something, if it loses nothing.
+
+        A zone may be asked again, or spot has been ready for the hold and on-demand goes back: no other word of
+        `decide` depends on the time then, and before that a look would want nothing.
+        """
+        asked = [
+            zones.pause_ends(view, g, now) for g in view.groups_of(CapacityType.SPOT) if not zones.too_dear(view, g)
+        ]
+        held = [m.ready_since + self.policy.hold for m in view.members if m.ready_since is not None]
+        return min((now + TRY_AGAIN, *asked, *(moment for moment in held if moment > now)))
+
+    def _ceiling(self, state: State) -> float:
+        """As `decide` reckons it, in the history's unit."""
+        usual = Decimal(repr(state.terms.on_demand_price))
+        return float(min(usual, usual * self.policy.price_ceiling))
 
     def _resize(self, state: State, decision: Decision) -> list[int]:
         size = decision.to_size or 0
@@ -98,8 +124,9 @@ class OwnRule:
         if self._last is None or self._last[0] < now:
             lost = {m.place for m in state.lost}
             present = {m.place for m in state.machines} | lost
+            steps = self._steps(state, now)
             for place, zone in enumerate(self._zones):
-                zone.memory = zone.memory.passed(now, present=place in present)
+                zone.memory = zone.memory.stepped(steps, now, present=place in present)
                 if place in lost:
                     zone.memory = zone.memory.lost()
             # what is older than this has no say any more (`zones`), and ten million rows have many refusals
@@ -107,7 +134,8 @@ class OwnRule:
             self._events = [event for event in self._events if now - event.at < span]
         for machine in state.lost:
             self._event(state.zones[machine.place], ActivityKind.PREEMPTED, now, machine)
-        for place in state.refused:
+        # what it refused at one time is one refusal, however many were asked for
+        for place in dict.fromkeys(state.refused):
             self._zones[place].memory = self._zones[place].memory.refused()
             self._event(state.zones[place], ActivityKind.NO_CAPACITY, now, None)
         newest = max((m.number for m in state.machines), default=0)
@@ -116,6 +144,14 @@ class OwnRule:
             if machine.number > known:
                 self._event(_name_of(state.zones, machine.place), ActivityKind.LAUNCHED, now, machine)
         self._last = (now, max(known, newest))
+
+    def _steps(self, state: State, now: datetime) -> list[tuple[float, float]]:
+        """Since the last look: a pool that waits for spot is looked at each tick, so what fades does so each tick."""
+        if self._last is None:
+            return []
+        passed = [EPOCH + timedelta(seconds=at) for at in state.passed] if self._waiting else []
+        moments = [self._last[0], *passed, now]
+        return [step(start, end) for start, end in pairwise(moments)]
 
     def _event(self, group: str, kind: ActivityKind, now: datetime, machine: Machine | None) -> None:
         number = None if machine is None else str(machine.number)

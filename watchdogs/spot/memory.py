@@ -32,16 +32,17 @@ class Memory:
 
     def passed(self, now: datetime, *, present: bool) -> "Memory":
         """The memory after some more time, with us there or not."""
-        span = now - self.at
-        if span <= timedelta(0):
+        if now <= self.at:
             return self
-        fading = 0.5 ** (span / HALF_LIFE)
-        return Memory(
-            at=now,
-            losses=self.losses * fading,
-            hours=self.hours * fading + (span / timedelta(hours=1) if present else 0.0),
-            failed_at=self.failed_at,
-        )
+        return self.stepped([step(self.at, now)], now, present=present)
+
+    def stepped(self, steps: Sequence[tuple[float, float]], now: datetime, *, present: bool) -> "Memory":
+        """The memory after several times (see `step`), of which the last ends now, with us there or not."""
+        losses, hours = self.losses, self.hours
+        for fading, span in steps:
+            losses *= fading
+            hours = hours * fading + (span if present else 0.0)
+        return Memory(at=now, losses=losses, hours=hours, failed_at=self.failed_at)
 
     def lost(self) -> "Memory":
         """The memory after a loss."""
@@ -60,6 +61,13 @@ class Memory:
         return usual * (1 + TROUBLE * 0.5 ** ((self.at - self.failed_at) / TROUBLE_HALF_LIFE))
 
 
+def step(start: datetime, end: datetime) -> tuple[float, float]:
+    """What is left of an hour that counted whole after that time, and the time in hours."""
+    span = end - start
+    return 0.5 ** (span / HALF_LIFE), span / _HOUR
+
+
+_HOUR: Final = timedelta(hours=1)
 _CHANGES: Final = {
     ActivityKind.LAUNCHED: 1,
     ActivityKind.PREEMPTED: -1,

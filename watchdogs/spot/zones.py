@@ -188,10 +188,11 @@ def _closed(pool: PoolView, group: GroupView, now: datetime) -> Verdict | None:
     """Why a group must not be asked in this pass. Looked at once: a decision asks for it many times."""
     if (known := pool.closed.get((group.name, now))) is not None:
         return known[0]
-    found = None
-    for check in (_too_dear, _at_quota, _boots_failing, _refused, _pausing, _full):
-        if (found := check(pool, group, now)) is not None:
+    found = too_dear(pool, group)
+    for check in (_at_quota, _boots_failing, _refused, _pausing, _full):
+        if found is not None:
             break
+        found = check(pool, group, now)
     pool.closed[group.name, now] = (found,)
     return found
 
@@ -200,7 +201,8 @@ def _closed_by_name(pool: PoolView, name: str, now: datetime) -> Verdict | None:
     return next((_closed(pool, group, now) for group in pool.groups if group.name == name), None)
 
 
-def _too_dear(pool: PoolView, group: GroupView, now: datetime) -> Verdict | None:
+def too_dear(pool: PoolView, group: GroupView) -> Verdict | None:
+    """What its price says against a zone: spot is never bought at the on-demand price or above the ceiling."""
     if group.usd_per_hour is None or pool.on_demand_usd is None:
         return None
     ceiling = pool.on_demand_usd * pool.policy.price_ceiling
@@ -261,15 +263,34 @@ def pause(refusals: int, backoff: timedelta) -> timedelta:
     return backoff * min(MOST_PAUSE, FIRST_PAUSE * 2 ** (min(refusals, 10) - 1)) if refusals > 0 else timedelta(0)
 
 
-def _pausing(pool: PoolView, group: GroupView, now: datetime) -> Verdict | None:
-    """A zone that has refused in earlier passes, and given nothing since, is asked again after growing pauses."""
-    refused: list[Activity] = []
+def pause_ends(pool: PoolView, group: GroupView, now: datetime) -> datetime:
+    """When a zone may be asked again that has refused, if nothing happens there until then; now: at once."""
+    refused, backoff, earliest = _refusals(pool, group, now), pool.policy.zone_backoff, now
+    while refused:
+        ends = refused[0] + pause(len(refused), backoff)
+        forgotten = refused.pop() + backoff
+        if ends <= forgotten:
+            return max(earliest, ends)
+        # the oldest refusal is forgotten before: from then on the pause is a shorter one
+        earliest = max(earliest, forgotten)
+    return earliest
+
+
+def _refusals(pool: PoolView, group: GroupView, now: datetime) -> list[datetime]:
+    """When a zone has refused and given nothing since, newest first; what it refused at one time is one."""
+    refused: list[datetime] = []
     for event in reversed(_since(pool, group, now - pool.policy.zone_backoff)):
         if event.kind is ActivityKind.LAUNCHED:
             break
-        if event.kind in REFUSALS and (not refused or refused[-1].at - event.at > SAME_ASK):
-            refused.append(event)
-    left = pause(len(refused), pool.policy.zone_backoff) - (now - refused[0].at) if refused else timedelta(0)
+        if event.kind in REFUSALS and (not refused or refused[-1] - event.at > SAME_ASK):
+            refused.append(event.at)
+    return refused
+
+
+def _pausing(pool: PoolView, group: GroupView, now: datetime) -> Verdict | None:
+    """A zone that has refused in earlier passes, and given nothing since, is asked again after growing pauses."""
+    refused = _refusals(pool, group, now)
+    left = pause(len(refused), pool.policy.zone_backoff) - (now - refused[0]) if refused else timedelta(0)
     if left <= timedelta(0):
         return None
     detail = f"refused {len(refused)} times lately; asked again in {left.total_seconds():.0f} s"
