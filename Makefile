@@ -73,12 +73,14 @@ preview: setup
 # An update that deletes or replaces a group, its launch template, a reservation or the control host is a big one: the
 # fleet's watchdogs stand still first, as before destroy.
 up: setup
-	@$(local_env); { [ -n '$(PAUSED)' ] || $(RUN) scripts.pause_first '$(STACK)' --if-big --reason 'pulumi up of $(STACK)'; } \
+	@$(local_env); $(RUN) scripts.cut_off '$(STACK)' \
+		&& { [ -n '$(PAUSED)' ] || $(RUN) scripts.pause_first '$(STACK)' --if-big --reason 'pulumi up of $(STACK)'; } \
 		&& pulumi up --policy-pack policies --stack '$(STACK)'
 
 # The fleet's watchdogs stand still first. PAUSED=yes: they are paused already, where their ledger is.
 destroy: setup
-	@$(local_env); { [ -n '$(PAUSED)' ] || $(RUN) scripts.pause_first '$(STACK)' --reason 'pulumi destroy of $(STACK)'; } \
+	@$(local_env); $(RUN) scripts.cut_off '$(STACK)' \
+		&& { [ -n '$(PAUSED)' ] || $(RUN) scripts.pause_first '$(STACK)' --reason 'pulumi destroy of $(STACK)'; } \
 		&& pulumi destroy --stack '$(STACK)'
 
 # The policies on what is there, instead of on a plan.

@@ -195,7 +195,7 @@ class FleetView:
     pools: Sequence[PoolView]
     instances: Sequence[InstanceView]
     orphans: Sequence[InstanceView]
-    """Tagged with the environment, in no pool of its document."""
+    """Tagged with the environment, in no pool of its document or in a group that their pool has not."""
     usd_per_hour: Decimal | None
     """None: the inventory is not known."""
     unpriced: int
@@ -217,10 +217,11 @@ def build(read: Read, price: Price) -> FleetView:
         )
         for instance in alive
     ]
-    pools = {pool.name for pool in read.document.pools}
+    groups = read.document.group_names()
     of_pool: defaultdict[str | None, list[InstanceView]] = defaultdict(list)
-    for instance in shown:
-        of_pool[instance.pool].append(instance)
+    for instance, seen in zip(alive, shown, strict=True):
+        owned = instance.group is None or instance.group in groups.get(instance.pool or "", ())
+        of_pool[instance.pool if owned and instance.pool in groups else None].append(seen)
     priced = [instance.usd_per_hour for instance in shown if instance.usd_per_hour is not None]
     name = f"{read.document.cloud}/{read.document.environment}/{read.document.region}"
     return FleetView(
@@ -228,7 +229,7 @@ def build(read: Read, price: Price) -> FleetView:
         at=read.at,
         pools=[_pool(pool, of_pool[pool.name], read) for pool in read.document.pools],
         instances=shown,
-        orphans=[instance for instance in shown if instance.pool not in pools],
+        orphans=of_pool[None],
         usd_per_hour=None if read.instances is None else sum(priced, Decimal(0)),
         unpriced=len(shown) - len(priced),
         read=read,

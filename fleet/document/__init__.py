@@ -147,6 +147,10 @@ class FleetDocument(Strict):
                 raise ValueError(f"{what} named twice: {', '.join(twice)}")
         return self
 
+    def group_names(self) -> dict[str, frozenset[str]]:
+        """The names of each pool's groups."""
+        return {pool.name: frozenset(group.name for group in pool.groups) for pool in self.pools}
+
     def pool(self, name: str) -> Pool:
         """The pool of that name. Raises KeyError that lists the names there are."""
         for pool in self.pools:

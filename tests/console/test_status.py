@@ -96,6 +96,14 @@ def test_control_host_and_routers_are_neither_orphans_nor_without_a_price() -> N
     assert (view.usd_per_hour, view.unpriced) == (Decimal(3), 0)
 
 
+def test_whom_a_killed_update_left_in_a_group_of_nobodys_is_no_replica_but_an_orphan() -> None:
+    stray = replace(instance(2), group="chat-spot-killed")
+    view = build(Read(document=document("chat"), at=NOW, instances=[instance(1), stray]), lambda _: Decimal(1))
+    assert ([one.id for one in view.orphans], view.usd_per_hour) == ([stray.id], Decimal(2))
+    (pool,) = view.pools
+    assert (pool.types[stray.capacity_type].there, pool.usd_per_hour) == (1, Decimal(1))
+
+
 def test_missing_is_not_zero() -> None:
     view = build(Read(document=document("chat"), at=NOW, instances=None), lambda _: None)
     assert view.usd_per_hour is None

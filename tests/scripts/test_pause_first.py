@@ -135,4 +135,4 @@ def test_make_goes_on_only_after_it(target: str) -> None:
         timeout=30,
         check=True,
     ).stdout
-    assert said.index("scripts.pause_first") < said.index(f"&& pulumi {target}")
+    assert said.index("scripts.cut_off") < said.index("scripts.pause_first") < said.index(f"&& pulumi {target}")

@@ -42,13 +42,21 @@ def decide(seen: Observed, now: datetime, checks: Sequence[Check] | None = None)
     for instance in sorted(seen.orphans, key=lambda i: _by_price(seen, i)):
         rule = seen.rule_of(instance, now)
         if rule is None:
-            wishes.append(_kept(seen, instance, None, Objection(reason=Reason.OUTSIDE_POOLS), now))
+            outside = Objection(reason=Reason.OUTSIDE_POOLS, detail=_stray(seen, instance))
+            wishes.append(_kept(seen, instance, None, outside, now))
         elif instance.id in twice:
             why = Objection(reason=Reason.METRICS_IMPLAUSIBLE, detail="two machines have this name")
             wishes.append(_kept(seen, instance, rule, why, now))
         else:
             wishes.append(room.take(_unless_unseen(seen, rule, _wish(seen, instance, rule, now, checks))))
     return Plan(watchdog=WATCHDOG, at=now, decisions=tuple(wishes))
+
+
+def _stray(seen: Observed, instance: Instance) -> str:
+    """What an instance of this environment is doing outside its pools, as far as its tags say it."""
+    if instance.environment != seen.environment or instance.group is None:
+        return ""
+    return f"its group {instance.group} is in no pool of the fleet document: was a `pulumi up` cut off?"
 
 
 def look(seen: Observed, rule: OrphanPolicy, now: datetime) -> Plan:

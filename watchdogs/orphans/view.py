@@ -78,9 +78,17 @@ class Observed:
 
 
 def outside(instances: Sequence[Instance], documents: Collection[FleetDocument]) -> tuple[Instance, ...]:
-    """Those that no pool of these fleets owns, gone and stopped ones left out."""
-    owned = {(document.environment, pool.name) for document in documents for pool in document.pools}
-    return tuple(i for i in instances if i.alive and (i.environment, i.pool) not in owned)
+    """Those that no pool of these fleets owns, gone and stopped ones left out.
+
+    A pool's tag alone owns nobody whose group the pool has not: a `pulumi up` that was killed leaves such groups.
+    """
+    owned = {(one.environment, pool): groups for one in documents for pool, groups in one.group_names().items()}
+
+    def has_owner(instance: Instance) -> bool:
+        groups = owned.get((instance.environment or "", instance.pool or ""))
+        return groups is not None and (instance.group is None or instance.group in groups)
+
+    return tuple(i for i in instances if i.alive and not has_owner(i))
 
 
 def names(rule: OrphanPolicy, instance: Instance, now: datetime) -> bool:
