@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import signal
-import subprocess
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -16,6 +14,7 @@ from fleet.model import Cloud
 from localcloud.places import ACCESS_KEY, SECRET_KEY
 from monitoring.prometheus import Discovery, PrometheusSettings, render
 from tests.clouds.conftest import RunningCloud, make_group, make_template, wait_for
+from tests.prometheus import running
 
 pytestmark = [
     pytest.mark.slow,
@@ -37,7 +36,6 @@ _TAGS = [
 
 @pytest.fixture
 def prometheus(cloud: RunningCloud, tmp_path: Path) -> Iterator[str]:
-    url = f"http://{cloud.places.network}.0.10:9090"
     discovery = Discovery(
         cloud=Cloud.AWS,
         environment="local",
@@ -45,24 +43,11 @@ def prometheus(cloud: RunningCloud, tmp_path: Path) -> Iterator[str]:
         endpoint=cloud.places.api_url,
         refresh=timedelta(seconds=1),
     )
-    config = tmp_path / "prometheus.yml"
-    config.write_text(render(PrometheusSettings(discovery=discovery, scrape_interval=timedelta(seconds=1))), "utf-8")
-    listen = url.removeprefix("http://")
-    with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [
-                *("prometheus", f"--config.file={config}", f"--storage.tsdb.path={tmp_path / 'data'}"),
-                f"--web.listen-address={listen}",
-            ],
-            stdout=log,
-            stderr=log,
-            env={"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY, "PATH": "/usr/bin:/bin"},
-        )
-    try:
+    text = render(PrometheusSettings(discovery=discovery, scrape_interval=timedelta(seconds=1)))
+    (tmp_path / "prometheus.yml").write_text(text, "utf-8")
+    keys = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY, "PATH": "/usr/bin:/bin"}
+    with running(tmp_path, f"{cloud.places.network}.0.10:9090", environment=keys) as url:
         yield url
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(timeout=20)
 
 
 def _active(url: str) -> list[dict[str, Any]]:

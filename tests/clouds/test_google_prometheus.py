@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -17,7 +16,7 @@ from fleet.model import Cloud
 from monitoring.prometheus import HTTP_SD_LABELS, Discovery, PrometheusSettings, render
 from tests.clouds.conftest import start_cloud, stop_cloud, wait_for
 from tests.clouds.google import REGION, ZONE, Google
-from tests.networks import end_process
+from tests.prometheus import running
 
 pytestmark = [
     pytest.mark.slow,
@@ -51,16 +50,11 @@ def _prometheus(folder: Path, google: Google) -> Iterator[str]:
     second = timedelta(seconds=1)
     endpoint = f"{google.cloud.places.google_url}/_localcloud/targets"
     discovery = Discovery(cloud=Cloud.GCP, environment="test", region=REGION, endpoint=endpoint, refresh=second)
-    config = folder / "prometheus.yml"
-    config.write_text(render(PrometheusSettings(discovery=discovery, scrape_interval=second)), "utf-8")
-    listen = f"{google.cloud.places.network}.0.10:9090"
-    places = (f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}", f"--web.listen-address={listen}")
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(["prometheus", *places], stdout=log, stderr=log, env={"PATH": "/usr/bin:/bin"})
-        try:
-            yield f"http://{listen}"
-        finally:
-            end_process(process, 20)
+    text = render(PrometheusSettings(discovery=discovery, scrape_interval=second))
+    (folder / "prometheus.yml").write_text(text, "utf-8")
+    address = f"{google.cloud.places.network}.0.10:9090"
+    with running(folder, address, environment={"PATH": "/usr/bin:/bin"}) as url:
+        yield url
 
 
 def _found(url: str, query: str) -> list[dict[str, Any]]:

@@ -3,7 +3,6 @@
 import base64
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -12,8 +11,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
-
-import httpx
 
 from fleet import tags
 from fleet.document import PATH_IN_BUCKET
@@ -29,6 +26,7 @@ from tests.e2e.embedded_cloud import (
     status,
     wait_for,
 )
+from tests.prometheus import running as running_prometheus
 
 GROUPS = (
     ("batch-spot-a", "spot", "us-east-1a", 1),
@@ -93,9 +91,6 @@ def ready(cloud: EmbeddedCloud, group: str) -> bool:
 
 @contextmanager
 def prometheus(folder: Path, cloud: EmbeddedCloud) -> Iterator[str]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     discovery = Discovery(
         cloud=Cloud.AWS,
         environment="test",
@@ -106,26 +101,8 @@ def prometheus(folder: Path, cloud: EmbeddedCloud) -> Iterator[str]:
     text = render(PrometheusSettings(discovery=discovery, scrape_interval=timedelta(seconds=1)))
     (folder / "prometheus.yml").write_text(text, "utf-8")
     environment = {**os.environ, "AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local"}
-    log = (folder / "prometheus.log").open("wb")
-    process = subprocess.Popen(
-        [
-            "prometheus",
-            f"--config.file={folder / 'prometheus.yml'}",
-            f"--storage.tsdb.path={folder / 'tsdb'}",
-            f"--web.listen-address=127.0.0.1:{port}",
-        ],
-        env=environment,
-        stdout=log,
-        stderr=subprocess.STDOUT,
-    )
-    url = f"http://127.0.0.1:{port}"
-    try:
-        wait_for("Prometheus", lambda: httpx.get(f"{url}/-/ready").is_success)
+    with running_prometheus(folder, environment=environment) as url:
         yield url
-    finally:
-        process.terminate()
-        process.wait(timeout=20)
-        log.close()
 
 
 def make_groups(cloud: EmbeddedCloud) -> None:

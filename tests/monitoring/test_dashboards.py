@@ -3,8 +3,6 @@
 import json
 import re
 import shutil
-import socket
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -34,6 +32,7 @@ from serving.metrics import Metric
 from serving.router.exporter import Moment
 from serving.router.exporter import metrics as router_page
 from serving.router.meter import Meter
+from tests.prometheus import running
 
 NOW = datetime(2026, 11, 21, 9, 0, tzinfo=UTC)
 LABELS = {
@@ -111,11 +110,8 @@ class Pages(BaseHTTPRequestHandler):
 @contextmanager
 def prometheus(folder: Path) -> Iterator[str]:
     Pages.meter = Meter(folder / "access.log", folder / "meter.json")
-    with ThreadingHTTPServer(("127.0.0.1", 0), Pages) as pages, socket.socket() as probe:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Pages) as pages:
         threading.Thread(target=pages.serve_forever, daemon=True).start()
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-        probe.close()
         target = f"127.0.0.1:{pages.server_address[1]}"
         own = {"environment": "prod"}
         jobs = [
@@ -131,18 +127,11 @@ def prometheus(folder: Path) -> Iterator[str]:
             "scrape_configs": jobs,
         }
         (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
-        with (folder / "log").open("wb") as log:
-            process = subprocess.Popen(
-                ["prometheus", "--config.file=prometheus.yml", "--storage.tsdb.path=data",
-                 f"--web.listen-address=127.0.0.1:{port}"],
-                cwd=folder, stdout=log, stderr=log,
-            )  # fmt: skip
-            try:
-                yield f"http://127.0.0.1:{port}"
-            finally:
-                process.terminate()
-                process.wait(20)
-                pages.shutdown()
+        try:
+            with running(folder) as url:
+                yield url
+        finally:
+            pages.shutdown()
 
 
 def _ask(url: str, query: str) -> list[Any]:

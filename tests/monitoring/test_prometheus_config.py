@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 import shutil
 import subprocess
 import threading
@@ -23,6 +22,7 @@ from fleet.model import Cloud
 from monitoring.prometheus import Discovery, PrometheusSettings, render
 from serving.engine import VLLM
 from tests.networks import free_network
+from tests.prometheus import running
 
 NETWORK = free_network()
 
@@ -187,18 +187,11 @@ def _metrics(address: str, port: int) -> Iterator[None]:
 def _prometheus(folder: Path, endpoint: str) -> Iterator[str]:
     second = timedelta(seconds=1)
     discovery = Discovery(cloud=Cloud.AWS, environment="prod", region="us-east-1", endpoint=endpoint, refresh=second)
-    config = folder / "prometheus.yml"
-    config.write_text(render(PrometheusSettings(discovery=discovery, scrape_interval=second, engines=(VLLM, OTHER))))
-    command = ["prometheus", f"--config.file={config}", f"--storage.tsdb.path={folder}/data"]
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [*command, f"--web.listen-address={NETWORK}.0.10:9090"], stdout=log, stderr=log, env=dict(os.environ)
-        )
-        try:
-            yield f"http://{NETWORK}.0.10:9090"
-        finally:
-            process.terminate()
-            process.wait(20)
+    (folder / "prometheus.yml").write_text(
+        render(PrometheusSettings(discovery=discovery, scrape_interval=second, engines=(VLLM, OTHER)))
+    )
+    with running(folder, f"{NETWORK}.0.10:9090") as url:
+        yield url
 
 
 def _wait_for(url: str, query: str, all_of: str = "") -> list[dict[str, Any]]:

@@ -1,17 +1,15 @@
 """Recorded metrics of instances, written straight into the blocks of a Prometheus: whole windows without waiting."""
 
 import subprocess
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import httpx
 import yaml
 
 from clouds.prometheus import Prometheus
-from tests.networks import end_process, free_port
+from tests.prometheus import running
 from tests.watchdogs.plain import INTERVAL, START
 
 SPAN = 45 * 60
@@ -85,37 +83,12 @@ def prometheus(recorded: Mapping[str, Iterable[Series]], folder: Path) -> Iterat
     jobs = [{"job_name": job} for job in ("engine", "dcgm")]
     configuration = {"global": {"scrape_interval": f"{STEP}s"}, "scrape_configs": jobs}
     (folder / "prometheus.yml").write_text(yaml.safe_dump(configuration))
-    url = f"127.0.0.1:{free_port()}"
-    process = subprocess.Popen(
-        [
-            "prometheus",
-            f"--config.file={folder / 'prometheus.yml'}",
-            f"--storage.tsdb.path={folder / 'data'}",
-            "--storage.tsdb.retention.time=100y",
-            f"--web.listen-address={url}",
-        ],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    store = Prometheus(f"http://{url}")
-    try:
-        _wait(f"http://{url}/-/ready")
-        yield store
-    finally:
-        store.close()
-        end_process(process)
-
-
-def _wait(url: str) -> None:
-    limit = time.monotonic() + 60
-    while time.monotonic() < limit:
+    with running(folder, "", "--storage.tsdb.retention.time=100y") as url:
+        store = Prometheus(url)
         try:
-            if httpx.get(url, trust_env=False).status_code == 200:
-                return
-        except httpx.HTTPError:
-            pass
-        time.sleep(0.1)
-    raise AssertionError(f"{url} was not ready within 60 s")
+            yield store
+        finally:
+            store.close()
 
 
 def _lines(recorded: Mapping[str, Iterable[Series]]) -> Sequence[str]:

@@ -2,17 +2,15 @@
 
 import shutil
 import subprocess
-import time
 from collections.abc import Generator, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import httpx
 import pytest
 
 from clouds.prometheus import Prometheus
 from fleet.policies import ScalePolicy
-from tests.networks import free_port
+from tests.prometheus import running
 from watchdogs.scale import pressure
 from watchdogs.scale.pressure import Readings
 
@@ -82,39 +80,12 @@ def readings(tmp_path_factory: pytest.TempPathFactory) -> Generator[Readings]:
         capture_output=True,
         timeout=120,
     )
-    port = free_port()
-    log = (folder / "prometheus.log").open("wb")
-    process = subprocess.Popen(
-        [
-            "prometheus",
-            f"--config.file={folder / 'prometheus.yml'}",
-            f"--storage.tsdb.path={folder / 'data'}",
-            f"--web.listen-address=127.0.0.1:{port}",
-            "--storage.tsdb.retention.time=30d",
-        ],
-        stdout=log,
-        stderr=log,
-    )
-    store = Prometheus(f"http://127.0.0.1:{port}")
-    try:
-        _wait_until_ready(port)
-        yield pressure.read(store, "test", {"chat": POLICY, "other": POLICY}, LEAD, NOW)
-    finally:
-        store.close()
-        process.terminate()
-        process.wait(30)
-        log.close()
-
-
-def _wait_until_ready(port: int) -> None:
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
+    with running(folder, "", "--storage.tsdb.retention.time=30d") as url:
+        store = Prometheus(url)
         try:
-            if httpx.get(f"http://127.0.0.1:{port}/-/ready", trust_env=False).is_success:
-                return
-        except httpx.TransportError:
-            time.sleep(0.1)
-    raise AssertionError("Prometheus was not ready within 60 s")
+            yield pressure.read(store, "test", {"chat": POLICY, "other": POLICY}, LEAD, NOW)
+        finally:
+            store.close()
 
 
 def test_present_and_peaks(readings: Readings) -> None:

@@ -1,7 +1,6 @@
 """The evidence queries against a real Prometheus that scrapes small servers of ours on loopback."""
 
 import shutil
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -10,12 +9,11 @@ from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-import httpx
 import pytest
 import yaml
 
 from clouds.prometheus import Prometheus
-from tests.networks import free_port
+from tests import prometheus
 from watchdogs import signals
 from watchdogs.evidence import Evidence
 
@@ -113,37 +111,20 @@ def evidence(tmp_path_factory: pytest.TempPathFactory) -> Generator[dict[str, Ev
             "scrape_configs": [{"job_name": job, "static_configs": entries} for job, entries in targets.items()],
         }
         (folder / "prometheus.yml").write_text(yaml.safe_dump(configuration))
-        port = free_port()
-        process = subprocess.Popen(
-            [
-                "prometheus",
-                f"--config.file={folder / 'prometheus.yml'}",
-                f"--storage.tsdb.path={folder / 'data'}",
-                f"--web.listen-address=127.0.0.1:{port}",
-            ],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        stack.callback(process.wait, 10)
-        stack.callback(process.terminate)
-        store = Prometheus(f"http://127.0.0.1:{port}")
+        store = Prometheus(stack.enter_context(prometheus.running(folder)))
         stack.callback(store.close)
-        _wait_for(store, port)
+        _wait_for(store)
         time.sleep(WINDOW.total_seconds() + 2)
         yield signals.gather(store, signals.of_environment("test"), WINDOW, datetime.now(UTC))
 
 
-def _wait_for(store: Prometheus, port: int) -> None:
+def _wait_for(store: Prometheus) -> None:
     limit = time.monotonic() + 30
     while time.monotonic() < limit:
-        try:
-            ready = httpx.get(f"http://127.0.0.1:{port}/-/ready", trust_env=False).status_code == 200
-            if ready and store.query('up{job="engine"}', datetime.now(UTC)):
-                return
-        except (httpx.HTTPError, OSError):
-            pass
+        if store.query('up{job="engine"}', datetime.now(UTC)):
+            return
         time.sleep(0.2)
-    raise AssertionError("Prometheus was not ready within 30 s")
+    raise AssertionError("no engine was scraped within 30 s")
 
 
 def test_an_idle_instance_is_well_covered_and_flat(evidence: dict[str, Evidence]) -> None:
