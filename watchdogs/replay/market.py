@@ -1,5 +1,6 @@
 """A recorded spot market, played to a rule. It asks, is refused and loses instances; it never sees `available`."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -237,11 +238,13 @@ def _ask(state: State, rule: Rule, room: Sequence[int], score: Score, numbers: I
     for _ in range(ROUNDS):
         wishes = rule.decide(state)
         state.lost, state.refused = [], []
+        held = Counter(m.place for m in state.machines) if wishes.launch else Counter[int]()
         for place in wishes.launch:
             if place == ON_DEMAND:
                 score.on_demand_launches += 1
-            elif sum(m.place == place for m in state.machines) < room[place]:
+            elif held[place] < room[place]:
                 score.spot_launches += 1
+                held[place] += 1
             else:
                 state.refused.append(place)
                 continue

@@ -18,7 +18,7 @@ from watchdogs.spot.decide import decide
 from watchdogs.spot.memory import Memory, step
 from watchdogs.spot.view import GroupView, Member, PoolView
 from watchdogs.spot.watchdog import LOOK_BACK
-from watchdogs.spot.zones import BOOT_SPAN, TRY_AGAIN
+from watchdogs.spot.zones import TRY_AGAIN
 
 NAMES: Final = ("own", "skyserve")
 EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
@@ -130,7 +130,7 @@ class OwnRule:
                 if place in lost:
                     zone.memory = zone.memory.lost()
             # what is older than this has no say any more (`zones`), and ten million rows have many refusals
-            span = min(LOOK_BACK, max(BOOT_SPAN, TRY_AGAIN, self.policy.zone_backoff))
+            span = min(LOOK_BACK, max(TRY_AGAIN, self.policy.zone_backoff))
             self._events = [event for event in self._events if now - event.at < span]
         for machine in state.lost:
             self._event(state.zones[machine.place], ActivityKind.PREEMPTED, now, machine)
@@ -213,7 +213,7 @@ class OwnRule:
 
     def _member(self, state: State, machine: Machine) -> Member:
         seen = self._members.get(machine.number)
-        if seen is not None and seen.ready == state.ready(machine):
+        if seen is not None and (seen.ready or not state.ready(machine)):
             return seen
         launched = EPOCH + timedelta(seconds=machine.launched)
         ready = launched + timedelta(seconds=state.terms.cold_start) if state.ready(machine) else None

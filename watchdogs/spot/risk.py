@@ -71,26 +71,32 @@ def with_one_less(counts: Counts, place: str) -> dict[str, int]:
     return {**counts, place: counts.get(place, 0) - 1}
 
 
-def crowding(places: Sequence[Place], counts: Counts, spare: int) -> float:
-    """The risk of a placement that is still being filled: what will be more than the spare in one zone."""
-    return sum(
-        place.losses_per_hour
-        * ((1 + DEPTH * counts[place.name] if counts[place.name] > spare else 0) + 5 * SINGLE * counts[place.name])
-        for place in places
-        if counts.get(place.name, 0) > 0
-    )
+def crowding(place: Place, count: int, spare: int) -> float:
+    """A place's part of the risk of a placement that is still being filled: what is more than the spare there."""
+    if count <= 0:
+        return 0.0
+    return place.losses_per_hour * ((1 + DEPTH * count if count > spare else 0) + 5 * SINGLE * count)
 
 
 def best_addition(places: Sequence[Place], counts: Counts, needed: int, spare: int) -> str | None:
     """Where one more does most good; None: nowhere to go."""
-    if not places:
-        return None
-
-    def badness(place: Place) -> float:
-        after = with_one_more(counts, place.name)
-        return risk(places, after, needed) if sum(after.values()) >= needed else crowding(places, after, spare)
-
-    return min(places, key=lambda place: (badness(place), place.name)).name
+    filled = sum(counts.values()) + 1 >= needed
+    after = dict(counts)
+    parts = [] if filled else [crowding(place, counts.get(place.name, 0), spare) for place in places]
+    best: tuple[float, str] | None = None
+    for index, place in enumerate(places):
+        there = counts.get(place.name, 0)
+        if filled:
+            after[place.name] = there + 1
+            badness = risk(places, after, needed)
+            after[place.name] = there
+        else:
+            before, parts[index] = parts[index], crowding(place, there + 1, spare)
+            badness = sum(parts)
+            parts[index] = before
+        if best is None or (badness, place.name) < best:
+            best = (badness, place.name)
+    return None if best is None else best[1]
 
 
 def best_removal(places: Sequence[Place], counts: Counts, needed: int) -> str:

@@ -1,10 +1,11 @@
 """What the spot watchdog knows of a pool. Pure types."""
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from decimal import Decimal
+from operator import attrgetter
 from typing import Final, TypeVar
 
 from fleet.activity import Activity, ActivityKind
@@ -109,14 +110,18 @@ class PoolView:
     _members: dict[str, list[Member]] = field(init=False, repr=False, compare=False)
     _events: dict[str, list[Activity]] = field(init=False, repr=False, compare=False)
     _quota: list[Activity] = field(init=False, repr=False, compare=False)
+    boots_failed: bool = field(init=False, repr=False, compare=False)
+    """Whether any boot is known to have failed."""
     _groups: dict[CapacityType, list[GroupView]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Sorts by group once: a decision asks for it many times."""
-        object.__setattr__(self, "_members", _sorted(self.members, lambda m: m.group))
-        object.__setattr__(self, "_events", _sorted(self.events, lambda e: e.group))
+        object.__setattr__(self, "_members", _sorted(self.members, attrgetter("group")))
+        object.__setattr__(self, "_events", _sorted(self.events, attrgetter("group")))
         object.__setattr__(self, "_quota", [e for e in self.events if e.kind is ActivityKind.QUOTA])
-        object.__setattr__(self, "_groups", _sorted(self.groups, lambda g: g.capacity_type))
+        failed = any(m.failed for m in self.members) or any(e.kind is ActivityKind.UNHEALTHY for e in self.events)
+        object.__setattr__(self, "boots_failed", failed)
+        object.__setattr__(self, "_groups", _sorted(self.groups, attrgetter("capacity_type")))
 
     def members_of(self, group: str) -> Sequence[Member]:
         return self._members.get(group, ())
@@ -138,8 +143,8 @@ class PoolView:
         return found[0] if found else None
 
 
-def _sorted(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+def _sorted(items: Sequence[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     found: defaultdict[K, list[T]] = defaultdict(list)
-    for item in items:
-        found[key(item)].append(item)
+    for name, item in zip(map(key, items), items, strict=True):
+        found[name].append(item)
     return found

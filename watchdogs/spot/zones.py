@@ -227,8 +227,7 @@ def _said(event: Activity) -> str:
 
 
 def _boots_failing(pool: PoolView, group: GroupView, now: datetime) -> Verdict | None:
-    failed = failed_boots(pool, group, now)
-    if failed < FAILING_BOOTS:
+    if not pool.boots_failed or (failed := failed_boots(pool, group, now)) < FAILING_BOOTS:
         return None
     return Verdict(reason=Reason.BOOTS_FAILING, detail=f"{failed} boots failed within {BOOT_SPAN}")
 
