@@ -62,7 +62,7 @@ _ANY: Final = r"\S*"
 _COUNTED: Final = {
     "t": r"(\d+(?:\.\d+)?)", "status": r"(-?\d+)", "end": r"(\S+)", "pool": r"(\S+)", "model": r"(\S+)",
     "why": r"(\S+)", "key": r"(\S+)", "queue": r"(\S+)", "first": r"(\S+)", "all": r"(-?\d+)",
-    "tokens_in": r"(\S+)", "tokens_out": r"(\S+)",
+    "tokens": r"(?:(\d*)/(\d*)|-)",
 }  # fmt: skip
 _REQUEST: Final = re.compile(
     "^request " + " ".join(f"{name}={_COUNTED.get(name, _ANY)}" for name, _ in LOG_FIELDS) + "$", re.MULTILINE
@@ -74,7 +74,7 @@ _Kind = tuple[str, str, str, str, str, str]
 """What makes lines alike: pool, model, key, reason, status, end (HAProxy's four letters; `----`: it ended well)."""
 _Row = tuple[str, str, str, str, str, str]
 """What differs: Unix seconds of arrival; ms in the queue, to the first byte (from when the whole request was there),
-altogether; tokens in, out. `-` or `-1`: unknown."""
+altogether; tokens in, out. Empty, `-` or `-1`: unknown."""
 
 
 def _by_kind(text: str) -> Mapping[_Kind, list[_Row]]:

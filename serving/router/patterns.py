@@ -45,13 +45,16 @@ QUESTION: Final = _found(
 """The text of the second message, after a system prompt."""
 
 
-def tokens(field: str) -> str:
-    """A count in an answer's usage. The last one of that name: a quote inside of a text has a backslash before it, so
-    no answer's words look like a field."""
-    return _found(rf".*\x22{field}\x22\s*+:\s*+([0-9]++)")
+def _count(field: str) -> str:
+    return rf"(?=.*\x22{field}\x22\s*+:\s*+([0-9]++))"
 
 
-def taken(pattern: str, groups: int = 1) -> str:
-    """The converter that leaves the first groups of it, or nothing."""
-    kept = "".join(rf"\{number}" for number in range(1, groups + 1))
+TOKENS: Final = _found(rf"{_count('prompt_tokens')}(?:{_count('completion_tokens')})?+")
+"""The counts in an answer's usage, in and out, whichever is first. The last one of each name: a quote inside of a
+text has a backslash before it, so no answer's words look like a field."""
+
+
+def taken(pattern: str, groups: int = 1, between: str = "") -> str:
+    """The converter that leaves the first groups of it, with this between them, or nothing."""
+    kept = between.join(rf"\{number}" for number in range(1, groups + 1))
     return f"""'regsub("{pattern}","{kept}")'"""

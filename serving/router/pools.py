@@ -4,8 +4,9 @@ from collections.abc import Iterable
 from datetime import timedelta
 
 from serving.router.answers import answer, busy
-from serving.router.patterns import QUESTION, START, taken, tokens
+from serving.router.patterns import QUESTION, START, TOKENS, taken
 from serving.router.policy import Balance, Placement, PoolPolicy, RouterPolicy
+from serving.router.rules import REASON
 from serving.router.settings import ACTIVATOR_SOCKET, RouterSettings, written
 from serving.router.topology import (
     AGENT_CHECK_PORT,
@@ -19,10 +20,11 @@ from serving.router.topology import (
 BALANCE_FACTOR = 250
 """Percent of the mean load that a warm replica may take. With 150 half of a hot prompt leaves the replica that knows
 it; with 300 a pool of three has no bound at all."""
-PREFIX_BYTES = 1024
+PREFIX_BYTES = 512
 """Of the system prompt and of the first question, each: what a prefix cache may know."""
-READ_BYTES = 2048
-"""Of the body, for the text of the first message: it begins soon, and its first `PREFIX_BYTES` count."""
+READ_BYTES = 704
+"""Of the body, for the text of the first message: it begins soon, and its first `PREFIX_BYTES` count.
+Each byte of it costs."""
 SHORTEST_PREFIX = 200
 """A shorter start of a prompt is not worth a warm cache; such requests are spread evenly."""
 IDLE_LOOK = timedelta(seconds=1)
@@ -97,9 +99,11 @@ def _backend(
         "    http-check expect status 200",
         answer(429, full, when=f"{{ queue ge {rules.queue} }}", retry_after=2),
         f"    http-request set-header X-Gpufleet-Pool {pool.name}",
+        f"    http-after-response set-header X-Gpufleet-Reason %[{REASON}]",
+        f"    http-after-response set-header X-Gpufleet-Pool {pool.name}",
         *(_affinity() if rules.balance is Balance.PREFIX else ()),
         *_usage(),
-        f"    http-response set-header X-Gpufleet-Replica %s unless {{ srv_name -m str {ACTIVATOR} }}",
+        "    http-response set-header X-Gpufleet-Replica %s if { srv_id gt 1 }",
         "    # used only when no replica can be: HAProxy alone would answer 503 at once",
         f"    server {ACTIVATOR} unix@{ACTIVATOR_SOCKET} id 1 backup",
     ]
@@ -129,39 +133,43 @@ def _affinity() -> list[str]:
     body of the usual form by a pattern: the JSON reader does half of all work with a prompt of 1 KB.
     """
     first, second = (f"var(txn.body),json_query('$.messages[{n}].content'),bytes(0,{PREFIX_BYTES})" for n in (0, 1))
-    wanted = f"{{ nbsrv gt 1 }} {{ req.body_len ge {SHORTEST_PREFIX} }} !{{ var(txn.affinity) -m found }}"
-    body, started = "{ var(txn.body) -m found }", "{ var(txn.start) -m found }"
-    cut = f"bytes(0,{PREFIX_BYTES})"
+    started, cut = "{ var(txn.start) -m found }", f"bytes(0,{PREFIX_BYTES})"
+    joined = (
+        "    http-request set-var(txn.start) var(txn.start),concat(,txn.question) if { var(txn.question) -m found }"
+    )
+    hashed = (
+        "    http-request set-var(txn.affinity) var(txn.start),xxh64"
+        f" if {{ var(txn.start) -m len ge {SHORTEST_PREFIX} }}"
+    )
     return [
+        "    # that is all where there is no choice, or little to choose by",
+        "    http-request allow if { nbsrv le 1 }",
         "    http-request set-var(txn.affinity) req.hdr(x-session-id)",
+        f"    http-request allow if {{ req.body_len lt {SHORTEST_PREFIX} }} || {{ var(txn.affinity) -m found }}",
         "    # what a replica's cache may know: the first message, with the second where that is a system prompt",
-        f"    http-request set-var(txn.start) req.body,bytes(0,{READ_BYTES}),{taken(START, 2)},{cut} if {wanted}",
+        f"    http-request set-var(txn.start) req.body,bytes(0,{READ_BYTES}),{taken(START, 2)},{cut}",
         f"    http-request set-var(txn.question) req.body,{taken(QUESTION)},{cut}"
         " if { var(txn.start) -m beg system }",
         "    http-request unset-var(txn.start) if { var(txn.start) -m len 0 } || { var(txn.question) -m len 0 }",
+        joined,
+        hashed,
+        f"    http-request allow if {started}",
         "    # of a body in another form: as text, once, for each look into the body itself makes it text again",
-        f"    http-request set-var(txn.body) req.body,concat() if {wanted} !{started}",
-        f"    http-request set-var(txn.start) {first} if {body}",
+        "    http-request set-var(txn.body) req.body,concat()",
+        f"    http-request set-var(txn.start) {first}",
         f"    http-request set-var(txn.question) {second} if {started}"
         " { var(txn.body),json_query('$.messages[0].role') -m str system }",
-        "    http-request set-var(txn.start) var(txn.start),concat(,txn.question) if { var(txn.question) -m found }",
-        f"    http-request set-var(txn.start) var(txn.body),json_query('$.prompt'),bytes(0,{PREFIX_BYTES})"
-        f" if {body} !{started}",
-        f"    http-request unset-var(txn.body) if {body}",
-        f"    http-request set-var(txn.affinity) var(txn.start),xxh64 if {started}"
-        f" {{ var(txn.start) -m len ge {SHORTEST_PREFIX} }}",
+        joined,
+        f"    http-request set-var(txn.start) var(txn.body),json_query('$.prompt'),{cut} if !{started}",
+        "    http-request unset-var(txn.body)",
+        hashed,
     ]
 
 
 def _usage() -> list[str]:
-    """Tokens of an answer that is not streamed, for the metering: only whole JSON is waited for, never a stream.
-
-    As numbers: text of a number has six digits here, and takes longer to make than all the rest of the request.
-    """
+    """Tokens of an answer that is not streamed, for the metering: only whole JSON is waited for, never a stream."""
     return [
         "    # tokens for the metering; a stream is not waited for",
         "    http-response wait-for-body time 2s if { res.hdr(content-type) -m beg application/json }",
-        f"    http-response set-var(txn.tokens_in) res.body,{taken(tokens('prompt_tokens'))},add(0)",
-        f"    http-response set-var(txn.tokens_out) res.body,{taken(tokens('completion_tokens'))},add(0)"
-        " if { var(txn.tokens_in) -m found }",
+        f"    http-response set-var(txn.tokens) res.body,{taken(TOKENS, 2, '/')}",
     ]

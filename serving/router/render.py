@@ -34,8 +34,7 @@ LOG_FIELDS: Final = (
     ("in", "%U"),
     ("out", "%B"),
     ("retries", "%rc"),
-    ("tokens_in", "%[var(txn.tokens_in)]"),
-    ("tokens_out", "%[var(txn.tokens_out)]"),
+    ("tokens", "%[var(txn.tokens)]"),
 )
 """One line for each request: times in ms, sizes in bytes, `-` for nothing. No header, query or body: neither prompts
 nor keys are in it."""

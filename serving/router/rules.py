@@ -22,30 +22,45 @@ BUCKETS: Final = 10_000
 
 REASON: Final = "var(txn.why,default)"
 """Why this pool: most requests have no other reason than that it is the model's, so that is no variable."""
-_UNDECIDED: Final = "!{ var(txn.pool) -m found }"
+_DECIDED: Final = "{ var(txn.pool) -m found }"
+_UNDECIDED: Final = f"!{_DECIDED}"
 _MORE_TO_COME: Final = "{ req.body_len,sub(txn.body_bytes) -m int lt 0 }"
 _EARLY_BYTES: Final = 256
 """Of a body, in which the model is looked for first."""
-_NEW_ID: Final = "%Ts%ms-%[rand]"
-"""Of a request whose client names none: when, and which of that millisecond. A tenth of uuid()'s work."""
+_CONNECTION_ID: Final = "%Ts%ms%[rand]"
+"""When a client connected, and which of that millisecond. A tenth of uuid()'s work."""
+_NEW_ID: Final = "%[var(sess.id)]-%rt"
+"""Of a request whose client names none: its connection, and how many requests the router had before it."""
 _ID: Final = "^[A-Za-z0-9._-]{1,64}$"
+_PAGE: Final = r"^/v1/(?!.*\.\.)"
+_SAYING_MORE: Final = (
+    "forwarded", "transfer-encoding", "x-gpufleet-[^,]*", "x-max-latency-ms", "x-model(?:-override)?", "x-user-class",
+)  # fmt: skip
+"""Headers that the rules behind the short way read or remove; where no key is required `authorization` is another."""
 _CLASS: Final = "^[a-z][a-z0-9-]{0,30}$"
 
 
 def frontend(topology: Topology, policy: RouterPolicy, settings: RouterSettings) -> str:
     """The whole section."""
+    pages, client = _pages(topology), _client(policy)
+    place = policy.priorities.get(policy.default_class, 0)
+    first, later = ([*pages, *client], []) if policy.require_key else ([], [*pages, *client])
     lines = [
         "frontend clients",
         f"    bind {settings.bind}{_tls(settings)}",
         "    option http-buffer-request",
+        "    # once for each connection: its client's address as text, and the first part of its requests' ids",
+        "    tcp-request session set-var(sess.client) src,concat()",
+        f"    tcp-request session set-var-fmt(sess.id) {_CONNECTION_ID}",
         "    # what clients say of themselves counts for nothing, but for a request id; answers say why and where",
         *_headers(policy),
-        "    # pages of the router's own; of an engine's pages clients see /v1/ alone (not /metrics, /sleep)",
-        *_own_pages(topology),
-        "    # which model: the header, else the body, of which HAProxy takes the first field of that name",
+        # a place in the queue that nobody gave is 0, HAProxy's own default
+        *([f"    http-request set-priority-class int({place})"] if place else []),
+        *first,
+        "    # which model: where it mostly stands, before any list or object of the body",
+        *_early(policy),
+        *later,
         *_model(settings),
-        "    # which client: known by the hash of its key; its limit, its class, its place in a queue",
-        *_client(policy),
         "    # which pool: the first rule that finds one names its reason, those after it leave it alone",
         *_decision(topology, policy),
         *_backend(topology, policy),
@@ -74,29 +89,48 @@ def _tls(settings: RouterSettings) -> str:
 def _headers(policy: RouterPolicy) -> list[str]:
     return [
         f"    acl trusted src {' '.join(policy.trusted_networks) or '255.255.255.255'}",
-        "    http-request set-header X-Forwarded-For %[src]",
-        "    http-request del-header Forwarded",
-        "    http-request del-header X-Gpufleet- -m beg",
+        "    http-request set-header X-Forwarded-For %[var(sess.client)]",
         "    # one id, whole (fhdr: not up to a comma): it stands in the log, where a space begins another field",
-        f"    http-request set-header X-Request-Id {_NEW_ID} unless {{ req.fhdr_cnt(x-request-id) eq 1 }}"
+        "    http-request set-var(txn.id) req.fhdr(x-request-id) if { req.fhdr_cnt(x-request-id) eq 1 }"
         f" {{ req.fhdr(x-request-id) -m reg {_ID} }}",
-        "    http-request set-var(txn.id) req.fhdr(x-request-id)",
+        f"    http-request set-var-fmt(txn.id) {_NEW_ID} if !{{ var(txn.id) -m found }}",
+        "    http-request set-header X-Request-Id %[var(txn.id)]",
         "    http-after-response set-header X-Request-Id %[var(txn.id)] if { var(txn.id) -m found }",
-        "    http-after-response allow unless { var(txn.pool) -m found }",
-        f"    http-after-response set-header X-Gpufleet-Reason %[{REASON}]",
-        "    http-after-response set-header X-Gpufleet-Pool %[var(txn.pool)]",
     ]
 
 
-def _own_pages(topology: Topology) -> list[str]:
+def _pages(topology: Topology) -> list[str]:
     models = {
         "object": "list",
         "data": [{"id": name, "object": "model", "created": 0, "owned_by": "gpu-fleet"} for name in topology.models],
     }
     return [
+        "    http-request del-header Forwarded",
+        "    http-request del-header X-Gpufleet- -m beg",
+        "    # pages of the router's own; of an engine's pages clients see /v1/ alone (not /metrics, /sleep)",
         "    http-request return status 200 content-type text/plain string ok if METH_GET { path /router/health }",
         answer(200, json.dumps(models), when="METH_GET { path /v1/models }"),
-        answer(404, invalid("There is no such page.", "not_found"), when="!{ path_beg /v1/ } || { path_sub .. }"),
+        answer(404, invalid("There is no such page.", "not_found"), when=f"!{{ path -m reg {_PAGE} }}"),
+    ]
+
+
+def _early(policy: RouterPolicy) -> list[str]:
+    """Most requests say no more than their model, and where that is all that counts the rest is not asked of them."""
+    found = f"req.body,bytes(0,{_EARLY_BYTES}),{taken(MODEL_EARLY)} if METH_POST"
+    if any(model.canary or model.arms or model.by_class for model in policy.models.values()):
+        return [f"    http-request set-var(txn.named) {found}"]
+    names = "|".join([*_SAYING_MORE, *(() if policy.require_key else ("authorization",))])
+    pages = ["/v1/chat/completions", "/v1/completions", *(() if policy.embeddings_pool else ("/v1/embeddings",))]
+    return [
+        f"    http-request set-var(txn.model) {found}",
+        "    # the short way, for requests whose headers say no more: none of the rules after it is for them",
+        f"    acl usual_page path {' '.join(pages)}",
+        f"    acl no_more_said req.hdr_names -m reg '^(?!(?:.*,)?(?:{names})(?:,|$))'",
+        f"    http-request set-var(txn.pool) var(txn.model),map_str({Map.MODELS.file}) if usual_page no_more_said",
+        f"    http-request allow if {_DECIDED}",
+        "    # a name that nobody serves is not written into the log: it may be anything",
+        "    http-request set-var(txn.named) var(txn.model)",
+        "    http-request unset-var(txn.model)",
     ]
 
 
@@ -107,24 +141,18 @@ def _model(settings: RouterSettings) -> list[str]:
         "    http-request set-var(txn.body_bytes) req.body_size if { req.hdr(transfer-encoding) -m found }",
         "    # HAProxy drops a length beside chunks, but counts with it: chunks that are whole seem to lack some",
         answer(400, invalid("Content-Length and Transfer-Encoding exclude each other.", "bad_request"), when=mixed),
-        "    http-request set-var(txn.model) req.hdr(x-model)",
-        "    # where it mostly stands: before any list or object, or after the last; else all of the body is read",
-        f"    http-request set-var(txn.model) req.body,bytes(0,{_EARLY_BYTES}),{taken(MODEL_EARLY)}"
-        " if !{ var(txn.model) -m found } METH_POST",
-        f"    http-request set-var(txn.model) req.body,{taken(MODEL_LATE)} if {{ var(txn.model) -m len 0 }}",
-        "    http-request unset-var(txn.model) if { var(txn.model) -m len 0 }",
-        "    http-request set-var(txn.model) req.body,json_query('$.model')"
-        " if !{ var(txn.model) -m found } METH_POST",
-        f"    http-request set-var(txn.pool_by_model) var(txn.model),map_str({Map.MODELS.file})",
-        "    # a name that nobody serves is not written into the log: it may be anything",
-        "    http-request set-var(txn.stranger) bool(true) if !{ var(txn.pool_by_model) -m found }"
-        " { var(txn.model) -m found }",
-        "    http-request unset-var(txn.model) if { var(txn.stranger) -m found }",
+        "    # the header x-model comes first; else the first field of that name, wherever in the body it stands",
+        "    http-request set-var(txn.named) req.hdr(x-model)",
+        f"    http-request set-var(txn.named) req.body,{taken(MODEL_LATE)} if {{ var(txn.named) -m len 0 }}",
+        "    http-request set-var(txn.named) req.body,json_query('$.model') if { var(txn.named) -m len 0 }",
+        f"    http-request set-var(txn.pool_by_model) var(txn.named),map_str({Map.MODELS.file})",
+        "    http-request set-var(txn.model) var(txn.named) if { var(txn.pool_by_model) -m found }",
     ]
 
 
 def _client(policy: RouterPolicy) -> list[str]:
     lines = [
+        "    # which client: known by the hash of its key; its limit, its class, its place in a queue",
         "    # the key itself is in no variable, log or table",
         "    http-request set-var(txn.key_hash) req.hdr(authorization),word(2,' '),sha2(256),hex,lower",
         f"    http-request set-var(txn.key) var(txn.key_hash),map_str({Map.KEYS.file})",
@@ -156,10 +184,8 @@ def _limit(policy: RouterPolicy) -> list[str]:
 
 
 def _class(policy: RouterPolicy) -> list[str]:
-    """The class, and with it the place in a queue. A place that nobody gave is 0, HAProxy's own default."""
-    place = policy.priorities.get(policy.default_class, 0)
+    """The class, and with it the place in a queue."""
     return [
-        *([f"    http-request set-priority-class int({place})"] if place else []),
         f"    http-request set-var(txn.class) var(txn.key),map_str({Map.KEY_CLASSES.file})",
         "    http-request set-var(txn.class) req.fhdr(x-user-class)"
         f" if {{ req.fhdr(x-user-class,-1) -m reg {_CLASS} }} trusted",
@@ -173,7 +199,6 @@ def _decision(topology: Topology, policy: RouterPolicy) -> list[str]:
     return [
         *_override(topology),
         *_embeddings(policy),
-        *_model_errors(topology),
         *_user(policy),
         *_canary(policy),
         *_arms(policy),
@@ -181,6 +206,9 @@ def _decision(topology: Topology, policy: RouterPolicy) -> list[str]:
         *_by_class(policy),
         "    # 7. default",
         f"    http-request set-var(txn.pool) var(txn.pool_by_model) if {_UNDECIDED}",
+        "    # whoever has a pool is done here; all others need a model that is served",
+        f"    http-request allow if {_DECIDED}",
+        *_model_errors(topology),
     ]
 
 
@@ -226,14 +254,12 @@ def _model_errors(topology: Topology) -> list[str]:
     too_large = "The request is larger than the router reads; name the model in the header x-model."
     none = "Name a model: the field `model`, or the header x-model if the body is nested more than 20 deep."
     unknown = f"This model does not exist here. Models: {', '.join(topology.models) or 'none'}"
-    lost = f"!{{ var(txn.pool_by_model) -m found }} {_UNDECIDED}"
-    nameless = f"{lost} !{{ var(txn.stranger) -m found }}"
+    nameless = "!{ var(txn.named) -m len gt 0 }"
     return [
-        "    # whoever has no pool by now needs a model that is served here",
         f"    http-request set-var(txn.body_bytes) req.body_size if {nameless}",
         answer(413, invalid(too_large, "body_too_large"), when=f"{nameless} {_MORE_TO_COME}"),
         answer(400, invalid(none, "no_model", "model"), when=nameless),
-        answer(404, invalid(unknown, "model_not_found", "model"), when=lost),
+        answer(404, invalid(unknown, "model_not_found", "model"), when="TRUE"),
     ]
 
 

@@ -11,16 +11,15 @@ from serving.router.meter import Meter
 LINE = (
     "request t={t} id=x status={status} backend=pool_chat server=i-1 end={end} pool=chat model=chat why=default"
     " key={key}"
-    " class=standard arrive=0 queue=10 connect=1 first=40 all={all} in=300 out=900 retries=0 tokens_in={tin}"
-    " tokens_out={tout}\n"
+    " class=standard arrive=0 queue=10 connect=1 first=40 all={all} in=300 out=900 retries=0 tokens={tokens}\n"
 )
 
 
 def line(
     t: float = 1000.5, status: int = 200, key: str = "-", ms: int = 110, tokens: int | None = 3, end: str = "----"
 ) -> str:
-    tin, tout = ("-", "-") if tokens is None else (str(tokens), str(tokens * 2))
-    return LINE.format(t=t, status=status, key=key, all=ms, tin=tin, tout=tout, end=end)
+    counted = "-" if tokens is None else f"{tokens}/{tokens * 2}"
+    return LINE.format(t=t, status=status, key=key, all=ms, tokens=counted, end=end)
 
 
 @pytest.fixture

@@ -8,7 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.router.patterns import MODEL_EARLY, MODEL_LATE, QUESTION, START, tokens
+from serving.router.patterns import MODEL_EARLY, MODEL_LATE, QUESTION, START, TOKENS
+from serving.router.policy import ModelPolicy, RouterPolicy
+from serving.router.rules import frontend
+from serving.router.settings import RouterSettings
+from serving.router.topology import PoolEntry, Topology
 
 WORDS = st.sampled_from(
     [
@@ -74,7 +78,7 @@ def test_a_pattern_finds_what_the_first_field_says_or_nothing(parts: Any, indent
 @given(st.text(alphabet='{}[]":,\\ model"chat\n', max_size=60), st.text(alphabet='{}[]":,\\ aé\n', max_size=20))
 def test_text_that_is_no_json_is_no_trouble(head: str, tail: str) -> None:
     text = head + '"model": "chat"' + tail
-    for pattern in (MODEL_EARLY, MODEL_LATE, START, QUESTION, tokens("prompt_tokens")):
+    for pattern in (MODEL_EARLY, MODEL_LATE, START, QUESTION, TOKENS):
         _taken(pattern, text)
 
 
@@ -114,16 +118,40 @@ def test_usual_forms_are_found_and_others_are_left_to_the_json_reader(
 
 
 @pytest.mark.parametrize(
-    ("answer", "count"),
+    ("answer", "counts"),
     [
-        ('{"choices": [], "usage": {"prompt_tokens": 1234567, "completion_tokens": 3}}', "1234567"),
-        ('{"choices": [{"text": "\\"prompt_tokens\\": 9"}], "usage": {\n"prompt_tokens" :\t7}}', "7"),
-        ('{"usage": {"prompt_tokens_details": {"cached": 4}}}', ""),
-        ('{"usage": {"prompt_tokens": null}}', ""),
-        ('{"choices": [{"text": "\\"prompt_tokens\\": 9"}]}', ""),
-        ("12", ""),
+        ('{"choices": [], "usage": {"prompt_tokens": 1234567, "completion_tokens": 3}}', ("1234567", "3")),
+        ('{"usage": {"completion_tokens": 3, "total_tokens": 9, "prompt_tokens": 6}}', ("6", "3")),
+        ('{"data": [], "usage": {"prompt_tokens": 5, "total_tokens": 5}}', ("5", "")),
+        ('{"choices": [{"text": "\\"prompt_tokens\\": 9"}], "usage": {\n"prompt_tokens" :\t7}}', ("7", "")),
+        ('{"usage": {"prompt_tokens_details": {"cached": 4}}}', ("", "")),
+        ('{"usage": {"prompt_tokens": null, "completion_tokens": 3}}', ("", "")),
+        ('{"choices": [{"text": "\\"prompt_tokens\\": 9"}]}', ("", "")),
+        ("12", ("", "")),
     ],
-    ids=["usage", "in-a-text-and-spaced", "only-details", "null", "in-a-text-alone", "a-bare-number"],
-)
-def test_tokens_are_read_from_the_usage_alone(answer: str, count: str) -> None:
-    assert _taken(tokens("prompt_tokens"), answer) == (count,)
+    ids=[
+        "usage", "other-order", "embeddings", "in-a-text-and-spaced", "only-details", "null", "in-a-text-alone",
+        "a-bare-number",
+    ],
+)  # fmt: skip
+def test_tokens_are_read_from_the_usage_alone(answer: str, counts: tuple[str, str]) -> None:
+    assert _taken(TOKENS, answer) == counts
+
+
+@pytest.mark.parametrize("required", [False, True], ids=["keys-optional", "keys-required"])
+def test_a_request_whose_headers_decide_something_never_takes_the_short_way(required: bool) -> None:
+    """Every header that a later rule reads or removes is known to the short way."""
+    topology = Topology(environment="test", pools=(PoolEntry(name="chat", served_name="chat"),))
+    policy = RouterPolicy(require_key=required, models={"chat": ModelPolicy(by_cost=("chat", "large"))})
+    text = frontend(topology, policy, RouterSettings())
+    short, _, later = text.partition("    http-request allow if")
+    plain = re.search(r"acl no_more_said req\.hdr_names -m reg '(.*)'", short)
+    assert plain, text
+    read = set(re.findall(r"req\.f?hdr(?:_val)?\(([a-z-]+)", later.partition("use_backend")[0]))
+    removed = {name.lower() for name in re.findall(r"del-header (\S+)", text)}
+    assert {"x-model", "x-max-latency-ms", "x-model-override", "transfer-encoding"} <= read
+    assert ("authorization" in read) is not required
+    for name in read | {f"{name}pool" if name.endswith("-") else name for name in removed}:
+        assert not re.search(plain[1], f"host,{name},content-length"), name
+        assert not re.search(plain[1], name), name
+    assert re.search(plain[1], "host,content-length,x-request-id,x-session-id,x-models,user-agent")
