@@ -48,7 +48,7 @@ test-all: setup-tests check
 # SEED: the order of the faults (drawn and printed where it is not given); MINUTES=0: each fault once, and short;
 # FAULT='router killed': that one alone
 chaos: setup
-	@$(RUN) tests.chaos $(if $(SEED),--seed '$(SEED)') $(if $(FAULT),--fault '$(FAULT)') --minutes '$(MINUTES)'
+	@$(RUN) tests.chaos $(if $(SEED),--seed '$(SEED)') $(if $(FAULT),--fault "$$FAULT") --minutes '$(MINUTES)'
 
 check: setup
 	@$(RUN) ruff check .

@@ -1,6 +1,8 @@
 """A bad day, cut short: some faults of `make chaos` in the order of one seed, then the checker."""
 
+import os
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from tests.chaos.faults import BY_NAME
 from tests.chaos.run import play
 from tests.networks import free_network
 
+ROOT = Path(__file__).parents[2]
 SEED = 20261121
 SHORT = (
     "spot loss of a whole zone",
@@ -30,3 +33,18 @@ SHORT = (
 def test_the_fleet_survives_a_bad_day(tmp_path: Path) -> None:
     verdicts = play(tmp_path, free_network(), SEED, faults=[BY_NAME[name] for name in SHORT], say=print)
     assert {verdict.what: verdict.wrong for verdict in verdicts if verdict.wrong} == {}
+
+
+@pytest.mark.slow
+def test_make_takes_a_fault_whatever_quotes_its_name_has() -> None:
+    said = subprocess.run(
+        ["make", "-o", "setup", "chaos", 'FAULT=nobody\'s "fault"', "MINUTES=0"],
+        cwd=ROOT,
+        env=os.environ | {"MAKEFLAGS": ""},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    ).stderr
+    assert "invalid choice: 'nobody\\'s \"fault\"'" in said, said
