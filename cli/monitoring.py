@@ -9,6 +9,7 @@ import typer
 
 from cli.files import write_text
 from cli.fleets import FleetOption, load
+from cli.monitoring_check import check
 from cli.output import STDERR, Exit, UserError
 from fleet.document import FleetDocument
 from fleet.document.alerts import AlertSettings
@@ -39,6 +40,7 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(help="Configuration of Prometheus, Alertmanager and Grafana.", no_args_is_help=True)
     group.callback()(_group)
     group.command("render")(render)
+    group.command("check")(check)
     app.add_typer(group, name="monitoring")
 
 

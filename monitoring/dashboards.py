@@ -17,6 +17,8 @@ _HERE: Final = 'environment="$environment"'
 _POOL: Final = f'{_HERE},pool="$pool"'
 _INSTANCE: Final = f'{_HERE},instance_id="$instance"'
 _WIDE: Final = 24
+BUDGET: Final = "gpufleet_budget_usd_per_month"
+"""A fleet without a budget has none, and nothing to show where a query names it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +92,12 @@ def render(dashboard: Dashboard) -> str:
         "panels": [_panel(number, panel, place) for number, panel, place in _placed(dashboard.panels)],
     }
     return json.dumps(document, indent=2) + "\n"
+
+
+def of_all(expression: str, environment: str) -> str:
+    """A query as Prometheus can be asked it while nothing is chosen: over every pool and instance there."""
+    chosen = expression.replace("$environment", environment)
+    return chosen.replace('="$pool"', '=~".+"').replace('="$instance"', '=~".+"')
 
 
 def _line(expression: str, legend: str) -> Query:
@@ -221,7 +229,7 @@ def _cost() -> tuple[Panel, ...]:
     spend = f"gpufleet_spend_usd_per_hour{{{_HERE}}}"
     tokens = f"sum by (pool) (avg_over_time({rules.POOL_TOKENS_OUT}{{{_HERE}}}[1h]))"
     rate = f"gpufleet_spend_rate_usd_per_hour{{{_HERE},window="
-    budget = f"gpufleet_budget_usd_per_month{{{_HERE}}}"
+    budget = f"{BUDGET}{{{_HERE}}}"
     return (
         _panel_of(
             "Spend by capacity type", "Cost of the last hour.", "currencyUSD",

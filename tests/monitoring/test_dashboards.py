@@ -12,15 +12,21 @@ from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
-from urllib.request import urlopen
+from urllib.parse import parse_qs
 
 import pytest
+import typer
 import yaml
+from typer.testing import CliRunner
 
+from cli import monitoring
+from cli.monitoring_check import ask
+from cli.output import Exit
+from clouds.prometheus import Prometheus
 from console import exporter
 from costs.allocation import Charge, Kind, State
 from fleet.document.alerts import AlertSettings
+from fleet.document.money import Budget
 from fleet.model import CapacityType, Cloud
 from monitoring.alerts import render
 from monitoring.dashboards import SOURCE, dashboards, files
@@ -32,6 +38,7 @@ from serving.metrics import Metric
 from serving.router.exporter import Moment
 from serving.router.exporter import metrics as router_page
 from serving.router.meter import Meter
+from tests.console.fleet import document
 from tests.prometheus import running
 
 NOW = datetime(2026, 11, 21, 9, 0, tzinfo=UTC)
@@ -39,7 +46,10 @@ LABELS = {
     "environment": "prod", "pool": "chat", "capacity_type": "spot", "zone": "z", "machine_type": "g6.xlarge",
     "group": "g", "instance_id": "i-1",
 }  # fmt: skip
-VALUES = {"environment": "prod", "pool": "chat", "instance": "i-1"}
+
+
+BUDGET = Budget(usd_per_month=Decimal(730), usd_per_hour_at_max=Decimal(2))
+BUDGETED = document("chat").model_copy(update={"budget": BUDGET})
 
 
 def engine_page(seconds: float) -> str:
@@ -134,31 +144,51 @@ def prometheus(folder: Path) -> Iterator[str]:
             pages.shutdown()
 
 
-def _ask(url: str, query: str) -> list[Any]:
-    try:
-        with urlopen(f"{url}/api/v1/query?{urlencode({'query': query})}", timeout=10) as answer:
-            return json.load(answer)["data"]["result"]
-    except ConnectionError:
-        return []
-    except OSError as error:
-        if "refused" in str(error):
-            return []
-        raise
-
-
-QUERIES = sorted({query.expression for board in dashboards() for panel in board.panels for query in panel.queries})
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("prometheus") is None, reason="prometheus is not installed (make setup installs it)")
 def test_every_query_returns_data(tmp_path: Path) -> None:
-    left = {re.sub(r"\$(\w+)", lambda m: VALUES[m[1]], query) for query in QUERIES}
     with prometheus(tmp_path) as url:
-        end = time.monotonic() + 90
-        while left and time.monotonic() < end:
-            left -= {query for query in left if _ask(url, query)}
+        asked, end = Prometheus(url), time.monotonic() + 90
+        while left := [one for one in ask(asked, BUDGETED, datetime.now(UTC)) if not one.series]:
+            assert time.monotonic() < end, left
             time.sleep(0.5)
-    assert left == set()
+        asked.close()
+
+
+class OneEmpty(BaseHTTPRequestHandler):
+    """A Prometheus that has two series for every query but that of preemptions."""
+
+    def do_POST(self) -> None:
+        query = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())["query"][0]
+        found = [] if "preemptions" in query else [{"metric": {}, "value": [0, "2"]}]
+        body = json.dumps({"status": "success", "data": {"resultType": "vector", "result": found}}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize("budget", [pytest.param(True, id="a budget"), pytest.param(False, id="no budget")])
+def test_the_command_names_the_panels_that_find_nothing(tmp_path: Path, budget: bool) -> None:
+    app = typer.Typer()
+    monitoring.register(app)
+    with ThreadingHTTPServer(("127.0.0.1", 0), OneEmpty) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        at = {"prometheus_url": f"http://127.0.0.1:{server.server_address[1]}"}
+        there = (BUDGETED if budget else document("chat")).model_copy(update=at)
+        fleet = tmp_path / "fleet.json"
+        fleet.write_text(there.model_dump_json())
+        done = CliRunner().invoke(app, ["monitoring", "check", "--fleet", str(fleet), "--json"])
+        server.shutdown()
+    assert done.exit_code == Exit.FOUND
+    found = json.loads(done.stdout)
+    assert {(one["dashboard"], one["panel"]) for one in found if not one["series"]} == {("Fleet", "Preemptions")}
+    assert not [one["query"] for one in found if "$" in one["query"]], "something is left to be chosen"
+    every = sum(len(panel.queries) for board in dashboards() for panel in board.panels)
+    assert len(found) == (every if budget else every - 2), "burn rates are those of a budget"
 
 
 def test_every_panel_says_what_it_shows_and_in_which_unit() -> None:
