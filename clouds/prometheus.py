@@ -1,7 +1,9 @@
 """Prometheus (or what speaks its HTTP API): instant queries, and how often a job is scraped."""
 
+import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
@@ -14,6 +16,8 @@ from fleet.activity import CloudError
 from fleet.parsed import is_map
 
 _TIMEOUT: Final = 30.0
+LONGEST_S: Final = 120.0
+"""For the body of one answer: far from the term of a run's lease."""
 SKEW_LIMIT_S: Final = 60.0
 """Clocks further apart than that make an old window look new."""
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -28,9 +32,11 @@ class Prometheus:
         url: str,
         client: httpx.Client | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._url = url.rstrip("/")
         self._now = now
+        self._clock = clock
         # trust_env off: a proxy of the shell must not see (or swallow) what goes to a private address
         verify = trusting_nobody() if self._url.startswith("http://") else True
         self._client = client or httpx.Client(timeout=_TIMEOUT, trust_env=False, verify=verify)
@@ -59,9 +65,9 @@ class Prometheus:
         self.calls[path] = self.calls.get(path, 0) + 1
         asked = self._now()
         try:
-            response = self._client.request(method, self._url + path, data=data)
-            self._same_time(response.headers.get("Date"), asked)
-            body = response.json()
+            with self._client.stream(method, self._url + path, data=data) as response:
+                self._same_time(response.headers.get("Date"), asked)
+                body = json.loads(b"".join(self._in_time(response)))
         except (httpx.HTTPError, ValueError) as error:
             raise CloudError(f"Prometheus at {self._url} did not answer: {error}") from error
         if not is_map(body) or body.get("status") != "success":
@@ -73,6 +79,15 @@ class Prometheus:
             # a store in front of several others says so when one of them failed: half an answer is none
             raise CloudError(f"Prometheus at {self._url} gave a partial answer: {'; '.join(body['warnings'])}")
         return body["data"]
+
+    def _in_time(self, response: httpx.Response) -> Iterator[bytes]:
+        """The body; a byte now and then is in time for each read, and would hold a pass for ever."""
+        began, size = self._clock(), 0
+        for part in response.iter_bytes():
+            size += len(part)
+            if self._clock() - began > LONGEST_S:
+                raise CloudError(f"Prometheus at {self._url} sent {size} bytes in {LONGEST_S:.0f} s and goes on")
+            yield part
 
     def _same_time(self, date: str | None, asked: datetime) -> None:
         """Refuse an answer when our clocks differ: a past that we take for now is shown whole, and looks like now."""
