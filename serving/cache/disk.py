@@ -11,7 +11,6 @@ import contextlib
 import fcntl
 import hashlib
 import os
-import shutil
 import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
@@ -132,7 +131,7 @@ class Cache:
                 return False
             # without its manifest it does not exist, so a death half-way leaves no half model
             (entry.path / MANIFEST).unlink(missing_ok=True)
-            shutil.rmtree(entry.path)
+            _remove(entry.path)
             (self.root / ".used" / entry.digest).unlink(missing_ok=True)
             return True
 
@@ -172,7 +171,7 @@ class Cache:
             sync_folder(staged / folder)
         if target.exists():
             # something of that name that is not whole: it never existed for anybody
-            shutil.rmtree(target)
+            _remove(target)
         staged.replace(target)
         sync_folder(self.root)
         return target
@@ -191,7 +190,8 @@ class Cache:
         return folder
 
     def _free(self) -> int:
-        return shutil.disk_usage(self.root).free
+        disk = os.statvfs(self.root)
+        return disk.f_bavail * disk.f_frsize
 
 
 def _try_lock(file: IO[bytes], how: int) -> bool:
@@ -200,6 +200,13 @@ def _try_lock(file: IO[bytes], how: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def _remove(folder: Path) -> None:
+    # imported where it is needed: it brings every archive format along, for a sync that removes nothing
+    import shutil
+
+    shutil.rmtree(folder)
 
 
 def sync_folder(folder: Path) -> None:
