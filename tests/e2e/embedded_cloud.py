@@ -1,5 +1,6 @@
 """The embedded cloud in a process of its own, on a network of its own, for tests that boot machines."""
 
+import base64
 import hashlib
 import json
 import os
@@ -104,23 +105,26 @@ class EmbeddedCloud:
         self.put_bytes(user_data.archive_key(digest), archive)
         return user_data.render(settings, digest)
 
-    def make_group(self, name: str, script: str, *, pool: str = "chat") -> None:
-        """An Auto Scaling group of one spot instance with a termination hook."""
-        import base64
-
-        ec2, scaling = self.client("ec2"), self.client("autoscaling")
-        image = ec2.describe_images(Owners=["self", "amazon"])["Images"][0]["ImageId"]
+    def make_template(self, name: str, script: str, **launched: Any) -> None:
+        """A launch template; what is not said is a g6.xlarge."""
+        ec2 = self.client("ec2")
         ec2.create_launch_template(
             LaunchTemplateName=name,
             LaunchTemplateData={
-                "ImageId": image,
+                "ImageId": ec2.describe_images(Owners=["self", "amazon"])["Images"][0]["ImageId"],
                 "InstanceType": "g6.xlarge",
                 "UserData": base64.b64encode(script.encode()).decode(),
                 "IamInstanceProfile": {"Name": "gpu-instance"},
                 "MetadataOptions": {"HttpTokens": "required"},
                 "InstanceInitiatedShutdownBehavior": "terminate",
+                **launched,
             },
         )
+
+    def make_group(self, name: str, script: str, *, pool: str = "chat") -> None:
+        """An Auto Scaling group of one spot instance with a termination hook."""
+        scaling = self.client("autoscaling")
+        self.make_template(name, script)
         scaling.create_auto_scaling_group(
             AutoScalingGroupName=name,
             MinSize=0,

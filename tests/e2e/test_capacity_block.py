@@ -1,6 +1,5 @@
 """A Capacity Block to its end: what ran in it was replaced and drained before the cloud would have ended it."""
 
-import base64
 import json
 import subprocess
 import sys
@@ -103,23 +102,12 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
             "InstanceMarketOptions": {"MarketType": "capacity-block"},
         }
         _make_group(cloud, "chat-block", CapacityType.RESERVED, in_block)
-        _make_group(cloud, "chat-od", CapacityType.ON_DEMAND, {"InstanceType": "g6.xlarge"})
+        _make_group(cloud, "chat-od", CapacityType.ON_DEMAND, {})
         yield made
 
 
 def _make_group(cloud: EmbeddedCloud, name: str, kind: CapacityType, launched: dict[str, Any]) -> None:
-    ec2 = cloud.client("ec2")
-    script = cloud.user_data(instance_settings("chat", kind))
-    ec2.create_launch_template(
-        LaunchTemplateName=name,
-        LaunchTemplateData={
-            "ImageId": ec2.describe_images(Owners=["self", "amazon"])["Images"][0]["ImageId"],
-            "UserData": base64.b64encode(script.encode()).decode(),
-            "IamInstanceProfile": {"Name": "gpu-instance"},
-            "InstanceInitiatedShutdownBehavior": "terminate",
-            **launched,
-        },
-    )
+    cloud.make_template(name, cloud.user_data(instance_settings("chat", kind)), **launched)
     written = {tags.ENVIRONMENT: "test", tags.POOL: "chat", tags.CAPACITY_TYPE: kind.value, tags.OWNER: "tests"}
     cloud.client("autoscaling").create_auto_scaling_group(
         AutoScalingGroupName=name,

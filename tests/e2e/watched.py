@@ -1,6 +1,5 @@
 """An environment with one pool that the watchdogs' commands look after: real agents, Prometheus and ledger."""
 
-import base64
 import json
 import os
 import subprocess
@@ -43,9 +42,9 @@ class Fleet:
     folder: Path
     prometheus_url: str
 
-    def describe(self, ledger: str, **pool: Any) -> None:
+    def describe(self, ledger: str, prometheus_url: str = "", **pool: Any) -> None:
         """Write the fleet document, as `pulumi up` does; `ledger` is the host's file, `pool` what is more to say."""
-        text = json.dumps(_document(self.folder / ledger, self.prometheus_url, pool))
+        text = json.dumps(_document(self.folder / ledger, prometheus_url or self.prometheus_url, pool))
         self.cloud.put_bytes(PATH_IN_BUCKET, text.encode())
 
     def called(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -108,7 +107,6 @@ def prometheus(folder: Path, cloud: EmbeddedCloud) -> Iterator[str]:
 def make_groups(cloud: EmbeddedCloud) -> None:
     ec2, scaling = cloud.client("ec2"), cloud.client("autoscaling")
     vpc = ec2.create_vpc(CidrBlock=f"{cloud.network}.0.0/16")["Vpc"]["VpcId"]
-    image = ec2.describe_images(Owners=["self", "amazon"])["Images"][0]["ImageId"]
     subnets = {
         zone: ec2.create_subnet(VpcId=vpc, CidrBlock=f"{cloud.network}.{number}.0/24", AvailabilityZone=zone)[
             "Subnet"
@@ -116,17 +114,7 @@ def make_groups(cloud: EmbeddedCloud) -> None:
         for number, zone in ((1, "us-east-1a"), (2, "us-east-1b"))
     }
     for name, kind, zone, desired in GROUPS:
-        settings = instance_settings("batch", CapacityType(kind))
-        ec2.create_launch_template(
-            LaunchTemplateName=name,
-            LaunchTemplateData={
-                "ImageId": image,
-                "InstanceType": "g6.xlarge",
-                "UserData": base64.b64encode(cloud.user_data(settings).encode()).decode(),
-                "IamInstanceProfile": {"Name": "gpu-instance"},
-                "InstanceInitiatedShutdownBehavior": "terminate",
-            },
-        )
+        cloud.make_template(name, cloud.user_data(instance_settings("batch", CapacityType(kind))))
         written = {
             tags.ENVIRONMENT: "test",
             tags.POOL: "batch",
@@ -163,5 +151,5 @@ def _document(ledger: Path, prometheus_url: str, more: Mapping[str, Any]) -> dic
         "scale": {},
         "spot": {"fallback_after": "20s", "hold": "8s", "zone_backoff": "30s"},
     }
-    pool = pool_entry("batch", groups, target=2, watchdogs=watchdogs, **more)
+    pool = pool_entry("batch", groups, **{"target": 2, "watchdogs": watchdogs, **more})
     return fleet_document(prometheus_url, f"sqlite:///{ledger}", pool)
