@@ -60,7 +60,3 @@ class Places:
     @property
     def vpc_cidr(self) -> str:
         return f"{self.network}.0.0/16"
-
-    def subnet_cidr(self, zone: str) -> str:
-        """The subnet of a zone: third number 1 for us-east-1a, 2 for us-east-1b, …"""
-        return f"{self.network}.{ZONES.index(zone) + 1}.0/24"

@@ -181,10 +181,10 @@ def make_network(cloud: RunningCloud) -> Network:
     subnets = {
         letter: ec2.create_subnet(
             VpcId=vpc,
-            CidrBlock=cloud.places.subnet_cidr(f"us-east-1{letter}"),
+            CidrBlock=f"{cloud.places.network}.{number}.0/24",
             AvailabilityZone=f"us-east-1{letter}",
         )["Subnet"]["SubnetId"]
-        for letter in "abc"
+        for number, letter in enumerate("abc", start=1)
     }
     iam.create_role(RoleName="node", AssumeRolePolicyDocument="{}")
     iam.create_instance_profile(InstanceProfileName="node")

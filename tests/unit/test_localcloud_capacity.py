@@ -82,7 +82,3 @@ def test_history_holds_the_price_in_force_at_its_start() -> None:
 def test_the_cloud_lives_on_loopback_alone(network: str) -> None:
     with pytest.raises(ValueError, match="not on loopback"):
         Places(network=network)
-
-
-def test_each_zone_has_its_subnet() -> None:
-    assert [Places().subnet_cidr(zone) for zone in ZONES] == ["127.16.1.0/24", "127.16.2.0/24", "127.16.3.0/24"]
