@@ -1,12 +1,18 @@
 """What the ledger tells of a resource: its own decisions and outcomes; of a pool, those of everything in it."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from cli.ports import FleetLedger, fleet_of
 from ledger.decisions import DecisionRow, OutcomeRow, history, record_decisions, record_outcome
 from ledger.schema import open_ledger
+from tests.watchdogs.plain import document, instance
+from tests.watchdogs.worlds import idle_world
+from watchdogs.idle.watchdog import IdleWatchdog
+from watchdogs.plan import Action, Reason
 
 NOW = datetime(2026, 11, 21, 3, tzinfo=UTC)
 SPOT = DecisionRow(resource="chat-spot-a", pool="chat", action="keep", reason="zone backing off")
@@ -37,3 +43,44 @@ def test_what_is_told(tmp_path: Path, asked: str, told: list[tuple[str, str | No
     found = history(engine, "fleet", asked)
     engine.dispose()
     assert [(past.decision.resource, past.outcome and past.outcome.kind) for past in found] == told
+
+
+@pytest.mark.parametrize(
+    ("later", "rows"),
+    [
+        pytest.param(SPOT, 0, id="the same"),
+        pytest.param(replace(SPOT, detail="penalty 0.40, fading", evidence={"losses": "2"}), 0, id="other evidence"),
+        pytest.param(replace(SPOT, reason="no spot to be had"), 1, id="another reason"),
+        pytest.param(replace(SPOT, action="resize", reason="spot wanted", from_size=1, to_size=2), 1, id="an action"),
+        pytest.param(OTHER, 1, id="another resource"),
+    ],
+)
+def test_a_decision_row_is_written_when_action_or_reason_changes_not_each_pass(
+    tmp_path: Path, later: DecisionRow, rows: int
+) -> None:
+    engine = open_ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+    assert record_decisions(engine, "fleet", "spot", [SPOT], NOW) == 1
+    passes = [NOW + timedelta(minutes=n) for n in range(1, 6)]
+    written = [record_decisions(engine, "fleet", "spot", [later], at) for at in passes]
+    assert written == [rows, 0, 0, 0, 0]
+    back = record_decisions(engine, "fleet", "spot", [SPOT], NOW + timedelta(minutes=6))
+    assert back == (rows if later.resource == SPOT.resource else 0), "a change back is a change"
+    assert record_decisions(engine, "fleet", "idle", [SPOT], NOW) == 1, "each watchdog has its own"
+    assert record_decisions(engine, "another", "spot", [SPOT], NOW) == 1, "and each fleet"
+    engine.dispose()
+
+
+def test_passes_in_which_nothing_changes_write_no_decision_row(tmp_path: Path) -> None:
+    """The idle watchdog's own passes: marked, then waiting for its grace for as long as that lasts."""
+    fleet, world = document(), idle_world(1)
+    engine = open_ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+    ledger = FleetLedger(engine, fleet, "idle", "test")
+    dog = IdleWatchdog(fleet, replace(world.ports(), ledger=ledger))
+    dog.dry()
+    for _ in range(5):
+        dog.apply()
+        world.now += timedelta(seconds=10)
+    past = history(engine, fleet_of(fleet), instance(1).id)
+    engine.dispose()
+    rows = [(row.decision.action, row.decision.reason) for row in past if row.outcome is None]
+    assert rows == [(Action.MARK, Reason.IDLE), (Action.KEEP, Reason.MARKED_WAITING)]
