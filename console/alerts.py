@@ -7,6 +7,7 @@ its group and its moment, so that a repeated post is one message, and so is a st
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from hashlib import sha256
 from typing import Any, Final, cast
 
 MOST_BYTES: Final = 4 * 1024 * 1024
@@ -58,8 +59,6 @@ def read(posted: object) -> Notice | None:
 
 def _key(group: str, firing: Sequence[Mapping[str, Any]], resolved: Sequence[Mapping[str, Any]]) -> str:
     """A group that fires is one message for each wave of starts, and one more when all of it is over."""
-    from hashlib import sha256
-
     moment = _wave(str(alert.get("startsAt", "")) for alert in firing or resolved)
     state = "firing" if firing else "resolved"
     return f"alert/{sha256(f'{group} {moment}'.encode()).hexdigest()[:24]}/{state}"

@@ -203,29 +203,20 @@ def _pools(view: FleetView) -> str:
 def _pool_row(view: FleetView, pool: PoolView) -> str:
     short = pool.target is not None and pool.ready < pool.target
     link = f"/instances?{urlencode({'fleet': view.name, 'pool': pool.name})}"
-    known = [value for value in (pool.waiting, pool.held) if value is not None]
-    waiting = sum(known) if known else None
     ready = f'<span class="warn">{pool.ready}</span>' if short else str(pool.ready)
     cells = (
         f'<a href="{escape(link)}">{escape(pool.name)}</a>',
         text.NOTHING if pool.target is None else str(pool.target),
         ready,
-        *(_counted(pool, kind) for kind in (CapacityType.RESERVED, CapacityType.SPOT, pool.stands_in)),
+        *(text.counted(pool, kind, " of ") for kind in (CapacityType.RESERVED, CapacityType.SPOT, pool.stands_in)),
         str(pool.draining or text.NOTHING),
         str(pool.marked or text.NOTHING),
-        text.number(waiting),
+        text.number(pool.queued),
         text.number(pool.tokens_per_second),
         text.money(pool.usd_per_hour, pool.unpriced),
-        text.NOTHING if pool.unit is None or pool.unit.blended is None else f"{pool.unit.blended:.3f}",
+        text.dollars(pool.usd_per_million_tokens),
     )
     return _row(_POOL_NAMES, cells)
-
-
-def _counted(pool: PoolView, kind: CapacityType) -> str:
-    counted = pool.types[kind]
-    if counted.most is None and counted.there == 0:
-        return text.NOTHING
-    return str(counted.ready) if counted.ready == counted.there else f"{counted.ready} of {counted.there}"
 
 
 def _alerts(view: FleetView) -> str:
@@ -233,7 +224,7 @@ def _alerts(view: FleetView) -> str:
         return '<p class="warn">Not known: Prometheus did not answer.</p>'
     if not view.read.alerts:
         return '<p class="good">None.</p>'
-    first = sorted(view.read.alerts, key=lambda alert: alert.severity != text.PAGE)
+    first = text.loudest_first(view.read.alerts)
     items = "".join(
         f'<li class="{"bad" if a.severity == text.PAGE else "warn"}">{escape(a.name)} {escape(a.pool or "")} '
         f"{escape(a.instance_id or '')}{f' x{a.count}' if a.count > 1 else ''} ({escape(a.severity)})</li>"

@@ -9,14 +9,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from console.view import CostView, FleetView, InstanceView, PoolView, UnitCost
+from console.view import AlertView, CostView, FleetView, InstanceView, PoolView
 from fleet.model import CapacityType
 
 NOTHING: Final = "–"
 _MOST_LINES: Final = 5
 """Of one kind; the rest is counted."""
-
-
 PAGE: Final = "page"
 """The severity of alerts that wake somebody (`monitoring.alerts.Severity`)."""
 
@@ -54,26 +52,31 @@ def _pools(view: FleetView) -> Table:
 def _pool_cells(pool: PoolView) -> list[str | Text]:
     short = pool.target is not None and pool.ready < pool.target
     ready = Text(str(pool.ready), style="yellow" if short else "")
-    waiting = (pool.waiting or 0) + (pool.held or 0) if (pool.waiting, pool.held) != (None, None) else None
     return [
         Text(pool.name),
         NOTHING if pool.target is None else str(pool.target),
         ready,
-        *(_counted(pool, kind) for kind in (CapacityType.RESERVED, CapacityType.SPOT, pool.stands_in)),
+        *(counted(pool, kind, "/") for kind in (CapacityType.RESERVED, CapacityType.SPOT, pool.stands_in)),
         str(pool.draining or NOTHING),
         str(pool.marked or NOTHING),
-        short_number(waiting),
+        short_number(pool.queued),
         short_number(pool.tokens_per_second),
         short_money(pool.usd_per_hour, pool.unpriced),
-        NOTHING if pool.unit is None or pool.unit.blended is None else f"{pool.unit.blended:.2f}",
+        NOTHING if pool.usd_per_million_tokens is None else f"{pool.usd_per_million_tokens:.2f}",
     ]
 
 
-def _counted(pool: PoolView, kind: CapacityType) -> str:
-    counted = pool.types[kind]
-    if counted.most is None and counted.there == 0:
+def counted(pool: PoolView, kind: CapacityType, of: str) -> str:
+    """How many of a capacity type are ready, and of how many where not all are; `–` for what the pool has not."""
+    found = pool.types[kind]
+    if found.most is None and found.there == 0:
         return NOTHING
-    return str(counted.ready) if counted.ready == counted.there else f"{counted.ready}/{counted.there}"
+    return str(found.ready) if found.ready == found.there else f"{found.ready}{of}{found.there}"
+
+
+def loudest_first(alerts: Iterable[AlertView]) -> list[AlertView]:
+    """Those that wake somebody, then the others."""
+    return sorted(alerts, key=lambda alert: alert.severity != PAGE)
 
 
 def _wrong(view: FleetView) -> list[Text]:
@@ -81,7 +84,7 @@ def _wrong(view: FleetView) -> list[Text]:
     lines = [Text(f"! {problem}", style="red") for problem in view.read.problems]
     if view.read.alerts is None:
         return [*lines, Text("alerts: not known", style="yellow")]
-    first = sorted(view.read.alerts, key=lambda alert: alert.severity != PAGE)
+    first = loudest_first(view.read.alerts)
     words = _cut([f"alert {a.name} {a.pool or ''}{_times(a.count)} ({a.severity})" for a in first])
     return lines + [Text(line, style="red" if line.endswith(f"({PAGE})") else "yellow") for line in words]
 
@@ -199,6 +202,6 @@ def money(value: Decimal, unpriced: int = 0) -> str:
     return f"{'≥' if unpriced else ''}{value:,.2f}"
 
 
-def dollars(value: Decimal | UnitCost | None) -> str:
+def dollars(value: Decimal | None) -> str:
     """A price; `–` for none."""
-    return NOTHING if value is None or isinstance(value, UnitCost) else f"{value:.3f}"
+    return NOTHING if value is None else f"{value:.3f}"

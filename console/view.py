@@ -114,6 +114,16 @@ class PoolView:
         return sum(counted.ready for counted in self.types.values())
 
     @property
+    def queued(self) -> float | None:
+        """Requests that wait in an engine, and those that the router holds; None: nobody told of either."""
+        return added((self.waiting, self.held))
+
+    @property
+    def usd_per_million_tokens(self) -> Decimal | None:
+        """Blended, of the last hour; None: not known, or no tokens."""
+        return None if self.unit is None else self.unit.blended
+
+    @property
     def stands_in(self) -> CapacityType:
         """What a pool has for missing spot."""
         flex_start = self.types[CapacityType.FLEX_START].most is not None
