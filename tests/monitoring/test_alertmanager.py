@@ -17,9 +17,11 @@ from typing import Any
 import httpx
 import pytest
 import yaml
+from sqlalchemy import select
 
 from fleet.document.alerts import AlertSettings
 from fleet.model import Cloud
+from ledger.outbox import OUTBOX
 from ledger.schema import open_ledger
 from localcloud.slack.server import SlackSink
 from monitoring import alertmanager, alerts
@@ -119,6 +121,50 @@ def test_five_hundred_failing_instances_are_one_message_and_their_end_another(tm
         assert texts()[1].startswith("Resolved: GpuErrors (environment prod, fleet aws-prod, pool chat), ")
 
 
+@needs_both
+@pytest.mark.slow
+def test_an_alert_waits_for_alertmanager_and_console_and_is_told_once_whoever_dies(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        gpus = stack.enter_context(_gpus())
+        gpus.failing, gpus.xid = 1, 79
+        ledger = f"sqlite:///{tmp_path / 'ledger.db'}"
+        stack.enter_context(_prometheus(tmp_path))
+        _until(lambda: "GpuErrors" in _firing(), "it fires, and nobody is there to hear of it")
+        first = stack.enter_context(_alertmanager(tmp_path))
+        _until(lambda: _requests("_failed") > 0, "the console is not there to be told")
+        stack.enter_context(_console(tmp_path, ledger))
+        _until(lambda: _queued(ledger) == 1, "it is told")
+        first.kill()
+        first.wait(30)
+        stack.enter_context(_alertmanager(tmp_path))
+        # a killed Alertmanager does not know what it told
+        _until(lambda: _requests("") > 0, "it is told again")
+        assert _queued(ledger) == 1
+
+
+def _firing() -> list[str]:
+    found = httpx.get(f"http://{NETWORK}.0.10:9090/api/v1/alerts").json()["data"]["alerts"]
+    return [one["labels"]["alertname"] for one in found if one["state"] == "firing"]
+
+
+def _requests(what: str) -> float:
+    """How often this Alertmanager asked the console; `_failed`: without an answer."""
+    page = httpx.get(f"http://{NETWORK}.0.10:9093/metrics").text
+    name = f'alertmanager_notification_requests{what}_total{{integration="webhook"'
+    return sum(float(line.rpartition(" ")[2]) for line in page.splitlines() if line.startswith(name))
+
+
+def _queued(ledger: str) -> int:
+    """Messages about GpuErrors in the outbox."""
+    engine = open_ledger(ledger)
+    try:
+        with engine.connect() as connection:
+            texts = connection.execute(select(OUTBOX.c.text)).scalars().all()
+    finally:
+        engine.dispose()
+    return sum(text.startswith("GpuErrors ") for text in texts)
+
+
 class _Gpus(ThreadingHTTPServer):
     """A page of many instances' XID errors."""
 
@@ -165,14 +211,14 @@ def _console(folder: Path, ledger: str) -> Iterator[None]:
 
 
 @contextmanager
-def _alertmanager(folder: Path) -> Iterator[None]:
+def _alertmanager(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     path = folder / "alertmanager.yml"
     path.write_text(alertmanager.render(settings(folder, group_wait=3 * SECOND, group_interval=2 * SECOND)))
     address = f"{NETWORK}.0.10:9093"
     command = ["prometheus-alertmanager", f"--config.file={path}", f"--storage.path={folder / 'alertmanager'}"]
     command += [f"--web.listen-address={address}", "--data.maintenance-interval=1m", "--cluster.listen-address="]
-    with _running(command, folder / "alertmanager.log", f"http://{address}/-/ready"):
-        yield
+    with _running(command, folder / "alertmanager.log", f"http://{address}/-/ready") as process:
+        yield process
 
 
 @contextmanager
@@ -194,6 +240,7 @@ def _prometheus(folder: Path) -> Iterator[None]:
     (folder / "prometheus.yml").write_text(yaml.safe_dump(known))
     address = f"{NETWORK}.0.10:9090"
     command = ["prometheus", f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'tsdb'}"]
+    command.append("--rules.alert.resend-delay=5s")  # an Alertmanager that comes back hears of it soon
     with _running(
         [*command, f"--web.listen-address={address}"], folder / "prometheus.log", f"http://{address}/-/ready"
     ):
@@ -201,13 +248,13 @@ def _prometheus(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _running(command: list[str], log: Path, ready: str) -> Iterator[None]:
+def _running(command: list[str], log: Path, ready: str) -> Iterator[subprocess.Popen[bytes]]:
     """A process that answers; ended afterwards."""
     with log.open("wb") as said:
         process = subprocess.Popen(command, stdout=said, stderr=said, cwd=CLONE, env=dict(os.environ))
     try:
         _until(lambda: httpx.get(ready).is_success, command[0])
-        yield
+        yield process
     finally:
         process.terminate()
         process.wait(20)
