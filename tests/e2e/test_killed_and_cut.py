@@ -1,0 +1,153 @@
+"""Answers that end half-way, then a daemon killed at any moment: each idle instance is ended and told of once."""
+
+import os
+import random
+import shutil
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+import pytest
+
+from fleet import tags
+from tests.e2e.embedded_cloud import CLONE, wait_for
+from tests.e2e.half_answers import before
+from tests.e2e.watched import Fleet, watched
+from tests.networks import end_process, free_network, free_port
+from watchdogs.plan import Reason
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(1200),
+    pytest.mark.skipif(shutil.which("prometheus") is None, reason="needs the Debian package prometheus"),
+]
+NETWORK = free_network()
+IDLE_ALONE = {"idle": {"window": "15s", "grace": "3s", "min_age": "15s", "max_stops_per_run": 1}}
+APPLY = ("watch", "idle", "--apply")
+KILLS = 4
+AT_WORK_S = 4.0
+"""A daemon that answers on its port is killed within this time, in seconds: it looks, drains or ends then."""
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    with watched(tmp_path_factory.mktemp("killed"), NETWORK) as made:
+        made.describe("ledger.db", watchdogs=IDLE_ALONE)
+        yield made
+
+
+def test_what_is_idle_is_ended_once_whoever_dies(fleet: Fleet) -> None:
+    """One story: an end that is due is not made on half an answer; killed daemons make it once all the same."""
+    members = sorted(one["InstanceId"] for one in _members(fleet))
+    wait_for("both judged idle", lambda: set(_dry(fleet).values()) == {Reason.IDLE}, 300)
+    _half_an_answer_ends_nothing(fleet)
+    _killed_at_random_moments(fleet)
+    assert sorted(_rows(fleet, "select resource from outcomes where action = 'end' and kind = 'done'")) == members
+    assert sorted(_told(fleet, "ended:")) == members, "each end is told once"
+    assert sorted(set(_told(fleet, "marked:"))) == members
+    assert _rows(fleet, "select value from target_moves order by version") == [2, 1, 0]
+    assert not _rows(fleet, "select resource from intents"), "nothing is left begun"
+    assert _ends(fleet) == 2 and not sum(fleet.cloud.desired().values())
+
+
+def _half_an_answer_ends_nothing(fleet: Fleet) -> None:
+    """Prometheus is there and says half of what it knows."""
+    with before(fleet.prometheus_url) as cutter:
+        fleet.describe("ledger.db", cutter.url, watchdogs=IDLE_ALONE)
+        assert set(_dry(fleet).values()) == {Reason.IDLE}, "whole answers pass"
+
+        def due() -> bool:
+            if not all(_marked(one) for one in _members(fleet)):
+                fleet.run(*APPLY)
+            return Reason.STILL_IDLE in _dry(fleet).values()
+
+        wait_for("marks whose grace is over", due, 300)
+        cutter.cuts = True
+        done = fleet.called(*APPLY)
+        assert done.returncode == 1, done.stdout
+        assert "did not answer" in done.stdout + done.stderr and cutter.done > 0
+    assert len(_members(fleet)) == 2 and sum(fleet.cloud.desired().values()) == 2
+    fleet.describe("ledger.db", watchdogs=IDLE_ALONE)
+
+
+def _killed_at_random_moments(fleet: Fleet) -> None:
+    """The daemon is killed at work and started again; the last one is left to finish."""
+    seed = int.from_bytes(os.urandom(4))
+    sys.stdout.write(f"seed of the kills: {seed}\n")  # shown when it fails
+    chance = random.Random(seed)
+    for _ in range(KILLS):
+        with _daemon(fleet) as host:
+            # the moment is what is attacked, so no condition can stand for it
+            until = time.monotonic() + chance.uniform(0, AT_WORK_S)
+            while time.monotonic() < until and host.poll() is None:
+                time.sleep(0.02)
+            assert host.poll() is None, "it ended by itself"
+            host.send_signal(signal.SIGKILL)
+            host.wait()
+        assert _ends(fleet) <= 2
+        # a call that was on its way when the daemon died still comes to its end
+        wait_for("as many as were not ended", lambda: len(_members(fleet)) >= 2 - _ends(fleet))
+    with _daemon(fleet):
+        wait_for("both ended", lambda: not _members(fleet) and len(_told(fleet, "ended:")) == 2, 300)
+        wait_for("the ledger's last word", lambda: not _rows(fleet, "select resource from intents"), 60)
+
+
+@contextmanager
+def _daemon(fleet: Fleet) -> Iterator[subprocess.Popen[bytes]]:
+    """One that looks for idle instances each second, when it answers on its port."""
+    address = f"127.0.0.1:{(port := free_port())}"
+    words = ("watch", "run", "--apply", "--every", "idle=1s", "--listen", address)
+    with (fleet.folder / "daemon.log").open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "cli.main", *words],
+            cwd=CLONE,
+            env=fleet.cloud.environment(),
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        wait_for("the daemon's page", lambda: process.poll() is not None or _answers(port), 300)
+        yield process
+    finally:
+        if process.poll() is None:
+            end_process(process, 200)
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _dry(fleet: Fleet) -> dict[str, str]:
+    return fleet.reasons(fleet.run("watch", "idle")[1])
+
+
+def _members(fleet: Fleet) -> list[dict[str, Any]]:
+    return [one for name in ("batch-spot-a", "batch-spot-b") for one in fleet.cloud.members(name)]
+
+
+def _marked(member: dict[str, Any]) -> bool:
+    return tags.IDLE_SINCE in {tag["Key"] for tag in member["Tags"]}
+
+
+def _ends(fleet: Fleet) -> int:
+    """How often the cloud was told to end one."""
+    made = [c for c in fleet.cloud.control("calls") if c["operation"] == "TerminateInstanceInAutoScalingGroup"]
+    return sum(call["count"] for call in made)
+
+
+def _told(fleet: Fleet, what: str) -> list[str]:
+    """The instances of a kind of message, in the order in which they were told."""
+    keys = _rows(fleet, "select key from outbox order by id")
+    return [key.partition(what)[2].partition(":")[0] for key in keys if what in key]
+
+
+def _rows(fleet: Fleet, query: str) -> list[Any]:
+    with closing(sqlite3.connect(fleet.folder / "ledger.db", timeout=60)) as ledger:
+        return [row[0] for row in ledger.execute(query)]
