@@ -116,7 +116,8 @@ class GoogleGroups:
             desired=int(raw.target_size),
             min=0,
             max=entry.max,
-            instance_ids=tuple(sorted(str(m.instance).rsplit("/", 1)[-1] for m in members if m.instance)),
+            # one that could not be made yet has a name, and no status: it does not exist
+            instance_ids=tuple(sorted(_name(m.instance) for m in members if m.instance_status)),
         )
 
     def _place(self, name: str) -> tuple[str, dict[str, str]]:

@@ -130,6 +130,18 @@ def test_a_size_is_written_only_over_the_one_that_was_seen(google: Google) -> No
         groups.groups(["nobody"])
 
 
+def test_what_could_not_be_made_is_no_instance_and_is_given_up_with_the_size(google: Google) -> None:
+    limit = {"zone": ZONE, "type": "g2-standard-8", "kind": "spot", "count": 0}
+    assert google.control("POST", "capacity", limit)[0] == 200
+    google.make_group("wanting", google.make_template("wanting"), 1)
+    wait_for("the member that waits", lambda: google.members("wanting"))
+    groups = GoogleGroups(GoogleCalls(PROJECT), document("wanting"))
+    (seen,) = groups.groups(["wanting"])
+    assert (seen.desired, seen.instance_ids) == (1, ())
+    groups.resize(seen, 0)
+    wait_for("its end", lambda: not google.members("wanting"))
+
+
 def test_ending_an_instance_lowers_the_size_or_makes_it_anew(google: Google) -> None:
     first, second = (m.name for m in made(google, "ended", 2))
     groups = GoogleGroups(GoogleCalls(PROJECT), document("ended"))
