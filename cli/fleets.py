@@ -10,6 +10,7 @@ import typer
 
 from cli.output import Exit, UserError
 from fleet.document import DocumentError, FleetDocument, parse
+from fleet.model import Cloud
 
 FleetOption = Annotated[
     list[str] | None,
@@ -39,6 +40,17 @@ def load_one(url: str) -> FleetDocument:
         return parse(_read(url), url)
     except DocumentError as error:
         raise UserError(str(error)) from error
+
+
+def token_place(document: FleetDocument) -> str:
+    """Where the agents' token lies; by its customary name in documents that do not say it."""
+    if document.agent_token is not None:
+        return document.agent_token
+    match document.cloud:
+        case Cloud.AWS:
+            return f"ssm:/gpu-fleet/{document.environment}/agent-token"
+        case Cloud.GCP:
+            return f"gcp-secret:projects/{document.account}/secrets/gpu-fleet-{document.environment}-agent-token"
 
 
 def _read(url: str) -> bytes:

@@ -1,28 +1,39 @@
 """What a router is told: the fleet document, the policy beside it, the keys, the cloud's inventory."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Final
 from urllib.parse import urlsplit
 
-from cli.fleets import load_one
+from cli.fleets import load_one, token_place
 from cli.output import UserError
+from clouds import agents
 from clouds.aws.calls import AwsCalls
 from clouds.aws.inventory import AwsInventory
 from fleet.document import FleetDocument, parse
 from fleet.model import Cloud, Instance
+from serving import engine
 from serving.router.keys import ApiKey, parse_keys
 from serving.router.policy import FILE_NAME, RouterPolicy, parse_policy, render_policy
 from watchdogs.ports import Inventory
+
+KEY_AGAIN_S: Final = 30.0
+"""Between two tries to read the agents' token: a store that is silent would hold up every look at the fleet."""
 
 
 class LiveFleet:
     """Reads from the document's URL and the cloud's API; its clients live as long as it does."""
 
-    def __init__(self, url: str, keys_file: Path | None = None) -> None:
+    def __init__(self, url: str, keys_file: Path | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._url = url
         self._keys_file = keys_file
         self._aws: dict[str, AwsCalls] = {}
         self._google_inventory: Inventory | None = None
+        self._clock = clock
+        self._key_place = ""
+        self._key: str | OSError = ""
+        self._key_again_at = 0.0
 
     @property
     def policy_url(self) -> str:
@@ -64,6 +75,19 @@ class LiveFleet:
     def keys(self) -> tuple[ApiKey, ...]:
         """None without a file of keys. Raises OSError or KeysError."""
         return parse_keys(self._keys_file.read_text()) if self._keys_file else ()
+
+    def engine_key(self, document: FleetDocument) -> str:
+        """From the agents' token, which is read once: see the security model on changing it. Raises OSError."""
+        place = token_place(document)
+        if place != self._key_place or (isinstance(self._key, OSError) and self._clock() >= self._key_again_at):
+            self._key_place, self._key_again_at = place, self._clock() + KEY_AGAIN_S
+            try:
+                self._key = engine.api_key(agents.token(place, document.region)())
+            except OSError as error:
+                self._key = error
+        if isinstance(self._key, OSError):
+            raise self._key
+        return self._key
 
     def instances(self, document: FleetDocument) -> Sequence[Instance]:
         """Raises OSError when the inventory is not whole."""

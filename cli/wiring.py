@@ -8,6 +8,7 @@ from typing import Final, Protocol
 from sqlalchemy import Engine, select
 from sqlalchemy.exc import SQLAlchemyError
 
+from cli.fleets import token_place
 from cli.money import overrides_of
 from cli.output import UserError
 from cli.ports import (
@@ -108,17 +109,6 @@ def inventory_of(document: FleetDocument) -> Inventory:
 def agents_of(document: FleetDocument) -> NodeAgents:
     """The node agents of a fleet."""
     return NodeAgents(agents.token(token_place(document), document.region))
-
-
-def token_place(document: FleetDocument) -> str:
-    """Where the agents' token lies; by its customary name in documents that do not say it."""
-    if document.agent_token is not None:
-        return document.agent_token
-    match document.cloud:
-        case Cloud.AWS:
-            return f"ssm:/gpu-fleet/{document.environment}/agent-token"
-        case Cloud.GCP:
-            return f"gcp-secret:projects/{document.account}/secrets/gpu-fleet-{document.environment}-agent-token"
 
 
 class AllInstances(Inventory, Account, Protocol):

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from fleet.model import Phase
-from node import disks, driver, health
+from node import disks, driver, engine_key, health
 from node.life import Life, Step
 from node.ports import CloudSide, Disks, EngineClient, HopelessError, StepError, Units, UnitState
 from node.settings import Settings
@@ -52,6 +52,8 @@ class Boot:
     lease: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     """Holds the served revision against eviction for as long as the agent lives."""
     _model: Path | None = field(default=None, init=False)
+    _key: str | None = field(default=None, init=False, repr=False)
+    """The engine's, as read once: it stays what the engine was started with."""
 
     def run(self) -> bool:
         """Boot. False: it failed, or a drain came. Never raises for what the world does."""
@@ -198,17 +200,23 @@ class Boot:
         try:
             # EFA, where the machine has it
             devices = [device for device in ("/dev/infiniband",) if (self.world.root / device.lstrip("/")).exists()]
-            return engines.engine_unit(serve, cache_dir=PurePosixPath(self.cache_root), devices=devices)
+            return engines.engine_unit(
+                serve,
+                cache_dir=PurePosixPath(self.cache_root),
+                key_file=PurePosixPath(engine_key.place(self.world.root)),
+                devices=devices,
+            )
         except engines.ArgumentError as error:
             raise HopelessError(str(error)) from error
 
     def _engine(self, deadline: datetime) -> None:
         units = self.world.units
         self._exporter()
-        changed = units.install(engines.UNIT, self.engine_unit())
+        another_key = engine_key.lay(self.world.root, self.settings.engine.kind, self._engine_key())
+        changed = units.install(engines.UNIT, self.engine_unit()) or another_key
         state = units.state(engines.UNIT)
         if changed and state in (UnitState.ACTIVE, UnitState.ACTIVATING):
-            # another revision or other arguments: the one that runs has to go first
+            # another revision, key or arguments: the one that runs has to go first
             units.stop(engines.UNIT)
             self._wait_for(engines.UNIT, (UnitState.INACTIVE, UnitState.FAILED), deadline)
             state = UnitState.INACTIVE
@@ -227,6 +235,15 @@ class Boot:
                 raise StepError("the engine did not become healthy in its time")
             self._go_on()
             self.world.sleep(_LOOK_AGAIN_S)
+
+    def _engine_key(self) -> str:
+        """Raises StepError: an engine that anybody may ask is not started."""
+        if self._key is None:
+            try:
+                self._key = engines.api_key(self.world.cloud.secret(self.settings.agent_token))
+            except OSError as error:
+                raise StepError(f"the engine's key is made from the agents' token: {error}") from error
+        return self._key
 
     def _exporter(self) -> None:
         """The GPU exporter serves the watchdogs; without it the instance serves all the same, and says so."""
@@ -248,7 +265,7 @@ class Boot:
             self.world.sleep(_LOOK_AGAIN_S)
 
     def _warm_up(self, _deadline: datetime) -> None:
-        self.world.engine.warm_up()
+        self.world.engine.warm_up(self._engine_key())
         cloud = self.world.cloud
         report = health.check(cloud.address, health.expected_gpus(self.settings.cloud, cloud.machine_type))
         if report.broken:

@@ -40,12 +40,11 @@ class HttpEngine:
         waiting = total(page, self._interface.waiting.name)
         return None if running is None or waiting is None else EngineLoad(running=running, waiting=waiting)
 
-    def warm_up(self) -> None:
+    def warm_up(self, key: str) -> None:
         """One small request, so that the first user does not pay for lazy starts. Raises StepError."""
         body = json.dumps({"model": self._served_name, "prompt": "Hello", "max_tokens": 4}).encode()
-        wish = urllib.request.Request(
-            f"{self._url}/v1/completions", data=body, headers={"Content-Type": "application/json"}
-        )
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
+        wish = urllib.request.Request(f"{self._url}/v1/completions", data=body, headers=headers)
         try:
             with urllib.request.urlopen(wish, timeout=_WARM_UP_TIMEOUT_S) as answer:
                 found = json.loads(answer.read())

@@ -117,8 +117,8 @@ class EngineClient(Protocol):
         """None: cannot be known."""
         ...
 
-    def warm_up(self) -> None:
-        """One small request. Raises StepError."""
+    def warm_up(self, key: str) -> None:
+        """One small request with the engine's API key. Raises StepError."""
         ...
 
 

@@ -4,6 +4,8 @@ vLLM 0.32 is the one that is there. Another engine is another `Interface` and an
 that asks a store of metrics asks by vLLM's names, which Prometheus gives to the others' numbers (`renamed`).
 """
 
+import hashlib
+import hmac
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -19,6 +21,8 @@ UNIT: Final = "gpufleet-engine.service"
 DCGM_UNIT: Final = "gpufleet-dcgm.service"
 STOP_GRACE_S: Final = 15
 """From the end of the engine's own shutdown timeout to SIGKILL: it may hang there (its clients decide)."""
+KEY_FILE: Final = PurePosixPath("/run/gpu-fleet/engine.env")
+"""On an instance: the engine's API key as a variable of its container. In memory, for root alone."""
 
 
 class EngineKind(StrEnum):
@@ -37,6 +41,8 @@ class Interface:
 
     health_path: str
     """200 when it can serve. It stays 200 while the engine drains, so it does not tell of draining."""
+    key_variable: str
+    """Of its environment: with it, pages that compute ask for `Authorization: Bearer`; health and metrics do not."""
     running: Metric
     waiting: Metric
     input_tokens: Metric
@@ -47,6 +53,7 @@ class Interface:
 
 VLLM: Final = Interface(
     health_path="/health",
+    key_variable="VLLM_API_KEY",
     running=metrics.REQUESTS_RUNNING,
     waiting=metrics.REQUESTS_WAITING,
     input_tokens=metrics.PROMPT_TOKENS,
@@ -60,7 +67,7 @@ INTERFACES: Final[Mapping[EngineKind, Interface]] = {EngineKind.VLLM: VLLM}
 
 def renamed(interfaces: Iterable[Interface]) -> dict[str, str]:
     """What these engines call their numbers, and vLLM's name for each, by which watchdogs and reports ask."""
-    numbers = [field.name for field in fields(Interface) if field.name != "health_path"]
+    numbers = [field.name for field in fields(Interface) if isinstance(getattr(VLLM, field.name), Metric)]
     pairs = ((getattr(spoken, name).name, getattr(VLLM, name).name) for spoken in interfaces for name in numbers)
     return {theirs: ours for theirs, ours in pairs if theirs != ours}
 
@@ -81,6 +88,15 @@ DECIDED_ON_THE_INSTANCE: Final = frozenset(
 )
 """Flags that settings may not give: the agent gives them, or they are not allowed (code from a model's folder)."""
 
+
+def api_key(agent_token: str) -> str:
+    """The API key of an environment's engines, from the token of its agents: HMAC-SHA256 (RFC 2104) in hex.
+
+    Who has the key computes on engines, and can drain nothing: the token does not follow from it.
+    """
+    return hmac.new(agent_token.encode(), b"gpu-fleet engine", hashlib.sha256).hexdigest()
+
+
 _FLAG: Final = re.compile(r"--[a-z][a-z0-9.-]*(=.*)?|-[a-z]{1,4}")
 
 
@@ -99,6 +115,13 @@ def check_arguments(args: Sequence[str]) -> None:
             raise ArgumentError(f"engine argument {argument!r}: is no flag")
         if any(ord(character) < 32 for character in argument):
             raise ArgumentError(f"engine argument {argument!r}: holds a control character")
+
+
+def check_environment(names: Iterable[str]) -> None:
+    """Refuse variables that the instance sets. Raises ArgumentError that names the variable and the remedy."""
+    for name in names:
+        if any(name == known.key_variable for known in INTERFACES.values()):
+            raise ArgumentError(f"engine variable {name}: is decided on the instance; remove it from the settings")
 
 
 def _is_number(text: str) -> bool:
@@ -197,12 +220,16 @@ _KEPT_OPEN: Final[Mapping[str, str]] = {"VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "75"}
 """Seconds that an idle connection of the router may last; vLLM's own 5 would end some just as a request comes."""
 
 
-def engine_unit(serve: Serve, *, cache_dir: PurePosixPath, devices: Sequence[str] = ()) -> str:
+def engine_unit(
+    serve: Serve, *, cache_dir: PurePosixPath, key_file: PurePosixPath = KEY_FILE, devices: Sequence[str] = ()
+) -> str:
     """The systemd unit that runs the engine's container, with these devices beside the GPUs. Raises ArgumentError.
 
+    The API key is in `key_file` and nowhere else: a command line is read by everybody on the machine.
     `KillMode=mixed` signals the container's client alone, which hands SIGTERM to the engine's main process: vLLM
     drains only when its workers are left alone. Options of docker are written as one word each (`--name=value`).
     """
+    check_environment(serve.env)
     scratch = cache_dir / ".vllm"
     command = [
         "docker",
@@ -218,6 +245,7 @@ def engine_unit(serve: Serve, *, cache_dir: PurePosixPath, devices: Sequence[str
         "--entrypoint=vllm",
         f"--volume={cache_dir}:{cache_dir}:ro",
         f"--volume={scratch}:{scratch}:rw",
+        f"--env-file={key_file}",
         f"--env=VLLM_CACHE_ROOT={scratch}",
         *(f"--env={name}={value}" for name, value in {**_OFFLINE, **_KEPT_OPEN, **serve.env}.items()),
         serve.image,

@@ -8,6 +8,7 @@ import socket
 import time
 import uuid
 from collections.abc import Iterator
+from hmac import compare_digest
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -24,6 +25,8 @@ from serving.exposition import CONTENT_TYPE
 VERSION: Final = "0.32.0+simulated"
 _PIECES: Final = re.compile(r"\w{1,6}|[^\w\s]")
 _LARGEST_BODY: Final = 16 * 1024 * 1024
+_GUARDED: Final = ("/v1", "/v2", "/inference", "/cohere")
+"""Starts of pages that need the API key, as in vLLM 0.32 (`AuthenticationMiddleware`)."""
 
 
 class EngineServer(ThreadingHTTPServer):
@@ -88,6 +91,8 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         path = self.path.split("?")[0]
         settings = self._engine.settings
+        if not self._authorised(path):
+            return
         if path in ("/health", "/ping"):
             self._answer(HTTPStatus.OK, b"", "text/plain")
         elif path == "/metrics":
@@ -104,19 +109,17 @@ class _Handler(BaseHTTPRequestHandler):
             running, waiting, _ = self._batch.gauges()
             self._json(HTTPStatus.OK, {"server_load": running + waiting})
         elif path == "/v1/models":
-            if self._authorised():
-                self._json(HTTPStatus.OK, self._models())
+            self._json(HTTPStatus.OK, self._models())
         else:
             self._json(HTTPStatus.NOT_FOUND, {"detail": "Not Found"})
 
     def do_POST(self) -> None:
         path = self.path.split("?")[0]
-        if path not in ("/v1/completions", "/v1/chat/completions"):
-            self._read_body()
-            self._json(HTTPStatus.NOT_FOUND, {"detail": "Not Found"})
-            return
         body = self._read_body()
-        if not self._authorised():
+        if not self._authorised(path):
+            return
+        if path not in ("/v1/completions", "/v1/chat/completions"):
+            self._json(HTTPStatus.NOT_FOUND, {"detail": "Not Found"})
             return
         try:
             self._complete(body, chat=path.endswith("/chat/completions"))
@@ -143,9 +146,11 @@ class _Handler(BaseHTTPRequestHandler):
         ]
         return {"object": "list", "data": cards}
 
-    def _authorised(self) -> bool:
+    def _authorised(self, path: str) -> bool:
         key = self._engine.settings.api_key
-        if key is None or self.headers.get("Authorization") == f"Bearer {key}":
+        scheme, _, given = (self.headers.get("Authorization") or "").partition(" ")
+        known = scheme.lower() == "bearer" and key is not None and compare_digest(given.encode(), key.encode())
+        if key is None or known or not path.startswith(_GUARDED):
             return True
         self._json(HTTPStatus.UNAUTHORIZED, {"error": "Unauthorized"})
         return False

@@ -112,7 +112,7 @@ def parse(argv: Sequence[str]) -> Settings:
         prefix_caching=given.enable_prefix_caching,
         max_num_queued_reqs=given.max_num_queued_reqs,
         shutdown_timeout_s=given.shutdown_timeout,
-        api_key=given.api_key,
+        api_key=given.api_key or None,
         token_s=float(os.environ.get("GPUFLEET_SIM_TOKEN_MS", "15")) / 1000,
         prefill_tokens_per_s=float(os.environ.get("GPUFLEET_SIM_PREFILL_TOKENS_PER_S", "20000")),
         load_s=float(os.environ.get("GPUFLEET_SIM_LOAD_S", "0")),

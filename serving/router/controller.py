@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import IO, Final
 
-from serving.router import breaker, maps, membership
+from serving.router import breaker, engine_key, maps, membership
 from serving.router.activator import Activator, HoldRules
 from serving.router.certificates import Certificate
 from serving.router.exporter import Moment, metrics
@@ -53,8 +53,8 @@ class Controller:
     _sources: Sources = field(init=False)
     _told: Told = field(default_factory=Told)
     _maps: maps.Maps = field(default_factory=dict[maps.Map, dict[str, str]])
-    _shape: str = ""
-    """The running configuration without its servers: another one needs a reload."""
+    _shape: tuple[str, str] = field(default=("", ""), repr=False)
+    """The running configuration without its servers, and the engines' key: another one needs a reload."""
     _wanted: tuple[Replica, ...] = ()
     _shown: tuple[ServerStatus, ...] = ()
     _memory: membership.Memory = field(default_factory=membership.Memory)
@@ -149,8 +149,8 @@ class Controller:
     def _start_haproxy(self) -> None:
         # Without servers: HAProxy would hold each one UP until its first check. They come by the admin socket.
         self._maps = self._wanted_maps(self._told)
-        self._shape = render(self._told.topology, self._told.policy, (), self.settings)
-        self._write_config(self._maps, self._shape)
+        self._shape = self._shape_of(self._told)
+        self._write_config(self._maps, *self._shape)
         # a request that comes before the first look waits for it: the activator refuses pools that it does not know
         self._shown = ()
         self._tell_activator(self._told)
@@ -175,7 +175,7 @@ class Controller:
             return
         self._told_at = now
         told = self._sources.read(self._told)
-        shape = render(told.topology, told.policy, (), self.settings)
+        shape = self._shape_of(told)
         if shape != self._shape and not self._reshape(told, shape):
             return
         self.note("config", "")
@@ -183,18 +183,23 @@ class Controller:
             self._told = told
             self._sources.keep(told)
 
-    def _reshape(self, told: Told, shape: str) -> bool:
+    def _shape_of(self, told: Told) -> tuple[str, str]:
+        return render(told.topology, told.policy, (), self.settings), told.engine_key
+
+    def _reshape(self, told: Told, shape: tuple[str, str]) -> bool:
         """Reload with another shape; what runs now stays if HAProxy refuses it."""
         wanted = self._wanted_maps(told)
         try:
             there = {server.name for server in self.haproxy.admin.servers()}
             pools = {pool.name for pool in told.topology.pools}
             replicas = [r for r in self._wanted if r.pool in pools and r.name in there]
-            self._write_config(wanted, render(told.topology, told.policy, replicas, self.settings))
+            text = render(told.topology, told.policy, replicas, self.settings)
+            self._write_config(wanted, text, told.engine_key)
             self._tell_activator(told)  # requests may reach it as soon as the new pools are there
             self.haproxy.reload()
         except OSError as error:
             self._write_maps(self._maps)
+            engine_key.write(self.paths.engine_key, self._shape[1])
             self.note("config", f"configuration not changed: {error}")
             return False
         self._shape, self._maps = shape, wanted
@@ -210,8 +215,9 @@ class Controller:
         for name, entries in wanted.items():
             write(self.paths.state / name.file, maps.render_map(entries))
 
-    def _write_config(self, wanted: maps.Maps, text: str) -> None:
+    def _write_config(self, wanted: maps.Maps, text: str, key: str) -> None:
         self._write_maps(wanted)
+        engine_key.write(self.paths.engine_key, key)
         if not self.paths.server_state.exists():
             self.paths.server_state.write_text("1\n")
         self.paths.candidate.write_text(text)

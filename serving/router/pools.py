@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from datetime import timedelta
 
+from serving.router import engine_key
 from serving.router.answers import answer, busy
 from serving.router.patterns import QUESTION, START, TOKENS, taken
 from serving.router.policy import Balance, Placement, PoolPolicy, RouterPolicy
@@ -99,9 +100,13 @@ def _backend(
         "    http-check expect status 200",
         answer(429, full, when=f"{{ queue ge {rules.queue} }}", retry_after=2),
         f"    http-request set-header X-Gpufleet-Pool {pool.name}",
+        "    # the client's own key stays here",
+        f"    http-request set-header Authorization {engine_key.HEADER}",
         f"    http-after-response set-header X-Gpufleet-Reason %[{REASON}]",
         f"    http-after-response set-header X-Gpufleet-Pool {pool.name}",
         *(_affinity() if rules.balance is Balance.PREFIX else ()),
+        "    # another key than the router's: the replica's fault, and no matter of the client's key",
+        "    http-response deny deny_status 502 if { status 401 }",
         *_usage(),
         "    http-response set-header X-Gpufleet-Replica %s if { srv_id gt 1 }",
         "    # used only when no replica can be: HAProxy alone would answer 503 at once",

@@ -9,6 +9,7 @@ from pathlib import Path
 from shutil import which
 from typing import Final
 
+from serving.router import engine_key
 from serving.router.runtime import AdminSocket
 from serving.router.settings import ADMIN_SOCKET, RouterPaths
 
@@ -37,13 +38,19 @@ def find_program() -> str:
 
 def check_config(config: Path) -> None:
     """Let HAProxy judge a configuration. Raises HaproxyError with its words."""
-    command = [find_program(), "-c", "-C", str(config.parent), "-f", config.name]
+    command = [find_program(), "-c", "-C", str(config.parent), *_files(config)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=CHECK_LIMIT_S, check=False)
     except subprocess.TimeoutExpired as error:
         raise HaproxyError(f"HAProxy did not judge {config} within {CHECK_LIMIT_S:.0f} s") from error
     if done.returncode != 0:
         raise HaproxyError(f"HAProxy refuses {config}: {_said(done.stderr)}")
+
+
+def _files(config: Path) -> list[str]:
+    """The engines' key first, where there is one: the configuration names its variable."""
+    key = ["-f", engine_key.FILE_NAME] if (config.parent / engine_key.FILE_NAME).exists() else []
+    return [*key, "-f", config.name]
 
 
 class Haproxy:
@@ -70,7 +77,7 @@ class Haproxy:
         command = ["setpriv", "--pdeathsig", "TERM", find_program(), "-W", "-C", str(self._paths.state)]
         with self._paths.access_log.open("ab") as access, self._paths.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [*command, "-f", self._paths.config.name],
+                [*command, *_files(self._paths.config)],
                 stdin=subprocess.DEVNULL,
                 stdout=access,
                 stderr=log,

@@ -35,7 +35,7 @@ class ServerStatus:
     total: int
     """Requests that it ever got."""
     errors: int
-    """Answers 5xx and broken-off answers, ever."""
+    """Answers 5xx, answers that were broken off, and those that the router refused (its key was), ever."""
     bytes_out: int
     weight: int
 
@@ -138,7 +138,7 @@ def _server(row: dict[str, str]) -> ServerStatus:
         agent_status=row["agent_status"].removeprefix("* "),
         check_status=row["check_status"].removeprefix("* "),
         total=int(row["stot"] or 0),
-        errors=int(row["hrsp_5xx"] or 0) + int(row["eresp"] or 0),
+        errors=sum(int(row[name] or 0) for name in ("hrsp_5xx", "eresp", "dresp")),
         bytes_out=int(row["bout"] or 0),
         weight=int(row["weight"] or 0),
     )

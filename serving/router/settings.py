@@ -5,6 +5,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
+from serving.router import engine_key
+
 ADMIN_SOCKET: Final = "admin.sock"
 ACTIVATOR_SOCKET: Final = "activator.sock"
 INNER_SOCKET: Final = "inner.sock"
@@ -72,6 +74,11 @@ class RouterPaths:
     def candidate(self) -> Path:
         """A configuration that was not checked yet."""
         return self.state / "haproxy.cfg.new"
+
+    @property
+    def engine_key(self) -> Path:
+        """The key that engines ask for: a secret, in no other file."""
+        return self.state / engine_key.FILE_NAME
 
     @property
     def server_state(self) -> Path:

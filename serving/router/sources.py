@@ -8,6 +8,7 @@ from typing import Final, Protocol
 
 from fleet.document import FleetDocument, parse, render
 from fleet.model import CapacityType, Instance
+from serving.router import engine_key
 from serving.router.keys import ApiKey
 from serving.router.policy import RouterPolicy, parse_policy, render_policy
 from serving.router.settings import RouterPaths
@@ -33,6 +34,10 @@ class Fleet(Protocol):
         """The API keys. Raises OSError or ValueError."""
         ...
 
+    def engine_key(self, document: FleetDocument) -> str:
+        """The API key of its engines. Raises OSError or ValueError."""
+        ...
+
     def instances(self, document: FleetDocument) -> Sequence[Instance]:
         """Every instance of the environment. Raises OSError; never a shorter list."""
         ...
@@ -46,6 +51,8 @@ class Told:
     topology: Topology = field(default_factory=lambda: Topology(environment="", pools=()))
     policy: RouterPolicy = field(default_factory=RouterPolicy)
     keys: tuple[ApiKey, ...] = ()
+    engine_key: str = field(default="", repr=False)
+    """Empty: not known yet."""
 
 
 class Sources:
@@ -61,8 +68,9 @@ class Sources:
         """What a router before this one found good."""
         told = Told()
         try:
+            told = Told(engine_key=engine_key.kept(self._paths.engine_key))
             document = parse(self._paths.last_document.read_bytes(), str(self._paths.last_document))
-            told = Told(document=document, topology=from_document(document))
+            told = replace(told, document=document, topology=from_document(document))
             policy = parse_policy(self._paths.last_policy.read_bytes(), str(self._paths.last_policy))
             return replace(told, policy=policy)
         except FileNotFoundError:
@@ -81,7 +89,7 @@ class Sources:
         except (OSError, ValueError) as error:
             kept = "" if last.document is None else "; keeping the last good one"
             self._note("document", f"fleet document: {error}{kept}")
-        told = self._with_policy(told)
+        told = self._with_engine_key(self._with_policy(told))
         try:
             told = replace(told, keys=self._fleet.keys())
             self._note("keys", "")
@@ -123,6 +131,17 @@ class Sources:
             self._note("kept replicas", "")
         except OSError as error:
             self._note("kept replicas", f"the replicas are not written down for the next router: {error}")
+
+    def _with_engine_key(self, told: Told) -> Told:
+        if told.document is None:
+            return told
+        try:
+            told = replace(told, engine_key=self._fleet.engine_key(told.document))
+            self._note("engine key", "")
+        except (OSError, ValueError) as error:
+            rest = "keeping the last good one" if told.engine_key else "engines refuse requests without it"
+            self._note("engine key", f"engines' key, from the agents' token: {error}; {rest}")
+        return told
 
     def _with_policy(self, told: Told) -> Told:
         if told.document is None:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import tempfile
+import urllib.error
 import urllib.request
 from datetime import timedelta
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from fleet.model import CapacityType, Cloud
 from localcloud import tiny_model
-from serving import agent_archive, user_data
+from serving import agent_archive, engine, user_data
 from serving.cache import manifest, publish
 from tests.clouds.conftest import REPOSITORY, RunningCloud, make_group, make_template, wait_for
 
@@ -103,15 +104,19 @@ def ready(cloud: RunningCloud, script: str, request: pytest.FixtureRequest) -> t
 
 def test_an_agent_boots_serves_and_shows_its_gpus(cloud: RunningCloud, ready: tuple[str, str, str]) -> None:
     _, member, address = ready
-    with urllib.request.urlopen(f"http://{address}:8000/v1/models", timeout=5) as answer:
+    key = engine.api_key(TOKEN)
+    wish = urllib.request.Request(f"http://{address}:8000/v1/models", headers={"Authorization": f"Bearer {key}"})
+    with urllib.request.urlopen(wish, timeout=5) as answer:
         assert json.load(answer)["data"][0]["id"] == "chat"
     with urllib.request.urlopen(f"http://{address}:9400/metrics", timeout=5) as answer:
         assert answer.read().decode().count("DCGM_FI_PROF_GR_ENGINE_ACTIVE{") == 8
     commands = (cloud.machines / member / "var/log/disks.log").read_text("utf-8")
     assert "--raid-devices=8" in commands
-    assert TOKEN not in "".join(
-        path.read_text("utf-8", "replace") for path in (cloud.machines / member).rglob("*.log")
-    )
+    logs = "".join(path.read_text("utf-8", "replace") for path in (cloud.machines / member).rglob("*.log"))
+    assert TOKEN not in logs
+    assert key not in logs
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        urllib.request.urlopen(wish.full_url, timeout=5)
 
 
 def test_an_agent_drains_before_its_group_ends_it(cloud: RunningCloud, ready: tuple[str, str, str]) -> None:

@@ -15,7 +15,7 @@ from google.cloud import storage
 
 from fleet.model import CapacityType, Cloud
 from localcloud import tiny_model
-from serving import agent_archive, user_data
+from serving import agent_archive, engine, user_data
 from serving.cache import manifest, publish
 from tests.clouds.conftest import REPOSITORY, start_cloud, stop_cloud, wait_for
 from tests.clouds.google import PROJECT, REGION, Google
@@ -118,13 +118,16 @@ def _ready(google: Google) -> tuple[str, str]:
 
 def test_an_agent_boots_serves_labels_itself_and_drains_when_preempted(google: Google) -> None:
     name, address = _ready(google)
-    with urllib.request.urlopen(f"http://{address}:8000/v1/models", timeout=5) as answer:
+    key = engine.api_key(TOKEN)
+    wish = urllib.request.Request(f"http://{address}:8000/v1/models", headers={"Authorization": f"Bearer {key}"})
+    with urllib.request.urlopen(wish, timeout=5) as answer:
         assert json.load(answer)["data"][0]["id"] == "chat"
     with urllib.request.urlopen(f"http://{address}:9400/metrics", timeout=5) as answer:
         assert answer.read().decode().count("DCGM_FI_PROF_GR_ENGINE_ACTIVE{") == 1
     wait_for("its label", lambda: google.instance(name).labels.get("gpu-fleet-phase") == "ready", 15)
     logs = [path.read_text("utf-8", "replace") for path in (google.cloud.machines / name).rglob("*.log")]
     assert TOKEN not in "".join(logs)
+    assert key not in "".join(logs)
     caller = f"gpu@{PROJECT}.iam.gserviceaccount.com/{name}"
     calls = {
         f"{row['service']}:{row['operation']}"

@@ -21,7 +21,7 @@ from fleet import tags
 from fleet.document import PATH_IN_BUCKET
 from fleet.model import CapacityType, Cloud
 from localcloud import tiny_model
-from serving import agent_archive, user_data
+from serving import agent_archive, engine, user_data
 from serving.cache import manifest as manifests
 from serving.cache import publish
 from tests.networks import end_process
@@ -32,6 +32,8 @@ CONTROL = "control-host"
 TOKEN = "/gpu-fleet/test/agent-token"  # noqa: S105 - the parameter's name
 SIMULATED = "gpu-fleet/simulated-engine@sha256:" + "0" * 64
 SECRET = "the agents' token"  # noqa: S105 - of a test
+WITH_KEY = {"Authorization": f"Bearer {engine.api_key(SECRET)}"}
+"""Headers of requests that go to an engine without the router."""
 
 
 def wait_for(what: str, look: Callable[[], Any], limit_s: float = 60) -> Any:

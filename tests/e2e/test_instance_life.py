@@ -18,6 +18,7 @@ from fleet.model import CapacityType
 from serving import user_data
 from tests.e2e.embedded_cloud import (
     SIMULATED,
+    WITH_KEY,
     EmbeddedCloud,
     instance_settings,
     started,
@@ -86,7 +87,7 @@ class Streams:
         }
         url = f"http://{address}:8000/v1/chat/completions"
         try:
-            with httpx.stream("POST", url, json=wish, timeout=60) as answer:
+            with httpx.stream("POST", url, json=wish, headers=WITH_KEY, timeout=60) as answer:
                 for line in answer.iter_lines():
                     self.answers.setdefault(number, [])
                     if line.startswith("data: {"):
@@ -116,7 +117,9 @@ def test_a_boot_makes_the_calls_that_its_role_may_make_and_tells_its_phase(
         return {"Key": tags.PHASE, "Value": "ready"} in same["Tags"]
 
     wait_for("the phase as a tag", phase)
-    answer = httpx.post(f"http://{address}:8000/v1/completions", json={"model": "chat", "prompt": "hello"})
+    url, wish = f"http://{address}:8000/v1/completions", {"model": "chat", "prompt": "hello"}
+    assert httpx.post(url, json=wish).status_code == 401
+    answer = httpx.post(url, json=wish, headers=WITH_KEY)
     assert answer.headers["X-Simulated-Engine"] == "true"
     assert answer.json()["choices"][0]["text"]
 

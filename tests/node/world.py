@@ -130,6 +130,8 @@ class FakeEngine:
     waiting: float = 0
     silent: bool = False
     warm_ups: int = 0
+    keys: list[str] = field(default_factory=list[str])
+    """That its first requests came with."""
     refuses: str | None = None
 
     def healthy(self) -> bool:
@@ -138,9 +140,10 @@ class FakeEngine:
     def load(self) -> EngineLoad | None:
         return EngineLoad(running=self.running, waiting=self.waiting) if self.healthy() else None
 
-    def warm_up(self) -> None:
+    def warm_up(self, key: str) -> None:
         if self.refuses:
             raise StepError(self.refuses)
+        self.keys.append(key)
         self.warm_ups += 1
 
 

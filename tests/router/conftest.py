@@ -89,12 +89,20 @@ class FakeFleet:
     inventory_error: str = ""
     rules: RouterPolicy = field(default_factory=RouterPolicy)
     clients: tuple[ApiKey, ...] = ()
+    key: str = "0" * 64
+    """Of its engines."""
+    key_error: str = ""
 
     def policy(self) -> RouterPolicy:
         return self.rules
 
     def keys(self) -> tuple[ApiKey, ...]:
         return self.clients
+
+    def engine_key(self, document: FleetDocument) -> str:
+        if self.key_error:
+            raise OSError(self.key_error)
+        return self.key
 
     def document(self) -> FleetDocument:
         if self.document_error or self.written is None:

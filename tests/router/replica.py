@@ -16,6 +16,8 @@ class Behaviour:
     health: int = 200
     status: int = 200
     delay_s: float = 0.0
+    key: str = ""
+    """That it asks for, as an engine does; empty: none."""
     hold: bool = False
     """Answer nothing until it is False again."""
     reset: bool = False
@@ -152,7 +154,9 @@ class Replica:
             asked: dict[str, Any] = json.loads(body)
         except ValueError:
             asked = {}
-        if self.does.status != 200:
+        if self.does.key and self.does.seen[-1]["headers"].get("authorization") != f"Bearer {self.does.key}":
+            await _reply(writer, 401, b'{"error":"Unauthorized"}')
+        elif self.does.status != 200:
             await _reply(writer, self.does.status, b'{"error": "as told"}')
         elif path == "/v1/embeddings":
             data = [

@@ -131,6 +131,7 @@ def test_use_is_metered_by_key(router: Router) -> None:
 
 def test_neither_prompt_nor_key_is_written_anywhere(router: Router) -> None:
     router.fleet.written = document(CHAT)
+    router.fleet.key = "5ec7e7" * 10 + "5ec7"
     router.add("i-1")
     router.ready()
     secret = "my-very-secret-prompt"
@@ -143,6 +144,24 @@ def test_neither_prompt_nor_key_is_written_anywhere(router: Router) -> None:
     for path in router.controller.paths.state.rglob("*"):
         if path.is_file():
             assert b"very-secret" not in path.read_bytes(), path
+            assert router.fleet.key.encode() not in path.read_bytes() or path == router.controller.paths.engine_key
+    assert router.controller.paths.engine_key.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        pytest.param([], id="nothing"),
+        pytest.param([("Authorization", "Bearer sk-client")], id="a key"),
+        pytest.param([("Authorization", "Bearer a"), ("authorization", "Basic b")], id="two"),
+        pytest.param([("x-gpufleet-engine-key", "a"), ("Connection", "authorization")], id="a header to be dropped"),
+    ],
+)
+def test_engines_hear_the_routers_key_and_never_the_clients(steady: Router, said: list[tuple[str, str]]) -> None:
+    body = {"model": "chat", "messages": [{"role": "user", "content": "hello"}]}
+    answer = steady.client.post(f"{steady.url}/v1/chat/completions", json=body, headers=said)
+    assert answer.status_code == 200
+    assert steady.replicas["i-1"].does.seen[-1]["headers"]["authorization"] == f"Bearer {steady.fleet.key}"
 
 
 def test_a_policy_that_haproxy_or_the_fleet_refuses_changes_nothing(router: Router) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from cli.wiring import token_place
+from cli.fleets import token_place
 from fleet import document
 from fleet.document import Origin
 from fleet.model import CapacityType

@@ -40,6 +40,9 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("env api key", AWS, {"pools.0.engine.env": {"OPENAI_API_KEY": OPENAI}},
      "pools.0.engine.env.OPENAI_API_KEY: looks like an OpenAI-style key; remove it and change the "
      "secret; models come from the bucket, so an engine needs none"),
+    ("env of the engine's key", AWS, {"pools.0.engine.env": {"VLLM_API_KEY": "hunter2"}},
+     "pools.0.engine.env.VLLM_API_KEY: is a variable that holds a secret; remove it and change the "
+     "secret; models come from the bucket, so an engine needs none"),
     ("env aws key", AWS, {"pools.0.engine.env": {"X": AMAZON}},
      "pools.0.engine.env.X: looks like an AWS access key; remove it and change the secret; models come "
      "from the bucket, so an engine needs none"),

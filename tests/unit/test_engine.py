@@ -1,6 +1,7 @@
 import shlex
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import get_args
 
@@ -46,6 +47,22 @@ def test_the_unit_gives_the_engine_time_to_drain_and_signals_its_main_process_al
     assert not any("HF_TOKEN" in word for word in words)
     assert "--env=HF_HUB_OFFLINE=1" in words
     assert "--env=VLLM_HTTP_TIMEOUT_KEEP_ALIVE=75" in words
+
+
+def test_the_key_reaches_the_container_by_a_file_and_the_settings_cannot_give_another() -> None:
+    words = exec_start(engine.engine_unit(SERVE, cache_dir=PurePosixPath("/c")))
+    assert words.index("--env-file=/run/gpu-fleet/engine.env") < words.index(SERVE.image)
+    assert "KEY" not in " ".join(words)
+    settings = replace(SERVE, env={"VLLM_API_KEY": "hunter2"})
+    with pytest.raises(ArgumentError, match=r"VLLM_API_KEY: is decided on the instance; remove it") as refused:
+        engine.engine_unit(settings, cache_dir=PurePosixPath("/c"))
+    assert "hunter2" not in str(refused.value)
+
+
+def test_the_key_follows_from_the_token_the_same_way_everywhere_and_for_ever() -> None:
+    # replicas of two releases serve behind one router: another derivation would part them
+    assert engine.api_key("token") == "d3a62580b1b56351558846bc9c258cd59592097e60b1afd798058fdc258871f9"
+    assert engine.api_key("token ") != engine.api_key("token")
 
 
 def test_the_container_gets_the_devices_that_the_machine_has_beside_its_gpus() -> None:

@@ -16,11 +16,14 @@ from typing import Any
 
 import httpx
 
+from serving import engine
 from serving.exposition import Sample, parse, total
 from serving.metrics import Metric
 
 CLONE = Path(__file__).parents[2]
 MODULES = {"simulated": "localcloud.engine", "vllm": "localcloud.vllm"}
+KEY = engine.api_key("the token of the tests")
+"""Clients here say it; an engine without a key does not care."""
 START_LIMIT_S = 400
 """vLLM needs 13 s on two quiet cores; cores are seldom quiet."""
 
@@ -58,9 +61,10 @@ class Server:
         assert found is not None, f"{metric.name} is not served"
         return found
 
-    def complete(self, prompt: str, **more: Any) -> httpx.Response:
+    def complete(self, prompt: str, authorization: str | None = f"Bearer {KEY}", **more: Any) -> httpx.Response:
+        headers = {"Authorization": authorization} if authorization is not None else {}
         wish = {"model": "tiny", "prompt": prompt, "max_tokens": 8, "ignore_eos": True, **more}
-        return httpx.post(f"{self.url}/v1/completions", json=wish, timeout=120)
+        return httpx.post(f"{self.url}/v1/completions", json=wish, headers=headers, timeout=120)
 
     def healthy(self) -> bool:
         assert self.process.poll() is None, self.log.read_text()[-3000:]
@@ -118,6 +122,7 @@ class Streams:
     tokens: int
     model: str = "tiny"
     timeout_s: float = 120
+    key: str = KEY
     events: dict[int, list[dict[str, Any]]] = field(default_factory=dict[int, list[dict[str, Any]]])
     errors: list[BaseException] = field(default_factory=list[BaseException])
     _threads: list[threading.Thread] = field(default_factory=list[threading.Thread])
@@ -139,7 +144,8 @@ class Streams:
             "stream_options": {"include_usage": True},
         }
         try:
-            with httpx.stream("POST", f"{self.url}/v1/completions", json=wish, timeout=self.timeout_s) as answer:
+            url, headers = f"{self.url}/v1/completions", {"Authorization": f"Bearer {self.key}"}
+            with httpx.stream("POST", url, json=wish, headers=headers, timeout=self.timeout_s) as answer:
                 answer.raise_for_status()
                 for line in answer.iter_lines():
                     if self._leave.is_set():

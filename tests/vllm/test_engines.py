@@ -3,12 +3,13 @@
 import time
 from collections.abc import Iterator
 
+import httpx
 import pytest
 
 from localcloud import tiny_model
 from serving import metrics
 from serving.metrics import Kind, Source
-from tests.vllm.servers import Server, Streams, serving, until
+from tests.vllm.servers import KEY, Server, Streams, serving, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 SEATS = 4
@@ -22,7 +23,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     tiny_model.make(folder / "tiny")
     args = ["--max-model-len", "2048", "--max-num-seqs", str(SEATS), "--kv-cache-memory-bytes", "4M"]
     args += ["--block-size", "32", "--max-num-queued-reqs", "12"]
-    environment = {"GPUFLEET_SIM_TOKEN_MS": "4"}
+    environment = {"GPUFLEET_SIM_TOKEN_MS": "4", "VLLM_API_KEY": KEY}
     with serving(request.param, folder / "tiny", folder / "log", *args, environment=environment) as up:
         assert up.complete("warm up").status_code == 200
         yield up
@@ -30,6 +31,38 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 def quiet(server: Server) -> bool:
     return server.value(metrics.REQUESTS_RUNNING) + server.value(metrics.REQUESTS_WAITING) == 0
+
+
+@pytest.mark.parametrize(
+    ("authorization", "status"),
+    [
+        pytest.param(None, 401, id="none"),
+        pytest.param("Bearer another", 401, id="another key"),
+        pytest.param(f"Basic {KEY}", 401, id="another scheme"),
+        pytest.param(KEY, 401, id="no scheme"),
+        pytest.param(f"Bearer  {KEY}", 401, id="two spaces"),
+        pytest.param(f"bearer {KEY}", 200, id="the scheme in small letters"),
+        pytest.param(f"Bearer {KEY}", 200, id="the key"),
+    ],
+)
+def test_who_computes_needs_the_key(server: Server, authorization: str | None, status: int) -> None:
+    answer = server.complete("hello", authorization)
+    assert answer.status_code == status
+    if status == 401:
+        assert answer.json() == {"error": "Unauthorized"}
+
+
+def test_without_the_key_health_and_numbers_are_open_and_nothing_below_v1_is(server: Server) -> None:
+    def status(page: str) -> int:
+        return httpx.get(f"{server.url}{page}", timeout=30).status_code
+
+    assert {page: status(page) for page in ("/health", "/metrics", "/version")} == {
+        "/health": 200, "/metrics": 200, "/version": 200
+    }  # fmt: skip
+    assert {page: status(page) for page in ("/v1/models", "/v1/nothing", "/nothing")} == {
+        "/v1/models": 401, "/v1/nothing": 401, "/nothing": 404
+    }  # fmt: skip
+    assert KEY not in server.log.read_text()
 
 
 def test_every_name_that_we_read_is_served_with_its_type(server: Server) -> None:

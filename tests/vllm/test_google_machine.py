@@ -13,7 +13,7 @@ import pytest
 from fleet.model import CapacityType, Cloud
 from localcloud import tiny_model
 from localcloud.gcp.places import PROJECT
-from serving import agent_archive, user_data
+from serving import agent_archive, engine, user_data
 from serving.cache import manifest as manifests
 from serving.cache import publish
 from tests.e2e.control_ground import SLACK_VALUE, ZONE, OnGoogle
@@ -25,6 +25,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 BOOT_LIMIT_S = 700
 NOTICE_S = 110
 NAME = "chat-0001"
+KEY = engine.api_key(SLACK_VALUE)
+"""The ground has one secret; the machine takes it for the agents' token."""
 INSTANCES = f"/compute/v1/projects/{PROJECT}/zones/{ZONE}/instances"
 
 
@@ -153,7 +155,7 @@ def test_from_cloud_storage_to_the_first_token_and_to_the_end(machine: Machine) 
 
 
 def _a_preemption_loses_no_stream(machine: Machine) -> None:
-    streams = Streams(f"http://{machine.address}:8000", count=20, tokens=500, model="chat").start()
+    streams = Streams(f"http://{machine.address}:8000", count=20, tokens=500, model="chat", key=KEY).start()
     wait_for("first words", streams.all_began)
     body = {"instance": NAME, "notice_s": NOTICE_S}
     answer = httpx.post(f"{machine.ground.url}/_localcloud/preempt", json=body, timeout=30)

@@ -11,9 +11,10 @@ import pytest
 
 from fleet.model import CapacityType
 from localcloud import tiny_model
-from serving import metrics, user_data
+from serving import engine, metrics, user_data
 from serving.exposition import parse, total
 from tests.e2e.embedded_cloud import (
+    SECRET,
     EmbeddedCloud,
     instance_settings,
     started,
@@ -77,7 +78,7 @@ def machines(vllm: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[M
         instances = {name: cloud.one_member(f"{name}-spot") for name in CONTEXTS}
         for instance in instances.values():
             wait_until(instance["PrivateIpAddress"], "ready", BOOT_LIMIT_S)
-        fleet = FakeFleet()
+        fleet = FakeFleet(key=engine.api_key(SECRET))
         fleet.written = routers.document(*({"name": name, "model": f"models/{name}"} for name in CONTEXTS))
         fleet.machines = {
             instance["InstanceId"]: routers.instance(instance["InstanceId"], instance["PrivateIpAddress"], name)
