@@ -64,6 +64,8 @@ class Played:
     """When the cloud gave notice to a spot instance of chat."""
     dry: Sequence[Span] = ()
     """While no zone had spot."""
+    blind: Sequence[Span] = ()
+    """While Prometheus was down: what fired then, nobody can know."""
 
 
 def read(url: str) -> Any:

@@ -121,7 +121,7 @@ def alerts(seen: Sequence[Fired], sink: Iterable[Mapping[str, Any]], played: Pla
     wrong = [*_due(seen, heard, played), *_losses(seen, played), *_for_nothing(seen, heard, played)]
     groups = sorted({(one.name, one.pool) for one in seen})
     for name, pool in groups:
-        wrong += _of_group(name, pool, seen, heard)
+        wrong += _of_group(name, pool, seen, heard, played.blind)
     known = Counter(f"{one.name} of {one.pool}" for one in heard if (one.name, one.pool) not in groups)
     wrong += [f"told of {what}, which never fired" for what in known]
     names = Counter(one.name for one in heard if not one.ends)
@@ -186,10 +186,12 @@ def _for_nothing(seen: Sequence[Fired], heard: Sequence[_Heard], played: Played)
     yield from (f"{name} fired, and no fault causes it" for name in sorted(names & NEVER))
 
 
-def _of_group(name: str, pool: str, seen: Sequence[Fired], heard: Sequence[_Heard]) -> Iterator[str]:
+def _of_group(
+    name: str, pool: str, seen: Sequence[Fired], heard: Sequence[_Heard], blind: Sequence[Span]
+) -> Iterator[str]:
     """Never fewer messages than pieces of news, never more than times that it began or ended to fire."""
     mine = [one.span for one in seen if (one.name, one.pool) == (name, pool)]
-    news = _joined(mine)
+    news = _joined(mine, blind)
     long = [span for span in news if span[1] - span[0] >= HEARD_AFTER_S]
     until = max(one.span[1] for one in seen)
     hushed = HUSHED.get(name) in {one.name for one in seen}
@@ -203,15 +205,19 @@ def _of_group(name: str, pool: str, seen: Sequence[Fired], heard: Sequence[_Hear
             yield f"{what}: told {count} times, it fired {len(mine)} times"
 
 
-def _joined(parts: Iterable[Span]) -> list[Span]:
-    """Spans that lie over or near each other as one."""
+def _joined(parts: Iterable[Span], blind: Sequence[Span]) -> list[Span]:
+    """Spans that lie over or near each other as one; time without a Prometheus does not part them."""
     found: list[Span] = []
     for began, ended in sorted(parts):
-        if found and began - found[-1][1] <= APART_S:
+        if found and began - found[-1][1] - _within(blind, found[-1][1], began) <= APART_S:
             found[-1] = found[-1][0], max(found[-1][1], ended)
         else:
             found.append((began, ended))
     return found
+
+
+def _within(blind: Iterable[Span], began: float, ended: float) -> float:
+    return sum(max(0.0, min(ended, until) - max(began, since)) for since, until in blind)
 
 
 # no spot in any zone

@@ -105,6 +105,7 @@ def _judge(stage: Stage) -> list[Verdict]:
         broken=stage.broken,
         notices=stage.notices,
         dry=stage.dry,
+        blind=stage.blind,
     )
     return [
         *checker.after_chaos(places, played, report),

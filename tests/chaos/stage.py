@@ -80,6 +80,9 @@ class Stage:
     broken: list[BrokenGpu] = field(default_factory=list[BrokenGpu])
     dry: list[Span] = field(default_factory=list[Span])
     """While no zone had spot."""
+    blind: list[Span] = field(default_factory=list[Span])
+    """While Prometheus was down."""
+    _blind_since: float = 0.0
     _parts: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict[str, subprocess.Popen[bytes]])
 
     # places
@@ -134,6 +137,8 @@ class Stage:
         }
         if (url := ready.get(part)) is not None:
             wait_for(part, lambda: httpx.get(url).is_success, START_LIMIT_S)
+        if part == "prometheus" and self._blind_since:
+            self.blind.append((self._blind_since, time.time()))
 
     def spawn(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
         """A process whose output goes into a file of the run through a pipe: a limit on its files stops no words."""
@@ -154,17 +159,23 @@ class Stage:
     def end(self, part: str) -> None:
         """Ask a part to end."""
         if (process := self._parts.pop(part, None)) is not None:
+            self._note_blind(part)
             end_process(process, END_LIMIT_S)
 
     def kill(self, part: str) -> None:
         """SIGKILL. HAProxy ends with its router, a moment later."""
         process = self._parts.pop(part)
+        self._note_blind(part)
         began = time.time()
         process.kill()
         process.wait(30)
         if part == "router":
             wait_for("HAProxy gone", self._nobody_listens)
             self.kills.append((began, time.time()))
+
+    def _note_blind(self, part: str) -> None:
+        if part == "prometheus":
+            self._blind_since = time.time()
 
     def freeze(self, part: str) -> None:
         """SIGSTOP: its ports are open, and nobody answers."""

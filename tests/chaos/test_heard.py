@@ -75,9 +75,19 @@ def judge(
     dry: Sequence[tuple[float, float]] = (DRY,),
     notices: Sequence[float] = (NOON + 70,),
     refused: Mapping[str, Sequence[float]] = REFUSED,
+    blind: Sequence[tuple[float, float]] = (),
 ) -> list[str]:
     """Everything that is wrong with what was heard."""
-    played = Played(answered=9, failures=(), kills=(), taken=frozenset(), broken=broken, dry=dry, notices=notices)
+    played = Played(
+        answered=9,
+        failures=(),
+        kills=(),
+        taken=frozenset(),
+        broken=broken,
+        dry=dry,
+        notices=notices,
+        blind=blind,
+    )
     verdicts = (heard.told(books, sink), heard.alerts(seen, sink, played), heard.dry(refused, sink, played))
     return [one for verdict in verdicts for one in verdict.wrong]
 
@@ -137,6 +147,22 @@ def test_news_that_are_none(again: dict[str, Any], wrong: str) -> None:
 )
 def test_alerts_against_the_list_of_faults(seen: Sequence[Fired], wrong: str) -> None:
     assert wrong in judge(SINK, seen=seen)
+
+
+@pytest.mark.parametrize(
+    ("blind", "wrong"),
+    [
+        pytest.param((), 2, id="it ended and began again: neither was told"),
+        pytest.param(((NOON + 134, NOON + 290),), 0, id="Prometheus was down between"),
+        pytest.param(((NOON + 280, NOON + 290),), 2, id="it was down for a part"),
+        pytest.param(((NOON + 600, NOON + 900),), 2, id="it was down another time"),
+    ],
+)
+def test_an_alert_that_fires_on_behind_a_prometheus_that_was_down(
+    blind: Sequence[tuple[float, float]], wrong: int
+) -> None:
+    again = Fired(name="GpuErrors", pool="chat", instance="i-gpu", span=(NOON + 292, NOON + 330))
+    assert len(judge(SINK, seen=(ERRORS, again, GONE, DAY), blind=blind)) == wrong
 
 
 @pytest.mark.parametrize(
