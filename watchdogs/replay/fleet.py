@@ -119,23 +119,24 @@ def play_pools(activity: Activity, rules: Sequence[PoolRule], cold_start: float,
     score, replicas, boot = _begin(activity, rules[0].name, cold_start)
     assert activity.pools is not None
     members = [np.flatnonzero(activity.pools == pool) for pool in range(len(activity.pool_names))]
+    # in single precision 0.4 + 0.4 is more than 0.8, and a replica more than is needed would be asked for
+    demands = [activity.active[:, own].sum(axis=1, dtype=np.float64) for own in members]
     for tick in range(score.ticks):
-        for rule, own in zip(rules, members, strict=True):
-            # in single precision 0.4 + 0.4 is more than 0.8, and a replica more than is needed would be asked for
-            demand = round(float(activity.active[tick][own].sum(dtype=np.float64)), 6)
-            ready = replicas.ready(tick)[own]
-            count = int(ready.sum())
-            score.unserved += max(0.0, demand - capacity * count) * activity.step
+        for rule, own, each in zip(rules, members, demands, strict=True):
+            demand = round(float(each[tick]), 6)
             running = replicas.running[own]
-            score.saved_rows += len(own) - int(running.sum())
-            target = min(rule.target(tick, round(demand / capacity, 6), count, int(running.sum())), len(own))
-            if target > running.sum():
-                woken = own[~running][: target - int(running.sum())]
+            ready = running & (replicas.ready_at[own] <= tick)
+            up, count = int(np.count_nonzero(running)), int(np.count_nonzero(ready))
+            score.unserved += max(0.0, demand - capacity * count) * activity.step
+            score.saved_rows += len(own) - up
+            target = min(rule.target(tick, round(demand / capacity, 6), count, up), len(own))
+            if target > up:
+                woken = own[~running][: target - up]
                 _launch(replicas, woken, tick, boot)
                 score.wakes += len(woken)
-            elif target < running.sum():
+            elif target < up:
                 quiet = ready & ~activity.work[tick][own] & ~activity.work[max(0, tick - 1)][own]
-                spare = min(int(running.sum()) - target, max(0, count - target))
+                spare = min(up - target, max(0, count - target))
                 _stop(activity, replicas, score, tick, rule.victims(tick, own[quiet].tolist(), spare))
     return score
 
