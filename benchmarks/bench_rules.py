@@ -173,7 +173,7 @@ def _page(number: int, now: float) -> Iterator[str]:
             f'machine_type="g6.12xlarge",group="group-{instance // POOL}",instance_id="i-{instance:017x}"'
         )
         yield from (f'up{{{labels},job="{job}"}} 1 {newest[0]}\n' for job in ("dcgm", "engine", "node"))
-        for metric in metrics.ALL.values():
+        for metric in (one for one in metrics.ALL.values() if one.source is not Source.HOST):
             times = hour if metric in LONG else hour[-SAMPLES:] if metric in RATED else newest
             for more in _series(metric):
                 series = f"{more[0]}{{{labels}{more[1]}}}"

@@ -78,6 +78,7 @@ def render(
                 watchdogs=(console, daemon),
                 alertmanagers=(manager,),
                 rule_files=(RULES,),
+                node_exporter=document.node_exporter,
             )
         ),
         RULES: alerts.render(alert_settings(document, p99 or ()), RuleSettings()),

@@ -14,7 +14,7 @@ from cli.output import STDERR, STDOUT, Exit, UserError, print_json
 from clouds.prometheus import Prometheus
 from fleet.activity import CloudError
 from fleet.document import FleetDocument
-from monitoring.dashboards import BUDGET, dashboards, of_all
+from monitoring.dashboards import BUDGET, HOST_NAMES, dashboards, of_all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,10 +56,11 @@ def check(
 def ask(prometheus: Prometheus, document: FleetDocument, at: datetime) -> Sequence[Asked]:
     """Every query that has something to find in that fleet. Raises CloudError."""
     found: list[Asked] = []
+    absent = (*(() if document.budget else (BUDGET,)), *(() if document.node_exporter else HOST_NAMES))
     for board in dashboards():
         for panel in board.panels:
             for query in panel.queries:
-                if BUDGET in query.expression and document.budget is None:
+                if any(name in query.expression for name in absent):
                     continue
                 expression = of_all(query.expression, document.environment)
                 counted = prometheus.query(f"count({expression})", at)

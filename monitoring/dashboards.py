@@ -19,6 +19,9 @@ _INSTANCE: Final = f'{_HERE},instance_id="$instance"'
 _WIDE: Final = 24
 BUDGET: Final = "gpufleet_budget_usd_per_month"
 """A fleet without a budget has none, and nothing to show where a query names it."""
+HOST_NAMES: Final = tuple(name for name, metric in metrics.ALL.items() if metric.source is metrics.Source.HOST)
+"""So with these in a fleet whose instances run no node exporter."""
+_RARE: Final = "Empty without `machines.node_exporter_image`."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,6 +224,26 @@ def _instance() -> tuple[Panel, ...]:
         _panel_of(
             "Boot", "Length of each boot step.", "s",
             _line(f"{metrics.NODE_BOOT_SECONDS}{{{_INSTANCE}}}", "{{step}}"),
+        ),
+        *_host(),
+    )  # fmt: skip
+
+
+def _host() -> tuple[Panel, ...]:
+    waits = f'{metrics.HOST_CPU_SECONDS}{{{_INSTANCE},mode=~"idle|iowait"}}'
+    disks = f'{{{_INSTANCE},mountpoint=~"/|/mnt/nvme"}}'
+    return (
+        _panel_of(
+            "CPU", f"Share of the machine's CPU time in use. {_RARE}", "percentunit",
+            _line(f"1 - avg by (instance_id) (sum by (instance_id, cpu) (rate({waits}[5m])))", "busy"),
+        ),
+        _panel_of(
+            "Memory left", f"Share of the machine's own memory that programs could still get. {_RARE}", "percentunit",
+            _line(f"{metrics.HOST_MEMORY_AVAILABLE}{{{_INSTANCE}}} / {metrics.HOST_MEMORY_TOTAL}", "available"),
+        ),
+        _panel_of(
+            "Disk left", f"Free share of the root disk and of the disk of the model cache. {_RARE}", "percentunit",
+            _line(f"{metrics.HOST_DISK_FREE}{disks} / {metrics.HOST_DISK_SIZE}", "{{mountpoint}}"),
         ),
     )  # fmt: skip
 

@@ -15,7 +15,7 @@ from fleet import tags
 from fleet.durations import render as render_duration
 from fleet.model import Cloud
 from serving.engine import INTERFACES, Interface, renamed
-from serving.metrics import PORTS, Source
+from serving.metrics import HOST_CPU_SECONDS, PORTS, Source
 
 _EC2_LABELS: Final[Mapping[str, str]] = {
     "instance_id": "__meta_ec2_instance_id",
@@ -91,6 +91,8 @@ class PrometheusSettings:
     rule_files: tuple[str, ...] = ()
     engines: tuple[Interface, ...] = tuple(INTERFACES.values())
     """Whose numbers get vLLM's names as they are read."""
+    node_exporter: bool = False
+    """Whether instances serve the numbers of their operating system too."""
 
 
 def render(settings: PrometheusSettings) -> str:
@@ -104,12 +106,16 @@ def render(settings: PrometheusSettings) -> str:
             "external_labels": {"fleet": f"{settings.discovery.cloud}-{settings.discovery.environment}"},
         },
         "scrape_configs": [
-            _found(source.value, port, settings.discovery, _INSTANCES) for source, port in PORTS.items()
+            _found(source.value, port, settings.discovery, _INSTANCES)
+            for source, port in PORTS.items()
+            if source is not Source.HOST
         ],
     }
     if renames := _renames(settings.engines):
         document["scrape_configs"][list(PORTS).index(Source.ENGINE)]["metric_relabel_configs"] = renames
     scraped, environment = document["scrape_configs"], settings.discovery.environment
+    if settings.node_exporter:
+        scraped.append(_host(settings.discovery))
     for job, path in (("haproxy", "/metrics"), ("router", "/router/metrics")):
         scraped.append(
             _static(job, settings.haproxy, path, environment)
@@ -132,6 +138,14 @@ def _renames(engines: Sequence[Interface]) -> list[dict[str, Any]]:
         {"source_labels": ["__name__"], "regex": theirs, "target_label": "__name__", "replacement": ours}
         for theirs, ours in renamed(engines).items()
     ]
+
+
+def _host(discovery: Discovery) -> dict[str, Any]:
+    """The job of node_exporters. Ten series of each CPU would be 1,920 of a large machine: two are kept."""
+    job = _found(Source.HOST.value, PORTS[Source.HOST], discovery, _INSTANCES)
+    modes = f"{HOST_CPU_SECONDS};(user|nice|system|irq|softirq|steal)|node_cpu_guest_seconds_total;.*"
+    spared = {"source_labels": ["__name__", "mode"], "regex": modes, "action": "drop"}
+    return {**job, "metric_relabel_configs": [spared]}
 
 
 def _static(job: str, targets: Sequence[str], path: str, environment: str) -> dict[str, Any]:

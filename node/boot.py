@@ -224,6 +224,7 @@ class Boot:
             self._go_on()
             units.start(engines.UNIT)
             self.life.counters.engine_starts += 1
+        self._node_exporter()
         look = 0
         while not self.world.engine.healthy():
             look += 1
@@ -247,16 +248,25 @@ class Boot:
 
     def _exporter(self) -> None:
         """The GPU exporter serves the watchdogs; without it the instance serves all the same, and says so."""
+        text = engines.dcgm_unit(self.settings.dcgm_image, host=self.world.cloud.address)
+        self._start_beside(engines.DCGM_UNIT, text, warning="exporter")
+
+    def _node_exporter(self) -> None:
+        """The machine's own numbers, where the settings want them: for people who look."""
+        if self.settings.node_exporter_image is not None:
+            text = engines.node_exporter_unit(self.settings.node_exporter_image, host=self.world.cloud.address)
+            self._start_beside(engines.NODE_EXPORTER_UNIT, text, warning="node exporter")
+
+    def _start_beside(self, unit: str, text: str, *, warning: str) -> None:
+        """Start a unit that the engine does not need; what is wrong with it is a warning of the instance."""
         units = self.world.units
         try:
-            units.install(
-                engines.DCGM_UNIT, engines.dcgm_unit(self.settings.dcgm_image, host=self.world.cloud.address)
-            )
-            if units.state(engines.DCGM_UNIT) is not UnitState.ACTIVE:
-                units.start(engines.DCGM_UNIT)
-            self.life.warn("exporter", None)
+            units.install(unit, text)
+            if units.state(unit) is not UnitState.ACTIVE:
+                units.start(unit)
+            self.life.warn(warning, None)
         except StepError as error:
-            self.life.warn("exporter", str(error))
+            self.life.warn(warning, str(error))
 
     def _wait_for(self, unit: str, states: tuple[UnitState, ...], deadline: datetime) -> None:
         while self.world.units.state(unit) not in states:

@@ -52,6 +52,7 @@ class Settings:
     served_name: str
     engine: EngineSettings
     dcgm_image: str
+    node_exporter_image: str | None = None
     agent_token: str
     cache_dir: str
     drain_deadline: timedelta
@@ -101,6 +102,7 @@ def _settings(raw: dict[str, Any]) -> Settings:
             env={str(name): str(value) for name, value in engine["env"].items()},
         ),
         dcgm_image=_text(raw, "dcgm_image"),
+        node_exporter_image=_text(raw, "node_exporter_image") if raw.get("node_exporter_image") else None,
         agent_token=_text(raw, "agent_token"),
         cache_dir=_text(raw, "cache_dir"),
         drain_deadline=_seconds(raw, "drain_deadline_s"),

@@ -19,6 +19,7 @@ from serving.metrics import Metric
 PORT: Final = metrics.PORTS[metrics.Source.ENGINE]
 UNIT: Final = "gpufleet-engine.service"
 DCGM_UNIT: Final = "gpufleet-dcgm.service"
+NODE_EXPORTER_UNIT: Final = "gpufleet-node-exporter.service"
 STOP_GRACE_S: Final = 15
 """From the end of the engine's own shutdown timeout to SIGKILL: it may hang there (its clients decide)."""
 KEY_FILE: Final = PurePosixPath("/run/gpu-fleet/engine.env")
@@ -283,6 +284,43 @@ def dcgm_unit(image: str, *, host: str) -> str:
         description="gpu-fleet GPU exporter",
         command=command,
         before="docker rm --force gpufleet-dcgm",
+        stop_s=10,
+        more=("Restart=always", "RestartSec=5"),
+    )
+
+
+_HOST_COLLECTORS: Final = ("cpu", "diskstats", "filesystem", "loadavg", "meminfo", "netdev", "pressure")
+"""Of node_exporter's many: what a serving machine is looked at for."""
+
+
+def node_exporter_unit(image: str, *, host: str) -> str:
+    """The systemd unit that runs node_exporter's container. It sees the machine's files, and can write none."""
+    command = [
+        "docker",
+        "run",
+        "--rm",
+        "--name=gpufleet-node-exporter",
+        "--network=host",
+        "--pid=host",
+        "--user=65534:65534",
+        "--read-only",
+        "--cap-drop=ALL",
+        "--security-opt=no-new-privileges",
+        "--memory=128m",
+        "--volume=/:/host:ro,rslave",
+        image,
+        "--path.rootfs=/host",
+        f"--web.listen-address={host}:{metrics.PORTS[metrics.Source.HOST]}",
+        "--web.disable-exporter-metrics",
+        "--collector.disable-defaults",
+        *(f"--collector.{name}" for name in _HOST_COLLECTORS),
+        # Debian's build leaves /mnt out by default, where the cache's disk is
+        "--collector.filesystem.mount-points-exclude=^/(dev|proc|run|sys|var/lib/docker/.+)($|/)",
+    ]
+    return _unit(
+        description="gpu-fleet node exporter",
+        command=command,
+        before="docker rm --force gpufleet-node-exporter",
         stop_s=10,
         more=("Restart=always", "RestartSec=5"),
     )

@@ -1,8 +1,9 @@
 """Every metric name that this repository reads or serves, with unit and meaning: written here, nowhere else.
 
 Names of the engine are those of vLLM 0.32.0 (text of a running server's /metrics); names of the GPU exporter are
-those of dcgm-exporter (etc/default-counters.csv and dcp-metrics-included.csv at commit d5e5f51); `gpufleet_node_…`
-are served by our node agent. Histograms are named without `_bucket`, `_sum`, `_count`.
+those of dcgm-exporter (etc/default-counters.csv and dcp-metrics-included.csv at commit d5e5f51); names of the machine
+are those of node_exporter 1.5.0 (text of a running one's /metrics); `gpufleet_node_…` are served by our node agent.
+Histograms are named without `_bucket`, `_sum`, `_count`.
 """
 
 from collections.abc import Mapping
@@ -25,6 +26,8 @@ class Source(StrEnum):
     ENGINE = "engine"
     DCGM = "dcgm"
     NODE = "node"
+    HOST = "host"
+    """node_exporter, where the settings want it: for people alone, no watchdog or alert judges by it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +44,7 @@ class Metric:
         return self.name
 
 
-PORTS: Final[Mapping[Source, int]] = {Source.ENGINE: 8000, Source.DCGM: 9400, Source.NODE: 9500}
+PORTS: Final[Mapping[Source, int]] = {Source.ENGINE: 8000, Source.DCGM: 9400, Source.NODE: 9500, Source.HOST: 9100}
 """Where each source listens on an instance's private address; path /metrics."""
 
 
@@ -55,6 +58,10 @@ def _dcgm(name: str, kind: Kind, unit: str, meaning: str) -> Metric:
 
 def _node(name: str, kind: Kind, unit: str, meaning: str) -> Metric:
     return Metric(name=f"gpufleet_node_{name}", kind=kind, source=Source.NODE, unit=unit, meaning=meaning)
+
+
+def _host(name: str, kind: Kind, unit: str, meaning: str) -> Metric:
+    return Metric(name=f"node_{name}", kind=kind, source=Source.HOST, unit=unit, meaning=meaning)
 
 
 # engine: labels engine, model_name
@@ -178,6 +185,17 @@ NODE_DRAIN_DEADLINE: Final = _node(
 NODE_REQUESTS_CUT: Final = _node(
     "requests_cut_total", Kind.COUNTER, "requests", "still running when the drain's time was over"
 )
+
+# node_exporter
+HOST_CPU_SECONDS: Final = _host(
+    "cpu_seconds_total", Kind.COUNTER, "seconds", "of each cpu in each mode; Prometheus keeps idle and iowait"
+)
+HOST_MEMORY_TOTAL: Final = _host("memory_MemTotal_bytes", Kind.GAUGE, "bytes", "memory of the machine")
+HOST_MEMORY_AVAILABLE: Final = _host(
+    "memory_MemAvailable_bytes", Kind.GAUGE, "bytes", "memory that programs could still get"
+)
+HOST_DISK_SIZE: Final = _host("filesystem_size_bytes", Kind.GAUGE, "bytes", "of each file system, by mountpoint")
+HOST_DISK_FREE: Final = _host("filesystem_avail_bytes", Kind.GAUGE, "bytes", "free for programs, by mountpoint")
 
 ALL: Final[Mapping[str, Metric]] = {
     metric.name: metric for metric in tuple(globals().values()) if isinstance(metric, Metric)

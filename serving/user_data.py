@@ -54,6 +54,8 @@ class InstanceSettings:
     served_name: str
     engine: Engine
     dcgm_image: str
+    node_exporter_image: str | None = None
+    """None: no numbers of the machine itself. Such settings are written as before there were any."""
     agent_token: str
     """Where the secret lies: `ssm:/…` or `gsm:projects/…`."""
     drain_deadline: timedelta
@@ -90,6 +92,7 @@ def instance_json(settings: InstanceSettings) -> dict[str, Any]:
             "env": dict(settings.engine.env),
         },
         "dcgm_image": settings.dcgm_image,
+        **({"node_exporter_image": settings.node_exporter_image} if settings.node_exporter_image else {}),
         "agent_token": settings.agent_token,
         "cache_dir": settings.cache_dir,
         "drain_deadline_s": _seconds(settings.drain_deadline),

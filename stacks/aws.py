@@ -93,7 +93,14 @@ def _place(settings: Settings) -> _Place:
         network_id=network_id,
         subnet_ids=subnet_ids,
         firewall=Firewall(
-            prefix, FirewallArgs(network_id=network_id, client_networks=clients, routers=routers, tags=common)
+            prefix,
+            FirewallArgs(
+                network_id=network_id,
+                client_networks=clients,
+                routers=routers,
+                node_exporter=settings.machines.node_exporter_image is not None,
+                tags=common,
+            ),
         ),
         fabric=Fabric(f"{prefix}-fabric", network_id, common) if efa else None,
         bucket=bucket,

@@ -32,6 +32,7 @@ def describe(settings: Settings, groups: Mapping[str, Sequence[GroupEntry]], buc
             prometheus_url=settings.prometheus_url or f"http://control.{settings.domain}:9090",
             ledger_url=settings.ledger_url or LEDGER_ON_CONTROL_HOST,
             router=Router(url=settings.router_url or _router_url(settings)),
+            node_exporter=settings.machines.node_exporter_image is not None,
             notify=settings.notify,
             budget=settings.budget,
             budgets=settings.budgets,

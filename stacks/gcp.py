@@ -104,6 +104,7 @@ def _place(settings: Settings) -> _Place:
             control_account=place.control.email,
             client_networks=settings.control.client_networks if settings.control else (),
             routers=settings.control is not None and settings.control.routers > 1,
+            node_exporter=settings.machines.node_exporter_image is not None,
         ),
     )
     return place

@@ -82,6 +82,7 @@ def instance_settings(settings: Settings, pool: Pool, capacity_type: CapacityTyp
             kind=pool.engine.kind, image=pool.engine.image, args=pool.engine.args, env=dict(pool.engine.env)
         ),
         dcgm_image=settings.machines.dcgm_image,
+        node_exporter_image=settings.machines.node_exporter_image,
         agent_token=secret_place(settings, settings.agent_token),
         drain_deadline=pool.drain_deadline,
         boot_limits=BootLimits(engine=pool.engine.start_limit),

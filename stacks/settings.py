@@ -167,6 +167,8 @@ class Machines(Strict):
     image: str
     """Machine image: an AMI id or `resolve:ssm:<parameter>:<version>` on AWS, an image's path on Google Cloud."""
     dcgm_image: Image
+    node_exporter_image: Image | None = None
+    """Present: instances serve the numbers of their operating system too, on port 9100, and Prometheus reads them."""
     disk_gib: Positive = 100
     disk_iops: Positive = 3000
     disk_mib_per_second: Positive = 125

@@ -9,6 +9,7 @@ from pulumi_aws import ec2, vpc
 
 ENGINE_PORT: Final = 8000
 EXPORTER_PORT: Final = 9400
+NODE_EXPORTER_PORT: Final = 9100
 AGENT_PORT: Final = 9500
 AGENT_CHECK_PORT: Final = 9501
 ROUTER_PORT: Final = 8080
@@ -24,6 +25,8 @@ class FirewallArgs:
     """CIDRs whose machines may send requests to the router."""
     routers: bool = False
     """Whether routers are machines of their own: their load balancer looks after them, and Prometheus reads them."""
+    node_exporter: bool = False
+    """Whether instances serve the numbers of their operating system."""
     tags: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def __post_init__(self) -> None:
@@ -44,7 +47,7 @@ class Firewall(pulumi.ComponentResource):
         self._name, self._args = name, args
         control = self._group("control", "Control host of gpu-fleet")
         instances = self._group("instances", "GPU instances of gpu-fleet")
-        for port in INSTANCE_PORTS:
+        for port in (*INSTANCE_PORTS, *((NODE_EXPORTER_PORT,) if args.node_exporter else ())):
             self._from_group(f"{name}-instances-{port}", instances, control, port)
         for port in (ROUTER_PORT, ROUTER_METRICS_PORT) if args.routers else ():
             self._from_group(f"{name}-routers-{port}", control, control, port)

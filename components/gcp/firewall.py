@@ -9,6 +9,7 @@ from pulumi_gcp import compute
 
 ENGINE_PORT: Final = 8000
 EXPORTER_PORT: Final = 9400
+NODE_EXPORTER_PORT: Final = 9100
 AGENT_PORT: Final = 9500
 AGENT_CHECK_PORT: Final = 9501
 ROUTER_PORT: Final = 8080
@@ -32,6 +33,8 @@ class FirewallArgs:
     """CIDRs whose machines may send requests to the router."""
     routers: bool = False
     """Whether routers are machines of their own, whose metrics the control host reads."""
+    node_exporter: bool = False
+    """Whether instances serve the numbers of their operating system."""
 
     def __post_init__(self) -> None:
         if ANYWHERE in self.client_networks:
@@ -46,7 +49,7 @@ class Firewall(pulumi.ComponentResource):
         self._name, self._network = name, args.network_id
         self._allow(
             "instances",
-            INSTANCE_PORTS,
+            (*INSTANCE_PORTS, *((NODE_EXPORTER_PORT,) if args.node_exporter else ())),
             source_service_accounts=[args.control_account],
             target_service_accounts=[args.instance_account],
         )

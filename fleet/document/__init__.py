@@ -127,6 +127,8 @@ class FleetDocument(Strict):
     prometheus_url: str
     ledger_url: str
     router: Router
+    node_exporter: bool = False
+    """Whether instances serve the numbers of their operating system too."""
     notify: Notify | None = None
     budget: Budget | None = None
     budgets: tuple[PartBudget, ...] = ()
@@ -189,8 +191,12 @@ def describe_problems(error: ValidationError) -> tuple[str, ...]:
 
 
 def render(document: FleetDocument) -> str:
-    """The document as JSON text, keys in the order of this file, ending in a newline."""
-    return document.model_dump_json(indent=2) + "\n"
+    """The document as JSON text, keys in the order of this file, ending in a newline.
+
+    What came later is left out where it says nothing, so that earlier releases still read the document.
+    """
+    silent = None if document.node_exporter else {"node_exporter"}
+    return document.model_dump_json(indent=2, exclude=silent) + "\n"
 
 
 def json_schema() -> dict[str, Any]:

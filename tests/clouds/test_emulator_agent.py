@@ -67,6 +67,7 @@ def script(session_cloud: RunningCloud) -> str:
             kind="vllm", image="gpu-fleet/simulated-engine@sha256:ab", args=("--max-model-len", "2048")
         ),
         dcgm_image="gpu-fleet/dcgm-exporter@sha256:cd",
+        node_exporter_image="gpu-fleet/node-exporter@sha256:ef",
         agent_token="ssm:/agent/token",
         drain_deadline=timedelta(seconds=10),
         metadata_poll=timedelta(seconds=1),
@@ -80,6 +81,14 @@ def _status(address: str) -> dict[str, Any]:
             return json.load(answer)
     except OSError:
         return {}
+
+
+def _page(url: str) -> str:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return answer.read().decode()
+    except OSError:
+        return ""
 
 
 @pytest.fixture
@@ -110,6 +119,9 @@ def test_an_agent_boots_serves_and_shows_its_gpus(cloud: RunningCloud, ready: tu
         assert json.load(answer)["data"][0]["id"] == "chat"
     with urllib.request.urlopen(f"http://{address}:9400/metrics", timeout=5) as answer:
         assert answer.read().decode().count("DCGM_FI_PROF_GR_ENGINE_ACTIVE{") == 8
+    host = wait_for("the node exporter", lambda: _page(f"http://{address}:9100/metrics"), 60)
+    assert 'node_filesystem_avail_bytes{mountpoint="/mnt/nvme"} ' in host
+    assert "\nnode_memory_MemAvailable_bytes " in host
     commands = (cloud.machines / member / "var/log/disks.log").read_text("utf-8")
     assert "--raid-devices=8" in commands
     logs = "".join(path.read_text("utf-8", "replace") for path in (cloud.machines / member).rglob("*.log"))

@@ -29,8 +29,13 @@ cat > "$GPUFLEET_ROOT/etc/systemd/system/dcgm.service" <<UNIT
 [Service]
 ExecStart=docker run --rm --network host gpu-fleet/dcgm-exporter -a $GPUFLEET_LOCAL_ADDRESS:9400
 UNIT
+cat > "$GPUFLEET_ROOT/etc/systemd/system/host.service" <<UNIT
+[Service]
+ExecStart=docker run --rm node-exporter --web.listen-address=$GPUFLEET_LOCAL_ADDRESS:9100
+UNIT
 systemctl daemon-reload
 systemctl start dcgm.service
+systemctl start host.service
 """
 
 
@@ -50,7 +55,7 @@ def _prometheus(folder: Path, google: Google) -> Iterator[str]:
     second = timedelta(seconds=1)
     endpoint = f"{google.cloud.places.google_url}/_localcloud/targets"
     discovery = Discovery(cloud=Cloud.GCP, environment="test", region=REGION, endpoint=endpoint, refresh=second)
-    text = render(PrometheusSettings(discovery=discovery, scrape_interval=second))
+    text = render(PrometheusSettings(discovery=discovery, scrape_interval=second, node_exporter=True))
     (folder / "prometheus.yml").write_text(text, "utf-8")
     address = f"{google.cloud.places.network}.0.10:9090"
     with running(folder, address, environment={"PATH": "/usr/bin:/bin"}) as url:
@@ -70,7 +75,12 @@ def test_a_machine_is_scraped_with_the_labels_of_its_instance(google: Google, tm
     member = wait_for("the member", lambda: google.running("chat"))[0]
     with _prometheus(tmp_path, google) as url:
         found = wait_for("the exporter", lambda: _found(url, "DCGM_FI_DEV_GPU_UTIL"), 40)[0]
-    assert {name: found[name] for name in HTTP_SD_LABELS} == {
+        host = wait_for("the node exporter", lambda: _found(url, "node_memory_MemAvailable_bytes"), 40)[0]
+        modes = {one["mode"] for one in wait_for("CPUs", lambda: _found(url, "node_cpu_seconds_total"), 40)}
+    labels = {name: found[name] for name in HTTP_SD_LABELS}
+    assert {name: host[name] for name in HTTP_SD_LABELS} == labels
+    assert (host["job"], modes) == ("host", {"idle", "iowait"})
+    assert labels == {
         "instance_id": member.name,
         "zone": ZONE,
         "machine_type": "g2-standard-8",

@@ -75,6 +75,18 @@ def test_instances_are_reached_by_the_control_host_and_by_health_checks(mocks: R
     assert (set(probed["sourceRanges"]), probed["allows"][0]["ports"]) == (PROBES, ["9500"])
 
 
+def test_node_exporters_are_reached_by_the_control_host_where_there_are_some(mocks: RecordingMocks) -> None:
+    args = FirewallArgs(network_id="net", instance_account=GPU, control_account=CONTROL, node_exporter=True)
+    declare(lambda: Firewall("fw", args))
+    (opened,) = [
+        rule.inputs
+        for rule in mocks.of_type("gcp:compute/firewall:Firewall")
+        if "9100" in rule.inputs["allows"][0]["ports"]
+    ]
+    assert (opened["sourceServiceAccounts"], opened["targetServiceAccounts"]) == ([CONTROL], [GPU])
+    assert opened.get("sourceRanges") is None
+
+
 @pytest.mark.parametrize(
     ("on_bucket", "single"),
     [

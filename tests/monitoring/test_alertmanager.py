@@ -71,7 +71,7 @@ def test_what_is_quieted_by_what_are_alerts_that_there_are() -> None:
 @needs_amtool
 def test_the_command_writes_what_the_programs_accept(tmp_path: Path) -> None:
     fleet = tmp_path / "fleet.json"
-    fleet.write_text(document("chat").model_dump_json())
+    fleet.write_text(document("chat").model_copy(update={"node_exporter": True}).model_dump_json())
     (tmp_path / "token").write_text(TOKEN)
     out = tmp_path / "out"
     command = [sys.executable, "-m", "cli.main", "monitoring", "render", "--fleet", str(fleet), "--out", str(out)]
@@ -82,6 +82,7 @@ def test_the_command_writes_what_the_programs_accept(tmp_path: Path) -> None:
         judged = subprocess.run(check, cwd=out, capture_output=True, text=True, timeout=60)
         assert judged.returncode == 0, judged.stdout + judged.stderr
     assert "LatencyHigh" in (out / "rules.yml").read_text()
+    assert "job_name: host\n" in (out / "prometheus.yml").read_text()
     assert len(list((out / "grafana" / "dashboards").iterdir())) == 4
     wrong = subprocess.run([*command, "--p99", "other=1s"], cwd=CLONE, capture_output=True, text=True, timeout=120)
     assert wrong.returncode == 2

@@ -25,6 +25,7 @@ from cli.output import Exit
 from clouds.prometheus import Prometheus
 from console import exporter
 from costs.allocation import Charge, Kind, State
+from fleet.document import FleetDocument
 from fleet.document.alerts import AlertSettings
 from fleet.document.money import Budget
 from fleet.model import CapacityType, Cloud
@@ -49,7 +50,7 @@ LABELS = {
 
 
 BUDGET = Budget(usd_per_month=Decimal(730), usd_per_hour_at_max=Decimal(2))
-BUDGETED = document("chat").model_copy(update={"budget": BUDGET})
+WHOLE = document("chat").model_copy(update={"budget": BUDGET, "node_exporter": True})
 
 
 def engine_page(seconds: float) -> str:
@@ -63,7 +64,13 @@ def _samples(metric: Metric, seconds: float) -> Iterator[str]:
             yield f'{metric.name}_bucket{{le="{bound}"}} {seconds * 10}\n'
         yield f"{metric.name}_count {seconds * 10}\n{metric.name}_sum {seconds}\n"
     else:
-        labels = {metrics.NODE_PHASE: '{phase="ready"}', metrics.NODE_BOOT_SECONDS: '{step="cache"}'}
+        labels = {
+            metrics.NODE_PHASE: '{phase="ready"}',
+            metrics.NODE_BOOT_SECONDS: '{step="cache"}',
+            metrics.HOST_CPU_SECONDS: '{cpu="0",mode="idle"}',
+            metrics.HOST_DISK_FREE: '{mountpoint="/"}',
+            metrics.HOST_DISK_SIZE: '{mountpoint="/"}',
+        }
         value = seconds * 10 if metric.kind is Shape.COUNTER else 1
         yield f"{metric.name}{labels.get(metric, '')} {value}\n"
 
@@ -149,7 +156,7 @@ def prometheus(folder: Path) -> Iterator[str]:
 def test_every_query_returns_data(tmp_path: Path) -> None:
     with prometheus(tmp_path) as url:
         asked, end = Prometheus(url), time.monotonic() + 90
-        while left := [one for one in ask(asked, BUDGETED, datetime.now(UTC)) if not one.series]:
+        while left := [one for one in ask(asked, WHOLE, datetime.now(UTC)) if not one.series]:
             assert time.monotonic() < end, left
             time.sleep(0.5)
         asked.close()
@@ -171,24 +178,31 @@ class OneEmpty(BaseHTTPRequestHandler):
         pass
 
 
-@pytest.mark.parametrize("budget", [pytest.param(True, id="a budget"), pytest.param(False, id="no budget")])
-def test_the_command_names_the_panels_that_find_nothing(tmp_path: Path, budget: bool) -> None:
+@pytest.mark.parametrize(
+    ("fleet", "left_out"),
+    [
+        pytest.param(WHOLE, 0, id="everything"),
+        pytest.param(WHOLE.model_copy(update={"budget": None}), 2, id="no budget, so no burn rates"),
+        pytest.param(WHOLE.model_copy(update={"node_exporter": False}), 3, id="no node exporter, so no machines"),
+        pytest.param(document("chat"), 5, id="neither"),
+    ],
+)
+def test_the_command_names_the_panels_that_find_nothing(tmp_path: Path, fleet: FleetDocument, left_out: int) -> None:
     app = typer.Typer()
     monitoring.register(app)
     with ThreadingHTTPServer(("127.0.0.1", 0), OneEmpty) as server:
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         at = {"prometheus_url": f"http://127.0.0.1:{server.server_address[1]}"}
-        there = (BUDGETED if budget else document("chat")).model_copy(update=at)
-        fleet = tmp_path / "fleet.json"
-        fleet.write_text(there.model_dump_json())
-        done = CliRunner().invoke(app, ["monitoring", "check", "--fleet", str(fleet), "--json"])
+        path = tmp_path / "fleet.json"
+        path.write_text(fleet.model_copy(update=at).model_dump_json())
+        done = CliRunner().invoke(app, ["monitoring", "check", "--fleet", str(path), "--json"])
         server.shutdown()
     assert done.exit_code == Exit.FOUND
     found = json.loads(done.stdout)
     assert {(one["dashboard"], one["panel"]) for one in found if not one["series"]} == {("Fleet", "Preemptions")}
     assert not [one["query"] for one in found if "$" in one["query"]], "something is left to be chosen"
     every = sum(len(panel.queries) for board in dashboards() for panel in board.panels)
-    assert len(found) == (every if budget else every - 2), "burn rates are those of a budget"
+    assert len(found) == every - left_out
 
 
 def test_every_panel_says_what_it_shows_and_in_which_unit() -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import shutil
 import subprocess
 import threading
@@ -39,8 +40,9 @@ needs_prometheus = pytest.mark.skipif(
 
 
 @needs_prometheus
+@pytest.mark.parametrize("node_exporter", [False, True], ids=["", "node exporter"])
 @pytest.mark.parametrize("discovery", [AWS, GCP, GCP_LOCAL], ids=["aws", "gcp", "gcp-local"])
-def test_promtool_accepts_it(discovery: Discovery, tmp_path: Path) -> None:
+def test_promtool_accepts_it(discovery: Discovery, node_exporter: bool, tmp_path: Path) -> None:
     path = tmp_path / "prometheus.yml"
     path.write_text(
         render(
@@ -49,6 +51,7 @@ def test_promtool_accepts_it(discovery: Discovery, tmp_path: Path) -> None:
                 haproxy=("10.0.0.1:8404",),
                 watchdogs=("10.0.0.1:9600",),
                 alertmanagers=("10.0.0.1:9093",),
+                node_exporter=node_exporter,
             )
         )
     )
@@ -62,6 +65,35 @@ def test_every_source_is_a_job_on_its_port() -> None:
         for job in yaml.safe_load(render(PrometheusSettings(discovery=AWS)))["scrape_configs"]
     }
     assert jobs == {"engine": 8000, "dcgm": 9400, "node": 9500, "haproxy": 8404, "router": 8404}
+
+
+@pytest.mark.parametrize("discovery", [AWS, GCP, GCP_LOCAL], ids=["aws", "gcp", "gcp-local"])
+def test_node_exporters_are_found_as_everything_else_on_an_instance_is(discovery: Discovery) -> None:
+    def jobs(*, wanted: bool) -> dict[str, dict[str, Any]]:
+        found = yaml.safe_load(render(PrometheusSettings(discovery=discovery, node_exporter=wanted)))
+        return {job.pop("job_name"): job for job in found["scrape_configs"]}
+
+    without, found = jobs(wanted=False), jobs(wanted=True)
+    host = found.pop("host")
+    assert found == without, "nothing else changes"
+    assert [rule["action"] for rule in host.pop("metric_relabel_configs")] == ["drop"]
+    assert json.dumps(host) == json.dumps(without["node"]).replace("9500", "9100")
+
+
+@pytest.mark.parametrize(
+    ("series", "kept"),
+    [
+        pytest.param("node_cpu_seconds_total;idle", True, id="idle"),
+        pytest.param("node_cpu_seconds_total;iowait", True, id="waiting for a disk"),
+        pytest.param("node_cpu_seconds_total;user", False, id="a mode that the rest tells of"),
+        pytest.param("node_cpu_guest_seconds_total;user", False, id="guests"),
+        pytest.param("node_memory_MemAvailable_bytes;", True, id="without a mode"),
+    ],
+)
+def test_a_large_machine_s_cpus_do_not_fill_prometheus(series: str, kept: bool) -> None:
+    jobs = yaml.safe_load(render(PrometheusSettings(discovery=AWS, node_exporter=True)))["scrape_configs"]
+    ((rule,),) = [job["metric_relabel_configs"] for job in jobs if job["job_name"] == "host"]
+    assert (re.fullmatch(rule["regex"], series) is None) == kept
 
 
 def test_numbers_of_another_engine_get_the_names_that_are_asked_for() -> None:

@@ -115,6 +115,31 @@ def test_without_its_exporter_an_instance_serves_and_says_what_is_missing(machin
     assert "no such image" in machine.life.status()["warnings"]["exporter"]
 
 
+def test_a_machine_runs_a_node_exporter_only_where_it_is_told_to(machine: Machine) -> None:
+    assert machine.boot.run()
+    assert engines.NODE_EXPORTER_UNIT not in machine.units.texts
+
+
+@pytest.mark.parametrize("refused", [False, True], ids=["it starts", "it does not"])
+def test_a_node_exporter_is_nice_to_have(bucket: Path, tmp_path: Path, refused: bool) -> None:
+    wants = settings(node_exporter_image="node-exporter@sha256:2")
+    machine = Machine(root=tmp_path, bucket=bucket, settings=wants)
+
+    def refuse(name: str) -> UnitState:
+        if refused and name == engines.NODE_EXPORTER_UNIT:
+            raise StepError("docker: no such image")
+        return UnitState.ACTIVE
+
+    machine.units.on_start = refuse
+    assert machine.boot.run()
+    assert machine.life.agent_check() == "up ready"
+    assert f"{machine.cloud.address}:9100" in machine.units.texts[engines.NODE_EXPORTER_UNIT]
+    started = [name for _, name in machine.units.calls]
+    assert started.index(engines.UNIT) < started.index(engines.NODE_EXPORTER_UNIT), "the engine waits for nothing"
+    said = machine.life.status()["warnings"].get("node exporter", "")
+    assert ("no such image" in said) == refused
+
+
 def test_another_revision_restarts_the_engine(machine: Machine) -> None:
     machine.boot.run()
     machine.units.texts[engines.UNIT] = "another text"

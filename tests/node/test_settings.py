@@ -2,6 +2,7 @@
 
 import copy
 import json
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -43,12 +44,22 @@ def test_settings_arrive_as_they_were_written(tmp_path: Path) -> None:
     assert read.agent_token == WRITTEN.agent_token
 
 
+@pytest.mark.parametrize("image", [None, "n@sha256:2"], ids=["none: as earlier stacks write it", "an image"])
+def test_a_node_exporter_is_wanted_or_not(tmp_path: Path, image: str | None) -> None:
+    file = tmp_path / "instance.json"
+    told = user_data.instance_json(replace(WRITTEN, node_exporter_image=image))
+    file.write_text(json.dumps(told))
+    assert ("node_exporter_image" in told) == (image is not None)
+    assert load(file).node_exporter_image == image
+
+
 @pytest.mark.parametrize(
     ("field", "value", "says"),
     [
         pytest.param("version", 2, "version", id="another version"),
         pytest.param("pool", None, "pool", id="no text"),
         pytest.param("capacity_type", "cheap", "cheap", id="no capacity type"),
+        pytest.param("node_exporter_image", 7, "node_exporter_image", id="a number for an image"),
         pytest.param("drain_deadline_s", "90", "drain_deadline_s", id="a text for seconds"),
         pytest.param("drain_margin_s", -1, "drain_margin_s", id="negative"),
         pytest.param("power_off_after_s", True, "power_off_after_s", id="a yes"),

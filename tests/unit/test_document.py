@@ -45,6 +45,14 @@ def test_a_rendered_document_reads_back_the_same() -> None:
     assert document.parse(document.render(once), "again") == once
 
 
+def test_what_earlier_releases_do_not_know_is_written_only_where_it_says_something() -> None:
+    plain = document.parse(json.dumps(a_document()), "fleet.json")
+    assert not plain.node_exporter
+    assert "node_exporter" not in document.render(plain)
+    wanted = document.parse(json.dumps({**a_document(), "node_exporter": True}), "fleet.json")
+    assert document.parse(document.render(wanted), "again") == wanted
+
+
 def _broken(path: str, value: object) -> dict[str, Any]:
     whole = a_document()
     *parents, last = path.split(".")

@@ -79,14 +79,38 @@ def test_words_reach_the_engine_as_they_were_written() -> None:
     assert "--env=PRICE=$$HOME" in words
 
 
+NODE_EXPORTER = engine.node_exporter_unit("quay.io/prometheus/node-exporter@sha256:" + "c" * 64, host="10.0.1.7")
+
+
+def test_a_node_exporter_listens_on_the_private_address_and_changes_nothing() -> None:
+    words = exec_start(NODE_EXPORTER)
+    image = next(place for place, word in enumerate(words) if "@sha256:" in word)
+    assert {
+        "--user=65534:65534",
+        "--read-only",
+        "--cap-drop=ALL",
+        "--volume=/:/host:ro,rslave",
+        "--memory=128m",
+    } <= set(words[:image])
+    assert {"--path.rootfs=/host", "--web.listen-address=10.0.1.7:9100"} <= set(words[image:])
+    # $$ is what systemd turns into one
+    assert words[-1].endswith("=^/(dev|proc|run|sys|var/lib/docker/.+)($$|/)")
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze here")
-@pytest.mark.parametrize("name", [engine.UNIT, engine.DCGM_UNIT])
-def test_systemd_accepts_the_units(name: str, tmp_path: Path) -> None:
-    text = (
-        engine.engine_unit(SERVE, cache_dir=PurePosixPath("/mnt/nvme/models"))
-        if name == engine.UNIT
-        else engine.dcgm_unit("nvcr.io/dcgm-exporter@sha256:" + "b" * 64, host="10.0.1.7")
-    )
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        pytest.param(
+            engine.UNIT, engine.engine_unit(SERVE, cache_dir=PurePosixPath("/mnt/nvme/models")), id="engine"
+        ),
+        pytest.param(
+            engine.DCGM_UNIT, engine.dcgm_unit("nvcr.io/dcgm@sha256:" + "b" * 64, host="10.0.1.7"), id="dcgm"
+        ),
+        pytest.param(engine.NODE_EXPORTER_UNIT, NODE_EXPORTER, id="node exporter"),
+    ],
+)
+def test_systemd_accepts_the_units(name: str, text: str, tmp_path: Path) -> None:
     # only the container tool is missing here
     (tmp_path / name).write_text(text.replace("=docker ", "=/bin/echo ").replace("=-docker ", "=-/bin/echo "))
     done = subprocess.run(

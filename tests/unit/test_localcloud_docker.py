@@ -60,3 +60,13 @@ def test_the_unit_of_the_exporter_is_understood(tmp_path: Path) -> None:
     run = parse_run(line.removeprefix("ExecStart=docker run ").split(), {})
     assert run.name == "gpufleet-dcgm"
     assert command(run, tmp_path)[3:6] == ["localcloud.dcgm", "-a", "127.16.1.4:9400"]
+
+
+def test_the_unit_of_the_node_exporter_is_understood_and_sees_the_machine_s_own_files(tmp_path: Path) -> None:
+    text = engine.node_exporter_unit("mirror/node-exporter@sha256:ab", host="127.16.1.4")
+    line = next(line for line in text.splitlines() if line.startswith("ExecStart="))
+    run = parse_run(line.removeprefix("ExecStart=docker run ").split(), {})
+    assert run.name == "gpufleet-node-exporter"
+    program, root, address = command(run, tmp_path)[3:6]
+    assert (program, address) == ("localcloud.node_exporter", "--web.listen-address=127.16.1.4:9100")
+    assert Path(root.removeprefix("--path.rootfs=")) == tmp_path

@@ -5,11 +5,14 @@ import pytest
 from serving import metrics
 from serving.metrics import Kind, Metric, Source
 
+PREFIXES = {
+    Source.ENGINE: "vllm:", Source.DCGM: "DCGM_FI_", Source.NODE: "gpufleet_node_", Source.HOST: "node_",
+}  # fmt: skip
+
 
 @pytest.mark.parametrize("metric", metrics.ALL.values(), ids=str)
 def test_names_tell_source_and_kind(metric: Metric) -> None:
-    prefix = {Source.ENGINE: "vllm:", Source.DCGM: "DCGM_FI_", Source.NODE: "gpufleet_node_"}[metric.source]
-    assert metric.name.startswith(prefix)
+    assert metric.name.startswith(PREFIXES[metric.source])
     assert re.fullmatch(r"[a-zA-Z_:][a-zA-Z0-9_:]*", metric.name)
     if metric.source is not Source.DCGM:
         assert metric.name.endswith("_total") == (metric.kind is Kind.COUNTER)

@@ -78,6 +78,12 @@ def test_the_settings_file_is_the_contract() -> None:
     }
 
 
+def test_a_node_exporter_is_told_only_to_machines_that_are_to_have_one() -> None:
+    image = "mirror/node-exporter@sha256:00"
+    told = instance_json(replace(SETTINGS, node_exporter_image=image))
+    assert told == {**instance_json(SETTINGS), "node_exporter_image": image}
+
+
 def test_a_boot_writes_the_settings_and_runs_the_agent_it_was_told(tmp_path: Path) -> None:
     ran = boot(render(SETTINGS, SHA256), tmp_path, 'echo "aws $1 $2 $4" >>"$CALLS"; printf %s "$AGENT" >"$5"')
     assert ran.returncode == 0, ran.stderr

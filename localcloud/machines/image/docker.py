@@ -18,6 +18,7 @@ PROGRAMS: Final = {
     "simulated-engine": "localcloud.engine",
     "vllm-cpu": "localcloud.vllm",
     "dcgm-exporter": "localcloud.dcgm",
+    "node-exporter": "localcloud.node_exporter",
 }
 """Last part of an image's name, without tag and digest, to the module that it stands for."""
 

@@ -1,0 +1,118 @@
+"""The node exporter of an emulated machine: node_exporter's names for the host that all of them share.
+
+`python -m localcloud.node_exporter --web.listen-address=ADDRESS:9100 [--path.rootfs=ROOT]`. CPU and memory are those
+of this computer, read from /proc when asked; disks are those below the machine's root. Other flags of the real one
+are taken and unused.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Final
+
+from serving import metrics
+from serving.exposition import CONTENT_TYPE, Sample, render_family
+from serving.metrics import Metric
+
+MODES: Final = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
+"""The first columns of /proc/stat (proc_stat(5))."""
+MOUNTS: Final = ("/", "/mnt/nvme")
+_MEMORY: Final = {metrics.HOST_MEMORY_TOTAL: "MemTotal", metrics.HOST_MEMORY_AVAILABLE: "MemAvailable"}
+
+
+def page(proc: Path, root: Path) -> str:
+    """/metrics now."""
+    families = {
+        metrics.HOST_CPU_SECONDS: list(_cpus((proc / "stat").read_text("utf-8"))),
+        **_memory((proc / "meminfo").read_text("utf-8")),
+        **_disks(root),
+    }
+    return "".join(
+        render_family(metric.name, metric.kind, metric.meaning, samples) for metric, samples in families.items()
+    )
+
+
+def _sample(metric: Metric, value: float, **labels: str) -> Sample:
+    return Sample(name=metric.name, labels=labels, value=value)
+
+
+def _cpus(stat: str) -> Iterator[Sample]:
+    ticks_per_second = os.sysconf("SC_CLK_TCK")
+    for line in stat.splitlines():
+        name, _, rest = line.partition(" ")
+        if name.startswith("cpu") and name != "cpu":
+            for mode, ticks in zip(MODES, rest.split(), strict=False):
+                seconds = int(ticks) / ticks_per_second
+                yield _sample(metrics.HOST_CPU_SECONDS, seconds, cpu=name.removeprefix("cpu"), mode=mode)
+
+
+def _memory(meminfo: str) -> dict[Metric, list[Sample]]:
+    kib = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in meminfo.splitlines())}
+    return {metric: [_sample(metric, kib[name] * 1024)] for metric, name in _MEMORY.items()}
+
+
+def _disks(root: Path) -> dict[Metric, list[Sample]]:
+    there = {mount: os.statvfs(path) for mount in MOUNTS if (path := root / mount.lstrip("/")).is_dir()}
+    size, free = metrics.HOST_DISK_SIZE, metrics.HOST_DISK_FREE
+    return {
+        size: [_sample(size, disk.f_blocks * disk.f_frsize, mountpoint=mount) for mount, disk in there.items()],
+        free: [_sample(free, disk.f_bavail * disk.f_frsize, mountpoint=mount) for mount, disk in there.items()],
+    }
+
+
+class Server(ThreadingHTTPServer):
+    """Serves the page of one machine."""
+
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(self, address: tuple[str, int], root: Path) -> None:
+        self.root = root
+        super().__init__(address, _Handler)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away is no news."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server_version = "gpu-fleet-simulated-node-exporter"
+    sys_version = ""
+    timeout = 120
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Silent."""
+
+    def do_GET(self) -> None:
+        assert isinstance(self.server, Server)
+        if self.path.partition("?")[0] != "/metrics":
+            self.send_error(404)
+            return
+        body = page(Path("/proc"), self.server.root).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", CONTENT_TYPE)
+        self.send_header("X-Simulated", "true")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Serve until ended."""
+    parser = argparse.ArgumentParser(prog="node_exporter", description="Simulated node exporter.", allow_abbrev=False)
+    parser.add_argument("--web.listen-address", dest="address", required=True, help="HOST:PORT to listen on")
+    parser.add_argument(
+        "--path.rootfs", dest="root", type=Path, default=Path("/"), help="where the machine's files are"
+    )
+    given, _ = parser.parse_known_args(words)
+    host, _, port = given.address.rpartition(":")
+    with Server((host, int(port)), given.root) as server:
+        sys.stderr.write(f"simulated node exporter on {given.address}\n")
+        server.serve_forever(poll_interval=0.5)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
