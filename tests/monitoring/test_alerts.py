@@ -167,6 +167,8 @@ CASES = (
     Case("MetricsMissing", "it boots", 0,
          (on("up", "0x40", 'job="dcgm"'), on("gpufleet_node_phase", "0x40", 'phase="ready"'), on("up", "1x40", 'job="node"'))),
     Case("MetricsMissing", "the agent itself", 1, (on("up", "0x40", 'job="node"'),)),
+    Case("MetricsMissing", "its node exporter alone, by which nothing is judged", 0,
+         (on("up", "0x40", 'job="host"'), on("gpufleet_node_phase", "1x40", 'phase="ready"'), on("up", "1x40", 'job="node"'))),
     Case("AllMetricsMissing", "agents, and no exporter", 1, (on("up", "1x40", 'job="node"'),)),
     Case("AllMetricsMissing", "both", 0, (on("up", "1x40", 'job="node"'), on("up", "1x40", 'job="dcgm"'))),
     Case("AllMetricsMissing", "an empty fleet", 0, (of("gpufleet_held_requests", "0x40"),)),
