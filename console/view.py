@@ -12,6 +12,7 @@ from decimal import Decimal
 from fleet import tags
 from fleet.document import FleetDocument, Pool
 from fleet.model import CapacityType, Instance, Phase
+from fleet.owners import owner_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,8 +231,7 @@ def build(read: Read, price: Price) -> FleetView:
     groups = read.document.group_names()
     of_pool: defaultdict[str | None, list[InstanceView]] = defaultdict(list)
     for instance, seen in zip(alive, shown, strict=True):
-        owned = instance.group is None or instance.group in groups.get(instance.pool or "", ())
-        of_pool[instance.pool if owned and instance.pool in groups else None].append(seen)
+        of_pool[owner_of(groups, instance)].append(seen)
     priced = [instance.usd_per_hour for instance in shown if instance.usd_per_hour is not None]
     name = f"{read.document.cloud}/{read.document.environment}/{read.document.region}"
     return FleetView(

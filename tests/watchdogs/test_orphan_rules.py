@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from fleet import tags
+from fleet.document import Pool
 from fleet.model import CapacityType, Cloud, Instance, InstanceState
 from fleet.policies import OrphanAction, OrphanPolicy
 from tests.watchdogs.plain import QUIET, QUIET_ENGINE, QUIET_GPU, START, document, instance
@@ -66,6 +67,20 @@ def stopping(**changes: Any) -> OrphanPolicy:
 )
 def test_who_is_outside(changes: Mapping[str, Any], listed: bool) -> None:
     assert bool(outside([instance(1, **changes)], [document()])) is listed
+
+
+@pytest.mark.parametrize("order", [slice(None), slice(None, None, -1)], ids=["first", "last"])
+def test_two_fleets_of_one_environment_own_their_own_groups(order: slice) -> None:
+    def moved(pool: Pool) -> Pool:
+        groups = [group.model_copy(update={"name": f"{group.name}-there"}) for group in pool.groups]
+        return pool.model_copy(update={"groups": tuple(groups)})
+
+    here = document()
+    there = here.model_copy(update={"region": "eu-west-1", "pools": tuple(map(moved, here.pools))})
+    ours = instance(1)
+    theirs = instance(2, group=f"{ours.group}-there")
+    stray = instance(3, group=f"{ours.group}-killed")
+    assert outside([ours, theirs, stray], [here, there][order]) == (stray,)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typing import Final
 from fleet import tags
 from fleet.document import FleetDocument
 from fleet.model import CapacityType, Cloud, Instance
+from fleet.owners import owner_of
 from fleet.policies import OrphanPolicy
 from watchdogs.evidence import Evidence
 from watchdogs.plan import Budget
@@ -78,15 +79,11 @@ class Observed:
 
 
 def outside(instances: Sequence[Instance], documents: Collection[FleetDocument]) -> tuple[Instance, ...]:
-    """Those that no pool of these fleets owns, gone and stopped ones left out.
-
-    A pool's tag alone owns nobody whose group the pool has not: a `pulumi up` that was killed leaves such groups.
-    """
-    owned = {(one.environment, pool): groups for one in documents for pool, groups in one.group_names().items()}
+    """Those that no pool of these fleets owns, gone and stopped ones left out."""
+    known = [(document.environment, document.group_names()) for document in documents]
 
     def has_owner(instance: Instance) -> bool:
-        groups = owned.get((instance.environment or "", instance.pool or ""))
-        return groups is not None and (instance.group is None or instance.group in groups)
+        return any(instance.environment == name and owner_of(groups, instance) for name, groups in known)
 
     return tuple(i for i in instances if i.alive and not has_owner(i))
 
