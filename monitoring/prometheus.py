@@ -106,16 +106,10 @@ def render(settings: PrometheusSettings) -> str:
             "external_labels": {"fleet": f"{settings.discovery.cloud}-{settings.discovery.environment}"},
         },
         "scrape_configs": [
-            _found(source.value, port, settings.discovery, _INSTANCES)
-            for source, port in PORTS.items()
-            if source is not Source.HOST
+            _of_instances(source, settings) for source in PORTS if source is not Source.HOST or settings.node_exporter
         ],
     }
-    if renames := _renames(settings.engines):
-        document["scrape_configs"][list(PORTS).index(Source.ENGINE)]["metric_relabel_configs"] = renames
     scraped, environment = document["scrape_configs"], settings.discovery.environment
-    if settings.node_exporter:
-        scraped.append(_host(settings.discovery))
     for job, path in (("haproxy", "/metrics"), ("router", "/router/metrics")):
         scraped.append(
             _static(job, settings.haproxy, path, environment)
@@ -133,6 +127,14 @@ def render(settings: PrometheusSettings) -> str:
     )
 
 
+_SPARED: Final = {
+    "source_labels": ["__name__", "mode"],
+    "regex": f"{HOST_CPU_SECONDS};(user|nice|system|irq|softirq|steal)|node_cpu_guest_seconds_total;.*",
+    "action": "drop",
+}
+"""Ten series of each CPU would be 1,920 of a large machine: two are kept."""
+
+
 def _renames(engines: Sequence[Interface]) -> list[dict[str, Any]]:
     return [
         {"source_labels": ["__name__"], "regex": theirs, "target_label": "__name__", "replacement": ours}
@@ -140,12 +142,10 @@ def _renames(engines: Sequence[Interface]) -> list[dict[str, Any]]:
     ]
 
 
-def _host(discovery: Discovery) -> dict[str, Any]:
-    """The job of node_exporters. Ten series of each CPU would be 1,920 of a large machine: two are kept."""
-    job = _found(Source.HOST.value, PORTS[Source.HOST], discovery, _INSTANCES)
-    modes = f"{HOST_CPU_SECONDS};(user|nice|system|irq|softirq|steal)|node_cpu_guest_seconds_total;.*"
-    spared = {"source_labels": ["__name__", "mode"], "regex": modes, "action": "drop"}
-    return {**job, "metric_relabel_configs": [spared]}
+def _of_instances(source: Source, settings: PrometheusSettings) -> dict[str, Any]:
+    job = _found(source.value, PORTS[source], settings.discovery, _INSTANCES)
+    relabelled = {Source.ENGINE: _renames(settings.engines), Source.HOST: [_SPARED]}.get(source)
+    return {**job, "metric_relabel_configs": relabelled} if relabelled else job
 
 
 def _static(job: str, targets: Sequence[str], path: str, environment: str) -> dict[str, Any]:

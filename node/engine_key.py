@@ -1,8 +1,8 @@
 """The file from which the engine's container gets its API key: in memory, for root alone."""
 
-import os
 from pathlib import Path
 
+from fleet.private import write_private
 from node.ports import StepError
 from serving import engine as engines
 from serving.engine import EngineKind
@@ -21,12 +21,7 @@ def lay(root: Path, kind: EngineKind, key: str) -> bool:
         if path.is_file() and path.read_text("utf-8") == text:
             return False
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        half_done = path.with_name(f".{path.name}.part")
-        half_done.unlink(missing_ok=True)
-        # nobody else may read it for a moment either
-        with os.fdopen(os.open(half_done, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(text)
-        half_done.replace(path)
+        write_private(path, text)
     except OSError as error:
         raise StepError(f"the engine's key cannot be written to {path}: {error.strerror}") from error
     return True

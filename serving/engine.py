@@ -264,12 +264,7 @@ def engine_unit(
 def dcgm_unit(image: str, *, host: str) -> str:
     """The systemd unit that runs the GPU exporter's container."""
     port = metrics.PORTS[metrics.Source.DCGM]
-    command = [
-        "docker",
-        "run",
-        "--rm",
-        "--name=gpufleet-dcgm",
-        "--network=host",
+    words = [
         "--gpus=all",
         "--cap-add=SYS_ADMIN",
         image,
@@ -280,13 +275,7 @@ def dcgm_unit(image: str, *, host: str) -> str:
         "-c",
         "1000",
     ]
-    return _unit(
-        description="gpu-fleet GPU exporter",
-        command=command,
-        before="docker rm --force gpufleet-dcgm",
-        stop_s=10,
-        more=("Restart=always", "RestartSec=5"),
-    )
+    return _exporter_unit("GPU exporter", "gpufleet-dcgm", words)
 
 
 _HOST_COLLECTORS: Final = ("cpu", "diskstats", "filesystem", "loadavg", "meminfo", "netdev", "pressure")
@@ -295,12 +284,7 @@ _HOST_COLLECTORS: Final = ("cpu", "diskstats", "filesystem", "loadavg", "meminfo
 
 def node_exporter_unit(image: str, *, host: str) -> str:
     """The systemd unit that runs node_exporter's container. It sees the machine's files, and can write none."""
-    command = [
-        "docker",
-        "run",
-        "--rm",
-        "--name=gpufleet-node-exporter",
-        "--network=host",
+    words = [
         "--pid=host",
         "--user=65534:65534",
         "--read-only",
@@ -317,10 +301,15 @@ def node_exporter_unit(image: str, *, host: str) -> str:
         # Debian's build leaves /mnt out by default, where the cache's disk is
         "--collector.filesystem.mount-points-exclude=^/(dev|proc|run|sys|var/lib/docker/.+)($|/)",
     ]
+    return _exporter_unit("node exporter", "gpufleet-node-exporter", words)
+
+
+def _exporter_unit(what: str, name: str, words: Sequence[str]) -> str:
+    """Of a container in the machine's own network: options, image and arguments."""
     return _unit(
-        description="gpu-fleet node exporter",
-        command=command,
-        before="docker rm --force gpufleet-node-exporter",
+        description=f"gpu-fleet {what}",
+        command=["docker", "run", "--rm", f"--name={name}", "--network=host", *words],
+        before=f"docker rm --force {name}",
         stop_s=10,
         more=("Restart=always", "RestartSec=5"),
     )

@@ -1,9 +1,10 @@
 """The key that the router shows to engines, in a file of its own: people print the configuration, but not this."""
 
-import os
 import re
 from pathlib import Path
 from typing import Final
+
+from fleet.private import write_private
 
 FILE_NAME: Final = "engine-key.cfg"
 """Beside the configuration; HAProxy reads it first."""
@@ -21,11 +22,7 @@ def write(path: Path, key: str) -> None:
         raise ValueError("the engines' key is not 64 hexadecimal digits")
     text = "# Written by gpufleet. A secret: for the router alone.\nglobal\n"
     text += f"    setenv {VARIABLE} {key}\n" if key else f"    unsetenv {VARIABLE}\n"
-    new = path.with_name(path.name + ".part")
-    new.unlink(missing_ok=True)
-    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text)
-    new.replace(path)
+    write_private(path, text)
 
 
 def kept(path: Path) -> str:

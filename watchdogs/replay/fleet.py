@@ -24,8 +24,8 @@ class Replicas:
     launched: Ints
     """Tick of its last launch; far in the past for those that were there from the beginning."""
 
-    def ready(self, tick: int) -> Bools:
-        return self.running & (self.ready_at <= tick)
+    def ready(self, tick: int, which: npt.NDArray[np.intp] | slice = slice(None)) -> Bools:
+        return self.running[which] & (self.ready_at[which] <= tick)
 
 
 @dataclass(slots=True)
@@ -124,8 +124,7 @@ def play_pools(activity: Activity, rules: Sequence[PoolRule], cold_start: float,
     for tick in range(score.ticks):
         for rule, own, each in zip(rules, members, demands, strict=True):
             demand = round(float(each[tick]), 6)
-            running = replicas.running[own]
-            ready = running & (replicas.ready_at[own] <= tick)
+            running, ready = replicas.running[own], replicas.ready(tick, own)
             up, count = int(np.count_nonzero(running)), int(np.count_nonzero(ready))
             score.unserved += max(0.0, demand - capacity * count) * activity.step
             score.saved_rows += len(own) - up
