@@ -11,13 +11,14 @@ from typing import Any, Final
 import httpx
 import yaml
 
+from clouds.deadlines import DeadlineTransport
 from clouds.plain import trusting_nobody
 from fleet.activity import CloudError
 from fleet.parsed import is_map
 
 _TIMEOUT: Final = 30.0
 LONGEST_S: Final = 120.0
-"""For the body of one answer: far from the term of a run's lease."""
+"""For one answer, its head included: far from the term of a run's lease."""
 SKEW_LIMIT_S: Final = 60.0
 """Clocks further apart than that make an old window look new."""
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -33,13 +34,13 @@ class Prometheus:
         client: httpx.Client | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         clock: Callable[[], float] = time.monotonic,
+        longest_s: float = LONGEST_S,
     ) -> None:
         self._url = url.rstrip("/")
         self._now = now
         self._clock = clock
-        # trust_env off: a proxy of the shell must not see (or swallow) what goes to a private address
-        verify = trusting_nobody() if self._url.startswith("http://") else True
-        self._client = client or httpx.Client(timeout=_TIMEOUT, trust_env=False, verify=verify)
+        self._longest_s = longest_s
+        self._client = client or _client(self._url, longest_s)
         self._intervals: dict[str, timedelta] | None = None
         self.calls: dict[str, int] = {}
 
@@ -63,11 +64,11 @@ class Prometheus:
 
     def _ask(self, method: str, path: str, data: Mapping[str, str] | None = None) -> Any:
         self.calls[path] = self.calls.get(path, 0) + 1
-        asked = self._now()
+        asked, began = self._now(), self._clock()
         try:
             with self._client.stream(method, self._url + path, data=data) as response:
                 self._same_time(response.headers.get("Date"), asked)
-                body = json.loads(b"".join(self._in_time(response)))
+                body = json.loads(b"".join(self._in_time(response, began)))
         except (httpx.HTTPError, ValueError) as error:
             raise CloudError(f"Prometheus at {self._url} did not answer: {error}") from error
         if not is_map(body) or body.get("status") != "success":
@@ -80,13 +81,13 @@ class Prometheus:
             raise CloudError(f"Prometheus at {self._url} gave a partial answer: {'; '.join(body['warnings'])}")
         return body["data"]
 
-    def _in_time(self, response: httpx.Response) -> Iterator[bytes]:
+    def _in_time(self, response: httpx.Response, began: float) -> Iterator[bytes]:
         """The body; a byte now and then is in time for each read, and would hold a pass for ever."""
-        began, size = self._clock(), 0
+        size = 0
         for part in response.iter_bytes():
             size += len(part)
-            if self._clock() - began > LONGEST_S:
-                raise CloudError(f"Prometheus at {self._url} sent {size} bytes in {LONGEST_S:.0f} s and goes on")
+            if self._clock() - began > self._longest_s:
+                raise CloudError(f"Prometheus at {self._url} sent {size} bytes in {self._longest_s:g} s and goes on")
             yield part
 
     def _same_time(self, date: str | None, asked: datetime) -> None:
@@ -102,6 +103,12 @@ class Prometheus:
             raise CloudError(
                 f"Prometheus at {self._url} says that it is {date}, {apart:.0f} s from our own clock: set both by NTP"
             )
+
+
+def _client(url: str, longest_s: float) -> httpx.Client:
+    # no proxies and trust_env off: a proxy of the shell must not see (or swallow) what goes to a private address
+    context = trusting_nobody() if url.startswith("http://") else httpx.create_ssl_context(trust_env=False)
+    return httpx.Client(transport=DeadlineTransport(context, longest_s), timeout=_TIMEOUT, trust_env=False)
 
 
 def read_intervals(configuration: str) -> dict[str, timedelta]:
