@@ -9,7 +9,7 @@ from sqlalchemy.engine import make_url
 from cli.output import UserError
 from fleet.document import FleetDocument
 from ledger.operations import fleet_name
-from ledger.schema import LedgerError, explained, open_ledger
+from ledger.schema import LedgerError, explained, share_ledger
 from prices.book import Override, parse_as_of
 
 
@@ -21,7 +21,7 @@ def ledger_name(document: FleetDocument) -> str:
 def open_ledger_of(document: FleetDocument) -> Engine:
     """The fleet's ledger. Raises UserError."""
     try:
-        return open_ledger(document.ledger_url)
+        return share_ledger(document.ledger_url)
     except LedgerError as error:
         raise UserError(str(error)) from error
 

@@ -31,7 +31,7 @@ from clouds.prometheus import Prometheus
 from fleet.document import FleetDocument
 from fleet.model import Cloud
 from ledger import operations
-from ledger.schema import LedgerError, open_ledger
+from ledger.schema import LedgerError, share_ledger
 from ledger.tables import PRICES
 from prices.book import Price, PriceBook, Rank
 from prices.packaged import PackagedPrices
@@ -66,7 +66,7 @@ class Wired:
 def open_engine(document: FleetDocument) -> Engine:
     """The ledger of a fleet, with every pool's target in it. Raises UserError."""
     try:
-        engine = open_ledger(document.ledger_url)
+        engine = share_ledger(document.ledger_url)
         now, fleet = WallClock().now(), fleet_of(document)
         known = {row.pool for row in operations.targets(engine, fleet)}
         for pool in document.pools:

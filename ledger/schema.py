@@ -1,5 +1,6 @@
 """Brings a ledger's tables to date before anybody uses it."""
 
+import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,10 @@ _LOCK: Final = 7_202_611_210
 """PostgreSQL advisory lock under which one process at a time changes the schema."""
 
 
+_shared: Final[dict[str, Engine]] = {}
+_sharing: Final = threading.Lock()
+
+
 class LedgerError(Exception):
     """The ledger cannot be used; the message says which one, why and what to do."""
 
@@ -42,7 +47,31 @@ def open_ledger(url: str) -> Engine:
             Path(database).parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise LedgerError(f"{shown}: its folder cannot be made: {error.strerror or error}") from error
-    engine = open_database(url)
+    return _at_head(open_database(url), shown)
+
+
+def share_ledger(url: str) -> Engine:
+    """As `open_ledger`, but one engine for all of a process that name the same PostgreSQL, of a few connections that
+    stay open between two questions: each engine of its own leaves one behind until it is collected.
+
+    Whoever disposes it ends connections that nobody uses, and others go on. A SQLite ledger is opened anew: an engine
+    that stays would hold on to a file that a restore has replaced.
+    """
+    with _sharing:
+        known = _shared.get(url)
+    if known is not None:
+        return _at_head(known, make_url(url).render_as_string(hide_password=True))
+    opened = open_ledger(url)
+    if opened.dialect.name == "sqlite":
+        return opened
+    with _sharing:
+        kept = _shared.setdefault(url, opened)
+    if kept is not opened:
+        opened.dispose()
+    return kept
+
+
+def _at_head(engine: Engine, shown: str) -> Engine:
     try:
         with explained(shown):
             if schema_version(engine) != HEAD:
