@@ -140,8 +140,10 @@ class Figure:
         tokens = self.tokens
         if tokens.prompt is None or tokens.generation is None or not tokens.total:
             return UnitCosts(basis=basis, method=Method.NONE, input=None, output=None, blended=None)
-        computed = tokens.prompt - (tokens.cached or 0)
+        computed = computed_input(tokens.prompt, tokens.cached)
         method, into, out = _shares(tokens, computed)
+        if not into and not out:  # all of it from a prefix cache, no output yet: nothing to split by
+            into = Decimal(1)
         for_input, for_output = money.split(amount, (into, out)) if amount >= 0 else (amount, money.ZERO)
         return UnitCosts(
             basis=basis,
@@ -150,6 +152,11 @@ class Figure:
             output=money.usd_per_million(for_output, tokens.generation),
             blended=money.usd_per_million(amount, tokens.prompt + tokens.generation),
         )
+
+
+def computed_input(prompt: int, cached: int | None) -> int:
+    """Input tokens that no prefix cache answered. At a window's edge one counter may be read without the other."""
+    return max(prompt - (cached or 0), 0)
 
 
 def _shares(tokens: Tokens, computed: int) -> tuple[Method, Decimal, Decimal]:

@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import Final
 
 from costs.allocation import Kind, State
-from costs.figures import Figure
+from costs.figures import Figure, computed_input
 from fleet import catalogue
 from fleet.catalogue import Machine, UnknownMachineError
 from fleet.model import Cloud
@@ -116,7 +116,7 @@ def _row(at: tuple[str, str], used: timedelta, tokens: Tokens, cloud: Cloud, ref
 def _computed(tokens: Tokens) -> int | None:
     if tokens.prompt is None or tokens.generation is None:
         return None
-    return tokens.prompt - (tokens.cached or 0) + tokens.generation
+    return computed_input(tokens.prompt, tokens.cached) + tokens.generation
 
 
 def words(row: Speed) -> tuple[str, ...]:

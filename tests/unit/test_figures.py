@@ -1,0 +1,25 @@
+"""Ratios at the edges of a window, where one counter was read without the other."""
+
+from decimal import Decimal
+
+import pytest
+
+from costs.allocation import State
+from costs.figures import Figure
+from ledger.counters import Tokens
+
+
+@pytest.mark.parametrize(
+    ("tokens", "expected"),
+    [
+        (Tokens(prompt=10, cached=10, generation=0), (None, None, "100000.000000000")),
+        (Tokens(prompt=0, cached=5, generation=10), (None, "100000.000000000", "100000.000000000")),
+        (Tokens(prompt=5, cached=10, generation=5), (None, "200000.000000000", "100000.000000000")),
+    ],
+    ids=["all of it cached, no output yet", "cached told before prompt", "more cached than prompt"],
+)
+def test_no_counter_of_an_edge_stops_a_report(tokens: Tokens, expected: tuple[str | None, ...]) -> None:
+    figure = Figure(tokens=tokens)
+    figure.amounts[State.USED] = Decimal(3600)
+    unit = figure.unit_costs()
+    assert (unit.input, unit.output, unit.blended) == tuple(v if v is None else Decimal(v) for v in expected)
