@@ -1,8 +1,9 @@
 """Writes the pages of docs/reference from the code: `python -m scripts.reference`; a test checks them."""
 
+import argparse
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -215,13 +216,33 @@ def _form(form: Mapping[str, Any]) -> str:
     return " ".join([str(form.get("type", "any")), *limits, *pattern])
 
 
-def main() -> None:
-    """Write the pages."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the pages. Exit code: 0 written, or all current; 1 a page is not current (`--check`); 2 wrong use."""
+    parser = argparse.ArgumentParser(
+        prog="python -m scripts.reference", description="Write the pages of docs/reference from the code."
+    )
+    parser.add_argument("--check", action="store_true", help="write nothing; name the pages that are not current")
+    options = parser.parse_args(arguments)
+    if options.check:
+        old = stale()
+        for name in old:
+            print(f"docs/reference/{name} is not current: run `python -m scripts.reference`", file=sys.stderr)
+        return 1 if old else 0
     FOLDER.mkdir(parents=True, exist_ok=True)
     for name, text in pages().items():
         (FOLDER / name).write_text(text, "utf-8")
-        sys.stderr.write(f"wrote docs/reference/{name}\n")
+        print(f"wrote docs/reference/{name}", file=sys.stderr)
+    return 0
+
+
+def stale() -> list[str]:
+    """Names of the pages that differ from what the code says, or lack."""
+    return [
+        name
+        for name, text in pages().items()
+        if not (FOLDER / name).is_file() or (FOLDER / name).read_text("utf-8") != text
+    ]
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,0 +1,34 @@
+"""What `python -m scripts.reference` does when it is asked for something."""
+
+from pathlib import Path
+
+import pytest
+
+from scripts import reference
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(reference, "FOLDER", tmp_path)
+    monkeypatch.setattr(reference, "pages", lambda: {"alerts.md": "# Alerts\n", "metrics.md": "# Metrics\n"})
+    return tmp_path
+
+
+@pytest.mark.parametrize("asked", ["--help", "--chek"], ids=["help", "a word that there is not"])
+def test_what_asks_for_no_pages_writes_none(folder: Path, asked: str) -> None:
+    with pytest.raises(SystemExit):
+        reference.main([asked])
+    assert list(folder.iterdir()) == []
+
+
+def test_check_names_pages_that_are_old_or_lack_and_writes_none(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "alerts.md").write_text("# Alerts, of before\n")
+    assert reference.main(["--check"]) == 1
+    said = capsys.readouterr().err
+    assert "docs/reference/alerts.md is not current" in said
+    assert "docs/reference/metrics.md is not current" in said
+    assert (folder / "alerts.md").read_text() == "# Alerts, of before\n"
+    assert reference.main([]) == 0
+    assert reference.main(["--check"]) == 0
