@@ -2,9 +2,10 @@
 of `aws-local` and `gcp-local`."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from console.exporter import LEAST_COVERED
 from fleet.model import Cloud
 from localcloud.control.choice import stack_of
 from localcloud.control.folders import find_folders
@@ -19,6 +20,8 @@ DEED: Final = re.compile(r"^(resize|mark|end|replace|unmark) \S+: ")
 """A line of a watchdog that says what it did."""
 BUSY: Final = r"^@ |ing \(\d+s\)|^\s*$|history and configuration|remove the stack completely"
 """Lines of Pulumi that only say that something is on its way."""
+DOLLARS: Final = "gpufleet_spend_"
+"""In queries of what the exporter tells only once the ledger knows LEAST_COVERED, longer than most stories take."""
 
 
 def tell(stage: Stage) -> None:
@@ -276,12 +279,36 @@ def _report(stage: Stage) -> None:
     )
     stage.fact("recomputed", again.charges, f"from --json: {told}tokens in and {again.generation} out")
     stage.fact("slack_reports", len(look.slack_messages()) - before, "the report is in Slack, too")
+    _check_dashboards(stage)
 
     token = secrets.agents_token()
     found = secrets.places_with(token, find_folders(stage.environment, stage.root))
     stage.fact("secret_found_in", found)
     if found:
         raise StoryError(f"the agents' token lies in clear in {', '.join(found)}")
+
+
+def _check_dashboards(stage: Stage) -> None:
+    """Every query of the dashboards, asked of the real Prometheus of this fleet. Raises StoryError."""
+    stage.wait("the dashboards find what they draw", lambda: _undrawn(_queries(stage)), stage.cast.wait_s)
+    stage.run("gpufleet", "monitoring", "check", codes=(0, 3))
+    asked = _queries(stage)
+    empty = [one["query"] for one in asked if not one["series"]]
+    later = f" but dollars per hour, told from {LEAST_COVERED.total_seconds() / 60:.0f} minutes of facts on"
+    stage.fact("dashboard_queries", len(asked))
+    stage.fact("empty_queries", empty, f"the dashboards draw everything{later if empty else ''}")
+
+
+def _queries(stage: Stage) -> list[dict[str, Any]]:
+    asked: list[dict[str, Any]] = stage.ask("gpufleet", "monitoring", "check", "--json", codes=(0, 3)).json()
+    return asked
+
+
+def _undrawn(asked: Sequence[Mapping[str, Any]]) -> str | None:
+    empty = [
+        f"{one['dashboard']}: {one['panel']}" for one in asked if not one["series"] and DOLLARS not in one["query"]
+    ]
+    return f"nothing for {', '.join(empty)}" if empty else None
 
 
 def farewell(stage: Stage) -> None:

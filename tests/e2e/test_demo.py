@@ -149,6 +149,15 @@ def test_the_report_counts_the_tokens_that_clients_got(story: dict[str, Any]) ->
     assert 0 < warm_ups <= 8 * total["instances"]
 
 
+def test_the_dashboards_draw_all_that_so_short_a_story_has(story: dict[str, Any]) -> None:
+    """Dollars per hour want five minutes of facts: a story that took longer has them, too."""
+    assert story["dashboard_queries"] > 30
+    assert len(story["empty_queries"]) <= 5
+    assert [query for query in story["empty_queries"] if "gpufleet_spend_" not in query] == []
+    drawn = story["dashboard_queries"] - len(story["empty_queries"])
+    assert f"{drawn} of {story['dashboard_queries']} queries find data" in story["said"]
+
+
 def test_no_secret_lies_about(story: dict[str, Any]) -> None:
     assert story["secret_found_in"] == []
     assert "AKIAREAL" not in story["said"]
