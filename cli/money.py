@@ -4,12 +4,11 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from sqlalchemy import Engine
-from sqlalchemy.engine import make_url
 
 from cli.output import UserError
 from fleet.document import FleetDocument
 from ledger.operations import fleet_name
-from ledger.schema import LedgerError, explained, share_ledger
+from ledger.schema import LedgerError, explained, share_ledger, shown_url
 from prices.book import Override, parse_as_of
 
 
@@ -29,9 +28,8 @@ def open_ledger_of(document: FleetDocument) -> Engine:
 @contextmanager
 def ledger_errors(document: FleetDocument) -> Generator[None]:
     """A ledger that fails while it is used, in our words. Raises UserError."""
-    shown = make_url(document.ledger_url).render_as_string(hide_password=True)
     try:
-        with explained(shown):
+        with explained(shown_url(document.ledger_url)):
             yield
     except LedgerError as error:
         raise UserError(str(error)) from error

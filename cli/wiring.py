@@ -6,11 +6,9 @@ from datetime import datetime, timedelta
 from typing import Final, Protocol
 
 from sqlalchemy import Engine, select
-from sqlalchemy.exc import SQLAlchemyError
 
 from cli.fleets import token_place
-from cli.money import overrides_of
-from cli.output import UserError
+from cli.money import ledger_errors, open_ledger_of, overrides_of
 from cli.ports import (
     FleetAgents,
     FleetLedger,
@@ -31,7 +29,6 @@ from clouds.prometheus import Prometheus
 from fleet.document import FleetDocument
 from fleet.model import Cloud
 from ledger import operations
-from ledger.schema import LedgerError, share_ledger
 from ledger.tables import PRICES
 from prices.book import Price, PriceBook, Rank
 from prices.packaged import PackagedPrices
@@ -65,17 +62,13 @@ class Wired:
 
 def open_engine(document: FleetDocument) -> Engine:
     """The ledger of a fleet, with every pool's target in it. Raises UserError."""
-    try:
-        engine = share_ledger(document.ledger_url)
+    engine = open_ledger_of(document)
+    with ledger_errors(document):
         now, fleet = WallClock().now(), fleet_of(document)
         known = {row.pool for row in operations.targets(engine, fleet)}
         for pool in document.pools:
             if pool.name not in known:
                 operations.seed_target(engine, fleet, pool.name, pool.target, now)
-    except LedgerError as error:
-        raise UserError(str(error)) from error
-    except SQLAlchemyError as error:
-        raise UserError(f"the ledger {document.ledger_url.split('@')[-1]} cannot be used: {error}") from error
     return engine
 
 

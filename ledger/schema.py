@@ -35,9 +35,9 @@ def open_ledger(url: str) -> Engine:
     """The ledger of that URL with every table in place. Raises LedgerError (the URL's password is never shown)."""
     try:
         parsed = make_url(url)
-    except ArgumentError as error:
+    except (ArgumentError, ValueError) as error:
         raise LedgerError("the ledger's URL is none: write sqlite:////path/ledger.db or postgresql://…") from error
-    shown = parsed.render_as_string(hide_password=True)
+    shown = shown_url(url)
     if parsed.get_backend_name() not in ("sqlite", "postgresql"):
         raise LedgerError(f"{shown}: a ledger lives in SQLite (sqlite:////path) or PostgreSQL (postgresql://…)")
     database = parsed.database or ":memory:"
@@ -47,7 +47,16 @@ def open_ledger(url: str) -> Engine:
             Path(database).parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise LedgerError(f"{shown}: its folder cannot be made: {error.strerror or error}") from error
-    return _at_head(open_database(url), shown)
+    try:
+        engine = open_database(url)
+    except (ImportError, SQLAlchemyError, TypeError) as error:
+        raise LedgerError(f"{shown}: {error}: write sqlite:////path/ledger.db or postgresql://…") from error
+    return _at_head(engine, shown)
+
+
+def shown_url(url: str) -> str:
+    """A ledger's URL for people: without its password, and without its options, among which libpq takes one, too."""
+    return make_url(url).set(query={}).render_as_string(hide_password=True)
 
 
 def share_ledger(url: str) -> Engine:
@@ -60,7 +69,7 @@ def share_ledger(url: str) -> Engine:
     with _sharing:
         known = _shared.get(url)
     if known is not None:
-        return _at_head(known, make_url(url).render_as_string(hide_password=True))
+        return _at_head(known, shown_url(url))
     opened = open_ledger(url)
     if opened.dialect.name == "sqlite":
         return opened
@@ -129,6 +138,8 @@ def _bring_to_date(engine: Engine, shown: str) -> None:
 def _words(said: str) -> str:
     said = said.strip().splitlines()[0] if said.strip() else "the database refused"
     hints = {
+        "disk is full": "make room on its disk, then run this again: what was begun is taken back whole",
+        "disk I/O error": "its disk may be full or failing: make room, or look at the machine's log",
         "malformed": "restore a backup of the file, or import an export (`gpufleet ledger import`)",
         "not a database": "point ledger_url at a ledger, or move this file away",
         "readonly": "give this user the right to write the file and its folder",

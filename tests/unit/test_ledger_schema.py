@@ -31,7 +31,7 @@ from ledger.facts import (
 from ledger.finals import Confirmed, add_final, finals
 from ledger.invariants import verify
 from ledger.rollups import roll_up, stretches
-from ledger.schema import HEAD, LedgerError, open_ledger, schema_version
+from ledger.schema import HEAD, LedgerError, explained, open_ledger, schema_version
 from ledger.sums import CostSum, Span, read_sums, write_sums
 from ledger.tables import ACTIVITY
 from ledger.told import add_told, last_told
@@ -241,6 +241,13 @@ def torn(folder: Path) -> str:
         pytest.param(torn, "malformed.*import an export", id="broken in the middle"),
         pytest.param(lambda _: "mysql://u:secret@h/db", "SQLite.*or PostgreSQL", id="another database"),
         pytest.param(lambda _: "nonsense", "ledger's URL", id="no URL"),
+        pytest.param(lambda _: "sqlite+nonsense:////l.db", "write sqlite:////path", id="no such driver"),
+        pytest.param(lambda _: "postgresql://u:secret@h:port/db", "ledger's URL", id="no port"),
+        pytest.param(
+            lambda _: "postgresql://u@127.0.0.1:1/db?password=secret",
+            "u@127.0.0.1:1/db: ",
+            id="password as an option",
+        ),
         pytest.param(
             lambda _: "postgresql://u:secret@127.0.0.1:1/db", "refused.*start the database server", id="nobody there"
         ),
@@ -251,6 +258,19 @@ def test_a_ledger_that_cannot_be_used_says_why(tmp_path: Path, make: object, wor
     with pytest.raises(LedgerError, match=words) as caught:
         open_ledger(address)
     assert "secret" not in str(caught.value)
+
+
+def test_a_full_disk_is_named_with_what_to_do(tmp_path: Path) -> None:
+    engine = open_ledger(f"sqlite:///{tmp_path}/l.db")
+
+    def write() -> None:
+        with explained("the ledger"), writing(engine) as connection:
+            connection.exec_driver_sql("PRAGMA max_page_count=1")
+            connection.exec_driver_sql("CREATE TABLE more AS SELECT zeroblob(10000000)")
+
+    with pytest.raises(LedgerError, match="the ledger: database or disk is full: make room"):
+        write()
+    engine.dispose()
 
 
 ADDED = ("finals", "team_readings", "told_hours", "cost_sums")
