@@ -1,5 +1,6 @@
 """Docs say what the code does."""
 
+import html
 import re
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,8 @@ def test_a_generated_page_is_current(name: str) -> None:
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     build(load_config(str(ROOT / "mkdocs.yml"), site_dir=str(tmp_path), strict=True))
     assert (tmp_path / "first-week.html").exists()
+    shown = html.unescape((tmp_path / "reference" / "alerts.html").read_text())
+    assert '{job=~"engine|dcgm|node"}' in shown, "what is copied from a table is what Prometheus reads"
 
 
 def test_every_number_of_the_limits_was_measured() -> None:
