@@ -18,7 +18,7 @@ from fleet.document import FleetDocument
 from fleet.model import Cloud, Instance
 from ledger import operations
 from ledger.operations import BrakeRow
-from watchdogs.ports import BrakeKind
+from watchdogs.ports import BrakeKind, Inventory
 
 ForOption = Annotated[str | None, typer.Option("--for", help="How long, as in 90s, 30m, 4h, 7d.")]
 ReasonOption = Annotated[str, typer.Option("--reason", help="Why; shown in every plan.")]
@@ -46,7 +46,7 @@ def keep(
 ) -> None:
     """Keep an instance, a pool or all from the idle watchdog. An instance gets its keep-until tag, too."""
     now = datetime.now(UTC)
-    until = now + _span(span or "4h")
+    until = _end(now, span or "4h")
     document, known = _owner_of(scope, load(fleet))
     _pull(document, BrakeKind.KEEP, scope, reason, owner, until)
     if known is not None:
@@ -64,7 +64,7 @@ def pause(
     fleet: FleetOption = None,
 ) -> None:
     """Pause the watchdogs of an instance, a pool or all, for a time or until `resume`."""
-    until = None if span is None else datetime.now(UTC) + _span(span)
+    until = None if span is None else _end(datetime.now(UTC), span)
     documents = load(fleet)
     chosen = documents if scope == "all" else [_owner_of(scope, documents)[0]]
     for document in chosen:
@@ -89,8 +89,21 @@ def resume(
             released += operations.release_brakes(engine, fleet_of(document), kind, scope, (_who(owner), now))
         names = {*(pool.name for pool in document.pools), *(rule.name for rule in document.orphans)}
         if scope != "all" and scope not in names and _may_be_instance(document, scope):
-            inventory_of(document).untag([scope], [tags.KEEP_UNTIL])
+            remove_keep(inventory_of(document), scope)
     STDOUT.print(f"{released} brakes of {scope} released", highlight=False)
+
+
+def remove_keep(inventory: Inventory, instance: str) -> None:
+    """Take the keep-until tag from an instance. Raises UserError where it stays: it would go on keeping it."""
+    try:
+        failed = inventory.untag([instance], [tags.KEEP_UNTIL])
+    except OSError as error:
+        failed = {instance: str(error)}
+    for error in failed.values():
+        raise UserError(
+            f"the brakes of {instance} are released in the ledger, but its tag {tags.KEEP_UNTIL}, which keeps it too,"
+            f" could not be removed: {error}"
+        )
 
 
 def target(
@@ -237,6 +250,13 @@ def _owner_of(scope: str, documents: Sequence[FleetDocument]) -> tuple[FleetDocu
 def _may_be_instance(document: FleetDocument, scope: str) -> bool:
     """AWS refuses to look for what is no id; on Google Cloud an instance's id is its name, which may be any."""
     return document.cloud is Cloud.GCP or scope.startswith("i-")
+
+
+def _end(now: datetime, span: str) -> datetime:
+    try:
+        return now + _span(span)
+    except OverflowError as error:
+        raise UserError(f"--for {span}: ends after all time; name some days", Exit.WRONG_USE) from error
 
 
 def _span(text: str) -> timedelta:

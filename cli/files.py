@@ -1,8 +1,10 @@
 """Results into a file or onto stdout."""
 
+import contextlib
 import json
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +13,28 @@ from cli.output import UserError
 
 def write_text(text: str, out: Path | None) -> None:
     """Write to stdout, or into a file: whole or not at all. Raises UserError."""
+    write_lines((text,), out)
+
+
+def write_lines(lines: Iterable[str], out: Path | None) -> None:
+    """As `write_text`, of more than memory holds at once. What raises while the lines are made leaves no file."""
     if out is None:
-        sys.stdout.write(text)
+        sys.stdout.writelines(lines)
         return
     part = out.with_name(f".{out.name}.{os.getpid()}.part")
     try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(out)
+        if out.exists() and not out.is_file():
+            part = out  # a device or a pipe is written into: a file in its place would be one that nobody reads
+        with part.open("w", encoding="utf-8") as file:
+            file.writelines(lines)
+        if part != out:
+            part.replace(out)
     except OSError as error:
-        part.unlink(missing_ok=True)
         raise UserError(f"{out}: cannot be written: {error.strerror or error}") from error
+    finally:
+        if part != out:
+            with contextlib.suppress(OSError):
+                part.unlink()
 
 
 def write_json(value: Any, out: Path | None) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from cli import ledger_backup, money
+from cli.files import write_lines
 from cli.fleets import FleetOption, load
 from cli.output import STDERR, Exit, UserError, print_json
 from fleet.document import FleetDocument
@@ -54,18 +55,7 @@ def export(
     """Write the whole ledger as lines of JSON."""
     document = _one(fleet)
     with money.ledger_errors(document), money.open_ledger_of(document).connect() as connection:
-        lines = transfer.export(connection, datetime.now(UTC))
-        if out is None:
-            sys.stdout.writelines(lines)
-            return
-        part = out.with_name(f".{out.name}.part")
-        try:
-            with part.open("w", encoding="utf-8") as file:
-                file.writelines(lines)
-            part.replace(out)
-        except OSError as error:
-            part.unlink(missing_ok=True)
-            raise UserError(f"{out}: cannot be written: {error.strerror or error}") from error
+        write_lines(transfer.export(connection, datetime.now(UTC)), out)
 
 
 def import_(

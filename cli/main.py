@@ -92,6 +92,32 @@ def _run() -> None:
         # the reader of our output went away, as `| head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(Exit.DONE)
+    except Exception as error:
+        said = _not_our_fault(error)
+        if said is None:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to write may fail once more
+        sys.stderr.write(f"gpufleet: {said}\n")
+        sys.exit(Exit.FAILED)
+
+
+def _not_our_fault(error: Exception) -> str | None:
+    """A disk or a ledger that failed where no command names it, in words. None: a fault of ours, a traceback."""
+    if isinstance(error, OSError):
+        return str(error)
+    if "sqlalchemy" not in sys.modules:  # few commands read a ledger, and it is slow to import
+        return None
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from ledger.schema import LedgerError, explained
+
+    if not isinstance(error, SQLAlchemyError):
+        return None
+    try:
+        with explained("the ledger"):
+            raise error
+    except LedgerError as said:
+        return str(said)
 
 
 if __name__ == "__main__":

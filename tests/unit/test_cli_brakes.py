@@ -1,0 +1,42 @@
+"""`gpufleet keep | pause | resume` with what they cannot do."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from typer.testing import CliRunner
+
+from cli.brakes import remove_keep
+from cli.main import build
+from cli.output import Exit, UserError
+from ledger.schema import open_ledger
+from tests.unit.small_fleet import document
+
+
+@pytest.mark.parametrize("command", ["pause", "keep"])
+def test_an_end_after_all_time_is_wrong_use(tmp_path: Path, command: str) -> None:
+    open_ledger(f"sqlite:///{tmp_path}/ledger.db").dispose()
+    words = [command, "chat", "--reason", "x", "--for", "999999999d", "--fleet", str(document(tmp_path))]
+    done = CliRunner().invoke(build("brakes"), words)
+    assert isinstance(done.exception, UserError), done.exception
+    assert done.exception.code is Exit.WRONG_USE
+    assert "--for 999999999d" in str(done.exception)
+
+
+class Refuses:
+    """An inventory whose cloud lets nobody remove a tag."""
+
+    def __init__(self, *, whole: bool) -> None:
+        self._whole = whole
+
+    def untag(self, instance_ids: Sequence[str], keys: Sequence[str]) -> Mapping[str, str]:
+        if self._whole:
+            raise OSError("ec2:DeleteTags: denied")
+        return dict.fromkeys(instance_ids, "ec2:DeleteTags: denied")
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["the call fails", "one instance fails"])
+def test_a_keep_tag_that_stays_is_said(whole: bool) -> None:
+    with pytest.raises(UserError, match="released in the ledger, but its tag .* could not be removed: ec2:Delete"):
+        remove_keep(cast(Any, Refuses(whole=whole)), "i-1")
