@@ -4,6 +4,7 @@ import ipaddress
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from fleet.parsed import is_list, is_map
 from policies import permissions, user_data
 from policies.context import Context
 from policies.resource import (
@@ -41,13 +42,14 @@ def _public_address(resource: Resource, _: Context) -> Iterator[str]:
 def _aws_addresses(resource: Resource) -> Iterator[str]:
     """Of what lies before instances."""
     if resource.type == "aws:ec2/subnet:Subnet":
-        if is_true(resource.at("mapPublicIpOnLaunch")) and not _for_gateways(resource):
-            yield "mapPublicIpOnLaunch is true"
+        for key in ("mapPublicIpOnLaunch", "assignIpv6AddressOnCreation"):
+            if is_true(resource.at(key)) and not _for_gateways(resource):
+                yield f"{key} is true"
     elif resource.type == "aws:lb/loadBalancer:LoadBalancer":
         if is_not_true(resource.at("internal")):
             yield "internal is not true, so it has public addresses"
     elif resource.type in ("aws:ec2/eip:Eip", "aws:ec2/eipAssociation:EipAssociation"):
-        for key in ("instance", "instanceId"):
+        for key in ("instance", "instanceId", "networkInterface", "networkInterfaceId"):
             if resource.at(key) not in (None, ""):
                 yield f"{key} gets a public address"
 
@@ -55,7 +57,7 @@ def _aws_addresses(resource: Resource) -> Iterator[str]:
 def _instance_addresses(instance: Resource) -> Iterator[str]:
     if is_not_false(instance.at("associatePublicIpAddress")):
         yield "associatePublicIpAddress is not false"
-    if instance.at("ipv6AddressCount") or instance.at("ipv6Addresses"):
+    if any(instance.at(key) for key in _IPV6):
         yield "asks for IPv6 addresses, which are public"
 
 
@@ -71,8 +73,11 @@ def _template_addresses(template: Resource) -> Iterator[str]:
     for index, interface in enumerate(template.each("networkInterfaces")):
         if is_not_false(interface.get("associatePublicIpAddress")):
             yield f"networkInterfaces[{index}].associatePublicIpAddress is not false"
-        if interface.get("ipv6AddressCount") or interface.get("ipv6Addresses"):
+        if any(interface.get(key) for key in _IPV6):
             yield f"networkInterfaces[{index}] asks for IPv6 addresses, which are public"
+
+
+_IPV6: Final = ("ipv6AddressCount", "ipv6Addresses", "ipv6PrefixCount", "ipv6Prefixes")
 
 
 def _for_gateways(resource: Resource) -> bool:
@@ -94,7 +99,8 @@ def _open_ingress(resource: Resource, _: Context) -> Iterator[str]:
     for cidr in _let_in(resource):
         if _open(cidr):
             yield f"lets in {cidr}"
-    if resource.type == FIREWALL and _lets_in(resource) and all(resource.at(key) is None for key in _SOURCES):
+    # an empty list is no source either
+    if resource.type == FIREWALL and _lets_in(resource) and all(resource.at(key) in (None, []) for key in _SOURCES):
         yield "names no source, which is everybody"
 
 
@@ -107,7 +113,11 @@ _GROUPS: Final = frozenset(
 
 def _lets_in(firewall: Resource) -> bool:
     """Whether a firewall of Google Cloud allows something that comes in; without `allows` it only refuses."""
-    return firewall.at("direction") in (None, "INGRESS") and not firewall.at("denies")
+    return firewall.at("direction") in _INWARD and not firewall.at("denies")
+
+
+_INWARD: Final = (None, "", "INGRESS")
+"""What a direction says of what comes in; nothing said is that, too."""
 
 
 def _let_in(resource: Resource) -> Iterator[Any]:
@@ -127,13 +137,17 @@ def _let_in(resource: Resource) -> Iterator[Any]:
     elif kind == FIREWALL and _lets_in(resource):
         ranges = resource.at("sourceRanges")
         yield from ranges if isinstance(ranges, list) else ()
-    elif kind.startswith("gcp:compute/") and "FirewallPolic" in kind and _policy_lets_in(resource):
-        ranges = resource.at("match", "srcIpRanges")
-        yield from ranges if isinstance(ranges, list) else ()
+    elif kind.startswith("gcp:compute/") and "FirewallPolic" in kind:
+        # a rule of its own, or a policy that holds its rules
+        for rule in (resource.props, *resource.each("rules")):
+            yield from _policy_sources(rule)
 
 
-def _policy_lets_in(rule: Resource) -> bool:
-    return rule.at("action") == "allow" and rule.at("direction") in (None, "INGRESS")
+def _policy_sources(rule: Mapping[str, Any]) -> Iterator[Any]:
+    match = rule.get("match")
+    if rule.get("action") == "allow" and rule.get("direction") in _INWARD and is_map(match):
+        ranges = match.get("srcIpRanges")
+        yield from ranges if is_list(ranges) else ()
 
 
 def _cidrs(rule: Mapping[str, Any]) -> Iterator[Any]:

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from fleet import catalogue, tags
 from fleet.model import CapacityType, Cloud
-from fleet.parsed import is_map
+from fleet.parsed import is_list, is_map
 from policies.context import Context
-from policies.resource import GCP_TEMPLATES, RUNS_INSTANCES, UNKNOWN, Resource, known, number
+from policies.resource import FLEETS, GCP_TEMPLATES, RUNS_INSTANCES, UNKNOWN, Resource, known, number
 from policies.rule import Rule, Violation
 
 AWS_GROUP: Final = "aws:autoscaling/group:Group"
@@ -52,8 +52,8 @@ def machine_types_of(resource: Resource) -> Iterator[str]:
     found: list[Any]
     if resource.type in RUNS_INSTANCES:
         found = [resource.at("instanceType")]
-    elif resource.type == AWS_GROUP:
-        found = [o.get("instanceType") for o in resource.each("mixedInstancesPolicy", "launchTemplate", "overrides")]
+    elif resource.type == AWS_GROUP or resource.type in FLEETS:
+        found = [override.get("instanceType") for override in _overrides(resource)]
     elif resource.type in GCP_TEMPLATES:
         found = [resource.at("machineType")]
     elif resource.type in GCP_GROUPS:
@@ -63,11 +63,21 @@ def machine_types_of(resource: Resource) -> Iterator[str]:
         found = [resource.at("instanceType"), resource.at("specificReservation", "instanceProperties", "machineType")]
     else:
         found = []
-    yield from (str(machine) for machine in found if known(machine))
+    # Google Cloud takes a link for a name: zones/us-central1-a/machineTypes/g2-standard-4
+    yield from (str(machine).rpartition("/")[2] for machine in found if known(machine))
+
+
+def _overrides(resource: Resource) -> Iterator[Mapping[str, Any]]:
+    """What an Auto Scaling group or a fleet says for each machine type, beside its template."""
+    yield from resource.each("mixedInstancesPolicy", "launchTemplate", "overrides")
+    for config in resource.each("launchTemplateConfigs"):
+        overrides = config.get("overrides")
+        yield from (one for one in overrides if is_map(one)) if is_list(overrides) else ()
 
 
 def _machines(selection: Mapping[str, Any]) -> list[Any]:
-    return selection.get("machineTypes") or []
+    names = selection.get("machineTypes")
+    return names if is_list(names) else []
 
 
 def has_gpu(resource: Resource, machine_type: str) -> bool:
@@ -76,8 +86,12 @@ def has_gpu(resource: Resource, machine_type: str) -> bool:
     try:
         catalogue.machine(cloud, machine_type)
     except catalogue.UnknownMachineError:
-        return bool(_FAMILIES[cloud].match(machine_type)) or any(resource.each("guestAccelerators"))
+        added = (resource.each(*place, "guestAccelerators") for place in _WITH_ADDED_GPUS)
+        return bool(_FAMILIES[cloud].match(machine_type)) or any(any(gpus) for gpus in added)
     return True
+
+
+_WITH_ADDED_GPUS: Final = ((), ("specificReservation", "instanceProperties"))
 
 
 _FAMILIES: Final = {
@@ -99,13 +113,18 @@ def _bounded(resource: Resource, _: Context) -> Iterator[str]:
     present = tags_of(resource)
     if missing := sorted(key for key in tags.REQUIRED if present.get(key) in (None, "")):
         yield f"lacks {', '.join(missing)}"
+    kind = present.get(tags.CAPACITY_TYPE)
+    if kind not in (None, "", UNKNOWN, *CapacityType):
+        # no other rule, and no watchdog, would know the group
+        yield f"{tags.CAPACITY_TYPE} is {kind!r}, which is none of {', '.join(CapacityType)}"
 
 
 def _allowed(resource: Resource, context: Context) -> Iterator[str]:
     if context.allowed_machine_types is None:
         return
-    for place in _BY_ATTRIBUTES:
-        if any(override.get("instanceRequirements") for override in resource.each(*place)):
+    # where AWS takes them in place of a machine type
+    for place in (resource.each(), _overrides(resource)):
+        if any(one.get("instanceRequirements") for one in place):
             yield "chooses machine types by their attributes, so it may start any"
     for machine in sorted(set(machine_types_of(resource)) - context.allowed_machine_types):
         if has_gpu(resource, machine):
@@ -113,10 +132,6 @@ def _allowed(resource: Resource, context: Context) -> Iterator[str]:
                 f"may start {machine}, which is not among this environment's machine types "
                 f"({', '.join(sorted(context.allowed_machine_types)) or 'none'})"
             )
-
-
-_BY_ATTRIBUTES: Final = ((), ("mixedInstancesPolicy", "launchTemplate", "overrides"))
-"""Where AWS takes `instanceRequirements` in place of a machine type."""
 
 
 def _of_capacity(resources: Sequence[Resource], kind: CapacityType) -> Iterator[tuple[Resource, str]]:

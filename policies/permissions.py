@@ -7,18 +7,26 @@ from typing import Any, Final
 
 from fleet.parsed import is_list, is_map
 from policies.context import Context
-from policies.resource import Resource, known
+from policies.resource import Resource
 from policies.rule import Rule
 
 _WITH_POLICY: Final = frozenset(
     f"aws:iam/{kind}"
     for kind in ("rolePolicy:RolePolicy", "policy:Policy", "userPolicy:UserPolicy", "groupPolicy:GroupPolicy")
 )
-_ATTACHMENTS: Final = re.compile(r"aws:iam/(?:role|user|group)?[pP]olicyAttachment:\w+")
+_ATTACHMENTS: Final = re.compile(r"aws:iam/(?:role|user|group)?[pP]olicyAttachment(?:sExclusive)?:\w+")
 _OF_RESOURCES: Final = frozenset(
     {
+        "aws:s3/bucket:Bucket",
         "aws:s3/bucketPolicy:BucketPolicy",
+        "aws:sqs/queue:Queue",
         "aws:sqs/queuePolicy:QueuePolicy",
+        "aws:sns/topic:Topic",
+        "aws:sns/topicPolicy:TopicPolicy",
+        "aws:kms/key:Key",
+        "aws:kms/keyPolicy:KeyPolicy",
+        "aws:secretsmanager/secret:Secret",
+        "aws:secretsmanager/secretPolicy:SecretPolicy",
         "aws:ecr/repositoryPolicy:RepositoryPolicy",
     }
 )
@@ -26,6 +34,13 @@ _OF_RESOURCES: Final = frozenset(
 _WIDE_MANAGED: Final = re.compile(r"arn:[^:]+:iam::aws:policy/(?:.*/)?(?:Administrator|PowerUser|\w*Full)Access")
 _WIDE_ROLES: Final = frozenset({"roles/owner", "roles/editor"})
 _EVERYBODY: Final = frozenset({"allUsers", "allAuthenticatedUsers"})
+_SAY_NOTHING: Final = frozenset(
+    {"aws:securetransport", "s3:tlsversion", "aws:currenttime", "aws:epochtime", "aws:useragent", "aws:referer"}
+)
+"""Keys of conditions that hold for whoever wants them to."""
+_FIT_ALL: Final = frozenset({"*", "0.0.0.0/0", "::/0"})
+_MAY_BE_ABSENT: Final = re.compile(r"ForAllValues:.*|.*IfExists|.*Not.*|Null", re.IGNORECASE)
+"""Tests that pass where nothing was said, or for all but some."""
 _WHOLE_SERVICE: Final = re.compile(r"arn:[^:]*:[^:]*:[^:]*:[^:]*:\*+")
 """An ARN that names a service and nothing of it."""
 UNSCOPED: Final = re.compile(
@@ -47,25 +62,36 @@ def _too_wide(resource: Resource, _: Context) -> Iterator[str]:
     elif resource.type == "aws:iam/role:Role":
         for inline in resource.each("inlinePolicies"):
             yield from _of_policy(inline.get("policy"))
-        arns = resource.at("managedPolicyArns")
-        yield from (wrong for arn in _listed(arns if known(arns) else None) for wrong in _managed(arn))
+        yield from _all_managed(resource.at("managedPolicyArns"))
         yield from (wrong for s in _statements(resource.at("assumeRolePolicy")) for wrong in _for_everybody(s))
     elif _ATTACHMENTS.fullmatch(resource.type):
-        yield from _managed(resource.at("policyArn"))
+        yield from _all_managed(resource.at("policyArn"))
+        yield from _all_managed(resource.at("policyArns"))
 
 
 def _google(resource: Resource) -> Iterator[str]:
-    if resource.at("role") in _WIDE_ROLES:
-        yield f"grants {resource.at('role')}"
-    members = resource.at("members")
-    for member in [resource.at("member"), *(members if is_list(members) else ())]:
-        if member in _EVERYBODY:
-            yield f"grants {resource.at('role')} to {member}"
+    yield from _granted(resource.props)
+    policy = resource.at("policyData")
+    whole = _parsed(policy) if isinstance(policy, str) else policy
+    for binding in _listed(whole.get("bindings")) if is_map(whole) else ():
+        if is_map(binding):
+            yield from _granted(binding)
 
 
-def _managed(arn: Any) -> Iterator[str]:
-    if isinstance(arn, str) and _WIDE_MANAGED.fullmatch(arn):
-        yield f"attaches {arn.rpartition('/')[2]}"
+def _granted(binding: Mapping[str, Any]) -> Iterator[str]:
+    """What is wrong with one role and those who get it; an access list of a bucket calls them `entity`."""
+    role = binding.get("role")
+    if isinstance(role, str) and role in _WIDE_ROLES:
+        yield f"grants {role}"
+    for member in (binding.get("member"), binding.get("entity"), *_listed(binding.get("members"))):
+        if isinstance(member, str) and member in _EVERYBODY:
+            yield f"grants {role} to {member}"
+
+
+def _all_managed(arns: Any) -> Iterator[str]:
+    for arn in _listed(arns):
+        if isinstance(arn, str) and _WIDE_MANAGED.fullmatch(arn):
+            yield f"attaches {arn.rpartition('/')[2]}"
 
 
 def _of_policy(policy: Any) -> Iterator[str]:
@@ -116,11 +142,22 @@ def _for_everybody(statement: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _is_bound(condition: Any) -> bool:
-    """Whether a condition asks for anything: `*` fits all."""
+    """Whether a condition limits whom or what it holds for: `*` fits all, and so does a secure line."""
     if not is_map(condition):
         return False
-    asked = [value for test in condition.values() if is_map(test) for value in test.values()]
-    return any(set(str(one)) != {"*"} for value in asked for one in _listed(value))
+    asked = [
+        _listed(value)
+        for operator, test in condition.items()
+        if is_map(test) and not _MAY_BE_ABSENT.fullmatch(operator)
+        for key, value in test.items()
+        if key.lower() not in _SAY_NOTHING
+    ]
+    # the values of one key are alternatives: one that fits all is enough
+    return any(values and not any(_fits_all(value) for value in values) for values in asked)
+
+
+def _fits_all(value: Any) -> bool:
+    return str(value) in _FIT_ALL or set(str(value)) == {"*"}
 
 
 def _listed(value: Any) -> list[Any]:

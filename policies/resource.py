@@ -1,7 +1,7 @@
 """A declared resource as the rules see it: plain values, with what a preview cannot know marked as such."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeGuard
 
 from pulumi_policy.proxy import UnknownValueError
@@ -21,12 +21,13 @@ UNKNOWN: Final = _Unknown()
 
 LAUNCH_TEMPLATE: Final = "aws:ec2/launchTemplate:LaunchTemplate"
 AWS_INSTANCE: Final = "aws:ec2/instance:Instance"
+LAUNCH_CONFIGURATION: Final = "aws:ec2/launchConfiguration:LaunchConfiguration"
 RUNS_INSTANCES: Final = frozenset(
     {
         LAUNCH_TEMPLATE,
         AWS_INSTANCE,
         "aws:ec2/spotInstanceRequest:SpotInstanceRequest",
-        "aws:ec2/launchConfiguration:LaunchConfiguration",
+        LAUNCH_CONFIGURATION,
     }
 )
 """What an instance of AWS starts from: they share user data, metadata options and an instance type."""
@@ -35,8 +36,12 @@ GCP_TEMPLATES: Final = frozenset(
         "gcp:compute/instanceTemplate:InstanceTemplate",
         "gcp:compute/regionInstanceTemplate:RegionInstanceTemplate",
         "gcp:compute/instance:Instance",
+        "gcp:compute/instanceFromTemplate:InstanceFromTemplate",
+        "gcp:compute/instanceFromMachineImage:InstanceFromMachineImage",
     }
 )
+FLEETS: Final = frozenset({"aws:ec2/fleet:Fleet", "aws:ec2/spotFleetRequest:SpotFleetRequest"})
+"""What starts instances of AWS from templates, each in machine types of its own choice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +72,13 @@ class Resource:
         for item in value if is_list(value) else [value]:
             if is_map(item):
                 yield item
+
+    def parts(self) -> "Iterator[Resource]":
+        """Itself, and what a spot fleet starts instances from without a template."""
+        yield self
+        if self.type in FLEETS:
+            for specification in self.each("launchSpecifications"):
+                yield replace(self, type=LAUNCH_CONFIGURATION, props=specification)
 
 
 def _child(value: Any, part: str | int) -> Any:

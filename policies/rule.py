@@ -37,7 +37,8 @@ class Rule:
         """Everything wrong by this rule, less what a valid exception covers."""
         found: list[Violation] = []
         if self.of_one is not None:
-            found += [Violation(resource=r.name, wrong=w) for r in resources for w in self.of_one(r, context)]
+            parts = (part for resource in resources for part in resource.parts())
+            found += [Violation(resource=part.name, wrong=w) for part in parts for w in self.of_one(part, context)]
         if self.of_all is not None:
             found += self.of_all(resources, context)
         return [

@@ -5,6 +5,7 @@ import binascii
 import re
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 
 from fleet.parsed import is_map
@@ -16,29 +17,45 @@ from policies.rule import Rule
 _DEEPEST: Final = 4
 """Layers of wrapping that are looked under."""
 _LARGEST: Final = 4 * 1024 * 1024
-"""Bytes of one unpacked text; user data itself are 16 KiB at most on AWS, 256 KiB on Google Cloud."""
-_MOST_WRAPPED: Final = 200
-"""Wrapped parts of one text that are looked at."""
+"""Bytes that all unpacked texts may have; user data itself are 16 KiB at most on AWS, 256 KiB on Google Cloud."""
 _WRAPPED: Final = re.compile(r"[A-Za-z0-9+/_-]{24,}={0,2}(?:\r?\n *[A-Za-z0-9+/_-]{4,}={0,2})*")
 """What may be base64, also folded into lines."""
 _GZIP: Final = b"\x1f\x8b"
 
 
-def texts_of(text: str, depth: int = 0) -> Iterator[str]:
-    """The text, and every text that is wrapped in it."""
+class TooMuchError(ValueError):
+    """More is wrapped than anybody needs to start an instance."""
+
+
+@dataclass(slots=True)
+class _Room:
+    """How much may still be unpacked. Without a limit a few bytes could hold this process up, or hide a secret."""
+
+    left: int = _LARGEST
+
+    def take(self, size: int) -> None:
+        self.left -= size
+        if self.left < 0:
+            raise TooMuchError
+
+
+def texts_of(text: str) -> Iterator[str]:
+    """The text, and every text that is wrapped in it. Raises TooMuchError before all was looked at."""
+    yield from _texts(text, _Room(), 0)
+
+
+def _texts(text: str, room: _Room, depth: int) -> Iterator[str]:
     yield text
     if depth < _DEEPEST:
-        for number, found in enumerate(_WRAPPED.finditer(text)):
-            if number >= _MOST_WRAPPED:
-                return
+        for found in _WRAPPED.finditer(text):
             # what follows on the next lines may belong to it, or not
             for packed in dict.fromkeys((found.group(), *found.group().split())):
-                inner = _unwrap(packed)
+                inner = _unwrap(packed, room)
                 if inner is not None:
-                    yield from texts_of(inner, depth + 1)
+                    yield from _texts(inner, room, depth + 1)
 
 
-def _unwrap(text: str) -> str | None:
+def _unwrap(text: str, room: _Room) -> str | None:
     """What base64 (and gzip) stands for; None where it is neither."""
     packed = "".join(text.split()).replace("-", "+").replace("_", "/").rstrip("=")
     try:
@@ -46,21 +63,38 @@ def _unwrap(text: str) -> str | None:
     except (binascii.Error, ValueError):
         return None
     if data.startswith(_GZIP):
+        data = _gunzipped(data, room)
+    else:
+        room.take(len(data))
+    # one letter of another encoding must not hide what stands beside it
+    return data.decode("utf-8", "replace")
+
+
+def _gunzipped(data: bytes, room: _Room) -> bytes:
+    """All members one after the other, as a boot reads them; what comes before a broken place."""
+    whole = bytearray()
+    while data.startswith(_GZIP):
+        member = zlib.decompressobj(wbits=31)
         try:
-            data = zlib.decompressobj(wbits=31).decompress(data, _LARGEST)
+            inner = member.decompress(data, room.left + 1)
         except zlib.error:
-            return None
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError:
-        return None
+            break
+        room.take(len(inner))
+        whole += inner
+        data = member.unused_data
+    return bytes(whole)
 
 
 def _user_data(resource: Resource, _: Context) -> Iterator[str]:
     for key, text in _given(resource):
         if isinstance(text, str):
-            for kind in dict.fromkeys(kind for inner in texts_of(text) for kind in find_secrets(inner)):
-                yield f"{key} holds what looks like {kind}"
+            kinds: dict[str, None] = {}
+            try:
+                for inner in texts_of(text):
+                    kinds |= dict.fromkeys(find_secrets(inner))
+            except TooMuchError:
+                yield f"{key} holds more wrapped text than is looked through, {_LARGEST // 1024**2} MiB"
+            yield from (f"{key} holds what looks like {kind}" for kind in kinds)
 
 
 def _given(resource: Resource) -> Iterator[tuple[str, Any]]:

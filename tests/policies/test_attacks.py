@@ -52,6 +52,10 @@ def allows(**parts: Any) -> dict[str, Any]:
     return {"policy": json.dumps(statement(**parts))}
 
 
+def for_all(**condition: Any) -> dict[str, Any]:
+    return allows(Principal="*", Action="s3:GetObject", Condition=condition)
+
+
 SAFE_INSTANCE = {
     "associatePublicIpAddress": False,
     "rootBlockDevice": {"encrypted": True},
@@ -59,6 +63,8 @@ SAFE_INSTANCE = {
 }
 SECRET, IAM, OPEN, PUBLIC = "no-secret-in-user-data", "no-wildcard-iam", "no-open-ingress", "no-public-address"
 FOLDED = "\n".join(b64("x" * 80 + f"\nkey={KEY}\n")[at : at + 60] for at in range(0, 200, 60))
+MANY = "".join(f"{b64(f'word {number:03} of many')}, " for number in range(300))
+GIVEN_TO_ALL = json.dumps({"bindings": [{"role": "roles/storage.objectViewer", "members": ["allUsers"]}]})
 DIGEST = "sha256 " + "4f" * 32
 
 
@@ -82,6 +88,14 @@ DIGEST = "sha256 " + "4f" * 32
         pytest.param(TEMPLATE, started_with(DIGEST + b64(bytes(range(256)))), None, id="digests and binaries"),
         pytest.param(TEMPLATE, but(SAFE_TEMPLATE, userData=UNKNOWN), None, id="user data unknown"),
         pytest.param(GCP_TEMPLATE, but(SAFE_GCP, metadata=UNKNOWN), None, id="metadata unknown"),
+        pytest.param(TEMPLATE, started_with(f"# Größe\nK={KEY}\n".encode("latin-1")), SECRET, id="not UTF-8"),
+        pytest.param(TEMPLATE, started_with(MANY + b64(f"export K={KEY}")), SECRET, id="behind many wrapped words"),
+        pytest.param(
+            TEMPLATE, started_with(gzip.compress(b"x\n") + gzip.compress(KEY.encode())), SECRET, id="second member"
+        ),
+        pytest.param(
+            TEMPLATE, started_with(gzip.compress(b" " * 5_000_000 + KEY.encode())), SECRET, id="too much to look at"
+        ),
         # permissions in unusual shapes
         pytest.param(ROLE_POLICY, allows(Action=["s3:*"], Resource=["arn:aws:s3:::b/*"]), IAM, id="list"),
         pytest.param(ROLE_POLICY, allows(Action="s3:Get*", Resource="arn:aws:s3:::b/*"), IAM, id="part of a name"),
@@ -127,6 +141,22 @@ DIGEST = "sha256 " + "4f" * 32
                      id="Google bucket"),
         pytest.param("gcp:projects/iAMBinding:IAMBinding", {"role": "roles/x", "members": ["allAuthenticatedUsers"]},
                      IAM, id="Google project"),
+        pytest.param("gcp:storage/bucketIAMPolicy:BucketIAMPolicy", {"policyData": GIVEN_TO_ALL}, IAM,
+                     id="whole Google policy"),
+        pytest.param("gcp:storage/bucketAccessControl:BucketAccessControl", {"role": "READER", "entity": "allUsers"},
+                     IAM, id="Google access list"),
+        pytest.param("gcp:projects/iAMMember:IAMMember", {"role": ["x"], "member": {}}, None, id="no texts"),
+        pytest.param("aws:iam/rolePolicyAttachmentsExclusive:RolePolicyAttachmentsExclusive",
+                     {"policyArns": ["arn:aws:iam::aws:policy/AdministratorAccess"]}, IAM, id="all attachments"),
+        pytest.param("aws:sqs/queue:Queue", allows(Principal="*", Action="sqs:SendMessage"), IAM, id="in the queue"),
+        pytest.param("aws:kms/key:Key", allows(Principal={"AWS": "*"}, Action="kms:Decrypt"), IAM, id="in the key"),
+        pytest.param(BUCKET, for_all(Bool={"aws:SecureTransport": "true"}), IAM, id="everybody with TLS"),
+        pytest.param(BUCKET, for_all(IpAddress={"aws:SourceIp": ["0.0.0.0/0"]}), IAM, id="everybody by address"),
+        pytest.param(BUCKET, for_all(StringLike={"aws:x": ["mine", "*"]}), IAM, id="mine or any"),
+        pytest.param(BUCKET, for_all(StringEqualsIfExists={"aws:PrincipalOrgID": "o-1"}), IAM,
+                     id="condition that may be absent"),
+        pytest.param(BUCKET, for_all(StringNotEquals={"aws:x": "mine"}), IAM, id="all but one"),
+        pytest.param(BUCKET, for_all(StringEquals={"aws:SourceArn": "arn:x"}), None, id="one source"),
         # ways in
         pytest.param(RULE, {"type": "ingress", "ipv6CidrBlocks": ["::/0"]}, OPEN, id="IPv6"),
         pytest.param(RULE, {"type": "ingress", "cidrBlocks": ["128.0.0.0/1"]}, OPEN, id="half of everybody"),
@@ -142,12 +172,24 @@ DIGEST = "sha256 " + "4f" * 32
         pytest.param(FIREWALL, {"denies": [{"protocol": "all"}], "sourceRanges": ["0.0.0.0/0"]}, None, id="denied"),
         pytest.param(HIERARCHY, {"action": "allow", "direction": "INGRESS", "match": {"srcIpRanges": ["0.0.0.0/0"]}},
                      OPEN, id="firewall policy"),
+        pytest.param(FIREWALL, {"sourceRanges": [], "sourceTags": []}, OPEN, id="firewall with empty lists"),
+        pytest.param(FIREWALL, {"direction": "", "sourceRanges": ["0.0.0.0/0"]}, OPEN, id="firewall inwards"),
+        pytest.param("gcp:compute/networkFirewallPolicyWithRules:NetworkFirewallPolicyWithRules",
+                     {"rules": [{"action": "allow", "match": {"srcIpRanges": ["0.0.0.0/0"]}}]},
+                     OPEN, id="firewall policy with its rules"),
+        pytest.param("aws:ec2/subnet:Subnet", {"assignIpv6AddressOnCreation": True}, PUBLIC, id="subnet of IPv6"),
+        pytest.param("aws:ec2/eip:Eip", {"networkInterface": "eni-1"}, PUBLIC, id="address of an interface"),
         pytest.param("aws:lb/loadBalancer:LoadBalancer", {}, PUBLIC, id="load balancer"),
         pytest.param("aws:lb/loadBalancer:LoadBalancer", {"internal": True}, None, id="internal load balancer"),
         pytest.param("aws:ec2/eip:Eip", {"instance": UNKNOWN}, PUBLIC, id="address of an instance"),
         pytest.param("aws:ec2/eip:Eip", {"domain": "vpc"}, None, id="address of a gateway"),
         pytest.param("gcp:compute/forwardingRule:ForwardingRule", {"loadBalancingScheme": "EXTERNAL"}, PUBLIC,
                      id="Google front"),
+        pytest.param("gcp:compute/instanceFromTemplate:InstanceFromTemplate",
+                     but(SAFE_GCP, networkInterfaces=[{"accessConfigs": [{}]}]), PUBLIC, id="from a template"),
+        pytest.param("aws:ec2/spotFleetRequest:SpotFleetRequest",
+                     {"launchSpecifications": [but(SAFE_INSTANCE, associatePublicIpAddress=True)]}, PUBLIC,
+                     id="spot fleet"),
         pytest.param(INSTANCE, but(SAFE_INSTANCE, ipv6AddressCount=1), PUBLIC, id="instance with IPv6"),
         pytest.param(TEMPLATE, but(SAFE_TEMPLATE, networkInterfaces=[{"associatePublicIpAddress": UNKNOWN}]), None,
                      id="address unknown"),
@@ -166,6 +208,7 @@ DIGEST = "sha256 " + "4f" * 32
         # limits
         pytest.param(GROUP, group("on-demand", maxSize="400", minSize="0"), "fallback-bounded",
                      id="size as text"),
+        pytest.param(GROUP, group("On-Demand", maxSize=400), "gpu-group-owned-and-bounded", id="no capacity type"),
         pytest.param(GROUP, group(tags=UNKNOWN), "gpu-group-owned-and-bounded", id="tags unknown"),
         pytest.param(RESERVATION, {"endDateType": "limited", "endDate": "2026-11-20T00:00:00Z"},
                      "reservation-ends-or-is-reviewed", id="reservation that is over"),
@@ -199,6 +242,34 @@ def test_one_resource(kind: str, props: Mapping[str, Any], rule: str | None) -> 
             {"machineType": "n1-standard-8", "guestAccelerators": [{"type": "nvidia-tesla-t4", "count": 4}]},
             True,
             id="GPUs that are added",
+        ),
+        pytest.param(
+            GCP_TEMPLATE, {"machineType": "zones/us-central1-a/machineTypes/a3-highgpu-8g"}, True, id="link"
+        ),
+        pytest.param(
+            "gcp:compute/reservation:Reservation",
+            {
+                "specificReservation": {
+                    "instanceProperties": {
+                        "machineType": "n1-standard-8",
+                        "guestAccelerators": [{"acceleratorCount": 4}],
+                    }
+                }
+            },
+            True,
+            id="GPUs added to what is reserved",
+        ),
+        pytest.param(
+            "aws:ec2/fleet:Fleet",
+            {"launchTemplateConfigs": [{"overrides": [{"instanceType": "p5.48xlarge"}]}]},
+            True,
+            id="fleet",
+        ),
+        pytest.param(
+            "aws:ec2/fleet:Fleet",
+            {"launchTemplateConfigs": [{"overrides": [BY_ATTRIBUTES]}]},
+            True,
+            id="fleet by attributes",
         ),
         pytest.param(GCP_TEMPLATE, {"machineType": "n1-standard-8"}, False, id="without them"),
     ],
