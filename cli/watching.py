@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from cli.money import ledger_name
 from cli.output import UserError
-from cli.wiring import Wired, wire
+from cli.wiring import Wired, prices_of, wire
 from console import book
 from console.view import AlertView, CostView, FleetView, MarketView, Read, Signals, build
 from fleet.activity import CloudError
@@ -16,11 +16,14 @@ from fleet.document import FleetDocument
 from fleet.model import CapacityType, Instance
 from ledger.sums import Span
 from monitoring import queries
+from watchdogs.ports import Prices
 
 T = TypeVar("T")
 
 LEAST_WINDOW = timedelta(seconds=15)
 MOST_ACTS = 5
+PRICES_EVERY = timedelta(minutes=1)
+"""Prices are read again: a console lives for weeks, and spot moves by the hour."""
 COSTS_EVERY = timedelta(seconds=30)
 """Costs of a day are added up here this often at most, however often the screen is drawn."""
 
@@ -42,6 +45,9 @@ class Watched:
     document: FleetDocument
     costs: Costs = Costs.LEFT
     _wired: Wired | None = None
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    _prices: Prices | None = None
+    _prices_at: datetime | None = None
     _hour: CostView | None = None
     _today: CostView | None = None
     _costs_at: datetime | None = None
@@ -49,9 +55,11 @@ class Watched:
 
     def look(self) -> FleetView:
         """The fleet as it is now. Raises UserError when its ledger cannot be opened."""
-        now = datetime.now(UTC)
-        wired = self._wired or wire(self.document, "status")
-        self._wired = wired
+        now = self.clock()
+        if self._wired is None:
+            self._wired = wire(self.document, "status")
+            self._prices, self._prices_at = self._wired.ports.prices, now
+        wired, prices = self._wired, self._prices_now(self._wired, now)
         self._problems = []
         fleet = ledger_name(self.document)
         instances = self._try("inventory", lambda: tuple(wired.ports.inventory.instances()), None)
@@ -75,10 +83,10 @@ class Watched:
             last_seen=book.last_seen(wired.engine, fleet),
             hour=self._hour,
             today=self._today,
-            market=_market(self.document, wired, instances or ()),
+            market=_market(self.document, prices, instances or ()),
             problems=tuple(dict.fromkeys(self._problems)),
         )
-        return build(read, wired.ports.prices.usd_per_hour)
+        return build(read, prices.usd_per_hour)
 
     def _try(self, what: str, call: Callable[[], T], otherwise: T) -> T:
         try:
@@ -86,6 +94,11 @@ class Watched:
         except (CloudError, UserError) as error:
             self._problems.append(f"{what} not known: {error}")
             return otherwise
+
+    def _prices_now(self, wired: Wired, now: datetime) -> Prices:
+        if self._prices is None or self._prices_at is None or now - self._prices_at >= PRICES_EVERY:
+            self._prices, self._prices_at = prices_of(wired.engine, self.document, now), now
+        return self._prices
 
     def _cost(self, wired: Wired, now: datetime) -> None:
         """Sums of the last hour and of today, and whether they are old."""
@@ -147,7 +160,7 @@ def _alerts(wired: Wired, now: datetime) -> Sequence[AlertView]:
     ]
 
 
-def _market(document: FleetDocument, wired: Wired, instances: Sequence[Instance]) -> list[MarketView]:
+def _market(document: FleetDocument, prices: Prices, instances: Sequence[Instance]) -> list[MarketView]:
     """Spot prices of what runs as spot now, each machine type and zone once."""
     pools = {pool.name for pool in document.pools}
     running = {
@@ -157,8 +170,8 @@ def _market(document: FleetDocument, wired: Wired, instances: Sequence[Instance]
         MarketView(
             zone=zone,
             machine_type=machine_type,
-            spot=wired.ports.prices.spot_usd_per_hour(machine_type, zone),
-            on_demand=wired.ports.prices.on_demand_usd_per_hour(machine_type),
+            spot=prices.spot_usd_per_hour(machine_type, zone),
+            on_demand=prices.on_demand_usd_per_hour(machine_type),
         )
         for zone, machine_type in sorted(running)
     ]

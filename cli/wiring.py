@@ -84,7 +84,7 @@ def wire(document: FleetDocument, lease: str) -> Wired:
         groups=groups,
         metrics=prometheus,
         agents=FleetAgents(agents_of(document)),
-        prices=FleetPrices(_book(engine, document, clock.now()), document.cloud, document.region, clock.now()),
+        prices=prices_of(engine, document, clock.now()),
         messages=FleetMessages(engine, document, clock),
         ledger=ledger,
         clock=clock,
@@ -124,13 +124,15 @@ def _cloud(document: FleetDocument) -> tuple[Calls, AllInstances, Groups]:
             return google, inventory, GoogleGroups(google, document)
 
 
-def _book(engine: Engine, document: FleetDocument, now: datetime) -> PriceBook:
-    return PriceBook(
+def prices_of(engine: Engine, document: FleetDocument, now: datetime) -> FleetPrices:
+    """What a fleet's instances cost now. Whoever lives on asks again: spot moves. Raises UserError."""
+    book = PriceBook(
         region=document.region,
         overrides=overrides_of(document),
         observed=_observed(engine, document, now),
         packaged=PackagedPrices(),
     )
+    return FleetPrices(book, document.cloud, document.region, now)
 
 
 def _observed(engine: Engine, document: FleetDocument, now: datetime) -> list[Price]:

@@ -24,7 +24,7 @@ from console.view import CostView, FleetView
 from fleet.document import FleetDocument
 from ledger import facts
 from ledger.database import writing
-from ledger.facts import Pass
+from ledger.facts import Pass, PriceObservation
 from ledger.history import prices
 from ledger.schema import open_ledger
 from ledger.sums import Span, read_sums, write_sums
@@ -208,6 +208,22 @@ def test_a_status_says_how_old_its_costs_are(ledger: Engine, wired: Wired, age: 
     text = shown(look(wired, Costs.LEFT))
     assert f"costs as of {at:%H:%M} UTC, {'3 h' if old else '3 min'} ago" in text
     assert ("`gpufleet watch cost` has written nothing since" in text) == old
+
+
+def test_a_screen_that_lives_on_shows_the_price_of_now(ledger: Engine, wired: Wired) -> None:
+    now = datetime.now(UTC)
+    times = iter([now, now + timedelta(seconds=10), now + timedelta(minutes=2)])
+    watched = Watched(wired.document, Costs.NONE, wired, clock=lambda: next(times))
+    shown: list[Decimal | None] = []
+    for usd in ("0.31", "0.41", "0.51"):
+        seen = PriceObservation(
+            sku="aws:ec2:g6.xlarge:spot", region="us-east-1", zone="us-east-1a", source="test",
+            effective_at=now - HOUR + timedelta(seconds=float(usd) * 100), usd_per_hour=Decimal(usd), observed_at=now,
+        )  # fmt: skip
+        with writing(ledger) as connection:
+            facts.add_prices(connection, [seen])
+        shown.append(watched.look().instances[0].usd_per_hour)
+    assert shown == [Decimal("0.31"), Decimal("0.31"), Decimal("0.51")]
 
 
 def test_what_has_no_price_is_counted_and_not_made_up(fleet: FleetDocument, ledger: Engine) -> None:
