@@ -14,6 +14,7 @@ import typer
 from sqlalchemy.exc import SQLAlchemyError
 
 from cli import reports
+from cli.addresses import host_and_port
 from cli.fleets import FleetOption, load
 from cli.money import ledger_name
 from cli.output import STDERR, Exit, UserError
@@ -63,16 +64,14 @@ def console(
     ] = False,
 ) -> None:
     """Serve status, costs and decisions as a web page: read-only but for Keep. /metrics and /alerts beside it."""
+    host, port = host_and_port("--listen", listen, "127.0.0.1:9600")
     live = LiveBook(lambda: load(fleet))
     if not wait:
         live.documents(datetime.now(UTC))
-    host, _, port = listen.rpartition(":")
-    if not host or not port.isdigit():
-        raise UserError(f"--listen {listen}: write HOST:PORT, as 127.0.0.1:9600", Exit.WRONG_USE)
     access = Access(token=_token(token_file), proxy_header=proxy_header)
     stop = on_signals()
     try:
-        running = server.serve(server.Console(live, access), host, int(port))
+        running = server.serve(server.Console(live, access), host, port)
     except OSError as error:
         raise UserError(f"--listen {listen}: {error.strerror or error}") from error
     STDERR.print(f"the console is at http://{listen}/", highlight=False)

@@ -3,12 +3,13 @@
 import json
 import sys
 from enum import IntEnum
-from typing import Any, NoReturn
+from typing import Any
 
 from rich.console import Console
 
-STDOUT = Console()
-STDERR = Console(stderr=True)
+# words of others, an address of IPv6 say, may stand in square brackets: nothing that is printed is markup
+STDOUT = Console(markup=False)
+STDERR = Console(stderr=True, markup=False)
 
 
 class Exit(IntEnum):
@@ -34,8 +35,3 @@ class UserError(Exception):
 def print_json(value: Any) -> None:
     """One JSON document on stdout and nothing else."""
     sys.stdout.write(json.dumps(value, indent=2, default=str, ensure_ascii=False) + "\n")
-
-
-def fail(message: str, code: Exit = Exit.FAILED) -> NoReturn:
-    """End the command with a message on stderr."""
-    raise UserError(message, code)

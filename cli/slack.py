@@ -9,8 +9,9 @@ from typing import Annotated, Final
 import typer
 
 from cli import delivery, money
+from cli.addresses import host_and_port
 from cli.fleets import FleetOption, load
-from cli.output import STDERR, STDOUT, Exit, UserError
+from cli.output import STDERR, STDOUT, UserError
 from cli.stopping import on_signals
 from cli.wiring import inventory_of, open_engine
 from fleet.document import FleetDocument
@@ -115,15 +116,13 @@ def _open_socket(documents: Sequence[FleetDocument], environ: Mapping[str, str])
 def _serve_http(documents: Sequence[FleetDocument], listen: str, environ: Mapping[str, str]) -> Callable[[], None]:
     from notify.doors import PATH, HttpDoor
 
-    host, _, port = listen.rpartition(":")
-    if not host or not port.isdigit():
-        raise UserError(f"--http {listen}: write HOST:PORT, as 127.0.0.1:9650", Exit.WRONG_USE)
+    host, port = host_and_port("--http", listen, "127.0.0.1:9650")
     secret = environ.get(SECRET, "")
     if len(secret) < 16:
         raise UserError(f"{SECRET} is not set: it is the Signing Secret of the Slack app (Basic Information)")
     presses = presses_of(documents)
     try:
-        door = HttpDoor(host, int(port), secret, presses, lambda: datetime.now(UTC))
+        door = HttpDoor(host, port, secret, presses, lambda: datetime.now(UTC))
     except OSError as error:
         raise UserError(f"--http {listen}: {error.strerror or error}") from error
     threading.Thread(target=door.serve, name="slack-http", daemon=True).start()

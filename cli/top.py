@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 from rich.live import Live
+from sqlalchemy.exc import SQLAlchemyError
 
 from cli.fleets import FleetOption, load
 from cli.money import ledger_name
@@ -74,7 +75,7 @@ class _Looker:
         while not self.stop.wait(every_s):
             try:
                 self.views = [watched.look() for watched in fleets]
-            except UserError:
+            except (UserError, SQLAlchemyError):
                 continue  # the last look stays, with its time
 
 
@@ -84,7 +85,11 @@ def _about(screen: Screen, views: list[FleetView]) -> tuple[ActView, ...]:
     for view in views:
         if any(one.id == screen.chosen for one in view.instances):
             document = view.read.document
-            return tuple(book.about(open_engine(document), ledger_name(document), screen.chosen))
+            engine = open_engine(document)
+            try:
+                return tuple(book.about(engine, ledger_name(document), screen.chosen))
+            finally:
+                engine.dispose()  # asked several times a second
     return ()
 
 

@@ -12,6 +12,7 @@ from typing import Annotated, Final
 import typer
 
 from cli import hints, plans, slack, watch_cost
+from cli.addresses import host_and_port
 from cli.daemon_page import Page, serve
 from cli.fleets import FleetOption, load
 from cli.output import Exit, UserError
@@ -137,11 +138,9 @@ class Daemon:
 
 
 def _serve(listen: str, page: Page) -> ThreadingHTTPServer:
-    host, _, port = listen.rpartition(":")
-    if not host or not port.isdigit():
-        raise UserError(f"--listen {listen}: write HOST:PORT, as 127.0.0.1:9470", Exit.WRONG_USE)
+    host, port = host_and_port("--listen", listen, "127.0.0.1:9470")
     try:
-        return serve(page, host, int(port))
+        return serve(page, host, port)
     except OSError as error:
         raise UserError(f"--listen {listen}: {error.strerror or error}; is another daemon running?") from error
 
