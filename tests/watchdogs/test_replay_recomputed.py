@@ -2,9 +2,8 @@
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -156,60 +155,6 @@ def test_a_market_with_losses_and_prices(tmp_path: Path, seed: int) -> None:
         ours = market.play(market.load(path), terms, Restless(spot_rules.rule(name, SpotPolicy()))).answer()
         again = plain_replay.spot(path, terms, spot_rules.rule(name, SpotPolicy()))
         assert ours == pytest.approx(again, abs=2e-6)
-
-
-@dataclass
-class Watchful:
-    """A rule that is asked at every tick while spot is missing; it notes what it wanted, and when."""
-
-    rule: Rule
-    rests: bool
-    name: str = "own"
-    wanted: list[tuple[float, Sequence[int], Sequence[int]]] = field(default_factory=list[Any])
-    asked: int = 0
-
-    def decide(self, state: State) -> Wishes:
-        wishes = self.rule.decide(state)
-        self.asked += 1
-        if wishes.launch or wishes.end:
-            self.wanted.append((state.now, tuple(wishes.launch), tuple(wishes.end)))
-        missing = sum(m.place >= 0 for m in state.machines) < state.terms.target + state.terms.spare
-        return replace(wishes, rest_until=float("-inf")) if missing and not self.rests else wishes
-
-
-def dry(chance: random.Random, ticks: int) -> market.Market:
-    """Zones that give little, and nothing for long, with prices that cross the ceiling."""
-    zones, step = "abcd"[: chance.choice([1, 2, 4])], chance.choice([10.0, 60.0, 60.0, 195.0])
-    room, price, times = dict.fromkeys(zones, 0), dict.fromkeys(zones, 0.3), [chance.choice([0.0, 1.7e9, 0.1])]
-    most, rooms, prices = chance.choice([1, 3]), list[list[float]](), list[list[float]]()
-    for _ in range(ticks):
-        for zone in zones:
-            room[zone] = chance.randrange(most + 1) if chance.random() < 0.02 else room[zone]
-            price[zone] = chance.choice([0.2, 0.3, 0.9, 0.95]) if chance.random() < 0.01 else price[zone]
-        times.append(times[-1] + step * chance.choice([1, 1, 1, 1, 0.37, 4]))
-        rooms.append([*room.values()])
-        prices.append([*price.values()])
-    priced = np.array(prices) if chance.random() < 0.5 else None
-    return market.Market(zones=zones, times=np.array(times[:-1]), available=np.array(rooms), prices=priced)
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_pool_that_waits_for_spot_wants_nothing_in_the_ticks_that_are_left_out(seed: int) -> None:
-    chance = random.Random(seed)
-    history = dry(chance, 300)
-    policy = SpotPolicy(
-        zone_backoff=timedelta(minutes=chance.choice([0, 5, 20, 20, 90])),
-        hold=timedelta(minutes=chance.choice([0, 4, 15])),
-        price_ceiling=chance.choice([Decimal("0.9"), Decimal("0.3"), Decimal(1)]),
-    )
-    terms = market.Terms(
-        target=chance.choice([1, 3, 6]), spare=chance.randrange(3), cold_start=chance.choice([0, 390])
-    )
-    rested, asked = (Watchful(spot_rules.rule("own", policy), rests) for rests in (True, False))
-    ours, again = market.play(history, terms, rested).answer(), market.play(history, terms, asked).answer()
-    assert rested.wanted == asked.wanted
-    assert ours == again
-    assert rested.asked <= asked.asked
 
 
 @dataclass

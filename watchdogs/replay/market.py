@@ -9,6 +9,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from watchdogs.replay import rows
+from watchdogs.replay.asks import Asks, refused_until
 from watchdogs.replay.rows import Column, Floats, TraceError
 
 ON_DEMAND: Final = -1
@@ -89,11 +90,15 @@ class Wishes:
     launch: Sequence[int] = ()
     end: Sequence[int] = ()
     """Numbers of instances."""
+    in_turn: Sequence[int] = ()
+    """Zones of which each will have been asked within this tick if none gives, in whatever order."""
     rest_until: float = float("-inf")
     """Of a rule that wants nothing: before this time it would want nothing either, unless it loses an instance. None
     that it has becomes ready before."""
     ceiling: float | None = None
     """A price that reaches it, or falls below it, ends the rest, too."""
+    asks: Asks | None = None
+    """Zones that are asked again within the rest."""
 
 
 class Rule(Protocol):
@@ -190,7 +195,7 @@ def play(market: Market, terms: Terms, rule: Rule) -> Score:
 
 
 def _rest(market: Market, state: State, wishes: Wishes, tick: int, last: int) -> int:
-    """The next tick at which the rule is to be asked, or loses an instance."""
+    """The next tick at which the rule is to be asked, loses an instance, or is given one."""
     first = tick + 1
     if not wishes.rest_until > market.times[min(first, last)]:
         return first
@@ -199,12 +204,23 @@ def _rest(market: Market, state: State, wishes: Wishes, tick: int, last: int) ->
         if machine.place != ON_DEMAND:
             held[machine.place] += 1
     over = min(last, int(np.searchsorted(market.times, wishes.rest_until)))
+    if wishes.asks is None:
+        return _end(market, state, wishes, held, range(first, over))
+    over = _end(market, state, wishes, held, range(first, min(over, first + AT_ONCE)))
+    room = market.available[first:over] >= held + 1
+    return first + refused_until(wishes.asks, market.times[first:over].tolist(), room)
+
+
+def _end(market: Market, state: State, wishes: Wishes, held: Floats, ticks: range) -> int:
+    """The first tick with a loss, or a price on another side of the ceiling than before the ticks; or their end."""
+    first, over = ticks.start, ticks.stop
     while first < over:
         part = slice(first, min(first + AT_ONCE, over))
         ends = (market.available[part] < held).any(axis=1)
         if market.prices is not None and wishes.ceiling is not None:
             dear = _prices(market, part, state.terms) >= wishes.ceiling
-            ends |= (dear != (_prices(market, slice(tick, tick + 1), state.terms) >= wishes.ceiling)).any(axis=1)
+            before = _prices(market, slice(ticks.start - 1, ticks.start), state.terms) >= wishes.ceiling
+            ends |= (dear != before).any(axis=1)
         if ends.any():
             return first + int(ends.argmax())
         first = part.stop
@@ -239,6 +255,10 @@ def _ask(state: State, rule: Rule, room: Sequence[int], score: Score, numbers: I
         wishes = rule.decide(state)
         state.lost, state.refused = [], []
         held = Counter(m.place for m in state.machines) if wishes.launch else Counter[int]()
+        if wishes.in_turn and all(held[place] >= room[place] for place in wishes.in_turn):
+            state.refused = list(wishes.in_turn)
+            state.passed = ()
+            continue
         for place in wishes.launch:
             if place == ON_DEMAND:
                 score.on_demand_launches += 1

@@ -1,17 +1,18 @@
 """The rules that play a recorded spot market: ours, which is production's `decide`, and SkyServe's."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from decimal import Decimal
 from itertools import pairwise
-from math import isnan
+from math import inf, isnan
 from typing import Final
 
 from fleet.activity import Activity, ActivityKind
 from fleet.model import CapacityType
 from fleet.policies import SpotPolicy
 from watchdogs.plan import Action, Decision
+from watchdogs.replay.asks import CLOCKS, EPOCH, Pauses
 from watchdogs.replay.market import ON_DEMAND, Machine, State, Wishes
 from watchdogs.spot import zones
 from watchdogs.spot.decide import decide
@@ -21,13 +22,9 @@ from watchdogs.spot.watchdog import LOOK_BACK
 from watchdogs.spot.zones import TRY_AGAIN
 
 NAMES: Final = ("own", "skyserve")
-EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
-"""Histories count seconds from any moment; this is ours."""
 MOST: Final = 1_000_000
 """A group of the replay has no largest size of its own: the market limits it."""
 ON_DEMAND_GROUP: Final = "on-demand"
-CLOCKS: Final = 0.001
-"""Seconds that a history's clock and ours, which counts whole microseconds, may differ."""
 FADES_IN: Final = 4 * TRY_AGAIN
 """Until a look of a pool in which nothing happens: what fades has faded by a twentieth then."""
 
@@ -54,6 +51,10 @@ class OwnRule:
     """By place, as seen last: most are the same at the next look."""
     _waiting: bool = False
     """The last look missed spot that no zone gives."""
+    _each_tick: bool = False
+    """What fades did so at each tick since the last look: without rests it would have been looked at each."""
+    _asks: Pauses | None = None
+    """What is asked between that look and the next."""
     _members: dict[int, Member] = field(default_factory=dict[int, Member])
     """By number, the same."""
 
@@ -67,7 +68,7 @@ class OwnRule:
             if decision.action is Action.RESIZE:
                 launch += self._resize(state, decision)
         if launch:
-            return Wishes(launch=launch)
+            return Wishes(launch=launch, in_turn=self._in_turn(state, view, launch))
         ends = [int(d.resource) for d in acting if d.action is Action.END]
         if not ends:
             return self._rest(state, view)
@@ -75,36 +76,75 @@ class OwnRule:
             self._event(_name_of(state.zones, machine.place), ActivityKind.ENDED, now, machine)
         return Wishes(end=ends)
 
+    def _in_turn(self, state: State, view: PoolView, launch: Sequence[int]) -> Sequence[int]:
+        """A pool that misses spot asks every open zone before anything else; not so one that has enough of it."""
+        spot = sum(m.place != ON_DEMAND for m in state.machines)
+        if ON_DEMAND in launch or spot >= state.terms.target + state.terms.spare:
+            return ()
+        now = EPOCH + timedelta(seconds=state.now)
+        return [state.zones.index(group.name) for group in zones.untried(view, now)]
+
     def _rest(self, state: State, view: PoolView) -> Wishes:
         """A look wanted nothing: the next is due when something gets ready, and when zones may be tried again.
 
         Where all might have been tried and none was, all that could change is what fades, unless an instance is lost
-        or prices cross the ceiling. While on-demand stands in for spot that is there, each tick is looked at.
+        or prices cross the ceiling. While on-demand stands in for spot that is there, each tick is looked at where a
+        zone might be asked for one more. A pool that waits for spot asks on: what is refused changes nothing but when
+        it asks next.
         """
         now = EPOCH + timedelta(seconds=state.now)
         spot = sum(m.place != ON_DEMAND for m in state.machines)
         self._waiting = spot < state.terms.target + state.terms.spare
-        if not self._waiting and spot < len(state.machines):
-            return Wishes()
+        stands_in = spot < len(state.machines)
+        self._each_tick = self._waiting or stands_in
+        if self._waiting and self.policy.zone_backoff > LOOK_BACK:
+            return Wishes()  # refusals are out of sight before they are forgotten
         boots = [m.launched + state.terms.cold_start for m in state.machines if not state.ready(m)]
         if self._waiting:
-            over = state.now + (self._chance(view, now) - now).total_seconds() - CLOCKS
+            self._asks = self._pauses(view, now)
+            over = self._held(view, now)
+        elif stands_in or len(state.zones) == 1:
+            over = min(self._held(view, now), self._better(view, now))
         else:
             calm = not self._events or now - self._events[-1].at >= TRY_AGAIN
             over = state.now + (FADES_IN if calm else TRY_AGAIN).total_seconds()
-        return Wishes(rest_until=min((over, *boots)), ceiling=self._ceiling(state))
+        return Wishes(rest_until=min((over, *boots)), ceiling=self._ceiling(state), asks=self._asks)
 
-    def _chance(self, view: PoolView, now: datetime) -> datetime:
-        """When a pool that misses spot, and was refused by each zone, may want something, if it loses nothing.
+    def _pauses(self, view: PoolView, now: datetime) -> Pauses:
+        """Of a pool that misses spot, and was refused by each zone that is not too dear."""
+        refused = {
+            place: zones.refusals(view, group, now)
+            for place, group in enumerate(view.groups_of(CapacityType.SPOT))
+            if not zones.too_dear(view, group)
+        }
+        return Pauses(backoff=self.policy.zone_backoff, now=now, refused=refused)
 
-        A zone may be asked again, or spot has been ready for the hold and on-demand goes back: no other word of
-        `decide` depends on the time then, and before that a look would want nothing.
+    def _held(self, view: PoolView, now: datetime) -> float:
+        """When something has been ready for the hold, so that on-demand may go back.
+
+        No other word of `decide` depends on the time then, but for zones that are asked.
         """
-        asked = [
-            zones.pause_ends(view, g, now) for g in view.groups_of(CapacityType.SPOT) if not zones.too_dear(view, g)
-        ]
         held = [m.ready_since + self.policy.hold for m in view.members if m.ready_since is not None]
-        return min((now + TRY_AGAIN, *asked, *(moment for moment in held if moment > now)))
+        soonest = min((moment for moment in held if moment > now), default=None)
+        return inf if soonest is None else (soonest - EPOCH).total_seconds() - CLOCKS
+
+    def _better(self, view: PoolView, now: datetime) -> float:
+        """When another zone might be asked for one more than target and spare; where one may already: now."""
+        held, most = zones.counts(view), zones.share(view)
+        if view.spare == 0:
+            return inf
+        if sum(held.values()) > view.target + view.spare:
+            return float("-inf")
+        soonest = inf
+        for group in view.groups_of(CapacityType.SPOT):
+            if held[group.name] >= most or zones.too_dear(view, group):
+                continue
+            refused = [event.at for event in view.events_of(group.name) if event.kind in zones.REFUSALS]
+            if not refused:
+                return float("-inf")
+            opens = zones.pause_ends(zones.refusals(view, group, now), self.policy.zone_backoff, now)
+            soonest = min(soonest, (max(refused[-1] + TRY_AGAIN, opens) - EPOCH).total_seconds() - CLOCKS)
+        return soonest
 
     def _ceiling(self, state: State) -> float:
         """As `decide` reckons it, in the history's unit."""
@@ -122,6 +162,7 @@ class OwnRule:
         if not self._zones:
             self._zones = [_Zone(memory=Memory(at=now)) for _ in state.zones]
         if self._last is None or self._last[0] < now:
+            self._take(state)
             lost = {m.place for m in state.lost}
             present = {m.place for m in state.machines} | lost
             steps = self._steps(state, now)
@@ -145,11 +186,21 @@ class OwnRule:
                 self._event(_name_of(state.zones, machine.place), ActivityKind.LAUNCHED, now, machine)
         self._last = (now, max(known, newest))
 
+    def _take(self, state: State) -> None:
+        """Writes down what was refused since the last look."""
+        if self._asks is None:
+            return
+        for place, at in self._asks.told():
+            self._event(state.zones[place], ActivityKind.NO_CAPACITY, at, None)
+            zone = self._zones[place]
+            zone.memory = replace(zone.memory, failed_at=at)
+        self._asks = None
+
     def _steps(self, state: State, now: datetime) -> list[tuple[float, float]]:
-        """Since the last look: a pool that waits for spot is looked at each tick, so what fades does so each tick."""
+        """Since the last look."""
         if self._last is None:
             return []
-        passed = [EPOCH + timedelta(seconds=at) for at in state.passed] if self._waiting else []
+        passed = [EPOCH + timedelta(seconds=at) for at in state.passed] if self._each_tick else []
         moments = [self._last[0], *passed, now]
         return [step(start, end) for start, end in pairwise(moments)]
 

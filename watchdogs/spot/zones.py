@@ -7,7 +7,7 @@ tried now and then only.
 
 import math
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -262,12 +262,12 @@ def pause(refusals: int, backoff: timedelta) -> timedelta:
     return backoff * min(MOST_PAUSE, FIRST_PAUSE * 2 ** (min(refusals, 10) - 1)) if refusals > 0 else timedelta(0)
 
 
-def pause_ends(pool: PoolView, group: GroupView, now: datetime) -> datetime:
-    """When a zone may be asked again that has refused, if nothing happens there until then; now: at once."""
-    refused, backoff, earliest = _refusals(pool, group, now), pool.policy.zone_backoff, now
-    while refused:
-        ends = refused[0] + pause(len(refused), backoff)
-        forgotten = refused.pop() + backoff
+def pause_ends(refused: Sequence[datetime], backoff: timedelta, now: datetime) -> datetime:
+    """When a zone may be asked again that refused then (newest first), if nothing happens before; now: at once."""
+    left, earliest = told_apart(refused), now
+    while left:
+        ends = left[0] + pause(len(left), backoff)
+        forgotten = left.pop() + backoff
         if ends <= forgotten:
             return max(earliest, ends)
         # the oldest refusal is forgotten before: from then on the pause is a shorter one
@@ -275,20 +275,29 @@ def pause_ends(pool: PoolView, group: GroupView, now: datetime) -> datetime:
     return earliest
 
 
-def _refusals(pool: PoolView, group: GroupView, now: datetime) -> list[datetime]:
-    """When a zone has refused and given nothing since, newest first; what it refused at one time is one."""
+def refusals(pool: PoolView, group: GroupView, now: datetime) -> list[datetime]:
+    """When a zone has refused within its back-off and given nothing since, newest first."""
     refused: list[datetime] = []
     for event in reversed(_since(pool, group, now - pool.policy.zone_backoff)):
         if event.kind is ActivityKind.LAUNCHED:
             break
-        if event.kind in REFUSALS and (not refused or refused[-1] - event.at > SAME_ASK):
+        if event.kind in REFUSALS:
             refused.append(event.at)
     return refused
 
 
+def told_apart(refused: Sequence[datetime]) -> list[datetime]:
+    """The same; what it refused at one time is one."""
+    found: list[datetime] = []
+    for at in refused:
+        if not found or found[-1] - at > SAME_ASK:
+            found.append(at)
+    return found
+
+
 def _pausing(pool: PoolView, group: GroupView, now: datetime) -> Verdict | None:
     """A zone that has refused in earlier passes, and given nothing since, is asked again after growing pauses."""
-    refused = _refusals(pool, group, now)
+    refused = told_apart(refusals(pool, group, now))
     left = pause(len(refused), pool.policy.zone_backoff) - (now - refused[0]) if refused else timedelta(0)
     if left <= timedelta(0):
         return None
