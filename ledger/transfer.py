@@ -10,13 +10,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
+from enum import StrEnum
 from itertools import islice
 from typing import Any, Final, cast
 
-from sqlalchemy import Connection, Row, Table, func, select
+from sqlalchemy import Column, Connection, Integer, Row, Table, func, select
 
+from fleet.model import CapacityType, Cloud
 from ledger.database import METADATA
-from ledger.facts import ActivityHour, Move, activity_hour, add_activity, merge
+from ledger.decisions import DECISIONS, INTENTS
+from ledger.facts import ActivityHour, EndCause, Move, activity_hour, add_activity, merge
+from ledger.outbox import OUTBOX, MessageState
 from ledger.rollups import reading_of, roll_up
 from ledger.schema import HEAD, LedgerError
 from ledger.sums import SUMS
@@ -46,6 +50,17 @@ _MOVES: Final[Mapping[str, Mapping[str, Move]]] = {
     RESERVATIONS.name: {"last_seen_at": Move.GROW},
     PROCESSES.name: {"first_at": Move.SHRINK},
 }
+
+
+_WORDS: Final[Mapping[Column[Any], type[StrEnum]]] = {
+    RUNS.c.cloud: Cloud,
+    RUNS.c.capacity_type: CapacityType,
+    ENDS.c.cloud: Cloud,
+    ENDS.c.cause: EndCause,
+    RESERVATIONS.c.cloud: Cloud,
+    OUTBOX.c.state: MessageState,
+}
+_JSON: Final = frozenset((DECISIONS.c.evidence, INTENTS.c.decision, OUTBOX.c.detail))
 
 
 def tables() -> list[Table]:
@@ -82,7 +97,8 @@ def take_in(connection: Connection, lines: Iterable[str], source: str) -> dict[s
         if "end" in value:
             ended = value["end"]
             break
-        table = known.get(value.get("table", ""))
+        name = value.get("table")
+        table = known.get(name) if isinstance(name, str) else None
         if table is None or not isinstance(value.get("row"), dict):
             raise LedgerError(f"{source}: line {number} is no row of a ledger")
         if current is not None and (table is not current or len(pending) >= _STREAM):
@@ -112,7 +128,7 @@ def _check_head(line: str, source: str) -> None:
 def _parsed(line: str, source: str, number: int) -> dict[str, Any]:
     try:
         value = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise LedgerError(f"{source}: line {number} is no JSON; nothing was imported") from error
     if not isinstance(value, dict):
         raise LedgerError(f"{source}: line {number} is no object; nothing was imported")
@@ -123,8 +139,8 @@ def _row(table: Table, raw: Mapping[str, Any], source: str, number: int) -> dict
     if set(raw) != {column.name for column in table.columns}:
         raise LedgerError(f"{source}: line {number}: the columns are not those of {table.name}; nothing was imported")
     try:
-        return {column.name: _typed(column.type, raw[column.name]) for column in table.columns}
-    except (ArithmeticError, ValueError, TypeError, OverflowError) as error:
+        return {column.name: _typed(column, raw[column.name]) for column in table.columns}
+    except (ArithmeticError, ValueError, TypeError, OverflowError, OSError, RecursionError) as error:
         raise LedgerError(f"{source}: line {number}: {error}; nothing was imported") from error
 
 
@@ -191,12 +207,37 @@ def _plain(value: Any) -> Any:
     return format(value, "f") if isinstance(value, Decimal) else value
 
 
-def _typed(kind: Any, value: Any) -> Any:
+def _typed(column: Column[Any], value: Any) -> Any:
+    """A value as its column keeps it. Raises ValueError, OverflowError or OSError for one that no reader understands.
+
+    SQLite would take a word for a number, and every report of that ledger would fail from then on.
+    """
     if value is None:
         return None
-    if isinstance(kind, Moment):
-        return moment(value)
-    return Decimal(value) if isinstance(kind, Exact) else value
+    kind = column.type
+    if isinstance(kind, Moment | Integer):
+        if type(value) is not int:
+            raise ValueError(f"{column.name} is {value!r:.80}: no whole number")
+        return moment(value) if isinstance(kind, Moment) else value
+    if not isinstance(value, str):
+        raise ValueError(f"{column.name} is {value!r:.80}: no text")
+    if isinstance(kind, Exact):
+        return _amount(column, value)
+    if column in _WORDS:
+        _WORDS[column](value)
+    if column in _JSON:
+        json.loads(value)
+    return value
+
+
+def _amount(column: Column[Any], value: str) -> Decimal:
+    try:
+        amount = Decimal(value)
+    except ArithmeticError as error:
+        raise ValueError(f"{column.name} is {value!r:.80}: no amount") from error
+    if not amount.is_finite() or (column is PRICES.c.usd_per_hour and amount < 0):
+        raise ValueError(f"{column.name} is {value!r:.80}: no amount")
+    return amount
 
 
 def _line(value: Mapping[str, Any]) -> str:

@@ -162,6 +162,42 @@ def test_a_damaged_export_is_refused_whole(full: Engine, tmp_path: Path, damage,
     assert lines(other) == before
 
 
+@pytest.mark.parametrize(
+    ("table", "column", "value", "said"),
+    [
+        ("runs", "cloud", "foo", "'foo' is not a valid Cloud"),
+        ("runs", "capacity_type", {}, "capacity_type is {}: no text"),
+        ("runs", "started_at", 1.5, "started_at is 1.5: no whole number"),
+        ("runs", "last_seen_at", 10**30, "line .*; nothing was imported"),
+        ("run_ends", "exact", "yes", "exact is 'yes': no whole number"),
+        ("price_observations", "usd_per_hour", 0.36, "usd_per_hour is 0.36: no text"),
+        ("price_observations", "usd_per_hour", "-1", "usd_per_hour is '-1': no amount"),
+        ("price_observations", "usd_per_hour", "NaN", "usd_per_hour is 'NaN': no amount"),
+        ("price_observations", "usd_per_hour", "dear", "usd_per_hour is 'dear': no amount"),
+        ("activity_hours", "busy", 5, "busy is 5: no text"),
+    ],
+)
+def test_a_value_that_no_report_could_read_is_refused(
+    full: Engine, tmp_path: Path, table: str, column: str, value: object, said: str
+) -> None:
+    other = open_ledger(f"sqlite:///{tmp_path}/other.db")
+    before, rows = lines(other), lines(full)
+    number = next(n for n, row in enumerate(rows) if f'"table":"{table}"' in row)
+    row = json.loads(rows[number])
+    rows[number] = json.dumps({**row, "row": {**row["row"], column: value}})
+    with pytest.raises(LedgerError, match=said) as caught:
+        take_in(other, rows)
+    assert f"line {number + 1}" in str(caught.value)
+    assert lines(other) == before
+
+
+@pytest.mark.parametrize("line", ['{"table":[],"row":{}}', "[" * 100_000], ids=["a list for a name", "too deep"])
+def test_a_line_that_is_no_row_is_refused(full: Engine, tmp_path: Path, line: str) -> None:
+    other = open_ledger(f"sqlite:///{tmp_path}/other.db")
+    with pytest.raises(LedgerError, match="line 2 is no"):
+        take_in(other, [lines(full)[0], line])
+
+
 def test_numbered_rows_of_another_ledger_are_not_mixed(full: Engine) -> None:
     exported = [line.replace("🦊", "🐻") for line in lines(full)]
     with pytest.raises(LedgerError, match="import into an empty ledger"):
