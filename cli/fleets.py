@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import typer
 
@@ -42,6 +42,14 @@ def load_one(url: str) -> FleetDocument:
         raise UserError(str(error)) from error
 
 
+def split_url(url: str) -> SplitResult:
+    """The parts of a URL that people gave. Raises UserError."""
+    try:
+        return urlsplit(url)
+    except ValueError as error:
+        raise UserError(f"{url}: is no URL: {error}", Exit.WRONG_USE) from error
+
+
 def token_place(document: FleetDocument) -> str:
     """Where the agents' token lies; by its customary name in documents that do not say it."""
     if document.agent_token is not None:
@@ -54,7 +62,7 @@ def token_place(document: FleetDocument) -> str:
 
 
 def _read(url: str) -> bytes:
-    parts = urlsplit(url)
+    parts = split_url(url)
     if parts.scheme in ("", "file"):
         path = Path(parts.path if parts.scheme else url)
         try:

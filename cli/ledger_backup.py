@@ -14,6 +14,7 @@ from cli.fleets import FleetOption, load
 from cli.output import STDERR, Exit, UserError
 from cli.stores import Place, digest_of, fetch_file, open_place
 from fleet.document import FleetDocument
+from fleet.parsed import is_map
 from ledger import invariants, transfer
 from ledger.database import writing
 from ledger.schema import LedgerError
@@ -105,18 +106,20 @@ def _pointer(source: Place, document: FleetDocument) -> dict[str, Any]:
     key = source.key(f"{_folder(document)}/{LATEST}")
     reader = source.store.connect()
     try:
-        found: dict[str, Any] = json.loads(read_object(reader, key, _LARGEST_POINTER))
+        found: Any = json.loads(read_object(reader, key, _LARGEST_POINTER))
     except FileNotFoundError as error:
         raise UserError(f"{key}: there is no backup yet; `gpufleet ledger backup` makes one") from error
     except OSError as error:
         raise UserError(f"{key}: cannot be read: {error}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{key}: is no pointer to a backup: {error}") from error
     finally:
         reader.close()
-    if found.get("version") != 1 or not {"key", "sha256", "at"} <= found.keys():
+    if not is_map(found):
+        raise UserError(f"{key}: is no pointer to a backup: it holds no object")
+    if found.get("version") != 1 or not all(isinstance(found.get(name), str) for name in ("key", "sha256", "at")):
         raise UserError(f"{key}: is no pointer to a backup (version {found.get('version')!r}, must be 1)")
-    return found
+    return dict(found)
 
 
 def _fetched(source: Place, key: str, path: Path) -> str:

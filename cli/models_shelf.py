@@ -65,7 +65,7 @@ class Shelf:
                 digests=tuple(str(digest) for digest in found["digests"]),
                 going_back_to=None if going is None else str(going),
             )
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise UserError(f"{self.model}/{_HISTORY}: {error!r}: mend or remove it") from error
 
     def write_history(self, history: History) -> None:

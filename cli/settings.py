@@ -1,7 +1,7 @@
 """`gpufleet settings`: look at a settings file before Pulumi does."""
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import asdict
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -104,7 +104,7 @@ def read_config(path: Path) -> Mapping[str, Any]:
         raise UserError(f"{path}: {error.strerror or error}", Exit.WRONG_USE) from error
     except RecursionError as error:
         raise UserError(f"{path}: is nested too deep to be a settings file", Exit.WRONG_USE) from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError) as error:  # a date that no calendar has, a number of thousands of digits
         raise UserError(f"{path}: is no YAML: {' '.join(str(error).split())}", Exit.WRONG_USE) from error
     config: Any = raw.get("config") if is_map(raw) else None
     if not is_map(config):
@@ -141,6 +141,9 @@ class _UniqueKeys(yaml.SafeLoader):
             if key_node.tag == "tag:yaml.org,2002:merge":
                 continue
             key = self.construct_object(key_node, deep=True)  # pyright: ignore[reportUnknownMemberType]
+            if not isinstance(key, Hashable):
+                problem = f"{key!r:.80} is a key that is no word; write it as text"
+                raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
             if isinstance(key, str) and key in seen:
                 first = seen[key].start_mark.line + 1
                 problem = f"{key!r} is written twice, first in line {first}; keep one of them"

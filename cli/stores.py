@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Protocol
-from urllib.parse import urlsplit
 
+from cli.fleets import split_url
 from cli.output import Exit, UserError
 from serving.cache.store import FolderStore, PartConsumer, Store, Writer
 
@@ -43,7 +43,7 @@ class Place:
 
 def open_place(url: str) -> Place:
     """The place of a URL. Raises UserError."""
-    parts = urlsplit(url)
+    parts = split_url(url)
     if parts.scheme in ("", "file"):
         folder = Path(parts.path if parts.scheme else url).expanduser()
         store = FolderStore(folder)
@@ -99,12 +99,16 @@ class _FolderListing:
 
 def _s3(bucket: str, prefix: str) -> Place:
     import boto3
+    from botocore.exceptions import BotoCoreError
 
     from clouds.aws.signature import Credentials
     from clouds.aws.signed import S3Store, session
 
-    mine = boto3.Session()
-    found = mine.get_credentials()
+    try:
+        mine = boto3.Session()
+        found = mine.get_credentials()
+    except BotoCoreError as error:
+        raise UserError(f"s3://{bucket}: no AWS credentials: {error}") from error
     if found is None:
         raise UserError('no AWS credentials: log in, or set AWS_PROFILE (locally: eval "$(gpufleet local env)")')
 
@@ -124,13 +128,15 @@ class _S3Place:
         self._client, self._bucket = client, bucket
 
     def exists(self, key: str) -> bool:
-        from botocore.exceptions import ClientError
+        from botocore.exceptions import BotoCoreError, ClientError
 
         try:
             self._client.head_object(Bucket=self._bucket, Key=key)
         except ClientError as error:
             if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") == 404:
                 return False
+            raise OSError(f"s3://{self._bucket}/{key}: {error}") from error
+        except BotoCoreError as error:
             raise OSError(f"s3://{self._bucket}/{key}: {error}") from error
         return True
 

@@ -106,9 +106,14 @@ def test_the_newest_backup_is_restored(tmp_path: Path) -> None:
         (lambda data, pointer: data.unlink(), "cannot be read"),
         (lambda data, pointer: pointer.write_text("{"), "is no pointer"),
         (lambda data, pointer: pointer.write_text('{"version": 2}'), "must be 1"),
+        (lambda data, pointer: pointer.write_text("[1]"), "holds no object"),
+        (
+            lambda data, pointer: pointer.write_text('{"version": 1, "key": 5, "sha256": "", "at": ""}'),
+            "is no pointer",
+        ),
         (lambda data, pointer: pointer.unlink(), "there is no backup yet"),
     ],
-    ids=["cut", "gone", "broken-pointer", "newer", "none"],
+    ids=["cut", "gone", "broken-pointer", "newer", "a-list", "other-words", "none"],
 )
 def test_a_bad_backup_is_refused_and_nothing_is_written(
     tmp_path: Path, harm: Callable[[Path, Path], object], words: str

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from cli.main import build
 from cli.models_shelf import Shelf
 from cli.output import UserError
+from cli.stores import open_place
 from localcloud import tiny_model
 
 
@@ -235,3 +236,28 @@ def test_unknown_places_are_said(model: Path) -> None:
         run("model", "add", model, "--name", "chat", "--bucket", "ftp://x/y")
     with pytest.raises(UserError, match="no bucket"):
         run("cache", "sync", "s3:///models/chat")
+    with pytest.raises(UserError, match=r"http://\[: is no URL"):
+        run("model", "ls", "--bucket", "http://[")
+
+
+def test_a_history_that_is_none_is_named(model: Path, tmp_path: Path) -> None:
+    bucket = tmp_path / "bucket"
+    add(model, bucket)
+    (bucket / "models" / "chat" / "history.json").write_text("[1]")
+    with pytest.raises(UserError, match=r"history\.json: .*mend or remove it"):
+        run("model", "show", "--name", "chat", "--bucket", bucket)
+
+
+def test_a_login_of_aws_that_there_is_not_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "nope")
+    with pytest.raises(UserError, match=r"s3://x: no AWS credentials: .*\(nope\)"):
+        run("model", "ls", "--bucket", "s3://x")
+
+
+def test_a_bucket_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "x")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    with pytest.raises(OSError, match="s3://x/k: Could not connect"):
+        open_place("s3://x").writer.exists("k")
