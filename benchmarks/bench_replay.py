@@ -17,7 +17,7 @@ from benchmarks import activity as kinds
 from benchmarks import markets, recorded
 from benchmarks.table import Table
 from fleet.policies import IdlePolicy, ScalePolicy, SpotPolicy
-from watchdogs.replay import fleet, idle_rules, market, pool_rules, requests, spot_rules
+from watchdogs.replay import fleet, idle_rules, market, pool_rules, pools, requests, spot_rules
 from watchdogs.replay.activity import Activity
 
 REPLICAS: Final = 94
@@ -83,7 +83,7 @@ def _pooled() -> Table:
         found = replace(history(active), pools=np.zeros(REPLICAS, dtype=np.int32), pool_names=("pool",))
         for name in pool_rules.NAMES:
             player = pool_rules.rule(name, found, IdlePolicy(), ScalePolicy(), COLD_START)
-            score = fleet.play_pools(found, [player], COLD_START, 0.8).answer()
+            score = pools.play_pools(found, [player], COLD_START, 0.8).answer()
             shown = ("saved_percent", "unserved_percent", "stops_per_replica_day", "wrong_stops")
             rows.append((kind, name, *(f"{score[field]:.2f}" for field in shown)))
     return Table(

@@ -79,7 +79,7 @@ def idle(
 ) -> None:
     """Play recorded replicas: each alone, or, with a column `pool`, taking each other's work."""
     from watchdogs.replay import activity as histories
-    from watchdogs.replay import fleet, idle_rules, pool_rules
+    from watchdogs.replay import fleet, idle_rules, pool_rules, pools
 
     rules = _policy(policy, "idle").policy()
     with _readable():
@@ -91,7 +91,7 @@ def idle(
             scale = _policy(policy, "scale").policy()
             name = _known(rule, pool_rules.NAMES)
             players = [pool_rules.rule(name, history, rules, scale, cold_start) for _ in history.pool_names]
-            score = fleet.play_pools(history, players, cold_start, pool_capacity)
+            score = pools.play_pools(history, players, cold_start, pool_capacity)
     _show(score.answer(), as_json)
 
 

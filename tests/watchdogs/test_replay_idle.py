@@ -3,10 +3,11 @@
 from datetime import timedelta
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fleet.policies import IdlePolicy, ScalePolicy
-from watchdogs.replay import activity, fleet, idle_rules, pool_rules
+from watchdogs.replay import activity, fleet, idle_rules, pool_rules, pools
 from watchdogs.replay.rows import TraceError
 
 HEADER = "time_s,replica,gpu_active,requests_running,requests_waiting,tokens_total"
@@ -94,7 +95,7 @@ def test_timers_stop_at_their_time(tmp_path: Path) -> None:
 def pooled(path: Path, rule: str) -> dict[str, str | int | float]:
     found = activity.load(path, 0.01)
     player = pool_rules.rule(rule, found, POLICY, ScalePolicy(down_after=timedelta(minutes=10)), 180)
-    return fleet.play_pools(found, [player], 180, 0.8).answer()
+    return pools.play_pools(found, [player], 180, 0.8).answer()
 
 
 @pytest.mark.parametrize("rule", pool_rules.NAMES)
@@ -110,6 +111,7 @@ def test_the_idle_watchdog_names_the_longest_idle_of_a_pool(tmp_path: Path) -> N
     works = {"a": "." * 30 + "#" * 5 + "." * 5, "b": "#" * 5 + "." * 35, "c": "#" * 20 + "." * 20, "d": "#" * 40}
     found = activity.load(history(tmp_path, works, pool="p"), 0.01)
     player = pool_rules.rule("own", found, POLICY, ScalePolicy(), 180)
+    player.begin(found, np.zeros(40))
     named = [found.replicas[n] for n in player.victims(39, [0, 1, 2, 3], 2)]
     assert named == ["b", "c"]
     # one that works is no candidate, and if it were one it would be kept

@@ -9,7 +9,7 @@ from benchmarks import activity as kinds
 from benchmarks import markets
 from benchmarks.bench_replay import foresight, history
 from fleet.policies import IdlePolicy, ScalePolicy, SpotPolicy
-from watchdogs.replay import fleet, idle_rules, market, pool_rules, spot_rules
+from watchdogs.replay import fleet, idle_rules, market, pool_rules, pools, spot_rules
 
 REPLICAS = 94
 COLD_START = 180.0
@@ -21,7 +21,7 @@ def test_a_pool_that_varies_as_chance_has_it_saves_more_than_its_peak_with_a_mar
     alone = history(kinds.KINDS[kind](REPLICAS, 0.95, 1))
     found = replace(alone, pools=np.zeros(REPLICAS, dtype=np.int32), pool_names=("pool",))
     own = pool_rules.rule("own", found, IdlePolicy(), ScalePolicy(), COLD_START)
-    score = fleet.play_pools(found, [own], COLD_START, 0.8)
+    score = pools.play_pools(found, [own], COLD_START, 0.8)
     answer = score.answer()
     assert float(answer["saved_percent"]) >= saved
     assert float(answer["unserved_percent"]) <= 0.1

@@ -12,7 +12,7 @@ import pytest
 
 from fleet.policies import IdlePolicy, ScalePolicy, SpotPolicy
 from tests.watchdogs import plain_replay
-from watchdogs.replay import activity, fleet, idle_rules, market, pool_rules, requests, spot_rules
+from watchdogs.replay import activity, fleet, idle_rules, market, pool_rules, pools, requests, spot_rules
 from watchdogs.replay.fleet import AloneRule, Replicas
 from watchdogs.replay.market import Rule, State, Wishes
 from watchdogs.replay.pool_rules import EMPTY, Queue
@@ -114,7 +114,7 @@ def test_replicas_of_pools(tmp_path: Path, seed: int) -> None:
     name = chance.choice(["queue-threshold", *pool_rules.TIMERS])
     cold, capacity = chance.choice([0, 45, 180, 900]), chance.choice([0.8, 0.5, 1.0])
     rules = [pool_rules.rule(name, found, IdlePolicy(), ScalePolicy(), cold) for _ in found.pool_names]
-    ours = fleet.play_pools(found, rules, cold, capacity).answer()
+    ours = pools.play_pools(found, rules, cold, capacity).answer()
     again = plain_replay.pools(path, name, pool_rules.TIMERS.get(name), capacity, cold)
     assert ours == pytest.approx(again, abs=2e-6, rel=1e-6)
 

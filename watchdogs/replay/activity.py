@@ -1,7 +1,7 @@
 """A recorded history of replicas at work, as matrices by tick and replica."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -48,6 +48,20 @@ class Activity:
     def hours(self) -> float:
         """Of one replica over the whole history."""
         return len(self.times) * self.step / 3600
+
+    def of(self, which: Ints) -> "Activity":
+        """The same history of some of its replicas, as one pool."""
+        if len(which) == len(self.replicas):
+            return self
+        return replace(
+            self,
+            replicas=[self.replicas[replica] for replica in which.tolist()],
+            reported=self.reported[:, which],
+            active=self.active[:, which],
+            work=self.work[:, which],
+            pools=None,
+            pool_names=(),
+        )
 
 
 def load(path: Path, noise_floor: float) -> Activity:

@@ -78,19 +78,11 @@ class AloneRule(Protocol):
         ...
 
 
-class PoolRule(Protocol):
-    """Says how many replicas a pool is to have now, and which of the ready ones may go."""
-
-    name: str
-
-    def target(self, tick: int, demand: float, ready: int, running: int) -> int: ...
-
-    def victims(self, tick: int, candidates: Sequence[int], count: int) -> Sequence[int]: ...
-
-
 def play_alone(activity: Activity, rule: AloneRule, cold_start: float) -> Score:
     """Each replica is alone: work wakes it, and goes unserved until it has booted."""
-    score, replicas, boot = _begin(activity, rule.name, cold_start)
+    score, boot = begin(activity, rule.name, cold_start)
+    never: Ints = np.full(score.replicas, NEVER, dtype=np.int64)
+    replicas = Replicas(running=np.ones(score.replicas, dtype=np.bool_), ready_at=never, launched=never.copy())
     wakes: Ints = np.full(score.replicas, score.ticks, dtype=np.int64)  # of those that are stopped: their next work
     tick = 0
     while tick < score.ticks:
@@ -114,41 +106,13 @@ def play_alone(activity: Activity, rule: AloneRule, cold_start: float) -> Score:
     return score
 
 
-def play_pools(activity: Activity, rules: Sequence[PoolRule], cold_start: float, capacity: float) -> Score:
-    """Replicas of a pool take each other's work: what is over the capacity of the ready ones is unserved."""
-    score, replicas, boot = _begin(activity, rules[0].name, cold_start)
-    assert activity.pools is not None
-    members = [np.flatnonzero(activity.pools == pool) for pool in range(len(activity.pool_names))]
-    # in single precision 0.4 + 0.4 is more than 0.8, and a replica more than is needed would be asked for
-    demands = [activity.active[:, own].sum(axis=1, dtype=np.float64) for own in members]
-    for tick in range(score.ticks):
-        for rule, own, each in zip(rules, members, demands, strict=True):
-            demand = round(float(each[tick]), 6)
-            running, ready = replicas.running[own], replicas.ready(tick, own)
-            up, count = int(np.count_nonzero(running)), int(np.count_nonzero(ready))
-            score.unserved += max(0.0, demand - capacity * count) * activity.step
-            score.saved_rows += len(own) - up
-            target = min(rule.target(tick, round(demand / capacity, 6), count, up), len(own))
-            if target > up:
-                woken = own[~running][: target - up]
-                _launch(replicas, woken, tick, boot)
-                score.wakes += len(woken)
-            elif target < up:
-                quiet = ready & ~activity.work[tick][own] & ~activity.work[max(0, tick - 1)][own]
-                spare = min(up - target, max(0, count - target))
-                _stop(activity, replicas, score, tick, rule.victims(tick, own[quiet].tolist(), spare))
-    return score
-
-
-def _begin(activity: Activity, rule: str, cold_start: float) -> tuple[Score, Replicas, int]:
+def begin(activity: Activity, rule: str, cold_start: float) -> tuple[Score, int]:
+    """What is counted from the history alone, and the ticks that a boot takes."""
     ticks, count = int(activity.work.shape[0]), int(activity.work.shape[1])
-    running: Bools = np.ones(count, dtype=np.bool_)
-    never: Ints = np.full(count, NEVER, dtype=np.int64)
-    replicas = Replicas(running=running, ready_at=never, launched=never.copy())
     score = Score(rule=rule, replicas=count, hours=activity.hours, ticks=ticks, step=activity.step)
     score.idle_rows = int(np.count_nonzero(activity.reported & ~activity.work))
     score.work = float(activity.active.sum(dtype=np.float64)) * activity.step
-    return score, replicas, math.ceil(cold_start / activity.step)
+    return score, math.ceil(cold_start / activity.step)
 
 
 def _launch(replicas: Replicas, which: npt.NDArray[np.intp], tick: int, boot: int) -> None:

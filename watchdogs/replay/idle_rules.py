@@ -230,7 +230,7 @@ class OwnRule:
         if count <= 0:
             return ()
         now, first = self._time(tick), max(0, tick + 1 - self._window)
-        asked = sorted(candidates, key=lambda replica: (self._rests.last[replica], replica))[: 2 * count]
+        asked = self._longest(candidates, count)
         self._marked = {replica: self._time(max(0, int(self._rests.last[replica]))) for replica in asked}
         instances = [self._instance(replica, now, None) for replica in asked]
         observed = Observed(
@@ -243,6 +243,19 @@ class OwnRule:
         )
         decisions = zip(asked, decide(observed, now).decisions, strict=True)
         return [replica for replica, decision in decisions if decision.action is Action.END]
+
+    def unheard(self, tick: int, candidates: Sequence[int], count: int) -> Sequence[int] | None:
+        """Those of the candidates whom `victims` has just asked for, if nothing is heard of any of them.
+
+        As long as nothing is, and they are the same, `decide` keeps them. None: one has reported.
+        """
+        asked = self._longest(candidates, count)
+        heard = self.activity.reported[max(0, tick + 1 - self._window) : tick + 1, asked]
+        return None if heard.any() else asked
+
+    def _longest(self, candidates: Sequence[int], count: int) -> Sequence[int]:
+        """Twice as many as are to go: the longest idle ones."""
+        return sorted(candidates, key=lambda replica: (self._rests.last[replica], replica))[: 2 * count]
 
     def _time(self, tick: int) -> datetime:
         return EPOCH + timedelta(seconds=float(self.activity.times[tick]))

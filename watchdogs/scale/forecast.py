@@ -7,6 +7,7 @@ Production asks its metrics store the same question (`pressure.past_query`); thi
 import bisect
 import math
 from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -16,6 +17,8 @@ QUANTILE: Final = 0.98
 """Share of moments at which the readiness is enough."""
 HALF_LIFE: Final = 12 * 3600.0
 """Seconds after which a rise counts half."""
+HEAVY: Final = 1e12
+"""The weight of a number from which on all are counted anew: floats end somewhere."""
 BINS: Final = 800
 PER_UNIT: Final = 50
 """Bins per unit of log(1 + rise): two percent each, up to some millions of replicas."""
@@ -54,14 +57,14 @@ class Faded:
         self._total += self._weight * weight
         if place < self._bin:
             self._below += self._weight * weight
-        if self._weight > 1e12:
+        if self._weight > HEAVY:
             self._counts = [count / self._weight for count in self._counts]
             self._total, self._weight = self._total / self._weight, 1.0
             self._bin, self._below = 0, 0.0
 
     def passed(self, seconds: float) -> None:
         """Time went by: a newer number weighs more, the same as if all older ones faded."""
-        self._weight *= 2 ** (seconds / HALF_LIFE)
+        self._weight *= _fade(seconds)
 
     def quantile(self) -> float:
         """The upper edge of its bin."""
@@ -73,6 +76,35 @@ class Faded:
             self._below += self._counts[self._bin]
             self._bin += 1
         return math.expm1((self._bin + 1) / PER_UNIT)
+
+    def learn(self, bins: Iterable[int], fades: Iterable[float]) -> list[float]:
+        """The quantile after each of many numbers, given by their bins: `passed`, `put` and `quantile` in one.
+
+        `fades`: by number the factor by which a newer one weighs more than the one before.
+        """
+        edges = [math.expm1((place + 1) / PER_UNIT) for place in range(BINS)]
+        counts, weight, total, share = self._counts, self._weight, self._total, self.share
+        at, below, found = self._bin, self._below, list[float]()
+        for place, fade in zip(bins, fades, strict=True):
+            weight *= fade
+            counts[place] += weight
+            total += weight
+            if place < at:
+                below += weight
+            if weight > HEAVY:
+                counts = [count / weight for count in counts]
+                total, weight = total / weight, 1.0
+                at, below = 0, 0.0
+            wanted = share * total
+            while at > 0 and below >= wanted:
+                at -= 1
+                below -= counts[at]
+            while at < BINS - 1 and below + counts[at] < wanted:
+                below += counts[at]
+                at += 1
+            found.append(edges[at])
+        self._counts, self._weight, self._total, self._bin, self._below = counts, weight, total, at, below
+        return found
 
 
 @dataclass(slots=True)
@@ -141,6 +173,14 @@ class Swings:
         self._seen.passed(at - last)
         self._seen.put(max(0.0, (demand - self._before[1]) / math.sqrt(self._before[1] * self.grain)))
 
+    def learn(self, bins: Sequence[int], steps: Sequence[float], which: Sequence[int]) -> list[float]:
+        """What to be ready for after each of many looks that tell something, by the bins of how far demand went.
+
+        `steps`: seconds from one look to the next, each length once; `which`: by look which of them it came after.
+        """
+        fades = [_fade(step) for step in steps]
+        return self._seen.learn(bins, (fades[number] for number in which))
+
     def expected(self) -> float:
         """What to be ready for."""
         return self._seen.quantile()
@@ -203,3 +243,7 @@ class Pattern:
             if first < last and self._at[0] <= now - days * 86400:
                 found.append(max(self._demand[first:last]))
         return sorted(found)[(len(found) - 1) // 2] if found else None
+
+
+def _fade(seconds: float) -> float:
+    return 2 ** (seconds / HALF_LIFE)
