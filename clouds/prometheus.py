@@ -56,6 +56,14 @@ class Prometheus:
             raise CloudError(f"{self._url}: a query gave {answer.get('resultType')!r}, not a vector")
         return [(row["metric"], float(row["value"][1])) for row in answer["result"]]
 
+    def now(self) -> datetime:
+        """What its own clock says, to the millisecond: it dates its samples by it."""
+        # without a time of ours an expression is evaluated at the store's present
+        answer = self._ask("POST", "/api/v1/query", data={"query": "time()"})
+        if answer.get("resultType") != "scalar":
+            raise CloudError(f"{self._url}: time() gave {answer.get('resultType')!r}, not a scalar")
+        return datetime.fromtimestamp(float(answer["result"][1]), UTC)
+
     def interval(self, job: str) -> timedelta | None:
         """How often a job is scraped; None: the configuration has no such job."""
         if self._intervals is None:

@@ -79,6 +79,10 @@ class Metrics(Protocol):
         """Labels and value of each series."""
         ...
 
+    def now(self) -> datetime:
+        """What its own clock says, by which its samples are dated."""
+        ...
+
     def interval(self, job: str) -> timedelta | None:
         """How often a job is scraped; None: there is no such job."""
         ...

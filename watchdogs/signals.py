@@ -7,7 +7,7 @@ calls as one. Aggregation is by the label `instance_id`, which the scrape config
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from fleet.activity import CloudError
@@ -71,6 +71,46 @@ def reached(store: Metrics, environment: str, instances: Sequence[str], span: ti
     selector = f'up{{job="engine",environment="{environment}",instance_id=~"{chosen}"}}'
     rows = store.query(f"max by (instance_id) (max_over_time({selector}[{_seconds(span)}]))", now)
     return {labels["instance_id"] for labels, value in rows if value == 1}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scrapes:
+    """When an instance was scraped last, by the store's clock, whether or not it answered."""
+
+    engine: datetime | None = None
+    """None: not within the store's memory, or no target of it."""
+    gpu: datetime | None = None
+    engine_answers: bool = False
+
+    def silent_since(self, moment: datetime) -> tuple[str, ...]:
+        """The sources that were not scraped after that moment."""
+        times = {"engine": self.engine, "GPU exporter": self.gpu}
+        return tuple(name for name, at in times.items() if at is None or at <= moment)
+
+
+def scrapes(store: Metrics, series: Series, instances: Sequence[str]) -> dict[str, Scrapes]:
+    """The last scrapes of these instances as the store has them now. One query; raises OSError.
+
+    An exporter of GPUs that did not answer has told nothing: its time is that of its last answer. An engine that does
+    not answer any more has told that it is gone.
+    """
+    chosen = f'{series.labels},instance_id=~"{"|".join(instances)}"'
+    engine, gpu = f'up{{job="{series.engine_job}",{chosen}}}', f'up{{job="{series.gpu_job}",{chosen}}}'
+    query = _union(
+        {
+            "engine": f"min by (instance_id) (timestamp({engine}))",
+            "gpu": f"min by (instance_id) (timestamp({gpu}) and ({gpu} == 1))",
+            "answers": f"max by (instance_id) ({engine})",
+        }
+    )
+    return {
+        instance: Scrapes(
+            engine=_moment(stats.get("engine")),
+            gpu=_moment(stats.get("gpu")),
+            engine_answers=stats.get("answers") != 0,
+        )
+        for instance, stats in _ask(store, query, store.now()).items()
+    }
 
 
 def engine_query(series: Series, window: timedelta, interval: timedelta) -> str:
@@ -208,6 +248,10 @@ def _age(stamp: float | None, now: datetime) -> timedelta | None:
     if stamp is None or not math.isfinite(stamp):
         return None
     return timedelta(seconds=now.timestamp() - stamp)
+
+
+def _moment(stamp: float | None) -> datetime | None:
+    return None if stamp is None or not math.isfinite(stamp) else datetime.fromtimestamp(stamp, UTC)
 
 
 def _least(stats: Mapping[str, float], prefix: str) -> float | None:

@@ -1,5 +1,6 @@
 """What Prometheus answers where there is this evidence, in the words of `watchdogs.signals`."""
 
+from collections.abc import Mapping
 from datetime import datetime
 
 from watchdogs.evidence import Evidence
@@ -41,3 +42,15 @@ def gpu_stats(evidence: Evidence, at: datetime) -> dict[str, float]:
         "millijoules": None if gpu.watts_max is None else gpu.watts_max * 1000 * evidence.window.total_seconds(),
     }
     return {name: float(value) for name, value in stats.items() if value is not None}
+
+
+def scrape_rows(instance: str, evidence: Evidence, at: datetime) -> list[tuple[Mapping[str, str], float]]:
+    """When each source was scraped last; an engine without evidence is one that does not answer any more."""
+    gpu = evidence.gpu.newest_age if evidence.gpu else None
+    engine = evidence.engine.newest_age if evidence.engine else gpu
+    stats = {
+        "engine": None if engine is None else (at - engine).timestamp(),
+        "gpu": None if gpu is None else (at - gpu).timestamp(),
+        "answers": None if engine is None else float(evidence.engine is not None),
+    }
+    return [({"instance_id": instance, "stat": name}, value) for name, value in stats.items() if value is not None]

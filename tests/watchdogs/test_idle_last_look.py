@@ -65,7 +65,7 @@ def test_an_engine_that_is_gone_after_its_drain_is_ended() -> None:
 
     def engine_stops(name: str) -> None:
         if name == "drain":
-            world.evidence.pop(FIRST, None)
+            world.evidence[FIRST] = replace(world.evidence[FIRST], engine=None)
 
     world.before = engine_stops
     IdleWatchdog(document(), world.ports()).apply()

@@ -8,7 +8,7 @@ from typing import Any
 from fleet import tags
 from fleet.activity import Activity, ActivityKind, CloudError, ConflictError
 from fleet.model import CapacityType, Group, Instance, InstanceState, Phase
-from tests.watchdogs.answers import engine_stats, gpu_stats
+from tests.watchdogs.answers import engine_stats, gpu_stats, scrape_rows
 from tests.watchdogs.plain import INTERVAL, QUIET, READY, START, FakePrices, instance
 from watchdogs.evidence import AgentStatus, Evidence
 from watchdogs.plan import Decision, Outcome, OutcomeKind, Plan
@@ -224,6 +224,8 @@ class FakeMetrics:
         rows: list[tuple[Mapping[str, str], float]] = []
         if expression.startswith("max by (instance_id) (max_over_time(up{"):
             return [({"instance_id": key}, 1.0) for key, e in self.world.evidence.items() if e.reached]
+        if "timestamp(up{" in expression:
+            return [row for key, e in self.world.evidence.items() for row in scrape_rows(key, e, at)]
         if "__name__" in expression:
             found = {key: e.gpu.active_max for key, e in self.world.evidence.items() if e.gpu is not None}
             return [({"instance_id": key}, value) for key, value in found.items() if value is not None]
@@ -231,6 +233,10 @@ class FakeMetrics:
             stats = engine_stats(evidence, at) if "vllm:" in expression else gpu_stats(evidence, at)
             rows += [({"instance_id": key, "stat": name}, value) for name, value in stats.items()]
         return rows
+
+    def now(self) -> datetime:
+        self.world.before("store_now")
+        return self.world.now
 
     def interval(self, job: str) -> timedelta | None:
         self.world.before("interval")

@@ -1,7 +1,8 @@
 """What the idle watchdog does about its plan. It looks again before each step that cannot be undone.
 
-Order of one ending, each step safe to repeat: drain asked for → drained → target lowered (once per instance) → ended
-through its group. Killed between any two steps, the next pass finds the drain of its own and goes on.
+Order of one ending, each step safe to repeat: drain asked for → drained → both sources scraped since → target
+lowered (once per instance) → ended through its group. Killed between any two steps, the next pass finds the drain of
+its own and goes on.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,11 +15,12 @@ from fleet.activity import CloudError, ConflictError
 from fleet.document import FleetDocument
 from fleet.model import Instance
 from watchdogs import signals
-from watchdogs.draining import Drain, until_drained
+from watchdogs.draining import Drain
 from watchdogs.evidence import STALE_AFTER, Evidence
-from watchdogs.idle import words
+from watchdogs.idle import last_look, words
 from watchdogs.idle.decide import DRAIN_REASON, WATCHDOG, Observed, case_of, grace_of, is_our_drain
-from watchdogs.idle.judge import counters_flat, judge, kept_by_tag, no_requests
+from watchdogs.idle.judge import Objection, judge, kept_by_tag
+from watchdogs.idle.last_look import Heard, LastLooks, Unheard
 from watchdogs.plan import Action, Decision, Outcome, OutcomeKind, Plan, Reason
 from watchdogs.ports import BrakeKind, Ports
 
@@ -126,20 +128,35 @@ class Actor:
         if not drains:
             return []
         longest = max(self._document.pool(decision.pool or "").drain_deadline for decision, _ in drains)
+        looks = LastLooks(self._ports, signals.of_environment(self._document.environment))
         outcomes: list[Outcome] = []
-        for decision, empty in until_drained(self._ports, drains, longest):
-            if empty:
-                outcomes.append(self._guarded(decision, self._end))
+        for look in looks.wait(drains, longest):
+            if isinstance(look, Heard):
+                outcomes.append(self._guarded(look.decision, lambda _, heard=look: self._end(heard)))
             else:
-                detail = "it has not said `drained` yet; the next pass goes on"
-                outcomes.append(self._recorded(decision, OutcomeKind.WAITING, detail))
+                outcomes.append(self._not_yet(look))
         return outcomes
 
-    def _end(self, decision: Decision) -> Outcome:
+    def _not_yet(self, look: Unheard) -> Outcome:
+        """Not drained, or nothing newer is known of it. What is not known to rest is not ended, however long."""
+        decision = look.decision
+        if look.error is not None:
+            return self._failed(decision, look.error)
+        if not look.silent:
+            detail = "it has not said `drained` yet; the next pass goes on"
+            return self._recorded(decision, OutcomeKind.WAITING, detail)
+        since = self._instances[decision.resource].idle_since
+        key = f"unheard:{decision.resource}:{'' if since is None else tags.write_time(since)}"
+        self._tell(key, words.unheard(decision, look.silent), decision)
+        silent = " and ".join(look.silent)
+        detail = f"{Reason.METRICS_STALE}: nothing from its {silent} since it said `drained`; the next pass goes on"
+        return self._recorded(decision, OutcomeKind.WAITING, detail)
+
+    def _end(self, heard: Heard) -> Outcome:
         """Look a last time, lower the target, end it through its group."""
-        ports = self._ports
-        if (works := self._still_works(self._instances[decision.resource])) is not None:
-            detail = f"its agent says `drained`, but its engine works: {works}; the next pass goes on"
+        ports, decision = self._ports, heard.decision
+        if (objected := self._objection(heard)) is not None:
+            detail = f"its agent says `drained`, but {objected.reason}: {objected.detail}; the next pass goes on"
             return self._recorded(decision, OutcomeKind.WAITING, detail)
         instance = ports.inventory.instance(decision.resource)
         if instance is None or not instance.alive:
@@ -192,19 +209,16 @@ class Actor:
             return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, detail)
         return instance
 
-    def _still_works(self, instance: Instance) -> str | None:
-        """What the engine of a drained instance did just now; None: nothing, or it is gone, as it should be."""
-        now = self._ports.clock.now()
+    def _objection(self, heard: Heard) -> Objection | None:
+        """What the sources say against an end since the agent said `drained`."""
+        instance = self._instances[heard.decision.resource]
         entry = self._document.pool(instance.pool or "").watchdogs.idle
         if entry is None:
-            return None
-        just_now = STALE_AFTER * signals.longest_interval(self._ports.metrics)
-        fresh = self._evidence_of(instance, just_now, now)
-        if fresh is None:
-            return None
-        seen = replace(self._observed, evidence={instance.id: fresh})
-        objection = judge(case_of(instance, seen, entry.policy(), now), (no_requests, counters_flat))
-        return None if objection is None else objection.detail
+            return Objection(reason=Reason.NO_WATCHDOG)
+        now = self._ports.metrics.now()
+        fresh = self._evidence_of(instance, STALE_AFTER * signals.longest_interval(self._ports.metrics), now)
+        seen = replace(self._observed, evidence={} if fresh is None else {instance.id: fresh})
+        return last_look.objection(case_of(instance, seen, entry.policy(), now), heard, now)
 
     def _held_back(self, decision: Decision, instance: Instance) -> Outcome | None:
         """Brakes and tags set, and leases lost, since the plan was made."""
@@ -228,8 +242,11 @@ class Actor:
         except ConflictError as error:
             return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, str(error))
         except OSError as error:
-            self._tell(f"failed:{decision.resource}:{decision.action}", words.failed(decision, str(error)), decision)
-            return self._recorded(decision, OutcomeKind.FAILED, error=str(error))
+            return self._failed(decision, str(error))
+
+    def _failed(self, decision: Decision, error: str) -> Outcome:
+        self._tell(f"failed:{decision.resource}:{decision.action}", words.failed(decision, error), decision)
+        return self._recorded(decision, OutcomeKind.FAILED, error=error)
 
     # record and tell
 

@@ -1,5 +1,6 @@
 """What the idle watchdog says to people."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from decimal import Decimal
 
@@ -41,6 +42,15 @@ def ended(decision: Decision, target: int | None) -> str:
     return (
         f"{decision.resource} of pool {decision.pool} was drained and ended: {decision.reason}. "
         f"That saves {money(decision.usd_per_hour)}{after}."
+    )
+
+
+def unheard(decision: Decision, silent: Sequence[str]) -> str:
+    """Why it is not ended, what that costs, and what to mend."""
+    return (
+        f"{decision.resource} of pool {decision.pool} says that it is drained, but its {' and its '.join(silent)} "
+        f"told Prometheus nothing since: nobody else says that it rests, so it is not ended. It serves nothing and "
+        f"costs {money(decision.usd_per_hour)}. Each pass looks again; look whether Prometheus reaches it."
     )
 
 
