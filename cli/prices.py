@@ -65,7 +65,7 @@ def refresh(fleet: FleetOption = None, as_json: JsonOption = False) -> None:
         types = sorted({sku.name.split(":")[2] for sku in _wanted(document, None)})
         told, errors = market_of(document).refresh(types, now)
         engine = money.open_ledger_of(document)
-        with writing(engine) as connection:
+        with money.ledger_errors(document), writing(engine) as connection:
             facts.add_prices(connection, [observed(price, now) for price in told])
         for error in errors:
             STDERR.print(f"! {document.environment}: {error}", soft_wrap=True, highlight=False)

@@ -1,6 +1,6 @@
 """`gpufleet report`: what the fleet cost, served, wasted and saved."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, time
 from enum import StrEnum
@@ -115,8 +115,10 @@ def cost(
     else:
         write_text(_written(form, documents, window, allow_unpriced), out)
     if post:
-        for document in documents:
+        _all_sent(
             _post(document, window, "cost", lambda d: as_text(reports.cost(d, window, allow_unpriced)))
+            for document in documents
+        )
 
 
 def waste(
@@ -178,21 +180,23 @@ def digest(
         print_json([reports.digest_json(one) for _, _, one, _, _ in whole])
     else:
         write_text("\n\n".join(digests.as_text(one) for _, _, one, _, _ in whole) + "\n", None)
-    for document, span, one, facts, book in whole:
-        if post:
-            message = messages.digest_message(
-                title=f"GPU cost, {document.environment}",
-                numbers=[(n.name, n.value, n.trend) for n in digests.numbers(one)],
-                waste=digests.waste_lines(one.waste),
-                text=digests.pool_table(one),
-                notes=one.report.notes,
-            )
-            key = reports.key(document, span, DIGEST)
-            if isinstance(delivery.receiver(), SlackBot):  # a webhook takes no files
-                files = messages.files_message(key, "the picture, and the figures as CSV", _files(one, facts, book))
-                _send(document, key, message, replace(files, key=f"{key}/files"))
-            else:
-                _send(document, key, message)
+    if post:
+        _all_sent(_post_digest(*one) for one in whole)
+
+
+def _post_digest(document: FleetDocument, span: Window, one: digests.Digest, facts: Facts, book: PriceBook) -> bool:
+    message = messages.digest_message(
+        title=f"GPU cost, {document.environment}",
+        numbers=[(n.name, n.value, n.trend) for n in digests.numbers(one)],
+        waste=digests.waste_lines(one.waste),
+        text=digests.pool_table(one),
+        notes=one.report.notes,
+    )
+    key = reports.key(document, span, DIGEST)
+    if not isinstance(delivery.receiver(), SlackBot):  # a webhook takes no files
+        return _send(document, key, message)
+    files = messages.files_message(key, "the picture, and the figures as CSV", _files(one, facts, book))
+    return _send(document, key, message, replace(files, key=f"{key}/files"))
 
 
 def _day_of(document: FleetDocument, now: datetime) -> Window:
@@ -230,8 +234,7 @@ def _lines(name: str, options: tuple[Any, ...], lines: Callable[[digests.Digest]
         for _, one in found:
             write_text("\n".join([title(one.report), "", *lines(one)]) + "\n", None)
     if post:
-        for document, one in found:
-            _post(document, window, name, lambda _, one=one: "\n".join(lines(one)))
+        _all_sent(_post(document, window, name, lambda _, one=one: "\n".join(lines(one))) for document, one in found)
 
 
 def _written(form: Format, documents: list[FleetDocument], window: Window, allow_unpriced: bool) -> str:
@@ -251,13 +254,20 @@ def _written(form: Format, documents: list[FleetDocument], window: Window, allow
     return page.page(found, series.buckets(facts, book, cuts), series.lanes(facts, cuts[0], cuts[-1]))
 
 
-def _post(document: FleetDocument, window: Window, name: str, text: Callable[[FleetDocument], str]) -> None:
+def _all_sent(posts: Iterable[bool]) -> None:
+    """Post every fleet's; those that wait or were refused fail the command when all were tried."""
+    if not all([*posts]):
+        raise typer.Exit(Exit.FAILED)
+
+
+def _post(document: FleetDocument, window: Window, name: str, text: Callable[[FleetDocument], str]) -> bool:
     head, _, body = text(document).partition("\n")
     message = messages.report_message(name, head, body.strip("\n") or head)
-    _send(document, reports.key(document, window, name), message)
+    return _send(document, reports.key(document, window, name), message)
 
 
-def _send(document: FleetDocument, key: str, message: Message, *more: Message) -> None:
+def _send(document: FleetDocument, key: str, message: Message, *more: Message) -> bool:
+    """Whether all that waits was delivered. Raises UserError when there is no channel or no way to it."""
     if document.notify is None:
         raise UserError(f"{document.environment}: its settings name no Slack channel (notify.slack_channel)")
     delivery.receiver()  # says at once when there is no way to Slack
@@ -268,6 +278,6 @@ def _send(document: FleetDocument, key: str, message: Message, *more: Message) -
             STDERR.print(f"Slack: this report of {document.environment} was posted before; it is not posted twice")
         for one in more:
             enqueue(connection, replace(one, channel=document.notify.slack_channel), datetime.now(UTC))
-    done = delivery.send(engine)
-    if done.later or done.refused:
-        raise typer.Exit(Exit.FAILED)
+    with money.ledger_errors(document):
+        done = delivery.send(engine)
+    return not done.later and not done.refused

@@ -1,12 +1,11 @@
 """`gpufleet watch cost`: write down what ran, what it served and what it cost."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
-from sqlalchemy import Engine
 
 from cli import alerts, money, sums
 from cli.fleets import FleetOption, load
@@ -36,34 +35,41 @@ def cost(
 def over_fleets(documents: Sequence[FleetDocument], *, show: bool) -> tuple[bool, list[tuple[str, Collected]]]:
     """One pass over each fleet: whether all was had, and what was written by environment."""
     done: list[tuple[str, Collected]] = []
-    failed = False
+    whole = True
     for document in documents:
-        engine = money.open_ledger_of(document)
-        now = datetime.now(UTC)
         try:
-            written = collect(engine, sources_of(document), facts_of(document), now)
-            failed = not _left(document, engine, now) or failed
-            alerts.enqueue_all(document, engine, now)
-        except OSError as error:
+            whole = _one(document, done, show=show) and whole
+        except (OSError, UserError) as error:
             STDERR.print(f"gpufleet: {document.environment}: cost: {error}; nothing was written", soft_wrap=True)
-            failed = True
-            continue
-        finally:
-            engine.dispose()
+            whole = False
+    return whole, done
+
+
+def _one(document: FleetDocument, done: list[tuple[str, Collected]], *, show: bool) -> bool:
+    """One fleet; what was written joins `done`. Raises OSError or UserError when nothing could be written."""
+    engine, now = money.open_ledger_of(document), datetime.now(UTC)
+    try:
+        with money.ledger_errors(document):
+            written = collect(engine, sources_of(document), facts_of(document), now)
         done.append((document.environment, written))
         if show:
             _say(document.environment, written)
         for note in written.notes:
             STDERR.print(f"! {document.environment}: {note}", soft_wrap=True, highlight=False)
-    return not failed and not any(written.notes for _, written in done), done
+        left = _after(document, "sums", lambda: sums.leave(document, engine, now))
+        told = _after(document, "alerts", lambda: alerts.enqueue_all(document, engine, now))
+        return left and told and not written.notes
+    finally:
+        engine.dispose()
 
 
-def _left(document: FleetDocument, engine: Engine, now: datetime) -> bool:
-    """Leave what the screens show. The facts are written: what hinders that is said, and the pass goes on."""
+def _after(document: FleetDocument, what: str, work: Callable[[], object]) -> bool:
+    """What follows the facts, which are written: what hinders it is said, and the pass goes on."""
     try:
-        sums.leave(document, engine, now)
+        with money.ledger_errors(document):
+            work()
     except UserError as error:
-        STDERR.print(f"! {document.environment}: cost: sums: {error}", soft_wrap=True, highlight=False)
+        STDERR.print(f"! {document.environment}: cost: {what}: {error}", soft_wrap=True, highlight=False)
         return False
     return True
 

@@ -104,7 +104,9 @@ def over_fleets(
     for document in documents:
         try:
             code, answer = over_fleet(kind, document, options)
-        except OSError as error:
+        except (OSError, UserError) as error:
+            if isinstance(error, UserError) and (len(documents) == 1 or error.code is Exit.WRONG_USE):
+                raise
             plans.say(f"{document.environment}: {kind.name}: {error}. Nothing was done.")
             code, answer = Exit.FAILED, {"watchdog": kind.name, "error": str(error)}
         except SQLAlchemyError as error:
