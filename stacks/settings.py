@@ -64,7 +64,7 @@ class Bucket(Strict):
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{1,61}[a-z0-9]$")]
     existing: Annotated[bool, Field(strict=True)] = False
-    """True: made by `gpufleet bootstrap` or by somebody else, used as it is."""
+    """True: made by somebody else, used as it is. False: made by the program, and protected."""
 
 
 class Model(Strict):
