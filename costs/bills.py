@@ -30,6 +30,7 @@ _REDUCTIONS: Final = frozenset(
 """Lines of their own in AWS' reports; where they name an instance they are part of what it cost."""
 _PAID_AHEAD: Final = frozenset(("SavingsPlanNegation", "SavingsPlanUpfrontFee"))
 """What the covered lines hold already, at their effective cost."""
+_PIECE: Final = 1024 * 1024
 _INSTANCE_USAGE: Final = re.compile(r"(BoxUsage|SpotUsage|DedicatedUsage|HostUsage|Unused(Box|Ded)|Reservation)")
 
 
@@ -82,7 +83,9 @@ def read_bill(path: Path) -> Bill:
         files = _files(path)
         digest = hashlib.sha256()
         for file in files:
-            digest.update(file.read_bytes())
+            with file.open("rb") as content:
+                while piece := content.read(_PIECE):
+                    digest.update(piece)
         return _read(path, files, digest.hexdigest())
     except (OSError, EOFError, zlib.error) as error:
         raise BillError(f"{path}: cannot be read whole: {getattr(error, 'strerror', None) or error}") from error
@@ -117,12 +120,14 @@ def _read(path: Path, files: Iterable[Path], digest: str) -> Bill:
         seen.add(identity)
         try:
             line = _READERS[form](row)
-        except (KeyError, ValueError, InvalidOperation, TypeError) as error:
+        except (KeyError, ValueError, InvalidOperation, TypeError, AttributeError, RecursionError) as error:
             raise BillError(f"{where}: {_words(error)}; nothing was taken from this bill") from error
         if line is None:
             continue
-        if line.usd.is_nan() or line.usd.is_infinite():
+        if not line.usd.is_finite():
             raise BillError(f"{where}: a cost of {line.usd} is none")
+        if line.hours is not None and not line.hours.is_finite():
+            raise BillError(f"{where}: {line.hours} hours are none")
         if line.resource or line.sku or line.unused:
             lines.append(line)
         else:
@@ -161,7 +166,7 @@ def _json_lines(path: Path, text: Iterable[str]) -> Iterator[Mapping[str, Any]]:
     for number, line in enumerate(text, 1):
         try:
             row: Any = json.loads(line, parse_float=Decimal)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise BillError(f"{path}: line {number} is no JSON object: cut?") from error
         if not isinstance(row, dict):
             raise BillError(f"{path}: line {number} is no JSON object")
@@ -306,7 +311,7 @@ def _credits(value: Any) -> Decimal:
 def _list(value: Any) -> list[Mapping[str, Any]]:
     """A repeated field: JSON text in CSV, a list in Parquet."""
     if isinstance(value, str):
-        return json.loads(value) if value.strip() else []
+        return json.loads(value, parse_float=Decimal) if value.strip() else []
     return value or []
 
 
@@ -336,4 +341,6 @@ def _last_part(value: Any) -> str:
 def _words(error: Exception) -> str:
     if isinstance(error, KeyError):
         return f"column {error} is missing"
+    if isinstance(error, AttributeError | RecursionError):
+        return "a column holds something else than its form has there"
     return "an amount is no number" if isinstance(error, InvalidOperation) else str(error)

@@ -145,3 +145,30 @@ def test_broken_files_are_named(tmp_path: Path, name: str, body: bytes, said: st
     path.write_bytes(body)
     with pytest.raises(BillError, match=said):
         read_bill(path if "/" not in name else path.parent)
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        pytest.param(google("1", sku="none"), "row 1: a column holds something else", id="a word for a map"),
+        pytest.param(google("1", resource=[NAME]), "row 1: a column holds something else", id="a list for a map"),
+        pytest.param(google("1", cost="NaN"), "row 1: a cost of NaN is none", id="no cost"),
+        pytest.param(google("1", usage_start_time=5), "row 1: ", id="a number for a time"),
+    ],
+)
+def test_rows_of_another_shape_are_named(tmp_path: Path, row: dict[str, Any], said: str) -> None:
+    with pytest.raises(BillError, match=said):
+        read_bill(lines(tmp_path / "b.jsonl", row))
+
+
+def test_hours_that_are_no_number_are_named(tmp_path: Path) -> None:
+    bill = as_csv(tmp_path / "b.csv", [kind("Usage", "1", line_item_usage_amount="NaN")])
+    with pytest.raises(BillError, match="row 1: NaN hours are none"):
+        read_bill(bill)
+
+
+def test_credits_in_a_cell_are_exact(tmp_path: Path) -> None:
+    flat = {"service_description": "Compute Engine", "resource_name": NAME, "cost": "1", "currency": "USD",
+            "usage_start_time": "2026-11-21 06:00:00 UTC", "usage_end_time": "2026-11-21 07:00:00 UTC",
+            "credits": '[{"name": "c", "amount": -0.12345678901234567891}]'}  # fmt: skip
+    assert of(read_bill(as_csv(tmp_path / "b.csv", [flat]))) == {NAME: Decimal("0.87654321098765432109")}
