@@ -73,7 +73,9 @@ class AwsGroups:
         now = self.groups([group.name])[0]
         if now.desired != group.desired:
             raise ConflictError(f"{group.name}: desired was {group.desired} when seen, it is {now.desired}")
-        self._calls.one(
+        # a smaller size ends instances: what was seen a minute ago must not
+        call = self._calls.once if size < group.desired else self._calls.one
+        call(
             "autoscaling",
             "set_desired_capacity",
             AutoScalingGroupName=group.name,
@@ -166,10 +168,14 @@ def _kind(raw: Mapping[str, Any]) -> ActivityKind | None:
 def _group(raw: Mapping[str, Any]) -> Group:
     written = {tag["Key"]: tag["Value"] for tag in raw.get("Tags", [])}
     zones = raw.get("AvailabilityZones", [])
+    kind = written.get(tags.CAPACITY_TYPE, CapacityType.ON_DEMAND)
+    if kind not in list(CapacityType):
+        said = f"{raw['AutoScalingGroupName']}: its tag {tags.CAPACITY_TYPE} is {kind!r}"
+        raise CloudError(f"{said}, which is none of {', '.join(CapacityType)}; `pulumi up` writes it anew")
     return Group(
         name=raw["AutoScalingGroupName"],
         pool=written.get(tags.POOL, ""),
-        capacity_type=CapacityType(written.get(tags.CAPACITY_TYPE, CapacityType.ON_DEMAND)),
+        capacity_type=CapacityType(kind),
         zone=zones[0] if len(zones) == 1 else None,
         desired=raw["DesiredCapacity"],
         min=raw["MinSize"],

@@ -13,7 +13,8 @@ from fleet.model import Cloud
 
 _WHEN: Final = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
 PREEMPTED: Final = "Server.SpotInstanceTermination"
-_PAID_STATES: Final = ("active", "expired", "cancelled", "pending", "assessing", "scheduled", "delayed")
+_PAID_STATES: Final = frozenset({"active", "expired", "cancelled"})
+"""Of reservations that are paid for, or were until not long ago."""
 
 
 class AwsLives(AwsInventory):
@@ -42,7 +43,7 @@ class AwsLives(AwsInventory):
     def paid(self) -> Sequence[PaidCapacity]:
         """Capacity reservations of the region. Raises CloudError when a page fails."""
         rows = self._calls.pages("ec2", "describe_capacity_reservations", "CapacityReservations")
-        return tuple(self._paid(raw) for raw in rows if raw["State"] in _PAID_STATES[:3])
+        return tuple(self._paid(raw) for raw in rows if raw["State"] in _PAID_STATES)
 
     def _paid(self, raw: Mapping[str, Any]) -> PaidCapacity:
         ends = raw.get("EndDate")

@@ -7,6 +7,7 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from http.client import HTTPException
 from typing import Any, Final
 
 from clouds.aws.signature import Credentials
@@ -42,7 +43,7 @@ class Metadata:
                 if error.code != 401 or attempt == 2:
                     raise MetadataError(f"metadata {path}: HTTP {error.code}") from error
                 self._token = None
-            except OSError as error:
+            except (OSError, HTTPException, ValueError) as error:
                 raise MetadataError(f"metadata {path}: {error}") from error
         return None
 
@@ -71,12 +72,15 @@ class Metadata:
         found = self.document(f"{base}{role}") if role else None
         if found is None or "AccessKeyId" not in found:
             return None
-        return Credentials(
-            access_key=found["AccessKeyId"],
-            secret_key=found["SecretAccessKey"],
-            session_token=found.get("Token"),
-            expires_at=datetime.fromisoformat(found["Expiration"]) if "Expiration" in found else None,
-        )
+        try:
+            return Credentials(
+                access_key=found["AccessKeyId"],
+                secret_key=found["SecretAccessKey"],
+                session_token=found.get("Token"),
+                expires_at=datetime.fromisoformat(found["Expiration"]) if "Expiration" in found else None,
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise MetadataError(f"metadata {base}{role}: gives no whole credentials") from error
 
     def _session(self) -> str:
         now = self.now()

@@ -16,6 +16,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from clouds import objects, wire
 from clouds.aws.signature import Credentials, Request, sign
+from fleet.parsed import is_map
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
@@ -128,8 +129,7 @@ def _query_api(session: Session, service: str, version: str, fields: Mapping[str
 
 def _xml_error(operation: str, status: int, answer: bytes) -> AwsError:
     code, message = "Unknown", answer[:200].decode(errors="replace")
-    # what ElementTree raises for no XML is one
-    with contextlib.suppress(SyntaxError):
+    with contextlib.suppress(ConnectionError):
         for element in _elements(answer):
             tag = element.tag.rpartition("}")[2]
             if tag == "Code":
@@ -180,7 +180,14 @@ def _elements(answer: bytes) -> "Iterator[Element]":
     # imported where it is needed: a bucket's reader, which starts before a model comes, parses no XML
     from xml.etree import ElementTree
 
-    return ElementTree.fromstring(answer).iter()
+    try:
+        root = ElementTree.fromstring(answer)
+    except ElementTree.ParseError as error:
+        raise ConnectionError(f"an answer that is no XML: {answer[:40]!r}") from error
+    # a proxy's page may be XML, too: it would say that there is no group, and no hook to answer
+    if not root.tag.endswith("Response"):
+        raise ConnectionError(f"an answer that is none of AWS: {answer[:40]!r}")
+    return root.iter()
 
 
 def _first_text(answer: bytes, tag: str) -> str | None:
@@ -199,13 +206,17 @@ def get_parameter(session: Session, name: str) -> str:
         body=json.dumps({"Name": name, "WithDecryption": True}).encode(),
     )
     status, answer = _call(session, "ssm", request)
-    found: dict[str, Any] = {}
+    found: object = None
     with contextlib.suppress(ValueError):
         found = json.loads(answer)
+    said: Mapping[str, Any] = found if is_map(found) else {}
     if status != 200:
-        code = str(found.get("__type", "Unknown")).rpartition("#")[2]
-        raise AwsError("GetParameter", status, code, str(found.get("message", "")))
-    return str(found["Parameter"]["Value"])
+        code = str(said.get("__type", "Unknown")).rpartition("#")[2]
+        raise AwsError("GetParameter", status, code, str(said.get("message", "")))
+    parameter = said.get("Parameter")
+    if not is_map(parameter) or not isinstance(value := parameter.get("Value"), str):
+        raise ConnectionError("GetParameter: an answer without a value")
+    return value
 
 
 class S3Store:

@@ -73,17 +73,24 @@ class Rest:
         self._session: requests.Session | None = None
 
     def ask(self, host: str, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """The answer as JSON; None for 404. Raises CloudError with the service's words, `code` the HTTP status."""
+        """The answer as JSON; None where GET finds nothing (404).
+
+        Raises CloudError with the service's words, `code` the HTTP status.
+        """
         url = f"{self._emulator or f'https://{host}.googleapis.com'}{path}"
         try:
             answer = self._open().request(method, url, json=body, timeout=CALL_LIMIT_S)
         except (requests.RequestException, GoogleAuthError) as error:
             raise CloudError(f"{host}: {method} {path} failed: {error}") from error
-        if answer.status_code == NOT_FOUND:
+        # of what is to be made, 404 says that the place for it is missing: nothing was made
+        if answer.status_code == NOT_FOUND and method == "GET":
             return None
         if not answer.ok:
             raise CloudError(f"{host}: {method} {path} was refused: {_words(answer)}", str(answer.status_code))
-        return answer.json()
+        try:
+            return answer.json()
+        except requests.JSONDecodeError as error:
+            raise CloudError(f"{host}: {method} {path} failed: the answer is no JSON: {error}") from error
 
     def _open(self) -> requests.Session:
         if self._session is None:

@@ -11,6 +11,7 @@ from google.api_core.exceptions import GoogleAPICallError, RetryError
 from google.auth.credentials import AnonymousCredentials
 from google.auth.exceptions import GoogleAuthError
 from google.cloud import compute_v1
+from google.protobuf import json_format
 
 from fleet.activity import CloudError
 from fleet.parsed import is_map
@@ -21,6 +22,8 @@ CALL_LIMIT_S: Final = 30.0
 WAIT_CALL_LIMIT_S: Final = 150.0
 """Google answers a wait after two minutes at the latest, done or not."""
 OPERATION_LIMIT_S: Final = 300.0
+_NO_ANSWER: Final = (json_format.Error, UnicodeError)
+"""What the client raises for an answer that was cut, or is no JSON: neither is of its own family."""
 CLIENTS: Final[Mapping[str, Callable[..., Any]]] = {
     "instances": compute_v1.InstancesClient,
     "instance_group_managers": compute_v1.InstanceGroupManagersClient,
@@ -85,7 +88,7 @@ class GoogleCalls:
             return call()
         except GoogleAPICallError as error:
             raise CloudError(f"{name} in {self.project} was refused: {error.message}", _code(error)) from error
-        except (GoogleAuthError, RetryError, TimeoutError, OSError) as error:
+        except (GoogleAuthError, RetryError, OSError, *_NO_ANSWER) as error:
             raise CloudError(f"{name} in {self.project} failed: {error}") from error
 
     def _client(self, service: str) -> Any:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
+from http.client import HTTPException
 from typing import Any, Final
 
 from fleet.activity import CloudError
@@ -85,7 +86,7 @@ class GooglePrices:
                     raise CloudError(f"{SOURCE}: a page came without skus, so the list is not whole")
                 yield from page["skus"]
                 request = listing.list_next(request, page)
-        except (Error, GoogleAuthError, HttpLib2Error, OSError) as error:
+        except (Error, GoogleAuthError, HttpLib2Error, HTTPException, OSError, ValueError) as error:
             raise CloudError(f"{SOURCE} could not be read: {error}") from error
 
 
@@ -147,6 +148,8 @@ def _unit_price(
         if unit_price.get("currencyCode", "USD") != "USD":
             raise CloudError(f"{name} in {region}: the catalog answers in {unit_price['currencyCode']}, not in USD")
         usd = Decimal(unit_price.get("units", "0")) + Decimal(unit_price.get("nanos", 0)).scaleb(-9)
+        if usd <= 0:
+            raise CloudError(f"{name} ({kind}) in {region}: the catalog gives {sku['description']} away")
         found.add((usd, datetime.fromisoformat(info["effectiveTime"]).astimezone(UTC)))
     if len(found) != 1:
         raise CloudError(

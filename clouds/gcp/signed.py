@@ -13,7 +13,8 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from http.client import HTTPException
+from typing import Any, Final, cast
 from urllib.parse import quote, urlsplit
 
 from clouds import objects, wire
@@ -44,6 +45,8 @@ class Metadata:
             if error.code == 404:
                 return None
             raise OSError(f"metadata {path}: HTTP {error.code}") from error
+        except (HTTPException, ValueError) as error:
+            raise ConnectionError(f"metadata {path}: {error}") from error
 
     def need(self, path: str) -> str:
         """A value that every instance has. Raises OSError."""
@@ -56,9 +59,14 @@ class Metadata:
         """An access token of the instance's service account, good now. Raises OSError."""
         now = self.now()
         if self._token is None or self._token_until is None or now >= self._token_until:
-            found = json.loads(self.need("instance/service-accounts/default/token"))
-            self._token = str(found["access_token"])
-            self._token_until = now + timedelta(seconds=int(found["expires_in"])) - _RENEW_BEFORE
+            said = self.need("instance/service-accounts/default/token")
+            try:
+                found = json.loads(said)
+                token, lasts = str(found["access_token"]), timedelta(seconds=int(found["expires_in"]))
+            except (ValueError, KeyError, TypeError, OverflowError):
+                # without the cause: it may show the token
+                raise ConnectionError("metadata instance/service-accounts/default/token: gives no token") from None
+            self._token, self._token_until = token, now + lasts - _RENEW_BEFORE
         return self._token
 
 
@@ -71,10 +79,16 @@ def call(method: str, url: str, token: str | None, body: Mapping[str, Any] | Non
     wish = urllib.request.Request(url, data=data, method=method, headers=headers)
     try:
         with urllib.request.urlopen(wish, timeout=wire.TIMEOUT_S) as answer:
-            return json.loads(answer.read() or b"{}")
+            found: object = json.loads(answer.read() or b"{}")
     except urllib.error.HTTPError as error:
         words = error.read(300).decode(errors="replace")
         raise OSError(f"{method} {urlsplit(url).path}: HTTP {error.code}: {words}") from error
+    except (HTTPException, ValueError) as error:
+        # without what was read: it may be a secret
+        raise ConnectionError(f"{method} {urlsplit(url).path}: no whole answer ({type(error).__name__})") from None
+    if not isinstance(found, dict):
+        raise ConnectionError(f"{method} {urlsplit(url).path}: an answer that is no JSON object")
+    return cast("dict[str, Any]", found)
 
 
 def secret(name: str, token: str) -> str:
@@ -82,7 +96,11 @@ def secret(name: str, token: str) -> str:
     base = os.environ.get("GPUFLEET_SECRETMANAGER_ENDPOINT", "https://secretmanager.googleapis.com")
     version = name if "/versions/" in name else f"{name}/versions/latest"
     found = call("GET", f"{base}/v1/{version}:access", token)
-    return base64.b64decode(found["payload"]["data"]).decode()
+    try:
+        return base64.b64decode(found["payload"]["data"]).decode()
+    except (KeyError, TypeError, ValueError):
+        # without the cause: it may show the value
+        raise ConnectionError(f"{version}: an answer without a value") from None
 
 
 class GcsStore:
@@ -110,8 +128,11 @@ class GcsReader:
         """Bytes of an object and its generation. Raises OSError."""
         with self._answer(key, "", {}) as answer:
             objects.check(answer, key)
-            found = json.loads(answer.read())
-            return int(found["size"]), str(found["generation"])
+            try:
+                found = json.loads(answer.read())
+                return int(found["size"]), str(found["generation"])
+            except (ValueError, KeyError, TypeError) as error:
+                raise ConnectionError(f"{key}: the store does not say how large it is") from error
 
     def read_range(  # noqa: PLR0913 - a range, of which version, and who hears of it
         self,

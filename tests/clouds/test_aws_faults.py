@@ -15,6 +15,7 @@ from botocore.config import Config
 from clouds.aws.calls import AwsCalls
 from clouds.aws.groups import AwsGroups
 from clouds.aws.inventory import AwsInventory
+from fleet import tags
 from fleet.activity import CloudError
 
 ONCE = Config(retries={"total_max_attempts": 1}, connect_timeout=2, read_timeout=0.5)
@@ -219,3 +220,36 @@ def test_what_destroys_is_asked_for_once(
         end(AwsCalls("us-east-1"))
     (asked,) = said.asked
     assert asked["Action"].startswith(operation)
+
+
+def described(desired: int, capacity_type: str = "spot") -> bytes:
+    """The answer to DescribeAutoScalingGroups of one group."""
+    return (
+        '<DescribeAutoScalingGroupsResponse xmlns="http://autoscaling.amazonaws.com/doc/2011-01-01/">'
+        "<DescribeAutoScalingGroupsResult><AutoScalingGroups><member><AutoScalingGroupName>g</AutoScalingGroupName>"
+        f"<MinSize>0</MinSize><MaxSize>9</MaxSize><DesiredCapacity>{desired}</DesiredCapacity>"
+        f"<Tags><member><Key>{tags.CAPACITY_TYPE}</Key><Value>{capacity_type}</Value></member></Tags>"
+        "</member></AutoScalingGroups></DescribeAutoScalingGroupsResult></DescribeAutoScalingGroupsResponse>"
+    ).encode()
+
+
+def test_a_group_made_smaller_is_asked_for_once(
+    cloud: tuple[Cloud, AwsCalls], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said, calls = cloud
+    said.answers = [plain(200, described(3)), plain(200, described(3)), plain(503, refusal("Throttling"))]
+    url = calls._client("ec2").meta.endpoint_url  # pyright: ignore[reportPrivateUsage]
+    for name, value in (("ENDPOINT_URL", url), ("ACCESS_KEY_ID", "x"), ("SECRET_ACCESS_KEY", "x")):
+        monkeypatch.setenv(f"AWS_{name}", value)
+    groups = AwsGroups(AwsCalls("us-east-1"))
+    (group,) = groups.groups(["g"])
+    with pytest.raises(CloudError, match="Throttling"):
+        groups.resize(group, 2)
+    assert [asked["Action"] for asked in said.asked].count("SetDesiredCapacity") == 1
+
+
+def test_a_tag_that_somebody_wrote_over_is_named(cloud: tuple[Cloud, AwsCalls]) -> None:
+    said, calls = cloud
+    said.answers = [plain(200, described(3, capacity_type="Spot"))]
+    with pytest.raises(CloudError, match=r"g: its tag gpu-fleet:capacity-type is 'Spot', which is none of reserved"):
+        AwsGroups(calls).groups(["g"])

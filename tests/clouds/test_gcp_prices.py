@@ -99,3 +99,11 @@ def test_a_part_without_one_price_is_an_error(catalog: list[Any], words: str) ->
 def test_a_cut_list_is_no_list() -> None:
     prices, errors = GooglePrices("us-central1", Catalog([{}])).refresh(["g2-standard-4"], NOW)
     assert prices == [] and "not whole" in errors[0]
+
+
+def test_a_part_that_costs_nothing_is_no_price() -> None:
+    free = [
+        sku("Nvidia L4 GPU running in Americas", 0) if "Nvidia L4" in one["description"] else one for one in CATALOG
+    ]
+    with pytest.raises(CloudError, match="the catalog gives Nvidia L4 GPU running in Americas away"):
+        price_of(machine(Cloud.GCP, "g2-standard-4"), "on-demand", free, "us-central1", NOW)
