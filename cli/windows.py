@@ -27,6 +27,12 @@ def parse_window(since: str, until: str | None, timezone: str, now: datetime) ->
             f"--since {since!r} ({begin:%Y-%m-%dT%H:%M:%SZ}) is not before --until ({end:%Y-%m-%dT%H:%M:%SZ})",
             Exit.WRONG_USE,
         )
+    if begin > now:
+        raise UserError(
+            f"--since {since!r} ({begin:%Y-%m-%dT%H:%M:%SZ}) lies ahead: nothing of such a window is known, which is"
+            " not nothing; name a time up to now",
+            Exit.WRONG_USE,
+        )
     return Window(since=begin, until=end, now=now, timezone=timezone)
 
 

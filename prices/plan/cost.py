@@ -153,7 +153,10 @@ def _stands_in_at_most(capacity: Mapping[str, Any]) -> int:
 def settings_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The environment's settings in the configuration of a preview. Raises PlanCostError."""
     raw: Any = config.get(SETTINGS_KEY)
-    settings = as_map(json.loads(raw) if isinstance(raw, str) else raw)
+    try:
+        settings = as_map(json.loads(raw) if isinstance(raw, str) else raw)
+    except (ValueError, RecursionError) as error:
+        raise PlanCostError((f"the preview's {SETTINGS_KEY} is no JSON: {error}",)) from error
     if not settings:
         raise PlanCostError((f"the preview's configuration has no {SETTINGS_KEY}: it is no plan of gpu-fleet",))
     return settings
@@ -161,12 +164,16 @@ def settings_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def plan_cost(preview: Preview, declared: Sequence[Declared], rates: Rates) -> PlanCost:
     """What `declared` (the preview's `before` or `after`) costs. PlanCostError names all without a price."""
-    limits = limits_of(preview.config)
+    try:
+        limits, terms = limits_of(preview.config), blocks.terms(settings_of(preview.config))
+    except PlanCostError:
+        raise
+    except (KeyError, TypeError, ValueError, ArithmeticError) as error:
+        raise PlanCostError((f"the preview's {SETTINGS_KEY} is not as the program takes it: {error!r}",)) from error
     problems: list[str] = []
     lines: list[Line] = []
     fallbacks: list[Fallback] = []
     by_pool: dict[str, list[PlannedGroup]] = defaultdict(list)
-    terms = blocks.terms(settings_of(preview.config))
     for group in groups(declared):
         if term := terms.get(group.reservation or ""):
             lines += _block(group, term, rates, problems)

@@ -52,15 +52,19 @@ def parse(text: str | bytes) -> Preview:
         raise PreviewError("the preview failed: " + "; ".join(errors[:3]))
     steps = [as_map(step) for step in as_list(digest["steps"])]
     shown = sum(step.get("op") == "same" for step in steps)
-    if shown < int(as_map(digest.get("changeSummary")).get("same", 0)):
+    same = as_map(digest.get("changeSummary")).get("same", 0)
+    if not isinstance(same, int) or shown < same:
         raise PreviewError(
             "the preview leaves out what stays the same, so its cost would be too low; add --show-sames to it"
         )
-    return Preview(
-        config=as_map(digest.get("config")),
-        before=_states(steps, "oldState"),
-        after=_states([step for step in steps if step.get("op") not in LEAVES], "newState"),
-    )
+    try:
+        return Preview(
+            config=as_map(digest.get("config")),
+            before=_states(steps, "oldState"),
+            after=_states([step for step in steps if step.get("op") not in LEAVES], "newState"),
+        )
+    except KeyError as error:
+        raise PreviewError(f"a step has no {error}; make it with `pulumi preview --json --show-sames`") from error
 
 
 def _states(steps: Sequence[Mapping[str, Any]], key: str) -> tuple[Declared, ...]:

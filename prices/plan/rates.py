@@ -22,7 +22,10 @@ def rates_of(config: Mapping[str, Any], now: datetime, observed: Iterable[Price]
     if not region:
         raise PlanCostError((f"the settings have no {cloud}:region, so no price can be looked up; add it",))
     stated = [_override(index, as_map(raw)) for index, raw in enumerate(as_list(settings.get("prices")))]
-    book = PriceBook(region=str(region), overrides=stated, observed=observed, packaged=PackagedPrices())
+    try:
+        book = PriceBook(region=str(region), overrides=stated, observed=observed, packaged=PackagedPrices())
+    except ValueError as error:
+        raise PlanCostError((f"prices: {error}",)) from error
     return Rates(book=book, cloud=Cloud(cloud), region=str(region), now=now)
 
 
@@ -37,5 +40,7 @@ def _override(index: int, raw: Mapping[str, Any]) -> Override:
         )
     except KeyError as error:
         raise PlanCostError((f"prices.{index}: lacks {error.args[0]}",)) from error
-    except (InvalidOperation, ValueError) as error:
+    except InvalidOperation as error:
+        raise PlanCostError((f"prices.{index}: usd_per_hour {raw['usd_per_hour']!r:.80} is no amount",)) from error
+    except ValueError as error:
         raise PlanCostError((f"prices.{index}: {error}",)) from error

@@ -29,6 +29,7 @@ PRICES = {
     "aws:vpc:interface-endpoint": "0.01",
 }
 ENDPOINT = "aws:ec2/vpcEndpoint:VpcEndpoint"
+PRICED: dict[str, Any] = {"sku": "aws:ec2:g6.xlarge:spot", "source": "s", "as_of": "2026-11-01"}
 G6, BOTH = ("g6.xlarge",), ("g6.xlarge", "g5.xlarge")
 
 
@@ -264,6 +265,11 @@ def test_what_has_no_price_is_an_error_and_never_zero(resources: list[dict[str, 
         pytest.param(
             '{"steps": [], "diagnostics": [{"severity": "error", "message": "boom"}]}', "failed: boom", id="failed"
         ),
+        pytest.param('{"steps": [{"op": "create", "newState": {"type": "t"}}]}', "has no 'urn'", id="no urn"),
+        pytest.param(
+            '{"steps": [{"op": "create", "urn": "u", "newState": {"x": 1}}]}', "has no 'type'", id="no type"
+        ),
+        pytest.param('{"steps": [], "changeSummary": {"same": "x"}}', "--show-sames", id="a word for a count"),
     ],
 )
 def test_what_is_no_preview_is_refused(text: str, said: str) -> None:
@@ -275,3 +281,23 @@ def test_a_preview_of_another_program_is_refused() -> None:
     plan = parse('{"steps": [], "config": {}}')
     with pytest.raises(PlanCostError, match="no plan of gpu-fleet"):
         rates_of(plan.config, NOW)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        pytest.param("{", "is no JSON", id="cut"),
+        pytest.param({"pools": [{"name": "chat"}]}, "KeyError.*target", id="a pool without a target"),
+        pytest.param({"pools": [{**CHAT, "name": "chat", "target": "x"}]}, "ValueError.*'x'", id="a word for a size"),
+        pytest.param({"commitments": {"blocks": [{"reservation": "r"}]}}, "KeyError.*upfront_usd", id="half a block"),
+        pytest.param({"prices": [PRICED | {"usd_per_hour": -1}]}, "prices: .* -1 USD/h is no price", id="below zero"),
+        pytest.param(
+            {"prices": [PRICED | {"usd_per_hour": "x"}]}, "prices.0: usd_per_hour 'x' is no amount", id="word"
+        ),
+    ],
+)
+def test_settings_that_no_program_took_are_named(settings: Any, said: str) -> None:
+    inside = settings if isinstance(settings, str) else {"cloud": "aws", "environment": "e", **settings}
+    plan = parse(json.dumps({"steps": [], "config": {"gpu-fleet:fleet": inside, "aws:region": "us-east-1"}}))
+    with pytest.raises(PlanCostError, match=said):
+        plan_cost(plan, plan.after, rates_of(plan.config, NOW))
