@@ -23,6 +23,7 @@ from control.places import COMMAND, USER, Places
 from control.releases import ReleaseError
 from control.settings import ControlSettings
 from fleet.activity import CloudError
+from fleet.private import write_private
 from ledger.database import open_database
 from ledger.schema import LedgerError, open_ledger, schema_version
 from node.ports import StepError, UnitState
@@ -66,9 +67,8 @@ def wrong_with(services: Mapping[str, str]) -> str | None:
 
 def make_token(places: Places) -> None:
     """The console's access token, once in the volume's life."""
-    if not places.token.is_file():
-        places.token.touch(mode=0o600)
-        places.token.write_text(secrets.token_hex(24) + "\n")
+    if not places.token.is_file() or not places.token.read_text("utf-8").strip():
+        write_private(places.token, secrets.token_hex(24) + "\n")
 
 
 def fetch_secrets(
@@ -91,11 +91,7 @@ def fetch_secrets(
         quoted = value.replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$").replace("`", "\\`")
         lines.append(f'{variable}="{quoted}"\n')
     places.secrets.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
-    part = places.secrets.with_name(".secrets.env.part")
-    part.touch(mode=0o600)
-    part.chmod(0o600)
-    part.write_text("".join(lines), "utf-8")
-    part.replace(places.secrets)
+    write_private(places.secrets, "".join(lines))
 
 
 def give_away(places: Places) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.control_host import fetch_secrets
+from cli.control_host import fetch_secrets, make_token
 from clouds import secrets
 from control import units
 from control.places import Places
@@ -86,3 +86,17 @@ def test_what_is_no_reference(reference: str) -> None:
 def test_settings_travel_with_names_alone() -> None:
     told = replace(SETTINGS, secrets={}).to_json() | {"secrets": SETTINGS.secrets}
     assert told == SETTINGS.to_json()
+
+
+@pytest.mark.parametrize("there", [None, "", "\n"], ids=["none", "cut off", "blank"])
+def test_a_token_is_made_whole_where_none_is(tmp_path: Path, there: str | None) -> None:
+    places = Places(root=tmp_path)
+    places.token.parent.mkdir(parents=True)
+    if there is not None:
+        places.token.write_text(there)
+    make_token(places)
+    made = places.token.read_text()
+    assert len(made.strip()) == 48
+    assert places.token.stat().st_mode & 0o777 == 0o600
+    make_token(places)
+    assert places.token.read_text() == made
