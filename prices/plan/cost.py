@@ -7,7 +7,8 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -164,23 +165,22 @@ def settings_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def plan_cost(preview: Preview, declared: Sequence[Declared], rates: Rates) -> PlanCost:
     """What `declared` (the preview's `before` or `after`) costs. PlanCostError names all without a price."""
-    try:
+    with _as_the_program_writes(f"the preview's {SETTINGS_KEY}"):
         limits, terms = limits_of(preview.config), blocks.terms(settings_of(preview.config))
-    except PlanCostError:
-        raise
-    except (KeyError, TypeError, ValueError, ArithmeticError) as error:
-        raise PlanCostError((f"the preview's {SETTINGS_KEY} is not as the program takes it: {error!r}",)) from error
+    with _as_the_program_writes("a resource of the preview"):
+        planned, paid = list(groups(declared)), list(reservations(declared))
+        priced, by_use, unknown = extras(declared)
     problems: list[str] = []
     lines: list[Line] = []
     fallbacks: list[Fallback] = []
     by_pool: dict[str, list[PlannedGroup]] = defaultdict(list)
-    for group in groups(declared):
+    for group in planned:
         if term := terms.get(group.reservation or ""):
             lines += _block(group, term, rates, problems)
         else:
             by_pool[group.pool].append(group)
     held: dict[str, list[PlannedReservation]] = defaultdict(list)
-    for reservation in reservations(declared):
+    for reservation in paid:
         held[reservation.pool].append(reservation)
     for pool in sorted(by_pool.keys() | held.keys()):
         if pool not in limits:
@@ -189,7 +189,6 @@ def plan_cost(preview: Preview, declared: Sequence[Declared], rates: Rates) -> P
         of_pool = _Pool(limits[pool], by_pool[pool], held[pool], rates, problems)
         lines += of_pool.lines()
         fallbacks += of_pool.fallback()
-    priced, by_use, unknown = extras(declared)
     lines += _extra_lines(priced, rates, problems)
     lines += _root_disks(declared, lines, rates, problems)
     problems += [
@@ -200,6 +199,20 @@ def plan_cost(preview: Preview, declared: Sequence[Declared], rates: Rates) -> P
         raise PlanCostError(problems)
     names = tuple(sorted({resource.type for resource in by_use}))
     return PlanCost(lines=tuple(lines), fallbacks=tuple(fallbacks), by_use=names)
+
+
+@contextmanager
+def _as_the_program_writes(what: str) -> Generator[None]:
+    """Of a preview that somebody wrote or cut by hand nothing can be told. Raises PlanCostError."""
+    try:
+        yield
+    except PlanCostError:
+        raise
+    except (KeyError, TypeError, ValueError, ArithmeticError) as error:
+        words = (
+            f"{what} is not as the program writes it: {error!r}; make it with `pulumi preview --json --show-sames`"
+        )
+        raise PlanCostError((words,)) from error
 
 
 def _block(group: PlannedGroup, term: blocks.Term, rates: Rates, problems: list[str]) -> Iterator[Line]:

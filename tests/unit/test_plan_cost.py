@@ -301,3 +301,19 @@ def test_settings_that_no_program_took_are_named(settings: Any, said: str) -> No
     plan = parse(json.dumps({"steps": [], "config": {"gpu-fleet:fleet": inside, "aws:region": "us-east-1"}}))
     with pytest.raises(PlanCostError, match=said):
         plan_cost(plan, plan.after, rates_of(plan.config, NOW))
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        pytest.param(
+            resource("aws:autoscaling/group:Group", "g", {"tags": [{"key": "gpu-fleet:pool"}]}), id="half a tag"
+        ),
+        pytest.param(group("g", "cheap", G6, 1), id="no capacity type of ours"),
+        pytest.param(reservation("r", "g6.xlarge", "many"), id="a word for a count"),  # pyright: ignore[reportArgumentType]
+        pytest.param(resource("aws:ebs/volume:Volume", "v", {"size": "large"}), id="a word for a size"),
+    ],
+)
+def test_resources_that_no_program_declared_are_named(found: dict[str, Any]) -> None:
+    with pytest.raises(PlanCostError, match="a resource of the preview is not as the program writes it"):
+        cost_of(preview(found, pools={"chat": CHAT}))
