@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -19,7 +20,8 @@ ROUNDS: Final = 1000
 MOST: Final = 1e9
 """Instances that a zone may give; whoever writes more means: as many as you like."""
 AT_ONCE: Final = 1024
-"""Ticks that are searched at one time for the end of a rest."""
+"""Ticks that are searched at one time for the end of a rest, and most of one in which zones are asked."""
+FIRST_WINDOW: Final = 32
 
 COLUMNS: Final = (
     Column(name="time_s", at_least=None),
@@ -93,8 +95,7 @@ class Wishes:
     in_turn: Sequence[int] = ()
     """Zones of which each will have been asked within this tick if none gives, in whatever order."""
     rest_until: float = float("-inf")
-    """Of a rule that wants nothing: before this time it would want nothing either, unless it loses an instance. None
-    that it has becomes ready before."""
+    """Of a rule that wants nothing: before this time it would want nothing either, unless it loses an instance."""
     ceiling: float | None = None
     """A price that reaches it, or falls below it, ends the rest, too."""
     asks: Asks | None = None
@@ -189,9 +190,23 @@ def play(market: Market, terms: Terms, rule: Rule) -> Score:
         wishes = _ask(state, rule, room, score, numbers)
         until = _rest(market, state, wishes, tick, last)
         state.passed = market.times[tick + 1 : until].tolist()
-        _count(market, state, tick, until, score)
+        for first, end in pairwise([tick, *_boots(market, state, tick, until), until]):
+            state.now = float(market.times[first])
+            _count(market, state, first, end, score)
         tick = until
     return score
+
+
+def _boots(market: Market, state: State, tick: int, until: int) -> list[int]:
+    """The ticks between these two at which an instance is ready that was not before."""
+    if until <= tick + 1:
+        return []
+    booting = {machine.launched for machine in state.machines if not state.ready(machine)}
+    found: set[int] = set()
+    for launched in booting:
+        ready = market.times[tick + 1 : until] - launched >= state.terms.cold_start
+        found.add(tick + 1 + int(ready.argmax()) if ready.any() else until)
+    return sorted(found - {until})
 
 
 def _rest(market: Market, state: State, wishes: Wishes, tick: int, last: int) -> int:
@@ -206,9 +221,17 @@ def _rest(market: Market, state: State, wishes: Wishes, tick: int, last: int) ->
     over = min(last, int(np.searchsorted(market.times, wishes.rest_until)))
     if wishes.asks is None:
         return _end(market, state, wishes, held, range(first, over))
-    over = _end(market, state, wishes, held, range(first, min(over, first + AT_ONCE)))
-    room = market.available[first:over] >= held + 1
-    return first + refused_until(wishes.asks, market.times[first:over].tolist(), room)
+    # most rests are short: a window that doubles
+    most, span = min(over, first + AT_ONCE), FIRST_WINDOW
+    while first < most:
+        window = min(most, first + span)
+        end = _end(market, state, wishes, held, range(first, window))
+        room = market.available[first:end] >= held + 1
+        first += refused_until(wishes.asks, market.times[first:end].tolist(), room)
+        if first < window:
+            return first
+        span *= 2
+    return most
 
 
 def _end(market: Market, state: State, wishes: Wishes, held: Floats, ticks: range) -> int:

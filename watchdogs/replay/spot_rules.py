@@ -85,7 +85,7 @@ class OwnRule:
         return [state.zones.index(group.name) for group in zones.untried(view, now)]
 
     def _rest(self, state: State, view: PoolView) -> Wishes:
-        """A look wanted nothing: the next is due when something gets ready, and when zones may be tried again.
+        """A look wanted nothing: the next is due when zones may be tried again, and when a calm pool's boot is over.
 
         Where all might have been tried and none was, all that could change is what fades, unless an instance is lost
         or prices cross the ceiling. While on-demand stands in for spot that is there, each tick is looked at where a
@@ -99,7 +99,6 @@ class OwnRule:
         self._each_tick = self._waiting or stands_in
         if self._waiting and self.policy.zone_backoff > LOOK_BACK:
             return Wishes()  # refusals are out of sight before they are forgotten
-        boots = [m.launched + state.terms.cold_start for m in state.machines if not state.ready(m)]
         if self._waiting:
             self._asks = self._pauses(view, now)
             over = self._held(view, now)
@@ -107,8 +106,9 @@ class OwnRule:
             over = min(self._held(view, now), self._better(view, now))
         else:
             calm = not self._events or now - self._events[-1].at >= TRY_AGAIN
-            over = state.now + (FADES_IN if calm else TRY_AGAIN).total_seconds()
-        return Wishes(rest_until=min((over, *boots)), ceiling=self._ceiling(state), asks=self._asks)
+            boots = [m.launched + state.terms.cold_start for m in state.machines if not state.ready(m)]
+            over = min((state.now + (FADES_IN if calm else TRY_AGAIN).total_seconds(), *boots))
+        return Wishes(rest_until=over, ceiling=self._ceiling(state), asks=self._asks)
 
     def _pauses(self, view: PoolView, now: datetime) -> Pauses:
         """Of a pool that misses spot, and was refused by each zone that is not too dear."""
@@ -124,7 +124,7 @@ class OwnRule:
 
         No other word of `decide` depends on the time then, but for zones that are asked.
         """
-        held = [m.ready_since + self.policy.hold for m in view.members if m.ready_since is not None]
+        held = {(m.ready_since or m.launched_at + view.boot_expected) + self.policy.hold for m in view.members}
         soonest = min((moment for moment in held if moment > now), default=None)
         return inf if soonest is None else (soonest - EPOCH).total_seconds() - CLOCKS
 
@@ -264,7 +264,7 @@ class OwnRule:
 
     def _member(self, state: State, machine: Machine) -> Member:
         seen = self._members.get(machine.number)
-        if seen is not None and (seen.ready or not state.ready(machine)):
+        if seen is not None and (seen.ready_since is not None or not state.ready(machine)):
             return seen
         launched = EPOCH + timedelta(seconds=machine.launched)
         ready = launched + timedelta(seconds=state.terms.cold_start) if state.ready(machine) else None

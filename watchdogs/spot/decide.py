@@ -57,21 +57,24 @@ class _Sizes:
     def __init__(self, pool: PoolView, now: datetime, reserved_coming: int) -> None:
         late = pool.boot_expected + pool.policy.fallback_after
         kinds = {group.name: group.capacity_type for group in pool.groups}
-        counting = [m for m in pool.members if not m.leaving and not m.failed]
-        in_time = [m for m in counting if m.ready or now - m.launched_at <= late]
-        self.reserved = reserved_coming + sum(1 for m in in_time if kinds.get(m.group) is CapacityType.RESERVED)
-        self.spot = sum(1 for m in counting if kinds.get(m.group) is CapacityType.SPOT)
-        self.spot_in_time = sum(1 for m in in_time if kinds.get(m.group) is CapacityType.SPOT)
-        self.on_demand = sum(1 for m in counting if kinds.get(m.group) in _STANDS_IN)
-        self.stable = sum(
-            1
-            for m in counting
-            if kinds.get(m.group) not in _STANDS_IN
-            and m.ready_since is not None
-            and now - m.ready_since >= pool.policy.hold
-        )
-        self.ready = sum(1 for m in counting if m.ready)
-        self.spot_ready = sum(1 for m in counting if m.ready and kinds.get(m.group) is CapacityType.SPOT)
+        self.reserved = reserved_coming
+        self.spot = self.spot_in_time = self.spot_ready = self.on_demand = self.stable = 0
+        for member in pool.members:
+            if member.leaving or member.failed:
+                continue
+            kind = kinds.get(member.group)
+            if kind in _STANDS_IN:
+                self.on_demand += 1
+                continue
+            since = member.ready_since
+            in_time = since is not None or now - member.launched_at <= late
+            self.stable += since is not None and now - since >= pool.policy.hold
+            if kind is CapacityType.SPOT:
+                self.spot += 1
+                self.spot_in_time += in_time
+                self.spot_ready += since is not None
+            elif kind is CapacityType.RESERVED:
+                self.reserved += in_time
         base = max(0, pool.target + pool.spare - self.reserved)
         self.spot_wanted = base + zones.extra(pool, base, now)
         # the target falls when they are gone: until then nobody is missed for them

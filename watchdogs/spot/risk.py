@@ -80,6 +80,8 @@ def crowding(place: Place, count: int, spare: int) -> float:
 
 def best_addition(places: Sequence[Place], counts: Counts, needed: int, spare: int) -> str | None:
     """Where one more does most good; None: nowhere to go."""
+    if len(places) == 1:
+        return places[0].name
     filled = sum(counts.values()) + 1 >= needed
     after = dict(counts)
     parts = [] if filled else [crowding(place, counts.get(place.name, 0), spare) for place in places]
