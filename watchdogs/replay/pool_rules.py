@@ -231,16 +231,15 @@ class OwnPoolRule:
 
     def begin(self, pool: Activity, demand: Floats) -> None:
         ahead, times = self.cold_start + self.step, pool.times
-        level = series.levels(times, demand, LEVEL_SPAN.total_seconds())
-        parts = (
-            series.peaks(times, demand, self.scale.down_after.total_seconds()),
-            level,
-            demand,
-            series.expected(times, demand, ahead),
-            # the work of one recorded replica is one piece: it came from one, and fits into one
-            series.swings(times, demand, level, ahead, GRAIN),
-        )
-        self._times, self._bounds = times, Bounds(demand=np.stack(parts))
+        # filled part by part: years of one tick a minute are millions
+        parts = np.empty((5, len(times)))
+        parts[0] = series.peaks(times, demand, self.scale.down_after.total_seconds())
+        parts[1] = series.levels(times, demand, LEVEL_SPAN.total_seconds())
+        parts[2] = demand
+        parts[3] = series.expected(times, demand, ahead)
+        # the work of one recorded replica is one piece: it came from one, and fits into one
+        parts[4] = series.swings(times, demand, parts[1], ahead, GRAIN)
+        self._times, self._bounds = times, Bounds(demand=parts)
         self._hours = self._schedule(times)
         self._turns = np.flatnonzero(np.diff(self._hours)) + 1
         # that one is to go is decided by the load of all; who goes needs no more than to be at rest, now and before

@@ -19,6 +19,9 @@ MILLIONTH: Final = 1e6
 _NEAR: Final = 1e-3
 """A number this near to a rounding's edge is rounded by Python itself: numpy may differ in the last bit."""
 
+_AT_ONCE: Final = 1 << 18
+"""Looks: what is made on the way takes memory."""
+
 
 def rounded(numbers: Floats) -> Floats:
     """Each as `round(number, 6)` gives it."""
@@ -86,22 +89,25 @@ def levels(times: Floats, demand: Floats, span: float) -> Floats:
 
 def expected(times: Floats, demand: Floats, ahead: float) -> Floats:
     """`forecast.Pattern`; minus infinity where it has nothing to say."""
-    count = len(times)
-    found: Floats = np.full(count, -np.inf)
-    from_ = int(np.searchsorted(times - times[0] >= 2 * DAY_S, True))
-    if from_ == count:
-        return found
-    now, own = times[from_:], np.arange(from_, count)
-    tops = np.empty((count - from_, len(DAYS)))
-    for column, days in enumerate(DAYS):
-        first = np.searchsorted(times, now - days * DAY_S, side="left")
-        last = np.minimum(np.searchsorted(times, now - days * DAY_S + ahead, side="right") - 1, own)
-        tops[:, column] = np.where(times[0] <= now - days * DAY_S, highest(demand, first, last), np.nan)
-    tops.sort(axis=1)  # what is not there comes last
-    there = len(DAYS) - np.count_nonzero(np.isnan(tops), axis=1)
-    middle = tops[np.arange(len(tops)), np.maximum(there - 1, 0) // 2]
-    found[from_:] = np.where(there > 0, middle, -np.inf)
+    found: Floats = np.full(len(times), -np.inf)
+    begin = int(np.searchsorted(times - times[0] >= 2 * DAY_S, True))
+    for first in range(begin, len(times), _AT_ONCE):
+        own = np.arange(first, min(first + _AT_ONCE, len(times)))
+        tops = np.stack([_earlier(times, demand, own, days * DAY_S, ahead) for days in DAYS], axis=1)
+        tops.sort(axis=1)  # what is not there comes last
+        there = len(DAYS) - np.count_nonzero(np.isnan(tops), axis=1)
+        middle = tops[np.arange(len(own)), np.maximum(there - 1, 0) // 2]
+        found[own] = np.where(there > 0, middle, -np.inf)
     return found
+
+
+def _earlier(times: Floats, demand: Floats, own: Ints, back: float, ahead: float) -> Floats:
+    """The highest demand from so many seconds before on, of some moments in a row; NaN where nothing is known."""
+    then = times[own] - back
+    first = np.searchsorted(times, then, side="left")
+    last = np.minimum(np.searchsorted(times, then + ahead, side="right") - 1, own)
+    whole = slice(int(first[0]), int(last[-1]) + 1)
+    return np.where(times[0] <= then, highest(demand[whole], first - whole.start, last - whole.start), np.nan)
 
 
 def swings(times: Floats, demand: Floats, level: Floats, horizon: float, grain: float) -> Floats:
@@ -112,9 +118,12 @@ def swings(times: Floats, demand: Floats, level: Floats, horizon: float, grain: 
     looks = np.flatnonzero((before >= 0) & (usual > 0) & (times - times[0] >= LEARNED_FROM))
     found: Floats = np.full(len(times), learned.expected())
     if len(looks):
-        beyond = np.maximum(0.0, (demand[looks] - usual[looks]) / np.sqrt(usual[looks] * grain))
-        steps, which = np.unique(times[looks] - times[np.maximum(looks - 1, 0)], return_inverse=True)
-        quantiles = np.asarray(learned.learn(_places(beyond), steps.tolist(), which.tolist()))
+        quantiles: Floats = np.empty(len(looks))
+        for first in range(0, len(looks), _AT_ONCE):
+            some = looks[first : first + _AT_ONCE]
+            beyond = np.maximum(0.0, (demand[some] - usual[some]) / np.sqrt(usual[some] * grain))
+            steps, which = np.unique(times[some] - times[some - 1], return_inverse=True)
+            quantiles[first : first + len(some)] = learned.learn(_places(beyond), steps.tolist(), which.tolist())
         found[looks[0] :] = np.repeat(quantiles, np.diff(np.append(looks, len(times))))
     return found
 
