@@ -12,14 +12,16 @@ SECRETS: Final = {
     "a GitHub token": re.compile(r"\bgh[pousr]_[A-Za-z0-9]{30,}|\bgithub_pat_[A-Za-z0-9_]{30,}"),
     "a Google API key": re.compile(r"\bAIza[0-9A-Za-z_-]{35}\b"),
     "a private key": re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----"),
-    "a JSON web token": re.compile(r"\beyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}"),
+    "a JSON web token": re.compile(r"\beyJ[A-Za-z0-9_-]{8,500}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}"),
     "a password": re.compile(
         r"""(?i)(?<!gcp-)(?:\b|_)(?:password|passwd|secret|token|(?:api|access|private|secret)_?key)"""
         r"""["']?\s*[:=]\s*["']?(?!ssm:|gcp-secret:|arn:|\$|<|\{)[^\s"',;]{8,}"""
     ),
-    "a password in a URL": re.compile(r"[a-z][a-z0-9+.-]*://[^\s/:@]+:[^\s/@$]{3,}@"),
+    "a password in a URL": re.compile(r"[a-z][a-z0-9+.-]{0,30}://[^\s/:@]+:[^\s/@$]{3,}@"),
 }
-"""What looks like a secret. References (`ssm:…`, `gcp-secret:…`, `arn:…`, `$VARIABLE`) do not."""
+"""What looks like a secret. References (`ssm:…`, `gcp-secret:…`, `arn:…`, `$VARIABLE`) do not.
+
+What may begin at each letter of a word has a longest length: a word of a million letters would else take hours."""
 
 _NAME: Final = re.compile(
     r"(?i)(?:.*[_-])?(?:token|secret|password|passwd|credentials?|(?:api|access|private)_?key|key)"

@@ -128,7 +128,8 @@ def _gpus(args: Sequence[str]) -> tuple[int, int] | None:
         name, equals, value = argument.partition("=")
         if name in _SPLITS:
             said = value if equals else args[index + 1] if index + 1 < len(args) else ""
-            found[_SPLITS[name]] = (index, int(said) if said.isascii() and said.isdigit() else 1)
+            # nine digits are as much too many as five thousand, which Python refuses to read
+            found[_SPLITS[name]] = (index, int(said[:9]) if said.isascii() and said.isdigit() else 1)
     gpus = 1
     for _, ways in found.values():
         gpus *= ways

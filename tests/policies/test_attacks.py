@@ -85,6 +85,9 @@ DIGEST = "sha256 " + "4f" * 32
         pytest.param(
             GCP_TEMPLATE, but(SAFE_GCP, metadata={"db_password": "hunter2hunter2"}), SECRET, id="key of metadata"
         ),
+        pytest.param(TEMPLATE, started_with(gzip.compress(b"a" * 1_000_000)), None, id="a word without an end"),
+        pytest.param(TEMPLATE, started_with(gzip.compress(b"eyJabcdefgh-" * 50_000)), None, id="tokens on and on"),
+        pytest.param(TEMPLATE, started_with("git clone " + "x" * 40 + "+https://me:hunter2@host/"), SECRET, id="URL"),
         pytest.param(TEMPLATE, started_with(DIGEST + b64(bytes(range(256)))), None, id="digests and binaries"),
         pytest.param(TEMPLATE, but(SAFE_TEMPLATE, userData=UNKNOWN), None, id="user data unknown"),
         pytest.param(GCP_TEMPLATE, but(SAFE_GCP, metadata=UNKNOWN), None, id="metadata unknown"),

@@ -282,6 +282,9 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("tp more than gpus", AWS, {"pools.0.engine.args": ["--tensor-parallel-size", "8"]},
      "pools.0.engine.args.0: splits the model over 8 GPUs, and g6e.xlarge has 1 (is "
      "'--tensor-parallel-size'); choose machine types with 8 GPUs or more, or split it less"),
+    ("tp of more digits than Python reads", AWS, {"pools.0.engine.args": ["--tensor-parallel-size", "9" * 5000]},
+     "pools.0.engine.args.0: splits the model over 999999999 GPUs, and g6e.xlarge has 1 (is "
+     "'--tensor-parallel-size'); choose machine types with 999999999 GPUs or more, or split it less"),
     ("ledger url with password", AWS, {"ledger_url": "postgresql://u:secretpw@h/db"},
      "ledger_url: holds a password, and settings are read by many; leave it out; give it to the "
      "processes, as PGPASSWORD or a passfile"),
