@@ -73,7 +73,7 @@ def instance(view: FleetView, found: InstanceView, acts: Sequence[ActView], stam
     body = (
         f"<h1>{escape(found.id)}</h1><p>{escape(found.machine_type)}, {escape(found.capacity_type)}, "
         f"{escape(found.zone)}, pool {escape(found.pool or 'none (orphan)')}{kept}</p>{numbers}"
-        f"{_keep(view, found, stamp)}<h2>Decisions</h2>{_acts(acts, view.at)}"
+        f"{_keep(view, found, stamp)}<h2>Decisions</h2>{_acts(acts, view.at, 'Nothing was decided about it yet.')}"
     )
     return _page(found.id, body)
 
@@ -163,7 +163,7 @@ def _fleet(view: FleetView, now: datetime, stamp: str, number: int) -> str:
         f"<h2>Draining</h2>{_draining(view, draining)}" if draining else "",
         _lines("Hand brakes", (f"{b.kind} {b.scope} by {b.owner}: {b.reason}" for b in read.brakes)),
         _lines("Orphans", (f"{i.id} ({i.machine_type}, {i.zone})" for i in view.orphans)),
-        f"<h2>What was done</h2>{_acts(read.acts, view.at)}",
+        f"<h2>What was done</h2>{_acts(read.acts, view.at, 'Nothing in the last hour.')}",
         _lines(
             "Spot market",
             (text.market(m.zone, m.machine_type, m.spot, m.on_demand) for m in read.market if m.spot is not None),
@@ -317,9 +317,9 @@ def _steps(view: FleetView, pool: str | None, start: int, total: int) -> str:
     return f"<p>{start + 1} to {min(start + PER_PAGE, total)} of {total} {' '.join(links)}</p>"
 
 
-def _acts(acts: Sequence[ActView], now: datetime) -> str:
+def _acts(acts: Sequence[ActView], now: datetime, none: str) -> str:
     if not acts:
-        return '<p class="soft">Nothing in the last hour.</p>'
+        return f'<p class="soft">{none}</p>'
     names = ("when", "watchdog", "what", "outcome", "why")
     rows = "".join(
         _row(

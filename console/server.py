@@ -199,6 +199,23 @@ def _whole(text: str | None) -> int:
     return int(text) if text and text.isdecimal() and len(text) < 9 else 0
 
 
+def _split(target: str) -> tuple[str, str]:
+    """Path and query of what was asked for; what is no address is a path that nobody has."""
+    try:
+        parts = urlsplit(target)
+    except ValueError:
+        return target, ""
+    return parts.path, parts.query
+
+
+def _fields(text: str) -> dict[str, str]:
+    """The first value of each field; none of a text with more fields than any form or address of ours has."""
+    try:
+        return {name: values[0] for name, values in parse_qs(text, max_num_fields=20).items()}
+    except ValueError:
+        return {}
+
+
 def _html(body: str) -> Answer:
     return Answer(status=200, body=body)
 
@@ -244,14 +261,13 @@ def serve(console: Console, host: str, port: int) -> Server:
             if alert:
                 self._answer(console.webhook(body, self._asked({})))
                 return
-            form = {k: v[0] for k, v in parse_qs(body.decode(errors="replace"), max_num_fields=20).items()}
-            self._answer(console.post(self._asked(form)))
+            self._answer(console.post(self._asked(_fields(body.decode(errors="replace")))))
 
         def _asked(self, form: Mapping[str, str]) -> Asked:
-            parts = urlsplit(self.path)
-            query = {k: v[0] for k, v in parse_qs(parts.query, max_num_fields=20).items()}
+            path, query = _split(self.path)
             headers = {k.lower(): v for k, v in self.headers.items()}
-            return Asked(path=parts.path, query=query, form=form, headers=headers, client=str(self.client_address[0]))
+            client = str(self.client_address[0])
+            return Asked(path=path, query=_fields(query), form=form, headers=headers, client=client)
 
         def _answer(self, answer: Answer) -> None:
             body = answer.body.encode()
