@@ -122,10 +122,7 @@ def name_cause(before: Sequence[Charge], after: Sequence[Charge], since: datetim
     began = f" since {min(starts):%H:%M}" if starts and min(starts) > since else ""
     sign = "+" if change > 0 else "−"
     money_words = f"{sign}{float(abs(change)):.2f} USD/h"
-    spot_fell = changes.get((pool, CapacityType.SPOT.value, zone), Fraction(0)) < 0
-    spot_fell = spot_fell or any(
-        k[0] == pool and k[1] == CapacityType.SPOT.value and c < 0 for k, c in changes.items()
-    )
+    spot_fell = any(k[0] == pool and k[1] == CapacityType.SPOT.value and c < 0 for k, c in changes.items())
     if capacity == CapacityType.ON_DEMAND.value and change > 0 and spot_fell:
         return f"spot fell back to on-demand in {zone} (pool {pool}){began}: {money_words}"
     return f"{capacity} in {zone} (pool {pool or 'none'}){began}: {money_words}"

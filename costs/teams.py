@@ -15,6 +15,7 @@ from typing import Final
 from costs.figures import Figure
 from fleet import money
 from ledger.counters import Tokens
+from ledger.tables import COUNTERS
 from ledger.teams import TeamUse
 
 ENGINE_SECONDS: Final = "engine-seconds"
@@ -95,7 +96,7 @@ def _times(time: timedelta, weights: Sequence[Decimal]) -> list[timedelta]:
 def _tokens(tokens: Tokens, weights: Sequence[Decimal]) -> list[Tokens]:
     """Whole tokens by weight, which add up; the unknown stays unknown."""
     found = [Tokens() for _ in weights]
-    for name in ("prompt", "cached", "generation", "prefill_ms", "decode_ms"):
+    for name in COUNTERS:
         value: int | None = getattr(tokens, name)
         if value is None:
             continue

@@ -11,10 +11,9 @@ from datetime import timedelta
 from typing import Final
 
 from ledger.facts import Reading
+from ledger.tables import COUNTERS
 
 MAX_GAP: Final = timedelta(minutes=15)
-
-COUNTERS: Final = ("prompt", "cached", "generation", "prefill_ms", "decode_ms")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

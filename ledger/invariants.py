@@ -12,10 +12,9 @@ from fleet.money import NANO
 from ledger.facts import activity_hour
 from ledger.rollups import engine_of, engine_of_row, hour_row, reading_of, rolled_hours
 from ledger.sums import SUMS
-from ledger.tables import ACTIVITY, ENDS, PRICES, READINGS, RESERVATIONS, RUNS, TOKEN_HOURS
+from ledger.tables import ACTIVITY, COUNTERS, ENDS, PRICES, READINGS, RESERVATIONS, RUNS, TOKEN_HOURS
 
 SLOTS: Final = 360
-_COUNTERS: Final = ("prompt", "cached", "generation", "prefill_ms", "decode_ms")
 _STREAM: Final = 5_000
 
 
@@ -84,7 +83,7 @@ def _ends(connection: Connection) -> Iterator[Breach]:
 
 
 def _readings(connection: Connection) -> Iterator[Breach]:
-    negative = or_(*(READINGS.c[name] < 0 for name in _COUNTERS), READINGS.c.cached > READINGS.c.prompt)
+    negative = or_(*(READINGS.c[name] < 0 for name in COUNTERS), READINGS.c.cached > READINGS.c.prompt)
     for row in connection.execute(select(READINGS).where(negative)):
         where = f"{row.instance_id} {row.engine} {row.at}"
         yield Breach(rule="counters are 0 or more, cached at most prompt", where=where, found=str(tuple(row)[6:]))

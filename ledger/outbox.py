@@ -28,7 +28,7 @@ from sqlalchemy import (
 )
 
 from ledger.database import METADATA, insert_into, writing
-from ledger.tables import Moment
+from ledger.tables import EPOCH, Moment
 
 
 class MessageState(StrEnum):
@@ -171,7 +171,7 @@ def mark_waiting(engine: Engine, message_id: int, token: str, not_before: dateti
 
 def mark_unknown(engine: Engine, message_id: int, token: str, not_before: datetime, error: str) -> None:
     """Nobody knows whether it arrived; it stays `sending`, free to be taken from `not_before` on."""
-    _settle(engine, message_id, token, taken_at=_LONG_AGO, not_before=not_before, error=error, token=None)
+    _settle(engine, message_id, token, taken_at=EPOCH, not_before=not_before, error=error, token=None)
 
 
 def mark_refused(engine: Engine, message_id: int, token: str, error: str) -> None:
@@ -229,7 +229,6 @@ def messages(engine: Engine, states: Sequence[MessageState] = tuple(MessageState
 
 
 _OPEN: Final = (MessageState.WAITING.value, MessageState.SENDING.value)
-_LONG_AGO: Final = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 
 
 def _settle(engine: Engine, message_id: int, held: str, /, **values: Any) -> None:

@@ -26,10 +26,9 @@ from sqlalchemy import (
 
 from ledger.counters import MAX_GAP, Tokens, step
 from ledger.facts import Move, Reading, merge, one_writer
-from ledger.tables import PROCESSES, READINGS, TOKEN_HOURS
+from ledger.tables import COUNTERS, EPOCH, PROCESSES, READINGS, TOKEN_HOURS
 
 HOUR: Final = timedelta(hours=1)
-_COUNTERS: Final = ("prompt", "cached", "generation", "prefill_ms", "decode_ms")
 _ENGINE: Final = ("environment", "instance_id", "engine", "model")
 _FEW: Final = 200
 _STREAM: Final = 5_000
@@ -173,7 +172,7 @@ def _sums(within: Sequence[ColumnElement[bool]]) -> Select[Any]:
     engine: list[ColumnElement[Any]] = [column[name] for name in _ENGINE]
     sums: list[ColumnElement[Any]] = [func.count().label("hours"), func.sum(column.resets).label("resets")]
     sums.append(func.sum(column.late).label("late"))
-    for name in _COUNTERS:
+    for name in COUNTERS:
         first, last = column[f"first_{name}"], column[f"last_{name}"]
         sums.append(func.sum(column[f"inner_{name}"]).label(f"inner_{name}"))
         sums.append(func.sum(last - first).label(f"within_{name}"))
@@ -210,13 +209,13 @@ def _breaks(dialect: str, environment: str, since: datetime, until: datetime) ->
     return select(each).where(each.c.kind > 0)
 
 
-_TOLD: Final = (*_COUNTERS, "at", "created_at")
+_TOLD: Final = (*COUNTERS, "at", "created_at")
 
 
 def _kind(column: Any, before: Mapping[str, ColumnElement[Any]]) -> ColumnElement[int]:
     """`_LATE` and `_ANEW`, added. A comparison with what was not read is neither true nor false, and so false."""
     gap = type_coerce(column.first_at, BigInteger) - type_coerce(before["at"], BigInteger)
-    fell = [column[f"first_{name}"] < before[name] for name in _COUNTERS]
+    fell = [column[f"first_{name}"] < before[name] for name in COUNTERS]
     anew = or_(column.first_created_at > before["created_at"], *fell)
     return case((gap > MAX_GAP // timedelta(microseconds=1), _LATE), else_=0) + case((anew, _ANEW), else_=0)
 
@@ -234,7 +233,7 @@ def _of_engine(
 
 def _counts(row: Row[Any]) -> Iterator[int]:
     """In how many hours each counter was told."""
-    for name in _COUNTERS:
+    for name in COUNTERS:
         yield getattr(row, f"first_{name}")
         yield getattr(row, f"last_{name}")
 
@@ -250,7 +249,7 @@ def _joined(parts: Sequence[Stretch]) -> Stretch:
 def _telescoped(row: Row[Any], first: Reading, last: Reading) -> Tokens:
     """What was served if no counter fell between two hours. Sums may come as Decimal; None: nothing was read."""
     counted: dict[str, Any] = {}
-    for name in _COUNTERS:
+    for name in COUNTERS:
         inner: Any = getattr(row, f"inner_{name}")
         within: Any = getattr(row, f"within_{name}")
         if within is not None and row.hours > 1:
@@ -264,7 +263,7 @@ def _telescoped(row: Row[Any], first: Reading, last: Reading) -> Tokens:
 def _difference(told: Tokens, first: Reading, last: Reading) -> Tokens:
     """What a step at which counters fell adds to what telescoping made of it."""
     parts: dict[str, Any] = {}
-    for name in _COUNTERS:
+    for name in COUNTERS:
         now, then, value = getattr(first, name), getattr(last, name), getattr(told, name)
         parts[name] = None if now is None or then is None or value is None else value - (now - then)
     return Tokens(**parts, resets=told.resets)
@@ -327,9 +326,8 @@ def _processes(readings: Iterable[Reading]) -> list[dict[str, Any]]:
         key = (*engine_of(reading), reading.created_at)
         first[key] = min(reading.at, first.get(key, reading.at))
     names = [*_ENGINE, "created_at"]
-    unknown = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
     return [
-        {**dict(zip(names, key, strict=True)), "created_at": key[-1] or unknown, "first_at": at}
+        {**dict(zip(names, key, strict=True)), "created_at": key[-1] or EPOCH, "first_at": at}
         for key, at in first.items()
     ]
 
@@ -340,7 +338,7 @@ def hour_row(hour: datetime, stretch: Stretch) -> dict[str, Any]:
     row: dict[str, Any] = dict(zip(_ENGINE, engine_of(first), strict=True))
     row |= {"hour": hour, "first_at": first.at, "first_created_at": first.created_at}
     row |= {"last_at": last.at, "last_created_at": last.created_at, "resets": inner.resets, "late": inner.late}
-    for name in _COUNTERS:
+    for name in COUNTERS:
         row |= {f"first_{name}": getattr(first, name), f"last_{name}": getattr(last, name)}
         row[f"inner_{name}"] = getattr(inner, name)
     return row
@@ -357,10 +355,10 @@ def _stretch(row: Row[Any]) -> Stretch:
             model=known["model"],
             at=known[f"{which}_at"],
             created_at=known[f"{which}_created_at"],
-            **{name: known[f"{which}_{name}"] for name in _COUNTERS},
+            **{name: known[f"{which}_{name}"] for name in COUNTERS},
         )
 
-    inner = Tokens(**{name: known[f"inner_{name}"] for name in _COUNTERS}, resets=known["resets"], late=known["late"])
+    inner = Tokens(**{name: known[f"inner_{name}"] for name in COUNTERS}, resets=known["resets"], late=known["late"])
     return Stretch(end("first"), end("last"), inner)
 
 

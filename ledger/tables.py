@@ -10,6 +10,9 @@ from ledger.database import METADATA
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
+COUNTERS: Final = ("prompt", "cached", "generation", "prefill_ms", "decode_ms")
+"""What an engine counts, as columns and fields are named everywhere."""
+
 
 class Moment(TypeDecorator[datetime]):
     """A time in UTC as whole microseconds since 1970: the same on every database, and ordered."""
@@ -100,7 +103,7 @@ READINGS: Final = Table(
     *_engine(),
     Column("at", Moment, primary_key=True),
     Column("created_at", Moment),
-    *(Column(name, BigInteger) for name in ("prompt", "cached", "generation", "prefill_ms", "decode_ms")),
+    *(Column(name, BigInteger) for name in COUNTERS),
     Index("token_readings_at", "environment", "at"),
     sqlite_with_rowid=False,
 )
@@ -117,11 +120,7 @@ TOKEN_HOURS: Final = Table(
     Column("last_created_at", Moment),
     Column("resets", Integer, nullable=False),
     Column("late", Integer, nullable=False),
-    *(
-        Column(f"{which}_{name}", BigInteger)
-        for which in ("first", "last", "inner")
-        for name in ("prompt", "cached", "generation", "prefill_ms", "decode_ms")
-    ),
+    *(Column(f"{which}_{name}", BigInteger) for which in ("first", "last", "inner") for name in COUNTERS),
     sqlite_with_rowid=False,
 )
 """The readings of one engine's hour, rolled up: first, last and what was served between them."""
