@@ -7,14 +7,13 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from clouds.aws.calls import AwsCalls
+from clouds.aws.rollouts import OVER
 from fleet import tags
 from fleet.activity import Activity, ActivityKind, CloudError, ConflictError
 from fleet.model import CapacityType, Group
 
 PAGE: Final = 100
 _AT_ONCE: Final = 8
-_OVER: Final = frozenset({"Successful", "Failed", "Cancelled", "RollbackFailed", "RollbackSuccessful"})
-"""Of an instance refresh."""
 _INSTANCE: Final = re.compile(r"\b(i-[0-9a-f]{8,17})\b")
 _GONE: Final = re.compile(r"not found|does not exist|is not part of|not in .*InService", re.IGNORECASE)
 
@@ -73,15 +72,12 @@ class AwsGroups:
         now = self.groups([group.name])[0]
         if now.desired != group.desired:
             raise ConflictError(f"{group.name}: desired was {group.desired} when seen, it is {now.desired}")
-        # a smaller size ends instances: what was seen a minute ago must not
-        call = self._calls.once if size < group.desired else self._calls.one
-        call(
-            "autoscaling",
-            "set_desired_capacity",
-            AutoScalingGroupName=group.name,
-            DesiredCapacity=size,
-            HonorCooldown=False,
-        )
+        wish = {"AutoScalingGroupName": group.name, "DesiredCapacity": size, "HonorCooldown": False}
+        if size < group.desired:
+            # it ends instances: what was seen a minute ago must not
+            self._calls.once("autoscaling", "set_desired_capacity", **wish)
+        else:
+            self._calls.one("autoscaling", "set_desired_capacity", **wish)
 
     def end(self, instance_id: str, group: str, *, lower_desired: bool) -> None:
         """End an instance through its group. Ending what has left the group is no error."""
@@ -124,7 +120,7 @@ class AwsGroups:
 
     def _refreshing(self, name: str) -> bool:
         answer = self._calls.one("autoscaling", "describe_instance_refreshes", AutoScalingGroupName=name)
-        return any(refresh["Status"] not in _OVER for refresh in answer["InstanceRefreshes"])
+        return any(refresh["Status"] not in OVER for refresh in answer["InstanceRefreshes"])
 
 
 def read_activity(raw: Mapping[str, Any]) -> Activity | None:

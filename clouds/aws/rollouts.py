@@ -9,6 +9,7 @@ from clouds.versions import GroupVersion
 from fleet.activity import CloudError
 
 OVER: Final = frozenset({"Successful", "Failed", "Cancelled", "RollbackFailed", "RollbackSuccessful"})
+"""Statuses of an instance refresh that is over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
