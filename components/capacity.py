@@ -9,8 +9,8 @@ from fleet import tags
 from fleet.document import GroupEntry
 from fleet.model import CapacityType
 
-REVIEW_BY: Final = "gpu-fleet:review-by"
-"""Tag of a reservation without an end."""
+BLOCK_ENDS_EARLY: Final = timedelta(minutes=30)
+"""AWS begins to end a Capacity Block's instances this long before the block's own end."""
 CONTROL_ROOT_GIB: Final = 20
 """Root disk of the control host and of each router."""
 SURGE: Final = 1

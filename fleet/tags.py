@@ -20,6 +20,8 @@ ROUTER: Final = "router"
 """Value of ROLE."""
 CONTROL: Final = "control"
 """Value of ROLE: the control host."""
+REVIEW_BY: Final = "gpu-fleet:review-by"
+"""Of a reservation without an end: the day on which people look at it again."""
 
 PREEMPTION_NOTICE: Final = "gpu-fleet-preemption-notice-s"
 """Metadata of Google's spot instances: seconds from the notice of a preemption to the order to shut down."""

@@ -24,7 +24,6 @@ GCP_GROUPS: Final = frozenset(
 RESERVATIONS: Final = frozenset(
     {"aws:ec2/capacityReservation:CapacityReservation", "gcp:compute/reservation:Reservation"}
 )
-REVIEW_BY: Final = "gpu-fleet:review-by"
 GIB: Final = 1024**3
 UNSAFE_SUFFIXES: Final = (
     *(".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".gguf", ".h5", ".msgpack"),
@@ -42,7 +41,7 @@ def tags_of(resource: Resource) -> Mapping[str, Any]:
         labels = resource.at("labels")
         if not is_map(labels):
             return {}
-        return {key: labels[tags.label(key)] for key in (*tags.REQUIRED, REVIEW_BY) if tags.label(key) in labels}
+        return {key: labels[tags.label(key)] for key in (*tags.REQUIRED, tags.REVIEW_BY) if tags.label(key) in labels}
     found = resource.at("tags")
     return found if is_map(found) else {}
 
@@ -179,16 +178,16 @@ def _ends(resource: Resource, context: Context) -> Iterator[str]:
         yield f"ended on {end[:10]}"
     if resource.at("endDateType") == "limited" or resource.at("deleteAtTime") is not None:
         return
-    review = tags_of(resource).get(REVIEW_BY)
+    review = tags_of(resource).get(tags.REVIEW_BY)
     if review is UNKNOWN:
         return
     if review is None:
-        yield f"has neither an end nor a {REVIEW_BY} tag"
+        yield f"has neither an end nor a {tags.REVIEW_BY} tag"
         return
     try:
         day = date.fromisoformat(str(review))
     except ValueError:
-        yield f"{REVIEW_BY} is {review!r}, which is no date"
+        yield f"{tags.REVIEW_BY} is {review!r}, which is no date"
         return
     if day < context.today:
         yield f"was to be reviewed by {day}"

@@ -1,9 +1,10 @@
 """What must hold of capacity that was bought for a fixed time."""
 
 from collections.abc import Iterator
-from datetime import date, timedelta
+from datetime import date
 from typing import Final
 
+from components.capacity import BLOCK_ENDS_EARLY
 from fleet.model import Cloud
 from stacks.problems import Problem
 from stacks.settings import Pool, Reserved, Settings
@@ -11,8 +12,6 @@ from stacks.settings import Pool, Reserved, Settings
 SOLD_AS_BLOCKS: Final = ("p4d.", "p4de.", "p5.", "p5e.", "p5en.", "p6-b200.", "p6-b300.")
 """Beginnings of the GPU machine types that EC2's DescribeInstanceTypes gives the usage class `capacity-block`
 (as shipped in moto 5.2.5, see `fleet/data/SOURCE.md`)."""
-ENDS_EARLY: Final = timedelta(minutes=30)
-"""AWS begins to end a block's instances this long before the block's own end."""
 
 
 def check(settings: Settings, pool: Pool, reserved: Reserved, path: str, today: date) -> Iterator[Problem]:
@@ -35,7 +34,7 @@ def check(settings: Settings, pool: Pool, reserved: Reserved, path: str, today: 
             value=block.ends.isoformat(),
             remedy="write both as the cloud shows them",
         )
-    elif settings.cloud is Cloud.AWS and block.ends - ENDS_EARLY <= block.starts:
+    elif settings.cloud is Cloud.AWS and block.ends - BLOCK_ENDS_EARLY <= block.starts:
         yield Problem(
             path=f"{path}.block.ends",
             wrong="leaves no time: AWS begins to end instances 30 minutes before",

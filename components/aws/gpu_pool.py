@@ -10,7 +10,8 @@ from pulumi_aws import autoscaling, ec2
 
 from components.aws.fabric import close_together
 from components.aws.templates import Template, launch_template
-from components.capacity import REVIEW_BY, Block, Capacity, Owned, Reserved, group_entry
+from components.capacity import BLOCK_ENDS_EARLY, Block, Capacity, Owned, Reserved, group_entry
+from fleet import tags
 from fleet.document import GroupEntry
 from fleet.model import CapacityType
 
@@ -19,8 +20,6 @@ NO_OWN_MIND: Final = ["AZRebalance"]
 """What a group would do by itself against a watchdog."""
 BOOT_MAY_TAKE: Final = timedelta(minutes=30)
 HOOK_MARGIN: Final = timedelta(seconds=60)
-BLOCK_ENDS_EARLY: Final = timedelta(minutes=30)
-"""AWS begins to end a Capacity Block's instances this long before the block's own end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +102,7 @@ class GpuPool(pulumi.ComponentResource):
             end_date_type="limited" if reserved.ends else "unlimited",
             end_date=f"{reserved.ends}T00:00:00Z" if reserved.ends else None,
             tags=self._tags(name, CapacityType.RESERVED)
-            | ({REVIEW_BY: reserved.review_by} if reserved.review_by else {}),
+            | ({tags.REVIEW_BY: reserved.review_by} if reserved.review_by else {}),
             opts=pulumi.ResourceOptions(parent=self),
         ).id
 
