@@ -99,16 +99,19 @@ def _backend(
         "    http-check send meth GET uri /health",
         "    http-check expect status 200",
         answer(429, full, when=f"{{ queue ge {rules.queue} }}", retry_after=2),
-        f"    http-request set-header X-Gpufleet-Pool {pool.name}",
+        f"    http-request add-header X-Gpufleet-Pool {pool.name}",
         "    # the client's own key stays here",
         f"    http-request set-header Authorization {engine_key.HEADER}",
-        f"    http-after-response set-header X-Gpufleet-Reason %[{REASON}]",
-        f"    http-after-response set-header X-Gpufleet-Pool {pool.name}",
+        f"    http-after-response add-header X-Gpufleet-Reason %[{REASON}]",
+        f"    http-after-response add-header X-Gpufleet-Pool {pool.name}",
         *(_affinity() if rules.balance is Balance.PREFIX else ()),
         "    # another key than the router's: the replica's fault, and no matter of the client's key",
         "    http-response deny deny_status 502 if { status 401 }",
         *_usage(),
-        "    http-response set-header X-Gpufleet-Replica %s if { srv_id gt 1 }",
+        "    # what comes by the activator has the replica's name already",
+        "    http-response allow if { srv_id 1 }",
+        "    http-response del-header X-Gpufleet- -m beg",
+        "    http-response add-header X-Gpufleet-Replica %s",
         "    # used only when no replica can be: HAProxy alone would answer 503 at once",
         f"    server {ACTIVATOR} unix@{ACTIVATOR_SOCKET} id 1 backup",
     ]
@@ -140,21 +143,25 @@ def _affinity() -> list[str]:
     first, second = (f"var(txn.body),json_query('$.messages[{n}].content'),bytes(0,{PREFIX_BYTES})" for n in (0, 1))
     started, cut = "{ var(txn.start) -m found }", f"bytes(0,{PREFIX_BYTES})"
     joined = (
-        "    http-request set-var(txn.start) var(txn.start),concat(,txn.question) if { var(txn.question) -m found }"
+        f"    http-request set-var(txn.start) var(txn.start),{cut},concat(,txn.question)"
+        " if { var(txn.question) -m found }"
     )
-    hashed = (
-        "    http-request set-var(txn.affinity) var(txn.start),xxh64"
-        f" if {{ var(txn.start) -m len ge {SHORTEST_PREFIX} }}"
+    system, enough = (
+        "{ var(txn.start),bytes(0,6) -m str system }",
+        f"{{ var(txn.start) -m len ge {SHORTEST_PREFIX} }}",
     )
+    hashed = f"    http-request set-var(txn.affinity) var(txn.start),xxh64 if {enough}"
     return [
         "    # that is all where there is no choice, or little to choose by",
         "    http-request allow if { nbsrv le 1 }",
         "    http-request set-var(txn.affinity) req.hdr(x-session-id)",
         f"    http-request allow if {{ req.body_len lt {SHORTEST_PREFIX} }} || {{ var(txn.affinity) -m found }}",
         "    # what a replica's cache may know: the first message, with the second where that is a system prompt",
-        f"    http-request set-var(txn.start) req.body,bytes(0,{READ_BYTES}),{taken(START, 2)},{cut}",
-        f"    http-request set-var(txn.question) req.body,{taken(QUESTION)},{cut}"
-        " if { var(txn.start) -m beg system }",
+        "    # (cut only when it is hashed: a cut makes bytes, and each look at them as text goes over all of them)",
+        f"    http-request set-var(txn.start) req.body,bytes(0,{READ_BYTES}),{taken(START, 2)}",
+        f"    http-request set-var(txn.affinity) var(txn.start),{cut},xxh64 if {enough} !{system}",
+        "    http-request allow if { var(txn.affinity) -m found }",
+        f"    http-request set-var(txn.question) req.body,{taken(QUESTION)},{cut} if {system}",
         "    http-request unset-var(txn.start) if { var(txn.start) -m len 0 } || { var(txn.question) -m len 0 }",
         joined,
         hashed,

@@ -25,10 +25,10 @@ REASON: Final = "var(txn.why,default)"
 _DECIDED: Final = "{ var(txn.pool) -m found }"
 _UNDECIDED: Final = f"!{_DECIDED}"
 _MORE_TO_COME: Final = "{ req.body_len,sub(txn.body_bytes) -m int lt 0 }"
-_EARLY_BYTES: Final = 256
-"""Of a body, in which the model is looked for first."""
-_CONNECTION_ID: Final = "%Ts%ms%[rand]"
-"""When a client connected, and which of that millisecond. A tenth of uuid()'s work."""
+_EARLY_BYTES: Final = 96
+"""Of a body, in which the model is looked for first: a name of 80 characters fits. Each byte costs."""
+_CONNECTION_ID: Final = "%{+X}Ts%[rand]"
+"""When a client connected, and which of that second. A tenth of uuid()'s work."""
 _NEW_ID: Final = "%[var(sess.id)]-%rt"
 """Of a request whose client names none: its connection, and how many requests the router had before it."""
 _ID: Final = "^[A-Za-z0-9._-]{1,64}$"
@@ -77,6 +77,10 @@ def inner_frontend(topology: Topology, policy: RouterPolicy) -> str:
         "    no log",
         "    option http-buffer-request",
         "    http-request set-var(txn.pool) req.hdr(x-gpufleet-pool)",
+        "    # the backend adds these, and the backend before the activator adds them again",
+        "    http-request del-header X-Gpufleet-Pool",
+        "    http-after-response del-header X-Gpufleet-Pool",
+        "    http-after-response del-header X-Gpufleet-Reason",
         *_backend(topology, policy),
     ]
     return "\n".join(lines) + "\n"
@@ -90,10 +94,11 @@ def _headers(policy: RouterPolicy) -> list[str]:
     return [
         f"    acl trusted src {' '.join(policy.trusted_networks) or '255.255.255.255'}",
         "    http-request set-header X-Forwarded-For %[var(sess.client)]",
-        "    # one id, whole (fhdr: not up to a comma): it stands in the log, where a space begins another field",
+        "    # an id of ours, or the client's one, whole (fhdr: not up to a comma): a space in it would begin",
+        "    # another field of the log",
+        f"    http-request set-var-fmt(txn.id) {_NEW_ID}",
         "    http-request set-var(txn.id) req.fhdr(x-request-id) if { req.fhdr_cnt(x-request-id) eq 1 }"
         f" {{ req.fhdr(x-request-id) -m reg {_ID} }}",
-        f"    http-request set-var-fmt(txn.id) {_NEW_ID} if !{{ var(txn.id) -m found }}",
         "    http-request set-header X-Request-Id %[var(txn.id)]",
         "    http-after-response set-header X-Request-Id %[var(txn.id)] if { var(txn.id) -m found }",
     ]
@@ -116,7 +121,7 @@ def _pages(topology: Topology) -> list[str]:
 
 def _early(policy: RouterPolicy) -> list[str]:
     """Most requests say no more than their model, and where that is all that counts the rest is not asked of them."""
-    found = f"req.body,bytes(0,{_EARLY_BYTES}),{taken(MODEL_EARLY)} if METH_POST"
+    found = f"req.body,bytes(0,{_EARLY_BYTES}),{taken(MODEL_EARLY)}"
     if any(model.canary or model.arms or model.by_class for model in policy.models.values()):
         return [f"    http-request set-var(txn.named) {found}"]
     names = "|".join([*_SAYING_MORE, *(() if policy.require_key else ("authorization",))])

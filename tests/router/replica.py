@@ -18,6 +18,8 @@ class Behaviour:
     delay_s: float = 0.0
     key: str = ""
     """That it asks for, as an engine does; empty: none."""
+    says: str = ""
+    """Headers of its answers beside the usual ones, each with its end of line."""
     hold: bool = False
     """Answer nothing until it is False again."""
     reset: bool = False
@@ -139,7 +141,9 @@ class Replica:
         self.does.requests += 1
         self.does.running += 1
         self.does.most_running = max(self.does.most_running, self.does.running)
-        self.does.seen.append({"method": method, "path": path, "headers": headers, "body_bytes": len(body)})
+        self.does.seen.append(
+            {"method": method, "path": path, "headers": headers, "head": head[1:], "body_bytes": len(body)}
+        )
         try:
             await asyncio.sleep(self.does.delay_s)
             while self.does.hold:
@@ -177,7 +181,9 @@ class Replica:
             message = {"role": "assistant", "content": f"from {self.address}"}
             choice = {"index": 0, "finish_reason": "stop", "message": message}
             answer = {"id": "x", "object": "chat.completion", "created": 0, "model": asked.get("model", "")}
-            await _reply(writer, 200, json.dumps(answer | {"choices": [choice], "usage": usage}).encode())
+            await _reply(
+                writer, 200, json.dumps(answer | {"choices": [choice], "usage": usage}).encode(), self.does.says
+            )
 
     async def _stream(self, writer: asyncio.StreamWriter, asked: dict[str, Any]) -> None:
         import time
@@ -218,7 +224,7 @@ async def _body(reader: asyncio.StreamReader, headers: dict[str, str]) -> bytes:
     return await reader.readexactly(int(headers.get("content-length", 0)))
 
 
-async def _reply(writer: asyncio.StreamWriter, status: int, body: bytes) -> None:
-    head = f"HTTP/1.1 {status} X\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
-    writer.write(head.encode() + body)
+async def _reply(writer: asyncio.StreamWriter, status: int, body: bytes, says: str = "") -> None:
+    head = f"HTTP/1.1 {status} X\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
+    writer.write(f"{head}{says}\r\n".encode() + body)
     await writer.drain()

@@ -5,10 +5,11 @@ import socket
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
+import httpx
 import openai
 import pytest
 
-from tests.router.conftest import Router
+from tests.router.conftest import Router, document
 
 BODY = b'{"model": "chat"}'
 TOOLS: Any = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
@@ -98,6 +99,36 @@ def test_a_name_from_a_forwarded_header_is_not_passed_on(steady: Router) -> None
     assert seen["x-gpufleet-pool"] == "chat"
     assert "forwarded" not in seen
     assert seen["x-forwarded-for"].startswith("127.")
+
+
+def test_what_an_engine_says_of_pools_and_of_itself_counts_for_nothing(steady: Router) -> None:
+    forged = ("pool: other", "reason: override", "replica: i-9", "replica: i-8", "held-until: 9")
+    steady.replicas["i-1"].does.says = "".join(f"X-GpuFleet-{line}\r\n" for line in forged)
+    try:
+        assert _ours(steady.chat()) == [("pool", "chat"), ("reason", "default"), ("replica", "i-1")]
+    finally:
+        steady.replicas["i-1"].does.says = ""
+
+
+def test_a_held_request_hears_each_thing_once_and_so_does_its_engine(router: Router) -> None:
+    router.fleet.written = document({"name": "chat", "model": "models/chat"})
+    router.until(lambda: router.chat(model="nothing").status_code == 404, "the document is read")
+    with ThreadPoolExecutor(1) as pool:
+        held = pool.submit(router.chat, headers={"x-model-override": "chat"})
+        router.until(lambda: router.controller.activator.held() == {"chat": 1}, "it is held")
+        replica = router.add("i-1")
+        answer = held.result()
+    assert (answer.status_code, len(answer.headers.get_list("x-request-id"))) == (200, 1)
+    assert _ours(answer) == [("pool", "chat"), ("reason", "override"), ("replica", "i-1")]
+    heard = [line.lower() for line in replica.does.seen[-1]["head"]]
+    for name in ("x-gpufleet-pool:", "authorization:", "x-request-id:", "x-forwarded-for:"):
+        assert len([line for line in heard if line.startswith(name)]) == 1, heard
+
+
+def _ours(answer: httpx.Response) -> list[tuple[str, str]]:
+    """The router's own headers, all of them."""
+    mark = "x-gpufleet-"
+    return sorted((n.removeprefix(mark), v) for n, v in answer.headers.multi_items() if n.startswith(mark))
 
 
 _REFUSED: Final = b"\0\0\4\3\0\0\0\0\1"

@@ -194,7 +194,7 @@ def test_a_request_id_that_would_write_fields_of_the_log_is_replaced(steady: Rou
     answer = steady.client.post(f"{steady.url}/v1/chat/completions", content=b'{"model": "chat"}', headers=head)
     assert answer.status_code == 200
     made = answer.headers["x-request-id"]
-    assert re.fullmatch(r"\d+-\d+", made)
+    assert re.fullmatch(r"[0-9A-F]{8}\d+-\d+", made)
     assert steady.replicas["i-1"].does.seen[-1]["headers"]["x-request-id"] == made
     counted = re.compile(rf"^request t=\S+ id={made} status=200 backend=", re.MULTILINE)
     log = steady.controller.paths.access_log
