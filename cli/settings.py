@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 import yaml
 
-from cli import settings_driver
+from cli import settings_image
 from cli.output import STDERR, STDOUT, Exit, UserError, print_json
 from fleet import catalogue
 from fleet.model import CapacityType, Cloud
@@ -88,7 +88,7 @@ def problems_of(path: Path) -> tuple[Problem, ...]:
     return (
         *_unknown_rules(settings),
         *_not_sold(settings),
-        *settings_driver.problems(settings),
+        *settings_image.problems(settings),
         *_to_review(settings, today),
     )
 

@@ -1,4 +1,4 @@
-"""Does the GPU driver of the machine image, where its name tells it, fit the engines? Asked before any is rented."""
+"""Has the machine image, where its name tells, the agent's Python and the engines' GPU driver?"""
 
 import re
 from collections.abc import Iterator
@@ -7,16 +7,35 @@ from typing import Final
 from node import driver
 from node.settings import EngineSettings
 from serving.engine import EngineKind
+from serving.user_data import LEAST_PYTHON
 from stacks.problems import Problem
 from stacks.settings import KEY, Pool, Settings
 
 _TOLD: Final = re.compile(r"nvidia-(\d{3})(?!\d)")
-"""As Google's Deep Learning VM images are named: `common-cu129-ubuntu-2204-nvidia-580-v20260818`."""
+"""As Google's Deep Learning VM images are named: `common-cu129-ubuntu-2404-nvidia-580-v20260819`."""
 NEWEST: Final = max(driver.LEAST_DRIVER.values())
+_SYSTEM: Final = re.compile(r"(?<![a-z])(debian|ubuntu)[a-z-]*-(\d{2})\.?(?:04)?(?!\d)")
+_OLD: Final = {("debian", "11"): "3.9", ("ubuntu", "20"): "3.8", ("ubuntu", "22"): "3.10"}
+"""Systems whose `python3` is older than the node agent takes."""
 
 
 def problems(settings: Settings) -> Iterator[Problem]:
-    """One for each pool whose engine cannot run on that driver, or might not and does not say what it needs."""
+    """One if the node agent cannot run on that system, and one for each pool whose engine cannot run on that driver,
+    or might not and does not say what it needs."""
+    image = settings.machines.image
+    system = _SYSTEM.search(image)
+    if system is not None and (python := _OLD.get((system[1], system[2]))) is not None:
+        least = ".".join(map(str, LEAST_PYTHON))
+        yield Problem(
+            path=f"{KEY}.machines.image",
+            wrong=f"has Python {python} as its python3, and the node agent needs {least}: machines would power off",
+            value=image,
+            remedy="take an image of Ubuntu 24.04, Debian 12 or newer",
+        )
+    yield from _drivers(settings)
+
+
+def _drivers(settings: Settings) -> Iterator[Problem]:
     told = _TOLD.search(settings.machines.image)
     if told is None:
         return

@@ -17,6 +17,8 @@ VERSION: Final = 1
 LARGEST: Final = 16 * 1024
 """Bytes that EC2 takes before Base64."""
 ARCHIVE_NAME: Final = "gpufleet-node.pyz"
+LEAST_PYTHON: Final = (3, 11)
+"""That the node agent runs on: the machine image's `python3`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +125,8 @@ def render(settings: InstanceSettings, agent_sha256: str) -> str:
         fetch=FETCH[settings.cloud],
         archive=ARCHIVE_NAME,
         power_off_s=_seconds(settings.power_off_after),
+        python=LEAST_PYTHON,
+        python_words=".".join(map(str, LEAST_PYTHON)),
     )
     if len(script.encode()) > LARGEST:
         raise UserDataError(
@@ -174,6 +178,10 @@ give_up() {{
   fi
   exit 1
 }}
+
+if ! python3 -c 'import sys; sys.exit(sys.version_info < {python})'; then
+  give_up "the node agent needs Python {python_words} or newer as python3, here is $(python3 -V 2>&1 || true)"
+fi
 
 archive="$root/opt/gpu-fleet/{archive}"
 for wait in 0 1 2 4 8 16 32 64; do

@@ -327,7 +327,7 @@ def test_a_machine_type_without_a_price_in_the_region_is_seen(tmp_path: Path) ->
     ]
 
 
-IMAGE = "projects/deeplearning-platform-release/global/images/common-cu128-ubuntu-2204-nvidia-570-v20261001"
+IMAGE = "projects/deeplearning-platform-release/global/images/common-cu128-ubuntu-2404-nvidia-570-v20261001"
 OLDER = (
     "take a machine image with driver 580 or newer, or an engine image built with an older CUDA, "
     "and say which in engine.env: NVIDIA_REQUIRE_CUDA: cuda>=12.9"
@@ -356,6 +356,39 @@ def test_a_driver_too_old_for_the_engine_is_seen(
     for index, line in enumerate(lines):
         assert line.startswith(f"{FLEET}.pools.{index}.engine: {words} of machines.image")
         assert line.endswith(OLDER)
+
+
+@pytest.mark.parametrize(
+    ("image", "python"),
+    [
+        pytest.param("common-cu129-ubuntu-2204-nvidia-580-v20260818", "3.10", id="Ubuntu 22.04"),
+        pytest.param("ubuntu-accelerator-2004-amd64-with-nvidia", "3.8", id="Ubuntu 20.04"),
+        pytest.param("ubuntu-2204-lts", "3.10", id="the distributor's"),
+        pytest.param("debian-11-bullseye-v20260813", "3.9", id="Debian 11"),
+        pytest.param("common-cu129-ubuntu-2404-nvidia-580-v20260819", None, id="Ubuntu 24.04"),
+        pytest.param("debian-12-bookworm-v20260813", None, id="Debian 12"),
+        pytest.param("gpu-2204", None, id="a number of their own"),
+        pytest.param("of-our-own", None, id="a name that tells no system"),
+    ],
+)
+def test_a_system_whose_python_is_too_old_for_the_agent_is_seen(
+    tmp_path: Path, image: str, python: str | None
+) -> None:
+    path = tmp_path / "settings.yaml"
+    env = {"NVIDIA_REQUIRE_CUDA": "cuda>=12.0"}
+    changes = {
+        "machines.image": f"projects/p/global/images/{image}",
+        "pools.0.engine.env": env,
+        "pools.1.engine.env": env,
+    }
+    path.write_text(yaml.safe_dump({"config": changed(GCP, changes)}))
+    lines = [str(problem) for problem in command.problems_of(path)]
+    assert len(lines) == (0 if python is None else 1)
+    for line in lines:
+        assert line.startswith(
+            f"{FLEET}.machines.image: has Python {python} as its python3, and the node agent needs 3.11"
+        )
+        assert line.endswith("take an image of Ubuntu 24.04, Debian 12 or newer")
 
 
 def test_what_only_a_person_can_answer_is_asked(tmp_path: Path) -> None:

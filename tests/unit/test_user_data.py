@@ -1,7 +1,9 @@
 import hashlib
 import json
 import os
+import shlex
 import subprocess
+import sys
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -30,7 +32,7 @@ SETTINGS = InstanceSettings(
 
 
 def boot(
-    script: str, folder: Path, aws: str, *, python3: str = "exit 0", agent: str = "inactive"
+    script: str, folder: Path, aws: str, *, python3: str = "exit 0", agent: str = "inactive", version: str = "3.11.0"
 ) -> subprocess.CompletedProcess[str]:
     """Runs user data in a folder, with commands that stand for the image's."""
     commands = folder / "commands"
@@ -38,7 +40,7 @@ def boot(
     bodies = {
         "aws": aws,
         "sleep": 'echo "sleep $*" >>"$CALLS.waits"',
-        "python3": f'echo "python3 $*" >>"$CALLS"; {python3}',
+        "python3": _python3(version, python3),
         "systemctl": f'[ "$*" = "is-active gpufleet-node.service" ] && echo {agent}',
         "poweroff": 'echo poweroff >>"$CALLS"',
     }
@@ -52,6 +54,16 @@ def boot(
         "AGENT": AGENT.decode(),
     }
     return subprocess.run(["bash", "-c", script], env=env, capture_output=True, text=True, timeout=20, check=False)
+
+
+def _python3(version: str, runs: str) -> str:
+    """The image's Python: it tells that version, and counts what else it is asked to run."""
+    said = f"import sys; sys.version_info = {tuple(map(int, version.split('.')))}; exec(sys.argv[1])"
+    return (
+        f'[ "$1" = -c ] && exec {sys.executable} -c {shlex.quote(said)} "$2"\n'
+        f'[ "$1" = -V ] && exec echo "Python {version}"\n'
+        f'echo "python3 $*" >>"$CALLS"; {runs}'
+    )
 
 
 def test_the_settings_file_is_the_contract() -> None:
@@ -120,6 +132,16 @@ def test_a_machine_whose_agent_cannot_install_itself_ends_too(tmp_path: Path) ->
     assert ran.returncode == 1
     assert "the node agent could not install itself" in ran.stderr
     assert (tmp_path / "calls").read_text().splitlines()[1:] == ["poweroff"]
+
+
+@pytest.mark.parametrize("version", ["3.8.10", "3.10.12"])
+def test_a_python_too_old_for_the_agent_is_named_and_nothing_is_fetched(tmp_path: Path, version: str) -> None:
+    ran = boot(render(SETTINGS, SHA256), tmp_path, 'echo fetched >>"$CALLS"', version=version)
+    assert ran.returncode == 1
+    assert (
+        f"the node agent needs Python 3.11 or newer as python3, here is Python {version}; this machine" in ran.stderr
+    )
+    assert (tmp_path / "calls").read_text().splitlines() == ["poweroff"]
 
 
 def test_a_machine_whose_agent_runs_is_left_on_when_its_user_data_runs_again_without_a_bucket(tmp_path: Path) -> None:
