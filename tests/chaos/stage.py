@@ -38,6 +38,8 @@ START_LIMIT_S: Final = 600
 END_LIMIT_S: Final = 600
 """A daemon that is asked to end lets its pass finish, for 150 s at most; a loaded machine takes its time, too."""
 EVERY: Final = ("--every", "idle=3s", "--every", "spot=2s", "--every", "scale=1m", "--every", "cost=6s")
+RESTART_S: Final = 2.0
+"""`RestartSec` of the parts' units, which have 10 s: as short as the other times of this fleet."""
 PARTS: Final = ("alertmanager", "prometheus", "router", "console", "watchdogs")
 CONSOLE_TOKEN: Final = "a token of the chaos"  # noqa: S105 - of this console alone
 GROUP_WAIT: Final = timedelta(seconds=2)
@@ -128,7 +130,7 @@ class Stage:
 
     def start(self, part: str) -> None:
         """Start a part; those with an address are waited for."""
-        self._parts[part] = self.spawn(part, self._command(part))
+        self._run_as_unit(part)
         ready = {
             "alertmanager": f"{self.alertmanager_url}/-/ready",
             "prometheus": f"{self.prometheus_url}/-/ready",
@@ -139,6 +141,20 @@ class Stage:
             wait_for(part, lambda: httpx.get(url).is_success, START_LIMIT_S)
         if part == "prometheus" and self._blind_since:
             self.blind.append((self._blind_since, time.time()))
+
+    def _run_as_unit(self, part: str) -> None:
+        """Start its process, and again whenever it ends by itself, as `Restart=always` does."""
+        process = self._parts[part] = self.spawn(part, self._command(part))
+
+        def keep() -> None:
+            code = process.wait()
+            if self._parts.get(part) is process:
+                self.say(f"{part} ended by itself, with exit code {code}: started again")
+                time.sleep(RESTART_S)
+            if self._parts.get(part) is process:
+                self._run_as_unit(part)
+
+        threading.Thread(target=keep, name=f"unit {part}", daemon=True).start()
 
     def spawn(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
         """A process whose output goes into a file of the run through a pipe: a limit on its files stops no words."""
