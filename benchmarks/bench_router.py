@@ -23,6 +23,8 @@ import httpx
 
 from benchmarks.rivals import BODY, free_port, rivals
 from benchmarks.table import Table
+from serving.router.answers import quoted
+from serving.router.render import LOG_FORMAT
 from tests.networks import free_network
 from tests.router.conftest import document, running
 from tests.router.replica import Replica
@@ -37,6 +39,8 @@ ROUTERS = {
 }
 """Buffer and replicas."""
 BARE = "HAProxy without rules, 64 KiB"
+LOGGED = "the same with our log line, 64 KiB"
+"""And with whole requests, which reading their model takes: what is beyond it is rules, headers and tokens."""
 TICK = os.sysconf("SC_CLK_TCK")
 USAGE = '"usage":{"prompt_tokens":7,"completion_tokens":3}'
 ANSWER = '{"id":"x","object":"chat.completion","model":"chat","choices":[],' + USAGE + "}"
@@ -78,7 +82,9 @@ def _speed(folder: Path) -> Table:
     with ExitStack() as stack:
         address = free_network() + ".1.1"
         engines = [os.getpid(), stack.enter_context(fast_engine(folder, address))]
-        ways = {"direct": Way(url=f"http://{address}:8000"), BARE: stack.enter_context(_bare(folder, address))}
+        ways = {"direct": Way(url=f"http://{address}:8000")}
+        for name in (BARE, LOGGED):
+            ways[name] = stack.enter_context(_plain(folder, address, logged=name == LOGGED))
         for name, (size, replicas) in ROUTERS.items():
             made = stack.enter_context(running(folder / name, every_s=0.5, buffer_bytes=size))
             made.fleet.written = document({"name": "chat", "model": "models/chat"})
@@ -149,16 +155,18 @@ def _pin(process: int, cores: set[int]) -> None:
 
 
 @contextmanager
-def _bare(folder: Path, engine: str) -> Iterator[Way]:
-    """HAProxy that only passes on: one backend, no rule, no log, and none of our controller."""
+def _plain(folder: Path, engine: str, *, logged: bool) -> Iterator[Way]:
+    """HAProxy that only passes on: one backend, no rule, and none of our controller."""
     port = free_port()
+    log = f"    log stdout format raw local0\n    log-format {quoted(LOG_FORMAT)}\n    option http-buffer-request\n"
     text = (
         "global\n    nbthread 1\n    tune.bufsize 65536\ndefaults\n    mode http\n    http-reuse safe\n"
         "    timeout connect 1s\n    timeout client 1m\n    timeout server 1m\n"
-        f"frontend bare\n    bind 127.0.0.1:{port}\n    default_backend engine\n"
+        f"{log if logged else ''}"
+        f"frontend plain\n    bind 127.0.0.1:{port}\n    default_backend engine\n"
         f"backend engine\n    server one {engine}:8000\n"
     )
-    with _haproxy(folder / "bare.cfg", text) as process:
+    with _haproxy(folder / f"plain-{port}.cfg", text) as process:
         yield Way(url=f"http://127.0.0.1:{port}", process=process)
 
 
@@ -245,7 +253,10 @@ def _haproxy(config: Path, text: str) -> Iterator[int]:
     """HAProxy with this configuration; its process."""
     config.write_text(text)
     program = shutil.which("haproxy") or "/usr/sbin/haproxy"
-    with subprocess.Popen([program, "-f", str(config)], stderr=subprocess.DEVNULL) as process:
+    with (
+        config.with_suffix(".log").open("ab") as log,
+        subprocess.Popen([program, "-f", str(config)], stdout=log, stderr=subprocess.DEVNULL) as process,
+    ):
         try:
             yield process.pid
         finally:
