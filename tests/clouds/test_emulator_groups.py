@@ -1,10 +1,13 @@
 """Auto Scaling groups of the embedded cloud, by real boto3 on the real process."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
 
+from clouds.aws.calls import AwsCalls
+from clouds.aws.lives import AwsLives
 from tests.clouds.conftest import RunningCloud, make_group, make_template, wait_for
 
 
@@ -233,6 +236,26 @@ def test_a_reserved_group_takes_its_reservation_and_no_more(cloud: RunningCloud)
     ec2.cancel_capacity_reservation(CapacityReservationId=made)
     (shown,) = ec2.describe_capacity_reservations(CapacityReservationIds=[made])["CapacityReservations"]
     assert shown["State"] == "cancelled"
+
+
+def test_a_cancelled_reservation_is_paid_for_no_longer_though_ec2_lists_it(cloud: RunningCloud) -> None:
+    ec2 = cloud.client("ec2")
+    made = ec2.create_capacity_reservation(
+        InstanceType="g6.xlarge",
+        InstancePlatform="Linux/UNIX",
+        AvailabilityZone="us-east-1b",
+        InstanceCount=3,
+        EndDateType="limited",
+        EndDate=datetime(2099, 1, 1, tzinfo=UTC),
+    )["CapacityReservation"]["CapacityReservationId"]
+    lives = AwsLives(AwsCalls("us-east-1", cloud.client), "us-east-1", "test")
+
+    def paid() -> list[tuple[int, datetime | None]]:
+        return [(one.instances, one.ends_at) for one in lives.paid() if one.reservation == made]
+
+    assert paid() == [(3, datetime(2099, 1, 1, tzinfo=UTC))]
+    ec2.cancel_capacity_reservation(CapacityReservationId=made)
+    assert paid() == []
 
 
 EFA: dict[str, Any] = {"DeviceIndex": 0, "NetworkCardIndex": 0, "InterfaceType": "efa"}
