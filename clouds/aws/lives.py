@@ -14,8 +14,8 @@ from fleet.model import Cloud
 _WHEN: Final = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
 PREEMPTED: Final = "Server.SpotInstanceTermination"
 _PAID_STATES: Final = frozenset({"active", "expired"})
-"""Of reservations that are paid for, or were until their end date. EC2 goes on listing a cancelled one and does not say
-since when it is: it is paid until the last look that saw it active."""
+"""Of reservations that are paid for, or were until their end date. EC2 goes on listing a cancelled one and does not
+say since when it is: it is paid until the last look that saw it active."""
 
 
 class AwsLives(AwsInventory):
