@@ -26,6 +26,9 @@ LOOKBACK: Final = timedelta(hours=6)
 OVERLAP: Final = timedelta(minutes=2)
 """Asked again by the next pass: a difference needs the sample before it."""
 
+PRICES_FAILED: Final = "prices:"
+"""How the note of a pass begins that was told no market prices: its span is asked for again."""
+
 PIECE: Final = timedelta(minutes=30)
 """Span of one query of raw samples."""
 
@@ -117,6 +120,7 @@ def collect(engine: Engine, sources: Sources, fleet: FleetFacts, now: datetime) 
     """One pass. Raises OSError when the instances cannot be listed whole; prices or metrics that fail are noted."""
     with engine.connect() as connection:
         last = history.last_pass(connection, fleet.name)
+        priced = history.last_pass_without(connection, fleet.name, PRICES_FAILED)
         known = history.open_runs(connection, fleet.name)
     # the control host and routers are `shared` of the fleet document: as runs, too, they would be paid twice
     seen = [life for life in sources.lives.lives() if not life.instance.is_of_the_house]
@@ -127,7 +131,7 @@ def collect(engine: Engine, sources: Sources, fleet: FleetFacts, now: datetime) 
         counters = readings(fleet.name, sources.names, series or ())
         hours = activity(fleet.name, sources.names, series or (), fleet.measure)
     types = sorted({*fleet.machine_types, *(life.instance.machine_type for life in seen)})
-    market = _market(sources, types, _market_since(seen, last, now), now, notes)
+    market = _market(sources, types, _market_since(seen, priced, now), now, notes)
     paid = _paid(sources, fleet, notes)
     runs = [_run(life, fleet, now) for life in seen if _has_run(life)]
     ends = [end for life in seen if (end := _end(life, now)) is not None]
@@ -201,9 +205,9 @@ def _samples(
     return list(whole.values())
 
 
-def _market_since(seen: Sequence[Life], last: facts.Pass | None, now: datetime) -> datetime:
-    """Since the last pass; at first since the oldest instance's launch."""
-    return min((life.instance.launched_at for life in seen), default=now) if last is None else last.at - OVERLAP
+def _market_since(seen: Sequence[Life], priced: datetime | None, now: datetime) -> datetime:
+    """Since the last pass that was told prices; at first since the oldest instance's launch."""
+    return min((life.instance.launched_at for life in seen), default=now) if priced is None else priced - OVERLAP
 
 
 def _market(
@@ -212,7 +216,7 @@ def _market(
     try:
         return sources.market.prices(types, since, now) if types else ()
     except OSError as error:
-        notes.append(f"prices: {error}; older ones stay in force")
+        notes.insert(0, f"{PRICES_FAILED} {error}; older ones stay in force, the next pass asks again")
         return ()
 
 

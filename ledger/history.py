@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, Connection, Engine, and_, bindparam, select, type_coerce
+from sqlalchemy import BigInteger, Connection, Engine, and_, bindparam, exists, select, type_coerce
 
 from fleet.model import CapacityType, Cloud
 from ledger.decisions import OUTCOMES
@@ -166,14 +166,18 @@ def last_pass(connection: Connection, environment: str) -> Pass | None:
     return None if row is None else Pass(**row._mapping)  # pyright: ignore[reportPrivateUsage]
 
 
+def last_pass_without(connection: Connection, environment: str, note: str) -> datetime | None:
+    """The newest complete look that did not note this; None when there was none."""
+    found = select(PASSES.c.at).where(
+        PASSES.c.environment == environment, ~PASSES.c.notes.contains(note, autoescape=True)
+    )
+    return connection.execute(found.order_by(PASSES.c.at.desc()).limit(1)).scalar_one_or_none()
+
+
 def open_runs(connection: Connection, environment: str) -> list[Run]:
     """Runs that are not known to have ended."""
-    statement = select(RUNS).where(RUNS.c.environment == environment)
-    ended: set[tuple[str, str, datetime]] = set()
-    for row in connection.execute(select(ENDS.c.cloud, ENDS.c.instance_id, ENDS.c.started_at)):
-        ended.add((row.cloud, row.instance_id, row.started_at))
-    found = [_run(row) for row in connection.execute(statement)]
-    return [run for run in found if (run.cloud.value, run.instance_id, run.started_at) not in ended]
+    ended = exists().where(*(ENDS.c[name] == RUNS.c[name] for name in ("cloud", "instance_id", "started_at")))
+    return [_run(row) for row in connection.execute(select(RUNS).where(RUNS.c.environment == environment, ~ended))]
 
 
 def _run(row: Any) -> Run:

@@ -10,7 +10,7 @@ from typing import TypeVar
 import pytest
 from sqlalchemy import Engine, select
 
-from costs.collector import Collected, FleetFacts, PoolFacts, Sources, collect
+from costs.collector import OVERLAP, Collected, FleetFacts, PoolFacts, Sources, collect
 from costs.document import document
 from costs.render import as_text
 from costs.report import By, Report, Scope, load
@@ -58,6 +58,8 @@ class World:
     market_now: list[MarketPrice] = field(default_factory=list[MarketPrice])
     series_now: list[Series] = field(default_factory=list[Series])
     broken: set[str] = field(default_factory=set[str])
+    asked_since: list[datetime] = field(default_factory=list[datetime])
+    """For prices, by pass."""
 
     def lives(self) -> Sequence[Life]:
         return self._or_raise("lives", self.lives_now)
@@ -70,6 +72,7 @@ class World:
         return self._or_raise("paid", self.paid_now)
 
     def prices(self, machine_types: Sequence[str], since: datetime, until: datetime) -> Sequence[MarketPrice]:
+        self.asked_since.append(since)
         return self._or_raise("prices", [p for p in self.market_now if p.effective_at <= until])
 
     def samples(self, selector: str, since: datetime, until: datetime) -> Sequence[Series]:
@@ -351,6 +354,16 @@ def test_metrics_that_are_down_are_said_and_asked_again(ledger: Engine, world: W
     world.broken = set()
     one_pass(ledger, world, 3600)
     assert report(ledger).total.tokens.generation == 354_000
+
+
+def test_prices_of_a_span_whose_market_was_down_are_asked_for_again(ledger: Engine, world: World) -> None:
+    launched = min(life.instance.launched_at for life in world.lives_now)
+    for minute, broken in ((60, True), (70, False), (80, True), (90, True), (100, False), (110, False)):
+        world.broken = {"prices"} if broken else set()
+        done = collect(ledger, world.sources(), FACTS, at(minute * 60))
+        assert any("prices is down; older ones stay in force" in note for note in done.notes) is broken
+    first, second = at(70 * 60) - OVERLAP, at(100 * 60) - OVERLAP
+    assert world.asked_since == [launched, launched, first, first, first, second]
 
 
 def test_the_text_says_what_it_is_and_adds_up(ledger: Engine, world: World) -> None:
