@@ -5,7 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-TITLE: Final = "# Benchmarks\n\nWritten by `make bench`; each part says when and where it was measured.\n"
+TITLE: Final = (
+    "# Benchmarks\n\nWritten by `make bench`; each part says when and where it was measured. Two machines of one "
+    "description may differ by half: what compares is a ratio of one run.\n"
+)
 _SECTION: Final = re.compile(r"^## (\w+)\n", re.MULTILINE)
 
 
