@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from watchdogs.replay.activity import Bools
-from watchdogs.replay.rows import Floats
+from watchdogs.replay.rows import Floats, widening
 
 Point = tuple[float, ...]
 """Demand at one tick, part by part; each part asks for more the higher it is."""
@@ -83,16 +83,13 @@ class Bounds:
     def leaves(self, state: Hashable, tick: int, end: int) -> int:
         """The first tick after this one, or `end`, of which it is not known that the target stays."""
         known = self._known.get(state)
-        first, span = tick + 1, FIRST_LOOK
         if known is None or not known.ceilings or not known.floors:
-            return min(first, end)
-        while first < end:
-            part = self.demand[:, first : min(first + span, end)]
-            stays = _within(part, known)
+            return min(tick + 1, end)
+        for part in widening(tick + 1, end, FIRST_LOOK, LONGEST_LOOK):
+            stays = _within(self.demand[:, part], known)
             out = int(stays.argmin())
             if not stays[out]:
-                return first + out
-            first, span = first + len(stays), min(2 * span, LONGEST_LOOK)
+                return part.start + out
         return end
 
 

@@ -221,16 +221,13 @@ def _rest(market: Market, state: State, wishes: Wishes, tick: int, last: int) ->
     over = min(last, int(np.searchsorted(market.times, wishes.rest_until)))
     if wishes.asks is None:
         return _end(market, state, wishes, held, range(first, over))
-    # most rests are short: a window that doubles
-    most, span = min(over, first + AT_ONCE), FIRST_WINDOW
-    while first < most:
-        window = min(most, first + span)
-        end = _end(market, state, wishes, held, range(first, window))
-        room = market.available[first:end] >= held + 1
-        first += refused_until(wishes.asks, market.times[first:end].tolist(), room)
-        if first < window:
-            return first
-        span *= 2
+    most = min(over, first + AT_ONCE)
+    for part in rows.widening(first, most, FIRST_WINDOW, AT_ONCE):
+        some = slice(part.start, _end(market, state, wishes, held, range(part.start, part.stop)))
+        room = market.available[some] >= held + 1
+        asked = part.start + refused_until(wishes.asks, market.times[some].tolist(), room)
+        if asked < part.stop:
+            return asked
     return most
 
 

@@ -14,7 +14,7 @@ from watchdogs.replay import idle_rules, series
 from watchdogs.replay.activity import Activity, Ints
 from watchdogs.replay.bounds import Bounds, Point
 from watchdogs.replay.pools import FIRST_LOOK, LONGEST_LOOK, PoolRule
-from watchdogs.replay.rows import Floats
+from watchdogs.replay.rows import Floats, widening
 from watchdogs.scale.decide import decide
 from watchdogs.scale.forecast import Level, Pattern, Peak, Rises
 from watchdogs.scale.hours import active
@@ -198,16 +198,13 @@ class ThresholdRule(_Obeying):
         return self._sizer.target(float(self._times[tick]), float(self._demand[tick]), ready, running)
 
     def rest(self, tick: int, end: int, ready: int, running: int) -> tuple[int, int]:
-        first, span = tick + 1, FIRST_LOOK
-        while first < end:
-            rows = slice(first, min(first + span, end))
+        for rows in widening(tick + 1, end, FIRST_LOOK, LONGEST_LOOK):
             looks = zip(self._times[rows].tolist(), self._demand[rows].tolist(), strict=True)
-            for number, (at, demand) in enumerate(looks, first):
+            for number, (at, demand) in enumerate(looks, rows.start):
                 before = self._sizer.calm_since
                 if self._sizer.target(at, demand, ready, running) != running:
                     self._sizer.calm_since = before  # it is asked again at that tick, as if for the first time
                     return number, running
-            first, span = rows.stop, min(2 * span, LONGEST_LOOK)
         return end, running
 
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from watchdogs.replay.activity import Activity, Bools
 from watchdogs.replay.fleet import Score, begin
-from watchdogs.replay.rows import Floats
+from watchdogs.replay.rows import Floats, widening
 from watchdogs.replay.series import rounded
 
 FIRST_LOOK: Final = 16
@@ -143,15 +143,12 @@ class _Pool:
 
     def _first(self, first: int, end: int, usual: Bools, waits: Sequence[int]) -> int:
         """The first tick whose candidates are others than the usual ones, or at which one of `waits` is heard of."""
-        span = FIRST_LOOK
-        while first < end:
-            rows = slice(first, min(first + span, end))
+        for rows in widening(first, end, FIRST_LOOK, LONGEST_LOOK):
             quiet = self._quiet[rows] & self._ready
             new = (quiet != usual).any(axis=1) | self.activity.reported[rows, waits].any(axis=1)
             at = int(new.argmax())
             if new[at]:
-                return first + at
-            first, span = rows.stop, min(2 * span, LONGEST_LOOK)
+                return rows.start + at
         return end
 
     def _booted(self, tick: int) -> None:

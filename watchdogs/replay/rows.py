@@ -177,6 +177,17 @@ def put(matrix: npt.NDArray[Any], tick: Codes, codes: Codes, values: npt.NDArray
         matrix[tick[part], codes[part]] = values[part]
 
 
+def widening(first: int, end: int, span: int, most: int) -> Iterator[slice]:
+    """The ticks from `first` to before `end` in parts, each twice as long as the last one, up to `most`.
+
+    Whoever looks for the next change mostly finds it near, and years ahead when nothing happens.
+    """
+    while first < end:
+        part = slice(first, min(first + span, end))
+        yield part
+        first, span = part.stop, min(2 * span, most)
+
+
 def has(path: Path, column: str) -> bool:
     """Whether a history has a column. Raises TraceError when it cannot be read."""
     return column in _header(path, ())

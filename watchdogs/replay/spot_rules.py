@@ -45,7 +45,6 @@ class OwnRule:
     name: str = "own"
     _zones: list[_Zone] = field(default_factory=list[_Zone])
     _events: list[Activity] = field(default_factory=list[Activity])
-    _desired: dict[str, int] = field(default_factory=dict[str, int])
     _last: tuple[datetime, int] | None = None
     _groups: dict[int, GroupView] = field(default_factory=dict[int, GroupView])
     """By place, as seen last: most are the same at the next look."""
@@ -153,7 +152,6 @@ class OwnRule:
 
     def _resize(self, state: State, decision: Decision) -> list[int]:
         size = decision.to_size or 0
-        self._desired[decision.resource] = size
         place = ON_DEMAND if decision.resource == ON_DEMAND_GROUP else state.zones.index(decision.resource)
         return [place] * max(0, size - sum(m.place == place for m in state.machines))
 
