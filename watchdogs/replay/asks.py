@@ -3,15 +3,14 @@
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final, Protocol
 
 import numpy.typing as npt
 
+from watchdogs.replay.rows import EPOCH
 from watchdogs.spot import zones
 
-EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
-"""Histories count seconds from any moment; this is ours."""
 CLOCKS: Final = 0.001
 """Seconds that a history's clock and ours, which counts whole microseconds, may differ."""
 

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import count
 from typing import Final
 
@@ -21,11 +21,10 @@ from watchdogs.plan import Action, Budget, Reason
 from watchdogs.replay.activity import Activity, Ints
 from watchdogs.replay.fleet import NEVER, AloneRule, Replicas
 from watchdogs.replay.rests import Rests
-from watchdogs.replay.rows import Floats
+from watchdogs.replay.rows import EPOCH, Floats
 
 TIMERS: Final = {"timer-15m": 900.0, "timer-30m": 1800.0, "timer-60m": 3600.0}
 NAMES: Final = ("own", *TIMERS)
-EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
 LONG_AGO: Final = EPOCH - timedelta(days=365)
 HOUR: Final = timedelta(hours=1)
 DAY_S: Final = 86400.0

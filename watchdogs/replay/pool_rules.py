@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from math import ceil, isfinite
 from typing import Final
 
@@ -14,7 +14,7 @@ from watchdogs.replay import idle_rules, series
 from watchdogs.replay.activity import Activity, Ints
 from watchdogs.replay.bounds import Bounds, Point
 from watchdogs.replay.pools import FIRST_LOOK, LONGEST_LOOK, PoolRule
-from watchdogs.replay.rows import Floats, widening
+from watchdogs.replay.rows import EPOCH, Floats, widening
 from watchdogs.scale.decide import decide
 from watchdogs.scale.forecast import Level, Pattern, Peak, Rises
 from watchdogs.scale.hours import active
@@ -22,7 +22,6 @@ from watchdogs.scale.view import LEVEL_SPAN, Demand, PoolView, Pressure
 
 TIMERS: Final = {"timer-15m": 900.0, "timer-30m": 1800.0, "timer-60m": 3600.0}
 NAMES: Final = ("own", *TIMERS, "queue-threshold")
-EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
 MOST: Final = 1_000_000
 GRAIN: Final = 1.0
 CALM: Final = 300.0

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -16,6 +17,8 @@ arrow_csv: Any = pyarrow.csv
 """It has no types of its own."""
 
 Floats = npt.NDArray[np.floating[Any]]
+EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
+"""Histories count seconds from any moment; this is ours."""
 Codes = npt.NDArray[np.int32]
 Indices = npt.NDArray[np.int64]
 

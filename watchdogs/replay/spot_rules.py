@@ -12,8 +12,9 @@ from fleet.activity import Activity, ActivityKind
 from fleet.model import CapacityType
 from fleet.policies import SpotPolicy
 from watchdogs.plan import Action, Decision
-from watchdogs.replay.asks import CLOCKS, EPOCH, Pauses
+from watchdogs.replay.asks import CLOCKS, Pauses
 from watchdogs.replay.market import ON_DEMAND, Machine, State, Wishes
+from watchdogs.replay.rows import EPOCH
 from watchdogs.spot import zones
 from watchdogs.spot.decide import decide
 from watchdogs.spot.memory import Memory, step
