@@ -4,17 +4,36 @@ import errno
 import os
 import signal
 import socket
+import socketserver
 import subprocess
-from typing import Final
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Final, TypeVar
 
 from localcloud.control.sockets import find_listeners_in
 from localcloud.machines.processes import children
+
+Server = TypeVar("Server", bound=socketserver.BaseServer)
 
 _NUMBERS: Final = range(100, 250)
 """127.16 and its neighbours belong to `gpufleet local up`."""
 _PORTS: Final = (("0.2", 4566), ("0.3", 8081), ("0.10", 9090), ("0.10", 8080), ("0.10", 8404))
 _taken: Final = dict[str, socket.socket]()
 """Networks given out, each with its lock: two test runs at once get different ones, one run never the same twice."""
+
+
+@contextmanager
+def served(server: Server) -> Generator[Server]:
+    """A server that answers in a thread of its own, as long as the block."""
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    with server:
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def free_network() -> str:

@@ -1,7 +1,6 @@
 """What people had to hear is judged without the outbox: one that drops a message, or has it twice, is found out."""
 
 import json
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -12,6 +11,7 @@ import pytest
 from tests.chaos import heard
 from tests.chaos.evidence import ENDED_BY_US, TAKEN_BY_CLOUD, BrokenGpu, Played
 from tests.chaos.heard import Fired
+from tests.networks import served
 
 NOON: Final = datetime(2026, 11, 21, 12, tzinfo=UTC).timestamp()
 """What follows is told in seconds after it."""
@@ -221,12 +221,8 @@ def prometheus() -> Iterator[str]:
         def log_message(self, format: str, *words: object) -> None:  # noqa: A002 - the base class's name
             """Quiet."""
 
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+    with served(HTTPServer(("127.0.0.1", 0), Handler)) as server:
         yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
 
 
 def test_what_prometheus_remembers(prometheus: str) -> None:

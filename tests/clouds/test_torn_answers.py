@@ -1,7 +1,6 @@
 """Answers that are none, as a proxy or a dying server gives them: each reader says so in the error it promises."""
 
 import socketserver
-import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
@@ -15,6 +14,7 @@ from clouds.gcp.bootstrap import Rest
 from clouds.gcp.calls import ENDPOINT, GoogleCalls
 from clouds.gcp.secrets import read_secret
 from fleet.activity import CloudError
+from tests.networks import served
 
 HEAD_END = b"\r\n\r\n"
 VALUE = "c2VjcmV0LXZhbHVl"
@@ -51,10 +51,8 @@ def server(request: pytest.FixtureRequest) -> Iterator[str]:
     class Server(socketserver.ThreadingTCPServer):
         daemon_threads = True
 
-    with Server(("127.0.0.1", 0), Connection) as listening:
-        threading.Thread(target=listening.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    with served(Server(("127.0.0.1", 0), Connection)) as listening:
         yield f"http://127.0.0.1:{listening.server_address[1]}"
-        listening.shutdown()
 
 
 def session(url: str) -> aws.Session:

@@ -2,11 +2,12 @@
 
 import socket
 import socketserver
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from urllib.parse import urlsplit
+
+from tests.networks import served
 
 HEAD_END = b"\r\n\r\n"
 PART = 65_536
@@ -51,13 +52,9 @@ def before(server_url: str) -> Iterator[Cutter]:
     class Server(socketserver.ThreadingTCPServer):
         daemon_threads = True
 
-    with Server(("127.0.0.1", 0), Connection) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
+    with served(Server(("127.0.0.1", 0), Connection)) as server:
         cutter.url = f"http://127.0.0.1:{server.server_address[1]}"
         yield cutter
-        server.shutdown()
-        thread.join()
 
 
 def _message(peer: socket.socket) -> bytes:

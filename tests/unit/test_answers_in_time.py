@@ -1,7 +1,6 @@
 """An answer whose head or body trickles over a real connection is given up when its time is over."""
 
 import socketserver
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ import pytest
 
 from clouds.prometheus import Prometheus
 from fleet.activity import CloudError
+from tests.networks import served
 
 BODY = b'{"status": "success", "data": {"resultType": "vector", "result": []}}'
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(BODY)
@@ -53,12 +53,8 @@ def server(trickles: Callable[[int], bytes]) -> Iterator[tuple[str, list[int]]]:
         def handle_error(self, request: object, client_address: object) -> None:
             """The client hung up: it was to."""
 
-    with Server(("127.0.0.1", 0), Line) as made:
-        thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-        thread.start()
+    with served(Server(("127.0.0.1", 0), Line)) as made:
         yield f"http://127.0.0.1:{made.server_address[1]}", lines
-        made.shutdown()
-        thread.join()
 
 
 @pytest.mark.parametrize("slow", [HEAD[:20], HEAD[20:44], BODY[:24]], ids=["status line", "header", "body"])

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
@@ -20,6 +19,7 @@ from clouds.agents import NodeAgents
 from clouds.prometheus import Prometheus
 from fleet import tags
 from tests import prometheus
+from tests.networks import served
 from tests.watchdogs.plain import document, instance
 from tests.watchdogs.worlds import FakeClock, World, idle_world
 from watchdogs import signals
@@ -111,15 +111,8 @@ def serving(page: Callable[[], str | None], machine: Machine) -> Generator[int]:
         def log_message(self, format: str, *args: object) -> None:
             """Quiet."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
-    try:
+    with served(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
         yield server.server_address[1]
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 @dataclass

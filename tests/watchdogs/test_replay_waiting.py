@@ -12,8 +12,9 @@ import pytest
 
 from fleet.policies import SpotPolicy
 from watchdogs.replay import market, spot_rules
-from watchdogs.replay.asks import EPOCH, Pauses, refused_until
+from watchdogs.replay.asks import Pauses, refused_until
 from watchdogs.replay.market import ON_DEMAND, Rule, State, Wishes
+from watchdogs.replay.rows import EPOCH
 
 MANY = pytest.mark.slow
 FEW, LOTS = range(4), range(4, 40)

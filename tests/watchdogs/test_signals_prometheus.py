@@ -1,7 +1,6 @@
 """The evidence queries against a real Prometheus that scrapes small servers of ours on loopback."""
 
 import shutil
-import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
@@ -14,6 +13,7 @@ import yaml
 
 from clouds.prometheus import Prometheus
 from tests import prometheus
+from tests.networks import served
 from watchdogs import signals
 from watchdogs.evidence import Evidence
 
@@ -72,15 +72,8 @@ def serving(page: Callable[[], str]) -> Generator[int]:
         def log_message(self, format: str, *args: object) -> None:
             """Quiet."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
+    with served(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
         yield server.server_address[1]
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 @pytest.fixture(scope="module")
