@@ -111,8 +111,9 @@ def _serve(stage: Stage, traffic: Traffic) -> None:
     url = "http://127.16.0.10:8080/v1/chat/completions"
     stage.say(f"{stage.cast.clients} clients send chat requests to {url} from now on")
     stage.wait("60 requests are answered", lambda: _answered(traffic, 60), stage.cast.wait_s)
-    after = _requests(stage)
-    gained = {pool: after[pool] - before[pool] for pool in stage.cast.served}
+    # the router's status is of its last pass, so it may be behind what the clients counted
+    stage.wait("the router has counted them", lambda: _counted(_gained(stage, before), 60), stage.cast.wait_s)
+    gained = _gained(stage, before)
     stage.fact("requests_by_pool", gained, f"requests so far: chat {gained['chat']}, batch {gained['batch']}")
     if gained["batch"]:
         raise StoryError(f"batch got {gained['batch']} requests that were meant for chat")
@@ -124,6 +125,14 @@ def _answered(traffic: Traffic, wanted: int) -> str | None:
     return (
         None if counted.answered >= wanted else f"{counted.answered} are, {counted.failed} failed {counted.failures}"
     )
+
+
+def _counted(gained: Mapping[str, int], wanted: int) -> str | None:
+    return None if sum(gained.values()) >= wanted else f"it counted {sum(gained.values())} of {wanted}"
+
+
+def _gained(stage: Stage, before: Mapping[str, int]) -> dict[str, int]:
+    return {pool: count - before[pool] for pool, count in _requests(stage).items()}
 
 
 def _requests(stage: Stage) -> dict[str, int]:
