@@ -106,3 +106,6 @@ class Group:
     min: int
     max: int
     instance_ids: tuple[str, ...] = ()
+    """Those that count towards `desired`."""
+    leaving: frozenset[str] = frozenset()
+    """Those that it is ending already, for as long as they live: they count no more, and need not be ended again."""

@@ -7,7 +7,23 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, Column, Engine, Index, Integer, String, Table, Text, func, or_, select, update
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ColumnElement,
+    Engine,
+    Index,
+    Integer,
+    String,
+    Table,
+    Text,
+    and_,
+    exists,
+    func,
+    or_,
+    select,
+    update,
+)
 
 from ledger.database import METADATA, writing
 from ledger.tables import Exact, Moment
@@ -210,6 +226,20 @@ def unfinished(engine: Engine, fleet: str, watchdog: str) -> tuple[DecisionRow, 
         return tuple(_from_values(json.loads(row.decision)) for row in rows)
 
 
+def stopped_something() -> ColumnElement[bool]:
+    """Whether an outcome is an end or a stop that happened. An end that was said again is none: it ends but once.
+
+    Until November 2026 each pass said it anew of an instance that took its time to go.
+    """
+    earlier = OUTCOMES.alias()
+    said_before = exists().where(
+        *(earlier.c[name] == OUTCOMES.c[name] for name in ("fleet", "watchdog", "resource", "action", "kind")),
+        earlier.c.id < OUTCOMES.c.id,
+    )
+    stop = OUTCOMES.c.action == "stop"
+    return and_(OUTCOMES.c.kind == "done", or_(stop, and_(OUTCOMES.c.action == "end", ~said_before)))
+
+
 def ended_since(engine: Engine, fleet: str, watchdog: str, since: datetime) -> dict[str, int]:
     """Instances that a watchdog ended since then, by pool."""
     with engine.connect() as connection:
@@ -219,8 +249,7 @@ def ended_since(engine: Engine, fleet: str, watchdog: str, since: datetime) -> d
                 OUTCOMES.c.fleet == fleet,
                 OUTCOMES.c.watchdog == watchdog,
                 OUTCOMES.c.at >= since,
-                OUTCOMES.c.kind == "done",
-                OUTCOMES.c.action.in_(("end", "stop")),
+                stopped_something(),
             )
             .group_by(OUTCOMES.c.pool)
         )

@@ -9,7 +9,7 @@ from typing import Any, Final
 from sqlalchemy import BigInteger, Connection, Engine, and_, bindparam, exists, select, type_coerce
 
 from fleet.model import CapacityType, Cloud
-from ledger.decisions import OUTCOMES
+from ledger.decisions import OUTCOMES, stopped_something
 from ledger.facts import (
     ActivityHour,
     EndCause,
@@ -143,10 +143,9 @@ def ended_by_idle(
         .where(
             OUTCOMES.c.fleet == environment,
             OUTCOMES.c.watchdog == "idle",
-            OUTCOMES.c.action.in_(("end", "stop")),
-            OUTCOMES.c.kind == "done",
             OUTCOMES.c.at >= since,
             OUTCOMES.c.at < until,
+            stopped_something(),
         )
         .order_by(OUTCOMES.c.at, OUTCOMES.c.resource)
     )

@@ -1,6 +1,6 @@
-"""Waiting for node agents that drain."""
+"""Instances on their way out: what drains is waited for, what its group is ending already is left to it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Final
 
@@ -31,6 +31,16 @@ def until_drained(ports: Ports, drains: Sequence[Drain], deadline: timedelta) ->
         clock.sleep(POLL_SECONDS)
     for decision, _ in waiting:
         yield decision, False
+
+
+def leaving(ports: Ports, instances: Iterable[Instance]) -> frozenset[str]:
+    """Whom the groups of these are ending already: they may live for minutes yet, and are not ended again.
+
+    Raises OSError.
+    """
+    names = sorted({instance.group for instance in instances if instance.group is not None})
+    found = ports.groups.groups(names) if names else ()
+    return frozenset(key for group in found for key in group.leaving)
 
 
 def drained(status: AgentStatus | None) -> bool:

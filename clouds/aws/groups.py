@@ -168,6 +168,9 @@ def _group(raw: Mapping[str, Any]) -> Group:
     if kind not in list(CapacityType):
         said = f"{raw['AutoScalingGroupName']}: its tag {tags.CAPACITY_TYPE} is {kind!r}"
         raise CloudError(f"{said}, which is none of {', '.join(CapacityType)}; `pulumi up` writes it anew")
+    members = {instance["InstanceId"]: instance["LifecycleState"] for instance in raw.get("Instances", [])}
+    # one that waits at the terminating hook lives for as long as the hook lets it
+    leaving = frozenset(key for key, state in members.items() if state.startswith("Terminat"))
     return Group(
         name=raw["AutoScalingGroupName"],
         pool=written.get(tags.POOL, ""),
@@ -176,7 +179,8 @@ def _group(raw: Mapping[str, Any]) -> Group:
         desired=raw["DesiredCapacity"],
         min=raw["MinSize"],
         max=raw["MaxSize"],
-        instance_ids=tuple(instance["InstanceId"] for instance in raw.get("Instances", [])),
+        instance_ids=tuple(key for key in members if key not in leaving),
+        leaving=leaving,
     )
 
 

@@ -107,7 +107,13 @@ class GoogleGroups:
         service, place = self._place(name)
         pool, entry = self._known[name]
         raw = self._calls.one(service, "get", **place)
-        members = self._calls.pages(service, "list_managed_instances", **place)
+        # one that could not be made yet has a name, and no status: it does not exist
+        members = {
+            _name(m.instance): str(m.current_action)
+            for m in self._calls.pages(service, "list_managed_instances", **place)
+            if m.instance_status
+        }
+        leaving = frozenset(key for key, action in members.items() if action == "DELETING")
         return Group(
             name=name,
             pool=pool,
@@ -116,8 +122,8 @@ class GoogleGroups:
             desired=int(raw.target_size),
             min=0,
             max=entry.max,
-            # one that could not be made yet has a name, and no status: it does not exist
-            instance_ids=tuple(sorted(_name(m.instance) for m in members if m.instance_status)),
+            instance_ids=tuple(sorted(members.keys() - leaving)),
+            leaving=leaving,
         )
 
     def _place(self, name: str) -> tuple[str, dict[str, str]]:

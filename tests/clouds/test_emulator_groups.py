@@ -7,6 +7,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from clouds.aws.calls import AwsCalls
+from clouds.aws.groups import AwsGroups
 from clouds.aws.lives import AwsLives
 from tests.clouds.conftest import RunningCloud, make_group, make_template, wait_for
 
@@ -150,6 +151,9 @@ def test_ending_an_instance_with_decrement_goes_through_the_hook(cloud: RunningC
     states = {one["InstanceId"]: one["LifecycleState"] for one in found["Instances"]}
     assert states[chosen] == "Terminating:Wait"
     assert {one["InstanceId"]: one["State"]["Name"] for one in cloud.instances("hook")}[chosen] == "running"
+    (seen,) = AwsGroups(AwsCalls("us-east-1", cloud.client)).groups(["hook"])
+    assert (seen.leaving, len(seen.instance_ids)) == ({chosen}, 1)
+    assert chosen not in seen.instance_ids
     scaling.record_lifecycle_action_heartbeat(**named)
     scaling.complete_lifecycle_action(**named, LifecycleActionResult="CONTINUE")
     wait_for("the instance to leave", lambda: len(cloud.group("hook")["Instances"]) == 1)

@@ -146,6 +146,7 @@ def test_ending_an_instance_lowers_the_size_or_makes_it_anew(google: Google) -> 
     first, second = (m.name for m in made(google, "ended", 2))
     groups = GoogleGroups(GoogleCalls(PROJECT), document("ended"))
     groups.end(first, "ended", lower_desired=True)
+    assert groups.groups(["ended"])[0].instance_ids == (second,), "what is on its way out counts no more"
     wait_for("the end", lambda: [m.name for m in google.members("ended")] == [second])
     assert groups.groups(["ended"])[0].desired == 1
     groups.end(first, "ended", lower_desired=True)  # has left: no error

@@ -3,6 +3,7 @@ that runs in this clone."""
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -113,6 +114,12 @@ def test_the_idle_instance_is_ended_and_the_silent_one_is_kept(story: dict[str, 
     assert story["batch_desired"] == [2, 1]
     assert story["chat_after_idle"] == 3
     assert story["slack_about_idle"] >= 1
+
+
+def test_nothing_is_ended_twice_however_long_it_takes_to_go(story: dict[str, Any]) -> None:
+    ended = re.findall(r"^ *end (\S+): done", story["said"], re.MULTILINE)
+    assert len(ended) >= 3, "the preempted one, its stand-in, the idle one"
+    assert sorted(set(ended)) == sorted(ended)
 
 
 def test_a_policy_acts_only_after_its_dry_run_was_seen(story: dict[str, Any]) -> None:

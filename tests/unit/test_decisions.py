@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from cli.ports import FleetLedger, fleet_of
-from ledger.decisions import DecisionRow, OutcomeRow, history, record_decisions, record_outcome
+from ledger.decisions import DecisionRow, OutcomeRow, ended_since, history, record_decisions, record_outcome
+from ledger.history import ended_by_idle
 from ledger.schema import open_ledger
 from tests.watchdogs.plain import document, instance
 from tests.watchdogs.worlds import idle_world
@@ -43,6 +44,22 @@ def test_what_is_told(tmp_path: Path, asked: str, told: list[tuple[str, str | No
     found = history(engine, "fleet", asked)
     engine.dispose()
     assert [(past.decision.resource, past.outcome and past.outcome.kind) for past in found] == told
+
+
+def test_an_end_that_was_said_twice_is_one_end(tmp_path: Path) -> None:
+    """A group that took its time to end an instance was asked again by each pass, and each said `done`."""
+    engine = open_ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+    for minute, resource in ((0, "i-1"), (1, "i-1"), (2, "i-2")):
+        end = DecisionRow(resource=resource, pool="chat", action="end", reason="still idle after its grace")
+        outcome = OutcomeRow(decision=end, kind="done", detail="ended", error=None)
+        record_outcome(engine, "fleet", "idle", outcome, NOW + timedelta(minutes=minute))
+    stops = [("i-1", "chat", NOW), ("i-2", "chat", NOW + timedelta(minutes=2))]
+    with engine.connect() as connection:
+        assert ended_by_idle(connection, "fleet", NOW, NOW + timedelta(hours=1)) == stops
+        later = ended_by_idle(connection, "fleet", NOW + timedelta(minutes=1), NOW + timedelta(hours=1))
+    assert later == stops[1:], "its first word counts, also where a window begins after it"
+    assert ended_since(engine, "fleet", "idle", NOW) == {"chat": 2}
+    engine.dispose()
 
 
 @pytest.mark.parametrize(

@@ -275,10 +275,12 @@ def _calls_of_a_pass(make: Callable[[], World]) -> int:
     return count[0]
 
 
-@pytest.mark.parametrize("stage", ["marking", "ending"])
+@pytest.mark.parametrize("stage", ["marking", "ending", "ending what takes its time to go"])
 def test_killed_before_any_call_the_next_pass_goes_on(stage: str) -> None:
     def make() -> World:
-        return idle_world(2) if stage == "marking" else due(2)
+        world = idle_world(2) if stage == "marking" else due(2)
+        world.lingers = stage not in ("marking", "ending")
+        return world
 
     for nth in range(1, _calls_of_a_pass(make) + 1):
         world = make()
@@ -309,6 +311,54 @@ def test_killed_before_any_call_the_next_pass_goes_on(stage: str) -> None:
         assert done == {FIRST, SECOND}, nth
         assert {key for key in world.messages if key.startswith("ended:")} == {f"ended:{FIRST}", f"ended:{SECOND}"}
         assert not world.intents
+
+
+def test_what_its_group_is_ending_already_is_left_to_it() -> None:
+    world = due(2)
+    world.lingers = True
+    dog = watchdog(world, watchdogs={"idle": {"max_stops_per_run": 1}})
+    first = dog.apply()
+    assert [outcome.kind for outcome in first.outcomes] == [OutcomeKind.DONE]
+    gone = world.ended[0]
+    second = dog.apply()
+    shown = {d.resource: (d.action, d.reason, d.detail) for d in second.plan.decisions}
+    assert shown[gone] == (Action.KEEP, Reason.DRAINING, "drained; its group is ending it")
+    assert sorted(world.ended) == [FIRST, SECOND], "the other one had the whole budget of its run"
+    assert dog.apply().outcomes == ()
+    assert (world.groups["batch-spot-a"].desired, world.targets["batch"].value) == (0, 0)
+
+
+def test_what_somebody_else_ended_while_it_drained_is_not_ended_twice() -> None:
+    world = due(1)
+
+    def end_it() -> None:
+        group = world.groups["batch-spot-a"]
+        world.groups["batch-spot-a"] = replace(group, instance_ids=(), leaving=frozenset({FIRST}))
+
+    world.before = at_call("drain", end_it)
+    done = watchdog(world).apply()
+    assert [(outcome.kind, outcome.detail) for outcome in done.outcomes] == [
+        (OutcomeKind.NO_LONGER_TRUE, "its group is ending it already")
+    ]
+    assert not world.ended and not world.intents
+
+
+def test_an_end_that_a_killed_pass_began_leaves_its_room_to_nobody() -> None:
+    world = due(2)
+
+    def kill() -> None:
+        raise KilledError
+
+    world.before = at_call("lower_target", kill)
+    with pytest.raises(KilledError):
+        watchdog(world, min=1).apply()
+    world.before = lambda _: None
+    (begun,) = world.intents
+    # of the other one it is known by now that it has been idle for longer, so its turn comes first
+    mark(world, 2 if begun == FIRST else 1, START - timedelta(hours=1))
+    watchdog(world, min=1).apply()
+    assert world.drains == world.ended == [begun], "the last one serves on: there is no way back from a drain"
+    assert world.targets["batch"].value == 1
 
 
 def test_budgets_hold_back_and_say_so() -> None:

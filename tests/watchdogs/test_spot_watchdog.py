@@ -184,6 +184,54 @@ def test_an_instance_under_notice_is_replaced_at_once_and_ended_when_it_has_drai
     assert world.ended == [first]
 
 
+def test_what_its_group_is_ending_already_is_left_to_it() -> None:
+    world = spread_world()
+    world.lingers = True
+    first = instance(1).id
+    world.agents[first] = replace(
+        READY, phase=Phase.DRAINED, ready=False, draining=True, drained=True, reason="preempted by its cloud"
+    )
+    dog = watchdog(world)
+    dog.apply()
+    assert (world.ended, sizes(world)) == ([first], (0, 1, 1))
+    again = dog.apply()
+    assert first not in {decision.resource for decision in again.plan.decisions}
+    assert (world.ended, sizes(world)) == ([first], (0, 1, 1))
+    assert world.alive(A) == [first]
+
+    world.now += timedelta(hours=2)
+    world.capacity[A] = 1
+    world.boot()
+    dog.apply()
+    assert sizes(world) == (1, 1, 1), "its place in the group is free, though it lives"
+    assert world.launched == 2
+
+
+def test_an_end_of_a_killed_pass_is_settled_while_its_group_ends_the_instance() -> None:
+    world = spread_world()
+    world.lingers = True
+    first = instance(1).id
+    world.agents[first] = replace(READY, phase=Phase.FAILED, ready=False)
+    dog = watchdog(world)
+
+    class KilledError(BaseException):
+        pass
+
+    def kill(name: str) -> None:
+        if name == "tell" and world.ended:
+            raise KilledError
+
+    world.before = kill
+    with pytest.raises(KilledError):
+        dog.apply()
+    world.before = lambda _: None
+    assert list(world.intents) == [first]
+    done = dog.apply()
+    assert world.ended == [first] and not world.intents
+    assert (first, OutcomeKind.DONE) in {(outcome.decision.resource, outcome.kind) for outcome in done.outcomes}
+    assert f"spot:ended:{first}" in world.messages
+
+
 @pytest.mark.parametrize(
     ("reason", "bought"),
     [

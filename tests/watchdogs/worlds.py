@@ -38,6 +38,8 @@ class World:
     stopped: list[str] = field(default_factory=list[str])
     drains: list[str] = field(default_factory=list[str])
     drain_takes: timedelta = timedelta(seconds=3)
+    lingers: bool = False
+    """Whether what is ended lives on until the test says otherwise, as at a hook of its group."""
     lease_is_ours: bool = True
     capacity: dict[str, int] = field(default_factory=dict[str, int])
     """How many more each group would be given."""
@@ -199,11 +201,13 @@ class FakeGroups:
         there = self.world.instances[instance_id]
         if there.state is InstanceState.TERMINATED:
             return
-        self.world.instances[instance_id] = replace(there, state=InstanceState.TERMINATED)
+        if not self.world.lingers:
+            self.world.instances[instance_id] = replace(there, state=InstanceState.TERMINATED)
         self.world.ended.append(instance_id)
         old = self.world.groups[group]
         self.world.groups[group] = replace(
             old,
+            leaving=old.leaving | ({instance_id} if self.world.lingers else set()),
             desired=old.desired - (1 if lower_desired else 0),
             instance_ids=tuple(i for i in old.instance_ids if i != instance_id),
         )

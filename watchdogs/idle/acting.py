@@ -15,7 +15,7 @@ from fleet.activity import CloudError, ConflictError
 from fleet.document import FleetDocument
 from fleet.model import Instance
 from watchdogs import signals
-from watchdogs.draining import Drain
+from watchdogs.draining import Drain, leaving
 from watchdogs.evidence import STALE_AFTER, Evidence
 from watchdogs.idle import last_look, words
 from watchdogs.idle.decide import DRAIN_REASON, WATCHDOG, Observed, case_of, grace_of, is_our_drain
@@ -44,7 +44,7 @@ class Actor:
         outcomes: list[Outcome] = []
         for decision in unfinished:
             instance = self._ports.inventory.instance(decision.resource)
-            if instance is None or not instance.alive:
+            if instance is None or not instance.alive or instance.id in leaving(self._ports, [instance]):
                 self._tell(f"ended:{decision.resource}", words.ended(decision, None), decision)
                 detail = "ended by an earlier run that did not live to say so"
                 outcomes.append(self._recorded(decision, OutcomeKind.DONE, detail))
@@ -165,6 +165,8 @@ class Actor:
             return held
         if instance.group is None:
             return self._recorded(decision, OutcomeKind.FAILED, error="it belongs to no group, so it cannot be ended")
+        if instance.id in leaving(ports, [instance]):
+            return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, "its group is ending it already")
         now = ports.clock.now()
         pool = self._document.pool(decision.pool or "")
         ports.ledger.intend(WATCHDOG, decision, now)

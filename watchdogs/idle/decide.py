@@ -62,6 +62,8 @@ class Observed:
     """By instance: idle time after which a stop is worth its price (`patience`); absent: window and grace decide."""
     begun: frozenset[str] = frozenset()
     """Instances whose end an earlier pass began: their share of the target may be gone already."""
+    leaving: frozenset[str] = frozenset()
+    """Of those that we drained: what its group is ending already, though it may live for minutes yet."""
 
 
 def decide(observed: Observed, now: datetime, checks: Sequence[Check] | None = None) -> Plan:
@@ -110,6 +112,9 @@ def _wish(instance: Instance, observed: Observed, now: datetime, checks: Sequenc
         return _decision(
             instance, Action.KEEP, Objection(reason=Reason.PAUSED, detail=pool.paused_by), evidence, None
         )
+    if instance.id in observed.leaving:
+        going = Objection(reason=Reason.DRAINING, detail="drained; its group is ending it")
+        return _decision(instance, Action.KEEP, going, evidence, None)
     if instance.alive and is_our_drain(observed.agents.get(instance.id)):
         said = observed.kept_by.get(instance.id) or kept_by_tag(instance, now)
         if said is not None:
@@ -191,7 +196,12 @@ class _Room:
         self._targets = {pool.name: pool.target for pool in observed.pools.values()}
         self._healthy: dict[str, int] = {}
         for instance in observed.instances:
-            if instance.pool is not None and counts_as_healthy(instance, observed):
+            # one whose end was begun goes for certain, and its pass may have died before it lowered the target
+            if (
+                instance.pool is not None
+                and instance.id not in observed.begun
+                and counts_as_healthy(instance, observed)
+            ):
                 self._healthy[instance.pool] = self._healthy.get(instance.pool, 0) + 1
 
     def take(self, wish: Decision) -> Decision:
@@ -219,6 +229,8 @@ class _Room:
 def counts_as_healthy(instance: Instance, observed: Observed) -> bool:
     """Whether the pool may lean on it when another one goes: alive, heard of, not leaving."""
     agent = observed.agents.get(instance.id)
+    if instance.id in observed.leaving:
+        return False
     if is_our_drain(agent):
         # one that we drain still counts, since it is the one that is to go
         return instance.alive

@@ -14,9 +14,10 @@ from fleet.model import Cloud, Instance
 from fleet.policies import IdlePolicy
 from watchdogs import signals
 from watchdogs.brakes import kept_by, paused_by
+from watchdogs.draining import leaving
 from watchdogs.evidence import Evidence
 from watchdogs.idle import acting, learned
-from watchdogs.idle.decide import WATCHDOG, Observed, PoolView, case_of, decide
+from watchdogs.idle.decide import WATCHDOG, Observed, PoolView, case_of, decide, is_our_drain
 from watchdogs.idle.judge import METRIC_CHECKS, judge
 from watchdogs.plan import Budget, Outcome, Plan
 from watchdogs.policy import digest
@@ -93,9 +94,11 @@ class IdleWatchdog:
         )
         asked = [i for i in watched if i.alive and (i.idle_since is not None or _quiet(i, base, now))]
         groups = sorted({i.group for i in asked if i.group is not None})
+        agents = ports.agents.statuses(asked)
         return replace(
             base,
-            agents=ports.agents.statuses(asked),
+            agents=agents,
+            leaving=leaving(ports, [i for i in asked if is_our_drain(agents.get(i.id))]),
             rollouts=ports.groups.in_rollout(groups, self._ends(asked, now)) if groups else frozenset(),
         )
 

@@ -10,7 +10,7 @@ from fleet.activity import Activity, ActivityKind, ConflictError
 from fleet.document import FleetDocument, Pool
 from fleet.model import CapacityType, Group, Instance
 from watchdogs.brakes import paused_by
-from watchdogs.draining import Drain, until_drained
+from watchdogs.draining import Drain, leaving, until_drained
 from watchdogs.plan import Action, Decision, Outcome, OutcomeKind, Plan, Reason
 from watchdogs.ports import Ports
 from watchdogs.spot.decide import WATCHDOG
@@ -149,6 +149,8 @@ class Actor:
         instance = self._ports.inventory.instance(decision.resource)
         if instance is None or not instance.alive or instance.group is None:
             return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, "it is gone already")
+        if instance.id in leaving(self._ports, [instance]):
+            return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, "its group is ending it already")
         if (held := self._held_back(decision)) is not None:
             return held
         self._ports.ledger.intend(WATCHDOG, decision, self._ports.clock.now())

@@ -96,7 +96,9 @@ class SpotWatchdog:
         groups = {group.name: group for group in ports.groups.groups(names)}
         listed = {i.id: i for i in ports.inventory.instances()}
         check_whole(ports.inventory, groups.values(), listed, now)
-        members = {i.id: i for i in listed.values() if i.alive and i.group in groups}
+        # what its group is ending serves no more and counts for no size, though it may live for minutes yet
+        leaving = {key for group in groups.values() for key in group.leaving}
+        members = {i.id: i for i in listed.values() if i.alive and i.group in groups and i.id not in leaving}
         statuses = ports.agents.statuses(list(members.values()))
         events = [*self._activities(names, now), *self._unanswered]
         targets = ports.ledger.targets()
