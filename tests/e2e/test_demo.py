@@ -118,7 +118,7 @@ def test_the_idle_instance_is_ended_and_the_silent_one_is_kept(story: dict[str, 
 
 def test_nothing_is_ended_twice_however_long_it_takes_to_go(story: dict[str, Any]) -> None:
     ended = re.findall(r"^ *end (\S+): done", story["said"], re.MULTILINE)
-    assert len(ended) >= 3, "the preempted one, its stand-in, the idle one"
+    assert len(ended) >= 2, "the stand-in of spot and the idle one"
     assert sorted(set(ended)) == sorted(ended)
 
 
