@@ -3,8 +3,9 @@
 import json
 import urllib.error
 import urllib.request
-from typing import Final
+from typing import Any, Final, cast
 
+from node.fetch import fetch
 from node.ports import EngineLoad, StepError
 from serving.engine import Interface
 from serving.exposition import parse, total
@@ -24,16 +25,15 @@ class HttpEngine:
     def healthy(self) -> bool:
         """Whether it can serve."""
         try:
-            with urllib.request.urlopen(f"{self._url}{self._interface.health_path}", timeout=_TIMEOUT_S) as answer:
-                return answer.status == 200
+            fetch(f"{self._url}{self._interface.health_path}", _TIMEOUT_S)
         except OSError:
             return False
+        return True
 
     def load(self) -> EngineLoad | None:
         """Requests that run and wait; None: it does not say."""
         try:
-            with urllib.request.urlopen(f"{self._url}/metrics", timeout=_TIMEOUT_S) as answer:
-                page = list(parse(answer.read().decode()))
+            page = list(parse(fetch(f"{self._url}/metrics", _TIMEOUT_S).decode()))
         except (OSError, ValueError):
             return None
         running = total(page, self._interface.running.name)
@@ -46,12 +46,11 @@ class HttpEngine:
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
         wish = urllib.request.Request(f"{self._url}/v1/completions", data=body, headers=headers)
         try:
-            with urllib.request.urlopen(wish, timeout=_WARM_UP_TIMEOUT_S) as answer:
-                found = json.loads(answer.read())
+            found = json.loads(fetch(wish, _WARM_UP_TIMEOUT_S))
         except urllib.error.HTTPError as error:
             words = error.read(300).decode(errors="replace")
             raise StepError(f"the first request got HTTP {error.code}: {words}") from error
         except (OSError, ValueError) as error:
             raise StepError(f"the first request failed: {error}") from error
-        if not found.get("choices"):
+        if not isinstance(found, dict) or not cast("dict[str, Any]", found).get("choices"):
             raise StepError("the first request got an answer without choices")

@@ -1,6 +1,5 @@
 """Are the GPUs well? Read from the exporter beside the engine."""
 
-import urllib.request
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -8,6 +7,7 @@ from typing import Final
 from fleet import catalogue
 from fleet.catalogue import UnknownMachineError
 from fleet.model import Cloud
+from node.fetch import fetch
 from serving import metrics
 from serving.exposition import Sample, parse
 
@@ -42,8 +42,7 @@ def check(address: str, expected: int | None = None) -> Report:
     """Ask the exporter on this machine. Without an answer nothing is known, which breaks nothing."""
     url = f"http://{address}:{metrics.PORTS[metrics.Source.DCGM]}/metrics"
     try:
-        with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:
-            return judge(parse(answer.read().decode()), expected)
+        return judge(parse(fetch(url, _TIMEOUT_S).decode()), expected)
     except (OSError, ValueError) as error:
         return Report(unknown=f"the GPU exporter gives no numbers: {error}")
 
