@@ -40,9 +40,9 @@ class Agent:
     _quiet_since: datetime | None = field(default=None, init=False)
     _stopping_since: datetime | None = field(default=None, init=False)
     _tagged: Phase | None = field(default=None, init=False)
-    _tag_after: datetime | None = field(default=None, init=False)
+    _tag_refused_at: datetime | None = field(default=None, init=False)
     _announced: bool = field(default=False, init=False)
-    _announce_after: datetime | None = field(default=None, init=False)
+    _announce_refused_at: datetime | None = field(default=None, init=False)
     _confirmed: bool = field(default=False, init=False)
     _terminating: bool = field(default=False, init=False)
     _powered_off: bool = field(default=False, init=False)
@@ -65,15 +65,15 @@ class Agent:
     def report(self) -> None:
         """Write the phase where people and watchdogs see it: a tag. Tried again later when the cloud refuses."""
         now, phase = self.life.now(), self.life.phase
-        if phase is self._tagged or (self._tag_after is not None and now < self._tag_after):
+        if phase is self._tagged or not _is_over(self._tag_refused_at, RETRY, now):
             return
         try:
             self.world.cloud.write_tags({tags.PHASE: phase.value})
         except OSError as error:
-            self._tag_after = now + RETRY
+            self._tag_refused_at = now
             self.life.warn("tag", f"the phase could not be written as a tag: {error}")
         else:
-            self._tagged, self._tag_after = phase, None
+            self._tagged, self._tag_refused_at = phase, None
             self.life.warn("tag", None)
 
     def ask_to_drain(self, reason: str, deadline: timedelta) -> Order:
@@ -82,7 +82,7 @@ class Agent:
         return self.life.order_drain(Order(reason=reason, asked_at=now, deadline=now + deadline))
 
     def _look_for_notices(self, now: datetime) -> None:
-        if self._notices_at is not None and now - self._notices_at < self.settings.metadata_poll:
+        if not _is_over(self._notices_at, self.settings.metadata_poll, now):
             return
         self._notices_at = now
         try:
@@ -120,8 +120,10 @@ class Agent:
         self.life.requests_running = None if load is None else load.running
         if not is_quiet(load):
             self._quiet_since = None
-        elif self._quiet_since is None:
+        elif self._quiet_since is None or now < self._quiet_since:
             self._quiet_since = now
+        if self._stopping_since is not None:
+            self._stopping_since = min(self._stopping_since, now)
         scene = Scene(
             now=now,
             engine=self._engine_state(load),
@@ -159,16 +161,12 @@ class Agent:
 
     def _announce(self, now: datetime) -> None:
         """Tell the group once that the instance serves: a rollout goes on to the next one then."""
-        if (
-            self._announced
-            or not self.life.ready
-            or (self._announce_after is not None and now < self._announce_after)
-        ):
+        if self._announced or not self.life.ready or not _is_over(self._announce_refused_at, RETRY, now):
             return
         try:
             self.world.cloud.confirm_ready()
         except OSError as error:
-            self._announce_after = now + RETRY
+            self._announce_refused_at = now
             self.life.warn("lifecycle hook", str(error))
         else:
             self._announced = True
@@ -184,7 +182,7 @@ class Agent:
             self.life.warn("lifecycle hook", None)
 
     def _watch_engine(self, now: datetime) -> None:
-        if self._health_at is not None and now - self._health_at < HEALTH_POLL:
+        if not _is_over(self._health_at, HEALTH_POLL, now):
             return
         self._health_at = now
         load = self.world.engine.load() if self.world.engine.healthy() else None
@@ -193,7 +191,7 @@ class Agent:
         if load is not None:
             self._unwell_since = None
             return
-        if self._unwell_since is None:
+        if self._unwell_since is None or now < self._unwell_since:
             self._unwell_since = now
         self._mend(now, self._unwell_since)
 
@@ -219,3 +217,8 @@ class Agent:
         if now - self.life.since >= self.settings.power_off_after and not self._powered_off:
             self._powered_off = True
             self.power_off()
+
+
+def _is_over(since: datetime | None, span: timedelta, now: datetime) -> bool:
+    """Whether so much time has passed. A clock that was set back says nothing: then it is over, not put off."""
+    return since is None or not timedelta(0) <= now - since < span

@@ -202,10 +202,17 @@ class Life:
             if order is None
             else {"reason": order.reason, "asked_at": _text(order.asked_at), "deadline": _text(order.deadline)},
         }
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        half_done = self._file.with_suffix(".part")
-        half_done.write_text(json.dumps(value, indent=1) + "\n", "utf-8")
-        half_done.replace(self._file)
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            half_done = self._file.with_suffix(".part")
+            half_done.write_text(json.dumps(value, indent=1) + "\n", "utf-8")
+            half_done.replace(self._file)
+        except OSError as error:
+            # a full disk must not keep the instance from draining
+            words = f"{self._file}: {error.strerror}; an agent that starts again would not know of this phase"
+            self.warn("state", words)
+        else:
+            self.warn("state", None)
 
     def _load(self) -> None:
         """Go on from what an earlier agent left: drains and failures last, boots are done again."""

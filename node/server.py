@@ -20,6 +20,7 @@ from serving.exposition import CONTENT_TYPE
 HTTP_PORT: Final = 9500
 CHECK_PORT: Final = 9501
 _LARGEST_BODY: Final = 16 * 1024
+_LONGEST_NUMBER: Final = 20
 _KNOWN: Final = "there is GET /status, /metrics, /healthz and POST /drain, /switch"
 _LONGEST_REASON: Final = 200
 _LONGEST_DRAIN: Final = timedelta(hours=24)
@@ -70,7 +71,13 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.NOT_FOUND, _KNOWN)
 
     def do_POST(self) -> None:
-        length = int(self.headers.get("Content-Length") or 0)
+        said = self.headers.get("Content-Length", "0").strip()
+        length = int(said) if said.isascii() and said.isdigit() and len(said) < _LONGEST_NUMBER else None
+        if length is None or "Transfer-Encoding" in self.headers:
+            # where its body ends cannot be known, so neither where the next request begins
+            self.close_connection = True
+            self._refuse(HTTPStatus.LENGTH_REQUIRED, f"Content-Length: is {said!r}, must say the body's bytes")
+            return
         if length > _LARGEST_BODY:
             self.close_connection = True
             self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a drain order has at most {_LARGEST_BODY} bytes")

@@ -2,6 +2,7 @@
 
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from node.ports import StepError, UnitState
@@ -26,46 +27,53 @@ def run(command: Sequence[str], limit_s: float = _LIMIT_S) -> str:
 class Systemd:
     """The machine's systemd; `root` is the prefix of its paths."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, limit_s: float = _LIMIT_S) -> None:
+        self._limit_s = limit_s
         self._folder = root / "etc/systemd/system"
 
     def install(self, name: str, text: str) -> bool:
-        """Write a unit. True when its text is new."""
+        """Write a unit. True when its text is new. Raises StepError."""
         path = self._folder / name
-        if path.is_file() and path.read_text("utf-8") == text:
-            return False
-        path.parent.mkdir(parents=True, exist_ok=True)
-        half_done = path.with_name(f".{name}.part")
-        half_done.write_text(text, "utf-8")
-        half_done.replace(path)
-        run(["systemctl", "daemon-reload"])
+        try:
+            if path.is_file() and path.read_text("utf-8") == text:
+                return False
+            path.parent.mkdir(parents=True, exist_ok=True)
+            half_done = path.with_name(f".{name}.part")
+            half_done.write_text(text, "utf-8")
+            half_done.replace(path)
+        except OSError as error:
+            raise StepError(f"the unit cannot be written to {path}: {error.strerror}") from error
+        self._run(["systemctl", "daemon-reload"])
         return True
 
     def enable(self, name: str) -> None:
         """Start it at every boot of the machine."""
-        run(["systemctl", "enable", name])
+        self._run(["systemctl", "enable", name])
 
     def start(self, name: str) -> None:
         """Start it, also after its limit of starts was reached."""
-        subprocess.run(["systemctl", "reset-failed", name], capture_output=True, timeout=_LIMIT_S, check=False)
-        run(["systemctl", "start", "--no-block", name])
+        with suppress(StepError):
+            self._run(["systemctl", "reset-failed", name])
+        self._run(["systemctl", "start", "--no-block", name])
 
     def stop(self, name: str) -> None:
         """Ask it to stop and return at once."""
-        run(["systemctl", "stop", "--no-block", name])
+        self._run(["systemctl", "stop", "--no-block", name])
 
     def kill(self, name: str) -> None:
-        """End every process of it now."""
-        subprocess.run(
-            ["systemctl", "kill", "--signal=SIGKILL", name], capture_output=True, timeout=_LIMIT_S, check=False
-        )
+        """End every process of it now; none is left where systemctl refuses."""
+        with suppress(StepError):
+            self._run(["systemctl", "kill", "--signal=SIGKILL", name])
 
     def state(self, name: str) -> UnitState:
         """Its ActiveState; UNKNOWN where systemd gives no answer."""
         try:
             done = subprocess.run(
-                ["systemctl", "is-active", name], capture_output=True, text=True, timeout=_LIMIT_S, check=False
+                ["systemctl", "is-active", name], capture_output=True, text=True, timeout=self._limit_s, check=False
             )
             return UnitState(done.stdout.strip() or "unknown")
         except (OSError, ValueError, subprocess.TimeoutExpired):
             return UnitState.UNKNOWN
+
+    def _run(self, command: Sequence[str]) -> None:
+        run(command, self._limit_s)

@@ -1,4 +1,5 @@
 import json
+import shutil
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -183,6 +184,32 @@ def test_a_cloud_that_is_silent_is_a_warning_and_the_phase_is_written_later(mach
     machine.pass_time(timedelta(seconds=20))
     assert machine.life.status()["warnings"].keys() <= {"gpu"}
     assert machine.cloud.written[-1] == {tags.PHASE: "ready"}
+
+
+def test_a_clock_that_is_set_back_puts_no_boot_off(machine: Machine) -> None:
+    machine.disks.failures = 1
+    slept = machine.boot.world.sleep
+    steps = iter([timedelta(hours=1)])
+
+    def sleep(seconds: float) -> None:
+        slept(seconds)
+        machine.clock.now -= next(steps, timedelta(0))
+
+    machine.boot.world.sleep = sleep
+    began = machine.clock.now
+    assert machine.boot.run()
+    assert machine.clock.now - began < timedelta(0)
+
+
+def test_a_disk_that_takes_no_more_keeps_nothing_from_draining(machine: Machine) -> None:
+    machine.boot.run()
+    folder = machine.root / "var/lib/gpu-fleet"
+    shutil.rmtree(folder)
+    folder.write_text("no folder any more")
+    machine.agent.ask_to_drain("idle", timedelta(seconds=60))
+    machine.pass_time(timedelta(seconds=20))
+    assert machine.life.phase is Phase.DRAINED
+    assert "would not know of this phase" in machine.life.status()["warnings"]["state"]
 
 
 def test_a_state_file_that_was_cut_is_no_harm(machine: Machine) -> None:

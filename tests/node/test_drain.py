@@ -97,6 +97,20 @@ def test_a_clock_that_is_off_by_an_hour_costs_no_request_and_no_drain(machine: M
     assert machine.life.phase is Phase.DRAINED
 
 
+def test_a_clock_that_is_set_back_hides_no_notice_and_holds_up_no_drain(machine: Machine) -> None:
+    machine.pass_time(timedelta(seconds=5))
+    machine.clock.now -= timedelta(hours=1)
+    machine.engine.running = 2
+    machine.cloud.said = [CloudNotice(kind=Notice.PREEMPTION, at=machine.clock.now + timedelta(seconds=120))]
+    machine.pass_time(timedelta(seconds=6))
+    assert machine.life.agent_check() == "drain"
+    machine.engine.running = 0
+    machine.pass_time(timedelta(seconds=1))
+    machine.clock.now -= timedelta(hours=1)
+    machine.pass_time(timedelta(seconds=10))
+    assert machine.life.phase is Phase.DRAINED
+
+
 def test_a_termination_by_the_group_is_confirmed_once_after_the_drain(machine: Machine) -> None:
     machine.engine.running = 1
     machine.cloud.said = [CloudNotice(kind=Notice.TERMINATION)]

@@ -3,6 +3,7 @@
 from datetime import timedelta
 from pathlib import Path
 
+from fleet import tags
 from tests.node.world import Machine
 
 
@@ -25,6 +26,20 @@ def test_a_cloud_that_does_not_listen_is_told_again(bucket: Path, tmp_path: Path
     machine.pass_time(timedelta(seconds=11))
     assert machine.cloud.ready_said == 1
     assert "lifecycle hook" not in machine.life.status()["warnings"]
+
+
+def test_a_clock_that_is_set_back_puts_off_neither_tags_nor_the_word_to_the_group(
+    bucket: Path, tmp_path: Path
+) -> None:
+    machine = Machine(root=tmp_path, bucket=bucket)
+    assert machine.boot.run()
+    machine.cloud.refuses = True
+    machine.pass_time(timedelta(seconds=5))
+    machine.cloud.refuses = False
+    machine.clock.now -= timedelta(hours=1)
+    machine.pass_time(timedelta(seconds=12))
+    assert machine.cloud.written[-1] == {tags.PHASE: "ready"}
+    assert machine.cloud.ready_said == 1
 
 
 def test_an_engine_that_is_not_well_is_not_in_service(bucket: Path, tmp_path: Path) -> None:

@@ -112,6 +112,25 @@ def test_nonsense_is_refused_with_words(faces: Faces, body: object, says: str) -
     assert faces.machine.life.ready
 
 
+@pytest.mark.parametrize(
+    "head",
+    [
+        pytest.param("Content-Length: -1", id="until the client hangs up"),
+        pytest.param("Content-Length: many", id="no number"),
+        pytest.param("Content-Length: " + "9" * 5000, id="a number of 5,000 digits"),
+        pytest.param("Content-Length: 4\r\nTransfer-Encoding: chunked", id="two lengths"),
+        pytest.param("Content-Length: \u0664", id="a digit of another script"),
+    ],
+)
+def test_a_body_without_an_end_is_refused_before_it_is_read(faces: Faces, head: str) -> None:
+    host, port = faces.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=5) as connection:
+        connection.sendall(f"POST /drain HTTP/1.1\r\nHost: x\r\n{head}\r\n\r\n".encode())
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    assert answer.startswith(b"HTTP/1.1 411 ")
+    assert faces.machine.life.ready
+
+
 def test_metrics_tell_the_phase(faces: Faces) -> None:
     answer = httpx.get(f"{faces.url}/metrics")
     samples = {(s.name, s.labels.get("phase")): s.value for s in parse(answer.text)}
