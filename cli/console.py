@@ -31,6 +31,7 @@ from costs import page as cost_page
 from costs import series
 from fleet import tags
 from fleet.activity import CloudError
+from fleet.clocks import is_over
 from fleet.document import FleetDocument
 from ledger import history, operations, outbox
 from ledger.database import writing
@@ -113,7 +114,7 @@ class LiveBook:
     def documents(self, now: datetime) -> Sequence[FleetDocument]:
         """The fleets, read again from time to time; the last good ones where that fails. Raises UserError."""
         with self._reading:
-            if self._documents and self._read is not None and now - self._read < DOCUMENTS_EVERY:
+            if self._documents and not is_over(self._read, DOCUMENTS_EVERY, now):
                 return self._documents
             try:
                 found = self.load()
@@ -135,7 +136,7 @@ class LiveBook:
     def views(self) -> Sequence[FleetView]:
         with self._lock:
             now = datetime.now(UTC)
-            if self._looked is None or now - self._looked >= LOOK_EVERY:
+            if is_over(self._looked, LOOK_EVERY, now):
                 with _said():
                     self.documents(now)
                     self._views = [watched.look() for watched in self._watched]
@@ -182,7 +183,7 @@ class LiveBook:
     def metrics(self) -> str:
         with self._measuring:
             now = datetime.now(UTC)
-            if self._measured is None or now - self._measured[0] >= MEASURE_EVERY:
+            if self._measured is None or is_over(self._measured[0], MEASURE_EVERY, now):
                 with _said():
                     facts = [
                         replace(_measure(document, now), quotas=quotas.read(now))

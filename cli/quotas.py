@@ -8,6 +8,7 @@ from typing import Final
 from console.exporter import QuotaUse
 from fleet.activity import CloudError
 from fleet.catalogue import UnknownMachineError
+from fleet.clocks import is_over
 from fleet.document import FleetDocument
 from fleet.model import Cloud, Instance
 from fleet.quotas import Need, needs, uses
@@ -102,7 +103,7 @@ class QuotaMeter:
         )
 
     def _learn(self, now: datetime) -> None:
-        if self._asked is not None and now - self._asked < LIMITS_EVERY:
+        if not is_over(self._asked, LIMITS_EVERY, now):
             return
         self._asked = now
         try:

@@ -12,6 +12,7 @@ from cli.wiring import Wired, prices_of, wire
 from console import book
 from console.view import AlertView, CostView, FleetView, MarketView, Read, Signals, build
 from fleet.activity import CloudError
+from fleet.clocks import is_over
 from fleet.document import FleetDocument
 from fleet.model import CapacityType, Instance
 from ledger.sums import Span
@@ -96,7 +97,7 @@ class Watched:
             return otherwise
 
     def _prices_now(self, wired: Wired, now: datetime) -> Prices:
-        if self._prices is None or self._prices_at is None or now - self._prices_at >= PRICES_EVERY:
+        if self._prices is None or is_over(self._prices_at, PRICES_EVERY, now):
             self._prices, self._prices_at = prices_of(wired.engine, self.document, now), now
         return self._prices
 
@@ -109,7 +110,7 @@ class Watched:
             left = book.costs_left(wired.engine, ledger_name(self.document), now)
         if left is not None:
             self._hour, self._today = left
-        elif self._costs_at is None or now - self._costs_at >= COSTS_EVERY:
+        elif is_over(self._costs_at, COSTS_EVERY, now):
             self._costs_at = now
             self._hour = self._try("costs of the hour", lambda: self._added_up(wired, Span.HOUR, now), None)
             self._today = self._try("costs of today", lambda: self._added_up(wired, Span.TODAY, now), None)

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from fleet import tags
+from fleet.clocks import is_over
 from fleet.model import Phase
 from node.boot import World
 from node.drain import Move, Order, Scene, is_quiet, next_move
@@ -65,7 +66,7 @@ class Agent:
     def report(self) -> None:
         """Write the phase where people and watchdogs see it: a tag. Tried again later when the cloud refuses."""
         now, phase = self.life.now(), self.life.phase
-        if phase is self._tagged or not _is_over(self._tag_refused_at, RETRY, now):
+        if phase is self._tagged or not is_over(self._tag_refused_at, RETRY, now):
             return
         try:
             self.world.cloud.write_tags({tags.PHASE: phase.value})
@@ -82,7 +83,7 @@ class Agent:
         return self.life.order_drain(Order(reason=reason, asked_at=now, deadline=now + deadline))
 
     def _look_for_notices(self, now: datetime) -> None:
-        if not _is_over(self._notices_at, self.settings.metadata_poll, now):
+        if not is_over(self._notices_at, self.settings.metadata_poll, now):
             return
         self._notices_at = now
         try:
@@ -161,7 +162,7 @@ class Agent:
 
     def _announce(self, now: datetime) -> None:
         """Tell the group once that the instance serves: a rollout goes on to the next one then."""
-        if self._announced or not self.life.ready or not _is_over(self._announce_refused_at, RETRY, now):
+        if self._announced or not self.life.ready or not is_over(self._announce_refused_at, RETRY, now):
             return
         try:
             self.world.cloud.confirm_ready()
@@ -182,7 +183,7 @@ class Agent:
             self.life.warn("lifecycle hook", None)
 
     def _watch_engine(self, now: datetime) -> None:
-        if not _is_over(self._health_at, HEALTH_POLL, now):
+        if not is_over(self._health_at, HEALTH_POLL, now):
             return
         self._health_at = now
         load = self.world.engine.load() if self.world.engine.healthy() else None
@@ -217,8 +218,3 @@ class Agent:
         if now - self.life.since >= self.settings.power_off_after and not self._powered_off:
             self._powered_off = True
             self.power_off()
-
-
-def _is_over(since: datetime | None, span: timedelta, now: datetime) -> bool:
-    """Whether so much time has passed. A clock that was set back says nothing: then it is over, not put off."""
-    return since is None or not timedelta(0) <= now - since < span
