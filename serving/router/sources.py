@@ -122,7 +122,7 @@ class Sources:
     def keep_replicas(self, replicas: tuple[Replica, ...], now: float) -> None:
         """Write down a whole inventory, when it changed and now and then."""
         last, at = self._kept_replicas
-        if replicas == last and now - at < WRITTEN_EVERY_S:
+        if replicas == last and 0 <= now - at < WRITTEN_EVERY_S:
             return
         known = {"at": now, "replicas": [asdict(replica) for replica in replicas]}
         try:
