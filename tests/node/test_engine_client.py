@@ -1,9 +1,10 @@
 """What an engine says that is ending, hung or not an engine: the agent's loop outlives it."""
 
 import socket
-import threading
+import socketserver
 import time
 from collections.abc import Callable, Generator
+from contextlib import ExitStack, suppress
 
 import pytest
 
@@ -11,6 +12,7 @@ from node import fetch, health
 from node.engine_client import HttpEngine
 from node.ports import EngineLoad, StepError
 from serving.engine import VLLM
+from tests.networks import served
 
 PAGE = b"vllm:num_requests_running 3\nvllm:num_requests_waiting 1\n"
 Say = Callable[[socket.socket], None]
@@ -33,31 +35,20 @@ def trickles(connection: socket.socket) -> None:
 
 @pytest.fixture
 def serve() -> Generator[Callable[[Say], str]]:
-    listeners: list[socket.socket] = []
+    """Starts a program that reads what it is asked and then says something."""
+    with ExitStack() as servers:
 
-    def start(say: Say) -> str:
-        listener = socket.create_server(("127.0.0.1", 0))
-        listeners.append(listener)
+        def start(say: Say) -> str:
+            class Program(socketserver.BaseRequestHandler):
+                def handle(self) -> None:
+                    self.request.recv(65536)
+                    with suppress(OSError):  # whoever asked may have had enough
+                        say(self.request)
 
-        def answer() -> None:
-            while True:
-                try:
-                    connection, _ = listener.accept()
-                except OSError:
-                    return
-                with connection:
-                    try:
-                        connection.recv(65536)
-                        say(connection)
-                    except OSError:
-                        continue
+            server = servers.enter_context(served(socketserver.ThreadingTCPServer(("127.0.0.1", 0), Program)))
+            return "http://{}:{}".format(*server.server_address[:2])
 
-        threading.Thread(target=answer, daemon=True).start()
-        return "http://{}:{}".format(*listener.getsockname()[:2])
-
-    yield start
-    for listener in listeners:
-        listener.close()
+        yield start
 
 
 def engine(url: str) -> HttpEngine:
