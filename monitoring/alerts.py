@@ -287,8 +287,7 @@ def _evidence(settings: AlertSettings) -> tuple[Alert, ...]:
     return (
         Alert(
             name="MetricsMissing",
-            expression='up{job=~"engine|dcgm|node"} == 0 and on (instance_id) gpufleet_node_phase{phase="ready"} == 1'
-            ' or up{job="node"} == 0',
+            expression=_silent(),
             lasts=settings.metrics_missing,
             severity=Severity.TICKET,
             summary=f"{_JOB} of {_INSTANCE} ({_POOL}) does not answer: it is kept, unjudged",
@@ -383,6 +382,16 @@ def _routers(settings: AlertSettings) -> tuple[Alert, ...]:
             severity=Severity.TICKET,
             summary=f"{_NUMBER} replicas of pool {_POOL} keep failing",
         ),
+    )
+
+
+def _silent() -> str:
+    # an engine ends with its drain; without a word from the exporter since then nobody ends the instance
+    ready, drained = (
+        f'on (instance_id) {metrics.NODE_PHASE}{{phase="{phase}"}} == 1' for phase in ("ready", "drained")
+    )
+    return (
+        f'up{{job=~"engine|dcgm"}} == 0 and {ready} or up{{job="dcgm"}} == 0 and {drained} or up{{job="node"}} == 0'
     )
 
 

@@ -138,8 +138,11 @@ class Cache:
     def make_room(self, needed: int, keep: str) -> list[Entry]:
         """Evict, least recently wanted first, until `needed` bytes are free; never `keep`, never a leased one.
 
-        Returns what went. Raises NoSpaceError before anything is removed when even all of it would not do.
+        What dead syncs of other revisions left goes before any of them. Returns the revisions that went. Raises
+        NoSpaceError before one is removed when even all of them would not do.
         """
+        if self._free() < needed + _SPARE:
+            self._drop_leftovers(keep)
         free = self._free()
         candidates = [entry for entry in self.entries() if not entry.leased and entry.digest != keep]
         if free + sum(entry.size for entry in candidates) < needed + _SPARE:
@@ -156,6 +159,13 @@ class Cache:
         if self._free() < needed + _SPARE:
             raise NoSpaceError(f"{self.root}: {needed} bytes needed, {self._free()} free: what could go is in use")
         return gone
+
+    def _drop_leftovers(self, keep: str) -> None:
+        for folder in self.root.glob(".staging/*"):
+            with self._open_lock(folder.name) as file:
+                # who holds the lock brings it now
+                if folder.name != keep and _try_lock(file, fcntl.LOCK_EX):
+                    _remove(folder)
 
     def publish(self, manifest: Manifest, body: bytes) -> Path:
         """Turn a staged revision, whole and on disk, into an entry; `body` is its manifest as it came."""

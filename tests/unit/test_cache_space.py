@@ -1,5 +1,6 @@
 """Room for models: what goes, what stays, and what is said before a byte is fetched."""
 
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -81,3 +82,23 @@ def test_too_small_a_disk_is_said_before_a_byte_is_fetched_and_nothing_is_evicte
     assert progress.fetched == 0
     assert cache.find("chat", first.digest) is not None
     assert cache.find("chat", second.digest) is None
+
+
+@pytest.mark.parametrize("somebody_brings_it", [False, True], ids=["its sync died", "its sync goes on"])
+def test_what_a_dead_sync_left_of_another_revision_goes_first(
+    models: tuple[Path, list[Manifest]], tmp_path: Path, somebody_brings_it: bool
+) -> None:
+    folder, (first, second, third) = models
+    cache = SmallDisk(tmp_path, int(first.size * 2.5))
+    bring(folder, cache, first, 0)
+    left = cache.staging_of(second.digest) / "files/model.safetensors"
+    left.parent.mkdir(parents=True)
+    left.write_bytes(bytes(first.size))
+    with ExitStack() as other:
+        if somebody_brings_it:
+            other.enter_context(cache.lock(second.digest, 1))
+        bring(folder, cache, third, 1)
+    there = {entry.digest for entry in cache.entries()}
+    assert (left.exists(), there) == (
+        (True, {third.digest}) if somebody_brings_it else (False, {first.digest, third.digest})
+    )
