@@ -1,5 +1,6 @@
 """The scale watchdog: what raises a target, what lets it fall, and what keeps it; hours; a pass against the ports."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
@@ -17,6 +18,7 @@ from watchdogs.ports import Brake, BrakeKind, Target
 from watchdogs.scale import pressure
 from watchdogs.scale.decide import decide
 from watchdogs.scale.hours import holds
+from watchdogs.scale.pressure import past_query
 from watchdogs.scale.view import Demand, PoolView, Pressure
 from watchdogs.scale.watchdog import ScaleWatchdog, policy_digest
 
@@ -240,6 +242,39 @@ def test_a_dry_run_shows_what_apply_then_does() -> None:
     assert done.observed[0].cold_start == timedelta(minutes=4)
     assert done.plan.decisions[0].usd_per_hour is not None
     assert done.plan.decisions[0].usd_per_hour < Decimal(0)
+
+
+def test_each_pool_has_its_own_cold_start() -> None:
+    world, _, fleet = scaled(BUSY)
+    (batch,) = fleet.pools
+    others = [
+        batch.model_copy(update={"name": name, "groups": [group.model_copy(update={"name": f"{name}-a"})]})
+        for name in ("slow", "new")
+        for group in batch.groups[:1]
+    ]
+    slow = instance(3, pool="slow", group="slow-a")
+    world.instances[slow.id] = slow
+    world.agents[slow.id] = replace(READY, phase_since=slow.launched_at + timedelta(minutes=12))
+    fleet = fleet.model_copy(update={"pools": [batch, *others]})
+    ports = replace(world.ports(), metrics=Store(world, BUSY))
+    seen = {view.name: view.cold_start for view in ScaleWatchdog(fleet, ports).dry().observed}
+    assert seen == {
+        "batch": timedelta(minutes=4),
+        "slow": timedelta(minutes=12),
+        "new": timedelta(minutes=4),  # nobody knows: the median of all
+    }
+
+
+def test_pools_that_start_about_as_fast_are_asked_for_together() -> None:
+    leads = {
+        "a": timedelta(seconds=20),
+        "b": timedelta(seconds=60),
+        "c": timedelta(seconds=61),
+        "d": timedelta(hours=9),
+    }
+    looks = [part for part in past_query("test", leads).split(" or label_replace(") if '"requests_1d"' in part]
+    asked = [re.findall(r'pool=~"([^"]+)"|\[(\d+)s:1m\] offset', part) for part in looks]
+    assert [(found[0][0], int(found[-1][1])) for found in asked] == [("a|b", 60), ("c", 120), ("d", 3600)]
 
 
 def test_a_target_that_somebody_else_moved_is_left_to_them() -> None:

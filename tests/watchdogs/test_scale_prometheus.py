@@ -23,8 +23,14 @@ HERE = 'environment="test",pool="chat"'
 pytestmark = pytest.mark.skipif(shutil.which("promtool") is None, reason="needs the Debian package prometheus")
 
 
-def _recorded(ago: timedelta) -> float:
-    """Requests of the pool then: 20, but for a jump today and this hour of two earlier days."""
+def _recorded(pool: str, ago: timedelta) -> float:
+    """Requests of the pool then: 20, but for a jump today and this hour of two earlier days.
+
+    Of pool `slow` that hour began seven minutes later.
+    """
+    if pool == "slow":
+        begun = (timedelta(days=day) - timedelta(minutes=7) for day in (1, 2))
+        return 90.0 if any(timedelta(0) < moment - ago < timedelta(minutes=30) for moment in begun) else 20.0
     for day, value in ((1, 60.0), (2, 80.0)):
         if abs(ago - timedelta(days=day)) < timedelta(minutes=30):
             return value
@@ -32,14 +38,16 @@ def _recorded(ago: timedelta) -> float:
 
 
 def _history() -> Iterator[str]:
-    yield "# TYPE gpufleet:requests_running:pool gauge"
-    for minute in range(int(timedelta(days=2, hours=2).total_seconds() // 60), 0, -1):
-        ago = timedelta(minutes=minute)
-        at = (NOW - ago).timestamp()
-        yield f"gpufleet:requests_running:pool{{{HERE}}} {_recorded(ago)} {at:.0f}"
-    yield "# TYPE gpufleet:requests_waiting:pool gauge"
-    for minute in range(int(timedelta(days=2, hours=2).total_seconds() // 60), 0, -1):
-        yield f"gpufleet:requests_waiting:pool{{{HERE}}} 0 {(NOW - timedelta(minutes=minute)).timestamp():.0f}"
+    moments = [
+        timedelta(minutes=minute) for minute in range(int(timedelta(days=2, hours=2).total_seconds() // 60), 0, -1)
+    ]
+    for name in ("running", "waiting"):
+        yield f"# TYPE gpufleet:requests_{name}:pool gauge"
+        for pool in ("chat", "slow", "slower"):
+            for ago in moments:
+                value = _recorded("chat" if pool == "chat" else "slow", ago) if name == "running" else 0
+                series = f'gpufleet:requests_{name}:pool{{environment="test",pool="{pool}"}}'
+                yield f"{series} {value} {(NOW - ago).timestamp():.0f}"
 
 
 def _engines() -> Iterator[str]:
@@ -83,7 +91,8 @@ def readings(tmp_path_factory: pytest.TempPathFactory) -> Generator[Readings]:
     with running(folder, "", "--storage.tsdb.retention.time=30d") as url:
         store = Prometheus(url)
         try:
-            yield pressure.read(store, "test", {"chat": POLICY, "other": POLICY}, LEAD, NOW)
+            leads = {"chat": LEAD, "slow": LEAD, "slower": 2 * LEAD, "other": 3 * LEAD}
+            yield pressure.read(store, "test", dict.fromkeys(leads, POLICY), leads, NOW)
         finally:
             store.close()
 
@@ -106,6 +115,11 @@ def test_demand_has_peak_rise_and_earlier_days(readings: Readings) -> None:
     assert demand.rise == pytest.approx(0.0)
     # two days have this hour, 60 and 80 requests; the upper of two is taken
     assert demand.expected == pytest.approx(8.0)
+
+
+def test_a_pool_sees_as_far_ahead_as_its_own_replicas_take_to_start(readings: Readings) -> None:
+    past = {pool: readings._past[pool]["requests_1d"] for pool in ("slow", "slower")}  # pyright: ignore[reportPrivateUsage]
+    assert past == {"slow": 20.0, "slower": 90.0}
 
 
 def test_a_pool_that_nobody_reports_is_unknown(readings: Readings) -> None:

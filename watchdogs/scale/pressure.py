@@ -4,7 +4,7 @@ The second one reads recorded series (monitoring/rules.py) over days; without th
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -26,6 +26,8 @@ LEAST_SEEN: Final = 100
 """Looks of ten minutes within a day, from which on the swings of a pool are known."""
 EARLIER_DAYS: Final = (1, 2, 7)
 """Yesterday, the day before, and the same day of last week."""
+LEADS: Final = tuple(timedelta(minutes=minutes) for minutes in (1, 2, 3, 5, 7, 10, 15, 20, 30, 45, 60))
+"""A pool's past is asked for what came within the first of these that is no shorter than a start."""
 _STAT: Final = "stat"
 
 Stats = Mapping[str, Mapping[str, float]]
@@ -33,15 +35,22 @@ Stats = Mapping[str, Mapping[str, float]]
 
 
 def read(
-    store: Metrics, environment: str, policies: Mapping[str, ScalePolicy], lead: timedelta, now: datetime
+    store: Metrics,
+    environment: str,
+    policies: Mapping[str, ScalePolicy],
+    leads: Mapping[str, timedelta],
+    now: datetime,
 ) -> "Readings":
-    """Everything about the pools, over the longest `down_after` of them. Raises OSError."""
+    """Everything about the pools, over the longest `down_after` of them. Raises OSError.
+
+    `leads`: how long another replica of each pool takes to be ready.
+    """
     down_after = max((policy.down_after for policy in policies.values()), default=timedelta(0))
     if not policies:
         return Readings(present={}, past={}, policies=policies)
     return Readings(
         present=_ask(store, present_query(environment, down_after), now),
-        past=_ask(store, past_query(environment, lead), now),
+        past=_ask(store, past_query(environment, leads), now),
         policies=policies,
     )
 
@@ -138,9 +147,20 @@ def present_query(environment: str, down_after: timedelta) -> str:
     )
 
 
-def past_query(environment: str, lead: timedelta) -> str:
-    """Rises and swings of a day, the level of work, and earlier days from this time on, from recorded series."""
-    here = f'{{environment="{environment}"}}'
+def past_query(environment: str, leads: Mapping[str, timedelta]) -> str:
+    """Rises and swings of a day, the level of work, and earlier days from this time on, from recorded series.
+
+    Pools whose replicas start about as fast are asked for together: an expression of parts for each pool would grow
+    with their number.
+    """
+    pools: dict[timedelta, list[str]] = {}
+    for pool, lead in sorted(leads.items()):
+        pools.setdefault(next((step for step in LEADS if step >= lead), LEADS[-1]), []).append(pool)
+    return " or ".join(_past(environment, names, lead) for lead, names in sorted(pools.items()))
+
+
+def _past(environment: str, pools: Sequence[str], lead: timedelta) -> str:
+    here = f'{{environment="{environment}",pool=~"{"|".join(pools)}"}}'
     ahead = _seconds(lead)
     parts: dict[str, str] = {}
     for unit, names in (("requests", (RECORDED_RUNNING, RECORDED_WAITING)), ("tokens", RECORDED_TOKENS)):

@@ -1,7 +1,7 @@
 """The scale watchdog: observe, decide, write targets. Splitting a target over groups is the spot watchdog's."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -109,16 +109,16 @@ class ScaleWatchdog:
         groups = {group.name: pool.name for pool in pools for group in pool.groups}
         members = [i for i in ports.inventory.instances() if i.alive and i.group in groups]
         statuses = ports.agents.statuses(members)
-        lead = _cold_start(members, statuses)
         policies = {p.name: p.watchdogs.scale.policy() for p in pools if p.watchdogs.scale is not None}
-        readings = pressure.read(ports.metrics, self._document.environment, policies, lead, now)
-        targets = ports.ledger.targets()
-        brakes = [brake for brake in ports.ledger.brakes(now) if brake.holds(now)]
         by_pool: dict[str, list[Instance]] = {pool.name: [] for pool in pools}
         for instance in members:
             by_pool[groups[instance.group or ""]].append(instance)
-        views = tuple(self._view(pool, by_pool[pool.name], statuses, readings, targets, brakes) for pool in pools)
-        return tuple(replace(view, cold_start=lead) for view in views), targets
+        leads = _cold_starts(by_pool, statuses)
+        readings = pressure.read(ports.metrics, self._document.environment, policies, leads, now)
+        targets = ports.ledger.targets()
+        brakes = [brake for brake in ports.ledger.brakes(now) if brake.holds(now)]
+        views = [self._view(pool, by_pool[pool.name], statuses, readings, targets, brakes) for pool in pools]
+        return tuple(replace(view, cold_start=leads[view.name]) for view in views), targets
 
     def _view(  # noqa: PLR0913 - the parts of one look, put together in one place
         self,
@@ -158,14 +158,20 @@ def policy_digest(document: FleetDocument, pool: str) -> str | None:
     return digest(entry.watchdogs.scale.policy(), entry.min, entry.max)
 
 
-def _cold_start(members: Sequence[Instance], statuses: Mapping[str, AgentStatus]) -> timedelta:
-    """The median of what the instances here needed from launch to ready."""
-    took = [
-        (status.phase_since - i.launched_at).total_seconds()
-        for i in members
-        if (status := statuses.get(i.id)) is not None
-        and status.ready
-        and status.phase_since is not None
-        and status.phase_since > i.launched_at
-    ]
-    return timedelta(seconds=statistics.median(took)) if took else BOOT_DEFAULT
+def _cold_starts(
+    by_pool: Mapping[str, Sequence[Instance]], statuses: Mapping[str, AgentStatus]
+) -> dict[str, timedelta]:
+    """By pool: the median of what its instances needed from launch to ready; of one that has none, all pools'."""
+    took = {pool: [*_took(members, statuses)] for pool, members in by_pool.items()}
+    everybody = [seconds for pool in took.values() for seconds in pool]
+    usual = timedelta(seconds=statistics.median(everybody)) if everybody else BOOT_DEFAULT
+    return {pool: timedelta(seconds=statistics.median(own)) if own else usual for pool, own in took.items()}
+
+
+def _took(members: Sequence[Instance], statuses: Mapping[str, AgentStatus]) -> Iterator[float]:
+    for instance in members:
+        status = statuses.get(instance.id)
+        if status is None or not status.ready or status.phase_since is None:
+            continue
+        if status.phase_since > instance.launched_at:
+            yield (status.phase_since - instance.launched_at).total_seconds()
