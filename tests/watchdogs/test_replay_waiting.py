@@ -12,9 +12,10 @@ import pytest
 
 from fleet.policies import SpotPolicy
 from watchdogs.replay import market, spot_rules
-from watchdogs.replay.asks import Pauses, refused_until
+from watchdogs.replay.asks import CLOCKS, Pauses, refused_until
 from watchdogs.replay.market import ON_DEMAND, Rule, State, Wishes
 from watchdogs.replay.rows import EPOCH
+from watchdogs.spot import zones
 
 MANY = pytest.mark.slow
 FEW, LOTS = range(4), range(4, 40)
@@ -141,7 +142,34 @@ def test_where_one_of_the_zones_of_a_tick_gives_none_of_them_has_been_asked() ->
     pauses = Pauses(backoff=timedelta(minutes=20), now=EPOCH, refused={0: [EPOCH], 1: [EPOCH]})
     room = np.array([[False, False], [False, False], [False, True]])
     assert refused_until(pauses, [15.0, 30.0, 95.0], room) == 2
-    assert [(place, (at - EPOCH).total_seconds()) for place, at in pauses.told()] == [(0, 30.0), (1, 30.0)]
+    at = EPOCH + timedelta(seconds=30)
+    assert list(pauses.told(EPOCH)) == [(0, at), (1, at)]
+
+
+def test_of_many_refusals_the_late_ones_are_told_and_the_last_one_of_each_zone() -> None:
+    pauses = Pauses(backoff=timedelta(minutes=20), now=EPOCH, refused={0: [EPOCH], 1: [EPOCH], 2: [EPOCH]})
+    for place, at in ((0, 30.0), (1, 30.0), (0, 95.000001), (1, 60.0)):
+        pauses.refuse(place, at)
+    late = EPOCH + timedelta(seconds=95, microseconds=1)
+    assert list(pauses.told(EPOCH + timedelta(seconds=60))) == [(0, late)]
+    assert pauses.last() == {0: late, 1: EPOCH + timedelta(seconds=60)}
+
+
+def test_a_pause_that_was_reckoned_before_is_the_same_later() -> None:
+    """By how long ago the refusals were alone: a history of years has few patterns of them."""
+    backoff, known = timedelta(minutes=20), dict[tuple[int, ...], int]()
+    for start in (0.0, 1e8):
+        begins = EPOCH + timedelta(seconds=start)
+        pauses = Pauses(backoff=backoff, now=begins, refused={0: [begins]}, known=known)
+        refused = [begins]
+        for seconds in (30.0, 91.0, 100.0, 300.5, 800.0, 1500.0):
+            pauses.refuse(0, start + seconds)
+            now = begins + timedelta(seconds=seconds)
+            refused = [now, *(then for then in refused if now - then < backoff)]
+            ends = (zones.pause_ends(refused, backoff, now) - EPOCH).total_seconds()
+            assert pauses.due(0) == pytest.approx(ends - CLOCKS, abs=1e-6)
+            assert pauses.is_due(0, ends) and not pauses.is_due(0, ends - 1e-3)
+    assert len(known) == 6
 
 
 def test_a_zone_is_asked_when_its_pause_is_over_and_not_at_any_room_before() -> None:

@@ -1,7 +1,7 @@
 """Zones that a pool asks again and again while it waits for spot: a refusal changes nothing but when it asks next."""
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final, Protocol
@@ -13,6 +13,9 @@ from watchdogs.spot import zones
 
 CLOCKS: Final = 0.001
 """Seconds that a history's clock and ours, which counts whole microseconds, may differ."""
+_TICK: Final = timedelta(microseconds=1)
+_MOST_KNOWN: Final = 100_000
+"""Patterns of refusals that are kept: a history with even ticks has a few hundred."""
 
 
 class Asks(Protocol):
@@ -34,42 +37,72 @@ class Asks(Protocol):
 
 @dataclass(slots=True)
 class Pauses:
-    """The pauses of `zones`, of a pool that misses spot and asks each zone that it may until one gives."""
+    """The pauses of `zones`, of a pool that misses spot and asks each zone that it may until one gives.
+
+    Counts in whole microseconds, as `datetime` does: a market that is dry for years refuses a million times.
+    """
 
     backoff: timedelta
     now: datetime
     refused: Mapping[int, Sequence[datetime]]
     """When each zone has refused and given nothing since, newest first."""
-    _left: dict[int, list[datetime]] = field(init=False)
-    _ends: dict[int, datetime] = field(init=False)
-    _told: list[tuple[int, datetime]] = field(default_factory=list[tuple[int, datetime]])
+    known: dict[tuple[int, ...], int] = field(default_factory=dict[tuple[int, ...], int])
+    """How long the pause is after a refusal, by how long ago those before it were: kept from one look to the next."""
+    _left: dict[int, list[int]] = field(init=False)
+    _ends: dict[int, int] = field(init=False)
+    _told: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    _span: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self._left = {place: list(refused) for place, refused in self.refused.items()}
-        self._ends = {place: self._end(place, self.now) for place in self.refused}
+        self._span = self.backoff // _TICK
+        self._left = {place: [_count(then) for then in refused] for place, refused in self.refused.items()}
+        self._ends = {
+            place: _count(zones.pause_ends(refused, self.backoff, self.now))
+            for place, refused in self.refused.items()
+        }
 
     @property
     def places(self) -> Iterable[int]:
         return self.refused
 
     def due(self, place: int) -> float:
-        return (self._ends[place] - EPOCH).total_seconds() - CLOCKS
+        return self._ends[place] / 1e6 - CLOCKS
 
     def is_due(self, place: int, at: float) -> bool:
-        return EPOCH + timedelta(seconds=at) >= self._ends[place]
+        return timedelta(seconds=at) // _TICK >= self._ends[place]
 
     def refuse(self, place: int, at: float) -> None:
-        now = EPOCH + timedelta(seconds=at)
+        now = timedelta(seconds=at) // _TICK
         self._told.append((place, now))
-        self._left[place] = [now, *(then for then in self._left[place] if now - then < self.backoff)]
-        self._ends[place] = self._end(place, now)
+        self._left[place] = left = [now, *(then for then in self._left[place] if now - then < self._span)]
+        pattern = tuple([now - then for then in left])
+        pause = self.known.get(pattern)
+        if pause is None:
+            pause = self._pause(left)
+            if len(self.known) < _MOST_KNOWN:
+                self.known[pattern] = pause
+        self._ends[place] = now + pause
 
-    def told(self) -> Sequence[tuple[int, datetime]]:
-        """All that was refused, in the order of time."""
-        return self._told
+    def last(self) -> Mapping[int, datetime]:
+        """When each zone refused last, of those that did."""
+        return {place: _moment(at) for place, at in dict(self._told).items()}
 
-    def _end(self, place: int, now: datetime) -> datetime:
-        return zones.pause_ends(self._left[place], self.backoff, now)
+    def told(self, since: datetime) -> Iterator[tuple[int, datetime]]:
+        """What was refused after that time, in the order of time."""
+        first = _count(since)
+        return ((place, _moment(at)) for place, at in self._told if at > first)
+
+    def _pause(self, left: Sequence[int]) -> int:
+        now = _moment(left[0])
+        return (zones.pause_ends([_moment(then) for then in left], self.backoff, now) - now) // _TICK
+
+
+def _count(moment: datetime) -> int:
+    return (moment - EPOCH) // _TICK
+
+
+def _moment(count: int) -> datetime:
+    return EPOCH + count * _TICK
 
 
 def refused_until(asks: Asks, times: Sequence[float], room: npt.NDArray[Any]) -> int:

@@ -55,6 +55,8 @@ class OwnRule:
     """What fades did so at each tick since the last look: without rests it would have been looked at each."""
     _asks: Pauses | None = None
     """What is asked between that look and the next."""
+    _known: dict[tuple[int, ...], int] = field(default_factory=dict[tuple[int, ...], int])
+    """Of `Pauses`."""
     _members: dict[int, Member] = field(default_factory=dict[int, Member])
     """By number, the same."""
 
@@ -117,7 +119,7 @@ class OwnRule:
             for place, group in enumerate(view.groups_of(CapacityType.SPOT))
             if not zones.too_dear(view, group)
         }
-        return Pauses(backoff=self.policy.zone_backoff, now=now, refused=refused)
+        return Pauses(backoff=self.policy.zone_backoff, now=now, refused=refused, known=self._known)
 
     def _held(self, view: PoolView, now: datetime) -> float:
         """When something has been ready for the hold, so that on-demand may go back.
@@ -161,7 +163,9 @@ class OwnRule:
         if not self._zones:
             self._zones = [_Zone(memory=Memory(at=now)) for _ in state.zones]
         if self._last is None or self._last[0] < now:
-            self._take(state)
+            # what is older than this has no say any more (`zones`), and ten million rows have many refusals
+            span = min(LOOK_BACK, max(TRY_AGAIN, self.policy.zone_backoff))
+            self._take(state, now - span)
             lost = {m.place for m in state.lost}
             present = {m.place for m in state.machines} | lost
             steps = self._steps(state, now)
@@ -169,8 +173,6 @@ class OwnRule:
                 zone.memory = zone.memory.stepped(steps, now, present=place in present)
                 if place in lost:
                     zone.memory = zone.memory.lost()
-            # what is older than this has no say any more (`zones`), and ten million rows have many refusals
-            span = min(LOOK_BACK, max(TRY_AGAIN, self.policy.zone_backoff))
             self._events = [event for event in self._events if now - event.at < span]
         for machine in state.lost:
             self._event(state.zones[machine.place], ActivityKind.PREEMPTED, now, machine)
@@ -185,12 +187,13 @@ class OwnRule:
                 self._event(_name_of(state.zones, machine.place), ActivityKind.LAUNCHED, now, machine)
         self._last = (now, max(known, newest))
 
-    def _take(self, state: State) -> None:
-        """Writes down what was refused since the last look."""
+    def _take(self, state: State, since: datetime) -> None:
+        """Writes down what was refused since the last look: all after `since`, and when each zone did last."""
         if self._asks is None:
             return
-        for place, at in self._asks.told():
+        for place, at in self._asks.told(since):
             self._event(state.zones[place], ActivityKind.NO_CAPACITY, at, None)
+        for place, at in self._asks.last().items():
             zone = self._zones[place]
             zone.memory = replace(zone.memory, failed_at=at)
         self._asks = None
