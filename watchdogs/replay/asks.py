@@ -11,8 +11,6 @@ import numpy.typing as npt
 from watchdogs.replay.rows import EPOCH
 from watchdogs.spot import zones
 
-CLOCKS: Final = 0.001
-"""Seconds that a history's clock and ours, which counts whole microseconds, may differ."""
 _TICK: Final = timedelta(microseconds=1)
 _MOST_KNOWN: Final = 100_000
 """Patterns of refusals that are kept: a history with even ticks has a few hundred."""
@@ -24,14 +22,12 @@ class Asks(Protocol):
     @property
     def places(self) -> Iterable[int]: ...
 
-    def due(self, place: int) -> float:
-        """The second from which the zone is asked again, or little before it."""
+    def due(self, place: int) -> int:
+        """The microsecond of the history from which the zone is asked again."""
         ...
 
-    def is_due(self, place: int, at: float) -> bool: ...
-
-    def refuse(self, place: int, at: float) -> None:
-        """The zone was asked then, and had no room."""
+    def refuse(self, place: int, at: int) -> None:
+        """The zone was asked in that microsecond, and had no room."""
         ...
 
 
@@ -65,23 +61,19 @@ class Pauses:
     def places(self) -> Iterable[int]:
         return self.refused
 
-    def due(self, place: int) -> float:
-        return self._ends[place] / 1e6 - CLOCKS
+    def due(self, place: int) -> int:
+        return self._ends[place]
 
-    def is_due(self, place: int, at: float) -> bool:
-        return timedelta(seconds=at) // _TICK >= self._ends[place]
-
-    def refuse(self, place: int, at: float) -> None:
-        now = timedelta(seconds=at) // _TICK
-        self._told.append((place, now))
-        self._left[place] = left = [now, *(then for then in self._left[place] if now - then < self._span)]
-        pattern = tuple([now - then for then in left])
+    def refuse(self, place: int, at: int) -> None:
+        self._told.append((place, at))
+        self._left[place] = left = [at, *[then for then in self._left[place] if at - then < self._span]]
+        pattern = tuple([at - then for then in left])
         pause = self.known.get(pattern)
         if pause is None:
             pause = self._pause(left)
             if len(self.known) < _MOST_KNOWN:
                 self.known[pattern] = pause
-        self._ends[place] = now + pause
+        self._ends[place] = at + pause
 
     def last(self) -> Mapping[int, datetime]:
         """When each zone refused last, of those that did."""
@@ -112,24 +104,17 @@ def refused_until(asks: Asks, times: Sequence[float], room: npt.NDArray[Any]) ->
     """
     if not times:
         return 0
+    moments = [timedelta(seconds=at) // _TICK for at in times]
     columns = {place: room[:, place].tolist() for place in asks.places}
-    due = {place: _tick(asks, place, times, 0) for place in columns}
+    due = {place: bisect_left(moments, asks.due(place)) for place in columns}
     while due:
         tick = min(due.values())
-        if tick >= len(times):
+        if tick >= len(moments):
             break
         asked = [place for place, at in due.items() if at == tick]
         if any(columns[place][tick] for place in asked):
             return tick
         for place in asked:
-            asks.refuse(place, times[tick])
-            due[place] = _tick(asks, place, times, tick + 1)
-    return len(times)
-
-
-def _tick(asks: Asks, place: int, times: Sequence[float], first: int) -> int:
-    """The first tick from this one on at which the zone is asked."""
-    tick = max(first, bisect_left(times, asks.due(place), first))
-    while tick < len(times) and not asks.is_due(place, times[tick]):
-        tick += 1
-    return tick
+            asks.refuse(place, moments[tick])
+            due[place] = bisect_left(moments, asks.due(place), tick + 1)
+    return len(moments)

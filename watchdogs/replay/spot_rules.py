@@ -12,7 +12,7 @@ from fleet.activity import Activity, ActivityKind
 from fleet.model import CapacityType
 from fleet.policies import SpotPolicy
 from watchdogs.plan import Action, Decision
-from watchdogs.replay.asks import CLOCKS, Pauses
+from watchdogs.replay.asks import Pauses
 from watchdogs.replay.market import ON_DEMAND, Machine, State, Wishes
 from watchdogs.replay.rows import EPOCH
 from watchdogs.spot import zones
@@ -26,6 +26,8 @@ NAMES: Final = ("own", "skyserve")
 MOST: Final = 1_000_000
 """A group of the replay has no largest size of its own: the market limits it."""
 ON_DEMAND_GROUP: Final = "on-demand"
+CLOCKS: Final = 0.001
+"""Seconds that a history's clock and ours, which counts whole microseconds, may differ."""
 FADES_IN: Final = 4 * TRY_AGAIN
 """Until a look of a pool in which nothing happens: what fades has faded by a twentieth then."""
 
