@@ -119,10 +119,8 @@ class Agent:
     def _drain(self, order: Order, now: datetime) -> None:
         load = self.world.engine.load() if self.life.has_served else EngineLoad(running=0, waiting=0)
         self.life.requests_running = None if load is None else load.running
-        if not is_quiet(load):
-            self._quiet_since = None
-        elif self._quiet_since is None or now < self._quiet_since:
-            self._quiet_since = now
+        # a clock that was set back must not put off what waits for these
+        self._quiet_since = min(self._quiet_since or now, now) if is_quiet(load) else None
         if self._stopping_since is not None:
             self._stopping_since = min(self._stopping_since, now)
         scene = Scene(
@@ -192,8 +190,7 @@ class Agent:
         if load is not None:
             self._unwell_since = None
             return
-        if self._unwell_since is None or now < self._unwell_since:
-            self._unwell_since = now
+        self._unwell_since = min(self._unwell_since or now, now)
         self._mend(now, self._unwell_since)
 
     def _mend(self, now: datetime, unwell_since: datetime) -> None:

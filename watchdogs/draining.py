@@ -43,6 +43,11 @@ def leaving(ports: Ports, instances: Iterable[Instance]) -> frozenset[str]:
     return frozenset(key for group in found for key in group.leaving)
 
 
+def has_gone(ports: Ports, instance: Instance | None) -> bool:
+    """Whether an end that was begun has happened: it is there no more, or its group sees to it. Raises OSError."""
+    return instance is None or not instance.alive or instance.id in leaving(ports, [instance])
+
+
 def drained(status: AgentStatus | None) -> bool:
     """Whether the agent said so itself; silence is no yes, and neither is a yes beside requests that run."""
     return status is not None and status.drained and not status.requests_running

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from clouds.aws.calls import AwsCalls
-from clouds.aws.rollouts import OVER
+from clouds.aws.rollouts import OVER, is_leaving
 from fleet import tags
 from fleet.activity import Activity, ActivityKind, CloudError, ConflictError
 from fleet.model import CapacityType, Group
@@ -168,9 +168,7 @@ def _group(raw: Mapping[str, Any]) -> Group:
     if kind not in list(CapacityType):
         said = f"{raw['AutoScalingGroupName']}: its tag {tags.CAPACITY_TYPE} is {kind!r}"
         raise CloudError(f"{said}, which is none of {', '.join(CapacityType)}; `pulumi up` writes it anew")
-    members = {instance["InstanceId"]: instance["LifecycleState"] for instance in raw.get("Instances", [])}
-    # one that waits at the terminating hook lives for as long as the hook lets it
-    leaving = frozenset(key for key, state in members.items() if state.startswith("Terminat"))
+    members = raw.get("Instances", [])
     return Group(
         name=raw["AutoScalingGroupName"],
         pool=written.get(tags.POOL, ""),
@@ -179,8 +177,8 @@ def _group(raw: Mapping[str, Any]) -> Group:
         desired=raw["DesiredCapacity"],
         min=raw["MinSize"],
         max=raw["MaxSize"],
-        instance_ids=tuple(key for key in members if key not in leaving),
-        leaving=leaving,
+        instance_ids=tuple(member["InstanceId"] for member in members if not is_leaving(member)),
+        leaving=frozenset(member["InstanceId"] for member in members if is_leaving(member)),
     )
 
 

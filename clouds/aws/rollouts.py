@@ -49,7 +49,7 @@ class AwsRollouts:
         versions = {
             instance["InstanceId"]: str(instance.get("LaunchTemplate", {}).get("Version"))
             for instance in found[0].get("Instances", [])
-            if not instance["LifecycleState"].startswith("Terminat")
+            if not is_leaving(instance)
         }
         return GroupVersion(
             group=group,
@@ -108,3 +108,8 @@ def _wanted(group: Mapping[str, Any]) -> str:
             " what is outdated; `pulumi up` of this program writes a number there"
         )
     return version
+
+
+def is_leaving(member: Mapping[str, Any]) -> bool:
+    """Whether a group is ending this one of its instances already; at the terminating hook it may live for long."""
+    return member["LifecycleState"].startswith("Terminat")

@@ -10,7 +10,7 @@ from fleet import tags
 from fleet.activity import CloudError
 from fleet.model import Instance, InstanceState
 from tests.watchdogs.plain import QUIET, READY, START, document, instance
-from tests.watchdogs.worlds import FakeInventory, World, idle_world, mark
+from tests.watchdogs.worlds import FakeInventory, KilledError, World, idle_world, mark
 from watchdogs.idle.watchdog import IdleWatchdog, policy_digest
 from watchdogs.plan import Action, OutcomeKind, Reason
 from watchdogs.ports import Brake, BrakeKind
@@ -257,10 +257,6 @@ def test_a_refused_step_fails_alone() -> None:
     done = watchdog(world).apply()
     assert sorted(outcome.kind for outcome in done.outcomes) == [OutcomeKind.DONE, OutcomeKind.FAILED]
     assert len(world.ended) == 1
-
-
-class KilledError(BaseException):
-    """SIGKILL, as seen from within: nothing catches it."""
 
 
 def _calls_of_a_pass(make: Callable[[], World]) -> int:

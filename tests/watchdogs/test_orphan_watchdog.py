@@ -12,7 +12,7 @@ from fleet.document import FleetDocument
 from fleet.document.watchdogs import OrphanEntry
 from tests.watchdogs.plain import QUIET_ENGINE, START, FakePrices, document
 from tests.watchdogs.test_orphan_rules import DAY, LONG_QUIET, orphan
-from tests.watchdogs.worlds import World
+from tests.watchdogs.worlds import KilledError, World
 from watchdogs.orphans.watchdog import OrphanWatchdog, Scope, rule_digest
 from watchdogs.plan import Action, OutcomeKind, Reason
 from watchdogs.ports import Brake, BrakeKind
@@ -166,10 +166,6 @@ def test_a_stop_that_fails_fails_alone_and_is_said_once() -> None:
     assert sum("stop protection" in text for text in world.messages.values()) == 2, "once for each of the two"
 
 
-class Killed(BaseException):
-    """As SIGKILL: nothing below catches it."""
-
-
 @pytest.mark.parametrize("phase", ["mark", "stop"])
 def test_killed_before_any_call_the_next_passes_go_on(phase: str) -> None:
     """A kill before each call in turn; afterwards one mark or one stop stands, told of once."""
@@ -185,13 +181,13 @@ def test_killed_before_any_call_the_next_passes_go_on(phase: str) -> None:
         def kill(name: str, world: World = world, made: list[int] = made, number: int = number) -> None:
             made[0] += 1
             if made[0] == number:
-                raise Killed(name)
+                raise KilledError(name)
 
         world.before = kill
         try:
             dog.apply()
             finished = True
-        except Killed:
+        except KilledError:
             finished = False
         world.before = lambda name: None
         dog.apply()

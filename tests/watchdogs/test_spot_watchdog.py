@@ -9,7 +9,7 @@ import pytest
 from fleet.activity import ActivityKind, CloudError
 from fleet.model import CapacityType, Phase
 from tests.watchdogs.plain import READY, document, instance
-from tests.watchdogs.worlds import World, idle_world
+from tests.watchdogs.worlds import KilledError, World, idle_world
 from watchdogs.idle.decide import DRAIN_REASON
 from watchdogs.plan import Action, OutcomeKind, Reason
 from watchdogs.ports import Brake, BrakeKind
@@ -213,9 +213,6 @@ def test_an_end_of_a_killed_pass_is_settled_while_its_group_ends_the_instance() 
     first = instance(1).id
     world.agents[first] = replace(READY, phase=Phase.FAILED, ready=False)
     dog = watchdog(world)
-
-    class KilledError(BaseException):
-        pass
 
     def kill(name: str) -> None:
         if name == "tell" and world.ended:

@@ -15,6 +15,10 @@ from watchdogs.plan import Decision, Outcome, OutcomeKind, Plan
 from watchdogs.ports import Brake, Deed, Ports, Target
 
 
+class KilledError(BaseException):
+    """SIGKILL, as seen from within: nothing catches it."""
+
+
 @dataclass
 class World:
     """What there is. `before` is called with the name of each port call, so that a test can break or kill there."""

@@ -15,7 +15,7 @@ from fleet.activity import CloudError, ConflictError
 from fleet.document import FleetDocument
 from fleet.model import Instance
 from watchdogs import signals
-from watchdogs.draining import Drain, leaving
+from watchdogs.draining import Drain, has_gone, leaving
 from watchdogs.evidence import STALE_AFTER, Evidence
 from watchdogs.idle import last_look, words
 from watchdogs.idle.decide import DRAIN_REASON, WATCHDOG, Observed, case_of, grace_of, is_our_drain
@@ -43,8 +43,7 @@ class Actor:
         """Give an outcome to what a killed run began and what is over by now; the rest goes on through the plan."""
         outcomes: list[Outcome] = []
         for decision in unfinished:
-            instance = self._ports.inventory.instance(decision.resource)
-            if instance is None or not instance.alive or instance.id in leaving(self._ports, [instance]):
+            if has_gone(self._ports, self._ports.inventory.instance(decision.resource)):
                 self._tell(f"ended:{decision.resource}", words.ended(decision, None), decision)
                 detail = "ended by an earlier run that did not live to say so"
                 outcomes.append(self._recorded(decision, OutcomeKind.DONE, detail))

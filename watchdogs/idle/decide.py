@@ -196,12 +196,7 @@ class _Room:
         self._targets = {pool.name: pool.target for pool in observed.pools.values()}
         self._healthy: dict[str, int] = {}
         for instance in observed.instances:
-            # one whose end was begun goes for certain, and its pass may have died before it lowered the target
-            if (
-                instance.pool is not None
-                and instance.id not in observed.begun
-                and counts_as_healthy(instance, observed)
-            ):
+            if instance.pool is not None and counts_as_healthy(instance, observed):
                 self._healthy[instance.pool] = self._healthy.get(instance.pool, 0) + 1
 
     def take(self, wish: Decision) -> Decision:
@@ -228,9 +223,10 @@ class _Room:
 
 def counts_as_healthy(instance: Instance, observed: Observed) -> bool:
     """Whether the pool may lean on it when another one goes: alive, heard of, not leaving."""
-    agent = observed.agents.get(instance.id)
-    if instance.id in observed.leaving:
+    if instance.id in observed.leaving or instance.id in observed.begun:
+        # what was begun goes for certain, and its pass may have died before it lowered the target
         return False
+    agent = observed.agents.get(instance.id)
     if is_our_drain(agent):
         # one that we drain still counts, since it is the one that is to go
         return instance.alive

@@ -1,6 +1,6 @@
 """What a killed run of the spot watchdog began: said and settled by the next one."""
 
-from watchdogs.draining import leaving
+from watchdogs.draining import has_gone
 from watchdogs.plan import Outcome, OutcomeKind
 from watchdogs.ports import Ports
 from watchdogs.spot.decide import WATCHDOG
@@ -10,8 +10,7 @@ def settle(ports: Ports) -> tuple[Outcome, ...]:
     """Give an outcome to each end that has none. What lives is judged anew by this pass. Raises OSError."""
     outcomes: list[Outcome] = []
     for decision in ports.ledger.unfinished(WATCHDOG):
-        instance = ports.inventory.instance(decision.resource)
-        if instance is not None and instance.alive and instance.id not in leaving(ports, [instance]):
+        if not has_gone(ports, ports.inventory.instance(decision.resource)):
             kind, detail = OutcomeKind.NO_LONGER_TRUE, "a run was killed before it ended it; it is judged anew"
         else:
             kind, detail = OutcomeKind.DONE, "ended by an earlier run that did not live to say so"
