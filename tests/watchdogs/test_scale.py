@@ -18,7 +18,7 @@ from watchdogs.ports import Brake, BrakeKind, Target
 from watchdogs.scale import pressure
 from watchdogs.scale.decide import decide
 from watchdogs.scale.hours import holds
-from watchdogs.scale.pressure import past_query
+from watchdogs.scale.pressure import Readings, past_query
 from watchdogs.scale.view import Demand, PoolView, Pressure
 from watchdogs.scale.watchdog import ScaleWatchdog, policy_digest
 
@@ -47,6 +47,18 @@ def judged(view: PoolView, now: datetime = START) -> tuple[Action, Reason, int |
         pytest.param({"pressure": replace(CALM, kv_cache=0.99)}, Reason.LOAD_HIGH, 5, id="the KV cache"),
         pytest.param({"demand": Demand(now=5.0, peak=5.0)}, Reason.LOAD_HIGH, 6, id="work, with headroom"),
         pytest.param({"demand": Demand(now=4.0, peak=4.0, rise=2.5)}, Reason.LOAD_HIGH, 7, id="work that rises"),
+        pytest.param(
+            {"demand": Demand(now=4.0, peak=4.0, rise=4.0, level=4.0, swing=1.0)}, Reason.LOAD_HIGH, 6,
+            id="work that always comes back to its level",
+        ),
+        pytest.param(
+            {"demand": Demand(now=4.0, peak=4.0, rise=4.0, level=4.0, swing=2.5)}, Reason.LOAD_HIGH, 8,
+            id="work that leaves its level",
+        ),
+        pytest.param(
+            {"demand": Demand(now=6.5, peak=6.5, rise=4.0, level=4.0, swing=1.0)}, Reason.LOAD_HIGH, 8,
+            id="work beyond its level, with headroom",
+        ),
         pytest.param(
             {"demand": Demand(now=1.0, peak=1.0, level=2.0, grain=0.5)}, Reason.LOAD_HIGH, 5,
             id="three standard deviations above the level",
@@ -242,6 +254,26 @@ def test_a_dry_run_shows_what_apply_then_does() -> None:
     assert done.observed[0].cold_start == timedelta(minutes=4)
     assert done.plan.decisions[0].usd_per_hour is not None
     assert done.plan.decisions[0].usd_per_hour < Decimal(0)
+
+
+@pytest.mark.parametrize(
+    ("policy", "unit", "piece"),
+    [
+        pytest.param(ScalePolicy(requests_per_replica=25), "requests", 1 / 25, id="requests"),
+        pytest.param(ScalePolicy(tokens_per_second_per_replica=25), "tokens", None, id="tokens"),
+    ],
+)
+def test_a_swing_is_as_many_replicas_in_whatever_unit_work_is_told(
+    policy: ScalePolicy, unit: str, piece: float | None
+) -> None:
+    present = {unit: 250.0, f"{unit}_peak": 400.0}
+    past = {f"{unit}_level": 300.0, f"{unit}_swing": 4.0}
+    demand = Readings(present={"chat": present}, past={"chat": past}, policies={"chat": policy}).demand("chat")
+    assert demand is not None
+    assert (demand.level, demand.grain) == (12.0, piece)
+    assert demand.swing is not None
+    # four roots of 300 are 69 of them, of which a replica carries 25
+    assert demand.swing * (12.0 * (piece or 1.0)) ** 0.5 == pytest.approx(4 * 300**0.5 / 25)
 
 
 def test_each_pool_has_its_own_cold_start() -> None:

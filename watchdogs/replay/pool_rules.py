@@ -16,7 +16,7 @@ from watchdogs.replay.bounds import Bounds, Point
 from watchdogs.replay.pools import FIRST_LOOK, LONGEST_LOOK, PoolRule
 from watchdogs.replay.rows import EPOCH, Floats, widening
 from watchdogs.scale.decide import decide
-from watchdogs.scale.forecast import Level, Pattern, Peak, Rises
+from watchdogs.scale.forecast import LEARNED_FROM, Level, Pattern, Peak, Rises, Swings
 from watchdogs.scale.hours import active
 from watchdogs.scale.view import LEVEL_SPAN, Demand, PoolView, Pressure
 
@@ -74,10 +74,13 @@ class OwnSizer:
     _peak: Peak = field(init=False)
     _pattern: Pattern = field(init=False)
     _level: Level = field(init=False)
+    _swings: Swings = field(init=False)
+    _began: float | None = None
 
     def __post_init__(self) -> None:
         ahead = self.cold_start + self.step
         self._rises = Rises(horizon=ahead)
+        self._swings = Swings(horizon=ahead, grain=GRAIN)
         self._peak = Peak(span=self.policy.down_after.total_seconds())
         self._pattern = Pattern(ahead=ahead)
         self._level = Level(span=LEVEL_SPAN.total_seconds())
@@ -87,6 +90,8 @@ class OwnSizer:
         self._pattern.saw(at, demand)
         peak = self._peak.saw(at, demand)
         level = self._level.saw(at, demand)
+        self._swings.saw(at, demand, level)
+        self._began = at if self._began is None else self._began
         before = running if self._target is None else self._target
         view = PoolView(
             name="replay",
@@ -100,6 +105,7 @@ class OwnSizer:
                 peak=peak,
                 rise=self._rises.expected(),
                 level=level,
+                swing=self._swings.expected() if at - self._began >= LEARNED_FROM else None,
                 expected=self._pattern.expected(at),
             ),
             pressure=Pressure(reporting=ready, waiting=queue.requests, backlog_s=queue.replica_s),

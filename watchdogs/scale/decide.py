@@ -164,7 +164,12 @@ def _room_for(view: PoolView, work: float) -> float:
         # beyond chance, rises come all at once and are not held by a little more
         chance = CHANCE if demand.swing is None else min(CHANCE, max(LEAST_CHANCE, demand.swing))
         return max(usual, demand.level + chance * math.sqrt(demand.level * demand.grain))
-    return max(usual, work + (demand.rise or 0.0))
+    rise = demand.rise or 0.0
+    if demand.level is not None and demand.swing is not None:
+        spread = demand.swing * math.sqrt(demand.level)
+        if spread < rise:  # the past was nearer to its level than to what it had just been
+            return max(usual, demand.level + spread)
+    return max(usual, work + rise)
 
 
 def _whole(replicas: float) -> int:

@@ -101,7 +101,7 @@ class Readings:
         if at_once is None or peak is None:
             return None
         earlier = [past[name] for day in EARLIER_DAYS if (name := f"{unit}_{day}d") in past]
-        rise = past.get(f"{unit}_rise")
+        rise, swing = past.get(f"{unit}_rise"), past.get(f"{unit}_swing")
         return Demand(
             now=at_once / per_replica,
             peak=max(peak, at_once) / per_replica,
@@ -109,7 +109,7 @@ class Readings:
             level=None if (level := past.get(f"{unit}_level")) is None else level / per_replica,
             # tokens come in requests of any size: how large a piece of them is, nobody says
             grain=1 / per_replica if unit == "requests" else None,
-            swing=past.get(f"{unit}_swing"),
+            swing=swing if swing is None or unit == "requests" else swing / math.sqrt(per_replica),
             # one odd day must not hold a fleet up for a week
             expected=sorted(earlier)[len(earlier) // 2] / per_replica if len(earlier) > 1 else None,
         )

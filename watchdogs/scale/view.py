@@ -25,7 +25,8 @@ class Demand:
     grain: float | None = None
     """Share of a replica that one piece of work takes, where work comes in pieces of their own; None: not known."""
     swing: float | None = None
-    """How far it went beyond its level, in roots of the level's pieces (`forecast.Swings`); None: not known."""
+    """How far it went beyond its level (`forecast.Swings`), in roots of the level's pieces, or of replicas where no
+    piece is known; None: not known."""
     expected: float | None = None
     """What earlier days had at this time, up to a start ahead; None: no earlier days."""
 
