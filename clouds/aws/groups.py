@@ -31,6 +31,7 @@ _PREEMPTED: Final = re.compile(r"spot (instance )?interruption|EC2 instance inte
 _TAKEN: Final = re.compile(r"health check indicating it has been terminated or stopped", re.IGNORECASE)
 """How a group tells of a member that ended by itself: spot that was taken, as a rule. It is no boot that failed."""
 _UNHEALTHY: Final = re.compile(r"health check|unhealthy|lifecycle action.*abandon|abandon", re.IGNORECASE)
+_FINISHED: Final = frozenset({"Successful", "Failed", "Cancelled"})
 
 
 class AwsGroups:
@@ -61,7 +62,9 @@ class AwsGroups:
                 "autoscaling", "describe_scaling_activities", "Activities", AutoScalingGroupName=name
             ):
                 if raw["StartTime"].astimezone(UTC) < since:
-                    break  # the newest come first, so the rest is older
+                    if raw["StatusCode"] not in _FINISHED:
+                        continue  # those still in progress come before all others, however old they are
+                    break  # of the others the newest come first, so the rest is older
                 activity = read_activity(raw)
                 if activity is not None:
                     found.append(activity)
@@ -124,7 +127,7 @@ class AwsGroups:
 
 
 def read_activity(raw: Mapping[str, Any]) -> Activity | None:
-    """A scaling activity in our words; None while it is still going on."""
+    """A scaling activity in our words; None for a launch that is still going on, or an ending that failed."""
     kind = _kind(raw)
     if kind is None:
         return None

@@ -1,5 +1,6 @@
 """Instance refreshes: a group replaces what was started from an older version of its template."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -38,17 +39,11 @@ class AwsRollouts:
 
     def version(self, group: str) -> GroupVersion:
         """What a group wants and has."""
-        found = list(
-            self._calls.pages(
-                "autoscaling", "describe_auto_scaling_groups", "AutoScalingGroups", AutoScalingGroupNames=[group]
-            )
-        )
-        if not found:
-            raise CloudError(f"the cloud does not know the group {group}; was the stack destroyed?")
-        wanted = _wanted(found[0])
+        found = self._described(group)
+        wanted = _wanted(found)
         versions = {
             instance["InstanceId"]: str(instance.get("LaunchTemplate", {}).get("Version"))
-            for instance in found[0].get("Instances", [])
+            for instance in found.get("Instances", [])
             if not is_leaving(instance)
         }
         return GroupVersion(
@@ -64,7 +59,7 @@ class AwsRollouts:
         `launch_first`: the replacement serves before the old instance drains. Prepaid capacity has no room for
         that, so there the old one goes first.
         """
-        healthy = {"MinHealthyPercentage": 100, "MaxHealthyPercentage": 110} if launch_first else _ONE_LESS
+        healthy = healthy_percentages(self._described(group)["DesiredCapacity"], launch_first=launch_first)
         answer = self._calls.one(
             "autoscaling",
             "start_instance_refresh",
@@ -94,8 +89,27 @@ class AwsRollouts:
             if error.code not in ("ActiveInstanceRefreshNotFound", "ActiveInstanceRefreshNotFoundFault"):
                 raise
 
+    def _described(self, group: str) -> Mapping[str, Any]:
+        found = list(
+            self._calls.pages(
+                "autoscaling", "describe_auto_scaling_groups", "AutoScalingGroups", AutoScalingGroupNames=[group]
+            )
+        )
+        if not found:
+            raise CloudError(f"the cloud does not know the group {group}; was the stack destroyed?")
+        return found[0]
 
-_ONE_LESS: Final = {"MinHealthyPercentage": 0, "MaxHealthyPercentage": 100}
+
+def healthy_percentages(desired: int, *, launch_first: bool) -> Mapping[str, int]:
+    """Preferences of a refresh that replaces one of so many at a time; of more than a hundred, one percent.
+
+    Auto Scaling rounds up how many stay in service, and 0 percent replaces all at the same time (API reference of
+    `RefreshPreferences`).
+    """
+    size = max(1, desired)
+    if launch_first:
+        return {"MinHealthyPercentage": 100, "MaxHealthyPercentage": min(110, 100 + math.ceil(100 / size))}
+    return {"MinHealthyPercentage": (size - 1) * 100 // size, "MaxHealthyPercentage": 100}
 
 
 def _wanted(group: Mapping[str, Any]) -> str:

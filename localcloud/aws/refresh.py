@@ -1,5 +1,6 @@
-"""Instance refresh: a group replaces what was started from an older version of its template, one at a time."""
+"""Instance refresh: a group replaces what was started from an older version of its template."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -52,6 +53,11 @@ class Refresh:
     def launches_first(self) -> bool:
         """Whether a replacement is in service before the old instance goes."""
         return int(self.preferences.get("MaxHealthyPercentage") or 100) > 100
+
+    def least_of(self, desired: int) -> int:
+        """How many of so many stay in service; Auto Scaling rounds up, and asks for 90 % where nobody says."""
+        percent = self.preferences.get("MinHealthyPercentage")
+        return math.ceil(desired * int(90 if percent is None else percent) / 100)
 
     def is_outdated(self, member: Member) -> bool:
         if not member.counts:
@@ -108,20 +114,23 @@ def active(group: LivingGroup) -> Refresh | None:
 
 
 def next_victim(group: LivingGroup, refresh: Refresh, now: datetime) -> Member | None:
-    """Whom to replace now: the oldest outdated member, once everybody else is in service and warm."""
+    """Whom to replace now: the oldest outdated member, while as many stay in service as the refresh asks for."""
     outdated = [member for member in group.members if refresh.is_outdated(member)]
     refresh.left = len(outdated)
-    others = [member for member in group.members if not refresh.is_outdated(member)]
-    counted = sum(1 for member in group.members if member.counts)
-    settled = counted >= (group.desired_capacity or 0) and all(
-        member.lifecycle_state == "InService"
-        and member.in_service_since is not None
-        and now >= member.in_service_since + refresh.warm_up
-        for member in others
-    )
-    if not settled:
-        return None
+    desired = group.desired_capacity or 0
+    serving = sum(1 for member in group.members if _serves(member, refresh, now))
+    settled = serving == len(group.members) >= desired
     if not outdated:
-        refresh.status, refresh.ended, refresh.surging = "Successful", now, False
+        if settled:
+            refresh.status, refresh.ended, refresh.surging = "Successful", now, False
         return None
-    return min(outdated, key=started_at)
+    spared = settled if refresh.launches_first else serving > refresh.least_of(desired)
+    return min(outdated, key=started_at) if spared else None
+
+
+def _serves(member: Member, refresh: Refresh, now: datetime) -> bool:
+    """In service, and warm if it is a replacement."""
+    since = member.in_service_since
+    if member.lifecycle_state != "InService" or since is None:
+        return False
+    return refresh.is_outdated(member) or now >= since + refresh.warm_up

@@ -71,7 +71,8 @@ class ScalingCalls(AutoScalingResponse):
         groups = [self.scaling.group(name)] if name else self.scaling.groups()
         found = [activity for group in groups for activity in group.activities]
         found = [activity for activity in found if not wanted or activity.activity_id in wanted]
-        found.sort(key=lambda activity: activity.start_time, reverse=True)
+        # what is still in progress comes first (API reference)
+        found.sort(key=lambda activity: (activity.end_time is None, activity.start_time), reverse=True)
         start = int(self._get_param("NextToken") or 0)
         size = self._get_int_param("MaxRecords", _PAGE)
         more = str(start + size) if len(found) > start + size else None

@@ -1,10 +1,13 @@
 """What an Auto Scaling group says of its members, in AWS's own sentences."""
 
-from datetime import UTC, datetime
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
-from clouds.aws.groups import read_activity
+from clouds.aws.calls import AwsCalls
+from clouds.aws.groups import AwsGroups, read_activity
 from fleet.activity import ActivityKind
 
 
@@ -58,3 +61,45 @@ def test_what_happened(description: str, status: str, words: str, kind: Activity
     )
     assert (found.kind if found else None) is kind
     assert found is None or found.instance_id == "i-0123456789abcdef0"
+
+
+NOW = datetime(2026, 11, 22, 15, 0, tzinfo=UTC)
+
+
+def _line(number: int, ago: int, status: str, description: str) -> dict[str, Any]:
+    return {
+        "ActivityId": str(number), "AutoScalingGroupName": "chat", "Description": description, "Cause": "",
+        "StatusCode": status, "StartTime": NOW - timedelta(minutes=ago),
+        "StatusMessage": "InsufficientInstanceCapacity" if status == "Failed" else None,
+    }  # fmt: skip
+
+
+class Scaling:
+    """In the order of the API: what is in progress first, then by start, the newest first; two to a page."""
+
+    def __init__(self) -> None:
+        self.pages_read = 0
+        self.lines = [
+            _line(1, 90, "InProgress", "Terminating EC2 instance: i-0123456789abcdef0"),
+            _line(2, 1, "InProgress", "Launching a new EC2 instance: i-0123456789abcdef1"),
+            _line(3, 2, "Failed", "Launching a new EC2 instance"),
+            _line(4, 20, "Failed", "Launching a new EC2 instance"),
+            _line(5, 30, "Failed", "Launching a new EC2 instance"),
+        ]
+
+    def get_paginator(self, operation: str) -> "Scaling":
+        assert operation == "describe_scaling_activities"
+        return self
+
+    def paginate(self, **_: Any) -> Iterator[Mapping[str, Any]]:
+        for first in range(0, len(self.lines), 2):
+            self.pages_read += 1
+            yield {"Activities": self.lines[first : first + 2]}
+
+
+def test_one_that_has_drained_for_long_hides_no_refusal_and_old_pages_are_not_read() -> None:
+    scaling = Scaling()
+    groups = AwsGroups(AwsCalls("us-east-1", lambda _: scaling))
+    found = groups.activities(["chat"], NOW - timedelta(minutes=10))
+    assert [(one.id, one.kind) for one in found] == [("3", ActivityKind.NO_CAPACITY)]
+    assert scaling.pages_read == 2

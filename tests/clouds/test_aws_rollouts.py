@@ -1,5 +1,6 @@
 """Which groups are being refreshed: asked a hundred at a time, and one by one only where it may be so."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 
 from clouds.aws.calls import AwsCalls
 from clouds.aws.groups import AwsGroups
+from clouds.aws.rollouts import healthy_percentages
 
 
 def member(version: str = "3", state: str = "InService") -> dict[str, Any]:
@@ -86,3 +88,12 @@ def test_hundreds_of_groups_at_rest_are_three_calls() -> None:
         {"autoscaling:describe_auto_scaling_groups": 3, "autoscaling:describe_instance_refreshes": 1},
         ["g7"],
     )
+
+
+@pytest.mark.parametrize("desired", [1, 2, 3, 7, 10, 15, 33, 100])
+@pytest.mark.parametrize("launch_first", [True, False], ids=["replacement first", "old one first"])
+def test_a_refresh_asks_for_one_at_a_time(desired: int, launch_first: bool) -> None:
+    percent = healthy_percentages(desired, launch_first=launch_first)
+    in_service = math.ceil(desired * percent["MinHealthyPercentage"] / 100)
+    at_most = max(desired + launch_first, desired * percent["MaxHealthyPercentage"] // 100)
+    assert (in_service, at_most) == ((desired, desired + 1) if launch_first else (desired - 1, desired))

@@ -44,3 +44,12 @@ def test_without_a_refresh_there_is_none_to_cancel(cloud: RunningCloud) -> None:
     make_group(cloud, "calm", make_template(cloud, "calm"), size=0)
     with pytest.raises(ClientError, match="ActiveInstanceRefreshNotFound"):
         cloud.client("autoscaling").cancel_instance_refresh(AutoScalingGroupName="calm")
+
+
+@pytest.mark.slow
+def test_a_refresh_that_keeps_nothing_in_service_takes_all_at_once(cloud: RunningCloud) -> None:
+    make_group(cloud, "careless", make_template(cloud, "careless"), size=3)
+    wait_for("three in service", lambda: len(cloud.in_service("careless")) == 3)
+    preferences = {"MinHealthyPercentage": 0, "MaxHealthyPercentage": 100, "InstanceWarmup": 0}
+    cloud.client("autoscaling").start_instance_refresh(AutoScalingGroupName="careless", Preferences=preferences)
+    wait_for("nobody in service", lambda: not cloud.in_service("careless"), limit_s=30)
