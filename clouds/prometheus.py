@@ -52,22 +52,30 @@ class Prometheus:
         """Labels and value of each series of an instant vector."""
         # POST: a query over many aggregations outgrows what proxies allow in a URL
         answer = self._ask("POST", "/api/v1/query", data={"query": expression, "time": f"{at.timestamp():.3f}"})
-        if answer.get("resultType") != "vector":
-            raise CloudError(f"{self._url}: a query gave {answer.get('resultType')!r}, not a vector")
-        return [(row["metric"], float(row["value"][1])) for row in answer["result"]]
+        kind = answer.get("resultType") if is_map(answer) else None
+        if kind != "vector":
+            raise CloudError(f"{self._url}: a query gave {kind!r}, not a vector")
+        try:
+            return [(row["metric"], float(row["value"][1])) for row in answer["result"]]
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise CloudError(f"{self._url}: a query gave what is no vector of numbers: {error!r}") from error
 
     def now(self) -> datetime:
         """What its own clock says, to the millisecond: it dates its samples by it."""
         # without a time of ours an expression is evaluated at the store's present
         answer = self._ask("POST", "/api/v1/query", data={"query": "time()"})
-        if answer.get("resultType") != "scalar":
-            raise CloudError(f"{self._url}: time() gave {answer.get('resultType')!r}, not a scalar")
-        return datetime.fromtimestamp(float(answer["result"][1]), UTC)
+        try:
+            return datetime.fromtimestamp(float(answer["result"][1]), UTC)
+        except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
+            raise CloudError(f"{self._url}: time() gave {answer!r:.100}, not a scalar") from error
 
     def interval(self, job: str) -> timedelta | None:
         """How often a job is scraped; None: the configuration has no such job."""
         if self._intervals is None:
-            self._intervals = read_intervals(self._ask("GET", "/api/v1/status/config")["yaml"])
+            told = self._ask("GET", "/api/v1/status/config")
+            if not is_map(told) or not isinstance(told.get("yaml"), str):
+                raise CloudError(f"{self._url}: /api/v1/status/config tells no configuration")
+            self._intervals = read_intervals(told["yaml"])
         return self._intervals.get(job)
 
     def _ask(self, method: str, path: str, data: Mapping[str, str] | None = None) -> Any:
@@ -79,15 +87,17 @@ class Prometheus:
                 body = json.loads(b"".join(self._in_time(response, began)))
         except (httpx.HTTPError, ValueError) as error:
             raise CloudError(f"Prometheus at {self._url} did not answer: {error}") from error
-        if not is_map(body) or body.get("status") != "success":
+        if not response.is_success or not is_map(body) or body.get("status") != "success":
             words = body.get("error") if is_map(body) else None
             raise CloudError(
                 f"Prometheus at {self._url} refused ({response.status_code}): {words or 'no reason given'}"
             )
-        if body.get("warnings"):
-            # a store in front of several others says so when one of them failed: half an answer is none
-            raise CloudError(f"Prometheus at {self._url} gave a partial answer: {'; '.join(body['warnings'])}")
-        return body["data"]
+        if body.get("warnings") or body.get("isPartial"):
+            # a store in front of several others says so when one of them failed (VictoriaMetrics by `isPartial`):
+            # half an answer is none
+            said = "; ".join(body.get("warnings") or ("it says so itself",))
+            raise CloudError(f"Prometheus at {self._url} gave a partial answer: {said}")
+        return body.get("data")
 
     def _in_time(self, response: httpx.Response, began: float) -> Iterator[bytes]:
         """The body; a byte now and then is in time for each read, and would hold a pass for ever."""

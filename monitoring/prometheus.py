@@ -144,6 +144,8 @@ def _renames(engines: Sequence[Interface]) -> list[dict[str, Any]]:
 
 def _of_instances(source: Source, settings: PrometheusSettings) -> dict[str, Any]:
     job = _found(source.value, PORTS[source], settings.discovery, _INSTANCES)
+    # a page that dates its samples by a clock of its own would hide what it said last, or make it look new
+    job["honor_timestamps"] = False
     relabelled = {Source.ENGINE: _renames(settings.engines), Source.HOST: [_SPARED]}.get(source)
     return {**job, "metric_relabel_configs": relabelled} if relabelled else job
 

@@ -21,6 +21,8 @@ class EngineEvidence:
     """Least share of the expected samples over its series, 0 to 1."""
     newest_age: timedelta | None = None
     """Age of the newest sample of the series that is furthest behind."""
+    interval: timedelta | None = None
+    """From one scrape of this source to the next; None: that of the evidence."""
     running_max: float | None = None
     """Most requests in flight."""
     waiting_max: float | None = None
@@ -41,8 +43,11 @@ class GpuEvidence:
 
     gpus: int | None = None
     """GPUs that report now."""
+    metered: int | None = None
+    """GPUs that report their energy now."""
     coverage: float | None = None
     newest_age: timedelta | None = None
+    interval: timedelta | None = None
     active_max: float | None = None
     """Highest `gpu_active` of any GPU, 0 to 1."""
     active_min: float | None = None
@@ -67,9 +72,9 @@ class Evidence:
     reached: bool | None = None
     """Whether the engine ever answered since boot; None: not looked up, since it answered in the window."""
 
-    def is_new(self, age: timedelta) -> bool:
-        """Whether a sample of that age may be the newest of a source that still reports."""
-        return age <= STALE_AFTER * self.interval
+    def is_new(self, side: EngineEvidence | GpuEvidence) -> bool:
+        """Whether its newest sample may be that of a source that still reports."""
+        return side.newest_age is not None and side.newest_age <= STALE_AFTER * (side.interval or self.interval)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

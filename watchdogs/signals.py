@@ -128,12 +128,21 @@ def engine_query(series: Series, window: timedelta, interval: timedelta) -> str:
     tokens = {
         f"tokens{n}": f"sum by (instance_id) (increase({c}{chosen}[{whole}]))" for n, c in enumerate(_COUNTERS[:2])
     }
+    # what one engine keeps to itself must not hide behind another one that tells; other engines than vLLM name none
+    telling = {
+        f"telling{n}": f"count by (instance_id) (count by (instance_id, engine) (count_over_time({name}[{whole}])))"
+        for n, name in enumerate((running, waiting, *(f"{c}{chosen}" for c in _COUNTERS[:2])))
+    }
     return _union(
         {
             "running": f"max by (instance_id) (max_over_time({running}[{whole}]))",
             "waiting": f"max by (instance_id) (max_over_time({waiting}[{whole}]))",
             "lowest": f"min by (instance_id) (min_over_time({running}[{whole}]))",
+            # a sum is NaN where one sample is; the highest and the lowest pass over it
+            "sum": f"sum by (instance_id) (sum_over_time({running}[{whole}]))",
+            "sum_waiting": f"sum by (instance_id) (sum_over_time({waiting}[{whole}]))",
             "count": f"min by (instance_id) (count_over_time({running}[{whole}]))",
+            "count_waiting": f"min by (instance_id) (count_over_time({waiting}[{whole}]))",
             "newest": f"min by (instance_id) (timestamp({running}))",
             "started": f"max by (instance_id) ({_STARTED}{chosen})",
             "pulse": f"min by (instance_id) (changes({_PULSE}{chosen}[{late}]))",
@@ -141,6 +150,7 @@ def engine_query(series: Series, window: timedelta, interval: timedelta) -> str:
         | flows
         | counted
         | tokens
+        | telling
     )
 
 
@@ -160,13 +170,16 @@ def gpu_query(series: Series, window: timedelta, interval: timedelta) -> str:
         {
             "active": over("max_over_time", "max"),
             "lowest": over("min_over_time", "min"),
+            "sum": over("sum_over_time", "sum"),
             "count": over("count_over_time", "min"),
             "newest": f"min by (instance_id) (timestamp({active[0]}) or timestamp({active[1]}))",
             "gpus": "count by (instance_id) (count by (instance_id, gpu, UUID)"
             f" (timestamp({active[0]}) or timestamp({active[1]})))",
             "util": f"max by (instance_id) ("
             f"{_beside(f'max_over_time({util}[{whole}])', f'100 * max_over_time({util_ratio}[{whole}])')})",
+            "util_sum": f"sum by (instance_id) (sum_over_time({util}[{whole}]))",
             "energy": f"min by (instance_id) (changes({energy}[{late}]))",
+            "metered": f"count by (instance_id) (count by (instance_id, gpu, UUID) (timestamp({energy})))",
             "millijoules": f"max by (instance_id) (increase({energy}[{whole}]))",
         }
     )
@@ -210,29 +223,33 @@ def _recent(window: timedelta, interval: timedelta) -> timedelta:
 def _engine(stats: Mapping[str, float], window: timedelta, interval: timedelta, now: datetime) -> EngineEvidence:
     lowest = stats.get("lowest")
     running = stats.get("running")
+    engines, queues, *counters = (stats.get(f"telling{n}", 0.0) for n in range(4))
     return EngineEvidence(
         coverage=_coverage(_least(stats, "count"), window, interval),
         newest_age=_age(stats.get("newest"), now),
+        interval=interval,
         # a negative gauge is no measurement, and NaN must not hide behind a maximum
-        running_max=lowest if lowest is not None and not lowest >= 0 else running,
-        waiting_max=stats.get("waiting"),
+        running_max=lowest if lowest is not None and not lowest >= 0 else _unless_nan(running, stats.get("sum")),
+        waiting_max=None if queues < engines else _unless_nan(stats.get("waiting"), stats.get("sum_waiting")),
         tokens=_sum(stats, "tokens"),
-        counter_changes=_sum(stats, "changes", least=2),
+        counter_changes=None if min(counters) < engines else _sum(stats, "changes", least=2),
         started_age=_age(stats.get("started"), now),
         pulse_changes=stats.get("pulse"),
     )
 
 
 def _gpu(stats: Mapping[str, float], window: timedelta, interval: timedelta, now: datetime) -> GpuEvidence:
-    gpus = stats.get("gpus")
+    gpus, metered = stats.get("gpus"), stats.get("metered")
     millijoules = stats.get("millijoules")
     return GpuEvidence(
         gpus=None if gpus is None else int(gpus),
+        metered=None if metered is None else int(metered),
         coverage=_coverage(stats.get("count"), window, interval),
         newest_age=_age(stats.get("newest"), now),
+        interval=interval,
         active_max=stats.get("active"),
-        active_min=stats.get("lowest"),
-        util_max=stats.get("util"),
+        active_min=_unless_nan(stats.get("lowest"), stats.get("sum")),
+        util_max=_unless_nan(stats.get("util"), stats.get("util_sum")),
         energy_changes=stats.get("energy"),
         watts_max=None if millijoules is None else millijoules / 1000 / window.total_seconds(),
     )
@@ -242,6 +259,11 @@ def _coverage(count: float | None, window: timedelta, interval: timedelta) -> fl
     if count is None or math.isnan(count):
         return None
     return min(1.0, count / max(1.0, window / interval))
+
+
+def _unless_nan(value: float | None, total: float | None) -> float | None:
+    """The value, or NaN where a sum over all samples is: one of them was no number."""
+    return total if value is not None and total is not None and math.isnan(total) else value
 
 
 def _age(stamp: float | None, now: datetime) -> timedelta | None:

@@ -41,5 +41,4 @@ def check_reporting(
 
 
 def _fresh(evidence: Evidence) -> bool:
-    ages = [side.newest_age for side in (evidence.engine, evidence.gpu) if side is not None]
-    return any(age is not None and evidence.is_new(age) for age in ages)
+    return any(evidence.is_new(side) for side in (evidence.engine, evidence.gpu) if side is not None)

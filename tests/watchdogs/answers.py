@@ -1,13 +1,13 @@
 """What Prometheus answers where there is this evidence, in the words of `watchdogs.signals`."""
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from watchdogs.evidence import Evidence
 
 
-def engine_stats(evidence: Evidence, at: datetime) -> dict[str, float]:
-    """What Prometheus would answer for this evidence."""
+def engine_stats(evidence: Evidence, at: datetime, span: timedelta) -> dict[str, float]:
+    """What Prometheus would answer for this evidence, asked over a span."""
     engine = evidence.engine
     if engine is None:
         return {}
@@ -15,7 +15,7 @@ def engine_stats(evidence: Evidence, at: datetime) -> dict[str, float]:
         "running": engine.running_max,
         "lowest": engine.running_max,
         "waiting": engine.waiting_max,
-        "count": None if engine.coverage is None else engine.coverage * (evidence.window / evidence.interval),
+        "count": None if engine.coverage is None else engine.coverage * (span / evidence.interval),
         "newest": None if engine.newest_age is None else (at - engine.newest_age).timestamp(),
         "started": None if engine.started_age is None else (at - engine.started_age).timestamp(),
         "pulse": engine.pulse_changes,
@@ -26,20 +26,21 @@ def engine_stats(evidence: Evidence, at: datetime) -> dict[str, float]:
     return {name: value for name, value in stats.items() if value is not None}
 
 
-def gpu_stats(evidence: Evidence, at: datetime) -> dict[str, float]:
-    """What Prometheus would answer for this evidence."""
+def gpu_stats(evidence: Evidence, at: datetime, span: timedelta) -> dict[str, float]:
+    """What Prometheus would answer for this evidence, asked over a span."""
     gpu = evidence.gpu
     if gpu is None:
         return {}
     stats = {
         "active": gpu.active_max,
         "lowest": gpu.active_min,
-        "count": None if gpu.coverage is None else gpu.coverage * (evidence.window / evidence.interval),
+        "count": None if gpu.coverage is None else gpu.coverage * (span / evidence.interval),
         "newest": None if gpu.newest_age is None else (at - gpu.newest_age).timestamp(),
         "gpus": gpu.gpus,
+        "metered": gpu.metered,
         "util": gpu.util_max,
         "energy": gpu.energy_changes,
-        "millijoules": None if gpu.watts_max is None else gpu.watts_max * 1000 * evidence.window.total_seconds(),
+        "millijoules": None if gpu.watts_max is None else gpu.watts_max * 1000 * span.total_seconds(),
     }
     return {name: float(value) for name, value in stats.items() if value is not None}
 

@@ -26,6 +26,7 @@ QUIET_ENGINE = EngineEvidence(
 )
 QUIET_GPU = GpuEvidence(
     gpus=1,
+    metered=1,
     coverage=1.0,
     newest_age=timedelta(seconds=5),
     active_max=0.0,

@@ -17,11 +17,10 @@ import yaml
 from cli.ports import FleetAgents
 from clouds.agents import NodeAgents
 from clouds.prometheus import Prometheus
-from fleet import tags
 from tests import prometheus
 from tests.networks import served
 from tests.watchdogs.plain import document, instance
-from tests.watchdogs.worlds import FakeClock, World, idle_world
+from tests.watchdogs.worlds import FakeClock, World, idle_world, mark
 from watchdogs import signals
 from watchdogs.idle.watchdog import IdleWatchdog, policy_digest
 from watchdogs.plan import OutcomeKind, Reason
@@ -136,7 +135,7 @@ def watched(tmp_path: Path) -> Generator[Watched]:
     machine, world = Machine(), idle_world(1)
     now = datetime.now(UTC)
     mine = instance(1, launched_at=now - timedelta(hours=5), private_address="127.0.0.1")
-    world.instances[FIRST] = replace(mine, tags={tags.IDLE_SINCE: tags.write_time(now - timedelta(hours=1))})
+    world.instances[FIRST] = mine
     world.seen.add(("idle", "batch", policy_digest(FLEET, "batch") or ""))
     with ExitStack() as stack:
         agent = stack.enter_context(serving(machine.status, machine))
@@ -171,6 +170,8 @@ def _until_due(made: Watched) -> None:
         (decision,) = dog.dry().plan.decisions
         if decision.reason is Reason.STILL_IDLE:
             break
+        if decision.reason is Reason.IDLE:
+            mark(made.world, 1, datetime.now(UTC) - timedelta(seconds=2))
         time.sleep(0.5)
     else:
         raise AssertionError("never judged idle")

@@ -99,6 +99,23 @@ TRAPS = [
     pytest.param(case(evidence=gpu(newest_age=timedelta(minutes=2))), Reason.METRICS_STALE, id="exporter stale"),
     pytest.param(case(evidence=gpu(gpus=7), gpus_expected=8), Reason.METRICS_MISSING, id="seven of eight GPUs"),
     pytest.param(case(evidence=gpu(gpus=None)), Reason.METRICS_MISSING, id="number of GPUs unknown"),
+    pytest.param(
+        case(evidence=gpu(gpus=8, metered=7), gpus_expected=8), Reason.METRICS_MISSING, id="energy of seven of eight"
+    ),
+    pytest.param(
+        case(evidence=gpu(watts_max=350.0), watts_rated=700.0), Reason.METRICS_IMPLAUSIBLE, id="half of a large card"
+    ),
+    pytest.param(
+        case(
+            evidence=replace(
+                engine(newest_age=timedelta(seconds=50), interval=timedelta(seconds=15)),
+                interval=timedelta(minutes=1),
+            )
+        ),
+        Reason.METRICS_STALE,
+        id="stale by its own interval",
+    ),
+    pytest.param(case(evidence=engine(tokens=NAN)), Reason.METRICS_IMPLAUSIBLE, id="tokens NaN"),
     # the instance and its people
     pytest.param(case(instance=instance(state=InstanceState.PENDING)), Reason.NOT_RUNNING, id="pending"),
     pytest.param(
@@ -121,6 +138,10 @@ TRAPS = [
     pytest.param(case(in_rollout=True), Reason.IN_ROLLOUT, id="instance refresh"),
     pytest.param(case(agent=None), Reason.METRICS_MISSING, id="agent silent"),
     pytest.param(case(agent=replace(READY, phase=Phase.CACHE)), Reason.LOADING, id="loading its model"),
+    pytest.param(case(agent=replace(READY, ready=False)), Reason.LOADING, id="changing its revision"),
+    pytest.param(
+        case(agent=replace(READY, requests_running=None)), Reason.METRICS_MISSING, id="agent knows no requests"
+    ),
     pytest.param(case(agent=replace(READY, draining=True)), Reason.DRAINING, id="draining for a notice"),
     pytest.param(case(agent=replace(READY, requests_running=1)), Reason.SERVING, id="agent sees a request"),
 ]

@@ -73,6 +73,28 @@ def test_an_engine_that_is_gone_after_its_drain_is_ended() -> None:
 
 
 @pytest.mark.parametrize(
+    "gpu",
+    [
+        pytest.param({"active_max": 0.6}, id="it computes"),
+        pytest.param({"util_max": 95.0}, id="PROF reads 0, utilization does not"),
+        pytest.param({"watts_max": 70.0}, id="PROF reads 0 at full power"),
+    ],
+)
+def test_a_gpu_that_works_after_its_engine_is_gone_is_not_ended(gpu: dict[str, float]) -> None:
+    world = due(1)
+
+    def engine_stops(name: str) -> None:
+        if name == "drain":
+            old = world.evidence[FIRST]
+            assert old.gpu is not None
+            world.evidence[FIRST] = replace(old, engine=None, gpu=replace(old.gpu, **gpu))
+
+    world.before = engine_stops
+    (outcome,) = IdleWatchdog(document(), world.ports()).apply().outcomes
+    assert (outcome.kind, world.ended) == (OutcomeKind.WAITING, [])
+
+
+@pytest.mark.parametrize(
     ("running", "said"),
     [(0, True), (None, True), (3, False), (float("nan"), False)],
     ids=["0", "unknown", "3", "NaN"],

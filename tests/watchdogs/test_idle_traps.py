@@ -24,6 +24,8 @@ pytestmark = [
 
 Page = list[Series]
 RUNNING, ACTIVE, UTIL = "vllm:num_requests_running", "DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_DEV_GPU_UTIL"
+WAITING = "vllm:num_requests_waiting"
+COUNTERS = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total", "vllm:request_success_total")
 ENERGY = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
 LATE = 150.0
 """Seconds before now: what begins then fills less than a tenth of the window."""
@@ -121,13 +123,18 @@ def sliced(page: Page) -> Page:
     return found
 
 
+def quiet_engine() -> Page:
+    """Another one on the same page; what the process says of itself stands there once."""
+    return [one for one in engine(busy=False, number="1") if one.labels]
+
+
 def second_engine(page: Page) -> Page:
-    return engine(busy=False, number="1") + page
+    return quiet_engine() + page
 
 
 def lost_engine(page: Page) -> Page:
     """Of two engines the one with the work is not heard of any more."""
-    return engine(busy=False, number="1") + [one.saying(until(one.value, 600)) if one.labels else one for one in page]
+    return quiet_engine() + [one.saying(until(one.value, 600)) if one.labels else one for one in page]
 
 
 def fell_back(value: Value) -> Value:
@@ -142,12 +149,23 @@ def unseen_requests(page: Page) -> Page:
 
 def born_late(page: Page) -> Page:
     """Counters that appear with the first request, already counted; the request itself was between two scrapes."""
-    counters = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total", "vllm:request_success_total")
     busy = any(one.name == RUNNING and one.value(0) for one in page)
     found = unseen_requests(page)
     if not busy:
         return found
-    return [one.saying(since(flat(50.0), 600)) if one.name in counters else one for one in found]
+    return [one.saying(since(flat(50.0), 600)) if one.name in COUNTERS else one for one in found]
+
+
+def no_numbers(*names: str) -> Callable[[Page], Page]:
+    """Of two engines, or two GPUs, the one with the work says NaN; the other one is quiet."""
+
+    def bend(page: Page) -> Page:
+        told = [one.saying(flat(float("nan"))) if one.name in names else one for one in unseen_requests(page)]
+        if page[0].job == "engine":
+            return told + quiet_engine()
+        return told + [one.with_labels(gpu="1", UUID="GPU-1") for one in exporter(busy=False)]
+
+    return bend
 
 
 def blip(value: Value, blank: float) -> Value:
@@ -220,6 +238,12 @@ TRAPS: dict[str, list[Trap]] = {
             ),
         ),
         Trap(name="percent for a share", bend=only(ACTIVE, lambda one: one.saying(_hundredfold(one.value)))),
+        Trap(name="PROF is NaN on one of two GPUs", bend=no_numbers(ACTIVE), idle=NO_MEASUREMENT),
+        Trap(
+            name="PROF reads 0 and utilization NaN on one of two GPUs",
+            bend=both(says(ACTIVE, flat(0.0)), says(ENERGY, growing(28_000, 1e9)), no_numbers(UTIL)),
+            idle=NO_MEASUREMENT,
+        ),
         Trap(name="MIG slices", bend=sliced),
         Trap(
             name="MIG, the busy slice is not reported",
@@ -283,6 +307,36 @@ TRAPS: dict[str, list[Trap]] = {
                 [one.saying(until(_calm(one), LATE)) if one.labels else one for one in page]
                 + [one.with_labels(model_name="n").saying(since(one.value, LATE)) for one in page if one.labels]
             ),
+            idle=Reason.METRICS_MISSING,
+        ),
+        Trap(
+            name="one engine of two says NaN for all its work",
+            bend=no_numbers(RUNNING, WAITING, *COUNTERS),
+            idle=NO_MEASUREMENT,
+        ),
+        Trap(
+            name="one engine of two says NaN for its tokens",
+            bend=no_numbers(*COUNTERS),
+            idle=NO_MEASUREMENT,
+        ),
+        Trap(
+            name="one engine of two says NaN for its queue",
+            bend=both(without(*COUNTERS[2:]), no_numbers(WAITING)),
+            idle=NO_MEASUREMENT,
+        ),
+        Trap(
+            name="the queue has vanished",
+            bend=both(unseen_requests, only(WAITING, lambda one: one.saying(until(one.value, 1500)))),
+            idle=Reason.METRICS_MISSING,
+        ),
+        Trap(
+            name="one engine of two does not tell its queue",
+            bend=both(without(WAITING), second_engine),
+            idle=Reason.METRICS_MISSING,
+        ),
+        Trap(
+            name="one engine of two counts no tokens",
+            bend=both(unseen_requests, without(*COUNTERS), second_engine),
             idle=Reason.METRICS_MISSING,
         ),
         Trap(name="gauge reads NaN", bend=says(RUNNING, flat(float("nan"))), idle=NO_MEASUREMENT),

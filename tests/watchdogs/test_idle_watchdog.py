@@ -1,16 +1,19 @@
 """Passes of the idle watchdog over a small world, faults and kills included."""
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
 from fleet import tags
 from fleet.activity import CloudError
-from fleet.model import Instance, InstanceState
-from tests.watchdogs.plain import QUIET, READY, START, document, instance
-from tests.watchdogs.worlds import FakeInventory, KilledError, World, idle_world, mark
+from fleet.model import Instance, InstanceState, Phase
+from tests.watchdogs.plain import QUIET, QUIET_ENGINE, QUIET_GPU, READY, START, document, instance
+from tests.watchdogs.worlds import FakeAgents, FakeInventory, FakeMetrics, KilledError, World, idle_world, mark
+from watchdogs.evidence import AgentStatus
+from watchdogs.idle.acting import LONGEST_REQUEST
 from watchdogs.idle.watchdog import IdleWatchdog, policy_digest
 from watchdogs.plan import Action, OutcomeKind, Reason
 from watchdogs.ports import Brake, BrakeKind
@@ -405,3 +408,142 @@ def test_every_instance_gets_one_decision() -> None:
     assert (told.action, told.reason) == (Action.KEEP, Reason.OUTSIDE_POOLS)
     assert told.usd_per_hour is not None, "listed with its price"
     assert world.agents[FIRST] is not READY
+
+
+BUSY = replace(
+    QUIET,
+    engine=replace(QUIET_ENGINE, running_max=3.0, tokens=9e5, counter_changes=100.0),
+    gpu=replace(QUIET_GPU, active_max=0.7),
+)
+
+
+def silent(world: World) -> None:
+    old = timedelta(minutes=20)
+    engine, gpu = replace(QUIET_ENGINE, newest_age=old), replace(QUIET_GPU, newest_age=old)
+    world.evidence[SECOND] = replace(BUSY, engine=engine, gpu=gpu)
+
+
+def lost_meanwhile(world: World) -> None:
+    """Its agent is asked a second time, right before the other one is to be drained."""
+    asked: list[str] = []
+
+    def before(name: str) -> None:
+        asked.append(name)
+        if asked.count("statuses") == 2:
+            world.agents.pop(SECOND, None)
+
+    world.before = before
+
+
+def says(status: AgentStatus) -> Callable[[World], None]:
+    return lambda world: world.agents.update({SECOND: status})
+
+
+LEAVES = replace(READY, phase=Phase.DRAINING, draining=True, ready=False, requests_running=3)
+
+
+@pytest.mark.parametrize(
+    ("change", "ended"),
+    [
+        pytest.param(lambda _: None, True, id="it serves"),
+        pytest.param(says(replace(LEAVES, reason="preemption")), False, id="it is taken, and still busy"),
+        pytest.param(says(replace(LEAVES, drained=True, reason="by hand: kernel")), False, id="drained by hand"),
+        pytest.param(says(replace(READY, phase=Phase.FAILED, ready=False)), False, id="its boot failed"),
+        pytest.param(says(replace(READY, ready=False)), False, id="it changes its revision"),
+        pytest.param(lambda world: world.agents.pop(SECOND), False, id="its agent is silent"),
+        pytest.param(silent, False, id="silent for twenty minutes"),
+        pytest.param(lost_meanwhile, False, id="lost between plan and drain"),
+    ],
+)
+def test_the_last_one_stays_unless_another_one_carries_the_pool(change: Callable[[World], None], ended: bool) -> None:
+    world = idle_world(2)
+    world.evidence[SECOND] = BUSY
+    mark(world, 1, START - timedelta(hours=1))
+    change(world)
+    watchdog(world, min=1).apply()
+    assert (world.ended == [FIRST]) is ended
+    assert (world.drains == [FIRST]) is ended
+
+
+def test_work_that_begins_while_a_slow_store_answers_is_seen() -> None:
+    world = idle_world(1)
+    mark(world, 1, START - timedelta(hours=1))
+    dog, asked = watchdog(world), list[str]()
+
+    def before(name: str) -> None:
+        asked.append(name)
+        if asked.count("instance") and name == "query":
+            world.now += timedelta(seconds=10)
+            world.agents[FIRST] = replace(READY, requests_running=3)
+
+    world.before = before
+    (outcome,) = dog.apply().outcomes
+    assert (outcome.kind, "3 running" in outcome.detail) == (OutcomeKind.NO_LONGER_TRUE, True)
+    assert not world.drains
+
+
+def test_a_look_that_took_too_long_drains_nobody() -> None:
+    world = idle_world(1)
+    mark(world, 1, START - timedelta(hours=1))
+    dog, asked = watchdog(world), list[str]()
+
+    def before(name: str) -> None:
+        asked.append(name)
+        if asked.count("instance") and name == "query":
+            world.now += timedelta(seconds=40)
+
+    world.before = before
+    (outcome,) = dog.apply().outcomes
+    assert (outcome.kind, outcome.detail) == (OutcomeKind.NO_LONGER_TRUE, "metrics stale to look again took 80 s")
+    assert not world.drains
+
+
+def test_a_mark_older_than_work_that_no_pass_saw_is_taken_away_and_a_new_grace_begins() -> None:
+    """Marked, then paused (or blind, or switched off) for hours of work: the window before now is quiet again."""
+    world = idle_world(1)
+    mark(world, 1, START - timedelta(hours=5))
+    fleet = document()
+    world.seen.add(("idle", "batch", policy_digest(fleet, "batch") or ""))
+    dog = IdleWatchdog(fleet, replace(world.ports(), metrics=Remembering(world)))
+    (outcome,) = dog.apply().outcomes
+    assert outcome.kind is OutcomeKind.NO_LONGER_TRUE
+    assert "100 tokens" in outcome.detail or "running" in outcome.detail
+    assert world.instances[FIRST].idle_since is None
+    assert [text for key, text in world.messages.items() if key.startswith("stays:")]
+    assert not world.drains
+    world.now += timedelta(minutes=1)
+    assert [d.action for d in dog.apply().plan.decisions] == [Action.MARK]
+    world.now += timedelta(minutes=9)
+    dog.apply()
+    assert not world.ended
+    world.now += timedelta(minutes=1)
+    dog.apply()
+    assert world.ended == [FIRST]
+
+
+class Remembering(FakeMetrics):
+    """A store whose instance worked until an hour before the world began: whoever asks that far back sees it."""
+
+    def query(self, expression: str, at: datetime) -> Sequence[tuple[Mapping[str, str], float]]:
+        spans = [int(seconds) for seconds in re.findall(r"\[(\d+)s\]", expression)]
+        seen = bool(spans) and at - timedelta(seconds=max(spans)) < START - timedelta(hours=1)
+        self.world.evidence[FIRST] = BUSY if seen else QUIET
+        return super().query(expression, at)
+
+
+def test_a_request_that_comes_at_the_moment_of_the_drain_may_finish() -> None:
+    world = idle_world(1)
+    mark(world, 1, START - timedelta(hours=1))
+    deadlines: list[timedelta] = []
+    ports = world.ports()
+
+    class Patient(FakeAgents):
+        def drain(self, instance: Instance, reason: str, deadline: timedelta) -> AgentStatus:
+            deadlines.append(deadline)
+            return super().drain(instance, reason, deadline)
+
+    fleet = document(drain_deadline="90s")
+    world.seen.add(("idle", "batch", policy_digest(fleet, "batch") or ""))
+    IdleWatchdog(fleet, replace(ports, agents=Patient(world))).apply()
+    assert deadlines == [LONGEST_REQUEST]
+    assert world.ended == [FIRST]

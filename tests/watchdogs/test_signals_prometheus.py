@@ -32,8 +32,11 @@ def _engine(running: float, tokens: Callable[[], float]) -> Callable[[], str]:
             f'vllm:num_requests_running{{engine="0",model_name="m"}} {running}\n'
             f'vllm:num_requests_running{{engine="1",model_name="m"}} 0\n'
             f'vllm:num_requests_waiting{{engine="0",model_name="m"}} 0\n'
+            f'vllm:num_requests_waiting{{engine="1",model_name="m"}} 0\n'
             f'vllm:prompt_tokens_total{{engine="0",model_name="m"}} {tokens()}\n'
+            f'vllm:prompt_tokens_total{{engine="1",model_name="m"}} 7\n'
             f'vllm:generation_tokens_total{{engine="0",model_name="m"}} {tokens()}\n'
+            f'vllm:generation_tokens_total{{engine="1",model_name="m"}} 7\n'
             f'vllm:request_success_total{{engine="0",finished_reason="stop",model_name="m"}} 3\n'
             f"process_start_time_seconds {STARTED - 3600}\n"
             f"process_cpu_seconds_total {time.time() - STARTED}\n"

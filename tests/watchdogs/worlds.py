@@ -1,5 +1,6 @@
 """A small world for the watchdogs: every port met in memory, time passed by hand, faults on demand."""
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -237,8 +238,10 @@ class FakeMetrics:
         if "__name__" in expression:
             found = {key: e.gpu.active_max for key, e in self.world.evidence.items() if e.gpu is not None}
             return [({"instance_id": key}, value) for key, value in found.items() if value is not None]
+        span = timedelta(seconds=max(int(seconds) for seconds in re.findall(r"\[(\d+)s\]", expression)))
         for key, evidence in self.world.evidence.items():
-            stats = engine_stats(evidence, at) if "vllm:" in expression else gpu_stats(evidence, at)
+            told = engine_stats if "vllm:" in expression else gpu_stats
+            stats = told(evidence, at, span)
             rows += [({"instance_id": key, "stat": name}, value) for name, value in stats.items()]
         return rows
 

@@ -8,7 +8,7 @@ its own and goes on.
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from fleet import tags
 from fleet.activity import CloudError, ConflictError
@@ -18,12 +18,23 @@ from watchdogs import signals
 from watchdogs.draining import Drain, has_gone, leaving
 from watchdogs.evidence import STALE_AFTER, Evidence
 from watchdogs.idle import last_look, words
-from watchdogs.idle.decide import DRAIN_REASON, WATCHDOG, Observed, case_of, grace_of, is_our_drain
+from watchdogs.idle.decide import (
+    DRAIN_REASON,
+    WATCHDOG,
+    Observed,
+    case_of,
+    counts_as_healthy,
+    grace_of,
+    in_service,
+    is_our_drain,
+)
 from watchdogs.idle.judge import Objection, judge, kept_by_tag
 from watchdogs.idle.last_look import Heard, LastLooks, Unheard
 from watchdogs.plan import Action, Decision, Outcome, OutcomeKind, Plan, Reason
 from watchdogs.ports import BrakeKind, Ports
 
+LONGEST_REQUEST: Final = timedelta(hours=1)
+"""For so long an agent lets a request finish that came at the moment of the drain; passes go on meanwhile."""
 _T = TypeVar("_T")
 EvidenceOf = Callable[[Instance, timedelta, datetime], Evidence | None]
 """Of an instance, over the window that ends now."""
@@ -38,6 +49,8 @@ class Actor:
         self._observed = observed
         self._evidence_of = evidence_of
         self._instances = {instance.id: instance for instance in observed.instances}
+        self._drained: set[str] = set()
+        """By this pass."""
 
     def settle(self, unfinished: Sequence[Decision]) -> tuple[Outcome, ...]:
         """Give an outcome to what a killed run began and what is over by now; the rest goes on through the plan."""
@@ -119,7 +132,10 @@ class Actor:
             return looked
         deadline = self._document.pool(decision.pool or "").drain_deadline
         if not is_our_drain(self._observed.agents.get(looked.id)):
-            self._ports.agents.drain(looked, f"{DRAIN_REASON}: {decision.detail}"[:200], deadline)
+            # what arrives at this very moment may finish: nobody waits for the instance but us
+            patient = max(deadline, LONGEST_REQUEST)
+            self._ports.agents.drain(looked, f"{DRAIN_REASON}: {decision.detail}"[:200], patient)
+        self._drained.add(looked.id)
         return decision, looked
 
     def _finish(self, drains: Sequence[Drain]) -> list[Outcome]:
@@ -175,7 +191,11 @@ class Actor:
         return self._recorded(decision, OutcomeKind.DONE, f"ended; target {target.value}")
 
     def _look_again(self, decision: Decision) -> Instance | Outcome:
-        """The instance as it is now, or why its end is off."""
+        """The instance as it is now, or why its end is off.
+
+        Its evidence begins with its mark: passes that were paused, or blind, or did not run, saw none of it. What its
+        agent says is asked for last: a store may take a minute to answer.
+        """
         ports = self._ports
         now = ports.clock.now()
         instance = ports.inventory.instance(decision.resource)
@@ -185,30 +205,50 @@ class Actor:
             raise CloudError(f"{instance.id} belongs to no group, so it cannot be ended; it is not drained either")
         if (held := self._held_back(decision, instance)) is not None:
             return held
-        status = ports.agents.statuses([instance]).get(instance.id)
-        if is_our_drain(status):
+        if is_our_drain(ports.agents.statuses([instance]).get(instance.id)):
             return instance
         if instance.idle_since is None:
             return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, "somebody removed its mark")
         entry = self._document.pool(instance.pool or "").watchdogs.idle
         if entry is None:
             return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, "its pool has no idle watchdog")
-        fresh, group = self._evidence_of(instance, entry.window, now), instance.group
-        again = Observed(
-            instances=(instance,),
+        fresh = self._evidence_of(instance, max(entry.window, now - instance.idle_since), now)
+        rollouts = ports.groups.in_rollout([instance.group], [instance.group])
+        others = self._others(instance)
+        agents = ports.agents.statuses([instance, *others])
+        again = replace(
+            self._observed,
             evidence={} if fresh is None else {instance.id: fresh},
-            agents={} if status is None else {instance.id: status},
-            pools=self._observed.pools,
-            budget=self._observed.budget,
-            gpus_expected=self._observed.gpus_expected,
-            watts_rated=self._observed.watts_rated,
-            rollouts=ports.groups.in_rollout([group], [group]) if group else frozenset(),
+            agents=agents,
+            rollouts=rollouts,
+            kept_by={},  # brakes were read anew
         )
-        objection = judge(case_of(instance, again, entry.policy(), now))
+        objection = judge(case_of(instance, again, entry.policy(), now)) or _late(fresh, ports.clock.now() - now)
         if objection is not None:
-            detail = f"{objection.reason} {objection.detail}".strip()
+            return self._marked_in_vain(decision, instance, objection)
+        floor, ready = (
+            self._observed.pools[instance.pool or ""].floor,
+            sum(in_service(agents.get(i.id)) for i in others),
+        )
+        if ready < floor:
+            detail = f"{Reason.POOL_FLOOR}: floor {floor}, {ready} others are ready"
             return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, detail)
         return instance
+
+    def _others(self, instance: Instance) -> list[Instance]:
+        """Those of its pool that the plan leaned on, but for whom this pass has drained."""
+        seen = self._observed
+        pool = (one for one in seen.instances if one.pool == instance.pool and one.id != instance.id)
+        return [one for one in pool if one.id not in self._drained and counts_as_healthy(one, seen)]
+
+    def _marked_in_vain(self, decision: Decision, instance: Instance, objection: Objection) -> Outcome:
+        """Its mark goes, so that the next one begins a new grace with a new message."""
+        failed = self._ports.inventory.untag([instance.id], [tags.IDLE_SINCE])
+        if instance.id not in failed and instance.idle_since is not None:
+            shown = replace(decision, reason=objection.reason, detail=objection.detail)
+            self._tell(f"stays:{instance.id}:{tags.write_time(instance.idle_since)}", words.unmarked(shown), decision)
+        detail = f"{objection.reason} {objection.detail}".strip()
+        return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, detail)
 
     def _objection(self, heard: Heard) -> Objection | None:
         """What the sources say against an end since the agent said `drained`."""
@@ -266,3 +306,10 @@ class Actor:
             text,
             {"instance": decision.resource, "pool": decision.pool, "action": decision.action.value},
         )
+
+
+def _late(evidence: Evidence | None, took: timedelta) -> Objection | None:
+    """What a look rests on grows old while the store answers."""
+    if evidence is None or took <= STALE_AFTER * evidence.interval:
+        return None
+    return Objection(reason=Reason.METRICS_STALE, detail=f"to look again took {took.total_seconds():.0f} s")

@@ -165,7 +165,11 @@ def _seen(pool: PoolView, wish: Decision) -> Decision:
 
 def is_our_drain(agent: AgentStatus | None) -> bool:
     """Whether the instance drains because this watchdog asked."""
-    return agent is not None and (agent.draining or agent.drained) and (agent.reason or "").startswith(DRAIN_REASON)
+    return (
+        agent is not None
+        and (agent.draining or agent.drained)
+        and (agent.reason or "").startswith(f"{DRAIN_REASON}:")
+    )
 
 
 def _loses_its_mark(instance: Instance, reason: Reason) -> bool:
@@ -221,8 +225,16 @@ class _Room:
         return wish
 
 
+def in_service(agent: AgentStatus | None) -> bool:
+    """Whether an agent says that its instance serves, and will go on to."""
+    return agent is not None and agent.ready and not agent.draining and not agent.drained
+
+
 def counts_as_healthy(instance: Instance, observed: Observed) -> bool:
-    """Whether the pool may lean on it when another one goes: alive, heard of, not leaving."""
+    """Whether the pool may lean on it when another one goes: alive, ready as its agent says, its engine heard of now.
+
+    An agent that was not asked, or does not answer, promises nothing.
+    """
     if instance.id in observed.leaving or instance.id in observed.begun:
         # what was begun goes for certain, and its pass may have died before it lowered the target
         return False
@@ -230,10 +242,11 @@ def counts_as_healthy(instance: Instance, observed: Observed) -> bool:
     if is_our_drain(agent):
         # one that we drain still counts, since it is the one that is to go
         return instance.alive
-    if agent is not None and (agent.draining or agent.drained):
+    if not in_service(agent):
         return False
     evidence = observed.evidence.get(instance.id)
-    return instance.alive and evidence is not None and evidence.engine is not None
+    engine = evidence.engine if evidence is not None else None
+    return instance.alive and evidence is not None and engine is not None and evidence.is_new(engine)
 
 
 def _kept(wish: Decision, reason: Reason, detail: str) -> Decision:

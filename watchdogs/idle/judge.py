@@ -13,11 +13,14 @@ from typing import Final
 from fleet.model import CapacityType, Instance, InstanceState, Phase
 from fleet.policies import IdlePolicy
 from fleet.tags import KEEP_UNTIL
-from watchdogs.evidence import AgentStatus, Evidence
+from watchdogs.evidence import AgentStatus, EngineEvidence, Evidence, GpuEvidence
 from watchdogs.plan import Reason
 
 WORKING_WATTS: Final = 0.6
 """Share of a GPU's rated power that no resting GPU draws (an L4 with a loaded model rests at about 0.4)."""
+LARGE_WATTS: Final = 250.0
+WORKING_WATTS_OF_LARGE: Final = 0.4
+"""The same of those rated at that or more, which rest with a loaded model at a fifth to a quarter."""
 BUSY_UTILIZATION: Final = 5.0
 """Percent of DCGM_FI_DEV_GPU_UTIL above which a `gpu_active` of 0 is not believed (DCGM issue 303)."""
 
@@ -162,8 +165,7 @@ def engine_covered(case: Case) -> Objection | None:
 
 def engine_fresh(case: Case) -> Objection | None:
     """The newest sample of the engine is at most two intervals old."""
-    engine = case.evidence.engine if case.evidence else None
-    return _stale(case, "engine", engine.newest_age if engine else None)
+    return _stale(case, "engine", case.evidence.engine if case.evidence else None)
 
 
 def engine_plausible(case: Case) -> Objection | None:
@@ -174,7 +176,7 @@ def engine_plausible(case: Case) -> Objection | None:
     for name, value in (("running", engine.running_max), ("waiting", engine.waiting_max)):
         if value is not None and not (math.isfinite(value) and value >= 0):
             return Objection(reason=Reason.METRICS_IMPLAUSIBLE, detail=f"requests {name} = {value}")
-    if engine.counter_changes is not None and math.isnan(engine.counter_changes):
+    if not all(math.isfinite(value) for value in (engine.counter_changes, engine.tokens) if value is not None):
         return Objection(reason=Reason.METRICS_IMPLAUSIBLE, detail="token counters are no numbers")
     if engine.pulse_changes is not None and not engine.pulse_changes > 0:
         return Objection(reason=Reason.METRICS_IMPLAUSIBLE, detail="the engine's own CPU counter stands still")
@@ -205,9 +207,10 @@ def gpu_reported(case: Case) -> Objection | None:
     )
     if missing is not None:
         return missing
-    if case.gpus_expected is not None and (gpu.gpus or 0) < case.gpus_expected:
-        detail = f"{gpu.gpus} of {case.gpus_expected} GPUs report"
-        return Objection(reason=Reason.METRICS_MISSING, detail=detail)
+    for number, what in ((gpu.gpus, "report"), (gpu.metered, "report their energy")):
+        if case.gpus_expected is not None and (number or 0) < case.gpus_expected:
+            detail = f"{number or 0} of {case.gpus_expected} GPUs {what}"
+            return Objection(reason=Reason.METRICS_MISSING, detail=detail)
     return None
 
 
@@ -219,8 +222,7 @@ def gpu_covered(case: Case) -> Objection | None:
 
 def gpu_fresh(case: Case) -> Objection | None:
     """The newest sample of the GPU exporter is at most two intervals old."""
-    gpu = case.evidence.gpu if case.evidence else None
-    return _stale(case, "GPU exporter", gpu.newest_age if gpu else None)
+    return _stale(case, "GPU exporter", case.evidence.gpu if case.evidence else None)
 
 
 def gpu_in_range(case: Case) -> Objection | None:
@@ -251,14 +253,14 @@ def gpu_not_contradicted(case: Case) -> Objection | None:
         detail = f"gpu_active is {gpu.active_max} but GPU utilization {gpu.util_max:g} %"
         return Objection(reason=Reason.METRICS_IMPLAUSIBLE, detail=detail)
     rated = case.watts_rated
-    if rated is not None and gpu.watts_max is not None and not gpu.watts_max < WORKING_WATTS * rated:
+    if rated is not None and gpu.watts_max is not None and not gpu.watts_max < _working_watts(rated):
         detail = f"gpu_active is {gpu.active_max} but a GPU drew {gpu.watts_max:.0f} W of {rated:.0f} W"
         return Objection(reason=Reason.METRICS_IMPLAUSIBLE, detail=detail)
     return None
 
 
 def agent_ready(case: Case) -> Objection | None:
-    """The node agent says that the instance is in service: neither loading nor draining nor silent."""
+    """The node agent says that the instance is in service: neither loading, switching, draining nor silent."""
     agent = case.agent
     if agent is None:
         return Objection(reason=Reason.METRICS_MISSING, detail="the node agent does not answer")
@@ -266,7 +268,12 @@ def agent_ready(case: Case) -> Objection | None:
         return Objection(reason=Reason.DRAINING, detail=agent.reason or "")
     if agent.phase is not Phase.READY:
         return Objection(reason=Reason.LOADING, detail=f"phase {agent.phase}")
-    if agent.requests_running:
+    if not agent.ready:
+        # it changes its revision, or checks itself: the router is told to send nothing meanwhile
+        return Objection(reason=Reason.LOADING, detail="its agent says that it is not ready")
+    if agent.requests_running is None:
+        return Objection(reason=Reason.METRICS_MISSING, detail="its agent cannot say how many requests run")
+    if agent.requests_running > 0:
         return Objection(reason=Reason.SERVING, detail=f"{_count(agent.requests_running)} running, says its agent")
     return None
 
@@ -314,10 +321,14 @@ def _thin(source: str, coverage: float | None, least: float) -> Objection | None
     return None
 
 
-def _stale(case: Case, source: str, age: timedelta | None) -> Objection | None:
-    if age is None or case.evidence is None or case.evidence.is_new(age):
+def _stale(case: Case, source: str, side: EngineEvidence | GpuEvidence | None) -> Objection | None:
+    if case.evidence is None or side is None or side.newest_age is None or case.evidence.is_new(side):
         return None
-    return Objection(reason=Reason.METRICS_STALE, detail=f"{source}: newest sample is {_span(age)} old")
+    return Objection(reason=Reason.METRICS_STALE, detail=f"{source}: newest sample is {_span(side.newest_age)} old")
+
+
+def _working_watts(rated: float) -> float:
+    return rated * (WORKING_WATTS_OF_LARGE if rated >= LARGE_WATTS else WORKING_WATTS)
 
 
 def _span(span: timedelta) -> str:

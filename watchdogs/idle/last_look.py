@@ -19,6 +19,7 @@ from watchdogs.idle.judge import (
     engine_plausible,
     engine_reported,
     gpu_in_range,
+    gpu_not_contradicted,
     gpu_reported,
     gpus_quiet,
     judge,
@@ -135,7 +136,8 @@ def objection(case: Case, heard: Heard, now: datetime) -> Objection | None:
     `now` is the store's, as the ages of the evidence are.
     """
     engine: tuple[Check, ...] = (_engine_in_numbers,) if heard.engine_answers else ()
-    objected = judge(case, (no_requests, counters_flat, gpus_quiet, *engine, gpu_reported, gpu_in_range))
+    gpu = (gpus_quiet, gpu_reported, gpu_in_range, gpu_not_contradicted)
+    objected = judge(case, (no_requests, counters_flat, *engine, *gpu))
     if objected is not None:
         return objected
     evidence, age = case.evidence, now - heard.since

@@ -1,6 +1,7 @@
 """The idle watchdog: observe, decide, act, record, tell. `decide.py` has the rules."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -94,7 +95,7 @@ class IdleWatchdog:
         )
         asked = [i for i in watched if i.alive and (i.idle_since is not None or _quiet(i, base, now))]
         groups = sorted({i.group for i in asked if i.group is not None})
-        agents = ports.agents.statuses(asked)
+        agents = ports.agents.statuses([*asked, *self._others(asked, watched, base, now)])
         return replace(
             base,
             agents=agents,
@@ -112,16 +113,32 @@ class IdleWatchdog:
 
     def _ends(self, instances: Sequence[Instance], now: datetime) -> frozenset[str]:
         """Groups of marked instances whose grace is over: what may be ended now is not guessed about."""
-        graces = {p.name: p.watchdogs.idle.grace for p in self._document.pools if p.watchdogs.idle is not None}
-        return frozenset(
-            i.group
-            for i in instances
-            if i.group is not None and i.idle_since is not None and now - i.idle_since >= graces[i.pool or ""]
-        )
+        return frozenset(i.group for i in instances if i.group is not None and self._grace_is_over(i, now))
+
+    def _others(
+        self, asked: Sequence[Instance], watched: Sequence[Instance], observed: Observed, now: datetime
+    ) -> list[Instance]:
+        """Of pools of which one may be ended some that stay: can they carry the pool? Twice as many as are needed."""
+        ends = Counter(i.pool or "" for i in asked if self._grace_is_over(i, now))
+        left = {pool: 2 * (observed.pools[pool].floor + count) + 8 for pool, count in ends.items()}
+        known = {instance.id for instance in asked}
+        found: list[Instance] = []
+        for instance in watched:
+            pool, evidence = instance.pool or "", observed.evidence.get(instance.id)
+            heard = evidence is not None and evidence.engine is not None and evidence.is_new(evidence.engine)
+            if instance.alive and heard and instance.id not in known and left.get(pool, 0) > 0:
+                left[pool] -= 1
+                found.append(instance)
+        return found
+
+    def _grace_is_over(self, instance: Instance, now: datetime) -> bool:
+        entry = self._document.pool(instance.pool or "").watchdogs.idle
+        return entry is not None and instance.idle_since is not None and now - instance.idle_since >= entry.grace
 
     def evidence_of(self, instance: Instance, window: timedelta, now: datetime) -> Evidence | None:
         """The evidence of one instance, asked for anew."""
-        return signals.gather(self._ports.metrics, self._series, window, now).get(instance.id)
+        series = replace(self._series, labels=f'{self._series.labels},instance_id="{instance.id}"')
+        return signals.gather(self._ports.metrics, series, window, now).get(instance.id)
 
     def _evidence(self, instances: Sequence[Instance], now: datetime) -> dict[str, Evidence]:
         """Each pool is judged over its own window; pools with the same window share the queries."""
@@ -220,7 +237,7 @@ def _gpus(cloud: Cloud, instances: Sequence[Instance]) -> dict[str, int]:
         try:
             found[machine_type] = catalogue.machine(cloud, machine_type).gpu_count
         except UnknownMachineError:
-            continue  # judged by what reports; `judge` says so
+            continue  # nobody knows how many there should be: what reports is all that can be judged
     return found
 
 

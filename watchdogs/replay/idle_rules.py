@@ -31,7 +31,7 @@ DAY_S: Final = 86400.0
 LEARN_EVERY: Final = 1800.0
 FIRST_DAY: Final = 0.9
 """Share of the first day's stops that may be made at any time of it; a history may end before its day."""
-READY: Final = AgentStatus(phase=Phase.READY, ready=True, draining=False, drained=False)
+READY: Final = AgentStatus(phase=Phase.READY, ready=True, draining=False, drained=False, requests_running=0)
 
 
 def rule(name: str, activity: Activity, policy: IdlePolicy) -> AloneRule:
@@ -328,6 +328,7 @@ class OwnRule:
             ),
             gpu=GpuEvidence(
                 gpus=1,
+                metered=1,
                 coverage=coverage,
                 newest_age=age,
                 active_max=float(self.activity.active[rows, replica].max()),

@@ -1,0 +1,60 @@
+"""Answers of a metrics store that are no answers: each is an error in our words, none is half a fleet."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx
+import pytest
+
+from clouds.prometheus import Prometheus
+from fleet.activity import CloudError
+
+NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
+ROW: dict[str, Any] = {"metric": {"instance_id": "i-1"}, "value": [1, "0"]}
+
+
+def answered(status: int, body: Any) -> Prometheus:
+    """A store that says so to everything."""
+    transport = httpx.MockTransport(lambda _: httpx.Response(status, json=body))
+    return Prometheus("http://store", client=httpx.Client(transport=transport), now=lambda: NOW)
+
+
+def vector(*rows: Any, **more: Any) -> dict[str, Any]:
+    return {"status": "success", "data": {"resultType": "vector", "result": list(rows)}, **more}
+
+
+def test_a_whole_answer_is_read() -> None:
+    assert answered(200, vector(ROW)).query("up", NOW) == [({"instance_id": "i-1"}, 0.0)]
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "words"),
+    [
+        pytest.param(503, vector(ROW), "refused \\(503\\)", id="success in words alone"),
+        pytest.param(200, vector(ROW, isPartial=True), "partial answer", id="partial, by VictoriaMetrics"),
+        pytest.param(200, vector(ROW, warnings=["one store is gone"]), "one store is gone", id="partial, by Thanos"),
+        pytest.param(200, {"status": "success", "data": None}, "not a vector", id="no data"),
+        pytest.param(200, {"status": "success"}, "not a vector", id="data left out"),
+        pytest.param(200, {"status": "success", "data": [ROW]}, "not a vector", id="a list for data"),
+        pytest.param(200, [vector(ROW)], "refused", id="a list"),
+        pytest.param(
+            200, {"status": "success", "data": {"resultType": "vector", "result": None}}, "no vector", id="no result"
+        ),
+        pytest.param(200, vector({"metric": {}, "histogram": [1, {}]}), "no vector of numbers", id="a histogram"),
+        pytest.param(200, vector({"metric": {}, "value": [1, "many"]}), "no vector of numbers", id="no number"),
+        pytest.param(200, vector({"metric": {}, "value": [1]}), "no vector of numbers", id="no value"),
+        pytest.param(200, vector("row"), "no vector of numbers", id="a word"),
+    ],
+)
+def test_what_is_no_answer_is_an_error(status: int, body: Any, words: str) -> None:
+    with pytest.raises(CloudError, match=words):
+        answered(status, body).query("up", NOW)
+
+
+@pytest.mark.parametrize("data", [None, {}, {"result": []}, {"result": [1, "soon"]}, {"yaml": 5}])
+def test_a_clock_or_a_configuration_that_is_none_is_an_error(data: Any) -> None:
+    store = answered(200, {"status": "success", "data": data})
+    with pytest.raises(CloudError, match="not a scalar"):
+        store.now()
+    with pytest.raises(CloudError, match="no configuration"):
+        store.interval("engine")
