@@ -7,7 +7,8 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from google.api_core.client_options import ClientOptions
-from google.api_core.exceptions import GoogleAPICallError, RetryError
+from google.api_core.exceptions import DeadlineExceeded, GoogleAPICallError, RetryError, ServiceUnavailable
+from google.api_core.retry import Retry, if_exception_type
 from google.auth.credentials import AnonymousCredentials
 from google.auth.exceptions import GoogleAuthError
 from google.cloud import compute_v1
@@ -19,6 +20,9 @@ from fleet.parsed import is_map
 ENDPOINT: Final = "GPUFLEET_COMPUTE_ENDPOINT"
 """An emulator's address on loopback. Compute Engine has no standard variable for that."""
 CALL_LIMIT_S: Final = 30.0
+"""For a call, and for all attempts at a read; the last attempt may begin at its end and take as long again."""
+READS: Final = frozenset({"aggregated_list", "get", "list", "list_errors", "list_managed_instances"})
+"""Calls that change nothing, so that they may be made again where Google is not there for a moment."""
 WAIT_CALL_LIMIT_S: Final = 150.0
 """Google answers a wait after two minutes at the latest, done or not."""
 OPERATION_LIMIT_S: Final = 300.0
@@ -40,8 +44,9 @@ CLIENTS: Final[Mapping[str, Callable[..., Any]]] = {
 class GoogleCalls:
     """The clients of one project. Every call goes through here."""
 
-    def __init__(self, project: str) -> None:
+    def __init__(self, project: str, call_limit_s: float = CALL_LIMIT_S) -> None:
         self.project = project
+        self._call_limit_s = call_limit_s
         self.counts: dict[str, int] = {}
         self._clients: dict[str, Any] = {}
 
@@ -73,13 +78,19 @@ class GoogleCalls:
         return self._guarded(service, "wait", lambda: self._call(service, "wait", place, WAIT_CALL_LIMIT_S))
 
     def pages(self, service: str, operation: str, **request: Any) -> Iterator[Any]:
-        """Every item of every page. A page that fails raises: a part is not the whole."""
+        """Every item of every page, each of which has a limit of its own.
+
+        A page that fails raises: a part is not the whole.
+        """
         found = self._guarded(service, operation, lambda: list(self._call(service, operation, request)))
         yield from found
 
-    def _call(self, service: str, operation: str, request: Mapping[str, Any], limit_s: float = CALL_LIMIT_S) -> Any:
-        client = self._client(service)
-        return getattr(client, operation)(request={"project": self.project, **request}, timeout=limit_s)
+    def _call(self, service: str, operation: str, request: Mapping[str, Any], limit_s: float | None = None) -> Any:
+        limit_s = self._call_limit_s if limit_s is None else limit_s
+        # the client's own retry goes on for ten minutes, whatever the limit: as long as the term of a run's lease
+        retry = _again(limit_s) if operation in READS else None
+        call = getattr(self._client(service), operation)
+        return call(request={"project": self.project, **request}, timeout=limit_s, retry=retry)
 
     def _guarded(self, service: str, operation: str, call: Callable[[], Any]) -> Any:
         name = f"compute:{service}.{operation}"
@@ -95,6 +106,17 @@ class GoogleCalls:
         if service not in self._clients:
             self._clients[service] = CLIENTS[service](**_emulated())
         return self._clients[service]
+
+
+def _again(limit_s: float) -> Retry:
+    """The client's own way to try a read again, but for its time."""
+    return Retry(
+        if_exception_type(DeadlineExceeded, ServiceUnavailable),
+        initial=0.1,
+        maximum=60.0,
+        multiplier=1.3,
+        timeout=limit_s,
+    )
 
 
 def _emulated() -> dict[str, Any]:

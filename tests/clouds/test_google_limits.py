@@ -1,0 +1,91 @@
+"""How long a call of Compute Engine may take, with the real clients on servers that are not there for a while."""
+
+import json
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from clouds.gcp.calls import ENDPOINT, GoogleCalls
+from fleet.activity import CloudError
+from tests.networks import served
+
+Answer = tuple[int, dict[str, Any]]
+Answers = Callable[[str], Answer]
+ABSENT: Answer = (503, {"error": {"code": 503, "message": "come back later"}})
+PLACE = {"zone": "us-central1-a", "instance": "x"}
+LIMIT_S = 0.5
+
+
+class Compute:
+    """Answers what a test says, and writes down what was asked: the page for a list, else the path's end."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.answer: Answers = lambda _: ABSENT
+
+
+@pytest.fixture
+def compute(monkeypatch: pytest.MonkeyPatch) -> Iterator[Compute]:
+    said = Compute()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            url = urlsplit(self.path)
+            what = parse_qs(url.query).get("pageToken", [url.path.rpartition("/")[2]])[0]
+            said.asked.append(what)
+            status, body = said.answer(what)
+            text = json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        def do_POST(self) -> None:
+            self.do_GET()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Nobody reads it."""
+
+    with served(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
+        monkeypatch.setenv(ENDPOINT, f"http://127.0.0.1:{server.server_address[1]}")
+        yield said
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    "read",
+    [
+        pytest.param(lambda calls: calls.one("instances", "get", **PLACE), id="one"),
+        pytest.param(lambda calls: list(calls.pages("instances", "aggregated_list")), id="pages"),
+    ],
+)
+def test_a_read_is_made_again_within_its_limit(compute: Compute, read: Callable[[GoogleCalls], object]) -> None:
+    with pytest.raises(CloudError, match="failed: Timeout of 0.5s exceeded.*come back later"):
+        read(GoogleCalls("p", call_limit_s=LIMIT_S))
+    assert len(compute.asked) > 1
+
+
+@pytest.mark.timeout(20)
+def test_every_page_has_a_limit_of_its_own(compute: Compute) -> None:
+    compute.answer = lambda page: ABSENT if page == "second" else (200, {"items": [], "nextPageToken": "second"})
+    with pytest.raises(CloudError, match="come back later"):
+        list(GoogleCalls("p", call_limit_s=LIMIT_S).pages("zone_operations", "list", zone="us-central1-a"))
+    assert compute.asked[0] == "operations"
+    assert set(compute.asked[1:]) == {"second"}
+    assert len(compute.asked) > 2
+
+
+def test_a_read_outlives_a_moment_without_google(compute: Compute) -> None:
+    compute.answer = lambda _: ABSENT if len(compute.asked) < 3 else (200, {"name": "x"})
+    assert GoogleCalls("p").one("instances", "get", **PLACE).name == "x"
+
+
+def test_what_changes_something_is_asked_for_once(compute: Compute) -> None:
+    with pytest.raises(CloudError, match="come back later"):
+        GoogleCalls("p").finish("instances", "stop", **PLACE)
+    assert compute.asked == ["stop"]
