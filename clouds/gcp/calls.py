@@ -26,6 +26,8 @@ READS: Final = frozenset({"aggregated_list", "get", "list", "list_errors", "list
 WAIT_CALL_LIMIT_S: Final = 150.0
 """Google answers a wait after two minutes at the latest, done or not."""
 OPERATION_LIMIT_S: Final = 300.0
+PAUSE_S: Final = 1.0
+"""Between two waits for an operation: Google, when it has much to do, answers one at once."""
 _NO_ANSWER: Final = (json_format.Error, UnicodeError)
 """What the client raises for an answer that was cut, or is no JSON: neither is of its own family."""
 CLIENTS: Final[Mapping[str, Callable[..., Any]]] = {
@@ -44,9 +46,16 @@ CLIENTS: Final[Mapping[str, Callable[..., Any]]] = {
 class GoogleCalls:
     """The clients of one project. Every call goes through here."""
 
-    def __init__(self, project: str, call_limit_s: float = CALL_LIMIT_S) -> None:
+    def __init__(
+        self,
+        project: str,
+        call_limit_s: float = CALL_LIMIT_S,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self.project = project
         self._call_limit_s = call_limit_s
+        self._clock, self._sleep = clock, sleep
         self.counts: dict[str, int] = {}
         self._clients: dict[str, Any] = {}
 
@@ -60,11 +69,14 @@ class GoogleCalls:
         The client's own `.result()` is not used: it asks the public endpoint, whatever endpoint the client has.
         """
         state = self.one(service, f"{operation}_unary", **request)
-        end = time.monotonic() + OPERATION_LIMIT_S
+        end = self._clock() + OPERATION_LIMIT_S
         while state.status != compute_v1.Operation.Status.DONE:
-            if time.monotonic() > end:
+            if self._clock() > end:
                 raise CloudError(f"compute:{service}.{operation}: not done after {OPERATION_LIMIT_S:.0f} s")
+            asked = self._clock()
             state = self._wait(state)
+            if state.status != compute_v1.Operation.Status.DONE and self._clock() - asked < PAUSE_S:
+                self._sleep(PAUSE_S)
         for error in state.error.errors:
             words = f"compute:{service}.{operation} in {self.project} failed: {error.code}: {error.message}"
             raise CloudError(words, error.code)

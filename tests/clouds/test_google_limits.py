@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from clouds.gcp.calls import ENDPOINT, GoogleCalls
+from clouds.gcp.calls import ENDPOINT, OPERATION_LIMIT_S, GoogleCalls
 from fleet.activity import CloudError
 from tests.networks import served
 
@@ -89,3 +89,59 @@ def test_what_changes_something_is_asked_for_once(compute: Compute) -> None:
     with pytest.raises(CloudError, match="come back later"):
         GoogleCalls("p").finish("instances", "stop", **PLACE)
     assert compute.asked == ["stop"]
+
+
+class Clock:
+    """A clock that goes on while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.slept: list[float] = []
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+
+
+def running(waits: int, clock: Clock, wait_s: float = 0.0) -> Answers:
+    """An operation that is done after so many waits; each takes `wait_s`."""
+    left = waits
+
+    def answer(what: str) -> Answer:
+        nonlocal left
+        if what == "wait":
+            left -= 1
+            clock.now += wait_s
+        return 200, {"name": "op", "zone": "zones/us-central1-a", "status": "RUNNING" if left > 0 else "DONE"}
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("waits", "wait_s", "slept"),
+    [
+        pytest.param(0, 0.0, [], id="done at once"),
+        pytest.param(1, 0.0, [], id="done by the first wait"),
+        pytest.param(4, 0.0, [1.0, 1.0, 1.0], id="waits that come back at once"),
+        pytest.param(3, 120.0, [], id="waits as long as Google waits"),
+    ],
+)
+def test_who_waits_for_an_operation_lets_google_breathe(
+    compute: Compute, waits: int, wait_s: float, slept: list[float]
+) -> None:
+    clock = Clock()
+    compute.answer = running(waits, clock, wait_s)
+    GoogleCalls("p", clock=clock, sleep=clock.sleep).finish("instances", "stop", **PLACE)
+    assert clock.slept == slept
+    assert compute.asked == ["stop", *["wait"] * waits]
+
+
+def test_an_operation_without_an_end_is_given_up(compute: Compute) -> None:
+    clock = Clock()
+    compute.answer = running(10_000, clock)
+    with pytest.raises(CloudError, match=r"instances\.stop: not done after 300 s"):
+        GoogleCalls("p", clock=clock, sleep=clock.sleep).finish("instances", "stop", **PLACE)
+    assert len(compute.asked) <= OPERATION_LIMIT_S + 2
