@@ -6,16 +6,18 @@ from dataclasses import dataclass
 from typing import Final
 
 from clouds.aws.calls import AwsCalls
+from clouds.aws.state_bucket import StateBucket
 from clouds.foundation import TOKEN_BYTES, Step
 from fleet.activity import CloudError
 
-ABSENT: Final = frozenset({"404", "NoSuchBucket", "NotFound", "NotFoundException", "ParameterNotFound"})
+ABSENT: Final = frozenset({"NotFoundException", "ParameterNotFound"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Foundation:
     """The names of what is made, and what Pulumi is told about it."""
 
+    account: str
     bucket: str
     key_alias: str
     token: str
@@ -33,6 +35,7 @@ class Foundation:
 def foundation(account: str, region: str, environment: str) -> Foundation:
     """The names for one environment. The state bucket serves all environments of an account and region."""
     return Foundation(
+        account=account,
         bucket=f"gpu-fleet-state-{account}-{region}",
         key_alias=f"alias/gpu-fleet-{environment}",
         token=f"/gpu-fleet/{environment}/agent-token",
@@ -47,10 +50,14 @@ def account_of(calls: AwsCalls) -> str:
 
 def steps(calls: AwsCalls, wanted: Foundation) -> Iterator[Step]:
     """What is there and what is missing, in the order in which it is made. Raises CloudError."""
+    bucket = StateBucket(calls, wanted.bucket, wanted.region, wanted.account)
+    exists = bucket.exists()
+    lacks = bucket.lacks() if exists else []
     yield Step(
-        what=f"state bucket {wanted.bucket} (versioned, encrypted, no public access, TLS only)",
-        present=_there(calls, "s3", "head_bucket", Bucket=wanted.bucket),
-        make=lambda: _make_bucket(calls, wanted),
+        what=f"state bucket {wanted.bucket} (versioned, encrypted, no public access, TLS only)"
+        + (f": it is there and lacks {', '.join(lacks)}" if lacks else ""),
+        present=exists and not lacks,
+        make=bucket.make,
     )
     yield Step(
         what=f"key {wanted.key_alias} for secrets in Pulumi's state (rotated yearly)",
@@ -73,40 +80,6 @@ def _there(calls: AwsCalls, service: str, operation: str, **arguments: str) -> b
             return False
         raise
     return True
-
-
-def _make_bucket(calls: AwsCalls, wanted: Foundation) -> None:
-    place = {} if wanted.region == "us-east-1" else {"LocationConstraint": wanted.region}
-    calls.one("s3", "create_bucket", Bucket=wanted.bucket, **({"CreateBucketConfiguration": place} if place else {}))
-    calls.one(
-        "s3",
-        "put_public_access_block",
-        Bucket=wanted.bucket,
-        PublicAccessBlockConfiguration={
-            "BlockPublicAcls": True,
-            "IgnorePublicAcls": True,
-            "BlockPublicPolicy": True,
-            "RestrictPublicBuckets": True,
-        },
-    )
-    calls.one("s3", "put_bucket_versioning", Bucket=wanted.bucket, VersioningConfiguration={"Status": "Enabled"})
-    calls.one(
-        "s3",
-        "put_bucket_encryption",
-        Bucket=wanted.bucket,
-        ServerSideEncryptionConfiguration={
-            "Rules": [{"ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "aws:kms"}, "BucketKeyEnabled": True}]
-        },
-    )
-    calls.one("s3", "put_bucket_policy", Bucket=wanted.bucket, Policy=_tls_only(wanted.bucket))
-
-
-def _tls_only(bucket: str) -> str:
-    return (
-        '{"Version":"2012-10-17","Statement":[{"Sid":"TlsOnly","Effect":"Deny","Principal":"*","Action":"s3:*",'
-        f'"Resource":["arn:aws:s3:::{bucket}","arn:aws:s3:::{bucket}/*"],'
-        '"Condition":{"Bool":{"aws:SecureTransport":"false"}}}]}'
-    )
 
 
 def _make_key(calls: AwsCalls, wanted: Foundation) -> None:

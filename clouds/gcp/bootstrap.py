@@ -100,9 +100,12 @@ class Rest:
 
 def steps(rest: Rest, wanted: Foundation) -> Iterator[Step]:
     """What is there and what is missing, in the order in which it is made. Raises CloudError."""
+    bucket = _bucket(rest, wanted)
+    lacks = _lacks(bucket) if bucket is not None else []
     yield Step(
-        what=f"state bucket {wanted.bucket} (versioned, uniform access, no public access)",
-        present=rest.ask("storage", "GET", f"/storage/v1/b/{wanted.bucket}") is not None,
+        what=f"state bucket {wanted.bucket} (versioned, uniform access, no public access)"
+        + (f": it is there and lacks {', '.join(lacks)}" if lacks else ""),
+        present=bucket is not None and not lacks,
         make=lambda: _make_bucket(rest, wanted),
     )
     yield Step(
@@ -117,16 +120,36 @@ def steps(rest: Rest, wanted: Foundation) -> Iterator[Step]:
     )
 
 
+def _bucket(rest: Rest, wanted: Foundation) -> Mapping[str, Any] | None:
+    """The bucket among those of the project: a stranger may have taken the name, which is one for all the world."""
+    asked = f"/storage/v1/b?project={quote(wanted.project)}&prefix={wanted.bucket}"
+    listed: Mapping[str, Any] = rest.ask("storage", "GET", asked) or {}
+    return next((one for one in listed.get("items", []) if one["name"] == wanted.bucket), None)
+
+
+def _lacks(bucket: Mapping[str, Any]) -> list[str]:
+    access = bucket.get("iamConfiguration", {})
+    held = {
+        "versioning": bucket.get("versioning", {}).get("enabled"),
+        "uniform access": access.get("uniformBucketLevelAccess", {}).get("enabled"),
+        "prevention of public access": access.get("publicAccessPrevention") == "enforced",
+    }
+    return [word for word, is_held in held.items() if is_held is not True]
+
+
 def _make_bucket(rest: Rest, wanted: Foundation) -> None:
-    body = {
-        "name": wanted.bucket,
-        "location": wanted.region,
+    """Make it, or set what it lacks. A name that is a stranger's is refused by Google."""
+    settings = {
         "versioning": {"enabled": True},
         "iamConfiguration": {
             "uniformBucketLevelAccess": {"enabled": True},
             "publicAccessPrevention": "enforced",
         },
     }
+    if _bucket(rest, wanted) is not None:
+        rest.ask("storage", "PATCH", f"/storage/v1/b/{wanted.bucket}", settings)
+        return
+    body = {"name": wanted.bucket, "location": wanted.region, **settings}
     rest.ask("storage", "POST", f"/storage/v1/b?project={quote(wanted.project)}", body)
 
 

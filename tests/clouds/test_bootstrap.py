@@ -1,4 +1,7 @@
+import json
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import boto3
 import pytest
@@ -7,6 +10,7 @@ from clouds.aws.bootstrap import Foundation, account_of, foundation, steps
 from clouds.aws.calls import AwsCalls
 from fleet.activity import CloudError
 from tests.moto_account import moto_account
+from tests.networks import served
 
 
 @pytest.fixture
@@ -58,6 +62,89 @@ def test_a_second_environment_shares_the_bucket_alone(endpoint: str) -> None:
     account = account_of(calls)
     make_all(calls, foundation(account, "us-east-1", "dev"))
     assert make_all(calls, foundation(account, "us-east-1", "prod")) == [True, False, False]
+
+
+LACKED = {
+    "a public access block": ("delete_public_access_block", {}),
+    "versioning": ("put_bucket_versioning", {"VersioningConfiguration": {"Status": "Suspended"}}),
+    "encryption by KMS": ("delete_bucket_encryption", {}),
+    "a policy of TLS only": ("delete_bucket_policy", {}),
+}
+
+
+@pytest.mark.parametrize("lacked", [[], *([word] for word in LACKED), [*LACKED]], ids="+".join)
+def test_a_bucket_that_a_killed_run_left_half_made_is_finished(endpoint: str, lacked: list[str]) -> None:
+    calls = calls_to(endpoint)
+    wanted = foundation(account_of(calls), "us-east-1", "dev")
+    next(steps(calls, wanted)).make()
+    for operation, arguments in (LACKED[word] for word in lacked):
+        calls.one("s3", operation, Bucket=wanted.bucket, **arguments)
+    step = next(steps(calls, wanted))
+    assert step.present is (not lacked)
+    assert step.what.endswith(f"it is there and lacks {', '.join(lacked)}" if lacked else "TLS only)")
+    step.make()
+    assert next(steps(calls, wanted)).present
+
+
+def test_a_bucket_of_which_nothing_but_the_name_was_made_is_finished(endpoint: str) -> None:
+    calls = calls_to(endpoint)
+    wanted = foundation(account_of(calls), "us-east-1", "dev")
+    calls.one("s3", "create_bucket", Bucket=wanted.bucket)
+    assert make_all(calls, wanted) == [False, False, False]
+    assert make_all(calls, wanted) == [True, True, True]
+
+
+def test_what_people_set_themselves_stays(endpoint: str) -> None:
+    calls = calls_to(endpoint)
+    wanted = foundation(account_of(calls), "us-east-1", "dev")
+    calls.one("s3", "create_bucket", Bucket=wanted.bucket)
+    theirs = {"Sid": "Theirs", "Effect": "Deny", "Principal": "*", "Action": "s3:DeleteBucket"}
+    theirs["Resource"] = f"arn:aws:s3:::{wanted.bucket}"
+    calls.one("s3", "put_bucket_policy", Bucket=wanted.bucket, Policy=json.dumps({"Statement": theirs}))
+    own = {"ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "aws:kms", "KMSMasterKeyID": "alias/ours"}}
+    calls.one("s3", "put_bucket_encryption", Bucket=wanted.bucket, ServerSideEncryptionConfiguration={"Rules": [own]})
+    make_all(calls, wanted)
+    policy = json.loads(calls.one("s3", "get_bucket_policy", Bucket=wanted.bucket)["Policy"])
+    assert [statement["Sid"] for statement in policy["Statement"]] == ["Theirs", "TlsOnly"]
+    (rule,) = calls.one("s3", "get_bucket_encryption", Bucket=wanted.bucket)["ServerSideEncryptionConfiguration"][
+        "Rules"
+    ]
+    assert rule["ApplyServerSideEncryptionByDefault"]["KMSMasterKeyID"] == "alias/ours"
+
+
+def test_a_bucket_of_somebody_else_is_refused() -> None:
+    """S3 answers 403 where the bucket's owner is not the account that is expected."""
+    owners: list[str | None] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            owners.append(self.headers.get("x-amz-expected-bucket-owner"))
+            self.send_response(403 if owners[-1] != "999999999999" else 200)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Nobody reads it."""
+
+    with served(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
+        calls = calls_to(f"http://127.0.0.1:{server.server_address[1]}")
+        with pytest.raises(CloudError, match="bucket gpu-fleet-state-1.*: is not account 111122223333's"):
+            next(steps(calls, foundation("111122223333", "us-east-1", "dev")))
+    assert owners == ["111122223333"]
+
+
+def test_every_call_on_the_bucket_names_its_owner(endpoint: str) -> None:
+    calls = calls_to(endpoint)
+    wanted = foundation(account_of(calls), "us-east-1", "dev")
+    asked: dict[str, str | None] = {}
+
+    def note(params: dict[str, Any], model: Any, **_: Any) -> None:
+        asked[model.name] = params["headers"].get("x-amz-expected-bucket-owner")
+
+    calls._client("s3").meta.events.register("before-call.s3", note)  # pyright: ignore[reportPrivateUsage]
+    make_all(calls, wanted)
+    assert asked.pop("CreateBucket") is None  # it knows no owner: a name that is taken is refused
+    assert len(asked) == 9
+    assert set(asked.values()) == {wanted.account}
 
 
 def test_no_answer_is_not_taken_for_absence() -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import httpx
@@ -13,6 +14,7 @@ from clouds.gcp.bootstrap import Foundation, Rest, steps
 from clouds.gcp.calls import ENDPOINT
 from fleet.activity import CloudError
 from tests.clouds.conftest import RunningCloud
+from tests.networks import served
 
 PROJECT, REGION = "gpu-fleet-local", "us-central1"
 
@@ -47,6 +49,64 @@ def test_everything_is_said_then_made_then_found(cloud: RunningCloud) -> None:
     assert said(cloud, "dev", "--apply")[0] == 0
     assert held(cloud, f"{token}/latest:access")["payload"]["data"] == first
     assert said(cloud, "prod")[1]["missing"] == 2  # the bucket serves both
+
+
+UNSET = {
+    "versioning": {"versioning": {"enabled": False}},
+    "uniform access": {
+        "iamConfiguration": {"uniformBucketLevelAccess": {"enabled": False}, "publicAccessPrevention": "enforced"}
+    },
+    "prevention of public access": {
+        "iamConfiguration": {"uniformBucketLevelAccess": {"enabled": True}, "publicAccessPrevention": "inherited"}
+    },
+}
+
+
+@pytest.mark.parametrize("lacked", UNSET)
+def test_a_bucket_that_is_open_or_forgets_is_set_right(
+    cloud: RunningCloud, monkeypatch: pytest.MonkeyPatch, lacked: str
+) -> None:
+    monkeypatch.setenv(ENDPOINT, cloud.places.google_url)
+    # a project of its own: other tests count what theirs is missing
+    rest, wanted = Rest(), Foundation(project="half-made", region=REGION, environment="dev")
+    step = next(steps(rest, wanted))
+    if not step.present:
+        step.make()
+    rest.ask("storage", "PATCH", f"/storage/v1/b/{wanted.bucket}", UNSET[lacked])
+    step = next(steps(rest, wanted))
+    assert not step.present
+    assert step.what.endswith(f"it is there and lacks {lacked}")
+    step.make()
+    assert next(steps(rest, wanted)).present
+
+
+def test_a_bucket_of_somebody_else_is_not_taken_for_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Google shows a stranger's bucket to who asks for it by name, where the stranger wants that."""
+    name = Foundation(project=PROJECT, region=REGION, environment="dev").bucket
+    strangers = {"name": name, "versioning": {"enabled": True}}
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.reply(200, {} if "?project=" in self.path else strangers)
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.reply(409, {"error": {"message": "The requested bucket name is not available."}})
+
+        def reply(self, status: int, body: Mapping[str, Any]) -> None:
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(json.dumps(body).encode())
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Nobody reads it."""
+
+    with served(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
+        monkeypatch.setenv(ENDPOINT, f"http://127.0.0.1:{server.server_address[1]}")
+        step = next(steps(Rest(), Foundation(project=PROJECT, region=REGION, environment="dev")))
+        assert not step.present
+        with pytest.raises(CloudError, match="bucket name is not available"):
+            step.make()
 
 
 def test_a_token_that_a_killed_run_left_without_a_value_gets_one(

@@ -24,7 +24,7 @@ PLACE = {
     "environment": "prod",
     "agent_token": "/token",
 }
-PEOPLE = {"bootstrap.py", "images.py"}
+PEOPLE = {"bootstrap.py", "images.py", "state_bucket.py"}
 """Run by people with their own rights: the bucket, its key, the mirror."""
 IN_IAM = {"service-quotas": "servicequotas"}
 """Services that IAM writes otherwise than boto3."""
