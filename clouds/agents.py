@@ -1,5 +1,6 @@
 """Node agents over HTTP: ask how they are, ask them to drain."""
 
+import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -9,6 +10,7 @@ from typing import Any, Final
 import httpx
 
 from clouds import secrets
+from clouds.deadlines import DeadlineTransport
 from clouds.plain import trusting_nobody
 from fleet.activity import CloudError
 from fleet.model import Instance
@@ -16,16 +18,21 @@ from fleet.parsed import is_map
 
 PORT: Final = 9500
 _AT_ONCE: Final = 32
-_TIMEOUT: Final = 5.0
+LIMIT_S: Final = 5.0
+"""For a whole answer: an instance that is broken into must not hold a pass byte by byte."""
+LARGEST: Final = 1_000_000
+"""Bytes of an answer."""
 
 
 class NodeAgents:
     """The agents of a fleet. The token is fetched when it is first needed, and never written anywhere."""
 
-    def __init__(self, token: Callable[[], str], port: int = PORT) -> None:
+    def __init__(self, token: Callable[[], str], port: int = PORT, limit_s: float = LIMIT_S) -> None:
         self._token = token
         self._port = port
-        self._client = httpx.Client(timeout=_TIMEOUT, trust_env=False, verify=trusting_nobody())
+        transport = DeadlineTransport(trusting_nobody(), limit_s)
+        plain = {"Accept-Encoding": "identity"}
+        self._client = httpx.Client(transport=transport, timeout=limit_s, trust_env=False, headers=plain)
         self._known_token: str | None = None
 
     def close(self) -> None:
@@ -42,42 +49,58 @@ class NodeAgents:
 
     def drain(self, instance: Instance, reason: str, deadline_seconds: int) -> Mapping[str, Any]:
         """Ask to drain. Idempotent. Raises CloudError when the agent does not take it."""
-        url = self._url(instance, "/drain")
-        try:
-            response = self._client.post(
-                url,
-                headers={"Authorization": f"Bearer {self._secret()}"},
-                json={"reason": reason, "deadline_s": deadline_seconds},
-            )
-            if response.status_code != HTTPStatus.ACCEPTED:
-                raise CloudError(f"{instance.id}: its agent refused to drain ({response.status_code})")
-            return _object(response)
-        except (httpx.HTTPError, ValueError) as error:
-            raise CloudError(f"{instance.id}: its agent at {url} did not answer: {error}") from error
+        status, body = self._post(instance, "/drain", {"reason": reason, "deadline_s": deadline_seconds})
+        if status != HTTPStatus.ACCEPTED:
+            raise CloudError(f"{instance.id}: its agent refused to drain ({status})")
+        return self._taken(instance, body)
 
     def switch(self, instance: Instance, digest: str) -> Mapping[str, Any]:
         """Ask to serve another revision. Idempotent. Raises CloudError when the agent does not take it."""
-        url = self._url(instance, "/switch")
+        status, body = self._post(instance, "/switch", {"digest": digest})
+        if status != HTTPStatus.ACCEPTED:
+            words = body.decode(errors="replace")[:300].strip()
+            raise CloudError(f"{instance.id}: its agent refused the revision ({status}): {words}")
+        return self._taken(instance, body)
+
+    def _post(self, instance: Instance, path: str, wish: Mapping[str, Any]) -> tuple[int, bytes]:
+        if instance.private_address is None:
+            raise CloudError(
+                f"{instance.id}: has no private address (yet), so its agent cannot be asked; try again once it runs"
+            )
+        url = self._url(instance, path)
         headers = {"Authorization": f"Bearer {self._secret()}"}
         try:
-            response = self._client.post(url, headers=headers, json={"digest": digest})
-            if response.status_code != HTTPStatus.ACCEPTED:
-                words = response.text[:300].strip()
-                raise CloudError(f"{instance.id}: its agent refused the revision ({response.status_code}): {words}")
-            return _object(response)
+            return self._answer("POST", url, headers=headers, json=wish)
         except (httpx.HTTPError, ValueError) as error:
             raise CloudError(f"{instance.id}: its agent at {url} did not answer: {error}") from error
+
+    def _taken(self, instance: Instance, body: bytes) -> Mapping[str, Any]:
+        try:
+            return _object(body)
+        except ValueError as error:
+            raise CloudError(f"{instance.id}: its agent took the wish and gave no answer: {error}") from error
 
     def _status(self, instance: Instance) -> Mapping[str, Any] | None:
         if instance.private_address is None:
             return None
         try:
-            response = self._client.get(self._url(instance, "/status"))
-            answer = _object(response) if response.status_code == HTTPStatus.OK else None
+            status, body = self._answer("GET", self._url(instance, "/status"))
+            answer = _object(body) if status == HTTPStatus.OK else None
         except (httpx.HTTPError, ValueError):
             return None
         # an address is used again by another machine sooner than one thinks
         return answer if answer is not None and answer.get("instance") == instance.id else None
+
+    def _answer(self, method: str, url: str, **asked: Any) -> tuple[int, bytes]:
+        """Status and whole body. Raises httpx.HTTPError, ValueError for a body without an end."""
+        body = bytearray()
+        with self._client.stream(method, url, **asked) as response:
+            # as it came over the line: what is unpacked may be a thousand times as long
+            for part in response.iter_raw():
+                body += part
+                if len(body) > LARGEST:
+                    raise ValueError(f"it sent more than {LARGEST} bytes")
+        return response.status_code, bytes(body)
 
     def _url(self, instance: Instance, path: str) -> str:
         return f"http://{instance.private_address}:{self._port}{path}"
@@ -97,8 +120,8 @@ def token(reference: str, region: str) -> Callable[[], str]:
     return fetch
 
 
-def _object(response: httpx.Response) -> Mapping[str, Any]:
-    body = response.json()
+def _object(answer: bytes) -> Mapping[str, Any]:
+    body = json.loads(answer)
     if not is_map(body):
         raise ValueError("the answer is no JSON object")
     return body

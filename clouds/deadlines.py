@@ -23,12 +23,18 @@ _FAILURES: Final = (
 )
 
 
+LINES: Final = 100
+"""At once, as httpx's own: who asks a whole fleet must not wait for those that do not answer."""
+
+
 class DeadlineTransport(httpx.BaseTransport):
     """Lines that are kept, as httpx's own; no proxies. Raises httpx.TransportError, as httpx's own does."""
 
     def __init__(self, context: ssl.SSLContext, limit_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._left = _Left(limit_s, clock)
-        self._pool = httpcore.ConnectionPool(ssl_context=context, network_backend=_Network(self._left))
+        self._pool = httpcore.ConnectionPool(
+            ssl_context=context, max_connections=LINES, network_backend=_Network(self._left)
+        )
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         self._left.begin()

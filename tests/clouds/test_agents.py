@@ -1,0 +1,165 @@
+"""Node agents as they may be once their instance is broken into, or not there yet: on real sockets."""
+
+import contextlib
+import json
+import socketserver
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from clouds.agents import LARGEST, NodeAgents
+from fleet.activity import CloudError
+from fleet.model import CapacityType, Cloud, Instance, InstanceState
+from tests.networks import served
+
+HEAD = b"HTTP/1.1 %s\r\nContent-Type: application/json\r\n"
+LIMIT_S = 0.5
+"""Stands for the five seconds of the real thing."""
+Say = Callable[[Any], None]
+
+
+def address(number: int) -> str:
+    return f"127.0.0.{number}"
+
+
+def instance(number: int, private_address: str | None) -> Instance:
+    return Instance(
+        id=f"i-{number}",
+        cloud=Cloud.AWS,
+        region="us-east-1",
+        zone="us-east-1a",
+        machine_type="g6.xlarge",
+        capacity_type=CapacityType.SPOT,
+        state=InstanceState.RUNNING,
+        launched_at=datetime(2026, 11, 21, 8, tzinfo=UTC),
+        environment="test",
+        pool="chat",
+        group="chat-spot-a",
+        private_address=private_address,
+    )
+
+
+def well(number: int, status: bytes = b"200 OK") -> Say:
+    body = json.dumps({"instance": f"i-{number}"}).encode()
+    return lambda line: line.sendall(HEAD % status + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+
+
+def byte_by_byte(line: Any) -> None:
+    line.sendall(HEAD % b"200 OK" + b"\r\n")
+    until = time.monotonic() + 20 * LIMIT_S
+    while time.monotonic() < until:
+        line.sendall(b" ")
+        time.sleep(LIMIT_S / 10)
+
+
+def head_byte_by_byte(line: Any) -> None:
+    line.sendall(b"HTTP/1.1 200 OK\r\nX: ")
+    until = time.monotonic() + 20 * LIMIT_S
+    while time.monotonic() < until:
+        line.sendall(b"x")
+        time.sleep(LIMIT_S / 10)
+
+
+def without_end(line: Any) -> None:
+    # whole within its time, and JSON but for its size
+    line.sendall(HEAD % b"202 Accepted" + b"\r\n" + b'{"instance": "i-1"}' + b" " * LARGEST)
+
+
+def large(line: Any) -> None:
+    line.sendall(HEAD % b"200 OK" + b"\r\n" + b'{"instance": "i-1"}' + b" " * LARGEST)
+
+
+WISHES = [
+    pytest.param(lambda agents, one: agents.drain(one, "idle", 60), id="drain"),
+    pytest.param(lambda agents, one: agents.switch(one, "d" * 64), id="switch"),
+]
+
+
+def saying(say: Say) -> type[socketserver.BaseRequestHandler]:
+    class Connection(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            asked = b""
+            while b"\r\n\r\n" not in asked and (part := self.request.recv(65_536)):
+                asked += part
+            # who asked may have gone, as it should
+            with contextlib.suppress(OSError):
+                say(self.request)
+
+    return Connection
+
+
+class Server(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+    block_on_close = False
+    allow_reuse_address = True
+
+
+Started = Callable[..., NodeAgents]
+
+
+@pytest.fixture
+def agents() -> Iterator[Started]:
+    """Starts agents on one port: `i7=` says how the one on 127.0.0.7 answers."""
+    with contextlib.ExitStack() as running:
+
+        def start(**says: Say) -> NodeAgents:
+            port = 0
+            for name, say in says.items():
+                server = Server((address(int(name[1:])), port), saying(say))
+                port = running.enter_context(served(server)).server_address[1]
+            made = NodeAgents(lambda: "token", port=port, limit_s=LIMIT_S)
+            running.callback(made.close)
+            return made
+
+        yield start
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("bad", [byte_by_byte, head_byte_by_byte, large])
+def test_an_answer_that_does_not_come_whole_in_time_is_none(agents: Started, bad: Say) -> None:
+    asked = agents(i1=bad, i2=well(2))
+    began = time.monotonic()
+    found = asked.statuses([instance(1, address(1)), instance(2, address(2))])
+    assert found == {"i-2": {"instance": "i-2"}}
+    assert time.monotonic() - began < 10 * LIMIT_S
+
+
+def test_many_that_do_not_answer_keep_nobody_else_waiting(agents: Started) -> None:
+    asked = agents(**{f"i{n}": byte_by_byte for n in range(1, 32)}, i32=well(32))
+    found = asked.statuses([instance(n, address(n)) for n in range(1, 33)])
+    assert found == {"i-32": {"instance": "i-32"}}
+
+
+@pytest.mark.parametrize(
+    ("say", "words"),
+    [
+        pytest.param(without_end, "i-1: its agent at .* did not answer: it sent more than 1000000 bytes", id="large"),
+        pytest.param(byte_by_byte, "i-1: its agent at .* did not answer: no whole answer in 0.5 s", id="slow"),
+        pytest.param(well(1, b"409 Conflict"), r"i-1: its agent refused .*\(409\)", id="refused"),
+    ],
+)
+@pytest.mark.parametrize("ask", WISHES)
+def test_a_wish_that_is_not_taken_whole_is_an_error(
+    agents: Started, say: Say, words: str, ask: Callable[[NodeAgents, Instance], object]
+) -> None:
+    with pytest.raises(CloudError, match=words):
+        ask(agents(i1=say), instance(1, address(1)))
+
+
+@pytest.mark.parametrize("ask", WISHES)
+def test_no_token_goes_out_to_an_instance_without_an_address(ask: Callable[[NodeAgents, Instance], object]) -> None:
+    fetched: list[str] = []
+
+    def token() -> str:
+        fetched.append("token")
+        return "token"
+
+    asked = NodeAgents(token)
+    with pytest.raises(CloudError, match=r"i-1: has no private address \(yet\)"):
+        ask(asked, instance(1, None))
+    assert asked.statuses([instance(1, None)]) == {}
+    assert fetched == []
+    asked.close()
