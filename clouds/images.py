@@ -19,6 +19,10 @@ COPY_LIMIT_S: Final = 3600
 """vLLM's image has about 10 GB."""
 ASK_LIMIT_S: Final = 60
 DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
+NOT_THERE: Final = re.compile(
+    r"manifest unknown|name unknown|not found|[Ss]tatus ?(?:[Cc]ode)?(?: from registry)?:? 404\b"
+)
+"""What skopeo says of an image that a registry lacks. The status where it stands: names and digests hold numbers."""
 ECR: Final = re.compile(r"(?P<account>\d{12})\.dkr\.ecr\.(?P<region>[a-z0-9-]+)\.amazonaws\.com")
 OTHER_TRANSPORTS: Final = ("oci:", "dir:", "docker-archive:", "docker://")
 
@@ -63,7 +67,7 @@ class Registry:
         try:
             self._skopeo("inspect", "--raw", f"docker://{target}", limit=ASK_LIMIT_S)
         except CloudError as error:
-            if re.search(r"manifest unknown|not found|name unknown|404", str(error)):
+            if NOT_THERE.search(str(error)):
                 return False
             raise
         return True

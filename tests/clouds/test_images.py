@@ -9,13 +9,16 @@ import subprocess
 import tarfile
 import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from clouds.images import Registry
 from fleet.activity import CloudError
+from tests.networks import served
 
 
 @pytest.fixture
@@ -107,3 +110,46 @@ def test_a_tag_is_pinned_to_what_it_means_now(registry: str, tmp_path: Path) -> 
 def test_what_cannot_be_read_is_named(registry: str, source: str, said: str) -> None:
     with pytest.raises(CloudError, match=said):
         Registry(registry).mirror(source)
+
+
+UNAUTHORIZED = '{"errors": [{"code": "UNAUTHORIZED", "message": "who are you"}]}'
+UNKNOWN = '{"errors": [{"code": "MANIFEST_UNKNOWN", "message": "no such thing"}]}'
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "error"),
+    [
+        pytest.param(200, "{}", None, id="there"),
+        pytest.param(404, "{}", None, id="not there"),
+        pytest.param(404, "a proxy's words", None, id="not there, in other words"),
+        pytest.param(404, UNKNOWN, None, id="not there, in the registry's words"),
+        pytest.param(401, UNAUTHORIZED, "who are you", id="unauthorized"),
+        pytest.param(403, "{}", "StatusCode: 403", id="forbidden"),
+        pytest.param(500, "{}", "500 Internal Server Error", id="ill"),
+    ],
+)
+def test_a_number_in_a_name_or_a_digest_is_no_answer(status: int, said: str, error: str | None) -> None:
+    """Each asks for an image called 404 whose digest holds 404, too."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = said.encode()
+            self.send_response(200 if self.path == "/v2/" else status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Nobody reads it."""
+
+    with served(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
+        address = f"127.0.0.1:{server.server_address[1]}"
+        # skopeo believes no digest: what is there is asked for by its own
+        digest = hashlib.sha256(said.encode()).hexdigest() if status == 200 else f"404{'a' * 61}"
+        target = f"{address}/404/engine-404@sha256:{digest}"
+        if error is None:
+            assert Registry(address).has(target) is (status == 200)
+        else:
+            with pytest.raises(CloudError, match=error):
+                Registry(address).has(target)
