@@ -21,6 +21,16 @@ _STATES: Final = {
 }
 _GPU_FAMILY: Final = re.compile(r"(g|gr|p)\d")
 """Accelerated computing with GPUs: G and P families (trn and inf have other chips)."""
+OF_ONE_ITEM: Final = frozenset(
+    {
+        *("InvalidInstanceID", "InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed", "InvalidID"),
+        *("IncorrectInstanceState", "IncorrectState", "TagLimitExceeded", "UnauthorizedOperation"),
+    }
+)
+"""What EC2 refuses a whole call with for the sake of one item in it.
+
+UnauthorizedOperation too: our rights are on instances that carry the environment's tag, which one may have lost.
+"""
 GROUP_TAG: Final = "aws:autoscaling:groupName"
 
 
@@ -102,17 +112,18 @@ class AwsInventory:
 
 
 def halving(items: Sequence[str], call: Callable[[list[str]], object]) -> dict[str, str]:
-    """Call with all items at once; where that fails, with each half, until the bad ones stand alone.
+    """Call with all items at once; where one item is to blame, with each half, until the bad ones stand alone.
 
-    Returns the error by item. One poisoned item costs about 2·log2(n) calls more and stops no other.
+    Returns the error by item. One poisoned item costs about 2·log2(n) calls more and stops no other. What would fail
+    for each of them (expired credentials, a limit of calls) is the error of all.
     """
     if not items:
         return {}
     try:
         call(list(items))
     except CloudError as error:
-        if len(items) == 1:
-            return {items[0]: str(error)}
+        if len(items) == 1 or error.code not in OF_ONE_ITEM:
+            return dict.fromkeys(items, str(error))
         middle = len(items) // 2
         return halving(items[:middle], call) | halving(items[middle:], call)
     return {}

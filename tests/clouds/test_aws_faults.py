@@ -14,7 +14,7 @@ from botocore.config import Config
 
 from clouds.aws.calls import AwsCalls
 from clouds.aws.groups import AwsGroups
-from clouds.aws.inventory import AwsInventory
+from clouds.aws.inventory import OF_ONE_ITEM, AwsInventory
 from fleet import tags
 from fleet.activity import CloudError
 
@@ -160,11 +160,12 @@ def test_clients_of_the_process_read_moments_themselves(
     assert found.launched_at.tzinfo is UTC  # botocore's own reader leaves dateutil's
 
 
+@pytest.mark.parametrize("code", sorted(OF_ONE_ITEM))
 @pytest.mark.parametrize(
     ("size", "poisoned", "most"), [(1, {0}, 1), (8, {5}, 7), (100, {17, 83}, 27), (4, set[int](), 1)]
 )
 def test_a_poisoned_item_is_isolated_by_halving(
-    cloud: tuple[Cloud, AwsCalls], size: int, poisoned: set[int], most: int
+    cloud: tuple[Cloud, AwsCalls], size: int, poisoned: set[int], most: int, code: str
 ) -> None:
     said, calls = cloud
     bad = {f"i-{number}" for number in poisoned}
@@ -173,7 +174,7 @@ def test_a_poisoned_item_is_isolated_by_halving(
     def answer(form: dict[str, str]) -> tuple[int, bytes, int | None]:
         ids = {value for name, value in form.items() if name.startswith("ResourceId.")}
         if ids & bad:
-            return 400, refusal("InvalidInstanceID.NotFound"), None
+            return 400, refusal(code), None
         tagged.update(ids)
         return 200, f"<CreateTagsResponse {NAMESPACE}><return>true</return></CreateTagsResponse>".encode(), None
 
@@ -181,9 +182,22 @@ def test_a_poisoned_item_is_isolated_by_halving(
     ids = [f"i-{number}" for number in range(size)]
     failed = AwsInventory(calls, "us-east-1", "prod").tag(ids, {"k": "v"})
     assert set(failed) == bad
-    assert all("InvalidInstanceID.NotFound" in error for error in failed.values())
+    assert all(code in error for error in failed.values())
     assert tagged == set(ids) - bad
     assert calls.counts["ec2:create_tags"] <= most
+
+
+@pytest.mark.parametrize("code", ["RequestExpired", "AuthFailure", "RequestLimitExceeded", "InvalidParameterValue"])
+@pytest.mark.parametrize("write", ["tag", "untag"])
+def test_what_is_no_items_fault_is_asked_for_once(cloud: tuple[Cloud, AwsCalls], code: str, write: str) -> None:
+    said, calls = cloud
+    said.answers = [plain(400, refusal(code))]
+    ids = [f"i-{number}" for number in range(500)]
+    inventory = AwsInventory(calls, "us-east-1", "prod")
+    failed = inventory.tag(ids, {"k": "v"}) if write == "tag" else inventory.untag(ids, ["k"])
+    assert set(failed) == set(ids)
+    assert all(code in error for error in failed.values())
+    assert sum(calls.counts.values()) == 1
 
 
 def test_a_group_that_is_missing_from_the_answer_raises(cloud: tuple[Cloud, AwsCalls]) -> None:
