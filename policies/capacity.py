@@ -15,12 +15,8 @@ from policies.resource import FLEETS, GCP_TEMPLATES, RUNS_INSTANCES, UNKNOWN, Re
 from policies.rule import Rule, Violation
 
 AWS_GROUP: Final = "aws:autoscaling/group:Group"
-GCP_GROUPS: Final = frozenset(
-    {
-        "gcp:compute/instanceGroupManager:InstanceGroupManager",
-        "gcp:compute/regionInstanceGroupManager:RegionInstanceGroupManager",
-    }
-)
+GCP_REGIONAL_GROUP: Final = "gcp:compute/regionInstanceGroupManager:RegionInstanceGroupManager"
+GCP_GROUPS: Final = frozenset({"gcp:compute/instanceGroupManager:InstanceGroupManager", GCP_REGIONAL_GROUP})
 RESERVATIONS: Final = frozenset(
     {"aws:ec2/capacityReservation:CapacityReservation", "gcp:compute/reservation:Reservation"}
 )
@@ -134,12 +130,35 @@ def _allowed(resource: Resource, context: Context) -> Iterator[str]:
 
 
 def _of_capacity(resources: Sequence[Resource], kind: CapacityType) -> Iterator[tuple[Resource, str]]:
+    by_urn = {resource.urn: resource for resource in resources}
     for resource in resources:
-        if resource.type == AWS_GROUP or resource.type in GCP_GROUPS:
-            present = tags_of(resource)
-            pool = present.get(tags.POOL)
-            if present.get(tags.CAPACITY_TYPE) == kind.value and isinstance(pool, str):
-                yield resource, pool
+        present = _tags_of_group(resource, by_urn)
+        pool = present.get(tags.POOL)
+        if present.get(tags.CAPACITY_TYPE) == kind.value and isinstance(pool, str):
+            yield resource, pool
+
+
+def _tags_of_group(resource: Resource, by_urn: Mapping[str, Resource]) -> Mapping[str, Any]:
+    """The tags that a group's instances will carry; nothing for what is no group."""
+    if resource.type == AWS_GROUP:
+        return tags_of(resource)
+    if resource.type not in GCP_GROUPS:
+        return {}
+    # Google's groups know no labels, and a preview does not know the template's link: what it comes from is known
+    sources = (by_urn.get(urn) for urn in resource.depends.get("versions", ()))
+    return next((tags_of(one) for one in sources if one is not None and one.type in GCP_TEMPLATES), dict[str, Any]())
+
+
+def _lie_in_one_zone(groups: Sequence[Resource]) -> bool:
+    zones: set[str] = set()
+    for group in groups:
+        several = group.at("distributionPolicyZones")
+        if group.type == GCP_REGIONAL_GROUP and not is_list(several):
+            return False  # Google spreads it over the region by itself
+        # a spot group of AWS stands for its zone: the program makes one in each
+        found = several if is_list(several) else [group.at("zone")]
+        zones.update(str(zone) if known(zone) else group.name for zone in found)
+    return len(zones) < 2
 
 
 def _spread(resources: Sequence[Resource], context: Context) -> Iterator[Violation]:
@@ -150,7 +169,7 @@ def _spread(resources: Sequence[Resource], context: Context) -> Iterator[Violati
         groups[pool].append(resource)
     for pool, of_pool in sorted(groups.items()):
         machines = {m for group in of_pool for m in machine_types_of(group)}
-        if len(of_pool) < 2:
+        if _lie_in_one_zone(of_pool):
             yield Violation(resource=of_pool[0].name, wrong=f"spot of pool {pool} lies in one zone")
         if len(machines) < 2 and of_pool[0].type == AWS_GROUP:
             yield Violation(

@@ -214,6 +214,47 @@ def test_spot_of_prod_is_spread(resources: list[Resource], count: int) -> None:
     assert broken_rules(*resources, context=Context(environment="dev", today=TODAY)) == []
 
 
+def google_spot(**places: Any) -> list[Resource]:
+    """A pool's spot template and groups by name, each with its `zone`, or with its zones where it is regional."""
+    urn = "urn:template"
+    labels = but(SAFE_GCP["labels"], **{"gpu-fleet-environment": "prod"})
+    template = Resource(type=GCP_TEMPLATE, name="chat-spot", urn=urn, props=but(SAFE_GCP, labels=labels))
+    groups: list[Resource] = []
+    for name, place in places.items():
+        is_zonal = isinstance(place, str) or place is UNKNOWN
+        props = {
+            "versions": [{"instanceTemplate": UNKNOWN}],
+            "zone" if is_zonal else "distributionPolicyZones": place,
+        }
+        kind = GCP_ZONAL if is_zonal else GCP_REGIONAL
+        depends = {"versions": (urn,)}
+        groups.append(Resource(type=kind, name=name, urn=f"urn:{name}", props=props, depends=depends))
+    return [template, *groups]
+
+
+GCP_ZONAL = "gcp:compute/instanceGroupManager:InstanceGroupManager"
+GCP_REGIONAL = "gcp:compute/regionInstanceGroupManager:RegionInstanceGroupManager"
+
+
+@pytest.mark.parametrize(
+    ("resources", "refused"),
+    [
+        pytest.param(google_spot(a="us-central1-a"), ["a"], id="one zone"),
+        pytest.param(google_spot(a="us-central1-a", b="us-central1-a"), ["a"], id="one zone twice"),
+        pytest.param(google_spot(a="us-central1-a", b="us-central1-b"), [], id="two zones"),
+        pytest.param(google_spot(a="us-central1-a", b=UNKNOWN), [], id="a zone that a preview does not know"),
+        pytest.param(google_spot(r=["us-central1-a", "us-central1-b"]), [], id="regional"),
+        pytest.param(google_spot(r=["us-central1-a"]), ["r"], id="regional, over one zone"),
+        pytest.param(google_spot(r=None), [], id="regional, wherever Google likes"),
+        pytest.param(google_spot(a="us-central1-a")[1:], [], id="template of another program"),
+    ],
+)
+def test_spot_of_prod_is_spread_on_google(resources: list[Resource], refused: list[str]) -> None:
+    prod = Context(cloud=Cloud.GCP, environment="prod", region="us-central1", today=TODAY)
+    found = [(rule.id, violation.resource) for rule, violation in check(resources, prod)]
+    assert found == [("spot-spread", name) for name in refused]
+
+
 def test_machine_types_outside_the_allow_list_are_refused() -> None:
     context = Context(cloud=Cloud.AWS, environment="dev", today=TODAY, allowed_machine_types=frozenset({"g6.xlarge"}))
     bad = Resource(type=GROUP, name="big", props=group(machines=("g6.xlarge", "p5.48xlarge")))

@@ -39,12 +39,23 @@ def dear(fleet: dict[str, Any]) -> None:
     fleet["budget"] = {"usd_per_month": "10", "usd_per_hour_at_max": "1"}
 
 
+def in_one_zone(fleet: dict[str, Any]) -> None:
+    spot = fleet["pools"][0]["capacity"]["spot"]
+    spot["zones"] = spot["zones"][:1]
+
+
 @pytest.mark.parametrize(
-    ("change", "rule"),
-    [pytest.param(opened, "machine", id="machine type"), pytest.param(dear, "within-budget", id="budget")],
+    ("stack", "change", "rule"),
+    [
+        pytest.param("aws-dev", opened, "machine", id="machine type"),
+        pytest.param("aws-dev", dear, "within-budget", id="budget"),
+        pytest.param("aws-prod", in_one_zone, "spot-spread", id="spot in one zone, AWS"),
+        pytest.param("gcp-prod", in_one_zone, "spot-spread", id="spot in one zone, Google Cloud"),
+    ],
 )
-def test_the_policy_pack_refuses_what_the_environment_does_not_allow(engine: Engine, change: Any, rule: str) -> None:
-    stack = "aws-dev"
+def test_the_policy_pack_refuses_what_the_environment_does_not_allow(
+    engine: Engine, stack: str, change: Any, rule: str
+) -> None:
     config = engine.settings(stack)
     change(config["config"]["gpu-fleet:fleet"])
     other = engine.folder / "changed.yaml"
