@@ -5,13 +5,12 @@ eight calls are not worth three client libraries.
 """
 
 import base64
-import os
 import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import requests
 from google.auth.exceptions import GoogleAuthError
@@ -19,6 +18,7 @@ from google.auth.transport.requests import AuthorizedSession
 
 from clouds.foundation import TOKEN_BYTES, Step
 from clouds.gcp.calls import ENDPOINT
+from clouds.gcp.emulator import emulator
 from clouds.gcp.login import credentials
 from fleet.activity import CloudError
 
@@ -69,7 +69,7 @@ class Rest:
     """Calls of Google's REST services with the credentials at hand."""
 
     def __init__(self) -> None:
-        self._emulator = _emulator()
+        self._emulator = emulator(ENDPOINT)
         self._session: requests.Session | None = None
 
     def ask(self, host: str, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
@@ -186,13 +186,6 @@ def _make_token(rest: Rest, wanted: Foundation) -> None:
             return  # somebody made it meanwhile: agents and watchdogs must not get two tokens
     payload = base64.b64encode(secrets.token_urlsafe(TOKEN_BYTES).encode()).decode()
     rest.ask("secretmanager", "POST", f"{home}/{wanted.token}:addVersion", {"payload": {"data": payload}})
-
-
-def _emulator() -> str | None:
-    endpoint = os.environ.get(ENDPOINT)
-    if endpoint and not (urlsplit(endpoint).hostname or "").startswith("127."):
-        raise CloudError(f"{ENDPOINT} is {endpoint!r}; it may only name an address on loopback")
-    return endpoint or None
 
 
 def _words(answer: requests.Response) -> str:

@@ -1,10 +1,8 @@
 """Compute Engine calls: paged to the end, counted, operations waited for, errors in our words."""
 
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from google.api_core.client_options import ClientOptions
 from google.api_core.exceptions import DeadlineExceeded, GoogleAPICallError, RetryError, ServiceUnavailable
@@ -14,6 +12,7 @@ from google.auth.exceptions import GoogleAuthError
 from google.cloud import compute_v1
 from google.protobuf import json_format
 
+from clouds.gcp.emulator import emulator
 from fleet.activity import CloudError
 from fleet.parsed import is_map
 
@@ -133,13 +132,9 @@ def _again(limit_s: float) -> Retry:
 
 def _emulated() -> dict[str, Any]:
     """Arguments for a client of an emulator; none for the real cloud. Raises CloudError."""
-    endpoint = os.environ.get(ENDPOINT)
-    if not endpoint:
+    endpoint = emulator(ENDPOINT)
+    if endpoint is None:
         return {}
-    host = urlsplit(endpoint).hostname or ""
-    if not host.startswith("127."):
-        # without credentials, so only what runs on this machine may be spoken to
-        raise CloudError(f"{ENDPOINT} is {endpoint!r}; it may only name an address on loopback")
     return {"client_options": ClientOptions(api_endpoint=endpoint), "credentials": AnonymousCredentials()}
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from google.cloud import compute_v1
 
-from clouds.gcp import secrets
 from clouds.gcp.calls import ENDPOINT, GoogleCalls
 from clouds.gcp.groups import GoogleGroups
 from clouds.gcp.inventory import GoogleInventory
@@ -363,13 +362,3 @@ def test_a_refusal_names_the_call_the_project_and_googles_words(google: Google) 
     with pytest.raises(CloudError, match=f"compute:instances.get in {PROJECT} was refused: .*nobody.* not found"):
         calls.one("instances", "get", zone=ZONE, instance="nobody")
     assert calls.counts == {"compute:instances.get": 1}
-
-
-@pytest.mark.parametrize("endpoint", ["https://compute.googleapis.com", "http://10.0.0.1:1", "compute"])
-def test_without_credentials_only_loopback_is_spoken_to(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
-    monkeypatch.setenv(ENDPOINT, endpoint)
-    with pytest.raises(CloudError, match="may only name an address on loopback"):
-        GoogleCalls(PROJECT).one("instances", "get", zone=ZONE, instance="x")
-    monkeypatch.setenv(secrets.ENDPOINT, endpoint)
-    with pytest.raises(CloudError, match="may only name an address on loopback"):
-        secrets.read_secret(PROJECT, "token")

@@ -126,9 +126,3 @@ def test_a_refusal_is_not_taken_for_absence(cloud: RunningCloud, monkeypatch: py
     monkeypatch.setenv(ENDPOINT, cloud.places.google_url)
     with pytest.raises(CloudError, match="does not have permission"):
         list(steps(Rest(), Foundation(project="somebody-else", region=REGION, environment="dev")))
-
-
-def test_only_loopback_is_spoken_to_without_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(ENDPOINT, "http://192.0.2.1:80")
-    with pytest.raises(CloudError, match="may only name an address on loopback"):
-        Rest()

@@ -1,0 +1,46 @@
+"""Without credentials Google's services are spoken to on loopback alone."""
+
+from collections.abc import Callable
+
+import pytest
+
+from clouds.gcp import secrets
+from clouds.gcp.bootstrap import Rest
+from clouds.gcp.calls import ENDPOINT, GoogleCalls
+from clouds.gcp.emulator import emulator
+from fleet.activity import CloudError
+
+STRANGERS = [
+    "https://compute.googleapis.com",
+    "http://10.0.0.1:1",
+    "http://192.0.2.1:80",
+    "http://127.evil.example",
+    "http://127.0.0.1.evil.example:4567",
+    "http://127.0.0.1@evil.example",
+    "http://[::ffff:127.0.0.1]:1",
+    "http://[127.0.0.1",
+    "127.0.0.1:4567",
+    "compute",
+]
+READERS: dict[str, tuple[str, Callable[[], object]]] = {
+    "Compute Engine": (ENDPOINT, lambda: GoogleCalls("p").one("regions", "get", region="us-central1")),
+    "bootstrap": (ENDPOINT, Rest),
+    "secrets": (secrets.ENDPOINT, lambda: secrets.read_secret("p", "token")),
+}
+
+
+@pytest.mark.parametrize("endpoint", STRANGERS)
+@pytest.mark.parametrize("reader", READERS)
+def test_a_stranger_is_not_spoken_to(monkeypatch: pytest.MonkeyPatch, reader: str, endpoint: str) -> None:
+    variable, ask = READERS[reader]
+    monkeypatch.setenv(variable, endpoint)
+    with pytest.raises(CloudError, match=f"{variable} is .* may only name an address on loopback"):
+        ask()
+
+
+@pytest.mark.parametrize("endpoint", ["http://127.0.0.1:4567", "http://127.44.0.2:4567", "", None])
+def test_an_emulator_on_loopback_is(monkeypatch: pytest.MonkeyPatch, endpoint: str | None) -> None:
+    monkeypatch.delenv(ENDPOINT, raising=False)
+    if endpoint is not None:
+        monkeypatch.setenv(ENDPOINT, endpoint)
+    assert emulator(ENDPOINT) == (endpoint or None)
