@@ -263,7 +263,7 @@ RULES: Final = (
     Rule(
         id="fallback-bounded",
         reason="When all spot is lost, on-demand takes its place at the full price.",
-        remedy="Lower capacity.on_demand.max of the pool.",
+        remedy="Lower capacity.on_demand.max of the pool. Looked at on AWS: Google's groups know no largest size.",
         of_one=_fallback,
     ),
     Rule(
