@@ -58,6 +58,7 @@ class Reason(StrEnum):
     NOT_RUNNING = "not running"
     POLICY_UNSEEN = "policy changed, its dry run was not seen"
     NO_WATCHDOG = "no such watchdog in its pool"
+    NOT_READY = "not ready when due"
     AS_WANTED = "as wanted"
     # acted on
     IDLE = "idle"

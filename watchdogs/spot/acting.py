@@ -177,7 +177,18 @@ class Actor:
                 key = f"alert:{decision.resource}:{decision.reason}:{plan.at:%Y%m%d}"
                 self._tell(key, f"Pool {decision.pool}, {decision.resource}: {decision.reason}. {decision.detail}")
         for pool in self._document.pools:
+            self._say_hung(pool, [d for d in plan.decisions if d.pool == pool.name])
             self._say_dry(pool, [d for d in plan.decisions if d.pool == pool.name])
+
+    def _say_hung(self, pool: Pool, decisions: Sequence[Decision]) -> None:
+        """In one message however many there are: a network that is down takes all of them."""
+        names = sorted(d.resource for d in decisions if d.reason is Reason.NOT_READY)
+        if names:
+            text = (
+                f"Pool {pool.name}: {len(names)} of its instances should be ready by now and are not:"
+                f" {', '.join(names)}. Others stand in for them, and they go on costing: look at `gpufleet status`."
+            )
+            self._tell(f"hung:{names[0]}:{len(names)}:{self._ports.clock.now():%Y%m%d}", text)
 
     def _say_dry(self, pool: Pool, decisions: Sequence[Decision]) -> None:
         """Once a day: no zone gives spot. The asking goes on with pauses, and nobody wants to hear of each ask."""

@@ -13,7 +13,7 @@ from typing import Final
 
 from fleet.model import CapacityType
 from watchdogs.plan import Action, Decision, Plan, Reason
-from watchdogs.spot import risk, terms, zones
+from watchdogs.spot import presence, risk, terms, zones
 from watchdogs.spot.view import GroupView, Member, PoolView
 
 WATCHDOG: Final = "spot"
@@ -34,7 +34,7 @@ def split(seen: PoolView, now: datetime) -> list[Decision]:
     """The decisions for one pool."""
     if seen.paused_by is not None:
         return [_keep(seen, group, Reason.PAUSED, seen.paused_by) for group in seen.groups]
-    pool = terms.without_ending(seen, now)
+    pool = presence.with_late(terms.without_ending(seen, now), now)
     reserved = [wish for group in pool.groups_of(CapacityType.RESERVED) for wish in terms.reserved(pool, group, now)]
     # asked for in this look: nothing is bought beside it before the next look knows the answer
     coming = sum(max(0, (wish.to_size or 0) - (wish.from_size or 0)) for wish in reserved)
@@ -45,6 +45,7 @@ def split(seen: PoolView, now: datetime) -> list[Decision]:
         *reserved,
         *_spot(pool, sizes, now),
         *_on_demand(pool, sizes, now),
+        *presence.hung(pool, now),
         *run_ends,
         *(wish for wish in (*_drained(pool), *_failed_boots(pool, now)) if wish.resource not in ending),
     ]
@@ -55,10 +56,9 @@ class _Sizes:
     """The arithmetic of a pool."""
 
     def __init__(self, pool: PoolView, now: datetime, reserved_coming: int) -> None:
-        late = pool.boot_expected + pool.policy.fallback_after
         kinds = {group.name: group.capacity_type for group in pool.groups}
         self.reserved = reserved_coming
-        self.spot = self.spot_in_time = self.spot_ready = self.on_demand = self.stable = 0
+        self.spot = self.spot_ready = self.late = self.on_demand = self.stable = 0
         for member in pool.members:
             if member.leaving or member.failed:
                 continue
@@ -67,19 +67,20 @@ class _Sizes:
                 self.on_demand += 1
                 continue
             since = member.ready_since
-            in_time = since is not None or now - member.launched_at <= late
             self.stable += since is not None and now - since >= pool.policy.hold
             if kind is CapacityType.SPOT:
-                self.spot += 1
-                self.spot_in_time += in_time
+                self.spot += not member.late
+                self.late += member.late
                 self.spot_ready += since is not None
             elif kind is CapacityType.RESERVED:
-                self.reserved += in_time
+                self.reserved += not member.late
         base = max(0, pool.target + pool.spare - self.reserved)
         self.spot_wanted = base + zones.extra(pool, base, now)
         # the target falls when they are gone: until then nobody is missed for them
         self.ending_idle = sum(1 for m in pool.members if m.leaving and m.leaving_because.startswith(IDLE_DRAIN))
-        self.spot_missing = max(0, self.spot_wanted - self.spot - self.ending_idle)
+        # each late one has one successor at most: an image that never speaks must not fill every zone
+        there = max(self.spot, self.spot + self.late - self.spot_wanted)
+        self.spot_missing = max(0, self.spot_wanted - there - self.ending_idle)
 
 
 def _spot(pool: PoolView, sizes: _Sizes, now: datetime) -> list[Decision]:
@@ -113,7 +114,7 @@ def _spot(pool: PoolView, sizes: _Sizes, now: datetime) -> list[Decision]:
 
 def _move(pool: PoolView, sizes: _Sizes, now: datetime) -> str | None:
     """Where one spot instance would be safer; only from a calm pool, and only within the surge that is allowed."""
-    calm = sizes.spot == sizes.spot_ready == sizes.spot_wanted and not _somebody_leaves(pool)
+    calm = sizes.spot == sizes.spot_ready == sizes.spot_wanted and not (sizes.late or _somebody_leaves(pool))
     if not calm or pool.policy.max_surge < 1 or sizes.on_demand > 0 or pool.spare == 0:
         return None  # without a spare each loss is felt: the even spread keeps each one small
     needed = max(0, pool.target - sizes.reserved)
@@ -127,7 +128,7 @@ def _surplus_spot(pool: PoolView, sizes: _Sizes) -> list[Decision]:
     if sizes.spot <= sizes.spot_wanted or sizes.spot_ready <= sizes.spot_wanted or _somebody_leaves(pool):
         return []
     names = {group.name for group in pool.groups_of(CapacityType.SPOT)}
-    candidates = [m for m in pool.members if m.group in names and not m.leaving and not m.failed]
+    candidates = [m for m in pool.members if m.group in names and not m.leaving and not m.failed and not m.late]
     needed = max(0, pool.target - sizes.reserved)
     from_group = risk.best_removal(zones.places(pool), zones.counts(pool), needed)
     goes = min(candidates, key=lambda m: (not m.idle, m.group != from_group, m.busy, m.launched_at, m.id))
@@ -138,7 +139,7 @@ def _on_demand(pool: PoolView, sizes: _Sizes, now: datetime) -> list[Decision]:
     group = pool.fallback()
     if group is None:
         return []
-    missing = pool.target - sizes.reserved - sizes.spot_in_time - sizes.ending_idle
+    missing = pool.target - sizes.reserved - sizes.spot - sizes.ending_idle
     wanted = min(max(0, missing), group.max)
     open_zones = zones.untried(pool, now) if wanted > sizes.on_demand else []
     if sizes.spot_missing > 0 and open_zones and wanted > sizes.on_demand:
@@ -172,13 +173,13 @@ def _give_back(pool: PoolView, group: GroupView, sizes: _Sizes) -> list[Decision
     """One on-demand instance, when enough spot has been ready for the hold and the rest carries the target."""
     needed = max(0, pool.target - sizes.stable)
     if sizes.on_demand <= needed:
-        if sizes.spot_in_time + sizes.reserved >= pool.target:
+        if sizes.spot + sizes.reserved >= pool.target:
             return [_keep(pool, group, Reason.HOLDING_FALLBACK, f"ready for {pool.policy.hold}: {sizes.stable}")]
         return [_keep(pool, group, Reason.FALLBACK, f"stands in for {pool.target - sizes.stable}")]
     if _somebody_leaves(pool):
         return [_keep(pool, group, Reason.HOLDING_FALLBACK, "another one leaves first")]
     members = [m for m in pool.members_of(group.name) if not m.leaving and not m.failed]
-    goes = min(members, key=lambda m: (m.ready, not m.idle, m.busy, m.launched_at, m.id))
+    goes = min(members, key=lambda m: (m.late, m.ready, not m.idle, m.busy, m.launched_at, m.id))
     detail = f"{sizes.stable} of {pool.target} wanted have been ready for the hold"
     return [_keep(pool, group, Reason.SPOT_IS_BACK, detail), _end(pool, goes, Reason.SPOT_IS_BACK, detail)]
 

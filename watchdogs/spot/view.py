@@ -29,6 +29,10 @@ class Member:
     launched_at: datetime
     ready_since: datetime | None = None
     """None: not ready (yet)."""
+    missed_since: datetime | None = None
+    """Of one that is not ready: since when that is known; None: since its boot should be over."""
+    late: bool = False
+    """It has not been ready for so long that it counts no more (`presence`)."""
     leaving: bool = False
     """It drains, or a notice was given: it does not count any more."""
     leaving_because: str = ""

@@ -12,10 +12,10 @@ from fleet.document import FleetDocument, GroupEntry, Pool
 from fleet.model import CapacityType, Group, Instance, Phase
 from watchdogs.brakes import paused_by
 from watchdogs.evidence import AgentStatus
-from watchdogs.plan import Outcome, Plan, Reason
+from watchdogs.plan import Outcome, OutcomeKind, Plan, Reason
 from watchdogs.policy import digest
-from watchdogs.ports import Ports, Target
-from watchdogs.spot import acting, settling
+from watchdogs.ports import Deed, Ports, Target
+from watchdogs.spot import acting, presence, settling
 from watchdogs.spot.decide import WATCHDOG, decide
 from watchdogs.spot.memory import Memory, recall
 from watchdogs.spot.view import GroupView, Member, PoolView
@@ -47,6 +47,8 @@ class _Seen:
     groups: Mapping[str, Group]
     instances: Mapping[str, Instance]
     views: tuple[PoolView, ...]
+    missed: Mapping[str, datetime]
+    """By instance: since when it is noted not to be ready though it should be."""
 
 
 class SpotWatchdog:
@@ -77,6 +79,7 @@ class SpotWatchdog:
         while True:
             now = self._ports.clock.now()
             seen = self._look(now, started)
+            self._note(seen, now)
             plan = decide(seen.views, now)
             self._ports.ledger.record(plan)
             actor = acting.Actor(self._document, self._ports, seen.groups, seen.instances)
@@ -89,6 +92,13 @@ class SpotWatchdog:
         outcomes += actor.end(plan)
         return Pass(observed=seen.views, plan=plan, outcomes=tuple(outcomes))
 
+    def _note(self, seen: _Seen, now: datetime) -> None:
+        """Write down who is not ready any more, and who is again: the next pass may be another process."""
+        for view in seen.views:
+            for wish in presence.notes(view, seen.missed, now):
+                outcome = Outcome(decision=wish, kind=OutcomeKind.DONE, detail=wish.detail)
+                self._ports.ledger.record_outcome(WATCHDOG, outcome, now)
+
     def _look(self, now: datetime, started: datetime) -> _Seen:
         ports = self._ports
         pools = [pool for pool in self._document.pools if pool.watchdogs.spot is not None]
@@ -100,21 +110,24 @@ class SpotWatchdog:
         leaving = {key for group in groups.values() for key in group.leaving}
         members = {i.id: i for i in listed.values() if i.alive and i.group in groups and i.id not in leaving}
         statuses = ports.agents.statuses(list(members.values()))
-        events = [*self._activities(names, now), *self._unanswered]
+        deeds = ports.ledger.done_since(WATCHDOG, now - REMEMBERED)
+        events = [*self._activities(names, deeds, now), *self._unanswered]
+        missed = presence.missed(deeds)
         targets = ports.ledger.targets()
         brakes = [brake for brake in ports.ledger.brakes(now) if brake.holds(now)]
         views = tuple(
-            self._view(pool, groups, members, statuses, events, (now, started), targets, paused_by(pool.name, brakes))
+            self._view(
+                pool, groups, members, statuses, events, (now, started), targets, missed, paused_by(pool.name, brakes)
+            )
             for pool in pools
         )
-        return _Seen(groups=groups, instances=members, views=views)
+        return _Seen(groups=groups, instances=members, views=views, missed=missed)
 
-    def _activities(self, groups: Sequence[str], now: datetime) -> Sequence[Activity]:
+    def _activities(self, groups: Sequence[str], deeds: Sequence[Deed], now: datetime) -> Sequence[Activity]:
         """What happened to the groups. What drained under a notice and was ended before that is a loss, too.
 
         Else a zone whose every notice is heeded would pass for one that never loses us.
         """
-        deeds = self._ports.ledger.done_since(WATCHDOG, now - REMEMBERED)
         lost = {deed.resource for deed in deeds if deed.reason is Reason.PREEMPTED}
         return [
             replace(event, kind=ActivityKind.PREEMPTED)
@@ -132,6 +145,7 @@ class SpotWatchdog:
         events: Sequence[Activity],
         times: tuple[datetime, datetime],
         targets: Mapping[str, Target],
+        missed: Mapping[str, datetime],
         paused: str | None,
     ) -> PoolView:
         entry = pool.watchdogs.spot
@@ -140,7 +154,7 @@ class SpotWatchdog:
             raise ValueError(f"pool {pool.name!r} has no spot watchdog")
         names = {group.name for group in pool.groups}
         members = [
-            _member(i, statuses.get(i.id), self._ports.prices.usd_per_hour(i))
+            _member(i, statuses.get(i.id), self._ports.prices.usd_per_hour(i), missed.get(i.id, now))
             for i in instances.values()
             if i.group in names
         ]
@@ -200,13 +214,14 @@ def policy_digest(document: FleetDocument, pool: str) -> str | None:
     return digest(entry.watchdogs.spot.policy(), entry.min, entry.max, entry.spare)
 
 
-def _member(instance: Instance, status: AgentStatus | None, usd: Decimal | None) -> Member:
+def _member(instance: Instance, status: AgentStatus | None, usd: Decimal | None, missed: datetime) -> Member:
     ready = status is not None and status.ready and not status.draining
     return Member(
         id=instance.id,
         group=instance.group or "",
         launched_at=instance.launched_at,
         ready_since=(status.phase_since or instance.launched_at) if ready and status is not None else None,
+        missed_since=None if ready else _since_when(status, missed),
         leaving=status is not None and (status.draining or status.drained),
         leaving_because=(status.reason or "") if status is not None else "",
         drained=status is not None and status.drained,
@@ -216,6 +231,12 @@ def _member(instance: Instance, status: AgentStatus | None, usd: Decimal | None)
         idle=instance.idle_since is not None,
         ends_at=instance.ends_at,
     )
+
+
+def _since_when(status: AgentStatus | None, missed: datetime) -> datetime:
+    """Since when it is known not to be ready: an agent that boots says so itself."""
+    known = status.phase_since if status is not None and status.phase is not Phase.READY else None
+    return missed if known is None else min(missed, known)
 
 
 def _memory(entry: GroupEntry, events: Sequence[Activity], members: Sequence[Member], now: datetime) -> Memory:

@@ -90,7 +90,7 @@ def counts(pool: PoolView) -> dict[str, int]:
     """Spot instances that count, by group."""
     found = {group.name: 0 for group in pool.groups_of(CapacityType.SPOT)}
     for member in pool.members:
-        if member.group in found and not member.leaving and not member.failed:
+        if member.group in found and not member.leaving and not member.failed and not member.late:
             found[member.group] += 1
     return found
 
@@ -140,7 +140,7 @@ def under_notice(pool: PoolView, group: str) -> bool:
 
 def _reserved(pool: PoolView) -> int:
     names = {group.name for group in pool.groups_of(CapacityType.RESERVED)}
-    return sum(1 for m in pool.members if m.group in names and not m.leaving and not m.failed)
+    return sum(1 for m in pool.members if m.group in names and not m.leaving and not m.failed and not m.late)
 
 
 def untried(pool: PoolView, now: datetime) -> list[GroupView]:

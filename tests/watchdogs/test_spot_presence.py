@@ -1,0 +1,95 @@
+"""Instances that nobody hears: for how long they count as there, and what becomes of those that stay away."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from fleet.model import Phase
+from tests.watchdogs.plain import READY, instance
+from tests.watchdogs.test_spot_watchdog import OD, A, B, sizes, spread_world, watchdog
+from tests.watchdogs.worlds import World
+from watchdogs.evidence import AgentStatus
+from watchdogs.plan import Reason
+
+FIRST, SECOND = (instance(n).id for n in (1, 2))
+RESTARTED = replace(READY, phase=Phase.CACHE, ready=False)
+
+
+def hear(world: World, said: AgentStatus | None, *ids: str) -> None:
+    """From now on these agents say that; None: nothing."""
+    for key in ids:
+        if said is None:
+            world.agents.pop(key, None)
+        else:
+            world.agents[key] = said
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        pytest.param(None, id="no answer"),
+        pytest.param(RESTARTED, id="its agent boots again"),
+        pytest.param(replace(READY, ready=False), id="its engine is unwell"),
+    ],
+)
+@pytest.mark.parametrize("ids", [pytest.param([FIRST], id="one"), pytest.param([FIRST, SECOND], id="all")])
+def test_one_pass_in_which_they_are_not_heard_ready_buys_nothing(said: AgentStatus | None, ids: list[str]) -> None:
+    world = spread_world()
+    world.capacity |= {A: 3, B: 3}
+    before = dict(world.agents)
+    for _ in range(5):
+        hear(world, said, *ids)
+        watchdog(world).apply()
+        assert sizes(world) == (1, 1, 0) and not world.messages
+        world.now += timedelta(minutes=1)
+        world.agents.update(before)
+        watchdog(world).apply()  # heard again: what was missed does not add up
+        assert sizes(world) == (1, 1, 0) and not world.ended
+        world.now += timedelta(minutes=1)
+
+
+@pytest.mark.parametrize(
+    ("spot", "there"),
+    [
+        pytest.param(1, (1, 2, 0), id="from a zone that gives"),
+        pytest.param(0, (1, 1, 1), id="on demand where none does"),
+    ],
+)
+def test_one_that_stays_silent_is_replaced_after_the_fallbacks_time(spot: int, there: tuple[int, int, int]) -> None:
+    world = spread_world()
+    world.capacity[B] = spot
+    hear(world, None, FIRST)
+    watchdog(world).apply()
+    assert sizes(world) == (1, 1, 0)
+    world.now += timedelta(seconds=30)
+    watchdog(world).apply()
+    assert (len(world.alive(A)), len(world.alive(B)), len(world.alive(OD))) == there
+    assert not world.ended, "silence is no proof: it may serve"
+
+
+def test_a_dry_run_notes_nothing() -> None:
+    world = spread_world()
+    hear(world, None, FIRST)
+    watchdog(world).dry()
+    assert not world.outcomes
+
+
+def test_a_boot_that_never_speaks_is_replaced_once_and_told() -> None:
+    world = spread_world()
+    world.instances[SECOND] = replace(world.instances[SECOND], launched_at=world.now - timedelta(minutes=65))
+    world.capacity |= {A: 9, B: 9}
+    world.lose(FIRST)
+    done = None
+    for _ in range(90):
+        hear(world, None, *(key for key in list(world.agents) if key != SECOND))
+        done = watchdog(world).apply()
+        world.now += timedelta(minutes=1)
+    assert done is not None
+    # wanted are two: one serves, the lost one has a successor that hangs, and that one has one, too
+    spot, bought = len(world.alive(A)) + len(world.alive(B)), len(world.alive(OD))
+    assert (spot, bought) == (4, 1)
+    assert sum(d.reason is Reason.NOT_READY for d in done.plan.decisions) == 4, "on-demand hangs, too"
+    told = [text for text in world.messages.values() if "should be ready by now and are not" in text]
+    assert told and all("gpufleet status" in text for text in told)
+    assert not world.ended
