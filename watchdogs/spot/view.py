@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 from fleet.activity import Activity, ActivityKind
 from fleet.model import CapacityType
 from fleet.policies import SpotPolicy
+from watchdogs.boots import BOOT_DEFAULT
 from watchdogs.plan import Reason
 
 T = TypeVar("T")
@@ -102,7 +103,7 @@ class PoolView:
     pass_started: datetime
     """A zone that refused since then is not asked again in this pass."""
     on_demand_usd: Decimal | None = None
-    boot_expected: timedelta = timedelta(minutes=6)
+    boot_expected: timedelta = BOOT_DEFAULT
     drain_deadline: timedelta = timedelta(minutes=5)
     paused_by: str | None = None
     policy_seen: bool = True

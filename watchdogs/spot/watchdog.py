@@ -1,6 +1,5 @@
 """The spot watchdog: observe, decide, act, and again within the pass until every zone was asked."""
 
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -10,6 +9,7 @@ from typing import Final
 from fleet.activity import Activity, ActivityKind
 from fleet.document import FleetDocument, GroupEntry, Pool
 from fleet.model import CapacityType, Group, Instance, Phase
+from watchdogs import boots
 from watchdogs.brakes import paused_by
 from watchdogs.evidence import AgentStatus
 from watchdogs.plan import Outcome, OutcomeKind, Plan, Reason
@@ -27,8 +27,6 @@ REMEMBERED: Final = timedelta(days=3)
 """How far back activities are read for a zone's memory: three of its half-lives."""
 ROUNDS: Final = 12
 """Looks of one pass: each zone refuses at most once, so this many zones can be asked."""
-BOOT_DEFAULT: Final = timedelta(minutes=6)
-"""From launch to ready, before any instance of the pool has shown how long it takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,10 +151,10 @@ class SpotWatchdog:
         if entry is None:
             raise ValueError(f"pool {pool.name!r} has no spot watchdog")
         names = {group.name for group in pool.groups}
+        machines = [instance for instance in instances.values() if instance.group in names]
         members = [
             _member(i, statuses.get(i.id), self._ports.prices.usd_per_hour(i), missed.get(i.id, now))
-            for i in instances.values()
-            if i.group in names
+            for i in machines
         ]
         own = [event for event in events if event.group in names]
         policy_name = policy_digest(self._document, pool.name) or ""
@@ -172,7 +170,7 @@ class SpotWatchdog:
             events=[event for event in own if now - event.at < LOOK_BACK],
             pass_started=started,
             on_demand_usd=self._on_demand_usd(pool),
-            boot_expected=_boot_expected(members),
+            boot_expected=boots.expected(boots.took(machines, statuses)),
             drain_deadline=pool.drain_deadline,
             paused_by=paused,
             policy_seen=self._ports.ledger.policy_seen(WATCHDOG, pool.name, policy_name),
@@ -242,13 +240,3 @@ def _since_when(status: AgentStatus | None, missed: datetime) -> datetime:
 def _memory(entry: GroupEntry, events: Sequence[Activity], members: Sequence[Member], now: datetime) -> Memory:
     own = [event for event in events if event.group == entry.name]
     return recall(own, [m.launched_at for m in members if m.group == entry.name], now)
-
-
-def _boot_expected(members: Sequence[Member]) -> timedelta:
-    """The median of what instances of this pool needed from launch to ready."""
-    took = [
-        (m.ready_since - m.launched_at).total_seconds()
-        for m in members
-        if m.ready_since is not None and m.ready_since > m.launched_at
-    ]
-    return timedelta(seconds=statistics.median(took)) if took else BOOT_DEFAULT

@@ -1,0 +1,47 @@
+"""How long a boot takes, as far as the agents' words tell."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from tests.watchdogs.plain import READY, START, instance
+from tests.watchdogs.test_spot_watchdog import spread_world, watchdog
+from watchdogs import boots
+
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.mark.parametrize(
+    ("ready_after", "expected"),
+    [
+        pytest.param([], 6, id="nobody is there"),
+        pytest.param([None], 6, id="its agent does not say since when"),
+        pytest.param([4], 4, id="one"),
+        pytest.param([3, 4, 20], 4, id="the median"),
+        pytest.param([4, 24 * 60], 4, id="one has switched its revision a day later"),
+        pytest.param([24 * 60, 24 * 60], 6, id="all have"),
+        pytest.param([60], 60, id="the longest boot"),
+        pytest.param([-1], 6, id="clocks that differ"),
+    ],
+)
+def test_what_is_expected(ready_after: list[float | None], expected: float) -> None:
+    there = [instance(number, launched_at=START) for number in range(len(ready_after))]
+    said = {
+        one.id: replace(READY, phase_since=None if after is None else START + after * MINUTE)
+        for one, after in zip(there, ready_after, strict=True)
+    }
+    assert boots.expected(boots.took(there, said)) == expected * MINUTE
+
+
+def test_who_is_silent_or_not_ready_has_no_say() -> None:
+    there = [instance(number, launched_at=START) for number in (1, 2)]
+    said = {there[0].id: replace(READY, ready=False, phase_since=START + MINUTE)}
+    assert boots.took(there, said) == []
+    assert boots.expected([], otherwise=9 * MINUTE) == 9 * MINUTE
+
+
+def test_a_switch_in_place_does_not_turn_the_fallback_off() -> None:
+    world = spread_world()
+    world.agents = {key: replace(READY, phase_since=world.now) for key in world.agents}
+    assert watchdog(world).dry().observed[0].boot_expected == boots.BOOT_DEFAULT
