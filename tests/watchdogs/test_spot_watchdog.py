@@ -277,13 +277,31 @@ def test_three_failed_boots_stop_a_groups_growth() -> None:
     assert any("boots keep failing" in text for text in world.messages.values())
 
 
-def test_a_failed_boot_is_replaced_without_lowering_its_group() -> None:
+def test_a_failed_boot_is_replaced_by_one_that_is_asked_for_where_there_is_spot() -> None:
     world = spread_world()
     first = instance(1).id
     world.agents[first] = replace(READY, phase=Phase.FAILED, ready=False)
-    done = watchdog(world).apply()
+    world.capacity[B] = 5
+    watchdog(world).apply()
+    assert world.ended == [first]
+    assert sizes(world) == (0, 2, 0)
+
+
+def test_a_failed_boot_is_replaced_without_lowering_its_group() -> None:
+    """Of a reserved group, which runs in full: its size says how much is paid for."""
+    world = spread_world()
+    first = instance(1).id
+    world.instances[first] = replace(world.instances[first], group="batch-res", capacity_type=CapacityType.RESERVED)
+    world.groups["batch-res"] = replace(world.groups[A], name="batch-res", capacity_type=CapacityType.RESERVED)
+    world.groups[A] = replace(world.groups[A], desired=0, instance_ids=())
+    world.agents[first] = replace(READY, phase=Phase.FAILED, ready=False)
+    groups = [
+        {"type": "reserved", "zone": "us-east-1a", "name": "batch-res", "max": 1, "reservation": "cr-1"},
+        {"type": "spot", "zone": "us-east-1b", "name": B, "max": 4, "machine_types": ["g6.xlarge"]},
+    ]
+    done = watchdog(world, groups=groups).apply()
     assert (first, Action.REPLACE) in {(d.resource, d.action) for d in done.plan.acting}
-    assert first in world.ended
+    assert world.ended == [first] and world.groups["batch-res"].desired == 1
 
 
 def test_a_lower_target_ends_the_marked_one_drained() -> None:

@@ -13,6 +13,7 @@ from watchdogs.brakes import paused_by
 from watchdogs.draining import Drain, leaving, until_drained
 from watchdogs.plan import Action, Decision, Outcome, OutcomeKind, Plan, Reason
 from watchdogs.ports import Ports
+from watchdogs.spot import failures
 from watchdogs.spot.decide import WATCHDOG
 from watchdogs.spot.zones import REFUSALS
 
@@ -70,7 +71,7 @@ class Actor:
         outcomes: list[Outcome] = []
         drains: list[Drain] = []
         for decision in (d for d in plan.acting if d.action in (Action.END, Action.REPLACE)):
-            if decision.reason in (Reason.BOOT_FAILED, Reason.BOOTS_FAILING):
+            if decision.reason in failures.BOOT_REASONS:
                 outcomes.append(self._guarded(decision, self._end))
                 continue
             begun = self._guarded(decision, self._begin)
@@ -156,7 +157,10 @@ class Actor:
         self._ports.ledger.intend(WATCHDOG, decision, self._ports.clock.now())
         self._ports.groups.end(instance.id, instance.group, lower_desired=decision.action is Action.END)
         self._tell(f"ended:{instance.id}", _ended(decision))
-        return self._recorded(decision, OutcomeKind.DONE, "ended")
+        done = self._recorded(decision, OutcomeKind.DONE, "ended")
+        if decision.reason in failures.BOOT_REASONS:
+            self._recorded(failures.note(decision, instance.group), OutcomeKind.DONE, f"{instance.id} was ended")
+        return done
 
     def _held_back(self, decision: Decision) -> Outcome | None:
         now = self._ports.clock.now()
@@ -171,11 +175,13 @@ class Actor:
         return None
 
     def _alert(self, plan: Plan) -> None:
-        """What people must mend: boots that fail, quotas."""
+        """What people must mend: boots that fail, quotas. Once a day for each group."""
         for decision in plan.decisions:
             if decision.reason in (Reason.BOOTS_FAILING, Reason.QUOTA):
-                key = f"alert:{decision.resource}:{decision.reason}:{plan.at:%Y%m%d}"
-                self._tell(key, f"Pool {decision.pool}, {decision.resource}: {decision.reason}. {decision.detail}")
+                instance = self._instances.get(decision.resource)
+                group = decision.resource if instance is None else instance.group
+                key = f"alert:{group}:{decision.reason}:{plan.at:%Y%m%d}"
+                self._tell(key, f"Pool {decision.pool}, {group}: {decision.reason}. {decision.detail}")
         for pool in self._document.pools:
             self._say_hung(pool, [d for d in plan.decisions if d.pool == pool.name])
             self._say_dry(pool, [d for d in plan.decisions if d.pool == pool.name])

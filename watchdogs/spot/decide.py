@@ -147,6 +147,8 @@ def _on_demand(pool: PoolView, sizes: _Sizes, now: datetime) -> list[Decision]:
         waiting = f"{len(open_zones)} zones are still to be asked"
         return [_keep(pool, group, Reason.SPOT_WANTED, waiting)]
     if wanted > sizes.on_demand:
+        if (failing := zones.boots_failing(pool, group, now)) is not None:
+            return [_keep(pool, group, failing.reason, failing.detail)]
         size = wanted + len(pool.members_of(group.name)) - sizes.on_demand
         if group.capacity_type is CapacityType.FLEX_START:
             # several may end at the same time, and Google's groups know no maximum
@@ -199,7 +201,11 @@ def _drained(pool: PoolView) -> list[Decision]:
 
 
 def _failed_boots(pool: PoolView, now: datetime) -> list[Decision]:
-    """An instance whose boot failed is replaced, unless boots of its group fail again and again."""
+    """An instance whose boot failed is replaced, unless boots of its group fail again and again.
+
+    It is missed already, so another one is asked for where spot is best: were its group left as large as it was, two
+    would take its place. Only a reserved group runs in full, whatever is missing.
+    """
     decisions: list[Decision] = []
     groups = {group.name: group for group in pool.groups}
     for member in (m for m in pool.members if m.failed and not m.drained):
@@ -207,12 +213,10 @@ def _failed_boots(pool: PoolView, now: datetime) -> list[Decision]:
         if failed >= zones.FAILING_BOOTS:
             detail = f"{failed} boots failed in {member.group}; not replaced"
             decisions.append(_end(pool, member, Reason.BOOTS_FAILING, detail))
-        else:
-            decisions.append(
-                replace(
-                    _end(pool, member, Reason.BOOT_FAILED, "a new one is to take its place"), action=Action.REPLACE
-                )
-            )
+            continue
+        end = _end(pool, member, Reason.BOOT_FAILED, "a new one is to take its place")
+        in_full = groups[member.group].capacity_type is CapacityType.RESERVED
+        decisions.append(replace(end, action=Action.REPLACE) if in_full else end)
     return decisions
 
 

@@ -1,7 +1,7 @@
 """What the spot watchdog knows of a pool. Pure types."""
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -102,6 +102,8 @@ class PoolView:
     """What happened to its groups, oldest first."""
     pass_started: datetime
     """A zone that refused since then is not asked again in this pass."""
+    failed_boots: Mapping[str, Sequence[datetime]] = field(default_factory=dict[str, Sequence[datetime]])
+    """By group: when instances were ended because their boot had failed. Its activities tell of no reason."""
     on_demand_usd: Decimal | None = None
     boot_expected: timedelta = BOOT_DEFAULT
     drain_deadline: timedelta = timedelta(minutes=5)
@@ -125,7 +127,7 @@ class PoolView:
         object.__setattr__(self, "_events", _sorted(self.events, attrgetter("group")))
         object.__setattr__(self, "_quota", [e for e in self.events if e.kind is ActivityKind.QUOTA])
         failed = any(m.failed for m in self.members) or any(e.kind is ActivityKind.UNHEALTHY for e in self.events)
-        object.__setattr__(self, "boots_failed", failed)
+        object.__setattr__(self, "boots_failed", failed or bool(self.failed_boots))
         object.__setattr__(self, "_groups", _sorted(self.groups, attrgetter("capacity_type")))
 
     def members_of(self, group: str) -> Sequence[Member]:

@@ -15,7 +15,7 @@ from watchdogs.evidence import AgentStatus
 from watchdogs.plan import Outcome, OutcomeKind, Plan, Reason
 from watchdogs.policy import digest
 from watchdogs.ports import Deed, Ports, Target
-from watchdogs.spot import acting, presence, settling
+from watchdogs.spot import acting, failures, presence, settling
 from watchdogs.spot.decide import WATCHDOG, decide
 from watchdogs.spot.memory import Memory, recall
 from watchdogs.spot.view import GroupView, Member, PoolView
@@ -39,14 +39,23 @@ class Pass:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Known:
+    """What is known beside what the clouds say now."""
+
+    missed: Mapping[str, datetime]
+    """By instance: since when it is noted not to be ready though it should be."""
+    failed_boots: Mapping[str, Sequence[datetime]]
+    """By group: when instances were ended because their boot had failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Seen:
     """One look at the fleet."""
 
     groups: Mapping[str, Group]
     instances: Mapping[str, Instance]
     views: tuple[PoolView, ...]
-    missed: Mapping[str, datetime]
-    """By instance: since when it is noted not to be ready though it should be."""
+    known: _Known
 
 
 class SpotWatchdog:
@@ -93,7 +102,7 @@ class SpotWatchdog:
     def _note(self, seen: _Seen, now: datetime) -> None:
         """Write down who is not ready any more, and who is again: the next pass may be another process."""
         for view in seen.views:
-            for wish in presence.notes(view, seen.missed, now):
+            for wish in presence.notes(view, seen.known.missed, now):
                 outcome = Outcome(decision=wish, kind=OutcomeKind.DONE, detail=wish.detail)
                 self._ports.ledger.record_outcome(WATCHDOG, outcome, now)
 
@@ -110,16 +119,16 @@ class SpotWatchdog:
         statuses = ports.agents.statuses(list(members.values()))
         deeds = ports.ledger.done_since(WATCHDOG, now - REMEMBERED)
         events = [*self._activities(names, deeds, now), *self._unanswered]
-        missed = presence.missed(deeds)
+        known = _Known(missed=presence.missed(deeds), failed_boots=failures.by_group(deeds))
         targets = ports.ledger.targets()
         brakes = [brake for brake in ports.ledger.brakes(now) if brake.holds(now)]
         views = tuple(
             self._view(
-                pool, groups, members, statuses, events, (now, started), targets, missed, paused_by(pool.name, brakes)
+                pool, groups, members, statuses, events, (now, started), targets, known, paused_by(pool.name, brakes)
             )
             for pool in pools
         )
-        return _Seen(groups=groups, instances=members, views=views, missed=missed)
+        return _Seen(groups=groups, instances=members, views=views, known=known)
 
     def _activities(self, groups: Sequence[str], deeds: Sequence[Deed], now: datetime) -> Sequence[Activity]:
         """What happened to the groups. What drained under a notice and was ended before that is a loss, too.
@@ -143,7 +152,7 @@ class SpotWatchdog:
         events: Sequence[Activity],
         times: tuple[datetime, datetime],
         targets: Mapping[str, Target],
-        missed: Mapping[str, datetime],
+        known: _Known,
         paused: str | None,
     ) -> PoolView:
         entry = pool.watchdogs.spot
@@ -153,7 +162,7 @@ class SpotWatchdog:
         names = {group.name for group in pool.groups}
         machines = [instance for instance in instances.values() if instance.group in names]
         members = [
-            _member(i, statuses.get(i.id), self._ports.prices.usd_per_hour(i), missed.get(i.id, now))
+            _member(i, statuses.get(i.id), self._ports.prices.usd_per_hour(i), known.missed.get(i.id, now))
             for i in machines
         ]
         own = [event for event in events if event.group in names]
@@ -169,6 +178,7 @@ class SpotWatchdog:
             members=members,
             events=[event for event in own if now - event.at < LOOK_BACK],
             pass_started=started,
+            failed_boots={name: known.failed_boots[name] for name in names if name in known.failed_boots},
             on_demand_usd=self._on_demand_usd(pool),
             boot_expected=boots.expected(boots.took(machines, statuses)),
             drain_deadline=pool.drain_deadline,

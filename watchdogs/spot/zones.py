@@ -13,6 +13,7 @@ from typing import Final
 
 from fleet.activity import Activity, ActivityKind
 from fleet.model import CapacityType
+from watchdogs import boots
 from watchdogs.plan import Reason
 from watchdogs.spot import risk
 from watchdogs.spot.view import GroupView, PoolView, Verdict
@@ -189,7 +190,7 @@ def _closed(pool: PoolView, group: GroupView, now: datetime) -> Verdict | None:
     if (known := pool.closed.get((group.name, now))) is not None:
         return known[0]
     found = too_dear(pool, group)
-    for check in (_at_quota, _boots_failing, _refused, _pausing, _full):
+    for check in (_at_quota, boots_failing, _refused, _pausing, _full):
         if found is not None:
             break
         found = check(pool, group, now)
@@ -226,18 +227,21 @@ def _said(event: Activity) -> str:
     return said if len(said) <= 120 else textwrap.shorten(said, 120, placeholder="…")
 
 
-def _boots_failing(pool: PoolView, group: GroupView, now: datetime) -> Verdict | None:
+def boots_failing(pool: PoolView, group: GroupView, now: datetime) -> Verdict | None:
+    """Whether a group must not grow because nothing boots there, whatever it is asked for."""
     if not pool.boots_failed or (failed := failed_boots(pool, group, now)) < FAILING_BOOTS:
         return None
     return Verdict(reason=Reason.BOOTS_FAILING, detail=f"{failed} boots failed within {BOOT_SPAN}")
 
 
 def failed_boots(pool: PoolView, group: GroupView, now: datetime) -> int:
-    """Boots of a group that failed lately: those that are still there, and those that were replaced."""
-    there = len([m for m in pool.members_of(group.name) if m.failed])
-    if events := _since(pool, group, now - BOOT_SPAN):
-        there += len([event for event in events if event.kind is ActivityKind.UNHEALTHY])
-    return there
+    """Boots of a group that failed lately, since one went well: of those that are there and of those ended for it."""
+    members = pool.members_of(group.name)
+    booted = [m.ready_since for m in members if m.ready_since and boots.is_boot(m.launched_at, m.ready_since)]
+    since = max([now - BOOT_SPAN, *booted])
+    there = len([m for m in members if m.failed])
+    there += len([event for event in _since(pool, group, since) if event.kind is ActivityKind.UNHEALTHY])
+    return there + len([at for at in pool.failed_boots.get(group.name, ()) if at > since])
 
 
 def _refused(pool: PoolView, group: GroupView, now: datetime) -> Verdict | None:

@@ -1,0 +1,133 @@
+"""Boots that fail again and again: what stops, what is told, and when it begins again."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from fleet.activity import Activity, ActivityKind
+from fleet.model import CapacityType, Phase
+from fleet.policies import SpotPolicy
+from tests.watchdogs.plain import START, instance
+from tests.watchdogs.test_spot_watchdog import OD, A, B, spread_world, watchdog
+from tests.watchdogs.worlds import World
+from watchdogs.plan import Action, Reason
+from watchdogs.spot import zones
+from watchdogs.spot.decide import decide
+from watchdogs.spot.view import GroupView, Member, PoolView
+
+MINUTE = timedelta(minutes=1)
+
+
+def passes(world: World, minutes: int, *, failing: Sequence[str] = ()) -> None:
+    """A pass each minute; what boots in these groups has failed by the next one."""
+    for _ in range(minutes):
+        watchdog(world).apply()
+        world.now += MINUTE
+        for name in failing:
+            for key in world.alive(name):
+                if not world.agents[key].ready:
+                    world.agents[key] = replace(world.agents[key], phase=Phase.FAILED)
+
+
+@pytest.mark.parametrize(
+    ("failing", "capacity"),
+    [
+        pytest.param(OD, {}, id="on demand"),
+        pytest.param(A, {A: 99, OD: 0}, id="spot"),
+    ],
+)
+def test_an_image_that_never_boots_is_not_started_for_ever(failing: str, capacity: dict[str, int]) -> None:
+    world = spread_world()
+    world.capacity |= {OD: 99} | capacity
+    world.lose(instance(1).id)
+    passes(world, 30, failing=[failing])
+    tries = world.launched
+    assert 3 <= tries <= 4
+    assert world.alive(failing) == []
+    passes(world, 20, failing=[failing])
+    assert world.launched == tries, "it waits until the failures are an hour old"
+    told = [text for key, text in world.messages.items() if key.startswith("spot:alert:")]
+    assert len(told) == 1 and failing in told[0] and "3 boots failed" in told[0]
+
+    for _ in range(60):  # the image is mended
+        passes(world, 1)
+        world.boot()
+    assert len(world.alive(failing)) == 1
+
+
+def test_one_failed_boot_is_made_good_for_by_one() -> None:
+    world = spread_world()
+    world.lose(instance(1).id)
+    world.capacity[B] = 9
+    passes(world, 1, failing=[B])
+    passes(world, 1)
+    assert (world.launched, len(world.alive(B)), world.alive(OD)) == (2, 2, [])
+
+
+@pytest.mark.parametrize(
+    ("kind", "action"),
+    [
+        pytest.param(CapacityType.SPOT, Action.END, id="spot: another one is asked for where it is best"),
+        pytest.param(CapacityType.ON_DEMAND, Action.END, id="on demand: another one is bought if it is missed"),
+        pytest.param(CapacityType.RESERVED, Action.REPLACE, id="reserved: runs in full"),
+    ],
+)
+def test_whose_group_stays_as_large(kind: CapacityType, action: Action) -> None:
+    there = Member(id="i-1", group=B, launched_at=START, failed=True)
+    pool = PoolView(
+        name="batch",
+        target=1,
+        spare=0,
+        max=6,
+        policy=SpotPolicy(),
+        groups=[replace(GROUP, capacity_type=kind)],
+        members=[there],
+        events=[],
+        pass_started=START,
+    )
+    plan = decide([pool], START)
+    assert {d.action for d in plan.decisions if d.resource == there.id} == {action}
+
+
+GROUP = GroupView(name=B, capacity_type=CapacityType.SPOT, zone="us-east-1b", desired=1, max=4)
+
+
+def ready(launched: float, since: float) -> Member:
+    """One that was launched and became ready that many minutes before `START`."""
+    return Member(id="i-1", group=B, launched_at=START - launched * MINUTE, ready_since=START - since * MINUTE)
+
+
+@pytest.mark.parametrize(
+    ("ended", "unhealthy", "members", "failed"),
+    [
+        pytest.param([], [], [], 0, id="none"),
+        pytest.param([50, 40, 30], [], [], 3, id="ended by us"),
+        pytest.param([50, 40], [30], [], 3, id="ended by us and by its group"),
+        pytest.param([90, 70, 61, 30], [80], [], 1, id="older ones are forgotten"),
+        pytest.param([50, 40, 30], [], [ready(25, 20)], 0, id="one has booted since"),
+        pytest.param([50, 40, 30], [], [ready(45, 35)], 1, id="one has booted in between"),
+        pytest.param([50, 40, 30], [], [ready(600, 20)], 3, id="an old one has switched its revision since"),
+        pytest.param([50], [], [Member(id="i-1", group=B, launched_at=START, failed=True)], 2, id="one is there"),
+    ],
+)
+def test_failed_boots(ended: list[float], unhealthy: list[float], members: list[Member], failed: int) -> None:
+    events = [
+        Activity(id=str(ago), group=B, kind=ActivityKind.UNHEALTHY, at=START - ago * MINUTE) for ago in unhealthy
+    ]
+    pool = PoolView(
+        name="batch",
+        target=2,
+        spare=0,
+        max=6,
+        policy=SpotPolicy(),
+        groups=[GROUP],
+        members=members,
+        events=events,
+        pass_started=START,
+        failed_boots={B: [START - ago * MINUTE for ago in ended]},
+    )
+    assert zones.failed_boots(pool, GROUP, START) == failed
+    found = zones.boots_failing(pool, GROUP, START)
+    assert (found is not None and found.reason is Reason.BOOTS_FAILING) == (failed >= 3)

@@ -1,0 +1,24 @@
+"""Boots that failed, remembered by group: no cloud says of an instance that was ended on request why it was."""
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Final
+
+from watchdogs.plan import Action, Decision, Reason
+from watchdogs.ports import Deed
+
+BOOT_REASONS: Final = frozenset({Reason.BOOT_FAILED, Reason.BOOTS_FAILING})
+
+
+def note(decision: Decision, group: str) -> Decision:
+    """What is to be noted of a group when one of its instances was ended."""
+    return Decision(resource=group, pool=decision.pool, action=Action.KEEP, reason=Reason.BOOT_FAILED)
+
+
+def by_group(deeds: Iterable[Deed]) -> dict[str, list[datetime]]:
+    """When boots failed, by the notes of earlier passes, oldest first."""
+    found: dict[str, list[datetime]] = {}
+    for deed in deeds:
+        if deed.action is Action.KEEP and deed.reason is Reason.BOOT_FAILED:
+            found.setdefault(deed.resource, []).append(deed.at)
+    return found
