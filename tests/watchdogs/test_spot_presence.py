@@ -5,12 +5,15 @@ from datetime import timedelta
 
 import pytest
 
-from fleet.model import Phase
-from tests.watchdogs.plain import READY, instance
+from fleet.model import CapacityType, Phase
+from fleet.policies import SpotPolicy
+from tests.watchdogs.plain import READY, START, instance
 from tests.watchdogs.test_spot_watchdog import OD, A, B, sizes, spread_world, watchdog
 from tests.watchdogs.worlds import World
 from watchdogs.evidence import AgentStatus
-from watchdogs.plan import Reason
+from watchdogs.plan import Action, Reason
+from watchdogs.spot.decide import decide
+from watchdogs.spot.view import GroupView, Member, PoolView
 
 FIRST, SECOND = (instance(n).id for n in (1, 2))
 RESTARTED = replace(READY, phase=Phase.CACHE, ready=False)
@@ -93,3 +96,28 @@ def test_a_boot_that_never_speaks_is_replaced_once_and_told() -> None:
     told = [text for text in world.messages.values() if "should be ready by now and are not" in text]
     assert told and all("gpufleet status" in text for text in told)
     assert not world.ended
+
+
+def test_one_that_hangs_and_is_to_go_is_decided_on_once() -> None:
+    """On-demand that never spoke, and spot that has been ready for the hold."""
+    groups = [
+        GroupView(name=name, capacity_type=kind, zone=None, desired=1, max=4)
+        for name, kind in ((A, CapacityType.SPOT), (OD, CapacityType.ON_DEMAND))
+    ]
+    there = [
+        Member(id="i-spot", group=A, launched_at=START - timedelta(hours=2), ready_since=START - timedelta(hours=1)),
+        Member(id="i-hung", group=OD, launched_at=START - timedelta(hours=2)),
+    ]
+    pool = PoolView(
+        name="batch",
+        target=1,
+        spare=0,
+        max=4,
+        policy=SpotPolicy(),
+        groups=groups,
+        members=there,
+        events=[],
+        pass_started=START,
+    )
+    decisions = decide([pool], START).decisions
+    assert [(d.action, d.reason) for d in decisions if d.resource == "i-hung"] == [(Action.END, Reason.SPOT_IS_BACK)]

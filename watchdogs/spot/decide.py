@@ -45,10 +45,11 @@ def split(seen: PoolView, now: datetime) -> list[Decision]:
         *reserved,
         *_spot(pool, sizes, now),
         *_on_demand(pool, sizes, now),
-        *presence.hung(pool, now),
         *run_ends,
         *(wish for wish in (*_drained(pool), *_failed_boots(pool, now)) if wish.resource not in ending),
     ]
+    decided = {wish.resource for wish in wishes}
+    wishes += [wish for wish in presence.hung(pool, now) if wish.resource not in decided]
     return wishes if pool.policy_seen else [_unseen(wish) for wish in wishes]
 
 
