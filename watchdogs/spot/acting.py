@@ -9,12 +9,13 @@ from typing import Final, TypeVar
 from fleet.activity import Activity, ActivityKind, ConflictError
 from fleet.document import FleetDocument, Pool
 from fleet.model import CapacityType, Group, Instance
-from watchdogs.brakes import paused_by
+from watchdogs.brakes import kept_by, paused_by
 from watchdogs.draining import Drain, leaving, until_drained
 from watchdogs.plan import Action, Decision, Outcome, OutcomeKind, Plan, Reason
-from watchdogs.ports import Ports
+from watchdogs.ports import Brake, Ports
 from watchdogs.spot import failures
 from watchdogs.spot.decide import WATCHDOG
+from watchdogs.spot.keeps import kept_by_people
 from watchdogs.spot.zones import REFUSALS
 
 POLL_SECONDS: Final = 1.0
@@ -22,6 +23,8 @@ _AWAITED: Final = frozenset({Reason.SPOT_WANTED, Reason.SAFER_ZONE, Reason.RESER
 """Growth whose answer decides whether something dearer is bought."""
 _DRY: Final = frozenset({Reason.NO_SPOT, Reason.ZONE_BACKING_OFF, Reason.SPOT_TOO_DEAR, Reason.BOOTS_FAILING})
 """What the decisions about a pool's spot groups say when none of them gives."""
+_TAKEN_ANYWAY: Final = frozenset({Reason.PREEMPTED, Reason.RUN_ENDS, Reason.TERM_ENDS})
+"""Its cloud ends it whatever is wished: only a brake of its very own keeps it from being drained before."""
 _T = TypeVar("_T")
 
 
@@ -138,7 +141,7 @@ class Actor:
         instance = self._ports.inventory.instance(decision.resource)
         if instance is None or not instance.alive:
             return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, "it is gone already")
-        if (held := self._held_back(decision)) is not None:
+        if (held := self._held_back(decision, instance)) is not None:
             return held
         status = self._ports.agents.statuses([instance]).get(instance.id)
         if status is None or not (status.draining or status.drained):
@@ -152,7 +155,7 @@ class Actor:
             return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, "it is gone already")
         if instance.id in leaving(self._ports, [instance]):
             return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, "its group is ending it already")
-        if (held := self._held_back(decision)) is not None:
+        if (held := self._held_back(decision, instance)) is not None:
             return held
         self._ports.ledger.intend(WATCHDOG, decision, self._ports.clock.now())
         self._ports.groups.end(instance.id, instance.group, lower_desired=decision.action is Action.END)
@@ -162,14 +165,14 @@ class Actor:
             self._recorded(failures.note(decision, instance.group), OutcomeKind.DONE, f"{instance.id} was ended")
         return done
 
-    def _held_back(self, decision: Decision) -> Outcome | None:
+    def _held_back(self, decision: Decision, instance: Instance | None = None) -> Outcome | None:
         now = self._ports.clock.now()
         brakes = [brake for brake in self._ports.ledger.brakes(now) if brake.holds(now)]
         paused = paused_by(decision.pool or "", brakes)
-        kept = next((b for b in brakes if b.scope == decision.resource), None)
-        if paused is not None or kept is not None:
-            detail = f"paused {paused}" if paused is not None or kept is None else f"kept by {kept.owner}"
-            return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, detail)
+        if paused is not None:
+            return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, f"paused {paused}")
+        if instance is not None and (kept := _kept(decision, instance, brakes, now)) is not None:
+            return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, f"kept {kept}")
         if not self._ports.ledger.hold(now):
             return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, "another run holds the lease now")
         return None
@@ -226,6 +229,13 @@ class Actor:
 
     def _minute(self) -> str:
         return f"{self._ports.clock.now():%Y%m%dt%H%M}"
+
+
+def _kept(decision: Decision, instance: Instance, brakes: Sequence[Brake], now: datetime) -> str | None:
+    """Who asks to keep it, by now."""
+    if decision.reason in _TAKEN_ANYWAY:
+        return kept_by([instance], [b for b in brakes if b.scope == instance.id]).get(instance.id)
+    return kept_by_people([instance], brakes, now).get(instance.id)
 
 
 def _ended(decision: Decision) -> str:

@@ -13,7 +13,7 @@ from typing import Final
 
 from fleet.model import CapacityType
 from watchdogs.plan import Action, Decision, Plan, Reason
-from watchdogs.spot import presence, risk, terms, zones
+from watchdogs.spot import leavers, presence, risk, terms, zones
 from watchdogs.spot.view import GroupView, Member, PoolView
 
 WATCHDOG: Final = "spot"
@@ -115,7 +115,10 @@ def _spot(pool: PoolView, sizes: _Sizes, now: datetime) -> list[Decision]:
 
 def _move(pool: PoolView, sizes: _Sizes, now: datetime) -> str | None:
     """Where one spot instance would be safer; only from a calm pool, and only within the surge that is allowed."""
-    calm = sizes.spot == sizes.spot_ready == sizes.spot_wanted and not (sizes.late or _somebody_leaves(pool))
+    calm = sizes.spot == sizes.spot_ready == sizes.spot_wanted and not (sizes.late or leavers.somebody_leaves(pool))
+    names = {group.name for group in pool.groups_of(CapacityType.SPOT)}
+    if all(m.kept_by for m in pool.members if m.group in names):
+        return None  # nobody would leave for the one that comes
     if not calm or pool.policy.max_surge < 1 or sizes.on_demand > 0 or pool.spare == 0:
         return None  # without a spare each loss is felt: the even spread keeps each one small
     needed = max(0, pool.target - sizes.reserved)
@@ -126,14 +129,16 @@ def _move(pool: PoolView, sizes: _Sizes, now: datetime) -> str | None:
 
 def _surplus_spot(pool: PoolView, sizes: _Sizes) -> list[Decision]:
     """One at a time, drained, once enough others are ready: a marked one first, then from the least useful zone."""
-    if sizes.spot <= sizes.spot_wanted or sizes.spot_ready <= sizes.spot_wanted or _somebody_leaves(pool):
+    if sizes.spot <= sizes.spot_wanted or sizes.spot_ready <= sizes.spot_wanted or leavers.somebody_leaves(pool):
         return []
     names = {group.name for group in pool.groups_of(CapacityType.SPOT)}
     candidates = [m for m in pool.members if m.group in names and not m.leaving and not m.failed and not m.late]
     needed = max(0, pool.target - sizes.reserved)
     from_group = risk.best_removal(zones.places(pool), zones.counts(pool), needed)
-    goes = min(candidates, key=lambda m: (not m.idle, m.group != from_group, m.busy, m.launched_at, m.id))
-    return [_end(pool, goes, Reason.SURPLUS, f"{sizes.spot} spot for {sizes.spot_wanted} wanted")]
+    order = sorted(candidates, key=lambda m: (not m.idle, m.group != from_group, m.busy, m.launched_at, m.id))
+    kept, goes = leavers.first_free(order)
+    ends = [_end(pool, goes, Reason.SURPLUS, f"{sizes.spot} spot for {sizes.spot_wanted} wanted")] if goes else []
+    return [*(_kept(pool, member) for member in kept), *ends]
 
 
 def _on_demand(pool: PoolView, sizes: _Sizes, now: datetime) -> list[Decision]:
@@ -179,12 +184,16 @@ def _give_back(pool: PoolView, group: GroupView, sizes: _Sizes) -> list[Decision
         if sizes.spot + sizes.reserved >= pool.target:
             return [_keep(pool, group, Reason.HOLDING_FALLBACK, f"ready for {pool.policy.hold}: {sizes.stable}")]
         return [_keep(pool, group, Reason.FALLBACK, f"stands in for {pool.target - sizes.stable}")]
-    if _somebody_leaves(pool):
+    if leavers.somebody_leaves(pool):
         return [_keep(pool, group, Reason.HOLDING_FALLBACK, "another one leaves first")]
     members = [m for m in pool.members_of(group.name) if not m.leaving and not m.failed]
-    goes = min(members, key=lambda m: (m.late, m.ready, not m.idle, m.busy, m.launched_at, m.id))
+    order = sorted(members, key=lambda m: (m.late, m.ready, not m.idle, m.busy, m.launched_at, m.id))
+    kept, goes = leavers.first_free(order)
+    words = [_kept(pool, member) for member in kept]
+    if goes is None:
+        return [_keep(pool, group, Reason.KEPT_BY_PEOPLE, "all that could be given back"), *words]
     detail = f"{sizes.stable} of {pool.target} wanted have been ready for the hold"
-    return [_keep(pool, group, Reason.SPOT_IS_BACK, detail), _end(pool, goes, Reason.SPOT_IS_BACK, detail)]
+    return [_keep(pool, group, Reason.SPOT_IS_BACK, detail), *words, _end(pool, goes, Reason.SPOT_IS_BACK, detail)]
 
 
 def _drained(pool: PoolView) -> list[Decision]:
@@ -194,7 +203,9 @@ def _drained(pool: PoolView) -> list[Decision]:
     """
     decisions: list[Decision] = []
     for member in pool.members:
-        if member.drained and member.leaving_because.startswith(WATCHDOG):
+        if member.drained and member.leaving_because.startswith(WATCHDOG) and member.kept_by is not None:
+            decisions.append(_kept(pool, member))
+        elif member.drained and member.leaving_because.startswith(WATCHDOG):
             decisions.append(_end(pool, member, Reason.SURPLUS, f"drained: {member.leaving_because}"))
         elif member.drained and member.under_notice:
             decisions.append(_end(pool, member, Reason.PREEMPTED, f"drained: {member.leaving_because}"))
@@ -210,6 +221,9 @@ def _failed_boots(pool: PoolView, now: datetime) -> list[Decision]:
     decisions: list[Decision] = []
     groups = {group.name: group for group in pool.groups}
     for member in (m for m in pool.members if m.failed and not m.drained):
+        if member.kept_by is not None:
+            decisions.append(_kept(pool, member))
+            continue
         failed = zones.failed_boots(pool, groups[member.group], now)
         if failed >= zones.FAILING_BOOTS:
             detail = f"{failed} boots failed in {member.group}; not replaced"
@@ -219,10 +233,6 @@ def _failed_boots(pool: PoolView, now: datetime) -> list[Decision]:
         in_full = groups[member.group].capacity_type is CapacityType.RESERVED
         decisions.append(replace(end, action=Action.REPLACE) if in_full else end)
     return decisions
-
-
-def _somebody_leaves(pool: PoolView) -> bool:
-    return any(member.leaving for member in pool.members)
 
 
 def _unseen(wish: Decision) -> Decision:
@@ -241,6 +251,16 @@ def _unseen(wish: Decision) -> Decision:
 
 def _keep(pool: PoolView, group: GroupView, reason: Reason, detail: str = "") -> Decision:
     return Decision(resource=group.name, pool=pool.name, action=Action.KEEP, reason=reason, detail=detail)
+
+
+def _kept(pool: PoolView, member: Member) -> Decision:
+    return Decision(
+        resource=member.id,
+        pool=pool.name,
+        action=Action.KEEP,
+        reason=Reason.KEPT_BY_PEOPLE,
+        detail=member.kept_by or "",
+    )
 
 
 def _resize(pool: PoolView, group: GroupView, size: int, reason: Reason, detail: str) -> Decision:

@@ -47,6 +47,8 @@ class Member:
     usd_per_hour: Decimal | None = None
     idle: bool = False
     """The idle watchdog has marked it: of two that may go, this one goes."""
+    kept_by: str | None = None
+    """Who asked to keep it, by a brake or a tag: it is not given up for others."""
     ends_at: datetime | None = None
     """When the cloud ends it, whatever it does (flex-start)."""
 

@@ -17,6 +17,7 @@ from watchdogs.policy import digest
 from watchdogs.ports import Deed, Ports, Target
 from watchdogs.spot import acting, failures, presence, settling
 from watchdogs.spot.decide import WATCHDOG, decide
+from watchdogs.spot.keeps import kept_by_people
 from watchdogs.spot.memory import Memory, recall
 from watchdogs.spot.view import GroupView, Member, PoolView
 from watchdogs.whole import check_whole
@@ -46,6 +47,8 @@ class _Known:
     """By instance: since when it is noted not to be ready though it should be."""
     failed_boots: Mapping[str, Sequence[datetime]]
     """By group: when instances were ended because their boot had failed."""
+    kept: Mapping[str, str]
+    """By instance: who asked to keep it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,9 +122,13 @@ class SpotWatchdog:
         statuses = ports.agents.statuses(list(members.values()))
         deeds = ports.ledger.done_since(WATCHDOG, now - REMEMBERED)
         events = [*self._activities(names, deeds, now), *self._unanswered]
-        known = _Known(missed=presence.missed(deeds), failed_boots=failures.by_group(deeds))
         targets = ports.ledger.targets()
         brakes = [brake for brake in ports.ledger.brakes(now) if brake.holds(now)]
+        known = _Known(
+            missed=presence.missed(deeds),
+            failed_boots=failures.by_group(deeds),
+            kept=kept_by_people([*members.values()], brakes, now),
+        )
         views = tuple(
             self._view(
                 pool, groups, members, statuses, events, (now, started), targets, known, paused_by(pool.name, brakes)
@@ -162,7 +169,10 @@ class SpotWatchdog:
         names = {group.name for group in pool.groups}
         machines = [instance for instance in instances.values() if instance.group in names]
         members = [
-            _member(i, statuses.get(i.id), self._ports.prices.usd_per_hour(i), known.missed.get(i.id, now))
+            replace(
+                _member(i, statuses.get(i.id), self._ports.prices.usd_per_hour(i), known.missed.get(i.id, now)),
+                kept_by=known.kept.get(i.id),
+            )
             for i in machines
         ]
         own = [event for event in events if event.group in names]

@@ -1,0 +1,21 @@
+"""Who of a pool leaves, and who may be asked to. Pure."""
+
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import Final
+
+from watchdogs.spot.view import Member, PoolView
+
+HAND_DRAIN: Final = "by hand"
+"""How the reason of a drain begins that a person asked for: it stays until that person ends it."""
+
+
+def somebody_leaves(pool: PoolView) -> bool:
+    """Whether one is on its way out, so that the next one waits. What people drained or keep may stay for days."""
+    return any(m.leaving and m.kept_by is None and not m.leaving_because.startswith(HAND_DRAIN) for m in pool.members)
+
+
+def first_free(order: Sequence[Member]) -> tuple[list[Member], Member | None]:
+    """The first that nobody keeps, with those before it whom somebody does."""
+    kept = list(takewhile(lambda member: member.kept_by is not None, order))
+    return kept, order[len(kept)] if len(kept) < len(order) else None
