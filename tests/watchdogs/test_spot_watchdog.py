@@ -265,6 +265,41 @@ def test_a_quota_is_no_lack_of_capacity_and_no_other_zone_is_asked() -> None:
     assert any("quota" in text for text in world.messages.values())
 
 
+@pytest.mark.parametrize(
+    ("kind", "reason", "said"),
+    [
+        pytest.param(ActivityKind.QUOTA, Reason.QUOTA, "", id="its quota: people must raise it"),
+        pytest.param(ActivityKind.NO_CAPACITY, Reason.FALLBACK, "1 asked for, the cloud refuses", id="no machine"),
+    ],
+)
+def test_on_demand_that_is_refused_is_not_told_to_be_on_its_way(
+    kind: ActivityKind, reason: Reason, said: str
+) -> None:
+    world = spread_world()
+    world.lose(instance(1).id)
+    world.capacity[OD] = 0
+    world.reconcile = lambda name: world.happened(name, kind if name == OD else ActivityKind.NO_CAPACITY, None)  # type: ignore[method-assign]
+    dog = watchdog(world)
+    for _ in range(5):
+        done = dog.apply()
+        world.now += timedelta(minutes=1)
+        decision = {d.resource: d for d in done.plan.decisions}[OD]
+        assert decision.reason is reason and decision.detail.startswith(said) and decision.usd_per_hour is None
+    alerts = [text for key, text in world.messages.items() if key.startswith("spot:alert:")]
+    assert len(alerts) == (1 if kind is ActivityKind.QUOTA else 0)
+    assert all(OD in text and "quota reached" in text for text in alerts)
+
+
+@pytest.mark.parametrize("group", [A, OD])
+def test_each_way_of_buying_has_its_own_quota(group: str) -> None:
+    world = spread_world()
+    world.lose(instance(1).id)
+    world.happened(group, ActivityKind.QUOTA, None)
+    world.capacity |= {B: 1}
+    watchdog(world).apply()
+    assert sizes(world)[1:] == ((1, 1) if group == A else (2, 0))
+
+
 def test_three_failed_boots_stop_a_groups_growth() -> None:
     world = spread_world()
     world.lose(instance(1).id)

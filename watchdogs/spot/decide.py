@@ -153,15 +153,18 @@ def _on_demand(pool: PoolView, sizes: _Sizes, now: datetime) -> list[Decision]:
         waiting = f"{len(open_zones)} zones are still to be asked"
         return [_keep(pool, group, Reason.SPOT_WANTED, waiting)]
     if wanted > sizes.on_demand:
-        if (failing := zones.boots_failing(pool, group, now)) is not None:
-            return [_keep(pool, group, failing.reason, failing.detail)]
+        closed = zones.at_quota(pool, group, now) or zones.boots_failing(pool, group, now)
+        if closed is not None:
+            return [_keep(pool, group, closed.reason, closed.detail)]
         size = wanted + len(pool.members_of(group.name)) - sizes.on_demand
         if group.capacity_type is CapacityType.FLEX_START:
             # several may end at the same time, and Google's groups know no maximum
             size = min(size, group.max + SURGE)
         if size > group.desired:
             return [_fallback(pool, group, size, missing)]
-        return [_keep(pool, group, Reason.FALLBACK, f"{group.desired - sizes.on_demand} on their way")]
+        asked, refused = group.desired - sizes.on_demand, zones.refused_last(pool, group)
+        detail = f"{asked} on their way" if refused is None else f"{asked} asked for, the cloud refuses: {refused}"
+        return [_keep(pool, group, Reason.FALLBACK, detail)]
     if group.desired > len(pool.members_of(group.name)):
         there = len(pool.members_of(group.name))
         return [_resize(pool, group, there, Reason.SURPLUS, "asked for more than is needed now")]

@@ -190,7 +190,7 @@ def _closed(pool: PoolView, group: GroupView, now: datetime) -> Verdict | None:
     if (known := pool.closed.get((group.name, now))) is not None:
         return known[0]
     found = too_dear(pool, group)
-    for check in (_at_quota, boots_failing, _refused, _pausing, _full):
+    for check in (at_quota, boots_failing, _refused, _pausing, _full):
         if found is not None:
             break
         found = check(pool, group, now)
@@ -212,13 +212,22 @@ def too_dear(pool: PoolView, group: GroupView) -> Verdict | None:
     return Verdict(reason=Reason.SPOT_TOO_DEAR, detail=f"{group.usd_per_hour} USD/h, ceiling {ceiling}")
 
 
-def _at_quota(pool: PoolView, group: GroupView, now: datetime) -> Verdict | None:
-    """A quota holds for the whole account and region: no other zone helps, and asking again does not either."""
+def at_quota(pool: PoolView, group: GroupView, now: datetime) -> Verdict | None:
+    """A quota holds for the whole account and region: no other zone helps, and asking again does not either.
+
+    Each way of buying has its own.
+    """
     if not pool.quota_refusals():
         return None
-    spots = {g.name for g in pool.groups_of(CapacityType.SPOT)}
-    hit = [e for e in pool.quota_refusals() if e.group in spots and now - e.at < pool.policy.zone_backoff]
+    same = {g.name for g in pool.groups_of(group.capacity_type)}
+    hit = [e for e in pool.quota_refusals() if e.group in same and now - e.at < pool.policy.zone_backoff]
     return Verdict(reason=Reason.QUOTA, detail=_said(hit[-1])) if hit else None
+
+
+def refused_last(pool: PoolView, group: GroupView) -> str | None:
+    """What the cloud said of the newest thing that a group tried, if it refused."""
+    events = pool.events_of(group.name)
+    return _said(events[-1]) if events and events[-1].kind in REFUSALS else None
 
 
 def _said(event: Activity) -> str:
