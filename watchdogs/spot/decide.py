@@ -190,13 +190,21 @@ def _give_back(pool: PoolView, group: GroupView, sizes: _Sizes) -> list[Decision
     if leavers.somebody_leaves(pool):
         return [_keep(pool, group, Reason.HOLDING_FALLBACK, "another one leaves first")]
     members = [m for m in pool.members_of(group.name) if not m.leaving and not m.failed]
-    order = sorted(members, key=lambda m: (m.late, m.ready, not m.idle, m.busy, m.launched_at, m.id))
-    kept, goes = leavers.first_free(order)
+    kept, goes = leavers.first_free(sorted(members, key=_give_back_first))
     words = [_kept(pool, member) for member in kept]
     if goes is None:
         return [_keep(pool, group, Reason.KEPT_BY_PEOPLE, "all that could be given back"), *words]
-    detail = f"{sizes.stable} of {pool.target} wanted have been ready for the hold"
-    return [_keep(pool, group, Reason.SPOT_IS_BACK, detail), *words, _end(pool, goes, Reason.SPOT_IS_BACK, detail)]
+    if sizes.spot_ready == 0 or sizes.on_demand > pool.target:
+        reason, detail = Reason.SURPLUS, f"{sizes.on_demand} on demand for {needed} wanted"
+    else:
+        reason, detail = Reason.SPOT_IS_BACK, f"{sizes.stable} of {pool.target} wanted have been ready for the hold"
+    return [_keep(pool, group, reason, detail), *words, _end(pool, goes, reason, detail)]
+
+
+def _give_back_first(member: Member) -> tuple[object, ...]:
+    """One that is not ready before one that serves: of those the youngest, which is furthest from being ready."""
+    age = member.launched_at.timestamp() * (1 if member.ready else -1)
+    return member.late, member.ready, not member.idle, member.busy, age, member.id
 
 
 def _drained(pool: PoolView) -> list[Decision]:

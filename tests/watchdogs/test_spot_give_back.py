@@ -1,0 +1,85 @@
+"""Which on-demand instance goes back, and the reason that is told."""
+
+from datetime import timedelta
+
+import pytest
+
+from fleet.model import CapacityType
+from fleet.policies import SpotPolicy
+from tests.watchdogs.plain import START
+from tests.watchdogs.test_spot_watchdog import OD, A
+from watchdogs.plan import Action, Decision, Reason
+from watchdogs.spot.decide import decide
+from watchdogs.spot.view import GroupView, Member, PoolView
+
+MINUTE = timedelta(minutes=1)
+GROUPS = [
+    GroupView(name=A, capacity_type=CapacityType.SPOT, zone="us-east-1a", desired=0, max=9),
+    GroupView(name=OD, capacity_type=CapacityType.ON_DEMAND, zone=None, desired=0, max=9),
+]
+
+
+def member(name: str, group: str, *, launched: float, ready: bool = True, busy: float = 0) -> Member:
+    """One that was launched that many minutes ago, and was ready four minutes later if it is."""
+    at = START - launched * MINUTE
+    return Member(id=name, group=group, launched_at=at, ready_since=at + 4 * MINUTE if ready else None, busy=busy)
+
+
+def ends(target: int, *members: Member) -> list[Decision]:
+    pool = PoolView(
+        name="batch",
+        target=target,
+        spare=0,
+        max=9,
+        policy=SpotPolicy(),
+        groups=GROUPS,
+        members=members,
+        events=[],
+        pass_started=START,
+    )
+    return [d for d in decide([pool], START).decisions if d.action is Action.END]
+
+
+@pytest.mark.parametrize(
+    ("target", "spot", "on_demand", "reason"),
+    [
+        pytest.param(2, 0, 6, Reason.SURPLUS, id="the target fell and there is no spot"),
+        pytest.param(2, 1, 6, Reason.SURPLUS, id="more on demand than the whole target"),
+        pytest.param(2, 2, 1, Reason.SPOT_IS_BACK, id="spot is back"),
+        pytest.param(2, 2, 2, Reason.SPOT_IS_BACK, id="all of it is"),
+        pytest.param(2, 1, 1, None, id="on demand is needed"),
+    ],
+)
+def test_the_reason_that_is_told(target: int, spot: int, on_demand: int, reason: Reason | None) -> None:
+    there = [member(f"spot-{n}", A, launched=60) for n in range(spot)]
+    there += [member(f"od-{n}", OD, launched=60) for n in range(on_demand)]
+    assert [d.reason for d in ends(target, *there)] == ([] if reason is None else [reason])
+
+
+@pytest.mark.parametrize(
+    ("members", "goes"),
+    [
+        pytest.param(
+            [member("old", OD, launched=5, ready=False), member("young", OD, launched=1, ready=False)],
+            "young",
+            id="of those that boot the one furthest from ready",
+        ),
+        pytest.param(
+            [member("serves", OD, launched=60), member("boots", OD, launched=5, ready=False)],
+            "boots",
+            id="one that boots before one that serves",
+        ),
+        pytest.param(
+            [member("hung", OD, launched=60, ready=False), member("serves", OD, launched=60)],
+            "serves",
+            id="one that does not answer cannot be asked to drain",
+        ),
+        pytest.param(
+            [member("busy", OD, launched=90, busy=3), member("rests", OD, launched=60)], "rests", id="the less busy"
+        ),
+        pytest.param([member("old", OD, launched=90), member("young", OD, launched=60)], "old", id="the older"),
+    ],
+)
+def test_who_goes(members: list[Member], goes: str) -> None:
+    spot = member("spot", A, launched=60)
+    assert [d.resource for d in ends(1, spot, *members)] == [goes]
