@@ -2,18 +2,22 @@
 
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
+from cli.ports import FleetLedger
 from fleet.model import CapacityType, Phase
 from fleet.policies import SpotPolicy
-from tests.watchdogs.plain import READY, START, instance
-from tests.watchdogs.test_spot_watchdog import OD, A, B, sizes, spread_world, watchdog
+from ledger.schema import open_ledger
+from tests.watchdogs.plain import READY, START, document, instance
+from tests.watchdogs.test_spot_watchdog import OD, SETTINGS, A, B, sizes, spread_world, watchdog
 from tests.watchdogs.worlds import World
 from watchdogs.evidence import AgentStatus
 from watchdogs.plan import Action, Reason
 from watchdogs.spot.decide import decide
 from watchdogs.spot.view import GroupView, Member, PoolView
+from watchdogs.spot.watchdog import SpotWatchdog, policy_digest
 
 FIRST, SECOND = (instance(n).id for n in (1, 2))
 RESTARTED = replace(READY, phase=Phase.CACHE, ready=False)
@@ -69,6 +73,21 @@ def test_one_that_stays_silent_is_replaced_after_the_fallbacks_time(spot: int, t
     watchdog(world).apply()
     assert (len(world.alive(A)), len(world.alive(B)), len(world.alive(OD))) == there
     assert not world.ended, "silence is no proof: it may serve"
+
+
+def test_another_process_knows_since_when_one_is_silent(tmp_path: Path) -> None:
+    """Each pass may be a new process: what it must know is in the ledger."""
+    world = spread_world()
+    fleet = document(watchdogs=SETTINGS)
+    hear(world, None, FIRST)
+    for bought in (0, 1):
+        engine = open_ledger(f"sqlite:///{tmp_path}/ledger.db")
+        ledger = FleetLedger(engine, fleet, "spot", "us")
+        ledger.see_policy("spot", "batch", policy_digest(fleet, "batch") or "", "us", world.now)
+        SpotWatchdog(fleet, replace(world.ports(), ledger=ledger)).apply()
+        engine.dispose()
+        assert len(world.alive(OD)) == bought
+        world.now += timedelta(seconds=30)
 
 
 def test_a_dry_run_notes_nothing() -> None:
