@@ -182,3 +182,19 @@ def test_a_rest_ends_when_a_price_reaches_the_ceiling_or_falls_below_it(tmp_path
     market.play(found, Terms(target=1, spare=0, cold_start=0.0), player)
     assert {2000.0, 3000.0} <= set(player.asked)
     assert not {1900.0, 2100.0, 2900.0, 3100.0} & set(player.asked)
+
+
+def test_an_extra_goes_where_it_was_wanted_for_and_is_not_ended_again(tmp_path: Path) -> None:
+    """What zones that are closed hold counts, too: one more was asked for by that, placed without it, and ended."""
+    rooms = {380: "900910100", 1000: "440010000", 1020: "440010000", 1040: "440010000"}
+    path = tmp_path / "market.csv"
+    lines = [
+        f"{at},us-east-1{zone},{room}"
+        for at, row in rooms.items()
+        for zone, room in zip("abcdefghi", row, strict=True)
+    ]
+    path.write_text("\n".join(["time_s,zone,available", *lines, ""]))
+    terms = market.Terms(target=6, spare=2, cold_start=0.0)
+    answer = market.play(market.load(path), terms, spot_rules.rule("own", SpotPolicy())).answer()
+    assert answer["below_target_percent"] == 0
+    assert answer["spot_launches"] == 10

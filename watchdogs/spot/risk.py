@@ -78,15 +78,18 @@ def crowding(place: Place, count: int, spare: int) -> float:
     return place.losses_per_hour * ((1 + DEPTH * count if count > spare else 0) + 5 * SINGLE * count)
 
 
-def best_addition(places: Sequence[Place], counts: Counts, needed: int, spare: int) -> str | None:
-    """Where one more does most good; None: nowhere to go."""
-    if len(places) == 1:
-        return places[0].name
+def best_addition(
+    able: Sequence[Place], places: Sequence[Place], counts: Counts, needed: int, spare: int
+) -> str | None:
+    """Which of those that are able one more does most good in, beside what all places hold; None: nowhere to go."""
+    if len(able) == 1:
+        return able[0].name
     filled = sum(counts.values()) + 1 >= needed
     after = dict(counts)
-    parts = [] if filled else [crowding(place, counts.get(place.name, 0), spare) for place in places]
+    # what the others hold is the same wherever it goes
+    parts = [] if filled else [crowding(place, counts.get(place.name, 0), spare) for place in able]
     best: tuple[float, str] | None = None
-    for index, place in enumerate(places):
+    for index, place in enumerate(able):
         there = counts.get(place.name, 0)
         if filled:
             after[place.name] = there + 1

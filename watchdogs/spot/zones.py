@@ -64,7 +64,7 @@ def place(pool: PoolView, missing: int, now: datetime) -> Mapping[str, int]:
         able = [place for place in able if place.name not in warned] or able
         # what no other zone gives is still better here than bought on demand
         able = [place for place in able if now_held[place.name] < most] or able
-        best = risk.best_addition(able, now_held, needed, pool.spare)
+        best = risk.best_addition(able, spots, now_held, needed, pool.spare)
         if best is None:
             break
         asks[best] = asks.get(best, 0) + 1
@@ -114,7 +114,7 @@ def extra(pool: PoolView, base: int, now: datetime) -> int:
         return 0  # there is not that much to spare
     recent = {e.group for e in pool.events if e.kind in REFUSALS and now - e.at < TRY_AGAIN}
     able = [place for place in spots if place.name not in recent and _closed_by_name(pool, place.name, now) is None]
-    best = risk.best_addition([p for p in able if held[p.name] < share(pool)], held, needed, pool.spare)
+    best = risk.best_addition([p for p in able if held[p.name] < share(pool)], spots, held, needed, pool.spare)
     if best is None:
         return 0
     return 1 if risk_now - risk.risk(spots, risk.with_one_more(held, best), needed) > ADD_EXTRA else 0
