@@ -1,12 +1,13 @@
 """Targets by the hour: which rule of a schedule holds now.
 
 A rule is judged by the wall clock of its own time zone and from the present moment alone, so a missed run is caught
-up by the next one. On the night when clocks go back, the repeated hour counts twice; when they go forward, the
-skipped hour not at all.
+up by the next one. Each of its days has one stretch without a gap. On the night when clocks go back, it begins when
+they show its start for the first time and ends when they show its end for the last time; when they go forward, the
+skipped hour does not count.
 """
 
 from collections.abc import Sequence
-from datetime import date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Final
 from zoneinfo import ZoneInfo
 
@@ -14,6 +15,8 @@ from fleet.policies import ScheduleRule
 
 DAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _DAY: Final = timedelta(days=1)
+# clocks that go back at midnight show the day before once more
+_NEAR: Final = (-2, -1, 0, 1)
 
 
 def active(rules: Sequence[ScheduleRule], now: datetime) -> ScheduleRule | None:
@@ -22,17 +25,42 @@ def active(rules: Sequence[ScheduleRule], now: datetime) -> ScheduleRule | None:
     return max(holding, key=lambda rule: rule.target, default=None)
 
 
+def floor(rules: Sequence[ScheduleRule], now: datetime) -> int:
+    """The target that the schedule holds now; 0 where it holds none."""
+    rule = active(rules, now)
+    return 0 if rule is None else rule.target
+
+
 def holds(rule: ScheduleRule, now: datetime) -> bool:
     """Whether a rule holds: `start` belongs to it, `end` does not; an end before the start is on the next day.
 
     A day among `except_on` does not count, and with it what would have lasted into the next one.
     """
     local = now.astimezone(ZoneInfo(rule.timezone))
+    if local.utcoffset() != local.replace(fold=1 - local.fold).utcoffset():
+        days = (local.date() + number * _DAY for number in _NEAR)
+        return any(_counts(rule, day) and _within(rule, day, local) for day in days)
     start, end = time.fromisoformat(rule.start), time.fromisoformat(rule.end)
     today, moment = local.date(), local.time()
     if start < end:
         return _counts(rule, today) and start <= moment < end
     return (_counts(rule, today) and moment >= start) or (_counts(rule, today - _DAY) and moment < end)
+
+
+def _within(rule: ScheduleRule, day: date, local: datetime) -> bool:
+    """Whether in a repeated hour the rule's stretch that begins on a day has begun and not ended."""
+    start, end = time.fromisoformat(rule.start), time.fromisoformat(rule.end)
+    begins, ends = datetime.combine(day, start), datetime.combine(day if start < end else day + _DAY, end)
+    zone, shown, now = ZoneInfo(rule.timezone), local.replace(tzinfo=None), local.astimezone(UTC)
+    # clocks that show less than the start may have shown it an hour ago, and those past the end may show it again
+    begun = begins <= shown or _moment(begins, zone, fold=0) <= now
+    return begun and not (ends <= shown and _moment(ends, zone, fold=1) <= now)
+
+
+def _moment(shown: datetime, zone: ZoneInfo, *, fold: int) -> datetime:
+    """When clocks of the zone show a time: first (fold 0) or last (fold 1)."""
+    # in UTC, since two times of one zone are compared by what clocks show
+    return shown.replace(tzinfo=zone, fold=fold).astimezone(UTC)
 
 
 def _counts(rule: ScheduleRule, day: date) -> bool:
