@@ -23,6 +23,7 @@ from watchdogs.scale.view import Demand, PoolView, Pressure
 from watchdogs.scale.watchdog import ScaleWatchdog, policy_digest
 
 CALM = Pressure(reporting=4, kv_cache=0.1, kv_cache_peak=0.1)
+LAST: Mapping[str, Any] = {"target": 1, "min": 0, "ready": 1, "pressure": replace(CALM, reporting=1)}
 NIGHTS = ScheduleRule(days=("fri",), start="22:00", end="06:00", target=3, timezone="Europe/Berlin")
 
 
@@ -117,6 +118,13 @@ def test_what_raises_a_target(changes: Mapping[str, Any], reason: Reason, to: in
             {"target": 1, "min": 0, "ready": 1, "pressure": replace(CALM, reporting=1, running_peak=1.0)},
             Reason.LOAD_NEEDS_ALL, id="the last one served within the window",
         ),
+        pytest.param(LAST | {"held": 3.0}, Reason.HELD_REQUESTS, id="just ready, and requests are held"),
+        pytest.param(LAST | {"held_peak": 3.0}, Reason.LOAD_NEEDS_ALL, id="requests were held within the window"),
+        pytest.param(
+            LAST | {"pressure": replace(CALM, reporting=1, tokens_peak=0.2)}, Reason.LOAD_NEEDS_ALL,
+            id="answers shorter than a scrape",
+        ),
+        pytest.param(LAST | {"demand": Demand(now=0.0, peak=0.3)}, Reason.LOAD_NEEDS_ALL, id="work in the window"),
     ],
 )  # fmt: skip
 def test_what_keeps_a_target(changes: Mapping[str, Any], reason: Reason) -> None:
@@ -132,9 +140,7 @@ def test_what_keeps_a_target(changes: Mapping[str, Any], reason: Reason) -> None
             {"target": 40, "ready": 40, "max": 50, "pressure": replace(CALM, reporting=40)}, 36, id="a tenth"
         ),
         pytest.param({"demand": Demand(now=0.1, peak=2.7)}, 3, id="the highest load fits"),
-        pytest.param(
-            {"target": 1, "min": 0, "ready": 1, "pressure": replace(CALM, reporting=1)}, 0, id="the last one, idle"
-        ),
+        pytest.param(LAST, 0, id="the last one, idle"),
     ],
 )
 def test_what_lets_a_target_fall(changes: Mapping[str, Any], to: int) -> None:

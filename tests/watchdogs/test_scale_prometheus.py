@@ -65,6 +65,11 @@ def _engines() -> Iterator[str]:
             for at in moments:
                 value = then if number == 1 and at == peak else usual
                 yield f"{name}{{{labels}}} {value} {at.timestamp():.0f}"
+    for name, usual in (("prompt", 0), ("generation", 30)):
+        yield f"# TYPE vllm:{name}_tokens counter"
+        for n, at in enumerate(moments):
+            labels = f'{HERE},job="engine",instance_id="i-1",engine="0"'
+            yield f"vllm:{name}_tokens_total{{{labels}}} {n * usual} {at.timestamp():.0f}"
     yield "# TYPE vllm:time_to_first_token_seconds histogram"
     labels = f'{HERE},job="engine",instance_id="i-1"'
     for le, share in (("0.1", 0.5), ("0.5", 1.0), ("+Inf", 1.0)):
@@ -76,10 +81,18 @@ def _engines() -> Iterator[str]:
             yield f"vllm:time_to_first_token_seconds_{suffix}{{{labels}}} {n * 4} {at.timestamp():.0f}"
 
 
+def _held() -> Iterator[str]:
+    """Three requests were held by a router, until a quarter of an hour ago; its gauge told of them only then."""
+    yield "# TYPE gpufleet_held_requests gauge"
+    for n in range(60, 121):
+        at = (NOW - timedelta(seconds=15 * n)).timestamp()
+        yield f'gpufleet_held_requests{{{HERE},instance="r"}} 3 {at:.0f}'
+
+
 @pytest.fixture(scope="module")
 def readings(tmp_path_factory: pytest.TempPathFactory) -> Generator[Readings]:
     folder: Path = tmp_path_factory.mktemp("scale")
-    text = "\n".join((*_history(), *_engines(), "# EOF", ""))
+    text = "\n".join((*_history(), *_engines(), *_held(), "# EOF", ""))
     (folder / "history.om").write_text(text)
     (folder / "prometheus.yml").write_text("global: {scrape_interval: 15s}\n")
     subprocess.run(
@@ -104,6 +117,13 @@ def test_present_and_peaks(readings: Readings) -> None:
     assert (seen.kv_cache, seen.kv_cache_peak) == (pytest.approx(0.2), pytest.approx(0.4))
     assert seen.first_token_s == pytest.approx(0.46, abs=0.02)
     assert seen.inter_token_s is None
+
+
+def test_what_was_held_or_served_within_the_window_is_remembered(readings: Readings) -> None:
+    seen = readings.pressure("chat")
+    assert seen is not None
+    assert seen.tokens_peak == pytest.approx(2.0, rel=0.05)
+    assert (readings.held("chat"), readings.held_peak("chat")) == (0.0, 3.0)
 
 
 def test_demand_has_peak_rise_and_earlier_days(readings: Readings) -> None:

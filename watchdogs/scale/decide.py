@@ -62,8 +62,10 @@ def _needs(view: PoolView, now: datetime) -> Iterator[_Need]:
     else:
         hours = f"{rule.start} to {rule.end} {rule.timezone}"
         yield _Need(replicas=rule.target, reason=Reason.SCHEDULE, detail=f"{rule.target} from {hours}")
-    if view.held and view.ready == 0:
-        detail = f"{view.held:g} wait for a first replica; a cold start takes about {view.cold_start}"
+    if view.held:
+        # the router hands them over a moment after the first replica is ready, and scrapes tell of it later still
+        rest = "a replica is ready" if view.ready else f"a cold start takes about {view.cold_start}"
+        detail = f"{view.held:g} wait for a first replica; {rest}"
         yield _Need(replicas=1, reason=Reason.HELD_REQUESTS, detail=detail)
     if view.demand is not None:
         yield from _of_demand(view, view.demand)
@@ -134,8 +136,7 @@ def _obstacle(view: PoolView, pressure: Pressure, left: int) -> str | None:
     """Why the highest load of the window would not fit into `left` replicas."""
     policy = view.policy
     if left == 0:
-        busy = pressure.running_peak + pressure.waiting_peak
-        return f"{busy:g} requests at once within {policy.down_after}" if busy > 0 else None
+        return _life(view, pressure)
     # what may come on top is in what is wanted; on top of a peak that has passed it would count twice
     if view.demand is not None and view.demand.peak * (1 + policy.headroom) > left:
         return f"work for {view.demand.peak:.2f} replicas within {policy.down_after}"
@@ -149,6 +150,19 @@ def _obstacle(view: PoolView, pressure: Pressure, left: int) -> str | None:
     ):
         if peak is not None and limit is not None and peak * share > limit:
             return f"{what}: {peak:.3g} now, {peak * share:.3g} with {left} replicas, the limit is {limit:.3g}"
+    return None
+
+
+def _life(view: PoolView, pressure: Pressure) -> str | None:
+    """What the last replica was there for within the window: whoever has work has a pool of one at least."""
+    for what, amount in (
+        ("requests at once", pressure.running_peak + pressure.waiting_peak),
+        ("requests held", max(view.held, view.held_peak)),
+        ("tokens per second", pressure.tokens_peak),
+        ("replicas' work", None if view.demand is None else view.demand.peak),
+    ):
+        if amount is not None and amount > 0:
+            return f"{amount:.3g} {what} within {view.policy.down_after}"
     return None
 
 
@@ -206,7 +220,7 @@ def _keep(view: PoolView, reason: Reason, detail: str) -> Decision:
 
 
 def _evidence(view: PoolView) -> dict[str, str]:
-    found: dict[str, object] = {"target": view.target, "ready": view.ready, "held": view.held}
+    found: dict[str, object] = {"target": view.target, "ready": view.ready, "held": view.held, "held_peak": view.held_peak}
     for name, part in (("demand", view.demand), ("pressure", view.pressure)):
         if part is not None:
             found |= {f"{name}.{field}": getattr(part, field) for field in part.__dataclass_fields__}

@@ -67,6 +67,10 @@ class Readings:
         """Requests that the router's activator holds. It tells of a pool only while it holds some."""
         return self._present.get(pool, {}).get("held", 0.0)
 
+    def held_peak(self, pool: str) -> float:
+        """The most that it held at once over `down_after`."""
+        return self._present.get(pool, {}).get("held_peak", 0.0)
+
     def pressure(self, pool: str) -> Pressure | None:
         """None: no engine of the pool is read, or not whole."""
         seen = self._present.get(pool, {})
@@ -84,6 +88,7 @@ class Readings:
             first_token_peak_s=seen.get("first_token_peak"),
             inter_token_s=seen.get("inter_token"),
             inter_token_peak_s=seen.get("inter_token_peak"),
+            tokens_peak=seen.get("tokens_peak"),
         )
 
     def demand(self, pool: str) -> Demand | None:
@@ -125,6 +130,8 @@ def present_query(environment: str, down_after: timedelta) -> str:
     kv_cache = f"avg by (pool) ({metrics.KV_CACHE_USAGE}{here})"
     short = f"{_seconds(min(RATE_WINDOW, down_after))}s"
     tokens = _rates(here, short)
+    # two routers hold different requests
+    held = f'sum by (pool) ({HELD}{{environment="{environment}"}} or {HELD}{{environment=""}})'
     return _union(
         {
             "reporting": f"count by (pool) (count by (pool, instance_id) ({metrics.REQUESTS_RUNNING}{here}))",
@@ -141,8 +148,8 @@ def present_query(environment: str, down_after: timedelta) -> str:
             "requests_peak": f"max_over_time(({both})[{whole}:{step}])",
             "tokens": tokens,
             "tokens_peak": f"max_over_time(({tokens})[{whole}:{step}])",
-            # two routers hold different requests
-            "held": f'sum by (pool) ({HELD}{{environment="{environment}"}} or {HELD}{{environment=""}})',
+            "held": held,
+            "held_peak": f"max_over_time(({held})[{whole}:{step}])",
         }
     )
 

@@ -51,6 +51,8 @@ class Pressure:
     first_token_peak_s: float | None = None
     inter_token_s: float | None = None
     inter_token_peak_s: float | None = None
+    tokens_peak: float | None = None
+    """Tokens per second, in and out, all replicas."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +69,8 @@ class PoolView:
     """Replicas in service."""
     held: float = 0
     """Requests that the router holds because the pool has no replica."""
+    held_peak: float = 0
+    """The most of them at once over the policy's `down_after`."""
     demand: Demand | None = None
     pressure: Pressure | None = None
     cold_start: timedelta = timedelta(minutes=6)

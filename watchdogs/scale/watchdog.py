@@ -144,6 +144,7 @@ class ScaleWatchdog:
             demand=readings.demand(pool.name),
             pressure=readings.pressure(pool.name),
             held=readings.held(pool.name),
+            held_peak=readings.held_peak(pool.name),
             usd_per_hour=Decimal(statistics.median(known)) if known else None,
             paused_by=paused_by(pool.name, brakes),
             policy_seen=self._ports.ledger.policy_seen(WATCHDOG, pool.name, name),
