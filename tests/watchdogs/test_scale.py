@@ -104,6 +104,23 @@ def test_what_raises_a_target(changes: Mapping[str, Any], reason: Reason, to: in
         pytest.param({"paused_by": "by ops"}, Reason.PAUSED, id="paused"),
         pytest.param({"pressure": None}, Reason.METRICS_MISSING, id="no metrics"),
         pytest.param({"pressure": replace(CALM, reporting=3)}, Reason.METRICS_MISSING, id="one replica is silent"),
+        pytest.param({"unread": 1}, Reason.METRICS_MISSING, id="a draining one is read, a ready one is not"),
+        pytest.param({"pressure": replace(CALM, coverage=0.8)}, Reason.METRICS_MISSING, id="a young store"),
+        pytest.param({"pressure": Pressure(reporting=4)}, Reason.METRICS_MISSING, id="no measure of load"),
+        pytest.param(
+            {"policy": ScalePolicy(requests_per_replica=10)}, Reason.METRICS_MISSING, id="requests not reported"
+        ),
+        pytest.param(
+            {"policy": ScalePolicy(tokens_per_second_per_replica=900)}, Reason.METRICS_MISSING, id="nor tokens"
+        ),
+        pytest.param(
+            {"policy": ScalePolicy(first_token_s=1.0), "pressure": replace(CALM, running_peak=2.0)},
+            Reason.METRICS_MISSING, id="first token not reported",
+        ),
+        pytest.param(
+            {"policy": ScalePolicy(inter_token_s=0.1), "pressure": replace(CALM, running_peak=2.0)},
+            Reason.METRICS_MISSING, id="next token not reported",
+        ),
         pytest.param({"pressure": replace(CALM, waiting_peak=1.0)}, Reason.LOAD_NEEDS_ALL, id="somebody waited"),
         pytest.param({"pressure": replace(CALM, kv_cache_peak=0.7)}, Reason.LOAD_NEEDS_ALL, id="N/(N-1): KV cache"),
         pytest.param({"demand": Demand(now=0.1, peak=2.9)}, Reason.LOAD_NEEDS_ALL, id="work within the window"),
@@ -136,6 +153,11 @@ def test_what_keeps_a_target(changes: Mapping[str, Any], reason: Reason) -> None
     ("changes", "to"),
     [
         pytest.param({}, 3, id="one at a time"),
+        pytest.param({"pressure": replace(CALM, coverage=0.93)}, 3, id="most of the window is seen"),
+        pytest.param({"policy": ScalePolicy(first_token_s=1.0)}, 3, id="no traffic, no latency"),
+        pytest.param(
+            {"pressure": Pressure(reporting=4), "demand": Demand(now=0.1, peak=0.1)}, 3, id="work, without a KV cache"
+        ),
         pytest.param(
             {"target": 40, "ready": 40, "max": 50, "pressure": replace(CALM, reporting=40)}, 36, id="a tenth"
         ),
@@ -223,11 +245,14 @@ class Store(FakeMetrics):
     def __init__(self, world: World, stats: Mapping[str, float]) -> None:
         super().__init__(world)
         self.stats = stats
+        self.read: Sequence[str] = ()
+        """Instances whose engines are read; none: the store tells how many, and not whose."""
 
     def query(self, expression: str, at: datetime) -> Sequence[tuple[Mapping[str, str], float]]:
         self.world.before("query")
         rows = [({"pool": "batch", "stat": name}, value) for name, value in self.stats.items()]
-        return [row for row in rows if f'"{row[0]["stat"]}"' in expression]
+        engines = [({"pool": "batch", "stat": "engine", "instance_id": one}, 1.0) for one in self.read]
+        return [row for row in (*engines, *rows) if f'"{row[0]["stat"]}"' in expression]
 
 
 def scaled(stats: Mapping[str, float], **entry: Any) -> tuple[World, ScaleWatchdog, Any]:
@@ -350,6 +375,20 @@ def test_nan_of_an_empty_histogram_is_not_a_latency() -> None:
     seen = watchdog.dry().observed[0].pressure
     assert seen is not None
     assert seen.first_token_s is None
+
+
+def test_a_ready_replica_is_read_only_where_its_own_metrics_are() -> None:
+    """A draining one still reports, and made the count whole."""
+    world, watchdog, _ = scaled(BUSY | {"requests": 0.0, "requests_peak": 0.0, "running_peak": 0.0, "coverage": 1.0})
+    ready = instance(1).id
+    draining = instance(3)
+    world.instances[draining.id] = draining
+    world.agents[draining.id] = replace(READY, ready=False, draining=True)
+    store = watchdog._ports.metrics  # pyright: ignore[reportPrivateUsage]
+    assert isinstance(store, Store)
+    store.read = (ready, draining.id)
+    (decision,) = watchdog.dry().plan.decisions
+    assert (decision.reason, decision.detail) == (Reason.METRICS_MISSING, "1 of 2 replicas are read")
 
 
 def test_history_is_read_from_series_that_are_recorded() -> None:

@@ -65,6 +65,9 @@ def _engines() -> Iterator[str]:
             for at in moments:
                 value = then if number == 1 and at == peak else usual
                 yield f"{name}{{{labels}}} {value} {at.timestamp():.0f}"
+        for ago in (40, 25, 10):
+            labels = 'environment="test",pool="young",job="engine",instance_id="i-9",engine="0"'
+            yield f"{name}{{{labels}}} {usual} {(NOW - timedelta(seconds=ago)).timestamp():.0f}"
     for name, usual in (("prompt", 0), ("generation", 30)):
         yield f"# TYPE vllm:{name}_tokens counter"
         for n, at in enumerate(moments):
@@ -104,7 +107,7 @@ def readings(tmp_path_factory: pytest.TempPathFactory) -> Generator[Readings]:
     with running(folder, "", "--storage.tsdb.retention.time=30d") as url:
         store = Prometheus(url)
         try:
-            leads = {"chat": LEAD, "slow": LEAD, "slower": 2 * LEAD, "other": 3 * LEAD}
+            leads = {"chat": LEAD, "young": LEAD, "slow": LEAD, "slower": 2 * LEAD, "other": 3 * LEAD}
             yield pressure.read(store, "test", dict.fromkeys(leads, POLICY), leads, NOW)
         finally:
             store.close()
@@ -117,6 +120,16 @@ def test_present_and_peaks(readings: Readings) -> None:
     assert (seen.kv_cache, seen.kv_cache_peak) == (pytest.approx(0.2), pytest.approx(0.4))
     assert seen.first_token_s == pytest.approx(0.46, abs=0.02)
     assert seen.inter_token_s is None
+
+
+def test_it_is_known_whose_metrics_are_read_and_for_how_long(readings: Readings) -> None:
+    assert readings.unread("chat", {"i-1", "i-2"}) == 0
+    assert readings.unread("chat", {"i-1", "i-3"}) == 1
+    seen = [readings.pressure(pool) for pool in ("chat", "young")]
+    assert [one.coverage for one in seen if one is not None] == [
+        pytest.approx(1.0, abs=0.02),
+        pytest.approx(40 / 1200, abs=0.02),
+    ]
 
 
 def test_what_was_held_or_served_within_the_window_is_remembered(readings: Readings) -> None:

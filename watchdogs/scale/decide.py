@@ -12,6 +12,7 @@ from typing import Final
 
 from watchdogs.plan import Action, Decision, Plan, Reason
 from watchdogs.scale.hours import active
+from watchdogs.scale.missing import missing
 from watchdogs.scale.view import Demand, PoolView, Pressure
 
 WATCHDOG: Final = "scale"
@@ -121,9 +122,9 @@ def _down(view: PoolView, wanted: int, most: _Need) -> Decision:
     if view.ready == 0 and view.pressure is None and not view.held:
         # nothing runs yet: there is nothing that could be measured, and nothing to lose but the wait of a start
         return _keep(view, Reason.LOADING, "no replica is ready")
-    if view.pressure is None or view.pressure.reporting < view.ready:
-        seen = 0 if view.pressure is None else view.pressure.reporting
-        return _keep(view, Reason.METRICS_MISSING, f"{seen} of {view.ready} replicas are read")
+    what = missing(view)
+    if view.pressure is None or what is not None:
+        return _keep(view, Reason.METRICS_MISSING, what or "no replica is read")
     left = max(wanted, view.target - max(1, int(view.target * STEP_DOWN)))
     while left < view.target and (obstacle := _obstacle(view, view.pressure, left)) is not None:
         left += 1

@@ -5,6 +5,7 @@ The second one reads recorded series (monitoring/rules.py) over days; without th
 
 import math
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -29,9 +30,11 @@ EARLIER_DAYS: Final = (1, 2, 7)
 LEADS: Final = tuple(timedelta(minutes=minutes) for minutes in (1, 2, 3, 5, 7, 10, 15, 20, 30, 45, 60))
 """A pool's past is asked for what came within the first of these that is no shorter than a start."""
 _STAT: Final = "stat"
+_INSTANCE: Final = "instance_id"
 
 Stats = Mapping[str, Mapping[str, float]]
 """By pool, by stat."""
+Row = tuple[Mapping[str, str], float]
 
 
 def read(
@@ -48,20 +51,34 @@ def read(
     down_after = max((policy.down_after for policy in policies.values()), default=timedelta(0))
     if not policies:
         return Readings(present={}, past={}, policies=policies)
+    present = store.query(present_query(environment, down_after), now)
     return Readings(
-        present=_ask(store, present_query(environment, down_after), now),
-        past=_ask(store, past_query(environment, leads), now),
+        present=_stats(present),
+        past=_stats(store.query(past_query(environment, leads), now)),
         policies=policies,
+        engines=_engines(present),
     )
 
 
 class Readings:
     """Answers of the store, turned into what `decide` judges."""
 
-    def __init__(self, *, present: Stats, past: Stats, policies: Mapping[str, ScalePolicy]) -> None:
+    def __init__(
+        self,
+        *,
+        present: Stats,
+        past: Stats,
+        policies: Mapping[str, ScalePolicy],
+        engines: Mapping[str, AbstractSet[str]] | None = None,
+    ) -> None:
         self._present = present
         self._past = past
         self._policies = policies
+        self._engines: Mapping[str, AbstractSet[str]] = {} if engines is None else engines
+
+    def unread(self, pool: str, ready: AbstractSet[str]) -> int:
+        """How many of the ready instances have no metrics, where the store says whose it has."""
+        return len(ready - self._engines[pool]) if pool in self._engines else 0
 
     def held(self, pool: str) -> float:
         """Requests that the router's activator holds. It tells of a pool only while it holds some."""
@@ -79,6 +96,8 @@ class Readings:
             return None
         return Pressure(
             reporting=int(seen["reporting"]),
+            # a subquery may count the looks at both of its ends
+            coverage=None if (coverage := seen.get("coverage")) is None else min(1.0, coverage),
             waiting=seen["waiting"],
             running_peak=seen["running_peak"],
             waiting_peak=seen["waiting_peak"],
@@ -132,9 +151,13 @@ def present_query(environment: str, down_after: timedelta) -> str:
     tokens = _rates(here, short)
     # two routers hold different requests
     held = f'sum by (pool) ({HELD}{{environment="{environment}"}} or {HELD}{{environment=""}})'
+    engines = f"count by (pool, {_INSTANCE}) ({metrics.REQUESTS_RUNNING}{here})"
+    steps = _seconds(down_after) / _step(down_after)
     return _union(
         {
-            "reporting": f"count by (pool) (count by (pool, instance_id) ({metrics.REQUESTS_RUNNING}{here}))",
+            "engine": engines,
+            "reporting": f"count by (pool) ({engines})",
+            "coverage": f"count_over_time(({running})[{whole}:{step}]) / {steps:g}",
             "waiting": waiting,
             "running_peak": f"max_over_time(({running})[{whole}:{step}])",
             "waiting_peak": f"max_over_time(({waiting})[{whole}:{step}])",
@@ -202,12 +225,21 @@ def _union(parts: Mapping[str, str]) -> str:
     return " or ".join(f'label_replace({part}, "{_STAT}", "{name}", "", "")' for name, part in parts.items())
 
 
-def _ask(store: Metrics, query: str, now: datetime) -> dict[str, dict[str, float]]:
+def _stats(rows: Sequence[Row]) -> Stats:
     found: dict[str, dict[str, float]] = {}
-    for labels, value in store.query(query, now):
+    for labels, value in rows:
         # a quantile of no requests is NaN: not reported
-        if "pool" in labels and math.isfinite(value):
+        if "pool" in labels and _INSTANCE not in labels and math.isfinite(value):
             found.setdefault(labels["pool"], {})[labels[_STAT]] = value
+    return found
+
+
+def _engines(rows: Sequence[Row]) -> Mapping[str, AbstractSet[str]]:
+    """By pool the instances whose engines are read."""
+    found: dict[str, set[str]] = {}
+    for labels, _ in rows:
+        if "pool" in labels and labels.get(_INSTANCE):
+            found.setdefault(labels["pool"], set()).add(labels[_INSTANCE])
     return found
 
 

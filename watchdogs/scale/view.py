@@ -37,6 +37,8 @@ class Pressure:
 
     reporting: int
     """Replicas whose metrics were read."""
+    coverage: float | None = None
+    """Share of `down_after` that the store has samples of the pool from; None: all of it was seen otherwise."""
     waiting: float = 0.0
     """Requests in the engines' queues, all replicas."""
     backlog_s: float | None = None
@@ -67,6 +69,8 @@ class PoolView:
     max: int
     ready: int
     """Replicas in service."""
+    unread: int = 0
+    """Those of them whose metrics were not read, whoever else's were."""
     held: float = 0
     """Requests that the router holds because the pool has no replica."""
     held_peak: float = 0

@@ -141,6 +141,7 @@ class ScaleWatchdog:
             max=pool.max,
             policy=pool.watchdogs.scale.policy(),
             ready=len(ready),
+            unread=readings.unread(pool.name, {i.id for i in ready}),
             demand=readings.demand(pool.name),
             pressure=readings.pressure(pool.name),
             held=readings.held(pool.name),
