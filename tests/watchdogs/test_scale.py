@@ -20,7 +20,7 @@ from watchdogs.scale.decide import decide
 from watchdogs.scale.hours import holds
 from watchdogs.scale.pressure import Readings, past_query
 from watchdogs.scale.view import Demand, PoolView, Pressure
-from watchdogs.scale.watchdog import ScaleWatchdog, policy_digest
+from watchdogs.scale.watchdog import BOOT_DEFAULT, ScaleWatchdog, policy_digest
 
 CALM = Pressure(reporting=4, kv_cache=0.1, kv_cache_peak=0.1)
 LAST: Mapping[str, Any] = {"target": 1, "min": 0, "ready": 1, "pressure": replace(CALM, reporting=1)}
@@ -326,6 +326,22 @@ def test_each_pool_has_its_own_cold_start() -> None:
         "slow": timedelta(minutes=12),
         "new": timedelta(minutes=4),  # nobody knows: the median of all
     }
+
+
+@pytest.mark.parametrize(
+    ("ready_after", "start"),
+    [
+        pytest.param((4, 27 * 60), timedelta(minutes=4), id="one is ready anew"),
+        pytest.param((26 * 60, 27 * 60), BOOT_DEFAULT, id="all are: nobody has shown it"),
+        pytest.param((4, 60), timedelta(minutes=32), id="a slow start"),
+    ],
+)
+def test_a_replica_that_is_ready_anew_tells_no_start(ready_after: tuple[int, int], start: timedelta) -> None:
+    """A model is replaced, or an agent starts again, a day after the launch."""
+    world, watchdog, _ = scaled(BUSY)
+    for (key, one), minutes in zip(world.instances.items(), ready_after, strict=True):
+        world.agents[key] = replace(READY, phase_since=one.launched_at + timedelta(minutes=minutes))
+    assert [view.cold_start for view in watchdog.dry().observed] == [start]
 
 
 def test_pools_that_start_about_as_fast_are_asked_for_together() -> None:

@@ -21,6 +21,9 @@ from watchdogs.scale.view import PoolView
 
 BOOT_DEFAULT: Final = timedelta(minutes=6)
 """From launch to ready, before any instance has shown how long it takes."""
+BOOT_MOST: Final = timedelta(hours=1)
+"""Whoever became ready later than this after its launch did so anew: its agent started again, or its model was
+replaced."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,5 +178,6 @@ def _took(members: Sequence[Instance], statuses: Mapping[str, AgentStatus]) -> I
         status = statuses.get(instance.id)
         if status is None or not status.ready or status.phase_since is None:
             continue
-        if status.phase_since > instance.launched_at:
-            yield (status.phase_since - instance.launched_at).total_seconds()
+        took = status.phase_since - instance.launched_at
+        if timedelta(0) < took <= BOOT_MOST:
+            yield took.total_seconds()
