@@ -169,6 +169,26 @@ def test_what_lets_a_target_fall(changes: Mapping[str, Any], to: int) -> None:
     assert judged(pool(**changes)) == (Action.RETARGET, Reason.LOAD_LOW, to)
 
 
+@pytest.mark.parametrize(
+    ("changes", "judgement"),
+    [
+        pytest.param({}, (Action.KEEP, Reason.POLICY_UNSEEN, None), id="down"),
+        pytest.param({"target": 9, "max": 8}, (Action.KEEP, Reason.POLICY_UNSEEN, None), id="down to the max"),
+        pytest.param(
+            {"pressure": replace(CALM, waiting=17.0)}, (Action.RETARGET, Reason.LOAD_HIGH, 5), id="up by load"
+        ),
+        pytest.param(
+            {"target": 0, "min": 0, "ready": 0, "pressure": None, "held": 5.0},
+            (Action.RETARGET, Reason.HELD_REQUESTS, 1), id="awake",
+        ),
+    ],
+)  # fmt: skip
+def test_a_policy_that_nobody_has_seen_ends_nothing(
+    changes: Mapping[str, Any], judgement: tuple[Action, Reason, int | None]
+) -> None:
+    assert judged(pool(policy_seen=False, **changes)) == judgement
+
+
 def test_a_target_above_max_comes_down_to_it() -> None:
     assert judged(pool(target=9, max=8)) == (Action.RETARGET, Reason.SURPLUS, 8)
 
@@ -266,18 +286,32 @@ def scaled(stats: Mapping[str, float], **entry: Any) -> tuple[World, ScaleWatchd
     return world, ScaleWatchdog(fleet, ports), fleet
 
 
+QUIET = {
+    "reporting": 2.0,
+    "waiting": 0.0,
+    "waiting_peak": 0.0,
+    "running_peak": 0.0,
+    "requests": 0.0,
+    "requests_peak": 0.0,
+}
 BUSY = {
     "reporting": 2.0, "waiting": 0.0, "waiting_peak": 0.0, "running_peak": 31.0, "requests": 31.0,
     "requests_peak": 31.0, "requests_rise": 5.0, "requests_1d": 20.0,
 }  # fmt: skip
 
 
-def test_a_dry_run_shows_what_apply_then_does() -> None:
-    world, watchdog, fleet = scaled(BUSY)
+def test_what_would_shrink_a_pool_waits_for_a_dry_run() -> None:
+    world, watchdog, fleet = scaled(QUIET)
     first = watchdog.apply()
     assert [d.reason for d in first.plan.decisions] == [Reason.POLICY_UNSEEN]
-    assert [d.to_size for d in watchdog.dry().plan.decisions] == [4]
+    assert [d.to_size for d in watchdog.dry().plan.decisions] == [1]
     assert ("scale", "batch", policy_digest(fleet, "batch")) in world.seen
+    assert [o.detail for o in watchdog.apply().outcomes] == ["target 2 → 1"]
+
+
+def test_a_dry_run_shows_what_apply_then_does() -> None:
+    world, watchdog, _ = scaled(BUSY)
+    assert [d.to_size for d in watchdog.dry().plan.decisions] == [4]
     done = watchdog.apply()
     assert [(o.kind, o.detail) for o in done.outcomes] == [(OutcomeKind.DONE, "target 2 → 4")]
     assert world.targets["batch"].value == 4

@@ -18,6 +18,7 @@ NOW = datetime.fromtimestamp(datetime.now(UTC).timestamp() // 600 * 600 - 600, U
 """On whole ten minutes: Prometheus steps its looks back so, whatever the time is."""
 LEAD = timedelta(minutes=5)
 POLICY = ScalePolicy(requests_per_replica=10, down_after=timedelta(minutes=20))
+MOMENTS = [NOW - timedelta(seconds=15 * n) for n in range(120, -1, -1)]
 HERE = 'environment="test",pool="chat"'
 
 pytestmark = pytest.mark.skipif(shutil.which("promtool") is None, reason="needs the Debian package prometheus")
@@ -52,7 +53,6 @@ def _history() -> Iterator[str]:
 
 def _engines() -> Iterator[str]:
     """Two replicas over half an hour; one had nine requests running and five waiting ten minutes ago."""
-    moments = [NOW - timedelta(seconds=15 * n) for n in range(120, -1, -1)]
     peak = NOW - timedelta(minutes=10)
     for name, usual, then in (
         ("vllm:num_requests_running", 2.0, 9.0),
@@ -62,26 +62,29 @@ def _engines() -> Iterator[str]:
         yield f"# TYPE {name} gauge"
         for number in (1, 2):
             labels = f'{HERE},job="engine",instance_id="i-{number}",engine="0"'
-            for at in moments:
+            for at in MOMENTS:
                 value = then if number == 1 and at == peak else usual
                 yield f"{name}{{{labels}}} {value} {at.timestamp():.0f}"
         for ago in (40, 25, 10):
             labels = 'environment="test",pool="young",job="engine",instance_id="i-9",engine="0"'
             yield f"{name}{{{labels}}} {usual} {(NOW - timedelta(seconds=ago)).timestamp():.0f}"
-    for name, usual in (("prompt", 0), ("generation", 30)):
-        yield f"# TYPE vllm:{name}_tokens counter"
-        for n, at in enumerate(moments):
-            labels = f'{HERE},job="engine",instance_id="i-1",engine="0"'
-            yield f"vllm:{name}_tokens_total{{{labels}}} {n * usual} {at.timestamp():.0f}"
     yield "# TYPE vllm:time_to_first_token_seconds histogram"
     labels = f'{HERE},job="engine",instance_id="i-1"'
     for le, share in (("0.1", 0.5), ("0.5", 1.0), ("+Inf", 1.0)):
-        for n, at in enumerate(moments):
+        for n, at in enumerate(MOMENTS):
             count = int(n * 4 * share)
             yield f'vllm:time_to_first_token_seconds_bucket{{{labels},le="{le}"}} {count} {at.timestamp():.0f}'
     for suffix in ("count", "sum"):
-        for n, at in enumerate(moments):
+        for n, at in enumerate(MOMENTS):
             yield f"vllm:time_to_first_token_seconds_{suffix}{{{labels}}} {n * 4} {at.timestamp():.0f}"
+
+
+def _tokens() -> Iterator[str]:
+    for name, usual in (("prompt", 0), ("generation", 30)):
+        yield f"# TYPE vllm:{name}_tokens counter"
+        for n, at in enumerate(MOMENTS):
+            labels = f'{HERE},job="engine",instance_id="i-1",engine="0"'
+            yield f"vllm:{name}_tokens_total{{{labels}}} {n * usual} {at.timestamp():.0f}"
 
 
 def _held() -> Iterator[str]:
@@ -95,7 +98,7 @@ def _held() -> Iterator[str]:
 @pytest.fixture(scope="module")
 def readings(tmp_path_factory: pytest.TempPathFactory) -> Generator[Readings]:
     folder: Path = tmp_path_factory.mktemp("scale")
-    text = "\n".join((*_history(), *_engines(), *_held(), "# EOF", ""))
+    text = "\n".join((*_history(), *_engines(), *_tokens(), *_held(), "# EOF", ""))
     (folder / "history.om").write_text(text)
     (folder / "prometheus.yml").write_text("global: {scrape_interval: 15s}\n")
     subprocess.run(

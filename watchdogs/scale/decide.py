@@ -193,7 +193,8 @@ def _whole(replicas: float) -> int:
 
 
 def _move(view: PoolView, to: int, reason: Reason, detail: str) -> Decision:
-    if not view.policy_seen:
+    # what nobody has read must end nothing; waiting requests are not to wait for a reader
+    if not view.policy_seen and to < view.target:
         return _keep(view, Reason.POLICY_UNSEEN, f"would set {to}: {detail}")
     usd = None if view.usd_per_hour is None else view.usd_per_hour * (view.target - to)
     return Decision(
@@ -221,7 +222,12 @@ def _keep(view: PoolView, reason: Reason, detail: str) -> Decision:
 
 
 def _evidence(view: PoolView) -> dict[str, str]:
-    found: dict[str, object] = {"target": view.target, "ready": view.ready, "held": view.held, "held_peak": view.held_peak}
+    found: dict[str, object] = {
+        "target": view.target,
+        "ready": view.ready,
+        "held": view.held,
+        "held_peak": view.held_peak,
+    }
     for name, part in (("demand", view.demand), ("pressure", view.pressure)):
         if part is not None:
             found |= {f"{name}.{field}": getattr(part, field) for field in part.__dataclass_fields__}
