@@ -41,6 +41,7 @@ TOKENS_OUT: Final = "gpufleet:output_tokens_per_second:instance"
 POOL_GPU_ACTIVE: Final = "gpufleet:gpu_active:pool"
 POOL_RUNNING: Final = "gpufleet:requests_running:pool"
 POOL_WAITING: Final = "gpufleet:requests_waiting:pool"
+POOL_ENGINES: Final = "gpufleet:engines:pool"
 POOL_TOKENS_OUT: Final = "gpufleet:output_tokens_per_second:pool"
 POOL_TOKENS_IN: Final = "gpufleet:input_tokens_per_second:pool"
 POOL_P99: Final = "gpufleet:answer_seconds_p99:pool"
@@ -132,6 +133,12 @@ def _of_pools(window: str) -> tuple[Recording, ...]:
         ),
         Recording(
             name=POOL_WAITING, expression=f"sum by ({BY_POOL}) ({WAITING})", unit="requests", meaning="queued now"
+        ),
+        Recording(
+            name=POOL_ENGINES,
+            expression=f"count by ({BY_POOL}) ({RUNNING})",
+            unit="instances",
+            meaning="instances whose engine answers",
         ),
         Recording(
             name=POOL_TOKENS_OUT,

@@ -122,6 +122,10 @@ def test_what_raises_a_target(changes: Mapping[str, Any], reason: Reason, to: in
             Reason.METRICS_MISSING, id="next token not reported",
         ),
         pytest.param({"pressure": replace(CALM, waiting_peak=1.0)}, Reason.LOAD_NEEDS_ALL, id="somebody waited"),
+        pytest.param(
+            {"pressure": replace(CALM, running_peak=42.0, full=14.0)}, Reason.LOAD_NEEDS_ALL,
+            id="as many as queued lately, with headroom",
+        ),
         pytest.param({"pressure": replace(CALM, kv_cache_peak=0.7)}, Reason.LOAD_NEEDS_ALL, id="N/(N-1): KV cache"),
         pytest.param({"demand": Demand(now=0.1, peak=2.9)}, Reason.LOAD_NEEDS_ALL, id="work within the window"),
         pytest.param(
@@ -160,6 +164,12 @@ def test_what_keeps_a_target(changes: Mapping[str, Any], reason: Reason) -> None
         ),
         pytest.param(
             {"target": 40, "ready": 40, "max": 50, "pressure": replace(CALM, reporting=40)}, 36, id="a tenth"
+        ),
+        pytest.param({"pressure": replace(CALM, running_peak=42.0, full=16.0)}, 3, id="fewer than queued lately"),
+        pytest.param(
+            {"pressure": replace(CALM, running_peak=42.0, full=10.0), "demand": Demand(now=0.1, peak=2.7)},
+            3,
+            id="the policy says what a replica carries",
         ),
         pytest.param({"demand": Demand(now=0.1, peak=2.7)}, 3, id="the highest load fits"),
         pytest.param(LAST, 0, id="the last one, idle"),
@@ -443,4 +453,28 @@ def test_a_ready_replica_is_read_only_where_its_own_metrics_are() -> None:
 
 def test_history_is_read_from_series_that_are_recorded() -> None:
     recorded = {r.name for r in rules.recordings(rules.RuleSettings())}
-    assert {pressure.RECORDED_RUNNING, pressure.RECORDED_WAITING, *pressure.RECORDED_TOKENS} <= recorded
+    needed = {pressure.RECORDED_RUNNING, pressure.RECORDED_WAITING, pressure.RECORDED_ENGINES}
+    assert needed | {*pressure.RECORDED_TOKENS} <= recorded
+
+
+def test_a_constant_load_is_tried_on_fewer_replicas_once_a_day() -> None:
+    """42 requests, engines of 16, no KV cache to speak of: two replicas queue, three do not."""
+    target, moves, queued_at = 4, list[int](), -10_000
+    for minute in range(0, 24 * 60):
+        running = min(42, 16 * target)
+        waiting = 42 - running
+        queued_at = minute if waiting > 4 * target else queued_at
+        seen = Pressure(
+            reporting=target,
+            kv_cache=0.1,
+            kv_cache_peak=0.1,
+            running_peak=running,
+            waiting=waiting,
+            waiting_peak=10.0 if minute - queued_at <= 15 else 0.0,
+            full=16.0 if queued_at >= 0 else None,
+        )
+        _, _, to = judged(pool(target=target, ready=target, pressure=seen))
+        if to is not None:
+            target = to
+            moves.append(to)
+    assert moves == [3, 2, 3]

@@ -49,6 +49,19 @@ def _history() -> Iterator[str]:
                 value = _recorded("chat" if pool == "chat" else "slow", ago) if name == "running" else 0
                 series = f'gpufleet:requests_{name}:pool{{environment="test",pool="{pool}"}}'
                 yield f"{series} {value} {(NOW - ago).timestamp():.0f}"
+        yield from _queued(name, range(180, 60, -1))
+    yield "# TYPE gpufleet:engines:pool gauge"
+    yield from _queued("engines", range(180, 60, -1))
+
+
+def _queued(name: str, minutes: range) -> Iterator[str]:
+    """Pool `young` had three replicas for an hour and two for the next, which ran fewer than came: 20 more waited."""
+    three, two = {"running": 42, "waiting": 0, "engines": 3}, {"running": 32, "waiting": 20, "engines": 2}
+    what = "engines" if name == "engines" else f"requests_{name}"
+    for ago in minutes:
+        value = (three if ago > 120 else two)[name]
+        at = (NOW - timedelta(minutes=ago)).timestamp()
+        yield f'gpufleet:{what}:pool{{environment="test",pool="young"}} {value} {at:.0f}'
 
 
 def _engines() -> Iterator[str]:
@@ -133,6 +146,11 @@ def test_it_is_known_whose_metrics_are_read_and_for_how_long(readings: Readings)
         pytest.approx(1.0, abs=0.02),
         pytest.approx(40 / 1200, abs=0.02),
     ]
+
+
+def test_what_a_replica_ran_when_too_many_waited_is_remembered(readings: Readings) -> None:
+    seen = [readings.pressure(pool) for pool in ("chat", "young")]
+    assert [one.full for one in seen if one is not None] == [None, 16.0]
 
 
 def test_what_was_held_or_served_within_the_window_is_remembered(readings: Readings) -> None:

@@ -143,6 +143,10 @@ def _obstacle(view: PoolView, pressure: Pressure, left: int) -> str | None:
         return f"work for {view.demand.peak:.2f} replicas within {policy.down_after}"
     if pressure.waiting_peak > 0 and view.demand is None:
         return f"{pressure.waiting_peak:g} requests waited within {policy.down_after}"
+    # where nobody says what a replica carries, the last queue has: the same load would bring it back for ever
+    full = pressure.full
+    if view.demand is None and full is not None and pressure.running_peak * (1 + policy.headroom) > full * left:
+        return f"{pressure.running_peak:g} requests ran, and requests waited when a replica had {full:.3g}"
     share = max(pressure.reporting, 1) / left
     for what, peak, limit in (
         ("KV cache used", pressure.kv_cache_peak, policy.kv_cache_above),

@@ -17,6 +17,7 @@ from watchdogs.scale.view import LEVEL_SPAN, Demand, Pressure
 
 RECORDED_RUNNING: Final = "gpufleet:requests_running:pool"
 RECORDED_WAITING: Final = "gpufleet:requests_waiting:pool"
+RECORDED_ENGINES: Final = "gpufleet:engines:pool"
 RECORDED_TOKENS: Final = ("gpufleet:output_tokens_per_second:pool", "gpufleet:input_tokens_per_second:pool")
 HELD: Final = "gpufleet_held_requests"
 RATE_WINDOW: Final = timedelta(minutes=2)
@@ -51,10 +52,11 @@ def read(
     down_after = max((policy.down_after for policy in policies.values()), default=timedelta(0))
     if not policies:
         return Readings(present={}, past={}, policies=policies)
+    bounds = {pool: policy.waiting_per_replica_above for pool, policy in policies.items()}
     present = store.query(present_query(environment, down_after), now)
     return Readings(
         present=_stats(present),
-        past=_stats(store.query(past_query(environment, leads), now)),
+        past=_stats(store.query(past_query(environment, leads, bounds), now)),
         policies=policies,
         engines=_engines(present),
     )
@@ -108,6 +110,7 @@ class Readings:
             inter_token_s=seen.get("inter_token"),
             inter_token_peak_s=seen.get("inter_token_peak"),
             tokens_peak=seen.get("tokens_peak"),
+            full=self._past.get(pool, {}).get("full"),
         )
 
     def demand(self, pool: str) -> Demand | None:
@@ -177,20 +180,35 @@ def present_query(environment: str, down_after: timedelta) -> str:
     )
 
 
-def past_query(environment: str, leads: Mapping[str, timedelta]) -> str:
+def past_query(environment: str, leads: Mapping[str, timedelta], bounds: Mapping[str, float] | None = None) -> str:
     """Rises and swings of a day, the level of work, and earlier days from this time on, from recorded series.
 
-    Pools whose replicas start about as fast are asked for together: an expression of parts for each pool would grow
-    with their number.
+    Pools whose replicas start about as fast are asked for together, and those that may have the same queue: an
+    expression of parts for each pool would grow with their number.
+
+    `bounds`: the requests per replica that each pool may have waiting.
     """
-    pools: dict[timedelta, list[str]] = {}
+    starts, queues = dict[timedelta, list[str]](), dict[float, list[str]]()
     for pool, lead in sorted(leads.items()):
-        pools.setdefault(next((step for step in LEADS if step >= lead), LEADS[-1]), []).append(pool)
-    return " or ".join(_past(environment, names, lead) for lead, names in sorted(pools.items()))
+        starts.setdefault(next((step for step in LEADS if step >= lead), LEADS[-1]), []).append(pool)
+    for pool, bound in sorted((bounds or {}).items()):
+        queues.setdefault(bound, []).append(pool)
+    past = (_past(environment, names, lead) for lead, names in sorted(starts.items()))
+    return " or ".join((*past, *(_full(environment, names, bound) for bound, names in sorted(queues.items()))))
+
+
+def _full(environment: str, pools: Sequence[str], bound: float) -> str:
+    """Half of the minutes with too long a queue had fewer running in each replica, whatever the load was."""
+    running, waiting, engines = (
+        f"sum by (pool) ({name}{_of(environment, pools)})"
+        for name in (RECORDED_RUNNING, RECORDED_WAITING, RECORDED_ENGINES)
+    )
+    queued = f"{running} / {engines} and {waiting} > {bound:g} * {engines}"
+    return _union({"full": f"quantile_over_time(0.5, ({queued})[1d:1m])"})
 
 
 def _past(environment: str, pools: Sequence[str], lead: timedelta) -> str:
-    here = f'{{environment="{environment}",pool=~"{"|".join(pools)}"}}'
+    here = _of(environment, pools)
     ahead = _seconds(lead)
     parts: dict[str, str] = {}
     for unit, names in (("requests", (RECORDED_RUNNING, RECORDED_WAITING)), ("tokens", RECORDED_TOKENS)):
@@ -209,6 +227,10 @@ def _past(environment: str, pools: Sequence[str], lead: timedelta) -> str:
         for day in EARLIER_DAYS:
             parts[f"{unit}_{day}d"] = f"max_over_time(({load})[{ahead}s:1m] offset {day * 86400 - ahead}s)"
     return _union(parts)
+
+
+def _of(environment: str, pools: Sequence[str]) -> str:
+    return f'{{environment="{environment}",pool=~"{"|".join(pools)}"}}'
 
 
 def _rates(here: str, window: str) -> str:

@@ -53,6 +53,8 @@ class Pressure:
     first_token_peak_s: float | None = None
     inter_token_s: float | None = None
     inter_token_peak_s: float | None = None
+    full: float | None = None
+    """Requests that a replica ran when more waited than may, over the last day; None: never, or not known."""
     tokens_peak: float | None = None
     """Tokens per second, in and out, all replicas."""
 
