@@ -214,18 +214,29 @@ def fleet_of(document: FleetDocument) -> str:
 
 
 def holder_name() -> str:
-    """Who we are, so that others can tell whether we still live: machine, boot, process, its start."""
-    return f"{platform.node()}/{_boot()}/{os.getpid()}/{_process_start(os.getpid())}"
+    """Who we are, so that others can tell whether we still live: machine, boot, processes seen, ours, its start."""
+    return f"{platform.node()}/{_boot()}/{_processes()}/{os.getpid()}/{_process_start(os.getpid())}"
 
 
 def is_dead_neighbour(holder: str) -> bool:
-    """Whether a holder ran on this very machine and is gone: killed, or from before a reboot."""
-    parts = holder.rsplit("/", 3)
-    if len(parts) != 4 or parts[0] != platform.node() or not parts[2].isdigit():
+    """Whether a holder ran among the processes that we see and is gone: killed, or from before a reboot.
+
+    Of one in another container nobody here can tell, even where both have the host's name.
+    """
+    parts = holder.rsplit("/", 4)
+    if len(parts) != 5 or parts[0] != platform.node() or parts[2] != _processes() or not parts[3].isdigit():
         return False
     if parts[1] != _boot():
         return bool(_boot())
-    return _process_start(int(parts[2])) != parts[3]
+    return _process_start(int(parts[3])) != parts[4]
+
+
+def _processes() -> str:
+    """The namespace of our process numbers; empty where there are none."""
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return ""
 
 
 def _boot() -> str:

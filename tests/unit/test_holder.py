@@ -1,0 +1,46 @@
+"""Whose lease may be taken early: only that of a process which could be seen from here and is gone."""
+
+import os
+
+import pytest
+
+from cli import ports
+from cli.ports import holder_name, is_dead_neighbour
+
+HOST, BOOT, SEEN, PID, START = range(5)
+
+
+def other(**changes: str) -> str:
+    """The name of a holder that differs from this process in some parts."""
+    parts = holder_name().split("/")
+    for name, value in changes.items():
+        parts[globals()[name]] = value
+    return "/".join(parts)
+
+
+@pytest.mark.parametrize(
+    ("changes", "dead"),
+    [
+        pytest.param({}, False, id="this very process"),
+        pytest.param({"START": "1"}, True, id="its number is another process's now"),
+        pytest.param({"PID": "999999999"}, True, id="it is gone"),
+        pytest.param({"BOOT": "before"}, True, id="from before a reboot"),
+        pytest.param({"SEEN": "pid:[1]"}, False, id="in another container"),
+        pytest.param({"SEEN": "pid:[1]", "PID": "999999999"}, False, id="in another container, its number unknown"),
+        pytest.param({"SEEN": "pid:[1]", "BOOT": "before"}, False, id="in another container, which boot"),
+        pytest.param({"HOST": "elsewhere", "PID": "999999999"}, False, id="on another machine"),
+    ],
+)
+def test_who_is_dead(changes: dict[str, str], dead: bool) -> None:
+    assert is_dead_neighbour(other(**changes)) is dead
+
+
+@pytest.mark.parametrize("holder", ["", "ops", "host/boot/1/2"], ids=["none", "a word", "an older version's"])
+def test_a_name_that_says_too_little_is_waited_for(holder: str) -> None:
+    assert not is_dead_neighbour(holder)
+
+
+def test_a_system_without_namespaces_knows_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ports, "_processes", lambda: "")
+    assert not is_dead_neighbour(holder_name())
+    assert is_dead_neighbour(holder_name().replace(f"/{os.getpid()}/", "/999999999/"))
