@@ -46,7 +46,7 @@ def keep(
 ) -> None:
     """Keep an instance, a pool or all from the idle watchdog. An instance gets its keep-until tag, too."""
     now = datetime.now(UTC)
-    until = _end(now, span or "4h")
+    until = _end(now, "4h" if span is None else span)
     document, known = _owner_of(scope, load(fleet))
     _pull(document, BrakeKind.KEEP, scope, reason, owner, until)
     if known is not None:
@@ -119,6 +119,7 @@ def target(
     if pool is not None and not any(pool == known.name for document in documents for known in document.pools):
         raise UserError(f"{pool!r} is no pool of these fleets", Exit.WRONG_USE)
     if pool is not None and value is not None:
+        _must_say_why(reason)
         _set_target(_owner_of(pool, documents)[0], pool, value, (reason, _who(owner)))
     rows: list[dict[str, object]] = []
     for document in documents:
@@ -156,6 +157,7 @@ def drain(
     fleet: FleetOption = None,
 ) -> None:
     """Ask an instance's node agent to drain. It is not ended; there is no way back but a restart."""
+    _must_say_why(reason)
     document, known = _owner_of(instance, load(fleet))
     if known is None:
         raise UserError(f"{instance} is no instance id", Exit.WRONG_USE)
@@ -180,8 +182,7 @@ def _pull(
     owner: str | None,
     until: datetime | None,
 ) -> None:
-    if not reason.strip():
-        raise UserError("--reason is empty: say why, others will wonder", Exit.WRONG_USE)
+    _must_say_why(reason)
     _must_be_theirs(document)
     brake = BrakeRow(
         id=0,
@@ -193,6 +194,11 @@ def _pull(
         until=until,
     )
     operations.set_brake(open_engine(document), fleet_of(document), brake)
+
+
+def _must_say_why(reason: str) -> None:
+    if not reason.strip():
+        raise UserError(f"--reason {reason!r} is empty: say why, others will wonder", Exit.WRONG_USE)
 
 
 def _must_be_theirs(document: FleetDocument) -> None:
@@ -254,9 +260,14 @@ def _may_be_instance(document: FleetDocument, scope: str) -> bool:
 
 def _end(now: datetime, span: str) -> datetime:
     try:
-        return now + _span(span)
+        until = now + durations.parse(span)
+    except ValueError as error:
+        raise UserError(f"--for {error}", Exit.WRONG_USE) from error
     except OverflowError as error:
         raise UserError(f"--for {span}: ends after all time; name some days", Exit.WRONG_USE) from error
+    if until <= now:
+        raise UserError(f"--for {span}: ends at once; name some minutes, as in 30m", Exit.WRONG_USE)
+    return until
 
 
 def _span(text: str) -> timedelta:

@@ -24,6 +24,29 @@ def test_an_end_after_all_time_is_wrong_use(tmp_path: Path, command: str) -> Non
     assert "--for 999999999d" in str(done.exception)
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        pytest.param(
+            ["pause", "chat", "--reason", "x", "--for", "0s"], "--for 0s: ends at once; name", id="pause 0s"
+        ),
+        pytest.param(["keep", "chat", "--reason", "x", "--for", "0d"], "--for 0d: ends at once; name", id="keep 0d"),
+        pytest.param(["keep", "chat", "--reason", "x", "--for", ""], "--for '' is no duration: write", id="keep ''"),
+        pytest.param(["pause", "chat", "--reason", "x", "--for", "soon"], "--for 'soon' is no", id="pause soon"),
+        pytest.param(["pause", "chat", "--reason", " "], "--reason ' ' is empty: say why", id="pause, no reason"),
+        pytest.param(
+            ["target", "chat", "1", "--reason", ""], "--reason '' is empty: say why", id="target, no reason"
+        ),
+        pytest.param(["drain", "i-1", "--reason", ""], "--reason '' is empty: say why", id="drain, no reason"),
+    ],
+)
+def test_wrong_words_are_said_with_the_remedy(tmp_path: Path, words: list[str], said: str) -> None:
+    open_ledger(f"sqlite:///{tmp_path}/ledger.db").dispose()
+    done = CliRunner().invoke(build("brakes"), [*words, "--fleet", str(document(tmp_path))])
+    assert isinstance(done.exception, UserError), done.exception
+    assert (done.exception.code, said in str(done.exception)) == (Exit.WRONG_USE, True), done.exception
+
+
 class Refuses:
     """An inventory whose cloud lets nobody remove a tag."""
 
