@@ -81,16 +81,34 @@ def resume(
     """Release the brakes of an instance, a pool or all: pauses and keeps."""
     now = datetime.now(UTC)
     documents = load(fleet)
-    chosen = documents if scope == "all" else [_owner_of(scope, documents)[0]]
     released = 0
-    for document in chosen:
+    for document, known in _braked(scope, documents, now):
         engine = open_engine(document)
         for kind in BrakeKind:
             released += operations.release_brakes(engine, fleet_of(document), kind, scope, (_who(owner), now))
-        names = {*(pool.name for pool in document.pools), *(rule.name for rule in document.orphans)}
-        if scope != "all" and scope not in names and _may_be_instance(document, scope):
-            remove_keep(inventory_of(document), scope)
+        if known is not None:
+            remove_keep(inventory_of(document), known.id)
     STDOUT.print(f"{released} brakes of {scope} released", highlight=False)
+
+
+def _braked(
+    scope: str, documents: Sequence[FleetDocument], now: datetime
+) -> Sequence[tuple[FleetDocument, Instance | None]]:
+    """The fleets whose brakes of a scope are released, and the instance where it is there. Raises UserError."""
+    if scope == "all":
+        return [(document, None) for document in documents]
+    try:
+        return [_owner_of(scope, documents)]
+    except UserError as error:
+        # an instance's pause may outlive it, and a pool's the settings that named it
+        left = [(document, None) for document in documents if scope in _scopes(document, now)]
+        if error.code is not Exit.WRONG_USE or not left:
+            raise
+        return left
+
+
+def _scopes(document: FleetDocument, now: datetime) -> set[str]:
+    return {brake.scope for brake in operations.brakes(open_engine(document), fleet_of(document), now)}
 
 
 def remove_keep(inventory: Inventory, instance: str) -> None:

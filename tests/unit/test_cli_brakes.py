@@ -1,6 +1,7 @@
 """`gpufleet keep | pause | resume` with what they cannot do."""
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -8,8 +9,12 @@ import pytest
 from typer.testing import CliRunner
 
 from cli.brakes import remove_keep
+from cli.fleets import load
 from cli.main import build
 from cli.output import Exit, UserError
+from cli.ports import fleet_of
+from ledger import operations
+from ledger.operations import BrakeRow
 from ledger.schema import open_ledger
 from tests.unit.small_fleet import document
 
@@ -45,6 +50,46 @@ def test_wrong_words_are_said_with_the_remedy(tmp_path: Path, words: list[str], 
     done = CliRunner().invoke(build("brakes"), [*words, "--fleet", str(document(tmp_path))])
     assert isinstance(done.exception, UserError), done.exception
     assert (done.exception.code, said in str(done.exception)) == (Exit.WRONG_USE, True), done.exception
+
+
+class Knows:
+    """An inventory of a cloud that knows no instance, or cannot be asked."""
+
+    def __init__(self, error: OSError | None) -> None:
+        self._error = error
+
+    def instance(self, instance_id: str) -> None:
+        if self._error is not None:
+            raise self._error
+
+
+@pytest.mark.parametrize(
+    ("scope", "error", "code", "left"),
+    [
+        pytest.param("i-1", None, None, 0, id="it is gone"),
+        pytest.param("i-2", None, Exit.WRONG_USE, 1, id="nobody ever braked it"),
+        pytest.param("i-1", OSError("no answer"), Exit.FAILED, 1, id="who knows whether it is gone"),
+    ],
+)
+def test_the_pause_of_an_instance_that_is_gone_can_be_released(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    scope: str,
+    error: OSError | None,
+    code: Exit | None,
+    left: int,
+) -> None:
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    engine, path = open_ledger(url), document(tmp_path)
+    fleet = fleet_of(load([str(path)])[0])
+    now = datetime.now(UTC)
+    brake = BrakeRow(id=0, kind="pause", scope="i-1", owner="ops", reason="x", since=now, until=None)
+    operations.set_brake(engine, fleet, brake)
+    monkeypatch.setattr("cli.brakes.inventory_of", lambda _: Knows(error))
+    done = CliRunner().invoke(build("brakes"), ["resume", scope, "--fleet", str(path)])
+    assert getattr(done.exception, "code", None) is code, done.exception
+    assert len(operations.brakes(engine, fleet, now)) == left
+    engine.dispose()
 
 
 class Refuses:
