@@ -2,8 +2,8 @@
 
 A rule is judged by the wall clock of its own time zone and from the present moment alone, so a missed run is caught
 up by the next one. Each of its days has one stretch without a gap. On the night when clocks go back, it begins when
-they show its start for the first time and ends when they show its end for the last time; when they go forward, the
-skipped hour does not count.
+they show its start for the first time and ends when they have come to its end for the last time; when they go forward,
+the skipped hour does not count.
 """
 
 from collections.abc import Sequence
@@ -15,6 +15,7 @@ from fleet.policies import ScheduleRule
 
 DAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _DAY: Final = timedelta(days=1)
+_TINY: Final = timedelta(microseconds=1)
 # clocks that go back at midnight show the day before once more
 _NEAR: Final = (-2, -1, 0, 1)
 
@@ -54,7 +55,9 @@ def _within(rule: ScheduleRule, day: date, local: datetime) -> bool:
     zone, shown, now = ZoneInfo(rule.timezone), local.replace(tzinfo=None), local.astimezone(UTC)
     # clocks that show less than the start may have shown it an hour ago, and those past the end may show it again
     begun = begins <= shown or _moment(begins, zone, fold=0) <= now
-    return begun and not (ends <= shown and _moment(ends, zone, fold=1) <= now)
+    # one that ends as the hour begins to repeat is over by then
+    last = int(_moment(ends - _TINY, zone, fold=0) != _moment(ends - _TINY, zone, fold=1))
+    return begun and not (ends <= shown and _moment(ends, zone, fold=last) <= now)
 
 
 def _moment(shown: datetime, zone: ZoneInfo, *, fold: int) -> datetime:
