@@ -547,3 +547,14 @@ def test_a_request_that_comes_at_the_moment_of_the_drain_may_finish() -> None:
     IdleWatchdog(fleet, replace(ports, agents=Patient(world))).apply()
     assert deadlines == [LONGEST_REQUEST]
     assert world.ended == [FIRST]
+
+
+@pytest.mark.parametrize(("start", "ended"), [("07:00", False), ("09:00", True)], ids=["within its hours", "before"])
+def test_what_the_schedule_asks_for_is_not_ended(start: str, ended: bool) -> None:
+    """Scale would launch it again at once. The world begins on a Saturday at eight."""
+    world = idle_world(2)
+    for number in (1, 2):
+        mark(world, number, START - timedelta(hours=1))
+    hours = {"days": ["sat"], "start": start, "end": "20:00", "target": 2, "timezone": "UTC"}
+    watchdog(world, watchdogs={"idle": {}, "scale": {"schedule": [hours]}}).apply()
+    assert bool(world.ended) is ended

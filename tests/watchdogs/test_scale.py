@@ -13,6 +13,7 @@ from fleet.policies import ScalePolicy, ScheduleRule
 from monitoring import rules
 from tests.watchdogs.plain import READY, START, document, instance
 from tests.watchdogs.worlds import FakeMetrics, World
+from watchdogs.boots import BOOT_DEFAULT
 from watchdogs.plan import Action, OutcomeKind, Reason
 from watchdogs.ports import Brake, BrakeKind, Target
 from watchdogs.scale import pressure
@@ -20,7 +21,7 @@ from watchdogs.scale.decide import decide
 from watchdogs.scale.hours import holds
 from watchdogs.scale.pressure import Readings, past_query
 from watchdogs.scale.view import Demand, PoolView, Pressure
-from watchdogs.scale.watchdog import BOOT_DEFAULT, ScaleWatchdog, policy_digest
+from watchdogs.scale.watchdog import ScaleWatchdog, policy_digest
 
 CALM = Pressure(reporting=4, kv_cache=0.1, kv_cache_peak=0.1)
 LAST: Mapping[str, Any] = {"target": 1, "min": 0, "ready": 1, "pressure": replace(CALM, reporting=1)}

@@ -10,7 +10,7 @@ from typing import Final
 
 from fleet import catalogue
 from fleet.catalogue import UnknownMachineError
-from fleet.document import FleetDocument
+from fleet.document import FleetDocument, Pool
 from fleet.model import Cloud, Instance
 from fleet.policies import IdlePolicy
 from watchdogs import signals
@@ -23,6 +23,7 @@ from watchdogs.idle.judge import METRIC_CHECKS, judge
 from watchdogs.plan import Budget, Outcome, Plan
 from watchdogs.policy import digest
 from watchdogs.ports import Brake, Ports
+from watchdogs.scale import hours
 from watchdogs.whole import check_reporting, check_whole
 
 REACHED_SPAN: Final = timedelta(hours=24)
@@ -178,13 +179,18 @@ class IdleWatchdog:
             views[pool.name] = PoolView(
                 name=pool.name,
                 policy=None if entry is None else entry.policy(),
-                floor=pool.min,
+                floor=max(pool.min, self._scheduled(pool, now)),
                 target=pool.target if target is None else target.value,
                 paused_by=paused_by(pool.name, brakes),
                 policy_seen=name is None or ledger.policy_seen(WATCHDOG, pool.name, name),
                 ended_this_hour=ended.get(pool.name, 0),
             )
         return views
+
+    def _scheduled(self, pool: Pool, now: datetime) -> int:
+        """What the pool's schedule asks for now: scale would launch again what is ended below it."""
+        entry = pool.watchdogs.scale
+        return 0 if entry is None else hours.floor(entry.policy().schedule, now)
 
     def _budget(self, watched: Sequence[Instance], pools: Mapping[str, PoolView], now: datetime) -> Budget:
         """Over all pools: a twentieth of the fleet a run, a fifth an hour, at least one pool's default; the day's."""

@@ -2,8 +2,8 @@
 
 A rule is judged by the wall clock of its own time zone and from the present moment alone, so a missed run is caught
 up by the next one. Each of its days has one stretch without a gap. On the night when clocks go back, it begins when
-they show its start for the first time and ends when they have come to its end for the last time; when they go forward,
-the skipped hour does not count.
+they show its start for the first time and ends when they have come to its end for the last time; when they go
+forward, the skipped hour does not count.
 """
 
 from collections.abc import Sequence

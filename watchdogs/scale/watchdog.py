@@ -1,15 +1,15 @@
 """The scale watchdog: observe, decide, write targets. Splitting a target over groups is the spot watchdog's."""
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Final
 
 from fleet.activity import ConflictError
 from fleet.document import FleetDocument, Pool
 from fleet.model import Instance
+from watchdogs import boots
 from watchdogs.brakes import paused_by
 from watchdogs.evidence import AgentStatus
 from watchdogs.plan import Action, Decision, Outcome, OutcomeKind, Plan, Reason
@@ -18,12 +18,6 @@ from watchdogs.ports import Brake, Ports, Target
 from watchdogs.scale import pressure
 from watchdogs.scale.decide import WATCHDOG, decide
 from watchdogs.scale.view import PoolView
-
-BOOT_DEFAULT: Final = timedelta(minutes=6)
-"""From launch to ready, before any instance has shown how long it takes."""
-BOOT_MOST: Final = timedelta(hours=1)
-"""Whoever became ready later than this after its launch did so anew: its agent started again, or its model was
-replaced."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,17 +161,6 @@ def _cold_starts(
     by_pool: Mapping[str, Sequence[Instance]], statuses: Mapping[str, AgentStatus]
 ) -> dict[str, timedelta]:
     """By pool: the median of what its instances needed from launch to ready; of one that has none, all pools'."""
-    took = {pool: [*_took(members, statuses)] for pool, members in by_pool.items()}
-    everybody = [seconds for pool in took.values() for seconds in pool]
-    usual = timedelta(seconds=statistics.median(everybody)) if everybody else BOOT_DEFAULT
-    return {pool: timedelta(seconds=statistics.median(own)) if own else usual for pool, own in took.items()}
-
-
-def _took(members: Sequence[Instance], statuses: Mapping[str, AgentStatus]) -> Iterator[float]:
-    for instance in members:
-        status = statuses.get(instance.id)
-        if status is None or not status.ready or status.phase_since is None:
-            continue
-        took = status.phase_since - instance.launched_at
-        if timedelta(0) < took <= BOOT_MOST:
-            yield took.total_seconds()
+    took = {pool: boots.took(members, statuses) for pool, members in by_pool.items()}
+    usual = boots.expected([boot for own in took.values() for boot in own])
+    return {pool: boots.expected(own, otherwise=usual) for pool, own in took.items()}
