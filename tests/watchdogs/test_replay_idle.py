@@ -1,5 +1,6 @@
 """`replay idle` on small histories whose answer can be worked out by hand."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -75,6 +76,37 @@ def test_a_thin_or_late_history_keeps_the_replica(tmp_path: Path, hole: str) -> 
 def test_a_replica_that_is_never_reported_again_is_kept(tmp_path: Path) -> None:
     answer = alone(history(tmp_path, {"a": "#" * 10 + " " * 50, "b": "#" * 60}))
     assert answer["stops"] == 0
+
+
+@pytest.mark.parametrize(
+    ("silent", "asked"),
+    [
+        pytest.param(" " * 5000, 30, id="for good"),
+        pytest.param(" " * 4900 + "." * 100, 40, id="comes back"),
+        pytest.param("." * 8 + " .." * 1600 + "." * 192, 60, id="too few of its rows"),
+    ],
+)
+def test_a_replica_of_which_too_little_is_heard_is_not_asked_about_at_each_tick(
+    tmp_path: Path, silent: str, asked: int
+) -> None:
+    path = history(tmp_path, {"a": "#" * 5010, "b": "#" * 10 + silent})
+    found, asks = activity.load(path, 0.01), 0
+    rule = idle_rules.rule("own", found, POLICY)
+
+    class Counted:
+        name = "own"
+
+        def stop(self, tick: int, replicas: fleet.Replicas) -> Sequence[int]:
+            nonlocal asks
+            asks += 1
+            return rule.stop(tick, replicas)
+
+        def rest(self, tick: int, replicas: fleet.Replicas) -> int:
+            return rule.rest(tick, replicas)
+
+    answer = fleet.play_alone(found, Counted(), 180).answer()
+    assert asks <= asked
+    assert answer["stops"] == (0 if silent.endswith(" ") else 1)
 
 
 def test_what_was_not_reported_is_not_idle(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from watchdogs.idle.decide import Observed, PoolView, decide
 from watchdogs.idle.patience import Matrix, Patience
 from watchdogs.plan import Action, Budget, Reason
 from watchdogs.replay.activity import Activity, Ints
+from watchdogs.replay.coverage import covered_from
 from watchdogs.replay.fleet import NEVER, AloneRule, Replicas
 from watchdogs.replay.rests import Rests
 from watchdogs.replay.rows import EPOCH, Floats
@@ -31,6 +32,7 @@ DAY_S: Final = 86400.0
 LEARN_EVERY: Final = 1800.0
 FIRST_DAY: Final = 0.9
 """Share of the first day's stops that may be made at any time of it; a history may end before its day."""
+_UNHEARD: Final = frozenset({Reason.METRICS_MISSING, Reason.METRICS_STALE})
 READY: Final = AgentStatus(phase=Phase.READY, ready=True, draining=False, drained=False, requests_running=0)
 
 
@@ -100,7 +102,7 @@ class OwnRule:
     _rests: Rests = field(init=False)
     _marked: dict[int, datetime] = field(default_factory=dict[int, datetime])
     _look: Ints = field(init=False)
-    """Tick before which a marked replica needs no look, while it stays quiet."""
+    """Tick before which a quiet replica needs no look: its grace is not over, or too little was heard of it."""
     _patience: Patience | None = field(init=False)
     _timers: Floats = field(init=False)
     """Seconds of idleness after which each replica may be ended, as learned when last reckoned."""
@@ -155,6 +157,8 @@ class OwnRule:
                 self._look[replica] = self._due(replica, tick)
             elif decision.reason is Reason.DAY_BUDGET:
                 self._look[replica] = self._allowed(tick)
+            elif decision.reason in _UNHEARD:
+                self._look[replica] = covered_from(self.activity, replica, tick, self._window, self.policy.coverage)
         return ended
 
     def rest(self, tick: int, replicas: Replicas) -> int:
