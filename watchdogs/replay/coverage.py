@@ -32,10 +32,10 @@ def _covered(activity: Activity, replica: int, part: slice, window: int, share: 
     """Whether what was reported up to each of some ticks is enough, and the newest of it new."""
     begin = max(0, part.start - window)
     there = activity.reported[begin : part.stop, replica]
-    places = np.arange(begin, part.stop)
+    places: Ints = np.arange(begin, part.stop)
     newest: Ints = np.maximum.accumulate(np.where(there, places, begin))
     count = np.concatenate(([0], np.cumsum(there)))
-    own = places[part.start - begin :] + 1 - begin
+    own: Ints = places[part.start - begin :] + 1 - begin
     held = count[own] - count[np.maximum(0, own - window)]
     age = activity.times[part] - activity.times[newest[part.start - begin :]]
     return (held > 0) & (held / window >= share) & (age <= STALE_AFTER * activity.step + CLOCKS)
