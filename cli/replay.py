@@ -3,21 +3,26 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 from pydantic import ValidationError
 
 from cli.output import STDOUT, Exit, UserError, print_json
-from fleet.document.watchdogs import Watchdogs
+from fleet.document.watchdogs import IdleEntry, ScaleEntry, SpotEntry, Watchdogs
 from fleet.parsed import is_map
 
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
 PolicyOption = Annotated[
     Path | None,
-    typer.Option("--policy", help="JSON of `pools[].watchdogs.<name>` of the fleet document. Default: its defaults."),
+    typer.Option(
+        "--policy",
+        help="JSON of `pools[].watchdogs.<name>` of the fleet document, or of more by name. Default: its defaults.",
+    ),
 ]
 ColdStart = Annotated[float, typer.Option("--cold-start", min=0, help="Seconds from launch to ready.")]
+
+_ENTRIES: Final = {"idle": IdleEntry, "spot": SpotEntry, "scale": ScaleEntry}
 
 
 def register(app: typer.Typer) -> None:
@@ -53,8 +58,9 @@ def spot(
         spot_price=spot_price,
     )
     known = _known(rule, spot_rules.NAMES)
+    spot_policy = (_policies(policy, "spot").spot or SpotEntry()).policy()
     with _readable():
-        player = spot_rules.rule(known, _policy(policy, "spot").policy())
+        player = spot_rules.rule(known, spot_policy)
         score = market.play(market.load(availability), terms, player)
     _show(score.answer(), as_json)
 
@@ -81,16 +87,16 @@ def idle(
     from watchdogs.replay import activity as histories
     from watchdogs.replay import fleet, idle_rules, pool_rules, pools
 
-    rules = _policy(policy, "idle").policy()
+    given = _policies(policy, "idle", "scale")
+    rules, sizes = (given.idle or IdleEntry()).policy(), (given.scale or ScaleEntry()).policy()
     with _readable():
         history = histories.load(activity, rules.gpu_active_below)
         if history.pools is None:
             player = idle_rules.rule(_known(rule, idle_rules.NAMES), history, rules)
             score = fleet.play_alone(history, player, cold_start)
         else:
-            scale = _policy(policy, "scale").policy()
             name = _known(rule, pool_rules.NAMES)
-            players = [pool_rules.rule(name, history, rules, scale, cold_start) for _ in history.pool_names]
+            players = [pool_rules.rule(name, history, rules, sizes, cold_start) for _ in history.pool_names]
             score = pools.play_pools(history, players, cold_start, pool_capacity)
     _show(score.answer(), as_json)
 
@@ -119,7 +125,7 @@ def scale(
     from watchdogs.replay import requests as histories
 
     name = _known(rule, pool_rules.NAMES)
-    rules = _policy(policy, "scale").policy()
+    rules = (_policies(policy, "scale").scale or ScaleEntry()).policy()
     terms = histories.Terms(tokens_per_second=tokens_per_second, cold_start=cold_start, max_wait=max_wait)
     with _readable():
         arrivals = histories.load(requests, tokens_per_request)
@@ -147,24 +153,36 @@ def _known(rule: str, names: tuple[str, ...]) -> str:
     return rule
 
 
-def _policy(path: Path | None, name: str) -> Any:
-    """One watchdog's entry of a fleet document; the defaults without a file."""
-    written: Any = {}
-    if path is not None:
-        try:
-            written = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise UserError(f"--policy {path}: {error}", Exit.WRONG_USE) from error
-        if not is_map(written):
-            raise UserError(f"--policy {path}: a JSON object is wanted", Exit.WRONG_USE)
-    if path is not None and written.keys() <= {"idle", "spot", "scale"}:
-        written = written.get(name) or {}
+def _policies(path: Path | None, *names: str) -> Watchdogs:
+    """What a file says of the watchdogs `names`. It is read once: it may be a pipe."""
+    said: Mapping[str, Any] = {} if path is None else _by_watchdog(path, names)
     try:
-        entry = getattr(Watchdogs.model_validate({name: written}), name)
+        return Watchdogs.model_validate(said)
     except ValidationError as error:
         faults = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
         raise UserError(f"--policy {path}: {faults}", Exit.WRONG_USE) from error
-    return entry
+
+
+def _by_watchdog(path: Path, names: tuple[str, ...]) -> Mapping[str, Any]:
+    """The file's entries by watchdog. Keys of one watchdog alone are its entry."""
+    try:
+        written: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"--policy {path}: {error}", Exit.WRONG_USE) from error
+    if not is_map(written):
+        raise UserError(f"--policy {path}: a JSON object is wanted", Exit.WRONG_USE)
+    if written.keys() <= _ENTRIES.keys():
+        return written
+    strange = {name: [key for key in written if key not in _ENTRIES[name].model_fields] for name in names}
+    name = min(names, key=lambda name: len(strange[name]))
+    if strange[name]:
+        alone = " or ".join(f"the keys of {name} alone" for name in names)
+        both = ", ".join(f'"{name}": {{…}}' for name in names)
+        raise UserError(
+            f"--policy {path}: {strange[name][0]!r} is no key of {name}: write {alone}, or {{{both}}}",
+            Exit.WRONG_USE,
+        )
+    return {name: written}
 
 
 def _show(answer: Mapping[str, str | int | float], as_json: bool) -> None:

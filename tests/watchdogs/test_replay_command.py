@@ -1,0 +1,102 @@
+"""What `gpufleet replay` takes and refuses, and in which words."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from cli import replay
+from cli.output import Exit, UserError
+
+HEADER = "time_s,replica,gpu_active,requests_running,requests_waiting,tokens_total"
+POOLED = f"{HEADER},pool\n" + "".join(f"{60 * t},{name},0,0,0,1,p\n" for t in range(90) for name in "abc")
+ALONE = f"{HEADER}\n" + "".join(f"{60 * t},a,0,0,0,1\n" for t in range(90))
+MARKET = "time_s,zone,available\n0,a,1\n100,a,1\n200,a,1\n"
+REQUESTS = "time_s,input_tokens,output_tokens\n0,10,10\n100,10,10\n"
+RATES = "time_s,rate_rps\n0,1\n100,1\n"
+COMMANDS = {
+    "idle": ["--activity"],
+    "spot": ["--target", "1", "--availability"],
+    "scale": ["--tokens-per-second-per-replica", "100", "--requests"],
+}
+
+
+@dataclass(frozen=True)
+class Said:
+    """What came of a command."""
+
+    code: int
+    out: str
+    wrong: str
+
+
+def asked(tmp_path: Path, command: str, text: str, *more: str) -> Said:
+    """One command on a history of that text."""
+    path, app = tmp_path / "history.csv", typer.Typer()
+    path.write_text(text)
+    replay.register(app)
+    done = CliRunner().invoke(app, ["replay", command, *COMMANDS[command], str(path), "--json", *more])
+    if isinstance(done.exception, UserError):
+        return Said(done.exception.code, done.stdout, str(done.exception))
+    assert isinstance(done.exception, SystemExit | None), done.exception
+    return Said(done.exit_code, done.stdout, done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("command", "text", "policy"),
+    [
+        pytest.param("idle", POOLED, {}, id="nothing"),
+        pytest.param("idle", POOLED, {"window": "30m"}, id="idle's, with pools"),
+        pytest.param("idle", POOLED, {"down_after": "30m"}, id="scale's, with pools"),
+        pytest.param("idle", POOLED, {"idle": {"window": "30m"}, "scale": {"headroom": 1}}, id="both by name"),
+        pytest.param("idle", POOLED, {"idle": None}, id="none by name"),
+        pytest.param("idle", ALONE, {"window": "30m"}, id="idle's, alone"),
+        pytest.param("scale", REQUESTS, {"headroom": 1}, id="scale's"),
+        pytest.param("spot", MARKET, {"spot": {"hold": "1m"}}, id="spot's by name"),
+    ],
+)
+def test_a_policy_is_of_one_watchdog_or_says_whose_it_is(
+    tmp_path: Path, command: str, text: str, policy: object
+) -> None:
+    file = tmp_path / "policy.json"
+    file.write_text(json.dumps(policy))
+    done = asked(tmp_path, command, text, "--policy", str(file))
+    assert done.code == Exit.DONE, done.wrong
+
+
+def test_a_policy_of_scale_alone_is_heeded_in_a_pool(tmp_path: Path) -> None:
+    always = {"days": ["sat", "sun"], "start": "00:00", "end": "00:00", "target": 3}
+    flat, named = tmp_path / "flat.json", tmp_path / "named.json"
+    flat.write_text(json.dumps({"schedule": [always]}))
+    named.write_text(json.dumps({"scale": {"schedule": [always]}}))
+    policies: list[list[str]] = [[], ["--policy", str(flat)], ["--policy", str(named)]]
+    stops = [json.loads(asked(tmp_path, "idle", POOLED, *policy).out)["stops"] for policy in policies]
+    assert stops == [2, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("command", "text", "policy", "words"),
+    [
+        pytest.param(
+            "idle", POOLED, {"window": "30m", "headroom": 1}, ["'headroom'", "idle alone", "scale alone"], id="mixed"
+        ),
+        pytest.param("idle", POOLED, {"windou": "30m"}, ["'windou'", "idle alone", "scale alone"], id="unknown"),
+        pytest.param("scale", REQUESTS, {"window": "30m"}, ["'window'", "scale alone", '{"scale"'], id="another's"),
+        pytest.param("idle", POOLED, {"idle": {}, "window": "30m"}, ["'idle'", "idle alone"], id="both ways"),
+        pytest.param("idle", ALONE, {"idle": False}, ["idle", "dictionary"], id="false"),
+        pytest.param("idle", ALONE, {"idle": []}, ["idle", "dictionary"], id="a list"),
+        pytest.param("idle", ALONE, [], ["JSON object"], id="no object"),
+    ],
+)
+def test_a_policy_that_is_nobodys_is_named(
+    tmp_path: Path, command: str, text: str, policy: object, words: list[str]
+) -> None:
+    file = tmp_path / "policy.json"
+    file.write_text(json.dumps(policy))
+    done = asked(tmp_path, command, text, "--policy", str(file))
+    assert done.code == Exit.WRONG_USE
+    for word in words:
+        assert word in done.wrong
