@@ -127,3 +127,36 @@ def test_requests_count_from_their_first_one(tmp_path: Path, first: float) -> No
     path = tmp_path / "requests.csv"
     path.write_text("time_s,input_tokens,output_tokens\n" + "".join(f"{first + 5 * t:f},80,20\n" for t in range(9)))
     assert requests.load(path, None).tokens.tolist() == [200, 200, 200, 200, 100]
+
+
+@pytest.mark.parametrize("load", [market.load, lambda path: activity.load(path, 0.01)], ids=["market", "activity"])
+@pytest.mark.parametrize(
+    ("first", "step"),
+    [
+        pytest.param(1.7e12, 6e4, id="milliseconds since 1970"),
+        pytest.param(1.7e18, 6e10, id="nanoseconds since 1970"),
+        pytest.param(0.0, 6e10, id="nanoseconds from 0"),
+        pytest.param(-1e300, 1.0, id="before every date"),
+    ],
+)
+def test_a_history_that_is_not_in_seconds_says_so(
+    tmp_path: Path, load: Callable[[Path], object], first: float, step: float
+) -> None:
+    path = tmp_path / "history.csv"
+    header = "time_s,zone,available,replica,gpu_active,requests_running,requests_waiting,tokens_total"
+    path.write_text("\n".join([header, *(f"{first + step * tick!r},a,1,a,0,0,0,1" for tick in range(9))]) + "\n")
+    with pytest.raises(TraceError, match=r"line (2|4): time_s .* seconds are wanted"):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        pytest.param("time_s,rate_rps\n0,1\n10,1\n1e11,1\n1.1e11,1\n", "line 5: time_s 1.1e.11", id="nanoseconds"),
+    ],
+)
+def test_requests_beyond_all_reason_are_refused_with_their_line(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "requests.csv"
+    path.write_text(text)
+    with pytest.raises(TraceError, match=words):
+        requests.load(path, None)

@@ -32,7 +32,7 @@ def _covered(activity: Activity, replica: int, part: slice, window: int, share: 
     """Whether what was reported up to each of some ticks is enough, and the newest of it new."""
     begin = max(0, part.start - window)
     there = activity.reported[begin : part.stop, replica]
-    places: Ints = np.arange(begin, part.stop)
+    places: Ints = np.arange(begin, part.stop, dtype=np.int64)
     newest: Ints = np.maximum.accumulate(np.where(there, places, begin))
     count = np.concatenate(([0], np.cumsum(there)))
     own: Ints = places[part.start - begin :] + 1 - begin

@@ -19,6 +19,9 @@ arrow_csv: Any = pyarrow.csv
 Floats = npt.NDArray[np.floating[Any]]
 EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
 """Histories count seconds from any moment; this is ours."""
+EARLIEST: Final = -1e10
+LATEST: Final = 1e11
+"""Seconds between which a history lies, with room for what is reckoned from it: a date ends with the year 9999."""
 Codes = npt.NDArray[np.int32]
 Indices = npt.NDArray[np.int64]
 
@@ -50,6 +53,8 @@ class Column:
     """Kept in single precision."""
     at_least: float | None = 0.0
     """The least number that makes sense; None: any."""
+    at_most: float | None = None
+    """The largest one; None: any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +161,13 @@ def no_doubles(table: Table, column: str, tick: Codes, codes: Codes, names: int)
 
 
 def ticks(table: Table, times: Floats) -> Indices:
-    """Where each tick's rows begin, and the end. Raises TraceError where time runs backwards."""
+    """Where each tick's rows begin, and the end. Raises TraceError where time runs backwards, or is not in seconds."""
+    beyond = np.flatnonzero((times < EARLIEST) | (times > LATEST))
+    if len(beyond):
+        row = int(beyond[0])
+        raise TraceError(
+            f"{table.path}, line {table.lines.of(row)}: time_s {times[row]:g} is beyond every date; seconds are wanted"
+        )
     steps = np.diff(times)
     back = np.flatnonzero(steps < 0)
     if len(back):
@@ -309,11 +320,19 @@ def _floats(path: Path, column: Column, raw: Any, first: int, lines: Lines) -> F
     odd = np.isinf(values) | (np.isnan(values) & ~np.asarray(raw.is_null()))
     if column.at_least is not None:
         odd |= values < column.at_least
+    if column.at_most is not None:
+        odd |= values > column.at_most
     if odd.any():
         row = int(np.flatnonzero(odd)[0])
-        least = "" if column.at_least is None else f", a number from {column.at_least:g} up is wanted"
-        _refuse(path, column, lines.of(first + row), f"is {values[row]:g}{least}")
+        _refuse(path, column, lines.of(first + row), f"is {values[row]:g}{_wanted(column)}")
     return values.astype(np.float32) if column.small else values
+
+
+def _wanted(column: Column) -> str:
+    if column.at_least is None:
+        return ""
+    to = "up" if column.at_most is None else f"to {column.at_most:g}"
+    return f", a number from {column.at_least:g} {to} is wanted"
 
 
 def _codes(raw: Any, known: dict[str, int]) -> Codes:
