@@ -20,8 +20,12 @@ PolicyOption = Annotated[
         help="JSON of `pools[].watchdogs.<name>` of the fleet document, or of more by name. Default: its defaults.",
     ),
 ]
-ColdStart = Annotated[float, typer.Option("--cold-start", min=0, help="Seconds from launch to ready.")]
 
+MOST_S: Final = 1e6
+MOST_PRICE: Final = 1e6
+MOST_TOKENS: Final = 1e12
+"""Generous, and small enough that all sums of them are numbers."""
+ColdStart = Annotated[float, typer.Option("--cold-start", min=0, max=MOST_S, help="Seconds from launch to ready.")]
 _ENTRIES: Final = {"idle": IdleEntry, "spot": SpotEntry, "scale": ScaleEntry}
 
 
@@ -41,8 +45,12 @@ def spot(
     target: Annotated[int, typer.Option("--target", min=1, help="Ready replicas that the pool needs.")],
     spare: Annotated[int, typer.Option("--spare", min=0, help="Spot instances above the target.")] = 1,
     cold_start: ColdStart = 390.0,
-    on_demand_price: Annotated[float, typer.Option("--on-demand-price", min=0, help="Per hour.")] = 1.0,
-    spot_price: Annotated[float, typer.Option("--spot-price", min=0, help="Where the history has none.")] = 0.3,
+    on_demand_price: Annotated[
+        float, typer.Option("--on-demand-price", min=0, max=MOST_PRICE, help="Per hour.")
+    ] = 1.0,
+    spot_price: Annotated[
+        float, typer.Option("--spot-price", min=0, max=MOST_PRICE, help="Where the history has none.")
+    ] = 0.3,
     rule: Annotated[str, typer.Option("--rule", help="own or skyserve.")] = "own",
     policy: PolicyOption = None,
     as_json: JsonOption = False,
@@ -107,13 +115,23 @@ def scale(
     ],
     tokens_per_second: Annotated[
         float,
-        typer.Option("--tokens-per-second-per-replica", min=0.001, help="Input and output tokens of one replica."),
+        typer.Option(
+            "--tokens-per-second-per-replica",
+            min=0.001,
+            max=MOST_TOKENS,
+            help="Input and output tokens of one replica.",
+        ),
     ],
     tokens_per_request: Annotated[
-        float | None, typer.Option("--tokens-per-request", min=0.001, help="For rates; 1000 where nothing is said.")
+        float | None,
+        typer.Option(
+            "--tokens-per-request", min=0.001, max=MOST_TOKENS, help="For rates; 1000 where nothing is said."
+        ),
     ] = None,
     cold_start: ColdStart = 180.0,
-    max_wait: Annotated[float, typer.Option("--max-wait", min=0, help="Seconds that a token may wait.")] = 10.0,
+    max_wait: Annotated[
+        float, typer.Option("--max-wait", min=0, max=MOST_S, help="Seconds that a token may wait.")
+    ] = 10.0,
     rule: Annotated[
         str, typer.Option("--rule", help="own, timer-15m, timer-30m, timer-60m, queue-threshold.")
     ] = "own",

@@ -100,3 +100,33 @@ def test_a_policy_that_is_nobodys_is_named(
     assert done.code == Exit.WRONG_USE
     for word in words:
         assert word in done.wrong
+
+
+@pytest.mark.parametrize(
+    ("command", "text", "option"),
+    [
+        pytest.param("idle", ALONE, "--cold-start", id="a boot"),
+        pytest.param("idle", POOLED, "--pool-capacity", id="a capacity"),
+        pytest.param("spot", MARKET, "--cold-start", id="a boot of spot"),
+        pytest.param("spot", MARKET, "--on-demand-price", id="a price"),
+        pytest.param("spot", MARKET, "--spot-price", id="a price of spot"),
+        pytest.param("scale", REQUESTS, "--max-wait", id="a wait"),
+        pytest.param("scale", RATES, "--tokens-per-request", id="tokens"),
+    ],
+)
+@pytest.mark.parametrize("value", ["inf", "nan", "1e300"])
+def test_a_number_beyond_all_reason_is_refused_by_its_name(
+    tmp_path: Path, command: str, text: str, option: str, value: str
+) -> None:
+    said = asked(tmp_path, command, text, option, value)
+    assert said.code == Exit.WRONG_USE
+    words = " ".join(said.wrong.replace("│", " ").split())
+    assert f"{option}" in words and "less than or equal to" in words or "greater than or equal to" in words
+
+
+@pytest.mark.parametrize("rule", ["own", "timer-15m", "queue-threshold"])
+def test_the_most_that_is_taken_is_played(tmp_path: Path, rule: str) -> None:
+    text = "time_s,rate_rps\n" + "".join(f"{60 * t},{1e9 * (t > 2):g}\n" for t in range(5))
+    options = ["--tokens-per-request", "1e12", "--max-wait", "1e6", "--cold-start", "1e6", "--rule", rule]
+    answer = json.loads(asked(tmp_path, "scale", text, *options).out, parse_constant=pytest.fail)
+    assert answer["peak_replicas"] <= 1_000_000

@@ -153,6 +153,12 @@ def test_a_history_that_is_not_in_seconds_says_so(
     ("text", "words"),
     [
         pytest.param("time_s,rate_rps\n0,1\n10,1\n1e11,1\n1.1e11,1\n", "line 5: time_s 1.1e.11", id="nanoseconds"),
+        pytest.param("time_s,rate_rps\n0,1\n10,1.7e308\n", "line 3: rate_rps is 1.7e.308, .* to 1e.09", id="a rate"),
+        pytest.param(
+            "time_s,input_tokens,output_tokens\n0,1e300,1\n",
+            "line 2: input_tokens is 1e.300, .* to 1e.12",
+            id="tokens",
+        ),
     ],
 )
 def test_requests_beyond_all_reason_are_refused_with_their_line(tmp_path: Path, text: str, words: str) -> None:

@@ -27,7 +27,7 @@ COLUMNS: Final = (
     Column(name="time_s", at_least=None),
     Column(name="zone", text=True),
     Column(name="available"),
-    Column(name="spot_price", optional=True, empty=True),
+    Column(name="spot_price", optional=True, empty=True, at_most=1e6),
 )
 
 

@@ -22,13 +22,15 @@ RATE_SPAN: Final = 60.0
 """Demand is the mean over this time."""
 USUAL_REQUEST: Final = 1000.0
 """Tokens of a request where the history does not say."""
+MOST: Final = 1_000_000
+"""Replicas."""
 
 _REQUESTS: Final = (
     Column(name="time_s", at_least=None),
-    Column(name="input_tokens"),
-    Column(name="output_tokens"),
+    Column(name="input_tokens", at_most=1e12),
+    Column(name="output_tokens", at_most=1e12),
 )
-_RATES: Final = (Column(name="time_s", at_least=None), Column(name="rate_rps"))
+_RATES: Final = (Column(name="time_s", at_least=None), Column(name="rate_rps", at_most=1e9))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +120,7 @@ def play(arrivals: Arrivals, terms: Terms, sizer: Sizer, name: str) -> Score:
     tick, per_tick = arrivals.tick, terms.tokens_per_second * arrivals.tick
     span = max(1, round(RATE_SPAN / tick))
     recent: deque[float] = deque(maxlen=span)
-    ready = max(1, ceil(float(arrivals.tokens[:span].mean()) / per_tick))
+    ready = min(MOST, max(1, ceil(float(arrivals.tokens[:span].mean()) / per_tick)))
     booting: deque[float] = deque()
     line = _Line(max_wait=terms.max_wait, tick=tick)
     for number, arrived in enumerate(arrivals.tokens.tolist()):
@@ -132,7 +134,7 @@ def play(arrivals: Arrivals, terms: Terms, sizer: Sizer, name: str) -> Score:
         waiting = Queue(
             requests=line.backlog / arrivals.tokens_per_request, replica_s=line.backlog / terms.tokens_per_second
         )
-        target = max(0, sizer.target(at, demand, ready, running, waiting))
+        target = min(MOST, max(0, sizer.target(at, demand, ready, running, waiting)))
         score.moves += target != running
         while ready + len(booting) < target:
             booting.append(at + terms.cold_start)

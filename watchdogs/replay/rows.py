@@ -161,13 +161,12 @@ def no_doubles(table: Table, column: str, tick: Codes, codes: Codes, names: int)
 
 
 def ticks(table: Table, times: Floats) -> Indices:
-    """Where each tick's rows begin, and the end. Raises TraceError where time runs backwards, or is not in seconds."""
+    """Where each tick's rows begin, and the end. Raises TraceError where time runs backwards or is no seconds."""
     beyond = np.flatnonzero((times < EARLIEST) | (times > LATEST))
     if len(beyond):
         row = int(beyond[0])
-        raise TraceError(
-            f"{table.path}, line {table.lines.of(row)}: time_s {times[row]:g} is beyond every date; seconds are wanted"
-        )
+        where = f"{table.path}, line {table.lines.of(row)}"
+        raise TraceError(f"{where}: time_s {times[row]:g} is beyond every date; seconds are wanted")
     steps = np.diff(times)
     back = np.flatnonzero(steps < 0)
     if len(back):
