@@ -143,11 +143,12 @@ def pools(path: Path, rule: str, span: float | None, capacity: float, cold_start
             running = [name for name in members if ready_from[name] is not None]
             ready = [name for name in running if (ready_from[name] or 0) <= at]
             demand = sum(log.active(at, name) for name in members)
-            unserved += max(0.0, demand - capacity * len(ready)) * log.step
             saved += len(members) - len(running)
             wanted = min(len(members), wants.replicas(time, round(demand / capacity, 6), len(ready), len(running)))
             for name in [m for m in members if m not in running][: max(0, wanted - len(running))]:
                 ready_from[name], wakes = at + boot, wakes + 1
+            serve = len(ready) if boot else sum(ready_from[name] is not None for name in members)
+            unserved += max(0.0, demand - capacity * serve) * log.step
             spare = max(0, min(len(running) - wanted, len(ready) - wanted))
             for name in [name for name in ready if not log.wrong(at, name)][:spare]:
                 ready_from[name], stops = None, stops + 1

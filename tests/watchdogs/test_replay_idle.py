@@ -124,10 +124,10 @@ def test_timers_stop_at_their_time(tmp_path: Path) -> None:
     assert alone(path, "timer-60m")["gpu_hours_saved"] == pytest.approx(20 / 60)
 
 
-def pooled(path: Path, rule: str) -> dict[str, str | int | float]:
+def pooled(path: Path, rule: str, cold_start: float = 180) -> dict[str, str | int | float]:
     found = activity.load(path, 0.01)
-    player = pool_rules.rule(rule, found, POLICY, ScalePolicy(down_after=timedelta(minutes=10)), 180)
-    return pools.play_pools(found, [player], 180, 0.8).answer()
+    player = pool_rules.rule(rule, found, POLICY, ScalePolicy(down_after=timedelta(minutes=10)), cold_start)
+    return pools.play_pools(found, [player], cold_start, 0.8).answer()
 
 
 @pytest.mark.parametrize("rule", pool_rules.NAMES)
@@ -155,6 +155,17 @@ def test_load_over_the_ready_capacity_is_unserved(tmp_path: Path) -> None:
     answer = pooled(history(tmp_path, works, pool="p"), "own")
     # 8 × 0.5 against one replica that carries 0.8, for the three minutes of a boot
     assert answer["unserved_percent"] == pytest.approx(100 * 3 * (4 - 0.8) / (30 * 4), rel=0.35)
+
+
+@pytest.mark.parametrize(
+    ("cold_start", "minutes"),
+    [pytest.param(0, 0, id="none"), pytest.param(1, 1, id="a second"), pytest.param(60, 1, id="a row")],
+)
+def test_what_starts_without_a_cold_start_serves_at_once(tmp_path: Path, cold_start: float, minutes: int) -> None:
+    path = history(tmp_path, dict.fromkeys("ab", "#" * 10 + "." * 100 + "#" * 10), pool="p")
+    answer = pooled(path, "timer-15m", cold_start)
+    assert (answer["stops"], answer["wakes"]) == (1, 1)
+    assert answer["unserved_percent"] == pytest.approx(100 * minutes * (1 - 0.8) / 20)
 
 
 @pytest.mark.parametrize(

@@ -163,11 +163,14 @@ class Script:
     """Wants what is written, and notes how many were ready."""
 
     wanted: list[int]
+    at_once: bool
+    """There is no cold start."""
     ready: list[int] = field(default_factory=list[int])
 
     def target(self, at: float, demand: float, ready: int, running: int, queue: Queue = EMPTY) -> int:
         del at, demand, queue
-        self.ready.append(ready - max(0, running - self.wanted[len(self.ready)] - (running - ready)))
+        wanted = self.wanted[len(self.ready)]
+        self.ready.append(wanted if self.at_once else ready - max(0, running - wanted - (running - ready)))
         return self.wanted[len(self.ready) - 1]
 
 
@@ -176,10 +179,11 @@ def test_tokens_that_wait_in_line(seed: int) -> None:
     chance = random.Random(seed)
     count = chance.randrange(2, 60)
     tokens = [chance.choice([0, 3, 10, 40, 200]) for _ in range(count)]
-    script: Any = Script([chance.randrange(5) for _ in range(count)])
+    cold = chance.choice([0.0, 20.0, 35.0])
+    script: Any = Script([chance.randrange(5) for _ in range(count)], at_once=cold == 0)
     wait = chance.choice([0.0, 10.0, 15.0, 40.0])
     arrivals = requests.Arrivals(tick=10.0, tokens=np.array(tokens, dtype=float), tokens_per_request=7.0)
-    terms = requests.Terms(tokens_per_second=2, cold_start=chance.choice([0.0, 20.0, 35.0]), max_wait=wait)
+    terms = requests.Terms(tokens_per_second=2, cold_start=cold, max_wait=wait)
     ours = requests.play(arrivals, terms, script, "script").answer()
     late = plain_replay.late_tokens(tokens, script.ready, 20, int(-(-wait // 10)))
     assert ours["slo_missed_percent"] == pytest.approx(100 * late / max(1, sum(tokens)), abs=2e-6)

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,6 +48,22 @@ def test_tokens_that_wait_longer_than_allowed_are_counted_once() -> None:
     # 3000 at once, 1000 a tick: the last thousand is served two ticks later, after twenty seconds
     answer = played([1000, 3000, 0, 0, 0], 1)
     assert answer["slo_missed_percent"] == pytest.approx(25.0)
+
+
+@pytest.mark.parametrize(
+    ("cold_start", "late"),
+    [pytest.param(0, 0.0, id="none"), pytest.param(1, 100.0, id="a second"), pytest.param(10, 100.0, id="a tick")],
+)
+def test_what_starts_without_a_cold_start_serves_at_once(cold_start: float, late: float) -> None:
+    """Nobody is there for the work until the second tick."""
+
+    class Late(Fixed):
+        def target(self, at: float, demand: float, ready: int, running: int, queue: Queue = EMPTY) -> int:
+            return 4 if at == 10 else 0
+
+    terms = Terms(tokens_per_second=100, cold_start=cold_start, max_wait=0)
+    sizer: Any = Late(0)
+    assert requests.play(arrivals(0, 4000, 0, 0), terms, sizer, "late").answer()["slo_missed_percent"] == late
 
 
 def test_what_never_gets_served_is_late_too() -> None:

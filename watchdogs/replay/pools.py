@@ -119,6 +119,8 @@ class _Pool:
             refused: Sequence[int] = ()
             if target > self._up:
                 self._launch(tick, target - self._up)
+                self._booted(tick)  # without a cold start
+                self.counts[tick] = self._serving
             elif (spare := min(self._up, self._serving) - target) > 0:
                 refused = self._stop(tick, spare)
             self._booted(tick + 1)

@@ -125,9 +125,7 @@ def play(arrivals: Arrivals, terms: Terms, sizer: Sizer, name: str) -> Score:
     line = _Line(max_wait=terms.max_wait, tick=tick)
     for number, arrived in enumerate(arrivals.tokens.tolist()):
         at = number * tick
-        while booting and booting[0] <= at:
-            booting.popleft()
-            ready += 1
+        ready += _booted(booting, at)
         recent.append(arrived)
         demand = sum(recent) / len(recent) / per_tick
         running = ready + len(booting)
@@ -138,6 +136,7 @@ def play(arrivals: Arrivals, terms: Terms, sizer: Sizer, name: str) -> Score:
         score.moves += target != running
         while ready + len(booting) < target:
             booting.append(at + terms.cold_start)
+        ready += _booted(booting, at)  # without a cold start
         while ready + len(booting) > target:
             if booting:
                 booting.pop()
@@ -150,6 +149,14 @@ def play(arrivals: Arrivals, terms: Terms, sizer: Sizer, name: str) -> Score:
     score.late = line.late + line.overdue()
     score.fixed_hours = fixed_peak(arrivals, terms) * len(arrivals.tokens) * tick / 3600
     return score
+
+
+def _booted(booting: deque[float], at: float) -> int:
+    """How many are ready now that were not before."""
+    before = len(booting)
+    while booting and booting[0] <= at:
+        booting.popleft()
+    return before - len(booting)
 
 
 def fixed_peak(arrivals: Arrivals, terms: Terms) -> int:
