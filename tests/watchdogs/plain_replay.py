@@ -215,12 +215,27 @@ def spot(path: Path, terms: Terms, rule: Rule) -> dict[str, Any]:
     }
 
 
-def late_tokens(arrived: Sequence[int], replicas: Sequence[int], per_tick: int, ticks: int) -> int:
-    """Tokens one by one in their order: how many wait for more than so many ticks beyond their own."""
-    line: list[int] = []
-    late = 0
-    for now, (new, ready) in enumerate(zip(arrived, replicas, strict=True)):
-        line += [now] * new
-        served, line = line[: ready * per_tick], line[ready * per_tick :]
-        late += sum(now - came > ticks for came in served)
-    return late + sum(len(arrived) - came > ticks for came in line)
+def late_tokens(arrived: Sequence[int], replicas: Sequence[int], per_tick: int, ticks: float, parts: int) -> float:
+    """Tokens in their order, part of a tick by part: how many wait for longer than so many ticks.
+
+    After the history they are served on by the replicas of its end.
+    """
+    line: list[tuple[int, float]] = []
+    late, now = 0.0, 0
+    while now < len(arrived) * parts or line:
+        tick = now // parts
+        if tick < len(arrived):
+            line.append((now, arrived[tick] / parts))
+        able = replicas[min(tick, len(replicas) - 1)] * per_tick / parts
+        if tick >= len(arrived) and able == 0:
+            return late + sum(left for _, left in line)
+        while line and able > 1e-9:
+            came, left = line[0]
+            taken = min(left, able)
+            late += taken * (now - came > ticks * parts)
+            able -= taken
+            line[0] = came, left - taken
+            if line[0][1] <= 1e-9:
+                line.pop(0)
+        now += 1
+    return late

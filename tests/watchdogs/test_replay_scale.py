@@ -45,9 +45,37 @@ def test_enough_replicas_miss_nothing_and_cost_their_hours() -> None:
 
 
 def test_tokens_that_wait_longer_than_allowed_are_counted_once() -> None:
-    # 3000 at once, 1000 a tick: the last thousand is served two ticks later, after twenty seconds
+    # 3000 within a tick, 1000 served in each: the last half of them waits for more than ten seconds
     answer = played([1000, 3000, 0, 0, 0], 1)
-    assert answer["slo_missed_percent"] == pytest.approx(25.0)
+    assert answer["slo_missed_percent"] == pytest.approx(37.5)
+
+
+@pytest.mark.parametrize(
+    ("max_wait", "late"), [(1, 95), (5, 75), (10, 50), (15, 25), (19.9, 0.5), (20, 0)], ids=lambda number: f"{number}"
+)
+def test_a_wait_is_shorter_than_a_tick_too(tmp_path: Path, max_wait: float, late: float) -> None:
+    path, sizer = tmp_path / "requests.csv", Fixed(1)
+    path.write_text("time_s,input_tokens,output_tokens\n0,20,0\n600,0,0\n")
+    terms = Terms(tokens_per_second=1, max_wait=max_wait)
+    answer = requests.play(requests.load(path, None), terms, sizer, "fixed").answer()  # type: ignore[arg-type]
+    assert answer["slo_missed_percent"] == pytest.approx(late, abs=0.5)
+
+
+@pytest.mark.parametrize(
+    ("text", "late"),
+    [
+        pytest.param("0,10,0\n600,1000000,0\n", 99.0, id="more than can be served in time"),
+        pytest.param("0,10,0\n600,10000,0\n", 0.0, id="served in time after the end"),
+    ],
+)
+def test_what_waits_at_the_end_is_served_on(tmp_path: Path, text: str, late: float) -> None:
+    path = tmp_path / "requests.csv"
+    path.write_text("time_s,input_tokens,output_tokens\n" + text)
+    terms = Terms(tokens_per_second=1000, max_wait=10)
+    score = requests.play(requests.load(path, None), terms, Fixed(1), "fixed")  # type: ignore[arg-type]
+    answer = score.answer()
+    assert answer["slo_missed_percent"] == pytest.approx(late, abs=0.01)
+    assert answer["replica_hours"] == pytest.approx(61 * 10 / 3600, abs=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from watchdogs.replay import rows
+from watchdogs.replay import rows, waits
 from watchdogs.replay.pool_rules import Queue, Sizer
 from watchdogs.replay.rows import Column, Floats, TraceError
 
@@ -18,6 +18,9 @@ TICK: Final = 10.0
 """Seconds between two looks of the rule."""
 MOST_TICKS: Final = 500_000
 """Of a longer history the ticks are longer."""
+MOST_PIECES: Final = 1_000_000
+PIECES_OF_TICK: Final = 100
+"""Waits are shorter than a tick, too: arrivals are known by pieces of it, fewer where the history is long."""
 RATE_SPAN: Final = 60.0
 """Demand is the mean over this time."""
 USUAL_REQUEST: Final = 1000.0
@@ -40,6 +43,8 @@ class Arrivals:
     tick: float
     tokens: npt.NDArray[np.float64]
     tokens_per_request: float
+    pieces: Floats | None = None
+    """The same tokens by pieces of a tick; None: they come evenly within each tick."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +55,7 @@ class Terms:
     """Of one replica, input and output together."""
     cold_start: float = 180.0
     max_wait: float = 10.0
-    """Seconds; tokens that wait longer have missed the objective."""
+    """Seconds; tokens that wait longer, after the end of the history too, have missed the objective (`waits`)."""
 
 
 @dataclass(slots=True)
@@ -93,10 +98,15 @@ def load(path: Path, tokens_per_request: float | None) -> Arrivals:
     times -= times[0]
     span = float(times[-1])
     tick = max(TICK, span / MOST_TICKS)
+    ticks = int(span // tick) + 1
+    per = _pieces_of_tick(ticks)
+    places = np.minimum((times * (per / tick)).astype(np.int32), ticks * per - 1)
+    pieces = np.bincount(places, tokens, ticks * per).astype(np.float64, copy=False)
     times //= tick
     return Arrivals(
         tick=tick,
-        tokens=np.bincount(times.astype(np.int32), tokens, int(span // tick) + 1).astype(np.float64, copy=False),
+        tokens=np.bincount(times.astype(np.int32), tokens, ticks).astype(np.float64, copy=False),
+        pieces=pieces,
         tokens_per_request=tokens_per_request or max(1.0, float(tokens.mean())),
     )
 
@@ -111,7 +121,18 @@ def _of_rates(times: Floats, rates: Floats, per_request: float) -> Arrivals:
     tick = max(TICK, float(edges[-1] - edges[0]) / MOST_TICKS)
     whole = np.concatenate(([0.0], np.cumsum(rates * np.diff(edges) * per_request)))
     looks = np.append(np.arange(edges[0], edges[-1], tick), edges[-1])
-    return Arrivals(tick=tick, tokens=np.diff(np.interp(looks, edges, whole)), tokens_per_request=per_request)
+    per = _pieces_of_tick(len(looks) - 1)
+    fine: Floats = float(edges[0]) + np.arange((len(looks) - 1) * per + 1, dtype=np.float64) * (tick / per)
+    return Arrivals(
+        tick=tick,
+        tokens=np.diff(np.interp(looks, edges, whole)),
+        tokens_per_request=per_request,
+        pieces=np.diff(np.interp(fine, edges, whole)),
+    )
+
+
+def _pieces_of_tick(ticks: int) -> int:
+    return min(PIECES_OF_TICK, max(1, MOST_PIECES // ticks))
 
 
 def play(arrivals: Arrivals, terms: Terms, sizer: Sizer, name: str) -> Score:
@@ -122,7 +143,7 @@ def play(arrivals: Arrivals, terms: Terms, sizer: Sizer, name: str) -> Score:
     recent: deque[float] = deque(maxlen=span)
     ready = min(MOST, max(1, ceil(float(arrivals.tokens[:span].mean()) / per_tick)))
     booting: deque[float] = deque()
-    line = _Line(max_wait=terms.max_wait, tick=tick)
+    line, served_by = _Line(), list[int]()
     for number, arrived in enumerate(arrivals.tokens.tolist()):
         at = number * tick
         ready += _booted(booting, at)
@@ -146,7 +167,9 @@ def play(arrivals: Arrivals, terms: Terms, sizer: Sizer, name: str) -> Score:
         score.replica_hours += running * tick / 3600
         score.peak_replicas = max(score.peak_replicas, running)
         line.serve(arrived, ready * per_tick)
-    score.late = line.late + line.overdue()
+        served_by.append(ready)
+    able = waits.capacity(served_by, tick, terms.tokens_per_second, booting, terms.max_wait)
+    score.late = waits.late(*_pieces(arrivals), able, terms.max_wait)
     score.fixed_hours = fixed_peak(arrivals, terms) * len(arrivals.tokens) * tick / 3600
     return score
 
@@ -161,18 +184,21 @@ def _booted(booting: deque[float], at: float) -> int:
 
 def fixed_peak(arrivals: Arrivals, terms: Terms) -> int:
     """The fewest replicas that, left alone, let no token wait too long."""
-    per_tick = terms.tokens_per_second * arrivals.tick
-    tokens = arrivals.tokens.tolist()
+    pieces, piece = _pieces(arrivals)
+    ticks = len(arrivals.tokens)
+    over = ticks * arrivals.tick + terms.max_wait + arrivals.tick
 
     def enough(replicas: int) -> bool:
-        line = _Line(max_wait=terms.max_wait, tick=arrivals.tick)
-        for arrived in tokens:
-            line.serve(arrived, replicas * per_tick)
-            if line.late > 0:
-                return False
-        return line.overdue() == 0
+        able = np.array([0.0, over]), np.array([0.0, over * replicas * terms.tokens_per_second])
+        return waits.late(pieces, piece, able, terms.max_wait) == 0
 
-    return _least(enough, 1, max(1, ceil(max(tokens) / per_tick)))
+    return _least(enough, 1, max(1, ceil(float(pieces.max()) / (terms.tokens_per_second * piece))))
+
+
+def _pieces(arrivals: Arrivals) -> tuple[Floats, float]:
+    """The finest that is known of them, and how long a piece is."""
+    pieces = arrivals.tokens if arrivals.pieces is None else arrivals.pieces
+    return pieces, arrivals.tick * len(arrivals.tokens) / len(pieces)
 
 
 def _least(enough: Callable[[int], bool], low: int, high: int) -> int:
@@ -183,28 +209,15 @@ def _least(enough: Callable[[int], bool], low: int, high: int) -> int:
 
 
 class _Line:
-    """Tokens in their order, and those of them that were served too late."""
+    """Tokens that wait, by whole ticks: what arrives in one may be served in it."""
 
-    def __init__(self, max_wait: float, tick: float) -> None:
-        self.late = 0.0
-        self._arrived = 0.0
-        self._served = 0.0
-        # tokens that had arrived by the end of each of the last ticks, within the longest wait
-        self._past: deque[float] = deque([0.0] * (ceil(max_wait / tick) + 1))
+    def __init__(self) -> None:
+        self._arrived = self._served = 0.0
 
     @property
     def backlog(self) -> float:
         return self._arrived - self._served
 
     def serve(self, arrived: float, capacity: float) -> None:
-        """One tick: what arrives in it may be served in it."""
-        before = self._served
         self._arrived += arrived
         self._served = min(self._arrived, self._served + capacity)
-        self.late += max(0.0, min(self._served, self._past[0]) - before)
-        self._past.append(self._arrived)
-        self._past.popleft()
-
-    def overdue(self) -> float:
-        """Tokens that wait too long already when the history ends."""
-        return max(0.0, self._past[0] - self._served)
