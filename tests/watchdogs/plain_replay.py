@@ -63,6 +63,11 @@ class Idle:
     def wrong(self, at: int, name: str) -> bool:
         return self.busy(at, name) or (at > 0 and self.busy(at - 1, name))
 
+    def rests(self, at: int, name: str) -> bool:
+        """Its newest row and the one before say so."""
+        heard = [n for n in range(at + 1) if self.told(self.times[n], name) or self.busy(n, name)]
+        return not any(self.busy(n, name) for n in heard[-2:]) and (len(heard) > 1 or heard == [0])
+
     def answer(self, rule: str, saved: int, stops: int, wrong: int, wakes: int, unserved: float) -> dict[str, Any]:
         hours = len(self.times) * self.step / 3600
         whole = len(self.names) * hours
@@ -150,7 +155,7 @@ def pools(path: Path, rule: str, span: float | None, capacity: float, cold_start
             serve = len(ready) if boot else sum(ready_from[name] is not None for name in members)
             unserved += max(0.0, demand - capacity * serve) * log.step
             spare = max(0, min(len(running) - wanted, len(ready) - wanted))
-            for name in [name for name in ready if not log.wrong(at, name)][:spare]:
+            for name in [name for name in ready if log.rests(at, name)][:spare]:
                 ready_from[name], stops = None, stops + 1
                 wrong += log.wrong(at, name)
     return log.answer(rule, saved, stops, wrong, wakes, unserved)

@@ -183,6 +183,35 @@ def test_where_nothing_changes_hardly_anything_is_asked(
     assert rule.judged <= judged
 
 
+@pytest.mark.parametrize(
+    ("rows", "rest"),
+    [
+        pytest.param("##..", "...x", id="two rows"),
+        pytest.param("....", "xxxx", id="from the beginning"),
+        pytest.param("#-..-", "...xx", id="a row missing before its rest"),
+        pytest.param(".-#-.-.", "xx....x", id="each second row missing"),
+        pytest.param("#---", "....", id="silent after its work"),
+        pytest.param("..--", "xxxx", id="silent after its rest"),
+        pytest.param("--..", "...x", id="comes late"),
+        pytest.param("----", "....", id="never heard of"),
+        pytest.param("..!..", "xx..x", id="a row that says no more than that it works"),
+    ],
+)
+def test_not_reported_is_not_at_rest(rows: str, rest: str) -> None:
+    found = Activity(
+        replicas=["a", "b"],
+        times=np.arange(len(rows)) * 60.0,
+        step=60.0,
+        reported=np.array([[letter in "#.", True] for letter in rows]),
+        active=np.zeros((len(rows), 2), dtype=np.float32),
+        work=np.array([[letter in "#!", False] for letter in rows]),
+        pools=None,
+    )
+    quiet = pools.at_rest(found)
+    assert "".join(".x"[at] for at in quiet[:, 0].tolist()) == rest
+    assert quiet[:, 1].all()
+
+
 def threshold(point: Point) -> int:
     """Two parts, either of which may ask; one says nothing up to the middle."""
     return 1 + int(point[0] > 0.5) + int(max(point[0], point[1]) > 0.9)

@@ -80,6 +80,29 @@ def _unserved(demands: Floats, ready: npt.NDArray[np.int32], capacity: float, st
     return found
 
 
+def at_rest(activity: Activity) -> Bools:
+    """By tick and replica: without work in its newest row and in the one before; not reported is not at rest."""
+    quiet = ~activity.work
+    quiet[1:] &= ~activity.work[:-1]
+    if not activity.reported.all():
+        for replica in np.flatnonzero(~activity.reported.all(axis=0)).tolist():
+            quiet[:, replica] = _rests(activity.reported[:, replica], activity.work[:, replica])
+    return quiet
+
+
+def _rests(reported: Bools, work: Bools) -> Bools:
+    """Of one replica, of which rows are missing. A row that says that it works says so without its other fields."""
+    heard = np.flatnonzero(reported | work)
+    rests = ~work[heard]
+    rests[1:] &= ~work[heard[:-1]]
+    if len(heard) and heard[0] > 0:
+        rests[0] = False  # one row only; what the history begins with rested before
+    found: Bools = np.zeros(len(work), dtype=np.bool_)
+    if len(heard):
+        found[heard[0] :] = np.repeat(rests, np.diff(np.append(heard, len(work))))
+    return found
+
+
 @dataclass(slots=True)
 class _Pool:
     """One pool, as it goes through its history."""
@@ -99,14 +122,13 @@ class _Pool:
     _serving: int = field(init=False)
     """How many are ready."""
     _quiet: Bools = field(init=False)
-    """By tick and replica: without work then and at the tick before."""
+    """By tick and replica: `at_rest`."""
 
     def __post_init__(self) -> None:
         self._up = self._serving = len(self.activity.replicas)
         self._running: Bools = np.ones(self._up, dtype=np.bool_)
         self._ready = self._running.copy()
-        self._quiet = ~self.activity.work
-        self._quiet[1:] &= ~self.activity.work[:-1]
+        self._quiet = at_rest(self.activity)
 
     def play(self) -> None:
         """The whole history."""
