@@ -91,7 +91,10 @@ def idle(
     policy: PolicyOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Play recorded replicas: each alone, or, with a column `pool`, taking each other's work."""
+    """Play recorded replicas: each alone, or, with a column `pool`, taking each other's work.
+
+    Schedules hold by time_s: from 1e9 on it counts from 1970 (Unix), below from Saturday, 2000-01-01, 00:00 UTC.
+    """
     from watchdogs.replay import activity as histories
     from watchdogs.replay import fleet, idle_rules, pool_rules, pools
 
@@ -138,7 +141,10 @@ def scale(
     policy: PolicyOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Play recorded requests: how many replicas, how many tokens too late."""
+    """Play recorded requests: how many replicas, how many tokens too late.
+
+    Schedules hold by time_s: from 1e9 on it counts from 1970 (Unix), below from Saturday, 2000-01-01, 00:00 UTC.
+    """
     from watchdogs.replay import pool_rules
     from watchdogs.replay import requests as histories
 
@@ -147,7 +153,7 @@ def scale(
     terms = histories.Terms(tokens_per_second=tokens_per_second, cold_start=cold_start, max_wait=max_wait)
     with _readable():
         arrivals = histories.load(requests, tokens_per_request)
-        sizer = pool_rules.sizer(name, rules, cold_start, arrivals.tick)
+        sizer = pool_rules.sizer(name, rules, cold_start, arrivals.tick, arrivals.begins)
         score = histories.play(arrivals, terms, sizer, name)
     _show(score.answer(), as_json)
 

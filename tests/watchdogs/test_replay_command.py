@@ -130,3 +130,31 @@ def test_the_most_that_is_taken_is_played(tmp_path: Path, rule: str) -> None:
     options = ["--tokens-per-request", "1e12", "--max-wait", "1e6", "--cold-start", "1e6", "--rule", rule]
     answer = json.loads(asked(tmp_path, "scale", text, *options).out, parse_constant=pytest.fail)
     assert answer["peak_replicas"] <= 1_000_000
+
+
+MONDAY = {"days": ["mon"], "start": "08:00", "end": "09:00", "target": 7, "timezone": "Europe/Berlin"}
+
+
+@pytest.mark.parametrize(
+    ("first", "holds"),
+    [
+        pytest.param(0.0, False, id="a Saturday"),
+        pytest.param(2 * 86400 + 7 * 3600.0, True, id="that Monday at eight"),
+        pytest.param(1_720_418_400.0, True, id="Monday, 2024-07-08, at eight, since 1970"),
+        pytest.param(1_720_418_400.0 + 3600, False, id="at nine"),
+        pytest.param(1_720_418_400.0 - 946_684_800, True, id="the same moment since 2000"),
+    ],
+)
+def test_schedules_hold_by_the_history_s_own_clock(tmp_path: Path, first: float, holds: bool) -> None:
+    policy = tmp_path / "policy.json"
+    policy.write_text(json.dumps({"schedule": [MONDAY]}))
+    moments = [first + 60 * tick for tick in range(60)]
+    requests = "time_s,input_tokens,output_tokens\n" + "".join(f"{at},1,1\n" for at in moments)
+    answer = json.loads(asked(tmp_path, "scale", requests, "--policy", str(policy)).out)
+    assert (answer["peak_replicas"] == 7) == holds
+    rates = "time_s,rate_rps\n" + "".join(f"{at},0.001\n" for at in moments)
+    answer = json.loads(asked(tmp_path, "scale", rates, "--policy", str(policy)).out)
+    assert (answer["peak_replicas"] == 7) == holds
+    rows = "".join(f"{at},{name},0,0,0,1,p\n" for at in moments for name in "abcdefg")
+    answer = json.loads(asked(tmp_path, "idle", f"{HEADER},pool\n{rows}", "--policy", str(policy)).out)
+    assert (answer["stops"] == 0) == holds

@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from math import ceil, isfinite
 from typing import Final
 
@@ -14,7 +14,7 @@ from watchdogs.replay import idle_rules, series
 from watchdogs.replay.activity import Activity, Ints
 from watchdogs.replay.bounds import Bounds, Point
 from watchdogs.replay.pools import FIRST_LOOK, LONGEST_LOOK, PoolRule
-from watchdogs.replay.rows import EPOCH, Floats, widening
+from watchdogs.replay.rows import EPOCH, Floats, origin, widening
 from watchdogs.scale.decide import decide
 from watchdogs.scale.forecast import LEARNED_FROM, Level, Pattern, Peak, Rises, Swings
 from watchdogs.scale.hours import active
@@ -40,10 +40,10 @@ class Queue:
 EMPTY: Final = Queue()
 
 
-def sizer(name: str, scale: ScalePolicy, cold_start: float, step: float) -> "Sizer":
-    """How a rule sizes a pool, look by look; a rule by its name, one of `NAMES`."""
+def sizer(name: str, scale: ScalePolicy, cold_start: float, step: float, begins: datetime = EPOCH) -> "Sizer":
+    """How a rule sizes a pool, look by look; a rule by its name, one of `NAMES`. `begins`: the history's first moment."""
     if name == "own":
-        return OwnSizer(policy=scale, cold_start=cold_start, step=step)
+        return OwnSizer(policy=scale, cold_start=cold_start, step=step, begins=begins)
     return Threshold() if name == "queue-threshold" else HighestOf(span=TIMERS[name])
 
 
@@ -54,9 +54,9 @@ def rule(name: str, activity: Activity, idle: IdlePolicy, scale: ScalePolicy, co
     return ThresholdRule() if name == "queue-threshold" else HighestRule(name=name, span=TIMERS[name])
 
 
-def wanted(view: PoolView, at: float) -> int:
-    """The target after `decide` has looked."""
-    decision = decide([view], EPOCH + timedelta(seconds=at)).decisions[0]
+def wanted(view: PoolView, at: float, since: datetime = EPOCH) -> int:
+    """The target after `decide` has looked, so many seconds after a moment."""
+    decision = decide([view], since + timedelta(seconds=at)).decisions[0]
     if decision.action is Action.RETARGET and decision.to_size is not None:
         return decision.to_size
     return view.target
@@ -69,6 +69,8 @@ class OwnSizer:
     policy: ScalePolicy
     cold_start: float
     step: float
+    begins: datetime = EPOCH
+    """When the history does, on the clock."""
     _target: int | None = None
     _rises: Rises = field(init=False)
     _peak: Peak = field(init=False)
@@ -111,7 +113,7 @@ class OwnSizer:
             pressure=Pressure(reporting=ready, waiting=queue.requests, backlog_s=queue.replica_s),
             cold_start=timedelta(seconds=self.cold_start),
         )
-        self._target = wanted(view, at)
+        self._target = wanted(view, at, self.begins)
         return self._target
 
 
@@ -224,6 +226,7 @@ class OwnPoolRule:
     name: str = "own"
     _target: int | None = None
     _times: Floats = field(init=False)
+    _origin: datetime = EPOCH
     _bounds: Bounds = field(init=False)
     _hours: Ints = field(init=False)
     """By tick the number of the schedule's rule that holds."""
@@ -242,6 +245,7 @@ class OwnPoolRule:
         # the work of one recorded replica is one piece: it came from one, and fits into one
         parts[4] = series.swings(times, demand, parts[1], ahead, GRAIN)
         self._times, self._bounds = times, Bounds(demand=parts)
+        self._origin = origin(float(times[0]))
         self._hours = self._schedule(times)
         self._turns = np.flatnonzero(np.diff(self._hours)) + 1
         # that one is to go is decided by the load of all; who goes needs no more than to be at rest, now and before
@@ -255,7 +259,7 @@ class OwnPoolRule:
         before = running if self._target is None else self._target
 
         def ask(point: Point) -> int:
-            return wanted(self._view(point, before, ready), float(self._times[tick]))
+            return wanted(self._view(point, before, ready), float(self._times[tick]), self._origin)
 
         self._target = ask(self._bounds.at(tick))
         if self._target == before:
@@ -284,7 +288,7 @@ class OwnPoolRule:
         if not rules:
             return np.zeros(len(times), dtype=np.int64)
         number = {id(rule): count for count, rule in enumerate(rules, 1)}
-        holding = (active(rules, EPOCH + timedelta(seconds=at)) for at in times.tolist())
+        holding = (active(rules, self._origin + timedelta(seconds=at)) for at in times.tolist())
         return np.fromiter((0 if r is None else number[id(r)] for r in holding), dtype=np.int64, count=len(times))
 
     def _view(self, point: Point, target: int, ready: int) -> PoolView:

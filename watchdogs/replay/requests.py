@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from math import ceil
 from pathlib import Path
 from typing import Final
@@ -12,7 +13,7 @@ import numpy.typing as npt
 
 from watchdogs.replay import rows, waits
 from watchdogs.replay.pool_rules import Queue, Sizer
-from watchdogs.replay.rows import Column, Floats, TraceError
+from watchdogs.replay.rows import EPOCH, Column, Floats, TraceError
 
 TICK: Final = 10.0
 """Seconds between two looks of the rule."""
@@ -45,6 +46,8 @@ class Arrivals:
     tokens_per_request: float
     pieces: Floats | None = None
     """The same tokens by pieces of a tick; None: they come evenly within each tick."""
+    begins: datetime = EPOCH
+    """On the clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +98,7 @@ def load(path: Path, tokens_per_request: float | None) -> Arrivals:
     times, tokens = table.numbers.pop("time_s"), table.numbers.pop("input_tokens")
     rows.ticks(table, times)
     tokens += table.numbers.pop("output_tokens")
+    begins = _moment(float(times[0]))
     times -= times[0]
     span = float(times[-1])
     tick = max(TICK, span / MOST_TICKS)
@@ -107,6 +111,7 @@ def load(path: Path, tokens_per_request: float | None) -> Arrivals:
         tick=tick,
         tokens=np.bincount(times.astype(np.int32), tokens, ticks).astype(np.float64, copy=False),
         pieces=pieces,
+        begins=begins,
         tokens_per_request=tokens_per_request or max(1.0, float(tokens.mean())),
     )
 
@@ -128,7 +133,12 @@ def _of_rates(times: Floats, rates: Floats, per_request: float) -> Arrivals:
         tokens=np.diff(np.interp(looks, edges, whole)),
         tokens_per_request=per_request,
         pieces=np.diff(np.interp(fine, edges, whole)),
+        begins=_moment(float(times[0])),
     )
+
+
+def _moment(first: float) -> datetime:
+    return rows.origin(first) + timedelta(seconds=first)
 
 
 def _pieces_of_tick(ticks: int) -> int:

@@ -18,7 +18,10 @@ arrow_csv: Any = pyarrow.csv
 
 Floats = npt.NDArray[np.floating[Any]]
 EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
-"""Histories count seconds from any moment; this is ours."""
+"""Histories count seconds from any moment; this Saturday is ours."""
+_UNIX: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_UNIX_FROM: Final = 1e9
+"""A history that begins so late counts as Unix does; this was in 2001."""
 EARLIEST: Final = -1e10
 LATEST: Final = 1e11
 """Seconds between which a history lies, with room for what is reckoned from it: a date ends with the year 9999."""
@@ -145,6 +148,11 @@ def read(path: Path, columns: Sequence[Column]) -> Table:
         names={name: tuple(found) for name, found in known.items()},
         lines=lines,
     )
+
+
+def origin(first: float) -> datetime:
+    """The moment from which a history counts, known by its first row's time: schedules hold by the clock."""
+    return _UNIX if first >= _UNIX_FROM else EPOCH
 
 
 def no_doubles(table: Table, column: str, tick: Codes, codes: Codes, names: int) -> None:
