@@ -3,9 +3,11 @@
 import json
 import subprocess
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fleet.policies import ScalePolicy
@@ -29,8 +31,6 @@ class Fixed:
 
 
 def arrivals(*tokens: float) -> Arrivals:
-    import numpy as np
-
     return Arrivals(tick=10.0, tokens=np.array(tokens), tokens_per_request=100)
 
 
@@ -180,3 +180,36 @@ def test_a_queue_is_worked_off_without_a_storm_of_replicas() -> None:
     answer = requests.play(arrivals(*day), terms, sizer, "own").answer()
     # ten replicas carry the load; what queued in three minutes of a start is as much again for three minutes
     assert 10 < answer["peak_replicas"] <= 32  # type: ignore[operator]
+
+
+def test_what_comes_later_changes_nothing_before(tmp_path: Path) -> None:
+    """The usual size of a request was the whole history's mean, and a queue is judged by it."""
+
+    @dataclass
+    class Noted:
+        sizer: pool_rules.Sizer
+        seen: list[tuple[float, int]] = field(default_factory=list[tuple[float, int]])
+
+        def target(self, at: float, demand: float, ready: int, running: int, queue: Queue = EMPTY) -> int:
+            found = self.sizer.target(at, demand, ready, running, queue)
+            self.seen.append((queue.requests, found))
+            return found
+
+    path, played = tmp_path / "requests.csv", list[list[tuple[float, int]]]()
+    early = "".join(f"{t},{900 if t < 300 else 9000},100\n" for t in range(0, 600, 3))
+    for later in ("", "".join(f"{t},10,0\n" for t in range(600, 900))):
+        path.write_text("time_s,input_tokens,output_tokens\n" + early + later)
+        found = requests.load(path, None)
+        rule: Any = Noted(pool_rules.sizer("own", ScalePolicy(), 180, found.tick))
+        requests.play(found, Terms(tokens_per_second=500), rule, "own")
+        played.append(rule.seen)
+    assert max(queue for queue, _ in played[0]) > 1
+    assert played[0] == played[1][: len(played[0])]
+
+
+def test_the_size_of_a_request_is_the_mean_of_those_that_came(tmp_path: Path) -> None:
+    path = tmp_path / "requests.csv"
+    path.write_text("time_s,input_tokens,output_tokens\n0,10,10\n1,20,20\n15,100,0\n45,1,1\n")
+    found = requests.load(path, None).tokens_per_request
+    assert np.asarray(found).tolist() == pytest.approx([1000, 30, 160 / 3, 160 / 3, 160 / 3])
+    assert requests.load(path, 7.0).tokens_per_request == 7.0

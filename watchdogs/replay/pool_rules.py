@@ -41,7 +41,7 @@ EMPTY: Final = Queue()
 
 
 def sizer(name: str, scale: ScalePolicy, cold_start: float, step: float, begins: datetime = EPOCH) -> "Sizer":
-    """How a rule sizes a pool, look by look; a rule by its name, one of `NAMES`. `begins`: the history's first moment."""
+    """How a rule sizes a pool, look by look; a rule by its name, one of `NAMES`. `begins`: its first moment."""
     if name == "own":
         return OwnSizer(policy=scale, cold_start=cold_start, step=step, begins=begins)
     return Threshold() if name == "queue-threshold" else HighestOf(span=TIMERS[name])

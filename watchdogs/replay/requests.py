@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from watchdogs.replay import rows, waits
+from watchdogs.replay.activity import Ints
 from watchdogs.replay.pool_rules import Queue, Sizer
 from watchdogs.replay.rows import EPOCH, Column, Floats, TraceError
 
@@ -43,7 +44,8 @@ class Arrivals:
 
     tick: float
     tokens: npt.NDArray[np.float64]
-    tokens_per_request: float
+    tokens_per_request: float | Floats
+    """By tick, where it is the mean of what came before: nobody knows what comes."""
     pieces: Floats | None = None
     """The same tokens by pieces of a tick; None: they come evenly within each tick."""
     begins: datetime = EPOCH
@@ -107,12 +109,14 @@ def load(path: Path, tokens_per_request: float | None) -> Arrivals:
     places = np.minimum((times * (per / tick)).astype(np.int32), ticks * per - 1)
     pieces = np.bincount(places, tokens, ticks * per).astype(np.float64, copy=False)
     times //= tick
+    places = times.astype(np.int32)
+    found = np.bincount(places, tokens, ticks).astype(np.float64, copy=False)
     return Arrivals(
         tick=tick,
-        tokens=np.bincount(times.astype(np.int32), tokens, ticks).astype(np.float64, copy=False),
+        tokens=found,
         pieces=pieces,
         begins=begins,
-        tokens_per_request=tokens_per_request or max(1.0, float(tokens.mean())),
+        tokens_per_request=tokens_per_request or _mean_so_far(found, np.bincount(places, minlength=ticks)),
     )
 
 
@@ -137,6 +141,14 @@ def _of_rates(times: Floats, rates: Floats, per_request: float) -> Arrivals:
     )
 
 
+def _mean_so_far(tokens: Floats, requests: Ints) -> Floats:
+    """Tokens of a request by tick, of those that came in the ticks before it."""
+    came, count = np.cumsum(tokens)[:-1], np.cumsum(requests)[:-1]
+    found: Floats = np.full(len(tokens), USUAL_REQUEST)
+    found[1:] = np.maximum(1.0, came / count)  # the first row is in the first tick
+    return found
+
+
 def _moment(first: float) -> datetime:
     return rows.origin(first) + timedelta(seconds=first)
 
@@ -154,15 +166,14 @@ def play(arrivals: Arrivals, terms: Terms, sizer: Sizer, name: str) -> Score:
     ready = min(MOST, max(1, ceil(float(arrivals.tokens[:span].mean()) / per_tick)))
     booting: deque[float] = deque()
     line, served_by = _Line(), list[int]()
-    for number, arrived in enumerate(arrivals.tokens.tolist()):
+    per_request = np.broadcast_to(arrivals.tokens_per_request, len(arrivals.tokens)).tolist()
+    for number, (arrived, each) in enumerate(zip(arrivals.tokens.tolist(), per_request, strict=True)):
         at = number * tick
         ready += _booted(booting, at)
         recent.append(arrived)
         demand = sum(recent) / len(recent) / per_tick
         running = ready + len(booting)
-        waiting = Queue(
-            requests=line.backlog / arrivals.tokens_per_request, replica_s=line.backlog / terms.tokens_per_second
-        )
+        waiting = Queue(requests=line.backlog / each, replica_s=line.backlog / terms.tokens_per_second)
         target = min(MOST, max(0, sizer.target(at, demand, ready, running, waiting)))
         score.moves += target != running
         while ready + len(booting) < target:
