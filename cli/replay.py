@@ -1,7 +1,7 @@
 """`gpufleet replay`: the watchdogs' own decisions on recorded histories, beside known rules."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -21,11 +21,24 @@ PolicyOption = Annotated[
     ),
 ]
 
-MOST_S: Final = 1e6
-MOST_PRICE: Final = 1e6
-MOST_TOKENS: Final = 1e12
-"""Generous, and small enough that all sums of them are numbers."""
-ColdStart = Annotated[float, typer.Option("--cold-start", min=0, max=MOST_S, help="Seconds from launch to ready.")]
+
+def _at_most(limit: float, unit: str) -> Callable[[float | None], float | None]:
+    """Refuses what is larger: the limits are generous, and all sums of numbers below them are numbers."""
+
+    def checked(value: float | None) -> float | None:
+        if value is not None and not value <= limit:
+            raise typer.BadParameter(f"{value:g} is too much, at most {limit:,.0f} {unit} can be played")
+        return value
+
+    return checked
+
+
+_SECONDS: Final = _at_most(1e6, "seconds")
+_PRICE: Final = _at_most(1e6, "per hour")
+_TOKENS: Final = _at_most(1e12, "tokens")
+ColdStart = Annotated[
+    float, typer.Option("--cold-start", min=0, callback=_SECONDS, help="Seconds from launch to ready.")
+]
 _ENTRIES: Final = {"idle": IdleEntry, "spot": SpotEntry, "scale": ScaleEntry}
 
 
@@ -46,10 +59,10 @@ def spot(
     spare: Annotated[int, typer.Option("--spare", min=0, help="Spot instances above the target.")] = 1,
     cold_start: ColdStart = 390.0,
     on_demand_price: Annotated[
-        float, typer.Option("--on-demand-price", min=0, max=MOST_PRICE, help="Per hour.")
+        float, typer.Option("--on-demand-price", min=0, callback=_PRICE, help="Per hour.")
     ] = 1.0,
     spot_price: Annotated[
-        float, typer.Option("--spot-price", min=0, max=MOST_PRICE, help="Where the history has none.")
+        float, typer.Option("--spot-price", min=0, callback=_PRICE, help="Where the history has none.")
     ] = 0.3,
     rule: Annotated[str, typer.Option("--rule", help="own or skyserve.")] = "own",
     policy: PolicyOption = None,
@@ -121,19 +134,19 @@ def scale(
         typer.Option(
             "--tokens-per-second-per-replica",
             min=0.001,
-            max=MOST_TOKENS,
+            callback=_TOKENS,
             help="Input and output tokens of one replica.",
         ),
     ],
     tokens_per_request: Annotated[
         float | None,
         typer.Option(
-            "--tokens-per-request", min=0.001, max=MOST_TOKENS, help="For rates; 1000 where nothing is said."
+            "--tokens-per-request", min=0.001, callback=_TOKENS, help="For rates; 1000 where nothing is said."
         ),
     ] = None,
     cold_start: ColdStart = 180.0,
     max_wait: Annotated[
-        float, typer.Option("--max-wait", min=0, max=MOST_S, help="Seconds that a token may wait.")
+        float, typer.Option("--max-wait", min=0, callback=_SECONDS, help="Seconds that a token may wait.")
     ] = 10.0,
     rule: Annotated[
         str, typer.Option("--rule", help="own, timer-15m, timer-30m, timer-60m, queue-threshold.")

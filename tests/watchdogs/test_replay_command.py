@@ -106,7 +106,6 @@ def test_a_policy_that_is_nobodys_is_named(
     ("command", "text", "option"),
     [
         pytest.param("idle", ALONE, "--cold-start", id="a boot"),
-        pytest.param("idle", POOLED, "--pool-capacity", id="a capacity"),
         pytest.param("spot", MARKET, "--cold-start", id="a boot of spot"),
         pytest.param("spot", MARKET, "--on-demand-price", id="a price"),
         pytest.param("spot", MARKET, "--spot-price", id="a price of spot"),
@@ -114,14 +113,14 @@ def test_a_policy_that_is_nobodys_is_named(
         pytest.param("scale", RATES, "--tokens-per-request", id="tokens"),
     ],
 )
-@pytest.mark.parametrize("value", ["inf", "nan", "1e300"])
+@pytest.mark.parametrize("value", ["inf", "1e+300"])
 def test_a_number_beyond_all_reason_is_refused_by_its_name(
     tmp_path: Path, command: str, text: str, option: str, value: str
 ) -> None:
     said = asked(tmp_path, command, text, option, value)
     assert said.code == Exit.WRONG_USE
     words = " ".join(said.wrong.replace("│", " ").split())
-    assert f"{option}" in words and "less than or equal to" in words or "greater than or equal to" in words
+    assert option in words and f"{value} is too much, at most 1,000,000" in words
 
 
 @pytest.mark.parametrize("rule", ["own", "timer-15m", "queue-threshold"])
