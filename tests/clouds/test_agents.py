@@ -5,15 +5,16 @@ import json
 import socketserver
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from itertools import takewhile
 from typing import Any
 
 import pytest
 
 from clouds.agents import LARGEST, NodeAgents
 from fleet.activity import CloudError
-from fleet.model import CapacityType, Cloud, Instance, InstanceState
+from fleet.model import Instance
 from tests.networks import served
+from tests.watchdogs import plain
 
 HEAD = b"HTTP/1.1 %s\r\nContent-Type: application/json\r\n"
 LIMIT_S = 0.5
@@ -26,20 +27,7 @@ def address(number: int) -> str:
 
 
 def instance(number: int, private_address: str | None) -> Instance:
-    return Instance(
-        id=f"i-{number}",
-        cloud=Cloud.AWS,
-        region="us-east-1",
-        zone="us-east-1a",
-        machine_type="g6.xlarge",
-        capacity_type=CapacityType.SPOT,
-        state=InstanceState.RUNNING,
-        launched_at=datetime(2026, 11, 21, 8, tzinfo=UTC),
-        environment="test",
-        pool="chat",
-        group="chat-spot-a",
-        private_address=private_address,
-    )
+    return plain.instance(number, id=f"i-{number}", private_address=private_address)
 
 
 def well(number: int, status: bytes = b"200 OK") -> Say:
@@ -81,9 +69,10 @@ WISHES = [
 def saying(say: Say) -> type[socketserver.BaseRequestHandler]:
     class Connection(socketserver.BaseRequestHandler):
         def handle(self) -> None:
-            asked = b""
-            while b"\r\n\r\n" not in asked and (part := self.request.recv(65_536)):
-                asked += part
+            # the whole of it: a line that is closed over unread bytes is reset, and takes the answer with it
+            with self.request.makefile("rb") as asked:
+                head = list(takewhile(lambda line: line != b"\r\n", asked))
+                asked.read(sum(int(line[15:]) for line in head if line.lower().startswith(b"content-length:")))
             # who asked may have gone, as it should
             with contextlib.suppress(OSError):
                 say(self.request)
