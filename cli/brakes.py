@@ -278,9 +278,7 @@ def _may_be_instance(document: FleetDocument, scope: str) -> bool:
 
 def _end(now: datetime, span: str) -> datetime:
     try:
-        until = now + durations.parse(span)
-    except ValueError as error:
-        raise UserError(f"--for {error}", Exit.WRONG_USE) from error
+        until = now + _span(span, "--for ")
     except OverflowError as error:
         raise UserError(f"--for {span}: ends after all time; name some days", Exit.WRONG_USE) from error
     if until <= now:
@@ -288,11 +286,11 @@ def _end(now: datetime, span: str) -> datetime:
     return until
 
 
-def _span(text: str) -> timedelta:
+def _span(text: str, option: str = "") -> timedelta:
     try:
         return durations.parse(text)
     except ValueError as error:
-        raise UserError(str(error), Exit.WRONG_USE) from error
+        raise UserError(f"{option}{error}", Exit.WRONG_USE) from error
 
 
 def _who(owner: str | None) -> str:

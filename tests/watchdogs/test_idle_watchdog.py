@@ -465,35 +465,39 @@ def test_the_last_one_stays_unless_another_one_carries_the_pool(change: Callable
     assert (world.drains == [FIRST]) is ended
 
 
-def test_work_that_begins_while_a_slow_store_answers_is_seen() -> None:
-    world = idle_world(1)
+def slow_at_the_second_look(seconds: float) -> World:
+    """Marked an hour ago; each query takes so long from then on."""
+    world, asked = idle_world(1), list[str]()
     mark(world, 1, START - timedelta(hours=1))
-    dog, asked = watchdog(world), list[str]()
 
     def before(name: str) -> None:
         asked.append(name)
         if asked.count("instance") and name == "query":
-            world.now += timedelta(seconds=10)
-            world.agents[FIRST] = replace(READY, requests_running=3)
+            world.now += timedelta(seconds=seconds)
 
     world.before = before
-    (outcome,) = dog.apply().outcomes
+    return world
+
+
+def test_work_that_begins_while_a_slow_store_answers_is_seen() -> None:
+    world = slow_at_the_second_look(10)
+    slow = world.before
+
+    def work_begins(name: str) -> None:
+        at = world.now
+        slow(name)
+        if world.now > at:
+            world.agents[FIRST] = replace(READY, requests_running=3)
+
+    world.before = work_begins
+    (outcome,) = watchdog(world).apply().outcomes
     assert (outcome.kind, "3 running" in outcome.detail) == (OutcomeKind.NO_LONGER_TRUE, True)
     assert not world.drains
 
 
 def test_a_look_that_took_too_long_drains_nobody() -> None:
-    world = idle_world(1)
-    mark(world, 1, START - timedelta(hours=1))
-    dog, asked = watchdog(world), list[str]()
-
-    def before(name: str) -> None:
-        asked.append(name)
-        if asked.count("instance") and name == "query":
-            world.now += timedelta(seconds=40)
-
-    world.before = before
-    (outcome,) = dog.apply().outcomes
+    world = slow_at_the_second_look(40)
+    (outcome,) = watchdog(world).apply().outcomes
     assert (outcome.kind, outcome.detail) == (OutcomeKind.NO_LONGER_TRUE, "metrics stale to look again took 80 s")
     assert not world.drains
 

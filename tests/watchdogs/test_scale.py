@@ -344,7 +344,8 @@ def test_a_swing_is_as_many_replicas_in_whatever_unit_work_is_told(
 ) -> None:
     present = {unit: 250.0, f"{unit}_peak": 400.0}
     past = {f"{unit}_level": 300.0, f"{unit}_swing": 4.0}
-    demand = Readings(present={"chat": present}, past={"chat": past}, policies={"chat": policy}).demand("chat")
+    readings = Readings(present={"chat": present}, past={"chat": past}, policies={"chat": policy}, engines={})
+    demand = readings.demand("chat")
     assert demand is not None
     assert (demand.level, demand.grain) == (12.0, piece)
     assert demand.swing is not None
@@ -396,7 +397,7 @@ def test_pools_that_start_about_as_fast_are_asked_for_together() -> None:
         "c": timedelta(seconds=61),
         "d": timedelta(hours=9),
     }
-    looks = [part for part in past_query("test", leads).split(" or label_replace(") if '"requests_1d"' in part]
+    looks = [part for part in past_query("test", leads, {}).split(" or label_replace(") if '"requests_1d"' in part]
     asked = [re.findall(r'pool=~"([^"]+)"|\[(\d+)s:1m\] offset', part) for part in looks]
     assert [(found[0][0], int(found[-1][1])) for found in asked] == [("a|b", 60), ("c", 120), ("d", 3600)]
 

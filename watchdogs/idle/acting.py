@@ -226,10 +226,8 @@ class Actor:
         objection = judge(case_of(instance, again, entry.policy(), now)) or _late(fresh, ports.clock.now() - now)
         if objection is not None:
             return self._marked_in_vain(decision, instance, objection)
-        floor, ready = (
-            self._observed.pools[instance.pool or ""].floor,
-            sum(in_service(agents.get(i.id)) for i in others),
-        )
+        floor = self._observed.pools[instance.pool or ""].floor
+        ready = sum(in_service(agents.get(one.id)) for one in others)
         if ready < floor:
             detail = f"{Reason.POOL_FLOOR}: floor {floor}, {ready} others are ready"
             return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, detail)

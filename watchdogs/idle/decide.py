@@ -230,6 +230,13 @@ def in_service(agent: AgentStatus | None) -> bool:
     return agent is not None and agent.ready and not agent.draining and not agent.drained
 
 
+def is_heard(instance: Instance, observed: Observed) -> bool:
+    """Whether it lives, and its engine reports now."""
+    evidence = observed.evidence.get(instance.id)
+    engine = evidence.engine if evidence is not None else None
+    return instance.alive and evidence is not None and engine is not None and evidence.is_new(engine)
+
+
 def counts_as_healthy(instance: Instance, observed: Observed) -> bool:
     """Whether the pool may lean on it when another one goes: alive, ready as its agent says, its engine heard of now.
 
@@ -242,11 +249,7 @@ def counts_as_healthy(instance: Instance, observed: Observed) -> bool:
     if is_our_drain(agent):
         # one that we drain still counts, since it is the one that is to go
         return instance.alive
-    if not in_service(agent):
-        return False
-    evidence = observed.evidence.get(instance.id)
-    engine = evidence.engine if evidence is not None else None
-    return instance.alive and evidence is not None and engine is not None and evidence.is_new(engine)
+    return in_service(agent) and is_heard(instance, observed)
 
 
 def _kept(wish: Decision, reason: Reason, detail: str) -> Decision:

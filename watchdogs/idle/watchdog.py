@@ -18,7 +18,7 @@ from watchdogs.brakes import kept_by, paused_by
 from watchdogs.draining import leaving
 from watchdogs.evidence import Evidence
 from watchdogs.idle import acting, learned
-from watchdogs.idle.decide import WATCHDOG, Observed, PoolView, case_of, decide, is_our_drain
+from watchdogs.idle.decide import WATCHDOG, Observed, PoolView, case_of, decide, is_heard, is_our_drain
 from watchdogs.idle.judge import METRIC_CHECKS, judge
 from watchdogs.plan import Budget, Outcome, Plan
 from watchdogs.policy import digest
@@ -125,9 +125,8 @@ class IdleWatchdog:
         known = {instance.id for instance in asked}
         found: list[Instance] = []
         for instance in watched:
-            pool, evidence = instance.pool or "", observed.evidence.get(instance.id)
-            heard = evidence is not None and evidence.engine is not None and evidence.is_new(evidence.engine)
-            if instance.alive and heard and instance.id not in known and left.get(pool, 0) > 0:
+            pool = instance.pool or ""
+            if left.get(pool, 0) > 0 and instance.id not in known and is_heard(instance, observed):
                 left[pool] -= 1
                 found.append(instance)
         return found

@@ -51,7 +51,7 @@ def read(
     """
     down_after = max((policy.down_after for policy in policies.values()), default=timedelta(0))
     if not policies:
-        return Readings(present={}, past={}, policies=policies)
+        return Readings(present={}, past={}, policies=policies, engines={})
     bounds = {pool: policy.waiting_per_replica_above for pool, policy in policies.items()}
     present = store.query(present_query(environment, down_after), now)
     return Readings(
@@ -71,12 +71,12 @@ class Readings:
         present: Stats,
         past: Stats,
         policies: Mapping[str, ScalePolicy],
-        engines: Mapping[str, AbstractSet[str]] | None = None,
+        engines: Mapping[str, AbstractSet[str]],
     ) -> None:
         self._present = present
         self._past = past
         self._policies = policies
-        self._engines: Mapping[str, AbstractSet[str]] = {} if engines is None else engines
+        self._engines = engines
 
     def unread(self, pool: str, ready: AbstractSet[str]) -> int:
         """How many of the ready instances have no metrics, where the store says whose it has."""
@@ -180,7 +180,7 @@ def present_query(environment: str, down_after: timedelta) -> str:
     )
 
 
-def past_query(environment: str, leads: Mapping[str, timedelta], bounds: Mapping[str, float] | None = None) -> str:
+def past_query(environment: str, leads: Mapping[str, timedelta], bounds: Mapping[str, float]) -> str:
     """Rises and swings of a day, the level of work, and earlier days from this time on, from recorded series.
 
     Pools whose replicas start about as fast are asked for together, and those that may have the same queue: an
@@ -191,7 +191,7 @@ def past_query(environment: str, leads: Mapping[str, timedelta], bounds: Mapping
     starts, queues = dict[timedelta, list[str]](), dict[float, list[str]]()
     for pool, lead in sorted(leads.items()):
         starts.setdefault(next((step for step in LEADS if step >= lead), LEADS[-1]), []).append(pool)
-    for pool, bound in sorted((bounds or {}).items()):
+    for pool, bound in sorted(bounds.items()):
         queues.setdefault(bound, []).append(pool)
     past = (_past(environment, names, lead) for lead, names in sorted(starts.items()))
     return " or ".join((*past, *(_full(environment, names, bound) for bound, names in sorted(queues.items()))))

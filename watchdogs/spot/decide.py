@@ -116,11 +116,11 @@ def _spot(pool: PoolView, sizes: _Sizes, now: datetime) -> list[Decision]:
 def _move(pool: PoolView, sizes: _Sizes, now: datetime) -> str | None:
     """Where one spot instance would be safer; only from a calm pool, and only within the surge that is allowed."""
     calm = sizes.spot == sizes.spot_ready == sizes.spot_wanted and not (sizes.late or leavers.somebody_leaves(pool))
+    if not calm or pool.policy.max_surge < 1 or sizes.on_demand > 0 or pool.spare == 0:
+        return None  # without a spare each loss is felt: the even spread keeps each one small
     names = {group.name for group in pool.groups_of(CapacityType.SPOT)}
     if all(m.kept_by for m in pool.members if m.group in names):
         return None  # nobody would leave for the one that comes
-    if not calm or pool.policy.max_surge < 1 or sizes.on_demand > 0 or pool.spare == 0:
-        return None  # without a spare each loss is felt: the even spread keeps each one small
     needed = max(0, pool.target - sizes.reserved)
     return risk.best_move(
         zones.places(pool), zones.counts(pool), needed, zones.reachable(pool, now), zones.LEAST_GAIN
@@ -214,11 +214,12 @@ def _drained(pool: PoolView) -> list[Decision]:
     """
     decisions: list[Decision] = []
     for member in pool.members:
-        if member.drained and member.leaving_because.startswith(WATCHDOG) and member.kept_by is not None:
-            decisions.append(_kept(pool, member))
-        elif member.drained and member.leaving_because.startswith(WATCHDOG):
-            decisions.append(_end(pool, member, Reason.SURPLUS, f"drained: {member.leaving_because}"))
-        elif member.drained and member.under_notice:
+        if not member.drained:
+            continue
+        if member.leaving_because.startswith(WATCHDOG):
+            end = _end(pool, member, Reason.SURPLUS, f"drained: {member.leaving_because}")
+            decisions.append(end if member.kept_by is None else _kept(pool, member))
+        elif member.under_notice:
             decisions.append(_end(pool, member, Reason.PREEMPTED, f"drained: {member.leaving_because}"))
     return decisions
 
