@@ -4,7 +4,7 @@ import getpass
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import typer
 from sqlalchemy.engine import make_url
@@ -19,8 +19,16 @@ from fleet.model import Cloud, Instance
 from ledger import operations
 from ledger.operations import BrakeRow
 from watchdogs.ports import BrakeKind, Inventory
+from watchdogs.spot.leavers import HAND_DRAIN
 
-ForOption = Annotated[str | None, typer.Option("--for", help="How long, as in 90s, 30m, 4h, 7d.")]
+SPAN: Final = "4h"
+REASON_MOST: Final = 500
+"""Characters: it stands in one line of every plan."""
+OWNER_MOST: Final = 128
+ForOption = Annotated[
+    str | None, typer.Option("--for", help=f"How long, as in 90s, 30m, 4h, 7d. Default: {SPAN}.", show_default=False)
+]
+EndlessOption = Annotated[bool, typer.Option("--until-resumed", help="No end of its own: until `gpufleet resume`.")]
 ReasonOption = Annotated[str, typer.Option("--reason", help="Why; shown in every plan.")]
 OwnerOption = Annotated[str | None, typer.Option("--owner", help="Who; default: your user name.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="JSON to stdout.")]
@@ -40,37 +48,38 @@ def register(app: typer.Typer) -> None:
 def keep(
     scope: ScopeArgument,
     reason: ReasonOption,
-    span: ForOption = "4h",
+    span: ForOption = None,
+    endless: EndlessOption = False,
     owner: OwnerOption = None,
     fleet: FleetOption = None,
 ) -> None:
-    """Keep an instance, a pool or all from the idle watchdog. An instance gets its keep-until tag, too."""
-    now = datetime.now(UTC)
-    until = _end(now, "4h" if span is None else span)
+    """Keep an instance, a pool or all from the idle watchdog. If that ends, an instance gets its tag, too."""
+    brake = _brake(BrakeKind.KEEP, scope, (reason, owner), _end(span, endless=endless))
     document, known = _owner_of(scope, load(fleet))
-    _pull(document, BrakeKind.KEEP, scope, reason, owner, until)
-    if known is not None:
+    _pull(document, brake)
+    until = brake.until
+    if known is not None and until is not None:
         failed = inventory_of(document).tag([known.id], {tags.KEEP_UNTIL: tags.write_time(until)})
         for error in failed.values():
             raise UserError(f"the brake is set in the ledger, but the tag could not be written: {error}")
-    STDOUT.print(f"{scope} is kept until {until:%Y-%m-%d %H:%M} UTC", highlight=False)
+    STDOUT.print(f"{scope} is kept {_shown(until)}", highlight=False)
 
 
 def pause(
     scope: ScopeArgument,
     reason: ReasonOption,
     span: ForOption = None,
+    endless: EndlessOption = False,
     owner: OwnerOption = None,
     fleet: FleetOption = None,
 ) -> None:
     """Pause the watchdogs of an instance, a pool or all, for a time or until `resume`."""
-    until = None if span is None else _end(datetime.now(UTC), span)
+    brake = _brake(BrakeKind.PAUSE, scope, (reason, owner), _end(span, endless=endless))
     documents = load(fleet)
     chosen = documents if scope == "all" else [_owner_of(scope, documents)[0]]
     for document in chosen:
-        _pull(document, BrakeKind.PAUSE, scope, reason, owner, until)
-    end = "until `gpufleet resume`" if until is None else f"until {until:%Y-%m-%d %H:%M} UTC"
-    STDOUT.print(f"watchdogs of {scope} are paused {end}", highlight=False)
+        _pull(document, brake)
+    STDOUT.print(f"watchdogs of {scope} are paused {_shown(brake.until)}", highlight=False)
 
 
 def resume(
@@ -78,17 +87,33 @@ def resume(
     owner: OwnerOption = None,
     fleet: FleetOption = None,
 ) -> None:
-    """Release the brakes of an instance, a pool or all: pauses and keeps."""
+    """Release the brakes of an instance, a pool or all: pauses, keeps, held targets. `all` is a scope of its own."""
     now = datetime.now(UTC)
-    documents = load(fleet)
+    who, documents = _who(owner), load(fleet)
     released = 0
+    left: list[BrakeRow] = []
     for document, known in _braked(scope, documents, now):
         engine = open_engine(document)
         for kind in BrakeKind:
-            released += operations.release_brakes(engine, fleet_of(document), kind, scope, (_who(owner), now))
+            released += operations.release_brakes(engine, fleet_of(document), kind, scope, (who, now))
+        left += _left(document, scope, known, now)
         if known is not None:
             remove_keep(inventory_of(document), known.id)
     STDOUT.print(f"{released} brakes of {scope} released", highlight=False)
+    for brake in left:
+        STDERR.print(
+            f"{brake.kind} {brake.scope} by {brake.owner} still holds {_shown(brake.until)}: {brake.reason}"
+            f" (`gpufleet resume {brake.scope}`)",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
+def _left(document: FleetDocument, scope: str, known: Instance | None, now: datetime) -> list[BrakeRow]:
+    """The brakes that hold a scope though its own are released; of `all`, every one."""
+    wider = {"all"} if known is None else {"all", known.pool}
+    found = operations.brakes(open_engine(document), fleet_of(document), now)
+    return [brake for brake in found if scope == "all" or brake.scope in wider]
 
 
 def _braked(
@@ -124,58 +149,78 @@ def remove_keep(inventory: Inventory, instance: str) -> None:
         )
 
 
-def target(
+def target(  # noqa: PLR0913 - a brake's options, and JSON
     pool: Annotated[str | None, typer.Argument(help="A pool's name; without it all targets are shown.")] = None,
     value: Annotated[int | None, typer.Argument(help="Ready replicas wanted.")] = None,
-    reason: Annotated[str, typer.Option("--reason", help="Why; kept in the ledger.")] = "set by hand",
+    reason: Annotated[str | None, typer.Option("--reason", help="Why; shown in every plan. Needed with N.")] = None,
+    span: ForOption = None,
+    endless: EndlessOption = False,
     owner: OwnerOption = None,
     fleet: FleetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the pools' targets, or set one."""
+    """Show the pools' targets, or set one and hold it for a time.
+
+    While it is held, scale leaves it as it is, within the pool's min and max, and idle ends nothing of the pool.
+    """
+    if value is None and (reason is not None or span is not None or endless):
+        raise UserError(
+            "--reason, --for and --until-resumed belong to a pool and its target: name both", Exit.WRONG_USE
+        )
     documents = load(fleet)
     if pool is not None and not any(pool == known.name for document in documents for known in document.pools):
         raise UserError(f"{pool!r} is no pool of these fleets", Exit.WRONG_USE)
     if pool is not None and value is not None:
-        _must_say_why(reason)
-        _set_target(_owner_of(pool, documents)[0], pool, value, (reason, _who(owner)))
-    rows: list[dict[str, object]] = []
-    for document in documents:
-        engine = open_engine(document)
-        for row in operations.targets(engine, fleet_of(document)):
-            if pool in (None, row.pool):
-                last = operations.target_moves(engine, fleet_of(document), row.pool)[-1]
-                rows.append(
-                    {
-                        "environment": document.environment,
-                        "pool": row.pool,
-                        "target": row.value,
-                        "version": row.version,
-                        "changed_by": last.changed_by,
-                        "reason": last.reason,
-                        "at": last.at.isoformat(timespec="seconds"),
-                    }
-                )
+        brake = _brake(BrakeKind.TARGET, pool, (reason or "", owner), _end(span, endless=endless))
+        _hold_target(_owner_of(pool, documents)[0], brake, value)
+    rows = [row for document in documents for row in _targets(document) if pool in (None, row["pool"])]
     if as_json:
         print_json(rows)
         return
     for row in rows:
+        end = f"; held {_shown(row['held_until'])} by {row['held_by']}" if row["held_by"] else ""
         STDOUT.print(
             f"{row['pool']}: {row['target']} (version {row['version']}, by {row['changed_by']} at {row['at']}:"
-            f" {row['reason']})",
+            f" {row['reason']}{end})",
             highlight=False,
-            markup=False,
+            soft_wrap=True,
         )
+
+
+def _targets(document: FleetDocument) -> list[dict[str, Any]]:
+    engine, fleet = open_engine(document), fleet_of(document)
+    found = operations.brakes(engine, fleet, datetime.now(UTC))
+    held = {brake.scope: brake for brake in found if brake.kind == BrakeKind.TARGET}
+    rows: list[dict[str, Any]] = []
+    for row in operations.targets(engine, fleet):
+        last, brake = operations.target_moves(engine, fleet, row.pool)[-1], held.get(row.pool)
+        rows.append(
+            {
+                "environment": document.environment,
+                "pool": row.pool,
+                "target": row.value,
+                "version": row.version,
+                "changed_by": last.changed_by,
+                "reason": last.reason,
+                "at": last.at.isoformat(timespec="seconds"),
+                "held_by": None if brake is None else brake.owner,
+                "held_until": None if brake is None else brake.until,
+            }
+        )
+    return rows
 
 
 def drain(
     instance: Annotated[str, typer.Argument(help="Instance id.")],
     reason: ReasonOption,
-    deadline: Annotated[str | None, typer.Option("--deadline", help="Default: the pool's.")] = None,
+    deadline: Annotated[
+        str | None, typer.Option("--deadline", help="When it ends, requests or not. Default: the pool's.")
+    ] = None,
+    owner: OwnerOption = None,
     fleet: FleetOption = None,
 ) -> None:
     """Ask an instance's node agent to drain. It is not ended; there is no way back but a restart."""
-    _must_say_why(reason)
+    why = f"{HAND_DRAIN}, {_who(owner)}: {_why(reason)}"
     document, known = _owner_of(instance, load(fleet))
     if known is None:
         raise UserError(f"{instance} is no instance id", Exit.WRONG_USE)
@@ -186,37 +231,44 @@ def drain(
         raise UserError(f"{instance} belongs to no pool of {document.environment}: give --deadline", Exit.WRONG_USE)
     limit = _span(deadline) if deadline is not None else document.pool(known.pool or "").drain_deadline
     try:
-        status = FleetAgents(agents_of(document)).drain(known, f"by hand: {reason}", limit)
+        status = FleetAgents(agents_of(document)).drain(known, why, limit)
     except OSError as error:
         raise UserError(str(error)) from error
     STDOUT.print(f"{instance}: {status.phase}, {status.reason}", highlight=False, markup=False)
 
 
-def _pull(
-    document: FleetDocument,
-    kind: BrakeKind,
-    scope: str,
-    reason: str,
-    owner: str | None,
-    until: datetime | None,
-) -> None:
-    _must_say_why(reason)
-    _must_be_theirs(document)
-    brake = BrakeRow(
+def _brake(kind: BrakeKind, scope: str, said: tuple[str, str | None], until: datetime | None) -> BrakeRow:
+    """A brake to be pulled; `said` is its reason and its owner as given. Raises UserError."""
+    return BrakeRow(
         id=0,
         kind=kind.value,
         scope=scope,
-        owner=_who(owner),
-        reason=reason,
+        owner=_who(said[1]),
+        reason=_why(said[0]),
         since=datetime.now(UTC),
         until=until,
     )
+
+
+def _pull(document: FleetDocument, brake: BrakeRow) -> None:
+    _must_be_theirs(document)
     operations.set_brake(open_engine(document), fleet_of(document), brake)
 
 
-def _must_say_why(reason: str) -> None:
+def _why(reason: str) -> str:
     if not reason.strip():
         raise UserError(f"--reason {reason!r} is empty: say why, others will wonder", Exit.WRONG_USE)
+    return _one_line("--reason", reason, REASON_MOST)
+
+
+def _one_line(option: str, text: str, most: int) -> str:
+    """Words that terminals, plans and every ledger show as they are. Raises UserError."""
+    said = text.strip()
+    if len(said) > most:
+        raise UserError(f"{option} has {len(said)} characters: say it in {most}", Exit.WRONG_USE)
+    if not said.isprintable():
+        raise UserError(f"{option} {said!r} is more than one line of printable text", Exit.WRONG_USE)
+    return said
 
 
 def _must_be_theirs(document: FleetDocument) -> None:
@@ -230,21 +282,19 @@ def _must_be_theirs(document: FleetDocument) -> None:
     )
 
 
-def _set_target(document: FleetDocument, pool: str, value: int, why: tuple[str, str]) -> None:
+def _hold_target(document: FleetDocument, brake: BrakeRow, value: int) -> None:
+    pool = brake.scope
     limits = document.pool(pool)
     if not limits.min <= value <= limits.max:
         raise UserError(
             f"target {value} of pool {pool} is outside {limits.min} to {limits.max}; change the settings to widen it",
             Exit.WRONG_USE,
         )
+    _must_be_theirs(document)
     engine = open_engine(document)
     seen = next(row for row in operations.targets(engine, fleet_of(document)) if row.pool == pool)
-    if seen.value == value:
-        STDERR.print(f"target of {pool} is {value} already", highlight=False)
-        return
-    change = operations.Change(by=why[1], reason=why[0], at=datetime.now(UTC))
     try:
-        operations.set_target(engine, fleet_of(document), seen, value, change)
+        operations.hold_target(engine, fleet_of(document), seen, value, brake)
     except operations.VersionError as error:
         raise UserError(f"{error}; look again (`gpufleet target {pool}`)") from error
 
@@ -276,14 +326,25 @@ def _may_be_instance(document: FleetDocument, scope: str) -> bool:
     return document.cloud is Cloud.GCP or scope.startswith("i-")
 
 
-def _end(now: datetime, span: str) -> datetime:
+def _end(span: str | None, *, endless: bool) -> datetime | None:
+    """When a brake ends; None: when somebody resumes. Raises UserError."""
+    if endless:
+        if span is not None:
+            raise UserError(f"--for {span} and --until-resumed: choose one", Exit.WRONG_USE)
+        return None
+    now = datetime.now(UTC)
+    text = SPAN if span is None else span
     try:
-        until = now + _span(span, "--for ")
+        until = now + _span(text, "--for ")
     except OverflowError as error:
-        raise UserError(f"--for {span}: ends after all time; name some days", Exit.WRONG_USE) from error
+        raise UserError(f"--for {text}: ends after all time; name some days", Exit.WRONG_USE) from error
     if until <= now:
-        raise UserError(f"--for {span}: ends at once; name some minutes, as in 30m", Exit.WRONG_USE)
+        raise UserError(f"--for {text}: ends at once; name some minutes, as in 30m", Exit.WRONG_USE)
     return until
+
+
+def _shown(until: datetime | None) -> str:
+    return "until `gpufleet resume`" if until is None else f"until {until:%Y-%m-%d %H:%M} UTC"
 
 
 def _span(text: str, option: str = "") -> timedelta:
@@ -294,4 +355,7 @@ def _span(text: str, option: str = "") -> timedelta:
 
 
 def _who(owner: str | None) -> str:
-    return owner or getpass.getuser()
+    said = getpass.getuser() if owner is None else owner
+    if not said.strip():
+        raise UserError(f"--owner {said!r} is empty: say who, or leave it away", Exit.WRONG_USE)
+    return _one_line("--owner", said, OWNER_MOST)

@@ -161,7 +161,10 @@ def _fleet(view: FleetView, now: datetime, stamp: str, number: int) -> str:
         f"<h2>Pools</h2>{_pools(view)}",
         f"<h2>Marked as idle</h2>{_marked(view, marked, stamp)}" if marked else "",
         f"<h2>Draining</h2>{_draining(view, draining)}" if draining else "",
-        _lines("Hand brakes", (f"{b.kind} {b.scope} by {b.owner}: {b.reason}" for b in read.brakes)),
+        _lines(
+            "Hand brakes",
+            (text.brake(b) for b in read.brakes),
+        ),
         _lines("Orphans", (f"{i.id} ({i.machine_type}, {i.zone})" for i in view.orphans)),
         f"<h2>What was done</h2>{_acts(read.acts, view.at, 'Nothing in the last hour.')}",
         _lines(

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from console.view import AlertView, CostView, FleetView, InstanceView, PoolView
+from console.view import AlertView, BrakeView, CostView, FleetView, InstanceView, PoolView
 from fleet.model import CapacityType
 
 NOTHING: Final = "–"
@@ -97,7 +97,7 @@ def _groups(view: FleetView) -> Iterable[list[str]]:
     yield _cut([_marked(instance, view.at) for instance in view.instances if instance.idle_since is not None])
     yield _cut([f"drains: {i.id} ({i.pool}, {i.capacity_type}){why(i)}" for i in view.instances if i.draining])
     yield _cut([f"orphan: {i.id} ({i.machine_type}, pool {i.pool or NOTHING})" for i in view.orphans])
-    yield _cut([f"brake: {b.kind} {b.scope} by {b.owner}, {_until(b.until)}: {b.reason}" for b in read.brakes])
+    yield _cut([f"brake: {brake(b)}" for b in read.brakes])
     yield _cut(
         [
             f"{_ago(view.at, act.at)} ago {act.watchdog}: {act.action} {act.resource}: {act.outcome or act.reason}"
@@ -154,8 +154,10 @@ def _times(count: int) -> str:
     return f" x{count}" if count > 1 else ""
 
 
-def _until(until: datetime | None) -> str:
-    return "until resumed" if until is None else f"until {until:%Y-%m-%d %H:%M}"
+def brake(one: BrakeView) -> str:
+    """A hand brake: of what, whose, until when and why."""
+    end = "until resumed" if one.until is None else f"until {one.until:%Y-%m-%d %H:%M}"
+    return f"{one.kind} {one.scope} by {one.owner}, {end}: {one.reason}"
 
 
 def _ago(now: datetime, then: datetime) -> str:

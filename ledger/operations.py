@@ -155,11 +155,21 @@ def targets(engine: Engine, fleet: str) -> tuple[TargetRow, ...]:
 def set_target(engine: Engine, fleet: str, seen: TargetRow, value: int, change: Change) -> TargetRow:
     """Compare-and-set. Raises VersionError when the version has moved on."""
     with writing(engine) as connection:
-        found = _target(connection, fleet, seen.pool)
-        if found is None or found.version != seen.version:
-            now_is = "gone" if found is None else f"version {found.version} ({found.value})"
-            raise VersionError(f"target of pool {seen.pool}: version {seen.version} was seen, it is {now_is}")
-        return _move(connection, fleet, TargetRow(pool=seen.pool, value=value, version=found.version), change)
+        return _compare_and_set(connection, fleet, seen, value, change)
+
+
+def hold_target(engine: Engine, fleet: str, seen: TargetRow, value: int, brake: BrakeRow) -> TargetRow:
+    """Compare-and-set by a person, with the brake that holds it there in place of the pool's earlier one.
+
+    The version moves on even where the value stays, so that no pass writes what it decided before the brake.
+    Raises VersionError when the version has moved on.
+    """
+    change = Change(by=brake.owner, reason=brake.reason, at=brake.since)
+    with writing(engine) as connection:
+        held = _compare_and_set(connection, fleet, seen, value, change)
+        _release(connection, fleet, brake.kind, brake.scope, (brake.owner, brake.since))
+        add_brake(connection, fleet, brake)
+        return held
 
 
 def lower_target(engine: Engine, fleet: str, pool: str, floor: int, change: Change) -> TargetRow:
@@ -211,6 +221,14 @@ def _target(connection: Connection, fleet: str, pool: str) -> TargetRow | None:
         statement = statement.with_for_update()
     row = connection.execute(statement).one_or_none()
     return None if row is None else TargetRow(pool=row.pool, value=row.value, version=row.version)
+
+
+def _compare_and_set(connection: Connection, fleet: str, seen: TargetRow, value: int, change: Change) -> TargetRow:
+    found = _target(connection, fleet, seen.pool)
+    if found is None or found.version != seen.version:
+        now_is = "gone" if found is None else f"version {found.version} ({found.value})"
+        raise VersionError(f"target of pool {seen.pool}: version {seen.version} was seen, it is {now_is}")
+    return _move(connection, fleet, TargetRow(pool=seen.pool, value=value, version=found.version), change)
 
 
 def _move(connection: Connection, fleet: str, wanted: TargetRow, change: Change) -> TargetRow:
@@ -309,17 +327,21 @@ def add_brake(connection: Connection, fleet: str, brake: BrakeRow) -> int:
 def release_brakes(engine: Engine, fleet: str, kind: str, scope: str, by: tuple[str, datetime]) -> int:
     """Release the brakes of a kind and scope. `by` is who and when. How many there were."""
     with writing(engine) as connection:
-        done = connection.execute(
-            update(BRAKES)
-            .where(
-                BRAKES.c.fleet == fleet,
-                BRAKES.c.kind == kind,
-                BRAKES.c.scope == scope,
-                BRAKES.c.released_at.is_(None),
-            )
-            .values(released_by=by[0], released_at=by[1])
+        return _release(connection, fleet, kind, scope, by)
+
+
+def _release(connection: Connection, fleet: str, kind: str, scope: str, by: tuple[str, datetime]) -> int:
+    done = connection.execute(
+        update(BRAKES)
+        .where(
+            BRAKES.c.fleet == fleet,
+            BRAKES.c.kind == kind,
+            BRAKES.c.scope == scope,
+            BRAKES.c.released_at.is_(None),
         )
-        return done.rowcount
+        .values(released_by=by[0], released_at=by[1])
+    )
+    return done.rowcount
 
 
 def brakes(engine: Engine, fleet: str, now: datetime) -> Sequence[BrakeRow]:

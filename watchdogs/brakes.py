@@ -1,30 +1,48 @@
 """What the hand brakes say of a pool or an instance."""
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 from fleet.model import Instance
 from watchdogs.ports import Brake, BrakeKind
 
+_NEVER = datetime.max.replace(tzinfo=UTC)
+
+
+def who_and_why(brake: Brake) -> str:
+    """`by ann until 2026-11-22 18:00 UTC: the reason`."""
+    end = "until `gpufleet resume`" if brake.until is None else f"until {brake.until:%Y-%m-%d %H:%M} UTC"
+    return f"by {brake.owner} {end}: {brake.reason}"
+
 
 def paused_by(pool: str, brakes: Sequence[Brake]) -> str | None:
-    """Who paused the watchdogs of a pool, until when and why."""
-    for brake in brakes:
-        if brake.kind is BrakeKind.PAUSE and brake.scope in ("all", pool):
-            until = f" until {brake.until:%Y-%m-%d %H:%M} UTC" if brake.until else ""
-            return f"by {brake.owner}{until}: {brake.reason}"
-    return None
+    """Who paused the watchdogs of a pool, until when and why; of several pauses, the one that lasts longest."""
+    longest = _longest([b for b in brakes if b.kind is BrakeKind.PAUSE and b.scope in ("all", pool)])
+    return None if longest is None else who_and_why(longest)
+
+
+def target_held_by(pool: str, brakes: Sequence[Brake]) -> str | None:
+    """Who holds a pool's target, until when and why."""
+    longest = _longest([b for b in brakes if b.kind is BrakeKind.TARGET and b.scope == pool])
+    return None if longest is None else f"target held {who_and_why(longest)}"
 
 
 def kept_by(instances: Sequence[Instance], brakes: Sequence[Brake]) -> dict[str, str]:
     """By instance: who asked to keep it. A pause of a single instance keeps it, too."""
-    said = {
-        brake.scope: f"by {brake.owner}: {brake.reason}"
-        for brake in brakes
-        if brake.kind is BrakeKind.KEEP or brake.scope not in ("all", *{i.pool for i in instances})
-    }
+    pools = {i.pool for i in instances}
+    keeps: dict[str, list[Brake]] = {}
+    for brake in brakes:
+        alone = brake.kind is BrakeKind.PAUSE and brake.scope not in ("all", *pools)
+        if brake.kind is BrakeKind.KEEP or alone:
+            keeps.setdefault(brake.scope, []).append(brake)
     found: dict[str, str] = {}
     for instance in instances:
-        scope = next((s for s in (instance.id, instance.pool, "all") if s in said), None)
-        if scope is not None:
-            found[instance.id] = said[scope]
+        scope = next((s for s in (instance.id, instance.pool, "all") if s in keeps), None)
+        longest = _longest(keeps[scope]) if scope is not None else None
+        if longest is not None:
+            found[instance.id] = who_and_why(longest)
     return found
+
+
+def _longest(brakes: Sequence[Brake]) -> Brake | None:
+    return max(brakes, key=lambda brake: brake.until or _NEVER, default=None)

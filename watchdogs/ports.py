@@ -135,6 +135,8 @@ class BrakeKind(StrEnum):
 
     PAUSE = "pause"
     KEEP = "keep"
+    TARGET = "target"
+    """A pool's target stays as a person set it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

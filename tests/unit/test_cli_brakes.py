@@ -1,12 +1,13 @@
 """`gpufleet keep | pause | resume` with what they cannot do."""
 
+import json
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from cli.brakes import remove_keep
 from cli.fleets import load
@@ -42,7 +43,21 @@ def test_an_end_after_all_time_is_wrong_use(tmp_path: Path, command: str) -> Non
         pytest.param(
             ["target", "chat", "1", "--reason", ""], "--reason '' is empty: say why", id="target, no reason"
         ),
+        pytest.param(["target", "chat", "1"], "--reason '' is empty: say why", id="target, none"),
+        pytest.param(["target", "chat", "--for", "1h"], "belong to a pool and its target", id="an end of nothing"),
+        pytest.param(["target", "chat", "1", "--reason", "x", "--for", "0s"], "ends at once", id="target 0s"),
         pytest.param(["drain", "i-1", "--reason", ""], "--reason '' is empty: say why", id="drain, no reason"),
+        pytest.param(
+            ["pause", "chat", "--reason", "x", "--for", "1h", "--until-resumed"], "choose one", id="two ends"
+        ),
+        pytest.param(["pause", "chat", "--reason", "a\nb"], "is more than one line of printable", id="two lines"),
+        pytest.param(["keep", "chat", "--reason", "\x1b[31m"], "is more than one line of printable", id="escapes"),
+        pytest.param(["drain", "i-1", "--reason", "a\0b"], "is more than one line of printable", id="a zero byte"),
+        pytest.param(["pause", "chat", "--reason", "a" * 501], "has 501 characters: say it in 500", id="too long"),
+        pytest.param(
+            ["pause", "chat", "--reason", "x", "--owner", "a" * 129], "--owner has 129 characters", id="long owner"
+        ),
+        pytest.param(["pause", "chat", "--reason", "x", "--owner", " "], "--owner ' ' is empty", id="no owner"),
     ],
 )
 def test_wrong_words_are_said_with_the_remedy(tmp_path: Path, words: list[str], said: str) -> None:
@@ -50,6 +65,82 @@ def test_wrong_words_are_said_with_the_remedy(tmp_path: Path, words: list[str], 
     done = CliRunner().invoke(build("brakes"), [*words, "--fleet", str(document(tmp_path))])
     assert isinstance(done.exception, UserError), done.exception
     assert (done.exception.code, said in str(done.exception)) == (Exit.WRONG_USE, True), done.exception
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(["pause", "chat"], id="pause"),
+        pytest.param(["pause", "all"], id="pause all"),
+        pytest.param(["keep", "chat"], id="keep"),
+        pytest.param(["target", "chat", "2"], id="target"),
+        pytest.param(["target", "chat", "1"], id="target as it is"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("end", "hours"),
+    [
+        pytest.param([], 4, id="not said"),
+        pytest.param(["--for", "2d"], 48, id="2d"),
+        pytest.param(["--until-resumed"], None, id="until resumed"),
+    ],
+)
+def test_a_brake_has_an_owner_a_reason_and_an_end(
+    tmp_path: Path, words: list[str], end: list[str], hours: int | None
+) -> None:
+    engine, path = open_ledger(f"sqlite:///{tmp_path}/ledger.db"), document(tmp_path)
+    more = ["--reason", " a launch ", "--owner", "ann", *end, "--fleet", str(path)]
+    before = datetime.now(UTC)
+    done = CliRunner().invoke(build("brakes"), [*words, *more])
+    assert done.exit_code == 0, done.exception
+    (brake,) = operations.brakes(engine, fleet_of(load([str(path)])[0]), before)
+    assert (brake.kind, brake.scope, brake.owner, brake.reason) == (words[0], words[1], "ann", "a launch")
+    if hours is None:
+        assert brake.until is None and "until `gpufleet resume`" in done.stdout
+    else:
+        assert brake.until is not None and f"until {brake.until:%Y-%m-%d %H:%M} UTC" in done.stdout
+        assert timedelta(0) <= brake.until - before - timedelta(hours=hours) < timedelta(minutes=1)
+    engine.dispose()
+
+
+def test_a_target_that_is_set_again_is_held_by_the_last_one_alone(tmp_path: Path) -> None:
+    engine, path = open_ledger(f"sqlite:///{tmp_path}/ledger.db"), document(tmp_path)
+    fleet, now = fleet_of(load([str(path)])[0]), datetime.now(UTC)
+
+    def call(*words: str) -> Result:
+        return CliRunner().invoke(build("brakes"), [*words, "--fleet", str(path)])
+
+    for value, owner in (("2", "ann"), ("2", "bob"), ("3", "cid")):
+        assert call("target", "chat", value, "--reason", "a launch", "--owner", owner).exit_code == 0
+    assert [(b.kind, b.owner) for b in operations.brakes(engine, fleet, now)] == [("target", "cid")]
+    moves = operations.target_moves(engine, fleet, "chat")
+    assert [(m.value, m.changed_by) for m in moves] == [(1, "settings"), (2, "ann"), (2, "bob"), (3, "cid")]
+    shown = json.loads(call("target", "chat", "--json").stdout)
+    assert (shown[0]["target"], shown[0]["held_by"]) == (3, "cid") and shown[0]["held_until"]
+    assert call("resume", "chat").exit_code == 0
+    assert not operations.brakes(engine, fleet, now)
+    assert json.loads(call("target", "chat", "--json").stdout)[0]["held_by"] is None
+    engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("scope", "still"),
+    [
+        pytest.param(
+            "chat", ["pause all by ann still holds until `gpufleet resume`"], id="a pool, and all is paused"
+        ),
+        pytest.param("all", ["pause chat by ann", "keep batch by ann"], id="all, and pools have brakes of their own"),
+    ],
+)
+def test_resume_says_what_still_holds(tmp_path: Path, scope: str, still: list[str]) -> None:
+    open_ledger(f"sqlite:///{tmp_path}/ledger.db").dispose()
+    fleet = ["--fleet", str(document(tmp_path))]
+    for words in (["pause", "chat"], ["keep", "batch"], ["pause", "all", "--until-resumed"]):
+        assert CliRunner().invoke(build("brakes"), [*words, "--reason", "x", "--owner", "ann", *fleet]).exit_code == 0
+    done = CliRunner().invoke(build("brakes"), ["resume", scope, *fleet])
+    assert done.stdout == f"1 brakes of {scope} released\n"
+    assert [line for line in still if line not in done.stderr] == []
+    assert len(done.stderr.splitlines()) == len(still)
 
 
 class Knows:

@@ -390,6 +390,40 @@ def test_a_silent_neighbour_is_kept_and_does_not_hold_up_the_floor() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("scope", "until", "ended"),
+    [
+        pytest.param("batch", None, False, id="until somebody resumes"),
+        pytest.param("batch", timedelta(hours=4), False, id="until later"),
+        pytest.param("batch", timedelta(0), True, id="over"),
+        pytest.param("other", None, True, id="another pool's"),
+    ],
+)
+def test_a_held_target_is_not_lowered_by_an_end(scope: str, until: timedelta | None, ended: bool) -> None:
+    world = due(1)
+    end = None if until is None else world.now + until
+    world.brakes.append(Brake(kind=BrakeKind.TARGET, scope=scope, owner="ana", reason="launch", until=end))
+    done = watchdog(world).apply()
+    assert (world.ended == [FIRST]) is ended
+    if not ended:
+        (decision,) = done.plan.decisions
+        assert decision.reason is Reason.KEPT_BY_PEOPLE and decision.detail.startswith("target held by ana until ")
+        assert world.targets["batch"].value == 1 and not world.drains
+
+
+def test_a_target_that_is_held_during_a_drain_holds() -> None:
+    world = due(1)
+    held = Brake(kind=BrakeKind.TARGET, scope="batch", owner="ana", reason="launch", until=None)
+    world.before = at_call("instance", lambda: world.brakes.append(held), nth=2)
+    done = watchdog(world).apply()
+    (outcome,) = done.outcomes
+    assert (outcome.kind, outcome.detail) == (
+        OutcomeKind.NO_LONGER_TRUE,
+        "its pool's target is held by ana until `gpufleet resume`: launch",
+    )
+    assert not world.ended and world.targets["batch"].value == 1
+
+
 def test_a_paused_pool_is_left_alone_and_says_who() -> None:
     world = due(1)
     world.brakes.append(Brake(kind=BrakeKind.PAUSE, scope="batch", owner="ana", reason="load test", until=None))

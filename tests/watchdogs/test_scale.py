@@ -100,9 +100,22 @@ def test_what_raises_a_target(changes: Mapping[str, Any], reason: Reason, to: in
 
 
 @pytest.mark.parametrize(
+    ("limits", "to"), [({"min": 5}, 5), ({"max": 3}, 3)], ids=["below the pool's min", "above the pool's max"]
+)
+def test_a_held_target_stays_within_the_pools_limits(limits: Mapping[str, int], to: int) -> None:
+    action, _, size = judged(pool(target=4, held_by="target held by ops", **limits))
+    assert (action, size) == (Action.RETARGET, to)
+
+
+@pytest.mark.parametrize(
     ("changes", "reason"),
     [
         pytest.param({"paused_by": "by ops"}, Reason.PAUSED, id="paused"),
+        pytest.param({"held_by": "target held by ops"}, Reason.KEPT_BY_PEOPLE, id="held by a person"),
+        pytest.param(
+            {"held_by": "target held by ops", "demand": Demand(now=40.0, peak=40.0)}, Reason.KEPT_BY_PEOPLE,
+            id="held by a person, though more is needed",
+        ),
         pytest.param({"pressure": None}, Reason.METRICS_MISSING, id="no metrics"),
         pytest.param({"pressure": replace(CALM, reporting=3)}, Reason.METRICS_MISSING, id="one replica is silent"),
         pytest.param({"unread": 1}, Reason.METRICS_MISSING, id="a draining one is read, a ready one is not"),

@@ -65,7 +65,7 @@ def test_surplus_goes_past_those_that_are_kept(scope: str, ended: list[str]) -> 
     assert world.ended == world.drains == ended
     if FIRST not in ended:
         assert decisions[FIRST].reason is Reason.KEPT_BY_PEOPLE
-        assert decisions[FIRST].detail in ("by ana: benchmark", "until 2026-11-21 16:00 UTC")
+        assert decisions[FIRST].detail in ("by ana until `gpufleet resume`: benchmark", "until 2026-11-21 16:00 UTC")
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_on_demand_is_given_back_past_those_that_are_kept(kept: list[str], ended
     world.brakes += [brake(name) for name in kept]
     decisions = {d.resource: d for d in watchdog(world).apply().plan.decisions}
     assert world.ended == ended
-    assert all(decisions[name].detail == "by ana: benchmark" for name in kept)
+    assert all(decisions[name].detail == "by ana until `gpufleet resume`: benchmark" for name in kept)
     assert decisions[OD].reason is (Reason.SPOT_IS_BACK if ended else Reason.KEPT_BY_PEOPLE)
 
 

@@ -15,6 +15,7 @@ from fleet.activity import CloudError, ConflictError
 from fleet.document import FleetDocument
 from fleet.model import Instance
 from watchdogs import signals
+from watchdogs.brakes import who_and_why
 from watchdogs.draining import Drain, has_gone, leaving
 from watchdogs.evidence import STALE_AFTER, Evidence
 from watchdogs.idle import last_look, words
@@ -35,6 +36,7 @@ from watchdogs.ports import BrakeKind, Ports
 
 LONGEST_REQUEST: Final = timedelta(hours=1)
 """For so long an agent lets a request finish that came at the moment of the drain; passes go on meanwhile."""
+_HELD: Final = {BrakeKind.PAUSE: "paused", BrakeKind.KEEP: "kept", BrakeKind.TARGET: "its pool's target is held"}
 _T = TypeVar("_T")
 EvidenceOf = Callable[[Instance, timedelta, datetime], Evidence | None]
 """Of an instance, over the window that ends now."""
@@ -267,8 +269,7 @@ class Actor:
             return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, f"kept {said}")
         for brake in ports.ledger.brakes(now):
             if brake.holds(now) and brake.scope in ("all", decision.pool, decision.resource):
-                verb = "paused" if brake.kind is BrakeKind.PAUSE else "kept"
-                detail = f"{verb} by {brake.owner}: {brake.reason}"
+                detail = f"{_HELD[brake.kind]} {who_and_why(brake)}"
                 return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, detail)
         if not ports.ledger.hold(now):
             return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, "another run holds the lease now")

@@ -14,7 +14,7 @@ from fleet.document import FleetDocument, Pool
 from fleet.model import Cloud, Instance
 from fleet.policies import IdlePolicy
 from watchdogs import signals
-from watchdogs.brakes import kept_by, paused_by
+from watchdogs.brakes import kept_by, paused_by, target_held_by
 from watchdogs.draining import leaving
 from watchdogs.evidence import Evidence
 from watchdogs.idle import acting, learned
@@ -89,7 +89,7 @@ class IdleWatchdog:
             budget=self._budget(watched, pools, now),
             gpus_expected=_gpus(self._document.cloud, instances),
             watts_rated=_watts(self._document.cloud, instances),
-            kept_by=kept_by(instances, brakes),
+            kept_by=_with_target_held(instances, brakes) | kept_by(instances, brakes),
             usd_per_hour=self._usd([*watched, *strays]),
             patience=self._patience(watched, pools, now),
             begun=frozenset(decision.resource for decision in ports.ledger.unfinished(WATCHDOG)),
@@ -255,6 +255,12 @@ def _watts(cloud: Cloud, instances: Sequence[Instance]) -> dict[str, float]:
         except UnknownMachineError:
             continue
     return found
+
+
+def _with_target_held(instances: Sequence[Instance], brakes: Sequence[Brake]) -> dict[str, str]:
+    """By instance: who holds its pool's target. An end would lower it."""
+    held = {pool: target_held_by(pool, brakes) for pool in {i.pool for i in instances} if pool is not None}
+    return {i.id: said for i in instances if (said := held.get(i.pool or "")) is not None}
 
 
 def policy_digest(document: FleetDocument, pool: str) -> str | None:

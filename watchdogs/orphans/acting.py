@@ -9,6 +9,7 @@ from datetime import datetime
 
 from fleet import tags
 from fleet.model import Instance
+from watchdogs.brakes import who_and_why
 from watchdogs.orphans import words
 from watchdogs.orphans.decide import WATCHDOG, case_of, stop_objection
 from watchdogs.orphans.judge import judge_orphan
@@ -129,7 +130,7 @@ class Actor:
         for brake in self._ports.ledger.brakes(now):
             if brake.holds(now) and brake.scope in ("all", decision.pool, decision.resource):
                 verb = "paused" if brake.kind is BrakeKind.PAUSE else "kept"
-                detail = f"{verb} by {brake.owner}: {brake.reason}"
+                detail = f"{verb} {who_and_why(brake)}"
                 return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, detail)
         if not self._ports.ledger.hold(now):
             return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, "another run holds the lease now")

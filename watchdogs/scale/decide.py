@@ -46,6 +46,8 @@ def decide(views: Sequence[PoolView], now: datetime) -> Plan:
 def _pool(view: PoolView, now: datetime) -> Decision:
     if view.paused_by is not None:
         return _keep(view, Reason.PAUSED, view.paused_by)
+    if view.held_by is not None and view.min <= view.target <= view.max:
+        return _keep(view, Reason.KEPT_BY_PEOPLE, view.held_by)
     most = max(_needs(view, now), key=lambda need: need.replicas)
     wanted = min(max(most.replicas, view.min), view.max)
     if wanted > view.target:

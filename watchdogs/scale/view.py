@@ -81,6 +81,8 @@ class PoolView:
     pressure: Pressure | None = None
     cold_start: timedelta = timedelta(minutes=6)
     paused_by: str | None = None
+    held_by: str | None = None
+    """Who holds the target by hand, until when and why."""
     policy_seen: bool = True
     usd_per_hour: Decimal | None = None
     """Of one replica; None: unknown."""

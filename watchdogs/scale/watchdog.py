@@ -10,7 +10,7 @@ from fleet.activity import ConflictError
 from fleet.document import FleetDocument, Pool
 from fleet.model import Instance
 from watchdogs import boots
-from watchdogs.brakes import paused_by
+from watchdogs.brakes import paused_by, target_held_by
 from watchdogs.evidence import AgentStatus
 from watchdogs.plan import Action, Decision, Outcome, OutcomeKind, Plan, Reason
 from watchdogs.policy import digest
@@ -145,6 +145,7 @@ class ScaleWatchdog:
             held_peak=readings.held_peak(pool.name),
             usd_per_hour=Decimal(statistics.median(known)) if known else None,
             paused_by=paused_by(pool.name, brakes),
+            held_by=target_held_by(pool.name, brakes),
             policy_seen=self._ports.ledger.policy_seen(WATCHDOG, pool.name, name),
         )
 
