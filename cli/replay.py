@@ -204,7 +204,7 @@ def _by_watchdog(path: Path, names: tuple[str, ...]) -> Mapping[str, Any]:
     """The file's entries by watchdog. Keys of one watchdog alone are its entry."""
     try:
         written: Any = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"--policy {path}: {error}", Exit.WRONG_USE) from error
     if not is_map(written):
         raise UserError(f"--policy {path}: a JSON object is wanted", Exit.WRONG_USE)

@@ -103,6 +103,20 @@ def test_a_policy_that_is_nobodys_is_named(
 
 
 @pytest.mark.parametrize(
+    ("written", "words"),
+    [("", "Expecting value"), ("{", "Expecting property name"), ("[" * 100_000, "recursion")],
+    ids=["nothing", "half of one", "as deep as the sea"],
+)
+def test_a_policy_that_is_no_json_is_named(tmp_path: Path, written: str, words: str) -> None:
+    file = tmp_path / "policy.json"
+    file.write_text(written)
+    done = asked(tmp_path, "idle", ALONE, "--policy", str(file))
+    assert done.code == Exit.WRONG_USE
+    assert "policy.json" in done.wrong
+    assert words in done.wrong
+
+
+@pytest.mark.parametrize(
     ("command", "text", "option"),
     [
         pytest.param("idle", ALONE, "--cold-start", id="a boot"),

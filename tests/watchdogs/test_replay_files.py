@@ -1,6 +1,7 @@
 """Histories of another's making: what is odd but clear is read, what is not is refused with its line."""
 
 import gzip
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -54,15 +55,32 @@ def test_a_plain_file_may_be_called_compressed(tmp_path: Path) -> None:
         (lambda raw: b"", "line 1: no header"),
         (lambda raw: gzip.compress(b""), "line 1: no header"),
         (lambda raw: raw[:-4], "line 61: 2 fields"),
-        (lambda raw: raw.replace(b"300,a", b"300,\xe4"), "line 8: a name that is no UTF-8 in column 2"),
+        (lambda raw: raw.replace(b"300,a", b"300,\xe4"), "line 8: zone is no UTF-8"),
+        (lambda raw: raw.replace(b"300,a", b"300,1,\xe4"), "line 8: 4 fields, the header has 3"),
+        (lambda raw: raw.replace(b"\n300,a", b"\nnan,a"), "line 8: time_s is nan, a number is wanted"),
     ],
-    ids=["gzip cut off", "gzip cut off at once", "empty", "empty gzip", "half a last line", "another encoding"],
+    ids=["gzip cut off", "gzip cut off at once", "empty", "empty gzip", "half a last line", "another encoding",
+         "another encoding and a field too many", "no time"],
 )  # fmt: skip
 def test_a_broken_file_says_where(tmp_path: Path, broken: Callable[[bytes], bytes], words: str) -> None:
     path = tmp_path / "market.csv"
     path.write_bytes(broken(MARKET.encode()))
     with pytest.raises(TraceError, match=words):
         market.load(path)
+
+
+def test_a_pipe_is_refused_before_anybody_waits_for_it(tmp_path: Path) -> None:
+    path = tmp_path / "market.csv"
+    os.mkfifo(path)
+    with pytest.raises(TraceError, match=r"market\.csv is a pipe, .* write it to a file first"):
+        market.load(path)
+
+
+def test_rates_of_one_moment_are_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "rates.csv"
+    path.write_text("time_s,rate_rps\n60,1\n60,2\n")
+    with pytest.raises(TraceError, match=r"rates\.csv: one moment only"):
+        requests.load(path, None)
 
 
 def with_empty_lines(chance: random.Random) -> list[str]:

@@ -171,7 +171,7 @@ def test_what_starts_without_a_cold_start_serves_at_once(tmp_path: Path, cold_st
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        ("60,a,0.5,1,0,x", "line 3: 'x' in column 6"),
+        ("60,a,0.5,1,0,x", "line 3: tokens_total is 'x', a number is wanted"),
         ("60,a,50,1,0,5", "line 3: gpu_active is 50"),
         ("0,a,0.5,1,0,5", "line 3: replica 'a' has two rows"),
         ("60,a,0.5,-1,0,5", "line 3: requests_running is -1"),

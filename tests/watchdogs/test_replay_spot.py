@@ -97,7 +97,7 @@ def test_recorded_prices_at_or_above_on_demand_keep_spot_away(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
-        (["0,a,1", "100,a,x"], "line 3: 'x' in column 3 is no number"),
+        (["0,a,1", "100,a,x"], "line 3: available is 'x', a number is wanted"),
         (["0,a,1", "100,a"], "line 3: 2 fields"),
         (["0,a,1", "100,a,-1"], "line 3: available is -1"),
         (["0,a,1", "100,,1"], "line 3: zone is empty"),

@@ -93,7 +93,7 @@ def load(path: Path, tokens_per_request: float | None) -> Arrivals:
         table = rows.read(path, _RATES)
         times = table.numbers["time_s"]
         rows.ticks(table, times)
-        if len(times) < 2:
+        if times[0] == times[-1]:
             raise TraceError(f"{path}: one moment only; a history of rates has at least two")
         return _of_rates(times, table.numbers["rate_rps"], tokens_per_request or USUAL_REQUEST)
     table = rows.read(path, _REQUESTS)
@@ -123,10 +123,7 @@ def load(path: Path, tokens_per_request: float | None) -> Arrivals:
 def _of_rates(times: Floats, rates: Floats, per_request: float) -> Arrivals:
     """A rate holds until the next row; the last one for as long as the median interval."""
     steps = np.diff(times)
-    positive = steps[steps > 0]
-    if not len(positive):
-        raise TraceError("all rows have the same time_s")
-    edges = np.append(times, times[-1] + np.median(positive))
+    edges = np.append(times, times[-1] + np.median(steps[steps > 0]))
     tick = max(TICK, float(edges[-1] - edges[0]) / MOST_TICKS)
     whole = np.concatenate(([0.0], np.cumsum(rates * np.diff(edges) * per_request)))
     looks = np.append(np.arange(edges[0], edges[-1], tick), edges[-1])

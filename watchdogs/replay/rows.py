@@ -221,6 +221,8 @@ def _header(path: Path, columns: Sequence[Column]) -> Sequence[str]:
 
 @contextmanager
 def _open(path: Path) -> Generator[Any]:
+    if path.is_fifo():  # whoever opens a pipe once more waits for ever
+        raise TraceError(f"{path} is a pipe, and a history is read more than once: write it to a file first")
     try:
         stream = arrow.input_stream(str(path), compression=_compression(path))
     except OSError as error:
@@ -287,39 +289,31 @@ def _read(
     path: Path, columns: Sequence[Column], names: Sequence[str], block: bytes, line_of: Callable[[int], int]
 ) -> Any:
     """The rows of a block. `line_of`: the line of one of them, which are counted from 1 here."""
-    short: list[str] = []
-
-    def refuse(row: Any) -> str:
-        where = f"{path}, line {line_of(row.number)}"
-        short.append(f"{where}: {row.actual_columns} fields, the header has {row.expected_columns}")
-        return "skip"
-
     kinds = {c.name: arrow.dictionary(arrow.int32(), arrow.string()) if c.text else arrow.float64() for c in columns}
     options: dict[str, Any] = {
         # no threads: only then does the reader know a bad row's number
         "read_options": arrow_csv.ReadOptions(block_size=len(block) + 1, use_threads=False, column_names=names),
-        "parse_options": arrow_csv.ParseOptions(invalid_row_handler=refuse),
         "convert_options": arrow_csv.ConvertOptions(
             include_columns=[c.name for c in columns], column_types=kinds, null_values=[""], strings_can_be_null=True
         ),
     }
     try:
-        table = arrow_csv.read_csv(arrow.BufferReader(block), **options)
+        return arrow_csv.read_csv(arrow.BufferReader(block), **options)
     except arrow.ArrowInvalid as error:
-        raise TraceError(short[0] if short else _in_words(path, str(error), line_of)) from error
-    if short:
-        raise TraceError(short[0])
-    return table
+        raise TraceError(_in_words(path, str(error), names, line_of)) from error
 
 
-def _in_words(path: Path, error: str, line_of: Callable[[int], int]) -> str:
-    """`In CSV column #2: Row #3: CSV conversion error to double: invalid value 'x'` with the line first."""
-    found = re.search(r"column #(\d+): Row #(\d+): .*invalid (?:value '(.*)'|UTF8)", error)
-    if found is None:
-        return f"{path}: {error}"
-    what = "a name that is no UTF-8" if found[3] is None else f"{found[3]!r}"
-    verdict = f"{what} in column {int(found[1]) + 1}" + (" is no number" if found[3] is not None else "")
-    return f"{path}, line {line_of(int(found[2]))}: {verdict}"
+def _in_words(path: Path, error: str, names: Sequence[str], line_of: Callable[[int], int]) -> str:
+    """`In CSV column #2: Row #3: CSV conversion error to double: invalid value 'x'` with the line and the name.
+
+    Rows that are too short or too long are told by the same way: whom Arrow asks about one must take it as UTF-8.
+    """
+    if found := re.search(r"column #(\d+): Row #(\d+): .*invalid (?:value '(.*)'|UTF8)", error, re.DOTALL):
+        what = "is no UTF-8" if found[3] is None else f"is {found[3]!r}, a number is wanted"
+        return f"{path}, line {line_of(int(found[2]))}: {names[int(found[1])]} {what}"
+    if found := re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+)", error):
+        return f"{path}, line {line_of(int(found[1]))}: {found[3]} fields, the header has {found[2]}"
+    return f"{path}: {error}"
 
 
 def _floats(path: Path, column: Column, raw: Any, first: int, lines: Lines) -> Floats:
@@ -337,7 +331,7 @@ def _floats(path: Path, column: Column, raw: Any, first: int, lines: Lines) -> F
 
 def _wanted(column: Column) -> str:
     if column.at_least is None:
-        return ""
+        return ", a number is wanted"
     to = "up" if column.at_most is None else f"to {column.at_most:g}"
     return f", a number from {column.at_least:g} {to} is wanted"
 
