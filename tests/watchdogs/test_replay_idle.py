@@ -1,6 +1,7 @@
 """`replay idle` on small histories whose answer can be worked out by hand."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from watchdogs.replay.rows import TraceError
 
 HEADER = "time_s,replica,gpu_active,requests_running,requests_waiting,tokens_total"
 MINUTE = 60
+HOUR = 3600
 POLICY = IdlePolicy(
     window=timedelta(minutes=10), grace=timedelta(minutes=5), min_age=timedelta(minutes=10), max_stops_per_day=None
 )
@@ -76,6 +78,29 @@ def test_a_thin_or_late_history_keeps_the_replica(tmp_path: Path, hole: str) -> 
 def test_a_replica_that_is_never_reported_again_is_kept(tmp_path: Path) -> None:
     answer = alone(history(tmp_path, {"a": "#" * 10 + " " * 50, "b": "#" * 60}))
     assert answer["stops"] == 0
+
+
+@pytest.mark.parametrize("gap", [3 * MINUTE, HOUR], ids=["shorter than the window", "an hour"])
+def test_what_nobody_recorded_is_no_evidence(tmp_path: Path, gap: int) -> None:
+    """Nine rows of the last ten minutes: those from before a gap are no part of them."""
+    path = history(tmp_path, {"a": "#" * 10 + "." * 50})
+    lines = path.read_text().splitlines()
+    late = [f"{int(time) + gap},{rest}" for time, rest in (line.split(",", 1) for line in lines[19:])]
+    path.write_text("\n".join([*lines[:19], *late]) + "\n")
+    answer = alone(path)
+    assert (answer["stops"], answer["wrong_stops"]) == (1, 0)
+    assert answer["gpu_hours"] == 1.0  # a moment without a row is no part of a history
+    # nine rows after the gap, and five minutes of grace
+    assert answer["gpu_hours_saved"] == pytest.approx((60 - 18 - 9 - 5) / 60, abs=1e-6)
+
+
+def test_a_grace_is_over_by_the_clock_where_rows_come_further_apart(tmp_path: Path) -> None:
+    path = history(tmp_path, {"a": "#" * 10 + "." * 11 + "." * 9})
+    lines = path.read_text().splitlines()
+    apart = [f"{(20 + 2 * n) * MINUTE},{line.split(',', 1)[1]}" for n, line in enumerate(lines[21:])]
+    path.write_text("\n".join([*lines[:21], *apart]) + "\n")
+    policy = replace(POLICY, coverage=0.3)
+    assert alone(path, policy=policy)["gpu_hours_saved"] == pytest.approx(7 / 60, abs=1e-6)
 
 
 @pytest.mark.parametrize(

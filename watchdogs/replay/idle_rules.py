@@ -19,9 +19,9 @@ from watchdogs.idle.decide import Observed, PoolView, decide
 from watchdogs.idle.patience import Matrix, Patience
 from watchdogs.plan import Action, Budget, Reason
 from watchdogs.replay.activity import Activity, Ints
-from watchdogs.replay.coverage import covered_from
+from watchdogs.replay.coverage import Window, covered_from
 from watchdogs.replay.fleet import NEVER, AloneRule, Replicas
-from watchdogs.replay.rests import Rests
+from watchdogs.replay.rests import CLOCKS, Clock, Rests, Span, Ticks
 from watchdogs.replay.rows import EPOCH, Floats
 
 TIMERS: Final = {"timer-15m": 900.0, "timer-30m": 1800.0, "timer-60m": 3600.0}
@@ -50,12 +50,14 @@ class Timer:
     activity: Activity
     name: str
     after: float
+    _least: int = field(init=False)
+    """Ticks without work."""
     _rests: Rests = field(init=False)
 
     def __post_init__(self) -> None:
         step = self.activity.step
-        least = next(ticks for ticks in count(max(1, int(self.after / step) - 1)) if ticks * step >= self.after)
-        self._rests = Rests(work=self.activity.work, least=least, before=-1)
+        self._least = next(ticks for ticks in count(max(1, int(self.after / step) - 1)) if ticks * step >= self.after)
+        self._rests = Rests(work=self.activity.work, span=Ticks(self._least), before=-1)
 
     def stop(self, tick: int, replicas: Replicas) -> Sequence[int]:
         self._rests.look(tick)
@@ -65,7 +67,7 @@ class Timer:
     def rest(self, tick: int, replicas: Replicas) -> int:
         # of one that became ready only after its work was over the time counts from then
         late = replicas.running & (replicas.ready_at > self._rests.last + 1)
-        due = (replicas.ready_at[late] + self._rests.least - 1).tolist()
+        due = (replicas.ready_at[late] + self._least - 1).tolist()
         return min((self._rests.change(tick), *(at for at in due if at > tick)))
 
     def _since(self, replicas: Replicas) -> Ints:
@@ -97,8 +99,9 @@ class OwnRule:
     activity: Activity
     policy: IdlePolicy
     name: str = "own"
-    _window: int = field(init=False)
-    """In ticks."""
+    span: Span | None = None
+    """What a look sees; None: the policy's window, by the clock."""
+    _window: Window = field(init=False)
     _rests: Rests = field(init=False)
     _marked: dict[int, datetime] = field(default_factory=dict[int, datetime])
     _look: Ints = field(init=False)
@@ -118,17 +121,21 @@ class OwnRule:
 
     def __post_init__(self) -> None:
         self._look = np.zeros(len(self.activity.replicas), dtype=np.int64)
-        self._window = max(1, round(self.policy.window.total_seconds() / self.activity.step))
+        window = self.policy.window.total_seconds()
+        self._window = Window(
+            span=self.span or Clock(self.activity.times, window),
+            rows=max(1, round(window / self.activity.step)),
+            share=self.policy.coverage,
+        )
         budget, count = self.policy.max_stops_per_day, len(self.activity.replicas)
         least = (self.policy.window + self.policy.grace).total_seconds()
         self._patience = None if budget is None else Patience(instances=count, stops_per_day=budget, least=least)
         self._timers = np.zeros(count)
         self._every = max(1, round(LEARN_EVERY / self.activity.step))
-        self._rests = Rests(work=self.activity.work, least=self._window, before=-self._window)
+        self._rests = Rests(work=self.activity.work, span=self._window.span, before=-self._window.rows)
 
     def stop(self, tick: int, replicas: Replicas) -> Sequence[int]:
-        now = self._time(tick)
-        first = max(0, tick + 1 - self._window)
+        now, first = self._time(tick), self._first(tick)
         self._learn(tick)
         self._rests.look(tick)
         quiet = self._rests.quiet(tick)
@@ -158,7 +165,7 @@ class OwnRule:
             elif decision.reason is Reason.DAY_BUDGET:
                 self._look[replica] = self._allowed(tick)
             elif decision.reason in _UNHEARD:
-                self._look[replica] = covered_from(self.activity, replica, tick, self._window, self.policy.coverage)
+                self._look[replica] = covered_from(self.activity, replica, tick, self._window)
         return ended
 
     def rest(self, tick: int, replicas: Replicas) -> int:
@@ -172,8 +179,9 @@ class OwnRule:
         """Tick of the next look at a marked one that stays quiet: its grace is over, or it was learned anew."""
         self._reckon()
         waits = max(self.policy.grace, timedelta(seconds=self._timers[replica]) - self.policy.window)
-        since = (self._time(tick) - self._marked[replica]).total_seconds()
-        due = tick + max(1, int((waits.total_seconds() - since) // self.activity.step))
+        over = (self._marked[replica] + waits - EPOCH).total_seconds()
+        # a mark is written in whole seconds: the look before the last one may be late enough
+        due = max(tick + 1, int(np.searchsorted(self.activity.times, over - CLOCKS)) - 1)
         return due if self._patience is None else min(due, max(tick + 1, self._learned + self._every))
 
     def _allowed(self, tick: int) -> int:
@@ -232,7 +240,7 @@ class OwnRule:
         self._rests.look(tick)
         if count <= 0:
             return ()
-        now, first = self._time(tick), max(0, tick + 1 - self._window)
+        now, first = self._time(tick), self._first(tick)
         asked = self._longest(candidates, count)
         self._marked = {replica: self._time(max(0, int(self._rests.last[replica]))) for replica in asked}
         instances = [self._instance(replica, now, None) for replica in asked]
@@ -253,12 +261,15 @@ class OwnRule:
         As long as nothing is, and they are the same, `decide` keeps them. None: one has reported.
         """
         asked = self._longest(candidates, count)
-        heard = self.activity.reported[max(0, tick + 1 - self._window) : tick + 1, asked]
+        heard = self.activity.reported[self._first(tick) : tick + 1, asked]
         return None if heard.any() else asked
 
     def _longest(self, candidates: Sequence[int], count: int) -> Sequence[int]:
         """Twice as many as are to go: the longest idle ones."""
         return sorted(candidates, key=lambda replica: (self._rests.last[replica], replica))[: 2 * count]
+
+    def _first(self, tick: int) -> int:
+        return int(self._window.span.first(np.array([tick]))[0])
 
     def _time(self, tick: int) -> datetime:
         return EPOCH + timedelta(seconds=float(self.activity.times[tick]))
@@ -314,7 +325,7 @@ class OwnRule:
         rows = slice(first, tick + 1)
         there = np.flatnonzero(self.activity.reported[rows, replica])
         work = bool(self.activity.work[rows, replica].any())
-        coverage = len(there) / self._window
+        coverage = len(there) / self._window.rows
         age = self._time(tick) - self._time(first + int(there[-1])) if len(there) else None
         return Evidence(
             window=self.policy.window,

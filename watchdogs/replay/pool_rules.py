@@ -14,6 +14,7 @@ from watchdogs.replay import idle_rules, series
 from watchdogs.replay.activity import Activity, Ints
 from watchdogs.replay.bounds import Bounds, Point
 from watchdogs.replay.pools import FIRST_LOOK, LONGEST_LOOK, PoolRule
+from watchdogs.replay.rests import Ticks
 from watchdogs.replay.rows import EPOCH, Floats, origin, widening
 from watchdogs.scale.decide import decide
 from watchdogs.scale.forecast import LEARNED_FROM, Level, Pattern, Peak, Rises, Swings
@@ -253,7 +254,7 @@ class OwnPoolRule:
         rest = replace(
             self.idle, window=2 * step, grace=timedelta(0), min_age=timedelta(0), coverage=0.0, max_stops_per_day=None
         )
-        self._judge = idle_rules.OwnRule(activity=pool, policy=rest)
+        self._judge = idle_rules.OwnRule(activity=pool, policy=rest, span=Ticks(2))
 
     def target(self, tick: int, ready: int, running: int) -> int:
         before = running if self._target is None else self._target

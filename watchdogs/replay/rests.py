@@ -1,20 +1,64 @@
 """When each recorded replica worked last, and when something can change: in most ticks of a history nothing does."""
 
 from dataclasses import dataclass, field
+from typing import Final, Protocol
 
 import numpy as np
 
 from watchdogs.replay.activity import Bools, Ints
+from watchdogs.replay.rows import Floats
+
+CLOCKS: Final = 1e-4
+"""Seconds that a history's clock and ours, which counts whole microseconds, may differ."""
+
+
+class Span(Protocol):
+    """How far back a look goes."""
+
+    def first(self, ticks: Ints) -> Ints:
+        """The first tick that is looked at from each of these."""
+        ...
+
+    def whole(self, begins: Ints) -> Ints:
+        """From which tick on a look sees nothing of what was before each of these."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ticks:
+    """So many ticks, at least one, however long they are."""
+
+    count: int
+
+    def first(self, ticks: Ints) -> Ints:
+        return np.maximum(0, ticks - self.count + 1)
+
+    def whole(self, begins: Ints) -> Ints:
+        return begins + self.count - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """So many seconds, as a store of metrics looks back: what nobody recorded is not made up for by older rows."""
+
+    times: Floats
+    seconds: float
+
+    def first(self, ticks: Ints) -> Ints:
+        return np.searchsorted(self.times, self.times[ticks] - self.seconds + CLOCKS, side="right")
+
+    def whole(self, begins: Ints) -> Ints:
+        last = self.times[np.maximum(0, begins - 1)]
+        return np.where(begins == 0, 0, np.searchsorted(self.times, last + self.seconds - CLOCKS))
 
 
 @dataclass(slots=True)
 class Rests:
-    """The rests of all replicas, each of which counts as long from so many ticks without work."""
+    """The rests of all replicas, each of which counts as long when a look back sees no work."""
 
     work: Bools
     """By tick and replica."""
-    least: int
-    """Ticks, at least one."""
+    span: Span
     before: int
     """The tick before the first one that counts as everybody's last work."""
     last: Ints = field(init=False)
@@ -25,7 +69,7 @@ class Rests:
 
     def __post_init__(self) -> None:
         self.last = np.full(self.work.shape[1], self.before, dtype=np.int64)
-        found = [_events(self.work[:, replica], self.least) for replica in range(self.work.shape[1])]
+        found = [_events(self.work[:, replica], self.span) for replica in range(self.work.shape[1])]
         self._events = np.unique(np.concatenate(found))
 
     def look(self, tick: int) -> None:
@@ -42,7 +86,7 @@ class Rests:
 
     def quiet(self, tick: int) -> Bools:
         """Who has rested for long at a tick that was looked at."""
-        return tick - self.last >= self.least
+        return self.last < self.span.first(np.array([tick]))
 
     def change(self, tick: int) -> int:
         """The first tick after this one at which a rest has become long, or a long one has ended."""
@@ -50,14 +94,15 @@ class Rests:
         return int(self._events[at]) if at < len(self._events) else len(self.work)
 
 
-def _events(column: Bools, least: int) -> Ints:
+def _events(column: Bools, span: Span) -> Ints:
     """Of one replica."""
     padded = np.concatenate(([True], column, [True]))
     edges = np.flatnonzero(padded[1:] != padded[:-1])
     begins, ends = edges[::2], edges[1::2]
+    whole = span.whole(begins)
     # one that the history begins with may have begun before
-    long = (ends - begins >= least) | (begins == 0)
-    return np.concatenate((begins[long] + least - 1, ends[long]))
+    long = (whole < ends) | (begins == 0)
+    return np.concatenate((whole[long], ends[long]))
 
 
 def next_work(work: Bools, replica: int, tick: int) -> int:
