@@ -1,6 +1,7 @@
 """Plans and outcomes as tables and as JSON."""
 
 from collections import Counter
+from dataclasses import asdict
 from typing import Any, Final
 
 from rich.table import Table
@@ -72,6 +73,7 @@ def plan_json(plan: Plan, outcomes: tuple[Outcome, ...]) -> dict[str, Any]:
     return {
         "watchdog": plan.watchdog,
         "at": plan.at.isoformat(),
+        "budget": None if plan.budget is None else asdict(plan.budget),
         "decisions": [decision_json(decision) for decision in plan.decisions],
         "outcomes": [
             {

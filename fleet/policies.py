@@ -41,6 +41,9 @@ class SpotPolicy:
     """A zone that refused or lost capacity is tried last for this long."""
     max_surge: int = 1
     """Most instances above target while on-demand is given back."""
+    max_stops_per_run: int = 2
+    """Of its own choice: on-demand that goes back, surplus, moves."""
+    max_stops_per_hour: int = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

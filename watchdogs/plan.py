@@ -112,7 +112,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """How much a run may still change."""
+    """How much a run may change, of one pool or of all."""
 
     per_run: int
     per_hour: int
@@ -128,6 +128,8 @@ class Plan:
     watchdog: str
     at: datetime
     decisions: tuple[Decision, ...]
+    budget: Budget | None = None
+    """Over all pools, as the pass began. None: of a watchdog that ends nothing."""
 
     @property
     def acting(self) -> tuple[Decision, ...]:

@@ -70,6 +70,8 @@ class SpotEntry(Strict):
     price_ceiling: ExactDecimal = SpotPolicy().price_ceiling
     zone_backoff: Duration = SpotPolicy().zone_backoff
     max_surge: Annotated[int, Field(ge=0)] = SpotPolicy().max_surge
+    max_stops_per_run: Annotated[int, Field(ge=0)] = SpotPolicy().max_stops_per_run
+    max_stops_per_hour: Annotated[int, Field(ge=0)] = SpotPolicy().max_stops_per_hour
 
     def policy(self) -> SpotPolicy:
         return SpotPolicy(**self.__dict__)

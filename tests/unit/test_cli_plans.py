@@ -1,5 +1,6 @@
 """A plan on a narrow terminal and on a wide one."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 
@@ -7,7 +8,7 @@ import pytest
 
 from cli import plans
 from cli.output import STDOUT
-from watchdogs.plan import Action, Decision, Plan, Reason
+from watchdogs.plan import Action, Budget, Decision, Plan, Reason
 
 GROUP = "chat-reserved-us-east-1a-g6-xlarge-90b28f5"
 PLAN = Plan(
@@ -63,3 +64,14 @@ def test_a_plan_keeps_each_word_whole(width: int, lines: list[str]) -> None:
     finally:
         STDOUT.width = before
     assert [" ".join(line.split()) for line in said.get().splitlines()] == [" ".join(line.split()) for line in lines]
+
+
+def test_the_json_of_a_plan_carries_its_budget() -> None:
+    budget = Budget(per_run=2, per_hour=12, used_this_hour=3)
+    assert plans.plan_json(replace(PLAN, budget=budget), ())["budget"] == {
+        "per_run": 2,
+        "per_hour": 12,
+        "used_this_hour": 3,
+        "left_today": None,
+    }
+    assert plans.plan_json(PLAN, ())["budget"] is None

@@ -281,7 +281,7 @@ CASES: list[Any] = [
         LONG_QUIET,
         {"budget": Budget(per_run=2, per_hour=6, used_this_hour=6)},
         Action.KEEP,
-        Reason.RUN_BUDGET,
+        Reason.HOUR_BUDGET,
         id="all rules' hour is used up",
     ),
     pytest.param(

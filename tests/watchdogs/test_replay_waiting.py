@@ -130,6 +130,8 @@ def test_what_is_left_out_changes_nothing_by_any_policy(seed: int) -> None:
         zone_backoff=timedelta(minutes=chance.choice([0, 5, 20, 20, 90, 500])),
         hold=timedelta(minutes=chance.choice([0, 4, 15])),
         price_ceiling=chance.choice([Decimal("0.9"), Decimal("0.3"), Decimal(1)]),
+        max_surge=chance.randrange(4),
+        max_stops_per_hour=chance.choice([0, 1, 3, 12, 12]),
     )
     terms = market.Terms(
         target=chance.choice([1, 3, 6]), spare=chance.randrange(3), cold_start=chance.choice([0, 390])

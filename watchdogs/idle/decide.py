@@ -12,6 +12,7 @@ from typing import Final
 
 from fleet.model import Instance
 from fleet.policies import IdlePolicy
+from watchdogs import budgets
 from watchdogs.evidence import AgentStatus, Evidence
 from watchdogs.idle.judge import Case, Check, Objection, judge, kept_by_tag
 from watchdogs.plan import Action, Budget, Decision, Plan, Reason
@@ -82,7 +83,7 @@ def decide(observed: Observed, now: datetime, checks: Sequence[Check] | None = N
     for n in order:
         if wishes[n].action is Action.END:
             wishes[n] = room.take(wishes[n])
-    return Plan(watchdog=WATCHDOG, at=now, decisions=tuple(wishes))
+    return Plan(watchdog=WATCHDOG, at=now, decisions=tuple(wishes), budget=observed.budget)
 
 
 def case_of(instance: Instance, observed: Observed, policy: IdlePolicy, now: datetime) -> Case:
@@ -185,18 +186,16 @@ class _Room:
     def __init__(self, observed: Observed) -> None:
         self._pools = observed.pools
         self._begun = observed.begun
-        self._today = observed.budget.left_today
-        self._all = min(observed.budget.per_run, observed.budget.per_hour - observed.budget.used_this_hour)
-        self._left = {
-            pool.name: min(pool.policy.max_stops_per_run, pool.policy.max_stops_per_hour - pool.ended_this_hour)
+        parts = {
+            pool.name: Budget(
+                per_run=pool.policy.max_stops_per_run,
+                per_hour=pool.policy.max_stops_per_hour,
+                used_this_hour=pool.ended_this_hour,
+            )
             for pool in observed.pools.values()
             if pool.policy is not None
         }
-        self._per_run_is_left = {
-            pool.name: pool.policy.max_stops_per_hour > pool.ended_this_hour
-            for pool in observed.pools.values()
-            if pool.policy is not None
-        }
+        self._budgets = budgets.Room(observed.budget, parts)
         self._targets = {pool.name: pool.target for pool in observed.pools.values()}
         self._healthy: dict[str, int] = {}
         for instance in observed.instances:
@@ -212,14 +211,9 @@ class _Room:
         if self._targets[pool] <= floor or self._healthy.get(pool, 0) <= floor:
             detail = f"floor {floor}, target {self._targets[pool]}, healthy {self._healthy.get(pool, 0)}"
             return _kept(wish, Reason.POOL_FLOOR, detail)
-        if self._today is not None and self._today <= 0:
-            return _kept(wish, Reason.DAY_BUDGET, wish.detail)
-        if min(self._left[pool], self._all) <= 0:
-            hour = not self._per_run_is_left[pool]
-            return _kept(wish, Reason.HOUR_BUDGET if hour else Reason.RUN_BUDGET, wish.detail)
-        self._left[pool] -= 1
-        self._all -= 1
-        self._today = None if self._today is None else self._today - 1
+        if (full := self._budgets.objection(pool)) is not None:
+            return _kept(wish, full, wish.detail)
+        self._budgets.take(pool)
         self._targets[pool] -= 1
         self._healthy[pool] -= 1
         return wish

@@ -13,7 +13,7 @@ from fleet.catalogue import UnknownMachineError
 from fleet.document import FleetDocument, Pool
 from fleet.model import Cloud, Instance
 from fleet.policies import IdlePolicy
-from watchdogs import signals
+from watchdogs import budgets, signals
 from watchdogs.brakes import kept_by, paused_by, target_held_by
 from watchdogs.draining import leaving
 from watchdogs.evidence import Evidence
@@ -192,14 +192,14 @@ class IdleWatchdog:
         return 0 if entry is None else hours.floor(entry.policy().schedule, now)
 
     def _budget(self, watched: Sequence[Instance], pools: Mapping[str, PoolView], now: datetime) -> Budget:
-        """Over all pools: a twentieth of the fleet a run, a fifth an hour, at least one pool's default; the day's."""
-        usual, instances = IdlePolicy(), len(watched)
-        return Budget(
-            per_run=max(usual.max_stops_per_run, instances // 20),
-            per_hour=max(usual.max_stops_per_hour, instances // 5),
+        policy = IdlePolicy()
+        one = Budget(
+            per_run=policy.max_stops_per_run,
+            per_hour=policy.max_stops_per_hour,
             used_this_hour=sum(self._ports.ledger.ended_since(WATCHDOG, now - HOUR).values()),
             left_today=self._left_today(watched, pools, now),
         )
+        return budgets.in_all(one, len(watched))
 
     def _left_today(self, watched: Sequence[Instance], pools: Mapping[str, PoolView], now: datetime) -> int | None:
         """Stops that the day still allows, all pools together; None: a pool has no such limit."""

@@ -13,11 +13,12 @@ from typing import Final
 
 from fleet.model import Instance
 from fleet.policies import OrphanAction, OrphanPolicy
+from watchdogs import budgets
 from watchdogs.evidence import Evidence
 from watchdogs.idle.judge import Case, Check, Objection
 from watchdogs.orphans.judge import judge_orphan, said_of
 from watchdogs.orphans.view import Observed, name_of, obstacle
-from watchdogs.plan import Action, Decision, Plan, Reason
+from watchdogs.plan import Action, Budget, Decision, Plan, Reason
 
 WATCHDOG: Final = "orphans"
 _UNMARKING: Final = frozenset(
@@ -49,7 +50,7 @@ def decide(seen: Observed, now: datetime, checks: Sequence[Check] | None = None)
             wishes.append(_kept(seen, instance, rule, why, now))
         else:
             wishes.append(room.take(_unless_unseen(seen, rule, _wish(seen, instance, rule, now, checks))))
-    return Plan(watchdog=WATCHDOG, at=now, decisions=tuple(wishes))
+    return Plan(watchdog=WATCHDOG, at=now, decisions=tuple(wishes), budget=seen.budget)
 
 
 def _stray(seen: Observed, instance: Instance) -> str:
@@ -124,22 +125,24 @@ class _Room:
     """What budgets still allow in this pass."""
 
     def __init__(self, seen: Observed) -> None:
-        self._all = min(seen.budget.per_run, seen.budget.per_hour - seen.budget.used_this_hour)
-        self._run = {rule.name: rule.max_stops_per_run for rule in seen.rules}
-        self._hour = {r.name: r.max_stops_per_hour - seen.stopped_this_hour.get(r.name, 0) for r in seen.rules}
+        parts = {
+            rule.name: Budget(
+                per_run=rule.max_stops_per_run,
+                per_hour=rule.max_stops_per_hour,
+                used_this_hour=seen.stopped_this_hour.get(rule.name, 0),
+            )
+            for rule in seen.rules
+        }
+        self._budgets = budgets.Room(seen.budget, parts)
 
     def take(self, wish: Decision) -> Decision:
         """The wish, or why there is no room for it."""
         if wish.action is not Action.STOP:
             return wish
         rule = wish.pool or ""
-        if self._hour[rule] <= 0:
-            return replace(wish, action=Action.KEEP, reason=Reason.HOUR_BUDGET)
-        if min(self._run[rule], self._all) <= 0:
-            return replace(wish, action=Action.KEEP, reason=Reason.RUN_BUDGET)
-        self._hour[rule] -= 1
-        self._run[rule] -= 1
-        self._all -= 1
+        if (full := self._budgets.objection(rule)) is not None:
+            return replace(wish, action=Action.KEEP, reason=full)
+        self._budgets.take(rule)
         return wish
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from fleet import tags
 from fleet.model import CapacityType, Cloud, Instance, InstanceState, Phase
 from fleet.policies import IdlePolicy
+from watchdogs import budgets
 from watchdogs.evidence import AgentStatus, EngineEvidence, Evidence, GpuEvidence
 from watchdogs.idle.decide import Observed, PoolView, decide
 from watchdogs.idle.patience import Matrix, Patience
@@ -276,19 +277,20 @@ class OwnRule:
 
     def _observed(self, asked: Sequence[int], tick: int, first: int, now: datetime, replicas: Replicas) -> Observed:
         count = len(self.activity.replicas)
-        usual = IdlePolicy()
+        policy = IdlePolicy()
+        one = Budget(
+            per_run=policy.max_stops_per_run,
+            per_hour=policy.max_stops_per_hour,
+            used_this_hour=len(self._ended),
+            left_today=self._left_today(tick),
+        )
         instances = [self._instance(replica, now, replicas) for replica in asked]
         return Observed(
             instances=instances,
             evidence={i.id: self._evidence(r, tick, first) for i, r in zip(instances, asked, strict=True)},
             agents={i.id: READY for i in instances},
             pools={i.id: PoolView(name=i.id, policy=self.policy, floor=0, target=1) for i in instances},
-            budget=Budget(
-                per_run=max(usual.max_stops_per_run, count // 20),
-                per_hour=max(usual.max_stops_per_hour, count // 5),
-                used_this_hour=len(self._ended),
-                left_today=self._left_today(tick),
-            ),
+            budget=budgets.in_all(one, count),
             gpus_expected={"replica": 1},
             patience=self._waits(asked, tick),
         )

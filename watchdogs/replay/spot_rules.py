@@ -1,5 +1,6 @@
 """The rules that play a recorded spot market: ours, which is production's `decide`, and SkyServe's."""
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -11,11 +12,12 @@ from typing import Final
 from fleet.activity import Activity, ActivityKind
 from fleet.model import CapacityType
 from fleet.policies import SpotPolicy
-from watchdogs.plan import Action, Decision
+from watchdogs.plan import Action, Decision, Reason
 from watchdogs.replay.asks import Pauses
 from watchdogs.replay.market import ON_DEMAND, Machine, State, Wishes
 from watchdogs.replay.rows import EPOCH
 from watchdogs.spot import zones
+from watchdogs.spot.choices import HOUR
 from watchdogs.spot.decide import decide
 from watchdogs.spot.memory import Memory, step
 from watchdogs.spot.view import GroupView, Member, PoolView
@@ -28,6 +30,7 @@ MOST: Final = 1_000_000
 ON_DEMAND_GROUP: Final = "on-demand"
 CLOCKS: Final = 0.001
 """Seconds that a history's clock and ours, which counts whole microseconds, may differ."""
+_FULL: Final = frozenset({Reason.RUN_BUDGET, Reason.HOUR_BUDGET})
 FADES_IN: Final = 4 * TRY_AGAIN
 """Until a look of a pool in which nothing happens: what fades has faded by a twentieth then."""
 
@@ -61,12 +64,17 @@ class OwnRule:
     """Of `Pauses`."""
     _members: dict[int, Member] = field(default_factory=dict[int, Member])
     """By number, the same."""
+    _ended: deque[datetime] = field(default_factory=deque[datetime])
+    """Ends of the last hour: all of them are its own choice here."""
 
     def decide(self, state: State) -> Wishes:
         now = EPOCH + timedelta(seconds=state.now)
         self._remember(state, now)
+        while self._ended and now - self._ended[0] > HOUR:
+            self._ended.popleft()
         view = self._view(state, now)
-        acting = decide([view], now).acting
+        plan = decide([view], now)
+        acting = plan.acting
         launch: list[int] = []
         for decision in acting:
             if decision.action is Action.RESIZE:
@@ -74,8 +82,11 @@ class OwnRule:
         if launch:
             return Wishes(launch=launch, in_turn=self._in_turn(state, view, launch))
         ends = [int(d.resource) for d in acting if d.action is Action.END]
+        if not ends and any(decision.reason in _FULL for decision in plan.decisions):
+            return Wishes()  # there is room again when the hour of an end is over
         if not ends:
             return self._rest(state, view)
+        self._ended += [now] * len(ends)
         for machine in (m for m in state.machines if m.number in ends):
             self._event(_name_of(state.zones, machine.place), ActivityKind.ENDED, now, machine)
         return Wishes(end=ends)
@@ -242,6 +253,7 @@ class OwnRule:
             pass_started=now,
             on_demand_usd=Decimal(repr(terms.on_demand_price)),
             boot_expected=timedelta(seconds=terms.cold_start),
+            ended_this_hour=len(self._ended),
         )
 
     def _group(self, state: State, place: int, desired: int) -> GroupView:

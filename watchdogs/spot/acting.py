@@ -13,7 +13,7 @@ from watchdogs.brakes import kept_by, paused_by
 from watchdogs.draining import Drain, leaving, until_drained
 from watchdogs.plan import Action, Decision, Outcome, OutcomeKind, Plan, Reason
 from watchdogs.ports import Brake, Ports
-from watchdogs.spot import failures
+from watchdogs.spot import failures, leavers
 from watchdogs.spot.decide import WATCHDOG
 from watchdogs.spot.keeps import kept_by_people
 from watchdogs.spot.zones import REFUSALS
@@ -146,7 +146,7 @@ class Actor:
         status = self._ports.agents.statuses([instance]).get(instance.id)
         if status is None or not (status.draining or status.drained):
             deadline = self._document.pool(decision.pool or "").drain_deadline
-            self._ports.agents.drain(instance, f"{WATCHDOG}: {decision.reason}"[:200], deadline)
+            self._ports.agents.drain(instance, leavers.drain_words(decision.reason), deadline)
         return decision, instance
 
     def _end(self, decision: Decision) -> Outcome:

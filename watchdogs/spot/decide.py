@@ -13,25 +13,24 @@ from typing import Final
 
 from fleet.model import CapacityType
 from watchdogs.plan import Action, Decision, Plan, Reason
-from watchdogs.spot import leavers, presence, risk, terms, zones
+from watchdogs.spot import choices, leavers, presence, risk, terms, zones
 from watchdogs.spot.view import GroupView, Member, PoolView
 
 WATCHDOG: Final = "spot"
 _STANDS_IN: Final = frozenset({CapacityType.ON_DEMAND, CapacityType.FLEX_START})
 SURGE: Final = 1
 """Of flex-start above its maximum, while one is replaced."""
-IDLE_DRAIN: Final = "idle:"
-"""How the reason of a drain begins that the idle watchdog asked for."""
 
 
 def decide(pools: Sequence[PoolView], now: datetime) -> Plan:
     """One decision for every group, and one for every instance that is to go or is held on to."""
-    decisions = [decision for pool in pools for decision in split(pool, now)]
-    return Plan(watchdog=WATCHDOG, at=now, decisions=tuple(decisions))
+    wishes = [wish for pool in pools for wish in split(pool, now)]
+    decisions, budget = choices.within_budgets(pools, wishes)
+    return Plan(watchdog=WATCHDOG, at=now, decisions=tuple(decisions), budget=budget)
 
 
 def split(seen: PoolView, now: datetime) -> list[Decision]:
-    """The decisions for one pool."""
+    """The decisions for one pool, before budgets."""
     if seen.paused_by is not None:
         return [_keep(seen, group, Reason.PAUSED, seen.paused_by) for group in seen.groups]
     pool = presence.with_late(terms.without_ending(seen, now), now)
@@ -78,7 +77,7 @@ class _Sizes:
         base = max(0, pool.target + pool.spare - self.reserved)
         self.spot_wanted = base + zones.extra(pool, base, now)
         # the target falls when they are gone: until then nobody is missed for them
-        self.ending_idle = sum(1 for m in pool.members if m.leaving and m.leaving_because.startswith(IDLE_DRAIN))
+        self.ending_idle = sum(leavers.drains_idle(member) for member in pool.members)
         # each late one has one successor at most: an image that never speaks must not fill every zone
         there = max(self.spot, self.spot + self.late - self.spot_wanted)
         self.spot_missing = max(0, self.spot_wanted - there - self.ending_idle)
@@ -216,7 +215,7 @@ def _drained(pool: PoolView) -> list[Decision]:
     for member in pool.members:
         if not member.drained:
             continue
-        if member.leaving_because.startswith(WATCHDOG):
+        if member.leaving_because.startswith(leavers.OWN_DRAIN):
             end = _end(pool, member, Reason.SURPLUS, f"drained: {member.leaving_because}")
             decisions.append(end if member.kept_by is None else _kept(pool, member))
         elif member.under_notice:

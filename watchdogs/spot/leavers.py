@@ -4,10 +4,25 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import Final
 
+from watchdogs.plan import Reason
 from watchdogs.spot.view import Member, PoolView
 
 HAND_DRAIN: Final = "by hand"
 """How the reason of a drain begins that a person asked for: it stays until that person ends it."""
+IDLE_DRAIN: Final = "idle:"
+"""The same of one that the idle watchdog asked for."""
+OWN_DRAIN: Final = "spot:"
+"""The same of one that this watchdog asked for."""
+
+
+def drain_words(reason: Reason) -> str:
+    """What this watchdog tells a node agent."""
+    return f"{OWN_DRAIN} {reason}"
+
+
+def drains_idle(member: Member) -> bool:
+    """Whether the idle watchdog ends it: the target falls with it."""
+    return member.leaving and member.leaving_because.startswith(IDLE_DRAIN)
 
 
 def somebody_leaves(pool: PoolView) -> bool:

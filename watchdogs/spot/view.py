@@ -111,6 +111,8 @@ class PoolView:
     drain_deadline: timedelta = timedelta(minutes=5)
     paused_by: str | None = None
     policy_seen: bool = True
+    ended_this_hour: int = 0
+    """By this watchdog's own choice."""
 
     closed: dict[tuple[str, datetime], tuple[Verdict | None]] = field(
         init=False, repr=False, compare=False, default_factory=dict[tuple[str, datetime], tuple[Verdict | None]]

@@ -15,7 +15,7 @@ from watchdogs.evidence import AgentStatus
 from watchdogs.plan import Outcome, OutcomeKind, Plan, Reason
 from watchdogs.policy import digest
 from watchdogs.ports import Deed, Ports, Target
-from watchdogs.spot import acting, failures, presence, settling
+from watchdogs.spot import acting, choices, failures, presence, settling
 from watchdogs.spot.decide import WATCHDOG, decide
 from watchdogs.spot.keeps import kept_by_people
 from watchdogs.spot.memory import Memory, recall
@@ -49,6 +49,8 @@ class _Known:
     """By group: when instances were ended because their boot had failed."""
     kept: Mapping[str, str]
     """By instance: who asked to keep it."""
+    ended: Mapping[str, int]
+    """By pool: instances that went by choice within the hour."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +130,7 @@ class SpotWatchdog:
             missed=presence.missed(deeds),
             failed_boots=failures.by_group(deeds),
             kept=kept_by_people([*members.values()], brakes, now),
+            ended=choices.ended(deed for deed in deeds if deed.at >= now - choices.HOUR),
         )
         views = tuple(
             self._view(
@@ -194,6 +197,7 @@ class SpotWatchdog:
             drain_deadline=pool.drain_deadline,
             paused_by=paused,
             policy_seen=self._ports.ledger.policy_seen(WATCHDOG, pool.name, policy_name),
+            ended_this_hour=known.ended.get(pool.name, 0),
         )
 
     def _group(self, entry: GroupEntry, desired: int, memory: Memory) -> GroupView:

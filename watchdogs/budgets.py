@@ -1,0 +1,48 @@
+"""What the budgets of a pass still allow: for each pool (or rule) and in all. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from watchdogs.plan import Budget, Reason
+
+
+def in_all(one: Budget, instances: int) -> Budget:
+    """Over all pools: a twentieth of the fleet a run, a fifth an hour, and no less than one pool has."""
+    per_run, per_hour = max(one.per_run, instances // 20), max(one.per_hour, instances // 5)
+    return replace(one, per_run=per_run, per_hour=per_hour)
+
+
+class Room:
+    """What is left while a plan is made."""
+
+    def __init__(self, whole: Budget, parts: Mapping[str, Budget]) -> None:
+        self._whole = _Left(whole)
+        self._parts = {name: _Left(part) for name, part in parts.items()}
+
+    def objection(self, part: str) -> Reason | None:
+        """Why nothing more may go of a part; None: there is room. What lasts longest is said first."""
+        both = (self._parts[part], self._whole)
+        if any(left.today is not None and left.today <= 0 for left in both):
+            return Reason.DAY_BUDGET
+        if any(left.hour <= 0 for left in both):
+            return Reason.HOUR_BUDGET
+        return Reason.RUN_BUDGET if any(left.run <= 0 for left in both) else None
+
+    def take(self, part: str) -> None:
+        """One of a part goes."""
+        for left in (self._parts[part], self._whole):
+            left.take()
+
+
+class _Left:
+    """Of one budget."""
+
+    def __init__(self, budget: Budget) -> None:
+        self.run = budget.per_run
+        self.hour = budget.per_hour - budget.used_this_hour
+        self.today = budget.left_today
+
+    def take(self) -> None:
+        self.run -= 1
+        self.hour -= 1
+        self.today = None if self.today is None else self.today - 1

@@ -1,0 +1,91 @@
+"""How many ends of its own choice the spot watchdog has left, and whose end waits for room. Pure.
+
+What goes anyway takes no room and waits for none: what its cloud takes, what failed to boot, what is at the end of
+its time. Nor does what drains already, for there is no way back; it counts from the moment that its agent says so
+until the ledger knows its end, so that a killed pass leaves no gap between the two.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from decimal import Decimal
+from typing import Final
+
+from watchdogs import budgets
+from watchdogs.plan import Action, Budget, Decision, Reason
+from watchdogs.ports import Deed
+from watchdogs.spot import leavers
+from watchdogs.spot.view import Member, PoolView
+
+HOUR: Final = timedelta(hours=1)
+CHOSEN: Final = frozenset({Reason.SURPLUS, Reason.SPOT_IS_BACK})
+"""Why something is ended that could as well stay."""
+
+
+def ended(deeds: Iterable[Deed]) -> dict[str, int]:
+    """By pool: how many instances were ended by choice. One whose end is noted twice went but once."""
+    gone = {deed.resource: deed.pool or "" for deed in deeds if deed.action is Action.END and deed.reason in CHOSEN}
+    found: dict[str, int] = {}
+    for pool in gone.values():
+        found[pool] = found.get(pool, 0) + 1
+    return found
+
+
+def within_budgets(pools: Sequence[PoolView], wishes: Sequence[Decision]) -> tuple[list[Decision], Budget]:
+    """The wishes, with those kept that there is no room for, and the budget over all pools.
+
+    The dearest go first, so that a short budget saves the most. A move to another zone begins only where the end that
+    it leads to has room.
+    """
+    whole, parts = _budgets(pools)
+    allowed = list(wishes)
+    begun = {m.id for pool in pools for m in pool.members if _drains_by_choice(m)}
+    waiting = [n for n, wish in enumerate(wishes) if _needs_room(wish) and wish.resource not in begun]
+    if waiting:
+        room = budgets.Room(whole, parts)
+        for n in sorted(waiting, key=lambda n: (-(wishes[n].usd_per_hour or Decimal(0)), wishes[n].resource)):
+            allowed[n] = _allowed(room, wishes[n])
+    return allowed, whole
+
+
+def _budgets(pools: Sequence[PoolView]) -> tuple[Budget, dict[str, Budget]]:
+    """Over all pools, and of each."""
+    parts = {
+        pool.name: Budget(
+            per_run=pool.policy.max_stops_per_run,
+            per_hour=pool.policy.max_stops_per_hour,
+            used_this_hour=pool.ended_this_hour + sum(_drains_by_choice(member) for member in pool.members),
+        )
+        for pool in pools
+    }
+    largest = Budget(
+        per_run=max((part.per_run for part in parts.values()), default=0),
+        per_hour=max((part.per_hour for part in parts.values()), default=0),
+        used_this_hour=sum(part.used_this_hour for part in parts.values()),
+    )
+    return budgets.in_all(largest, sum(len(pool.members) for pool in pools)), parts
+
+
+def _drains_by_choice(member: Member) -> bool:
+    return member.leaving and member.leaving_because.startswith(_BEGUN)
+
+
+def _needs_room(wish: Decision) -> bool:
+    if wish.action is Action.END:
+        return wish.reason in CHOSEN
+    return wish.action is Action.RESIZE and wish.reason is Reason.SAFER_ZONE
+
+
+def _allowed(room: budgets.Room, wish: Decision) -> Decision:
+    pool = wish.pool or ""
+    if (full := room.objection(pool)) is not None:
+        detail = f"would {wish.action}: {wish.reason}; {wish.detail}"
+        return replace(
+            wish, action=Action.KEEP, reason=full, detail=detail, from_size=None, to_size=None, usd_per_hour=None
+        )
+    if wish.action is Action.END:
+        room.take(pool)
+    return wish
+
+
+_BEGUN: Final = tuple(leavers.drain_words(reason) for reason in CHOSEN)
