@@ -112,7 +112,7 @@ class FleetLedger:
         ]
 
     def hold(self, now: datetime) -> bool:
-        return self.take_lease(now) is None
+        return operations.renew_lease(self._engine, self._lease, self._holder, (now, LEASE_TERM))
 
     def take_lease(self, now: datetime) -> str | None:
         """None: the lease is ours; else who has it."""

@@ -292,6 +292,22 @@ def acquire_lease(
         return None
 
 
+def renew_lease(engine: Engine, name: str, holder: str, span: tuple[datetime, timedelta]) -> bool:
+    """Hold a lease on, from `span`'s time for its term. False: it is not ours any more, or its term is over.
+
+    A lease that somebody took after us and has given back since is gone, and not ours to take: what we know is of
+    before. So it is after a term that went by without a word from us.
+    """
+    now, term = span
+    with writing(engine) as connection:
+        done = connection.execute(
+            update(LEASES)
+            .where(LEASES.c.name == name, LEASES.c.holder == holder, LEASES.c.until > now)
+            .values(until=now + term)
+        )
+        return done.rowcount == 1
+
+
 def release_lease(engine: Engine, name: str, holder: str) -> None:
     """Give a lease back, if it is ours."""
     with writing(engine) as connection:

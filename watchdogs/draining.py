@@ -1,7 +1,7 @@
 """Instances on their way out: what drains is waited for, what its group is ending already is left to it."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from fleet.model import Instance
@@ -13,13 +13,17 @@ POLL_SECONDS: Final = 1.0
 DRAIN_SLACK: Final = timedelta(seconds=10)
 """How much longer than the drain's own deadline a pass waits; then a later pass goes on."""
 
+RENEW_EVERY: Final = timedelta(minutes=1)
+"""Between two renewals of the lease by a pass that waits."""
+
 Drain = tuple[Decision, Instance]
 
 
 def until_drained(ports: Ports, drains: Sequence[Drain], deadline: timedelta) -> Iterator[tuple[Decision, bool]]:
     """Each decision as soon as its instance is empty (True), and those that are not in time (False)."""
     clock = ports.clock
-    limit = clock.now() + deadline + DRAIN_SLACK
+    renewed = clock.now()
+    limit = renewed + deadline + DRAIN_SLACK
     waiting = list(drains)
     while waiting:
         statuses = ports.agents.statuses([instance for _, instance in waiting])
@@ -29,8 +33,20 @@ def until_drained(ports: Ports, drains: Sequence[Drain], deadline: timedelta) ->
         if not waiting or clock.now() >= limit:
             break
         clock.sleep(POLL_SECONDS)
+        renewed = keep_lease(ports, renewed)
     for decision, _ in waiting:
         yield decision, False
+
+
+def keep_lease(ports: Ports, renewed: datetime) -> datetime:
+    """Renew the lease of a pass that waits, when it is time: a drain may last longer than its term. When it was last
+    renewed; whether it is still ours is asked before each step.
+    """
+    now = ports.clock.now()
+    if now - renewed < RENEW_EVERY:
+        return renewed
+    ports.ledger.hold(now)
+    return now
 
 
 def leaving(ports: Ports, instances: Iterable[Instance]) -> frozenset[str]:

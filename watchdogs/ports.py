@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from fleet.activity import Activity
 from fleet.model import Group, Instance
@@ -130,6 +130,10 @@ class Messages(Protocol):
         ...
 
 
+LEASE_OVER: Final = "our lease is over, another run may be at work"
+"""In outcomes of a pass that is too late."""
+
+
 class BrakeKind(StrEnum):
     """What people may ask for."""
 
@@ -219,7 +223,7 @@ class Ledger(Protocol):
     def see_policy(self, watchdog: str, pool: str, digest: str, by: str, at: datetime) -> None: ...
 
     def hold(self, now: datetime) -> bool:
-        """Renew our lease; False when somebody else has it now."""
+        """Renew our lease; False when somebody else has or had it since, or its term is over: what we saw is old."""
         ...
 
 

@@ -117,6 +117,23 @@ def _work(world: World) -> None:
     world.evidence[FIRST] = replace(QUIET, engine=replace(QUIET.engine, running_max=3.0))
 
 
+@pytest.mark.parametrize("marked", [False, True], ids=["mark", "unmark"])
+def test_a_pass_whose_lease_is_over_writes_no_marks(marked: bool) -> None:
+    world = due(1)
+    if marked:
+        world.evidence[FIRST] = replace(QUIET, engine=replace(QUIET_ENGINE, running_max=1.0))
+    else:
+        old = world.instances[FIRST]
+        world.instances[FIRST] = replace(old, tags={k: v for k, v in old.tags.items() if k != tags.IDLE_SINCE})
+    before = dict(world.instances[FIRST].tags)
+    world.lease_is_ours = False
+    done = watchdog(world).apply()
+    assert [(o.decision.action, o.kind) for o in done.outcomes] == [
+        (Action.UNMARK if marked else Action.MARK, OutcomeKind.NO_LONGER_TRUE)
+    ]
+    assert world.instances[FIRST].tags == before and not world.messages
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

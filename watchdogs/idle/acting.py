@@ -32,7 +32,7 @@ from watchdogs.idle.decide import (
 from watchdogs.idle.judge import Objection, judge, kept_by_tag
 from watchdogs.idle.last_look import Heard, LastLooks, Unheard
 from watchdogs.plan import Action, Decision, Outcome, OutcomeKind, Plan, Reason
-from watchdogs.ports import BrakeKind, Ports
+from watchdogs.ports import LEASE_OVER, BrakeKind, Ports
 
 LONGEST_REQUEST: Final = timedelta(hours=1)
 """For so long an agent lets a request finish that came at the moment of the drain; passes go on meanwhile."""
@@ -88,6 +88,8 @@ class Actor:
         chosen = [d.resource for d in decisions]
         if not chosen:
             return []
+        if not self._ports.ledger.hold(now):
+            return [self._recorded(d, OutcomeKind.NO_LONGER_TRUE, LEASE_OVER) for d in decisions]
         failed = self._ports.inventory.tag(chosen, {tags.IDLE_SINCE: tags.write_time(now)})
         outcomes: list[Outcome] = []
         for decision in decisions:
@@ -100,6 +102,8 @@ class Actor:
         chosen = [d.resource for d in decisions]
         if not chosen:
             return []
+        if not self._ports.ledger.hold(self._ports.clock.now()):
+            return [self._recorded(d, OutcomeKind.NO_LONGER_TRUE, LEASE_OVER) for d in decisions]
         failed = self._ports.inventory.untag(chosen, [tags.IDLE_SINCE])
         outcomes: list[Outcome] = []
         for decision in decisions:
@@ -272,7 +276,7 @@ class Actor:
                 detail = f"{_HELD[brake.kind]} {who_and_why(brake)}"
                 return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, detail)
         if not ports.ledger.hold(now):
-            return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, "another run holds the lease now")
+            return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, LEASE_OVER)
         return None
 
     def _guarded(self, decision: Decision, step: Callable[[Decision], _T]) -> _T | Outcome:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from watchdogs import signals
-from watchdogs.draining import DRAIN_SLACK, POLL_SECONDS, Drain, drained
+from watchdogs.draining import DRAIN_SLACK, POLL_SECONDS, Drain, drained, keep_lease
 from watchdogs.evidence import STALE_AFTER
 from watchdogs.idle.judge import (
     Case,
@@ -75,7 +75,8 @@ class LastLooks:
     def wait(self, drains: Sequence[Drain], deadline: timedelta) -> Iterator[Heard | Unheard]:
         """Every decision once. Agents have `deadline` to drain, then the sources two scrape intervals to report."""
         clock = self.ports.clock
-        limit = clock.now() + deadline + DRAIN_SLACK
+        renewed = clock.now()
+        limit = renewed + deadline + DRAIN_SLACK
         waiting = list(drains)
         while waiting or self._empty:
             statuses = self.ports.agents.statuses([instance for _, instance in waiting])
@@ -88,6 +89,7 @@ class LastLooks:
                 waiting = []
             if waiting or self._empty:
                 clock.sleep(POLL_SECONDS)
+                renewed = keep_lease(self.ports, renewed)
 
     def _noted(self, said: Sequence[Drain]) -> Iterator[Unheard]:
         """Remember the store's time: what it scrapes from now on, it scrapes after `drained`."""

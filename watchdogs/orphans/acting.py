@@ -15,7 +15,7 @@ from watchdogs.orphans.decide import WATCHDOG, case_of, stop_objection
 from watchdogs.orphans.judge import judge_orphan
 from watchdogs.orphans.view import Observed
 from watchdogs.plan import Action, Decision, Outcome, OutcomeKind, Plan, Reason
-from watchdogs.ports import Account, BrakeKind, Ports
+from watchdogs.ports import LEASE_OVER, Account, BrakeKind, Ports
 
 LookAgain = Callable[[Instance, str, datetime], Observed]
 """What is known of one instance that a rule names, asked for anew. Raises OSError."""
@@ -133,7 +133,7 @@ class Actor:
                 detail = f"{verb} {who_and_why(brake)}"
                 return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, detail)
         if not self._ports.ledger.hold(now):
-            return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, "another run holds the lease now")
+            return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, LEASE_OVER)
         return None
 
     def _guarded(self, decision: Decision) -> Outcome:

@@ -14,7 +14,7 @@ from watchdogs.brakes import paused_by, target_held_by
 from watchdogs.evidence import AgentStatus
 from watchdogs.plan import Action, Decision, Outcome, OutcomeKind, Plan, Reason
 from watchdogs.policy import digest
-from watchdogs.ports import Brake, Ports, Target
+from watchdogs.ports import LEASE_OVER, Brake, Ports, Target
 from watchdogs.scale import pressure
 from watchdogs.scale.decide import WATCHDOG, decide
 from watchdogs.scale.view import PoolView
@@ -70,7 +70,7 @@ class ScaleWatchdog:
         seen = targets[decision.resource]
         now = self._ports.clock.now()
         if not self._ports.ledger.hold(now):
-            return self._off(decision, "another watchdog took over")
+            return self._off(decision, LEASE_OVER)
         brakes = [brake for brake in self._ports.ledger.brakes(now) if brake.holds(now)]
         if (by := paused_by(decision.resource, brakes)) is not None:
             return self._off(decision, f"paused meanwhile {by}")

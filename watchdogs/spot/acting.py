@@ -12,7 +12,7 @@ from fleet.model import CapacityType, Group, Instance
 from watchdogs.brakes import kept_by, paused_by
 from watchdogs.draining import Drain, leaving, until_drained
 from watchdogs.plan import Action, Decision, Outcome, OutcomeKind, Plan, Reason
-from watchdogs.ports import Brake, Ports
+from watchdogs.ports import LEASE_OVER, Brake, Ports
 from watchdogs.spot import failures, leavers
 from watchdogs.spot.decide import WATCHDOG
 from watchdogs.spot.keeps import kept_by_people
@@ -174,7 +174,7 @@ class Actor:
         if instance is not None and (kept := _kept(decision, instance, brakes, now)) is not None:
             return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, f"kept {kept}")
         if not self._ports.ledger.hold(now):
-            return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, "another run holds the lease now")
+            return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, LEASE_OVER)
         return None
 
     def _alert(self, plan: Plan) -> None:
