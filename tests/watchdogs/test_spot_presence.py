@@ -108,10 +108,10 @@ def test_a_boot_that_never_speaks_is_replaced_once_and_told() -> None:
         done = watchdog(world).apply()
         world.now += timedelta(minutes=1)
     assert done is not None
-    # wanted are two: one serves, the lost one has a successor that hangs, and that one has one, too
+    # wanted are two: one serves, the lost one has a successor that hangs, and that one has one, too; so on demand
     spot, bought = len(world.alive(A)) + len(world.alive(B)), len(world.alive(OD))
-    assert (spot, bought) == (4, 1)
-    assert sum(d.reason is Reason.NOT_READY for d in done.plan.decisions) == 4, "on-demand hangs, too"
+    assert (spot, bought) == (4, 2)
+    assert sum(d.reason is Reason.NOT_READY for d in done.plan.decisions) == 5, "on-demand hangs, too"
     told = [text for text in world.messages.values() if "should be ready by now and are not" in text]
     assert told and all("gpufleet status" in text for text in told)
     assert not world.ended
@@ -140,3 +140,55 @@ def test_one_that_hangs_and_is_to_go_is_decided_on_once() -> None:
     )
     decisions = decide([pool], START).decisions
     assert [(d.action, d.reason) for d in decisions if d.resource == "i-hung"] == [(Action.END, Reason.SPOT_IS_BACK)]
+
+
+def standing_in(*ready: bool, desired: int | None = None, most: int = 4, **more: object) -> PoolView:
+    """Two wanted, no spot to be had, and on-demand of two hours: ready, or never heard of."""
+    groups = [
+        GroupView(name=A, capacity_type=CapacityType.SPOT, zone="us-east-1a", desired=0, max=0),
+        GroupView(name=OD, capacity_type=CapacityType.ON_DEMAND, zone=None, desired=desired or len(ready), max=most),
+    ]
+    long_ago, since = START - timedelta(hours=2), START - timedelta(hours=1)
+    members = [
+        Member(id=f"od-{n}", group=OD, launched_at=long_ago, ready_since=since if is_ready else None)
+        for n, is_ready in enumerate(ready)
+    ]
+    pool = PoolView(
+        name="batch",
+        target=2,
+        spare=0,
+        max=4,
+        policy=SpotPolicy(),
+        groups=groups,
+        members=members,
+        events=[],
+        pass_started=START,
+    )
+    return replace(pool, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("pool", "size", "said"),
+    [
+        pytest.param(standing_in(True, True), None, "stands in for 2", id="both serve"),
+        pytest.param(standing_in(True, False), 3, "no zone gives spot for 2 missing", id="one hangs"),
+        pytest.param(standing_in(False, False), 4, "no zone gives spot for 2 missing", id="both hang"),
+        pytest.param(standing_in(True, *[False] * 3), None, "stands in for 2", id="its successors hang, too"),
+        pytest.param(standing_in(*[False] * 4), None, "stands in for 2", id="both successors hang, too"),
+        pytest.param(
+            standing_in(True, False, most=2), None, "at its largest size of 2", id="no room for a successor"
+        ),
+        pytest.param(standing_in(True, False, desired=3), None, "1 on their way", id="the successor is on its way"),
+    ],
+)
+def test_on_demand_that_hangs_has_one_successor(pool: PoolView, size: int | None, said: str) -> None:
+    found = next(d for d in decide([pool], START).decisions if d.resource == OD)
+    assert (found.to_size, found.reason, found.detail) == (size, Reason.FALLBACK, said)
+
+
+def test_on_demand_whose_boots_fail_gets_no_successor_either() -> None:
+    failed = {OD: [START - timedelta(minutes=n) for n in (1, 2, 3)]}
+    found = next(
+        d for d in decide([standing_in(True, False, failed_boots=failed)], START).decisions if d.resource == OD
+    )
+    assert (found.action, found.reason) == (Action.KEEP, Reason.BOOTS_FAILING)

@@ -14,10 +14,10 @@ from typing import Final
 from fleet.model import CapacityType
 from watchdogs.plan import Action, Decision, Plan, Reason
 from watchdogs.spot import choices, leavers, presence, risk, terms, zones
+from watchdogs.spot.sizes import Sizes
 from watchdogs.spot.view import GroupView, Member, PoolView
 
 WATCHDOG: Final = "spot"
-_STANDS_IN: Final = frozenset({CapacityType.ON_DEMAND, CapacityType.FLEX_START})
 SURGE: Final = 1
 """Of flex-start above its maximum, while one is replaced."""
 
@@ -37,7 +37,7 @@ def split(seen: PoolView, now: datetime) -> list[Decision]:
     reserved = [wish for group in pool.groups_of(CapacityType.RESERVED) for wish in terms.reserved(pool, group, now)]
     # asked for in this look: nothing is bought beside it before the next look knows the answer
     coming = sum(max(0, (wish.to_size or 0) - (wish.from_size or 0)) for wish in reserved)
-    sizes = _Sizes(pool, now, coming)
+    sizes = Sizes(pool, now, coming)
     run_ends = terms.run_ends(seen, now)
     ending = {wish.resource for wish in (*reserved, *run_ends) if wish.action is Action.END}
     wishes = [
@@ -52,38 +52,7 @@ def split(seen: PoolView, now: datetime) -> list[Decision]:
     return wishes if pool.policy_seen else [_unseen(wish) for wish in wishes]
 
 
-class _Sizes:
-    """The arithmetic of a pool."""
-
-    def __init__(self, pool: PoolView, now: datetime, reserved_coming: int) -> None:
-        kinds = {group.name: group.capacity_type for group in pool.groups}
-        self.reserved = reserved_coming
-        self.spot = self.spot_ready = self.late = self.on_demand = self.stable = 0
-        for member in pool.members:
-            if member.leaving or member.failed:
-                continue
-            kind = kinds.get(member.group)
-            if kind in _STANDS_IN:
-                self.on_demand += 1
-                continue
-            since = member.ready_since
-            self.stable += since is not None and now - since >= pool.policy.hold
-            if kind is CapacityType.SPOT:
-                self.spot += not member.late
-                self.late += member.late
-                self.spot_ready += since is not None
-            elif kind is CapacityType.RESERVED:
-                self.reserved += not member.late
-        base = max(0, pool.target + pool.spare - self.reserved)
-        self.spot_wanted = base + zones.extra(pool, base, now)
-        # the target falls when they are gone: until then nobody is missed for them
-        self.ending_idle = sum(leavers.drains_idle(member) for member in pool.members)
-        # each late one has one successor at most: an image that never speaks must not fill every zone
-        there = max(self.spot, self.spot + self.late - self.spot_wanted)
-        self.spot_missing = max(0, self.spot_wanted - there - self.ending_idle)
-
-
-def _spot(pool: PoolView, sizes: _Sizes, now: datetime) -> list[Decision]:
+def _spot(pool: PoolView, sizes: Sizes, now: datetime) -> list[Decision]:
     """Grow where spot is to be had; give up unanswered asks; shrink what the target no longer needs.
 
     A group that looks for an instance by itself already is asked in the same way, so that its answer is waited for.
@@ -112,10 +81,12 @@ def _spot(pool: PoolView, sizes: _Sizes, now: datetime) -> list[Decision]:
     return decisions + _surplus_spot(pool, sizes)
 
 
-def _move(pool: PoolView, sizes: _Sizes, now: datetime) -> str | None:
+def _move(pool: PoolView, sizes: Sizes, now: datetime) -> str | None:
     """Where one spot instance would be safer; only from a calm pool, and only within the surge that is allowed."""
-    calm = sizes.spot == sizes.spot_ready == sizes.spot_wanted and not (sizes.late or leavers.somebody_leaves(pool))
-    if not calm or pool.policy.max_surge < 1 or sizes.on_demand > 0 or pool.spare == 0:
+    calm = sizes.spot == sizes.spot_ready == sizes.spot_wanted and not (
+        sizes.spot_late or leavers.somebody_leaves(pool)
+    )
+    if not calm or pool.policy.max_surge < 1 or sizes.on_demand + sizes.on_demand_late > 0 or pool.spare == 0:
         return None  # without a spare each loss is felt: the even spread keeps each one small
     names = {group.name for group in pool.groups_of(CapacityType.SPOT)}
     if all(m.kept_by for m in pool.members if m.group in names):
@@ -126,7 +97,7 @@ def _move(pool: PoolView, sizes: _Sizes, now: datetime) -> str | None:
     )
 
 
-def _surplus_spot(pool: PoolView, sizes: _Sizes) -> list[Decision]:
+def _surplus_spot(pool: PoolView, sizes: Sizes) -> list[Decision]:
     """One at a time, drained, once enough others are ready: a marked one first, then from the least useful zone."""
     if sizes.spot <= sizes.spot_wanted or sizes.spot_ready <= sizes.spot_wanted or leavers.somebody_leaves(pool):
         return []
@@ -140,36 +111,41 @@ def _surplus_spot(pool: PoolView, sizes: _Sizes) -> list[Decision]:
     return [*(_kept(pool, member) for member in kept), *ends]
 
 
-def _on_demand(pool: PoolView, sizes: _Sizes, now: datetime) -> list[Decision]:
+def _on_demand(pool: PoolView, sizes: Sizes, now: datetime) -> list[Decision]:
     group = pool.fallback()
     if group is None:
         return []
     missing = pool.target - sizes.reserved - sizes.spot - sizes.ending_idle
-    wanted = min(max(0, missing), group.max)
-    open_zones = zones.untried(pool, now) if wanted > sizes.on_demand else []
-    if sizes.spot_missing > 0 and open_zones and wanted > sizes.on_demand:
+    wanted, there = min(max(0, missing), group.max), len(pool.members_of(group.name))
+    lacks = wanted - presence.with_replaced(sizes.on_demand, sizes.on_demand_late, wanted)
+    open_zones = zones.untried(pool, now) if lacks > 0 else []
+    if sizes.spot_missing > 0 and open_zones:
         # spot starts as fast as on-demand, so every zone is asked before anything is bought
         waiting = f"{len(open_zones)} zones are still to be asked"
         return [_keep(pool, group, Reason.SPOT_WANTED, waiting)]
-    if wanted > sizes.on_demand:
+    if lacks > 0:
         closed = zones.at_quota(pool, group, now) or zones.boots_failing(pool, group, now)
         if closed is not None:
             return [_keep(pool, group, closed.reason, closed.detail)]
-        size = wanted + len(pool.members_of(group.name)) - sizes.on_demand
-        if group.capacity_type is CapacityType.FLEX_START:
-            # several may end at the same time, and Google's groups know no maximum
-            size = min(size, group.max + SURGE)
+        # several of flex-start may end at the same time, and Google's groups know no maximum
+        most = group.max + SURGE if group.capacity_type is CapacityType.FLEX_START else max(group.max, there)
+        size = min(lacks + there, most)
         if size > group.desired:
             return [_fallback(pool, group, size, missing)]
-        asked, refused = group.desired - sizes.on_demand, zones.refused_last(pool, group)
-        detail = f"{asked} on their way" if refused is None else f"{asked} asked for, the cloud refuses: {refused}"
-        return [_keep(pool, group, Reason.FALLBACK, detail)]
-    if group.desired > len(pool.members_of(group.name)):
-        there = len(pool.members_of(group.name))
+        return [_keep(pool, group, Reason.FALLBACK, _not_more(pool, group, group.desired - there))]
+    if group.desired > there:
         return [_resize(pool, group, there, Reason.SURPLUS, "asked for more than is needed now")]
-    if sizes.on_demand == 0:
+    if sizes.on_demand + sizes.on_demand_late == 0:
         return [_keep(pool, group, Reason.AS_WANTED, "none needed")]
     return _give_back(pool, group, sizes)
+
+
+def _not_more(pool: PoolView, group: GroupView, asked: int) -> str:
+    """Why more is wanted of what stands in, and no more is asked for."""
+    if asked <= 0:
+        return f"at its largest size of {group.max}"
+    refused = zones.refused_last(pool, group)
+    return f"{asked} on their way" if refused is None else f"{asked} asked for, the cloud refuses: {refused}"
 
 
 def _fallback(pool: PoolView, group: GroupView, size: int, missing: int) -> Decision:
@@ -179,10 +155,11 @@ def _fallback(pool: PoolView, group: GroupView, size: int, missing: int) -> Deci
     return replace(decision, usd_per_hour=-pool.on_demand_usd * (size - group.desired))
 
 
-def _give_back(pool: PoolView, group: GroupView, sizes: _Sizes) -> list[Decision]:
+def _give_back(pool: PoolView, group: GroupView, sizes: Sizes) -> list[Decision]:
     """One on-demand instance, when enough spot has been ready for the hold and the rest carries the target."""
     needed = max(0, pool.target - sizes.stable)
-    if sizes.on_demand <= needed:
+    # one that hangs stands in for nobody, and goes when nobody is needed
+    if sizes.on_demand + (0 if needed else sizes.on_demand_late) <= needed:
         if sizes.spot + sizes.reserved >= pool.target:
             return [_keep(pool, group, Reason.HOLDING_FALLBACK, f"ready for {pool.policy.hold}: {sizes.stable}")]
         return [_keep(pool, group, Reason.FALLBACK, f"stands in for {pool.target - sizes.stable}")]

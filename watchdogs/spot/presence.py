@@ -48,6 +48,11 @@ def with_late(pool: PoolView, now: datetime) -> PoolView:
     return replace(pool, members=[replace(m, late=m.id in late) for m in pool.members])
 
 
+def with_replaced(there: int, late: int, wanted: int) -> int:
+    """How many count: each late one has one successor at most. An image that never speaks must not go on buying."""
+    return max(there, there + late - wanted)
+
+
 def hung(pool: PoolView, now: datetime) -> list[Decision]:
     """A word about each of those that are late by so much that people must look at them."""
     return [

@@ -1,0 +1,42 @@
+"""How many of each way of buying a pool has, by what counts, and how many it wants. Pure."""
+
+from datetime import datetime
+from typing import Final
+
+from fleet.model import CapacityType
+from watchdogs.spot import leavers, presence, zones
+from watchdogs.spot.view import PoolView
+
+_STANDS_IN: Final = frozenset({CapacityType.ON_DEMAND, CapacityType.FLEX_START})
+
+
+class Sizes:
+    """The arithmetic of a pool."""
+
+    def __init__(self, pool: PoolView, now: datetime, reserved_coming: int) -> None:
+        kinds = {group.name: group.capacity_type for group in pool.groups}
+        self.reserved = reserved_coming
+        self.spot = self.spot_ready = self.spot_late = self.stable = 0
+        self.on_demand = self.on_demand_late = 0
+        for member in pool.members:
+            if member.leaving or member.failed:
+                continue
+            kind = kinds.get(member.group)
+            if kind in _STANDS_IN:
+                self.on_demand += not member.late
+                self.on_demand_late += member.late
+                continue
+            since = member.ready_since
+            self.stable += since is not None and now - since >= pool.policy.hold
+            if kind is CapacityType.SPOT:
+                self.spot += not member.late
+                self.spot_late += member.late
+                self.spot_ready += since is not None
+            elif kind is CapacityType.RESERVED:
+                self.reserved += not member.late
+        base = max(0, pool.target + pool.spare - self.reserved)
+        self.spot_wanted = base + zones.extra(pool, base, now)
+        # the target falls when they are gone: until then nobody is missed for them
+        self.ending_idle = sum(leavers.drains_idle(member) for member in pool.members)
+        there = presence.with_replaced(self.spot, self.spot_late, self.spot_wanted)
+        self.spot_missing = max(0, self.spot_wanted - there - self.ending_idle)
