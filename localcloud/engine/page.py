@@ -54,9 +54,14 @@ def render(batch: Batch, model_name: str, *, block_size: int, prefix_caching: bo
 
 
 def _process() -> str:
-    name = "process_start_time_seconds"
-    meaning = "Start time of the process since unix epoch in seconds."
-    return render_family(name, "gauge", meaning, [Sample(name=name, value=_STARTED)])
+    families = (
+        ("process_start_time_seconds", "gauge", "Start time of the process since unix epoch in seconds.", _STARTED),
+        ("process_cpu_seconds_total", "counter", "Total user and system CPU time spent.", time.process_time()),
+    )
+    return "".join(
+        render_family(name, kind, meaning, [Sample(name=name, value=value)])
+        for name, kind, meaning, value in families
+    )
 
 
 def _requests(batch: Batch, families: _Families, model_name: str) -> Iterator[str]:

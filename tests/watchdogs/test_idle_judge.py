@@ -62,6 +62,7 @@ TRAPS = [
     pytest.param(case(evidence=engine(started_age=None)), Reason.METRICS_MISSING, id="no process start time"),
     pytest.param(case(evidence=engine(coverage=0.89)), Reason.METRICS_MISSING, id="one engine of several thin"),
     pytest.param(case(evidence=engine(coverage=None)), Reason.METRICS_MISSING, id="coverage unknown"),
+    pytest.param(case(evidence=engine(pulse_changes=None)), Reason.METRICS_MISSING, id="no CPU counter"),
     pytest.param(case(evidence=engine(coverage=NAN)), Reason.METRICS_MISSING, id="coverage NaN"),
     pytest.param(case(evidence=engine(newest_age=timedelta(seconds=31))), Reason.METRICS_STALE, id="engine stale"),
     pytest.param(case(evidence=engine(running_max=NAN)), Reason.METRICS_IMPLAUSIBLE, id="gauge NaN"),

@@ -147,6 +147,7 @@ FAULTS: dict[str, tuple[Fault, str]] = {
     "no token counters": (engine(counter_changes=None), "engine_reported"),
     "the gauge was renamed": (engine(running_max=None), "engine_reported"),
     "half of the engine's samples": (engine(coverage=0.5), "engine_covered"),
+    "no CPU counter": (engine(pulse_changes=None), "engine_reported"),
     "no engine at all": (dropped("engine"), "engine_covered and engine_reported"),
     "the engine's samples stopped": (engine(newest_age=2 * MINUTE), "engine_fresh"),
     "running is not a number": (engine(running_max=NAN), "engine_plausible"),

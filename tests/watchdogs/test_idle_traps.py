@@ -302,6 +302,11 @@ TRAPS: dict[str, list[Trap]] = {
         ),
         Trap(name="frozen page", bend=frozen, idle=NO_MEASUREMENT),
         Trap(
+            name="frozen page without a CPU counter",
+            bend=both(frozen, without("process_cpu_seconds_total")),
+            idle=Reason.METRICS_MISSING,
+        ),
+        Trap(
             name="another model name within the window",
             bend=lambda page: (
                 [one.saying(until(_calm(one), LATE)) if one.labels else one for one in page]

@@ -152,6 +152,7 @@ def engine_reported(case: Case) -> Objection | None:
         "requests waiting": engine.waiting_max,
         "token counters": engine.counter_changes,
         "start time": engine.started_age,
+        "CPU counter": engine.pulse_changes,
         "newest sample": engine.newest_age,
     }
     return _absent("engine", signals)

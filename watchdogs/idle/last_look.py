@@ -156,6 +156,6 @@ def _engine_in_numbers(case: Case) -> Objection | None:
     """An engine that still answers does so whole and in numbers; its CPU clock may stand still for a while."""
     evidence = case.evidence
     if evidence is not None and evidence.engine is not None:
-        still = replace(evidence.engine, pulse_changes=None)
+        still = replace(evidence.engine, pulse_changes=1.0)
         case = replace(case, evidence=replace(evidence, engine=still))
     return judge(case, (engine_reported, engine_plausible))
