@@ -66,14 +66,18 @@ class GoogleRollouts:
             self._replace(entry, outdated[0], until)
 
     def _replace(self, entry: GroupEntry, old: str, until: float) -> None:
-        before = self.version(entry.name).current
+        current = self.version(entry.name).current
+        before = self._serving(current)
         group = self.groups.groups([entry.name])[0]
         # prepaid capacity has no room for one more
         first = entry.type is not CapacityType.RESERVED and group.desired < entry.max
-        if first:
+        if len(before) < len(current):
+            # a run that gave up has asked for it: one more each time would fill the group
+            self._await_replacement(entry, before, until)
+        elif first:
             self.groups.resize(group, group.desired + 1)
             self._await_replacement(entry, before, until)
-        else:
+        if not first:
             self._check_floor(entry)
         self._drain(old, until)
         self.groups.end(old, entry.name, lower_desired=True)
@@ -85,10 +89,12 @@ class GoogleRollouts:
 
     def _await_replacement(self, entry: GroupEntry, before: Collection[str], until: float) -> None:
         def serves() -> bool:
-            fresh = [i for i in self.version(entry.name).current if i not in before]
-            return bool(self._ready([found for i in fresh if (found := self.inventory.instance(i))]))
+            return bool(self._serving([i for i in self.version(entry.name).current if i not in before]))
 
         self._wait(until, f"a replacement in {entry.name} to serve", serves)
+
+    def _serving(self, names: Collection[str]) -> list[str]:
+        return self._ready([found for name in names if (found := self.inventory.instance(name))])
 
     def _check_floor(self, entry: GroupEntry) -> None:
         """The others must carry the pool's floor while one is away."""

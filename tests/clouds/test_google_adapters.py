@@ -281,6 +281,12 @@ def test_a_replacement_that_never_comes_leaves_the_old_one_alone(google: Google)
         rollouts(described, agents).roll(described.pools[0].groups[0], timedelta(seconds=3))
     assert agents.drained == []
     assert old in [m.name for m in google.members("stuck")]
+    with pytest.raises(CloudError, match="waited too long for a replacement in stuck to serve"):
+        rollouts(described, agents).roll(described.pools[0].groups[0], timedelta(seconds=3))
+    assert google.group("stuck").target_size == 2, "the first run has asked for the replacement"
+    google.control("POST", "restore", {})
+    rollouts(described, agents).roll(described.pools[0].groups[0], LONG)
+    assert (agents.drained, google.group("stuck").target_size) == ([old], 1)
 
 
 def test_lives_and_reservations_are_told_for_the_bill(google: Google) -> None:
