@@ -11,14 +11,17 @@ from sqlalchemy.engine import make_url
 
 from cli.fleets import FleetOption, load
 from cli.output import STDERR, STDOUT, Exit, UserError, print_json
-from cli.ports import FleetAgents, fleet_of
+from cli.ports import FleetAgents, FleetLedger, fleet_of
 from cli.wiring import agents_of, inventory_of, open_engine
 from fleet import durations, tags
-from fleet.document import FleetDocument
+from fleet.document import FleetDocument, Pool
 from fleet.model import Cloud, Instance
 from ledger import operations
 from ledger.operations import BrakeRow
+from watchdogs.plan import Outcome, OutcomeKind
 from watchdogs.ports import BrakeKind, Inventory
+from watchdogs.spot import failures
+from watchdogs.spot.decide import WATCHDOG as SPOT
 from watchdogs.spot.leavers import HAND_DRAIN
 
 SPAN: Final = "4h"
@@ -87,7 +90,10 @@ def resume(
     owner: OwnerOption = None,
     fleet: FleetOption = None,
 ) -> None:
-    """Release the brakes of an instance, a pool or all: pauses, keeps, held targets. `all` is a scope of its own."""
+    """Release the brakes of an instance, a pool or all: pauses, keeps, held targets. `all` is a scope of its own.
+
+    Where boots kept failing, a pool's groups are asked again: somebody has looked at them.
+    """
     now = datetime.now(UTC)
     who, documents = _who(owner), load(fleet)
     released = 0
@@ -96,6 +102,7 @@ def resume(
         engine = open_engine(document)
         for kind in BrakeKind:
             released += operations.release_brakes(engine, fleet_of(document), kind, scope, (who, now))
+        _try_boots_again(document, [p for p in document.pools if scope in ("all", p.name)], who, now)
         left += _left(document, scope, known, now)
         if known is not None:
             remove_keep(inventory_of(document), known.id)
@@ -107,6 +114,14 @@ def resume(
             highlight=False,
             soft_wrap=True,
         )
+
+
+def _try_boots_again(document: FleetDocument, pools: Sequence[Pool], who: str, now: datetime) -> None:
+    ledger = FleetLedger(open_engine(document), document, SPOT, who)
+    for pool in pools:
+        if pool.watchdogs.spot is not None:
+            said = failures.mended(pool.name, who)
+            ledger.record_outcome(SPOT, Outcome(decision=said, kind=OutcomeKind.DONE, detail=said.detail), now)
 
 
 def _left(document: FleetDocument, scope: str, known: Instance | None, now: datetime) -> list[BrakeRow]:

@@ -13,11 +13,12 @@ from cli.brakes import remove_keep
 from cli.fleets import load
 from cli.main import build
 from cli.output import Exit, UserError
-from cli.ports import fleet_of
+from cli.ports import FleetLedger, fleet_of
 from ledger import operations
 from ledger.operations import BrakeRow
 from ledger.schema import open_ledger
 from tests.unit.small_fleet import document
+from watchdogs.spot import failures
 
 
 @pytest.mark.parametrize("command", ["pause", "keep"])
@@ -141,6 +142,21 @@ def test_resume_says_what_still_holds(tmp_path: Path, scope: str, still: list[st
     assert done.stdout == f"1 brakes of {scope} released\n"
     assert [line for line in still if line not in done.stderr] == []
     assert len(done.stderr.splitlines()) == len(still)
+
+
+def test_resume_of_a_pool_lets_its_boots_be_tried_again(tmp_path: Path) -> None:
+    engine = open_ledger(f"sqlite:///{tmp_path}/ledger.db")
+    path = document(tmp_path)
+    written = json.loads(path.read_text())
+    for pool in written["pools"]:
+        pool["watchdogs"] = {"spot": {}}
+    path.write_text(json.dumps(written))
+    before = datetime.now(UTC) - timedelta(seconds=1)
+    done = CliRunner().invoke(build("brakes"), ["resume", "chat", "--owner", "ann", "--fleet", str(path)])
+    assert done.exit_code == 0, done.output
+    ledger = FleetLedger(engine, load([str(path)])[0], "spot", "us")
+    assert failures.mended_at(ledger.done_since("spot", before)).keys() == {"chat"}
+    engine.dispose()
 
 
 class Knows:

@@ -11,9 +11,9 @@ from fleet.model import CapacityType, Phase
 from fleet.policies import SpotPolicy
 from tests.watchdogs.plain import START, instance
 from tests.watchdogs.test_spot_watchdog import OD, A, B, spread_world, watchdog
-from tests.watchdogs.worlds import World
-from watchdogs.plan import Action, Reason
-from watchdogs.spot import zones
+from tests.watchdogs.worlds import FakeLedger, World
+from watchdogs.plan import Action, Outcome, OutcomeKind, Reason
+from watchdogs.spot import failures, zones
 from watchdogs.spot.decide import decide
 from watchdogs.spot.view import GroupView, Member, PoolView
 
@@ -55,6 +55,22 @@ def test_an_image_that_never_boots_is_not_started_for_ever(failing: str, capacit
         passes(world, 1)
         world.boot()
     assert len(world.alive(failing)) == 1
+
+
+def test_whoever_mended_an_image_need_not_wait_for_an_hour() -> None:
+    world = spread_world()
+    world.capacity[OD] = 99
+    world.lose(instance(1).id)
+    passes(world, 20, failing=[OD])
+    tries = world.launched
+    said = failures.mended("batch", "anna")
+    FakeLedger(world).record_outcome(
+        "spot", Outcome(decision=said, kind=OutcomeKind.DONE, detail=said.detail), world.now
+    )
+    passes(world, 1)
+    assert world.launched == tries + 1
+    passes(world, 20, failing=[OD])
+    assert world.launched == tries + 3, "three more, and it stops again"
 
 
 def test_one_failed_boot_is_made_good_for_by_one() -> None:

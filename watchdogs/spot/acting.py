@@ -184,7 +184,10 @@ class Actor:
                 instance = self._instances.get(decision.resource)
                 group = decision.resource if instance is None else instance.group
                 key = f"alert:{group}:{decision.reason}:{plan.at:%Y%m%d}"
-                self._tell(key, f"Pool {decision.pool}, {group}: {decision.reason}. {decision.detail}")
+                text = f"Pool {decision.pool}, {group}: {decision.reason}. {decision.detail}."
+                if decision.reason is Reason.BOOTS_FAILING:
+                    text += f" Once that is mended, `gpufleet resume {decision.pool}` has it tried again."
+                self._tell(key, text)
         for pool in self._document.pools:
             self._say_hung(pool, [d for d in plan.decisions if d.pool == pool.name])
             self._say_dry(pool, [d for d in plan.decisions if d.pool == pool.name])

@@ -1,6 +1,6 @@
 """Boots that failed, remembered by group: no cloud says of an instance that was ended on request why it was."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -13,6 +13,19 @@ BOOT_REASONS: Final = frozenset({Reason.BOOT_FAILED, Reason.BOOTS_FAILING})
 def note(decision: Decision, group: str) -> Decision:
     """What is to be noted of a group when one of its instances was ended."""
     return Decision(resource=group, pool=decision.pool, action=Action.KEEP, reason=Reason.BOOT_FAILED)
+
+
+def mended(pool: str, by: str) -> Decision:
+    """What a person notes of a pool whose boots are to be tried again: what failed before counts no more."""
+    detail = f"boots are tried again: {by}"
+    return Decision(resource=pool, pool=pool, action=Action.KEEP, reason=Reason.AS_WANTED, detail=detail)
+
+
+def mended_at(deeds: Sequence[Deed]) -> dict[str, datetime]:
+    """By pool: when a person said so last."""
+    return {
+        deed.resource: deed.at for deed in deeds if deed.resource == deed.pool and deed.reason is Reason.AS_WANTED
+    }
 
 
 def by_group(deeds: Iterable[Deed]) -> dict[str, list[datetime]]:

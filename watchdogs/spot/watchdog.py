@@ -47,6 +47,8 @@ class _Known:
     """By instance: since when it is noted not to be ready though it should be."""
     failed_boots: Mapping[str, Sequence[datetime]]
     """By group: when instances were ended because their boot had failed."""
+    mended: Mapping[str, datetime]
+    """By pool: when a person said that boots are to be tried again."""
     kept: Mapping[str, str]
     """By instance: who asked to keep it."""
     ended: Mapping[str, int]
@@ -129,6 +131,7 @@ class SpotWatchdog:
         known = _Known(
             missed=presence.missed(deeds),
             failed_boots=failures.by_group(deeds),
+            mended=failures.mended_at(deeds),
             kept=kept_by_people([*members.values()], brakes, now),
             ended=choices.ended(deed for deed in deeds if deed.at >= now - choices.HOUR),
         )
@@ -192,6 +195,7 @@ class SpotWatchdog:
             events=[event for event in own if now - event.at < LOOK_BACK],
             pass_started=started,
             failed_boots={name: known.failed_boots[name] for name in names if name in known.failed_boots},
+            mended_at=known.mended.get(pool.name),
             on_demand_usd=self._on_demand_usd(pool),
             boot_expected=boots.expected(boots.took(machines, statuses)),
             drain_deadline=pool.drain_deadline,

@@ -244,10 +244,13 @@ def boots_failing(pool: PoolView, group: GroupView, now: datetime) -> Verdict | 
 
 
 def failed_boots(pool: PoolView, group: GroupView, now: datetime) -> int:
-    """Boots of a group that failed lately, since one went well: of those that are there and of those ended for it."""
+    """Boots of a group that failed lately, of those that are there and of those ended for it.
+
+    Lately: since one went well, or since a person said that they are to be tried again.
+    """
     members = pool.members_of(group.name)
     booted = [m.ready_since for m in members if m.ready_since and boots.is_boot(m.launched_at, m.ready_since)]
-    since = max([now - BOOT_SPAN, *booted])
+    since = max(now - BOOT_SPAN, pool.mended_at or now - BOOT_SPAN, *booted)
     there = len([m for m in members if m.failed])
     there += len([event for event in _since(pool, group, since) if event.kind is ActivityKind.UNHEALTHY])
     return there + len([at for at in pool.failed_boots.get(group.name, ()) if at > since])
