@@ -6,6 +6,7 @@ Both need a ledger in PostgreSQL (a function has no disk that lasts) and a way t
 
 import ipaddress
 import sys
+import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -68,7 +69,15 @@ def one_pass(name: str, urls: Sequence[str] | None, *, apply: bool) -> tuple[Exi
     if name == COST:
         whole, _ = watch_cost.over_fleets(documents, show=False)
         return (Exit.DONE if whole else Exit.FAILED), [{"environment": d.environment} for d in documents]
-    return over_fleets(known[name], documents, Options(apply=apply, show=False))
+    return over_fleets(known[name], documents, Options(apply=apply, show=False, holder=_holder()))
+
+
+def _holder() -> str:
+    """A name that says nothing of a machine: functions are all called `localhost` and have the same few process
+    numbers, so that a live one elsewhere would be taken for a dead one here. One that was cut off keeps its lease for
+    its term.
+    """
+    return f"function/{uuid.uuid4()}"
 
 
 def reachable(document: FleetDocument) -> None:

@@ -67,6 +67,8 @@ class Options:
     show: bool = True
     quiet: bool = False
     """Show nothing when nothing is to be done."""
+    holder: str | None = None
+    """Who holds the lease; None: this process, by the name at which its neighbours tell whether it lives."""
 
 
 def kinds() -> dict[str, Kind]:
@@ -120,7 +122,7 @@ def over_fleets(
 
 def over_fleet(kind: Kind, document: FleetDocument, options: Options) -> tuple[Exit, dict[str, Any]]:
     """One pass. Raises OSError when the fleet could not be observed whole, UserError for what people must mend."""
-    wired = wire(document, kind.name)
+    wired = wire(document, kind.name, options.holder)
     try:
         return _pass(kind, wired, options)
     finally:

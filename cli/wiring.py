@@ -72,12 +72,12 @@ def open_engine(document: FleetDocument) -> Engine:
     return engine
 
 
-def wire(document: FleetDocument, lease: str) -> Wired:
-    """Everything that a watchdog of this fleet needs. Makes no call to a cloud yet."""
+def wire(document: FleetDocument, lease: str, holder: str | None = None) -> Wired:
+    """Everything that a watchdog of this fleet needs. Makes no call to a cloud yet. No holder: this process."""
     engine = open_engine(document)
     clock = WallClock()
     calls, inventory, groups = _cloud(document)
-    ledger = FleetLedger(engine, document, lease, holder_name())
+    ledger = FleetLedger(engine, document, lease, holder or holder_name())
     prometheus = Prometheus(document.prometheus_url)
     ports = Ports(
         inventory=inventory,

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cli import serverless
+from cli import ports, serverless
 from cli.output import UserError
 from cli.serverless import PassFailedError, handler
 from fleet.document import FleetDocument, render
@@ -21,6 +21,7 @@ from ledger.schema import open_ledger
 from tests.moto_account import moto_account
 from tests.postgres import running
 from tests.watchdogs.plain import document
+from watchdogs.idle.watchdog import IdleWatchdog, Pass
 
 ROOT = Path(__file__).parents[2]
 
@@ -77,6 +78,28 @@ def test_lambda_runs_a_pass_and_the_loser_of_two_says_so(tmp_path: Path, databas
     assert "elsewhere" in handler(event)["fleets"][0]["skipped"]
     operations.release_lease(ledger, "aws/test/us-east-1:idle", "elsewhere/b/1/2")
     ledger.dispose()
+
+
+@pytest.mark.usefixtures("account")
+def test_a_function_beside_another_leaves_it_its_lease(
+    tmp_path: Path, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are `localhost` and process 1, in machines of their own that began at different moments."""
+    event = {"watchdog": "idle", "apply": True, "fleet": [fleet_file(tmp_path, ledger_url=database)]}
+    began: list[str] = []
+    seen: list[str] = []
+
+    def at_work(dog: IdleWatchdog) -> Pass:
+        began.append("at work")
+        if len(began) == 1:
+            monkeypatch.setattr(ports, "_boot", lambda: "second boot")
+            seen.append(handler(event)["fleets"][0].get("skipped", ""))
+        return dog.dry()
+
+    monkeypatch.setattr(ports, "_boot", lambda: "first boot")
+    monkeypatch.setattr(IdleWatchdog, "apply", at_work)
+    handler(event)
+    assert began == ["at work"] and seen[0].startswith("function/")
 
 
 @pytest.mark.usefixtures("account")
