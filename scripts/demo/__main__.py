@@ -91,7 +91,7 @@ def _play(stage: Stage, folders: Folders) -> int:
 def _clear_earlier(stage: Stage, folders: Folders) -> None:
     if _left(folders):
         stage.say("an embedded cloud of this clone still runs (a demo that was killed?): it ends first")
-        stage.run("gpufleet", "local", "down")
+        stage.end_cloud()
 
 
 def _clean_up(stage: Stage, folders: Folders) -> None:
@@ -102,7 +102,7 @@ def _clean_up(stage: Stage, folders: Folders) -> None:
     if not _left(folders):
         return
     try:
-        stage.run("gpufleet", "local", "down")
+        stage.end_cloud()
     except StoryError as error:
         print(red(f"demo: {error}; `gpufleet local down` ends the rest"), file=sys.stderr)
 

@@ -1,5 +1,6 @@
 """How the demo runs a command: echoed so that anybody can repeat it, with a limit, and ended on Ctrl-C."""
 
+import contextlib
 import json
 import os
 import re
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from fleet.model import Cloud
+from localcloud.control.environment import MARK
 from scripts.demo.cast import SIMULATED, Cast
 
 LIMIT_S: Final = 240.0
@@ -96,6 +98,17 @@ class Stage:
         pattern = re.compile(hide) if hide else None
         return self._run(command, codes, lambda line: pattern is None or not pattern.search(line))
 
+    def end_cloud(self, *options: str) -> Done:
+        """`gpufleet local down`, unmarked: marked, it would be ended by that of the next run as something left over,
+        if we are killed now. Unmarked, that one waits for it. Raises StoryError.
+        """
+        marked = self.environment
+        self.environment = {name: value for name, value in marked.items() if name != MARK}
+        try:
+            return self.run("gpufleet", "local", "down", *options)
+        finally:
+            self.environment = marked
+
     def ask(self, *command: str, codes: Sequence[int] = (0,)) -> Done:
         """Run a command for its answer only: nothing is shown."""
         return self._run(command, codes, None)
@@ -169,10 +182,11 @@ class Stage:
 
 
 def _pump(pipe: IO[str] | None, keep: list[str], show: Show | None, hushed: threading.Event) -> None:
-    for line in pipe or ():
-        keep.append(line)
-        if show is not None and not hushed.is_set() and show(line):
-            print(f"     {line.rstrip()}", flush=True)
+    with pipe or contextlib.nullcontext(()) as lines:
+        for line in lines:
+            keep.append(line)
+            if show is not None and not hushed.is_set() and show(line):
+                print(f"     {line.rstrip()}", flush=True)
 
 
 def _styled(text: str, style: str) -> str:

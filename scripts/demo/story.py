@@ -328,4 +328,4 @@ def farewell(stage: Stage) -> None:
         control_host.unprotect(stage)
     stage.run("pulumi", "destroy", "--yes", "--non-interactive", "--skip-preview", *stage.settings, hide=BUSY)
     stage.fact("instances_after_destroy", len(look.instances()), f"instances left: {len(look.instances())}")
-    stage.fact("left", stage.run("gpufleet", "local", "down", "--json").json())
+    stage.fact("left", stage.end_cloud("--json").json())

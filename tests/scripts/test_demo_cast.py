@@ -8,6 +8,7 @@ import yaml
 
 from fleet.model import Cloud
 from localcloud.control.choice import stack_of
+from localcloud.control.environment import MARK
 from localcloud.control.folders import ROOT, Folders
 from localcloud.machines.image.docker import program
 from scripts.demo import cast, control_host
@@ -77,3 +78,14 @@ def test_too_little_memory_is_said_before_anything_starts(tmp_path: Path) -> Non
     memory.write_text("MemTotal: 8000000 kB\nMemAvailable: 3145728 kB\n", "utf-8")
     with pytest.raises(cast.CastError, match=r"3\.0 GiB of memory are free and real vLLM needs 6.*ENGINE=simulated"):
         cast.prepare(print, memory)
+
+
+def test_the_end_of_a_cloud_is_none_of_what_it_ends(tmp_path: Path) -> None:
+    """A demo killed in it leaves it running, and the next demo ends all that is marked."""
+    command = tmp_path / "gpufleet"
+    command.write_text(f'#!/bin/sh\necho "$@" "${{{MARK}-no mark}}"\n')
+    command.chmod(0o755)
+    stage = Stage(root=tmp_path, environment={"PATH": f"{tmp_path}:/usr/bin:/bin", MARK: "ours"})
+    assert stage.ask("gpufleet", "status").stdout == "status ours\n"
+    assert stage.end_cloud("--json").stdout == "local down --json no mark\n"
+    assert stage.ask("gpufleet", "status").stdout == "status ours\n"
