@@ -93,12 +93,16 @@ def _deliver(desk: Desk) -> None:
 
 def _open_socket(documents: Sequence[FleetDocument], environ: Mapping[str, str]) -> Callable[[], None]:
     from notify.doors import SocketDoor  # slack's client is slow to import
+    from notify.slack import SlackSettingsError, api_url
 
     token = environ.get(APP_TOKEN, "")
     if not token.startswith("xapp-"):
         raise UserError(f"{APP_TOKEN} is no app token (xapp-…): make one with the scope connections:write")
     presses = presses_of(documents)
-    door = SocketDoor(token, presses, environ.get("GPUFLEET_SLACK_API_URL"))
+    try:
+        door = SocketDoor(token, presses, api_url(environ))
+    except SlackSettingsError as error:
+        raise UserError(str(error)) from error
     try:
         door.open()
     except OSError as error:

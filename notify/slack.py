@@ -18,6 +18,8 @@ from slack_sdk import WebClient
 from slack_sdk.errors import SlackApiError, SlackClientError
 from slack_sdk.webhook import WebhookClient
 
+from fleet.loopback import on_loopback
+
 EVENT: Final = "gpufleet_message"
 FILES: Final = "/files"
 """Keys of messages that carry files end so: they are found by their files' names, since they have no metadata."""
@@ -85,16 +87,30 @@ class SlackSettingsError(ValueError):
 def from_environment(environ: Mapping[str, str]) -> Receiver:
     """A bot where there is a token, else a webhook. Raises SlackSettingsError that names what to set."""
     token, webhook = environ.get("GPUFLEET_SLACK_TOKEN"), environ.get("GPUFLEET_SLACK_WEBHOOK")
-    base = environ.get("GPUFLEET_SLACK_API_URL")
     if token:
-        return SlackBot(token, base)
+        return SlackBot(token, api_url(environ))
     if webhook:
-        if not webhook.startswith(("https://", "http://127.")):
+        if not _private(webhook):
             raise SlackSettingsError(f"GPUFLEET_SLACK_WEBHOOK ({masked(webhook)}) is no https:// address")
         return SlackWebhook(webhook)
     raise SlackSettingsError(
         "no way to Slack: set GPUFLEET_SLACK_TOKEN (a bot token) or GPUFLEET_SLACK_WEBHOOK (an incoming webhook)"
     )
+
+
+def api_url(environ: Mapping[str, str]) -> str | None:
+    """Where the Web API is; None: where Slack has it.
+
+    Raises SlackSettingsError where a token would travel in clear.
+    """
+    url = environ.get("GPUFLEET_SLACK_API_URL") or None
+    if url is not None and not _private(url):
+        raise SlackSettingsError(f"GPUFLEET_SLACK_API_URL ({masked(url)}) is no https:// address")
+    return url
+
+
+def _private(url: str) -> bool:
+    return url.startswith("https://") or (url.startswith("http://") and on_loopback(url))
 
 
 def masked(secret: str) -> str:

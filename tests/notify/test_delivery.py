@@ -206,6 +206,17 @@ def test_a_wrong_webhook_is_never_shown_in_full() -> None:
     assert masked("https://hooks.slack.com/services/T000/B000/verysecret") == "https://hooks.slack.com…et"
 
 
+@pytest.mark.parametrize(
+    "url", ["http://127.evil.example/x", "http://127.0.0.1.evil.example", "http://hooks.slack.com"]
+)
+@pytest.mark.parametrize("variable", ["GPUFLEET_SLACK_WEBHOOK", "GPUFLEET_SLACK_API_URL"])
+def test_nothing_travels_in_clear_but_on_this_machine(variable: str, url: str) -> None:
+    token = {"GPUFLEET_SLACK_TOKEN": "xoxb-1"} if variable.endswith("API_URL") else {}
+    with pytest.raises(SlackSettingsError, match=f"{variable} .* is no https"):
+        from_environment({variable: url, **token})
+    assert from_environment({variable: "http://127.0.0.1:8081/api/", **token})
+
+
 def test_without_settings_the_error_names_them() -> None:
     with pytest.raises(SlackSettingsError, match="GPUFLEET_SLACK_TOKEN"):
         from_environment({})
