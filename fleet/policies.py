@@ -39,8 +39,9 @@ class SpotPolicy:
     """Highest spot price as a share of on-demand."""
     zone_backoff: timedelta = timedelta(minutes=20)
     """A zone that refused or lost capacity is tried last for this long."""
-    max_surge: int = 1
-    """Most instances above target while on-demand is given back."""
+    max_surge: int = 2
+    """Most instances above target and spare while on-demand is given back. 0: nothing moves between zones, and spot
+    comes back one at a time."""
     max_stops_per_run: int = 2
     """Of its own choice: on-demand that goes back, surplus, moves."""
     max_stops_per_hour: int = 12

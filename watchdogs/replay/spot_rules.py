@@ -20,6 +20,7 @@ from watchdogs.spot import zones
 from watchdogs.spot.choices import HOUR
 from watchdogs.spot.decide import decide
 from watchdogs.spot.memory import Memory, step
+from watchdogs.spot.sizes import surge
 from watchdogs.spot.view import GroupView, Member, PoolView
 from watchdogs.spot.watchdog import LOOK_BACK
 from watchdogs.spot.zones import TRY_AGAIN
@@ -115,7 +116,8 @@ class OwnRule:
         if self._waiting and self.policy.zone_backoff > LOOK_BACK:
             return Wishes()  # refusals are out of sight before they are forgotten
         if self._waiting:
-            self._asks = self._pauses(view, now)
+            if not self._surge_is_full(state, spot):
+                self._asks = self._pauses(view, now)
             over = self._held(view, now)
         elif stands_in or len(state.zones) == 1:
             over = min(self._held(view, now), self._better(view, now))
@@ -124,6 +126,11 @@ class OwnRule:
             boots = [m.launched + state.terms.cold_start for m in state.machines if not state.ready(m)]
             over = min((state.now + (FADES_IN if calm else TRY_AGAIN).total_seconds(), *boots))
         return Wishes(rest_until=over, ceiling=self._ceiling(state), asks=self._asks)
+
+    def _surge_is_full(self, state: State, spot: int) -> bool:
+        """Whether what stands in leaves no room for more spot beside it, so that no zone is asked."""
+        most = state.terms.target + state.terms.spare + surge(self.policy)
+        return spot < len(state.machines) >= most
 
     def _pauses(self, view: PoolView, now: datetime) -> Pauses:
         """Of a pool that misses spot, and was refused by each zone that is not too dear."""

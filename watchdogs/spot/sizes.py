@@ -4,10 +4,16 @@ from datetime import datetime
 from typing import Final
 
 from fleet.model import CapacityType
+from fleet.policies import SpotPolicy
 from watchdogs.spot import leavers, presence, zones
 from watchdogs.spot.view import PoolView
 
 _STANDS_IN: Final = frozenset({CapacityType.ON_DEMAND, CapacityType.FLEX_START})
+
+
+def surge(policy: SpotPolicy) -> int:
+    """Most instances above target and spare while spot comes back: one always, or it never would."""
+    return max(1, policy.max_surge)
 
 
 class Sizes:
@@ -40,3 +46,7 @@ class Sizes:
         self.ending_idle = sum(leavers.drains_idle(member) for member in pool.members)
         there = presence.with_replaced(self.spot, self.spot_late, self.spot_wanted)
         self.spot_missing = max(0, self.spot_wanted - there - self.ending_idle)
+        if self.on_demand > 0:
+            # on-demand keeps the pool whole until they are ready: beside it comes no more than the surge
+            room = self.spot_wanted + surge(pool.policy) - there - self.on_demand
+            self.spot_missing = min(self.spot_missing, max(0, room))
