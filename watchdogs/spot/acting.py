@@ -16,7 +16,7 @@ from watchdogs.ports import LEASE_OVER, Brake, Ports
 from watchdogs.spot import failures, leavers
 from watchdogs.spot.decide import WATCHDOG
 from watchdogs.spot.keeps import kept_by_people
-from watchdogs.spot.zones import REFUSALS
+from watchdogs.spot.zones import CEILING, REFUSALS
 
 POLL_SECONDS: Final = 1.0
 _AWAITED: Final = frozenset({Reason.SPOT_WANTED, Reason.SAFER_ZONE, Reason.RESERVED_IN_FULL})
@@ -106,6 +106,8 @@ class Actor:
         if decision.reason is Reason.FALLBACK:
             cost = _money(decision.usd_per_hour)
             self._tell(f"fallback:{group.name}:{self._minute()}", f"Pool {decision.pool}: {decision.detail}; {cost}")
+        if (unknown := decision.evidence.get(CEILING)) is not None:
+            self._say_unpriced(decision, unknown)
         return self._recorded(decision, OutcomeKind.DONE, f"{group.desired} → {size}")
 
     def _await_answers(self, growing: Sequence[Decision], asked_at: datetime) -> list[Activity]:
@@ -191,6 +193,14 @@ class Actor:
         for pool in self._document.pools:
             self._say_hung(pool, [d for d in plan.decisions if d.pool == pool.name])
             self._say_dry(pool, [d for d in plan.decisions if d.pool == pool.name])
+
+    def _say_unpriced(self, decision: Decision, unknown: str) -> None:
+        """Once a day for each pool, in the name of the first."""
+        text = (
+            f"Pool {decision.pool} asks for spot in {decision.resource} although nobody knows whether it is too dear"
+            f" (`{CEILING}` {unknown}). It costs no more than on-demand would: see `gpufleet prices list`."
+        )
+        self._tell(f"unpriced:{decision.pool}:{self._ports.clock.now():%Y%m%d}", text)
 
     def _say_hung(self, pool: Pool, decisions: Sequence[Decision]) -> None:
         """In one message however many there are: a network that is down takes all of them."""

@@ -69,8 +69,7 @@ def _spot(pool: PoolView, sizes: Sizes, now: datetime) -> list[Decision]:
         wanted = there + asks.get(group.name, 0)
         verdict = zones.verdict(pool, group, now)
         if asks.get(group.name, 0) and wanted >= group.desired:
-            cost = None if group.usd_per_hour is None else -group.usd_per_hour * (wanted - group.desired)
-            decisions.append(replace(_resize(pool, group, wanted, reason, detail), usd_per_hour=cost))
+            decisions.append(_growth(pool, group, wanted, reason, detail))
         elif wanted < group.desired and there < group.desired:
             why = verdict or zones.Verdict(reason=Reason.SURPLUS, detail="asked for more than is needed now")
             decisions.append(_resize(pool, group, wanted, why.reason, why.detail))
@@ -79,6 +78,15 @@ def _spot(pool: PoolView, sizes: Sizes, now: datetime) -> list[Decision]:
         else:
             decisions.append(_keep(pool, group, Reason.AS_WANTED, f"{there} there"))
     return decisions + _surplus_spot(pool, sizes)
+
+
+def _growth(pool: PoolView, group: GroupView, size: int, reason: Reason, detail: str) -> Decision:
+    cost = None if group.usd_per_hour is None else -group.usd_per_hour * (size - group.desired)
+    unknown = zones.unpriced(pool, group)
+    if unknown is None:
+        return replace(_resize(pool, group, size, reason, detail), usd_per_hour=cost)
+    grown = _resize(pool, group, size, reason, f"{detail}; {unknown}, so no ceiling holds")
+    return replace(grown, usd_per_hour=cost, evidence={zones.CEILING: f"not judged: {unknown}"})
 
 
 def _move(pool: PoolView, sizes: Sizes, now: datetime) -> str | None:

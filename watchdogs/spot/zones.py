@@ -42,6 +42,8 @@ LEAST_GAIN: Final = 0.01
 REFUSALS: Final = frozenset(
     {ActivityKind.NO_CAPACITY, ActivityKind.QUOTA, ActivityKind.PRICE, ActivityKind.LAUNCH_FAILED}
 )
+CEILING: Final = "price_ceiling"
+"""Under this a decision says of its evidence that the ceiling was not judged."""
 _ASKED: Final = REFUSALS | {ActivityKind.LAUNCHED, ActivityKind.PREEMPTED}
 _SETBACKS: Final = REFUSALS | {ActivityKind.PREEMPTED}
 
@@ -210,6 +212,16 @@ def too_dear(pool: PoolView, group: GroupView) -> Verdict | None:
     if group.usd_per_hour < min(ceiling, pool.on_demand_usd):
         return None
     return Verdict(reason=Reason.SPOT_TOO_DEAR, detail=f"{group.usd_per_hour} USD/h, ceiling {ceiling}")
+
+
+def unpriced(pool: PoolView, group: GroupView) -> str | None:
+    """Which price is missing, so that nobody knows whether a zone is too dear; None: neither.
+
+    It is asked all the same. Neither cloud takes more for spot than for on-demand, which a refusal would buy instead.
+    """
+    if group.usd_per_hour is None:
+        return "its spot price is unknown"
+    return "the on-demand price is unknown" if pool.on_demand_usd is None else None
 
 
 def at_quota(pool: PoolView, group: GroupView, now: datetime) -> Verdict | None:
