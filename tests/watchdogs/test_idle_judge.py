@@ -97,6 +97,7 @@ TRAPS = [
     pytest.param(case(evidence=gpu(energy_changes=None)), Reason.METRICS_MISSING, id="no energy counter"),
     pytest.param(case(evidence=gpu(active_max=None)), Reason.METRICS_MISSING, id="PROF fields absent"),
     pytest.param(case(evidence=gpu(coverage=0.5)), Reason.METRICS_MISSING, id="half the samples"),
+    pytest.param(case(gpus_expected=None), Reason.METRICS_MISSING, id="unknown machine type"),
     pytest.param(case(evidence=gpu(newest_age=timedelta(minutes=2))), Reason.METRICS_STALE, id="exporter stale"),
     pytest.param(case(evidence=gpu(gpus=7), gpus_expected=8), Reason.METRICS_MISSING, id="seven of eight GPUs"),
     pytest.param(case(evidence=gpu(gpus=None)), Reason.METRICS_MISSING, id="number of GPUs unknown"),

@@ -156,6 +156,7 @@ FAULTS: dict[str, tuple[Fault, str]] = {
     "tokens that are no number": (engine(tokens=NAN), "engine_plausible"),
     "a frozen proxy of the engine": (engine(pulse_changes=0.0), "engine_plausible"),
     "counters reset by a restart": (engine(started_age=3 * MINUTE), "engine_not_restarted"),
+    "a machine type that nobody knows": (machine(machine_type="x9.huge"), "gpu_reported"),
     "three of four GPUs report": (gpu(gpus=3), "gpu_reported"),
     "three of four GPUs report their energy": (gpu(metered=3), "gpu_reported"),
     "no energy counter": (gpu(energy_changes=None), "gpu_reported"),

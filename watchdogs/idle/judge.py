@@ -208,8 +208,11 @@ def gpu_reported(case: Case) -> Objection | None:
     )
     if missing is not None:
         return missing
+    if case.gpus_expected is None:
+        detail = f"nobody knows how many GPUs a {case.instance.machine_type} has"
+        return Objection(reason=Reason.METRICS_MISSING, detail=detail)
     for number, what in ((gpu.gpus, "report"), (gpu.metered, "report their energy")):
-        if case.gpus_expected is not None and (number or 0) < case.gpus_expected:
+        if (number or 0) < case.gpus_expected:
             detail = f"{number or 0} of {case.gpus_expected} GPUs {what}"
             return Objection(reason=Reason.METRICS_MISSING, detail=detail)
     return None

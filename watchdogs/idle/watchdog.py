@@ -242,7 +242,7 @@ def _gpus(cloud: Cloud, instances: Sequence[Instance]) -> dict[str, int]:
         try:
             found[machine_type] = catalogue.machine(cloud, machine_type).gpu_count
         except UnknownMachineError:
-            continue  # nobody knows how many there should be: what reports is all that can be judged
+            continue  # nobody knows how many there should be
     return found
 
 

@@ -224,5 +224,5 @@ def _machines(cloud: Cloud, instances: Sequence[Instance]) -> dict[str, Machine]
         try:
             found[machine_type] = catalogue.machine(cloud, machine_type)
         except UnknownMachineError:
-            continue  # judged by what reports
+            continue
     return found
