@@ -126,19 +126,20 @@ def group(n: int) -> str:
 def _engine(quiet: bool, at: float) -> dict[str, float]:
     busy = 0.0 if quiet else 1.0
     return {
-        "running": 6 * busy, "lowest": 0.0, "waiting": 0.0, "count": WINDOW_S / INTERVAL_S, "newest": 0.0,
+        "running": 6 * busy, "waiting": 0.0, "newest": 0.0,
         "started": at - 18000, "pulse": 20.0, "changes0": 90 * busy, "changes1": 90 * busy, "changes2": 80 * busy,
         "tokens0": 1e6 * busy, "tokens1": 2e5 * busy, "sum": 6 * busy, "sum_waiting": 0.0,
-        **dict.fromkeys(("count_waiting", "counted0", "counted1"), WINDOW_S / INTERVAL_S),
+        **dict.fromkeys(("count", "intervals", "scrapes"), WINDOW_S / INTERVAL_S),
         **dict.fromkeys(("telling0", "telling1", "telling2", "telling3"), 1.0),
     }  # fmt: skip
 
 
 def _gpu(quiet: bool, at: float) -> dict[str, float]:
     return {
-        "active": 0.0 if quiet else 0.8, "lowest": 0.0, "count": WINDOW_S / INTERVAL_S, "newest": 0.0,
+        "active": 0.0 if quiet else 0.8, "lowest": 0.0, "newest": 0.0,
+        **dict.fromkeys(("count", "intervals", "scrapes"), WINDOW_S / INTERVAL_S),
         "sum": 0.0, "gpus": GPUS, "metered": GPUS, "util": 0.0 if quiet else 90.0, "util_sum": 0.0,
-        "energy": 20.0, "millijoules": 20_000.0 * WINDOW_S,
+        "energy": 20.0, "milliwatts": 20_000.0,
     }  # fmt: skip
 
 

@@ -153,6 +153,7 @@ class FleetUtilization:
                 gpu=GpuEvidence(
                     gpus=use.gpus,
                     coverage=use.coverage,
+                    missed=float(use.missed),
                     newest_age=now - use.newest,
                     util_max=use.utilization_max,
                     watts_max=use.watts_max,

@@ -18,7 +18,9 @@ class EngineEvidence:
     """The serving engine's side. With several engines on an instance, the busiest and the worst covered count."""
 
     coverage: float | None = None
-    """Least share of the expected samples over its series, 0 to 1."""
+    """Least share of the expected samples over its series, 0 to 1, by number and by time."""
+    missed: float | None = None
+    """Most scrapes on which one of its series was missing from a page that others stood on."""
     newest_age: timedelta | None = None
     """Age of the newest sample of the series that is furthest behind."""
     interval: timedelta | None = None
@@ -33,6 +35,8 @@ class EngineEvidence:
     """How often a token or request counter changed, a reset included. 0: flat."""
     started_age: timedelta | None = None
     """Time since the youngest engine process started."""
+    restarts: float = 0.0
+    """How often the start time of a process changed, whatever its clock says."""
     pulse_changes: float | None = None
     """Changes of the process's CPU counter; 0 of a living process means that old values are repeated."""
 
@@ -42,10 +46,11 @@ class GpuEvidence:
     """The DCGM exporter's side, over all GPUs (and MIG slices) of the instance."""
 
     gpus: int | None = None
-    """GPUs that report now."""
+    """GPUs that report now, by UUID or by number, whichever makes fewer."""
     metered: int | None = None
     """GPUs that report their energy now."""
     coverage: float | None = None
+    missed: float | None = None
     newest_age: timedelta | None = None
     interval: timedelta | None = None
     active_max: float | None = None
@@ -57,7 +62,7 @@ class GpuEvidence:
     energy_changes: float | None = None
     """Least number of changes of a GPU's energy counter lately; 0: the exporter repeats old values."""
     watts_max: float | None = None
-    """Highest mean power of any GPU, from its energy counter, which no burst escapes."""
+    """Highest mean power of any GPU over a fifth of the window, from its energy counter, which no burst escapes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,10 @@ _STARTED: Final = "process_start_time_seconds"
 _GPU_ACTIVE_RENAMED: Final = "DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO"
 """The name since DCGM 4.6.0 (release notes: headers keep the old one as an alias)."""
 _GPU_UTIL_RENAMED: Final = "DCGM_FI_DEV_GPU_UTIL_RATIO"
+_SLOWEST: Final = timedelta(seconds=90)
+"""An exporter that lives has new values by then: those that collect seldom do so each 30 or 60 s."""
+_ENGINE: Final = "instance, engine, model_name"
+"""What tells one engine of an instance from another; engines other than vLLM have none of it."""
 _COUNTERS: Final = (metrics.PROMPT_TOKENS, metrics.GENERATION_TOKENS, metrics.REQUEST_SUCCESS)
 
 Stats = Mapping[str, Mapping[str, float]]
@@ -119,36 +123,36 @@ def engine_query(series: Series, window: timedelta, interval: timedelta) -> str:
     chosen = f'{{job="{series.engine_job}",{series.labels}}}'
     running = f"{metrics.REQUESTS_RUNNING}{chosen}"
     waiting = f"{metrics.REQUESTS_WAITING}{chosen}"
-    flows = {f"changes{n}": f"sum by (instance_id) (changes({c}{chosen}[{whole}]))" for n, c in enumerate(_COUNTERS)}
-    # a counter that was born in the window has counted before anybody looked, and never changed since
-    counted = {
-        f"counted{n}": f"min by (instance_id) (count_over_time({c}{chosen}[{whole}]))"
-        for n, c in enumerate(_COUNTERS[:2])
-    }
-    tokens = {
-        f"tokens{n}": f"sum by (instance_id) (increase({c}{chosen}[{whole}]))" for n, c in enumerate(_COUNTERS[:2])
-    }
-    # what one engine keeps to itself must not hide behind another one that tells; other engines than vLLM name none
+    started = f"{_STARTED}{chosen}"
+    counters = [f"{counter}{chosen}" for counter in _COUNTERS]
+    flows = {f"changes{n}": f"sum by (instance_id) (changes({c}[{whole}]))" for n, c in enumerate(counters)}
+    tokens = {f"tokens{n}": f"sum by (instance_id) (increase({c}[{whole}]))" for n, c in enumerate(counters[:2])}
+    # what one engine keeps to itself must not hide behind another one that tells
     telling = {
-        f"telling{n}": f"count by (instance_id) (count by (instance_id, engine) (count_over_time({name}[{whole}])))"
-        for n, name in enumerate((running, waiting, *(f"{c}{chosen}" for c in _COUNTERS[:2])))
+        f"telling{n}": "count by (instance_id)"
+        f" (count by (instance_id, {_ENGINE}) (count_over_time({name}[{whole}])))"
+        for n, name in enumerate((running, waiting, *counters[:2]))
     }
+    # a counter that was born in the window has counted before anybody looked, and never changed since
+    counts = [f"count_over_time({name}[{whole}])" for name in (running, waiting, *counters)]
     return _union(
         {
             "running": f"max by (instance_id) (max_over_time({running}[{whole}]))",
             "waiting": f"max by (instance_id) (max_over_time({waiting}[{whole}]))",
-            "lowest": f"min by (instance_id) (min_over_time({running}[{whole}]))",
+            "below0": f"min by (instance_id) (min_over_time({running}[{whole}])) < 0",
+            "below1": f"min by (instance_id) (min_over_time({waiting}[{whole}])) < 0",
             # a sum is NaN where one sample is; the highest and the lowest pass over it
             "sum": f"sum by (instance_id) (sum_over_time({running}[{whole}]))",
             "sum_waiting": f"sum by (instance_id) (sum_over_time({waiting}[{whole}]))",
-            "count": f"min by (instance_id) (count_over_time({running}[{whole}]))",
-            "count_waiting": f"min by (instance_id) (count_over_time({waiting}[{whole}]))",
+            "count": f"min by (instance_id) ({_together(*counts)})",
+            "scrapes": f"max by (instance_id) ({_together(*counts, f'count_over_time({started}[{whole}])')})",
+            "intervals": f"min by (instance_id) ({_intervals(running, window, interval)})",
             "newest": f"min by (instance_id) (timestamp({running}))",
-            "started": f"max by (instance_id) ({_STARTED}{chosen})",
+            "started": f"max by (instance_id) ({started})",
+            "restarts": f"max by (instance_id) (changes({started}[{whole}])) > 0",
             "pulse": f"min by (instance_id) (changes({_PULSE}{chosen}[{late}]))",
         }
         | flows
-        | counted
         | tokens
         | telling
     )
@@ -163,24 +167,31 @@ def gpu_query(series: Series, window: timedelta, interval: timedelta) -> str:
     util_ratio = f"{_GPU_UTIL_RENAMED}{chosen}"
     energy = f"{metrics.ENERGY}{chosen}"
 
+    told = f"timestamp({active[0]}) or timestamp({active[1]})"
+    counts = [f"count_over_time({name}[{whole}])" for name in (*active, energy)]
+    others = [f"count_over_time({name}[{whole}])" for name in (util, util_ratio)]
+
     def over(function: str, aggregate: str) -> str:
-        return f"{aggregate} by (instance_id) ({_beside(*(f'{function}({name}[{whole}])' for name in active))})"
+        return f"{aggregate} by (instance_id) ({_together(*(f'{function}({name}[{whole}])' for name in active))})"
 
     return _union(
         {
             "active": over("max_over_time", "max"),
             "lowest": over("min_over_time", "min"),
             "sum": over("sum_over_time", "sum"),
-            "count": over("count_over_time", "min"),
-            "newest": f"min by (instance_id) (timestamp({active[0]}) or timestamp({active[1]}))",
-            "gpus": "count by (instance_id) (count by (instance_id, gpu, UUID)"
-            f" (timestamp({active[0]}) or timestamp({active[1]})))",
+            "count": f"min by (instance_id) ({_together(*counts)})",
+            "scrapes": f"max by (instance_id) ({_together(*counts, *others)})",
+            "intervals": f"min by (instance_id) "
+            f"({_together(*(_intervals(name, window, interval) for name in active))})",
+            "newest": f"min by (instance_id) ({told})",
+            "gpus": _gpus(told),
             "util": f"max by (instance_id) ("
-            f"{_beside(f'max_over_time({util}[{whole}])', f'100 * max_over_time({util_ratio}[{whole}])')})",
-            "util_sum": f"sum by (instance_id) (sum_over_time({util}[{whole}]))",
+            f"{_together(f'max_over_time({util}[{whole}])', f'100 * max_over_time({util_ratio}[{whole}])')})",
+            "util_sum": f"sum by (instance_id) ("
+            f"{_together(f'sum_over_time({util}[{whole}])', f'sum_over_time({util_ratio}[{whole}])')})",
             "energy": f"min by (instance_id) (changes({energy}[{late}]))",
-            "metered": f"count by (instance_id) (count by (instance_id, gpu, UUID) (timestamp({energy})))",
-            "millijoules": f"max by (instance_id) (increase({energy}[{whole}]))",
+            "metered": _gpus(f"timestamp({energy})"),
+            "milliwatts": f"max by (instance_id) ({_power(energy, window, interval)})",
         }
     )
 
@@ -191,9 +202,33 @@ def highest_active(labels: str, window: timedelta) -> str:
     return f"max by (instance_id) (max_over_time({field}[{_seconds(window)}]))"
 
 
-def _beside(old: str, new: str) -> str:
-    """Both names of a field. Without a label of its own the new one is lost while the old one is remembered."""
-    return f'{old} or label_replace({new}, "named", "anew", "", "")'
+def _together(first: str, *others: str) -> str:
+    """Several vectors as one. Without labels of their own all but the first would be lost: their series are alike."""
+    labelled = (f'label_replace({other}, "part", "{n}", "", "")' for n, other in enumerate(others))
+    return " or ".join((first, *labelled))
+
+
+def _intervals(name: str, window: timedelta, interval: timedelta) -> str:
+    """Of how many scrape intervals of the window each series has a sample: many samples at one time are no more."""
+    # a scrape may come a little early or late
+    near = _milliseconds(1.5 * interval)
+    return f"count_over_time(count_over_time({name}[{near}])[{_seconds(window)}:{_milliseconds(interval)}])"
+
+
+def _gpus(told: str) -> str:
+    """How many GPUs these series are about. One that bears two names, or two that bear one, count once."""
+    names = (f"count by (instance_id) (count by (instance_id, {label}) ({told}))" for label in ("UUID", "gpu"))
+    return f"min by (instance_id) ({_together(*names)})"
+
+
+def _power(energy: str, window: timedelta, interval: timedelta) -> str:
+    """Highest mean power of each GPU over a fifth of the window: a mean over all of it hides what is short."""
+    span = max(window / 5, 8 * interval)
+    if span >= window:
+        return f"rate({energy}[{_seconds(window)}])"
+    # a hole that coverage allows is half as long: one of the steps sees both its ends
+    rest, step = _milliseconds(window - span), _milliseconds(span / 4)
+    return f"max_over_time(rate({energy}[{_milliseconds(span)}])[{rest}:{step}])"
 
 
 def _union(parts: Mapping[str, str]) -> str:
@@ -217,48 +252,64 @@ def _interval(store: Metrics, job: str) -> timedelta:
 
 def _recent(window: timedelta, interval: timedelta) -> timedelta:
     """Long enough that a living counter has moved, exporters that collect each 30 s included; not over the window."""
-    return min(window, max(window / 4, 4 * interval))
+    return min(window, max(4 * interval, min(window / 4, _SLOWEST)))
 
 
 def _engine(stats: Mapping[str, float], window: timedelta, interval: timedelta, now: datetime) -> EngineEvidence:
-    lowest = stats.get("lowest")
-    running = stats.get("running")
     engines, queues, *counters = (stats.get(f"telling{n}", 0.0) for n in range(4))
     return EngineEvidence(
-        coverage=_coverage(_least(stats, "count"), window, interval),
+        coverage=_coverage(stats, window, interval),
+        missed=_missed(stats),
         newest_age=_age(stats.get("newest"), now),
         interval=interval,
         # a negative gauge is no measurement, and NaN must not hide behind a maximum
-        running_max=lowest if lowest is not None and not lowest >= 0 else _unless_nan(running, stats.get("sum")),
-        waiting_max=None if queues < engines else _unless_nan(stats.get("waiting"), stats.get("sum_waiting")),
+        running_max=stats.get("below0", _unless_nan(stats.get("running"), stats.get("sum"))),
+        waiting_max=None
+        if queues < engines
+        else stats.get("below1", _unless_nan(stats.get("waiting"), stats.get("sum_waiting"))),
         tokens=_sum(stats, "tokens"),
         counter_changes=None if min(counters) < engines else _sum(stats, "changes", least=2),
         started_age=_age(stats.get("started"), now),
+        restarts=stats.get("restarts", 0.0),
         pulse_changes=stats.get("pulse"),
     )
 
 
 def _gpu(stats: Mapping[str, float], window: timedelta, interval: timedelta, now: datetime) -> GpuEvidence:
     gpus, metered = stats.get("gpus"), stats.get("metered")
-    millijoules = stats.get("millijoules")
+    milliwatts = stats.get("milliwatts")
     return GpuEvidence(
         gpus=None if gpus is None else int(gpus),
         metered=None if metered is None else int(metered),
-        coverage=_coverage(stats.get("count"), window, interval),
+        coverage=_coverage(stats, window, interval),
+        missed=_missed(stats),
         newest_age=_age(stats.get("newest"), now),
         interval=interval,
         active_max=stats.get("active"),
         active_min=_unless_nan(stats.get("lowest"), stats.get("sum")),
-        util_max=_unless_nan(stats.get("util"), stats.get("util_sum")),
+        util_max=_percent(_unless_nan(stats.get("util"), stats.get("util_sum"))),
         energy_changes=stats.get("energy"),
-        watts_max=None if millijoules is None else millijoules / 1000 / window.total_seconds(),
+        watts_max=None if milliwatts is None else milliwatts / 1000,
     )
 
 
-def _coverage(count: float | None, window: timedelta, interval: timedelta) -> float | None:
-    if count is None or math.isnan(count):
+def _coverage(stats: Mapping[str, float], window: timedelta, interval: timedelta) -> float | None:
+    """By number of samples and by time: the worse of the two."""
+    told = [stats.get(name, math.nan) for name in ("count", "intervals")]
+    if any(math.isnan(number) for number in told):
         return None
-    return min(1.0, count / max(1.0, window / interval))
+    return min(1.0, min(told) / max(1.0, window / interval))
+
+
+def _missed(stats: Mapping[str, float]) -> float | None:
+    """On how many scrapes a series was missing that others were told on."""
+    scrapes, count = stats.get("scrapes"), stats.get("count")
+    return None if scrapes is None or count is None else scrapes - count
+
+
+def _percent(util: float | None) -> float | None:
+    """Percents are whole numbers: a part of one is a share that took the name of a percentage."""
+    return 100 * util if util is not None and 0 < util < 1 else util
 
 
 def _unless_nan(value: float | None, total: float | None) -> float | None:
@@ -276,11 +327,6 @@ def _moment(stamp: float | None) -> datetime | None:
     return None if stamp is None or not math.isfinite(stamp) else datetime.fromtimestamp(stamp, UTC)
 
 
-def _least(stats: Mapping[str, float], prefix: str) -> float | None:
-    """The least of all stats of that prefix; None without any."""
-    return min((value for name, value in stats.items() if name.startswith(prefix)), default=None)
-
-
 def _sum(stats: Mapping[str, float], prefix: str, *, least: int = 1) -> float | None:
     """The sum of all stats of that prefix; None unless the first `least` of them were reported."""
     if any(f"{prefix}{n}" not in stats for n in range(least)):
@@ -290,3 +336,7 @@ def _sum(stats: Mapping[str, float], prefix: str, *, least: int = 1) -> float | 
 
 def _seconds(span: timedelta) -> str:
     return f"{max(1, round(span.total_seconds()))}s"
+
+
+def _milliseconds(span: timedelta) -> str:
+    return f"{max(1, round(span / timedelta(milliseconds=1)))}ms"

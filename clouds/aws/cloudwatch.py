@@ -35,6 +35,8 @@ class GpuUse:
     """That reported at all."""
     coverage: float
     """Least share of the expected periods over its GPUs, 0 to 1."""
+    missed: int
+    """Most periods that a GPU did not report and another one did."""
     newest: datetime
     """End of the newest period of the GPU that is furthest behind."""
     utilization_max: float
@@ -134,6 +136,7 @@ def _uses(series: Sequence[_Series], periods: int) -> dict[str, GpuUse]:
         uses[instance] = GpuUse(
             gpus=len(heard),
             coverage=min(1.0, min(len(values) for values in heard.values()) / periods),
+            missed=max(map(len, heard.values())) - min(map(len, heard.values())),
             newest=min(max(values) for values in heard.values()) + PERIOD,
             utilization_max=max(value for values in heard.values() for value in values.values()),
             watts_max=max(watts, default=None),

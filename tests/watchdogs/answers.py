@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
-from watchdogs.evidence import Evidence
+from watchdogs.evidence import EngineEvidence, Evidence, GpuEvidence
 
 
 def engine_stats(evidence: Evidence, at: datetime, span: timedelta) -> dict[str, float]:
@@ -13,11 +13,12 @@ def engine_stats(evidence: Evidence, at: datetime, span: timedelta) -> dict[str,
         return {}
     stats = {
         "running": engine.running_max,
-        "lowest": engine.running_max,
+        "below0": engine.running_max if engine.running_max is not None and engine.running_max < 0 else None,
         "waiting": engine.waiting_max,
-        "count": None if engine.coverage is None else engine.coverage * (span / evidence.interval),
+        **_samples(engine, evidence, span),
         "newest": None if engine.newest_age is None else (at - engine.newest_age).timestamp(),
         "started": None if engine.started_age is None else (at - engine.started_age).timestamp(),
+        "restarts": engine.restarts or None,
         "pulse": engine.pulse_changes,
         "changes0": engine.counter_changes,
         "changes1": None if engine.counter_changes is None else 0.0,
@@ -34,15 +35,23 @@ def gpu_stats(evidence: Evidence, at: datetime, span: timedelta) -> dict[str, fl
     stats = {
         "active": gpu.active_max,
         "lowest": gpu.active_min,
-        "count": None if gpu.coverage is None else gpu.coverage * (span / evidence.interval),
+        **_samples(gpu, evidence, span),
         "newest": None if gpu.newest_age is None else (at - gpu.newest_age).timestamp(),
         "gpus": gpu.gpus,
         "metered": gpu.metered,
         "util": gpu.util_max,
         "energy": gpu.energy_changes,
-        "millijoules": None if gpu.watts_max is None else gpu.watts_max * 1000 * span.total_seconds(),
+        "milliwatts": None if gpu.watts_max is None else gpu.watts_max * 1000,
     }
     return {name: float(value) for name, value in stats.items() if value is not None}
+
+
+def _samples(side: EngineEvidence | GpuEvidence, evidence: Evidence, span: timedelta) -> dict[str, float | None]:
+    """How many came, and on how many scrapes."""
+    if side.coverage is None:
+        return {}
+    count = side.coverage * (span / evidence.interval)
+    return {"count": count, "intervals": count, "scrapes": count + (side.missed or 0)}
 
 
 def scrape_rows(instance: str, evidence: Evidence, at: datetime) -> list[tuple[Mapping[str, str], float]]:

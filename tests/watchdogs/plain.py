@@ -16,6 +16,7 @@ INTERVAL = timedelta(seconds=15)
 
 QUIET_ENGINE = EngineEvidence(
     coverage=1.0,
+    missed=0.0,
     newest_age=timedelta(seconds=5),
     running_max=0.0,
     waiting_max=0.0,
@@ -28,6 +29,7 @@ QUIET_GPU = GpuEvidence(
     gpus=1,
     metered=1,
     coverage=1.0,
+    missed=0.0,
     newest_age=timedelta(seconds=5),
     active_max=0.0,
     active_min=0.0,

@@ -28,6 +28,8 @@ class Series:
     name: str
     value: Value
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    every: int = STEP
+    """Seconds from one scrape to the next."""
 
     def named(self, name: str) -> "Series":
         return replace(self, name=name)
@@ -98,7 +100,7 @@ def _lines(recorded: Mapping[str, Iterable[Series]]) -> Sequence[str]:
             own = {"job": series.job, "environment": "test", "instance_id": instance, **series.labels}
             head = series.name + "{" + ",".join(f'{key}="{value}"' for key, value in own.items()) + "}"
             # the newest sample is five seconds old
-            for ago in range(SPAN + 5, 4, -STEP):
+            for ago in range(SPAN + 5, 4, -series.every):
                 value = series.value(ago - 5)
                 if value is not None:
                     lines.append(f"{head} {value!r} {START.timestamp() - ago:.0f}")

@@ -38,6 +38,7 @@ class Trap:
     name: str
     bend: Callable[[Page], Page]
     idle: Reason = Reason.IDLE
+    machine_type: str = "g6.xlarge"
 
 
 def only(name: str, change: Callable[[Series], Series]) -> Callable[[Page], Page]:
@@ -66,6 +67,49 @@ def frozen(page: Page) -> Page:
     quiet = engine(busy=False) if page[0].job == "engine" else exporter(busy=False)
     values = {one.name: one.value(SPAN) for one in quiet}
     return [one.saying(flat(values[one.name] or 0.0)) for one in page]
+
+
+def frozen_late(page: Page) -> Page:
+    """Quiet until shortly before now, and the same page since then, whatever it does."""
+    quiet = engine(busy=False) if page[0].job == "engine" else exporter(busy=False)
+    return [one.saying(lambda at, value=one.value: value(max(at, LATE))) for one in quiet]
+
+
+def gone(value: Value, since_ago: float, until_ago: float) -> Value:
+    """Not on the page from the one to the other, less than a tenth of the window."""
+    return lambda at: None if until_ago <= at < since_ago else value(at)
+
+
+def at_work_unseen(*names: str) -> Callable[[Page], Page]:
+    """All of its work was while these were not on the page, which told of the rest."""
+
+    def bend(page: Page) -> Page:
+        quiet = engine(busy=False) if page[0].job == "engine" else exporter(busy=False)
+        return [one.saying(gone(one.value, 760, 600)) if one.name in names else one for one in quiet]
+
+    return bend
+
+
+def scraped_more_often_once(page: Page) -> Page:
+    """A shorter interval made samples enough for the whole window, and then nothing was scraped while it worked."""
+    quiet = engine(busy=False) if page[0].job == "engine" else exporter(busy=False)
+    return [replace(one, every=5).saying(gone(one.value, 1200, 500)) for one in quiet]
+
+
+def four_gpus(*numbers: tuple[str, str]) -> Callable[[Page], Page]:
+    """GPUs of a machine with four, by `gpu` and UUID; the work is on one that is not there."""
+    return lambda _: [one.with_labels(gpu=gpu, UUID=uuid) for gpu, uuid in numbers for one in exporter(busy=False)]
+
+
+def short_burst(page: Page) -> Page:
+    """Three minutes at the card's limit, told by its energy counter alone."""
+    if not at_work(page):
+        return page
+
+    def energy(ago: float) -> float:
+        return (growing(28_000, 1e9)(ago) or 0.0) + 44_000 * max(0.0, min(180.0, 780.0 - ago))
+
+    return says(ENERGY, energy)(without(UTIL)(says(ACTIVE, flat(0.0))(page)))
 
 
 def since(value: Value, ago: float) -> Value:
@@ -128,6 +172,38 @@ def quiet_engine() -> Page:
     return [one for one in engine(busy=False, number="1") if one.labels]
 
 
+def counting_none(page: Page) -> Page:
+    """An engine that has not finished anything since it started, whose requests are between two scrapes."""
+    return [one.saying(flat(0.0)) if one.name in COUNTERS else one for one in unseen_requests(page)]
+
+
+def only_waiting(page: Page) -> Page:
+    (running,) = (one.value for one in page if one.name == RUNNING)
+    return says(WAITING, running)(counting_none(page))
+
+
+def first_abort(page: Page) -> Page:
+    """A counter that begins at 1, with no token counted."""
+    aborted = since(flat(1.0), 600) if at_work(page) else None
+    found = [one for one in counting_none(page) if one.name != COUNTERS[2]]
+    return found + [one.saying(aborted) for one in page if one.name == COUNTERS[2] and aborted is not None]
+
+
+def at_work(page: Page) -> bool:
+    return any(one.name in (RUNNING, ACTIVE) and one.value(0) for one in page)
+
+
+def second_process(page: Page) -> Page:
+    """On another port, and it calls its engine 0, too."""
+    return [one.with_labels(instance="b") for one in page] + [
+        one.with_labels(instance="a") for one in engine(busy=False)
+    ]
+
+
+def second_model(page: Page) -> Page:
+    return page + [one.with_labels(model_name="n") for one in engine(busy=False) if one.labels]
+
+
 def second_engine(page: Page) -> Page:
     return quiet_engine() + page
 
@@ -149,9 +225,8 @@ def unseen_requests(page: Page) -> Page:
 
 def born_late(page: Page) -> Page:
     """Counters that appear with the first request, already counted; the request itself was between two scrapes."""
-    busy = any(one.name == RUNNING and one.value(0) for one in page)
     found = unseen_requests(page)
-    if not busy:
+    if not at_work(page):
         return found
     return [one.saying(since(flat(50.0), 600)) if one.name in COUNTERS else one for one in found]
 
@@ -246,12 +321,92 @@ TRAPS: dict[str, list[Trap]] = {
         ),
         Trap(name="MIG slices", bend=sliced),
         Trap(
+            name="MIG, the busy slice was off the page for a while",
+            bend=lambda page: [
+                one.saying(gone(one.value, 760, 600))
+                if one.labels["GPU_I_ID"] == "13" and one.name == ACTIVE
+                else one
+                for one in sliced(exporter(busy=False))
+            ],
+            idle=Reason.METRICS_MISSING,
+        ),
+        Trap(
+            name="profiling paused for less than a tenth",
+            bend=at_work_unseen(ACTIVE),
+            idle=Reason.METRICS_MISSING,
+        ),
+        Trap(
+            name="scraped more often, then not",
+            bend=scraped_more_often_once,
+            idle=Reason.METRICS_MISSING,
+        ),
+        Trap(
+            name="utilization is a share by its old name, PROF 0",
+            bend=both(
+                says(ACTIVE, flat(0.0)),
+                only(UTIL, lambda one: one.saying(_hundredth(one.value))),
+                says(ENERGY, growing(28_000, 1e9)),
+            ),
+        ),
+        Trap(
+            name="PROF reads 0 and renamed utilization NaN on one of two GPUs",
+            bend=both(
+                says(ACTIVE, flat(0.0)),
+                says(ENERGY, growing(28_000, 1e9)),
+                no_numbers(UTIL),
+                only(UTIL, lambda one: one.named("DCGM_FI_DEV_GPU_UTIL_RATIO")),
+            ),
+            idle=NO_MEASUREMENT,
+        ),
+        Trap(
+            name="utilization reads -1, PROF 0",
+            bend=both(says(ACTIVE, flat(0.0)), says(UTIL, flat(-1.0)), says(ENERGY, growing(28_000, 1e9))),
+            idle=NO_MEASUREMENT,
+        ),
+        Trap(name="PROF reads 0, a short burst of power", bend=short_burst),
+        Trap(
+            name="the energy counter wraps, PROF 0",
+            bend=both(
+                says(ACTIVE, flat(0.0)),
+                without(UTIL),
+                only(ENERGY, lambda one: one.saying(fell_back(one.value))),
+            ),
+        ),
+        Trap(
+            name="one GPU of four silent, another one by two numbers",
+            bend=four_gpus(("0", "GPU-0"), ("1", "GPU-1"), ("2", "GPU-2"), ("nvidia2", "GPU-2")),
+            idle=Reason.METRICS_MISSING,
+            machine_type="g6.12xlarge",
+        ),
+        Trap(
+            name="one GPU of four silent, another one by two UUIDs",
+            bend=four_gpus(("0", "GPU-0"), ("1", "GPU-1"), ("2", "GPU-2"), ("2", "MIG-2")),
+            idle=Reason.METRICS_MISSING,
+            machine_type="g6.12xlarge",
+        ),
+        Trap(
+            name="a GPU with the labels of its pod, and without",
+            bend=lambda page: page + [one.with_labels(pod="p") for one in page],
+        ),
+        Trap(
+            name="four GPUs tell",
+            bend=lambda page: [one.with_labels(gpu=n, UUID=f"GPU-{n}") for n in "0123" for one in page],
+            machine_type="g6.12xlarge",
+        ),
+        Trap(
+            name="a machine type that nobody knows, one GPU silent",
+            bend=four_gpus(("0", "GPU-0")),
+            idle=Reason.METRICS_MISSING,
+            machine_type="x9.huge",
+        ),
+        Trap(
             name="MIG, the busy slice is not reported",
             bend=lambda page: [one for one in sliced(page) if one.name == ENERGY or one.labels["GPU_I_ID"] != "13"],
         ),
         Trap(name="hostname for Hostname", bend=relabelled),
         Trap(name="hostname for Hostname, within the window", bend=relabelled_late, idle=Reason.METRICS_MISSING),
         Trap(name="frozen exporter", bend=frozen, idle=NO_MEASUREMENT),
+        Trap(name="exporter frozen since shortly before now", bend=frozen_late, idle=NO_MEASUREMENT),
         Trap(name="no energy counter", bend=without(ENERGY), idle=Reason.METRICS_MISSING),
         Trap(
             name="collects each 30 s",
@@ -275,6 +430,57 @@ TRAPS: dict[str, list[Trap]] = {
             name="engine restarted",
             bend=both(unseen_requests, says("process_start_time_seconds", flat(START.timestamp() - 600))),
             idle=Reason.WARMING_UP,
+        ),
+        Trap(
+            name="engine restarted, by a clock that is hours behind",
+            bend=both(
+                counting_none,
+                says(
+                    "process_start_time_seconds",
+                    lambda at: START.timestamp() - (5 * 3600 if at > 600 else 4 * 3600),
+                ),
+            ),
+            idle=Reason.WARMING_UP,
+        ),
+        Trap(
+            name="requests only wait (for a grammar, an adapter, a remote cache)",
+            bend=only_waiting,
+        ),
+        Trap(name="two processes with an engine 0 each, one at work", bend=second_process),
+        Trap(
+            name="of two processes with an engine 0 each one does not tell its queue",
+            bend=both(without(WAITING), counting_none, second_process),
+            idle=Reason.METRICS_MISSING,
+        ),
+        Trap(
+            name="of two models on one engine one counts no tokens",
+            bend=both(unseen_requests, without(*COUNTERS), second_model),
+            idle=Reason.METRICS_MISSING,
+        ),
+        Trap(
+            name="several engines, one was off the page for a while",
+            bend=lambda _: (
+                quiet_engine()
+                + [one.saying(gone(one.value, 760, 600)) if one.labels else one for one in engine(busy=False)]
+            ),
+            idle=Reason.METRICS_MISSING,
+        ),
+        Trap(
+            name="several engines, one is off the page since shortly before now",
+            bend=lambda page: (
+                quiet_engine() + [one.saying(until(_calm(one), LATE)) if one.labels else one for one in page]
+            ),
+            idle=Reason.METRICS_MISSING,
+        ),
+        Trap(name="scraped more often, then not", bend=scraped_more_often_once, idle=Reason.METRICS_MISSING),
+        Trap(
+            name="the queue reads -1 for a moment",
+            bend=both(counting_none, only(WAITING, lambda one: one.saying(blip(one.value, -1.0)))),
+            idle=NO_MEASUREMENT,
+        ),
+        Trap(
+            name="a request was aborted before its first token, the first to end so",
+            bend=first_abort,
         ),
         Trap(name="several engines, one at work", bend=second_engine),
         Trap(name="several engines, one is gone", bend=lost_engine, idle=Reason.METRICS_MISSING),
@@ -301,6 +507,7 @@ TRAPS: dict[str, list[Trap]] = {
             idle=Reason.METRICS_MISSING,
         ),
         Trap(name="frozen page", bend=frozen, idle=NO_MEASUREMENT),
+        Trap(name="page frozen since shortly before now", bend=frozen_late, idle=NO_MEASUREMENT),
         Trap(
             name="frozen page without a CPU counter",
             bend=both(frozen, without("process_cpu_seconds_total")),
@@ -374,7 +581,7 @@ def decisions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Decision]:
     """One dry pass over an instance for each case, by instance."""
     world, recorded = World(), dict[str, Page]()
     for number, (source, trap, busy) in enumerate(KNOWN, 1):
-        one = instance(number)
+        one = instance(number, machine_type=trap.machine_type)
         world.instances[one.id] = one
         world.agents[one.id] = READY
         (other,) = PAGES.keys() - {source}

@@ -25,7 +25,7 @@ LONG_QUIET = replace(QUIET, window=WINDOW)
 UTILIZATION = Evidence(
     window=WINDOW,
     interval=timedelta(minutes=2),
-    gpu=GpuEvidence(gpus=1, coverage=1.0, newest_age=timedelta(minutes=1), util_max=0.0),
+    gpu=GpuEvidence(gpus=1, coverage=1.0, missed=0.0, newest_age=timedelta(minutes=1), util_max=0.0),
 )
 
 

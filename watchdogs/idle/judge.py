@@ -13,7 +13,7 @@ from typing import Final
 from fleet.model import CapacityType, Instance, InstanceState, Phase
 from fleet.policies import IdlePolicy
 from fleet.tags import KEEP_UNTIL
-from watchdogs.evidence import AgentStatus, EngineEvidence, Evidence, GpuEvidence
+from watchdogs.evidence import STALE_AFTER, AgentStatus, EngineEvidence, Evidence, GpuEvidence
 from watchdogs.plan import Reason
 
 WORKING_WATTS: Final = 0.6
@@ -159,9 +159,8 @@ def engine_reported(case: Case) -> Objection | None:
 
 
 def engine_covered(case: Case) -> Objection | None:
-    """Enough samples of the engine over the whole window."""
-    engine = case.evidence.engine if case.evidence else None
-    return _thin("engine", engine.coverage if engine else None, case.policy.coverage)
+    """Enough samples of every engine over the whole window."""
+    return _thin("engine", case.evidence.engine if case.evidence else None, case.policy.coverage)
 
 
 def engine_fresh(case: Case) -> Objection | None:
@@ -187,9 +186,13 @@ def engine_plausible(case: Case) -> Objection | None:
 def engine_not_restarted(case: Case) -> Objection | None:
     """An engine that began within the window has forgotten what it served before."""
     engine = case.evidence.engine if case.evidence else None
-    if engine is None or engine.started_age is None or engine.started_age >= case.policy.window:
+    if engine is None:
         return None
-    return Objection(reason=Reason.WARMING_UP, detail=f"its engine started {_span(engine.started_age)} ago")
+    if engine.started_age is not None and engine.started_age < case.policy.window:
+        return Objection(reason=Reason.WARMING_UP, detail=f"its engine started {_span(engine.started_age)} ago")
+    if engine.restarts > 0:
+        return Objection(reason=Reason.WARMING_UP, detail="its engine started anew within the window")
+    return None
 
 
 def gpu_reported(case: Case) -> Objection | None:
@@ -220,8 +223,7 @@ def gpu_reported(case: Case) -> Objection | None:
 
 def gpu_covered(case: Case) -> Objection | None:
     """Enough samples of every GPU over the whole window."""
-    gpu = case.evidence.gpu if case.evidence else None
-    return _thin("GPU exporter", gpu.coverage if gpu else None, case.policy.coverage)
+    return _thin("GPU exporter", case.evidence.gpu if case.evidence else None, case.policy.coverage)
 
 
 def gpu_fresh(case: Case) -> Objection | None:
@@ -253,7 +255,7 @@ def gpu_not_contradicted(case: Case) -> Objection | None:
     gpu = case.evidence.gpu if case.evidence else None
     if gpu is None:
         return None
-    if gpu.util_max is not None and not gpu.util_max < BUSY_UTILIZATION:
+    if gpu.util_max is not None and not 0 <= gpu.util_max < BUSY_UTILIZATION:
         detail = f"gpu_active is {gpu.active_max} but GPU utilization {gpu.util_max:g} %"
         return Objection(reason=Reason.METRICS_IMPLAUSIBLE, detail=detail)
     rated = case.watts_rated
@@ -318,10 +320,16 @@ def _absent(source: str, signals: "dict[str, float | int | timedelta | None]") -
     return None
 
 
-def _thin(source: str, coverage: float | None, least: float) -> Objection | None:
+def _thin(source: str, side: EngineEvidence | GpuEvidence | None, least: float) -> Objection | None:
+    coverage = side.coverage if side else None
     if coverage is None or not coverage >= least:
         share = "unknown" if coverage is None else f"{coverage:.0%}"
         return Objection(reason=Reason.METRICS_MISSING, detail=f"{source}: coverage {share}, needs {least:.0%}")
+    # one engine or GPU must not be silent while another one tells
+    if side is None or side.missed is None or not side.missed <= STALE_AFTER:
+        missed = _count(side.missed if side else None)
+        detail = f"{source}: a series was missing on {missed} scrapes that told others"
+        return Objection(reason=Reason.METRICS_MISSING, detail=detail)
     return None
 
 

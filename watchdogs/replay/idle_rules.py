@@ -335,6 +335,7 @@ class OwnRule:
             reached=True,
             engine=EngineEvidence(
                 coverage=coverage,
+                missed=0.0,
                 newest_age=age,
                 running_max=float(work),
                 waiting_max=0.0,
@@ -347,6 +348,7 @@ class OwnRule:
                 gpus=1,
                 metered=1,
                 coverage=coverage,
+                missed=0.0,
                 newest_age=age,
                 active_max=float(self.activity.active[rows, replica].max()),
                 active_min=float(self.activity.active[rows, replica].min()),
