@@ -128,7 +128,7 @@ def _engine(quiet: bool, at: float) -> dict[str, float]:
     return {
         "running": 6 * busy, "waiting": 0.0, "newest": 0.0,
         "started": at - 18000, "pulse": 20.0, "changes0": 90 * busy, "changes1": 90 * busy, "changes2": 80 * busy,
-        "tokens0": 1e6 * busy, "tokens1": 2e5 * busy, "sum": 6 * busy, "sum_waiting": 0.0,
+        "tokens0": 1e6 * busy, "tokens1": 2e5 * busy, "sum": 6 * busy,
         **dict.fromkeys(("count", "intervals", "scrapes"), WINDOW_S / INTERVAL_S),
         **dict.fromkeys(("telling0", "telling1", "telling2", "telling3"), 1.0),
     }  # fmt: skip
@@ -138,7 +138,7 @@ def _gpu(quiet: bool, at: float) -> dict[str, float]:
     return {
         "active": 0.0 if quiet else 0.8, "lowest": 0.0, "newest": 0.0,
         **dict.fromkeys(("count", "intervals", "scrapes"), WINDOW_S / INTERVAL_S),
-        "sum": 0.0, "gpus": GPUS, "metered": GPUS, "util": 0.0 if quiet else 90.0, "util_sum": 0.0,
+        "sum": 0.0, "gpus": GPUS, "metered": GPUS, "util": 0.0 if quiet else 90.0,
         "energy": 20.0, "milliwatts": 20_000.0,
     }  # fmt: skip
 

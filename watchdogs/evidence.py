@@ -26,7 +26,7 @@ class EngineEvidence:
     interval: timedelta | None = None
     """From one scrape of this source to the next; None: that of the evidence."""
     running_max: float | None = None
-    """Most requests in flight."""
+    """Most requests in flight; NaN: a gauge or a counter said what is no number."""
     waiting_max: float | None = None
     """Most requests queued."""
     tokens: float | None = None
@@ -56,7 +56,7 @@ class GpuEvidence:
     active_max: float | None = None
     """Highest `gpu_active` of any GPU, 0 to 1."""
     active_min: float | None = None
-    """Lowest; below 0 it is no measurement."""
+    """Lowest; below 0 it is no measurement. NaN: a field of the page said what is no number."""
     util_max: float | None = None
     """Highest DCGM_FI_DEV_GPU_UTIL, 0 to 100: a second opinion where profiling fields read 0 under load."""
     energy_changes: float | None = None

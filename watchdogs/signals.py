@@ -135,16 +135,15 @@ def engine_query(series: Series, window: timedelta, interval: timedelta) -> str:
     }
     # a counter that was born in the window has counted before anybody looked, and never changed since
     counts = [f"count_over_time({name}[{whole}])" for name in (running, waiting, *counters)]
+    answered = f"sum_over_time(up{chosen}[{whole}])"
     return _union(
         {
             "running": f"max by (instance_id) (max_over_time({running}[{whole}]))",
             "waiting": f"max by (instance_id) (max_over_time({waiting}[{whole}]))",
             "below0": f"min by (instance_id) (min_over_time({running}[{whole}])) < 0",
             "below1": f"min by (instance_id) (min_over_time({waiting}[{whole}])) < 0",
-            # a sum is NaN where one sample is; the highest and the lowest pass over it
-            "sum": f"sum by (instance_id) (sum_over_time({running}[{whole}]))",
-            "sum_waiting": f"sum by (instance_id) (sum_over_time({waiting}[{whole}]))",
-            "count": f"min by (instance_id) ({_together(*counts)})",
+            "sum": _sum_of(whole, running, waiting, *counters),
+            "count": f"min by (instance_id) ({_together(*counts, answered)})",
             "scrapes": f"max by (instance_id) ({_together(*counts, f'count_over_time({started}[{whole}])')})",
             "intervals": f"min by (instance_id) ({_intervals(running, window, interval)})",
             "newest": f"min by (instance_id) (timestamp({running}))",
@@ -169,6 +168,7 @@ def gpu_query(series: Series, window: timedelta, interval: timedelta) -> str:
 
     told = f"timestamp({active[0]}) or timestamp({active[1]})"
     counts = [f"count_over_time({name}[{whole}])" for name in (*active, energy)]
+    answered = f"sum_over_time(up{chosen}[{whole}])"
     others = [f"count_over_time({name}[{whole}])" for name in (util, util_ratio)]
 
     def over(function: str, aggregate: str) -> str:
@@ -178,8 +178,8 @@ def gpu_query(series: Series, window: timedelta, interval: timedelta) -> str:
         {
             "active": over("max_over_time", "max"),
             "lowest": over("min_over_time", "min"),
-            "sum": over("sum_over_time", "sum"),
-            "count": f"min by (instance_id) ({_together(*counts)})",
+            "sum": _sum_of(whole, *active, util, util_ratio, energy),
+            "count": f"min by (instance_id) ({_together(*counts, answered)})",
             "scrapes": f"max by (instance_id) ({_together(*counts, *others)})",
             "intervals": f"min by (instance_id) "
             f"({_together(*(_intervals(name, window, interval) for name in active))})",
@@ -187,8 +187,6 @@ def gpu_query(series: Series, window: timedelta, interval: timedelta) -> str:
             "gpus": _gpus(told),
             "util": f"max by (instance_id) ("
             f"{_together(f'max_over_time({util}[{whole}])', f'100 * max_over_time({util_ratio}[{whole}])')})",
-            "util_sum": f"sum by (instance_id) ("
-            f"{_together(f'sum_over_time({util}[{whole}])', f'sum_over_time({util_ratio}[{whole}])')})",
             "energy": f"min by (instance_id) (changes({energy}[{late}]))",
             "metered": _gpus(f"timestamp({energy})"),
             "milliwatts": f"max by (instance_id) ({_power(energy, window, interval)})",
@@ -204,8 +202,13 @@ def highest_active(labels: str, window: timedelta) -> str:
 
 def _together(first: str, *others: str) -> str:
     """Several vectors as one. Without labels of their own all but the first would be lost: their series are alike."""
-    labelled = (f'label_replace({other}, "part", "{n}", "", "")' for n, other in enumerate(others))
+    labelled = (f'label_replace({other}, "gpufleet_part", "{n}", "", "")' for n, other in enumerate(others))
     return " or ".join((first, *labelled))
+
+
+def _sum_of(whole: str, *names: str) -> str:
+    """NaN where one sample of them is: the highest and the lowest pass over it."""
+    return f"sum by (instance_id) ({_together(*(f'sum_over_time({name}[{whole}])' for name in names))})"
 
 
 def _intervals(name: str, window: timedelta, interval: timedelta) -> str:
@@ -256,19 +259,19 @@ def _recent(window: timedelta, interval: timedelta) -> timedelta:
 
 
 def _engine(stats: Mapping[str, float], window: timedelta, interval: timedelta, now: datetime) -> EngineEvidence:
-    engines, queues, *counters = (stats.get(f"telling{n}", 0.0) for n in range(4))
+    telling = [stats.get(f"telling{n}", 0.0) for n in range(4)]
+    # None unless every engine tells it
+    running, waiting, *counters = (number >= max(telling) for number in telling)
     return EngineEvidence(
         coverage=_coverage(stats, window, interval),
         missed=_missed(stats),
         newest_age=_age(stats.get("newest"), now),
         interval=interval,
         # a negative gauge is no measurement, and NaN must not hide behind a maximum
-        running_max=stats.get("below0", _unless_nan(stats.get("running"), stats.get("sum"))),
-        waiting_max=None
-        if queues < engines
-        else stats.get("below1", _unless_nan(stats.get("waiting"), stats.get("sum_waiting"))),
+        running_max=stats.get("below0", _unless_nan(stats.get("running"), stats.get("sum"))) if running else None,
+        waiting_max=stats.get("below1", stats.get("waiting")) if waiting else None,
         tokens=_sum(stats, "tokens"),
-        counter_changes=None if min(counters) < engines else _sum(stats, "changes", least=2),
+        counter_changes=_sum(stats, "changes", least=2) if all(counters) else None,
         started_age=_age(stats.get("started"), now),
         restarts=stats.get("restarts", 0.0),
         pulse_changes=stats.get("pulse"),
@@ -287,7 +290,7 @@ def _gpu(stats: Mapping[str, float], window: timedelta, interval: timedelta, now
         interval=interval,
         active_max=stats.get("active"),
         active_min=_unless_nan(stats.get("lowest"), stats.get("sum")),
-        util_max=_percent(_unless_nan(stats.get("util"), stats.get("util_sum"))),
+        util_max=_percent(stats.get("util")),
         energy_changes=stats.get("energy"),
         watts_max=None if milliwatts is None else milliwatts / 1000,
     )

@@ -363,6 +363,17 @@ TRAPS: dict[str, list[Trap]] = {
             bend=both(says(ACTIVE, flat(0.0)), says(UTIL, flat(-1.0)), says(ENERGY, growing(28_000, 1e9))),
             idle=NO_MEASUREMENT,
         ),
+        Trap(
+            name="PROF reads 0, energy is NaN now and then on one of two GPUs",
+            bend=lambda page: (
+                [one.with_labels(gpu="1", UUID="GPU-1") for one in without(UTIL)(exporter(busy=False))]
+                + [
+                    one.saying(_now_and_then_nan(one.value)) if one.name == ENERGY else one
+                    for one in without(UTIL)(says(ACTIVE, flat(0.0))(page))
+                ]
+            ),
+            idle=NO_MEASUREMENT,
+        ),
         Trap(name="PROF reads 0, a short burst of power", bend=short_burst),
         Trap(
             name="the energy counter wraps, PROF 0",
@@ -482,6 +493,25 @@ TRAPS: dict[str, list[Trap]] = {
             name="a request was aborted before its first token, the first to end so",
             bend=first_abort,
         ),
+        Trap(
+            name="several engines, one does not tell what runs, and prefills",
+            bend=both(counting_none, without(RUNNING), second_engine),
+            idle=Reason.METRICS_MISSING,
+        ),
+        Trap(
+            name="a second process has not answered for longer than the window",
+            bend=lambda _: [
+                *engine(busy=False),
+                Series(job="engine", name="up", value=flat(1.0), labels={"instance": "a"}),
+                Series(job="engine", name="up", value=flat(0.0), labels={"instance": "b"}),
+            ],
+            idle=Reason.METRICS_MISSING,
+        ),
+        Trap(
+            name="finished requests are no number",
+            bend=both(counting_none, says(COUNTERS[2], flat(float("nan")))),
+            idle=NO_MEASUREMENT,
+        ),
         Trap(name="several engines, one at work", bend=second_engine),
         Trap(name="several engines, one is gone", bend=lost_engine, idle=Reason.METRICS_MISSING),
         Trap(name="requests between two scrapes", bend=unseen_requests),
@@ -558,6 +588,10 @@ TRAPS: dict[str, list[Trap]] = {
 
 def _calm(one: Series) -> Value:
     return flat(one.value(SPAN) or 0.0) if one.name.endswith("_total") else flat(0.0)
+
+
+def _now_and_then_nan(value: Value) -> Value:
+    return lambda at: value(at) if at // STEP % 2 else float("nan")
 
 
 def _hundredth(value: Value) -> Value:
