@@ -54,7 +54,7 @@ class Objection:
 Check = Callable[[Case], Objection | None]
 
 
-def judge(case: Case, checks: "Sequence[Check] | None" = None) -> Objection | None:
+def judge(case: Case, checks: Sequence[Check] | None = None) -> Objection | None:
     """The first objection to calling the instance idle; None: it is idle."""
     for check in CHECKS if checks is None else checks:
         objection = check(case)
@@ -313,7 +313,7 @@ CHECKS: Final[tuple[Check, ...]] = (
 )
 
 
-def _absent(source: str, signals: "dict[str, float | int | timedelta | None]") -> Objection | None:
+def _absent(source: str, signals: dict[str, float | int | timedelta | None]) -> Objection | None:
     missing = [name for name, value in signals.items() if value is None]
     if missing:
         return Objection(reason=Reason.METRICS_MISSING, detail=f"{source}: no {', '.join(missing)}")
