@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from cli.output import UserError
+from cli.output import ANSWER_BEGUN, UserError
 
 
 def write_text(text: str, out: Path | None) -> None:
@@ -19,6 +19,7 @@ def write_text(text: str, out: Path | None) -> None:
 def write_lines(lines: Iterable[str], out: Path | None) -> None:
     """As `write_text`, of more than memory holds at once. What raises while the lines are made leaves no file."""
     if out is None:
+        ANSWER_BEGUN.set()
         sys.stdout.writelines(lines)
         return
     part = out.with_name(f".{out.name}.{os.getpid()}.part")

@@ -78,7 +78,7 @@ def main() -> None:
 
 def _run() -> None:
     # imported here and in `build`, since people press Ctrl-C while it loads, too
-    from cli.output import STDERR, Exit, UserError
+    from cli.output import STDERR, Exit, UserError, print_error
     from fleet import cycles
 
     try:
@@ -87,7 +87,13 @@ def _run() -> None:
         command()
     except UserError as error:
         STDERR.print(f"gpufleet: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
+        print_error(str(error), sys.argv)
         sys.exit(error.code)
+    except SystemExit as left:
+        # typer has said on stderr which word is wrong
+        if left.code == Exit.WRONG_USE:
+            print_error("wrong use", sys.argv)
+        raise
     except BrokenPipeError:
         # the reader of our output went away, as `| head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -96,6 +102,9 @@ def _run() -> None:
         said = _not_our_fault(error)
         if said is None:
             raise
+        if not isinstance(error, OSError):
+            print_error(said, sys.argv)
+            sys.stdout.flush()
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to write may fail once more
         sys.stderr.write(f"gpufleet: {said}\n")
         sys.exit(Exit.FAILED)

@@ -2,14 +2,27 @@
 
 import json
 import sys
+import threading
+from collections.abc import Sequence
 from enum import IntEnum
-from typing import Any
+from itertools import pairwise
+from typing import Any, Final, NoReturn
 
 from rich.console import Console
 
+
+class _Terminal(Console):
+    """Leaves it to `main` what becomes of a reader that went away: rich would exit with 1, as if we had failed."""
+
+    def on_broken_pipe(self) -> NoReturn:
+        raise BrokenPipeError
+
+
 # words of others, an address of IPv6 say, may stand in square brackets: nothing that is printed is markup
-STDOUT = Console(markup=False)
-STDERR = Console(stderr=True, markup=False)
+STDOUT: Final = _Terminal(markup=False)
+STDERR: Final = _Terminal(stderr=True, markup=False)
+ANSWER_BEGUN: Final = threading.Event()
+"""Set once anything of the answer is on stdout that programs read."""
 
 
 class Exit(IntEnum):
@@ -34,4 +47,12 @@ class UserError(Exception):
 
 def print_json(value: Any) -> None:
     """One JSON document on stdout and nothing else."""
+    ANSWER_BEGUN.set()
     sys.stdout.write(json.dumps(value, indent=2, default=str, ensure_ascii=False) + "\n")
+
+
+def print_error(said: str, arguments: Sequence[str]) -> None:
+    """Whoever asked for JSON gets a document also where there is no answer; stderr has the words for people."""
+    asked = "--json" in arguments or "--format=json" in arguments or ("--format", "json") in pairwise(arguments)
+    if asked and not ANSWER_BEGUN.is_set():
+        print_json({"error": said})

@@ -110,9 +110,10 @@ def why(
             )
     if as_json:
         print_json(found)
-        return
     if not found:
         raise UserError(f"nothing is recorded about {resource!r}: decisions are written by passes with --apply")
+    if as_json:
+        return
     for row in found:
         whose = "" if row["resource"] == resource else f" {row['resource']}"
         head = f"{row['at']}  {row['watchdog']}:{whose} {row['action']}, {row['reason']}"

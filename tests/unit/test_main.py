@@ -1,5 +1,6 @@
 """The command before any of its groups is there."""
 
+import json
 import os
 import subprocess
 import sys
@@ -86,3 +87,62 @@ def test_a_pipe_stays_one(tmp_path: Path) -> None:
     assert os.read(reader, 100) == b"text"
     os.close(reader)
     assert pipe.is_fifo()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "answer"),
+    [
+        pytest.param(["watch", "idle", "--json"], 1, "gone.json: No such file or directory", id="an error"),
+        pytest.param(["report", "cost", "--format", "json"], 1, "gone.json: No such file", id="the longer way"),
+        pytest.param(["status", "--json", "--bogus"], 2, "wrong use", id="a wrong word"),
+        pytest.param(["watch", "idle"], 1, None, id="for people"),
+    ],
+)
+def test_who_asks_for_json_gets_it_in_errors_too(
+    tmp_path: Path, words: list[str], code: int, answer: str | None
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "cli.main", *words, "--fleet", f"{tmp_path}/gone.json"],
+        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == code and done.stderr
+    if answer is None:
+        assert not done.stdout
+    else:
+        assert answer in json.loads(done.stdout)["error"]
+
+
+def test_an_answer_stays_alone_when_an_error_follows() -> None:
+    script = """
+import sys
+from cli import main, output
+def build(group):
+    def command():
+        output.print_json([])
+        raise output.UserError("nothing is known")
+    return command
+main.build = build
+sys.argv = ["gpufleet", "watch", "--json"]
+main.main()
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "[]\n")
+
+
+def test_a_reader_that_goes_away_is_no_failure() -> None:
+    script = """
+import sys
+from cli import main, output
+def build(group):
+    def command():
+        for _ in range(100_000):
+            output.STDOUT.print("a line")
+    return command
+main.build = build
+main.main()
+"""
+    done = subprocess.run(
+        ["sh", "-c", f"{{ {sys.executable} -c '{script}'; echo $? >&2; }} | head -1"],
+        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == ("a line\n", "0\n")
