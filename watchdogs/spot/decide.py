@@ -95,7 +95,7 @@ def _move(pool: PoolView, sizes: Sizes, now: datetime) -> str | None:
         sizes.spot_late or leavers.somebody_leaves(pool)
     )
     if not calm or pool.policy.max_surge < 1 or sizes.on_demand + sizes.on_demand_late > 0 or pool.spare == 0:
-        return None  # without a spare each loss is felt: the even spread keeps each one small
+        return None  # without a spare each loss is felt, and more zones are more losses (docs/watchdogs.md)
     names = {group.name for group in pool.groups_of(CapacityType.SPOT)}
     if all(m.kept_by for m in pool.members if m.group in names):
         return None  # nobody would leave for the one that comes
