@@ -18,7 +18,7 @@ from watchdogs.spot.sizes import Sizes
 from watchdogs.spot.view import GroupView, Member, PoolView
 
 WATCHDOG: Final = "spot"
-SURGE: Final = 1
+FLEX_START_OVERLAP: Final = 1
 """Of flex-start above its maximum, while one is replaced."""
 
 
@@ -90,12 +90,12 @@ def _growth(pool: PoolView, group: GroupView, size: int, reason: Reason, detail:
 
 
 def _move(pool: PoolView, sizes: Sizes, now: datetime) -> str | None:
-    """Where one spot instance would be safer; only from a calm pool, and only within the surge that is allowed."""
-    calm = sizes.spot == sizes.spot_ready == sizes.spot_wanted and not (
-        sizes.spot_late or leavers.somebody_leaves(pool)
-    )
-    if not calm or pool.policy.max_surge < 1 or sizes.on_demand + sizes.on_demand_late > 0 or pool.spare == 0:
+    """Where one spot instance would be safer; only from a calm pool, and only where a surge is allowed."""
+    if pool.policy.max_surge < 1 or pool.spare == 0:
         return None  # without a spare each loss is felt, and more zones are more losses (docs/watchdogs.md)
+    whole = sizes.spot == sizes.spot_ready == sizes.spot_wanted
+    if not whole or sizes.spot_late or sizes.on_demand or sizes.on_demand_late or leavers.somebody_leaves(pool):
+        return None
     names = {group.name for group in pool.groups_of(CapacityType.SPOT)}
     if all(m.kept_by for m in pool.members if m.group in names):
         return None  # nobody would leave for the one that comes
@@ -120,32 +120,46 @@ def _surplus_spot(pool: PoolView, sizes: Sizes) -> list[Decision]:
 
 
 def _on_demand(pool: PoolView, sizes: Sizes, now: datetime) -> list[Decision]:
+    """Buy what neither reserved nor spot gives in time; give back what nobody needs any more."""
     group = pool.fallback()
     if group is None:
         return []
     missing = pool.target - sizes.reserved - sizes.spot - sizes.ending_idle
     wanted, there = min(max(0, missing), group.max), len(pool.members_of(group.name))
     lacks = wanted - presence.with_replaced(sizes.on_demand, sizes.on_demand_late, wanted)
-    open_zones = zones.untried(pool, now) if lacks > 0 else []
-    if sizes.spot_missing > 0 and open_zones:
-        # spot starts as fast as on-demand, so every zone is asked before anything is bought
-        waiting = f"{len(open_zones)} zones are still to be asked"
-        return [_keep(pool, group, Reason.SPOT_WANTED, waiting)]
     if lacks > 0:
-        closed = zones.at_quota(pool, group, now) or zones.boots_failing(pool, group, now)
-        if closed is not None:
-            return [_keep(pool, group, closed.reason, closed.detail)]
-        # several of flex-start may end at the same time, and Google's groups know no maximum
-        most = group.max + SURGE if group.capacity_type is CapacityType.FLEX_START else max(group.max, there)
-        size = min(lacks + there, most)
-        if size > group.desired:
-            return [_fallback(pool, group, size, missing)]
-        return [_keep(pool, group, Reason.FALLBACK, _not_more(pool, group, group.desired - there))]
+        return [_obstacle(pool, group, sizes, now) or _fallback(pool, group, lacks, missing)]
     if group.desired > there:
         return [_resize(pool, group, there, Reason.SURPLUS, "asked for more than is needed now")]
     if sizes.on_demand + sizes.on_demand_late == 0:
         return [_keep(pool, group, Reason.AS_WANTED, "none needed")]
     return _give_back(pool, group, sizes)
+
+
+def _obstacle(pool: PoolView, group: GroupView, sizes: Sizes, now: datetime) -> Decision | None:
+    """Why nothing is bought though something is missing; None: it may be."""
+    open_zones = zones.untried(pool, now)
+    if sizes.spot_missing > 0 and open_zones:
+        # spot starts as fast as on-demand, so every zone is asked before anything is bought
+        return _keep(pool, group, Reason.SPOT_WANTED, f"{len(open_zones)} zones are still to be asked")
+    closed = zones.at_quota(pool, group, now) or zones.boots_failing(pool, group, now)
+    return None if closed is None else _keep(pool, group, closed.reason, closed.detail)
+
+
+def _fallback(pool: PoolView, group: GroupView, lacks: int, missing: int) -> Decision:
+    """So many more of what stands in, up to its group's maximum; or that they are on their way."""
+    there = len(pool.members_of(group.name))
+    most = max(group.max, there)
+    if group.capacity_type is CapacityType.FLEX_START:
+        # several may end at the same time, and Google's groups know no maximum
+        most = group.max + FLEX_START_OVERLAP
+    size = min(there + lacks, most)
+    if size <= group.desired:
+        return _keep(pool, group, Reason.FALLBACK, _not_more(pool, group, group.desired - there))
+    decision = _resize(pool, group, size, Reason.FALLBACK, f"no zone gives spot for {missing} missing")
+    if pool.on_demand_usd is None or group.capacity_type is not CapacityType.ON_DEMAND:
+        return decision
+    return replace(decision, usd_per_hour=-pool.on_demand_usd * (size - group.desired))
 
 
 def _not_more(pool: PoolView, group: GroupView, asked: int) -> str:
@@ -154,13 +168,6 @@ def _not_more(pool: PoolView, group: GroupView, asked: int) -> str:
         return f"at its largest size of {group.max}"
     refused = zones.refused_last(pool, group)
     return f"{asked} on their way" if refused is None else f"{asked} asked for, the cloud refuses: {refused}"
-
-
-def _fallback(pool: PoolView, group: GroupView, size: int, missing: int) -> Decision:
-    decision = _resize(pool, group, size, Reason.FALLBACK, f"no zone gives spot for {missing} missing")
-    if pool.on_demand_usd is None or group.capacity_type is not CapacityType.ON_DEMAND:
-        return decision
-    return replace(decision, usd_per_hour=-pool.on_demand_usd * (size - group.desired))
 
 
 def _give_back(pool: PoolView, group: GroupView, sizes: Sizes) -> list[Decision]:

@@ -128,13 +128,13 @@ class PoolView:
     _groups: dict[CapacityType, list[GroupView]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Sorts by group once: a decision asks for it many times."""
-        object.__setattr__(self, "_members", _sorted(self.members, attrgetter("group")))
-        object.__setattr__(self, "_events", _sorted(self.events, attrgetter("group")))
+        """Sorts out by group once: a decision asks for it many times."""
+        object.__setattr__(self, "_members", _grouped(self.members, attrgetter("group")))
+        object.__setattr__(self, "_events", _grouped(self.events, attrgetter("group")))
         object.__setattr__(self, "_quota", [e for e in self.events if e.kind is ActivityKind.QUOTA])
         failed = any(m.failed for m in self.members) or any(e.kind is ActivityKind.UNHEALTHY for e in self.events)
         object.__setattr__(self, "boots_failed", failed or bool(self.failed_boots))
-        object.__setattr__(self, "_groups", _sorted(self.groups, attrgetter("capacity_type")))
+        object.__setattr__(self, "_groups", _grouped(self.groups, attrgetter("capacity_type")))
 
     def members_of(self, group: str) -> Sequence[Member]:
         return self._members.get(group, ())
@@ -156,7 +156,7 @@ class PoolView:
         return found[0] if found else None
 
 
-def _sorted(items: Sequence[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+def _grouped(items: Sequence[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     found: defaultdict[K, list[T]] = defaultdict(list)
     for name, item in zip(map(key, items), items, strict=True):
         found[name].append(item)

@@ -156,9 +156,9 @@ def verdict(pool: PoolView, group: GroupView, now: datetime) -> Verdict | None:
     closed = _closed(pool, group, now)
     if closed is not None:
         return closed
-    share = penalty(pool, group, now)
-    if share > 0:
-        return Verdict(reason=Reason.ZONE_BACKING_OFF, detail=f"penalty {share:.2f}, fading")
+    fading = penalty(pool, group, now)
+    if fading > 0:
+        return Verdict(reason=Reason.ZONE_BACKING_OFF, detail=f"penalty {fading:.2f}, fading")
     return None
 
 
