@@ -46,6 +46,7 @@ POOL_TOKENS_OUT: Final = "gpufleet:output_tokens_per_second:pool"
 POOL_TOKENS_IN: Final = "gpufleet:input_tokens_per_second:pool"
 POOL_P99: Final = "gpufleet:answer_seconds_p99:pool"
 POOL_TTFT_P95: Final = "gpufleet:first_token_seconds_p95:pool"
+POOL_ITL_P95: Final = "gpufleet:inter_token_seconds_p95:pool"
 POOL_ERRORS: Final = "gpufleet:error_share:pool"
 POOL_REQUESTS: Final = "gpufleet:requests_per_second:pool"
 POOL_INSTANCES: Final = "gpufleet:instances:pool"
@@ -163,6 +164,12 @@ def _of_pools(window: str) -> tuple[Recording, ...]:
             expression=_quantile(0.95, metrics.TIME_TO_FIRST_TOKEN.name, window),
             unit="s",
             meaning="95th percentile of arrival to first token, in the engine",
+        ),
+        Recording(
+            name=POOL_ITL_P95,
+            expression=_quantile(0.95, metrics.INTER_TOKEN_LATENCY.name, window),
+            unit="s",
+            meaning="95th percentile of one token to the next, in the engine",
         ),
         Recording(
             name=POOL_REQUESTS, expression=every, unit="requests/s", meaning="requests that the router answered"

@@ -469,7 +469,8 @@ def test_a_ready_replica_is_read_only_where_its_own_metrics_are() -> None:
 def test_history_is_read_from_series_that_are_recorded() -> None:
     recorded = {r.name for r in rules.recordings(rules.RuleSettings())}
     needed = {pressure.RECORDED_RUNNING, pressure.RECORDED_WAITING, pressure.RECORDED_ENGINES}
-    assert needed | {*pressure.RECORDED_TOKENS} <= recorded
+    latency = {pressure.RECORDED_FIRST_TOKEN, pressure.RECORDED_INTER_TOKEN}
+    assert needed | latency | {*pressure.RECORDED_TOKENS} <= recorded
 
 
 def test_a_constant_load_is_tried_on_fewer_replicas_once_a_day() -> None:
@@ -493,3 +494,26 @@ def test_a_constant_load_is_tried_on_fewer_replicas_once_a_day() -> None:
             target = to
             moves.append(to)
     assert moves == [3, 2, 3]
+
+
+def test_a_steep_latency_is_not_tried_again_and_again() -> None:
+    """Three replicas' work, and latency that leaps over its objective where a replica has four fifths of one."""
+    target, moves, slow, latencies = 4, list[int](), None, list[float]()
+    for _ in range(24 * 60):
+        latencies = [*latencies, 2.0 if 30 / target > 8 else 0.1][-15:]
+        seen = Pressure(
+            reporting=target,
+            kv_cache=0.1,
+            kv_cache_peak=0.1,
+            running_peak=30.0,
+            first_token_s=latencies[-1],
+            first_token_peak_s=max(latencies),
+            slow=slow,
+        )
+        slow = 30 / target if latencies[-1] > 0.5 else slow
+        policy = ScalePolicy(first_token_s=0.5)
+        _, _, to = judged(pool(target=target, ready=target, pressure=seen, policy=policy))
+        if to is not None:
+            target = to
+            moves.append(to)
+    assert moves == [3, 6, 5, 4]

@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 from collections.abc import Generator, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -52,6 +53,12 @@ def _history() -> Iterator[str]:
         yield from _queued(name, range(180, 60, -1))
     yield "# TYPE gpufleet:engines:pool gauge"
     yield from _queued("engines", range(180, 60, -1))
+    for name, late, usual in (("first", 2.0, 0.2), ("inter", 0.03, 0.09)):
+        yield f"# TYPE gpufleet:{name}_token_seconds_p95:pool gauge"
+        for ago in range(180, 60, -1):
+            at = (NOW - timedelta(minutes=ago)).timestamp()
+            series = f'gpufleet:{name}_token_seconds_p95:pool{{environment="test",pool="young"}}'
+            yield f"{series} {late if ago <= 120 else usual} {at:.0f}"
 
 
 def _queued(name: str, minutes: range) -> Iterator[str]:
@@ -124,7 +131,8 @@ def readings(tmp_path_factory: pytest.TempPathFactory) -> Generator[Readings]:
         store = Prometheus(url)
         try:
             leads = {"chat": LEAD, "young": LEAD, "slow": LEAD, "slower": 2 * LEAD, "other": 3 * LEAD}
-            yield pressure.read(store, "test", dict.fromkeys(leads, POLICY), leads, NOW)
+            policies = dict.fromkeys(leads, POLICY) | {"young": replace(POLICY, first_token_s=0.5, inter_token_s=0.1)}
+            yield pressure.read(store, "test", policies, leads, NOW)
         finally:
             store.close()
 
@@ -151,6 +159,11 @@ def test_it_is_known_whose_metrics_are_read_and_for_how_long(readings: Readings)
 def test_what_a_replica_ran_when_too_many_waited_is_remembered(readings: Readings) -> None:
     seen = [readings.pressure(pool) for pool in ("chat", "young")]
     assert [one.full for one in seen if one is not None] == [None, 16.0]
+
+
+def test_what_a_replica_ran_when_latency_missed_its_objective_is_remembered(readings: Readings) -> None:
+    seen = [readings.pressure(pool) for pool in ("chat", "young")]
+    assert [one.slow for one in seen if one is not None] == [None, 16.0]
 
 
 def test_what_was_held_or_served_within_the_window_is_remembered(readings: Readings) -> None:

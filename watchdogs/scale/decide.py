@@ -149,6 +149,11 @@ def _obstacle(view: PoolView, pressure: Pressure, left: int) -> str | None:
     full = pressure.full
     if view.demand is None and full is not None and pressure.running_peak * (1 + policy.headroom) > full * left:
         return f"{pressure.running_peak:g} requests ran, and requests waited when a replica had {full:.3g}"
+    # latency is steep: the smaller pool that missed its objective lately would miss it again, whatever it says now
+    if pressure.slow is not None and pressure.running_peak * (1 + policy.headroom) > pressure.slow * left:
+        return (
+            f"{pressure.running_peak:g} requests ran, and latency was too high when a replica had {pressure.slow:.3g}"
+        )
     share = max(pressure.reporting, 1) / left
     for what, peak, limit in (
         ("KV cache used", pressure.kv_cache_peak, policy.kv_cache_above),

@@ -18,12 +18,16 @@ from watchdogs.scale.view import LEVEL_SPAN, Demand, Pressure
 RECORDED_RUNNING: Final = "gpufleet:requests_running:pool"
 RECORDED_WAITING: Final = "gpufleet:requests_waiting:pool"
 RECORDED_ENGINES: Final = "gpufleet:engines:pool"
+RECORDED_FIRST_TOKEN: Final = "gpufleet:first_token_seconds_p95:pool"
+RECORDED_INTER_TOKEN: Final = "gpufleet:inter_token_seconds_p95:pool"
 RECORDED_TOKENS: Final = ("gpufleet:output_tokens_per_second:pool", "gpufleet:input_tokens_per_second:pool")
 HELD: Final = "gpufleet_held_requests"
 RATE_WINDOW: Final = timedelta(minutes=2)
 QUANTILE: Final = 0.95
 RISE_QUANTILE: Final = 0.98
 """Of the rises of a day; docs/watchdogs.md says what less and more bought."""
+SLOW_QUANTILE: Final = 0.25
+"""Of the minutes of a day in which an objective was missed; docs/watchdogs.md says what others bought."""
 LEAST_SEEN: Final = 100
 """Looks of ten minutes within a day, from which on the swings of a pool are known."""
 EARLIER_DAYS: Final = (1, 2, 7)
@@ -52,11 +56,10 @@ def read(
     down_after = max((policy.down_after for policy in policies.values()), default=timedelta(0))
     if not policies:
         return Readings(present={}, past={}, policies=policies, engines={})
-    bounds = {pool: policy.waiting_per_replica_above for pool, policy in policies.items()}
     present = store.query(present_query(environment, down_after), now)
     return Readings(
         present=_stats(present),
-        past=_stats(store.query(past_query(environment, leads, bounds), now)),
+        past=_stats(store.query(past_query(environment, leads, policies), now)),
         policies=policies,
         engines=_engines(present),
     )
@@ -111,6 +114,7 @@ class Readings:
             inter_token_peak_s=seen.get("inter_token_peak"),
             tokens_peak=seen.get("tokens_peak"),
             full=self._past.get(pool, {}).get("full"),
+            slow=self._past.get(pool, {}).get("slow"),
         )
 
     def demand(self, pool: str) -> Demand | None:
@@ -180,31 +184,54 @@ def present_query(environment: str, down_after: timedelta) -> str:
     )
 
 
-def past_query(environment: str, leads: Mapping[str, timedelta], bounds: Mapping[str, float]) -> str:
+def past_query(environment: str, leads: Mapping[str, timedelta], policies: Mapping[str, ScalePolicy]) -> str:
     """Rises and swings of a day, the level of work, and earlier days from this time on, from recorded series.
 
-    Pools whose replicas start about as fast are asked for together, and those that may have the same queue: an
-    expression of parts for each pool would grow with their number.
-
-    `bounds`: the requests per replica that each pool may have waiting.
+    Pools whose replicas start about as fast are asked for together, those that may have the same queue, and those of
+    the same objectives: an expression of parts for each pool would grow with their number.
     """
     starts, queues = dict[timedelta, list[str]](), dict[float, list[str]]()
+    objectives = dict[tuple[float | None, float | None], list[str]]()
     for pool, lead in sorted(leads.items()):
         starts.setdefault(next((step for step in LEADS if step >= lead), LEADS[-1]), []).append(pool)
-    for pool, bound in sorted(bounds.items()):
-        queues.setdefault(bound, []).append(pool)
-    past = (_past(environment, names, lead) for lead, names in sorted(starts.items()))
-    return " or ".join((*past, *(_full(environment, names, bound) for bound, names in sorted(queues.items()))))
+    for pool, policy in sorted(policies.items()):
+        queues.setdefault(policy.waiting_per_replica_above, []).append(pool)
+        if policy.first_token_s is not None or policy.inter_token_s is not None:
+            objectives.setdefault((policy.first_token_s, policy.inter_token_s), []).append(pool)
+    return " or ".join(
+        (
+            *(_past(environment, names, lead) for lead, names in sorted(starts.items())),
+            *(_full(environment, names, bound) for bound, names in sorted(queues.items())),
+            *(_slow(environment, names, *both) for both, names in objectives.items()),
+        )
+    )
 
 
 def _full(environment: str, pools: Sequence[str], bound: float) -> str:
     """Half of the minutes with too long a queue had fewer running in each replica, whatever the load was."""
     running, waiting, engines = (
-        f"sum by (pool) ({name}{_of(environment, pools)})"
-        for name in (RECORDED_RUNNING, RECORDED_WAITING, RECORDED_ENGINES)
+        _by_pool(environment, pools, name) for name in (RECORDED_RUNNING, RECORDED_WAITING, RECORDED_ENGINES)
     )
     queued = f"{running} / {engines} and {waiting} > {bound:g} * {engines}"
     return _union({"full": f"quantile_over_time(0.5, ({queued})[1d:1m])"})
+
+
+def _slow(environment: str, pools: Sequence[str], first_token_s: float | None, inter_token_s: float | None) -> str:
+    """A quarter of the minutes in which latency missed its objective had fewer running in each replica.
+
+    Most such minutes are those of a pool that has grown by then, or waits for what it asked for.
+    """
+    running, engines = (_by_pool(environment, pools, name) for name in (RECORDED_RUNNING, RECORDED_ENGINES))
+    missed = " or ".join(
+        f"{_by_pool(environment, pools, name)} > {objective:g}"
+        for name, objective in ((RECORDED_FIRST_TOKEN, first_token_s), (RECORDED_INTER_TOKEN, inter_token_s))
+        if objective is not None
+    )
+    return _union({"slow": f"quantile_over_time({SLOW_QUANTILE}, ({running} / {engines} and ({missed}))[1d:1m])"})
+
+
+def _by_pool(environment: str, pools: Sequence[str], name: str) -> str:
+    return f"sum by (pool) ({name}{_of(environment, pools)})"
 
 
 def _past(environment: str, pools: Sequence[str], lead: timedelta) -> str:

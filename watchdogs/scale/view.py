@@ -55,6 +55,8 @@ class Pressure:
     inter_token_peak_s: float | None = None
     full: float | None = None
     """Requests that a replica ran when more waited than may, over the last day; None: never, or not known."""
+    slow: float | None = None
+    """The same when latency missed its objective."""
     tokens_peak: float | None = None
     """Tokens per second, in and out, all replicas."""
 
