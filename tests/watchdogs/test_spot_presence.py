@@ -83,6 +83,7 @@ def test_another_process_knows_since_when_one_is_silent(tmp_path: Path) -> None:
     for bought in (0, 1):
         engine = open_ledger(f"sqlite:///{tmp_path}/ledger.db")
         ledger = FleetLedger(engine, fleet, "spot", "us")
+        assert ledger.take_lease(world.now) is None
         ledger.see_policy("spot", "batch", policy_digest(fleet, "batch") or "", "us", world.now)
         SpotWatchdog(fleet, replace(world.ports(), ledger=ledger)).apply()
         engine.dispose()
