@@ -193,7 +193,7 @@ def target(  # noqa: PLR0913 - a brake's options, and JSON
         print_json(rows)
         return
     for row in rows:
-        end = f"; held {_shown(row['held_until'])} by {row['held_by']}" if row["held_by"] else ""
+        end = f"; held by {row['held_by']} until {row['held_until'] or '`gpufleet resume`'}" if row["held_by"] else ""
         STDOUT.print(
             f"{row['pool']}: {row['target']} (version {row['version']}, by {row['changed_by']} at {row['at']}:"
             f" {row['reason']}{end})",
@@ -209,6 +209,7 @@ def _targets(document: FleetDocument) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for row in operations.targets(engine, fleet):
         last, brake = operations.target_moves(engine, fleet, row.pool)[-1], held.get(row.pool)
+        until = None if brake is None else brake.until
         rows.append(
             {
                 "environment": document.environment,
@@ -219,7 +220,7 @@ def _targets(document: FleetDocument) -> list[dict[str, Any]]:
                 "reason": last.reason,
                 "at": last.at.isoformat(timespec="seconds"),
                 "held_by": None if brake is None else brake.owner,
-                "held_until": None if brake is None else brake.until,
+                "held_until": None if until is None else until.isoformat(timespec="seconds"),
             }
         )
     return rows

@@ -99,7 +99,8 @@ def test_a_brake_has_an_owner_a_reason_and_an_end(
     if hours is None:
         assert brake.until is None and "until `gpufleet resume`" in done.stdout
     else:
-        assert brake.until is not None and f"until {brake.until:%Y-%m-%d %H:%M} UTC" in done.stdout
+        shown = "%Y-%m-%dT%H:%M:%S+00:00" if words[0] == "target" else "%Y-%m-%d %H:%M UTC"
+        assert brake.until is not None and f"until {brake.until:{shown}}" in done.stdout
         assert timedelta(0) <= brake.until - before - timedelta(hours=hours) < timedelta(minutes=1)
     engine.dispose()
 
@@ -117,7 +118,9 @@ def test_a_target_that_is_set_again_is_held_by_the_last_one_alone(tmp_path: Path
     moves = operations.target_moves(engine, fleet, "chat")
     assert [(m.value, m.changed_by) for m in moves] == [(1, "settings"), (2, "ann"), (2, "bob"), (3, "cid")]
     shown = json.loads(call("target", "chat", "--json").stdout)
-    assert (shown[0]["target"], shown[0]["held_by"]) == (3, "cid") and shown[0]["held_until"]
+    assert (shown[0]["target"], shown[0]["held_by"]) == (3, "cid")
+    assert shown[0]["held_until"] > now.isoformat(timespec="seconds")
+    assert f"; held by cid until {shown[0]['held_until']})" in call("target", "chat").stdout
     assert call("resume", "chat").exit_code == 0
     assert not operations.brakes(engine, fleet, now)
     assert json.loads(call("target", "chat", "--json").stdout)[0]["held_by"] is None
