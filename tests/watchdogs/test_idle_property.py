@@ -142,6 +142,7 @@ FAULTS: dict[str, tuple[Fault, str]] = {
     "reserved": (machine(capacity_type=CapacityType.RESERVED), "not_prepaid"),
     "in a capacity block": (machine(reservation="cr-1"), "not_prepaid"),
     "young": (machine(launched_at=NOW - 5 * MINUTE), "old_enough"),
+    "younger than the window": (machine(launched_at=NOW - 25 * MINUTE), "old_enough"),
     "in a rollout": (lambda d, _: setattr(d, "in_rollout", True), "not_in_rollout"),
     "a long prefill: running, no token yet": (engine(running_max=1.0), "no_requests"),
     "queued": (engine(waiting_max=2.0), "no_requests"),
@@ -152,6 +153,9 @@ FAULTS: dict[str, tuple[Fault, str]] = {
     "half of the engine's samples": (engine(coverage=0.5), "engine_covered"),
     "one engine of two was off the page": (engine(missed=3.0), "engine_covered"),
     "nobody knows what the engine's page lacked": (engine(missed=None), "engine_covered"),
+    "the queue was renamed": (engine(waiting_max=None), "engine_reported"),
+    "no start time": (engine(started_age=None), "engine_reported"),
+    "no time of the engine's newest sample": (engine(newest_age=None), "engine_reported"),
     "no CPU counter": (engine(pulse_changes=None), "engine_reported"),
     "no engine at all": (dropped("engine"), "engine_covered and engine_reported"),
     "the engine's samples stopped": (engine(newest_age=2 * MINUTE), "engine_fresh"),
@@ -165,6 +169,9 @@ FAULTS: dict[str, tuple[Fault, str]] = {
     "a machine type that nobody knows": (machine(machine_type="x9.huge"), "gpu_reported"),
     "three of four GPUs report": (gpu(gpus=3), "gpu_reported"),
     "three of four GPUs report their energy": (gpu(metered=3), "gpu_reported"),
+    "no gpu_active": (gpu(active_max=None), "gpu_reported"),
+    "no number of GPUs": (gpu(gpus=None), "gpu_reported"),
+    "no time of the GPUs' newest sample": (gpu(newest_age=None), "gpu_reported"),
     "no energy counter": (gpu(energy_changes=None), "gpu_reported"),
     "no GPU at all": (dropped("gpu"), "gpu_covered and gpu_reported"),
     "half of the GPU's samples": (gpu(coverage=0.5), "gpu_covered"),
@@ -174,6 +181,7 @@ FAULTS: dict[str, tuple[Fault, str]] = {
     "blank as a double": (gpu(active_max=140737488355328.0), "gpu_in_range"),
     "blank as 32 bits": (gpu(active_max=float(0x7FFFFFF0)), "gpu_in_range"),
     "blank as 64 bits": (gpu(active_max=float(0x7FFFFFFFFFFFFFF0)), "gpu_in_range"),
+    "gpu_active was negative": (gpu(active_min=-1.0), "gpu_in_range"),
     "gpu_active in percent": (gpu(active_max=37.0), "gpu_in_range"),
     "gpu_active is not a number": (gpu(active_max=NAN), "gpu_in_range"),
     "a frozen exporter": (gpu(energy_changes=0.0), "gpu_not_frozen"),
@@ -182,6 +190,7 @@ FAULTS: dict[str, tuple[Fault, str]] = {
     "a GPU draws power": (gpu(watts_max=60.0), "gpu_not_contradicted"),
     "its agent is silent": (dropped("agent"), "agent_ready"),
     "its model loads": (agent(phase=Phase.ENGINE, ready=False), "agent_ready"),
+    "its phase is not ready, whatever else it says": (agent(phase=Phase.ENGINE), "agent_ready"),
     "it changes its revision": (agent(ready=False), "agent_ready"),
     "its agent does not know": (agent(requests_running=None), "agent_ready"),
     "drained by a person": (agent(draining=True, reason="anna looks at it"), "agent_ready"),
@@ -302,8 +311,15 @@ def test_each_fault_that_no_check_sees_is_seen_by_decide(name: str) -> None:
 
 @pytest.mark.parametrize(
     "neighbour",
-    [machine(state=InstanceState.STOPPING), dropped("engine"), agent(draining=True), agent(drained=True)],
-    ids=["stopping", "silent", "draining", "drained"],
+    [
+        machine(state=InstanceState.STOPPING),
+        dropped("engine"),
+        engine(newest_age=2 * MINUTE),
+        agent(ready=False),
+        agent(draining=True),
+        agent(drained=True),
+    ],
+    ids=["stopping", "silent", "stale", "not ready", "draining", "drained"],
 )
 def test_a_floor_leans_on_nobody_that_is_not_well(neighbour: Fault) -> None:
     drafts = [idle_draft(0, random.Random(0)), idle_draft(1, random.Random(0))]
@@ -312,6 +328,40 @@ def test_a_floor_leans_on_nobody_that_is_not_well(neighbour: Fault) -> None:
     assert [d.action for d in two].count(Action.END) == 1, "one may go while the other is well"
     neighbour(drafts[1], random.Random(0))
     assert decide(replace(observed(drafts), pools=floor), NOW).decisions[0].action is Action.KEEP
+
+
+@pytest.mark.parametrize("going", ["begun", "leaving"])
+def test_a_floor_leans_on_nobody_that_goes_already(going: str) -> None:
+    drafts = [idle_draft(0, random.Random(0)), idle_draft(1, random.Random(0))]
+    seen = replace(observed(drafts), pools={"chat": replace(POOL, floor=1)})
+    one, other = decide(seen, NOW).decisions
+    assert (one.action, other.action) == (Action.END, Action.KEEP)
+    assert decide(replace(seen, **{going: frozenset({"i-1"})}), NOW).decisions[0].action is Action.KEEP
+
+
+def test_what_its_group_is_ending_is_not_ended_again() -> None:
+    draft = idle_draft(0, random.Random(0))
+    agent(**OURS)(draft, random.Random(0))
+    seen = observed([draft])
+    assert decide(seen, NOW).decisions[0].action is Action.END
+    assert decide(replace(seen, leaving=frozenset({"i-0"})), NOW).decisions[0].action is Action.KEEP
+
+
+@pytest.mark.parametrize(
+    ("view", "budget"),
+    [
+        (replace(POOL, policy=replace(POLICY, max_stops_per_run=1)), BUDGET),
+        (replace(POOL, target=1), BUDGET),
+        (replace(POOL, floor=2), BUDGET),
+        (POOL, replace(BUDGET, per_run=1)),
+        (POOL, replace(BUDGET, left_today=1)),
+    ],
+    ids=["the pool's run", "the target", "the floor", "the run", "the day"],
+)
+def test_each_end_takes_its_share_of_what_is_left(view: PoolView, budget: Budget) -> None:
+    drafts = [idle_draft(number, random.Random(0)) for number in range(3)]
+    seen = replace(observed(drafts), pools={"chat": view}, budget=budget)
+    assert [d.action for d in decide(seen, NOW).decisions].count(Action.END) == 1
 
 
 @pytest.mark.parametrize(
