@@ -5,15 +5,16 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import httpx
 import pytest
 
 from localcloud.provider.checks import check
 from localcloud.provider.gcp.package import PACKAGE
 from localcloud.provider.gcp.rest import RestResource
-from localcloud.provider.gcp.session import read_settings, relative
+from localcloud.provider.gcp.session import Rest, read_settings, relative
 from localcloud.provider.gcp.shapes import RestShape
 from localcloud.provider.schema import Property, Schema, read_wheel
-from localcloud.provider.session import NotLocalError
+from localcloud.provider.session import Cloud, NotLocalError, Session, Settings
 from localcloud.provider.wire import UNKNOWN
 
 TYPES = sorted(PACKAGE.resources)
@@ -352,3 +353,37 @@ def test_settings_that_do_not_fit_are_refused(
 )
 def test_links_are_compared_without_host_and_version(link: str, short: str) -> None:
     assert relative(link) == short
+
+
+class Paged(Session):
+    """A bucket of more objects than a page holds; deleting it takes an empty one."""
+
+    def __init__(self, objects: int, page: int) -> None:
+        super().__init__(Settings(endpoint="http://127.0.0.1", region="us-central1", project="p"))
+        self.names = [f"o{n}" for n in range(objects)]
+        self.page = page
+        self.deleted = False
+
+    def make_client(self, service: str, region: str) -> Rest:
+        return Rest("http://127.0.0.1/storage/v1/", httpx.Client(transport=httpx.MockTransport(self._answer)))
+
+    def _answer(self, request: httpx.Request) -> httpx.Response:
+        path = request.url.path.removeprefix("/storage/v1/b/models")
+        if request.method == "GET" and path == "/o":
+            return httpx.Response(
+                200, json={"items": [{"name": n, "generation": 1} for n in self.names[: self.page]]}
+            )
+        if request.method == "DELETE" and path:
+            self.names.remove(path.removeprefix("/o/"))
+        elif request.method == "DELETE" and self.names:
+            return httpx.Response(409, json={"error": {"message": "The bucket you tried to delete is not empty."}})
+        elif request.method == "DELETE":
+            self.deleted = True
+        return httpx.Response(200, json={})
+
+
+def test_a_bucket_is_emptied_whole_before_it_is_deleted() -> None:
+    session = Paged(objects=7, page=3)
+    cloud = Cloud(session=session, region="us-central1", limit_s=1)
+    PACKAGE.resources[BUCKET].delete(cloud, "models", {"forceDestroy": True})
+    assert (session.names, session.deleted) == ([], True)

@@ -94,9 +94,11 @@ class Bucket(RestResource):
         if storage.find(f"b/{ident}") is None:
             return
         if state.get("forceDestroy"):
-            for item in storage.call("GET", f"b/{ident}/o", parameters={"versions": "true"}).get("items", []):
-                path = f"b/{ident}/o/{quote(item['name'], safe='')}"
-                storage.call("DELETE", path, parameters={"generation": str(item["generation"])})
+            # what is on the first page is gone when it is read again
+            while items := storage.call("GET", f"b/{ident}/o", parameters={"versions": "true"}).get("items"):
+                for item in items:
+                    path = f"b/{ident}/o/{quote(item['name'], safe='')}"
+                    storage.call("DELETE", path, parameters={"generation": str(item["generation"])})
         with told(f"Error deleting Bucket {ident!r}"):
             storage.call("DELETE", f"b/{ident}")
 
