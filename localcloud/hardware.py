@@ -55,9 +55,6 @@ class LoopbackHardware:
     def end(self, instance_id: str) -> None:
         self._yard.end(instance_id)
 
-    def forget(self, instance_id: str) -> None:
-        self._yard.forget(instance_id)
-
     def attach(self, instance_id: str, volume_id: str) -> None:
         # on a machine of the Nitro system it is found by its id, whatever device name the attachment has
         device = f"nvme-Amazon_Elastic_Block_Store_{volume_id.replace('-', '')}"

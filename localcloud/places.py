@@ -9,7 +9,6 @@ ZONES: Final = ("us-east-1a", "us-east-1b", "us-east-1c")
 ACCESS_KEY: Final = "local"
 SECRET_KEY: Final = "local"  # noqa: S105 - not a secret: what the loopback cloud accepts
 METADATA_PORT: Final = 1338
-EXPORTER_PORT: Final = 9400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -183,7 +183,6 @@ class LivingInstance(Instance):
         """Let the subnet give the address to a new instance."""
         self.ec2_backend.get_subnet(self.subnet_id).del_subnet_ip(self.address)
         self._private_ips = set()
-        self.world.hardware.forget(self.id)
 
     def stay(self, now: datetime) -> Stay:
         """The line in the books that opens its life."""

@@ -26,10 +26,6 @@ class Hardware(Protocol):
         """Shut down: units get their stop signal, after a while everything is killed. Returns at once."""
         ...
 
-    def forget(self, instance_id: str) -> None:
-        """The machine is gone: release its address."""
-        ...
-
     def attach(self, instance_id: str, volume_id: str) -> None:
         """Bring a volume into a machine. Raises OSError."""
         ...

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from localcloud.aws.books import Books
 from localcloud.aws.calls import Calls
@@ -90,6 +90,3 @@ def make_world(places: Places, hardware: Hardware, calls: Calls, now: Callable[[
         calls=calls,
         now=now,
     )
-
-
-Answer = dict[str, Any]

@@ -120,9 +120,6 @@ class Yard:
         """A volume was deleted."""
         self._shelf.discard(volume_id)
 
-    def forget(self, instance_id: str) -> None:
-        """Nothing is kept of a machine but its folder, for people to look at."""
-
     def set_aside(self, instance_id: str, uid: str) -> None:
         """Make room for another machine of that name; the old folder stays under `.ended`, for people to look at.
 

@@ -48,15 +48,6 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def holds_unknown(value: Any) -> bool:
-    """Whether any part of `value` is not known yet."""
-    if is_document(value):
-        return any(holds_unknown(v) for v in value.values())
-    if is_list(value):
-        return any(holds_unknown(v) for v in value)
-    return value == UNKNOWN
-
-
 def is_asset(value: Any) -> bool:
     """Whether `value` is a file or string asset, as the engine writes it."""
     return is_document(value) and value.get(_SIGNATURE) in {_ASSET, _ARCHIVE}

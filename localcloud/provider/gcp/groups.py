@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from fleet.parsed import is_list
 from localcloud.documents import inner, is_document, items
@@ -81,7 +81,6 @@ class InstanceGroupManager(RestResource):
         "listManagedInstancesResults": frozenset({"PAGELESS", "PAGINATED"}),
         "waitForInstancesStatus": frozenset({"STABLE", "UPDATED"}),
     }
-    base_limit: ClassVar[int] = 58
     rules = (
         NAME_RULE,
         matches(

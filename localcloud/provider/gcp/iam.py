@@ -110,13 +110,7 @@ class IAMCustomRole(Resource):
         ident = f"projects/{project}/roles/{inputs['roleId']}"
         role = self._role(inputs)
         with told("Error creating custom role"):
-            old = iam.find(ident)
-            if old is not None and old.get("deleted"):
-                # a deleted role keeps its id for weeks: it is taken back, as the real provider does
-                iam.call("POST", f"{ident}:undelete", {})
-                iam.call("PATCH", ident, role)
-            else:
-                iam.call("POST", f"projects/{project}/roles", {"roleId": inputs["roleId"], "role": role})
+            iam.call("POST", f"projects/{project}/roles", {"roleId": inputs["roleId"], "role": role})
         return ident
 
     def _role(self, inputs: Properties) -> Document:
