@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models import EC2Backend
 from moto.ec2.models import instances as moto_instances
 from moto.ec2.models.instances import Instance, StateReason
@@ -117,11 +118,23 @@ class LivingInstance(Instance):
 
     def stop(self) -> Any:
         before = moto_instances.InstanceState(self._state.name, self._state.code)
+        if self.kind is Kind.SPOT:
+            raise EC2ClientError(
+                "UnsupportedOperation",
+                f"You can't stop the Spot Instance '{self.id}' because it is associated with a one-time Spot Instance"
+                " request. You can only stop Spot Instances associated with persistent Spot Instance requests.",
+            )
         if self.state in ("pending", "running"):
+            now = self.world.now()
             self.set_state(STOPPING)
-            self.world.books.close(self.id, self.world.now(), "stopped")
+            self._stopped_by("Client.UserInitiatedShutdown", "User initiated", now)
+            self.world.books.close(self.id, now, "stopped")
             self.world.hardware.end(self.id)
         return before
+
+    def _stopped_by(self, code: str, who: str, now: datetime) -> None:
+        self.state_reason = StateReason(f"{code}: {who} shutdown", code)
+        self._reason = f"{who} ({now:%Y-%m-%d %H:%M:%S} GMT)"
 
     def start(self) -> Any:
         before = moto_instances.InstanceState(self._state.name, self._state.code)
@@ -129,6 +142,7 @@ class LivingInstance(Instance):
             self.set_state(PENDING)
             now = self.world.now()
             self.launch_time, self.notice = now, None
+            self.state_reason, self._reason = StateReason(), ""
             self.world.books.open(self.stay(now))
         return before
 
@@ -161,6 +175,7 @@ class LivingInstance(Instance):
             if self.instance_initiated_shutdown_behavior == "terminate":
                 self.begin_end("Client.InstanceInitiatedShutdown", "Instance initiated shutdown")
             else:
+                self._stopped_by("Client.InstanceInitiatedShutdown", "Instance initiated", now)
                 self.world.books.close(self.id, now, "stopped")
                 self.set_state(STOPPED)
 

@@ -13,6 +13,7 @@ from localcloud.aws.groups import LAUNCHING, TERMINATING, Activity, LivingAutoSc
 from localcloud.aws.instances import advance_all
 from localcloud.aws.launch import launch_one
 from localcloud.aws.refresh import active, next_victim
+from localcloud.aws.reservations import expire
 from localcloud.aws.volumes import advance_volumes
 from localcloud.aws.world import World
 
@@ -25,6 +26,7 @@ def one_round(world: World, ec2: EC2Backend, scaling: LivingAutoScaling) -> None
     """Advance every instance, then every group, by one step."""
     with world.lock:
         advance_blocks(ec2, world.now())
+        expire(ec2, world.now())
         advance_all(ec2, world.now())
         advance_volumes(ec2, world)
         for group in scaling.groups():

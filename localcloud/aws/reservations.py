@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from moto.core.responses import ActionResult
@@ -40,7 +40,7 @@ class CapacityReservation(TaggedEC2Resource):
         self.state = "active"
         self.create_date = utcnow()
         self.start_date: datetime = self.create_date
-        self.end_date: datetime | None = wanted.get("EndDate")
+        self.end_date: datetime | None = _end(wanted)
         self.tags = dict[str, str]()
         # of a Capacity Block alone
         self.is_open = True
@@ -111,6 +111,23 @@ def of(ec2: EC2Backend) -> Reservations:
     """The reservations of an EC2 backend."""
     found: Reservations = vars(ec2).setdefault("embedded_reservations", Reservations())
     return found
+
+
+def _end(params: Mapping[str, Any]) -> datetime | None:
+    """Time without a zone is UTC; moto leaves it as it was written."""
+    said = params.get("EndDate")
+    if said is None:
+        return None
+    moment = said if isinstance(said, datetime) else datetime.fromisoformat(str(said))
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def expire(ec2: EC2Backend, now: datetime) -> None:
+    """End what has reached its end; what runs in it runs on, as on-demand. Blocks have rules of their own."""
+    for reservation in of(ec2).by_id.values():
+        over = reservation.end_date is not None and now >= reservation.end_date
+        if over and reservation.state == "active" and not reservation.is_block:
+            reservation.state = "expired"
 
 
 def claim(world: World, ec2: EC2Backend, data: Mapping[str, Any], use: Use) -> str | Refusal | None:
@@ -213,7 +230,7 @@ class ReservationCalls(EC2BaseResponse):
             **found.wanted,
             **{key: params[key] for key in ("EndDateType", "InstanceMatchCriteria") if params.get(key)},
         }
-        found.end_date = params.get("EndDate", found.end_date)
+        found.end_date = _end(params) or found.end_date
         return ActionResult({"Return": True})
 
     def cancel_capacity_reservation(self) -> ActionResult:

@@ -77,6 +77,13 @@ def delete(world: World, call: Call) -> Row:
 
 def stop(world: World, call: Call) -> Row:
     found = _machine(world, call)
+    if "discardLocalSsd" not in call.query and any(disk.get("type") == "SCRATCH" for disk in found.row["disks"]):
+        raise ApiError(
+            400,
+            "badRequest",
+            "VM has a Local SSD attached but an undefined value for `discard-local-ssd`. If using gcloud, please add"
+            " `--discard-local-ssd=false` or `--discard-local-ssd=true` to your command.",
+        )
     instances.begin_stop(world, found, "stopped", delete=False)
     return _operation(world, call, found, "stop", lambda: found.status == "TERMINATED")
 

@@ -42,6 +42,9 @@ def test_a_single_instance_stops_and_starts_and_is_billed_while_it_runs(cloud: R
     address = _instance(cloud, made)["PrivateIpAddress"]
     ec2.stop_instances(InstanceIds=[made])
     _wait(cloud, made, "stopped")
+    stopped = _instance(cloud, made)
+    assert stopped["StateTransitionReason"].startswith("User initiated (20")
+    assert stopped["StateReason"]["Code"] == "Client.UserInitiatedShutdown"
     ec2.start_instances(InstanceIds=[made])
     _wait(cloud, made, "running")
     assert _instance(cloud, made)["PrivateIpAddress"] == address

@@ -1,6 +1,6 @@
 """Auto Scaling groups of the embedded cloud, by real boto3 on the real process."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -35,6 +35,8 @@ def test_a_spot_group_spreads_over_its_zones_and_says_that_it_is_spot(cloud: Run
     done = cloud.activities("spread")
     assert [one["StatusCode"] for one in done] == ["Successful", "Successful"]
     assert done[0]["Cause"].endswith("increasing the capacity from 1 to 2.")
+    with pytest.raises(ClientError, match="UnsupportedOperation.*one-time Spot Instance request"):
+        cloud.client("ec2").stop_instances(InstanceIds=[found[0]["InstanceId"]])
 
 
 def test_an_on_demand_group_is_not_spot(cloud: RunningCloud) -> None:
@@ -260,6 +262,24 @@ def test_a_cancelled_reservation_is_paid_for_no_longer_though_ec2_lists_it(cloud
     assert paid() == [(3, datetime(2099, 1, 1, tzinfo=UTC))]
     ec2.cancel_capacity_reservation(CapacityReservationId=made)
     assert paid() == []
+
+
+def test_a_reservation_ends_at_its_end(cloud: RunningCloud) -> None:
+    ec2 = cloud.client("ec2")
+    made = ec2.create_capacity_reservation(
+        InstanceType="g6.xlarge",
+        InstancePlatform="Linux/UNIX",
+        AvailabilityZone="us-east-1b",
+        InstanceCount=1,
+        EndDateType="limited",
+        EndDate=datetime.now(UTC) + timedelta(seconds=2),
+    )["CapacityReservation"]["CapacityReservationId"]
+
+    def state() -> str:
+        (shown,) = ec2.describe_capacity_reservations(CapacityReservationIds=[made])["CapacityReservations"]
+        return shown["State"]
+
+    wait_for("its end", lambda: state() == "expired")
 
 
 EFA: dict[str, Any] = {"DeviceIndex": 0, "NetworkCardIndex": 0, "InterfaceType": "efa"}

@@ -61,7 +61,10 @@ def test_an_instance_stops_keeps_its_disk_and_starts_again(google: Google) -> No
     assert _insert(google, "stops").status == "RUNNING"
     boots = google.cloud.machines / "stops" / "boots"
     wait_for("the first boot", boots.is_file)
-    _say(google, "stop", "stops")
+    with pytest.raises(exceptions.BadRequest, match="undefined value for `discard-local-ssd`"):
+        _say(google, "stop", "stops")
+    whole = {"project": PROJECT, "zone": ZONE, "instance": "stops", "discard_local_ssd": True}
+    google.finish(google.instances.stop_unary(whole))
     assert google.instance("stops").status == "TERMINATED"
     _say(google, "start", "stops")
     wait_for("the second boot", lambda: len(boots.read_text().splitlines()) == 2)
