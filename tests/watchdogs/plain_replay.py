@@ -148,10 +148,10 @@ def pools(path: Path, rule: str, span: float | None, capacity: float, cold_start
             running = [name for name in members if ready_from[name] is not None]
             ready = [name for name in running if (ready_from[name] or 0) <= at]
             demand = sum(log.active(at, name) for name in members)
-            saved += len(members) - len(running)
             wanted = min(len(members), wants.replicas(time, round(demand / capacity, 6), len(ready), len(running)))
             for name in [m for m in members if m not in running][: max(0, wanted - len(running))]:
                 ready_from[name], wakes = at + boot, wakes + 1
+            saved += sum(ready_from[name] is None for name in members)
             serve = len(ready) if boot else sum(ready_from[name] is not None for name in members)
             unserved += max(0.0, demand - capacity * serve) * log.step
             spare = max(0, min(len(running) - wanted, len(ready) - wanted))

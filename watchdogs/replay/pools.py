@@ -136,14 +136,15 @@ class _Pool:
         while tick < ticks:
             self._booted(tick)
             self.counts[tick] = self._serving
-            self.score.saved_rows += size - self._up
             target = min(self.rule.target(tick, self._serving, self._up), size)
             refused: Sequence[int] = ()
             if target > self._up:
                 self._launch(tick, target - self._up)
                 self._booted(tick)  # without a cold start
                 self.counts[tick] = self._serving
-            elif (spare := min(self._up, self._serving) - target) > 0:
+            # a cold start counts from the tick of the launch, and a stop from the next one
+            self.score.saved_rows += size - self._up
+            if (spare := min(self._up, self._serving) - target) > 0:
                 refused = self._stop(tick, spare)
             self._booted(tick + 1)
             following = self._following(tick, refused)
