@@ -79,10 +79,12 @@ def test_a_rule_marks_and_stops_a_forgotten_machine_and_no_other(google: Google,
         ("notebook", Action.MARK, Reason.IDLE),
         ("salesbox", Action.KEEP, Reason.OUTSIDE_POOLS),
     ]
+    assert wired.ledger.take_lease(world.now) is None
     dog.apply()
     assert "gpu-fleet-idle-since" in dict(google.instance("notebook").labels)
     assert google.instance("notebook").status == "RUNNING"
     world.now += timedelta(hours=2)
+    assert wired.ledger.take_lease(world.now) is None
     done = dog.apply()
     assert [(o.decision.resource, o.kind) for o in done.outcomes] == [("notebook", OutcomeKind.DONE)]
     wait_for("the stop", lambda: google.instance("notebook").status == "TERMINATED")

@@ -94,6 +94,7 @@ def test_a_rule_marks_and_stops_a_forgotten_machine_and_no_other(account: Any, t
         listed = account("ec2").describe_instances()["Reservations"]
         return {i["InstanceId"]: i["State"]["Name"] for r in listed for i in r["Instances"]}
 
+    assert wired.ledger.take_lease(world.now) is None
     dog.apply()
     written = account("ec2").describe_tags(Filters=[{"Name": "key", "Values": [tags.IDLE_SINCE]}])["Tags"]
     assert {tag["ResourceId"]: tag["Value"] for tag in written} == dict.fromkeys(
@@ -101,6 +102,7 @@ def test_a_rule_marks_and_stops_a_forgotten_machine_and_no_other(account: Any, t
     )
     assert set(states().values()) == {"running"}
     world.now += timedelta(hours=2)
+    assert wired.ledger.take_lease(world.now) is None
     done = dog.apply()
     assert [(o.decision.resource, o.kind) for o in done.outcomes] == [(forgotten, OutcomeKind.DONE)]
     left = states()
