@@ -121,7 +121,7 @@ class Stage:
                 # not S3: the emulator takes the first word of a name for a bucket's
                 **{f"AWS_ENDPOINT_URL_{service}": cloud for service in ("EC2", "AUTO_SCALING", "SERVICE_QUOTAS")},
                 "GPUFLEET_FLEET": FLEET,
-                "GPUFLEET_SLACK_API_URL": f"{url(self.names, 'slack', f'{network}.0.3', 8081)}/api/",
+                "GPUFLEET_SLACK_API_URL": f"{self.slack_url}/api/",  # by its address: in clear to loopback alone
                 "GPUFLEET_SLACK_TOKEN": "xoxb-local",
             }
         )
