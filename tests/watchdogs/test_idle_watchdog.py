@@ -16,7 +16,7 @@ from watchdogs.evidence import AgentStatus
 from watchdogs.idle.acting import LONGEST_REQUEST
 from watchdogs.idle.watchdog import IdleWatchdog, policy_digest
 from watchdogs.plan import Action, OutcomeKind, Reason
-from watchdogs.ports import Brake, BrakeKind
+from watchdogs.ports import LEASE_OVER, Brake, BrakeKind
 
 FIRST = instance(1).id
 SECOND = instance(2).id
@@ -115,6 +115,19 @@ def due(count: int = 2) -> World:
 def _work(world: World) -> None:
     assert QUIET.engine is not None
     world.evidence[FIRST] = replace(QUIET, engine=replace(QUIET.engine, running_max=3.0))
+
+
+def test_a_lease_that_ends_during_the_second_look_drains_nobody() -> None:
+    world = due(1)
+
+    def over(step: str) -> None:
+        if step == "statuses" and world.plans:
+            world.lease_is_ours = False
+
+    world.before = over
+    done = watchdog(world).apply()
+    assert [(o.kind, o.detail) for o in done.outcomes] == [(OutcomeKind.NO_LONGER_TRUE, LEASE_OVER)]
+    assert not world.agents[FIRST].draining
 
 
 @pytest.mark.parametrize("marked", [False, True], ids=["mark", "unmark"])

@@ -138,6 +138,9 @@ class Actor:
             return looked
         deadline = self._document.pool(decision.pool or "").drain_deadline
         if not is_our_drain(self._observed.agents.get(looked.id)):
+            # there is no way back from a drain, and the look may have taken minutes
+            if not self._ports.ledger.hold(self._ports.clock.now()):
+                return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, LEASE_OVER)
             # what arrives at this very moment may finish: nobody waits for the instance but us
             patient = max(deadline, LONGEST_REQUEST)
             self._ports.agents.drain(looked, f"{DRAIN_REASON}: {decision.detail}"[:200], patient)

@@ -10,7 +10,7 @@ from fleet.activity import Activity, ActivityKind, ConflictError
 from fleet.document import FleetDocument, Pool
 from fleet.model import CapacityType, Group, Instance
 from watchdogs.brakes import kept_by, paused_by
-from watchdogs.draining import Drain, leaving, until_drained
+from watchdogs.draining import Drain, keep_lease, leaving, until_drained
 from watchdogs.plan import Action, Decision, Outcome, OutcomeKind, Plan, Reason
 from watchdogs.ports import LEASE_OVER, Brake, Ports
 from watchdogs.spot import failures, leavers
@@ -114,6 +114,7 @@ class Actor:
         """Wait until each group has its instances or has said why not. The silent ones are returned as refusals."""
         clock = self._ports.clock
         open_asks = {decision.resource: decision for decision in growing}
+        renewed = clock.now()
         patience = max((self._patience(d) for d in growing), default=timedelta(0))
         while open_asks:
             names = sorted(open_asks)
@@ -124,6 +125,7 @@ class Actor:
             if not open_asks or clock.now() - asked_at >= patience:
                 break
             clock.sleep(POLL_SECONDS)
+            renewed = keep_lease(self._ports, renewed)
         return [
             Activity(
                 id=f"unanswered:{name}",
