@@ -92,6 +92,7 @@ def test_passes_in_which_nothing_changes_write_no_decision_row(tmp_path: Path) -
     fleet, world = document(), idle_world(1)
     engine = open_ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
     ledger = FleetLedger(engine, fleet, "idle", "test")
+    assert ledger.take_lease(world.now) is None
     dog = IdleWatchdog(fleet, replace(world.ports(), ledger=ledger))
     dog.dry()
     for _ in range(5):
