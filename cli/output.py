@@ -1,6 +1,7 @@
 """Exit codes and what goes where: results to stdout, everything else to stderr."""
 
 import json
+import os
 import sys
 import threading
 from collections.abc import Sequence
@@ -54,5 +55,10 @@ def print_json(value: Any) -> None:
 def print_error(said: str, arguments: Sequence[str]) -> None:
     """Whoever asked for JSON gets a document also where there is no answer; stderr has the words for people."""
     asked = "--json" in arguments or "--format=json" in arguments or ("--format", "json") in pairwise(arguments)
-    if asked and not ANSWER_BEGUN.is_set():
+    if not asked or ANSWER_BEGUN.is_set() or sys.stdout is None:
+        return
+    try:
         print_json({"error": said})
+        sys.stdout.flush()
+    except OSError:  # nobody reads it, or its disk is full: the exit code and stderr say it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -147,6 +147,7 @@ def _check_floor(document: FleetDocument, pool: Pool, group: GroupEntry) -> None
         raise UserError(
             f"{group.name}: {ready} replicas are ready and one must go before its replacement comes, but the floor of"
             f" {pool.name} is {pool.min}; raise the pool first: gpufleet target {pool.name} {pool.min + 1}"
+            " --reason rollout"
         )
 
 

@@ -6,9 +6,22 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
-from sqlalchemy import BigInteger, Column, Connection, Engine, Index, Integer, String, Table, Text, select, update
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Engine,
+    Index,
+    Integer,
+    Select,
+    String,
+    Table,
+    Text,
+    select,
+    update,
+)
 
 from ledger.database import METADATA, insert_into, writing
 from ledger.tables import Moment
@@ -173,9 +186,9 @@ def hold_target(engine: Engine, fleet: str, seen: TargetRow, value: int, brake: 
 
 
 def lower_target(engine: Engine, fleet: str, pool: str, floor: int, change: Change) -> TargetRow:
-    """One less, not below the floor, once per `because` of the change, however often it is asked.
+    """One less, once per `because` of the change, however often it is asked. As it is: at the floor, or while held.
 
-    Raises VersionError when the pool has no target or the floor is reached.
+    Raises VersionError when the pool has no target.
     """
     with writing(engine) as connection:
         found = _target(connection, fleet, pool)
@@ -186,10 +199,8 @@ def lower_target(engine: Engine, fleet: str, pool: str, floor: int, change: Chan
                 TARGET_MOVES.c.fleet == fleet, TARGET_MOVES.c.pool == pool, TARGET_MOVES.c.because == change.because
             )
         ).first()
-        if done is not None:
+        if done is not None or found.value - 1 < floor or _is_held(connection, fleet, pool, change.at):
             return found
-        if found.value - 1 < floor:
-            raise VersionError(f"pool {pool} is at its floor of {floor}")
         lowered = TargetRow(pool=pool, value=found.value - 1, version=found.version)
         return _move(connection, fleet, lowered, change)
 
@@ -213,6 +224,12 @@ def target_moves(engine: Engine, fleet: str, pool: str) -> tuple[TargetMove, ...
             )
             for row in rows
         )
+
+
+def _is_held(connection: Connection, fleet: str, pool: str, now: datetime) -> bool:
+    """Whether a person holds a pool's target."""
+    held = _open_brakes(fleet, now).where(BRAKES.c.kind == "target", BRAKES.c.scope == pool)
+    return connection.execute(held).first() is not None
 
 
 def _target(connection: Connection, fleet: str, pool: str) -> TargetRow | None:
@@ -363,12 +380,7 @@ def _release(connection: Connection, fleet: str, kind: str, scope: str, by: tupl
 def brakes(engine: Engine, fleet: str, now: datetime) -> Sequence[BrakeRow]:
     """The brakes that hold now."""
     with engine.connect() as connection:
-        rows = connection.execute(
-            select(BRAKES)
-            .where(BRAKES.c.fleet == fleet, BRAKES.c.released_at.is_(None))
-            .where(BRAKES.c.until.is_(None) | (BRAKES.c.until > now))
-            .order_by(BRAKES.c.id)
-        )
+        rows = connection.execute(_open_brakes(fleet, now).order_by(BRAKES.c.id))
         return tuple(
             BrakeRow(
                 id=row.id,
@@ -381,6 +393,14 @@ def brakes(engine: Engine, fleet: str, now: datetime) -> Sequence[BrakeRow]:
             )
             for row in rows
         )
+
+
+def _open_brakes(fleet: str, now: datetime) -> Select[Any]:
+    return select(BRAKES).where(
+        BRAKES.c.fleet == fleet,
+        BRAKES.c.released_at.is_(None),
+        BRAKES.c.until.is_(None) | (BRAKES.c.until > now),
+    )
 
 
 # policies

@@ -92,7 +92,8 @@ class Walk:
         if old:
             return (
                 f"{pool}: {ready} replicas are ready and one must leave to change, but the floor is "
-                f"{self.rollout.floor}: raise the pool first (gpufleet target {pool} {self.rollout.floor + 1})"
+                f"{self.rollout.floor}: raise the pool first"
+                f" (gpufleet target {pool} {self.rollout.floor + 1} --reason rollout)"
             )
         silent = sorted(known.keys() - told.keys())
         waiting = [

@@ -91,7 +91,9 @@ class GoogleRollouts:
         def serves() -> bool:
             return bool(self._serving([i for i in self.version(entry.name).current if i not in before]))
 
-        self._wait(until, f"a replacement in {entry.name} to serve", serves)
+        silent = sorted(set(self.version(entry.name).current) - set(before))
+        hint = f" ({', '.join(silent)} does not yet: delete what never will)" if silent else ""
+        self._wait(until, f"a replacement in {entry.name} to serve{hint}", serves)
 
     def _serving(self, names: Collection[str]) -> list[str]:
         return self._ready([found for name in names if (found := self.inventory.instance(name))])
@@ -104,7 +106,7 @@ class GoogleRollouts:
             raise CloudError(
                 f"{entry.name}: {ready} replicas are ready and one must go before its replacement comes; the floor"
                 f" of {self.pool.name} is {self.pool.min}; raise the pool first: gpufleet target {self.pool.name}"
-                f" {self.pool.min + 1}"
+                f" {self.pool.min + 1} --reason rollout"
             )
 
     def _ready(self, instances: list[Instance]) -> list[str]:

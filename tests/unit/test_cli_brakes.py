@@ -121,8 +121,13 @@ def test_a_target_that_is_set_again_is_held_by_the_last_one_alone(tmp_path: Path
     assert (shown[0]["target"], shown[0]["held_by"]) == (3, "cid")
     assert shown[0]["held_until"] > now.isoformat(timespec="seconds")
     assert f"; held by cid until {shown[0]['held_until']})" in call("target", "chat").stdout
+    ended = operations.Change(by="idle", reason="ended", at=now, because="idle:i-1")
+    assert operations.lower_target(engine, fleet, "chat", 0, ended).value == 3, "held"
     assert call("resume", "chat").exit_code == 0
     assert not operations.brakes(engine, fleet, now)
+    assert operations.lower_target(engine, fleet, "chat", 3, ended).value == 3, "at the floor"
+    assert operations.lower_target(engine, fleet, "chat", 0, ended).value == 2
+    assert operations.lower_target(engine, fleet, "chat", 0, ended).value == 2, "once for each end"
     assert json.loads(call("target", "chat", "--json").stdout)[0]["held_by"] is None
     engine.dispose()
 

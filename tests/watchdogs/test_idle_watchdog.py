@@ -14,9 +14,10 @@ from tests.watchdogs.plain import QUIET, QUIET_ENGINE, QUIET_GPU, READY, START, 
 from tests.watchdogs.worlds import FakeAgents, FakeInventory, FakeMetrics, KilledError, World, idle_world, mark
 from watchdogs.evidence import AgentStatus
 from watchdogs.idle.acting import LONGEST_REQUEST
+from watchdogs.idle.decide import DRAIN_REASON
 from watchdogs.idle.watchdog import IdleWatchdog, policy_digest
 from watchdogs.plan import Action, OutcomeKind, Reason
-from watchdogs.ports import LEASE_OVER, Brake, BrakeKind
+from watchdogs.ports import LEASE_OVER, Brake, BrakeKind, Target
 
 FIRST = instance(1).id
 SECOND = instance(2).id
@@ -441,17 +442,35 @@ def test_a_held_target_is_not_lowered_by_an_end(scope: str, until: timedelta | N
         assert world.targets["batch"].value == 1 and not world.drains
 
 
-def test_a_target_that_is_held_during_a_drain_holds() -> None:
+HELD = Brake(kind=BrakeKind.TARGET, scope="batch", owner="ana", reason="launch", until=None)
+
+
+def test_a_target_that_is_held_during_a_drain_is_not_lowered_and_what_drains_goes() -> None:
     world = due(1)
-    held = Brake(kind=BrakeKind.TARGET, scope="batch", owner="ana", reason="launch", until=None)
-    world.before = at_call("instance", lambda: world.brakes.append(held), nth=2)
-    done = watchdog(world).apply()
-    (outcome,) = done.outcomes
-    assert (outcome.kind, outcome.detail) == (
-        OutcomeKind.NO_LONGER_TRUE,
-        "its pool's target is held by ana until `gpufleet resume`: launch",
+    world.before = at_call("instance", lambda: world.brakes.append(HELD), nth=2)
+    watchdog(world).apply()
+    assert world.ended == [FIRST] and world.targets["batch"].value == 1
+
+
+def test_a_target_that_is_held_after_a_drain_began_lets_it_go_on() -> None:
+    """It serves nothing any more: kept, it would stand in the way of what the person asked for."""
+    world = due(2)
+    drained = replace(READY, phase=Phase.DRAINED, ready=False, drained=True, reason=f"{DRAIN_REASON}: idle")
+    world.agents[FIRST] = drained
+    world.brakes.append(HELD)
+    watchdog(world).apply()
+    assert world.ended == [FIRST] and world.targets["batch"].value == 2
+
+
+def test_a_drain_goes_on_where_the_target_has_come_down_to_the_floor() -> None:
+    """Scale may have lowered it meanwhile; what drains serves nothing, and would cost for ever."""
+    world = due(2)
+    world.agents[FIRST] = replace(
+        READY, phase=Phase.DRAINED, ready=False, drained=True, reason=f"{DRAIN_REASON}: idle"
     )
-    assert not world.ended and world.targets["batch"].value == 1
+    world.targets["batch"] = Target(pool="batch", value=1, version=9)
+    watchdog(world, min=1).apply()
+    assert world.ended == [FIRST] and world.targets["batch"].value == 1
 
 
 def test_a_paused_pool_is_left_alone_and_says_who() -> None:

@@ -59,16 +59,23 @@ def _history() -> Iterator[str]:
             at = (NOW - timedelta(minutes=ago)).timestamp()
             series = f'gpufleet:{name}_token_seconds_p95:pool{{environment="test",pool="young"}}'
             yield f"{series} {late if ago <= 120 else usual} {at:.0f}"
+            # goes on to tell of what came in its first three minutes
+            yield f"{series.replace('young', 'brief')} {late if ago > 172 else 0.01} {at:.0f}"
 
 
 def _queued(name: str, minutes: range) -> Iterator[str]:
-    """Pool `young` had three replicas for an hour and two for the next, which ran fewer than came: 20 more waited."""
+    """Pool `young` had three replicas for an hour and two for the next, which ran fewer than came: 20 more waited.
+
+    Pool `brief` ran 16 on its one for three minutes.
+    """
     three, two = {"running": 42, "waiting": 0, "engines": 3}, {"running": 32, "waiting": 20, "engines": 2}
     what = "engines" if name == "engines" else f"requests_{name}"
     for ago in minutes:
         value = (three if ago > 120 else two)[name]
         at = (NOW - timedelta(minutes=ago)).timestamp()
         yield f'gpufleet:{what}:pool{{environment="test",pool="young"}} {value} {at:.0f}'
+        brief = {"running": 16 if ago > 177 else 0, "waiting": 0, "engines": 1}[name]
+        yield f'gpufleet:{what}:pool{{environment="test",pool="brief"}} {brief} {at:.0f}'
 
 
 def _engines() -> Iterator[str]:
@@ -85,9 +92,10 @@ def _engines() -> Iterator[str]:
             for at in MOMENTS:
                 value = then if number == 1 and at == peak else usual
                 yield f"{name}{{{labels}}} {value} {at.timestamp():.0f}"
-        for ago in (40, 25, 10):
-            labels = 'environment="test",pool="young",job="engine",instance_id="i-9",engine="0"'
-            yield f"{name}{{{labels}}} {usual} {(NOW - timedelta(seconds=ago)).timestamp():.0f}"
+        for pool in ("young", "brief"):
+            for ago in (40, 25, 10):
+                labels = f'environment="test",pool="{pool}",job="engine",instance_id="i-{pool}",engine="0"'
+                yield f"{name}{{{labels}}} {usual} {(NOW - timedelta(seconds=ago)).timestamp():.0f}"
     yield "# TYPE vllm:time_to_first_token_seconds histogram"
     labels = f'{HERE},job="engine",instance_id="i-1"'
     for le, share in (("0.1", 0.5), ("0.5", 1.0), ("+Inf", 1.0)):
@@ -130,8 +138,9 @@ def readings(tmp_path_factory: pytest.TempPathFactory) -> Generator[Readings]:
     with running(folder, "", "--storage.tsdb.retention.time=30d") as url:
         store = Prometheus(url)
         try:
-            leads = {"chat": LEAD, "young": LEAD, "slow": LEAD, "slower": 2 * LEAD, "other": 3 * LEAD}
-            policies = dict.fromkeys(leads, POLICY) | {"young": replace(POLICY, first_token_s=0.5, inter_token_s=0.1)}
+            leads = {"chat": LEAD, "young": LEAD, "brief": LEAD, "slow": LEAD, "slower": 2 * LEAD, "other": 3 * LEAD}
+            fast = replace(POLICY, first_token_s=0.5, inter_token_s=0.1)
+            policies = dict.fromkeys(leads, POLICY) | {"young": fast, "brief": fast}
             yield pressure.read(store, "test", policies, leads, NOW)
         finally:
             store.close()
@@ -162,8 +171,8 @@ def test_what_a_replica_ran_when_too_many_waited_is_remembered(readings: Reading
 
 
 def test_what_a_replica_ran_when_latency_missed_its_objective_is_remembered(readings: Readings) -> None:
-    seen = [readings.pressure(pool) for pool in ("chat", "young")]
-    assert [one.slow for one in seen if one is not None] == [None, 16.0]
+    seen = [readings.pressure(pool) for pool in ("chat", "young", "brief")]
+    assert [one.slow for one in seen if one is not None] == [None, 16.0, 16.0]
 
 
 def test_what_was_held_or_served_within_the_window_is_remembered(readings: Readings) -> None:

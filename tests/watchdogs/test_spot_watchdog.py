@@ -1,5 +1,6 @@
 """Passes of the spot watchdog over a small world."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -230,16 +231,26 @@ def test_an_end_of_a_killed_pass_is_settled_while_its_group_ends_the_instance() 
 
 
 @pytest.mark.parametrize(
-    ("reason", "bought"),
+    ("reason", "least", "brakes", "bought"),
     [
-        pytest.param(f"{DRAIN_REASON}: no request for 30 min", (1, 1, 0), id="idle: the target falls with it"),
-        pytest.param("by hand: ana", (1, 1, 1), id="a person"),
+        pytest.param(f"{DRAIN_REASON}: rests", 0, (), (1, 1, 0), id="idle: the target falls with it"),
+        pytest.param(f"{DRAIN_REASON}: rests", 2, (), (1, 1, 1), id="idle: the target is at the pool's min"),
+        pytest.param(
+            f"{DRAIN_REASON}: rests", 0, (BrakeKind.TARGET,), (1, 1, 1), id="idle: a person holds the target"
+        ),
+        pytest.param(
+            f"{DRAIN_REASON}: rests", 0, (BrakeKind.KEEP,), (1, 1, 1), id="idle: a person keeps what drains"
+        ),
+        pytest.param("by hand: ana", 0, (), (1, 1, 1), id="a person"),
     ],
 )
-def test_what_the_idle_watchdog_drains_is_not_replaced(reason: str, bought: tuple[int, int, int]) -> None:
+def test_what_the_idle_watchdog_drains_is_replaced_only_where_the_target_stays(
+    reason: str, least: int, brakes: Sequence[BrakeKind], bought: tuple[int, int, int]
+) -> None:
     world = spread_world()
+    world.brakes += [Brake(kind=kind, scope="batch", owner="ana", reason="launch", until=None) for kind in brakes]
     world.agents[instance(1).id] = replace(READY, phase=Phase.DRAINING, ready=False, draining=True, reason=reason)
-    watchdog(world).apply()
+    watchdog(world, min=least).apply()
     assert sizes(world) == bought
 
 

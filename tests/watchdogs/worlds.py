@@ -13,7 +13,7 @@ from tests.watchdogs.answers import engine_stats, gpu_stats, scrape_rows
 from tests.watchdogs.plain import INTERVAL, QUIET, READY, START, FakePrices, instance
 from watchdogs.evidence import AgentStatus, Evidence
 from watchdogs.plan import Decision, Outcome, OutcomeKind, Plan
-from watchdogs.ports import Brake, Deed, Ports, Target
+from watchdogs.ports import Brake, BrakeKind, Deed, Ports, Target
 
 
 class KilledError(BaseException):
@@ -312,10 +312,9 @@ class FakeLedger:
     def lower_target(self, pool: str, floor: int, because: str, at: datetime) -> Target:
         self.world.before("lower_target")
         there = self.world.targets[pool]
-        if because in self.world.lowered:
+        held = any(brake.kind is BrakeKind.TARGET and brake.scope == pool for brake in self.world.brakes)
+        if because in self.world.lowered or held or there.value - 1 < floor:
             return there
-        if there.value - 1 < floor:
-            raise ConflictError(f"pool {pool} is at its floor of {floor}")
         self.world.lowered.add(because)
         self.world.targets[pool] = Target(pool=pool, value=there.value - 1, version=there.version + 1)
         return self.world.targets[pool]

@@ -185,7 +185,7 @@ class Actor:
         instance = ports.inventory.instance(decision.resource)
         if instance is None or not instance.alive:
             return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, "it is gone already")
-        if (held := self._held_back(decision, instance)) is not None:
+        if (held := self._held_back(decision, instance, drains=True)) is not None:
             return held
         if instance.group is None:
             return self._recorded(decision, OutcomeKind.FAILED, error="it belongs to no group, so it cannot be ended")
@@ -212,9 +212,10 @@ class Actor:
             return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, "it is gone already")
         if instance.group is None:
             raise CloudError(f"{instance.id} belongs to no group, so it cannot be ended; it is not drained either")
-        if (held := self._held_back(decision, instance)) is not None:
+        drains = is_our_drain(ports.agents.statuses([instance]).get(instance.id))
+        if (held := self._held_back(decision, instance, drains=drains)) is not None:
             return held
-        if is_our_drain(ports.agents.statuses([instance]).get(instance.id)):
+        if drains:
             return instance
         if instance.idle_since is None:
             return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, "somebody removed its mark")
@@ -268,14 +269,18 @@ class Actor:
         seen = replace(self._observed, evidence={} if fresh is None else {instance.id: fresh})
         return last_look.objection(case_of(instance, seen, entry.policy(), now), heard, now)
 
-    def _held_back(self, decision: Decision, instance: Instance) -> Outcome | None:
-        """Brakes and tags set, and leases lost, since the plan was made."""
+    def _held_back(self, decision: Decision, instance: Instance, *, drains: bool) -> Outcome | None:
+        """Brakes and tags set, and leases lost, since the plan was made.
+
+        A held target begins no end; what drains goes on, and its end lowers no target that is held.
+        """
         ports = self._ports
         now = ports.clock.now()
         if (said := kept_by_tag(instance, now)) is not None:
             return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, f"kept {said}")
         for brake in ports.ledger.brakes(now):
-            if brake.holds(now) and brake.scope in ("all", decision.pool, decision.resource):
+            too_late = brake.kind is BrakeKind.TARGET and drains
+            if brake.holds(now) and not too_late and brake.scope in ("all", decision.pool, decision.resource):
                 detail = f"{_HELD[brake.kind]} {who_and_why(brake)}"
                 return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, detail)
         if not ports.ledger.hold(now):

@@ -34,6 +34,8 @@ class PoolView:
     floor: int
     target: int
     paused_by: str | None = None
+    target_held_by: str | None = None
+    """Who holds the target, which an end would lower: none is begun."""
     policy_seen: bool = True
     """Whether a dry run of this very policy was seen."""
     ended_this_hour: int = 0
@@ -88,6 +90,7 @@ def decide(observed: Observed, now: datetime, checks: Sequence[Check] | None = N
 
 def case_of(instance: Instance, observed: Observed, policy: IdlePolicy, now: datetime) -> Case:
     """What is known of one instance, as `judge` wants it."""
+    pool = observed.pools.get(instance.pool or "")
     return Case(
         instance=instance,
         evidence=observed.evidence.get(instance.id),
@@ -96,7 +99,7 @@ def case_of(instance: Instance, observed: Observed, policy: IdlePolicy, now: dat
         now=now,
         gpus_expected=observed.gpus_expected.get(instance.machine_type),
         watts_rated=observed.watts_rated.get(instance.machine_type),
-        kept_by=observed.kept_by.get(instance.id),
+        kept_by=observed.kept_by.get(instance.id) or (pool.target_held_by if pool is not None else None),
         in_rollout=instance.group in observed.rollouts,
     )
 
@@ -186,6 +189,7 @@ class _Room:
     def __init__(self, observed: Observed) -> None:
         self._pools = observed.pools
         self._begun = observed.begun
+        self._agents = observed.agents
         parts = {
             pool.name: Budget(
                 per_run=pool.policy.max_stops_per_run,
@@ -208,14 +212,16 @@ class _Room:
         floor = self._pools[pool].floor
         if wish.resource in self._begun:
             return wish  # the room was taken by the pass that began it
-        if self._targets[pool] <= floor or self._healthy.get(pool, 0) <= floor:
+        # what drains serves nothing any more, so that no floor is kept by keeping it
+        drains = is_our_drain(self._agents.get(wish.resource))
+        if not drains and (self._targets[pool] <= floor or self._healthy.get(pool, 0) <= floor):
             detail = f"floor {floor}, target {self._targets[pool]}, healthy {self._healthy.get(pool, 0)}"
             return _kept(wish, Reason.POOL_FLOOR, detail)
         if (full := self._budgets.objection(pool)) is not None:
             return _kept(wish, full, wish.detail)
         self._budgets.take(pool)
         self._targets[pool] -= 1
-        self._healthy[pool] -= 1
+        self._healthy[pool] = self._healthy.get(pool, 0) - 1
         return wish
 
 

@@ -12,7 +12,6 @@ from fleet import catalogue
 from fleet.catalogue import UnknownMachineError
 from fleet.document import FleetDocument, Pool
 from fleet.model import Cloud, Instance
-from fleet.policies import IdlePolicy
 from watchdogs import budgets, signals
 from watchdogs.brakes import kept_by, paused_by, target_held_by
 from watchdogs.draining import leaving
@@ -89,7 +88,7 @@ class IdleWatchdog:
             budget=self._budget(watched, pools, now),
             gpus_expected=_gpus(self._document.cloud, instances),
             watts_rated=_watts(self._document.cloud, instances),
-            kept_by=_with_target_held(instances, brakes) | kept_by(instances, brakes),
+            kept_by=kept_by(instances, brakes),
             usd_per_hour=self._usd([*watched, *strays]),
             patience=self._patience(watched, pools, now),
             begun=frozenset(decision.resource for decision in ports.ledger.unfinished(WATCHDOG)),
@@ -181,6 +180,7 @@ class IdleWatchdog:
                 floor=max(pool.min, self._scheduled(pool, now)),
                 target=pool.target if target is None else target.value,
                 paused_by=paused_by(pool.name, brakes),
+                target_held_by=target_held_by(pool.name, brakes),
                 policy_seen=name is None or ledger.policy_seen(WATCHDOG, pool.name, name),
                 ended_this_hour=ended.get(pool.name, 0),
             )
@@ -192,14 +192,14 @@ class IdleWatchdog:
         return 0 if entry is None else hours.floor(entry.policy().schedule, now)
 
     def _budget(self, watched: Sequence[Instance], pools: Mapping[str, PoolView], now: datetime) -> Budget:
-        policy = IdlePolicy()
-        one = Budget(
-            per_run=policy.max_stops_per_run,
-            per_hour=policy.max_stops_per_hour,
+        policies = [view.policy for view in pools.values() if view.policy is not None]
+        largest = Budget(
+            per_run=max((policy.max_stops_per_run for policy in policies), default=0),
+            per_hour=max((policy.max_stops_per_hour for policy in policies), default=0),
             used_this_hour=sum(self._ports.ledger.ended_since(WATCHDOG, now - HOUR).values()),
             left_today=self._left_today(watched, pools, now),
         )
-        return budgets.in_all(one, len(watched))
+        return budgets.in_all(largest, len(watched))
 
     def _left_today(self, watched: Sequence[Instance], pools: Mapping[str, PoolView], now: datetime) -> int | None:
         """Stops that the day still allows, all pools together; None: a pool has no such limit."""
@@ -255,12 +255,6 @@ def _watts(cloud: Cloud, instances: Sequence[Instance]) -> dict[str, float]:
         except UnknownMachineError:
             continue
     return found
-
-
-def _with_target_held(instances: Sequence[Instance], brakes: Sequence[Brake]) -> dict[str, str]:
-    """By instance: who holds its pool's target. An end would lower it."""
-    held = {pool: target_held_by(pool, brakes) for pool in {i.pool for i in instances} if pool is not None}
-    return {i.id: said for i in instances if (said := held.get(i.pool or "")) is not None}
 
 
 def policy_digest(document: FleetDocument, pool: str) -> str | None:

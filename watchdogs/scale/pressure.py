@@ -23,6 +23,8 @@ RECORDED_INTER_TOKEN: Final = "gpufleet:inter_token_seconds_p95:pool"
 RECORDED_TOKENS: Final = ("gpufleet:output_tokens_per_second:pool", "gpufleet:input_tokens_per_second:pool")
 HELD: Final = "gpufleet_held_requests"
 RATE_WINDOW: Final = timedelta(minutes=2)
+RECORDED_SPAN: Final = timedelta(minutes=6)
+"""What recorded percentiles look back, unless the monitoring's settings say otherwise, and a step of a minute."""
 QUANTILE: Final = 0.95
 RISE_QUANTILE: Final = 0.98
 """Of the rises of a day; docs/watchdogs.md says what less and more bought."""
@@ -219,7 +221,8 @@ def _full(environment: str, pools: Sequence[str], bound: float) -> str:
 def _slow(environment: str, pools: Sequence[str], first_token_s: float | None, inter_token_s: float | None) -> str:
     """A quarter of the minutes in which latency missed its objective had fewer running in each replica.
 
-    Most such minutes are those of a pool that has grown by then, or waits for what it asked for.
+    Most such minutes are those of a pool that has grown by then, or waits for what it asked for. The recorded
+    percentile goes on for `RECORDED_SPAN` after the load that it tells of: that one counts, not the one that is left.
     """
     running, engines = (_by_pool(environment, pools, name) for name in (RECORDED_RUNNING, RECORDED_ENGINES))
     missed = " or ".join(
@@ -227,7 +230,8 @@ def _slow(environment: str, pools: Sequence[str], first_token_s: float | None, i
         for name, objective in ((RECORDED_FIRST_TOKEN, first_token_s), (RECORDED_INTER_TOKEN, inter_token_s))
         if objective is not None
     )
-    return _union({"slow": f"quantile_over_time({SLOW_QUANTILE}, ({running} / {engines} and ({missed}))[1d:1m])"})
+    ran = f"max_over_time(({running} / {engines})[{_seconds(RECORDED_SPAN)}s:1m])"
+    return _union({"slow": f"quantile_over_time({SLOW_QUANTILE}, ({ran} and ({missed}))[1d:1m])"})
 
 
 def _by_pool(environment: str, pools: Sequence[str], name: str) -> str:

@@ -67,7 +67,8 @@ def _budgets(pools: Sequence[PoolView]) -> tuple[Budget, dict[str, Budget]]:
 
 
 def _drains_by_choice(member: Member) -> bool:
-    return member.leaving and member.leaving_because.startswith(_BEGUN)
+    """What people keep may stay for days, and goes by their choice."""
+    return member.leaving and member.kept_by is None and member.leaving_because.startswith(_BEGUN)
 
 
 def _needs_room(wish: Decision) -> bool:

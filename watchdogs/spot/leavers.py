@@ -21,8 +21,8 @@ def drain_words(reason: Reason) -> str:
 
 
 def drains_idle(member: Member) -> bool:
-    """Whether the idle watchdog ends it: the target falls with it."""
-    return member.leaving and member.leaving_because.startswith(IDLE_DRAIN)
+    """Whether the idle watchdog ends it: the target falls with it. It ends none that people keep."""
+    return member.leaving and member.kept_by is None and member.leaving_because.startswith(IDLE_DRAIN)
 
 
 def somebody_leaves(pool: PoolView) -> bool:

@@ -42,8 +42,9 @@ class Sizes:
                 self.reserved += not member.late
         base = max(0, pool.target + pool.spare - self.reserved)
         self.spot_wanted = base + zones.extra(pool, base, now)
-        # the target falls when they are gone: until then nobody is missed for them
-        self.ending_idle = sum(leavers.drains_idle(member) for member in pool.members)
+        # the target falls when they are gone, as far as it may: until then nobody is missed for them
+        ending = sum(leavers.drains_idle(member) for member in pool.members)
+        self.ending_idle = min(ending, max(0, pool.target - pool.least_target))
         there = presence.with_replaced(self.spot, self.spot_late, self.spot_wanted)
         self.spot_missing = max(0, self.spot_wanted - there - self.ending_idle)
         if self.on_demand > 0:

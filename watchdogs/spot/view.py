@@ -106,6 +106,8 @@ class PoolView:
     """A zone that refused since then is not asked again in this pass."""
     failed_boots: Mapping[str, Sequence[datetime]] = field(default_factory=dict[str, Sequence[datetime]])
     """By group: when instances were ended because their boot had failed. Its activities tell of no reason."""
+    least_target: int = 0
+    """Idle lowers the target no further: the pool's min, or what a person holds it at."""
     mended_at: datetime | None = None
     """When a person said that boots are to be tried again."""
     on_demand_usd: Decimal | None = None

@@ -10,11 +10,11 @@ from fleet.activity import Activity, ActivityKind
 from fleet.document import FleetDocument, GroupEntry, Pool
 from fleet.model import CapacityType, Group, Instance, Phase
 from watchdogs import boots
-from watchdogs.brakes import paused_by
+from watchdogs.brakes import paused_by, target_held_by
 from watchdogs.evidence import AgentStatus
 from watchdogs.plan import Outcome, OutcomeKind, Plan, Reason
 from watchdogs.policy import digest
-from watchdogs.ports import Deed, Ports, Target
+from watchdogs.ports import LEASE_OVER, Deed, Ports, Target
 from watchdogs.spot import acting, choices, failures, presence, settling
 from watchdogs.spot.decide import WATCHDOG, decide
 from watchdogs.spot.keeps import kept_by_people
@@ -51,6 +51,8 @@ class _Known:
     """By pool: when a person said that boots are to be tried again."""
     kept: Mapping[str, str]
     """By instance: who asked to keep it."""
+    held: frozenset[str]
+    """Pools whose targets people hold."""
     ended: Mapping[str, int]
     """By pool: instances that went by choice within the hour."""
 
@@ -101,7 +103,7 @@ class SpotWatchdog:
             outcomes += done.outcomes
             self._unanswered += done.unanswered
             rounds += 1
-            if not done.asked or rounds == ROUNDS:
+            if not done.asked or rounds == ROUNDS or any(o.detail == LEASE_OVER for o in done.outcomes):
                 break
         outcomes += actor.end(plan)
         return Pass(observed=seen.views, plan=plan, outcomes=tuple(outcomes))
@@ -133,6 +135,7 @@ class SpotWatchdog:
             failed_boots=failures.by_group(deeds),
             mended=failures.mended_at(deeds),
             kept=kept_by_people([*members.values()], brakes, now),
+            held=frozenset(pool.name for pool in pools if target_held_by(pool.name, brakes)),
             ended=choices.ended(deed for deed in deeds if deed.at >= now - choices.HOUR),
         )
         views = tuple(
@@ -183,10 +186,12 @@ class SpotWatchdog:
         ]
         own = [event for event in events if event.group in names]
         policy_name = policy_digest(self._document, pool.name) or ""
-        target = targets.get(pool.name)
+        row = targets.get(pool.name)
+        target = pool.target if row is None else row.value
         return PoolView(
             name=pool.name,
-            target=pool.target if target is None else target.value,
+            target=target,
+            least_target=target if pool.name in known.held else pool.min,
             spare=pool.spare,
             max=pool.max,
             policy=entry.policy(),
