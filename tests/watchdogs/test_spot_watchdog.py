@@ -371,19 +371,12 @@ def test_paused_nothing_moves(scope: str) -> None:
     assert {d.reason for d in done.plan.decisions} == {Reason.PAUSED}
 
 
-def test_an_unseen_policy_makes_good_for_what_is_lost_and_ends_nothing() -> None:
+def test_an_unseen_policy_moves_nothing() -> None:
     world = spread_world()
     world.lose(instance(1).id)
-    dog = SpotWatchdog(document(watchdogs=SETTINGS), world.ports())
-    dog.apply()
-    assert sizes(world) == (0, 1, 1), "on demand stands in"
-    world.capacity |= {A: 9, B: 9}
-    for _ in range(90):
-        world.now += timedelta(minutes=1)
-        world.boot()
-        dog.apply()
-    assert not world.ended and not world.drains
-    assert Reason.POLICY_UNSEEN in {d.reason for d in world.plans[-1].decisions}, "on demand would go back"
+    done = SpotWatchdog(document(watchdogs=SETTINGS), world.ports()).apply()
+    assert not done.plan.acting
+    assert Reason.POLICY_UNSEEN in {d.reason for d in done.plan.decisions}
 
 
 def test_reserved_capacity_runs_in_full() -> None:

@@ -49,7 +49,7 @@ def split(seen: PoolView, now: datetime) -> list[Decision]:
     ]
     decided = {wish.resource for wish in wishes}
     wishes += [wish for wish in presence.hung(pool, now) if wish.resource not in decided]
-    return wishes if pool.policy_seen else [_unseen(pool, wish) for wish in wishes]
+    return wishes if pool.policy_seen else [_unseen(wish) for wish in wishes]
 
 
 def _spot(pool: PoolView, sizes: Sizes, now: datetime) -> list[Decision]:
@@ -238,10 +238,8 @@ def _failed_boots(pool: PoolView, now: datetime) -> list[Decision]:
     return decisions
 
 
-def _unseen(pool: PoolView, wish: Decision) -> Decision:
-    """What nobody has read ends nothing, and begins no move. What is lost is made good for all the same."""
-    grows = wish.action is Action.RESIZE and (wish.to_size or 0) >= len(pool.members_of(wish.resource))
-    if wish.action is Action.KEEP or (grows and wish.reason is not Reason.SAFER_ZONE):
+def _unseen(wish: Decision) -> Decision:
+    if wish.action is Action.KEEP:
         return wish
     return replace(
         wish,
