@@ -32,6 +32,7 @@ ON_DEMAND_GROUP: Final = "on-demand"
 CLOCKS: Final = 0.001
 """Seconds that a history's clock and ours, which counts whole microseconds, may differ."""
 _FULL: Final = frozenset({Reason.RUN_BUDGET, Reason.HOUR_BUDGET})
+_LIVES: Final = frozenset({ActivityKind.LAUNCHED, ActivityKind.PREEMPTED})
 FADES_IN: Final = 4 * TRY_AGAIN
 """Until a look of a pool in which nothing happens: what fades has faded by a twentieth then."""
 
@@ -193,7 +194,9 @@ class OwnRule:
                 zone.memory = zone.memory.stepped(steps, now, present=place in present)
                 if place in lost:
                     zone.memory = zone.memory.lost()
-            self._events = [event for event in self._events if now - event.at < span]
+            young = zones.YOUNG_SPAN + timedelta(seconds=state.terms.cold_start)
+            lives = min(LOOK_BACK, max(span, young))
+            self._events = [e for e in self._events if now - e.at < (lives if e.kind in _LIVES else span)]
         for machine in state.lost:
             self._event(state.zones[machine.place], ActivityKind.PREEMPTED, now, machine)
         # what it refused at one time is one refusal, however many were asked for

@@ -1,7 +1,8 @@
 """How a pool's target is split over reserved, spot and on-demand. Pure.
 
 Reserved capacity runs in full. Spot is asked for what is missing, zone by zone, until every zone was asked in this
-pass; only what no zone gives, or what will not be ready in time, is bought on demand. On-demand goes back one at a
+pass; only what no zone gives, or what will not be ready in time, is bought on demand: of those that boot, as many are
+not counted on as were taken lately before they were ready. On-demand goes back one at a
 time, when enough spot has been ready for the hold. Where one zone's loss would take more than the spare, a pool that
 has a spare holds one more while that pays, and moves one at a time to a safer zone.
 """
@@ -124,11 +125,18 @@ def _on_demand(pool: PoolView, sizes: Sizes, now: datetime) -> list[Decision]:
     group = pool.fallback()
     if group is None:
         return []
-    missing = pool.target - sizes.reserved - sizes.spot - sizes.ending_idle
+    counted_on = sizes.reserved + sizes.spot - sizes.doubtful
+    missing = pool.target - counted_on - sizes.ending_idle
     wanted, there = min(max(0, missing), group.max), len(pool.members_of(group.name))
     lacks = wanted - presence.with_replaced(sizes.on_demand, sizes.on_demand_late, wanted)
+    open_zones = zones.untried(pool, now) if sizes.spot_missing > 0 else ()
+    if lacks > 0 and open_zones:
+        # spot starts as fast as on-demand, so every zone is asked before anything is bought for what none has given
+        lacks = min(lacks, sizes.doubtful - sizes.on_demand)
+        if lacks <= 0:
+            return [_keep(pool, group, Reason.SPOT_WANTED, f"{len(open_zones)} zones are still to be asked")]
     if lacks > 0:
-        return [_obstacle(pool, group, sizes, now) or _fallback(pool, group, lacks, missing)]
+        return [_obstacle(pool, group, now) or _fallback(pool, group, sizes, lacks, missing)]
     if group.desired > there:
         return [_resize(pool, group, there, Reason.SURPLUS, "asked for more than is needed now")]
     if sizes.on_demand + sizes.on_demand_late == 0:
@@ -136,17 +144,13 @@ def _on_demand(pool: PoolView, sizes: Sizes, now: datetime) -> list[Decision]:
     return _give_back(pool, group, sizes)
 
 
-def _obstacle(pool: PoolView, group: GroupView, sizes: Sizes, now: datetime) -> Decision | None:
+def _obstacle(pool: PoolView, group: GroupView, now: datetime) -> Decision | None:
     """Why nothing is bought though something is missing; None: it may be."""
-    open_zones = zones.untried(pool, now)
-    if sizes.spot_missing > 0 and open_zones:
-        # spot starts as fast as on-demand, so every zone is asked before anything is bought
-        return _keep(pool, group, Reason.SPOT_WANTED, f"{len(open_zones)} zones are still to be asked")
     closed = zones.at_quota(pool, group, now) or zones.boots_failing(pool, group, now)
     return None if closed is None else _keep(pool, group, closed.reason, closed.detail)
 
 
-def _fallback(pool: PoolView, group: GroupView, lacks: int, missing: int) -> Decision:
+def _fallback(pool: PoolView, group: GroupView, sizes: Sizes, lacks: int, missing: int) -> Decision:
     """So many more of what stands in, up to its group's maximum; or that they are on their way."""
     there = len(pool.members_of(group.name))
     most = max(group.max, there)
@@ -156,10 +160,17 @@ def _fallback(pool: PoolView, group: GroupView, lacks: int, missing: int) -> Dec
     size = min(there + lacks, most)
     if size <= group.desired:
         return _keep(pool, group, Reason.FALLBACK, _not_more(pool, group, group.desired - there))
-    decision = _resize(pool, group, size, Reason.FALLBACK, f"no zone gives spot for {missing} missing")
+    decision = _resize(pool, group, size, Reason.FALLBACK, _why_missing(sizes, missing))
     if pool.on_demand_usd is None or group.capacity_type is not CapacityType.ON_DEMAND:
         return decision
     return replace(decision, usd_per_hour=-pool.on_demand_usd * (size - group.desired))
+
+
+def _why_missing(sizes: Sizes, missing: int) -> str:
+    if sizes.doubtful == 0:
+        return f"no zone gives spot for {missing} missing"
+    boots = f"{sizes.doubtful} of the spot that boots, since as many were taken lately before they were ready"
+    return f"{missing} missing, not counting {boots}"
 
 
 def _not_more(pool: PoolView, group: GroupView, asked: int) -> str:

@@ -23,7 +23,7 @@ class Sizes:
         kinds = {group.name: group.capacity_type for group in pool.groups}
         self.reserved = reserved_coming
         self.spot = self.spot_ready = self.spot_late = self.stable = 0
-        self.on_demand = self.on_demand_late = 0
+        self.on_demand = self.on_demand_late = booting = 0
         for member in pool.members:
             if member.leaving or member.failed:
                 continue
@@ -38,10 +38,13 @@ class Sizes:
                 self.spot += not member.late
                 self.spot_late += member.late
                 self.spot_ready += since is not None
+                booting += since is None and now - member.launched_at < pool.boot_expected
             elif kind is CapacityType.RESERVED:
                 self.reserved += not member.late
         base = max(0, pool.target + pool.spare - self.reserved)
         self.spot_wanted = base + zones.extra(pool, base, now)
+        # what boots now may go as they went: it is not counted on to be ready in time
+        self.doubtful = min(booting, zones.taken_young(pool, now)) if booting else 0
         # the target falls when they are gone, as far as it may: until then nobody is missed for them
         ending = sum(leavers.drains_idle(member) for member in pool.members)
         self.ending_idle = min(ending, max(0, pool.target - pool.least_target))

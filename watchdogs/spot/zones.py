@@ -16,6 +16,7 @@ from fleet.model import CapacityType
 from watchdogs import boots
 from watchdogs.plan import Reason
 from watchdogs.spot import risk
+from watchdogs.spot.memory import TROUBLE_HALF_LIFE
 from watchdogs.spot.view import GroupView, PoolView, Verdict
 
 ZONE_SHARE: Final = 0.5
@@ -44,6 +45,8 @@ REFUSALS: Final = frozenset(
 )
 CEILING: Final = "price_ceiling"
 """Under this a decision says of its evidence that the ceiling was not judged."""
+YOUNG_SPAN: Final = TROUBLE_HALF_LIFE
+"""For so long the loss of one that was not ready yet speaks against those that boot: losses come in spells."""
 _ASKED: Final = REFUSALS | {ActivityKind.LAUNCHED, ActivityKind.PREEMPTED}
 _SETBACKS: Final = REFUSALS | {ActivityKind.PREEMPTED}
 
@@ -120,6 +123,23 @@ def extra(pool: PoolView, base: int, now: datetime) -> int:
     if best is None:
         return 0
     return 1 if risk_now - risk.risk(spots, risk.with_one_more(held, best), needed) > ADD_EXTRA else 0
+
+
+def taken_young(pool: PoolView, now: datetime) -> int:
+    """How many spot instances were taken lately before they could be ready."""
+    return sum(_taken_young(pool, group, now) for group in pool.groups_of(CapacityType.SPOT))
+
+
+def _taken_young(pool: PoolView, group: GroupView, now: datetime) -> int:
+    taken: dict[str | None, datetime] = {
+        event.instance_id: event.at
+        for event in _since(pool, group, now - YOUNG_SPAN)
+        if event.kind is ActivityKind.PREEMPTED and event.instance_id is not None
+    }
+    if not taken:
+        return 0
+    launched = [e for e in pool.events_of(group.name) if e.kind is ActivityKind.LAUNCHED and e.instance_id in taken]
+    return sum(taken[event.instance_id] - event.at < pool.boot_expected for event in launched)
 
 
 def reachable(pool: PoolView, now: datetime) -> list[str]:
