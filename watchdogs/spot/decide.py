@@ -125,9 +125,7 @@ def _on_demand(pool: PoolView, sizes: Sizes, now: datetime) -> list[Decision]:
     group = pool.fallback()
     if group is None:
         return []
-    counted_on = sizes.reserved + sizes.spot - sizes.doubtful
-    missing = pool.target - counted_on - sizes.ending_idle
-    wanted, there = min(max(0, missing), group.max), len(pool.members_of(group.name))
+    wanted, there = min(max(0, sizes.missing), group.max), len(pool.members_of(group.name))
     lacks = wanted - presence.with_replaced(sizes.on_demand, sizes.on_demand_late, wanted)
     open_zones = zones.untried(pool, now) if sizes.spot_missing > 0 else ()
     if lacks > 0 and open_zones:
@@ -136,7 +134,7 @@ def _on_demand(pool: PoolView, sizes: Sizes, now: datetime) -> list[Decision]:
         if lacks <= 0:
             return [_keep(pool, group, Reason.SPOT_WANTED, f"{len(open_zones)} zones are still to be asked")]
     if lacks > 0:
-        return [_obstacle(pool, group, now) or _fallback(pool, group, sizes, lacks, missing)]
+        return [_obstacle(pool, group, now) or _fallback(pool, group, sizes, lacks)]
     if group.desired > there:
         return [_resize(pool, group, there, Reason.SURPLUS, "asked for more than is needed now")]
     if sizes.on_demand + sizes.on_demand_late == 0:
@@ -150,7 +148,7 @@ def _obstacle(pool: PoolView, group: GroupView, now: datetime) -> Decision | Non
     return None if closed is None else _keep(pool, group, closed.reason, closed.detail)
 
 
-def _fallback(pool: PoolView, group: GroupView, sizes: Sizes, lacks: int, missing: int) -> Decision:
+def _fallback(pool: PoolView, group: GroupView, sizes: Sizes, lacks: int) -> Decision:
     """So many more of what stands in, up to its group's maximum; or that they are on their way."""
     there = len(pool.members_of(group.name))
     most = max(group.max, there)
@@ -160,17 +158,17 @@ def _fallback(pool: PoolView, group: GroupView, sizes: Sizes, lacks: int, missin
     size = min(there + lacks, most)
     if size <= group.desired:
         return _keep(pool, group, Reason.FALLBACK, _not_more(pool, group, group.desired - there))
-    decision = _resize(pool, group, size, Reason.FALLBACK, _why_missing(sizes, missing))
+    decision = _resize(pool, group, size, Reason.FALLBACK, _why_missing(sizes))
     if pool.on_demand_usd is None or group.capacity_type is not CapacityType.ON_DEMAND:
         return decision
     return replace(decision, usd_per_hour=-pool.on_demand_usd * (size - group.desired))
 
 
-def _why_missing(sizes: Sizes, missing: int) -> str:
+def _why_missing(sizes: Sizes) -> str:
     if sizes.doubtful == 0:
-        return f"no zone gives spot for {missing} missing"
+        return f"no zone gives spot for {sizes.missing} missing"
     boots = f"{sizes.doubtful} of the spot that boots, since as many were taken lately before they were ready"
-    return f"{missing} missing, not counting {boots}"
+    return f"{sizes.missing} missing, not counting {boots}"
 
 
 def _not_more(pool: PoolView, group: GroupView, asked: int) -> str:

@@ -43,11 +43,13 @@ class Sizes:
                 self.reserved += not member.late
         base = max(0, pool.target + pool.spare - self.reserved)
         self.spot_wanted = base + zones.extra(pool, base, now)
-        # what boots now may go as they went: it is not counted on to be ready in time
-        self.doubtful = min(booting, zones.taken_young(pool, now)) if booting else 0
         # the target falls when they are gone, as far as it may: until then nobody is missed for them
         ending = sum(leavers.drains_idle(member) for member in pool.members)
         self.ending_idle = min(ending, max(0, pool.target - pool.least_target))
+        missing = pool.target - self.reserved - self.spot - self.ending_idle
+        # what boots may go as those went that were taken lately: it is not counted on, but where others cover it
+        self.doubtful = min(booting, zones.taken_young(pool, now)) if booting > max(0, -missing) else 0
+        self.missing = missing + self.doubtful
         there = presence.with_replaced(self.spot, self.spot_late, self.spot_wanted)
         self.spot_missing = max(0, self.spot_wanted - there - self.ending_idle)
         if self.on_demand > 0:
