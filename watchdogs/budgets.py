@@ -1,15 +1,29 @@
 """What the budgets of a pass still allow: for each pool (or rule) and in all. Pure."""
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Collection, Mapping
+from datetime import timedelta
+from typing import Final
 
+from fleet.policies import IdlePolicy, OrphanPolicy, SpotPolicy
 from watchdogs.plan import Budget, Reason
 
+HOUR: Final = timedelta(hours=1)
+"""Over which `per_hour` counts."""
 
-def in_all(one: Budget, instances: int) -> Budget:
-    """Over all pools: a twentieth of the fleet a run, a fifth an hour, and no less than one pool has."""
-    per_run, per_hour = max(one.per_run, instances // 20), max(one.per_hour, instances // 5)
-    return replace(one, per_run=per_run, per_hour=per_hour)
+
+def of(policy: IdlePolicy | SpotPolicy | OrphanPolicy, used_this_hour: int = 0) -> Budget:
+    """What a policy allows its pool."""
+    return Budget(per_run=policy.max_stops_per_run, per_hour=policy.max_stops_per_hour, used_this_hour=used_this_hour)
+
+
+def in_all(parts: Collection[Budget], instances: int, used_this_hour: int, left_today: int | None = None) -> Budget:
+    """Over all pools: a twentieth of the fleet a run, a fifth an hour, and no less than the largest pool has."""
+    return Budget(
+        per_run=max((instances // 20, *(part.per_run for part in parts))),
+        per_hour=max((instances // 5, *(part.per_hour for part in parts))),
+        used_this_hour=used_this_hour,
+        left_today=left_today,
+    )
 
 
 class Room:

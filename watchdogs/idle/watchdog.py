@@ -26,7 +26,6 @@ from watchdogs.scale import hours
 from watchdogs.whole import check_reporting, check_whole
 
 REACHED_SPAN: Final = timedelta(hours=24)
-HOUR: Final = timedelta(hours=1)
 DAY: Final = timedelta(days=1)
 
 
@@ -168,7 +167,7 @@ class IdleWatchdog:
     def _pools(self, brakes: Sequence[Brake], now: datetime) -> dict[str, PoolView]:
         ledger = self._ports.ledger
         targets = ledger.targets()
-        ended = ledger.ended_since(WATCHDOG, now - HOUR)
+        ended = ledger.ended_since(WATCHDOG, now - budgets.HOUR)
         views: dict[str, PoolView] = {}
         for pool in self._document.pools:
             entry = pool.watchdogs.idle
@@ -192,14 +191,12 @@ class IdleWatchdog:
         return 0 if entry is None else hours.floor(entry.policy().schedule, now)
 
     def _budget(self, watched: Sequence[Instance], pools: Mapping[str, PoolView], now: datetime) -> Budget:
-        policies = [view.policy for view in pools.values() if view.policy is not None]
-        largest = Budget(
-            per_run=max((policy.max_stops_per_run for policy in policies), default=0),
-            per_hour=max((policy.max_stops_per_hour for policy in policies), default=0),
-            used_this_hour=sum(self._ports.ledger.ended_since(WATCHDOG, now - HOUR).values()),
-            left_today=self._left_today(watched, pools, now),
+        return budgets.in_all(
+            [budgets.of(view.policy) for view in pools.values() if view.policy is not None],
+            len(watched),
+            sum(self._ports.ledger.ended_since(WATCHDOG, now - budgets.HOUR).values()),
+            self._left_today(watched, pools, now),
         )
-        return budgets.in_all(largest, len(watched))
 
     def _left_today(self, watched: Sequence[Instance], pools: Mapping[str, PoolView], now: datetime) -> int | None:
         """Stops that the day still allows, all pools together; None: a pool has no such limit."""

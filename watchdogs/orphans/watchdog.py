@@ -12,17 +12,16 @@ from fleet.catalogue import Machine, UnknownMachineError
 from fleet.document import FleetDocument
 from fleet.model import Cloud, Instance
 from fleet.policies import EvidenceSource, IdlePolicy, OrphanPolicy
-from watchdogs import signals
+from watchdogs import budgets, signals
 from watchdogs.brakes import kept_by, paused_by
 from watchdogs.evidence import Evidence
 from watchdogs.orphans.acting import Actor
 from watchdogs.orphans.decide import WATCHDOG, decide
 from watchdogs.orphans.view import Observed, outside
-from watchdogs.plan import Action, Budget, Outcome, Plan
+from watchdogs.plan import Action, Outcome, Plan
 from watchdogs.policy import digest
 from watchdogs.ports import Account, Brake, Ports
 
-HOUR: Final = timedelta(hours=1)
 MARKS_LAST: Final = timedelta(days=60)
 """A mark that the ledger does not know from this time is made anew, with a new grace."""
 SHOWN: Final = timedelta(minutes=30)
@@ -113,18 +112,13 @@ class OrphanWatchdog:
         ledger = self._ports.ledger
         brakes = [brake for brake in ledger.brakes(now) if brake.holds(now)]
         known = known_of(self._document.cloud, orphans)
-        usual = IdlePolicy()
-        stopped = ledger.ended_since(WATCHDOG, now - HOUR)
+        stopped = ledger.ended_since(WATCHDOG, now - budgets.HOUR)
         seen = Observed(
             environment=self._document.environment,
             orphans=orphans,
             rules=tuple(self._rules.values()),
             evidence={},
-            budget=Budget(
-                per_run=usual.max_stops_per_run,
-                per_hour=usual.max_stops_per_hour,
-                used_this_hour=sum(stopped.values()),
-            ),
+            budget=budgets.of(IdlePolicy(), sum(stopped.values())),
             marked_at=self._marks(now),
             paused_by=_paused(self._rules, brakes),
             unseen=frozenset(

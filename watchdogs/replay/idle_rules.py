@@ -28,7 +28,6 @@ from watchdogs.replay.rows import EPOCH, Floats
 TIMERS: Final = {"timer-15m": 900.0, "timer-30m": 1800.0, "timer-60m": 3600.0}
 NAMES: Final = ("own", *TIMERS)
 LONG_AGO: Final = EPOCH - timedelta(days=365)
-HOUR: Final = timedelta(hours=1)
 DAY_S: Final = 86400.0
 LEARN_EVERY: Final = 1800.0
 FIRST_DAY: Final = 0.9
@@ -145,7 +144,7 @@ class OwnRule:
         asked = np.flatnonzero(replicas.ready(tick) & ((quiet & (self._look <= tick)) | (marked & ~quiet)))
         if not len(asked):
             return ()
-        while self._ended and now - self._ended[0] >= HOUR:
+        while self._ended and now - self._ended[0] >= budgets.HOUR:
             self._ended.popleft()
         plan = decide(self._observed(asked.tolist(), tick, first, now, replicas), now)
         ended: list[int] = []
@@ -277,20 +276,13 @@ class OwnRule:
 
     def _observed(self, asked: Sequence[int], tick: int, first: int, now: datetime, replicas: Replicas) -> Observed:
         count = len(self.activity.replicas)
-        policy = IdlePolicy()
-        one = Budget(
-            per_run=policy.max_stops_per_run,
-            per_hour=policy.max_stops_per_hour,
-            used_this_hour=len(self._ended),
-            left_today=self._left_today(tick),
-        )
         instances = [self._instance(replica, now, replicas) for replica in asked]
         return Observed(
             instances=instances,
             evidence={i.id: self._evidence(r, tick, first) for i, r in zip(instances, asked, strict=True)},
             agents={i.id: READY for i in instances},
             pools={i.id: PoolView(name=i.id, policy=self.policy, floor=0, target=1) for i in instances},
-            budget=budgets.in_all(one, count),
+            budget=budgets.in_all([budgets.of(IdlePolicy())], count, len(self._ended), self._left_today(tick)),
             gpus_expected={"replica": 1},
             patience=self._waits(asked, tick),
         )

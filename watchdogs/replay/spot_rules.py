@@ -12,12 +12,12 @@ from typing import Final
 from fleet.activity import Activity, ActivityKind
 from fleet.model import CapacityType
 from fleet.policies import SpotPolicy
+from watchdogs.budgets import HOUR
 from watchdogs.plan import Action, Decision, Reason
 from watchdogs.replay.asks import Pauses
 from watchdogs.replay.market import ON_DEMAND, Machine, State, Wishes
 from watchdogs.replay.rows import EPOCH
 from watchdogs.spot import zones
-from watchdogs.spot.choices import HOUR
 from watchdogs.spot.decide import decide
 from watchdogs.spot.memory import Memory, step
 from watchdogs.spot.sizes import surge

@@ -7,7 +7,6 @@ until the ledger knows its end, so that a killed pass leaves no gap between the 
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from datetime import timedelta
 from decimal import Decimal
 from typing import Final
 
@@ -17,7 +16,6 @@ from watchdogs.ports import Deed
 from watchdogs.spot import leavers
 from watchdogs.spot.view import Member, PoolView
 
-HOUR: Final = timedelta(hours=1)
 CHOSEN: Final = frozenset({Reason.SURPLUS, Reason.SPOT_IS_BACK})
 """Why something is ended that could as well stay."""
 
@@ -51,19 +49,13 @@ def within_budgets(pools: Sequence[PoolView], wishes: Sequence[Decision]) -> tup
 def _budgets(pools: Sequence[PoolView]) -> tuple[Budget, dict[str, Budget]]:
     """Over all pools, and of each."""
     parts = {
-        pool.name: Budget(
-            per_run=pool.policy.max_stops_per_run,
-            per_hour=pool.policy.max_stops_per_hour,
-            used_this_hour=pool.ended_this_hour + sum(_drains_by_choice(member) for member in pool.members),
+        pool.name: budgets.of(
+            pool.policy, pool.ended_this_hour + sum(_drains_by_choice(member) for member in pool.members)
         )
         for pool in pools
     }
-    largest = Budget(
-        per_run=max((part.per_run for part in parts.values()), default=0),
-        per_hour=max((part.per_hour for part in parts.values()), default=0),
-        used_this_hour=sum(part.used_this_hour for part in parts.values()),
-    )
-    return budgets.in_all(largest, sum(len(pool.members) for pool in pools)), parts
+    used = sum(part.used_this_hour for part in parts.values())
+    return budgets.in_all(parts.values(), sum(len(pool.members) for pool in pools), used), parts
 
 
 def _drains_by_choice(member: Member) -> bool:

@@ -9,7 +9,7 @@ from typing import Final
 from fleet.activity import Activity, ActivityKind
 from fleet.document import FleetDocument, GroupEntry, Pool
 from fleet.model import CapacityType, Group, Instance, Phase
-from watchdogs import boots
+from watchdogs import boots, budgets
 from watchdogs.brakes import paused_by, target_held_by
 from watchdogs.evidence import AgentStatus
 from watchdogs.plan import Outcome, OutcomeKind, Plan, Reason
@@ -136,7 +136,7 @@ class SpotWatchdog:
             mended=failures.mended_at(deeds),
             kept=kept_by_people([*members.values()], brakes, now),
             held=frozenset(pool.name for pool in pools if target_held_by(pool.name, brakes)),
-            ended=choices.ended(deed for deed in deeds if deed.at >= now - choices.HOUR),
+            ended=choices.ended(deed for deed in deeds if deed.at >= now - budgets.HOUR),
         )
         views = tuple(
             self._view(
