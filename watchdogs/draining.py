@@ -32,16 +32,16 @@ def until_drained(ports: Ports, drains: Sequence[Drain], deadline: timedelta) ->
             yield drain[0], True
         if not waiting or clock.now() >= limit:
             break
-        clock.sleep(POLL_SECONDS)
-        renewed = keep_lease(ports, renewed)
+        renewed = sleep_and_renew(ports, renewed)
     for decision, _ in waiting:
         yield decision, False
 
 
-def keep_lease(ports: Ports, renewed: datetime) -> datetime:
-    """Renew the lease of a pass that waits, when it is time: a drain may last longer than its term. When it was last
-    renewed; whether it is still ours is asked before each step.
+def sleep_and_renew(ports: Ports, renewed: datetime) -> datetime:
+    """Between two looks of a pass that waits: renew its lease when it is time, for a drain may last longer than its
+    term. When it was last renewed; whether it is still ours is asked before each step.
     """
+    ports.clock.sleep(POLL_SECONDS)
     now = ports.clock.now()
     if now - renewed < RENEW_EVERY:
         return renewed

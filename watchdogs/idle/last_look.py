@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from watchdogs import signals
-from watchdogs.draining import DRAIN_SLACK, POLL_SECONDS, Drain, drained, keep_lease
+from watchdogs.draining import DRAIN_SLACK, Drain, drained, sleep_and_renew
 from watchdogs.evidence import STALE_AFTER
 from watchdogs.idle.judge import (
     Case,
@@ -88,8 +88,7 @@ class LastLooks:
                 yield from (Unheard(decision=decision) for decision, _ in waiting)
                 waiting = []
             if waiting or self._empty:
-                clock.sleep(POLL_SECONDS)
-                renewed = keep_lease(self.ports, renewed)
+                renewed = sleep_and_renew(self.ports, renewed)
 
     def _noted(self, said: Sequence[Drain]) -> Iterator[Unheard]:
         """Remember the store's time: what it scrapes from now on, it scrapes after `drained`."""

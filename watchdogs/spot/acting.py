@@ -10,7 +10,7 @@ from fleet.activity import Activity, ActivityKind, ConflictError
 from fleet.document import FleetDocument, Pool
 from fleet.model import CapacityType, Group, Instance
 from watchdogs.brakes import kept_by, paused_by
-from watchdogs.draining import Drain, keep_lease, leaving, until_drained
+from watchdogs.draining import Drain, leaving, sleep_and_renew, until_drained
 from watchdogs.plan import Action, Decision, Outcome, OutcomeKind, Plan, Reason
 from watchdogs.ports import LEASE_OVER, Brake, Ports
 from watchdogs.spot import failures, leavers
@@ -18,7 +18,6 @@ from watchdogs.spot.decide import WATCHDOG
 from watchdogs.spot.keeps import kept_by_people
 from watchdogs.spot.zones import CEILING, REFUSALS
 
-POLL_SECONDS: Final = 1.0
 _AWAITED: Final = frozenset({Reason.SPOT_WANTED, Reason.SAFER_ZONE, Reason.RESERVED_IN_FULL})
 """Growth whose answer decides whether something dearer is bought."""
 _DRY: Final = frozenset({Reason.NO_SPOT, Reason.ZONE_BACKING_OFF, Reason.SPOT_TOO_DEAR, Reason.BOOTS_FAILING})
@@ -124,8 +123,7 @@ class Actor:
                     del open_asks[group.name]
             if not open_asks or clock.now() - asked_at >= patience:
                 break
-            clock.sleep(POLL_SECONDS)
-            renewed = keep_lease(self._ports, renewed)
+            renewed = sleep_and_renew(self._ports, renewed)
         return [
             Activity(
                 id=f"unanswered:{name}",
