@@ -12,6 +12,7 @@ from cli.wiring import agents_of, inventory_of
 from clouds.aws.calls import AwsCalls
 from clouds.aws.rollouts import AwsRollouts
 from clouds.versions import GroupVersion
+from fleet import floors
 from fleet.activity import CloudError
 from fleet.document import FleetDocument, GroupEntry, Pool
 from fleet.durations import parse
@@ -143,12 +144,8 @@ def _check_floor(document: FleetDocument, pool: Pool, group: GroupEntry) -> None
     instances = [i for i in inventory_of(document).instances() if i.pool == pool.name and i.alive]
     statuses = agents_of(document).statuses(instances)
     ready = sum(1 for status in statuses.values() if status.get("ready"))
-    if ready - 1 < pool.min:
-        raise UserError(
-            f"{group.name}: {ready} replicas are ready and one must go before its replacement comes, but the floor of"
-            f" {pool.name} is {pool.min}; raise the pool first: gpufleet target {pool.name} {pool.min + 1}"
-            " --reason rollout"
-        )
+    if (objection := floors.objection(pool.name, pool.min, ready)) is not None:
+        raise UserError(f"{group.name}: {objection}")
 
 
 def _show(pool: Pool, versions: dict[str, GroupVersion]) -> None:

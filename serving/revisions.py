@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, Protocol
 
+from fleet import floors
 from fleet.model import Instance
 
 POLL_S: Final = 2.0
@@ -92,8 +93,7 @@ class Walk:
         if old:
             return (
                 f"{pool}: {ready} replicas are ready and one must leave to change, but the floor is "
-                f"{self.rollout.floor}: raise the pool first"
-                f" (gpufleet target {pool} {self.rollout.floor + 1} --reason rollout)"
+                f"{self.rollout.floor}; {floors.raise_first(pool, self.rollout.floor)}"
             )
         silent = sorted(known.keys() - told.keys())
         waiting = [

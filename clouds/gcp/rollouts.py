@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 from clouds.gcp.groups import GoogleGroups
 from clouds.gcp.inventory import GoogleInventory
 from clouds.versions import GroupVersion
+from fleet import floors
 from fleet.activity import CloudError
 from fleet.document import GroupEntry, Pool
 from fleet.model import CapacityType, Instance
@@ -101,13 +102,8 @@ class GoogleRollouts:
     def _check_floor(self, entry: GroupEntry) -> None:
         """The others must carry the pool's floor while one is away."""
         mine = [i for i in self.inventory.instances() if i.pool == self.pool.name and i.alive]
-        ready = len(self._ready(mine))
-        if ready - 1 < self.pool.min:
-            raise CloudError(
-                f"{entry.name}: {ready} replicas are ready and one must go before its replacement comes; the floor"
-                f" of {self.pool.name} is {self.pool.min}; raise the pool first: gpufleet target {self.pool.name}"
-                f" {self.pool.min + 1} --reason rollout"
-            )
+        if (objection := floors.objection(self.pool.name, self.pool.min, len(self._ready(mine)))) is not None:
+            raise CloudError(f"{entry.name}: {objection}")
 
     def _ready(self, instances: list[Instance]) -> list[str]:
         return [i for i, status in self.agents.statuses(instances).items() if status.get("ready")]

@@ -1,0 +1,26 @@
+"""What is said where a rollout would take a pool below its floor."""
+
+import pytest
+
+from fleet import floors
+
+WAY_OUT = "raise the pool first: gpufleet target chat 3 --reason rollout"
+
+
+@pytest.mark.parametrize(
+    ("ready", "objects"),
+    [
+        pytest.param(4, False, id="more than enough"),
+        pytest.param(3, False, id="the others carry it"),
+        pytest.param(2, True, id="at the floor"),
+        pytest.param(0, True, id="none is ready"),
+    ],
+)
+def test_who_objects_names_the_way_out(ready: int, *, objects: bool) -> None:
+    said = floors.objection("chat", 2, ready)
+    assert (said is not None) is objects
+    assert said is None or (said.startswith(f"{ready} replicas are ready") and said.endswith(WAY_OUT))
+
+
+def test_the_way_out_is_one_above_the_floor() -> None:
+    assert floors.raise_first("chat", 2) == WAY_OUT
