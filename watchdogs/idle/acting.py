@@ -5,9 +5,10 @@ lowered (once per instance) → ended through its group. Killed between any two 
 its own and goes on.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Final, TypeVar
 
 from fleet import tags
@@ -85,32 +86,32 @@ class Actor:
 
     def _mark(self, decisions: Sequence[Decision]) -> list[Outcome]:
         now = self._ports.clock.now()
-        chosen = [d.resource for d in decisions]
-        if not chosen:
-            return []
-        if not self._ports.ledger.hold(now):
-            return [self._recorded(d, OutcomeKind.NO_LONGER_TRUE, LEASE_OVER) for d in decisions]
-        failed = self._ports.inventory.tag(chosen, {tags.IDLE_SINCE: tags.write_time(now)})
-        outcomes: list[Outcome] = []
-        for decision in decisions:
-            if decision.resource not in failed:
-                self._tell_mark(decision, now)
-            outcomes.append(self._written(decision, failed.get(decision.resource)))
-        return outcomes
+        write = partial(self._ports.inventory.tag, values={tags.IDLE_SINCE: tags.write_time(now)})
+        return self._written(decisions, write, partial(self._tell_mark, since=now))
 
     def _unmark(self, decisions: Sequence[Decision]) -> list[Outcome]:
-        chosen = [d.resource for d in decisions]
-        if not chosen:
+        write = partial(self._ports.inventory.untag, keys=[tags.IDLE_SINCE])
+        return self._written(decisions, write, lambda d: self._tell_unmark(self._instances[d.resource], d))
+
+    def _written(
+        self,
+        decisions: Sequence[Decision],
+        write: Callable[[Sequence[str]], Mapping[str, str]],
+        tell: Callable[[Decision], None],
+    ) -> list[Outcome]:
+        """All tags at once while the lease is ours, then for each that was written its message and its outcome."""
+        if not decisions:
             return []
         if not self._ports.ledger.hold(self._ports.clock.now()):
             return [self._recorded(d, OutcomeKind.NO_LONGER_TRUE, LEASE_OVER) for d in decisions]
-        failed = self._ports.inventory.untag(chosen, [tags.IDLE_SINCE])
+        failed = write([d.resource for d in decisions])
         outcomes: list[Outcome] = []
         for decision in decisions:
-            since = self._instances[decision.resource].idle_since
-            if decision.resource not in failed and since is not None:
-                self._tell(f"stays:{decision.resource}:{tags.write_time(since)}", words.unmarked(decision), decision)
-            outcomes.append(self._written(decision, failed.get(decision.resource)))
+            error = failed.get(decision.resource)
+            if error is None:
+                tell(decision)
+            kind = OutcomeKind.DONE if error is None else OutcomeKind.FAILED
+            outcomes.append(self._recorded(decision, kind, error=error))
         return outcomes
 
     def _remind(self, plan: Plan) -> None:
@@ -128,6 +129,11 @@ class Actor:
         learned = timedelta(0) if entry is None else grace_of(instance, self._observed, entry.policy())
         text = words.marked(instance, decision, since + grace, since + max(grace, learned))
         self._tell(key, text, decision)
+
+    def _tell_unmark(self, instance: Instance, decision: Decision) -> None:
+        if instance.idle_since is not None:
+            key = f"stays:{instance.id}:{tags.write_time(instance.idle_since)}"
+            self._tell(key, words.unmarked(decision), decision)
 
     # endings
 
@@ -252,9 +258,8 @@ class Actor:
     def _marked_in_vain(self, decision: Decision, instance: Instance, objection: Objection) -> Outcome:
         """Its mark goes, so that the next one begins a new grace with a new message."""
         failed = self._ports.inventory.untag([instance.id], [tags.IDLE_SINCE])
-        if instance.id not in failed and instance.idle_since is not None:
-            shown = replace(decision, reason=objection.reason, detail=objection.detail)
-            self._tell(f"stays:{instance.id}:{tags.write_time(instance.idle_since)}", words.unmarked(shown), decision)
+        if instance.id not in failed:
+            self._tell_unmark(instance, replace(decision, reason=objection.reason, detail=objection.detail))
         detail = f"{objection.reason} {objection.detail}".strip()
         return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, detail)
 
@@ -301,10 +306,6 @@ class Actor:
         return self._recorded(decision, OutcomeKind.FAILED, error=error)
 
     # record and tell
-
-    def _written(self, decision: Decision, error: str | None) -> Outcome:
-        kind = OutcomeKind.DONE if error is None else OutcomeKind.FAILED
-        return self._recorded(decision, kind, error=error)
 
     def _recorded(self, decision: Decision, kind: OutcomeKind, detail: str = "", error: str | None = None) -> Outcome:
         outcome = Outcome(decision=decision, kind=kind, detail=detail, error=error)
