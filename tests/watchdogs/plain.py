@@ -1,6 +1,7 @@
-"""What tests of watchdogs begin with: evidence of quiet, an instance, its prices, a fleet with one pool."""
+"""What tests of watchdogs begin with: evidence of quiet, an instance, its prices, a pool as spot sees it, a fleet."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -8,7 +9,9 @@ from typing import Any
 
 from fleet.document import FleetDocument, parse
 from fleet.model import CapacityType, Cloud, Instance, InstanceState, Phase
+from fleet.policies import SpotPolicy
 from watchdogs.evidence import AgentStatus, EngineEvidence, Evidence, GpuEvidence
+from watchdogs.spot.view import GroupView, Member, PoolView
 
 START = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 WINDOW = timedelta(minutes=30)
@@ -56,6 +59,22 @@ def instance(number: int = 1, **changes: Any) -> Instance:
         pool="batch",
         group="batch-spot-a",
         private_address=f"127.16.1.{number}",
+    )
+    return replace(plain, **changes)
+
+
+def spot_pool(groups: Sequence[GroupView], members: Sequence[Member], **changes: Any) -> PoolView:
+    """What the spot watchdog sees of pool `batch`: two wanted, none to spare, nothing happened."""
+    plain = PoolView(
+        name="batch",
+        target=2,
+        spare=0,
+        max=4,
+        policy=SpotPolicy(),
+        groups=groups,
+        members=members,
+        events=(),
+        pass_started=START,
     )
     return replace(plain, **changes)
 

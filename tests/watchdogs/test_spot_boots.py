@@ -8,14 +8,13 @@ import pytest
 
 from fleet.activity import Activity, ActivityKind
 from fleet.model import CapacityType, Phase
-from fleet.policies import SpotPolicy
-from tests.watchdogs.plain import START, instance
+from tests.watchdogs.plain import START, instance, spot_pool
 from tests.watchdogs.test_spot_watchdog import OD, A, B, spread_world, watchdog
 from tests.watchdogs.worlds import FakeLedger, World
 from watchdogs.plan import Action, Outcome, OutcomeKind, Reason
 from watchdogs.spot import failures, zones
 from watchdogs.spot.decide import decide
-from watchdogs.spot.view import GroupView, Member, PoolView
+from watchdogs.spot.view import GroupView, Member
 
 MINUTE = timedelta(minutes=1)
 
@@ -92,18 +91,7 @@ def test_one_failed_boot_is_made_good_for_by_one() -> None:
 )
 def test_whose_group_stays_as_large(kind: CapacityType, action: Action) -> None:
     there = Member(id="i-1", group=B, launched_at=START, failed=True)
-    pool = PoolView(
-        name="batch",
-        target=1,
-        spare=0,
-        max=6,
-        policy=SpotPolicy(),
-        groups=[replace(GROUP, capacity_type=kind)],
-        members=[there],
-        events=[],
-        pass_started=START,
-    )
-    plan = decide([pool], START)
+    plan = decide([spot_pool([replace(GROUP, capacity_type=kind)], [there], target=1)], START)
     assert {d.action for d in plan.decisions if d.resource == there.id} == {action}
 
 
@@ -132,18 +120,7 @@ def test_failed_boots(ended: list[float], unhealthy: list[float], members: list[
     events = [
         Activity(id=str(ago), group=B, kind=ActivityKind.UNHEALTHY, at=START - ago * MINUTE) for ago in unhealthy
     ]
-    pool = PoolView(
-        name="batch",
-        target=2,
-        spare=0,
-        max=6,
-        policy=SpotPolicy(),
-        groups=[GROUP],
-        members=members,
-        events=events,
-        pass_started=START,
-        failed_boots={B: [START - ago * MINUTE for ago in ended]},
-    )
+    pool = spot_pool([GROUP], members, events=events, failed_boots={B: [START - ago * MINUTE for ago in ended]})
     assert zones.failed_boots(pool, GROUP, START) == failed
     found = zones.boots_failing(pool, GROUP, START)
     assert (found is not None and found.reason is Reason.BOOTS_FAILING) == (failed >= 3)

@@ -9,7 +9,7 @@ import pytest
 
 from fleet.model import CapacityType, Phase
 from fleet.policies import SpotPolicy
-from tests.watchdogs.plain import READY, START, instance
+from tests.watchdogs.plain import READY, START, instance, spot_pool
 from tests.watchdogs.test_spot_keeps import THIRD, with_on_demand
 from tests.watchdogs.test_spot_watchdog import A, watchdog
 from tests.watchdogs.worlds import KilledError
@@ -37,18 +37,9 @@ def pool(name: str = "chat", spot: int = 2, on_demand: int = 1, *extra: Member, 
         GroupView(name=f"{name}-od", capacity_type=CapacityType.ON_DEMAND, zone=None, desired=on_demand, max=9),
     ]
     members = [member(f"{name}-a/{n}") for n in range(spot)] + [member(f"{name}-od/{n}") for n in range(on_demand)]
-    view = PoolView(
-        name=name,
-        target=spot,
-        spare=0,
-        max=200,
-        policy=SpotPolicy(max_stops_per_run=2, max_stops_per_hour=4),
-        groups=groups,
-        members=[*members, *extra],
-        events=[],
-        pass_started=START,
-    )
-    return replace(view, **more)  # type: ignore[arg-type]
+    policy = SpotPolicy(max_stops_per_run=2, max_stops_per_hour=4)
+    wanted = {"name": name, "target": spot, "max": 200, "policy": policy}
+    return spot_pool(groups, [*members, *extra], **wanted | more)
 
 
 def leaver(name: str, why: str, *, drained: bool = False) -> Member:

@@ -5,12 +5,11 @@ from datetime import timedelta
 import pytest
 
 from fleet.model import CapacityType
-from fleet.policies import SpotPolicy
-from tests.watchdogs.plain import START
+from tests.watchdogs.plain import START, spot_pool
 from tests.watchdogs.test_spot_watchdog import OD, A
 from watchdogs.plan import Action, Decision, Reason
 from watchdogs.spot.decide import decide
-from watchdogs.spot.view import GroupView, Member, PoolView
+from watchdogs.spot.view import GroupView, Member
 
 MINUTE = timedelta(minutes=1)
 GROUPS = [
@@ -26,17 +25,7 @@ def member(name: str, group: str, *, launched: float, ready: bool = True, busy: 
 
 
 def ends(target: int, *members: Member) -> list[Decision]:
-    pool = PoolView(
-        name="batch",
-        target=target,
-        spare=0,
-        max=9,
-        policy=SpotPolicy(),
-        groups=GROUPS,
-        members=members,
-        events=[],
-        pass_started=START,
-    )
+    pool = spot_pool(GROUPS, members, target=target, max=9)
     return [d for d in decide([pool], START).decisions if d.action is Action.END]
 
 

@@ -8,9 +8,8 @@ import pytest
 
 from cli.ports import FleetLedger
 from fleet.model import CapacityType, Phase
-from fleet.policies import SpotPolicy
 from ledger.schema import open_ledger
-from tests.watchdogs.plain import READY, START, document, instance
+from tests.watchdogs.plain import READY, START, document, instance, spot_pool
 from tests.watchdogs.test_spot_watchdog import OD, SETTINGS, A, B, sizes, spread_world, watchdog
 from tests.watchdogs.worlds import World
 from watchdogs.evidence import AgentStatus
@@ -128,18 +127,7 @@ def test_one_that_hangs_and_is_to_go_is_decided_on_once() -> None:
         Member(id="i-spot", group=A, launched_at=START - timedelta(hours=2), ready_since=START - timedelta(hours=1)),
         Member(id="i-hung", group=OD, launched_at=START - timedelta(hours=2)),
     ]
-    pool = PoolView(
-        name="batch",
-        target=1,
-        spare=0,
-        max=4,
-        policy=SpotPolicy(),
-        groups=groups,
-        members=there,
-        events=[],
-        pass_started=START,
-    )
-    decisions = decide([pool], START).decisions
+    decisions = decide([spot_pool(groups, there, target=1)], START).decisions
     assert [(d.action, d.reason) for d in decisions if d.resource == "i-hung"] == [(Action.END, Reason.SPOT_IS_BACK)]
 
 
@@ -154,18 +142,7 @@ def standing_in(*ready: bool, desired: int | None = None, most: int = 4, **more:
         Member(id=f"od-{n}", group=OD, launched_at=long_ago, ready_since=since if is_ready else None)
         for n, is_ready in enumerate(ready)
     ]
-    pool = PoolView(
-        name="batch",
-        target=2,
-        spare=0,
-        max=4,
-        policy=SpotPolicy(),
-        groups=groups,
-        members=members,
-        events=[],
-        pass_started=START,
-    )
-    return replace(pool, **more)  # type: ignore[arg-type]
+    return spot_pool(groups, members, **more)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from fleet.model import CapacityType
 from fleet.policies import SpotPolicy
-from tests.watchdogs.plain import START
+from tests.watchdogs.plain import START, spot_pool
 from tests.watchdogs.test_replay_waiting import SHAPES, Shape, made
 from watchdogs.plan import Action
 from watchdogs.replay import market, spot_rules
@@ -30,18 +30,8 @@ def pool(spot: int, on_demand: int, surge: int, **more: object) -> PoolView:
     since = START - timedelta(hours=1)
     there += [Member(id=f"o{n}", group="od", launched_at=since, ready_since=since) for n in range(on_demand)]
     groups = [replace(group, desired=sum(m.group == group.name for m in there)) for group in groups]
-    view = PoolView(
-        name="chat",
-        target=4,
-        spare=1,
-        max=9,
-        policy=SpotPolicy(max_surge=surge),
-        groups=groups,
-        members=there,
-        events=[],
-        pass_started=START,
-    )
-    return replace(view, **more)  # type: ignore[arg-type]
+    wanted = {"target": 4, "spare": 1, "max": 9, "policy": SpotPolicy(max_surge=surge)}
+    return spot_pool(groups, there, **wanted | more)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 
 from fleet.model import CapacityType
 from fleet.policies import SpotPolicy
+from tests.watchdogs.plain import spot_pool
 from tests.watchdogs.test_spot_watchdog import OD, A, B, spread_world, watchdog
 from watchdogs.plan import Action, Decision, Reason
 from watchdogs.spot.decide import split
@@ -32,31 +33,23 @@ def member(name: str, group: str) -> Member:
 def pool(*, in_block: int, in_spot: int = 0, desired: int | None = None, **more: object) -> PoolView:
     """Two of a block and spot beside it; two replicas are wanted."""
     members = [member(f"b{n}", BLOCK) for n in range(in_block)] + [member(f"s{n}", SPOT) for n in range(in_spot)]
-    view = PoolView(
-        name="chat",
-        target=2,
-        spare=0,
-        max=4,
-        policy=SpotPolicy(fallback_after=FALLBACK),
-        groups=(
-            GroupView(
-                name=BLOCK,
-                capacity_type=CapacityType.RESERVED,
-                zone="us-east-1a",
-                desired=in_block if desired is None else desired,
-                max=2,
-                opens=OPENS,
-                closes=CLOSES,
-            ),
-            GroupView(name=SPOT, capacity_type=CapacityType.SPOT, zone="us-east-1a", desired=in_spot, max=5),
-        ),
-        members=members,
-        events=(),
-        pass_started=OPENS - timedelta(days=2),
-        boot_expected=BOOT,
-        drain_deadline=DRAIN,
+    block = GroupView(
+        name=BLOCK,
+        capacity_type=CapacityType.RESERVED,
+        zone="us-east-1a",
+        desired=in_block if desired is None else desired,
+        max=2,
+        opens=OPENS,
+        closes=CLOSES,
     )
-    return replace(view, **more)  # type: ignore[arg-type]
+    spot = GroupView(name=SPOT, capacity_type=CapacityType.SPOT, zone="us-east-1a", desired=in_spot, max=5)
+    usual = {
+        "policy": SpotPolicy(fallback_after=FALLBACK),
+        "pass_started": OPENS - timedelta(days=2),
+        "boot_expected": BOOT,
+        "drain_deadline": DRAIN,
+    }
+    return spot_pool([block, spot], members, **usual | more)
 
 
 def of(resource: str, decisions: Sequence[Decision]) -> Decision:
