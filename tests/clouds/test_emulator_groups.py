@@ -17,6 +17,14 @@ def _wait_in_service(cloud: RunningCloud, name: str, count: int) -> list[dict[st
     return cloud.in_service(name)
 
 
+def _reserve(cloud: RunningCloud, zone: str, count: int, **more: Any) -> str:
+    """The id of a reservation of so many machines."""
+    made = cloud.client("ec2").create_capacity_reservation(
+        InstanceType="g6.xlarge", InstancePlatform="Linux/UNIX", AvailabilityZone=zone, InstanceCount=count, **more
+    )
+    return made["CapacityReservation"]["CapacityReservationId"]
+
+
 def test_a_spot_group_spreads_over_its_zones_and_says_that_it_is_spot(cloud: RunningCloud) -> None:
     make_group(cloud, "spread", make_template(cloud, "spread"), size=2, spot=True)
     members = _wait_in_service(cloud, "spread", 2)
@@ -219,13 +227,7 @@ def test_a_group_with_instances_is_deleted_by_force_only(cloud: RunningCloud) ->
 
 def test_a_reserved_group_takes_its_reservation_and_no_more(cloud: RunningCloud) -> None:
     ec2 = cloud.client("ec2")
-    made = ec2.create_capacity_reservation(
-        InstanceType="g6.xlarge",
-        InstancePlatform="Linux/UNIX",
-        AvailabilityZone="us-east-1a",
-        InstanceCount=1,
-        InstanceMatchCriteria="targeted",
-    )["CapacityReservation"]["CapacityReservationId"]
+    made = _reserve(cloud, "us-east-1a", 1, InstanceMatchCriteria="targeted")
     target = {"CapacityReservationTarget": {"CapacityReservationId": made}}
     template = make_template(cloud, "reserved", CapacityReservationSpecification=target)
     make_group(cloud, "reserved", template, size=2, zones="a")
@@ -245,35 +247,22 @@ def test_a_reserved_group_takes_its_reservation_and_no_more(cloud: RunningCloud)
 
 
 def test_a_cancelled_reservation_is_paid_for_no_longer_though_ec2_lists_it(cloud: RunningCloud) -> None:
-    ec2 = cloud.client("ec2")
-    made = ec2.create_capacity_reservation(
-        InstanceType="g6.xlarge",
-        InstancePlatform="Linux/UNIX",
-        AvailabilityZone="us-east-1b",
-        InstanceCount=3,
-        EndDateType="limited",
-        EndDate=datetime(2099, 1, 1, tzinfo=UTC),
-    )["CapacityReservation"]["CapacityReservationId"]
+    ends = datetime(2099, 1, 1, tzinfo=UTC)
+    made = _reserve(cloud, "us-east-1b", 3, EndDateType="limited", EndDate=ends)
     lives = AwsLives(AwsCalls("us-east-1", cloud.client), "us-east-1", "test")
 
     def paid() -> list[tuple[int, datetime | None]]:
         return [(one.instances, one.ends_at) for one in lives.paid() if one.reservation == made]
 
-    assert paid() == [(3, datetime(2099, 1, 1, tzinfo=UTC))]
-    ec2.cancel_capacity_reservation(CapacityReservationId=made)
+    assert paid() == [(3, ends)]
+    cloud.client("ec2").cancel_capacity_reservation(CapacityReservationId=made)
     assert paid() == []
 
 
 def test_a_reservation_ends_at_its_end(cloud: RunningCloud) -> None:
     ec2 = cloud.client("ec2")
-    made = ec2.create_capacity_reservation(
-        InstanceType="g6.xlarge",
-        InstancePlatform="Linux/UNIX",
-        AvailabilityZone="us-east-1b",
-        InstanceCount=1,
-        EndDateType="limited",
-        EndDate=datetime.now(UTC) + timedelta(seconds=2),
-    )["CapacityReservation"]["CapacityReservationId"]
+    ends = datetime.now(UTC) + timedelta(seconds=2)
+    made = _reserve(cloud, "us-east-1b", 1, EndDateType="limited", EndDate=ends)
 
     def state() -> str:
         (shown,) = ec2.describe_capacity_reservations(CapacityReservationIds=[made])["CapacityReservations"]
