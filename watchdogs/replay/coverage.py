@@ -7,8 +7,8 @@ import numpy as np
 
 from watchdogs.evidence import STALE_AFTER
 from watchdogs.replay.activity import Activity, Bools, Ints
-from watchdogs.replay.rests import CLOCKS, Span
-from watchdogs.replay.rows import widening
+from watchdogs.replay.rests import Span
+from watchdogs.replay.rows import CLOCKS, widening
 
 FIRST_LOOK: Final = 64
 LONGEST_LOOK: Final = 1 << 16

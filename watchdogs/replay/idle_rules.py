@@ -22,8 +22,8 @@ from watchdogs.plan import Action, Budget, Reason
 from watchdogs.replay.activity import Activity, Ints
 from watchdogs.replay.coverage import Window, covered_from
 from watchdogs.replay.fleet import NEVER, AloneRule, Replicas
-from watchdogs.replay.rests import CLOCKS, Clock, Rests, Span, Ticks
-from watchdogs.replay.rows import EPOCH, Floats
+from watchdogs.replay.rests import Clock, Rests, Span, Ticks
+from watchdogs.replay.rows import CLOCKS, EPOCH, Floats
 
 TIMERS: Final = {"timer-15m": 900.0, "timer-30m": 1800.0, "timer-60m": 3600.0}
 NAMES: Final = ("own", *TIMERS)

@@ -1,15 +1,12 @@
 """When each recorded replica worked last, and when something can change: in most ticks of a history nothing does."""
 
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from watchdogs.replay.activity import Bools, Ints
-from watchdogs.replay.rows import Floats
-
-CLOCKS: Final = 1e-4
-"""Seconds that a history's clock and ours, which counts whole microseconds, may differ."""
+from watchdogs.replay.rows import CLOCKS, Floats
 
 
 class Span(Protocol):

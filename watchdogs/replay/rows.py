@@ -19,6 +19,8 @@ arrow_csv: Any = pyarrow.csv
 Floats = npt.NDArray[np.floating[Any]]
 EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
 """Histories count seconds from any moment; this Saturday is ours."""
+CLOCKS: Final = 1e-4
+"""Seconds that a history's clock and ours, which counts whole microseconds, may differ."""
 _UNIX: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _UNIX_FROM: Final = 1e9
 """A history that begins so late counts as Unix does; this was in 2001."""

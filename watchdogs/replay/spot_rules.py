@@ -16,7 +16,7 @@ from watchdogs.budgets import HOUR
 from watchdogs.plan import Action, Decision, Reason
 from watchdogs.replay.asks import Pauses
 from watchdogs.replay.market import ON_DEMAND, Machine, State, Wishes
-from watchdogs.replay.rows import EPOCH
+from watchdogs.replay.rows import CLOCKS, EPOCH
 from watchdogs.spot import zones
 from watchdogs.spot.decide import decide
 from watchdogs.spot.memory import Memory, step
@@ -29,8 +29,6 @@ NAMES: Final = ("own", "skyserve")
 MOST: Final = 1_000_000
 """A group of the replay has no largest size of its own: the market limits it."""
 ON_DEMAND_GROUP: Final = "on-demand"
-CLOCKS: Final = 0.001
-"""Seconds that a history's clock and ours, which counts whole microseconds, may differ."""
 _FULL: Final = frozenset({Reason.RUN_BUDGET, Reason.HOUR_BUDGET})
 _LIVES: Final = frozenset({ActivityKind.LAUNCHED, ActivityKind.PREEMPTED})
 FADES_IN: Final = 4 * TRY_AGAIN
