@@ -23,9 +23,10 @@ from prices.book import PriceBook
 from prices.packaged import PackagedPrices
 from watchdogs import signals
 from watchdogs.evidence import Evidence
+from watchdogs.machines import known_of
 from watchdogs.orphans.decide import look as judged
 from watchdogs.orphans.view import Observed
-from watchdogs.orphans.watchdog import AT_ONCE, known_of, of_instances
+from watchdogs.orphans.watchdog import AT_ONCE, of_instances
 from watchdogs.plan import Budget, Plan, Reason
 
 RegionOption = Annotated[

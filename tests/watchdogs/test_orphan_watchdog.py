@@ -234,6 +234,12 @@ def test_a_dry_pass_lists_without_metrics_and_says_so() -> None:
     assert said == ["their GPUs are not known: no route to host"]
 
 
+def test_a_machine_whose_gpu_the_catalogue_does_not_know_stops_no_pass() -> None:
+    world = worlds(2)
+    world.instances[ONE] = replace(world.instances[ONE], machine_type="g7e.2xlarge")
+    assert len(watchdog(world).dry().plan.decisions) == 2
+
+
 def test_prices_are_in_every_decision() -> None:
     world = worlds()
     (decision,) = watchdog(world).dry().plan.decisions

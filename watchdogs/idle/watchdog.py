@@ -8,10 +8,8 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Final
 
-from fleet import catalogue
-from fleet.catalogue import UnknownMachineError
 from fleet.document import FleetDocument, Pool
-from fleet.model import Cloud, Instance
+from fleet.model import Instance
 from watchdogs import budgets, signals
 from watchdogs.brakes import kept_by, paused_by, target_held_by
 from watchdogs.draining import leaving
@@ -19,6 +17,7 @@ from watchdogs.evidence import Evidence
 from watchdogs.idle import acting, learned
 from watchdogs.idle.decide import WATCHDOG, Observed, PoolView, case_of, decide, is_heard, is_our_drain
 from watchdogs.idle.judge import METRIC_CHECKS, judge
+from watchdogs.machines import known_of
 from watchdogs.plan import Budget, Outcome, Plan
 from watchdogs.policy import digest
 from watchdogs.ports import Brake, Ports
@@ -79,14 +78,15 @@ class IdleWatchdog:
         self._check_not_empty(instances, pools, now)
         watched = [i for i in instances if (view := pools.get(i.pool or "")) is not None and view.policy is not None]
         strays = [i for i in instances if i.alive and (i.pool or "") not in pools]
+        known = known_of(self._document.cloud, instances)
         base = Observed(
             instances=instances,
             evidence=evidence,
             agents={},
             pools=pools,
             budget=self._budget(watched, pools, now),
-            gpus_expected=_gpus(self._document.cloud, instances),
-            watts_rated=_watts(self._document.cloud, instances),
+            gpus_expected=known.gpus_expected,
+            watts_rated=known.watts_rated,
             kept_by=kept_by(instances, brakes),
             usd_per_hour=self._usd([*watched, *strays]),
             patience=self._patience(watched, pools, now),
@@ -231,27 +231,6 @@ def _quiet(instance: Instance, observed: Observed, now: datetime) -> bool:
     """Whether the metrics alone have no objection: only then is the agent worth a call."""
     view = observed.pools[instance.pool or ""]
     return view.policy is not None and judge(case_of(instance, observed, view.policy, now), METRIC_CHECKS) is None
-
-
-def _gpus(cloud: Cloud, instances: Sequence[Instance]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for machine_type in {i.machine_type for i in instances}:
-        try:
-            found[machine_type] = catalogue.machine(cloud, machine_type).gpu_count
-        except UnknownMachineError:
-            continue  # nobody knows how many there should be
-    return found
-
-
-def _watts(cloud: Cloud, instances: Sequence[Instance]) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for machine_type in {i.machine_type for i in instances}:
-        try:
-            machine = catalogue.machine(cloud, machine_type)
-            found[machine_type] = float(catalogue.gpu(machine.gpu).watts)
-        except UnknownMachineError:
-            continue
-    return found
 
 
 def policy_digest(document: FleetDocument, pool: str) -> str | None:

@@ -6,15 +6,14 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Final
 
-from fleet import catalogue
 from fleet.activity import CloudError
-from fleet.catalogue import Machine, UnknownMachineError
 from fleet.document import FleetDocument
-from fleet.model import Cloud, Instance
+from fleet.model import Instance
 from fleet.policies import EvidenceSource, IdlePolicy, OrphanPolicy
 from watchdogs import budgets, signals
 from watchdogs.brakes import kept_by, paused_by
 from watchdogs.evidence import Evidence
+from watchdogs.machines import known_of
 from watchdogs.orphans.acting import Actor
 from watchdogs.orphans.decide import WATCHDOG, decide
 from watchdogs.orphans.view import Observed, outside
@@ -28,16 +27,6 @@ SHOWN: Final = timedelta(minutes=30)
 """Window of `gpu_active` of those that no rule names."""
 AT_ONCE: Final = 500
 """Instances named in one query: a store may refuse a longer one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
-    """What is known of machine types; those of no catalogue are absent."""
-
-    gpus_expected: Mapping[str, int]
-    watts_rated: Mapping[str, float]
-    """Of one GPU."""
-    without_local_disks: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,23 +189,3 @@ def rule_digest(document: FleetDocument, name: str) -> str | None:
 def _paused(rules: Mapping[str, OrphanPolicy], brakes: Sequence[Brake]) -> dict[str, str]:
     found = {name: paused_by(name, brakes) for name in rules}
     return {name: said for name, said in found.items() if said is not None}
-
-
-def known_of(cloud: Cloud, instances: Sequence[Instance]) -> Known:
-    """What the catalogue says of their machine types."""
-    machines = _machines(cloud, instances)
-    return Known(
-        gpus_expected={name: machine.gpu_count for name, machine in machines.items()},
-        watts_rated={name: float(catalogue.gpu(machine.gpu).watts) for name, machine in machines.items()},
-        without_local_disks=frozenset(name for name, machine in machines.items() if machine.nvme_disks == 0),
-    )
-
-
-def _machines(cloud: Cloud, instances: Sequence[Instance]) -> dict[str, Machine]:
-    found: dict[str, Machine] = {}
-    for machine_type in {i.machine_type for i in instances}:
-        try:
-            found[machine_type] = catalogue.machine(cloud, machine_type)
-        except UnknownMachineError:
-            continue
-    return found

@@ -1,0 +1,30 @@
+"""What is known of machine types, and that nothing is made up of those that are not."""
+
+import pytest
+
+from fleet import catalogue
+from fleet.model import Cloud
+from tests.watchdogs.plain import instance
+from watchdogs.machines import known_of
+
+
+@pytest.mark.parametrize(
+    ("machine_type", "gpus", "watts", "disks"),
+    [
+        pytest.param("g6.12xlarge", 4, 72.0, True, id="known"),
+        pytest.param("g7e.2xlarge", 1, None, True, id="its GPU is not"),
+        pytest.param("m7i.large", None, None, True, id="no machine with GPUs"),
+    ],
+)
+def test_what_is_known(machine_type: str, gpus: int | None, watts: float | None, *, disks: bool) -> None:
+    found = known_of(Cloud.AWS, [instance(machine_type=machine_type)])
+    assert found.gpus_expected.get(machine_type) == gpus
+    assert found.watts_rated.get(machine_type) == watts
+    assert (machine_type not in found.without_local_disks) is disks
+
+
+@pytest.mark.parametrize("cloud", [Cloud.AWS, Cloud.GCP])
+def test_no_machine_type_of_the_catalogue_stops_a_pass(cloud: Cloud) -> None:
+    names = {machine.name for machine in catalogue.machines(cloud)}
+    found = known_of(cloud, [instance(n, machine_type=name) for n, name in enumerate(names)])
+    assert set(found.gpus_expected) == names

@@ -1,0 +1,43 @@
+"""What the catalogue says of the machine types that a watchdog meets. Pure."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from fleet import catalogue
+from fleet.catalogue import UnknownMachineError
+from fleet.model import Cloud, Instance
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """By machine type; what the catalogue does not know is absent."""
+
+    gpus_expected: Mapping[str, int]
+    watts_rated: Mapping[str, float]
+    """Of one GPU."""
+    without_local_disks: frozenset[str]
+
+
+def known_of(cloud: Cloud, instances: Sequence[Instance]) -> Known:
+    """Of the types of these instances. A type may be known whose GPU is not."""
+    machines = _found({instance.machine_type for instance in instances}, partial(catalogue.machine, cloud))
+    gpus = _found({machine.gpu for machine in machines.values()}, catalogue.gpu)
+    return Known(
+        gpus_expected={name: machine.gpu_count for name, machine in machines.items()},
+        watts_rated={name: float(gpus[m.gpu].watts) for name, m in machines.items() if m.gpu in gpus},
+        without_local_disks=frozenset(name for name, machine in machines.items() if machine.nvme_disks == 0),
+    )
+
+
+def _found(names: Iterable[str], find: Callable[[str], _T]) -> dict[str, _T]:
+    found: dict[str, _T] = {}
+    for name in names:
+        try:
+            found[name] = find(name)
+        except UnknownMachineError:
+            continue  # nothing is made up for it
+    return found
