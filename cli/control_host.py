@@ -23,7 +23,7 @@ from control.places import COMMAND, USER, Places
 from control.releases import ReleaseError
 from control.settings import ControlSettings
 from fleet.activity import CloudError
-from fleet.private import write_private
+from fleet.files import write_private
 from ledger.database import open_database
 from ledger.schema import LedgerError, open_ledger, schema_version
 from node.ports import StepError, UnitState

@@ -12,6 +12,7 @@ from clouds import agents
 from clouds.aws.calls import AwsCalls
 from clouds.aws.inventory import AwsInventory
 from fleet.document import FleetDocument, parse
+from fleet.files import write_whole
 from fleet.model import Cloud, Instance
 from serving import engine
 from serving.router.keys import ApiKey, parse_keys
@@ -67,10 +68,7 @@ class LiveFleet:
 
             write_object(parts.netloc, parts.path.lstrip("/"), body)
         else:
-            path = Path(parts.path)
-            new = path.with_name(path.name + ".part")
-            new.write_bytes(body)
-            new.replace(path)
+            write_whole(Path(parts.path), body)
 
     def keys(self) -> tuple[ApiKey, ...]:
         """None without a file of keys. Raises OSError or KeysError."""

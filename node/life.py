@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from fleet.files import write_whole
 from fleet.model import Phase
 from node.drain import Order, merge
 
@@ -204,9 +205,7 @@ class Life:
         }
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            half_done = self._file.with_suffix(".part")
-            half_done.write_text(json.dumps(value, indent=1) + "\n", "utf-8")
-            half_done.replace(self._file)
+            write_whole(self._file, json.dumps(value, indent=1).encode() + b"\n")
         except OSError as error:
             # a full disk must not keep the instance from draining
             words = f"{self._file}: {error.strerror}; an agent that starts again would not know of this phase"

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from fleet.files import write_whole
 from node.ports import StepError, UnitState
 
 _LIMIT_S = 120
@@ -38,9 +39,7 @@ class Systemd:
             if path.is_file() and path.read_text("utf-8") == text:
                 return False
             path.parent.mkdir(parents=True, exist_ok=True)
-            half_done = path.with_name(f".{name}.part")
-            half_done.write_text(text, "utf-8")
-            half_done.replace(path)
+            write_whole(path, text.encode())
         except OSError as error:
             raise StepError(f"the unit cannot be written to {path}: {error.strerror}") from error
         self._run(["systemctl", "daemon-reload"])

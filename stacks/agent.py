@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from fleet.files import write_whole
 from serving import agent_archive
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -24,7 +25,5 @@ def agent_file(root: Path = ROOT) -> AgentFile:
     path = root / ".local" / "agents" / f"{sha256}.pyz"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        half_done = path.with_suffix(".part")
-        half_done.write_bytes(body)
-        half_done.replace(path)
+        write_whole(path, body)
     return AgentFile(path=path, sha256=sha256)

@@ -10,6 +10,8 @@ import os
 from pathlib import Path
 from typing import Protocol
 
+from fleet.files import write_whole
+
 
 class PartConsumer(Protocol):
     """Takes the bytes of a range as they arrive, in order."""
@@ -87,9 +89,7 @@ class FolderStore:
     def put_bytes(self, key: str, body: bytes) -> None:
         path = self._root / key
         path.parent.mkdir(parents=True, exist_ok=True)
-        half_done = path.with_name(f".{path.name}.part")
-        half_done.write_bytes(body)
-        half_done.replace(path)
+        write_whole(path, body)
 
     def put_file(self, key: str, path: Path) -> None:
         target = self._root / key

@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
+from fleet.files import write_private
 from serving.router.runtime import AdminSocket
 from serving.router.settings import CERTIFICATE
 
@@ -36,7 +37,7 @@ class Certificate:
             return
         pem = self._wanted(now)
         self.ends = _check(pem, self._source, now)
-        self._write(pem)
+        write_private(self._copy, pem)
 
     def renew(self, admin: AdminSocket, now: float, say: Callable[[str], None]) -> None:
         """Put a changed certificate into the running HAProxy; nothing is cut. Raises OSError: the old one stays."""
@@ -51,7 +52,7 @@ class Certificate:
         if "Success" not in answer:
             admin.ask(f"abort ssl cert {CERTIFICATE}")
             raise CertificateError(f"{self._source}: HAProxy refuses the certificate: {answer}")
-        self._write(pem)
+        write_private(self._copy, pem)
         self.ends = ends
         say("a new certificate is in use")
 
@@ -67,12 +68,6 @@ class Certificate:
             if ends - now > _RENEW_BEFORE.total_seconds():
                 return pem
         return _make()
-
-    def _write(self, pem: str) -> None:
-        new = self._copy.with_suffix(".part")
-        new.touch(mode=0o600)
-        new.write_text(pem)
-        new.replace(self._copy)
 
 
 def _check(pem: str, source: str, now: float) -> float:

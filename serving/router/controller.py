@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import IO, Final
 
+from fleet.files import write_whole
 from serving.router import breaker, engine_key, maps, membership
 from serving.router.activator import Activator, HoldRules
 from serving.router.certificates import Certificate
@@ -18,7 +19,7 @@ from serving.router.process import Haproxy, check_config
 from serving.router.render import render
 from serving.router.runtime import ServerStatus
 from serving.router.settings import RouterPaths, RouterSettings
-from serving.router.sources import Fleet, Sources, Told, write
+from serving.router.sources import Fleet, Sources, Told
 from serving.router.status import describe
 from serving.router.topology import Replica, replicas_of
 
@@ -213,7 +214,7 @@ class Controller:
     def _write_maps(self, wanted: maps.Maps) -> None:
         (self.paths.state / maps.FOLDER).mkdir(exist_ok=True, mode=0o700)
         for name, entries in wanted.items():
-            write(self.paths.state / name.file, maps.render_map(entries))
+            write_whole(self.paths.state / name.file, maps.render_map(entries).encode())
 
     def _write_config(self, wanted: maps.Maps, text: str, key: str) -> None:
         self._write_maps(wanted)
@@ -304,7 +305,7 @@ class Controller:
             self.note("log", f"access log: {error}")
 
     def _show(self) -> None:
-        write(self.paths.status, json.dumps(self.describe(), indent=2) + "\n")
+        write_whole(self.paths.status, json.dumps(self.describe(), indent=2).encode() + b"\n")
 
 
 def _try(step: Callable[[], None]) -> str:

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from fleet.private import write_private
+from fleet.files import write_private
 
 FILE_NAME: Final = "engine-key.cfg"
 """Beside the configuration; HAProxy reads it first."""

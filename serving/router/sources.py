@@ -3,10 +3,10 @@
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Final, Protocol
 
 from fleet.document import FleetDocument, parse, render
+from fleet.files import write_whole
 from fleet.model import CapacityType, Instance
 from serving.router import engine_key
 from serving.router.keys import ApiKey
@@ -100,8 +100,8 @@ class Sources:
     def keep(self, told: Told) -> None:
         """Write down what HAProxy runs with."""
         if told.document is not None:
-            write(self._paths.last_document, render(told.document))
-        write(self._paths.last_policy, render_policy(told.policy))
+            write_whole(self._paths.last_document, render(told.document).encode())
+        write_whole(self._paths.last_policy, render_policy(told.policy).encode())
 
     def kept_replicas(self, topology: Topology, now: float) -> tuple[Replica, ...]:
         """What the router before this one sent requests to, if that was lately. `now`: seconds since 1970."""
@@ -126,7 +126,7 @@ class Sources:
             return
         known = {"at": now, "replicas": [asdict(replica) for replica in replicas]}
         try:
-            write(self._paths.last_replicas, json.dumps(known) + "\n")
+            write_whole(self._paths.last_replicas, json.dumps(known).encode() + b"\n")
             self._kept_replicas = (replicas, now)
             self._note("kept replicas", "")
         except OSError as error:
@@ -156,10 +156,3 @@ class Sources:
             strangers = told.policy.strangers({pool.name for pool in told.topology.pools})
             return replace(told, policy=RouterPolicy()) if strangers else told
         return replace(told, policy=policy)
-
-
-def write(path: Path, text: str) -> None:
-    """Replace a file whole, so that nobody reads half of it."""
-    new = path.with_name(path.name + ".part")
-    new.write_text(text)
-    new.replace(path)

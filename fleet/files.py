@@ -1,0 +1,24 @@
+"""Files that are replaced whole: whoever reads one meanwhile has what was there before, or all of the new one."""
+
+import os
+from pathlib import Path
+
+
+def write_whole(path: Path, body: bytes) -> None:
+    """Replace a file, or make it. Raises OSError."""
+    half_done = _half_done(path)
+    half_done.write_bytes(body)
+    half_done.replace(path)
+
+
+def write_private(path: Path, text: str) -> None:
+    """The same for its owner's eyes alone: nobody else may read the new one, not for a moment. Raises OSError."""
+    half_done = _half_done(path)
+    half_done.unlink(missing_ok=True)
+    with os.fdopen(os.open(half_done, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        file.write(text)
+    half_done.replace(path)
+
+
+def _half_done(path: Path) -> Path:
+    return path.with_name(f".{path.name}.part")

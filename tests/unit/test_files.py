@@ -1,0 +1,41 @@
+"""Files that are replaced whole."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fleet.files import write_private, write_whole
+
+
+def whole(path: Path, text: str) -> None:
+    write_whole(path, text.encode())
+
+
+@pytest.mark.parametrize(
+    ("write", "shown_to_others"),
+    [pytest.param(whole, True, id="for all"), pytest.param(write_private, False, id="for its owner")],
+)
+@pytest.mark.parametrize(
+    "before", [pytest.param(None, id="a new one"), pytest.param("old, and longer", id="an old one")]
+)
+def test_the_new_file_stands_alone(
+    tmp_path: Path, write: Callable[[Path, str], None], before: str | None, *, shown_to_others: bool
+) -> None:
+    path = tmp_path / "told.json"
+    (tmp_path / ".told.json.part").write_text("what a killed one left")
+    if before is not None:
+        path.write_text(before)
+    write(path, "new")
+    assert path.read_text() == "new"
+    assert bool(path.stat().st_mode & 0o044) is shown_to_others
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
+    path = tmp_path / "told.json"
+    path.write_text("old")
+    (tmp_path / ".told.json.part").mkdir()
+    with pytest.raises(OSError, match="told"):
+        write_whole(path, b"new")
+    assert path.read_text() == "old"
