@@ -191,11 +191,7 @@ class _Room:
         self._begun = observed.begun
         self._agents = observed.agents
         parts = {
-            pool.name: Budget(
-                per_run=pool.policy.max_stops_per_run,
-                per_hour=pool.policy.max_stops_per_hour,
-                used_this_hour=pool.ended_this_hour,
-            )
+            pool.name: budgets.of(pool.policy, pool.ended_this_hour)
             for pool in observed.pools.values()
             if pool.policy is not None
         }

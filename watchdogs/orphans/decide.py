@@ -18,7 +18,7 @@ from watchdogs.evidence import Evidence
 from watchdogs.idle.judge import Case, Check, Objection
 from watchdogs.orphans.judge import judge_orphan, said_of
 from watchdogs.orphans.view import Observed, name_of, obstacle
-from watchdogs.plan import Action, Budget, Decision, Plan, Reason
+from watchdogs.plan import Action, Decision, Plan, Reason
 
 WATCHDOG: Final = "orphans"
 _UNMARKING: Final = frozenset(
@@ -125,14 +125,7 @@ class _Room:
     """What budgets still allow in this pass."""
 
     def __init__(self, seen: Observed) -> None:
-        parts = {
-            rule.name: Budget(
-                per_run=rule.max_stops_per_run,
-                per_hour=rule.max_stops_per_hour,
-                used_this_hour=seen.stopped_this_hour.get(rule.name, 0),
-            )
-            for rule in seen.rules
-        }
+        parts = {rule.name: budgets.of(rule, seen.stopped_this_hour.get(rule.name, 0)) for rule in seen.rules}
         self._budgets = budgets.Room(seen.budget, parts)
 
     def take(self, wish: Decision) -> Decision:
