@@ -69,6 +69,7 @@ def _root() -> None:
 def main() -> None:
     """Run the command; a user's mistake ends in one clear message, Ctrl-C at any time too, never in a traceback."""
     gc.set_threshold(*_GARBAGE)
+    _open_closed()
     try:
         _run()
     except KeyboardInterrupt:
@@ -76,9 +77,16 @@ def main() -> None:
         sys.exit(130)
 
 
+def _open_closed() -> None:
+    """Started with `>&-`: what is printed goes nowhere, and no file that is opened later is taken for stdout."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+
+
 def _run() -> None:
     # imported here and in `build`, since people press Ctrl-C while it loads, too
-    from cli.output import STDERR, Exit, UserError, print_error
+    from cli.output import STDERR, Exit, UserError, discard, print_error
     from fleet import cycles
 
     try:
@@ -96,7 +104,7 @@ def _run() -> None:
         raise
     except BrokenPipeError:
         # the reader of our output went away, as `| head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard(sys.stdout)
         sys.exit(Exit.DONE)
     except Exception as error:
         said = _not_our_fault(error)
@@ -104,8 +112,7 @@ def _run() -> None:
             raise
         if not isinstance(error, OSError):
             print_error(said, sys.argv)
-            sys.stdout.flush()
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to write may fail once more
+        discard(sys.stdout)
         sys.stderr.write(f"gpufleet: {said}\n")
         sys.exit(Exit.FAILED)
 

@@ -4,10 +4,11 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from enum import IntEnum
 from itertools import pairwise
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TextIO
 
 from rich.console import Console
 
@@ -19,9 +20,19 @@ class _Terminal(Console):
         raise BrokenPipeError
 
 
+class _Words(_Terminal):
+    """Stderr: that nobody hears them (`2>&1 | head`, a full disk) ends no work."""
+
+    def print(self, *objects: Any, **how: Any) -> None:
+        try:
+            super().print(*objects, **how)
+        except OSError:
+            discard(sys.stderr)
+
+
 # words of others, an address of IPv6 say, may stand in square brackets: nothing that is printed is markup
 STDOUT: Final = _Terminal(markup=False)
-STDERR: Final = _Terminal(stderr=True, markup=False)
+STDERR: Final = _Words(stderr=True, markup=False)
 ANSWER_BEGUN: Final = threading.Event()
 """Set once anything of the answer is on stdout that programs read."""
 
@@ -46,19 +57,43 @@ class UserError(Exception):
         self.code = code
 
 
+def discard(stream: TextIO) -> None:
+    """Let what is still to be written go nowhere: it would fail once more, at the latest when Python ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+@contextmanager
+def after_the_work() -> Generator[None]:
+    """What is printed within tells of work that is done: that its reader went away (`| head`) or its disk is full
+    undoes none of it, and is no failure of the work.
+    """
+    try:
+        yield
+    except OSError as error:
+        discard(sys.stdout)
+        if not isinstance(error, BrokenPipeError):
+            STDERR.print(f"gpufleet: this could not be printed: {error}", highlight=False, soft_wrap=True)
+
+
 def print_json(value: Any) -> None:
-    """One JSON document on stdout and nothing else."""
+    """One JSON document on stdout and nothing else. Where its reader went away, the exit code still says how it went.
+
+    Raises OSError where a part of it is missing.
+    """
     ANSWER_BEGUN.set()
-    sys.stdout.write(json.dumps(value, indent=2, default=str, ensure_ascii=False) + "\n")
+    try:
+        sys.stdout.write(json.dumps(value, indent=2, default=str, ensure_ascii=False) + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        discard(sys.stdout)
 
 
 def print_error(said: str, arguments: Sequence[str]) -> None:
     """Whoever asked for JSON gets a document also where there is no answer; stderr has the words for people."""
     asked = "--json" in arguments or "--format=json" in arguments or ("--format", "json") in pairwise(arguments)
-    if not asked or ANSWER_BEGUN.is_set() or sys.stdout is None:
+    if not asked or ANSWER_BEGUN.is_set():
         return
     try:
         print_json({"error": said})
-        sys.stdout.flush()
-    except OSError:  # nobody reads it, or its disk is full: the exit code and stderr say it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError:  # its disk is full: the exit code and stderr say it
+        discard(sys.stdout)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from cli import plans
-from cli.output import STDOUT, Exit, UserError, print_json
+from cli.output import STDOUT, Exit, UserError, after_the_work, print_json
 from cli.ports import FleetPrices, FleetUtilization
 from cli.watch_orphans import with_tag
 from clouds.aws.calls import AwsCalls
@@ -83,9 +83,10 @@ def look(place: Place, now: datetime, *, as_json: bool) -> Exit:
         answer = {"region": place.region, "idle": len(idle), "idle_usd_per_hour": str(total), "unpriced": unpriced}
         print_json(plans.plan_json(plan, ()) | {"cloud": place.cloud} | answer | counts)
     else:
-        plans.show_plan(plan, f"{place.cloud} {place.region}: {len(plan.decisions)} GPU instances")
         unknown = f" and {unpriced} of unknown price" if unpriced else ""
-        STDOUT.print(f"{len(idle)} idle: {total.normalize():f} USD/h{unknown}", highlight=False)
+        with after_the_work():
+            plans.show_plan(plan, f"{place.cloud} {place.region}: {len(plan.decisions)} GPU instances")
+            STDOUT.print(f"{len(idle)} idle: {total.normalize():f} USD/h{unknown}", highlight=False)
     return Exit.FOUND if idle else Exit.DONE
 
 

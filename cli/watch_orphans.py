@@ -8,7 +8,7 @@ import typer
 
 from cli import plans
 from cli.fleets import FleetOption, load
-from cli.output import STDOUT, Exit, UserError, print_json
+from cli.output import STDOUT, Exit, UserError, after_the_work, print_json
 from cli.watch_pass import Options, orphan_kind, over_fleet
 from fleet.document import FleetDocument
 from fleet.model import Instance
@@ -69,9 +69,9 @@ def _one(
     answer |= {"cloud": document.cloud, "region": document.region, "usd_per_hour": str(total), "unpriced": unpriced}
     if options.show and not options.quiet:
         words = f"{total.normalize():f} USD/h{f' and {unpriced} of unknown price' if unpriced else ''}"
-        STDOUT.print(
-            f"{document.cloud} {document.region}: {len(decisions)} outside every pool, {words}", highlight=False
-        )
+        said = f"{document.cloud} {document.region}: {len(decisions)} outside every pool, {words}"
+        with after_the_work():
+            STDOUT.print(said, highlight=False)
     if decisions and not options.apply:
         code = Exit.FOUND
     return code, answer

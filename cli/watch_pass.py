@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from sqlalchemy.exc import SQLAlchemyError
 
 from cli import plans
-from cli.output import Exit, UserError
+from cli.output import Exit, UserError, after_the_work
 from cli.wiring import Wired, wire
 from fleet.document import FleetDocument
 from ledger import outbox
@@ -148,8 +148,9 @@ def _pass(kind: Kind, wired: Wired, options: Options) -> tuple[Exit, dict[str, A
             wired.ledger.release_lease()
         _tell(wired)
     if options.show and not (options.quiet and not done.plan.acting and not done.outcomes):
-        plans.show_plan(done.plan, f"{document.environment}: {kind.name}, {plans.summary(done.plan)}")
-        plans.show_outcomes(done.outcomes)
+        with after_the_work():
+            plans.show_plan(done.plan, f"{document.environment}: {kind.name}, {plans.summary(done.plan)}")
+            plans.show_outcomes(done.outcomes)
         _remarks(kind, document, done.plan, options.apply)
     answer = plans.plan_json(done.plan, done.outcomes) | {
         "applied": options.apply,

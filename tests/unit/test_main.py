@@ -146,3 +146,22 @@ main.main()
         cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert (done.stdout, done.stderr) == ("a line\n", "0\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "closed", "left"),
+    [
+        pytest.param("settings schema", ">&-", (0, ""), id="JSON"),
+        pytest.param("watch --help", ">&-", (0, ""), id="words"),
+        pytest.param("watch idle --json --fleet /gone.json", ">&-", (1, "/gone.json: No such file"), id="an error"),
+        pytest.param("watch idle --json --fleet /gone.json", ">&- 2>&-", (1, ""), id="stderr, too"),
+    ],
+)
+def test_a_closed_stdout_is_no_failure(words: str, closed: str, left: tuple[int, str]) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f"exec {sys.executable} -m cli.main {words} {closed}"],
+        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    code, said = left
+    assert (done.returncode, done.stdout, bool(done.stderr)) == (code, "", bool(said))
+    assert said in done.stderr and "Traceback" not in done.stderr

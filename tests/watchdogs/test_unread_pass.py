@@ -1,0 +1,84 @@
+"""A pass whose words nobody reads (`| head`, `2>&1 | head`, a full disk): it goes on, and says what it did."""
+
+import os
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from cli.output import STDERR, Exit, print_json
+from cli.watch_pass import Kind, Options, over_fleets
+from fleet.document import FleetDocument
+from ledger import operations
+from ledger.schema import open_ledger
+from tests.unit.test_accept_policy import DIGEST
+from tests.watchdogs.plain import document
+from tests.watchdogs.worlds import idle_world
+from watchdogs.idle.watchdog import IdleWatchdog, policy_digest
+
+LOST = {"gone": "", "full": "gpufleet: this could not be printed: [Errno 28] No space left on device\n"}
+"""Where nothing can be printed, and what is said of it on stderr."""
+IDLE = Kind(
+    name="idle",
+    make=lambda fleet, ports: IdleWatchdog(fleet, replace(idle_world(1).ports(), ledger=ports.ledger)),
+    digest=policy_digest,
+)
+"""One idle instance in each fleet, and the real ledger."""
+
+
+def taken(how: str) -> int:
+    """What takes no words: a pipe whose reader has gone, or a full disk."""
+    if how == "full":
+        return os.open("/dev/full", os.O_WRONLY)
+    reader, writer = os.pipe()
+    os.close(reader)
+    return writer
+
+
+@pytest.fixture
+def fleets(tmp_path: Path) -> list[FleetDocument]:
+    places = [f"sqlite:///{tmp_path}/{name}.db" for name in ("one", "two")]
+    return [document().model_copy(update={"ledger_url": place, "notify": None}) for place in places]
+
+
+@pytest.mark.parametrize("how", list(LOST))
+def test_each_fleet_has_its_pass_and_none_is_called_undone(
+    fleets: list[FleetDocument], how: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with os.fdopen(taken(how), "w") as out:
+        monkeypatch.setattr(sys, "stdout", out)
+        code, answers = over_fleets(IDLE, fleets, Options(apply=True, accept=(DIGEST,)))
+    assert code is Exit.DONE
+    assert [[outcome["kind"] for outcome in answer["outcomes"]] for answer in answers] == [["done"], ["done"]]
+    assert capsys.readouterr().err == LOST[how]
+
+
+@pytest.mark.parametrize("how", list(LOST))
+def test_words_for_people_that_nobody_hears_stop_no_other_fleet(
+    fleets: list[FleetDocument], how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger, span = open_ledger(fleets[0].ledger_url), (datetime.now(UTC), timedelta(minutes=10))
+    assert operations.acquire_lease(ledger, "aws/test/us-east-1:idle", "elsewhere/b/1/2", span) is None
+    ledger.dispose()
+    with os.fdopen(taken(how), "w") as err:
+        monkeypatch.setattr(sys, "stderr", err)
+        code, answers = over_fleets(IDLE, fleets, Options(apply=True, accept=(DIGEST,), show=False))
+        STDERR.print("and what follows")
+    assert (code, "skipped" in answers[0], len(answers[1]["outcomes"])) == (Exit.DONE, True, 1)
+
+
+def test_json_that_nobody_reads_leaves_the_exit_code_to_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    with os.fdopen(taken("gone"), "w") as out:
+        monkeypatch.setattr(sys, "stdout", out)
+        print_json(["more than a pipe holds"] * 100_000)
+        print_json("or less")
+
+
+def test_json_of_which_a_part_is_missing_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    with os.fdopen(taken("full"), "w") as out:
+        monkeypatch.setattr(sys, "stdout", out)
+        with pytest.raises(OSError, match="No space left"):
+            print_json("short")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
