@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from sqlalchemy.engine import make_url
+from sqlalchemy.engine import Engine, make_url
 
 from cli.fleets import FleetOption, load
 from cli.output import STDERR, STDOUT, Exit, UserError, print_json
@@ -18,6 +18,7 @@ from fleet.document import FleetDocument, Pool
 from fleet.model import Cloud, Instance
 from ledger import operations
 from ledger.operations import BrakeRow
+from watchdogs.brakes import until_when
 from watchdogs.plan import Outcome, OutcomeKind
 from watchdogs.ports import BrakeKind, Inventory
 from watchdogs.spot import failures
@@ -48,13 +49,14 @@ def register(app: typer.Typer) -> None:
     app.command("drain")(drain)
 
 
-def keep(
+def keep(  # noqa: PLR0913 - a brake's options, and JSON
     scope: ScopeArgument,
     reason: ReasonOption,
     span: ForOption = None,
     endless: EndlessOption = False,
     owner: OwnerOption = None,
     fleet: FleetOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Keep an instance, a pool or all from the idle watchdog. If that ends, an instance gets its tag, too."""
     brake = _brake(BrakeKind.KEEP, scope, (reason, owner), _end(span, endless=endless))
@@ -65,16 +67,20 @@ def keep(
         failed = inventory_of(document).tag([known.id], {tags.KEEP_UNTIL: tags.write_time(until)})
         for error in failed.values():
             raise UserError(f"the brake is set in the ledger, but the tag could not be written: {error}")
-    STDOUT.print(f"{scope} is kept {_shown(until)}", highlight=False)
+    if as_json:
+        print_json([_row(document, brake)])
+        return
+    STDOUT.print(f"{scope} is kept {until_when(until)}", highlight=False)
 
 
-def pause(
+def pause(  # noqa: PLR0913 - a brake's options, and JSON
     scope: ScopeArgument,
     reason: ReasonOption,
     span: ForOption = None,
     endless: EndlessOption = False,
     owner: OwnerOption = None,
     fleet: FleetOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Pause the watchdogs of an instance, a pool or all, for a time or until `resume`."""
     brake = _brake(BrakeKind.PAUSE, scope, (reason, owner), _end(span, endless=endless))
@@ -82,13 +88,17 @@ def pause(
     chosen = documents if scope == "all" else [_owner_of(scope, documents)[0]]
     for document in chosen:
         _pull(document, brake)
-    STDOUT.print(f"watchdogs of {scope} are paused {_shown(brake.until)}", highlight=False)
+    if as_json:
+        print_json([_row(document, brake) for document in chosen])
+        return
+    STDOUT.print(f"watchdogs of {scope} are paused {until_when(brake.until)}", highlight=False)
 
 
 def resume(
     scope: ScopeArgument,
     owner: OwnerOption = None,
     fleet: FleetOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Release the brakes of an instance, a pool or all: pauses, keeps, held targets. `all` is a scope of its own.
 
@@ -96,39 +106,73 @@ def resume(
     """
     now = datetime.now(UTC)
     who, documents = _who(owner), load(fleet)
-    released = 0
+    rows: list[dict[str, Any]] = []
     left: list[BrakeRow] = []
     for document, known in _braked(scope, documents, now):
         engine = open_engine(document)
-        for kind in BrakeKind:
-            released += operations.release_brakes(engine, fleet_of(document), kind, scope, (who, now))
-        _try_boots_again(document, [p for p in document.pools if scope in ("all", p.name)], who, now)
-        left += _left(document, scope, known, now)
+        released, remaining = _release(engine, document, scope, known, (who, now))
+        _try_boots_again(engine, document, [p for p in document.pools if scope in ("all", p.name)], who, now)
+        rows.append(
+            {
+                "environment": document.environment,
+                "scope": scope,
+                "released": [_row(document, brake) for brake in released],
+                "left": [_row(document, brake) for brake in remaining],
+            }
+        )
+        left += remaining
         if known is not None:
             remove_keep(inventory_of(document), known.id)
-    STDOUT.print(f"{released} brakes of {scope} released", highlight=False)
+    if as_json:
+        print_json(rows)
+        return
+    count = sum(len(row["released"]) for row in rows)
+    STDOUT.print(f"{count} brakes of {scope} released", highlight=False)
     for brake in left:
         STDERR.print(
-            f"{brake.kind} {brake.scope} by {brake.owner} still holds {_shown(brake.until)}: {brake.reason}"
+            f"{brake.kind} {brake.scope} by {brake.owner} still holds {until_when(brake.until)}: {brake.reason}"
             f" (`gpufleet resume {brake.scope}`)",
             highlight=False,
             soft_wrap=True,
         )
 
 
-def _try_boots_again(document: FleetDocument, pools: Sequence[Pool], who: str, now: datetime) -> None:
-    ledger = FleetLedger(open_engine(document), document, SPOT, who)
+def _release(
+    engine: Engine, document: FleetDocument, scope: str, known: Instance | None, by: tuple[str, datetime]
+) -> tuple[list[BrakeRow], list[BrakeRow]]:
+    """The brakes of a scope that were released, and those that hold it all the same; of `all`, every one."""
+    fleet = fleet_of(document)
+    before = operations.brakes(engine, fleet, by[1])
+    for kind in BrakeKind:
+        operations.release_brakes(engine, fleet, kind, scope, by)
+    after = operations.brakes(engine, fleet, by[1])
+    gone = {brake.id for brake in before} - {brake.id for brake in after}
+    wider = {"all"} if known is None else {"all", known.pool}
+    return (
+        [brake for brake in before if brake.id in gone],
+        [brake for brake in after if scope == "all" or brake.scope in wider],
+    )
+
+
+def _row(document: FleetDocument, brake: BrakeRow) -> dict[str, Any]:
+    """A brake as programs read it."""
+    return {
+        "environment": document.environment,
+        "kind": str(brake.kind),
+        "scope": brake.scope,
+        "owner": brake.owner,
+        "reason": brake.reason,
+        "since": brake.since.isoformat(timespec="seconds"),
+        "until": None if brake.until is None else brake.until.isoformat(timespec="seconds"),
+    }
+
+
+def _try_boots_again(engine: Engine, document: FleetDocument, pools: Sequence[Pool], who: str, now: datetime) -> None:
+    ledger = FleetLedger(engine, document, SPOT, who)
     for pool in pools:
         if pool.watchdogs.spot is not None:
             said = failures.mended(pool.name, who)
             ledger.record_outcome(SPOT, Outcome(decision=said, kind=OutcomeKind.DONE, detail=said.detail), now)
-
-
-def _left(document: FleetDocument, scope: str, known: Instance | None, now: datetime) -> list[BrakeRow]:
-    """The brakes that hold a scope though its own are released; of `all`, every one."""
-    wider = {"all"} if known is None else {"all", known.pool}
-    found = operations.brakes(open_engine(document), fleet_of(document), now)
-    return [brake for brake in found if scope == "all" or brake.scope in wider]
 
 
 def _braked(
@@ -226,7 +270,7 @@ def _targets(document: FleetDocument) -> list[dict[str, Any]]:
     return rows
 
 
-def drain(
+def drain(  # noqa: PLR0913 - a brake's options, and JSON
     instance: Annotated[str, typer.Argument(help="Instance id.")],
     reason: ReasonOption,
     deadline: Annotated[
@@ -234,6 +278,7 @@ def drain(
     ] = None,
     owner: OwnerOption = None,
     fleet: FleetOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Ask an instance's node agent to drain. It is not ended; there is no way back but a restart."""
     why = f"{HAND_DRAIN}, {_who(owner)}: {_why(reason)}"
@@ -250,6 +295,10 @@ def drain(
         status = FleetAgents(agents_of(document)).drain(known, why, limit)
     except OSError as error:
         raise UserError(str(error)) from error
+    if as_json:
+        row = {"environment": document.environment, "instance": known.id, "phase": status.phase}
+        print_json([row | {"reason": status.reason, "deadline": durations.render(limit)}])
+        return
     STDOUT.print(f"{instance}: {status.phase}, {status.reason}", highlight=False, markup=False)
 
 
@@ -357,10 +406,6 @@ def _end(span: str | None, *, endless: bool) -> datetime | None:
     if until <= now:
         raise UserError(f"--for {text}: ends at once; name some minutes, as in 30m", Exit.WRONG_USE)
     return until
-
-
-def _shown(until: datetime | None) -> str:
-    return "until `gpufleet resume`" if until is None else f"until {until:%Y-%m-%d %H:%M} UTC"
 
 
 def _span(text: str, option: str = "") -> timedelta:

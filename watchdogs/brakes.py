@@ -11,8 +11,12 @@ _NEVER = datetime.max.replace(tzinfo=UTC)
 
 def who_and_why(brake: Brake) -> str:
     """`by ann until 2026-11-22 18:00 UTC: the reason`."""
-    end = "until `gpufleet resume`" if brake.until is None else f"until {brake.until:%Y-%m-%d %H:%M} UTC"
-    return f"by {brake.owner} {end}: {brake.reason}"
+    return f"by {brake.owner} {until_when(brake.until)}: {brake.reason}"
+
+
+def until_when(end: datetime | None) -> str:
+    """Until when a brake holds, in words; None: until somebody resumes."""
+    return "until `gpufleet resume`" if end is None else f"until {end:%Y-%m-%d %H:%M} UTC"
 
 
 def paused_by(pool: str, brakes: Sequence[Brake]) -> str | None:

@@ -14,10 +14,13 @@ from cli.fleets import load
 from cli.main import build
 from cli.output import Exit, UserError
 from cli.ports import FleetLedger, fleet_of
+from fleet.model import Instance, Phase
 from ledger import operations
 from ledger.operations import BrakeRow
 from ledger.schema import open_ledger
 from tests.unit.small_fleet import document
+from tests.watchdogs.plain import instance
+from watchdogs.evidence import AgentStatus
 from watchdogs.spot import failures
 
 
@@ -150,6 +153,65 @@ def test_resume_says_what_still_holds(tmp_path: Path, scope: str, still: list[st
     assert done.stdout == f"1 brakes of {scope} released\n"
     assert [line for line in still if line not in done.stderr] == []
     assert len(done.stderr.splitlines()) == len(still)
+
+
+def test_programs_read_what_was_set_released_and_left(tmp_path: Path) -> None:
+    open_ledger(f"sqlite:///{tmp_path}/ledger.db").dispose()
+    fleet = ["--fleet", str(document(tmp_path))]
+
+    def call(*words: str) -> Any:
+        done = CliRunner().invoke(build("brakes"), [*words, "--json", "--owner", "ann", *fleet])
+        assert (done.exit_code, done.stderr) == (0, ""), done.exception
+        return json.loads(done.stdout)
+
+    (paused,) = call("pause", "all", "--reason", "a launch", "--until-resumed")
+    assert (datetime.now(UTC) - datetime.fromisoformat(paused.pop("since"))).total_seconds() < 60
+    assert paused == {
+        "environment": "dev", "kind": "pause", "scope": "all", "owner": "ann", "reason": "a launch", "until": None,
+    }  # fmt: skip
+    (kept,) = call("keep", "chat", "--reason", "a launch", "--for", "1h")
+    assert (kept["kind"], kept["scope"]) == ("keep", "chat")
+    assert datetime.fromisoformat(kept["until"]) - datetime.fromisoformat(kept["since"]) == timedelta(hours=1)
+    (ended,) = call("resume", "chat")
+    assert (ended["environment"], ended["scope"], ended["released"]) == ("dev", "chat", [kept])
+    assert [(brake["kind"], brake["scope"]) for brake in ended["left"]] == [("pause", "all")]
+    assert [(row["released"], len(row["left"])) for row in call("resume", "chat")] == [([], 1)]
+
+
+def test_a_brake_that_is_over_is_not_released(tmp_path: Path) -> None:
+    engine, path = open_ledger(f"sqlite:///{tmp_path}/ledger.db"), document(tmp_path)
+    since = datetime.now(UTC) - timedelta(hours=5)
+    brake = BrakeRow(
+        id=0, kind="pause", scope="chat", owner="ops", reason="x", since=since, until=since + timedelta(hours=4)
+    )
+    operations.set_brake(engine, fleet_of(load([str(path)])[0]), brake)
+    done = CliRunner().invoke(build("brakes"), ["resume", "chat", "--fleet", str(path)])
+    assert done.stdout == "0 brakes of chat released\n"
+    engine.dispose()
+
+
+class OneInstance:
+    """A cloud with one instance of the pool, whose agent drains when asked."""
+
+    def instance(self, instance_id: str) -> Instance:
+        return instance(1, id=instance_id, environment="dev", pool="chat")
+
+    def drain(self, one: Instance, reason: str, deadline: timedelta) -> AgentStatus:
+        return AgentStatus(phase=Phase.DRAINING, ready=False, draining=True, drained=False, reason=reason)
+
+
+def test_programs_read_what_drains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cli.brakes.inventory_of", lambda _: OneInstance())
+    monkeypatch.setattr("cli.brakes.agents_of", lambda _: None)
+    monkeypatch.setattr("cli.brakes.FleetAgents", lambda _: OneInstance())
+    words = ["drain", "i-1", "--reason", "odd noises", "--owner", "ann", "--json"]
+    done = CliRunner().invoke(build("brakes"), [*words, "--fleet", str(document(tmp_path))])
+    assert json.loads(done.stdout) == [
+        {
+            "environment": "dev", "instance": "i-1", "phase": "draining", "reason": "by hand, ann: odd noises",
+            "deadline": "90s",
+        }
+    ]  # fmt: skip
 
 
 def test_resume_of_a_pool_lets_its_boots_be_tried_again(tmp_path: Path) -> None:
