@@ -18,7 +18,7 @@ from watchdogs.idle.watchdog import policy_digest as idle_digest
 from watchdogs.orphans.decide import WATCHDOG as ORPHANS
 from watchdogs.orphans.watchdog import OrphanWatchdog, Scope, rule_digest
 from watchdogs.plan import Outcome, Plan, Reason
-from watchdogs.ports import Ports
+from watchdogs.ports import CutShortError, Ports
 from watchdogs.scale.decide import WATCHDOG as SCALE
 from watchdogs.scale.watchdog import ScaleWatchdog
 from watchdogs.scale.watchdog import policy_digest as scale_digest
@@ -109,7 +109,8 @@ def over_fleets(
         except (OSError, UserError) as error:
             if isinstance(error, UserError) and (len(documents) == 1 or error.code is Exit.WRONG_USE):
                 raise
-            plans.say(f"{document.environment}: {kind.name}: {error}. Nothing was done.")
+            left = "What was done before is recorded" if isinstance(error, CutShortError) else "Nothing was done"
+            plans.say(f"{document.environment}: {kind.name}: {error}. {left}.")
             code, answer = Exit.FAILED, {"watchdog": kind.name, "error": str(error)}
         except SQLAlchemyError as error:
             plans.say(f"{document.environment}: {kind.name}: the ledger failed: {error}. The next pass goes on.")

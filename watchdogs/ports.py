@@ -7,7 +7,7 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Any, Final, Protocol
 
-from fleet.activity import Activity
+from fleet.activity import Activity, CloudError
 from fleet.model import Group, Instance
 from watchdogs.evidence import AgentStatus, Evidence
 from watchdogs.plan import Action, Decision, Outcome, Plan, Reason
@@ -132,6 +132,10 @@ class Messages(Protocol):
 
 LEASE_OVER: Final = "our lease is over, another run may be at work"
 """In outcomes of a pass that is too late."""
+
+
+class CutShortError(CloudError):
+    """A pass failed after it had begun to act. What it did is recorded, and the next pass goes on from there."""
 
 
 class BrakeKind(StrEnum):

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from cli.output import Exit
+from cli.watch_pass import Kind, Options, over_fleets
 from fleet.activity import CloudError
 from fleet.model import Instance
 from ledger import decisions
@@ -18,8 +20,8 @@ from tests.watchdogs.test_spot_watchdog import SETTINGS, sizes, spread_world
 from tests.watchdogs.worlds import World, idle_world, mark
 from watchdogs.idle.watchdog import IdleWatchdog
 from watchdogs.idle.watchdog import policy_digest as idle_digest
-from watchdogs.plan import OutcomeKind
-from watchdogs.ports import Inventory, Ports, Target
+from watchdogs.plan import Action, OutcomeKind
+from watchdogs.ports import CutShortError, Inventory, Ports, Target
 from watchdogs.scale.watchdog import ScaleWatchdog
 from watchdogs.scale.watchdog import policy_digest as scale_digest
 from watchdogs.spot.watchdog import SpotWatchdog
@@ -110,8 +112,9 @@ def test_a_fault_of_any_call_is_told_and_does_no_harm(
         world.before = fail
         try:
             told = any(outcome.kind is not OutcomeKind.DONE for outcome in watch(world).outcomes)
-        except OSError:
-            told = True
+        except OSError as error:
+            resized = [outcome for _, outcome in world.outcomes if outcome.decision.action is Action.RESIZE]
+            told = isinstance(error, CutShortError) or not resized
         assert told, f"call {nth} ({names[nth]}) failed and nobody said so"
         assert set(world.ended) <= set(whole.ended), "nothing else was ended"
         assert len(set(world.ended)) == len(world.ended)
@@ -124,6 +127,31 @@ def test_a_fault_of_any_call_is_told_and_does_no_harm(
         assert sorted(world.ended) == sorted(whole.ended)
         assert world.targets == whole.targets
         assert world.messages.keys() == whole.messages.keys() or watch in (idle, spot)
+
+
+@pytest.mark.parametrize(
+    ("calls", "said"),
+    [
+        pytest.param(0, "Nothing was done.", id="the first look"),
+        pytest.param(1, "What was done before is recorded.", id="the second"),
+    ],
+)
+def test_a_pass_that_is_cut_short_says_whether_it_had_acted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], calls: int, said: str
+) -> None:
+    world, left = lost(), [calls]
+
+    def fail(name: str) -> None:
+        left[0] -= name == "instances"
+        if left[0] < 0:
+            raise CloudError("throttled")
+
+    world.before = fail
+    kind = Kind(name="spot", make=lambda read, _: SpotWatchdog(read, world.ports()), digest=spot_digest)
+    fleet = FLEET.model_copy(update={"ledger_url": f"sqlite:///{tmp_path}/ledger.db", "notify": None})
+    code, [answer] = over_fleets(kind, [fleet], Options(apply=True))
+    assert (code, answer["error"]) == (Exit.FAILED, "throttled")
+    assert capsys.readouterr().err == f"test: spot: throttled. {said}\n"
 
 
 @dataclass

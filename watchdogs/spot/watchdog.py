@@ -14,7 +14,7 @@ from watchdogs.brakes import paused_by, target_held_by
 from watchdogs.evidence import AgentStatus
 from watchdogs.plan import Outcome, OutcomeKind, Plan, Reason
 from watchdogs.policy import digest
-from watchdogs.ports import LEASE_OVER, Deed, Ports, Target
+from watchdogs.ports import LEASE_OVER, CutShortError, Deed, Ports, Target
 from watchdogs.spot import acting, choices, failures, presence, settling
 from watchdogs.spot.decide import WATCHDOG, decide
 from watchdogs.spot.keeps import kept_by_people
@@ -74,6 +74,7 @@ class SpotWatchdog:
         self._document = document
         self._ports = ports
         self._unanswered: list[Activity] = []
+        self._acted = False
 
     def dry(self) -> Pass:
         """Observe and decide once. The plan is for people to read, and from now on its policies count as seen."""
@@ -87,7 +88,18 @@ class SpotWatchdog:
         return Pass(observed=seen.views, plan=plan)
 
     def apply(self) -> Pass:
-        """One whole pass. Raises OSError when the fleet could not be observed whole."""
+        """One whole pass. Raises OSError when the fleet could not be observed whole: CutShortError where it had acted
+        before.
+        """
+        self._acted = False
+        try:
+            return self._looks()
+        except OSError as error:
+            if self._acted:
+                raise CutShortError(str(error)) from error
+            raise
+
+    def _looks(self) -> Pass:
         started = self._ports.clock.now().replace(microsecond=0)  # activities carry whole seconds
         self._unanswered = []
         outcomes: list[Outcome] = [*settling.settle(self._ports)]
@@ -99,6 +111,7 @@ class SpotWatchdog:
             plan = decide(seen.views, now)
             self._ports.ledger.record(plan)
             actor = acting.Actor(self._document, self._ports, seen.groups, seen.instances)
+            self._acted = self._acted or bool(plan.acting)
             done = actor.resize(plan)
             outcomes += done.outcomes
             self._unanswered += done.unanswered
