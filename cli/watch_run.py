@@ -2,10 +2,12 @@
 
 import os
 import threading
+import traceback
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from http.server import ThreadingHTTPServer
 from typing import Annotated, Final
 
@@ -101,24 +103,9 @@ class Daemon:
         for number, document in enumerate(documents):
             place = hints.place_of(document)
             for kind in (kind for kind in kinds().values() if watches(kind, document)):
-                every = spans[kind.name]
-                found.append(
-                    Job(
-                        name=f"{kind.name} {place}",
-                        every=every,
-                        run=lambda kind=kind, number=number: self._watch(kind, number),
-                        jitter=every * JITTER_SHARE,
-                    )
-                )
-            every = spans[COST]
-            found.append(
-                Job(
-                    name=f"{COST} {place}",
-                    every=every,
-                    run=lambda number=number: self._collect(number),
-                    jitter=every * JITTER_SHARE,
-                )
-            )
+                run = partial(self._watch, kind, number)
+                found.append(_job(f"{kind.name} {place}", spans[kind.name], run))
+            found.append(_job(f"{COST} {place}", spans[COST], partial(self._collect, number)))
         return found
 
     def _watch(self, kind: Kind, number: int) -> bool:
@@ -135,6 +122,22 @@ class Daemon:
     def _count(self, made: dict[str, int]) -> None:
         with self._lock:
             self.calls.update(made)
+
+
+def _job(name: str, every: timedelta, run: Callable[[], bool]) -> Job:
+    return Job(name=name, every=every, run=partial(_told, name, run), jitter=every * JITTER_SHARE)
+
+
+def _told(name: str, run: Callable[[], bool]) -> bool:
+    """A pass; what ends it is said in the log, since the page shows the last error alone."""
+    try:
+        return run()
+    except UserError as error:
+        plans.say(f"{name}: {error}")
+        raise
+    except Exception:
+        plans.say(f"{name}: {traceback.format_exc().rstrip()}")
+        raise
 
 
 def _serve(listen: str, page: Page) -> ThreadingHTTPServer:

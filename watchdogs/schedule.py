@@ -98,6 +98,7 @@ class Schedule:
                 _trigger(job),
                 args=(job,),
                 id=job.name,
+                name=job.name,
                 next_run_time=self._began,
                 max_instances=1,
                 coalesce=True,

@@ -127,6 +127,29 @@ def test_it_tells_of_itself_and_stops_when_asked(fleet: Path, environment: dict[
     assert "stopping" in fleet.with_suffix(".log").read_text()
 
 
+@pytest.mark.parametrize(
+    ("broken", "words"),
+    [
+        pytest.param("fleet.json", "fleet.json: ", id="the fleet document"),
+        pytest.param("ledger.db", "file is not a database", id="the ledger"),
+    ],
+)
+def test_what_ends_a_pass_is_in_its_log(
+    fleet: Path, environment: dict[str, str], tmp_path: Path, broken: str, words: str
+) -> None:
+    with daemon(fleet, environment, "--apply", "--every", "scale=1s") as (_, url):
+        until_run(url, "scale aws-test")
+        for left in tmp_path.glob(f"{broken}*"):
+            left.unlink()
+        (tmp_path / broken).write_bytes(b"neither a document nor a database\n" * 200)
+        end, lines = time.monotonic() + LIMIT_S, list[str]()
+        while not lines and time.monotonic() < end:
+            time.sleep(0.1)
+            log = fleet.with_suffix(".log").read_text().splitlines()
+            lines = [line for line in log if line.startswith("scale aws-test: ") and words in line]
+    assert lines
+
+
 def test_a_spot_notice_brings_the_next_spot_pass_forward(
     fleet: Path, environment: dict[str, str], cloud: str
 ) -> None:
