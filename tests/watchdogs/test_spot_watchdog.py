@@ -96,6 +96,35 @@ def test_no_zone_has_spot_so_on_demand_stands_in_within_one_pass_and_goes_back_a
     assert world.drains == gone == world.ended
 
 
+def test_a_long_drain_holds_no_fallback_up_and_is_ended_once() -> None:
+    """One of two on demand is given back, its drain takes half an hour; meanwhile spot is lost."""
+    world = spread_world()
+    dog = watchdog(world, drain_deadline="1h")
+    world.lose(instance(1).id)
+    dog.apply()
+    world.boot()
+    world.capacity[A], world.drain_takes = 1, timedelta(minutes=30)
+    world.now += timedelta(minutes=5)
+    dog.apply()
+    world.boot()
+    world.now += timedelta(minutes=20)
+    began, (gone,) = world.now, world.alive(OD)
+    done = dog.apply()
+    assert world.now - began < timedelta(minutes=3), "the lease is free again"
+    assert [(o.decision.resource, o.kind) for o in done.outcomes] == [(gone, OutcomeKind.WAITING)]
+    world.lose(instance(2).id)
+    while world.now < began + timedelta(minutes=40):
+        dog.apply()
+        world.boot()
+        if world.now < began + timedelta(minutes=29):
+            assert world.alive(OD)[:1] == [gone] and world.drains == [gone]
+            assert len(world.alive(OD)) == 2, "it drains, another one stands in"
+        world.now += timedelta(minutes=1)
+    assert (world.drains, world.ended) == ([gone], [gone])
+    assert sizes(world) == (1, 0, 1)
+    assert sum(gone in text for text in world.messages.values()) == 1
+
+
 def test_a_dry_market_is_said_once_and_asked_after_growing_pauses() -> None:
     """Forty passes of half a minute with no spot anywhere, then some comes back."""
     world = spread_world()

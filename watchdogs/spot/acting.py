@@ -18,6 +18,10 @@ from watchdogs.spot.decide import WATCHDOG
 from watchdogs.spot.keeps import kept_by_people
 from watchdogs.spot.zones import CEILING, REFUSALS
 
+DRAIN_WAIT: Final = timedelta(minutes=2)
+"""How long one pass waits for drains at most: as long as a notice of AWS. Drains that take longer go on, a later pass
+ends what has drained, and zones are asked meanwhile.
+"""
 _AWAITED: Final = frozenset({Reason.SPOT_WANTED, Reason.SAFER_ZONE, Reason.RESERVED_IN_FULL})
 """Growth whose answer decides whether something dearer is bought."""
 _DRY: Final = frozenset({Reason.NO_SPOT, Reason.ZONE_BACKING_OFF, Reason.SPOT_TOO_DEAR, Reason.BOOTS_FAILING})
@@ -83,7 +87,7 @@ class Actor:
                 drains.append(begun)
         if drains:
             longest = max(self._document.pool(d.pool or "").drain_deadline for d, _ in drains)
-            for decision, empty in until_drained(self._ports, drains, longest):
+            for decision, empty in until_drained(self._ports, drains, min(longest, DRAIN_WAIT)):
                 if empty:
                     outcomes.append(self._guarded(decision, self._end))
                 else:
