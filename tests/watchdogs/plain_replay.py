@@ -61,12 +61,16 @@ class Idle:
         return self.work[self.times[at], name]
 
     def wrong(self, at: int, name: str) -> bool:
-        return self.busy(at, name) or (at > 0 and self.busy(at - 1, name))
+        return any(self.busy(n, name) for n in self.heard(at, name)[-2:])
+
+    def heard(self, at: int, name: str) -> list[int]:
+        """The ticks of its rows so far."""
+        return [n for n in range(at + 1) if self.told(self.times[n], name) or self.busy(n, name)]
 
     def rests(self, at: int, name: str) -> bool:
         """Its newest row and the one before say so."""
-        heard = [n for n in range(at + 1) if self.told(self.times[n], name) or self.busy(n, name)]
-        return not any(self.busy(n, name) for n in heard[-2:]) and (len(heard) > 1 or heard == [0])
+        heard = self.heard(at, name)
+        return not self.wrong(at, name) and (len(heard) > 1 or heard == [0])
 
     def answer(self, rule: str, saved: int, stops: int, wrong: int, wakes: int, unserved: float) -> dict[str, Any]:
         hours = len(self.times) * self.step / 3600

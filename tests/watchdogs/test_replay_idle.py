@@ -80,6 +80,22 @@ def test_a_replica_that_is_never_reported_again_is_kept(tmp_path: Path) -> None:
     assert answer["stops"] == 0
 
 
+@pytest.mark.parametrize(
+    ("rows", "wrong"),
+    [
+        pytest.param("#####" + " " * 20, 1, id="the newest row"),
+        pytest.param("####." + " " * 20, 1, id="the row before"),
+        pytest.param("###.." + " " * 20, 0, id="two rows at rest"),
+        pytest.param("###. ." + " " * 20, 0, id="two rows at rest, with one missing between"),
+        pytest.param("#####" + "." * 20, 0, id="no row missing"),
+    ],
+)
+def test_a_stop_is_judged_by_rows_and_not_by_moments_without_one(tmp_path: Path, rows: str, wrong: int) -> None:
+    """A timer does not look at its coverage: it stops what is not heard of, too."""
+    answer = alone(history(tmp_path, {"a": rows, "b": "#" * len(rows)}), "timer-15m")
+    assert (answer["stops"], answer["wrong_stops"]) == (1, wrong)
+
+
 @pytest.mark.parametrize("gap", [3 * MINUTE, HOUR], ids=["shorter than the window", "an hour"])
 def test_what_nobody_recorded_is_no_evidence(tmp_path: Path, gap: int) -> None:
     """Nine rows of the last ten minutes: those from before a gap are no part of them."""

@@ -125,4 +125,16 @@ def _stop(activity: Activity, replicas: Replicas, score: Score, tick: int, which
     for replica in which:
         replicas.running[replica] = False
         score.stops += 1
-        score.wrong_stops += bool(activity.work[tick][replica] or activity.work[max(0, tick - 1)][replica])
+        score.wrong_stops += _worked(activity, replica, tick)
+
+
+def _worked(activity: Activity, replica: int, tick: int) -> bool:
+    """Whether a replica has work in one of its two newest rows; ticks at which nobody heard of it are looked past."""
+    end, span = tick + 1, 2
+    while True:
+        first = max(0, end - span)
+        work = activity.work[first:end, replica]
+        heard = work[activity.reported[first:end, replica] | work]
+        if len(heard) >= 2 or first == 0:
+            return bool(heard[-2:].any())
+        span *= 4
