@@ -172,6 +172,22 @@ def test_the_commands_print_exactly_their_fields(
     assert "line " in broken.stderr and "Traceback" not in broken.stderr
 
 
+@pytest.mark.parametrize("name", [name for name in pool_rules.NAMES if name != "own"])
+@pytest.mark.parametrize(
+    ("step", "rate", "size"), [(7, 0.1, 1000), (7, 1.1, 1000), (13.7, 1 / 3, 300)], ids=lambda number: f"{number:.3g}"
+)
+def test_load_that_fits_into_one_replica_exactly_asks_for_no_other(
+    tmp_path: Path, name: str, step: float, rate: float, size: float
+) -> None:
+    """Sums of fractions are off by the last bit, and that asked for up to twenty."""
+    path = tmp_path / "rates.csv"
+    path.write_text("time_s,rate_rps\n" + "".join(f"{n * step!r},{rate!r}\n" for n in range(1000)))
+    found, terms = requests.load(path, size), Terms(tokens_per_second=rate * size)
+    sizer = pool_rules.sizer(name, ScalePolicy(), terms.cold_start, found.tick)
+    answer = requests.play(found, terms, sizer, name).answer()
+    assert (answer["peak_replicas"], answer["moves"], answer["cost_ratio"]) == (1, 0, 1.0)
+
+
 def test_a_queue_is_worked_off_without_a_storm_of_replicas() -> None:
     """Ten minutes at ten times the load: more than the load itself is wanted only until the queue is gone."""
     day = [500.0] * 360 + [10_000.0] * 60 + [500.0] * 360

@@ -28,6 +28,9 @@ GRAIN: Final = 1.0
 CALM: Final = 300.0
 """Seconds for which a queue-threshold rule waits before it gives a replica up."""
 
+ROUNDING: Final = 5e-7
+"""Replicas that a demand may be off, as a sum of fractions: it counts in millionths."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queue:
@@ -39,6 +42,11 @@ class Queue:
 
 
 EMPTY: Final = Queue()
+
+
+def needed(demand: float) -> int:
+    """The replicas that a demand needs."""
+    return ceil(demand - ROUNDING)
 
 
 def sizer(name: str, scale: ScalePolicy, cold_start: float, step: float, begins: datetime = EPOCH) -> "Sizer":
@@ -129,7 +137,7 @@ class HighestOf:
         self._peak = Peak(span=self.span)
 
     def target(self, at: float, demand: float, ready: int, running: int, queue: Queue = EMPTY) -> int:
-        return max(1, ceil(self._peak.saw(at, demand)))
+        return max(1, needed(self._peak.saw(at, demand)))
 
 
 @dataclass(slots=True)
@@ -139,6 +147,7 @@ class Threshold:
     calm_since: float | None = None
 
     def target(self, at: float, demand: float, ready: int, running: int, queue: Queue = EMPTY) -> int:
+        demand -= ROUNDING
         if demand > ready or queue.requests > 0:
             self.calm_since = None
             return running + 1

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from watchdogs.replay import rows, waits
 from watchdogs.replay.activity import Ints
-from watchdogs.replay.pool_rules import Queue, Sizer
+from watchdogs.replay.pool_rules import Queue, Sizer, needed
 from watchdogs.replay.rows import EPOCH, Column, Floats, TraceError
 
 TICK: Final = 10.0
@@ -160,7 +160,7 @@ def play(arrivals: Arrivals, terms: Terms, sizer: Sizer, name: str) -> Score:
     tick, per_tick = arrivals.tick, terms.tokens_per_second * arrivals.tick
     span = max(1, round(RATE_SPAN / tick))
     recent: deque[float] = deque(maxlen=span)
-    ready = min(MOST, max(1, ceil(float(arrivals.tokens[:span].mean()) / per_tick)))
+    ready = min(MOST, max(1, needed(float(arrivals.tokens[:span].mean()) / per_tick)))
     booting: deque[float] = deque()
     line, served_by = _Line(), list[int]()
     per_request = np.broadcast_to(arrivals.tokens_per_request, len(arrivals.tokens)).tolist()
@@ -234,7 +234,8 @@ class _Line:
 
     @property
     def backlog(self) -> float:
-        return self._arrived - self._served
+        left = self._arrived - self._served
+        return left if left > waits.ROUNDING * self._arrived else 0.0
 
     def serve(self, arrived: float, capacity: float) -> None:
         self._arrived += arrived
