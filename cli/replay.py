@@ -36,6 +36,7 @@ def _at_most(limit: float, unit: str) -> Callable[[float | None], float | None]:
 _SECONDS: Final = _at_most(1e6, "seconds")
 _PRICE: Final = _at_most(1e6, "per hour")
 _TOKENS: Final = _at_most(1e12, "tokens")
+_INSTANCES: Final = _at_most(1e6, "instances")
 ColdStart = Annotated[
     float, typer.Option("--cold-start", min=0, callback=_SECONDS, help="Seconds from launch to ready.")
 ]
@@ -55,8 +56,12 @@ def spot(
     availability: Annotated[
         Path, typer.Option("--availability", help="CSV: time_s,zone,available[,spot_price]; .gz may follow.")
     ],
-    target: Annotated[int, typer.Option("--target", min=1, help="Ready replicas that the pool needs.")],
-    spare: Annotated[int, typer.Option("--spare", min=0, help="Spot instances above the target.")] = 1,
+    target: Annotated[
+        int, typer.Option("--target", min=1, callback=_INSTANCES, help="Ready replicas that the pool needs.")
+    ],
+    spare: Annotated[
+        int, typer.Option("--spare", min=0, callback=_INSTANCES, help="Spot instances above the target.")
+    ] = 1,
     cold_start: ColdStart = 390.0,
     on_demand_price: Annotated[
         float, typer.Option("--on-demand-price", min=0, callback=_PRICE, help="Per hour.")

@@ -171,3 +171,11 @@ def test_schedules_hold_by_the_history_s_own_clock(tmp_path: Path, first: float,
     rows = "".join(f"{at},{name},0,0,0,1,p\n" for at in moments for name in "abcdefg")
     answer = json.loads(asked(tmp_path, "idle", f"{HEADER},pool\n{rows}", "--policy", str(policy)).out)
     assert (answer["stops"] == 0) == holds
+
+
+@pytest.mark.parametrize("option", ["--target", "--spare"])
+def test_more_instances_than_can_be_played_are_refused(tmp_path: Path, option: str) -> None:
+    said = asked(tmp_path, "spot", MARKET, option, "1000001")
+    assert said.code == Exit.WRONG_USE
+    words = " ".join(said.wrong.replace("│", " ").split())
+    assert option in words and "at most 1,000,000 instances" in words

@@ -75,6 +75,22 @@ def test_a_refusal_is_free_and_comes_back_within_the_tick(tmp_path: Path) -> Non
     assert score.answer()["cost_ratio"] == 1.0
 
 
+@pytest.mark.parametrize(
+    ("name", "target", "zones"),
+    [
+        pytest.param("own", 1500, 2, id="own, a large pool"),
+        pytest.param("skyserve", 1500, 2, id="skyserve, a large pool"),
+        pytest.param("skyserve", 2, 1200, id="skyserve, zones"),
+    ],
+)
+def test_a_rule_that_asks_one_by_one_may_ask_for_a_large_pool(
+    tmp_path: Path, name: str, target: int, zones: int
+) -> None:
+    room = [(zone, 2000 if zone == zones - 1 else 0) for zone in range(zones)]
+    path = trace(tmp_path, *(f"{at},z{zone},{free}" for at in (0, 600) for zone, free in room))
+    assert play(path, name, target=target)["spot_launches"] == target
+
+
 def test_every_zone_is_asked_before_anything_is_bought(tmp_path: Path) -> None:
     rows = [f"{t * 100},us-east-1{zone},{4 if zone == 'c' else 0}" for t in range(50) for zone in "abc"]
     answer = play(trace(tmp_path, *rows))

@@ -16,7 +16,7 @@ from watchdogs.replay.rows import Column, Floats, TraceError
 ON_DEMAND: Final = -1
 """The place of on-demand; zones count from 0."""
 ROUNDS: Final = 1000
-"""A rule that still asks after this many rounds of one tick never stops."""
+"""A rule that still asks after this many rounds of one tick, beside one for each instance and zone, never stops."""
 MOST: Final = 1e9
 """Instances that a zone may give; whoever writes more means: as many as you like."""
 AT_ONCE: Final = 1024
@@ -271,7 +271,8 @@ def _lose(state: State, room: Sequence[int], score: Score) -> None:
 
 def _ask(state: State, rule: Rule, room: Sequence[int], score: Score, numbers: Iterator[int]) -> Wishes:
     """Until it wants nothing; returns that answer."""
-    for _ in range(ROUNDS):
+    rounds = ROUNDS + 2 * (state.terms.target + state.terms.spare) + len(state.zones)
+    for _ in range(rounds):
         wishes = rule.decide(state)
         state.lost, state.refused = [], []
         held = Counter(m.place for m in state.machines) if wishes.launch else Counter[int]()
@@ -295,7 +296,7 @@ def _ask(state: State, rule: Rule, room: Sequence[int], score: Score, numbers: I
         state.passed = ()
         if not wishes.launch and not wishes.end:
             return wishes
-    raise TraceError(f"rule {rule.name!r} still asks after {ROUNDS} rounds at {state.now:g} s")
+    raise TraceError(f"rule {rule.name!r} still asks after {rounds} rounds at {state.now:g} s")
 
 
 def _count(market: Market, state: State, first: int, end: int, score: Score) -> None:
