@@ -58,9 +58,13 @@ def test_a_plain_file_may_be_called_compressed(tmp_path: Path) -> None:
         (lambda raw: raw.replace(b"300,a", b"300,\xe4"), "line 8: zone is no UTF-8"),
         (lambda raw: raw.replace(b"300,a", b"300,1,\xe4"), "line 8: 4 fields, the header has 3"),
         (lambda raw: raw.replace(b"\n300,a", b"\nnan,a"), "line 8: time_s is nan, a number is wanted"),
+        (lambda raw: raw.replace(b"\n300,a", b"\n,a"), "line 8: time_s is empty, a number is wanted"),
+        (lambda raw: raw.replace(b"\n300,a", b"\n300,"), "line 8: zone is empty, a name is wanted"),
+        (lambda raw: raw.replace(b"\n300", b"\n" + b"x" * 10**6), "is 'x{60}'… .1000000 characters., a number"),
     ],
     ids=["gzip cut off", "gzip cut off at once", "empty", "empty gzip", "half a last line", "another encoding",
-         "another encoding and a field too many", "no time"],
+         "another encoding and a field too many", "no time", "an empty time", "an empty name",
+         "a field of a million"],
 )  # fmt: skip
 def test_a_broken_file_says_where(tmp_path: Path, broken: Callable[[bytes], bytes], words: str) -> None:
     path = tmp_path / "market.csv"

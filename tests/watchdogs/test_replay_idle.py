@@ -80,6 +80,13 @@ def test_a_replica_that_is_never_reported_again_is_kept(tmp_path: Path) -> None:
     assert answer["stops"] == 0
 
 
+@pytest.mark.filterwarnings("error")
+def test_more_requests_than_single_precision_holds_are_work(tmp_path: Path) -> None:
+    path = tmp_path / "activity.csv"
+    path.write_text(f"{HEADER}\n0,a,0,1e300,0,1\n60,a,0,0,0,1\n")
+    assert activity.load(path, POLICY.gpu_active_below).work[:, 0].tolist() == [True, False]
+
+
 @pytest.mark.parametrize(
     ("rows", "wrong"),
     [

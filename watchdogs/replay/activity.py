@@ -151,7 +151,9 @@ def _pools(table: Table, codes: rows.Codes) -> tuple[npt.NDArray[np.int32] | Non
     if len(strange):
         row = int(strange[0])
         name = replicas[int(codes[row])]
-        raise TraceError(f"{table.path}, line {table.lines.of(row)}: replica {name!r} was in another pool before")
+        raise TraceError(
+            f"{table.path}, line {table.lines.of(row)}: replica {name!r} was in another pool before; it has one"
+        )
     alone = np.flatnonzero(found < 0)
     found[alone] = np.arange(len(names), len(names) + len(alone))
     return found, (*names, *(replicas[replica] for replica in alone.tolist()))

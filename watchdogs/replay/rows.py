@@ -37,6 +37,8 @@ _HEAD: Final = 1 << 16
 _GZIP: Final = b"\x1f\x8b"
 _AT_ONCE: Final = 1 << 19
 """Rows."""
+_SHOWN: Final = 60
+"""Characters of a field that an error says."""
 
 
 class TraceError(ValueError):
@@ -135,7 +137,7 @@ def read(path: Path, columns: Sequence[Column]) -> Table:
             raw = batch.column(column.name)
             if raw.null_count and not column.empty:
                 row = first + int(np.flatnonzero(np.asarray(raw.is_null()))[0])
-                _refuse(path, column, lines.of(row), "is empty")
+                _refuse(path, column, lines.of(row), f"is empty{_wanted(column)}")
             if column.text:
                 codes[column.name].add(_codes(raw, known[column.name]))
             else:
@@ -167,7 +169,9 @@ def no_doubles(table: Table, column: str, tick: Codes, codes: Codes, names: int)
     order = np.argsort(keys, kind="stable")
     row = int(order[np.flatnonzero(np.diff(keys[order]) == 0)[0] + 1])
     name = table.names[column][int(codes[row])]
-    raise TraceError(f"{table.path}, line {table.lines.of(row)}: {column} {name!r} has two rows at the same time")
+    raise TraceError(
+        f"{table.path}, line {table.lines.of(row)}: {column} {name!r} has two rows at the same time; keep one"
+    )
 
 
 def ticks(table: Table, times: Floats) -> Indices:
@@ -311,11 +315,16 @@ def _in_words(path: Path, error: str, names: Sequence[str], line_of: Callable[[i
     Rows that are too short or too long are told by the same way: whom Arrow asks about one must take it as UTF-8.
     """
     if found := re.search(r"column #(\d+): Row #(\d+): .*invalid (?:value '(.*)'|UTF8)", error, re.DOTALL):
-        what = "is no UTF-8" if found[3] is None else f"is {found[3]!r}, a number is wanted"
+        what = "is no UTF-8" if found[3] is None else f"is {_short(found[3])}, a number is wanted"
         return f"{path}, line {line_of(int(found[2]))}: {names[int(found[1])]} {what}"
     if found := re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+)", error):
         return f"{path}, line {line_of(int(found[1]))}: {found[3]} fields, the header has {found[2]}"
     return f"{path}: {error}"
+
+
+def _short(field: str) -> str:
+    """A field may be a whole file whose quotes do not end."""
+    return repr(field) if len(field) <= _SHOWN else f"{field[:_SHOWN]!r}… ({len(field)} characters)"
 
 
 def _floats(path: Path, column: Column, raw: Any, first: int, lines: Lines) -> Floats:
@@ -328,10 +337,15 @@ def _floats(path: Path, column: Column, raw: Any, first: int, lines: Lines) -> F
     if odd.any():
         row = int(np.flatnonzero(odd)[0])
         _refuse(path, column, lines.of(first + row), f"is {values[row]:g}{_wanted(column)}")
-    return values.astype(np.float32) if column.small else values
+    if not column.small:
+        return values
+    with np.errstate(over="ignore"):  # more than single precision holds is infinite: as much work as any
+        return values.astype(np.float32)
 
 
 def _wanted(column: Column) -> str:
+    if column.text:
+        return ", a name is wanted"
     if column.at_least is None:
         return ", a number is wanted"
     to = "up" if column.at_most is None else f"to {column.at_most:g}"
