@@ -1,14 +1,18 @@
 """`gpufleet replay`: the watchdogs' own decisions on recorded histories, beside known rules."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from datetime import timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 from pydantic import ValidationError
 
-from cli.output import STDOUT, Exit, UserError, print_json
+from cli.output import STDERR, STDOUT, Exit, UserError, print_json
+from fleet import durations
+from fleet.document import describe_problems
 from fleet.document.watchdogs import IdleEntry, ScaleEntry, SpotEntry, Watchdogs
 from fleet.parsed import is_map
 
@@ -41,6 +45,16 @@ ColdStart = Annotated[
     float, typer.Option("--cold-start", min=0, callback=_SECONDS, help="Seconds from launch to ready.")
 ]
 _ENTRIES: Final = {"idle": IdleEntry, "spot": SpotEntry, "scale": ScaleEntry}
+_LONGEST: Final = timedelta(days=36_500)
+_MOST: Final = 1e12
+Played = Mapping[str, Collection[str]]
+"""By watchdog the settings that change a replay; the history and the rule know nothing of the others."""
+_ALONE: Final[Played] = {"idle": IdleEntry.model_fields}
+_POOLS: Final[Played] = {"idle": ("gpu_active_below",), "scale": ("headroom", "down_after", "schedule")}
+_MARKET: Final[Played] = {"spot": SpotEntry.model_fields.keys() - {"fallback_after"}}
+_REQUESTS: Final[Played] = {"scale": ("waiting_per_replica_above", "headroom", "down_after", "schedule")}
+_OTHERS: Final[Played] = {"idle": ("gpu_active_below",)}
+"""Rules that are not ours: what a replica's work is, is asked of all."""
 
 
 def register(app: typer.Typer) -> None:
@@ -84,7 +98,9 @@ def spot(
         spot_price=spot_price,
     )
     known = _known(rule, spot_rules.NAMES)
-    spot_policy = (_policies(policy, "spot").spot or SpotEntry()).policy()
+    given = _policies(policy, "spot")
+    _say_unplayed(policy, {"spot": given.spot}, _MARKET if known == "own" else _OTHERS)
+    spot_policy = (given.spot or SpotEntry()).policy()
     with _readable():
         player = spot_rules.rule(known, spot_policy)
         score = market.play(market.load(availability), terms, player)
@@ -121,12 +137,14 @@ def idle(
     with _readable():
         history = histories.load(activity, rules.gpu_active_below)
         if history.pools is None:
-            player = idle_rules.rule(_known(rule, idle_rules.NAMES), history, rules)
+            name, ours = _known(rule, idle_rules.NAMES), _ALONE
+            player = idle_rules.rule(name, history, rules)
             score = fleet.play_alone(history, player, cold_start)
         else:
-            name = _known(rule, pool_rules.NAMES)
+            name, ours = _known(rule, pool_rules.NAMES), _POOLS
             players = [pool_rules.rule(name, history, rules, sizes, cold_start) for _ in history.pool_names]
             score = pools.play_pools(history, players, cold_start, pool_capacity)
+    _say_unplayed(policy, {"idle": given.idle, "scale": given.scale}, ours if name == "own" else _OTHERS)
     _show(score.answer(), as_json)
 
 
@@ -167,7 +185,9 @@ def scale(
     from watchdogs.replay import requests as histories
 
     name = _known(rule, pool_rules.NAMES)
-    rules = (_policies(policy, "scale").scale or ScaleEntry()).policy()
+    given = _policies(policy, "scale")
+    _say_unplayed(policy, {"scale": given.scale}, _REQUESTS if name == "own" else _OTHERS)
+    rules = (given.scale or ScaleEntry()).policy()
     terms = histories.Terms(tokens_per_second=tokens_per_second, cold_start=cold_start, max_wait=max_wait)
     with _readable():
         arrivals = histories.load(requests, tokens_per_request)
@@ -199,16 +219,48 @@ def _policies(path: Path | None, *names: str) -> Watchdogs:
     """What a file says of the watchdogs `names`. It is read once: it may be a pipe."""
     said: Mapping[str, Any] = {} if path is None else _by_watchdog(path, names)
     try:
-        return Watchdogs.model_validate(said)
+        given = Watchdogs.model_validate(said)
     except ValidationError as error:
-        faults = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-        raise UserError(f"--policy {path}: {faults}", Exit.WRONG_USE) from error
+        raise UserError(f"--policy {path}: {'; '.join(describe_problems(error))}", Exit.WRONG_USE) from error
+    faults = [fault for name in names for fault in _unplayable(name, getattr(given, name))]
+    if faults:
+        raise UserError(f"--policy {path}: {'; '.join(faults)}", Exit.WRONG_USE)
+    return given
+
+
+def _unplayable(watchdog: str, entry: IdleEntry | SpotEntry | ScaleEntry | None) -> Iterator[str]:
+    """Values that have the right form, but with which nothing can be reckoned."""
+    for name in () if entry is None else type(entry).model_fields:
+        value: object = getattr(entry, name)
+        if isinstance(value, timedelta) and value > _LONGEST:
+            yield f"{watchdog}.{name}: {durations.render(value)} is too much, at most {durations.render(_LONGEST)}"
+        if isinstance(value, timedelta) and not value and name == "window":
+            yield f"{watchdog}.{name}: 0s is no time at all, at least 1s"
+        if isinstance(value, float) and value and not 1 / _MOST <= value <= _MOST:
+            yield f"{watchdog}.{name}: {value:g} is beyond all reason, from {1 / _MOST:g} to {_MOST:g}"
+
+
+def _say_unplayed(
+    path: Path | None, given: Mapping[str, IdleEntry | SpotEntry | ScaleEntry | None], played: Played
+) -> None:
+    """Name what a file sets to no avail, so that nobody takes an answer for one to it."""
+    names = [
+        f"{watchdog}.{name}"
+        for watchdog, entry in given.items()
+        if entry is not None
+        for name, field in type(entry).model_fields.items()
+        if name not in played.get(watchdog, ()) and getattr(entry, name) != field.default
+        if getattr(entry, name) != 0 or not name.startswith("max_stops")  # a budget of nothing holds in pools, too
+    ]
+    if names:
+        words = f"gpufleet: --policy {path}: {', '.join(names)}: not played in this replay"
+        STDERR.print(words, highlight=False, markup=False, soft_wrap=True)
 
 
 def _by_watchdog(path: Path, names: tuple[str, ...]) -> Mapping[str, Any]:
     """The file's entries by watchdog. Keys of one watchdog alone are its entry."""
     try:
-        written: Any = json.loads(path.read_text(encoding="utf-8"))
+        written: Any = json.loads(path.read_text(encoding="utf-8"), parse_float=Decimal)
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"--policy {path}: {error}", Exit.WRONG_USE) from error
     if not is_map(written):

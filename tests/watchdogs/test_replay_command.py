@@ -179,3 +179,58 @@ def test_more_instances_than_can_be_played_are_refused(tmp_path: Path, option: s
     assert said.code == Exit.WRONG_USE
     words = " ".join(said.wrong.replace("│", " ").split())
     assert option in words and "at most 1,000,000 instances" in words
+
+
+@pytest.mark.parametrize(
+    ("command", "text", "policy", "more", "named"),
+    [
+        pytest.param("idle", ALONE, {"window": "1h", "max_stops_per_day": None}, (), "", id="alone"),
+        pytest.param("idle", ALONE, {"headroom": 1}, (), "scale.headroom", id="scale's, alone"),
+        pytest.param("idle", ALONE, {"grace": "1h"}, ("--rule", "timer-15m"), "idle.grace", id="a timer"),
+        pytest.param("idle", ALONE, {"gpu_active_below": 0.5}, ("--rule", "timer-15m"), "", id="what a timer asks"),
+        pytest.param("idle", POOLED, {"headroom": 1, "down_after": "1h"}, (), "", id="pools"),
+        pytest.param("idle", POOLED, {"max_stops_per_run": 1}, (), "idle.max_stops_per_run", id="idle's, with pools"),
+        pytest.param("idle", POOLED, {"max_stops_per_run": 0}, (), "", id="no stop at all, with pools"),
+        pytest.param("spot", MARKET, {"hold": "1h", "max_surge": 3}, (), "", id="spot"),
+        pytest.param("spot", MARKET, {"fallback_after": "1h"}, (), "spot.fallback_after", id="boots never hang"),
+        pytest.param("spot", MARKET, {"hold": "1h"}, ("--rule", "skyserve"), "spot.hold", id="SkyServe"),
+        pytest.param("scale", RATES, {"headroom": 1}, (), "", id="scale"),
+        pytest.param("scale", RATES, {"kv_cache_above": 0.5}, (), "scale.kv_cache_above", id="not in any history"),
+        pytest.param("scale", RATES, {"kv_cache_above": 0.8}, (), "", id="the default, said once more"),
+    ],
+)
+def test_what_a_policy_sets_to_no_avail_is_named(
+    tmp_path: Path, command: str, text: str, policy: object, more: tuple[str, ...], named: str
+) -> None:
+    file = tmp_path / "policy.json"
+    file.write_text(json.dumps(policy))
+    said = asked(tmp_path, command, text, "--policy", str(file), *more)
+    assert said.code == Exit.DONE
+    assert said.wrong == (f"gpufleet: --policy {file}: {named}: not played in this replay\n" if named else "")
+
+
+@pytest.mark.parametrize(
+    ("command", "text", "policy", "words"),
+    [
+        pytest.param("idle", ALONE, '{"window": "0s"}', "idle.window: 0s is no time", id="no window"),
+        pytest.param("idle", ALONE, '{"grace": "999999999d"}', "at most 36500d", id="millions of years"),
+        pytest.param("idle", ALONE, '{"max_stops_per_day": 1e308}', "idle.max_stops_per_day: 1e+308", id="stops"),
+        pytest.param("scale", RATES, '{"headroom": 1e308}', "scale.headroom: 1e+308", id="room"),
+        pytest.param("idle", ALONE, '{"coverage": 90}', "idle.coverage: .* (is 90)", id="percent"),
+    ],
+)
+def test_a_value_that_cannot_be_played_is_named(
+    tmp_path: Path, command: str, text: str, policy: str, words: str
+) -> None:
+    file = tmp_path / "policy.json"
+    file.write_text(policy)
+    said = asked(tmp_path, command, text, "--policy", str(file))
+    assert said.code == Exit.WRONG_USE
+    assert all(word in said.wrong for word in words.split(" .* "))
+
+
+def test_a_ceiling_may_be_written_as_a_number_as_in_the_fleet_document(tmp_path: Path) -> None:
+    file = tmp_path / "policy.json"
+    file.write_text('{"price_ceiling": 0.29}')
+    text = MARKET.replace("available", "available,spot_price").replace(",1\n", ",1,0.3\n")
+    assert json.loads(asked(tmp_path, "spot", text, "--policy", str(file)).out)["spot_launches"] == 0
