@@ -149,6 +149,15 @@ def test_budgets_hold_over_passes() -> None:
     assert len(world.stopped) == 3
 
 
+def test_a_rule_that_allows_more_a_run_may() -> None:
+    world = worlds(5)
+    dog = watchdog(world, ruled(max_stops_per_run=4, max_stops_per_hour=9))
+    dog.apply()
+    world.now += 2 * DAY
+    dog.apply()
+    assert len(world.stopped) == 4
+
+
 def test_a_stop_that_fails_fails_alone_and_is_said_once() -> None:
     world = worlds(2)
     dog = watchdog(world, ruled(max_stops_per_run=2))

@@ -107,7 +107,9 @@ class OrphanWatchdog:
             orphans=orphans,
             rules=tuple(self._rules.values()),
             evidence={},
-            budget=budgets.of(IdlePolicy(), sum(stopped.values())),
+            budget=budgets.in_all(
+                [budgets.of(IdlePolicy()), *map(budgets.of, self._rules.values())], 0, sum(stopped.values())
+            ),
             marked_at=self._marks(now),
             paused_by=_paused(self._rules, brakes),
             unseen=frozenset(

@@ -282,7 +282,7 @@ class OwnRule:
             evidence={i.id: self._evidence(r, tick, first) for i, r in zip(instances, asked, strict=True)},
             agents={i.id: READY for i in instances},
             pools={i.id: PoolView(name=i.id, policy=self.policy, floor=0, target=1) for i in instances},
-            budget=budgets.in_all([budgets.of(IdlePolicy())], count, len(self._ended), self._left_today(tick)),
+            budget=budgets.in_all([budgets.of(self.policy)], count, len(self._ended), self._left_today(tick)),
             gpus_expected={"replica": 1},
             patience=self._waits(asked, tick),
         )
