@@ -15,7 +15,7 @@ from tests.watchdogs.test_orphan_rules import DAY, LONG_QUIET, orphan
 from tests.watchdogs.worlds import KilledError, World
 from watchdogs.orphans.watchdog import OrphanWatchdog, Scope, rule_digest
 from watchdogs.plan import Action, OutcomeKind, Reason
-from watchdogs.ports import Brake, BrakeKind
+from watchdogs.ports import LEASE_OVER, Brake, BrakeKind
 
 RULE: dict[str, Any] = {"name": "forgotten", "action": "stop", "tags": {"team": "research"}, "lose_local_disks": True}
 
@@ -131,6 +131,32 @@ def test_what_comes_up_meanwhile_holds_a_stop_back(change: Callable[[World], Non
         world.before = lambda name: change(world) if name == "record" else None
     dog.apply()
     assert world.stopped == []
+
+
+@pytest.mark.parametrize(
+    ("works", "called"),
+    [
+        pytest.param(False, "query", id="during the look before a stop"),
+        pytest.param(True, "gpus", id="before a mark is taken away"),
+    ],
+)
+def test_a_pass_whose_lease_is_over_stops_nothing_and_takes_no_mark_away(works: bool, called: str) -> None:
+    world = worlds()
+    dog = watchdog(world)
+    dog.apply()
+    world.now += 2 * DAY
+    if works:
+        world.evidence[ONE] = replace(LONG_QUIET, engine=replace(QUIET_ENGINE, running_max=3.0))
+    plans = len(world.plans)
+
+    def over(name: str) -> None:
+        if name == called and (works or len(world.plans) > plans):
+            world.lease_is_ours = False
+
+    world.before = over
+    done = dog.apply()
+    assert [(o.kind, o.detail) for o in done.outcomes] == [(OutcomeKind.NO_LONGER_TRUE, LEASE_OVER)]
+    assert world.stopped == [] and tags.IDLE_SINCE in world.instances[ONE].tags
 
 
 def test_budgets_hold_over_passes() -> None:

@@ -72,10 +72,11 @@ class Actor:
         return outcomes
 
     def _unmark(self, decisions: Sequence[Decision]) -> list[Outcome]:
-        chosen = [decision.resource for decision in decisions]
-        failed: Mapping[str, str] = {}
-        if chosen:
-            failed = self._ports.inventory.untag(chosen, [tags.IDLE_SINCE])
+        if not decisions:
+            return []
+        if not self._ports.ledger.hold(self._ports.clock.now()):
+            return [self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, LEASE_OVER) for decision in decisions]
+        failed = self._ports.inventory.untag([decision.resource for decision in decisions], [tags.IDLE_SINCE])
         outcomes: list[Outcome] = []
         for decision in decisions:
             since = self._seen.marked_at.get((decision.resource, decision.pool or ""))
@@ -99,9 +100,10 @@ class Actor:
         self._tell(key, words.marked(instance, rule, decision, since + rule.grace, said), decision)
 
     def _stop(self, decision: Decision) -> Outcome:
-        """Look a last time, note it, stop it, take the mark away: a restart begins without it."""
-        if (held := self._held_back(decision)) is not None:
-            return held
+        """Look a last time, note it, stop it, take the mark away: a restart begins without it.
+
+        The look may take minutes, so brakes and lease are asked for after it.
+        """
         now = self._ports.clock.now()
         instance = self._ports.inventory.instance(decision.resource)
         if instance is None or not instance.alive:
@@ -118,6 +120,8 @@ class Actor:
         if objection is not None:
             detail = f"{objection.reason} {objection.detail}".strip()
             return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, detail)
+        if (held := self._held_back(decision)) is not None:
+            return held
         self._ports.ledger.intend(WATCHDOG, decision, now)
         self._account.stop(instance.id)
         self._ports.inventory.untag([instance.id], [tags.IDLE_SINCE])
