@@ -188,6 +188,21 @@ def test_load_that_fits_into_one_replica_exactly_asks_for_no_other(
     assert (answer["peak_replicas"], answer["moves"], answer["cost_ratio"]) == (1, 0, 1.0)
 
 
+@pytest.mark.parametrize("name", pool_rules.NAMES)
+def test_rates_of_the_same_work_are_the_same_whenever_they_begin(tmp_path: Path, name: str) -> None:
+    """Just enough replicas let nothing wait: not even for the last digit of a moment since 1970."""
+    answers: list[dict[str, str | int | float]] = []
+    for begin in (0, 1_700_000_000):
+        path = tmp_path / f"{begin}.csv"
+        lines = (f"{begin + n * 3.5},{50 if n < 40 else 1}\n" for n in range(80))
+        path.write_text("time_s,rate_rps\n" + "".join(lines))
+        found, terms = requests.load(path, None), Terms(tokens_per_second=1000, max_wait=0)
+        sizer = pool_rules.sizer(name, ScalePolicy(), terms.cold_start, found.tick)
+        answers.append(requests.play(found, terms, sizer, name).answer())
+    assert answers[0] == answers[1]
+    assert answers[0]["slo_missed_percent"] == 0.0
+
+
 def test_a_queue_is_worked_off_without_a_storm_of_replicas() -> None:
     """Ten minutes at ten times the load: more than the load itself is wanted only until the queue is gone."""
     day = [500.0] * 360 + [10_000.0] * 60 + [500.0] * 360

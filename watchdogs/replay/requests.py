@@ -122,19 +122,21 @@ def load(path: Path, tokens_per_request: float | None) -> Arrivals:
 
 def _of_rates(times: Floats, rates: Floats, per_request: float) -> Arrivals:
     """A rate holds until the next row; the last one for as long as the median interval."""
+    begins = _moment(float(times[0]))
+    times -= times[0]  # seconds since 1970 have no digits left for what is reckoned within a tick
     steps = np.diff(times)
     edges = np.append(times, times[-1] + np.median(steps[steps > 0]))
-    tick = max(TICK, float(edges[-1] - edges[0]) / MOST_TICKS)
+    tick = max(TICK, float(edges[-1]) / MOST_TICKS)
     whole = np.concatenate(([0.0], np.cumsum(rates * np.diff(edges) * per_request)))
-    looks = np.append(np.arange(edges[0], edges[-1], tick), edges[-1])
+    looks = np.append(np.arange(0.0, edges[-1], tick), edges[-1])
     per = _pieces_of_tick(len(looks) - 1)
-    fine: Floats = float(edges[0]) + np.arange((len(looks) - 1) * per + 1, dtype=np.float64) * (tick / per)
+    fine: Floats = np.arange((len(looks) - 1) * per + 1, dtype=np.float64) * (tick / per)
     return Arrivals(
         tick=tick,
         tokens=np.diff(np.interp(looks, edges, whole)),
         tokens_per_request=per_request,
         pieces=np.diff(np.interp(fine, edges, whole)),
-        begins=_moment(float(times[0])),
+        begins=begins,
     )
 
 
