@@ -9,7 +9,7 @@ import typer
 from cli import plans
 from cli.fleets import FleetOption, load
 from cli.output import STDOUT, Exit, UserError, after_the_work, print_json
-from cli.watch_pass import Options, orphan_kind, over_fleet
+from cli.watch_pass import Options, check_accepted, orphan_kind, over_fleet
 from fleet.document import FleetDocument
 from fleet.model import Instance
 from watchdogs.orphans.watchdog import Scope
@@ -44,6 +44,7 @@ def orphans(  # noqa: PLR0913 - the options of every pass
     only = None if tag is None else with_tag(tag)
     documents = load(fleet)
     options = Options(apply=apply, accept=tuple(accept_policy or ()), show=not as_json, quiet=quiet)
+    check_accepted(orphan_kind(Scope()), documents, options.accept)
     found = [_one(document, documents, only, options) for document in _one_of_each(documents)]
     if as_json:
         print_json([answer for _, answer in found])

@@ -101,6 +101,7 @@ def over_fleets(
     kind: Kind, documents: Sequence[FleetDocument], options: Options
 ) -> tuple[Exit, list[dict[str, Any]]]:
     """One pass over each fleet. The worst exit code wins; one fleet's failure does not stop the others."""
+    check_accepted(kind, documents, options.accept)
     codes: list[Exit] = []
     answers: list[dict[str, Any]] = []
     for document in documents:
@@ -183,14 +184,26 @@ def _remarks(kind: Kind, document: FleetDocument, plan: Plan, apply: bool) -> No
         )
 
 
-def _accept(kind: Kind, wired: Wired, accepted: Sequence[str]) -> None:
-    """Let policies act whose dry run nobody has seen. A hash that is no policy's is a mistake."""
-    known = {kind.digest(wired.document, name): name for name in kind.scopes(wired.document)}
+def check_accepted(kind: Kind, documents: Sequence[FleetDocument], accepted: Sequence[str]) -> None:
+    """A hash that is no policy's of these fleets is a mistake, said before anything is done. Raises UserError."""
+    known = [(name, digest) for document in documents for name, digest in _policies(kind, document)]
     for given in accepted:
-        pool = known.get(given)
-        if pool is None:
-            names = ", ".join(f"{pool} {key}" for key, pool in known.items() if key is not None)
+        if given not in {digest for _, digest in known}:
+            names = ", ".join(dict.fromkeys(f"{name} {digest}" for name, digest in known))
             raise UserError(
-                f"--accept-policy {given}: no pool has that {kind.name} policy; there is {names}", Exit.WRONG_USE
+                f"--accept-policy {given}: no pool has that {kind.name} policy; there is {names or 'none'}",
+                Exit.WRONG_USE,
             )
-        wired.ports.ledger.see_policy(kind.name, pool, given, "accepted", wired.ports.clock.now())
+
+
+def _accept(kind: Kind, wired: Wired, accepted: Sequence[str]) -> None:
+    """Let policies act whose dry run nobody has seen. Pools with the same settings have the same hash."""
+    for pool, digest in _policies(kind, wired.document):
+        if digest in accepted:
+            wired.ports.ledger.see_policy(kind.name, pool, digest, "accepted", wired.ports.clock.now())
+
+
+def _policies(kind: Kind, document: FleetDocument) -> list[tuple[str, str]]:
+    """Each pool (of orphans: rule) that has such a watchdog, and the hash of its policy."""
+    named = [(name, kind.digest(document, name)) for name in kind.scopes(document)]
+    return [(name, digest) for name, digest in named if digest is not None]

@@ -6,8 +6,11 @@ from pathlib import Path
 import pytest
 
 from cli.output import Exit, UserError
+from cli.ports import fleet_of
 from cli.watch_pass import Kind, Options, over_fleets
 from fleet.document import FleetDocument
+from ledger import operations
+from ledger.schema import open_ledger
 from tests.watchdogs.plain import document, instance
 from tests.watchdogs.worlds import idle_world
 from watchdogs.idle.watchdog import IdleWatchdog, policy_digest
@@ -50,3 +53,32 @@ def test_a_hash_that_is_no_policys_is_a_mistake_and_names_those_that_are(fleet: 
     with pytest.raises(UserError, match=f"no pool has that idle policy; there is batch {DIGEST}") as said:
         over_fleets(over_world(), [fleet], Options(apply=True, accept=("0123abcd",)))
     assert said.value.code is Exit.WRONG_USE
+
+
+def test_a_hash_is_that_of_each_pool_with_such_a_policy(fleet: FleetDocument) -> None:
+    twin = fleet.pools[0].model_copy(update={"name": "twin", "groups": []})
+    pools = fleet.model_copy(update={"pools": [*fleet.pools, twin]})
+    assert reasons(over_world(), pools, Options(apply=True, accept=(DIGEST,))) == {instance(1).id: Reason.IDLE}
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["of the first", "of the second"])
+def test_a_hash_of_one_of_several_fleets_is_none_of_the_others(
+    fleet: FleetDocument, tmp_path: Path, which: int
+) -> None:
+    other = document(watchdogs={"idle": {"grace": "45m"}})
+    places = {"ledger_url": f"sqlite:///{tmp_path / 'other.db'}", "notify": None}
+    fleets = [fleet, other.model_copy(update=places)]
+    accept = policy_digest(fleets[which], "batch") or ""
+    with pytest.raises(UserError, match="--accept-policy 0123abcd: no pool has that"):
+        over_fleets(over_world(), fleets, Options(apply=True, accept=(accept, "0123abcd")))
+    assert not any(accepted(one) for one in fleets), "a mistake is said before anything is done"
+    over_fleets(over_world(), fleets, Options(apply=True, accept=(accept,)))
+    assert [accepted(one) for one in fleets] == [which == 0, which == 1]
+
+
+def accepted(fleet: FleetDocument) -> bool:
+    ledger, digest = open_ledger(fleet.ledger_url), policy_digest(fleet, "batch") or ""
+    try:
+        return operations.policy_seen(ledger, fleet_of(fleet), "idle", "batch", digest)
+    finally:
+        ledger.dispose()
