@@ -106,9 +106,12 @@ def resume(
     """
     now = datetime.now(UTC)
     who, documents = _who(owner), load(fleet)
+    chosen = _braked(scope, documents, now)
+    for document, _ in chosen:
+        _must_be_theirs(document)
     rows: list[dict[str, Any]] = []
     left: list[BrakeRow] = []
-    for document, known in _braked(scope, documents, now):
+    for document, known in chosen:
         engine = open_engine(document)
         released, remaining = _release(engine, document, scope, known, (who, now))
         _try_boots_again(engine, document, [p for p in document.pools if scope in ("all", p.name)], who, now)
@@ -192,6 +195,7 @@ def _braked(
 
 
 def _scopes(document: FleetDocument, now: datetime) -> set[str]:
+    _must_be_theirs(document)
     return {brake.scope for brake in operations.brakes(open_engine(document), fleet_of(document), now)}
 
 
@@ -342,8 +346,8 @@ def _must_be_theirs(document: FleetDocument) -> None:
     if url.get_backend_name() != "sqlite" or not url.database or Path(url.database).exists():
         return
     raise UserError(
-        f"the ledger {url.database} is not on this machine, so no watchdog of {document.environment} would see the"
-        " brake: run this on the machine where they run (the control host)"
+        f"the ledger {url.database} is not on this machine, so no watchdog of {document.environment} would see"
+        " that: run this on the machine where they run (the control host)"
     )
 
 

@@ -214,6 +214,21 @@ def test_programs_read_what_drains(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(["pause", "chat", "--reason", "x"], id="pause"),
+        pytest.param(["resume", "chat"], id="resume"),
+        pytest.param(["resume", "all"], id="resume all"),
+        pytest.param(["resume", "gone"], id="resume what is no pool any more"),
+    ],
+)
+def test_a_machine_without_the_ledger_brakes_and_releases_nothing(tmp_path: Path, words: list[str]) -> None:
+    done = CliRunner().invoke(build("brakes"), [*words, "--fleet", str(document(tmp_path))])
+    assert isinstance(done.exception, UserError) and "is not on this machine" in str(done.exception)
+    assert not (tmp_path / "ledger.db").exists(), "with a file there, the next brake would not be refused"
+
+
 def test_resume_of_a_pool_lets_its_boots_be_tried_again(tmp_path: Path) -> None:
     engine = open_ledger(f"sqlite:///{tmp_path}/ledger.db")
     path = document(tmp_path)
