@@ -1,5 +1,6 @@
 """The watchdogs' ports, met by the rooms: ledger, node agents, prices, messages, clock."""
 
+import math
 import os
 import platform
 import time
@@ -257,19 +258,38 @@ def _process_start(pid: int) -> str:
 
 
 def _status(raw: Mapping[str, Any]) -> AgentStatus | None:
+    """None: it is not what an agent of ours says. One that is broken into must not end the pass that asks it."""
+    if not _is_sound(raw):
+        return None
     try:
-        return AgentStatus(
+        since = datetime.fromisoformat(raw["phase_since"]) if raw.get("phase_since") else None
+        status = AgentStatus(
             phase=Phase(raw["phase"]),
-            ready=bool(raw["ready"]),
-            draining=bool(raw["draining"]),
-            drained=bool(raw["drained"]),
+            ready=raw["ready"],
+            draining=raw["draining"],
+            drained=raw["drained"],
             reason=raw.get("reason"),
             requests_running=raw.get("requests_running"),
-            phase_since=datetime.fromisoformat(raw["phase_since"]) if raw.get("phase_since") else None,
+            phase_since=since,
             error=raw.get("error"),
         )
-    except (KeyError, ValueError):
+    except (KeyError, TypeError, ValueError):
         return None
+    return None if since is not None and since.tzinfo is None else status
+
+
+def _is_sound(raw: Mapping[str, Any]) -> bool:
+    """Whether each field is of its type: the text `"false"` is no answer to whether it has drained."""
+    running = raw.get("requests_running")
+    return (
+        all(isinstance(raw.get(flag), bool) for flag in ("ready", "draining", "drained"))
+        and all(raw.get(text) is None or isinstance(raw[text], str) for text in ("reason", "error"))
+        and (running is None or _is_count(running))
+    )
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
 
 
 def _row(decision: Decision) -> decisions.DecisionRow:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from cli.ports import FleetAgents
 from clouds.agents import LARGEST, NodeAgents
 from fleet.activity import CloudError
 from fleet.model import Instance
@@ -104,6 +105,52 @@ def agents() -> Iterator[Started]:
             return made
 
         yield start
+
+
+SOUND = {
+    "instance": "i-1",
+    "phase": "ready",
+    "phase_since": "2026-11-21T07:00:00Z",
+    "ready": True,
+    "draining": False,
+    "drained": False,
+    "reason": None,
+    "requests_running": 0.0,
+    "error": None,
+}
+
+
+def telling(number: int, **changes: Any) -> Say:
+    body = json.dumps(SOUND | {"instance": f"i-{number}"} | changes).encode()
+    return lambda line: line.sendall(HEAD % b"200 OK" + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"phase": "asleep"},
+        {"phase": {}},
+        {"phase_since": 5},
+        {"phase_since": "this morning"},
+        {"phase_since": "2026-11-21T07:00:00"},
+        {"ready": "false"},
+        {"draining": "false"},
+        {"drained": "false"},
+        {"drained": None},
+        {"reason": 5},
+        {"error": ["x"]},
+        {"requests_running": "0"},
+        {"requests_running": True},
+        {"requests_running": -1},
+        {"requests_running": float("nan")},
+        {"requests_running": float("inf")},
+    ],
+    ids=lambda changes: " ".join(f"{key} {value!r}" for key, value in changes.items()),
+)
+def test_an_answer_of_other_types_is_none_and_spoils_no_other(agents: Started, changes: dict[str, Any]) -> None:
+    asked = FleetAgents(agents(i1=telling(1, **changes), i2=telling(2)))
+    found = asked.statuses([instance(1, address(1)), instance(2, address(2))])
+    assert set(found) == {"i-2"}
 
 
 @pytest.mark.timeout(60)

@@ -151,6 +151,10 @@ TRAPS = [
     ),
     pytest.param(case(agent=replace(READY, draining=True)), Reason.DRAINING, id="draining for a notice"),
     pytest.param(case(agent=replace(READY, requests_running=1)), Reason.SERVING, id="agent sees a request"),
+    pytest.param(case(agent=replace(READY, requests_running=NAN)), Reason.METRICS_IMPLAUSIBLE, id="agent counts NaN"),
+    pytest.param(
+        case(agent=replace(READY, requests_running=-1)), Reason.METRICS_IMPLAUSIBLE, id="agent counts less than none"
+    ),
 ]
 
 

@@ -197,6 +197,8 @@ FAULTS: dict[str, tuple[Fault, str]] = {
     "it drains for its group": (agent(phase=Phase.DRAINING), "agent_ready"),
     "it was drained": (agent(drained=True), "agent_ready"),
     "its agent sees a request": (agent(requests_running=1.0), "agent_ready"),
+    "its agent counts what is no number": (agent(requests_running=NAN), "agent_ready"),
+    "its agent counts less than none": (agent(requests_running=-1.0), "agent_ready"),
     "never marked": (never_marked, DECIDE),
     "its mark cannot be read": (lambda d, _: d.tags.update({tags.IDLE_SINCE: "yesterday"}), DECIDE),
     "marked just now": (marked(MINUTE), DECIDE),

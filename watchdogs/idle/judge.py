@@ -281,6 +281,9 @@ def agent_ready(case: Case) -> Objection | None:
         return Objection(reason=Reason.METRICS_MISSING, detail="its agent cannot say how many requests run")
     if agent.requests_running > 0:
         return Objection(reason=Reason.SERVING, detail=f"{_count(agent.requests_running)} running, says its agent")
+    if agent.requests_running != 0:
+        detail = f"its agent counts {_count(agent.requests_running)} requests"
+        return Objection(reason=Reason.METRICS_IMPLAUSIBLE, detail=detail)
     return None
 
 
