@@ -56,7 +56,8 @@ class AwsGroups:
 
     def activities(self, names: Sequence[str], since: datetime) -> Sequence[Activity]:
         """What happened to them since then, oldest first. One call per group: the API knows no other way."""
-        found: list[Activity] = []
+        # what comes between two pages moves the last of one to the next: it happened once
+        found: dict[str, Activity] = {}
         for name in names:
             for raw in self._calls.pages(
                 "autoscaling", "describe_scaling_activities", "Activities", AutoScalingGroupName=name
@@ -67,8 +68,8 @@ class AwsGroups:
                     break  # of the others the newest come first, so the rest is older
                 activity = read_activity(raw)
                 if activity is not None:
-                    found.append(activity)
-        return tuple(sorted(found, key=lambda activity: (activity.at, activity.id)))
+                    found[activity.id] = activity
+        return tuple(sorted(found.values(), key=lambda activity: (activity.at, activity.id)))
 
     def resize(self, group: Group, size: int) -> None:
         """Set the desired size. Raises ConflictError when somebody else has changed it since `group` was read."""

@@ -103,3 +103,22 @@ def test_one_that_has_drained_for_long_hides_no_refusal_and_old_pages_are_not_re
     found = groups.activities(["chat"], NOW - timedelta(minutes=10))
     assert [(one.id, one.kind) for one in found] == [("3", ActivityKind.NO_CAPACITY)]
     assert scaling.pages_read == 2
+
+
+class Shifting(Scaling):
+    """Something new happens after each page, which moves the rest on by one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines = [_line(n, n, "Successful", f"Terminating EC2 instance: i-0123456789abcde{n:02}") for n in (1, 2)]
+        for line in self.lines:
+            line["Cause"] = "taken out of service in response to an ELB system health check failure"
+
+    def paginate(self, **_: Any) -> Iterator[Mapping[str, Any]]:
+        yield {"Activities": self.lines}
+        yield {"Activities": self.lines[1:]}
+
+
+def test_what_stands_on_two_pages_happened_once() -> None:
+    found = AwsGroups(AwsCalls("us-east-1", lambda _: Shifting())).activities(["chat"], NOW - timedelta(minutes=10))
+    assert [(one.id, one.kind) for one in found] == [("2", ActivityKind.UNHEALTHY), ("1", ActivityKind.UNHEALTHY)]
