@@ -110,13 +110,15 @@ class CloudWatch:
             StartTime=since,
             EndTime=until,
         )
-        heard: set[str] = set()
+        # of a series that goes on on the next page a part comes first; what it says last is what holds
+        heard: dict[str, str] = {}
         for result in answer:
-            if result.get("StatusCode", "Complete") not in ("Complete", "PartialData"):
-                raise CloudError(f"cloudwatch:get_metric_data: {result['Id']} is {result['StatusCode']}")
-            heard.add(result["Id"])
+            heard[result["Id"]] = result.get("StatusCode", "Complete")
             values: dict[Any, Any] = dict(zip(result["Timestamps"], result["Values"], strict=True))
             series[int(result["Id"][1:])].values.update(values)
+        for name, status in heard.items():
+            if status != "Complete":
+                raise CloudError(f"cloudwatch:get_metric_data: {name} is {status}")
         if len(heard) < len(queries):
             raise CloudError(f"cloudwatch:get_metric_data answered for {len(heard)} of {len(queries)} series")
 
