@@ -96,6 +96,7 @@ def _engines() -> Iterator[str]:
             for ago in (40, 25, 10):
                 labels = f'environment="test",pool="{pool}",job="engine",instance_id="i-{pool}",engine="0"'
                 yield f"{name}{{{labels}}} {usual} {(NOW - timedelta(seconds=ago)).timestamp():.0f}"
+        yield from _silent_engines(name)
     yield "# TYPE vllm:time_to_first_token_seconds histogram"
     labels = f'{HERE},job="engine",instance_id="i-1"'
     for le, share in (("0.1", 0.5), ("0.5", 1.0), ("+Inf", 1.0)):
@@ -105,6 +106,14 @@ def _engines() -> Iterator[str]:
     for suffix in ("count", "sum"):
         for n, at in enumerate(MOMENTS):
             yield f"vllm:time_to_first_token_seconds_{suffix}{{{labels}}} {n * 4} {at.timestamp():.0f}"
+
+
+def _silent_engines(name: str) -> Iterator[str]:
+    """Pool `mute`: i-1 has two engines of which one tells of no queue, i-2 none of what runs, i-3 is whole."""
+    for instance, engine, left_out in (("i-1", 0, ""), ("i-1", 1, "waiting"), ("i-2", 0, "running"), ("i-3", 0, "")):
+        if not left_out or left_out not in name:
+            labels = f'environment="test",pool="mute",job="engine",instance_id="{instance}",engine="{engine}"'
+            yield f"{name}{{{labels}}} 2 {NOW.timestamp():.0f}"
 
 
 def _tokens() -> Iterator[str]:
@@ -138,7 +147,8 @@ def readings(tmp_path_factory: pytest.TempPathFactory) -> Generator[Readings]:
     with running(folder, "", "--storage.tsdb.retention.time=30d") as url:
         store = Prometheus(url)
         try:
-            leads = {"chat": LEAD, "young": LEAD, "brief": LEAD, "slow": LEAD, "slower": 2 * LEAD, "other": 3 * LEAD}
+            leads = dict.fromkeys(("chat", "young", "brief", "mute", "slow"), LEAD)
+            leads |= {"slower": 2 * LEAD, "other": 3 * LEAD}
             fast = replace(POLICY, first_token_s=0.5, inter_token_s=0.1)
             policies = dict.fromkeys(leads, POLICY) | {"young": fast, "brief": fast}
             yield pressure.read(store, "test", policies, leads, NOW)
@@ -163,6 +173,12 @@ def test_it_is_known_whose_metrics_are_read_and_for_how_long(readings: Readings)
         pytest.approx(1.0, abs=0.02),
         pytest.approx(40 / 1200, abs=0.02),
     ]
+
+
+def test_an_instance_of_which_an_engine_keeps_a_gauge_to_itself_is_not_read(readings: Readings) -> None:
+    assert readings.unread("mute", {"i-1", "i-2", "i-3"}) == 2
+    seen = readings.pressure("mute")
+    assert seen is not None and seen.reporting == 1
 
 
 def test_what_a_replica_ran_when_too_many_waited_is_remembered(readings: Readings) -> None:

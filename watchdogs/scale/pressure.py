@@ -160,7 +160,10 @@ def present_query(environment: str, down_after: timedelta) -> str:
     tokens = _rates(here, short)
     # two routers hold different requests
     held = f'sum by (pool) ({HELD}{{environment="{environment}"}} or {HELD}{{environment=""}})'
-    engines = f"count by (pool, {_INSTANCE}) ({metrics.REQUESTS_RUNNING}{here})"
+    # one of which an engine keeps its queue to itself is not read: its load would count as less than it is
+    whole_engines = f"{metrics.REQUESTS_RUNNING}{here} + {metrics.REQUESTS_WAITING}{here}"
+    told = (whole_engines, f"{metrics.REQUESTS_RUNNING}{here}", f"{metrics.REQUESTS_WAITING}{here}")
+    engines = " == ".join(f"count by (pool, {_INSTANCE}) ({series})" for series in told)
     steps = _seconds(down_after) / _step(down_after)
     return _union(
         {
