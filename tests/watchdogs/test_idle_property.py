@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -148,6 +149,7 @@ FAULTS: dict[str, tuple[Fault, str]] = {
     "queued": (engine(waiting_max=2.0), "no_requests"),
     "short requests between samples": (engine(counter_changes=3.0), "counters_flat"),
     "one GPU of four computes": (gpu(active_max=0.4), "gpus_quiet"),
+    "as active as the noise floor": (gpu(active_max=POLICY.gpu_active_below), "gpus_quiet"),
     "no token counters": (engine(counter_changes=None), "engine_reported"),
     "the gauge was renamed": (engine(running_max=None), "engine_reported"),
     "half of the engine's samples": (engine(coverage=0.5), "engine_covered"),
@@ -366,6 +368,15 @@ def test_each_end_takes_its_share_of_what_is_left(view: PoolView, budget: Budget
     assert [d.action for d in decide(seen, NOW).decisions].count(Action.END) == 1
 
 
+def test_the_dearest_goes_first_and_of_the_same_price_the_longest_idle() -> None:
+    drafts = [idle_draft(number, random.Random(0)) for number in range(3)]
+    marked(POLICY.grace + timedelta(hours=5))(drafts[1], random.Random(0))
+    seen = replace(observed(drafts), budget=replace(BUDGET, per_run=1))
+    for usd, goes in (({}, "i-1"), ({"i-2": Decimal(3), "i-1": Decimal(1)}, "i-2")):
+        found = decide(replace(seen, usd_per_hour=usd), NOW).decisions
+        assert [d.resource for d in found if d.action is Action.END] == [goes]
+
+
 @pytest.mark.parametrize(
     ("view", "budget"),
     [
@@ -380,6 +391,8 @@ def test_each_end_takes_its_share_of_what_is_left(view: PoolView, budget: Budget
         (POOL, replace(BUDGET, left_today=0)),
         (replace(POOL, floor=1), BUDGET),
         (replace(POOL, target=0), BUDGET),
+        (replace(POOL, target_held_by="anna"), BUDGET),
+        (replace(POOL, policy=replace(POLICY, min_age=timedelta(days=3))), BUDGET),
     ],
     ids=[
         "paused",
@@ -393,11 +406,13 @@ def test_each_end_takes_its_share_of_what_is_left(view: PoolView, budget: Budget
         "day budget",
         "nobody else is there",
         "the target is at the floor",
+        "the target is held",
+        "younger than the pool's least age",
     ],
 )
 def test_what_stands_around_an_instance_holds_it_back_too(view: PoolView, budget: Budget) -> None:
     seen = replace(observed([idle_draft(0, random.Random(0))]), pools={"chat": view}, budget=budget)
-    assert decide(seen, NOW).decisions[0].action is Action.KEEP
+    assert decide(seen, NOW).decisions[0].action in (Action.KEEP, Action.UNMARK)
 
 
 @pytest.mark.slow
