@@ -343,6 +343,42 @@ def test_a_floor_leans_on_nobody_that_goes_already(going: str) -> None:
     assert decide(replace(seen, **{going: frozenset({"i-1"})}), NOW).decisions[0].action is Action.KEEP
 
 
+@pytest.mark.parametrize(
+    ("fault", "marked_one", "plain_one"),
+    [
+        (engine(running_max=1.0), Action.UNMARK, Action.KEEP),
+        (gpu(active_max=0.4), Action.UNMARK, Action.KEEP),
+        (lambda d, _: setattr(d, "kept_by", "anna"), Action.UNMARK, Action.KEEP),
+        (engine(started_age=3 * MINUTE), Action.UNMARK, Action.KEEP),
+        (lambda d, _: setattr(d, "in_rollout", True), Action.UNMARK, Action.KEEP),
+        (machine(reservation="cr-1"), Action.UNMARK, Action.KEEP),
+        (dropped("engine"), Action.KEEP, Action.KEEP),
+        (dropped("agent"), Action.KEEP, Action.KEEP),
+    ],
+    ids=["work", "a GPU at work", "people", "a restart", "a rollout", "prepaid", "no metrics", "no agent"],
+)
+def test_what_takes_a_mark_away(fault: Fault, marked_one: Action, plain_one: Action) -> None:
+    drafts = [idle_draft(0, random.Random(0)), idle_draft(1, random.Random(0))]
+    never_marked(drafts[1], random.Random(0))
+    for draft in drafts:
+        fault(draft, random.Random(0))
+    assert [d.action for d in decide(observed(drafts), NOW).decisions] == [marked_one, plain_one]
+
+
+def test_one_that_serves_and_only_says_for_what_it_drained_once_is_not_drained_by_us() -> None:
+    drafts = [idle_draft(0, random.Random(0)), idle_draft(1, random.Random(0))]
+    both(agent(reason=OURS["reason"]), engine(running_max=1.0))(drafts[0], random.Random(0))
+    assert decide(observed(drafts), NOW).decisions[0].action is Action.UNMARK
+
+
+def test_what_an_earlier_pass_began_takes_no_room_again() -> None:
+    draft = idle_draft(0, random.Random(0))
+    agent(**OURS)(draft, random.Random(0))
+    seen = replace(observed([draft]), budget=replace(BUDGET, per_run=0))
+    assert decide(seen, NOW).decisions[0].action is Action.KEEP
+    assert decide(replace(seen, begun=frozenset({"i-0"})), NOW).decisions[0].action is Action.END
+
+
 def test_what_its_group_is_ending_is_not_ended_again() -> None:
     draft = idle_draft(0, random.Random(0))
     agent(**OURS)(draft, random.Random(0))
