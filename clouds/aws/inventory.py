@@ -89,6 +89,13 @@ class AwsInventory:
         return halving(instance_ids, lambda chunk: self._calls.one("ec2", "delete_tags", Resources=chunk, Tags=pairs))
 
     def _instance(self, raw: Mapping[str, Any]) -> Instance:
+        try:
+            return self._read(raw)
+        except (KeyError, AttributeError) as error:
+            name = raw.get("InstanceId", "an instance without a name")
+            raise CloudError(f"ec2:describe_instances in {self._region}: {name} cannot be read: {error!r}") from error
+
+    def _read(self, raw: Mapping[str, Any]) -> Instance:
         written = {tag["Key"]: tag["Value"] for tag in raw.get("Tags", [])}
         zone = raw["Placement"]["AvailabilityZone"]
         if not zone.startswith(self._region):

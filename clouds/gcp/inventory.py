@@ -123,6 +123,12 @@ class GoogleInventory:
         return found
 
     def _instance(self, raw: Any, zone: str) -> Instance:
+        try:
+            return self._read(raw, zone)
+        except ValueError as error:
+            raise CloudError(f"compute:instances.aggregated_list: {raw.name} cannot be read: {error}") from error
+
+    def _read(self, raw: Any, zone: str) -> Instance:
         self._zones[raw.name] = zone
         labels = {_tag(key): value for key, value in raw.labels.items()}
         group = next((item.value for item in raw.metadata.items if item.key == CREATED_BY), None)

@@ -114,6 +114,16 @@ WHOLE = listing(instance(1))
         pytest.param([plain(200, WHOLE[:60])], "failed", id="page cut, length right"),
         pytest.param([plain(200, listing(key="other"))], "without Reservations", id="page without its list"),
         pytest.param([plain(200, listing(instance(1, "eu-west-1a")))], "us-east-1 was asked", id="wrong region"),
+        *(
+            pytest.param([plain(200, WHOLE.replace(*part))], "cannot be read", id=f"one item without {name}")
+            for name, part in {
+                "its zone": (b"availabilityZone", b"zone"),
+                "its launch time": (b"launchTime", b"begin"),
+                "its type": (b"instanceType", b"kind"),
+                "its name": (b"instanceId", b"name"),
+                "a state that we know": (b"running", b"hibernating"),
+            }.items()
+        ),
         pytest.param([plain(401, refusal("AuthFailure"))], "AuthFailure", id="refused"),
         pytest.param([plain(200, listing(instance(1), token="n"))], "same next token", id="pages without an end"),
     ],

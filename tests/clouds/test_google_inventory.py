@@ -89,6 +89,15 @@ def test_which_machines_have_gpus(changes: dict[str, Any], listed: bool) -> None
     assert bool(found) is listed
 
 
+@pytest.mark.parametrize(
+    "changes", [{"creation_timestamp": ""}, {"scheduling": {"termination_time": "soon"}}], ids=["no time", "no date"]
+)
+def test_a_machine_that_cannot_be_read_is_named(changes: dict[str, Any]) -> None:
+    rows = {ZONE: [machine("one"), machine("odd", **changes)]}
+    with pytest.raises(CloudError, match="odd cannot be read"):
+        GoogleInventory(Answers(rows), "us-central1", "test").instances()
+
+
 def test_a_name_in_two_zones_means_nobody() -> None:
     both = {ZONE: [machine()], "us-central1-b": [machine()]}
     with pytest.raises(CloudError, match="which one is meant"):
