@@ -5,13 +5,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol
 
-from sqlalchemy.exc import SQLAlchemyError
-
 from cli import plans
 from cli.output import Exit, UserError, after_the_work
 from cli.wiring import Wired, wire
 from fleet.document import FleetDocument
 from ledger import outbox
+from ledger.schema import LedgerError, explained
 from watchdogs.idle.decide import WATCHDOG as IDLE
 from watchdogs.idle.watchdog import IdleWatchdog
 from watchdogs.idle.watchdog import policy_digest as idle_digest
@@ -106,16 +105,17 @@ def over_fleets(
     answers: list[dict[str, Any]] = []
     for document in documents:
         try:
-            code, answer = over_fleet(kind, document, options)
+            with explained("the ledger failed"):
+                code, answer = over_fleet(kind, document, options)
         except (OSError, UserError) as error:
             if isinstance(error, UserError) and (len(documents) == 1 or error.code is Exit.WRONG_USE):
                 raise
             left = "What was done before is recorded" if isinstance(error, CutShortError) else "Nothing was done"
             plans.say(f"{document.environment}: {kind.name}: {error}. {left}.")
             code, answer = Exit.FAILED, {"watchdog": kind.name, "error": str(error)}
-        except SQLAlchemyError as error:
-            plans.say(f"{document.environment}: {kind.name}: the ledger failed: {error}. The next pass goes on.")
-            code, answer = Exit.FAILED, {"watchdog": kind.name, "error": f"the ledger failed: {error}"}
+        except LedgerError as error:
+            plans.say(f"{document.environment}: {kind.name}: {error}. The next pass goes on.")
+            code, answer = Exit.FAILED, {"watchdog": kind.name, "error": str(error)}
         codes.append(code)
         answers.append({"environment": document.environment, **answer})
     worst = next((code for code in (Exit.FAILED, Exit.FOUND) if code in codes), Exit.DONE)

@@ -86,7 +86,8 @@ def test_a_pass_whose_ledger_dies_says_so_and_the_next_one_goes_on(
     code, [answer] = over_fleets(dying(idle, server), fleet, options)
     assert code is Exit.FAILED
     assert answer["error"].startswith("the ledger failed: ")
-    assert "The next pass goes on." in " ".join(capsys.readouterr().err.split())
+    said = capsys.readouterr().err
+    assert said.endswith("The next pass goes on.\n") and len(said.splitlines()) == 1, "no statement of SQL"
     with pytest.raises(UserError, match="Is the server running|No such file"):
         over_fleets(idle, fleet, options)
     server.start()
