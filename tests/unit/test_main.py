@@ -24,6 +24,27 @@ def test_an_interrupt_while_it_loads_is_one_line(tmp_path: Path) -> None:
     assert done.stderr == "gpufleet: interrupted; what was done is recorded, the next run goes on from it\n"
 
 
+def test_an_interrupt_in_the_middle_is_one_line_and_json() -> None:
+    script = """
+import sys
+import typer
+from cli import main
+def build(group):
+    app = typer.Typer()
+    @app.command()
+    def command(json: bool = False):
+        raise KeyboardInterrupt
+    return app
+main.build = build
+main.main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script, "--json"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, json.loads(done.stdout)) == (130, {"error": "interrupted"})
+    assert done.stderr == "gpufleet: interrupted; what was done is recorded, the next run goes on from it\n"
+
+
 @pytest.mark.parametrize(
     ("raised", "said"),
     [
