@@ -1,8 +1,9 @@
 """Passes of the orphan watchdog over a small world: two phases, brakes, budgets, faults and kills."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from datetime import timedelta
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from fleet.document import FleetDocument
 from fleet.document.watchdogs import OrphanEntry
 from tests.watchdogs.plain import QUIET_ENGINE, START, FakePrices, document
 from tests.watchdogs.test_orphan_rules import DAY, LONG_QUIET, orphan
-from tests.watchdogs.worlds import KilledError, World
+from tests.watchdogs.worlds import FakeMetrics, KilledError, World
 from watchdogs.orphans.watchdog import OrphanWatchdog, Scope, rule_digest
 from watchdogs.plan import Action, OutcomeKind, Reason
 from watchdogs.ports import LEASE_OVER, Brake, BrakeKind
@@ -157,6 +158,35 @@ def test_a_pass_whose_lease_is_over_stops_nothing_and_takes_no_mark_away(works: 
     done = dog.apply()
     assert [(o.kind, o.detail) for o in done.outcomes] == [(OutcomeKind.NO_LONGER_TRUE, LEASE_OVER)]
     assert world.stopped == [] and tags.IDLE_SINCE in world.instances[ONE].tags
+
+
+@dataclass
+class WorkedInBetween(FakeMetrics):
+    """Tells of work to who looks further back than the rule's window."""
+
+    def query(self, expression: str, at: datetime) -> Sequence[tuple[Mapping[str, str], float]]:
+        seen = self.world.evidence
+        if any(int(seconds) > LONG_QUIET.window.total_seconds() for seconds in re.findall(r"\[(\d+)s\]", expression)):
+            busy = replace(LONG_QUIET, engine=replace(QUIET_ENGINE, counter_changes=9.0))
+            self.world.evidence = dict.fromkeys(seen, busy)
+        try:
+            return super().query(expression, at)
+        finally:
+            self.world.evidence = seen
+
+
+def test_one_that_worked_since_its_mark_while_no_pass_ran_begins_a_new_grace() -> None:
+    world = worlds()
+    fleet = ruled()
+    watchdog(world, fleet).apply()
+    world.now += timedelta(hours=25)
+    dog = OrphanWatchdog(fleet, replace(world.ports(), metrics=WorkedInBetween(world)))
+    (outcome,) = dog.apply().outcomes
+    assert outcome.kind is OutcomeKind.NO_LONGER_TRUE and Reason.TOKENS_MOVED in outcome.detail
+    assert world.stopped == [] and world.instances[ONE].idle_since is None
+    assert "stays" in list(world.messages)[-1]
+    world.now += timedelta(minutes=5)
+    assert [d.action for d in watchdog(world, fleet).apply().plan.decisions] == [Action.MARK]
 
 
 def test_budgets_hold_over_passes() -> None:

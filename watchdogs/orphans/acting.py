@@ -5,11 +5,13 @@ look → noted → stopped → mark removed. Killed in between, the next pass se
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from fleet import tags
 from fleet.model import Instance
 from watchdogs.brakes import who_and_why
+from watchdogs.idle.judge import Objection
 from watchdogs.orphans import words
 from watchdogs.orphans.decide import WATCHDOG, case_of, stop_objection
 from watchdogs.orphans.judge import judge_orphan
@@ -116,7 +118,10 @@ class Actor:
             return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, "the rule does not name it any more")
         if again.marked(instance, rule) is None:
             return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, "somebody removed its mark")
-        objection = judge_orphan(case_of(again, instance, rule, now)) or stop_objection(again, instance, rule)
+        objection = judge_orphan(case_of(again, instance, rule, now))
+        if objection is not None:
+            self._marked_in_vain(decision, objection)
+        objection = objection or stop_objection(again, instance, rule)
         if objection is not None:
             detail = f"{objection.reason} {objection.detail}".strip()
             return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, detail)
@@ -127,6 +132,14 @@ class Actor:
         self._ports.inventory.untag([instance.id], [tags.IDLE_SINCE])
         self._tell(f"stopped:{instance.id}:{decision.detail[:60]}", words.stopped(decision), decision)
         return self._recorded(decision, OutcomeKind.DONE, "stopped")
+
+    def _marked_in_vain(self, decision: Decision, objection: Objection) -> None:
+        """Its mark goes: later looks would go back to it and find the same, and the next one begins a new grace."""
+        failed = self._ports.inventory.untag([decision.resource], [tags.IDLE_SINCE])
+        since = self._seen.marked_at.get((decision.resource, decision.pool or ""))
+        if decision.resource not in failed and since is not None:
+            shown = replace(decision, reason=objection.reason, detail=objection.detail)
+            self._tell(f"stays:{decision.resource}:{tags.write_time(since)}", words.unmarked(shown), decision)
 
     def _held_back(self, decision: Decision) -> Outcome | None:
         """Brakes set and leases lost since the plan was made."""

@@ -130,8 +130,12 @@ class OrphanWatchdog:
         return {(deed.resource, deed.pool or ""): deed.at for deed in deeds if deed.action is Action.MARK}
 
     def _look_again(self, instance: Instance, rule: str, now: datetime) -> Observed:
-        seen = replace(self._without_metrics(outside([instance], self._known), now), rules=(self._rules[rule],))
-        return replace(seen, evidence=self._evidence(seen, now))
+        """Its evidence begins with its mark: passes that were paused, or blind, or did not run, saw none of it."""
+        named = self._rules[rule]
+        seen = replace(self._without_metrics(outside([instance], self._known), now), rules=(named,))
+        since = seen.marked(instance, named) or now
+        whole = replace(named, window=max(named.window, now - since))
+        return replace(seen, evidence=self._evidence(replace(seen, rules=(whole,)), now))
 
     def _evidence(self, seen: Observed, now: datetime) -> dict[str, Evidence]:
         """Of those that a rule names. Rules with the same window and source share the queries."""
