@@ -118,6 +118,8 @@ class Actor:
             return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, "the rule does not name it any more")
         if again.marked(instance, rule) is None:
             return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, "somebody removed its mark")
+        if (held := self._held_back(decision)) is not None:
+            return held
         objection = judge_orphan(case_of(again, instance, rule, now))
         if objection is not None:
             self._marked_in_vain(decision, objection)
@@ -125,8 +127,6 @@ class Actor:
         if objection is not None:
             detail = f"{objection.reason} {objection.detail}".strip()
             return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, detail)
-        if (held := self._held_back(decision)) is not None:
-            return held
         self._ports.ledger.intend(WATCHDOG, decision, now)
         self._account.stop(instance.id)
         self._ports.inventory.untag([instance.id], [tags.IDLE_SINCE])
