@@ -9,7 +9,7 @@ import typer
 from cli import plans
 from cli.fleets import FleetOption, load
 from cli.output import STDOUT, Exit, UserError, after_the_work, print_json
-from cli.watch_pass import Options, check_accepted, orphan_kind, over_fleet
+from cli.watch_pass import Options, check_accepted, one_of_several, orphan_kind, worst
 from fleet.document import FleetDocument
 from fleet.model import Instance
 from watchdogs.orphans.watchdog import Scope
@@ -48,8 +48,7 @@ def orphans(  # noqa: PLR0913 - the options of every pass
     found = [_one(document, documents, only, options) for document in _one_of_each(documents)]
     if as_json:
         print_json([answer for _, answer in found])
-    codes = {code for code, _ in found}
-    raise typer.Exit(next((code for code in (Exit.FAILED, Exit.FOUND) if code in codes), Exit.DONE))
+    raise typer.Exit(worst(code for code, _ in found))
 
 
 def _one(
@@ -58,16 +57,16 @@ def _one(
     only: Callable[[Instance], bool] | None,
     options: Options,
 ) -> tuple[Exit, dict[str, Any]]:
-    """One account and region: its exit code and its answer. Raises UserError when it could not be seen whole."""
+    """One account and region: its exit code and its answer."""
     kind = orphan_kind(Scope(known=documents, only=only, tell=plans.say))
-    try:
-        code, answer = over_fleet(kind, document, options)
-    except OSError as error:
-        raise UserError(f"{document.cloud} {document.region}: {error}") from error
-    decisions: list[dict[str, Any]] = answer.get("decisions", [])
+    code, answer = one_of_several(kind, document, options, alone=len(documents) == 1)
+    answer |= {"cloud": document.cloud, "region": document.region}
+    if "decisions" not in answer:
+        return code, answer
+    decisions: list[dict[str, Any]] = answer["decisions"]
     known = [Decimal(d["usd_per_hour"]) for d in decisions if d["usd_per_hour"] is not None]
     total, unpriced = sum(known, Decimal(0)), len(decisions) - len(known)
-    answer |= {"cloud": document.cloud, "region": document.region, "usd_per_hour": str(total), "unpriced": unpriced}
+    answer |= {"usd_per_hour": str(total), "unpriced": unpriced}
     if options.show and not options.quiet:
         words = f"{total.normalize():f} USD/h{f' and {unpriced} of unknown price' if unpriced else ''}"
         said = f"{document.cloud} {document.region}: {len(decisions)} outside every pool, {words}"

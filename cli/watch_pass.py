@@ -1,6 +1,6 @@
 """One pass of a watchdog over one fleet: what the command, the daemon, Lambda and Cloud Run share."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol
@@ -101,25 +101,37 @@ def over_fleets(
 ) -> tuple[Exit, list[dict[str, Any]]]:
     """One pass over each fleet. The worst exit code wins; one fleet's failure does not stop the others."""
     check_accepted(kind, documents, options.accept)
-    codes: list[Exit] = []
-    answers: list[dict[str, Any]] = []
-    for document in documents:
-        try:
-            with explained("the ledger failed"):
-                code, answer = over_fleet(kind, document, options)
-        except (OSError, UserError) as error:
-            if isinstance(error, UserError) and (len(documents) == 1 or error.code is Exit.WRONG_USE):
-                raise
-            left = "What was done before is recorded" if isinstance(error, CutShortError) else "Nothing was done"
-            plans.say(f"{document.environment}: {kind.name}: {error}. {left}.")
-            code, answer = Exit.FAILED, {"watchdog": kind.name, "error": str(error)}
-        except LedgerError as error:
-            plans.say(f"{document.environment}: {kind.name}: {error}. The next pass goes on.")
-            code, answer = Exit.FAILED, {"watchdog": kind.name, "error": str(error)}
-        codes.append(code)
-        answers.append({"environment": document.environment, **answer})
-    worst = next((code for code in (Exit.FAILED, Exit.FOUND) if code in codes), Exit.DONE)
-    return worst, answers
+    done = [one_of_several(kind, document, options, alone=len(documents) == 1) for document in documents]
+    answers = [
+        {"environment": document.environment, **answer} for document, (_, answer) in zip(documents, done, strict=True)
+    ]
+    return worst(code for code, _ in done), answers
+
+
+def worst(codes: Iterable[Exit]) -> Exit:
+    """What a command exits with whose fleets ended like this."""
+    found = set(codes)
+    return next((code for code in (Exit.FAILED, Exit.FOUND) if code in found), Exit.DONE)
+
+
+def one_of_several(
+    kind: Kind, document: FleetDocument, options: Options, *, alone: bool
+) -> tuple[Exit, dict[str, Any]]:
+    """One pass whose failure is said and stops no other fleet's. Raises UserError for wrong use, and where the fleet
+    is alone for what people must mend.
+    """
+    try:
+        with explained("the ledger failed"):
+            return over_fleet(kind, document, options)
+    except (OSError, UserError) as error:
+        if isinstance(error, UserError) and (alone or error.code is Exit.WRONG_USE):
+            raise
+        left = "What was done before is recorded" if isinstance(error, CutShortError) else "Nothing was done"
+        plans.say(f"{document.environment}: {kind.name}: {error}. {left}.")
+        return Exit.FAILED, {"watchdog": kind.name, "error": str(error)}
+    except LedgerError as error:
+        plans.say(f"{document.environment}: {kind.name}: {error}. The next pass goes on.")
+        return Exit.FAILED, {"watchdog": kind.name, "error": str(error)}
 
 
 def over_fleet(kind: Kind, document: FleetDocument, options: Options) -> tuple[Exit, dict[str, Any]]:

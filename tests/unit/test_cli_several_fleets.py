@@ -1,16 +1,17 @@
 """Commands over several fleets: what one of them lacks stops none of the others."""
 
+import json
 from pathlib import Path
 
 import pytest
 import typer
 
-from cli import watch_cost
+from cli import watch_cost, watch_orphans
 from cli.fleets import load_one
 from cli.output import STDERR, Exit, UserError
 from cli.report import _all_sent  # pyright: ignore[reportPrivateUsage]
 from cli.watch_pass import SPOT, Options, kinds, over_fleets
-from fleet.document import FleetDocument
+from fleet.document import FleetDocument, render
 from tests.unit.small_fleet import document
 
 
@@ -32,6 +33,19 @@ def test_a_ledger_that_is_lost_stops_no_other_fleet_s_pass(lost: list[FleetDocum
     assert all("not a database" in one["error"] for one in answers)
     with pytest.raises(UserError, match="not a database"):
         over_fleets(kinds()[SPOT], lost[:1], Options(show=False))
+
+
+def test_a_ledger_that_is_lost_stops_no_other_fleet_s_list_of_orphans(
+    lost: list[FleetDocument], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    two = lost[1].model_copy(update={"region": "us-west-2"})
+    (tmp_path / "two.json").write_text(render(two), "utf-8")
+    with pytest.raises(typer.Exit) as ended:
+        watch_orphans.orphans([str(tmp_path / "one" / "fleet.json"), str(tmp_path / "two.json")], as_json=True)
+    assert ended.value.exit_code == Exit.FAILED
+    answers = json.loads(capfd.readouterr().out)
+    assert [one["region"] for one in answers] == [lost[0].region, "us-west-2"]
+    assert all("not a database" in one["error"] and "usd_per_hour" not in one for one in answers)
 
 
 def test_a_ledger_that_is_lost_stops_no_other_fleet_s_costs(lost: list[FleetDocument]) -> None:
