@@ -51,7 +51,7 @@ def test_spot_falls_below_its_target_less_than_skyserve_for_less_money_and_hardl
     )
     assert float(own["below_target_percent"]) <= 0.7 * float(skyserve["below_target_percent"])
     assert float(own["cost_ratio"]) <= float(skyserve["cost_ratio"])
-    assert float(own["on_demand_launches"]) <= 0.2 * float(skyserve["on_demand_launches"])
+    assert float(own["on_demand_launches"]) <= 0.11 * float(skyserve["on_demand_launches"])
 
 
 def test_a_market_that_takes_what_boots_is_left_for_on_demand() -> None:

@@ -6,14 +6,13 @@ import pytest
 
 from fleet.activity import Activity, ActivityKind
 from fleet.model import CapacityType, Phase
-from fleet.policies import SpotPolicy
-from tests.watchdogs.plain import START
+from tests.watchdogs.plain import START, spot_pool
 from tests.watchdogs.test_spot_watchdog import OD, A, B, spread_world, watchdog
 from watchdogs.evidence import AgentStatus
 from watchdogs.plan import Action
 from watchdogs.spot.decide import decide
 from watchdogs.spot.memory import PRIOR_HOURS, PRIOR_LOSSES
-from watchdogs.spot.view import GroupView, Member, PoolView
+from watchdogs.spot.view import GroupView, Member
 
 MINUTE = timedelta(minutes=1)
 BOOT = 6
@@ -74,19 +73,13 @@ def test_what_boots_is_not_counted_on_where_others_were_taken_before_they_were_r
         for name, letter, there in ((A, "a", booting), (B, "b", []))
     ]
     groups.append(GroupView(name=OD, capacity_type=CapacityType.ON_DEMAND, zone=None, desired=0, max=9))
-    pool = PoolView(
-        name="batch",
-        target=len(booting),
-        spare=0,
-        max=9,
-        policy=SpotPolicy(),
-        groups=groups,
-        members=[
+    pool = spot_pool(
+        groups,
+        [
             Member(id=f"i-{n}", group=A, launched_at=START - ago * MINUTE, missed_since=START)
             for n, ago in enumerate(booting)
         ],
         events=sorted((event for loss in losses for event in loss), key=lambda event: event.at),
-        pass_started=START,
         boot_expected=BOOT * MINUTE,
     )
     (answer,) = [d for d in decide([pool], START).decisions if d.resource == OD]

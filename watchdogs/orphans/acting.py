@@ -81,9 +81,8 @@ class Actor:
         failed = self._ports.inventory.untag([decision.resource for decision in decisions], [tags.IDLE_SINCE])
         outcomes: list[Outcome] = []
         for decision in decisions:
-            since = self._seen.marked_at.get((decision.resource, decision.pool or ""))
-            if decision.resource not in failed and since is not None:
-                self._tell(f"stays:{decision.resource}:{tags.write_time(since)}", words.unmarked(decision), decision)
+            if decision.resource not in failed:
+                self._tell_unmark(decision)
             outcomes.append(self._written(decision, failed.get(decision.resource), self._ports.clock.now()))
         return outcomes
 
@@ -100,6 +99,11 @@ class Actor:
         said = None if against is None else f"{against.reason}, {against.detail}"
         key = f"marked:{instance.id}:{tags.write_time(since)}"
         self._tell(key, words.marked(instance, rule, decision, since + rule.grace, said), decision)
+
+    def _tell_unmark(self, decision: Decision) -> None:
+        since = self._seen.marked_at.get((decision.resource, decision.pool or ""))
+        if since is not None:
+            self._tell(f"stays:{decision.resource}:{tags.write_time(since)}", words.unmarked(decision), decision)
 
     def _stop(self, decision: Decision) -> Outcome:
         """Look a last time, note it, stop it, take the mark away: a restart begins without it.
@@ -136,10 +140,8 @@ class Actor:
     def _marked_in_vain(self, decision: Decision, objection: Objection) -> None:
         """Its mark goes: later looks would go back to it and find the same, and the next one begins a new grace."""
         failed = self._ports.inventory.untag([decision.resource], [tags.IDLE_SINCE])
-        since = self._seen.marked_at.get((decision.resource, decision.pool or ""))
-        if decision.resource not in failed and since is not None:
-            shown = replace(decision, reason=objection.reason, detail=objection.detail)
-            self._tell(f"stays:{decision.resource}:{tags.write_time(since)}", words.unmarked(shown), decision)
+        if decision.resource not in failed:
+            self._tell_unmark(replace(decision, reason=objection.reason, detail=objection.detail))
 
     def _held_back(self, decision: Decision) -> Outcome | None:
         """Brakes set and leases lost since the plan was made."""

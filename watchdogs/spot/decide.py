@@ -127,8 +127,7 @@ def _on_demand(pool: PoolView, sizes: Sizes, now: datetime) -> list[Decision]:
         return []
     wanted, there = min(max(0, sizes.missing), group.max), len(pool.members_of(group.name))
     lacks = wanted - presence.with_replaced(sizes.on_demand, sizes.on_demand_late, wanted)
-    open_zones = zones.untried(pool, now) if sizes.spot_missing > 0 else ()
-    if lacks > 0 and open_zones:
+    if lacks > 0 and sizes.spot_missing > 0 and (open_zones := zones.untried(pool, now)):
         # spot starts as fast as on-demand, so every zone is asked before anything is bought for what none has given
         lacks = min(lacks, sizes.doubtful - sizes.on_demand)
         if lacks <= 0:
