@@ -5,6 +5,13 @@ from dataclasses import dataclass, field
 from datetime import date, timedelta
 from decimal import Decimal
 from enum import StrEnum
+from typing import Final
+
+AS_BEFORE: Final = "as_before"
+"""Metadata of a setting that comes with an upgrade: the value at which watchdogs do what they did without it.
+
+At that value the policy counts as the one that was seen. It stays when the default changes: that is to be seen.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
