@@ -463,7 +463,10 @@ def test_a_ready_replica_is_read_only_where_its_own_metrics_are() -> None:
     assert isinstance(store, Store)
     store.read = (ready, draining.id)
     (decision,) = watchdog.dry().plan.decisions
-    assert (decision.reason, decision.detail) == (Reason.METRICS_MISSING, "1 of 2 replicas are read")
+    assert (decision.reason, decision.detail) == (
+        Reason.METRICS_MISSING,
+        "1 of 2 replicas tell all that load is judged by",
+    )
 
 
 def test_history_is_read_from_series_that_are_recorded() -> None:

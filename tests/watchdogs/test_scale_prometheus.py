@@ -114,11 +114,29 @@ def _silent_engines(name: str) -> Iterator[str]:
         if not left_out or left_out not in name:
             labels = f'environment="test",pool="mute",job="engine",instance_id="{instance}",engine="{engine}"'
             yield f"{name}{{{labels}}} 2 {NOW.timestamp():.0f}"
+    for instance, engine in UNCOUNTED:
+        for ago in (40, 25, 10):
+            at = (NOW - timedelta(seconds=ago)).timestamp()
+            yield f"{name}{{{_uncounted(instance, engine)}}} 0 {at:.0f}"
+
+
+UNCOUNTED = (("i-1", 0), ("i-1", 1), ("i-2", 0), ("i-3", 0), ("i-4", 0))
+"""Pool `uncounted`: one of the engines of i-1 has no token counters, i-2 none of what it makes, i-3 none at all."""
+
+
+def _uncounted(instance: str, engine: int) -> str:
+    return f'environment="test",pool="uncounted",job="engine",instance_id="{instance}",engine="{engine}"'
 
 
 def _tokens() -> Iterator[str]:
     for name, usual in (("prompt", 0), ("generation", 30)):
         yield f"# TYPE vllm:{name}_tokens counter"
+        for instance, engine in UNCOUNTED:
+            if (instance, engine) in (("i-1", 1), ("i-3", 0)) or (instance, name) == ("i-2", "generation"):
+                continue
+            for ago in (40, 25, 10):
+                labels, at = _uncounted(instance, engine), (NOW - timedelta(seconds=ago)).timestamp()
+                yield f"vllm:{name}_tokens_total{{{labels}}} {900 - ago} {at:.0f}"
         for n, at in enumerate(MOMENTS):
             labels = f'{HERE},job="engine",instance_id="i-1",engine="0"'
             yield f"vllm:{name}_tokens_total{{{labels}}} {n * usual} {at.timestamp():.0f}"
@@ -148,9 +166,10 @@ def readings(tmp_path_factory: pytest.TempPathFactory) -> Generator[Readings]:
         store = Prometheus(url)
         try:
             leads = dict.fromkeys(("chat", "young", "brief", "mute", "slow"), LEAD)
-            leads |= {"slower": 2 * LEAD, "other": 3 * LEAD}
+            leads |= {"slower": 2 * LEAD, "other": 3 * LEAD, "uncounted": LEAD}
             fast = replace(POLICY, first_token_s=0.5, inter_token_s=0.1)
             policies = dict.fromkeys(leads, POLICY) | {"young": fast, "brief": fast}
+            policies["uncounted"] = replace(POLICY, requests_per_replica=None, tokens_per_second_per_replica=10)
             yield pressure.read(store, "test", policies, leads, NOW)
         finally:
             store.close()
@@ -179,6 +198,15 @@ def test_an_instance_of_which_an_engine_keeps_a_gauge_to_itself_is_not_read(read
     assert readings.unread("mute", {"i-1", "i-2", "i-3"}) == 2
     seen = readings.pressure("mute")
     assert seen is not None and seen.reporting == 1
+
+
+def test_an_instance_of_which_an_engine_counts_no_tokens_is_not_read_where_tokens_are_what_a_replica_carries(
+    readings: Readings,
+) -> None:
+    names = {"i-1", "i-2", "i-3", "i-4"}
+    assert readings.demand("uncounted") is not None, "the others count"
+    assert readings.unread("uncounted", names) == 3
+    assert readings.unread("chat", {"i-1", "i-2"}) == 0, "requests are what its replicas carry; i-2 counts no tokens"
 
 
 def test_what_a_replica_ran_when_too_many_waited_is_remembered(readings: Readings) -> None:

@@ -13,7 +13,7 @@ def missing(view: PoolView) -> str | None:
     seen, policy = view.pressure, view.policy
     read = 0 if seen is None else min(seen.reporting, view.ready - view.unread)
     if seen is None or read < view.ready:
-        return f"{read} of {view.ready} replicas are read"
+        return f"{read} of {view.ready} replicas tell all that load is judged by"
     if seen.coverage is not None and seen.coverage < LEAST_COVERAGE:
         return f"the store has {seen.coverage:.0%} of the last {policy.down_after}"
     if view.demand is None and policy.requests_per_replica is not None:

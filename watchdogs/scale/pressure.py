@@ -38,6 +38,10 @@ LEADS: Final = tuple(timedelta(minutes=minutes) for minutes in (1, 2, 3, 5, 7, 1
 """A pool's past is asked for what came within the first of these that is no shorter than a start."""
 _STAT: Final = "stat"
 _INSTANCE: Final = "instance_id"
+_ENGINE: Final = "engine"
+"""Stat of the instances whose engines tell their load."""
+_COUNTING: Final = "counting"
+"""Stat of those whose engines count their tokens, too."""
 
 Stats = Mapping[str, Mapping[str, float]]
 """By pool, by stat."""
@@ -63,7 +67,7 @@ def read(
         present=_stats(present),
         past=_stats(store.query(past_query(environment, leads, policies), now)),
         policies=policies,
-        engines=_engines(present),
+        engines=_engines(present, policies),
     )
 
 
@@ -164,10 +168,13 @@ def present_query(environment: str, down_after: timedelta) -> str:
     whole_engines = f"{metrics.REQUESTS_RUNNING}{here} + {metrics.REQUESTS_WAITING}{here}"
     told = (whole_engines, f"{metrics.REQUESTS_RUNNING}{here}", f"{metrics.REQUESTS_WAITING}{here}")
     engines = " == ".join(f"count by (pool, {_INSTANCE}) ({series})" for series in told)
+    counters = (f"rate({name}{here}[{short}])" for name in (metrics.GENERATION_TOKENS, metrics.PROMPT_TOKENS))
+    counting = " == ".join((engines, *(f"count by (pool, {_INSTANCE}) ({series})" for series in counters)))
     steps = _seconds(down_after) / _step(down_after)
     return _union(
         {
-            "engine": engines,
+            _ENGINE: engines,
+            _COUNTING: counting,
             "reporting": f"count by (pool) ({engines})",
             "coverage": f"count_over_time(({running})[{whole}:{step}]) / {steps:g}",
             "waiting": waiting,
@@ -290,12 +297,20 @@ def _stats(rows: Sequence[Row]) -> Stats:
     return found
 
 
-def _engines(rows: Sequence[Row]) -> Mapping[str, AbstractSet[str]]:
-    """By pool the instances whose engines are read."""
+def _engines(rows: Sequence[Row], policies: Mapping[str, ScalePolicy]) -> Mapping[str, AbstractSet[str]]:
+    """By pool the instances of which all is read that its policy judges load by."""
+    in_tokens = {
+        pool
+        for pool, policy in policies.items()
+        if policy.requests_per_replica is None and policy.tokens_per_second_per_replica is not None
+    }
     found: dict[str, set[str]] = {}
     for labels, _ in rows:
         if "pool" in labels and labels.get(_INSTANCE):
-            found.setdefault(labels["pool"], set()).add(labels[_INSTANCE])
+            pool = labels["pool"]
+            read = found.setdefault(pool, set())
+            if labels[_STAT] == (_COUNTING if pool in in_tokens else _ENGINE):
+                read.add(labels[_INSTANCE])
     return found
 
 
