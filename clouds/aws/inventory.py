@@ -68,15 +68,19 @@ class AwsInventory:
         self._calls.once("ec2", "stop_instances", InstanceIds=[instance_id])
 
     def instance(self, instance_id: str) -> Instance | None:
-        """One, read anew; None when the cloud no longer knows it."""
+        """One, read anew; None when the cloud no longer knows it. Raises CloudError of an answer about any other."""
         try:
             answer = self._calls.one("ec2", "describe_instances", InstanceIds=[instance_id])
         except CloudError as error:
             if error.code in ("InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed"):
                 return None
             raise
-        found = [raw for reservation in answer["Reservations"] for raw in reservation["Instances"]]
-        return self._instance(found[0]) if found else None
+        listed = [raw for held in answer.get("Reservations", ()) for raw in held.get("Instances", ())]
+        # EC2 refuses an id that it does not know: an empty list says nothing of this one, and not that it has gone
+        if (came := [raw.get("InstanceId") for raw in listed]) != [instance_id]:
+            names = ", ".join(map(str, came)) or "nobody"
+            raise CloudError(f"ec2:describe_instances in {self._region}: {instance_id} was asked for, {names} came")
+        return self._instance(listed[0])
 
     def tag(self, instance_ids: Sequence[str], values: Mapping[str, str]) -> Mapping[str, str]:
         """Write tags on many at once. Returns the error by instance where it failed."""

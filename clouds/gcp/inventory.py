@@ -57,8 +57,13 @@ class GoogleInventory:
         self._calls.finish("instances", "stop", zone=zone, instance=instance_id, discard_local_ssd=True)
 
     def instance(self, instance_id: str) -> Instance | None:
-        """One, read anew; None when the cloud no longer knows it. Raises CloudError when two zones have that name."""
+        """One, read anew; None when the cloud no longer knows it.
+
+        Raises CloudError when two zones have that name, and of an answer about any other.
+        """
         found = self._listed(f"name={instance_id}")
+        for other in (one.id for one in found if one.id != instance_id):
+            raise CloudError(f"compute:instances.aggregated_list: {instance_id} was asked for, {other} came")
         if len(found) > 1:
             zones = ", ".join(sorted(instance.zone for instance in found))
             raise CloudError(f"{instance_id} is a name of machines in {zones}: which one is meant is not known")

@@ -157,6 +157,35 @@ def test_all_pages_are_read_and_counted(cloud: tuple[Cloud, AwsCalls]) -> None:
     assert said.asked[1]["NextToken"] == "n"
 
 
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        pytest.param(listing(instance(2)), "i-1 was asked for, i-2 came", id="another one"),
+        pytest.param(listing(instance(1), instance(2)), "i-1 was asked for, i-1, i-2 came", id="two"),
+        pytest.param(listing(), "i-1 was asked for, nobody came", id="nobody, and no refusal"),
+        pytest.param(listing(key="other"), "i-1 was asked for, nobody came", id="no list"),
+        pytest.param(listing("<item/>"), "i-1 was asked for, nobody came", id="a reservation of nobody"),
+        pytest.param(listing(instance(1, "eu-west-1a")), "us-east-1 was asked", id="wrong region"),
+    ],
+)
+def test_an_answer_about_one_instance_is_about_that_one(
+    cloud: tuple[Cloud, AwsCalls], answer: bytes, words: str
+) -> None:
+    said, calls = cloud
+    said.answers = [plain(200, answer)]
+    with pytest.raises(CloudError, match=words):
+        AwsInventory(calls, "us-east-1", "prod").instance("i-1")
+
+
+def test_one_instance_is_read_and_one_that_the_cloud_does_not_know_is_nobody(cloud: tuple[Cloud, AwsCalls]) -> None:
+    said, calls = cloud
+    said.answers = [plain(200, WHOLE), plain(400, refusal("InvalidInstanceID.NotFound"))]
+    inventory = AwsInventory(calls, "us-east-1", "prod")
+    first, second = inventory.instance("i-1"), inventory.instance("i-2")
+    assert first is not None and first.id == "i-1"
+    assert second is None
+
+
 def test_clients_of_the_process_read_moments_themselves(
     cloud: tuple[Cloud, AwsCalls], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -104,6 +104,12 @@ def test_a_name_in_two_zones_means_nobody() -> None:
         GoogleInventory(Answers(both), "us-central1", "test").instance("one")
 
 
+@pytest.mark.parametrize("name", ["two", "one-2"])
+def test_an_answer_about_one_instance_is_about_that_one(name: str) -> None:
+    with pytest.raises(CloudError, match=f"one was asked for, {name} came"):
+        GoogleInventory(Answers({ZONE: [machine(name)]}), "us-central1", "test").instance("one")
+
+
 def test_a_region_is_not_another_whose_name_begins_alike() -> None:
     rows = {"europe-west1-b": [machine("mine")], "europe-west10-b": [machine("other")]}
     found = GoogleInventory(Answers(rows), "europe-west1", "test").instances()
