@@ -3,21 +3,22 @@
 import getpass
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from sqlalchemy.engine import Engine, make_url
+from sqlalchemy.engine import Engine
 
 from cli.fleets import FleetOption, load
+from cli.money import not_here
 from cli.output import STDERR, STDOUT, Exit, UserError, print_json
 from cli.ports import FleetAgents, FleetLedger, fleet_of
 from cli.wiring import agents_of, inventory_of, open_engine
 from fleet import durations, tags
 from fleet.document import FleetDocument, Pool
 from fleet.model import Cloud, Instance
-from ledger import operations
+from ledger import decisions, operations
 from ledger.operations import BrakeRow
+from ledger.schema import file_of
 from watchdogs.brakes import until_when
 from watchdogs.plan import Outcome, OutcomeKind
 from watchdogs.ports import BrakeKind, Inventory
@@ -71,6 +72,7 @@ def keep(  # noqa: PLR0913 - a brake's options, and JSON
         print_json([_row(document, brake)])
         return
     STDOUT.print(f"{scope} is kept {until_when(until)}", highlight=False)
+    _say_if_unused(document)
 
 
 def pause(  # noqa: PLR0913 - a brake's options, and JSON
@@ -92,6 +94,8 @@ def pause(  # noqa: PLR0913 - a brake's options, and JSON
         print_json([_row(document, brake) for document in chosen])
         return
     STDOUT.print(f"watchdogs of {scope} are paused {until_when(brake.until)}", highlight=False)
+    for document in chosen:
+        _say_if_unused(document)
 
 
 def resume(
@@ -235,7 +239,10 @@ def target(  # noqa: PLR0913 - a brake's options, and JSON
         raise UserError(f"{pool!r} is no pool of these fleets", Exit.WRONG_USE)
     if pool is not None and value is not None:
         brake = _brake(BrakeKind.TARGET, pool, (reason or "", owner), _end(span, endless=endless))
-        _hold_target(_owner_of(pool, documents)[0], brake, value)
+        document, _ = _owner_of(pool, documents)
+        _hold_target(document, brake, value)
+        if not as_json:
+            _say_if_unused(document)
     rows = [row for document in documents for row in _targets(document) if pool in (None, row["pool"])]
     if as_json:
         print_json(rows)
@@ -251,7 +258,9 @@ def target(  # noqa: PLR0913 - a brake's options, and JSON
 
 
 def _targets(document: FleetDocument) -> list[dict[str, Any]]:
-    engine, fleet = open_engine(document), fleet_of(document)
+    if (said := not_here(document)) is not None:
+        STDERR.print(f"{said}: these are the targets of the settings", highlight=False, soft_wrap=True)
+    engine, fleet = open_engine(document, reading=True), fleet_of(document)
     found = operations.brakes(engine, fleet, datetime.now(UTC))
     held = {brake.scope: brake for brake in found if brake.kind == BrakeKind.TARGET}
     rows: list[dict[str, Any]] = []
@@ -342,13 +351,11 @@ def _one_line(option: str, text: str, most: int) -> str:
 
 def _must_be_theirs(document: FleetDocument) -> None:
     """A file made here, on a machine without watchdogs, would hold nobody: they read their own."""
-    url = make_url(document.ledger_url)
-    if url.get_backend_name() != "sqlite" or not url.database or Path(url.database).exists():
-        return
-    raise UserError(
-        f"the ledger {url.database} is not on this machine, so no watchdog of {document.environment} would see"
-        " that: run this on the machine where they run (the control host)"
-    )
+    if (said := not_here(document)) is not None:
+        raise UserError(
+            f"{said}, so no watchdog of {document.environment} would see that: run this on the machine where they run"
+            " (the control host)"
+        )
 
 
 def _hold_target(document: FleetDocument, brake: BrakeRow, value: int) -> None:
@@ -366,6 +373,18 @@ def _hold_target(document: FleetDocument, brake: BrakeRow, value: int) -> None:
         operations.hold_target(engine, fleet_of(document), seen, value, brake)
     except operations.VersionError as error:
         raise UserError(f"{error}; look again (`gpufleet target {pool}`)") from error
+
+
+def _say_if_unused(document: FleetDocument) -> None:
+    """A dry pass makes a ledger, too: it keeps what was seen."""
+    file = file_of(document.ledger_url)
+    if file is not None and not decisions.any_made(open_engine(document), fleet_of(document)):
+        STDERR.print(
+            f"no pass with --apply has used the ledger {file} yet: if the watchdogs of {document.environment} run on"
+            " another machine, this holds none of them: run it there",
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
 def _owner_of(scope: str, documents: Sequence[FleetDocument]) -> tuple[FleetDocument, Instance | None]:

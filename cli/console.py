@@ -146,7 +146,7 @@ class LiveBook:
     def about(self, view: FleetView, instance: str) -> Sequence[ActView]:
         document = view.read.document
         with _said():
-            return book.about(open_engine(document), ledger_name(document), instance)
+            return book.about(open_engine(document, reading=True), ledger_name(document), instance)
 
     def costs(self, view: FleetView) -> str:
         window = parse_window("24h", None, "UTC", datetime.now(UTC))
@@ -220,7 +220,7 @@ def _said() -> Generator[None]:
 
 
 def _measure(document: FleetDocument, now: datetime) -> exporter.Facts:
-    engine, fleet = open_engine(document), ledger_name(document)
+    engine, fleet = open_engine(document, reading=True), ledger_name(document)
     with engine.connect() as connection:
         begun, last = history.begun(connection, fleet), history.last_pass(connection, fleet)
     taken = book.preemptions(engine, fleet)

@@ -1,6 +1,6 @@
 """What reports are priced by: the price book of a fleet, and what its document says of shared and prepaid things."""
 
-from cli.money import open_ledger_of, overrides_of
+from cli.money import overrides_of, read_ledger_of
 from cli.output import UserError
 from costs.commitments import Block, Declared, Shared, Spend
 from costs.report import as_price
@@ -70,5 +70,5 @@ def book_of(document: FleetDocument) -> PriceBook:
 
 def observed_prices(document: FleetDocument) -> list[Price]:
     """What the fleet's ledger has seen of prices. Raises UserError."""
-    with open_ledger_of(document).connect() as connection:
+    with read_ledger_of(document).connect() as connection:
         return [as_price(seen) for seen in history.prices(connection, document.region)]

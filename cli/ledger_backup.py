@@ -37,6 +37,8 @@ def register(ledger: typer.Typer) -> None:
 def backup(fleet: FleetOption = None, place: PlaceOption = "") -> None:
     """Write the whole ledger into a bucket. The pointer to the newest one moves last."""
     for document in load(fleet):
+        if (said := money.not_here(document)) is not None:
+            raise UserError(f"{said}: an empty backup would take the place of the newest one")
         target = _place(document, place)
         now = datetime.now(UTC)
         name = f"{now:%Y%m%dT%H%M%S%fZ}.jsonl.gz"

@@ -2,13 +2,16 @@
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from sqlalchemy import Engine
 
 from cli.output import UserError
 from fleet.document import FleetDocument
 from ledger.operations import fleet_name
-from ledger.schema import LedgerError, explained, share_ledger, shown_url
+from ledger.schema import LedgerError, explained, file_of, share_ledger, shown_url
 from prices.book import Override, parse_as_of
 
 
@@ -18,11 +21,41 @@ def ledger_name(document: FleetDocument) -> str:
 
 
 def open_ledger_of(document: FleetDocument) -> Engine:
-    """The fleet's ledger. Raises UserError."""
+    """The fleet's ledger, made where there is none. Raises UserError."""
+    return _opened(document.ledger_url)
+
+
+def read_ledger_of(document: FleetDocument) -> Engine:
+    """The fleet's ledger for who only reads. Raises UserError.
+
+    Where its file is not on this machine an empty one stands in, until the process ends: one that reading made would
+    be taken for the watchdogs' own by the next brake, and hold nobody.
+    """
+    if not_here(document) is None:
+        return open_ledger_of(document)
+    return _opened(f"sqlite:///{Path(_stand_in(document.ledger_url).name, 'ledger.db')}")
+
+
+def not_here(document: FleetDocument) -> str | None:
+    """Says that the fleet's ledger is a file, and not on this machine; None: it is here, or no file."""
+    file = file_of(document.ledger_url)
     try:
-        return share_ledger(document.ledger_url)
+        return None if file is None or file.exists() else f"the ledger {file} is not on this machine"
+    except OSError:
+        return None  # in a folder that this user may not see: whoever opens it is told
+
+
+def _opened(url: str) -> Engine:
+    try:
+        return share_ledger(url)
     except LedgerError as error:
         raise UserError(str(error)) from error
+
+
+@cache
+def _stand_in(url: str) -> TemporaryDirectory[str]:
+    """The folder of what stands in for the ledger of that URL. It goes with the process."""
+    return TemporaryDirectory(prefix="gpufleet-ledger-")
 
 
 @contextmanager

@@ -206,7 +206,7 @@ def _day_of(document: FleetDocument, now: datetime) -> Window:
 
 
 def _was_posted(document: FleetDocument, span: Window) -> bool:
-    engine = money.open_ledger_of(document)
+    engine = money.read_ledger_of(document)
     with money.ledger_errors(document):
         return holds(engine, reports.key(document, span, DIGEST))
 

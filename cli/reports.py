@@ -139,7 +139,7 @@ def digest_json(found: Digest) -> dict[str, Any]:
 
 
 def _report(document: FleetDocument, scope: Scope) -> tuple[Report, Known]:
-    engine = money.open_ledger_of(document)
+    engine = money.read_ledger_of(document)
     try:
         with money.ledger_errors(document):
             known = read(engine, scope, money.overrides_of(document), PackagedPrices(), declared_of(document))
@@ -151,7 +151,7 @@ def _report(document: FleetDocument, scope: Scope) -> tuple[Report, Known]:
 
 
 def _digest(document: FleetDocument, window: Window, report: Report, known: Known) -> Digest:
-    engine = money.open_ledger_of(document)
+    engine = money.read_ledger_of(document)
     fleet = money.ledger_name(document)
     with money.ledger_errors(document), engine.connect() as connection:
         stops = [
@@ -189,7 +189,7 @@ def month_of(document: FleetDocument, window: Window, begun: datetime | None) ->
     """The forecast of the month that the window ends in."""
     start, end = forecast.month_of(window.until, window.timezone)
     since = window.until if begun is None else max(begun, window.until - FORECAST_FROM)
-    engine = money.open_ledger_of(document)
+    engine = money.read_ledger_of(document)
     scope = scope_of(document, window, min(since, start), window.until, True)
     with money.ledger_errors(document):
         known = read(engine, scope, money.overrides_of(document), PackagedPrices(), declared_of(document))

@@ -85,7 +85,7 @@ def _about(screen: Screen, views: list[FleetView]) -> tuple[ActView, ...]:
     for view in views:
         if any(one.id == screen.chosen for one in view.instances):
             document = view.read.document
-            engine = open_engine(document)
+            engine = open_engine(document, reading=True)
             try:
                 return tuple(book.about(engine, ledger_name(document), screen.chosen))
             finally:

@@ -94,7 +94,7 @@ def why(
     found: list[dict[str, Any]] = []
     documents = load(fleet)
     for document in documents:
-        for past in decisions.history(open_engine(document), fleet_of(document), resource):
+        for past in decisions.history(open_engine(document, reading=True), fleet_of(document), resource):
             found.append(
                 {
                     "at": past.at.isoformat(timespec="seconds"),

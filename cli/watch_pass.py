@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any, Protocol
 
 from cli import plans
+from cli.money import not_here
 from cli.output import Exit, UserError, after_the_work
 from cli.wiring import Wired, wire
 from fleet.document import FleetDocument
@@ -136,6 +137,12 @@ def one_of_several(
 
 def over_fleet(kind: Kind, document: FleetDocument, options: Options) -> tuple[Exit, dict[str, Any]]:
     """One pass. Raises OSError when the fleet could not be observed whole, UserError for what people must mend."""
+    if not options.apply and (said := not_here(document)) is not None:
+        # it is made here: that a dry run was seen is kept in it
+        plans.say(
+            f"{document.environment}: {said}: if its watchdogs run on another one, their brakes and targets are not"
+            " known here, and this dry run does not count as seen by them"
+        )
     wired = wire(document, kind.name, options.holder)
     try:
         return _pass(kind, wired, options)

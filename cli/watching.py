@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from cli.money import ledger_name
+from cli.money import ledger_name, not_here
 from cli.output import UserError
 from cli.wiring import Wired, prices_of, wire
 from console import book
@@ -46,6 +46,8 @@ class Watched:
     document: FleetDocument
     costs: Costs = Costs.LEFT
     _wired: Wired | None = None
+    _not_read: str | None = None
+    """Why the ledger was not read; a console may be older than it."""
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     _prices: Prices | None = None
     _prices_at: datetime | None = None
@@ -57,11 +59,12 @@ class Watched:
     def look(self) -> FleetView:
         """The fleet as it is now. Raises UserError when its ledger cannot be opened."""
         now = self.clock()
-        if self._wired is None:
-            self._wired = wire(self.document, "status")
+        not_read = not_here(self.document)
+        if self._wired is None or not_read != self._not_read:
+            self._wired, self._not_read = wire(self.document, "status", reading=True), not_read
             self._prices, self._prices_at = self._wired.ports.prices, now
         wired, prices = self._wired, self._prices_now(self._wired, now)
-        self._problems = []
+        self._problems = [] if not_read is None else [f"{not_read}: its targets, brakes and costs are not known"]
         fleet = ledger_name(self.document)
         instances = self._try("inventory", lambda: tuple(wired.ports.inventory.instances()), None)
         self._cost(wired, now)

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 from sqlalchemy import Engine, select
 
 from cli.fleets import token_place
-from cli.money import ledger_errors, open_ledger_of, overrides_of
+from cli.money import ledger_errors, open_ledger_of, overrides_of, read_ledger_of
 from cli.ports import (
     FleetAgents,
     FleetLedger,
@@ -60,9 +60,12 @@ class Wired:
         return {**self.calls.counts, **{f"prometheus:{path}": n for path, n in self.prometheus.calls.items()}}
 
 
-def open_engine(document: FleetDocument) -> Engine:
-    """The ledger of a fleet, with every pool's target in it. Raises UserError."""
-    engine = open_ledger_of(document)
+def open_engine(document: FleetDocument, *, reading: bool = False) -> Engine:
+    """The ledger of a fleet, with every pool's target in it; `reading` makes none (`read_ledger_of`).
+
+    Raises UserError.
+    """
+    engine = read_ledger_of(document) if reading else open_ledger_of(document)
     with ledger_errors(document):
         now, fleet = WallClock().now(), fleet_of(document)
         known = {row.pool for row in operations.targets(engine, fleet)}
@@ -72,9 +75,9 @@ def open_engine(document: FleetDocument) -> Engine:
     return engine
 
 
-def wire(document: FleetDocument, lease: str, holder: str | None = None) -> Wired:
+def wire(document: FleetDocument, lease: str, holder: str | None = None, *, reading: bool = False) -> Wired:
     """Everything that a watchdog of this fleet needs. Makes no call to a cloud yet. No holder: this process."""
-    engine = open_engine(document)
+    engine = open_engine(document, reading=reading)
     clock = WallClock()
     calls, inventory, groups = _cloud(document)
     ledger = FleetLedger(engine, document, lease, holder or holder_name())

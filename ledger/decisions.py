@@ -166,6 +166,12 @@ def record_decisions(engine: Engine, fleet: str, watchdog: str, rows: Sequence[D
         return len(changed)
 
 
+def any_made(engine: Engine, fleet: str) -> bool:
+    """Whether a pass that acts has ever decided anything about the fleet."""
+    with engine.connect() as connection:
+        return connection.execute(select(HEADS.c.resource).where(HEADS.c.fleet == fleet).limit(1)).first() is not None
+
+
 def record_outcome(engine: Engine, fleet: str, watchdog: str, outcome: OutcomeRow, at: datetime) -> None:
     """Write what became of a decision. It settles what was begun, unless that waits or failed (`OPEN_KINDS`)."""
     decision = outcome.decision

@@ -40,11 +40,9 @@ def open_ledger(url: str) -> Engine:
     shown = shown_url(url)
     if parsed.get_backend_name() not in ("sqlite", "postgresql"):
         raise LedgerError(f"{shown}: a ledger lives in SQLite (sqlite:////path) or PostgreSQL (postgresql://…)")
-    database = parsed.database or ":memory:"
-    # "file:" starts SQLite's own URL of a file, which is no path
-    if parsed.get_backend_name() == "sqlite" and not database.startswith((":memory:", "file:")):
+    if (file := file_of(url)) is not None:
         try:
-            Path(database).parent.mkdir(parents=True, exist_ok=True)
+            file.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise LedgerError(f"{shown}: its folder cannot be made: {error.strerror or error}") from error
     try:
@@ -52,6 +50,18 @@ def open_ledger(url: str) -> Engine:
     except (ImportError, SQLAlchemyError, TypeError) as error:
         raise LedgerError(f"{shown}: {error}: write sqlite:////path/ledger.db or postgresql://…") from error
     return _at_head(engine, shown)
+
+
+def file_of(url: str) -> Path | None:
+    """Where a SQLite ledger lies; None: it is in no file, or the URL is none (`open_ledger` says so)."""
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):
+        return None
+    # "file:" starts SQLite's own URL of a file, which is no path
+    if parsed.get_backend_name() != "sqlite" or (parsed.database or ":memory:").startswith((":memory:", "file:")):
+        return None
+    return Path(parsed.database or "")
 
 
 def shown_url(url: str) -> str:

@@ -49,6 +49,17 @@ def test_a_policy_acts_once_it_was_seen_or_accepted(fleet: FleetDocument, how: s
     assert reasons(kind, fleet, Options(apply=True, accept=accept)) == {instance(1).id: Reason.IDLE}
 
 
+def test_a_dry_run_that_makes_the_ledger_says_whom_it_does_not_count_for(
+    fleet: FleetDocument, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kind = over_world()
+    reasons(kind, fleet, Options())
+    assert "ledger.db is not on this machine: if its watchdogs" in " ".join(capsys.readouterr().err.split())
+    reasons(kind, fleet, Options())
+    assert "is not on this machine" not in capsys.readouterr().err
+    assert reasons(kind, fleet, Options(apply=True)) == {instance(1).id: Reason.IDLE}, "it was seen here"
+
+
 def test_a_hash_that_is_no_policys_is_a_mistake_and_names_those_that_are(fleet: FleetDocument) -> None:
     with pytest.raises(UserError, match=f"no pool has that idle policy; there is batch {DIGEST}") as said:
         over_fleets(over_world(), [fleet], Options(apply=True, accept=("0123abcd",)))

@@ -14,8 +14,11 @@ from cli.fleets import load
 from cli.main import build
 from cli.output import Exit, UserError
 from cli.ports import FleetLedger, fleet_of
+from cli.watching import Costs, Watched
+from cli.wiring import open_engine
 from fleet.model import Instance, Phase
 from ledger import operations
+from ledger.decisions import DecisionRow, record_decisions
 from ledger.operations import BrakeRow
 from ledger.schema import open_ledger
 from tests.unit.small_fleet import document
@@ -227,6 +230,58 @@ def test_a_machine_without_the_ledger_brakes_and_releases_nothing(tmp_path: Path
     done = CliRunner().invoke(build("brakes"), [*words, "--fleet", str(document(tmp_path))])
     assert isinstance(done.exception, UserError) and "is not on this machine" in str(done.exception)
     assert not (tmp_path / "ledger.db").exists(), "with a file there, the next brake would not be refused"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(["target"], id="target"),
+        pytest.param(["status", "--no-costs"], id="status"),
+        pytest.param(["status", "--costs"], id="status with costs"),
+        pytest.param(["watch", "why", "chat"], id="watch why"),
+        pytest.param(["report", "cost"], id="report"),
+        pytest.param(["ledger", "verify"], id="ledger verify"),
+    ],
+)
+def test_reading_makes_no_ledger(tmp_path: Path, words: list[str]) -> None:
+    """A file there would let the next `pause` through, and hold nobody."""
+    done = CliRunner().invoke(build(), [*words, "--fleet", str(document(tmp_path))])
+    assert done.exception is None or isinstance(done.exception, (SystemExit, UserError)), done.exception
+    assert not (tmp_path / "ledger.db").exists()
+
+
+def test_targets_of_a_fleet_whose_ledger_is_elsewhere_are_said_to_be_those_of_the_settings(tmp_path: Path) -> None:
+    done = CliRunner().invoke(build("brakes"), ["target", "--fleet", str(document(tmp_path))])
+    assert done.exit_code == 0, done.exception
+    assert "ledger.db is not on this machine: these are the targets of the settings" in " ".join(done.stderr.split())
+    assert "\nchat: 1 (version 1, by settings" in done.stdout
+
+
+@pytest.mark.parametrize("used", [False, True], ids=["no pass has acted", "a pass has acted"])
+@pytest.mark.parametrize("words", [["pause", "chat"], ["keep", "chat"], ["target", "chat", "2"]], ids=" ".join)
+def test_a_brake_in_a_ledger_that_no_pass_has_used_says_whom_it_may_not_hold(
+    tmp_path: Path, words: list[str], used: bool
+) -> None:
+    engine, path = open_ledger(f"sqlite:///{tmp_path}/ledger.db"), document(tmp_path)
+    if used:
+        made = DecisionRow(resource="chat", pool="chat", action="keep", reason="as wanted")
+        record_decisions(engine, fleet_of(load([str(path)])[0]), "scale", [made], datetime.now(UTC))
+    done = CliRunner().invoke(build("brakes"), [*words, "--reason", "x", "--fleet", str(path)])
+    assert done.exit_code == 0, done.exception
+    assert ("no pass with --apply has used the ledger" in done.stderr) is not used
+
+
+def test_a_console_reads_the_ledger_once_it_is_there(tmp_path: Path) -> None:
+    (fleet,) = load([str(document(tmp_path))])
+    watched = Watched(fleet, Costs.NONE)
+    assert any("is not on this machine" in problem for problem in watched.look().read.problems)
+    engine, now = open_engine(fleet), datetime.now(UTC)
+    brake = BrakeRow(id=0, kind="pause", scope="chat", owner="ann", reason="x", since=now, until=None)
+    operations.set_brake(engine, fleet_of(fleet), brake)
+    engine.dispose()
+    seen = watched.look().read
+    assert [one.owner for one in seen.brakes] == ["ann"]
+    assert not any("is not on this machine" in problem for problem in seen.problems)
 
 
 def test_resume_of_a_pool_lets_its_boots_be_tried_again(tmp_path: Path) -> None:
