@@ -1,6 +1,6 @@
 """One pass of a watchdog over one fleet: what the command, the daemon, Lambda and Cloud Run share."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol
@@ -69,6 +69,8 @@ class Options:
     """Show nothing when nothing is to be done."""
     holder: str | None = None
     """Who holds the lease; None: this process, by the name at which its neighbours tell whether it lives."""
+    count: Callable[[Mapping[str, int]], None] = lambda _: None
+    """Is told of each pass' API calls by operation, however it ended."""
 
 
 def kinds() -> dict[str, Kind]:
@@ -147,6 +149,7 @@ def over_fleet(kind: Kind, document: FleetDocument, options: Options) -> tuple[E
     try:
         return _pass(kind, wired, options)
     finally:
+        options.count(wired.api_calls())
         wired.engine.dispose()  # a daemon makes many passes
 
 

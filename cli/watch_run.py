@@ -4,7 +4,7 @@ import os
 import threading
 import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -110,16 +110,14 @@ class Daemon:
 
     def _watch(self, kind: Kind, number: int) -> bool:
         document = load(self.fleet_urls)[number]
-        code, answers = over_fleets(kind, [document], Options(apply=self.apply, quiet=True))
-        for answer in answers:
-            self._count(answer.get("api_calls", {}))
+        code, _ = over_fleets(kind, [document], Options(apply=self.apply, quiet=True, count=self._count))
         return code is not Exit.FAILED
 
     def _collect(self, number: int) -> bool:
         whole, _ = watch_cost.over_fleets([load(self.fleet_urls)[number]], show=False)
         return whole
 
-    def _count(self, made: dict[str, int]) -> None:
+    def _count(self, made: Mapping[str, int]) -> None:
         with self._lock:
             self.calls.update(made)
 

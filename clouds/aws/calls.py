@@ -74,8 +74,10 @@ class AwsCalls:
                     raise CloudError(f"{name} in {self._region}: a page came without {key}, so the list is not whole")
                 yield from page[key]
         except ClientError as error:
+            self._count(name)
             raise self._refused(name, error) from error
         except BROKEN as error:
+            self._count(name)
             raise CloudError(f"{name} in {self._region} failed: {error}") from error
 
     def _count(self, name: str) -> None:

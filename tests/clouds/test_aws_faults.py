@@ -135,6 +135,7 @@ def test_an_inventory_that_is_not_whole_raises(
     said.answers = answers
     with pytest.raises(CloudError, match=words):
         AwsInventory(calls, "us-east-1", "prod").instances()
+    assert calls.counts["ec2:describe_instances"] >= len(said.asked), "what was refused was a call, too"
 
 
 def test_a_cloud_that_does_not_answer_raises(cloud: tuple[Cloud, AwsCalls]) -> None:

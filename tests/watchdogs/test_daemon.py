@@ -12,21 +12,28 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import NoReturn
 
 import boto3
 import pytest
 
+from cli.output import UserError
+from cli.watch_pass import Kind
+from cli.watch_run import Daemon
 from clouds.aws.notices import queue_name
+from fleet.activity import CloudError
 from fleet.document import render
 from ledger import operations
-from ledger.schema import open_ledger
+from ledger.schema import LedgerError, open_ledger
 from tests.moto_account import moto_account
 from tests.networks import end_process
 from tests.watchdogs.plain import document
+from watchdogs.ports import Ports
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 30.0
@@ -125,6 +132,40 @@ def test_it_tells_of_itself_and_stops_when_asked(fleet: Path, environment: dict[
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=LIMIT_S) == 0
     assert "stopping" in fleet.with_suffix(".log").read_text()
+
+
+@dataclass(frozen=True, slots=True)
+class Failing:
+    """A watchdog that asks the metrics store, which does not answer, and ends by an error."""
+
+    ports: Ports
+    error: Exception | None
+
+    def dry(self) -> NoReturn:
+        try:
+            self.ports.metrics.query("up", datetime.now(UTC))
+        except CloudError as error:
+            raise self.error or error from None
+        pytest.fail("somebody answered")
+
+    apply = dry
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        pytest.param(None, id="not observed"),
+        pytest.param(LedgerError("disk full"), id="the ledger"),
+        pytest.param(UserError("a bad price"), id="for people to mend"),
+        pytest.param(ValueError("no such thing"), id="a fault of ours"),
+    ],
+)
+def test_the_calls_of_a_pass_that_fails_are_counted(fleet: Path, error: Exception | None) -> None:
+    kind = Kind(name="idle", make=lambda _, ports: Failing(ports, error), digest=lambda *_: None)
+    daemon = Daemon(fleet_urls=(str(fleet),), apply=False)
+    with suppress(UserError, ValueError):
+        assert not daemon._watch(kind, 0)  # pyright: ignore[reportPrivateUsage]
+    assert daemon.calls == {"prometheus:/api/v1/query": 1}
 
 
 @pytest.mark.parametrize(
