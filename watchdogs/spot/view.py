@@ -124,17 +124,17 @@ class PoolView:
     """What `zones` found to speak against a group, by group and moment."""
     _members: dict[str, list[Member]] = field(init=False, repr=False, compare=False)
     _events: dict[str, list[Activity]] = field(init=False, repr=False, compare=False)
-    _quota: list[Activity] = field(init=False, repr=False, compare=False)
+    _kinds: dict[ActivityKind, list[Activity]] = field(init=False, repr=False, compare=False)
     boots_failed: bool = field(init=False, repr=False, compare=False)
     """Whether any boot is known to have failed."""
     _groups: dict[CapacityType, list[GroupView]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Sorts out by group once: a decision asks for it many times."""
+        """Sorts out by group and kind once: a decision asks for it many times."""
         object.__setattr__(self, "_members", _grouped(self.members, attrgetter("group")))
         object.__setattr__(self, "_events", _grouped(self.events, attrgetter("group")))
-        object.__setattr__(self, "_quota", [e for e in self.events if e.kind is ActivityKind.QUOTA])
-        failed = any(m.failed for m in self.members) or any(e.kind is ActivityKind.UNHEALTHY for e in self.events)
+        object.__setattr__(self, "_kinds", _grouped(self.events, attrgetter("kind")))
+        failed = ActivityKind.UNHEALTHY in self._kinds or any(member.failed for member in self.members)
         object.__setattr__(self, "boots_failed", failed or bool(self.failed_boots))
         object.__setattr__(self, "_groups", _grouped(self.groups, attrgetter("capacity_type")))
 
@@ -145,9 +145,9 @@ class PoolView:
         """Oldest first."""
         return self._events.get(group, ())
 
-    def quota_refusals(self) -> Sequence[Activity]:
+    def events_like(self, kind: ActivityKind) -> Sequence[Activity]:
         """Of all its groups, oldest first."""
-        return self._quota
+        return self._kinds.get(kind, ())
 
     def groups_of(self, capacity_type: CapacityType) -> Sequence[GroupView]:
         return self._groups.get(capacity_type, ())

@@ -127,18 +127,15 @@ def extra(pool: PoolView, base: int, now: datetime) -> int:
 
 def taken_young(pool: PoolView, now: datetime) -> int:
     """How many spot instances were taken lately before they could be ready."""
-    return sum(_taken_young(pool, group, now) for group in pool.groups_of(CapacityType.SPOT))
-
-
-def _taken_young(pool: PoolView, group: GroupView, now: datetime) -> int:
+    spot = {group.name for group in pool.groups_of(CapacityType.SPOT)}
     taken: dict[str | None, datetime] = {
         event.instance_id: event.at
-        for event in _since(pool, group, now - YOUNG_SPAN)
-        if event.kind is ActivityKind.PREEMPTED and event.instance_id is not None
+        for event in pool.events_like(ActivityKind.PREEMPTED)
+        if now - event.at < YOUNG_SPAN and event.instance_id is not None and event.group in spot
     }
     if not taken:
         return 0
-    launched = [e for e in pool.events_of(group.name) if e.kind is ActivityKind.LAUNCHED and e.instance_id in taken]
+    launched = [event for event in pool.events_like(ActivityKind.LAUNCHED) if event.instance_id in taken]
     return sum(taken[event.instance_id] - event.at < pool.boot_expected for event in launched)
 
 
@@ -249,10 +246,10 @@ def at_quota(pool: PoolView, group: GroupView, now: datetime) -> Verdict | None:
 
     Each way of buying has its own.
     """
-    if not pool.quota_refusals():
+    if not (refused := pool.events_like(ActivityKind.QUOTA)):
         return None
     same = {g.name for g in pool.groups_of(group.capacity_type)}
-    hit = [e for e in pool.quota_refusals() if e.group in same and now - e.at < pool.policy.zone_backoff]
+    hit = [e for e in refused if e.group in same and now - e.at < pool.policy.zone_backoff]
     return Verdict(reason=Reason.QUOTA, detail=_said(hit[-1])) if hit else None
 
 
