@@ -74,7 +74,8 @@ class IdleWatchdog:
         instances = tuple({instance.id: instance for instance in ports.inventory.instances()}.values())
         brakes = [brake for brake in ports.ledger.brakes(now) if brake.holds(now)]
         evidence = self._evidence(instances, now)
-        pools = self._pools(brakes, now)
+        ended = ports.ledger.ended_since(WATCHDOG, now - budgets.HOUR)
+        pools = self._pools(brakes, ended, now)
         self._check_not_empty(instances, pools, now)
         watched = [i for i in instances if (view := pools.get(i.pool or "")) is not None and view.policy is not None]
         strays = [i for i in instances if i.alive and (i.pool or "") not in pools]
@@ -84,7 +85,7 @@ class IdleWatchdog:
             evidence=evidence,
             agents={},
             pools=pools,
-            budget=self._budget(watched, pools, now),
+            budget=self._budget(watched, pools, ended, now),
             gpus_expected=known.gpus_expected,
             watts_rated=known.watts_rated,
             kept_by=kept_by(instances, brakes),
@@ -164,10 +165,9 @@ class IdleWatchdog:
                 )
         return found
 
-    def _pools(self, brakes: Sequence[Brake], now: datetime) -> dict[str, PoolView]:
+    def _pools(self, brakes: Sequence[Brake], ended: Mapping[str, int], now: datetime) -> dict[str, PoolView]:
         ledger = self._ports.ledger
         targets = ledger.targets()
-        ended = ledger.ended_since(WATCHDOG, now - budgets.HOUR)
         views: dict[str, PoolView] = {}
         for pool in self._document.pools:
             entry = pool.watchdogs.idle
@@ -190,11 +190,13 @@ class IdleWatchdog:
         entry = pool.watchdogs.scale
         return 0 if entry is None else hours.floor(entry.policy().schedule, now)
 
-    def _budget(self, watched: Sequence[Instance], pools: Mapping[str, PoolView], now: datetime) -> Budget:
+    def _budget(
+        self, watched: Sequence[Instance], pools: Mapping[str, PoolView], ended: Mapping[str, int], now: datetime
+    ) -> Budget:
         return budgets.in_all(
             [budgets.of(view.policy) for view in pools.values() if view.policy is not None],
             len(watched),
-            sum(self._ports.ledger.ended_since(WATCHDOG, now - budgets.HOUR).values()),
+            sum(ended.values()),
             self._left_today(watched, pools, now),
         )
 
