@@ -76,7 +76,7 @@ class Walk:
             ready = sum(1 for status in told.values() if status.get("ready"))
             # a walk that was killed leaves an instance that still changes: it is the one of this moment
             changing = any(status.get("switching_to") for status in told.values())
-            if old and not changing and ready - 1 >= self.rollout.floor:
+            if old and not changing and floors.objection(self.rollout.pool, self.rollout.floor, ready) is None:
                 return known[old[0]]
             if self.clock() >= until:
                 raise RolloutError(self._stuck(known, told, ready, old))
@@ -90,11 +90,8 @@ class Walk:
         if changing:
             names = ", ".join(changing)
             return f"{pool}: {names} changes its revision already and did not end within {self.rollout.limit}"
-        if old:
-            return (
-                f"{pool}: {ready} replicas are ready and one must leave to change, but the floor is "
-                f"{self.rollout.floor}; {floors.raise_first(pool, self.rollout.floor)}"
-            )
+        if old and (objection := floors.objection(pool, self.rollout.floor, ready)) is not None:
+            return f"{pool}: {objection}"
         silent = sorted(known.keys() - told.keys())
         waiting = [
             f"{name} is {status.get('phase')}" for name, status in sorted(told.items()) if not status.get("ready")

@@ -20,7 +20,3 @@ def test_who_objects_names_the_way_out(ready: int, *, objects: bool) -> None:
     said = floors.objection("chat", 2, ready)
     assert (said is not None) is objects
     assert said is None or (said.startswith(f"{ready} replicas are ready") and said.endswith(WAY_OUT))
-
-
-def test_the_way_out_is_one_above_the_floor() -> None:
-    assert floors.raise_first("chat", 2) == WAY_OUT
