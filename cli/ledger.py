@@ -33,7 +33,7 @@ def verify(fleet: FleetOption = None, as_json: JsonOption = False) -> None:
     """Prove that the ledger's facts hold together. Exits with 3 where they do not."""
     found: list[invariants.Breach] = []
     for document in load(fleet):
-        with money.ledger_errors(document), money.read_ledger_of(document).connect() as connection:
+        with money.ledger_errors(document), money.present_ledger_of(document).connect() as connection:
             found += invariants.verify(connection)
     if as_json:
         print_json(
@@ -54,7 +54,7 @@ def export(
 ) -> None:
     """Write the whole ledger as lines of JSON."""
     document = _one(fleet)
-    with money.ledger_errors(document), money.read_ledger_of(document).connect() as connection:
+    with money.ledger_errors(document), money.present_ledger_of(document).connect() as connection:
         write_lines(transfer.export(connection, datetime.now(UTC)), out)
 
 

@@ -37,8 +37,6 @@ def register(ledger: typer.Typer) -> None:
 def backup(fleet: FleetOption = None, place: PlaceOption = "") -> None:
     """Write the whole ledger into a bucket. The pointer to the newest one moves last."""
     for document in load(fleet):
-        if (said := money.not_here(document)) is not None:
-            raise UserError(f"{said}: an empty backup would take the place of the newest one")
         target = _place(document, place)
         now = datetime.now(UTC)
         name = f"{now:%Y%m%dT%H%M%S%fZ}.jsonl.gz"
@@ -81,7 +79,7 @@ def _write(document: FleetDocument, path: Path, now: datetime) -> str:
     try:
         with (
             money.ledger_errors(document),
-            money.open_ledger_of(document).connect() as connection,
+            money.present_ledger_of(document).connect() as connection,
             gzip.open(path, "wt", encoding="utf-8", compresslevel=6) as file,
         ):
             file.writelines(transfer.export(connection, now))

@@ -36,6 +36,13 @@ def read_ledger_of(document: FleetDocument) -> Engine:
     return _opened(f"sqlite:///{Path(_stand_in(document.ledger_url).name, 'ledger.db')}")
 
 
+def present_ledger_of(document: FleetDocument) -> Engine:
+    """The fleet's ledger, which must be there: a proof or a copy of none would pass for its own. Raises UserError."""
+    if (said := not_here(document)) is not None:
+        raise UserError(f"{said}: run this where the watchdogs run (the control host)")
+    return open_ledger_of(document)
+
+
 def not_here(document: FleetDocument) -> str | None:
     """Says that the fleet's ledger is a file, and not on this machine; None: it is here, or no file."""
     file = file_of(document.ledger_url)

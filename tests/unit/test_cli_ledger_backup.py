@@ -89,12 +89,18 @@ def test_a_ledger_of_a_file_comes_back_in_postgresql_and_from_there_in_a_file(tm
     assert rows(third) == rows(old)
 
 
+@pytest.mark.parametrize("command", ["verify", "export"])
+def test_a_ledger_that_is_not_there_is_neither_sound_nor_copied(tmp_path: Path, command: str) -> None:
+    with pytest.raises(UserError, match="not on this machine: run this where the watchdogs run"):
+        run(command, "--fleet", str(machine(tmp_path / "new")))
+
+
 def test_a_machine_without_the_ledger_backs_nothing_up(tmp_path: Path) -> None:
     old, bucket = machine(tmp_path / "old"), str(tmp_path / "bucket")
     fill(old)
     run("backup", "--fleet", str(old), "--place", bucket)
     new = machine(tmp_path / "new")
-    with pytest.raises(UserError, match="not on this machine: an empty backup would take the place of the newest"):
+    with pytest.raises(UserError, match="not on this machine: run this where the watchdogs run"):
         run("backup", "--fleet", str(new), "--place", bucket)
     run("restore", "--fleet", str(new), "--place", bucket)
     assert rows(new) == rows(old)
