@@ -105,7 +105,7 @@ def _run() -> None:
             raise KeyboardInterrupt from left
         # typer has said on stderr which word is wrong
         if left.code == Exit.WRONG_USE:
-            print_error("wrong use", sys.argv)
+            print_error(_typers_words(left), sys.argv)
         raise
     except BrokenPipeError:
         # the reader of our output went away, as `| head` does
@@ -120,6 +120,15 @@ def _run() -> None:
         discard(sys.stdout)
         sys.stderr.write(f"gpufleet: {said}\n")
         sys.exit(Exit.FAILED)
+
+
+def _typers_words(left: SystemExit) -> str:
+    """What typer said of a wrong word before it left, and where help is."""
+    wrong = left.__context__  # typer's copy of click's errors has no public name
+    words, context = getattr(wrong, "format_message", None), getattr(wrong, "ctx", None)
+    if words is None or context is None:
+        return "wrong use"
+    return f"{words().removesuffix('.')}; `{context.command_path} --help` says what there is"
 
 
 def _not_our_fault(error: Exception) -> str | None:
