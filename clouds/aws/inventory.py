@@ -1,7 +1,7 @@
 """Instances of an environment on EC2, and their marks."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC
 from typing import Any, Final
 
@@ -48,20 +48,30 @@ class AwsInventory:
             {"Name": f"tag:{tags.ENVIRONMENT}", "Values": [self._environment]},
             {"Name": "instance-state-name", "Values": [name for name in _STATES if name != "terminated"]},
         ]
-        pages = self._calls.pages(
-            "ec2", "describe_instances", "Reservations", Filters=filters, PaginationConfig={"PageSize": PAGE}
-        )
-        return tuple(self._instance(raw) for reservation in pages for raw in reservation["Instances"])
+        return tuple(self._instance(raw) for raw in self._listed(filters))
 
     def gpus(self) -> tuple[Instance, ...]:
         """All of a GPU machine type in the region, whoever made them. Raises CloudError when a page fails."""
         # by family, not by catalogue: the forgotten ones are old types that nobody would add to it
         filters = [{"Name": "instance-state-name", "Values": [name for name in _STATES if name != "terminated"]}]
+        return tuple(
+            self._instance(raw)
+            for raw in self._listed(filters)
+            # one without a type is read all the same: that says what it lacks
+            if _GPU_FAMILY.match(raw.get("InstanceType", "")) or "InstanceType" not in raw
+        )
+
+    def _listed(self, filters: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
         pages = self._calls.pages(
             "ec2", "describe_instances", "Reservations", Filters=filters, PaginationConfig={"PageSize": PAGE}
         )
-        found = (raw for reservation in pages for raw in reservation["Instances"])
-        return tuple(self._instance(raw) for raw in found if _GPU_FAMILY.match(raw["InstanceType"]))
+        for held in pages:
+            if "Instances" not in held:
+                raise CloudError(
+                    f"ec2:describe_instances in {self._region}: {held.get('ReservationId', 'a reservation')} came"
+                    " without its instances, so the list is not whole"
+                )
+            yield from held["Instances"]
 
     def stop(self, instance_id: str) -> None:
         """Stop a stand-alone machine. Raises CloudError, also of what cannot be stopped (stop protection, spot)."""

@@ -114,6 +114,9 @@ WHOLE = listing(instance(1))
         pytest.param([plain(200, WHOLE[:60])], "failed", id="page cut, length right"),
         pytest.param([plain(200, listing(key="other"))], "without Reservations", id="page without its list"),
         pytest.param([plain(200, listing(instance(1, "eu-west-1a")))], "us-east-1 was asked", id="wrong region"),
+        pytest.param(
+            [plain(200, WHOLE.replace(b"instancesSet", b"otherSet"))], "the list is not whole", id="no instances"
+        ),
         *(
             pytest.param([plain(200, WHOLE.replace(*part))], "cannot be read", id=f"one item without {name}")
             for name, part in {
@@ -128,13 +131,14 @@ WHOLE = listing(instance(1))
         pytest.param([plain(200, listing(instance(1), token="n"))], "same next token", id="pages without an end"),
     ],
 )
+@pytest.mark.parametrize("read", [AwsInventory.instances, AwsInventory.gpus], ids=["of the fleet", "all GPUs"])
 def test_an_inventory_that_is_not_whole_raises(
-    cloud: tuple[Cloud, AwsCalls], answers: list[Answer], words: str
+    cloud: tuple[Cloud, AwsCalls], answers: list[Answer], words: str, read: Callable[[AwsInventory], object]
 ) -> None:
     said, calls = cloud
     said.answers = answers
     with pytest.raises(CloudError, match=words):
-        AwsInventory(calls, "us-east-1", "prod").instances()
+        read(AwsInventory(calls, "us-east-1", "prod"))
     assert calls.counts["ec2:describe_instances"] >= len(said.asked), "what was refused was a call, too"
 
 
