@@ -17,6 +17,7 @@ from clouds.aws.groups import AwsGroups
 from clouds.aws.inventory import OF_ONE_ITEM, AwsInventory
 from fleet import tags
 from fleet.activity import CloudError
+from tests.networks import served
 
 ONCE = Config(retries={"total_max_attempts": 1}, connect_timeout=2, read_timeout=0.5)
 NAMESPACE = 'xmlns="http://ec2.amazonaws.com/doc/2016-11-15/"'
@@ -74,24 +75,21 @@ def cloud() -> Iterator[tuple[Cloud, AwsCalls]]:
         def log_message(self, format: str, *args: Any) -> None:
             """Nobody reads it."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    with served(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
+        server.daemon_threads = True
 
-    def client(service: str) -> Any:
-        return boto3.client(  # pyright: ignore[reportCallIssue]
-            service,  # pyright: ignore[reportArgumentType]
-            region_name="us-east-1",
-            endpoint_url=f"http://127.0.0.1:{server.server_address[1]}",
-            aws_access_key_id="x",
-            aws_secret_access_key="x",
-            config=ONCE,
-        )
+        def client(service: str) -> Any:
+            return boto3.client(  # pyright: ignore[reportCallIssue]
+                service,  # pyright: ignore[reportArgumentType]
+                region_name="us-east-1",
+                endpoint_url=f"http://127.0.0.1:{server.server_address[1]}",
+                aws_access_key_id="x",
+                aws_secret_access_key="x",
+                config=ONCE,
+            )
 
-    yield said, AwsCalls("us-east-1", client)
-    said.silent.set()
-    server.shutdown()
-    server.server_close()
+        yield said, AwsCalls("us-east-1", client)
+        said.silent.set()
 
 
 def plain(status: int, body: bytes, length: int | None = None) -> Answer:
