@@ -171,6 +171,7 @@ FAULTS: dict[str, tuple[Fault, str]] = {
     "a machine type that nobody knows": (machine(machine_type="x9.huge"), "gpu_reported"),
     "three of four GPUs report": (gpu(gpus=3), "gpu_reported"),
     "three of four GPUs report their energy": (gpu(metered=3), "gpu_reported"),
+    "nobody counts the GPUs that report their energy": (gpu(metered=None), "gpu_reported"),
     "no gpu_active": (gpu(active_max=None), "gpu_reported"),
     "no number of GPUs": (gpu(gpus=None), "gpu_reported"),
     "no time of the GPUs' newest sample": (gpu(newest_age=None), "gpu_reported"),
@@ -185,6 +186,7 @@ FAULTS: dict[str, tuple[Fault, str]] = {
     "blank as 64 bits": (gpu(active_max=float(0x7FFFFFFFFFFFFFF0)), "gpu_in_range"),
     "gpu_active was negative": (gpu(active_min=-1.0), "gpu_in_range"),
     "gpu_active in percent": (gpu(active_max=37.0), "gpu_in_range"),
+    "gpu_active a little above 1": (gpu(active_max=1.01), "gpu_in_range"),
     "gpu_active is not a number": (gpu(active_max=NAN), "gpu_in_range"),
     "a frozen exporter": (gpu(energy_changes=0.0), "gpu_not_frozen"),
     "profiling reads 0 under load": (gpu(util_max=80.0), "gpu_not_contradicted"),
@@ -297,10 +299,10 @@ def test_without_any_one_condition_something_is_ended_that_must_not_be(check: ju
 def test_each_fault_is_caught_by_the_condition_that_is_there_for_it(name: str) -> None:
     draft = idle_draft(0, random.Random(0))
     FAULTS[name][0](draft, random.Random(0))
-    assert decide(observed([draft]), NOW).decisions[0].action is not Action.END
     left = tuple(check for check in judge.CHECKS if check.__name__ != ALONE[name])
     # beside another one, since a pool is never emptied of what is well
     both = observed([draft, idle_draft(1, random.Random(0))])
+    assert decide(both, NOW).decisions[0].action is not Action.END
     assert decide(both, NOW, left).decisions[0].action is Action.END
 
 
@@ -347,7 +349,9 @@ def test_a_floor_leans_on_nobody_that_goes_already(going: str) -> None:
     ("fault", "marked_one", "plain_one"),
     [
         (engine(running_max=1.0), Action.UNMARK, Action.KEEP),
+        (engine(counter_changes=3.0), Action.UNMARK, Action.KEEP),
         (gpu(active_max=0.4), Action.UNMARK, Action.KEEP),
+        (both(dropped("engine"), gpu(active_max=0.4)), Action.UNMARK, Action.KEEP),
         (lambda d, _: setattr(d, "kept_by", "anna"), Action.UNMARK, Action.KEEP),
         (engine(started_age=3 * MINUTE), Action.UNMARK, Action.KEEP),
         (lambda d, _: setattr(d, "in_rollout", True), Action.UNMARK, Action.KEEP),
@@ -355,7 +359,18 @@ def test_a_floor_leans_on_nobody_that_goes_already(going: str) -> None:
         (dropped("engine"), Action.KEEP, Action.KEEP),
         (dropped("agent"), Action.KEEP, Action.KEEP),
     ],
-    ids=["work", "a GPU at work", "people", "a restart", "a rollout", "prepaid", "no metrics", "no agent"],
+    ids=[
+        "work",
+        "tokens",
+        "a GPU at work",
+        "a GPU at work, no engine",
+        "people",
+        "a restart",
+        "a rollout",
+        "prepaid",
+        "no metrics",
+        "no agent",
+    ],
 )
 def test_what_takes_a_mark_away(fault: Fault, marked_one: Action, plain_one: Action) -> None:
     drafts = [idle_draft(0, random.Random(0)), idle_draft(1, random.Random(0))]
@@ -393,10 +408,12 @@ def test_what_its_group_is_ending_is_not_ended_again() -> None:
         (replace(POOL, policy=replace(POLICY, max_stops_per_run=1)), BUDGET),
         (replace(POOL, target=1), BUDGET),
         (replace(POOL, floor=2), BUDGET),
+        (replace(POOL, policy=replace(POLICY, max_stops_per_hour=1)), BUDGET),
         (POOL, replace(BUDGET, per_run=1)),
+        (POOL, replace(BUDGET, per_hour=1)),
         (POOL, replace(BUDGET, left_today=1)),
     ],
-    ids=["the pool's run", "the target", "the floor", "the run", "the day"],
+    ids=["the pool's run", "the target", "the floor", "the pool's hour", "the run", "the hour", "the day"],
 )
 def test_each_end_takes_its_share_of_what_is_left(view: PoolView, budget: Budget) -> None:
     drafts = [idle_draft(number, random.Random(0)) for number in range(3)]
