@@ -177,6 +177,15 @@ CASES: list[Any] = [
         id="CloudWatch: never stopped",
     ),
     pytest.param(
+        marked(orphan()),
+        stopping(),
+        replace(LONG_QUIET, gpu=replace(QUIET_GPU, active_max=None, active_min=None, energy_changes=0.0)),
+        {},
+        Action.KEEP,
+        Reason.METRICS_MISSING,
+        id="an exporter without gpu_active: never stopped",
+    ),
+    pytest.param(
         marked(orphan(group="eks-nodes")),
         stopping(),
         LONG_QUIET,
@@ -327,6 +336,7 @@ TRAPS: list[Any] = [
     pytest.param(replace(LONG_QUIET, gpu=replace(QUIET_GPU, energy_changes=0.0)), id="a frozen exporter"),
     pytest.param(replace(LONG_QUIET, gpu=replace(QUIET_GPU, watts_max=60.0)), id="power without activity"),
     pytest.param(replace(UTILIZATION, gpu=replace(UTILIZATION.gpu or QUIET_GPU, util_max=7.0)), id="used GPU"),
+    pytest.param(replace(UTILIZATION, gpu=replace(UTILIZATION.gpu or QUIET_GPU, util_max=1.0)), id="hardly used GPU"),
     pytest.param(replace(UTILIZATION, gpu=replace(UTILIZATION.gpu or QUIET_GPU, util_max=2e9)), id="no percentage"),
     pytest.param(replace(UTILIZATION, gpu=replace(UTILIZATION.gpu or QUIET_GPU, gpus=0)), id="fewer GPUs"),
     pytest.param(replace(UTILIZATION, gpu=replace(UTILIZATION.gpu or QUIET_GPU, newest_age=None)), id="no newest"),

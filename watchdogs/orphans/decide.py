@@ -93,6 +93,9 @@ def stop_objection(seen: Observed, instance: Instance, rule: OrphanPolicy) -> Ob
     evidence = seen.evidence.get(instance.id)
     if evidence is None or evidence.engine is None:
         return Objection(reason=Reason.METRICS_MISSING, detail="no engine was heard, and a stop needs both sources")
+    if evidence.gpu is None or evidence.gpu.active_max is None:
+        # plain utilization is judged without the energy counter: an exporter that repeats itself looks at rest
+        return Objection(reason=Reason.METRICS_MISSING, detail="no gpu_active, and a stop needs it of every GPU")
     return None
 
 

@@ -1,8 +1,8 @@
 """Does an orphan rest? The idle watchdog's own checks, as far as a machine of somebody else can answer them. Pure.
 
 Its GPUs must be measured, by the GPU exporter or by the CloudWatch agent. Its engine is judged by all of the engine's
-checks where one is heard; where none is, it may rest (a notebook has no engine), but it is not stopped for that
-(`decide.stop_objection`).
+checks where one is heard; where none is, it may rest (a notebook has no engine), but it is not stopped for that, nor
+for plain utilization where no `gpu_active` is told (`decide.stop_objection`).
 """
 
 from collections.abc import Sequence
@@ -25,11 +25,9 @@ def judge_orphan(case: Case, checks: Sequence[Check] | None = None) -> Objection
 def checks_of(evidence: Evidence | None) -> tuple[Check, ...]:
     """The checks that this evidence must pass."""
     engine = ENGINE_CHECKS if evidence is not None and evidence.engine is not None else ()
-    by_exporter = evidence is None or evidence.gpu is None or evidence.gpu.util_max is None
-    exporter = by_exporter or (
-        evidence is not None and evidence.gpu is not None and evidence.gpu.active_max is not None
-    )
-    return (*MACHINE_CHECKS, *engine, *(EXPORTER_CHECKS if exporter else UTILIZATION_CHECKS))
+    gpu = None if evidence is None else evidence.gpu
+    by_utilization = gpu is not None and gpu.active_max is None and gpu.util_max is not None
+    return (*MACHINE_CHECKS, *engine, *(UTILIZATION_CHECKS if by_utilization else EXPORTER_CHECKS))
 
 
 def utilization_quiet(case: Case) -> Objection | None:
