@@ -8,12 +8,14 @@ import pytest
 
 from fleet.activity import CloudError
 from fleet.model import Instance, InstanceState, Phase
-from tests.watchdogs.plain import QUIET, START, document, instance
+from tests.watchdogs.plain import QUIET, QUIET_ENGINE, QUIET_GPU, START, document, instance
+from tests.watchdogs.test_idle_judge import case
 from tests.watchdogs.worlds import FakeInventory, World, idle_world, mark
 from watchdogs.draining import drained
-from watchdogs.evidence import AgentStatus, EngineEvidence
+from watchdogs.evidence import AgentStatus, EngineEvidence, Evidence
+from watchdogs.idle.last_look import Heard, objection
 from watchdogs.idle.watchdog import IdleWatchdog, policy_digest
-from watchdogs.plan import OutcomeKind, Reason
+from watchdogs.plan import Action, Decision, OutcomeKind, Reason
 
 FIRST, SECOND = instance(1).id, instance(2).id
 
@@ -92,6 +94,64 @@ def test_a_gpu_that_works_after_its_engine_is_gone_is_not_ended(gpu: dict[str, f
     world.before = engine_stops
     (outcome,) = IdleWatchdog(document(), world.ports()).apply().outcomes
     assert (outcome.kind, world.ended) == (OutcomeKind.WAITING, [])
+
+
+AGO = timedelta(seconds=30)
+NAN = float("nan")
+LOOKS = [
+    pytest.param(QUIET, True, None, id="at rest"),
+    pytest.param(replace(QUIET, engine=None), False, None, id="its engine is gone"),
+    pytest.param(
+        replace(QUIET, engine=replace(QUIET_ENGINE, running_max=None, newest_age=AGO)),
+        False,
+        None,
+        id="its engine is gone, and half of it remembered",
+    ),
+    pytest.param(replace(QUIET, engine=replace(QUIET_ENGINE, pulse_changes=0.0)), True, None, id="its CPU rests"),
+    pytest.param(
+        replace(QUIET, engine=replace(QUIET_ENGINE, running_max=1.0)),
+        False,
+        Reason.SERVING,
+        id="it served, and is gone",
+    ),
+    pytest.param(
+        replace(QUIET, engine=replace(QUIET_ENGINE, counter_changes=1.0)), True, Reason.TOKENS_MOVED, id="tokens"
+    ),
+    pytest.param(
+        replace(QUIET, engine=None), True, Reason.METRICS_MISSING, id="its engine answers and tells nothing"
+    ),
+    pytest.param(
+        replace(QUIET, engine=replace(QUIET_ENGINE, running_max=None)), True, Reason.METRICS_MISSING, id="no gauge"
+    ),
+    pytest.param(
+        replace(QUIET, engine=replace(QUIET_ENGINE, running_max=NAN)), True, Reason.METRICS_IMPLAUSIBLE, id="NaN"
+    ),
+    pytest.param(
+        replace(QUIET, engine=replace(QUIET_ENGINE, newest_age=AGO)), True, Reason.METRICS_STALE, id="engine stale"
+    ),
+    pytest.param(replace(QUIET, gpu=None), True, Reason.METRICS_MISSING, id="no exporter"),
+    pytest.param(replace(QUIET, gpu=replace(QUIET_GPU, gpus=0)), True, Reason.METRICS_MISSING, id="a GPU is silent"),
+    pytest.param(
+        replace(QUIET, gpu=replace(QUIET_GPU, active_max=0.4)), True, Reason.GPU_ACTIVE_WITHOUT_WORK, id="GPU active"
+    ),
+    pytest.param(
+        replace(QUIET, gpu=replace(QUIET_GPU, active_min=-1.0)), True, Reason.METRICS_IMPLAUSIBLE, id="blank"
+    ),
+    pytest.param(replace(QUIET, gpu=replace(QUIET_GPU, util_max=80.0)), True, Reason.METRICS_IMPLAUSIBLE, id="util"),
+    pytest.param(
+        replace(QUIET, gpu=replace(QUIET_GPU, newest_age=AGO)), True, Reason.METRICS_STALE, id="exporter stale"
+    ),
+]
+
+
+@pytest.mark.parametrize(("evidence", "answers", "reason"), LOOKS)
+def test_what_speaks_against_an_end_since_drained_was_heard(
+    evidence: Evidence, answers: bool, reason: Reason | None
+) -> None:
+    decision = Decision(resource=FIRST, pool="batch", action=Action.END, reason=Reason.STILL_IDLE)
+    heard = Heard(decision=decision, since=START - AGO, engine_answers=answers)
+    found = objection(case(evidence=evidence), heard, START)
+    assert (None if found is None else found.reason) is reason
 
 
 @pytest.mark.parametrize(
