@@ -11,9 +11,10 @@ import pytest
 from fleet import tags
 from fleet.document import FleetDocument
 from fleet.document.watchdogs import OrphanEntry
+from fleet.model import InstanceState
 from tests.watchdogs.plain import QUIET_ENGINE, START, FakePrices, document
 from tests.watchdogs.test_orphan_rules import DAY, LONG_QUIET, orphan
-from tests.watchdogs.worlds import FakeMetrics, KilledError, World
+from tests.watchdogs.worlds import FakeInventory, FakeMetrics, KilledError, World
 from watchdogs.orphans.watchdog import OrphanWatchdog, Scope, rule_digest
 from watchdogs.plan import Action, OutcomeKind, Reason
 from watchdogs.ports import LEASE_OVER, Brake, BrakeKind
@@ -116,12 +117,46 @@ def lose_the_lease(world: World) -> None:
     world.lease_is_ours = False
 
 
-CHANGES = [pause, keep, keep_by_tag, adopt, work, unmark, retag, lose_the_lease]
+def pause_the_rule(world: World) -> None:
+    world.brakes.append(Brake(kind=BrakeKind.PAUSE, scope=RULE["name"], owner="ana", reason="no", until=None))
 
 
-@pytest.mark.parametrize("change", CHANGES)
+def vanish(world: World) -> None:
+    world.instances.pop(ONE, None)
+
+
+def halt(world: World) -> None:
+    world.instances[ONE] = replace(world.instances[ONE], state=InstanceState.STOPPED)
+
+
+def join_a_group(world: World) -> None:
+    world.instances[ONE] = replace(world.instances[ONE], group="eks-nodes")
+
+
+def silence_the_engine(world: World) -> None:
+    world.evidence[ONE] = replace(LONG_QUIET, engine=None)
+
+
+CHANGES = [
+    (pause, "paused by ana"),
+    (pause_the_rule, "paused by ana"),
+    (keep, "kept by ana"),
+    (keep_by_tag, Reason.KEPT_BY_PEOPLE),
+    (adopt, "it belongs to a pool now"),
+    (work, Reason.SERVING),
+    (unmark, "somebody removed its mark"),
+    (retag, "the rule does not name it any more"),
+    (lose_the_lease, LEASE_OVER),
+    (vanish, "it runs no more"),
+    (halt, "it runs no more"),
+    (join_a_group, Reason.NOT_STOPPABLE),
+    (silence_the_engine, Reason.METRICS_MISSING),
+]
+
+
+@pytest.mark.parametrize(("change", "said"), CHANGES, ids=[change.__name__ for change, _ in CHANGES])
 @pytest.mark.parametrize("when", ["before the pass", "between plan and stop"])
-def test_what_comes_up_meanwhile_holds_a_stop_back(change: Callable[[World], None], when: str) -> None:
+def test_what_comes_up_meanwhile_holds_a_stop_back(change: Callable[[World], None], said: str, when: str) -> None:
     world = worlds()
     dog = watchdog(world)
     dog.apply()
@@ -130,8 +165,61 @@ def test_what_comes_up_meanwhile_holds_a_stop_back(change: Callable[[World], Non
         change(world)
     else:
         world.before = lambda name: change(world) if name == "record" else None
-    dog.apply()
+    outcomes = dog.apply().outcomes
     assert world.stopped == []
+    if when == "between plan and stop":
+        (outcome,) = outcomes
+        assert outcome.kind is OutcomeKind.NO_LONGER_TRUE and said in outcome.detail
+
+
+@pytest.mark.parametrize("change", [pause, pause_the_rule, keep, lose_the_lease], ids=lambda change: change.__name__)
+def test_what_comes_up_meanwhile_holds_a_mark_back(change: Callable[[World], None]) -> None:
+    world = worlds()
+    world.before = lambda name: change(world) if name == "record" else None
+    (outcome,) = watchdog(world).apply().outcomes
+    assert outcome.kind is OutcomeKind.NO_LONGER_TRUE
+    assert world.instances[ONE].idle_since is None and world.messages == {}
+
+
+@pytest.mark.parametrize(
+    ("scope", "until"), [("batch", None), ("all", START + DAY)], ids=["of somebody else", "that is over"]
+)
+def test_a_brake_that_does_not_hold_here_holds_nothing_back(scope: str, until: datetime | None) -> None:
+    world = worlds()
+    dog = watchdog(world)
+    dog.apply()
+    world.now += 2 * DAY
+    world.brakes.append(Brake(kind=BrakeKind.PAUSE, scope=scope, owner="ana", reason="no", until=until))
+    dog.apply()
+    assert world.stopped == [ONE]
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["it goes", "the cloud refuses"])
+def test_work_takes_the_mark_away_and_is_told_once_it_is_gone(fails: bool) -> None:
+    @dataclass
+    class Refusing(FakeInventory):
+        def untag(self, instance_ids: Sequence[str], keys: Sequence[str]) -> Mapping[str, str]:
+            return dict.fromkeys(instance_ids, "throttled") if fails else super().untag(instance_ids, keys)
+
+    world = worlds()
+    fleet = ruled()
+    watchdog(world, fleet).apply()
+    told = len(world.messages)
+    work(world)
+    (outcome,) = OrphanWatchdog(fleet, replace(world.ports(), inventory=Refusing(world))).apply().outcomes
+    assert outcome.kind is (OutcomeKind.FAILED if fails else OutcomeKind.DONE)
+    assert (world.instances[ONE].idle_since is not None) is fails
+    assert len(world.messages) - told == (0 if fails else 1)
+
+
+def test_a_stop_that_an_earlier_run_only_noted_is_judged_anew() -> None:
+    world = worlds()
+    dog = watchdog(world)
+    (marked,) = dog.apply().plan.decisions
+    world.intents[ONE] = marked
+    (outcome,) = dog.apply().outcomes
+    assert outcome.kind is OutcomeKind.NO_LONGER_TRUE and "judged anew" in outcome.detail
+    assert world.intents == {} and world.stopped == []
 
 
 @pytest.mark.parametrize(
