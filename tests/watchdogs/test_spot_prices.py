@@ -1,4 +1,4 @@
-"""Spot whose price, or whose on-demand price, nobody knows."""
+"""Where spot is asked for by its price, and spot whose price, or whose on-demand price, nobody knows."""
 
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -6,10 +6,13 @@ from decimal import Decimal
 
 import pytest
 
-from fleet.model import Instance
+from fleet.model import CapacityType, Instance
+from tests.watchdogs.plain import START, spot_pool
 from tests.watchdogs.test_spot_watchdog import A, B, sizes, spread_world, watchdog
 from tests.watchdogs.worlds import World
 from watchdogs.plan import Decision, Reason
+from watchdogs.spot import zones
+from watchdogs.spot.view import GroupView
 from watchdogs.spot.watchdog import SpotWatchdog
 from watchdogs.spot.zones import CEILING
 
@@ -83,3 +86,20 @@ def test_a_known_price_at_the_ceiling_is_still_refused() -> None:
     world = growing(to=3)
     at(world, "0.80", "0.80").apply()
     assert sizes(world) == (1, 1, 1)
+
+
+@pytest.mark.parametrize("cheapest", ["a", "b", "c"])
+@pytest.mark.parametrize("spare", [0, 1])
+def test_of_zones_alike_the_cheapest_is_asked(cheapest: str, spare: int) -> None:
+    groups = [
+        GroupView(
+            name=name,
+            capacity_type=CapacityType.SPOT,
+            zone=f"us-east-1{name}",
+            desired=0,
+            max=9,
+            usd_per_hour=Decimal("0.20" if name == cheapest else "0.30"),
+        )
+        for name in ("a", "b", "c")
+    ]
+    assert zones.place(spot_pool(groups, [], spare=spare), 1, START) == {cheapest: 1}

@@ -81,7 +81,10 @@ def crowding(place: Place, count: int, spare: int) -> float:
 def best_addition(
     able: Sequence[Place], places: Sequence[Place], counts: Counts, needed: int, spare: int
 ) -> str | None:
-    """Which of those that are able one more does most good in, beside what all places hold; None: nowhere to go."""
+    """Which of those that are able one more does most good in, beside what all places hold: the first of equals.
+
+    None: nowhere to go.
+    """
     if len(able) == 1:
         return able[0].name
     filled = sum(counts.values()) + 1 >= needed
@@ -99,7 +102,7 @@ def best_addition(
             before, parts[index] = parts[index], crowding(place, there + 1, spare)
             badness = sum(parts)
             parts[index] = before
-        if best is None or (badness, place.name) < best:
+        if best is None or badness < best[0]:
             best = (badness, place.name)
     return None if best is None else best[1]
 
