@@ -1,0 +1,188 @@
+"""Which zones are asked, and for what: to fill a pool, to have one more than its spare, to move to a safer one."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from fleet.activity import Activity, ActivityKind
+from fleet.model import CapacityType
+from tests.watchdogs.plain import START, spot_pool
+from watchdogs.spot import zones
+from watchdogs.spot.view import GroupView, Member, PoolView
+
+LONG_AGO = START - timedelta(hours=5)
+DEAR = Decimal("0.95")
+
+
+def pool(  # noqa: PLR0913 - what may differ between zones
+    held: Mapping[str, int],
+    *,
+    losses: Mapping[str, float] | None = None,
+    prices: Mapping[str, Decimal] | None = None,
+    largest: Mapping[str, int] | None = None,
+    more: Sequence[Member] = (),
+    **changes: Any,
+) -> PoolView:
+    """Zones of one region with so many ready in each; four are wanted and one to spare."""
+    groups = [
+        GroupView(
+            name=name,
+            capacity_type=CapacityType.SPOT,
+            zone=f"us-east-1{name}",
+            desired=count,
+            max=(largest or {}).get(name, 9),
+            usd_per_hour=(prices or {}).get(name, Decimal("0.30")),
+            losses_per_hour=(losses or {}).get(name, 0.1),
+        )
+        for name, count in held.items()
+    ]
+    groups.append(GroupView(name="r", capacity_type=CapacityType.RESERVED, zone=None, desired=0, max=9))
+    there = [ready(f"{name}-{n}", name) for name, count in held.items() for n in range(count)]
+    usual: dict[str, Any] = {"target": 4, "spare": 1, "max": 9, "on_demand_usd": Decimal("1.00")}
+    return spot_pool(groups, [*there, *more], **usual | changes)
+
+
+def ready(name: str, group: str, **changes: Any) -> Member:
+    return replace(Member(id=name, group=group, launched_at=LONG_AGO, ready_since=LONG_AGO), **changes)
+
+
+def happened(group: str, kind: ActivityKind, minutes: float) -> Activity:
+    """That many minutes ago."""
+    return Activity(id=f"{group}-{kind}", group=group, kind=kind, at=START - timedelta(minutes=minutes))
+
+
+NOTHING = {"a": 0, "b": 0, "c": 0}
+A_SAFE = {"a": 0.0, "b": 0.5, "c": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("seen", "asked"),
+    [
+        pytest.param(pool(NOTHING, losses=A_SAFE, spare=0), {"a": 2, "b": 2}, id="half at most in the safest"),
+        pytest.param(
+            pool(NOTHING, losses=A_SAFE, spare=0, largest={"b": 0, "c": 1}),
+            {"a": 3, "c": 1},
+            id="more than half there where no other zone has room",
+        ),
+        pytest.param(pool(NOTHING, losses=A_SAFE, spare=0, prices={"a": DEAR}), {"b": 2, "c": 2}, id="none too dear"),
+        pytest.param(
+            pool(NOTHING, losses=A_SAFE, spare=0, prices={"a": Decimal("0.90")}),
+            {"b": 2, "c": 2},
+            id="none at the very ceiling",
+        ),
+    ],
+)
+def test_where_four_are_asked_for(seen: PoolView, asked: Mapping[str, int]) -> None:
+    assert zones.place(seen, 4, START) == asked
+
+
+UNEVEN = {"a": 2, "b": 2, "c": 1}
+"""Five for four and a spare: either of two zones would take more than the spare."""
+
+
+@pytest.mark.parametrize(
+    ("seen", "extra"),
+    [
+        pytest.param(pool(UNEVEN), 1, id="it pays"),
+        pytest.param(pool(UNEVEN, spare=0, target=5), 0, id="people want no spare"),
+        pytest.param(pool({"a": 2, "b": 2, "c": 0}), 0, id="the spare itself is missing"),
+        pytest.param(pool(UNEVEN, losses=dict.fromkeys("abc", 0.01)), 0, id="calm zones"),
+        pytest.param(pool({"a": 2, "b": 2, "c": 2}), 1, id="it is there and still pays"),
+        pytest.param(
+            pool({"a": 2, "b": 2, "c": 2}, losses=dict.fromkeys("abc", 0.01)), 0, id="it is there and pays no more"
+        ),
+        pytest.param(
+            pool(UNEVEN, events=[happened(name, ActivityKind.PRICE, 29) for name in "abc"]),
+            0,
+            id="all zones refused lately",
+        ),
+        pytest.param(
+            pool(UNEVEN, events=[happened(name, ActivityKind.PRICE, 31) for name in "abc"]),
+            1,
+            id="all zones refused longer ago",
+        ),
+        pytest.param(
+            pool(UNEVEN, events=[happened(name, ActivityKind.LAUNCHED, 5) for name in "abc"]),
+            1,
+            id="all zones gave lately",
+        ),
+        pytest.param(pool(UNEVEN, prices=dict.fromkeys("abc", DEAR)), 0, id="all zones are too dear"),
+        pytest.param(
+            pool({"a": 3, "b": 2}, losses=dict.fromkeys("ab", 0.2), prices={"b": DEAR}),
+            0,
+            id="the one that is open holds its share",
+        ),
+    ],
+)
+def test_one_more_than_the_spare(seen: PoolView, extra: int) -> None:
+    assert zones.extra(seen, seen.target + seen.spare, START) == extra
+
+
+STATES = [
+    pytest.param({}, True, id="ready"),
+    pytest.param({"ready_since": None}, True, id="boots"),
+    pytest.param({"leaving": True}, False, id="leaves"),
+    pytest.param({"failed": True}, False, id="its boot failed"),
+    pytest.param({"ready_since": None, "late": True}, False, id="too late"),
+]
+
+
+@pytest.mark.parametrize(("state", "counts"), STATES)
+def test_which_spot_counts(state: Mapping[str, Any], counts: bool) -> None:
+    assert zones.counts(pool(UNEVEN, more=[ready("one", "c", **state)]))["c"] == 1 + counts
+
+
+@pytest.mark.parametrize(("state", "counts"), STATES)
+def test_which_reserved_carries_a_part_of_the_target(state: Mapping[str, Any], counts: bool) -> None:
+    """Without it all six spot are needed, and one more would spare no fall."""
+    seen = pool({"a": 2, "b": 2, "c": 2}, target=6, more=[ready("one", "r", **state)])
+    assert zones.extra(seen, 6, START) == counts
+
+
+@pytest.mark.parametrize(
+    ("seen", "names"),
+    [
+        pytest.param(pool(UNEVEN), ["a", "b", "c"], id="all"),
+        pytest.param(pool({"a": 3, "b": 1, "c": 1}), ["b", "c"], id="not one that holds its share"),
+        pytest.param(pool(UNEVEN, prices={"b": DEAR}), ["a", "c"], id="not one that is too dear"),
+        pytest.param(
+            pool(UNEVEN, more=[ready("one", "c", leaving=True, leaving_because="preempted by its cloud")]),
+            ["a", "b"],
+            id="not one that is just being taken",
+        ),
+        *(
+            pytest.param(pool(UNEVEN, events=[happened("a", kind, 29)]), ["b", "c"], id=f"not one of lately: {kind}")
+            for kind in (ActivityKind.LAUNCHED, ActivityKind.PREEMPTED, ActivityKind.NO_CAPACITY)
+        ),
+        pytest.param(
+            pool(UNEVEN, events=[happened("a", ActivityKind.PREEMPTED, 31)]),
+            ["a", "b", "c"],
+            id="later again",
+        ),
+        pytest.param(
+            pool(UNEVEN, events=[happened("a", ActivityKind.UNHEALTHY, 5)]),
+            ["a", "b", "c"],
+            id="one whose boot failed: the zone was not asked",
+        ),
+    ],
+)
+def test_where_a_move_may_go(seen: PoolView, names: list[str]) -> None:
+    assert zones.reachable(seen, START) == names
+
+
+@pytest.mark.parametrize(("minutes", "believed"), [(19, True), (21, False)])
+def test_a_quota_is_believed_for_the_back_off(minutes: float, believed: bool) -> None:
+    seen = pool(UNEVEN, events=[happened("a", ActivityKind.QUOTA, minutes)])
+    assert (zones.at_quota(seen, seen.groups[1], START) is not None) is believed
+
+
+def test_a_setback_speaks_against_a_zone_less_and_less() -> None:
+    found: list[float] = []
+    for minutes in (0, 5, 10, 19, 21):
+        seen = pool(UNEVEN, events=[happened("a", ActivityKind.PREEMPTED, minutes)])
+        found.append(zones.penalty(seen, seen.groups[0], START))
+    assert found == pytest.approx([1, 0.75, 0.5, 0.05, 0])
