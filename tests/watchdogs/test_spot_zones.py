@@ -11,7 +11,9 @@ import pytest
 from fleet.activity import Activity, ActivityKind
 from fleet.model import CapacityType
 from tests.watchdogs.plain import START, spot_pool
+from watchdogs.plan import Reason
 from watchdogs.spot import zones
+from watchdogs.spot.decide import decide
 from watchdogs.spot.view import GroupView, Member, PoolView
 
 LONG_AGO = START - timedelta(hours=5)
@@ -186,3 +188,72 @@ def test_a_setback_speaks_against_a_zone_less_and_less() -> None:
         seen = pool(UNEVEN, events=[happened("a", ActivityKind.PREEMPTED, minutes)])
         found.append(zones.penalty(seen, seen.groups[0], START))
     assert found == pytest.approx([1, 0.75, 0.5, 0.05, 0])
+
+
+def looking(*events: Activity, desired: int = 3) -> PoolView:
+    """Zone `c` has one, and its group is to have that many."""
+    found = pool(UNEVEN, events=events)
+    return replace(found, groups=[replace(g, desired=desired) if g.name == "c" else g for g in found.groups])
+
+
+NO_CAPACITY, LAUNCHED = ActivityKind.NO_CAPACITY, ActivityKind.LAUNCHED
+
+
+@pytest.mark.parametrize(
+    ("seen", "is_open"),
+    [
+        pytest.param(looking(), True, id="it looks by itself and nothing was said yet"),
+        pytest.param(looking(happened("c", NO_CAPACITY, 5)), False, id="it looks by itself and was refused"),
+        pytest.param(looking(happened("c", NO_CAPACITY, 21)), True, id="refused longer ago than the back-off"),
+        pytest.param(looking(happened("c", NO_CAPACITY, 5), desired=1), True, id="refused, and looks no more"),
+        pytest.param(
+            looking(happened("c", NO_CAPACITY, 5), happened("c", LAUNCHED, 4)), True, id="it has given since"
+        ),
+        pytest.param(looking(happened("c", NO_CAPACITY, 0), desired=1), False, id="refused in this pass"),
+    ],
+)
+def test_a_group_that_looks_by_itself_is_not_asked_after_a_refusal(seen: PoolView, is_open: bool) -> None:
+    assert ("c" in {group.name for group in zones.untried(seen, START)}) is is_open
+
+
+@pytest.mark.parametrize(
+    ("seen", "to_size", "reason"),
+    [
+        pytest.param(looking(), 1, Reason.SURPLUS, id="no more is needed"),
+        pytest.param(looking(happened("c", NO_CAPACITY, 5)), 1, Reason.NO_SPOT, id="it was refused"),
+        pytest.param(replace(looking(desired=5), target=5), 2, Reason.SURPLUS, id="fewer are needed"),
+        pytest.param(replace(looking(desired=2), target=5), 2, Reason.SPOT_WANTED, id="it is needed"),
+        pytest.param(looking(desired=1), None, Reason.AS_WANTED, id="none is asked for"),
+    ],
+)
+def test_an_ask_that_nobody_answered_is_taken_back(seen: PoolView, to_size: int | None, reason: Reason) -> None:
+    groups = [replace(g, usd_per_hour=Decimal("0.30") if g.name == "c" else DEAR) for g in seen.groups[:3]]
+    calm = [replace(group, losses_per_hour=0.001) for group in groups]
+    (found,) = [d for d in decide([replace(seen, groups=calm)], START).decisions if d.resource == "c"]
+    assert (found.to_size, found.reason) == (to_size, reason)
+
+
+@pytest.mark.parametrize(
+    ("refused_s_ago", "again_in_s"),
+    [
+        pytest.param([], 0, id="never"),
+        pytest.param([0], 30, id="once"),
+        pytest.param([0, 5], 30, id="one ask that was answered twice"),
+        pytest.param([0, 40], 60, id="twice"),
+        pytest.param([45, 90], 15, id="twice, a while ago"),
+        pytest.param([90], 0, id="long enough ago"),
+        pytest.param([60 * n for n in range(10)], 300, id="again and again"),
+        pytest.param([0, 1190], 30, id="the older one is forgotten before"),
+        pytest.param([20, 1190], 10, id="the older one is forgotten just as the shorter pause ends"),
+        pytest.param([40, 1190], 10, id="the same, after it would have ended"),
+    ],
+)
+def test_when_a_zone_is_asked_again(refused_s_ago: list[float], again_in_s: float) -> None:
+    refused = [START - timedelta(seconds=ago) for ago in refused_s_ago]
+    assert zones.pause_ends(refused, timedelta(minutes=20), START) - START == timedelta(seconds=again_in_s)
+
+
+def test_a_zone_that_gives_is_forgiven_its_refusals() -> None:
+    kinds = ((NO_CAPACITY, 10), (LAUNCHED, 5), (NO_CAPACITY, 1))
+    seen = pool(UNEVEN, events=[happened("a", kind, minutes) for kind, minutes in kinds])
+    assert zones.refusals(seen, seen.groups[0], START) == [START - timedelta(minutes=1)]
