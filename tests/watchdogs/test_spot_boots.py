@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -82,17 +83,46 @@ def test_one_failed_boot_is_made_good_for_by_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "action"),
+    ("kind", "before", "changes", "decided"),
     [
-        pytest.param(CapacityType.SPOT, Action.END, id="spot: another one is asked for where it is best"),
-        pytest.param(CapacityType.ON_DEMAND, Action.END, id="on demand: another one is bought if it is missed"),
-        pytest.param(CapacityType.RESERVED, Action.REPLACE, id="reserved: runs in full"),
+        pytest.param(
+            CapacityType.SPOT,
+            0,
+            {},
+            [(Action.END, Reason.BOOT_FAILED)],
+            id="spot: another is asked for where it is best",
+        ),
+        pytest.param(
+            CapacityType.ON_DEMAND, 0, {}, [(Action.END, Reason.BOOT_FAILED)], id="on demand: another if it is missed"
+        ),
+        pytest.param(
+            CapacityType.RESERVED, 0, {}, [(Action.REPLACE, Reason.BOOT_FAILED)], id="reserved: runs in full"
+        ),
+        pytest.param(
+            CapacityType.RESERVED, 1, {}, [(Action.REPLACE, Reason.BOOT_FAILED)], id="reserved, the second one"
+        ),
+        pytest.param(
+            CapacityType.RESERVED, 2, {}, [(Action.END, Reason.BOOTS_FAILING)], id="reserved, the third one: no more"
+        ),
+        pytest.param(
+            CapacityType.RESERVED, 2, {"kept_by": "by ana"}, [(Action.KEEP, Reason.KEPT_BY_PEOPLE)], id="kept"
+        ),
+        pytest.param(
+            CapacityType.SPOT,
+            0,
+            {"leaving": True, "drained": True, "leaving_because": "spot: more than the target needs"},
+            [(Action.END, Reason.SURPLUS)],
+            id="it has drained already: said once",
+        ),
     ],
 )
-def test_whose_group_stays_as_large(kind: CapacityType, action: Action) -> None:
-    there = Member(id="i-1", group=B, launched_at=START, failed=True)
-    plan = decide([spot_pool([replace(GROUP, capacity_type=kind)], [there], target=1)], START)
-    assert {d.action for d in plan.decisions if d.resource == there.id} == {action}
+def test_what_becomes_of_a_boot_that_failed(
+    kind: CapacityType, before: int, changes: dict[str, Any], decided: list[tuple[Action, Reason]]
+) -> None:
+    there = replace(Member(id="i-1", group=B, launched_at=START, failed=True), **changes)
+    noted = {B: [START - 10 * MINUTE] * before}
+    plan = decide([spot_pool([replace(GROUP, capacity_type=kind)], [there], target=1, failed_boots=noted)], START)
+    assert [(d.action, d.reason) for d in plan.decisions if d.resource == there.id] == decided
 
 
 GROUP = GroupView(name=B, capacity_type=CapacityType.SPOT, zone="us-east-1b", desired=1, max=4)

@@ -1,6 +1,8 @@
 """Which on-demand instance goes back, and the reason that is told."""
 
+from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -18,10 +20,11 @@ GROUPS = [
 ]
 
 
-def member(name: str, group: str, *, launched: float, ready: bool = True, busy: float = 0) -> Member:
+def member(name: str, group: str, *, launched: float, ready: bool = True, busy: float = 0, **changes: Any) -> Member:
     """One that was launched that many minutes ago, and was ready four minutes later if it is."""
     at = START - launched * MINUTE
-    return Member(id=name, group=group, launched_at=at, ready_since=at + 4 * MINUTE if ready else None, busy=busy)
+    since = at + 4 * MINUTE if ready else None
+    return replace(Member(id=name, group=group, launched_at=at, ready_since=since, busy=busy), **changes)
 
 
 def ends(target: int, *members: Member) -> list[Decision]:
@@ -67,8 +70,22 @@ def test_the_reason_that_is_told(target: int, spot: int, on_demand: int, reason:
             [member("busy", OD, launched=90, busy=3), member("rests", OD, launched=60)], "rests", id="the less busy"
         ),
         pytest.param([member("old", OD, launched=90), member("young", OD, launched=60)], "old", id="the older"),
+        pytest.param(
+            [
+                member("left", OD, launched=90, leaving=True, leaving_because="by hand"),
+                member("stays", OD, launched=60),
+            ],
+            "stays",
+            id="not whom people drained",
+        ),
+        pytest.param(
+            [member("failed", OD, launched=5, ready=False, failed=True), member("serves", OD, launched=60)],
+            "serves",
+            id="not one that goes for its failed boot",
+        ),
     ],
 )
 def test_who_goes(members: list[Member], goes: str) -> None:
     spot = member("spot", A, launched=60)
-    assert [d.resource for d in ends(1, spot, *members)] == [goes]
+    given_back = [d.resource for d in ends(1, spot, *members) if d.reason is not Reason.BOOT_FAILED]
+    assert given_back == [goes]
