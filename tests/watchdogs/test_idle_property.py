@@ -131,7 +131,13 @@ def both(*faults: Fault) -> Fault:
     return inject
 
 
+def of_type(machine_type: str, **values: Any) -> Fault:
+    return both(machine(machine_type=machine_type), gpu(**values))
+
+
 NAN = float("nan")
+WATTS = {"g6.12xlarge": 72.0, "large": 250.0, "not large": 249.0}
+"""Rated, of one GPU, by machine type."""
 DECIDE = "decide itself"
 """No check of `judge`: the conditions that `decide.py` has of its own."""
 OURS = {"phase": Phase.DRAINING, "ready": False, "draining": True, "reason": "idle: no request"}
@@ -147,8 +153,9 @@ FAULTS: dict[str, tuple[Fault, str]] = {
     "in a rollout": (lambda d, _: setattr(d, "in_rollout", True), "not_in_rollout"),
     "a long prefill: running, no token yet": (engine(running_max=1.0), "no_requests"),
     "queued": (engine(waiting_max=2.0), "no_requests"),
-    "short requests between samples": (engine(counter_changes=3.0), "counters_flat"),
+    "one short request between samples": (engine(counter_changes=1.0), "counters_flat"),
     "one GPU of four computes": (gpu(active_max=0.4), "gpus_quiet"),
+    "a GPU computes without a pause": (gpu(active_max=1.0), "gpus_quiet"),
     "as active as the noise floor": (gpu(active_max=POLICY.gpu_active_below), "gpus_quiet"),
     "no token counters": (engine(counter_changes=None), "engine_reported"),
     "the gauge was renamed": (engine(running_max=None), "engine_reported"),
@@ -177,6 +184,7 @@ FAULTS: dict[str, tuple[Fault, str]] = {
     "no time of the GPUs' newest sample": (gpu(newest_age=None), "gpu_reported"),
     "no energy counter": (gpu(energy_changes=None), "gpu_reported"),
     "no GPU at all": (dropped("gpu"), "gpu_covered and gpu_reported"),
+    "no metrics at all": (both(dropped("engine"), dropped("gpu")), "engine_reported and gpu_reported"),
     "half of the GPU's samples": (gpu(coverage=0.5), "gpu_covered"),
     "one GPU of four was off the page": (gpu(missed=3.0), "gpu_covered"),
     "nobody knows what the GPUs' page lacked": (gpu(missed=None), "gpu_covered"),
@@ -191,7 +199,11 @@ FAULTS: dict[str, tuple[Fault, str]] = {
     "a frozen exporter": (gpu(energy_changes=0.0), "gpu_not_frozen"),
     "profiling reads 0 under load": (gpu(util_max=80.0), "gpu_not_contradicted"),
     "utilization is negative": (gpu(util_max=-1.0), "gpu_not_contradicted"),
+    "used as much as no GPU at rest": (gpu(util_max=5.0), "gpu_not_contradicted"),
     "a GPU draws power": (gpu(watts_max=60.0), "gpu_not_contradicted"),
+    "a GPU draws as much as none at rest": (gpu(watts_max=43.2), "gpu_not_contradicted"),
+    "a large GPU draws as much as none at rest": (of_type("large", watts_max=100.0), "gpu_not_contradicted"),
+    "a GPU draws what is no number": (gpu(watts_max=NAN), "gpu_not_contradicted"),
     "its agent is silent": (dropped("agent"), "agent_ready"),
     "its model loads": (agent(phase=Phase.ENGINE, ready=False), "agent_ready"),
     "its phase is not ready, whatever else it says": (agent(phase=Phase.ENGINE), "agent_ready"),
@@ -251,12 +263,13 @@ def observed(drafts: list[Draft]) -> Observed:
                 reached=True,
             )
             for i, d in zip(instances, drafts, strict=True)
+            if d.engine is not None or d.gpu is not None
         },
         agents={i.id: AgentStatus(**d.agent) for i, d in zip(instances, drafts, strict=True) if d.agent is not None},
         pools={"chat": POOL},
         budget=BUDGET,
-        gpus_expected={"g6.12xlarge": 4},
-        watts_rated={"g6.12xlarge": 72.0},
+        gpus_expected=dict.fromkeys(WATTS, 4),
+        watts_rated=WATTS,
         kept_by={i.id: d.kept_by for i, d in zip(instances, drafts, strict=True) if d.kept_by is not None},
         rollouts=frozenset({"rolling"}),
         patience={i.id: d.patience for i, d in zip(instances, drafts, strict=True) if d.patience is not None},
@@ -313,6 +326,31 @@ def test_each_fault_that_no_check_sees_is_seen_by_decide(name: str) -> None:
     FAULTS[name][0](drafts[0], random.Random(0))
     faulty, sound = decide(observed(drafts), NOW).decisions
     assert faulty.action is not Action.END and sound.action is Action.END
+
+
+@pytest.mark.parametrize(
+    "nearly",
+    [
+        pytest.param(lambda d, _: d.tags.update({tags.KEEP_UNTIL: tags.write_time(NOW)}), id="kept until now"),
+        pytest.param(machine(launched_at=NOW - POLICY.window), id="as old as the window"),
+        pytest.param(engine(started_age=POLICY.window), id="its engine as old as the window"),
+        pytest.param(engine(coverage=0.9, missed=2.0, newest_age=timedelta(seconds=30)), id="engine just covered"),
+        pytest.param(gpu(coverage=0.9, missed=2.0, newest_age=timedelta(seconds=30)), id="GPUs just covered"),
+        pytest.param(gpu(active_max=0.0099), id="under the noise floor"),
+        pytest.param(gpu(util_max=4.9), id="hardly used"),
+        pytest.param(gpu(util_max=None, watts_max=None), id="no second opinion"),
+        pytest.param(gpu(watts_max=43.1), id="warm"),
+        pytest.param(of_type("large", watts_max=99.9), id="a large one, warm"),
+        pytest.param(of_type("not large", watts_max=149.0), id="not quite a large one, warm"),
+        pytest.param(agent(reason=OURS["reason"]), id="ready again, with the reason of an old drain"),
+        pytest.param(marked(POLICY.grace), id="its grace is over now"),
+        pytest.param(lambda d, _: setattr(d, "patience", POLICY.window + POLICY.grace), id="its past asks no more"),
+    ],
+)
+def test_what_only_comes_near_a_bound_is_ended(nearly: Fault) -> None:
+    drafts = [idle_draft(0, random.Random(0)), idle_draft(1, random.Random(0))]
+    nearly(drafts[0], random.Random(0))
+    assert decide(observed(drafts), NOW).decisions[0].action is Action.END
 
 
 @pytest.mark.parametrize(
