@@ -337,6 +337,7 @@ def test_each_fault_that_no_check_sees_is_seen_by_decide(name: str) -> None:
         pytest.param(engine(coverage=0.9, missed=2.0, newest_age=timedelta(seconds=30)), id="engine just covered"),
         pytest.param(gpu(coverage=0.9, missed=2.0, newest_age=timedelta(seconds=30)), id="GPUs just covered"),
         pytest.param(gpu(active_max=0.0099), id="under the noise floor"),
+        pytest.param(both(engine(pulse_changes=1.0), gpu(energy_changes=1.0)), id="counters that moved once"),
         pytest.param(gpu(util_max=4.9), id="hardly used"),
         pytest.param(gpu(util_max=None, watts_max=None), id="no second opinion"),
         pytest.param(gpu(watts_max=43.1), id="warm"),
