@@ -132,6 +132,7 @@ def both(*faults: Fault) -> Fault:
 
 
 def of_type(machine_type: str, **values: Any) -> Fault:
+    """What is a fault of this machine type and would be none of a larger one, which another fault may have chosen."""
     return both(machine(machine_type=machine_type), gpu(**values))
 
 
@@ -202,8 +203,8 @@ FAULTS: dict[str, tuple[Fault, str]] = {
     "profiling reads 0 under load": (gpu(util_max=80.0), "gpu_not_contradicted"),
     "utilization is negative": (gpu(util_max=-1.0), "gpu_not_contradicted"),
     "used as much as no GPU at rest": (gpu(util_max=5.0), "gpu_not_contradicted"),
-    "a GPU draws power": (gpu(watts_max=60.0), "gpu_not_contradicted"),
-    "a GPU draws as much as none at rest": (gpu(watts_max=43.2), "gpu_not_contradicted"),
+    "a GPU draws power": (of_type("g6.12xlarge", watts_max=60.0), "gpu_not_contradicted"),
+    "a GPU draws as much as none at rest": (of_type("g6.12xlarge", watts_max=43.2), "gpu_not_contradicted"),
     "a large GPU draws as much as none at rest": (of_type("large", watts_max=100.0), "gpu_not_contradicted"),
     "a GPU draws what is no number": (gpu(watts_max=NAN), "gpu_not_contradicted"),
     "its agent is silent": (dropped("agent"), "agent_ready"),
