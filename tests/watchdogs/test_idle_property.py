@@ -19,7 +19,7 @@ from fleet.policies import IdlePolicy
 from watchdogs.evidence import AgentStatus, EngineEvidence, Evidence, GpuEvidence
 from watchdogs.idle import judge
 from watchdogs.idle.decide import Observed, PoolView, decide
-from watchdogs.plan import Action, Budget
+from watchdogs.plan import Action, Budget, Reason
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -419,7 +419,9 @@ def test_what_takes_a_mark_away(fault: Fault, marked_one: Action, plain_one: Act
     never_marked(drafts[1], random.Random(0))
     for draft in drafts:
         fault(draft, random.Random(0))
-    assert [d.action for d in decide(observed(drafts), NOW).decisions] == [marked_one, plain_one]
+    found = decide(observed(drafts), NOW).decisions
+    assert [d.action for d in found] == [marked_one, plain_one]
+    assert found[1].reason is not Reason.WORK_IS_BACK, "what was never marked never rested"
 
 
 def test_one_that_serves_and_only_says_for_what_it_drained_once_is_not_drained_by_us() -> None:
@@ -434,6 +436,14 @@ def test_what_an_earlier_pass_began_takes_no_room_again() -> None:
     seen = replace(observed([draft]), budget=replace(BUDGET, per_run=0))
     assert decide(seen, NOW).decisions[0].action is Action.KEEP
     assert decide(replace(seen, begun=frozenset({"i-0"})), NOW).decisions[0].action is Action.END
+
+
+def test_what_is_kept_anyway_says_why_and_not_that_nobody_saw_its_policy() -> None:
+    draft = idle_draft(0, random.Random(0))
+    engine(running_max=1.0)(draft, random.Random(0))
+    never_marked(draft, random.Random(0))
+    seen = replace(observed([draft]), pools={"chat": replace(POOL, policy_seen=False)})
+    assert decide(seen, NOW).decisions[0].reason is Reason.SERVING
 
 
 def test_what_its_group_is_ending_is_not_ended_again() -> None:
