@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -419,6 +420,29 @@ def test_a_silent_neighbour_is_kept_and_does_not_hold_up_the_floor() -> None:
         FIRST: Reason.POOL_FLOOR,
         SECOND: Reason.METRICS_MISSING,
     }
+
+
+@pytest.mark.parametrize(
+    ("third", "ended"),
+    [
+        pytest.param({"running_max": 1.0}, True, id="a busy one"),
+        pytest.param({"newest_age": timedelta(minutes=5)}, False, id="one whose engine is not heard"),
+    ],
+)
+def test_the_second_look_leans_on_the_same_neighbours_as_the_plan(third: dict[str, Any], ended: bool) -> None:
+    world = due(2)
+    other = instance(9)
+    assert QUIET.engine is not None
+    world.instances[other.id], world.agents[other.id] = other, READY
+    world.evidence[other.id] = replace(QUIET, engine=replace(QUIET.engine, **third))
+
+    def the_neighbour_leaves(name: str) -> None:
+        if name == "record":
+            world.agents[SECOND] = replace(READY, ready=False)
+
+    world.before = the_neighbour_leaves
+    watchdog(world, min=1).apply()
+    assert (FIRST in world.drains) is ended
 
 
 @pytest.mark.parametrize(
