@@ -89,3 +89,9 @@ def test_who_goes(members: list[Member], goes: str) -> None:
     spot = member("spot", A, launched=60)
     given_back = [d.resource for d in ends(1, spot, *members) if d.reason is not Reason.BOOT_FAILED]
     assert given_back == [goes]
+
+
+def test_one_that_nobody_needs_goes_back_while_the_spare_is_still_looked_for() -> None:
+    there = [member("spot-0", A, launched=60), member("spot-1", A, launched=60), member("od", OD, launched=60)]
+    found = decide([spot_pool(GROUPS, there, target=2, spare=1, max=9)], START)
+    assert [(d.resource, d.to_size) for d in found.acting] == [(A, 3), ("od", None)]

@@ -54,6 +54,7 @@ def moves(view: PoolView) -> list[str]:
         pytest.param(seen(ready("new", "b", **HAND)), ["c"], id="one was drained by hand"),
         pytest.param(seen(target=3), [], id="one is missing"),
         pytest.param(seen(target=1), [], id="one is too many"),
+        pytest.param(seen(ready("new", "b", **BOOTS), target=3), [], id="one is not ready yet"),
     ],
 )
 def test_when_one_is_moved(view: PoolView, goals: list[str]) -> None:
