@@ -119,17 +119,36 @@ def _work(world: World) -> None:
     world.evidence[FIRST] = replace(QUIET, engine=replace(QUIET.engine, running_max=3.0))
 
 
-def test_a_lease_that_ends_during_the_second_look_drains_nobody() -> None:
+@pytest.mark.parametrize("call", ["statuses", "query", "in_rollout"])
+def test_a_lease_that_ends_during_the_second_look_drains_nobody(call: str) -> None:
     world = due(1)
 
     def over(step: str) -> None:
-        if step == "statuses" and world.plans:
+        if step == call and world.plans:
             world.lease_is_ours = False
 
     world.before = over
     done = watchdog(world).apply()
     assert [(o.kind, o.detail) for o in done.outcomes] == [(OutcomeKind.NO_LONGER_TRUE, LEASE_OVER)]
     assert not world.agents[FIRST].draining
+
+
+def test_a_lease_that_ends_during_a_drain_ends_nobody() -> None:
+    world = due(1)
+    world.before = at_call("instance", lambda: setattr(world, "lease_is_ours", False), nth=2)
+    done = watchdog(world).apply()
+    assert [(o.kind, o.detail) for o in done.outcomes] == [(OutcomeKind.NO_LONGER_TRUE, LEASE_OVER)]
+    assert world.drains == [FIRST] and not world.ended and world.targets["batch"].value == 1
+
+
+def test_what_an_earlier_pass_began_and_lives_is_not_called_ended() -> None:
+    world = due(1)
+    (begun,) = watchdog(world).dry().plan.acting
+    world.intents[FIRST] = begun
+    _work(world)
+    done = watchdog(world).apply()
+    assert [(o.decision.action, o.kind) for o in done.outcomes] == [(Action.UNMARK, OutcomeKind.DONE)]
+    assert not any(key.startswith("ended:") for key in world.messages)
 
 
 @pytest.mark.parametrize("marked", [False, True], ids=["mark", "unmark"])
@@ -154,6 +173,7 @@ def test_a_pass_whose_lease_is_over_writes_no_marks(marked: bool) -> None:
     [
         pytest.param(_work, "requests in flight", id="work came"),
         pytest.param(lambda w: w.instances.pop(FIRST), "gone", id="gone"),
+        pytest.param(lambda w: w.rollouts.add("batch-spot-a"), Reason.IN_ROLLOUT, id="a rollout began"),
         pytest.param(
             lambda w: w.instances.__setitem__(FIRST, replace(w.instances[FIRST], tags={})), "mark", id="unmarked"
         ),
@@ -170,6 +190,20 @@ def test_a_pass_whose_lease_is_over_writes_no_marks(marked: bool) -> None:
             ),
             "kept by ana",
             id="kept",
+        ),
+        pytest.param(
+            lambda w: w.brakes.append(
+                Brake(kind=BrakeKind.PAUSE, scope="batch", owner="ana", reason="launch day", until=None)
+            ),
+            "paused by ana",
+            id="its pool paused",
+        ),
+        pytest.param(
+            lambda w: w.brakes.append(
+                Brake(kind=BrakeKind.TARGET, scope="batch", owner="ana", reason="launch day", until=None)
+            ),
+            "its pool's target is held by ana",
+            id="its pool's target held",
         ),
         pytest.param(lambda w: setattr(w, "lease_is_ours", False), "lease", id="lease lost"),
         pytest.param(lambda w: w.evidence.pop(FIRST), "metrics missing", id="metrics gone"),
@@ -542,6 +576,21 @@ def lost_meanwhile(world: World) -> None:
     world.before = before
 
 
+def lost_beside(**changes: Any) -> Callable[[World], None]:
+    """The same with a third one, of which the pool's floor may make nothing."""
+
+    def change(world: World) -> None:
+        third = instance(3, **changes)
+        world.instances[third.id], world.agents[third.id] = third, READY
+        silent(world)
+        world.evidence[third.id], world.evidence[SECOND] = world.evidence[SECOND], BUSY
+        if third.pool != "batch":
+            world.evidence[third.id] = BUSY
+        lost_meanwhile(world)
+
+    return change
+
+
 def says(status: AgentStatus) -> Callable[[World], None]:
     return lambda world: world.agents.update({SECOND: status})
 
@@ -560,6 +609,8 @@ LEAVES = replace(READY, phase=Phase.DRAINING, draining=True, ready=False, reques
         pytest.param(lambda world: world.agents.pop(SECOND), False, id="its agent is silent"),
         pytest.param(silent, False, id="silent for twenty minutes"),
         pytest.param(lost_meanwhile, False, id="lost between plan and drain"),
+        pytest.param(lost_beside(), False, id="lost, beside one whose engine is silent"),
+        pytest.param(lost_beside(pool=None, group=None), False, id="lost, beside one of no pool"),
     ],
 )
 def test_the_last_one_stays_unless_another_one_carries_the_pool(change: Callable[[World], None], ended: bool) -> None:
