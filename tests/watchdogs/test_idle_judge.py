@@ -150,6 +150,9 @@ TRAPS = [
         case(agent=replace(READY, requests_running=None)), Reason.METRICS_MISSING, id="agent knows no requests"
     ),
     pytest.param(case(agent=replace(READY, draining=True)), Reason.DRAINING, id="draining for a notice"),
+    pytest.param(case(agent=replace(READY, drained=True)), Reason.DRAINING, id="drained"),
+    pytest.param(case(agent=replace(READY, phase=Phase.DRAINING)), Reason.DRAINING, id="in the phase of its drain"),
+    pytest.param(case(agent=replace(READY, phase=Phase.DRAINED)), Reason.DRAINING, id="in the phase after it"),
     pytest.param(case(agent=replace(READY, requests_running=1)), Reason.SERVING, id="agent sees a request"),
     pytest.param(case(agent=replace(READY, requests_running=NAN)), Reason.METRICS_IMPLAUSIBLE, id="agent counts NaN"),
     pytest.param(
