@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -393,19 +393,82 @@ def test_what_its_group_is_ending_already_is_left_to_it() -> None:
     assert (world.groups["batch-spot-a"].desired, world.targets["batch"].value) == (0, 0)
 
 
-def test_what_somebody_else_ended_while_it_drained_is_not_ended_twice() -> None:
+def left_by_its_group(world: World) -> None:
+    group = world.groups["batch-spot-a"]
+    world.groups["batch-spot-a"] = replace(group, instance_ids=(), leaving=frozenset({FIRST}))
+
+
+def changed(**changes: Any) -> Callable[[World], None]:
+    return lambda world: world.instances.update({FIRST: replace(world.instances[FIRST], **changes)})
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "said"),
+    [
+        pytest.param(left_by_its_group, OutcomeKind.NO_LONGER_TRUE, "its group is ending it already", id="leaving"),
+        pytest.param(
+            changed(state=InstanceState.TERMINATED), OutcomeKind.NO_LONGER_TRUE, "it is gone already", id="ended"
+        ),
+        pytest.param(
+            lambda world: world.instances.pop(FIRST), OutcomeKind.NO_LONGER_TRUE, "it is gone already", id="not there"
+        ),
+        pytest.param(
+            changed(group=None), OutcomeKind.FAILED, "it belongs to no group, so it cannot be ended", id="of no group"
+        ),
+    ],
+)
+def test_what_changed_hands_while_it_drained_is_not_ended_and_lowers_no_target(
+    change: Callable[[World], None], kind: OutcomeKind, said: str
+) -> None:
+    world = due(1)
+    world.before = at_call("instance", lambda: change(world), nth=2)
+    done = watchdog(world).apply()
+    assert [(outcome.kind, outcome.error or outcome.detail) for outcome in done.outcomes] == [(kind, said)]
+    assert not world.ended and not world.intents and world.targets["batch"].value == 1
+
+
+def test_a_store_that_fails_during_the_last_look_ends_nothing_and_is_told() -> None:
     world = due(1)
 
-    def end_it() -> None:
-        group = world.groups["batch-spot-a"]
-        world.groups["batch-spot-a"] = replace(group, instance_ids=(), leaving=frozenset({FIRST}))
+    def fail(name: str) -> None:
+        if name == "query" and world.drains:
+            raise CloudError("no route to host")
 
-    world.before = at_call("drain", end_it)
+    world.before = fail
     done = watchdog(world).apply()
-    assert [(outcome.kind, outcome.detail) for outcome in done.outcomes] == [
-        (OutcomeKind.NO_LONGER_TRUE, "its group is ending it already")
-    ]
-    assert not world.ended and not world.intents
+    assert [(outcome.kind, outcome.error) for outcome in done.outcomes] == [(OutcomeKind.FAILED, "no route to host")]
+    assert not world.ended and any("no route to host" in text for text in world.messages.values())
+
+
+@dataclass
+class RefusesTags(FakeInventory):
+    """A cloud that writes no tag and takes none away, and says so for each instance."""
+
+    def tag(self, instance_ids: Sequence[str], values: Mapping[str, str]) -> Mapping[str, str]:
+        return dict.fromkeys(instance_ids, "throttled")
+
+    def untag(self, instance_ids: Sequence[str], keys: Sequence[str]) -> Mapping[str, str]:
+        return dict.fromkeys(instance_ids, "throttled")
+
+
+@pytest.mark.parametrize(
+    ("marked", "works", "kind"),
+    [
+        pytest.param(False, "not", OutcomeKind.FAILED, id="mark"),
+        pytest.param(True, "before the pass", OutcomeKind.FAILED, id="unmark"),
+        pytest.param(True, "at the second look", OutcomeKind.NO_LONGER_TRUE, id="unmark at the second look"),
+    ],
+)
+def test_a_mark_that_the_cloud_refuses_is_not_told_as_written(marked: bool, works: str, kind: OutcomeKind) -> None:
+    world = due(1) if marked else idle_world(1)
+    if works == "before the pass":
+        _work(world)
+    elif works == "at the second look":
+        world.before = at_call("instance", lambda: _work(world))
+    watchdog(world)  # its policy is seen
+    (outcome,) = IdleWatchdog(document(), replace(world.ports(), inventory=RefusesTags(world))).apply().outcomes
+    assert outcome.kind is kind
+    assert not world.messages and not world.drains
 
 
 def test_an_end_that_a_killed_pass_began_leaves_its_room_to_nobody() -> None:
@@ -576,19 +639,12 @@ def lost_meanwhile(world: World) -> None:
     world.before = before
 
 
-def lost_beside(**changes: Any) -> Callable[[World], None]:
-    """The same with a third one, of which the pool's floor may make nothing."""
-
-    def change(world: World) -> None:
-        third = instance(3, **changes)
-        world.instances[third.id], world.agents[third.id] = third, READY
-        silent(world)
-        world.evidence[third.id], world.evidence[SECOND] = world.evidence[SECOND], BUSY
-        if third.pool != "batch":
-            world.evidence[third.id] = BUSY
-        lost_meanwhile(world)
-
-    return change
+def lost_beside_a_silent_one(world: World) -> None:
+    third = instance(3)
+    world.instances[third.id], world.agents[third.id] = third, READY
+    silent(world)
+    world.evidence[third.id], world.evidence[SECOND] = world.evidence[SECOND], BUSY
+    lost_meanwhile(world)
 
 
 def says(status: AgentStatus) -> Callable[[World], None]:
@@ -609,8 +665,7 @@ LEAVES = replace(READY, phase=Phase.DRAINING, draining=True, ready=False, reques
         pytest.param(lambda world: world.agents.pop(SECOND), False, id="its agent is silent"),
         pytest.param(silent, False, id="silent for twenty minutes"),
         pytest.param(lost_meanwhile, False, id="lost between plan and drain"),
-        pytest.param(lost_beside(), False, id="lost, beside one whose engine is silent"),
-        pytest.param(lost_beside(pool=None, group=None), False, id="lost, beside one of no pool"),
+        pytest.param(lost_beside_a_silent_one, False, id="lost, beside one whose engine is silent"),
     ],
 )
 def test_the_last_one_stays_unless_another_one_carries_the_pool(change: Callable[[World], None], ended: bool) -> None:
@@ -621,6 +676,29 @@ def test_the_last_one_stays_unless_another_one_carries_the_pool(change: Callable
     watchdog(world, min=1).apply()
     assert (world.ended == [FIRST]) is ended
     assert (world.drains == [FIRST]) is ended
+
+
+def test_the_second_look_leans_on_nobody_of_another_pool() -> None:
+    world = idle_world(2)
+    mark(world, 1, START - timedelta(hours=1))
+    fleet = document(min=1)
+    (batch,) = fleet.pools
+    there = [group.model_copy(update={"name": f"chat-{group.name}"}) for group in batch.groups]
+    chat = batch.model_copy(update={"name": "chat", "groups": tuple(there)})
+    for name, group in list(world.groups.items()):
+        world.groups[f"chat-{name}"] = replace(group, name=f"chat-{name}", pool="chat", instance_ids=())
+    # agents of a pool are asked where one of it may be idle
+    for number, evidence in ((3, BUSY), (4, QUIET)):
+        other = instance(number, pool="chat", group="chat-batch-spot-a")
+        world.instances[other.id], world.agents[other.id], world.evidence[other.id] = other, READY, evidence
+    world.evidence[SECOND] = BUSY
+    world.targets["chat"] = Target(pool="chat", value=1, version=1)
+    world.seen.add(("idle", "batch", policy_digest(fleet, "batch") or ""))
+    lost_meanwhile(world)
+    dog = IdleWatchdog(fleet.model_copy(update={"pools": (batch, chat)}), world.ports())
+    (outcome,) = dog.apply().outcomes
+    assert (outcome.kind, world.drains) == (OutcomeKind.NO_LONGER_TRUE, [])
+    assert Reason.POOL_FLOOR in outcome.detail
 
 
 def slow_at_the_second_look(seconds: float) -> World:
