@@ -42,9 +42,19 @@ def judged(view: PoolView, now: datetime = START) -> tuple[Action, Reason, int |
     ("changes", "reason", "to"),
     [
         pytest.param({"pressure": replace(CALM, waiting=17.0)}, Reason.LOAD_HIGH, 5, id="a queue"),
-        pytest.param({"pressure": replace(CALM, waiting=900.0)}, Reason.LOAD_HIGH, 8, id="a long queue doubles"),
+        pytest.param(
+            {"max": 20, "pressure": replace(CALM, waiting=900.0)}, Reason.LOAD_HIGH, 8, id="a long queue doubles"
+        ),
         pytest.param(
             {"pressure": replace(CALM, waiting=900.0, backlog_s=700.0)}, Reason.LOAD_HIGH, 6, id="a queue as work"
+        ),
+        pytest.param(
+            {"pressure": replace(CALM, waiting=900.0, backlog_s=700.0), "demand": Demand(now=6.0, peak=6.0)},
+            Reason.LOAD_HIGH, 8, id="a queue on top of the work that comes",
+        ),
+        pytest.param(
+            {"pressure": replace(CALM, waiting=900.0, backlog_s=100.0), "cold_start": timedelta(seconds=6)},
+            Reason.LOAD_HIGH, 6, id="a queue of a pool that starts at once: within a minute",
         ),
         pytest.param({"pressure": replace(CALM, kv_cache=0.99)}, Reason.LOAD_HIGH, 5, id="the KV cache"),
         pytest.param({"demand": Demand(now=5.0, peak=5.0)}, Reason.LOAD_HIGH, 6, id="work, with headroom"),
@@ -148,6 +158,15 @@ def test_a_held_target_stays_within_the_pools_limits(limits: Mapping[str, int], 
         ),
         pytest.param({"policy_seen": False}, Reason.POLICY_UNSEEN, id="policy unseen"),
         pytest.param({"min": 4}, Reason.AS_WANTED, id="at its min"),
+        pytest.param(
+            {
+                "min": 4,
+                "policy": ScalePolicy(
+                    schedule=(replace(NIGHTS, target=1, start="00:00", end="00:00", days=("sat",)),)
+                ),
+            },
+            Reason.AS_WANTED, id="at its min, though the hour asks for less",
+        ),
         pytest.param({"ready": 0, "pressure": None}, Reason.LOADING, id="still booting"),
         pytest.param(
             {"target": 1, "min": 0, "ready": 1, "pressure": replace(CALM, reporting=1, running_peak=1.0)},
@@ -171,13 +190,66 @@ def test_what_keeps_a_target(changes: Mapping[str, Any], reason: Reason) -> None
     ("changes", "to"),
     [
         pytest.param({}, 3, id="one at a time"),
+        pytest.param({"max": 4}, 3, id="from its max"),
         pytest.param({"pressure": replace(CALM, coverage=0.93)}, 3, id="most of the window is seen"),
         pytest.param({"policy": ScalePolicy(first_token_s=1.0)}, 3, id="no traffic, no latency"),
+        pytest.param(
+            {
+                "policy": ScalePolicy(first_token_s=1.0),
+                "pressure": replace(CALM, first_token_s=1.0, first_token_peak_s=0.5),
+            },
+            3,
+            id="latency within its objective",
+        ),
+        pytest.param(
+            {"pressure": replace(CALM, running_peak=2.0, first_token_s=9.0, first_token_peak_s=9.0)},
+            3,
+            id="latency without an objective",
+        ),
+        pytest.param(
+            {"pressure": replace(CALM, waiting_peak=1.0), "demand": Demand(now=0.1, peak=2.7)},
+            3,
+            id="somebody waited, and the policy says what a replica carries",
+        ),
+        pytest.param(
+            {"policy": ScalePolicy(tokens_per_second_per_replica=900), "demand": Demand(now=0.1, peak=2.7)},
+            3,
+            id="work told in tokens",
+        ),
         pytest.param(
             {"pressure": Pressure(reporting=4), "demand": Demand(now=0.1, peak=0.1)}, 3, id="work, without a KV cache"
         ),
         pytest.param(
             {"target": 40, "ready": 40, "max": 50, "pressure": replace(CALM, reporting=40)}, 36, id="a tenth"
+        ),
+        pytest.param(
+            {
+                "target": 40,
+                "ready": 40,
+                "max": 50,
+                "pressure": replace(CALM, reporting=40),
+                "demand": Demand(now=1.0, peak=34.0),
+            },
+            38,
+            id="less than a tenth, as far as the highest load fits",
+        ),
+        pytest.param(
+            {"target": 40, "ready": 40, "min": 38, "max": 50, "pressure": replace(CALM, reporting=40)},
+            38,
+            id="no further than its min",
+        ),
+        pytest.param(
+            {"pressure": replace(CALM, waiting=16.0, waiting_peak=16.0), "demand": Demand(now=0.1, peak=2.7)},
+            3,
+            id="as many wait as may",
+        ),
+        pytest.param(
+            {
+                "pressure": replace(CALM, waiting=16.0, waiting_peak=16.0, backlog_s=3000.0),
+                "demand": Demand(now=0.1, peak=2.7),
+            },
+            3,
+            id="as many wait as may, however much work they are",
         ),
         pytest.param({"pressure": replace(CALM, running_peak=42.0, full=16.0)}, 3, id="fewer than queued lately"),
         pytest.param(
@@ -187,6 +259,11 @@ def test_what_keeps_a_target(changes: Mapping[str, Any], reason: Reason) -> None
         ),
         pytest.param({"demand": Demand(now=0.1, peak=2.7)}, 3, id="the highest load fits"),
         pytest.param(LAST, 0, id="the last one, idle"),
+        pytest.param(
+            LAST | {"demand": Demand(now=0.0, peak=0.0, rise=1.0, level=1.0, grain=0.5)},
+            0,
+            id="the last one, without work: no room for more of it",
+        ),
     ],
 )
 def test_what_lets_a_target_fall(changes: Mapping[str, Any], to: int) -> None:
@@ -215,6 +292,35 @@ def test_a_policy_that_nobody_has_seen_ends_nothing(
 
 def test_a_target_above_max_comes_down_to_it() -> None:
     assert judged(pool(target=9, max=8)) == (Action.RETARGET, Reason.SURPLUS, 8)
+
+
+@pytest.mark.parametrize(
+    ("changes", "detail"),
+    [
+        pytest.param(
+            {"demand": Demand(now=90.0, peak=90.0)},
+            "work for 90.00 replicas, 99.00 by the time another one is ready; 99 are needed, 8 is the pool's max",
+            id="more than its max",
+        ),
+        pytest.param(
+            {"demand": Demand(now=7.0, peak=7.0)},
+            "work for 7.00 replicas, 7.70 by the time another one is ready",
+            id="its max",
+        ),
+        pytest.param(
+            {"target": 0, "min": 0, "ready": 0, "pressure": None, "held": 3.0},
+            "3 wait for a first replica; a cold start takes about 0:06:00",
+            id="held requests",
+        ),
+        pytest.param(
+            {"target": 0, "min": 0, "ready": 1, "pressure": None, "held": 3.0},
+            "3 wait for a first replica; a replica is ready",
+            id="held requests, a replica is there",
+        ),
+    ],
+)
+def test_a_rise_says_what_it_is_for(changes: Mapping[str, Any], detail: str) -> None:
+    assert decide([pool(**changes)], START).decisions[0].detail == detail
 
 
 @pytest.mark.parametrize(
