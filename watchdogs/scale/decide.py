@@ -78,7 +78,7 @@ def _needs(view: PoolView, now: datetime) -> Iterator[_Need]:
 
 def _of_demand(view: PoolView, demand: Demand) -> Iterator[_Need]:
     room = 1 + view.policy.headroom
-    coming = _room_for(view, demand.now)
+    coming = _room_for(demand, room)
     detail = f"work for {demand.now:.2f} replicas, {coming:.2f} by the time another one is ready"
     yield _Need(replicas=_whole(coming), reason=Reason.LOAD_HIGH, detail=detail)
     if demand.expected is not None:
@@ -128,7 +128,7 @@ def _down(view: PoolView, wanted: int, most: _Need) -> Decision:
     if view.pressure is None or what is not None:
         return _keep(view, Reason.METRICS_MISSING, what or "no replica is read")
     left = max(wanted, view.target - max(1, int(view.target * STEP_DOWN)))
-    while left < view.target and (obstacle := _obstacle(view, view.pressure, left)) is not None:
+    while (obstacle := _obstacle(view, view.pressure, left)) is not None:
         left += 1
         if left == view.target:
             return _keep(view, Reason.LOAD_NEEDS_ALL, obstacle)
@@ -169,7 +169,7 @@ def _life(view: PoolView, pressure: Pressure) -> str | None:
     """What the last replica was there for within the window: whoever has work has a pool of one at least."""
     for what, amount in (
         ("requests at once", pressure.running_peak + pressure.waiting_peak),
-        ("requests held", max(view.held, view.held_peak)),
+        ("requests held", view.held_peak),
         ("tokens per second", pressure.tokens_peak),
         ("replicas' work", None if view.demand is None else view.demand.peak),
     ):
@@ -178,14 +178,11 @@ def _life(view: PoolView, pressure: Pressure) -> str | None:
     return None
 
 
-def _room_for(view: PoolView, work: float) -> float:
-    """Replicas for an amount of work and for what may come on top while another one starts; none for no work."""
-    if work <= 0:
+def _room_for(demand: Demand, room: float) -> float:
+    """Replicas for the work of now and for what may come on top while another one starts; none for no work."""
+    if demand.now <= 0:
         return 0.0
-    usual = work * (1 + view.policy.headroom)
-    demand = view.demand
-    if demand is None:
-        return usual
+    usual = demand.now * room
     if demand.level is not None and demand.grain is not None:
         # beyond chance, rises come all at once and are not held by a little more
         chance = CHANCE if demand.swing is None else min(CHANCE, max(LEAST_CHANCE, demand.swing))
@@ -195,7 +192,7 @@ def _room_for(view: PoolView, work: float) -> float:
         spread = demand.swing * math.sqrt(demand.level)
         if spread < rise:  # the past was nearer to its level than to what it had just been
             return max(usual, demand.level + spread)
-    return max(usual, work + rise)
+    return max(usual, demand.now + rise)
 
 
 def _whole(replicas: float) -> int:
