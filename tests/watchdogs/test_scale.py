@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 
+from fleet.model import InstanceState
 from fleet.policies import ScalePolicy, ScheduleRule
 from monitoring import rules
 from tests.watchdogs.plain import READY, START, document, instance
 from tests.watchdogs.worlds import FakeMetrics, World
 from watchdogs.boots import BOOT_DEFAULT
+from watchdogs.evidence import AgentStatus
 from watchdogs.plan import Action, OutcomeKind, Reason
-from watchdogs.ports import Brake, BrakeKind, Target
+from watchdogs.ports import LEASE_OVER, Brake, BrakeKind, Target
 from watchdogs.scale import pressure
 from watchdogs.scale.decide import decide
 from watchdogs.scale.hours import holds
@@ -576,6 +578,88 @@ def test_a_pause_that_comes_in_between_is_honoured() -> None:
     world.before = later
     assert [o.kind for o in watchdog.apply().outcomes] == [OutcomeKind.NO_LONGER_TRUE]
     assert world.targets["batch"].value == 2
+
+
+@pytest.mark.parametrize(
+    ("brake", "to"),
+    [
+        pytest.param(
+            Brake(kind=BrakeKind.PAUSE, scope="batch", owner="ops", reason="test", until=START), 4, id="over"
+        ),
+        pytest.param(
+            Brake(kind=BrakeKind.TARGET, scope="batch", owner="ops", reason="test", until=None), 2, id="target"
+        ),
+        pytest.param(
+            Brake(kind=BrakeKind.PAUSE, scope="other", owner="ops", reason="test", until=None), 4, id="other's"
+        ),
+    ],
+)
+def test_a_brake_holds_its_pool_until_its_end(brake: Brake, to: int) -> None:
+    world, watchdog, _ = scaled(BUSY)
+    watchdog.dry()
+    world.brakes = [brake]
+    watchdog.apply()
+    assert world.targets["batch"].value == to
+
+
+def test_a_pass_without_the_lease_writes_no_target() -> None:
+    world, watchdog, _ = scaled(BUSY)
+    world.lease_is_ours = False
+    assert [(o.kind, o.detail) for o in watchdog.apply().outcomes] == [(OutcomeKind.NO_LONGER_TRUE, LEASE_OVER)]
+    assert world.targets["batch"].value == 2
+
+
+@pytest.mark.parametrize(
+    ("stats", "told"),
+    [
+        pytest.param(
+            {"held": 3.0},
+            {
+                "scale:wake:batch:8": "Pool batch wakes from zero: 3 wait for a first replica; "
+                "a cold start takes about 0:06:00."
+            },
+            id="held requests wake it",
+        ),
+        pytest.param({}, {}, id="nobody waits"),
+        pytest.param(BUSY, {}, id="work raises it"),
+    ],
+)
+def test_a_pool_that_wakes_is_told_of(stats: Mapping[str, float], told: Mapping[str, str]) -> None:
+    world, watchdog, _ = scaled(stats)
+    world.instances, world.targets = {}, {"batch": Target(pool="batch", value=0, version=7)}
+    watchdog.apply()
+    assert world.messages == told
+    assert (world.targets["batch"].value > 0) is bool(stats)
+
+
+@pytest.mark.parametrize(
+    ("instance_changes", "status"),
+    [
+        pytest.param({"state": InstanceState.STOPPING}, READY, id="on its way out"),
+        pytest.param({"group": "elsewhere"}, READY, id="of nobody's group"),
+        pytest.param({"group": None}, READY, id="of no group"),
+        pytest.param({}, replace(READY, ready=False), id="not ready"),
+        pytest.param({}, replace(READY, draining=True), id="draining"),
+        pytest.param({}, None, id="its agent is silent"),
+    ],
+)
+def test_only_replicas_in_service_count_as_ready(
+    instance_changes: Mapping[str, Any], status: AgentStatus | None
+) -> None:
+    world, watchdog, _ = scaled(BUSY)
+    other = instance(3, **instance_changes)
+    world.instances[other.id] = other
+    if status is not None:
+        world.agents[other.id] = status
+    assert [view.ready for view in watchdog.dry().observed] == [2]
+
+
+def test_a_pool_whose_target_nobody_wrote_stands_at_its_settings() -> None:
+    world, watchdog, _ = scaled(BUSY)
+    world.targets = {"batch": Target(pool="batch", value=5, version=7)}
+    assert [view.target for view in watchdog.dry().observed] == [5]
+    world.targets = {}
+    assert [view.target for view in watchdog.dry().observed] == [2]
 
 
 def test_nan_of_an_empty_histogram_is_not_a_latency() -> None:
