@@ -418,6 +418,12 @@ def test_an_end_in_a_skipped_half_hour_is_not_waited_for(moment: str, held: bool
     assert holds(rule, datetime.fromisoformat(moment)) is held
 
 
+def test_a_start_in_a_skipped_hour_is_when_the_clocks_have_skipped_it() -> None:
+    rule = ScheduleRule(days=("sun",), start="02:30", end="05:00", target=1, timezone="Europe/Berlin")
+    around = (datetime(2026, 3, 29, 0, 59, tzinfo=UTC), datetime(2026, 3, 29, 1, 0, tzinfo=UTC))
+    assert [holds(rule, moment) for moment in around] == [False, True]
+
+
 class Store(FakeMetrics):
     """Answers the two queries with what a test says of pool `batch`."""
 

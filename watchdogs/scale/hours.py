@@ -52,12 +52,10 @@ def _within(rule: ScheduleRule, day: date, local: datetime) -> bool:
     """Whether in a repeated hour the rule's stretch that begins on a day has begun and not ended."""
     start, end = time.fromisoformat(rule.start), time.fromisoformat(rule.end)
     begins, ends = datetime.combine(day, start), datetime.combine(day if start < end else day + _DAY, end)
-    zone, shown, now = ZoneInfo(rule.timezone), local.replace(tzinfo=None), local.astimezone(UTC)
-    # clocks that show less than the start may have shown it an hour ago, and those past the end may show it again
-    begun = begins <= shown or _moment(begins, zone, fold=0) <= now
+    zone = ZoneInfo(rule.timezone)
     # one that ends as the hour begins to repeat is over by then
     last = int(_moment(ends - _TINY, zone, fold=0) != _moment(ends - _TINY, zone, fold=1))
-    return begun and not (ends <= shown and _moment(ends, zone, fold=last) <= now)
+    return _moment(begins, zone, fold=0) <= local.astimezone(UTC) < _moment(ends, zone, fold=last)
 
 
 def _moment(shown: datetime, zone: ZoneInfo, *, fold: int) -> datetime:
