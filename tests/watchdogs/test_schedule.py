@@ -127,7 +127,47 @@ def test_a_job_that_does_not_finish_is_overdue(every: int, silence: int, stuck: 
     assert not finished.overdue(began, began + timedelta(seconds=silence)), "a failed run has finished"
 
 
-def test_two_jobs_of_one_name_are_a_mistake() -> None:
-    job = Job(name="one", every=OFTEN, run=lambda: True)
+def test_a_job_that_never_went_well_has_no_success_and_one_that_hangs_is_not_healthy(
+    schedules: list[Schedule],
+) -> None:
+    clock, go_on = [datetime.now(UTC)], threading.Event()
+    hour = timedelta(hours=1)
+    schedule = Schedule(
+        [
+            Job(name="failing", every=hour, run=lambda: False),
+            Job(name="hanging", every=hour, run=lambda: go_on.wait(LIMIT_S)),
+        ],
+        lambda: clock[0],
+    )
+    schedules.append(schedule)
+    schedule.start()
+    until(lambda: schedule.states()[0].runs == 1 and schedule.states()[1].running_since is not None)
+    failing = schedule.states()[0]
+    assert (failing.failures, failing.succeeded_at, failing.finished_at) == (1, None, clock[0])
+    assert schedule.healthy()
+    clock[0] += 4 * hour
+    assert not schedule.healthy()
+    go_on.set()
+
+
+def test_a_stop_waits_for_what_runs_and_then_starts_nothing() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def run() -> bool:
+        begun.set()
+        return go_on.wait(LIMIT_S)
+
+    schedule = Schedule([Job(name="one", every=OFTEN, run=run)])
+    schedule.start()
+    assert begun.wait(LIMIT_S)
+    threading.Timer(0.05, go_on.set).start()
+    assert schedule.stop(timedelta(seconds=LIMIT_S)) == (), "it had the time to finish"
+    schedule.soon("one")
+    assert schedule.states()[0].runs == 1
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_jobs_have_different_names_and_there_is_one_at_least(count: int) -> None:
+    jobs = [Job(name="one", every=OFTEN, run=lambda: True)] * count
     with pytest.raises(ValueError, match="different names"):
-        Schedule([job, job])
+        Schedule(jobs)
