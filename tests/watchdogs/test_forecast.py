@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from watchdogs.scale.decide import CHANCE
-from watchdogs.scale.forecast import Faded, Rises, Swings
+from watchdogs.scale.forecast import QUANTILE, Faded, Pattern, Rises, Swings
 
 
 @given(st.lists(st.floats(min_value=0, max_value=40), max_size=60))
@@ -54,3 +54,40 @@ def test_a_pool_that_varies_little_learns_it_within_half_a_day_and_one_that_jump
     jumping = [20.0 if number % 100 < 2 else demand for number, demand in enumerate(calm)]
     assert learned(calm)[-1] < CHANCE / 2
     assert learned(jumping)[-1] == pytest.approx(8.0, rel=0.05)
+
+
+def test_a_rise_is_the_highest_demand_within_a_start() -> None:
+    """Of a peak that comes every ten looks: a start of three looks sees it at each of the three before it."""
+    rises, share = Rises(horizon=180.0), Rises(horizon=0.0)
+    for number in range(2000):
+        demand = 9.0 if number % 10 == 9 else 1.0
+        rises.saw(60.0 * number, demand)
+        share.saw(60.0 * number, demand)
+    assert QUANTILE > 0.7
+    assert rises.expected() == pytest.approx(8.0, rel=0.03)
+    assert share.expected() < 2.0, "a start that takes no time has no rise"
+
+
+DAY = 86400.0
+
+
+@pytest.mark.parametrize(
+    ("days", "expected"),
+    [
+        pytest.param([5.0], None, id="one day"),
+        pytest.param([5.0, 3.0], 3.0, id="of two the lower"),
+        pytest.param([5.0, 3.0, 9.0], 3.0, id="the two last, not the one before"),
+        pytest.param([1.0, 9.0, 9.0, 9.0, 9.0, 5.0, 3.0], 3.0, id="a week: the middle of three"),
+        pytest.param([6.0, 9.0, 9.0, 9.0, 9.0, 8.0, 3.0], 6.0, id="a week: its first day"),
+    ],
+)
+def test_what_earlier_days_had_at_this_time(days: list[float], expected: float | None) -> None:
+    pattern = Pattern(ahead=600.0)
+    for number, peak in enumerate(days):
+        for minute, demand in ((0, 0.5), (10, peak), (11, 50.0)):
+            pattern.saw(number * DAY + 60.0 * minute, demand)
+    assert pattern.expected(len(days) * DAY) == expected
+
+
+def test_nothing_is_expected_of_a_pool_without_a_past() -> None:
+    assert Pattern(ahead=600.0).expected(0.0) is None
