@@ -507,6 +507,40 @@ def test_a_swing_is_as_many_replicas_in_whatever_unit_work_is_told(
     assert demand.swing * (12.0 * (piece or 1.0)) ** 0.5 == pytest.approx(4 * 300**0.5 / 25)
 
 
+@pytest.mark.parametrize(
+    ("present", "demand"),
+    [
+        pytest.param({"requests": 30.0}, None, id="its peak is not told"),
+        pytest.param({"requests_peak": 30.0}, None, id="what is there now is not told"),
+        pytest.param(
+            {"requests": 30.0, "requests_peak": 20.0}, Demand(now=3.0, peak=3.0, grain=0.1), id="now is the peak"
+        ),
+        pytest.param(
+            {"requests": 20.0, "requests_peak": 30.0}, Demand(now=2.0, peak=3.0, grain=0.1), id="the peak has passed"
+        ),
+    ],
+)
+def test_work_is_known_where_now_and_its_peak_are(present: Mapping[str, float], demand: Demand | None) -> None:
+    policies = {"chat": ScalePolicy(requests_per_replica=10)}
+    readings = Readings(present={"chat": present}, past={}, policies=policies, engines={})
+    assert readings.demand("chat") == demand
+
+
+def test_pools_are_looked_at_over_the_longest_of_their_windows() -> None:
+    world, _, _ = scaled(BUSY)
+    asked: list[str] = []
+    spans = {"a": timedelta(minutes=5), "b": timedelta(minutes=20)}
+    policies = {name: ScalePolicy(down_after=span) for name, span in spans.items()}
+
+    class Asked(Store):
+        def query(self, expression: str, at: datetime) -> Sequence[tuple[Mapping[str, str], float]]:
+            asked.append(expression)
+            return super().query(expression, at)
+
+    pressure.read(Asked(world, BUSY), "test", policies, dict.fromkeys(spans, timedelta(minutes=4)), START)
+    assert asked[0] == pressure.present_query("test", timedelta(minutes=20))
+
+
 def test_each_pool_has_its_own_cold_start() -> None:
     world, _, fleet = scaled(BUSY)
     (batch,) = fleet.pools
