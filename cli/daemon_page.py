@@ -76,7 +76,6 @@ _FAMILIES: Final[Sequence[tuple[str, str, str, Callable[[JobState], float | None
     ("gpufleet_daemon_failures_total", "counter", "Passes that failed.", lambda s: float(s.failures)),
     ("gpufleet_daemon_run_seconds_total", "counter", "Time spent in passes.", lambda s: s.seconds),
     ("gpufleet_daemon_skipped_total", "counter", "Starts that fell into a running pass.", lambda s: float(s.skipped)),
-    ("gpufleet_daemon_missed_total", "counter", "Starts that were missed.", lambda s: float(s.missed)),
     ("gpufleet_daemon_running", "gauge", "1 while a pass runs.", lambda s: float(s.running_since is not None)),
     (
         "gpufleet_daemon_finished_timestamp_seconds",

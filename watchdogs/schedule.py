@@ -10,10 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from apscheduler.events import (  # pyright: ignore[reportMissingTypeStubs]
-    EVENT_JOB_MAX_INSTANCES,
-    EVENT_JOB_MISSED,
-)
+from apscheduler.events import EVENT_JOB_MAX_INSTANCES  # pyright: ignore[reportMissingTypeStubs]
 from apscheduler.executors.pool import ThreadPoolExecutor  # pyright: ignore[reportMissingTypeStubs]
 from apscheduler.schedulers.background import BackgroundScheduler  # pyright: ignore[reportMissingTypeStubs]
 from apscheduler.triggers.interval import IntervalTrigger  # pyright: ignore[reportMissingTypeStubs]
@@ -53,7 +50,6 @@ class JobState:
     """Sum over all runs."""
     skipped: int = 0
     """Starts that fell into a run that was still going on."""
-    missed: int = 0
     error: str | None = None
     """Of the last run; None: it went well."""
 
@@ -91,7 +87,7 @@ class Schedule:
 
     def start(self) -> None:
         """Every job runs at once for the first time."""
-        self._scheduler.add_listener(self._heard, EVENT_JOB_MISSED | EVENT_JOB_MAX_INSTANCES)
+        self._scheduler.add_listener(self._skipped, EVENT_JOB_MAX_INSTANCES)
         for job in self._jobs:
             self._scheduler.add_job(
                 self._run,
@@ -189,10 +185,7 @@ class Schedule:
             )
             self._changed.notify_all()
 
-    def _heard(self, event: Any) -> None:
+    def _skipped(self, event: Any) -> None:
         with self._changed:
             old = self._states[str(event.job_id)]
-            if event.code == EVENT_JOB_MAX_INSTANCES:
-                self._states[old.name] = replace(old, skipped=old.skipped + 1)
-            else:
-                self._states[old.name] = replace(old, missed=old.missed + 1)
+            self._states[old.name] = replace(old, skipped=old.skipped + 1)
