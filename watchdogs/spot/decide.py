@@ -71,7 +71,7 @@ def _spot(pool: PoolView, sizes: Sizes, now: datetime) -> list[Decision]:
         verdict = zones.verdict(pool, group, now)
         if asks.get(group.name, 0) and wanted >= group.desired:
             decisions.append(_growth(pool, group, wanted, reason, detail))
-        elif wanted < group.desired and there < group.desired:
+        elif wanted < group.desired:
             why = verdict or zones.Verdict(reason=Reason.SURPLUS, detail="asked for more than is needed now")
             decisions.append(_resize(pool, group, wanted, why.reason, why.detail))
         elif verdict is not None:
@@ -108,7 +108,7 @@ def _move(pool: PoolView, sizes: Sizes, now: datetime) -> str | None:
 
 def _surplus_spot(pool: PoolView, sizes: Sizes) -> list[Decision]:
     """One at a time, drained, once enough others are ready: a marked one first, then from the least useful zone."""
-    if sizes.spot <= sizes.spot_wanted or sizes.spot_ready <= sizes.spot_wanted or leavers.somebody_leaves(pool):
+    if sizes.spot_ready <= sizes.spot_wanted or leavers.somebody_leaves(pool):
         return []
     names = {group.name for group in pool.groups_of(CapacityType.SPOT)}
     candidates = [m for m in pool.members if m.group in names and not m.leaving and not m.failed and not m.late]
