@@ -1,6 +1,8 @@
 """What zones' pasts say, and where instances go because of it."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 
 import pytest
 
@@ -90,6 +92,42 @@ def test_a_move_must_gain_more_than_it_costs() -> None:
     assert risk.best_move(ALIKE, counts, 2, ["r3a"], least_gain=0.01) == "r3a"
     assert risk.best_move(ALIKE, counts, 2, ["r3a"], least_gain=10) is None
     assert risk.best_move(ALIKE, counts, 2, [], least_gain=0.01) is None
+
+
+def priced(**usd: str) -> tuple[Place, ...]:
+    """Zones of as many regions, alike but for their prices; those not named have none."""
+    alike = tuple(Place(name=name, region=name, losses_per_hour=0.1) for name in ("a", "b", "c"))
+    return tuple(replace(p, usd_per_hour=Decimal(usd[p.name])) if p.name in usd else p for p in alike)
+
+
+@pytest.mark.parametrize(
+    ("usd", "dearest"),
+    [
+        pytest.param({"a": "0.3", "b": "0.2", "c": "0.2"}, "a", id="the first"),
+        pytest.param({"a": "0.2", "b": "0.3", "c": "0.2"}, "b", id="the second"),
+        pytest.param({"a": "0.2", "b": "0.2", "c": "0.3"}, "c", id="the last"),
+        pytest.param({"a": "0.2", "b": "0.2", "c": "0.2"}, "a", id="all alike, by name"),
+        pytest.param({"a": "0.2", "c": "0.9"}, "b", id="one of unknown price"),
+    ],
+)
+def test_of_zones_alike_the_dearest_gives_one_up(usd: dict[str, str], dearest: str) -> None:
+    places = priced(**usd)
+    for order in (places, places[::-1]):
+        assert risk.best_removal(order, {"a": 1, "b": 1, "c": 1}, 2) == dearest
+
+
+@pytest.mark.parametrize(
+    ("usd", "cheapest"),
+    [
+        pytest.param({"a": "0.9", "b": "0.2", "c": "0.3"}, "b", id="the first of those free"),
+        pytest.param({"a": "0.9", "b": "0.3", "c": "0.2"}, "c", id="the last"),
+        pytest.param({"a": "0.9", "b": "0.2", "c": "0.2"}, "b", id="both alike, by name"),
+        pytest.param({"a": "0.9", "c": "0.9"}, "c", id="one of unknown price"),
+    ],
+)
+def test_of_zones_alike_a_move_goes_to_the_cheapest(usd: dict[str, str], cheapest: str) -> None:
+    for reachable in (["b", "c"], ["c", "b"]):
+        assert risk.best_move(priced(**usd), {"a": 2}, 1, reachable, least_gain=0.01) == cheapest
 
 
 @pytest.mark.parametrize(("zone", "region"), [("us-east-1a", "us-east-1"), ("us-central1-b", "us-central1")])

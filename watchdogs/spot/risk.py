@@ -11,6 +11,7 @@ recorded trace.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import cache
 from typing import Final
 
@@ -23,6 +24,9 @@ SINGLE: Final = 0.01
 SOON_AFTER: Final = 0.03
 """Share of an hour in which a second loss finds the spare used up: about a boot."""
 
+UNKNOWN_PRICE: Final = Decimal("Infinity")
+"""Of equals, what nobody knows the price of is taken for the dearest."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
@@ -31,6 +35,8 @@ class Place:
     name: str
     region: str
     losses_per_hour: float
+    usd_per_hour: Decimal = UNKNOWN_PRICE
+    """Of one instance."""
 
 
 Counts = Mapping[str, int]
@@ -108,19 +114,25 @@ def best_addition(
 
 
 def best_removal(places: Sequence[Place], counts: Counts, needed: int) -> str:
-    """Where one less does least harm."""
-    held = [place.name for place in places if counts.get(place.name, 0) > 0]
-    return min(held, key=lambda name: (risk(places, with_one_less(counts, name), needed), name))
+    """Where one less does least harm: the dearest of equals."""
+    held = [place for place in places if counts.get(place.name, 0) > 0]
+    return min(
+        held, key=lambda p: (risk(places, with_one_less(counts, p.name), needed), -p.usd_per_hour, p.name)
+    ).name
 
 
 def best_move(
     places: Sequence[Place], counts: Counts, needed: int, reachable: Sequence[str], least_gain: float
 ) -> str | None:
-    """The place to which a move of one instance lowers the risk by at least `least_gain`; None: no such move."""
+    """The place to which a move of one instance lowers the risk most: the cheapest of equals.
+
+    None: no move lowers it by `least_gain`.
+    """
     now = risk(places, counts, needed)
     if now <= least_gain:
         return None  # there is not that much to spare
-    best: tuple[float, str] | None = None
+    best: tuple[float, Decimal, str] | None = None
+    prices = {place.name: place.usd_per_hour for place in places}
     after = dict(counts)
     for source in [place.name for place in places if counts.get(place.name, 0) > 0]:
         after[source] -= 1
@@ -130,7 +142,7 @@ def best_move(
             after[goal] = after.get(goal, 0) + 1
             left = risk(places, after, needed)
             after[goal] -= 1
-            if left < now - least_gain and (best is None or (left, goal) < best):
-                best = (left, goal)
+            if left < now - least_gain and (best is None or (left, prices[goal], goal) < best):
+                best = (left, prices[goal], goal)
         after[source] += 1
-    return None if best is None else best[1]
+    return None if best is None else best[-1]

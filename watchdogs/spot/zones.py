@@ -85,11 +85,16 @@ def share(pool: PoolView) -> int:
 
 def places(pool: PoolView) -> list[risk.Place]:
     """The pool's spot groups, the cheaper first among equals."""
-    groups = sorted(pool.groups_of(CapacityType.SPOT), key=lambda g: (g.usd_per_hour is None, g.usd_per_hour or 0))
-    return [
-        risk.Place(name=g.name, region=risk.region_of(g.zone or g.name), losses_per_hour=g.losses_per_hour)
-        for g in groups
+    found = [
+        risk.Place(
+            name=group.name,
+            region=risk.region_of(group.zone or group.name),
+            losses_per_hour=group.losses_per_hour,
+            usd_per_hour=risk.UNKNOWN_PRICE if group.usd_per_hour is None else group.usd_per_hour,
+        )
+        for group in pool.groups_of(CapacityType.SPOT)
     ]
+    return sorted(found, key=lambda place: place.usd_per_hour)
 
 
 def counts(pool: PoolView) -> dict[str, int]:
