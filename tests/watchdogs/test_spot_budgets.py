@@ -73,6 +73,15 @@ def about(pools: list[PoolView]) -> dict[str, tuple[Action, Reason]]:
             None,
             id="one that its cloud takes does not",
         ),
+        pytest.param(
+            [
+                pool("a", 2, 1, replace(leaver("a-x/1", leavers.drain_words(Reason.SURPLUS)), kept_by="us")),
+                pool("b", ended_this_hour=3),
+            ],
+            1,
+            Reason.HOUR_BUDGET,
+            id="nor does one that people keep meanwhile: the hour's last goes to its pool",
+        ),
     ],
 )
 def test_chosen_ends_wait_for_room(pools: list[PoolView], ends: int, kept: Reason | None) -> None:
@@ -108,6 +117,12 @@ def test_what_must_go_is_not_held_up(one: Member, more: dict[str, object], reaso
         block = GroupView(name="chat-r", capacity_type=CapacityType.RESERVED, zone="us-east-1a", desired=1, max=1)
         view = replace(view, groups=[*view.groups, replace(block, **more)])  # type: ignore[arg-type]
     assert about([view])[one.id] == (Action.END, reason)
+
+
+def test_spot_is_asked_for_whatever_the_budget() -> None:
+    decided = decide([pool("chat", 2, 0, target=3, ended_this_hour=4)], START).decisions
+    found = next(d for d in decided if d.resource == "chat-a")
+    assert (found.action, found.reason, found.to_size) == (Action.RESIZE, Reason.SPOT_WANTED, 3)
 
 
 def test_the_dearest_goes_first() -> None:

@@ -12,7 +12,7 @@ from tests.watchdogs.plain import spot_pool
 from tests.watchdogs.test_spot_watchdog import OD, A, B, spread_world, watchdog
 from watchdogs.plan import Action, Decision, Reason
 from watchdogs.spot.decide import split
-from watchdogs.spot.terms import MARGIN
+from watchdogs.spot.terms import MARGIN, without_ending
 from watchdogs.spot.view import GroupView, Member, PoolView
 
 OPENS = datetime(2026, 12, 1, 11, 30, tzinfo=UTC)
@@ -75,6 +75,7 @@ def of(resource: str, decisions: Sequence[Decision]) -> Decision:
 def test_a_block_is_used_within_its_time(now: datetime, in_block: int, size: int | None, reason: Reason) -> None:
     found = of(BLOCK, split(pool(in_block=in_block), now))
     assert (found.to_size, found.reason) == (size, reason)
+    assert found.from_size == (None if size is None else in_block)
     assert found.action is (Action.KEEP if size is None else Action.RESIZE)
 
 
@@ -110,6 +111,18 @@ def test_each_instance_has_one_decision_at_the_end(bad: dict[str, object]) -> No
 
 def test_nothing_more_is_started_at_the_end() -> None:
     assert of(BLOCK, split(pool(in_block=1, desired=2), LEAVES)).to_size == 1
+
+
+def test_what_its_group_gave_up_already_is_not_asked_for_again_at_the_end() -> None:
+    """Two are listed while the first of them ends: its group wants one."""
+    found = of(BLOCK, split(pool(in_block=2, desired=1), LEAVES))
+    assert (found.action, found.to_size) == (Action.KEEP, None)
+
+
+def test_one_that_drains_anyway_still_leaves_while_a_block_ends() -> None:
+    view = pool(in_block=1, in_spot=2)
+    drains = [replace(m, leaving=m.leaving or m.id == "s0") for m in view.members]
+    assert [m.id for m in without_ending(replace(view, members=drains), LEAVES).members if m.leaving] == ["b0", "s0"]
 
 
 def test_a_pool_at_rest_stays_as_it_is_before_and_in_its_time() -> None:

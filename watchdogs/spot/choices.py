@@ -66,7 +66,7 @@ def _drains_by_choice(member: Member) -> bool:
 def _needs_room(wish: Decision) -> bool:
     if wish.action is Action.END:
         return wish.reason in CHOSEN
-    return wish.action is Action.RESIZE and wish.reason is Reason.SAFER_ZONE
+    return wish.reason is Reason.SAFER_ZONE
 
 
 def _allowed(room: budgets.Room, wish: Decision) -> Decision:

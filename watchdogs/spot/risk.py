@@ -79,8 +79,6 @@ def with_one_less(counts: Counts, place: str) -> dict[str, int]:
 
 def crowding(place: Place, count: int, spare: int) -> float:
     """A place's part of the risk of a placement that is still being filled: what is more than the spare there."""
-    if count <= 0:
-        return 0.0
     return place.losses_per_hour * ((1 + DEPTH * count if count > spare else 0) + 5 * SINGLE * count)
 
 

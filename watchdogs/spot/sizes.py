@@ -47,12 +47,10 @@ class Sizes:
         ending = sum(leavers.drains_idle(member) for member in pool.members)
         self.ending_idle = min(ending, max(0, pool.target - pool.least_target))
         missing = pool.target - self.reserved - self.spot - self.ending_idle
-        # what boots may go as those went that were taken lately: it is not counted on, but where others cover it
-        self.doubtful = min(booting, zones.taken_young(pool, now)) if booting > max(0, -missing) else 0
+        # what boots may go as those went that were taken lately: it is not counted on
+        self.doubtful = min(booting, zones.taken_young(pool, now)) if booting else 0
         self.missing = missing + self.doubtful
         there = presence.with_replaced(self.spot, self.spot_late, self.spot_wanted)
-        self.spot_missing = max(0, self.spot_wanted - there - self.ending_idle)
-        if self.on_demand > 0:
-            # on-demand keeps the pool whole until they are ready: beside it comes no more than the surge
-            room = self.spot_wanted + surge(pool.policy) - there - self.on_demand
-            self.spot_missing = min(self.spot_missing, max(0, room))
+        # on-demand keeps the pool whole until they are ready: beside it comes no more than the surge
+        waits = max(self.ending_idle, self.on_demand - surge(pool.policy))
+        self.spot_missing = max(0, self.spot_wanted - there - waits)
