@@ -13,6 +13,7 @@ from tests.watchdogs.plain import START, instance, spot_pool
 from tests.watchdogs.test_spot_watchdog import OD, A, B, spread_world, watchdog
 from tests.watchdogs.worlds import FakeLedger, World
 from watchdogs.plan import Action, Outcome, OutcomeKind, Reason
+from watchdogs.ports import Deed
 from watchdogs.spot import failures, zones
 from watchdogs.spot.decide import decide
 from watchdogs.spot.view import GroupView, Member
@@ -144,6 +145,13 @@ def ready(launched: float, since: float) -> Member:
         pytest.param([50, 40, 30], [], [ready(45, 35)], 1, id="one has booted in between"),
         pytest.param([50, 40, 30], [], [ready(600, 20)], 3, id="an old one has switched its revision since"),
         pytest.param([50], [], [Member(id="i-1", group=B, launched_at=START, failed=True)], 2, id="one is there"),
+        pytest.param(
+            [],
+            [],
+            [Member(id=f"i-{n}", group=B, launched_at=START, failed=n > 0) for n in range(4)],
+            3,
+            id="three are there, beside one that boots",
+        ),
     ],
 )
 def test_failed_boots(ended: list[float], unhealthy: list[float], members: list[Member], failed: int) -> None:
@@ -154,3 +162,22 @@ def test_failed_boots(ended: list[float], unhealthy: list[float], members: list[
     assert zones.failed_boots(pool, GROUP, START) == failed
     found = zones.boots_failing(pool, GROUP, START)
     assert (found is not None and found.reason is Reason.BOOTS_FAILING) == (failed >= 3)
+
+
+def test_which_notes_tell_of_failed_boots_and_of_their_end() -> None:
+    noted = [
+        (B, Action.KEEP, Reason.BOOT_FAILED),
+        ("i-1", Action.END, Reason.BOOT_FAILED),  # its group was noted with it
+        ("i-2", Action.KEEP, Reason.NOT_READY),
+        ("batch", Action.KEEP, Reason.NOT_READY),
+        ("i-2", Action.KEEP, Reason.AS_WANTED),  # ready again, which mends no image
+        (B, Action.KEEP, Reason.BOOT_FAILED),
+        ("batch", Action.KEEP, Reason.AS_WANTED),
+    ]
+    deeds = [
+        Deed(resource=resource, pool="batch", action=action, reason=reason, at=START + n * MINUTE)
+        for n, (resource, action, reason) in enumerate(noted)
+    ]
+    assert failures.by_group(deeds) == {B: [START, START + 5 * MINUTE]}
+    assert failures.mended_at(deeds) == {"batch": START + 6 * MINUTE}
+    assert failures.mended_at(deeds[:-1]) == {}

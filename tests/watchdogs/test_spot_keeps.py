@@ -7,11 +7,13 @@ import pytest
 
 from fleet import tags
 from fleet.model import CapacityType, Phase
-from tests.watchdogs.plain import READY, START, instance
+from tests.watchdogs.plain import READY, START, instance, spot_pool
 from tests.watchdogs.test_spot_watchdog import OD, A, B, spread_world, watchdog
 from tests.watchdogs.worlds import World
 from watchdogs.plan import Reason
 from watchdogs.ports import Brake, BrakeKind
+from watchdogs.spot import leavers
+from watchdogs.spot.view import Member
 
 FIRST, SECOND, THIRD, FOURTH = (instance(n).id for n in (1, 2, 3, 4))
 
@@ -129,3 +131,20 @@ def test_one_that_leaves_holds_up_the_next_unless_people_drained_it(reason: str,
     watchdog(world).apply()
     assert world.ended == ended
     assert world.alive(A) == [FIRST]
+
+
+@pytest.mark.parametrize(
+    ("because", "kept_by", "waits"),
+    [
+        pytest.param("preempted by its cloud", None, True, id="its cloud takes it"),
+        pytest.param("idle: rests", None, True, id="idle drains it"),
+        pytest.param("spot: surplus", None, True, id="spot drains it"),
+        pytest.param("", None, True, id="nobody says why"),
+        pytest.param("spot: surplus", "ana", False, id="spot drained it and ana keeps it"),
+        pytest.param("by hand: ana", None, False, id="ana drained it"),
+    ],
+)
+def test_for_whom_the_next_one_waits(because: str, kept_by: str | None, waits: bool) -> None:
+    stays = Member(id="s", group=A, launched_at=START)
+    leaves = replace(stays, id="l", leaving=True, leaving_because=because, kept_by=kept_by)
+    assert leavers.somebody_leaves(spot_pool([], [stays, leaves])) is waits

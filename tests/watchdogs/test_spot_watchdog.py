@@ -259,6 +259,28 @@ def test_an_end_of_a_killed_pass_is_settled_while_its_group_ends_the_instance() 
     assert f"spot:ended:{first}" in world.messages
 
 
+def test_what_a_killed_pass_did_not_end_and_people_keep_now_is_not_told_as_ended() -> None:
+    world = spread_world()
+    first = instance(1).id
+    world.agents[first] = replace(READY, phase=Phase.FAILED, ready=False)
+
+    def kill(name: str) -> None:
+        if name == "end":
+            raise KilledError
+
+    world.before = kill
+    with pytest.raises(KilledError):
+        watchdog(world).apply()
+    world.before = lambda _: None
+    assert list(world.intents) == [first]
+    world.brakes.append(Brake(kind=BrakeKind.KEEP, scope=first, owner="ana", reason="a look", until=None))
+    done = watchdog(world).apply()
+    assert not world.ended and not world.intents
+    kinds = [outcome.kind for outcome in done.outcomes if outcome.decision.resource == first]
+    assert kinds == [OutcomeKind.NO_LONGER_TRUE]
+    assert f"spot:ended:{first}" not in world.messages
+
+
 @pytest.mark.parametrize(
     ("reason", "least", "brakes", "bought"),
     [
