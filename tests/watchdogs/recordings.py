@@ -76,14 +76,17 @@ def exporter(*, busy: bool) -> list[Series]:
 
 
 @contextmanager
-def prometheus(recorded: Mapping[str, Iterable[Series]], folder: Path) -> Iterator[Prometheus]:
-    """A store that holds these series, by instance."""
+def prometheus(
+    recorded: Mapping[str, Iterable[Series]], folder: Path, *, engine_every: int = STEP, gpu_every: int = STEP
+) -> Iterator[Prometheus]:
+    """A store that holds these series, by instance, and says that it scrapes engines and exporters so often."""
     text = folder / "recorded.txt"
     text.write_text("\n".join([*_lines(recorded), "# EOF"]) + "\n")
     made = ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(text), str(folder / "data")]
     subprocess.run(made, check=True, capture_output=True, timeout=120)
-    jobs = [{"job_name": job} for job in ("engine", "dcgm")]
-    configuration = {"global": {"scrape_interval": f"{STEP}s"}, "scrape_configs": jobs}
+    every = {"engine": engine_every, "dcgm": gpu_every}
+    jobs = [{"job_name": job, "scrape_interval": f"{seconds}s"} for job, seconds in every.items()]
+    configuration = {"scrape_configs": jobs}
     (folder / "prometheus.yml").write_text(yaml.safe_dump(configuration))
     with running(folder, "", "--storage.tsdb.retention.time=100y") as url:
         store = Prometheus(url)

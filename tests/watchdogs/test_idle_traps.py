@@ -62,6 +62,13 @@ def both(*bends: Callable[[Page], Page]) -> Callable[[Page], Page]:
     return bend
 
 
+def collected_each(seconds: float) -> Callable[[Page], Page]:
+    """An exporter that repeats a page until it collects again, which it did as long ago as it can have."""
+    return lambda page: [
+        one.saying(lambda at, value=one.value: value(at // seconds * seconds + seconds)) for one in page
+    ]
+
+
 def frozen(page: Page) -> Page:
     """The same values for ever: those of a quiet moment, since what it repeats is old."""
     quiet = engine(busy=False) if page[0].job == "engine" else exporter(busy=False)
@@ -416,6 +423,7 @@ TRAPS: dict[str, list[Trap]] = {
         ),
         Trap(name="hostname for Hostname", bend=relabelled),
         Trap(name="hostname for Hostname, within the window", bend=relabelled_late, idle=Reason.METRICS_MISSING),
+        Trap(name="collects once a minute", bend=collected_each(60)),
         Trap(name="frozen exporter", bend=frozen, idle=NO_MEASUREMENT),
         Trap(name="exporter frozen since shortly before now", bend=frozen_late, idle=NO_MEASUREMENT),
         Trap(name="no energy counter", bend=without(ENERGY), idle=Reason.METRICS_MISSING),

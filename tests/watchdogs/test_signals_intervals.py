@@ -1,0 +1,36 @@
+"""Engines and GPU exporters that are scraped at intervals of their own, through a real Prometheus."""
+
+import shutil
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.watchdogs.plain import START, WINDOW
+from tests.watchdogs.recordings import engine, exporter, prometheus
+from watchdogs import signals
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("promtool") is None, reason="needs the Debian package prometheus"),
+]
+
+
+@pytest.mark.parametrize(
+    ("engine_every", "gpu_every"),
+    [pytest.param(15, 60, id="engines more often"), pytest.param(60, 15, id="exporters more often")],
+)
+def test_each_source_is_held_against_its_own_interval(engine_every: int, gpu_every: int, tmp_path: Path) -> None:
+    page = [replace(one, every=engine_every) for one in engine(busy=False)]
+    page += [replace(one, every=gpu_every) for one in exporter(busy=False)]
+    with prometheus({"i-1": page}, tmp_path, engine_every=engine_every, gpu_every=gpu_every) as store:
+        longest = signals.longest_interval(store)
+        found = signals.gather(store, signals.of_environment("test"), WINDOW, START)["i-1"]
+    assert longest == found.interval == timedelta(seconds=60)
+    assert found.engine is not None and found.gpu is not None
+    assert (found.engine.interval, found.gpu.interval) == (
+        timedelta(seconds=engine_every),
+        timedelta(seconds=gpu_every),
+    )
+    assert (found.engine.coverage, found.gpu.coverage) == (1, 1)
