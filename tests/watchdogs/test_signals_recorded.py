@@ -1,4 +1,4 @@
-"""Engines and GPU exporters that are scraped at intervals of their own, through a real Prometheus."""
+"""What is asked of a store beside the traps: scrape intervals, who ever answered. On a real Prometheus."""
 
 import shutil
 from dataclasses import replace
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.watchdogs.plain import START, WINDOW
-from tests.watchdogs.recordings import engine, exporter, prometheus
+from tests.watchdogs.recordings import Series, Value, engine, exporter, flat, prometheus
 from watchdogs import signals
 
 pytestmark = [
@@ -34,3 +34,23 @@ def test_each_source_is_held_against_its_own_interval(engine_every: int, gpu_eve
         timedelta(seconds=gpu_every),
     )
     assert (found.engine.coverage, found.gpu.coverage) == (1, 1)
+
+
+def _up(value: Value, **labels: str) -> list[Series]:
+    return [Series(job="engine", name="up", value=value, labels=labels)]
+
+
+def test_reached_are_those_whose_engine_answered_once_in_the_span(tmp_path: Path) -> None:
+    recorded = {
+        "i-once": _up(lambda ago: float(ago == 600), instance="a") + _up(flat(0), instance="b"),
+        "i-never": _up(flat(0)),
+        "i-before": _up(lambda ago: float(ago > 1800)),
+        "i-exporter": [replace(one, job="dcgm") for one in _up(flat(1))],
+        "i-elsewhere": _up(flat(1), environment="other"),
+        "i-others": _up(flat(1)),
+        "": _up(flat(1)),
+    }
+    asked = sorted(recorded.keys() - {"i-others", ""})
+    with prometheus(recorded, tmp_path) as store:
+        assert signals.reached(store, "test", [*asked, "i-unheard-of"], timedelta(minutes=30), START) == {"i-once"}
+        assert signals.reached(store, "test", [], timedelta(minutes=30), START) == set()
