@@ -35,8 +35,12 @@ def handler(event: Mapping[str, Any], context: object = None) -> dict[str, Any]:
     code, fleets = one_pass(name, urls, apply=apply)
     answer = {"watchdog": name, "applied": apply, "found": code is Exit.FOUND, "fleets": fleets}
     if code is Exit.FAILED:
-        raise PassFailedError(f"{name}: {[fleet.get('error', 'an outcome failed') for fleet in fleets]}")
+        raise PassFailedError(f"{name}: {[_why(fleet) for fleet in fleets]}")
     return answer
+
+
+def _why(fleet: Mapping[str, Any]) -> str:
+    return str(fleet.get("error") or "; ".join(fleet.get("notes", ())) or "an outcome failed")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -67,8 +71,7 @@ def one_pass(name: str, urls: Sequence[str] | None, *, apply: bool) -> tuple[Exi
     for document in documents:
         reachable(document)
     if name == COST:
-        whole, _ = watch_cost.over_fleets(documents, show=False)
-        return (Exit.DONE if whole else Exit.FAILED), [{"environment": d.environment} for d in documents]
+        return watch_cost.over_fleets(documents, show=False)
     return over_fleets(known[name], documents, Options(apply=apply, show=False, holder=_holder()))
 
 

@@ -2,9 +2,11 @@
 
 import platform
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Protocol
 
+from cli import api_calls
 from cli.money import ledger_name
 from clouds.aws.calls import AwsCalls
 from clouds.aws.lives import AwsLives
@@ -67,15 +69,27 @@ class SamplesOf:
         ]
 
 
-def sources_of(document: FleetDocument) -> Sources:
-    """Where the cost watchdog of a fleet looks. Makes no call yet."""
-    lives, market = _lives_and_market(document)
-    return Sources(
-        lives=lives,
-        paid=lives,
-        market=market,
-        samples=SamplesOf(PrometheusSamples(document.prometheus_url)),
-        names=METRIC_NAMES,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostSources:
+    """Where the cost watchdog of a fleet looks, and how often it asked."""
+
+    sources: Sources
+    calls: api_calls.Calls
+    store: PrometheusSamples
+
+    def api_calls(self) -> dict[str, int]:
+        """Calls by operation so far."""
+        return api_calls.by_operation(self.calls, self.store)
+
+
+def sources_of(document: FleetDocument) -> CostSources:
+    """Makes no call yet."""
+    calls, lives, market = _lives_and_market(document)
+    store = PrometheusSamples(document.prometheus_url)
+    return CostSources(
+        sources=Sources(lives=lives, paid=lives, market=market, samples=SamplesOf(store), names=METRIC_NAMES),
+        calls=calls,
+        store=store,
     )
 
 
@@ -83,18 +97,18 @@ class LivesAndPaid(Lives, Paid, Protocol):
     """What lived, and what was paid for before."""
 
 
-def _lives_and_market(document: FleetDocument) -> tuple[LivesAndPaid, Market]:
+def _lives_and_market(document: FleetDocument) -> tuple[api_calls.Calls, LivesAndPaid, Market]:
     match document.cloud:
         case Cloud.AWS:
             calls = AwsCalls(document.region)
-            return AwsLives(calls, document.region, document.environment), AwsPrices(calls, document.region)
+            return calls, AwsLives(calls, document.region, document.environment), AwsPrices(calls, document.region)
         case Cloud.GCP:
             # large, and read only where there is something of Google's
             from clouds.gcp.calls import GoogleCalls
             from clouds.gcp.lives import GoogleLives, NoMarket
 
-            calls = GoogleCalls(document.account)
-            return GoogleLives(calls, document.region, document.environment), NoMarket()
+            google = GoogleCalls(document.account)
+            return google, GoogleLives(google, document.region, document.environment), NoMarket()
 
 
 def facts_of(document: FleetDocument) -> FleetFacts:

@@ -1,11 +1,12 @@
 """`gpufleet watch cost`: write down what ran, what it served and what it cost."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from sqlalchemy import Engine
 
 from cli import alerts, money, sums
 from cli.fleets import FleetOption, load
@@ -25,42 +26,62 @@ def cost(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say only what went wrong.")] = False,
 ) -> None:
     """Collect money facts into the ledger (it only reads clouds, so there is no --apply). Run it every 5 minutes."""
-    whole, done = over_fleets(load(fleet), show=not as_json and not quiet)
+    code, answers = over_fleets(load(fleet), show=not as_json and not quiet)
     if as_json:
-        print_json([{"environment": name, **asdict(written)} for name, written in done])
-    if not whole:
-        raise typer.Exit(Exit.FAILED)
+        print_json(answers)
+    if code is not Exit.DONE:
+        raise typer.Exit(code)
 
 
-def over_fleets(documents: Sequence[FleetDocument], *, show: bool) -> tuple[bool, list[tuple[str, Collected]]]:
-    """One pass over each fleet: whether all was had, and what was written by environment."""
-    done: list[tuple[str, Collected]] = []
-    whole = True
+def over_fleets(
+    documents: Sequence[FleetDocument], *, show: bool, count: Callable[[Mapping[str, int]], None] = lambda _: None
+) -> tuple[Exit, list[dict[str, Any]]]:
+    """One pass over each fleet: whether all was had, and what was written, or why nothing was.
+
+    `count` is told of each pass' API calls by operation, however it ended.
+    """
+    code = Exit.DONE
+    answers: list[dict[str, Any]] = []
     for document in documents:
         try:
-            whole = _one(document, done, show=show) and whole
+            whole, answer = _one(document, count, show=show)
         except (OSError, UserError) as error:
             STDERR.print(f"gpufleet: {document.environment}: cost: {error}; nothing was written", soft_wrap=True)
-            whole = False
-    return whole, done
+            whole, answer = False, {"error": str(error)}
+        answers.append({"environment": document.environment, **answer})
+        code = code if whole else Exit.FAILED
+    return code, answers
 
 
-def _one(document: FleetDocument, done: list[tuple[str, Collected]], *, show: bool) -> bool:
-    """One fleet; what was written joins `done`. Raises OSError or UserError when nothing could be written."""
+def _one(
+    document: FleetDocument, count: Callable[[Mapping[str, int]], None], *, show: bool
+) -> tuple[bool, dict[str, Any]]:
+    """One fleet. Raises OSError or UserError when nothing could be written."""
     engine, now = money.open_ledger_of(document), datetime.now(UTC)
     try:
-        with money.ledger_errors(document):
-            written = collect(engine, sources_of(document), facts_of(document), now)
-        done.append((document.environment, written))
+        written, made = _collect(document, engine, now, count)
         if show:
             _say(document.environment, written)
         for note in written.notes:
             STDERR.print(f"! {document.environment}: {note}", soft_wrap=True, highlight=False)
         left = _after(document, "sums", lambda: sums.leave(document, engine, now))
         told = _after(document, "alerts", lambda: alerts.enqueue_all(document, engine, now))
-        return left and told and not written.notes
+        answer = asdict(written) | {"at": written.at.isoformat(), "metrics_from": written.metrics_from.isoformat()}
+        return left and told and not written.notes, {**answer, "api_calls": made}
     finally:
         engine.dispose()
+
+
+def _collect(
+    document: FleetDocument, engine: Engine, now: datetime, count: Callable[[Mapping[str, int]], None]
+) -> tuple[Collected, dict[str, int]]:
+    """What was written, and the calls that it took."""
+    looks = sources_of(document)
+    try:
+        with money.ledger_errors(document):
+            return collect(engine, looks.sources, facts_of(document), now), looks.api_calls()
+    finally:
+        count(looks.api_calls())
 
 
 def _after(document: FleetDocument, what: str, work: Callable[[], object]) -> bool:

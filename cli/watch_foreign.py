@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cli import plans
+from cli import api_calls, plans
 from cli.output import STDOUT, Exit, UserError, after_the_work, print_json
 from cli.ports import FleetPrices, FleetUtilization
 from cli.watch_orphans import with_tag
@@ -68,20 +68,24 @@ class Place:
 def look(place: Place, now: datetime, *, as_json: bool) -> Exit:
     """Print what each is found to be. Raises UserError when the inventory or the metrics could not be had whole."""
     window = _window(place.window)
+    store = None if place.prometheus is None else Prometheus(place.prometheus)
     try:
         calls, instances = _instances(place)
         alive = [instance for instance in instances if instance.alive]
-        evidence = _evidence(place, calls, alive, window, now)
+        evidence = _evidence(calls, store, [instance.id for instance in alive], window, now)
     except OSError as error:
         raise UserError(f"{place.cloud} {place.region}: {error}") from error
+    finally:
+        if store is not None:
+            store.close()
     plan = _judged(place, alive, evidence, window, now)
     idle = [decision for decision in plan.decisions if decision.reason is Reason.IDLE]
     known = [decision.usd_per_hour for decision in idle if decision.usd_per_hour is not None]
     total, unpriced = sum(known, Decimal(0)), len(idle) - len(known)
     if as_json:
-        counts = {"api_calls": dict(calls.counts)} if calls is not None else {}
         answer = {"region": place.region, "idle": len(idle), "idle_usd_per_hour": str(total), "unpriced": unpriced}
-        print_json(plans.plan_json(plan, ()) | {"cloud": place.cloud} | answer | counts)
+        made = api_calls.by_operation(calls, *([] if store is None else [store]))
+        print_json(plans.plan_json(plan, ()) | {"cloud": place.cloud} | answer | {"api_calls": made})
     else:
         unknown = f" and {unpriced} of unknown price" if unpriced else ""
         with after_the_work():
@@ -90,14 +94,15 @@ def look(place: Place, now: datetime, *, as_json: bool) -> Exit:
     return Exit.FOUND if idle else Exit.DONE
 
 
-def _instances(place: Place) -> tuple[AwsCalls | None, Sequence[Instance]]:
+def _instances(place: Place) -> tuple[api_calls.Calls, Sequence[Instance]]:
     if place.project is not None:
         from clouds.gcp.calls import GoogleCalls
         from clouds.gcp.inventory import GoogleInventory
 
         if place.prometheus is None:
             raise UserError("Google Cloud has no CloudWatch: name who measures with --prometheus URL", Exit.WRONG_USE)
-        calls, found = None, GoogleInventory(GoogleCalls(place.project), place.region, "").gpus()
+        calls = GoogleCalls(place.project)
+        found = GoogleInventory(calls, place.region, "").gpus()
     else:
         calls = AwsCalls(place.region)
         found = AwsInventory(calls, place.region, "").gpus()
@@ -105,21 +110,16 @@ def _instances(place: Place) -> tuple[AwsCalls | None, Sequence[Instance]]:
 
 
 def _evidence(
-    place: Place, calls: AwsCalls | None, instances: Sequence[Instance], window: timedelta, now: datetime
+    calls: api_calls.Calls, store: Prometheus | None, ids: Sequence[str], window: timedelta, now: datetime
 ) -> Mapping[str, Evidence]:
-    ids = [instance.id for instance in instances]
-    if not ids:
-        return {}
-    if place.prometheus is None and calls is not None:
+    """From the store; without one from CloudWatch, which AWS has."""
+    if store is None and isinstance(calls, AwsCalls) and ids:
         return FleetUtilization(CloudWatch(calls)).gather(ids, window, now)
-    store = Prometheus(place.prometheus or "")
     found: dict[str, Evidence] = {}
-    try:
+    if store is not None:
         for start in range(0, len(ids), AT_ONCE):
             series = signals.Series(labels=of_instances(ids[start : start + AT_ONCE]))
             found |= signals.gather(store, series, window, now)
-    finally:
-        store.close()
     return found
 
 

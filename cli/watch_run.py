@@ -114,8 +114,8 @@ class Daemon:
         return code is not Exit.FAILED
 
     def _collect(self, number: int) -> bool:
-        whole, _ = watch_cost.over_fleets([load(self.fleet_urls)[number]], show=False)
-        return whole
+        code, _ = watch_cost.over_fleets([load(self.fleet_urls)[number]], show=False, count=self._count)
+        return code is not Exit.FAILED
 
     def _count(self, made: Mapping[str, int]) -> None:
         with self._lock:

@@ -1,12 +1,12 @@
 """Puts the rooms together for the watchdogs of one fleet."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, Protocol
 
 from sqlalchemy import Engine, select
 
+from cli import api_calls
 from cli.fleets import token_place
 from cli.money import ledger_errors, open_ledger_of, overrides_of, read_ledger_of
 from cli.ports import (
@@ -37,13 +37,6 @@ from watchdogs.ports import Account, Groups, Inventory, Ports
 PRICES_SINCE: Final = timedelta(days=1)
 
 
-class Calls(Protocol):
-    """The clients of a cloud, as far as a command counts them."""
-
-    @property
-    def counts(self) -> Mapping[str, int]: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wired:
     """One fleet's ports, and what the command itself needs of them."""
@@ -52,12 +45,12 @@ class Wired:
     ports: Ports
     ledger: FleetLedger
     engine: Engine
-    calls: Calls
+    calls: api_calls.Calls
     prometheus: Prometheus
 
     def api_calls(self) -> dict[str, int]:
         """Calls by operation, for `--json` and the bench."""
-        return {**self.calls.counts, **{f"prometheus:{path}": n for path, n in self.prometheus.calls.items()}}
+        return api_calls.by_operation(self.calls, self.prometheus)
 
 
 def open_engine(document: FleetDocument, *, reading: bool = False) -> Engine:
@@ -111,7 +104,7 @@ class AllInstances(Inventory, Account, Protocol):
     """A fleet's instances, and those of the whole account."""
 
 
-def _cloud(document: FleetDocument) -> tuple[Calls, AllInstances, Groups]:
+def _cloud(document: FleetDocument) -> tuple[api_calls.Calls, AllInstances, Groups]:
     """The cloud of a fleet by its own clients. Google's are large: they are read only where they are used."""
     match document.cloud:
         case Cloud.AWS:

@@ -1,7 +1,7 @@
 """Compute Engine calls: paged to the end, counted, operations waited for, errors in our words."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from google.api_core.client_options import ClientOptions
@@ -93,8 +93,16 @@ class GoogleCalls:
 
         A page that fails raises: a part is not the whole.
         """
-        found = self._guarded(service, operation, lambda: list(self._call(service, operation, request)))
-        yield from found
+
+        def read() -> list[Any]:
+            found: list[Any] = []
+            for page in self._call(service, operation, request).pages:
+                found.extend(_items(page))
+                if page.next_page_token:
+                    self._count(f"compute:{service}.{operation}")  # the client asks for that one next
+            return found
+
+        yield from self._guarded(service, operation, read)
 
     def _call(self, service: str, operation: str, request: Mapping[str, Any], limit_s: float | None = None) -> Any:
         limit_s = self._call_limit_s if limit_s is None else limit_s
@@ -105,7 +113,7 @@ class GoogleCalls:
 
     def _guarded(self, service: str, operation: str, call: Callable[[], Any]) -> Any:
         name = f"compute:{service}.{operation}"
-        self.counts[name] = self.counts.get(name, 0) + 1
+        self._count(name)
         try:
             return call()
         except GoogleAPICallError as error:
@@ -113,10 +121,19 @@ class GoogleCalls:
         except (GoogleAuthError, RetryError, OSError, *_NO_ANSWER) as error:
             raise CloudError(f"{name} in {self.project} failed: {error}") from error
 
+    def _count(self, name: str) -> None:
+        self.counts[name] = self.counts.get(name, 0) + 1
+
     def _client(self, service: str) -> Any:
         if service not in self._clients:
             self._clients[service] = CLIENTS[service](**_emulated())
         return self._clients[service]
+
+
+def _items(page: Any) -> Iterable[Any]:
+    """What a page lists: pairs of place and list, where it is of all places."""
+    found = page.managed_instances if hasattr(page, "managed_instances") else page.items
+    return found.items() if is_map(found) else found
 
 
 def _again(limit_s: float) -> Retry:

@@ -1,5 +1,6 @@
 """How long a call of Compute Engine may take, with the real clients on servers that are not there for a while."""
 
+import contextlib
 import json
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -78,6 +79,28 @@ def test_every_page_has_a_limit_of_its_own(compute: Compute) -> None:
     assert compute.asked[0] == "operations"
     assert set(compute.asked[1:]) == {"second"}
     assert len(compute.asked) > 2
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    ("last", "made"),
+    [
+        pytest.param((200, {"items": [{"name": "c"}]}), 3, id="whole"),
+        pytest.param(ABSENT, 3, id="the last page fails"),
+        pytest.param((200, {}), 3, id="an empty page"),
+    ],
+)
+def test_every_page_counts_as_a_call(compute: Compute, last: Answer, made: int) -> None:
+    pages = {
+        "operations": (200, {"items": [{"name": "a"}], "nextPageToken": "second"}),
+        "second": (200, {"items": [{"name": "b"}], "nextPageToken": "last"}),
+        "last": last,
+    }
+    compute.answer = pages.__getitem__
+    calls = GoogleCalls("p", call_limit_s=LIMIT_S)
+    with contextlib.suppress(CloudError):
+        list(calls.pages("zone_operations", "list", zone="us-central1-a"))
+    assert calls.counts == {"compute:zone_operations.list": made}
 
 
 def test_a_read_outlives_a_moment_without_google(compute: Compute) -> None:

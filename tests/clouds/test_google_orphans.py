@@ -1,5 +1,7 @@
 """An orphan on the embedded Compute Engine, by the product's own adapters: marked and stopped by a rule."""
 
+import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -9,6 +11,8 @@ from typing import Any
 import pytest
 from google.cloud import compute_v1
 
+from cli.output import Exit
+from cli.watch_foreign import Place, look
 from cli.wiring import wire
 from clouds.gcp.calls import ENDPOINT
 from fleet.document import FleetDocument
@@ -16,6 +20,8 @@ from fleet.document.watchdogs import OrphanEntry
 from tests.clouds.conftest import start_cloud, stop_cloud, wait_for
 from tests.clouds.google import PROJECT, ZONE, Google
 from tests.clouds.test_google_adapters import document as google_document
+from tests.watchdogs import recordings
+from tests.watchdogs.recordings import engine, exporter
 from tests.watchdogs.test_orphan_rules import LONG_QUIET
 from tests.watchdogs.worlds import FakeClock, FakeMetrics, World
 from watchdogs.orphans.watchdog import OrphanWatchdog
@@ -65,6 +71,35 @@ def fleet(folder: Path) -> FleetDocument:
     entry = OrphanEntry.model_validate({**rule, "min_age": "1h", "grace": "1h"})
     ledger = f"sqlite:///{folder}/ledger.db"
     return google_document("pooled").model_copy(update={"ledger_url": ledger, "orphans": (entry,)})
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="needs the Debian package prometheus")
+def test_a_project_that_nobody_provisioned_is_judged_by_prometheus(
+    google: Google, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("notebook", "training", "unmeasured"):
+        inserted(google, name, team="research")
+    inserted(google, "salesbox", team="sales")
+    monkeypatch.setattr(recordings, "START", LATER)
+    recorded = {
+        "notebook": [*engine(busy=False), *exporter(busy=False)],
+        "training": [*engine(busy=False), *exporter(busy=True)],
+    }
+    with recordings.holding(recorded, tmp_path) as url:
+        place = Place(region=ZONE.rpartition("-")[0], project=PROJECT, tag="team=research", prometheus=url)
+        code = look(place, LATER, as_json=True)
+    answer = json.loads(capfd.readouterr().out)
+    assert {d["resource"]: d["reason"] for d in answer["decisions"]} == {
+        "notebook": Reason.IDLE,
+        "training": Reason.GPU_ACTIVE_WITHOUT_WORK,
+        "unmeasured": Reason.METRICS_MISSING,
+    }
+    assert (code, answer["idle"]) == (Exit.FOUND, 1)
+    assert answer["api_calls"] == {
+        "compute:instances.aggregated_list": 1,
+        "prometheus:/api/v1/status/config": 1,
+        "prometheus:/api/v1/query": 2,
+    }
 
 
 def test_a_rule_marks_and_stops_a_forgotten_machine_and_no_other(google: Google, tmp_path: Path) -> None:

@@ -50,8 +50,10 @@ def test_a_ledger_that_is_lost_stops_no_other_fleet_s_list_of_orphans(
 
 def test_a_ledger_that_is_lost_stops_no_other_fleet_s_costs(lost: list[FleetDocument]) -> None:
     with STDERR.capture() as said:
-        whole, done = watch_cost.over_fleets(lost, show=False)
-    assert (whole, done) == (False, [])
+        code, answers = watch_cost.over_fleets(lost, show=False)
+    assert code is Exit.FAILED
+    assert [one["environment"] for one in answers] == ["one", "two"]
+    assert all("not a database" in one["error"] for one in answers)
     text = said.get()
     assert "one: cost: " in text
     assert "two: cost: " in text

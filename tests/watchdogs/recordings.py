@@ -80,6 +80,19 @@ def prometheus(
     recorded: Mapping[str, Iterable[Series]], folder: Path, *, engine_every: int = STEP, gpu_every: int = STEP
 ) -> Iterator[Prometheus]:
     """A store that holds these series, by instance, and says that it scrapes engines and exporters so often."""
+    with holding(recorded, folder, engine_every=engine_every, gpu_every=gpu_every) as url:
+        store = Prometheus(url)
+        try:
+            yield store
+        finally:
+            store.close()
+
+
+@contextmanager
+def holding(
+    recorded: Mapping[str, Iterable[Series]], folder: Path, *, engine_every: int = STEP, gpu_every: int = STEP
+) -> Iterator[str]:
+    """The same store's address."""
     text = folder / "recorded.txt"
     text.write_text("\n".join([*_lines(recorded), "# EOF"]) + "\n")
     made = ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(text), str(folder / "data")]
@@ -89,11 +102,7 @@ def prometheus(
     configuration = {"scrape_configs": jobs}
     (folder / "prometheus.yml").write_text(yaml.safe_dump(configuration))
     with running(folder, "", "--storage.tsdb.retention.time=100y") as url:
-        store = Prometheus(url)
-        try:
-            yield store
-        finally:
-            store.close()
+        yield url
 
 
 def _lines(recorded: Mapping[str, Iterable[Series]]) -> Sequence[str]:

@@ -127,6 +127,8 @@ def test_it_tells_of_itself_and_stops_when_asked(fleet: Path, environment: dict[
         assert 'gpufleet_daemon_runs_total{watchdog="idle",fleet="aws-test"}' in metrics
         assert 'gpufleet_daemon_failures_total{watchdog="cost",fleet="aws-test"} 1.000' in metrics
         assert 'gpufleet_daemon_api_calls_total{operation="ec2:describe_instances"}' in metrics
+        samples = 'gpufleet_daemon_api_calls_total{operation="prometheus:/api/v1/query"}'
+        assert samples in metrics, "cost asks for them, also of a fleet without pools"
         assert get(f"{url}/")[0] == 404
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=LIMIT_S) == 0

@@ -7,18 +7,21 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cli import ports, serverless
-from cli.output import UserError
+from cli import ports, serverless, watch_cost
+from cli.fleets import load
+from cli.output import Exit, UserError
 from cli.serverless import PassFailedError, handler
 from fleet.document import FleetDocument, render
 from ledger import operations
 from ledger.schema import open_ledger
 from tests.moto_account import moto_account
+from tests.networks import served
 from tests.postgres import running
 from tests.watchdogs.plain import document
 from watchdogs.idle.watchdog import IdleWatchdog, Pass
@@ -39,6 +42,21 @@ def database() -> Iterator[str]:
         Path(folder).chmod(0o755)
         with running(Path(folder) / "pg") as url:
             yield url
+
+
+class NoSeries(BaseHTTPRequestHandler):
+    """A metrics store that has nothing."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        body = json.dumps({"status": "success", "data": {"resultType": "matrix", "result": []}}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Quiet."""
 
 
 def fleet_file(folder: Path, **changes: str) -> str:
@@ -107,8 +125,33 @@ def test_a_pass_that_fails_is_an_error_of_the_function(
     tmp_path: Path, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    with pytest.raises(PassFailedError, match="idle: .*describe_instances"):
-        handler({"watchdog": "idle", "fleet": [fleet_file(tmp_path, ledger_url=database)]})
+    for watchdog in ("idle", "cost"):
+        with pytest.raises(PassFailedError, match=f"{watchdog}: .*describe_instances"):
+            handler({"watchdog": watchdog, "fleet": [fleet_file(tmp_path, ledger_url=database)]})
+
+
+@pytest.mark.usefixtures("account")
+def test_a_pass_of_cost_tells_what_it_wrote_and_what_it_asked(tmp_path: Path, database: str) -> None:
+    with served(ThreadingHTTPServer(("127.0.0.1", 0), NoSeries)) as store:
+        url = f"http://127.0.0.1:{store.server_address[1]}"
+        made = load([fleet_file(tmp_path, ledger_url=database, prometheus_url=url)])
+        counted: dict[str, int] = {}
+        code, [answer] = watch_cost.over_fleets(made, show=False, count=counted.update)
+    json.dumps(answer)
+    assert (code, answer["environment"], answer["notes"]) == (Exit.DONE, "test", ())
+    assert answer["api_calls"] == counted
+    assert counted["ec2:describe_instances"] == 1
+    assert counted["prometheus:/api/v1/query"] >= 1
+
+
+@pytest.mark.usefixtures("account")
+def test_a_pass_of_cost_that_had_no_metrics_says_so(
+    tmp_path: Path, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serverless, "reachable", lambda _: None)
+    made = fleet_file(tmp_path, ledger_url=database, prometheus_url="http://127.0.0.1:9")
+    with pytest.raises(PassFailedError, match=r"cost: .*metrics.*refused"):
+        handler({"watchdog": "cost", "fleet": [made]})
 
 
 @pytest.mark.parametrize(
