@@ -36,8 +36,34 @@ def test_each_source_is_held_against_its_own_interval(engine_every: int, gpu_eve
     assert (found.engine.coverage, found.gpu.coverage) == (1, 1)
 
 
-def _up(value: Value, **labels: str) -> list[Series]:
-    return [Series(job="engine", name="up", value=value, labels=labels)]
+def _up(value: Value, job: str = "engine", **labels: str) -> list[Series]:
+    return [Series(job=job, name="up", value=value, labels=labels)]
+
+
+def _late(ago: float) -> Value:
+    """It answered until so many seconds ago."""
+    return lambda at: None if at < ago else 1.0
+
+
+def test_an_instance_with_two_of_a_kind_was_scraped_when_the_later_one_was_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded = {
+        "i-two": [
+            *_up(flat(0), instance="a"),
+            *_up(_late(60), instance="b"),
+            *_up(_late(90), "dcgm", instance="a"),
+            *_up(_late(30), "dcgm", instance="b"),
+        ],
+        "i-dead": _up(flat(0), instance="a") + _up(flat(0), instance="b") + _up(flat(0), "dcgm"),
+    }
+    with prometheus(recorded, tmp_path) as store:
+        monkeypatch.setattr(store, "now", lambda: START)
+        found = signals.scrapes(store, signals.of_environment("test"), list(recorded))
+    assert found["i-two"] == signals.Scrapes(
+        engine=START - timedelta(seconds=65), gpu=START - timedelta(seconds=95), engine_answers=True
+    )
+    assert found["i-dead"] == signals.Scrapes(engine=START - timedelta(seconds=5), gpu=None, engine_answers=False)
 
 
 def test_reached_are_those_whose_engine_answered_once_in_the_span(tmp_path: Path) -> None:
@@ -45,7 +71,7 @@ def test_reached_are_those_whose_engine_answered_once_in_the_span(tmp_path: Path
         "i-once": _up(lambda ago: float(ago == 600), instance="a") + _up(flat(0), instance="b"),
         "i-never": _up(flat(0)),
         "i-before": _up(lambda ago: float(ago > 1800)),
-        "i-exporter": [replace(one, job="dcgm") for one in _up(flat(1))],
+        "i-exporter": _up(flat(1), "dcgm"),
         "i-elsewhere": _up(flat(1), environment="other"),
         "i-others": _up(flat(1)),
         "": _up(flat(1)),
