@@ -22,10 +22,13 @@ def register(watch_app: typer.Typer) -> None:
 
 def cost(
     fleet: FleetOption = None,
+    apply: Annotated[  # noqa: ARG001 - one crontab line for all watchdogs
+        bool, typer.Option("--apply", help="Taken as by the other watchdogs; it makes no difference here.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say only what went wrong.")] = False,
 ) -> None:
-    """Collect money facts into the ledger (it only reads clouds, so there is no --apply). Run it every 5 minutes."""
+    """Collect money facts into the ledger. It only reads clouds, with and without --apply. Run it every 5 minutes."""
     code, answers = over_fleets(load(fleet), show=not as_json and not quiet)
     if as_json:
         print_json(answers)

@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from cli import ports, serverless, watch_cost
 from cli.fleets import load
+from cli.main import build
 from cli.output import Exit, UserError
 from cli.serverless import PassFailedError, handler
 from fleet.document import FleetDocument, render
@@ -137,7 +139,11 @@ def test_a_pass_of_cost_tells_what_it_wrote_and_what_it_asked(tmp_path: Path, da
         made = load([fleet_file(tmp_path, ledger_url=database, prometheus_url=url)])
         counted: dict[str, int] = {}
         code, [answer] = watch_cost.over_fleets(made, show=False, count=counted.update)
+        words = ["watch", "cost", "--apply", "--json", "--fleet", str(tmp_path / "fleet.json")]
+        said = CliRunner().invoke(build("watch"), words)
     json.dumps(answer)
+    assert said.exit_code == Exit.DONE, "one crontab line for all watchdogs"
+    assert json.loads(said.stdout)[0].keys() == answer.keys()
     assert (code, answer["environment"], answer["notes"]) == (Exit.DONE, "test", ())
     assert answer["api_calls"] == counted
     assert counted["ec2:describe_instances"] == 1
