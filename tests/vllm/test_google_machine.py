@@ -24,7 +24,8 @@ from tests.vllm.servers import Streams
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 BOOT_LIMIT_S = 700
 NOTICE_S = 110
-NAME = "chat-0001"
+NAME = "chat-spot-us-central1-a-g2-standard-8-".ljust(63, "0")
+"""As long as Google lets a name be: vLLM's sockets lie in the machine's folder, which bears it."""
 KEY = engine.api_key(SLACK_VALUE)
 """The ground has one secret; the machine takes it for the agents' token."""
 INSTANCES = f"/compute/v1/projects/{PROJECT}/zones/{ZONE}/instances"
