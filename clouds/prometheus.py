@@ -85,7 +85,7 @@ class Prometheus:
             with self._client.stream(method, self._url + path, data=data) as response:
                 self._same_time(response.headers.get("Date"), asked)
                 body = json.loads(b"".join(self._in_time(response, began)))
-        except (httpx.HTTPError, ValueError) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
             raise CloudError(f"Prometheus at {self._url} did not answer: {error}") from error
         if not response.is_success or not is_map(body) or body.get("status") != "success":
             words = body.get("error") if is_map(body) else None

@@ -58,3 +58,11 @@ def test_a_clock_or_a_configuration_that_is_none_is_an_error(data: Any) -> None:
         store.now()
     with pytest.raises(CloudError, match="no configuration"):
         store.interval("engine")
+
+
+@pytest.mark.parametrize(
+    "url", ["", "store", "ftp://store", "http://", "http://[::1", "http://store:port", "http://\0"]
+)
+def test_an_address_that_is_none_is_an_error(url: str) -> None:
+    with pytest.raises(CloudError, match="did not answer: "):
+        Prometheus(url).query("up", NOW)
