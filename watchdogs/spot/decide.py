@@ -2,9 +2,9 @@
 
 Reserved capacity runs in full. Spot is asked for what is missing, zone by zone, until every zone was asked in this
 pass; only what no zone gives, or what will not be ready in time, is bought on demand: of those that boot, as many are
-not counted on as were taken lately before they were ready. On-demand goes back one at a
-time, when enough spot has been ready for the hold. Where one zone's loss would take more than the spare, a pool that
-has a spare holds one more while that pays, and moves one at a time to a safer zone.
+not counted on as were taken lately before they were ready. On-demand goes back one at a time, when enough spot has
+been ready for the hold. Where one zone's loss would take more than the spare, a pool that has a spare holds one more
+while that pays, and moves one at a time to a safer zone.
 """
 
 from collections.abc import Sequence
