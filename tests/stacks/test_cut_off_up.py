@@ -42,8 +42,21 @@ def groups() -> set[str]:
     return {group["name"] for group in httpx.get(f"{CONTROL}/state").json()["groups"]}
 
 
+def only_groups_are_being_made(engine: Engine) -> bool:
+    """Whether the running update waits for groups alone: nothing was begun or ended between two looks."""
+    try:
+        first, second = (json.loads(engine.run("stack", "export", "--stack", STACK)) for _ in range(2))
+    except AssertionError:
+        return False  # its file is just being written
+    pending = second["deployment"].get("pending_operations") or ()
+    return first == second and {one["resource"]["type"] for one in pending} == {"aws:autoscaling/group:Group"}
+
+
 def kill_in_the_middle(engine: Engine) -> None:
-    """SIGKILL to the engine and its children while groups are there whose making has not come to its end."""
+    """SIGKILL to the engine and its children while groups are there whose making has not come to its end.
+
+    Nothing else is being made by then: what the cloud refuses to make twice would end the update after it.
+    """
     slow = {"service": "autoscaling", "operation": "DescribeAutoScalingGroups", "code": "Throttling", "status": 400}
     httpx.post(f"{CONTROL}/api-fault", json=slow | {"times": 10_000}).raise_for_status()
     with (engine.folder / "up.log").open("wb") as log:
@@ -58,6 +71,7 @@ def kill_in_the_middle(engine: Engine) -> None:
         )
     try:
         wait_for("the first group", groups, LIMIT_S)
+        wait_for("the rest to be made", lambda: only_groups_are_being_made(engine), LIMIT_S)
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait(30)
