@@ -1,7 +1,10 @@
 """Calls of a cloud and of a metrics store by operation, as `--json` and the daemon's metrics have them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
+
+Count = Callable[[Mapping[str, int]], None]
+"""Is told of each pass' API calls by operation, however it ended."""
 
 
 class Calls(Protocol):
@@ -18,6 +21,7 @@ class Store(Protocol):
     def calls(self) -> Mapping[str, int]: ...
 
 
-def by_operation(cloud: Calls, *stores: Store) -> dict[str, int]:
-    """How often each was called so far."""
-    return dict(cloud.counts) | {f"prometheus:{path}": n for store in stores for path, n in store.calls.items()}
+def by_operation(cloud: Calls, store: Store | None) -> dict[str, int]:
+    """How often each was called so far; None: no store was asked."""
+    asked: Mapping[str, int] = {} if store is None else store.calls
+    return dict(cloud.counts) | {f"prometheus:{path}": n for path, n in asked.items()}

@@ -1,14 +1,14 @@
 """`gpufleet watch cost`: write down what ran, what it served and what it cost."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
-from sqlalchemy import Engine
 
 from cli import alerts, money, sums
+from cli.api_calls import Count
 from cli.fleets import FleetOption, load
 from cli.output import STDERR, Exit, UserError, print_json
 from cli.sources import facts_of, sources_of
@@ -37,12 +37,9 @@ def cost(
 
 
 def over_fleets(
-    documents: Sequence[FleetDocument], *, show: bool, count: Callable[[Mapping[str, int]], None] = lambda _: None
+    documents: Sequence[FleetDocument], *, show: bool, count: Count = lambda _: None
 ) -> tuple[Exit, list[dict[str, Any]]]:
-    """One pass over each fleet: whether all was had, and what was written, or why nothing was.
-
-    `count` is told of each pass' API calls by operation, however it ended.
-    """
+    """One pass over each fleet: whether all was had, and what was written, or why nothing was."""
     code = Exit.DONE
     answers: list[dict[str, Any]] = []
     for document in documents:
@@ -56,13 +53,13 @@ def over_fleets(
     return code, answers
 
 
-def _one(
-    document: FleetDocument, count: Callable[[Mapping[str, int]], None], *, show: bool
-) -> tuple[bool, dict[str, Any]]:
+def _one(document: FleetDocument, count: Count, *, show: bool) -> tuple[bool, dict[str, Any]]:
     """One fleet. Raises OSError or UserError when nothing could be written."""
     engine, now = money.open_ledger_of(document), datetime.now(UTC)
+    looks = sources_of(document)
     try:
-        written, made = _collect(document, engine, now, count)
+        with money.ledger_errors(document):
+            written = collect(engine, looks.sources, facts_of(document), now)
         if show:
             _say(document.environment, written)
         for note in written.notes:
@@ -70,21 +67,10 @@ def _one(
         left = _after(document, "sums", lambda: sums.leave(document, engine, now))
         told = _after(document, "alerts", lambda: alerts.enqueue_all(document, engine, now))
         answer = asdict(written) | {"at": written.at.isoformat(), "metrics_from": written.metrics_from.isoformat()}
-        return left and told and not written.notes, {**answer, "api_calls": made}
-    finally:
-        engine.dispose()
-
-
-def _collect(
-    document: FleetDocument, engine: Engine, now: datetime, count: Callable[[Mapping[str, int]], None]
-) -> tuple[Collected, dict[str, int]]:
-    """What was written, and the calls that it took."""
-    looks = sources_of(document)
-    try:
-        with money.ledger_errors(document):
-            return collect(engine, looks.sources, facts_of(document), now), looks.api_calls()
+        return left and told and not written.notes, {**answer, "api_calls": looks.api_calls()}
     finally:
         count(looks.api_calls())
+        engine.dispose()
 
 
 def _after(document: FleetDocument, what: str, work: Callable[[], object]) -> bool:

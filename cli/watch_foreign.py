@@ -84,7 +84,7 @@ def look(place: Place, now: datetime, *, as_json: bool) -> Exit:
     total, unpriced = sum(known, Decimal(0)), len(idle) - len(known)
     if as_json:
         answer = {"region": place.region, "idle": len(idle), "idle_usd_per_hour": str(total), "unpriced": unpriced}
-        made = api_calls.by_operation(calls, *([] if store is None else [store]))
+        made = api_calls.by_operation(calls, store)
         print_json(plans.plan_json(plan, ()) | {"cloud": place.cloud} | answer | {"api_calls": made})
     else:
         unknown = f" and {unpriced} of unknown price" if unpriced else ""

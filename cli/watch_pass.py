@@ -1,11 +1,12 @@
 """One pass of a watchdog over one fleet: what the command, the daemon, Lambda and Cloud Run share."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol
 
 from cli import plans
+from cli.api_calls import Count
 from cli.money import not_here
 from cli.output import Exit, UserError, after_the_work
 from cli.wiring import Wired, wire
@@ -69,8 +70,7 @@ class Options:
     """Show nothing when nothing is to be done."""
     holder: str | None = None
     """Who holds the lease; None: this process, by the name at which its neighbours tell whether it lives."""
-    count: Callable[[Mapping[str, int]], None] = lambda _: None
-    """Is told of each pass' API calls by operation, however it ended."""
+    count: Count = lambda _: None
 
 
 def kinds() -> dict[str, Kind]:

@@ -2,7 +2,7 @@
 
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -80,12 +80,11 @@ def prometheus(
     recorded: Mapping[str, Iterable[Series]], folder: Path, *, engine_every: int = STEP, gpu_every: int = STEP
 ) -> Iterator[Prometheus]:
     """A store that holds these series, by instance, and says that it scrapes engines and exporters so often."""
-    with holding(recorded, folder, engine_every=engine_every, gpu_every=gpu_every) as url:
-        store = Prometheus(url)
-        try:
-            yield store
-        finally:
-            store.close()
+    with (
+        holding(recorded, folder, engine_every=engine_every, gpu_every=gpu_every) as url,
+        closing(Prometheus(url)) as store,
+    ):
+        yield store
 
 
 @contextmanager

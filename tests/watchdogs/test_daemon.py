@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import NoReturn
 
@@ -30,7 +29,8 @@ from fleet.document import render
 from ledger import operations
 from ledger.schema import LedgerError, open_ledger
 from tests.moto_account import moto_account
-from tests.networks import end_process, served
+from tests.networks import end_process
+from tests.prometheus import without_series
 from tests.watchdogs.plain import document
 from watchdogs.ports import Ports
 
@@ -288,7 +288,7 @@ def cron_commands() -> list[str]:
 
 @pytest.mark.parametrize("command", cron_commands())
 def test_a_line_of_the_crontab_runs_and_is_quiet(command: str, fleet: Path, environment: dict[str, str]) -> None:
-    with prometheus() as url:
+    with without_series() as url:
         changed = json.loads(fleet.read_text()) | {"prometheus_url": url, "notify": None}
         fleet.write_text(json.dumps(changed))
         bare = {
@@ -301,29 +301,3 @@ def test_a_line_of_the_crontab_runs_and_is_quiet(command: str, fleet: Path, envi
             ["/bin/sh", "-c", command], cwd="/", env=bare, capture_output=True, text=True, timeout=60, check=False
         )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-
-@contextmanager
-def prometheus() -> Iterator[str]:
-    """One that knows no series."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked = self.path.encode() + self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            body = b'{"status": "success", "data": {"resultType": "vector", "result": []}}'
-            if b"%5B" in asked and b"over_time" not in asked:
-                body = body.replace(b"vector", b"matrix")
-            if "targets" in self.path or "config" in self.path:
-                body = b'{"status": "success", "data": {"activeTargets": [], "yaml": ""}}'
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        do_POST = do_GET  # noqa: N815 - the name is http.server's
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Nobody reads it."""
-
-    with served(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
-        yield f"http://127.0.0.1:{server.server_address[1]}"

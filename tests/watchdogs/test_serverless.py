@@ -7,7 +7,6 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,8 @@ from fleet.document import FleetDocument, render
 from ledger import operations
 from ledger.schema import open_ledger
 from tests.moto_account import moto_account
-from tests.networks import served
 from tests.postgres import running
+from tests.prometheus import without_series
 from tests.watchdogs.plain import document
 from watchdogs.idle.watchdog import IdleWatchdog, Pass
 
@@ -44,21 +43,6 @@ def database() -> Iterator[str]:
         Path(folder).chmod(0o755)
         with running(Path(folder) / "pg") as url:
             yield url
-
-
-class NoSeries(BaseHTTPRequestHandler):
-    """A metrics store that has nothing."""
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        body = json.dumps({"status": "success", "data": {"resultType": "matrix", "result": []}}).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Quiet."""
 
 
 def fleet_file(folder: Path, **changes: str) -> str:
@@ -134,8 +118,7 @@ def test_a_pass_that_fails_is_an_error_of_the_function(
 
 @pytest.mark.usefixtures("account")
 def test_a_pass_of_cost_tells_what_it_wrote_and_what_it_asked(tmp_path: Path, database: str) -> None:
-    with served(ThreadingHTTPServer(("127.0.0.1", 0), NoSeries)) as store:
-        url = f"http://127.0.0.1:{store.server_address[1]}"
+    with without_series() as url:
         made = load([fleet_file(tmp_path, ledger_url=database, prometheus_url=url)])
         counted: dict[str, int] = {}
         code, [answer] = watch_cost.over_fleets(made, show=False, count=counted.update)
