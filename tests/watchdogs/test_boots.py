@@ -22,6 +22,7 @@ MINUTE = timedelta(minutes=1)
         pytest.param([4, 24 * 60], 4, id="one has switched its revision a day later"),
         pytest.param([24 * 60, 24 * 60], 6, id="all have"),
         pytest.param([60], 60, id="the longest boot"),
+        pytest.param([61], 6, id="longer than any boot"),
         pytest.param([-1], 6, id="clocks that differ"),
     ],
 )

@@ -58,16 +58,18 @@ def test_the_whole_story_of_an_idle_instance() -> None:
     assert any("saves 0.25 USD/h" in text for text in world.messages.values())
 
 
-def test_the_day_has_its_budget() -> None:
-    world = idle_world(2)
-    dog = watchdog(world, min=0, watchdogs={"idle": {"max_stops_per_day": 0.5}})
+@pytest.mark.parametrize("allowed", [pytest.param(n, id=f"{n} of four") for n in range(1, 5)])
+def test_the_day_has_its_budget(allowed: int) -> None:
+    world = idle_world(4)
+    rules = {"max_stops_per_day": allowed / 4, "max_stops_per_run": 4, "max_stops_per_hour": 4}
+    dog = watchdog(world, min=0, watchdogs={"idle": rules})
     dog.apply()
     world.now += timedelta(minutes=10)
     assert sorted((d.action, d.reason) for d in dog.apply().plan.decisions) == [
-        (Action.END, Reason.STILL_IDLE),
-        (Action.KEEP, Reason.DAY_BUDGET),
+        *[(Action.END, Reason.STILL_IDLE)] * allowed,
+        *[(Action.KEEP, Reason.DAY_BUDGET)] * (4 - allowed),
     ]
-    assert len(world.ended) == 1
+    assert len(world.ended) == allowed
 
 
 def test_a_dry_run_changes_nothing_but_makes_the_policy_seen() -> None:
