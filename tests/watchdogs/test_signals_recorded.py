@@ -80,3 +80,22 @@ def test_reached_are_those_whose_engine_answered_once_in_the_span(tmp_path: Path
     with prometheus(recorded, tmp_path) as store:
         assert signals.reached(store, "test", [*asked, "i-unheard-of"], timedelta(minutes=30), START) == {"i-once"}
         assert signals.reached(store, "test", [], timedelta(minutes=30), START) == set()
+
+
+def test_what_engines_keep_to_themselves_is_counted_by_engine(tmp_path: Path) -> None:
+    """Not by series, nor by samples: one engine tells its tokens apart, another one missed a page."""
+    quiet = engine(busy=False)
+    parts = [one.with_labels(source="cache") for one in quiet if one.name.endswith("_tokens_total")]
+    hole = [
+        replace(one, value=lambda ago: None if ago == 600 else 0.0)
+        if one.name == "vllm:num_requests_waiting"
+        else one
+        for one in engine(busy=False, number="1")
+    ]
+    untold = [one for one in engine(busy=False, number="1") if one.name != "vllm:num_requests_waiting"]
+    recorded = {"i-parts": [*quiet, *parts], "i-hole": [*quiet, *hole], "i-untold": [*quiet, *untold]}
+    with prometheus(recorded, tmp_path) as store:
+        found = signals.gather(store, signals.of_environment("test"), WINDOW, START)
+    said = {key: one.engine for key, one in found.items() if one.engine is not None}
+    told = {key: (one.running_max, one.waiting_max, one.tokens, one.counter_changes) for key, one in said.items()}
+    assert told == {"i-parts": (0, 0, 0, 0), "i-hole": (0, 0, 0, 0), "i-untold": (0, None, 0, 0)}
