@@ -1,14 +1,24 @@
 """For whose answer a pass of the spot watchdog waits before it looks again, and for whose it does not."""
 
+from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
 
-from fleet.activity import CloudError
+import pytest
+
+from fleet.activity import ActivityKind, CloudError
+from fleet.model import InstanceState
 from tests.watchdogs.plain import instance
 from tests.watchdogs.test_spot_watchdog import OD, A, B, sizes, spread_world, watchdog
-from tests.watchdogs.worlds import World
+from tests.watchdogs.worlds import World, idle_world
 from watchdogs.plan import OutcomeKind
+from watchdogs.ports import Target
 
+GROUPS = [
+    {"name": A, "type": "spot", "zone": "us-east-1a", "max": 6, "machine_types": ["g6.xlarge"]},
+    {"name": B, "type": "spot", "zone": "us-east-1b", "max": 6, "machine_types": ["g6.xlarge"]},
+    {"name": OD, "type": "on-demand", "zone": None, "max": 6, "machine_types": ["g6.xlarge"]},
+]
 WAIT = timedelta(seconds=20)
 """`fallback_after` of these pools."""
 
@@ -70,3 +80,88 @@ def test_after_a_lost_ask_the_others_answers_are_still_acted_on() -> None:
     watchdog(world).apply()
     assert (A, OutcomeKind.FAILED) in world.kinds()
     assert sizes(world) == (3, 1, 0)
+
+
+def unnoticed(world: World, number: int) -> str:
+    """It lives no more, and its group still lists it. It is a name."""
+    key = instance(number).id
+    world.instances[key] = replace(world.instances[key], state=InstanceState.TERMINATED)
+    return key
+
+
+@pytest.mark.parametrize(
+    ("room", "left"),
+    [
+        pytest.param({A: 0, B: 1, OD: 2}, (1, 2, 0), id="another zone gives"),
+        pytest.param({A: 0, B: 0, OD: 2}, (1, 1, 1), id="none gives"),
+    ],
+)
+def test_a_loss_that_its_group_has_not_noticed_is_made_up_for_once(
+    room: dict[str, int], left: tuple[int, int, int]
+) -> None:
+    world = spread_world()
+    world.capacity = room
+    gone = unnoticed(world, 1)
+    dog, began = watchdog(world), world.now
+    looks = Counter[str]()
+    world.before = lambda name: looks.update([name])
+    dog.apply()
+    assert sizes(world) == left
+    assert looks["instances"] <= 4 and looks["resize"] <= 4
+    assert WAIT <= world.now - began < 2 * WAIT, "its group has that long to notice"
+    for _ in range(5):
+        world.now += timedelta(minutes=1)
+        dog.apply()
+    assert sizes(world) == left
+    assert world.launched == 1
+    assert not world.ended and not world.drains
+
+    world.groups[A] = replace(world.groups[A], instance_ids=())
+    world.happened(A, ActivityKind.PREEMPTED, gone)
+    world.reconcile(A)
+    dog.apply()
+    assert sizes(world) == (0, *left[1:]), "now that nobody else could be ended by a smaller size"
+
+
+def test_a_group_that_notices_its_loss_while_the_pass_waits_has_answered() -> None:
+    world = spread_world()
+    world.capacity = {A: 1, B: 1, OD: 1}
+    gone, began = unnoticed(world, 1), world.now
+
+    def notices(name: str) -> None:
+        if name == "groups" and world.now - began >= WAIT / 2 and gone in world.groups[A].instance_ids:
+            world.groups[A] = replace(world.groups[A], instance_ids=())
+            world.reconcile(A)
+
+    world.before = notices
+    watchdog(world).apply()
+    assert (sizes(world), world.launched) == ((1, 1, 0), 1)
+    assert WAIT / 2 <= world.now - began < WAIT
+
+
+@pytest.mark.parametrize(
+    ("target", "room", "asked"),
+    [
+        pytest.param(4, {}, 4, id="all are needed still"),
+        pytest.param(1, {}, 1, id="the target has fallen"),
+        pytest.param(4, {A: 3}, 1, id="spot is back"),
+        pytest.param(4, {A: 4}, 0, id="spot is back for all"),
+    ],
+)
+def test_what_was_asked_for_on_demand_and_is_needed_no_more_is_given_up(
+    target: int, room: dict[str, int], asked: int
+) -> None:
+    world = idle_world(0)
+    world.targets["batch"] = Target(pool="batch", value=4, version=1)
+    world.capacity = {A: 0, B: 0, OD: 0}
+    dog = watchdog(world, target=4, groups=GROUPS)
+    dog.apply()
+    assert sizes(world)[2] == 4
+    world.targets["batch"] = Target(pool="batch", value=target, version=2)
+    world.capacity |= room
+    world.now += timedelta(minutes=10)
+    dog.apply()
+    assert sizes(world)[2] == asked
+    world.capacity[OD] = 4
+    world.reconcile(OD)
+    assert len(world.alive(OD)) == asked

@@ -123,7 +123,7 @@ class Actor:
             names = sorted(open_asks)
             refused = {a.group for a in self._ports.groups.activities(names, asked_at) if a.kind in REFUSALS}
             for group in self._ports.groups.groups(names):
-                if group.name in refused or len(group.instance_ids) >= (open_asks[group.name].to_size or 0):
+                if group.name in refused or len(self._seen(group)) >= (open_asks[group.name].to_size or 0):
                     del open_asks[group.name]
             if not open_asks or clock.now() - asked_at >= patience:
                 break
@@ -138,6 +138,11 @@ class Actor:
             )
             for name in sorted(open_asks)
         ]
+
+    def _seen(self, group: Group) -> Sequence[str]:
+        """Whom a group lists, without those that it listed before and that were not alive: they are no answer."""
+        unseen = {key for key in self._groups[group.name].instance_ids if key not in self._instances}
+        return [key for key in group.instance_ids if key not in unseen]
 
     def _patience(self, decision: Decision) -> timedelta:
         entry = self._document.pool(decision.pool or "").watchdogs.spot

@@ -21,6 +21,7 @@ from watchdogs.spot.view import GroupView, Member, PoolView
 WATCHDOG: Final = "spot"
 FLEX_START_OVERLAP: Final = 1
 """Of flex-start above its maximum, while one is replaced."""
+_TOO_MANY: Final = "asked for more than is needed now"
 
 
 def decide(pools: Sequence[PoolView], now: datetime) -> Plan:
@@ -71,9 +72,9 @@ def _spot(pool: PoolView, sizes: Sizes, now: datetime) -> list[Decision]:
         verdict = zones.verdict(pool, group, now)
         if asks.get(group.name, 0) and wanted >= group.desired:
             decisions.append(_growth(pool, group, wanted, reason, detail))
-        elif wanted < group.desired:
-            why = verdict or zones.Verdict(reason=Reason.SURPLUS, detail="asked for more than is needed now")
-            decisions.append(_resize(pool, group, wanted, why.reason, why.detail))
+        elif wanted + group.unseen < group.desired:
+            why = verdict or zones.Verdict(reason=Reason.SURPLUS, detail=_TOO_MANY)
+            decisions.append(_resize(pool, group, wanted + group.unseen, why.reason, why.detail))
         elif verdict is not None:
             decisions.append(_keep(pool, group, verdict.reason, verdict.detail))
         else:
@@ -127,6 +128,8 @@ def _on_demand(pool: PoolView, sizes: Sizes, now: datetime) -> list[Decision]:
         return []
     wanted, there = min(max(0, sizes.missing), group.max), len(pool.members_of(group.name))
     lacks = wanted - presence.with_replaced(sizes.on_demand, sizes.on_demand_late, wanted)
+    if group.desired > (needed := there + max(0, lacks) + group.unseen):
+        return [_resize(pool, group, needed, Reason.SURPLUS, _TOO_MANY)]
     if lacks > 0 and sizes.spot_missing > 0 and (open_zones := zones.untried(pool, now)):
         # spot starts as fast as on-demand, so every zone is asked before anything is bought for what none has given
         lacks = min(lacks, sizes.doubtful - sizes.on_demand)
@@ -134,8 +137,6 @@ def _on_demand(pool: PoolView, sizes: Sizes, now: datetime) -> list[Decision]:
             return [_keep(pool, group, Reason.SPOT_WANTED, f"{len(open_zones)} zones are still to be asked")]
     if lacks > 0:
         return [_obstacle(pool, group, now) or _fallback(pool, group, sizes, lacks)]
-    if group.desired > there:
-        return [_resize(pool, group, there, Reason.SURPLUS, "asked for more than is needed now")]
     if sizes.on_demand + sizes.on_demand_late == 0:
         return [_keep(pool, group, Reason.AS_WANTED, "none needed")]
     return _give_back(pool, group, sizes)

@@ -71,6 +71,8 @@ class GroupView:
     zone: str | None
     desired: int
     max: int
+    unseen: int = 0
+    """Instances that it lists and nobody sees alive: dead ones, before it looks for others, or very new ones."""
     usd_per_hour: Decimal | None = None
     """Of its cheapest allowed machine type now; None: unknown."""
     losses_per_hour: float = 0.1

@@ -208,7 +208,7 @@ class SpotWatchdog:
             spare=pool.spare,
             max=pool.max,
             policy=entry.policy(),
-            groups=[self._group(g, groups[g.name].desired, _memory(g, own, members, now)) for g in pool.groups],
+            groups=[self._group(g, groups[g.name], instances, _memory(g, own, members, now)) for g in pool.groups],
             members=members,
             events=[event for event in own if now - event.at < LOOK_BACK],
             pass_started=started,
@@ -222,7 +222,7 @@ class SpotWatchdog:
             ended_this_hour=known.ended.get(pool.name, 0),
         )
 
-    def _group(self, entry: GroupEntry, desired: int, memory: Memory) -> GroupView:
+    def _group(self, entry: GroupEntry, group: Group, instances: Mapping[str, Instance], memory: Memory) -> GroupView:
         prices = self._ports.prices
         found: list[Decimal | None] = []
         if entry.type is CapacityType.SPOT and entry.zone is not None:
@@ -234,7 +234,8 @@ class SpotWatchdog:
             name=entry.name,
             capacity_type=entry.type,
             zone=entry.zone,
-            desired=desired,
+            desired=group.desired,
+            unseen=sum(key not in instances and key not in group.leaving for key in group.instance_ids),
             max=entry.max,
             usd_per_hour=min(known, default=None),
             losses_per_hour=memory.losses_per_hour,
