@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fleet.policies import ScalePolicy
 from watchdogs.scale.decide import CHANCE
 from watchdogs.scale.forecast import QUANTILE, Faded, Pattern, Rises, Swings
+from watchdogs.scale.pressure import Readings
 
 
 @given(st.lists(st.floats(min_value=0, max_value=40), max_size=60))
@@ -87,6 +89,27 @@ def test_what_earlier_days_had_at_this_time(days: list[float], expected: float |
         for minute, demand in ((0, 0.5), (10, peak), (11, 50.0)):
             pattern.saw(number * DAY + 60.0 * minute, demand)
     assert pattern.expected(len(days) * DAY) == expected
+
+
+@pytest.mark.parametrize(
+    ("days", "expected"),
+    [
+        pytest.param({}, None, id="none"),
+        pytest.param({1: 40.0}, None, id="one day"),
+        pytest.param({1: 400.0, 2: 8.0}, 1.0, id="of two the lower: yesterday was odd"),
+        pytest.param({1: 8.0, 7: 400.0}, 1.0, id="last week was odd"),
+        pytest.param({1: 8.0, 2: 24.0, 7: 16.0}, 2.0, id="the middle of three"),
+    ],
+)
+def test_production_expects_the_same(days: dict[int, float], expected: float | None) -> None:
+    readings = Readings(
+        present={"batch": {"requests": 8.0, "requests_peak": 8.0}},
+        past={"batch": {f"requests_{day}d": number for day, number in days.items()}},
+        policies={"batch": ScalePolicy(requests_per_replica=8)},
+        engines={},
+    )
+    demand = readings.demand("batch")
+    assert demand is not None and demand.expected == expected
 
 
 def test_nothing_is_expected_of_a_pool_without_a_past() -> None:

@@ -9,11 +9,12 @@ import pytest
 
 from fleet.activity import ActivityKind, CloudError
 from fleet.model import CapacityType, Phase
-from tests.watchdogs.plain import READY, document, instance
+from tests.watchdogs.plain import READY, START, document, instance
 from tests.watchdogs.worlds import KilledError, World, idle_world
 from watchdogs.idle.decide import DRAIN_REASON
 from watchdogs.plan import Action, OutcomeKind, Reason
 from watchdogs.ports import Brake, BrakeKind
+from watchdogs.spot import failures
 from watchdogs.spot.watchdog import SpotWatchdog, policy_digest
 from watchdogs.spot.zones import pause
 
@@ -237,15 +238,19 @@ def test_what_its_group_is_ending_already_is_left_to_it() -> None:
     assert world.launched == 2
 
 
-def test_an_end_of_a_killed_pass_is_settled_while_its_group_ends_the_instance() -> None:
+@pytest.mark.parametrize("calls", [pytest.param(n, id=f"before call {n} after the end") for n in (1, 2, 3)])
+@pytest.mark.parametrize("lingers", [True, False])
+def test_an_end_of_a_killed_pass_is_settled(calls: int, lingers: bool) -> None:
+    """Also while its group still ends the instance; and the boot that failed counts for its group."""
     world = spread_world()
-    world.lingers = True
+    world.lingers = lingers
     first = instance(1).id
     world.agents[first] = replace(READY, phase=Phase.FAILED, ready=False)
-    dog = watchdog(world)
+    dog, left = watchdog(world), [calls]
 
-    def kill(name: str) -> None:
-        if name == "tell" and world.ended:
+    def kill(_: str) -> None:
+        left[0] -= bool(world.ended)
+        if left[0] == 0:
             raise KilledError
 
     world.before = kill
@@ -257,6 +262,7 @@ def test_an_end_of_a_killed_pass_is_settled_while_its_group_ends_the_instance() 
     assert world.ended == [first] and not world.intents
     assert (first, OutcomeKind.DONE) in {(outcome.decision.resource, outcome.kind) for outcome in done.outcomes}
     assert f"spot:ended:{first}" in world.messages
+    assert A in failures.by_group(world.ports().ledger.done_since("spot", START))
 
 
 def test_what_a_killed_pass_did_not_end_and_people_keep_now_is_not_told_as_ended() -> None:

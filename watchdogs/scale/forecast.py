@@ -242,7 +242,15 @@ class Pattern:
             last = bisect.bisect_right(self._at, now - days * 86400 + self.ahead)
             if first < last and self._at[0] <= now - days * 86400:
                 found.append(max(self._demand[first:last]))
-        return sorted(found)[(len(found) - 1) // 2] if found else None
+        return usual(found)
+
+
+def usual(days: Sequence[float]) -> float | None:
+    """The median of what earlier days had at this time, of two the lower: one odd day holds no fleet up for a week.
+
+    None of fewer than two days.
+    """
+    return sorted(days)[(len(days) - 1) // 2] if len(days) > 1 else None
 
 
 def _fade(seconds: float) -> float:

@@ -12,7 +12,7 @@ from typing import Final
 from fleet.policies import ScalePolicy
 from serving import metrics
 from watchdogs.ports import Metrics
-from watchdogs.scale.forecast import SWING_QUANTILE
+from watchdogs.scale.forecast import SWING_QUANTILE, usual
 from watchdogs.scale.view import LEVEL_SPAN, Demand, Pressure
 
 RECORDED_RUNNING: Final = "gpufleet:requests_running:pool"
@@ -137,7 +137,7 @@ class Readings:
         at_once, peak = present.get(unit), present.get(f"{unit}_peak")
         if at_once is None or peak is None:
             return None
-        earlier = [past[name] for day in EARLIER_DAYS if (name := f"{unit}_{day}d") in past]
+        earlier = [past[name] / per_replica for day in EARLIER_DAYS if (name := f"{unit}_{day}d") in past]
         rise, swing = past.get(f"{unit}_rise"), past.get(f"{unit}_swing")
         return Demand(
             now=at_once / per_replica,
@@ -147,8 +147,7 @@ class Readings:
             # tokens come in requests of any size: how large a piece of them is, nobody says
             grain=1 / per_replica if unit == "requests" else None,
             swing=swing if swing is None or unit == "requests" else swing / math.sqrt(per_replica),
-            # one odd day must not hold a fleet up for a week
-            expected=sorted(earlier)[len(earlier) // 2] / per_replica if len(earlier) > 1 else None,
+            expected=usual(earlier),
         )
 
 

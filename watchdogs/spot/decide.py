@@ -14,7 +14,7 @@ from typing import Final
 
 from fleet.model import CapacityType
 from watchdogs.plan import Action, Decision, Plan, Reason
-from watchdogs.spot import choices, leavers, presence, risk, terms, zones
+from watchdogs.spot import choices, failures, leavers, presence, risk, terms, zones
 from watchdogs.spot.sizes import Sizes
 from watchdogs.spot.view import GroupView, Member, PoolView
 
@@ -236,14 +236,13 @@ def _failed_boots(pool: PoolView, now: datetime) -> list[Decision]:
         if member.kept_by is not None:
             decisions.append(_kept(pool, member))
             continue
+        end = _end(pool, member, Reason.BOOT_FAILED, "a new one is to take its place")
         failed = zones.failed_boots(pool, groups[member.group], now)
         if failed >= zones.FAILING_BOOTS:
-            detail = f"{failed} boots failed in {member.group}; not replaced"
-            decisions.append(_end(pool, member, Reason.BOOTS_FAILING, detail))
-            continue
-        end = _end(pool, member, Reason.BOOT_FAILED, "a new one is to take its place")
-        in_full = groups[member.group].capacity_type is CapacityType.RESERVED
-        decisions.append(replace(end, action=Action.REPLACE) if in_full else end)
+            end = _end(pool, member, Reason.BOOTS_FAILING, f"{failed} boots failed in {member.group}; not replaced")
+        elif groups[member.group].capacity_type is CapacityType.RESERVED:
+            end = replace(end, action=Action.REPLACE)
+        decisions.append(replace(end, evidence={failures.GROUP: member.group}))
     return decisions
 
 

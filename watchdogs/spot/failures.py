@@ -10,6 +10,10 @@ from watchdogs.ports import Deed
 BOOT_REASONS: Final = frozenset({Reason.BOOT_FAILED, Reason.BOOTS_FAILING})
 
 
+GROUP: Final = "group"
+"""Under this the decision about an instance whose boot failed says where that was: who settles it may not find it."""
+
+
 def note(decision: Decision, group: str) -> Decision:
     """What is to be noted of a group when one of its instances was ended."""
     return Decision(resource=group, pool=decision.pool, action=Action.KEEP, reason=Reason.BOOT_FAILED)

@@ -3,6 +3,7 @@
 from watchdogs.draining import has_gone
 from watchdogs.plan import Outcome, OutcomeKind
 from watchdogs.ports import Ports
+from watchdogs.spot import failures
 from watchdogs.spot.decide import WATCHDOG
 
 
@@ -20,4 +21,10 @@ def settle(ports: Ports) -> tuple[Outcome, ...]:
         outcome = Outcome(decision=decision, kind=kind, detail=detail)
         ports.ledger.record_outcome(WATCHDOG, outcome, ports.clock.now())
         outcomes.append(outcome)
+        group = decision.evidence.get(failures.GROUP)
+        if kind is OutcomeKind.DONE and group is not None:
+            noted = Outcome(
+                decision=failures.note(decision, group), kind=kind, detail=f"{decision.resource} was ended"
+            )
+            ports.ledger.record_outcome(WATCHDOG, noted, ports.clock.now())
     return tuple(outcomes)
