@@ -99,3 +99,43 @@ def test_what_engines_keep_to_themselves_is_counted_by_engine(tmp_path: Path) ->
     said = {key: one.engine for key, one in found.items() if one.engine is not None}
     told = {key: (one.running_max, one.waiting_max, one.tokens, one.counter_changes) for key, one in said.items()}
     assert told == {"i-parts": (0, 0, 0, 0), "i-hole": (0, 0, 0, 0), "i-untold": (0, None, 0, 0)}
+
+
+def _briefly(value: float, else_: float = 0.0) -> Value:
+    """So much on one page early in the window."""
+    return lambda ago: value if ago == 1500 else else_
+
+
+def _pair(**second: Value) -> list[Series]:
+    """Two quiet engines, of which the second says this instead, by the end of a metric's name."""
+    first = [one.with_labels(instance="a") for one in engine(busy=False)]
+    other = [one.with_labels(instance="b") for one in engine(busy=False)]
+    for name, value in second.items():
+        assert any(one.name.endswith(name) for one in other)
+        other = [one.saying(value) if one.name.endswith(name) else one for one in other]
+    return first + other
+
+
+BOOTED = START.timestamp() - 5 * 3600
+ENGINES = {
+    "quiet": (_pair(), {"running_max": 0, "waiting_max": 0, "tokens": 0, "counter_changes": 0, "restarts": 0}),
+    "ran": (_pair(requests_running=_briefly(3)), {"running_max": 3}),
+    "queued": (_pair(requests_waiting=_briefly(2)), {"waiting_max": 2}),
+    "below 0": (_pair(requests_running=_briefly(-1)), {"running_max": -1}),
+    "queue below 0": (_pair(requests_waiting=_briefly(-1)), {"waiting_max": -1}),
+    "served": (_pair(prompt_tokens_total=lambda ago: 1000.0 + 60 * (ago <= 1500)), {"counter_changes": 1}),
+    "hangs": (_pair(cpu_seconds_total=flat(7)), {"pulse_changes": 0}),
+    "young": (_pair(start_time_seconds=flat(START.timestamp() - 600)), {"started_age": timedelta(minutes=10)}),
+    "started anew": (_pair(start_time_seconds=_briefly(BOOTED - 60, BOOTED)), {"restarts": 2}),
+    "fell silent": (_pair(requests_running=_late(120)), {"newest_age": timedelta(seconds=125)}),
+    "untold at times": (_pair(requests_running=lambda ago: None if ago % 60 == 0 else 0.0), {"coverage": 0.75}),
+}
+
+
+def test_of_two_engines_the_busier_and_the_worse_told_counts_over_the_whole_window(tmp_path: Path) -> None:
+    with prometheus({name: page for name, (page, _) in ENGINES.items()}, tmp_path) as store:
+        found = signals.gather(store, signals.of_environment("test"), WINDOW, START)
+    told = {
+        name: {field: getattr(found[name].engine, field) for field in said} for name, (_, said) in ENGINES.items()
+    }
+    assert told == {name: said for name, (_, said) in ENGINES.items()}
