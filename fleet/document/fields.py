@@ -47,6 +47,7 @@ ExactDecimal = Annotated[
     Decimal, BeforeValidator(_exact), AfterValidator(_finite), PlainSerializer(str, return_type=str)
 ]
 Share = Annotated[float, Field(ge=0, le=1)]
+ShareMoreThanZero = Annotated[float, Field(gt=0, le=1)]
 MoreThanZero = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,30}$")]
 

@@ -5,7 +5,16 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from fleet.document.fields import Duration, ExactDecimal, MoreThanZero, Name, Share, Strict, TimeZone
+from fleet.document.fields import (
+    Duration,
+    ExactDecimal,
+    MoreThanZero,
+    Name,
+    Share,
+    ShareMoreThanZero,
+    Strict,
+    TimeZone,
+)
 from fleet.policies import (
     EvidenceSource,
     IdlePolicy,
@@ -88,7 +97,7 @@ class ScheduleEntry(Strict):
 
 class ScaleEntry(Strict):
     waiting_per_replica_above: MoreThanZero = ScalePolicy().waiting_per_replica_above
-    kv_cache_above: Share = ScalePolicy().kv_cache_above
+    kv_cache_above: ShareMoreThanZero = ScalePolicy().kv_cache_above
     requests_per_replica: MoreThanZero | None = None
     tokens_per_second_per_replica: MoreThanZero | None = None
     first_token_s: MoreThanZero | None = None

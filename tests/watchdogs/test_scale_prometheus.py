@@ -233,8 +233,8 @@ def test_demand_has_peak_rise_and_earlier_days(readings: Readings) -> None:
     assert demand.peak == pytest.approx(1.6)
     # from 20 to 45 requests three hours ago, from 20 to 60 a day ago: rarer than a twentieth of the minutes
     assert demand.rise == pytest.approx(0.0)
-    # two days have this hour, 60 and 80 requests; the upper of two is taken
-    assert demand.expected == pytest.approx(8.0)
+    # two days have this hour, 60 and 80 requests; the lower of two is taken
+    assert demand.expected == pytest.approx(6.0)
 
 
 def test_a_pool_sees_as_far_ahead_as_its_own_replicas_take_to_start(readings: Readings) -> None:

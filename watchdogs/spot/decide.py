@@ -109,15 +109,15 @@ def _move(pool: PoolView, sizes: Sizes, now: datetime) -> str | None:
 
 def _surplus_spot(pool: PoolView, sizes: Sizes) -> list[Decision]:
     """One at a time, drained, once enough others are ready: a marked one first, then from the least useful zone."""
-    if sizes.spot_ready <= sizes.spot_wanted or leavers.somebody_leaves(pool):
+    if sizes.spot_ready <= sizes.spot_needed or leavers.somebody_leaves(pool):
         return []
     names = {group.name for group in pool.groups_of(CapacityType.SPOT)}
-    candidates = [m for m in pool.members if m.group in names and not m.leaving and not m.failed and not m.late]
+    candidates = [m for m in pool.members if m.group in names and leavers.may_be_asked(m) and not m.late]
     needed = max(0, pool.target - sizes.reserved)
     from_group = risk.best_removal(zones.places(pool), zones.counts(pool), needed)
     order = sorted(candidates, key=lambda m: (not m.idle, m.group != from_group, m.busy, m.launched_at, m.id))
     kept, goes = leavers.first_free(order)
-    ends = [_end(pool, goes, Reason.SURPLUS, f"{sizes.spot} spot for {sizes.spot_wanted} wanted")] if goes else []
+    ends = [_end(pool, goes, Reason.SURPLUS, f"{sizes.spot} spot for {sizes.spot_needed} wanted")] if goes else []
     return [*(_kept(pool, member) for member in kept), *ends]
 
 
@@ -155,6 +155,8 @@ def _fallback(pool: PoolView, group: GroupView, sizes: Sizes, lacks: int) -> Dec
     if group.capacity_type is CapacityType.FLEX_START:
         # several may end at the same time, and Google's groups know no maximum
         most = group.max + FLEX_START_OVERLAP
+        # nor do they replace what dies: its place stays taken
+        there, most = there + group.unseen, most + group.unseen
     size = min(there + lacks, most)
     if size <= group.desired:
         return _keep(pool, group, Reason.FALLBACK, _not_more(pool, group, group.desired - there))
@@ -189,7 +191,9 @@ def _give_back(pool: PoolView, group: GroupView, sizes: Sizes) -> list[Decision]
         return [_keep(pool, group, Reason.FALLBACK, f"stands in for {pool.target - sizes.stable}")]
     if leavers.somebody_leaves(pool):
         return [_keep(pool, group, Reason.HOLDING_FALLBACK, "another one leaves first")]
-    members = [m for m in pool.members_of(group.name) if not m.leaving and not m.failed]
+    members = [m for m in pool.members_of(group.name) if leavers.may_be_asked(m)]
+    if not members:
+        return [_keep(pool, group, Reason.NOT_STOPPABLE, "no agent there answers, so none can be asked to drain")]
     kept, goes = leavers.first_free(sorted(members, key=_give_back_first))
     words = [_kept(pool, member) for member in kept]
     if goes is None:
@@ -216,7 +220,9 @@ def _drained(pool: PoolView) -> list[Decision]:
     for member in pool.members:
         if not member.drained:
             continue
-        if member.leaving_because.startswith(leavers.OWN_DRAIN):
+        # what idle drained is left to it where there is one
+        own = (leavers.OWN_DRAIN,) if pool.idle_ends else (leavers.OWN_DRAIN, leavers.IDLE_DRAIN)
+        if member.leaving_because.startswith(own):
             end = _end(pool, member, Reason.SURPLUS, f"drained: {member.leaving_because}")
             decisions.append(end if member.kept_by is None else _kept(pool, member))
         elif member.under_notice:
@@ -293,5 +299,5 @@ def _end(pool: PoolView, member: Member, reason: Reason, detail: str) -> Decisio
         action=Action.END,
         reason=reason,
         detail=detail,
-        usd_per_hour=member.usd_per_hour,
+        usd_per_hour=member.usd_per_hour if reason in choices.CHOSEN else None,  # others are replaced
     )

@@ -30,6 +30,11 @@ def somebody_leaves(pool: PoolView) -> bool:
     return any(m.leaving and m.kept_by is None and not m.leaving_because.startswith(HAND_DRAIN) for m in pool.members)
 
 
+def may_be_asked(member: Member) -> bool:
+    """Whether it serves or will, and has an agent that can be asked to drain. People hear of the others."""
+    return not (member.leaving or member.failed or member.silent)
+
+
 def first_free(order: Sequence[Member]) -> tuple[list[Member], Member | None]:
     """The first that nobody keeps, with those before it whom somebody does."""
     kept = list(takewhile(lambda member: member.kept_by is not None, order))

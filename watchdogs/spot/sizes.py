@@ -22,6 +22,7 @@ class Sizes:
     def __init__(self, pool: PoolView, now: datetime, reserved_coming: int) -> None:
         kinds = {group.name: group.capacity_type for group in pool.groups}
         self.reserved = reserved_coming
+        self.reserved_ready = 0
         self.spot = self.spot_ready = self.spot_late = self.stable = 0
         self.on_demand = self.on_demand_late = booting = 0
         for member in pool.members:
@@ -41,10 +42,15 @@ class Sizes:
                 booting += since is None and now - member.launched_at < pool.boot_expected
             elif kind is CapacityType.RESERVED:
                 self.reserved += not member.late
-        base = max(0, pool.target + pool.spare - self.reserved)
+                self.reserved_ready += since is not None
+        # a spare is for a pool that serves: what was scaled to zero has none
+        in_all = pool.target + pool.spare if pool.target > 0 else 0
+        base = max(0, in_all - self.reserved)
         self.spot_wanted = base + zones.extra(pool, base, now)
+        # reserved capacity that boots serves nobody: until it is ready, spot stands in for it
+        self.spot_needed = max(self.spot_wanted, in_all - self.reserved_ready)
         # the target falls when they are gone, as far as it may: until then nobody is missed for them
-        ending = sum(leavers.drains_idle(member) for member in pool.members)
+        ending = sum(leavers.drains_idle(member) for member in pool.members) if pool.idle_ends else 0
         self.ending_idle = min(ending, max(0, pool.target - pool.least_target))
         missing = pool.target - self.reserved - self.spot - self.ending_idle
         # what boots may go as those went that were taken lately: it is not counted on

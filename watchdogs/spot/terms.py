@@ -13,6 +13,7 @@ from typing import Final
 
 from fleet.model import CapacityType
 from watchdogs.plan import Action, Decision, Reason
+from watchdogs.spot import zones
 from watchdogs.spot.view import GroupView, PoolView
 
 MARGIN: Final = timedelta(minutes=5)
@@ -75,10 +76,12 @@ def run_ends(pool: PoolView, now: datetime) -> Sequence[Decision]:
 
 
 def reserved(pool: PoolView, group: GroupView, now: datetime) -> Sequence[Decision]:
-    """What becomes of one reserved group: in full within its time, nothing outside it."""
+    """What becomes of one reserved group: in full within its time if it boots, nothing outside it."""
     found = term(pool, group, now)
     if found is Term.EARLY:
         return [_sized(pool, group, 0, Reason.TERM_NOT_BEGUN, f"begins at {group.opens:%Y-%m-%d %H:%M} UTC")]
+    if found is Term.OPEN and (failing := zones.boots_failing(pool, group, now)) is not None:
+        return [_sized(pool, group, group.desired, failing.reason, failing.detail)]
     if found is Term.OPEN:
         return [_sized(pool, group, group.max, Reason.RESERVED_IN_FULL, "paid for, used or not")]
     until = f"the cloud ends it from {group.closes:%Y-%m-%d %H:%M} UTC on"

@@ -32,6 +32,8 @@ class Member:
     """None: not ready (yet)."""
     missed_since: datetime | None = None
     """Of one that is not ready: since when that is known; None: since its boot should be over."""
+    silent: bool = False
+    """Its agent does not answer: it cannot be asked to drain."""
     late: bool = False
     """It has not been ready for so long that it counts no more (`presence`)."""
     leaving: bool = False
@@ -115,6 +117,8 @@ class PoolView:
     on_demand_usd: Decimal | None = None
     boot_expected: timedelta = BOOT_DEFAULT
     drain_deadline: timedelta = timedelta(minutes=5)
+    idle_ends: bool = True
+    """Whether an idle watchdog ends what it has drained."""
     paused_by: str | None = None
     policy_seen: bool = True
     ended_this_hour: int = 0

@@ -1,0 +1,159 @@
+"""What stands in stays until what it stands in for serves; who cannot be asked to go, or will never come."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from fleet.document import DocumentError
+from fleet.model import CapacityType
+from tests.watchdogs.plain import START, document, spot_pool
+from tests.watchdogs.test_spot_watchdog import OD, A
+from watchdogs.plan import Action, Decision, Reason
+from watchdogs.spot.decide import decide
+from watchdogs.spot.view import GroupView, Member
+
+RES, FLEX = "batch-res", "batch-flex"
+MINUTE = timedelta(minutes=1)
+TYPES = {
+    A: CapacityType.SPOT,
+    OD: CapacityType.ON_DEMAND,
+    RES: CapacityType.RESERVED,
+    FLEX: CapacityType.FLEX_START,
+}
+
+
+def group(name: str, desired: int, **changes: Any) -> GroupView:
+    plain = GroupView(name=name, capacity_type=TYPES[name], zone="us-east-1a", desired=desired, max=2)
+    return replace(plain, **changes)
+
+
+def serving(count: int, name: str = A, **changes: Any) -> list[Member]:
+    """So many that have been ready for an hour."""
+    at = START - timedelta(hours=1)
+    plain = Member(id="", group=name, launched_at=at, ready_since=at, usd_per_hour=Decimal("0.25"))
+    return [replace(plain, id=f"{name}-{n}", **changes) for n in range(count)]
+
+
+def booting(count: int, name: str, **changes: Any) -> list[Member]:
+    """So many that were launched two minutes ago."""
+    members = serving(count, name, launched_at=START - 2 * MINUTE, ready_since=None)
+    return [replace(m, id=f"{m.id}-new", **changes) for m in members]
+
+
+def decided(groups: Sequence[GroupView], members: Sequence[Member], **changes: Any) -> dict[str, Decision]:
+    return {d.resource: d for d in decide([spot_pool(groups, members, **changes)], START).decisions}
+
+
+def ends(found: dict[str, Decision]) -> list[str]:
+    return [name for name, decision in found.items() if decision.action is Action.END]
+
+
+@pytest.mark.parametrize(
+    ("spot", "reserved", "spare", "gone"),
+    [
+        pytest.param(2, booting(2, RES), 0, 0, id="reserved capacity boots"),
+        pytest.param(2, [*serving(1, RES), *booting(1, RES)], 0, 1, id="half of it serves"),
+        pytest.param(1, [*serving(1, RES), *booting(1, RES)], 0, 0, id="half of it serves, half stands in"),
+        pytest.param(2, serving(2, RES), 0, 1, id="it serves"),
+        pytest.param(3, booting(2, RES), 1, 0, id="it boots, one to spare"),
+        pytest.param(3, [*serving(1, RES), *booting(1, RES)], 1, 1, id="half of it serves, one to spare"),
+        pytest.param(2, [], 0, 0, id="it was only just asked for"),
+    ],
+)
+def test_spot_stays_until_what_replaces_it_serves(spot: int, reserved: list[Member], spare: int, gone: int) -> None:
+    found = decided(
+        [group(RES, len(reserved)), group(A, spot, max=9)], [*serving(spot), *reserved], spare=spare, max=9
+    )
+    assert len(ends(found)) == gone
+
+
+@pytest.mark.parametrize(
+    ("minutes", "action", "reason"),
+    [
+        pytest.param((5, 15, 25), Action.KEEP, Reason.BOOTS_FAILING, id="three within the hour"),
+        pytest.param((5, 15), Action.RESIZE, Reason.RESERVED_IN_FULL, id="two"),
+        pytest.param((61, 65, 75), Action.RESIZE, Reason.RESERVED_IN_FULL, id="three before that"),
+    ],
+)
+def test_failed_boots_stop_a_reserved_group_too(minutes: Sequence[int], action: Action, reason: Reason) -> None:
+    failed: list[datetime] = [START - ago * MINUTE for ago in sorted(minutes, reverse=True)]
+    found = decided([group(RES, 0), group(A, 2)], serving(2), failed_boots={RES: failed})
+    assert (found[RES].action, found[RES].reason) == (action, reason)
+    assert not ends(found), "what stands in stays"
+
+
+@pytest.mark.parametrize(
+    ("on_demand", "goes", "reason"),
+    [
+        pytest.param(serving(1, OD), [f"{OD}-0"], Reason.SPOT_IS_BACK, id="its agent answers"),
+        pytest.param(booting(1, OD, silent=True), [], Reason.NOT_STOPPABLE, id="its agent is silent"),
+        pytest.param(
+            [*booting(1, OD, silent=True), *serving(1, OD)], [f"{OD}-0"], Reason.SPOT_IS_BACK, id="one of two answers"
+        ),
+    ],
+)
+def test_who_cannot_be_asked_to_drain_is_not_given_back(
+    on_demand: list[Member], goes: list[str], reason: Reason
+) -> None:
+    found = decided([group(A, 2), group(OD, len(on_demand))], [*serving(2), *on_demand])
+    assert (ends(found), found[OD].reason) == (goes, reason)
+
+
+def test_who_cannot_be_asked_to_drain_is_no_surplus() -> None:
+    silent = booting(1, A, silent=True)
+    assert ends(decided([group(A, 4, max=9)], [*serving(3), *silent])) == [f"{A}-0"]
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        pytest.param(FLEX, 3, id="flex-start replaces nothing by itself"),
+        pytest.param(OD, None, id="others do"),
+    ],
+)
+def test_the_place_of_a_dead_one(name: str, size: int | None) -> None:
+    found = decided([group(name, 2, unseen=1)], serving(1, name))[name]
+    assert (found.to_size, found.reason) == (size, Reason.FALLBACK)
+    fallen = decided([group(name, 2, unseen=1)], serving(1, name), target=1)[name]
+    assert fallen.action is Action.KEEP, "a smaller size would let the cloud choose whom to end"
+
+
+@pytest.mark.parametrize("idle_ends", [True, False])
+def test_what_idle_drained_is_ended_here_where_no_idle_watchdog_is_left(*, idle_ends: bool) -> None:
+    drained = serving(1, leaving=True, drained=True, leaving_because="idle: still idle after its grace")
+    alone = replace(serving(1)[0], id="other")
+    found = decided([group(A, 2, max=9)], [*drained, alone], idle_ends=idle_ends)
+    assert (ends(found) == [f"{A}-0"]) is not idle_ends
+    assert (found[A].to_size == 3) is not idle_ends, "its target does not fall, so another one is asked for"
+
+
+@pytest.mark.parametrize(("target", "size"), [pytest.param(0, None, id="to zero"), pytest.param(1, 2, id="one")])
+def test_a_pool_scaled_to_zero_has_no_spare(target: int, size: int | None) -> None:
+    assert decided([group(A, 0)], [], target=target, spare=1)[A].to_size == size
+
+
+@pytest.mark.parametrize(
+    ("changes", "target", "saves"),
+    [
+        pytest.param({"failed": True, "ready_since": None}, 2, None, id="a failed boot, replaced"),
+        pytest.param(
+            {"leaving": True, "drained": True, "leaving_because": "preempted"}, 2, None, id="taken by its cloud"
+        ),
+        pytest.param({}, 1, Decimal("0.25"), id="surplus"),
+    ],
+)
+def test_an_end_saves_only_what_is_not_bought_again(
+    changes: dict[str, Any], target: int, saves: Decimal | None
+) -> None:
+    first, second = serving(2)
+    found = decided([group(A, 2, max=9)], [replace(first, **changes), second], target=target)
+    assert [found[name].usd_per_hour for name in ends(found)] == [saves]
+
+
+def test_a_limit_of_nothing_is_refused() -> None:
+    with pytest.raises(DocumentError, match="kv_cache_above: Input should be greater than 0"):
+        document(watchdogs={"scale": {"kv_cache_above": 0}})
