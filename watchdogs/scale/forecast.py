@@ -248,9 +248,9 @@ class Pattern:
 def usual(days: Sequence[float]) -> float | None:
     """The median of what earlier days had at this time, of two the lower: one odd day holds no fleet up for a week.
 
-    None of fewer than two days.
+    None without a day.
     """
-    return sorted(days)[(len(days) - 1) // 2] if len(days) > 1 else None
+    return sorted(days)[(len(days) - 1) // 2] if days else None
 
 
 def _fade(seconds: float) -> float:

@@ -147,7 +147,7 @@ class Readings:
             # tokens come in requests of any size: how large a piece of them is, nobody says
             grain=1 / per_replica if unit == "requests" else None,
             swing=swing if swing is None or unit == "requests" else swing / math.sqrt(per_replica),
-            expected=usual(earlier),
+            expected=usual(earlier) if len(earlier) > 1 else None,
         )
 
 
