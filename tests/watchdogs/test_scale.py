@@ -131,6 +131,28 @@ def test_what_raises_a_target(changes: Mapping[str, Any], reason: Reason, to: in
     assert judged(pool(**changes)) == (Action.RETARGET, reason, to)
 
 
+UNKNOWN = Demand(now=1.0, peak=3.0, rise=1.5)
+
+
+@pytest.mark.parametrize(
+    ("demand", "reason"),
+    [
+        pytest.param(UNKNOWN, Reason.LOAD_NEEDS_ALL, id="nothing of it is known"),
+        pytest.param(replace(UNKNOWN, level=1.0), Reason.LOAD_NEEDS_ALL, id="its swings are not known yet"),
+        pytest.param(replace(UNKNOWN, grain=0.1, swing=1.0), Reason.LOAD_NEEDS_ALL, id="its level is not known yet"),
+        pytest.param(replace(UNKNOWN, level=1.0, swing=1.0), Reason.LOAD_LOW, id="its swings are known"),
+        pytest.param(replace(UNKNOWN, level=1.0, grain=0.1), Reason.LOAD_LOW, id="its pieces are known"),
+        pytest.param(replace(UNKNOWN, rise=1.0), Reason.LOAD_LOW, id="peak and rise fit into the rest"),
+        pytest.param(replace(UNKNOWN, rise=None), Reason.LOAD_LOW, id="it never rose"),
+    ],
+)
+def test_a_load_whose_swings_are_unknown_is_not_followed_down_at_each_turn(demand: Demand, reason: Reason) -> None:
+    """A pool of 5 that wants fewer: what came on top of now is kept as long as the peak, for it rose by it before."""
+    (decision,) = decide([pool(target=5, ready=5, pressure=replace(CALM, reporting=5), demand=demand)], START).decisions
+    assert decision.reason is reason
+    assert decision.to_size == (4 if reason is Reason.LOAD_LOW else None)
+
+
 @pytest.mark.parametrize(
     ("limits", "to"), [({"min": 5}, 5), ({"max": 3}, 3)], ids=["below the pool's min", "above the pool's max"]
 )

@@ -140,9 +140,9 @@ def _obstacle(view: PoolView, pressure: Pressure, left: int) -> str | None:
     policy = view.policy
     if left == 0:
         return _life(view, pressure)
-    # what may come on top is in what is wanted; on top of a peak that has passed it would count twice
-    if view.demand is not None and view.demand.peak * (1 + policy.headroom) > left:
-        return f"work for {view.demand.peak:.2f} replicas within {policy.down_after}"
+    # where swings are known, what may come on top is in what is wanted; on top of a past peak it would count twice
+    if view.demand is not None and (peak := _peak(view.demand, 1 + policy.headroom)) > left:
+        return f"work for {view.demand.peak:.2f} replicas within {policy.down_after}, {peak:.2f} with its room"
     if pressure.waiting_peak > 0 and view.demand is None:
         return f"{pressure.waiting_peak:g} requests waited within {policy.down_after}"
     # where nobody says what a replica carries, the last queue has: the same load would bring it back for ever
@@ -193,6 +193,16 @@ def _room_for(demand: Demand, room: float) -> float:
         if spread < rise:  # the past was nearer to its level than to what it had just been
             return max(usual, demand.level + spread)
     return max(usual, demand.now + rise)
+
+
+def _peak(demand: Demand, room: float) -> float:
+    """Replicas for the highest load of the window.
+
+    Where its usual swings are not known yet, a pool rises by what came on top of now, and keeps that as long: else it
+    would follow each turn of the load down, and the next one up again.
+    """
+    unknown = demand.level is None or (demand.grain is None and demand.swing is None)
+    return max(demand.peak * room, demand.peak + (demand.rise or 0.0) if unknown else 0.0)
 
 
 def _whole(replicas: float) -> int:

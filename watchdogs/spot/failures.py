@@ -9,7 +9,6 @@ from watchdogs.ports import Deed
 
 BOOT_REASONS: Final = frozenset({Reason.BOOT_FAILED, Reason.BOOTS_FAILING})
 
-
 GROUP: Final = "group"
 """Under this the decision about an instance whose boot failed says where that was: who settles it may not find it."""
 
