@@ -148,7 +148,8 @@ UNKNOWN = Demand(now=1.0, peak=3.0, rise=1.5)
 )
 def test_a_load_whose_swings_are_unknown_is_not_followed_down_at_each_turn(demand: Demand, reason: Reason) -> None:
     """A pool of 5 that wants fewer: what came on top of now is kept as long as the peak, for it rose by it before."""
-    (decision,) = decide([pool(target=5, ready=5, pressure=replace(CALM, reporting=5), demand=demand)], START).decisions
+    five = pool(target=5, ready=5, pressure=replace(CALM, reporting=5), demand=demand)
+    (decision,) = decide([five], START).decisions
     assert decision.reason is reason
     assert decision.to_size == (4 if reason is Reason.LOAD_LOW else None)
 
