@@ -139,3 +139,54 @@ def test_of_two_engines_the_busier_and_the_worse_told_counts_over_the_whole_wind
         name: {field: getattr(found[name].engine, field) for field in said} for name, (_, said) in ENGINES.items()
     }
     assert told == {name: said for name, (_, said) in ENGINES.items()}
+
+
+def _gpus(**second: Value) -> list[Series]:
+    """Two quiet GPUs, of which the second says this instead, by the end of a field's name."""
+    first = exporter(busy=False)
+    other = [one.with_labels(gpu="1", UUID="GPU-1") for one in first]
+    for name, value in second.items():
+        assert any(one.name.endswith(name) for one in other)
+        other = [one.saying(value) if one.name.endswith(name) else one for one in other]
+    return first + other
+
+
+def _renamed(one: Series) -> Series:
+    return one.named(one.name.replace("GPU_UTIL", "GPU_UTIL_RATIO").replace("ENGINE_ACTIVE", "ENGINE_UTIL_RATIO"))
+
+
+WATTS = 28.0
+METERED = 1e9
+GPUS = {
+    "quiet": (
+        _gpus(),
+        {"gpus": 2, "metered": 2, "coverage": 1, "active_max": 0, "active_min": 0, "util_max": 0, "watts_max": WATTS},
+    ),
+    "worked": (_gpus(ENGINE_ACTIVE=_briefly(0.6)), {"active_max": 0.6, "active_min": 0}),
+    "below 0": (_gpus(ENGINE_ACTIVE=_briefly(-1)), {"active_max": 0, "active_min": -1}),
+    "used": (_gpus(GPU_UTIL=_briefly(85)), {"util_max": 85}),
+    "worked, renamed": (
+        [_renamed(one) for one in _gpus(ENGINE_ACTIVE=_briefly(0.6), GPU_UTIL=_briefly(0.85))],
+        {"gpus": 2, "coverage": 1, "active_max": 0.6, "active_min": 0, "util_max": 85},
+    ),
+    "repeats itself": (_gpus(TOTAL_ENERGY_CONSUMPTION=flat(METERED)), {"energy_changes": 0}),
+    "repeats itself of late": (
+        _gpus(TOTAL_ENERGY_CONSUMPTION=lambda ago: METERED - 1000 * WATTS * max(ago, 600)),
+        {"energy_changes": 0},
+    ),
+    "draws power": (
+        _gpus(TOTAL_ENERGY_CONSUMPTION=lambda ago: METERED - 1000 * (WATTS * ago + 100 * min(max(ago, 900), 1500))),
+        {"watts_max": WATTS + 100},
+    ),
+    "meters one": (_gpus(TOTAL_ENERGY_CONSUMPTION=lambda _: None), {"gpus": 2, "metered": 1}),
+    "fell silent": (_gpus(ENGINE_ACTIVE=_late(120)), {"newest_age": timedelta(seconds=125)}),
+    "is gone": (_gpus(ENGINE_ACTIVE=_late(600)), {"gpus": 1}),
+    "untold at times": (_gpus(ENGINE_ACTIVE=lambda ago: None if ago % 60 == 0 else 0.0), {"coverage": 0.75}),
+}
+
+
+def test_of_two_gpus_the_busier_and_the_worse_told_counts_over_the_whole_window(tmp_path: Path) -> None:
+    with prometheus({name: page for name, (page, _) in GPUS.items()}, tmp_path) as store:
+        found = signals.gather(store, signals.of_environment("test"), WINDOW, START)
+    told = {name: {field: getattr(found[name].gpu, field) for field in said} for name, (_, said) in GPUS.items()}
+    assert told == {name: pytest.approx(said) for name, (_, said) in GPUS.items()}
