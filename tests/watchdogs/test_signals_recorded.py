@@ -34,6 +34,9 @@ def test_each_source_is_held_against_its_own_interval(engine_every: int, gpu_eve
         timedelta(seconds=gpu_every),
     )
     assert (found.engine.coverage, found.gpu.coverage) == (1, 1)
+    # whether it still moves is looked up over four intervals, and over a minute and a half
+    lately = {15: 5, 60: 3}
+    assert (found.engine.pulse_changes, found.gpu.energy_changes) == (lately[engine_every], lately[gpu_every])
 
 
 def _up(value: Value, job: str = "engine", **labels: str) -> list[Series]:
@@ -125,6 +128,7 @@ ENGINES = {
     "queue below 0": (_pair(requests_waiting=_briefly(-1)), {"waiting_max": -1}),
     "served": (_pair(prompt_tokens_total=lambda ago: 1000.0 + 60 * (ago <= 1500)), {"counter_changes": 1}),
     "hangs": (_pair(cpu_seconds_total=flat(7)), {"pulse_changes": 0}),
+    "hangs of late": (_pair(cpu_seconds_total=lambda ago: 999.0 - max(ago, 120)), {"pulse_changes": 0}),
     "young": (_pair(start_time_seconds=flat(START.timestamp() - 600)), {"started_age": timedelta(minutes=10)}),
     "started anew": (_pair(start_time_seconds=_briefly(BOOTED - 60, BOOTED)), {"restarts": 2}),
     "fell silent": (_pair(requests_running=_late(120)), {"newest_age": timedelta(seconds=125)}),
@@ -171,8 +175,12 @@ GPUS = {
     ),
     "repeats itself": (_gpus(TOTAL_ENERGY_CONSUMPTION=flat(METERED)), {"energy_changes": 0}),
     "repeats itself of late": (
-        _gpus(TOTAL_ENERGY_CONSUMPTION=lambda ago: METERED - 1000 * WATTS * max(ago, 600)),
+        _gpus(TOTAL_ENERGY_CONSUMPTION=lambda ago: METERED - 1000 * WATTS * max(ago, 120)),
         {"energy_changes": 0},
+    ),
+    "collects each minute": (
+        _gpus(TOTAL_ENERGY_CONSUMPTION=lambda ago: METERED - 60_000 * WATTS * (ago // 60)),
+        {"energy_changes": 1},
     ),
     "draws power": (
         _gpus(TOTAL_ENERGY_CONSUMPTION=lambda ago: METERED - 1000 * (WATTS * ago + 100 * min(max(ago, 900), 1500))),
@@ -190,3 +198,14 @@ def test_of_two_gpus_the_busier_and_the_worse_told_counts_over_the_whole_window(
         found = signals.gather(store, signals.of_environment("test"), WINDOW, START)
     told = {name: {field: getattr(found[name].gpu, field) for field in said} for name, (_, said) in GPUS.items()}
     assert told == {name: pytest.approx(said) for name, (_, said) in GPUS.items()}
+
+
+def test_an_orphan_is_as_active_as_its_busiest_gpu_was_at_its_busiest_moment(tmp_path: Path) -> None:
+    recorded = {name: GPUS[name][0] for name in ("quiet", "worked", "worked, renamed")}
+    with prometheus({**recorded, "none": engine(busy=True)}, tmp_path) as store:
+        rows = store.query(signals.highest_active('instance_id=~".+"', WINDOW), START)
+    assert {labels["instance_id"]: value for labels, value in rows} == {
+        "quiet": 0,
+        "worked": 0.6,
+        "worked, renamed": 0.6,
+    }
