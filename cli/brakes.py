@@ -65,7 +65,11 @@ def keep(  # noqa: PLR0913 - a brake's options, and JSON
     _pull(document, brake)
     until = brake.until
     if known is not None and until is not None:
-        failed = inventory_of(document).tag([known.id], {tags.KEEP_UNTIL: tags.write_time(until)})
+        written = known.keep_tags(until)
+        failed = inventory_of(document).tag([known.id] if written else [], written)
+        if not written:
+            there = known.tags[tags.KEEP_UNTIL]
+            STDERR.print(f"its tag {tags.KEEP_UNTIL}={there} keeps it longer and stays", highlight=False)
         for error in failed.values():
             raise UserError(f"the brake is set in the ledger, but the tag could not be written: {error}")
     if as_json:

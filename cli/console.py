@@ -29,7 +29,6 @@ from console.alerts import Notice
 from console.view import ActView, FleetView
 from costs import page as cost_page
 from costs import series
-from fleet import tags
 from fleet.activity import CloudError
 from fleet.clocks import is_over
 from fleet.document import FleetDocument
@@ -172,7 +171,8 @@ class LiveBook:
                 reason="kept on the console's page", since=now, until=until,
             )  # fmt: skip
             operations.set_brake(open_engine(document), ledger_name(document), brake)
-            failed = inventory.tag([instance], {tags.KEEP_UNTIL: tags.write_time(until)})
+            written = found.keep_tags(until)
+            failed = inventory.tag([instance] if written else [], written)
         except (OSError, UserError) as error:
             raise server.KeepError(str(error)) from error
         for error in failed.values():

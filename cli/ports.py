@@ -24,7 +24,7 @@ from notify.messages import escape
 from prices.book import MissingPriceError, PriceBook
 from watchdogs.evidence import AgentStatus, Evidence, GpuEvidence
 from watchdogs.plan import Action, Decision, Outcome, Plan, Reason
-from watchdogs.ports import Brake, BrakeKind, Clock, Deed, Target
+from watchdogs.ports import Brake, BrakeKind, Clock, Deed, Target, Vain
 
 _MARKED: Final = "marked:"
 """So the idle watchdog names the messages about its marks."""
@@ -111,6 +111,10 @@ class FleetLedger:
             )
             for row in decisions.done_since(self._engine, self._fleet, watchdog, since)
         ]
+
+    def vain_since(self, watchdog: str, since: datetime) -> Mapping[str, Vain]:
+        found = decisions.vain_since(self._engine, self._fleet, watchdog, since)
+        return {resource: Vain(first=first, last=last) for resource, (first, last) in found.items()}
 
     def hold(self, now: datetime) -> bool:
         return operations.renew_lease(self._engine, self._lease, self._holder, (now, LEASE_TERM))

@@ -87,6 +87,16 @@ class Instance:
         """Until when people asked to keep it."""
         return tags.read_time(self.tags.get(tags.KEEP_UNTIL))
 
+    def keep_tags(self, until: datetime) -> dict[str, str]:
+        """What to write so that it is kept until then; nothing where its tag keeps it as long already.
+
+        A tag that cannot be read keeps, and is left as somebody wrote it.
+        """
+        there = self.keep_until
+        if tags.KEEP_UNTIL in self.tags and (there is None or there >= until):
+            return {}
+        return {tags.KEEP_UNTIL: tags.write_time(until)}
+
     @property
     def alive(self) -> bool:
         """Whether it exists and may serve or cost money for computing."""

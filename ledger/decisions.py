@@ -282,6 +282,23 @@ def done_since(engine: Engine, fleet: str, watchdog: str, since: datetime) -> tu
         )
 
 
+def vain_since(engine: Engine, fleet: str, watchdog: str, since: datetime) -> dict[str, tuple[datetime, datetime]]:
+    """By resource: the first and the last end or stop since then that failed, or waits (`OPEN_KINDS`)."""
+    with engine.connect() as connection:
+        rows = connection.execute(
+            select(OUTCOMES.c.resource, func.min(OUTCOMES.c.at), func.max(OUTCOMES.c.at))
+            .where(
+                OUTCOMES.c.fleet == fleet,
+                OUTCOMES.c.watchdog == watchdog,
+                OUTCOMES.c.at >= since,
+                OUTCOMES.c.action.in_(("end", "stop")),
+                OUTCOMES.c.kind.in_(sorted(OPEN_KINDS)),
+            )
+            .group_by(OUTCOMES.c.resource)
+        )
+        return {row[0]: (row[1], row[2]) for row in rows}
+
+
 def history(engine: Engine, fleet: str, resource: str) -> tuple[Past, ...]:
     """Every decision about a resource and every outcome, oldest first. A pool's name: about all that is of it."""
     with engine.connect() as connection:

@@ -15,7 +15,6 @@ from typing import Final, Protocol
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from fleet import tags
 from fleet.model import Instance
 from ledger.database import writing
 from ledger.operations import BrakeRow, add_brake
@@ -114,7 +113,8 @@ class Presses:
             if found is None or not found.alive or found.environment not in (None, desk.environment):
                 problem = f"{press.instance} has ended already; there is nothing to keep"
             else:
-                failed = desk.inventory.tag([press.instance], {tags.KEEP_UNTIL: tags.write_time(press.until)})
+                written = found.keep_tags(press.until)
+                failed = desk.inventory.tag([press.instance] if written else [], written)
                 problem = "; ".join(failed.values()) and f"its tag could not be written: {'; '.join(failed.values())}"
         except OSError as error:
             problem = f"its tag could not be written: {error}"

@@ -205,7 +205,19 @@ def serve_arguments(serve: Serve) -> tuple[str, ...]:
         "--shutdown-timeout",
         str(serve.shutdown_timeout_s),
         *serve.args,
+        *_one_front(serve.args),
     )
+
+
+def _one_front(args: Sequence[str]) -> tuple[str, ...]:
+    """One API server before several copies of a model, unless the settings say otherwise.
+
+    vLLM starts as many as there are copies (`api_server_count`, vllm/entrypoints/cli/serve.py of 0.32), and several
+    share a page without `process_*` (vllm/v1/metrics/prometheus.py): the idle watchdog could never judge it.
+    """
+    flags = {arg.partition("=")[0] for arg in args}
+    copies = bool(flags & {"--data-parallel-size", "-dp"})
+    return ("--api-server-count", "1") if copies and not flags & {"--api-server-count", "-asc"} else ()
 
 
 _OFFLINE: Final[Mapping[str, str]] = {

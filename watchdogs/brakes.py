@@ -41,8 +41,8 @@ def kept_by(instances: Sequence[Instance], brakes: Sequence[Brake]) -> dict[str,
             keeps.setdefault(brake.scope, []).append(brake)
     found: dict[str, str] = {}
     for instance in instances:
-        scope = next((s for s in (instance.id, instance.pool, "all") if s in keeps), None)
-        longest = _longest(keeps[scope]) if scope is not None else None
+        # several may hold it: its own, its pool's, everybody's
+        longest = _longest([brake for s in (instance.id, instance.pool, "all") for brake in keeps.get(s or "", ())])
         if longest is not None:
             found[instance.id] = who_and_why(longest)
     return found

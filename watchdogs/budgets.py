@@ -11,9 +11,16 @@ HOUR: Final = timedelta(hours=1)
 """Over which `per_hour` counts."""
 
 
-def of(policy: IdlePolicy | SpotPolicy | OrphanPolicy, used_this_hour: int = 0) -> Budget:
+def of(
+    policy: IdlePolicy | SpotPolicy | OrphanPolicy, used_this_hour: int = 0, left_today: int | None = None
+) -> Budget:
     """What a policy allows its pool."""
-    return Budget(per_run=policy.max_stops_per_run, per_hour=policy.max_stops_per_hour, used_this_hour=used_this_hour)
+    return Budget(
+        per_run=policy.max_stops_per_run,
+        per_hour=policy.max_stops_per_hour,
+        used_this_hour=used_this_hour,
+        left_today=left_today,
+    )
 
 
 def in_all(parts: Collection[Budget], instances: int, used_this_hour: int, left_today: int | None = None) -> Budget:
@@ -33,19 +40,31 @@ class Room:
         self._whole = _Left(whole)
         self._parts = {name: _Left(part) for name, part in parts.items()}
 
-    def objection(self, part: str) -> Reason | None:
-        """Why nothing more may go of a part; None: there is room. What lasts longest is said first."""
+    def objection(self, part: str, *, runs: bool = True) -> Reason | None:
+        """Why nothing more may go of a part; None: there is room. What lasts longest is said first.
+
+        `runs`: this run's room counts, too.
+        """
         both = (self._parts[part], self._whole)
         if any(left.today is not None and left.today <= 0 for left in both):
             return Reason.DAY_BUDGET
         if any(left.hour <= 0 for left in both):
             return Reason.HOUR_BUDGET
-        return Reason.RUN_BUDGET if any(left.run <= 0 for left in both) else None
+        return Reason.RUN_BUDGET if runs and any(left.run <= 0 for left in both) else None
 
-    def take(self, part: str) -> None:
-        """One of a part goes."""
+    def take(self, part: str, *, runs: bool = True) -> None:
+        """One of a part goes; `runs`: it counts in this run, too."""
         for left in (self._parts[part], self._whole):
-            left.take()
+            left.take(runs=runs)
+
+    def take_run(self, part: str) -> bool:
+        """Take of this run alone; False: nothing is left of it."""
+        both = (self._parts[part], self._whole)
+        if any(left.run <= 0 for left in both):
+            return False
+        for left in both:
+            left.run -= 1
+        return True
 
 
 class _Left:
@@ -56,7 +75,7 @@ class _Left:
         self.hour = budget.per_hour - budget.used_this_hour
         self.today = budget.left_today
 
-    def take(self) -> None:
-        self.run -= 1
+    def take(self, *, runs: bool) -> None:
+        self.run -= runs
         self.hour -= 1
         self.today = None if self.today is None else self.today - 1

@@ -183,6 +183,14 @@ class Deed:
     at: datetime
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vain:
+    """Tries to end or stop a resource that came to nothing."""
+
+    first: datetime
+    last: datetime
+
+
 class Ledger(Protocol):
     """The store, seen from one fleet."""
 
@@ -218,6 +226,10 @@ class Ledger(Protocol):
 
     def done_since(self, watchdog: str, since: datetime) -> Sequence[Deed]:
         """Everything that a watchdog did since then, oldest first."""
+        ...
+
+    def vain_since(self, watchdog: str, since: datetime) -> Mapping[str, Vain]:
+        """By resource: ends and stops that failed or wait since then."""
         ...
 
     def policy_seen(self, watchdog: str, pool: str, digest: str) -> bool:

@@ -11,6 +11,7 @@ _TAKEN_AND_UNUSED = (
     "--tensor-parallel-size",
     "--pipeline-parallel-size",
     "--data-parallel-size",
+    "--api-server-count",
     "--gpu-memory-utilization",
     "--max-num-batched-tokens",
     "--kv-cache-dtype",

@@ -188,3 +188,19 @@ def test_every_kind_of_engine_is_wired_everywhere() -> None:
     assert set(engine.INTERFACES) == known
     assert set(driver.BUILT_WITH) == known
     assert set(get_args(settings.Engine.model_fields["kind"].annotation)) == known
+
+
+@pytest.mark.parametrize(
+    ("given", "added"),
+    [
+        pytest.param((), False, id="one copy"),
+        pytest.param(("--data-parallel-size", "2"), True, id="two copies"),
+        pytest.param(("--data-parallel-size=2",), True, id="in one word"),
+        pytest.param(("-dp", "2"), True, id="in short"),
+        pytest.param(("--data-parallel-size", "2", "--api-server-count", "2"), False, id="the settings say how many"),
+        pytest.param(("--data-parallel-size", "2", "--api-server-count=2"), False, id="the same in one word"),
+    ],
+)
+def test_several_copies_have_one_page_with_the_process_on_it(given: tuple[str, ...], added: bool) -> None:
+    arguments = engine.serve_arguments(replace(SERVE, args=given))
+    assert (arguments[-2:] == ("--api-server-count", "1")) is added

@@ -3,6 +3,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from fleet import tags
+from tests.watchdogs.plain import instance
 
 
 @pytest.mark.parametrize(
@@ -35,3 +36,20 @@ def test_a_naive_time_is_refused() -> None:
 
 def test_labels_have_no_colon() -> None:
     assert tags.label(tags.POOL) == "gpu-fleet-pool"
+
+
+@pytest.mark.parametrize(
+    ("there", "written"),
+    [
+        pytest.param(None, "20261121t120000z", id="no tag"),
+        pytest.param("20261121t115959z", "20261121t120000z", id="a shorter one"),
+        pytest.param("20261121t120000z", None, id="as long"),
+        pytest.param("20261128t080000z", None, id="a longer one"),
+        pytest.param("yes", None, id="one that cannot be read"),
+        pytest.param("", None, id="an empty one"),
+    ],
+)
+def test_a_keep_shortens_no_other(there: str | None, written: str | None) -> None:
+    kept = instance(1, tags={} if there is None else {tags.KEEP_UNTIL: there})
+    until = datetime(2026, 11, 21, 12, tzinfo=UTC)
+    assert kept.keep_tags(until) == ({} if written is None else {tags.KEEP_UNTIL: written})

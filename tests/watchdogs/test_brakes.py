@@ -41,3 +41,14 @@ def test_whom_a_brake_holds(one: Brake, kept: set[str], paused: bool, held: bool
 def test_of_several_the_one_that_lasts_longest_is_said(hours: tuple[int | None, ...], longest: str) -> None:
     pauses = [brake(BrakeKind.PAUSE, "batch", owner, end) for owner, end in zip("abc", hours, strict=True)]
     assert (paused_by("batch", pauses) or "").startswith(f"by {longest} ")
+
+
+@pytest.mark.parametrize(
+    ("own", "pools", "alls", "longest"),
+    [(1, 48, 2, "b"), (3, 2, 1, "a"), (1, 2, None, "c")],
+    ids=["the pool's", "its own", "everybody's"],
+)
+def test_of_keeps_of_several_scopes_the_longest_is_said(own: int, pools: int, alls: int | None, longest: str) -> None:
+    hours = {"a": (ONE.id, own), "b": ("batch", pools), "c": ("all", alls)}
+    keeps = [brake(BrakeKind.KEEP, scope, owner, end) for owner, (scope, end) in hours.items()]
+    assert kept_by([ONE], keeps)[ONE.id].startswith(f"by {longest} ")

@@ -16,7 +16,7 @@ from tests.watchdogs.worlds import World, idle_world, mark
 from watchdogs.idle import learned
 from watchdogs.idle.watchdog import IdleWatchdog, policy_digest
 from watchdogs.plan import Action, Decision, Outcome, OutcomeKind, Plan, Reason
-from watchdogs.ports import Deed
+from watchdogs.ports import Deed, Vain
 
 POLICY = IdlePolicy()
 MINUTE = timedelta(minutes=1)
@@ -163,3 +163,24 @@ def test_the_ledger_gives_back_what_was_done_and_only_that(tmp_path: Path) -> No
         deed(START + MINUTE, Action.MARK, Reason.IDLE),
         deed(START + 2 * MINUTE, Action.END, Reason.STILL_IDLE),
     ]
+
+
+def test_the_ledger_tells_first_and_last_of_what_came_to_nothing(tmp_path: Path) -> None:
+    engine = open_ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+    ledger = FleetLedger(engine, document(), "idle", "me")
+    ended = Decision(resource=FIRST, pool="batch", action=Action.END, reason=Reason.STILL_IDLE)
+    for minutes, watchdog_name, action, kind in (
+        (-1, "idle", Action.END, OutcomeKind.FAILED),
+        (1, "idle", Action.END, OutcomeKind.WAITING),
+        (3, "idle", Action.STOP, OutcomeKind.FAILED),
+        (2, "idle", Action.END, OutcomeKind.FAILED),
+        (0, "spot", Action.END, OutcomeKind.FAILED),
+        (4, "idle", Action.MARK, OutcomeKind.FAILED),
+        (5, "idle", Action.END, OutcomeKind.NO_LONGER_TRUE),
+        (6, "idle", Action.END, OutcomeKind.DONE),
+    ):
+        error = "refused" if kind is OutcomeKind.FAILED else None
+        outcome = Outcome(decision=replace(ended, action=action), kind=kind, error=error)
+        ledger.record_outcome(watchdog_name, outcome, START + minutes * MINUTE)
+    assert ledger.vain_since("idle", START) == {FIRST: Vain(first=START + MINUTE, last=START + 3 * MINUTE)}
+    assert ledger.vain_since("idle", START + 4 * MINUTE) == {}

@@ -251,6 +251,18 @@ def test_what_no_group_owns_is_not_even_drained() -> None:
     world = due(1)
     world.instances[FIRST] = replace(world.instances[FIRST], group=None)
     done = watchdog(world).apply()
+    assert [(d.action, d.reason) for d in done.plan.decisions] == [(Action.KEEP, Reason.NOT_STOPPABLE)]
+    assert not world.drains and not world.ended
+
+
+def test_what_left_its_group_after_the_plan_was_made_is_not_drained() -> None:
+    world = due(1)
+
+    def detach() -> None:
+        world.instances[FIRST] = replace(world.instances[FIRST], group=None)
+
+    world.before = at_call("instance", detach)
+    done = watchdog(world).apply()
     assert [outcome.kind for outcome in done.outcomes] == [OutcomeKind.FAILED]
     assert "no group" in (done.outcomes[0].error or "")
     assert not world.drains and not world.ended

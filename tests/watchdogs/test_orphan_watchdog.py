@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from fleet import tags
+from fleet.activity import CloudError
 from fleet.document import FleetDocument
 from fleet.document.watchdogs import OrphanEntry
 from fleet.model import InstanceState
 from tests.watchdogs.plain import QUIET_ENGINE, START, FakePrices, document
 from tests.watchdogs.test_orphan_rules import DAY, LONG_QUIET, orphan
-from tests.watchdogs.worlds import FakeInventory, FakeMetrics, KilledError, World
+from tests.watchdogs.worlds import FakeAccount, FakeInventory, FakeMetrics, KilledError, World
 from watchdogs.orphans.watchdog import OrphanWatchdog, Scope, rule_digest
 from watchdogs.plan import Action, OutcomeKind, Reason
 from watchdogs.ports import LEASE_OVER, Brake, BrakeKind
@@ -409,3 +410,70 @@ def test_prices_are_in_every_decision() -> None:
 def test_a_rule_that_could_do_harm_is_refused(rule: Mapping[str, Any], wrong: str) -> None:
     with pytest.raises(ValueError, match=wrong):
         OrphanEntry.model_validate({**RULE, **rule})
+
+
+def test_one_that_can_never_be_stopped_does_not_hold_up_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = worlds(3)
+    dog = watchdog(world)
+    stop = FakeAccount.stop
+
+    def refused(account: FakeAccount, instance_id: str) -> None:
+        if instance_id == ONE:
+            raise CloudError("OperationNotPermitted: its disableApiStop attribute is set")
+        stop(account, instance_id)
+
+    monkeypatch.setattr(FakeAccount, "stop", refused)
+    dog.apply()
+    for _ in range(4):
+        world.now += timedelta(hours=25)
+        dog.apply()
+    assert world.stopped == [orphan(2).id, orphan(3).id]
+
+
+def test_a_mark_of_another_fleet_begins_the_grace_anew_and_is_told() -> None:
+    """Both fleets had marked it; the other one took the tag away when people kept it, and marked it after that."""
+    world = worlds()
+    dog = watchdog(world)
+    dog.apply()
+    mine = world.instances[ONE]
+    world.now += timedelta(days=7)
+    world.instances[ONE] = replace(mine, tags={**mine.tags, tags.IDLE_SINCE: tags.write_time(world.now)})
+    for hours, reason in ((0, Reason.MARKED_WAITING), (23, Reason.MARKED_WAITING), (2, Reason.STILL_IDLE)):
+        world.now += timedelta(hours=hours)
+        assert [d.reason for d in dog.apply().plan.decisions] == [reason]
+    assert sum(key.startswith("marked:") for key in world.messages) == 2
+
+
+def test_a_mark_that_we_took_away_does_not_come_back_with_another_fleets_tag() -> None:
+    world = worlds()
+    dog = watchdog(world)
+    dog.apply()
+    world.now += timedelta(hours=1)
+    work(world)
+    assert [d.action for d in dog.apply().plan.decisions] == [Action.UNMARK]
+    world.evidence[ONE] = LONG_QUIET
+    mine = world.instances[ONE]
+    world.instances[ONE] = replace(mine, tags={**mine.tags, tags.IDLE_SINCE: tags.write_time(START)})
+    world.now += timedelta(days=2)
+    assert [d.action for d in dog.apply().plan.decisions] == [Action.MARK]
+
+
+def test_a_tag_of_the_future_holds_no_stop_up() -> None:
+    world = worlds()
+    dog = watchdog(world)
+    dog.apply()
+    later = tags.write_time(START + timedelta(days=365))
+    mine = world.instances[ONE]
+    world.instances[ONE] = replace(mine, tags={**mine.tags, tags.IDLE_SINCE: later})
+    world.now += timedelta(hours=25)
+    dog.apply()
+    assert world.stopped == [ONE]
+
+
+def test_a_rule_that_nobody_saw_lets_a_mark_be_taken_away() -> None:
+    world = worlds()
+    watchdog(world).apply()
+    world.seen.clear()
+    work(world)
+    world.now += timedelta(hours=1)
+    assert [d.action for d in OrphanWatchdog(ruled(), world.ports()).apply().plan.decisions] == [Action.UNMARK]

@@ -13,7 +13,7 @@ from tests.watchdogs.answers import engine_stats, gpu_stats, scrape_rows
 from tests.watchdogs.plain import INTERVAL, QUIET, READY, START, FakePrices, instance
 from watchdogs.evidence import AgentStatus, Evidence
 from watchdogs.plan import Decision, Outcome, OutcomeKind, Plan
-from watchdogs.ports import Brake, BrakeKind, Deed, Ports, Target
+from watchdogs.ports import Brake, BrakeKind, Deed, Ports, Target, Vain
 
 
 class KilledError(BaseException):
@@ -365,6 +365,15 @@ class FakeLedger:
             for at, outcome in self.world.outcomes
             if at >= since and outcome.kind is OutcomeKind.DONE and (d := outcome.decision)
         ]
+
+    def vain_since(self, watchdog: str, since: datetime) -> Mapping[str, Vain]:
+        self.world.before("vain_since")
+        found: dict[str, list[datetime]] = {}
+        for at, outcome in self.world.outcomes:
+            open_ = outcome.kind in (OutcomeKind.WAITING, OutcomeKind.FAILED)
+            if at >= since and open_ and outcome.decision.action in ("end", "stop"):
+                found.setdefault(outcome.decision.resource, []).append(at)
+        return {resource: Vain(first=min(times), last=max(times)) for resource, times in found.items()}
 
     def hold(self, now: datetime) -> bool:
         self.world.before("hold")

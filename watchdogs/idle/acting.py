@@ -15,6 +15,7 @@ from fleet import tags
 from fleet.activity import CloudError, ConflictError
 from fleet.document import FleetDocument
 from fleet.model import Instance
+from fleet.owners import owner_of
 from watchdogs import signals
 from watchdogs.brakes import who_and_why
 from watchdogs.draining import Drain, has_gone, leaving
@@ -38,6 +39,8 @@ from watchdogs.ports import LEASE_OVER, BrakeKind, Ports
 LONGEST_REQUEST: Final = timedelta(hours=1)
 """For so long an agent lets a request finish that came at the moment of the drain; passes go on meanwhile."""
 _HELD: Final = {BrakeKind.PAUSE: "paused", BrakeKind.KEEP: "kept", BrakeKind.TARGET: "its pool's target is held"}
+_MARKED: Final = "marked"
+"""Under this the note of a mark that is to go says which one."""
 _T = TypeVar("_T")
 EvidenceOf = Callable[[Instance, timedelta, datetime], Evidence | None]
 """Of an instance, over the window that ends now."""
@@ -59,11 +62,31 @@ class Actor:
         """Give an outcome to what a killed run began and what is over by now; the rest goes on through the plan."""
         outcomes: list[Outcome] = []
         for decision in unfinished:
-            if has_gone(self._ports, self._ports.inventory.instance(decision.resource)):
+            if decision.action is not Action.END:
+                outcomes.append(self._settled_mark(decision))
+            elif self._has_gone(self._ports.inventory.instance(decision.resource)):
                 self._tell(f"ended:{decision.resource}", words.ended(decision, None), decision)
                 detail = "ended by an earlier run that did not live to say so"
                 outcomes.append(self._recorded(decision, OutcomeKind.DONE, detail))
         return tuple(outcomes)
+
+    def _has_gone(self, instance: Instance | None) -> bool:
+        groups = self._document.group_names()
+        if instance is not None and instance.alive and owner_of(groups, instance) is None:
+            return False  # nobody knows its group any more: it is gone when it is
+        return has_gone(self._ports, instance)
+
+    def _settled_mark(self, decision: Decision) -> Outcome:
+        """Whether a mark was written, or taken away, is seen at the instance."""
+        instance = self._instances.get(decision.resource)
+        marked = None if instance is None else instance.idle_since is not None
+        if marked is (decision.action is Action.MARK):
+            if decision.action is Action.UNMARK:
+                key = f"stays:{decision.resource}:{decision.evidence[_MARKED]}"
+                self._tell(key, words.unmarked(decision), decision)
+            detail = "written by an earlier run that did not live to say so"
+            return self._recorded(decision, OutcomeKind.DONE, detail)
+        return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, "begun by an earlier run; it is judged anew")
 
     def act(self, plan: Plan) -> tuple[Outcome, ...]:
         """One outcome for each acting decision; recorded and told as it happens."""
@@ -102,8 +125,13 @@ class Actor:
         """All tags at once while the lease is ours, then for each that was written its message and its outcome."""
         if not decisions:
             return []
-        if not self._ports.ledger.hold(self._ports.clock.now()):
+        now = self._ports.clock.now()
+        if not self._ports.ledger.hold(now):
             return [self._recorded(d, OutcomeKind.NO_LONGER_TRUE, LEASE_OVER) for d in decisions]
+        for decision in decisions:
+            # when the tag is gone nobody knows any more which mark it was
+            told = {**decision.evidence, _MARKED: self._instances[decision.resource].tags.get(tags.IDLE_SINCE, "")}
+            self._ports.ledger.intend(WATCHDOG, replace(decision, evidence=told), now)
         failed = write([d.resource for d in decisions])
         outcomes: list[Outcome] = []
         for decision in decisions:
@@ -190,13 +218,13 @@ class Actor:
             return self._recorded(decision, OutcomeKind.WAITING, detail)
         instance = ports.inventory.instance(decision.resource)
         if instance is None or not instance.alive:
-            return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, "it is gone already")
+            return self._over(decision, "it is gone already")
         if (held := self._held_back(decision, instance, drains=True)) is not None:
             return held
         if instance.group is None:
             return self._recorded(decision, OutcomeKind.FAILED, error="it belongs to no group, so it cannot be ended")
         if instance.id in leaving(ports, [instance]):
-            return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, "its group is ending it already")
+            return self._over(decision, "its group is ending it already")
         now = ports.clock.now()
         pool = self._document.pool(decision.pool or "")
         ports.ledger.intend(WATCHDOG, decision, now)
@@ -204,6 +232,11 @@ class Actor:
         ports.groups.end(instance.id, instance.group, lower_desired=True)
         self._tell(f"ended:{instance.id}", words.ended(decision, target.value), decision)
         return self._recorded(decision, OutcomeKind.DONE, f"ended; target {target.value}")
+
+    def _over(self, decision: Decision, detail: str) -> Outcome:
+        """Of one that is on its way out: what an earlier pass began, the next one settles and tells of."""
+        begun = decision.resource in self._observed.begun
+        return self._recorded(decision, OutcomeKind.WAITING if begun else OutcomeKind.NO_LONGER_TRUE, detail)
 
     def _look_again(self, decision: Decision) -> Instance | Outcome:
         """The instance as it is now, or why its end is off.
@@ -215,7 +248,7 @@ class Actor:
         now = ports.clock.now()
         instance = ports.inventory.instance(decision.resource)
         if instance is None or not instance.alive:
-            return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, "it is gone already")
+            return self._over(decision, "it is gone already")
         if instance.group is None:
             raise CloudError(f"{instance.id} belongs to no group, so it cannot be ended; it is not drained either")
         drains = is_our_drain(ports.agents.statuses([instance]).get(instance.id))

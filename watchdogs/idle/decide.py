@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from decimal import Decimal
+from enum import IntEnum, auto
 from typing import Final
 
 from fleet.model import Instance
@@ -16,6 +17,7 @@ from watchdogs import budgets
 from watchdogs.evidence import AgentStatus, Evidence
 from watchdogs.idle.judge import Case, Check, Objection, judge, kept_by_tag
 from watchdogs.plan import Action, Budget, Decision, Plan, Reason
+from watchdogs.vain import Vain, is_stuck, tried_last
 
 WATCHDOG: Final = "idle"
 DRAIN_REASON: Final = "idle"
@@ -39,6 +41,8 @@ class PoolView:
     policy_seen: bool = True
     """Whether a dry run of this very policy was seen."""
     ended_this_hour: int = 0
+    left_today: int | None = None
+    """Ends that the day still allows; None: it has no limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,25 +71,55 @@ class Observed:
     """Instances whose end an earlier pass began: their share of the target may be gone already."""
     leaving: frozenset[str] = frozenset()
     """Of those that we drained: what its group is ending already, though it may live for minutes yet."""
+    vain: Mapping[str, Vain] = field(default_factory=dict[str, Vain])
+    """By instance: ends that came to nothing lately."""
 
 
 def decide(observed: Observed, now: datetime, checks: Sequence[Check] | None = None) -> Plan:
     """One decision for every instance."""
-    room = _Room(observed)
     wishes = [_wish(instance, observed, now, checks) for instance in observed.instances]
-    # the dearest first, so that a short budget saves the most; then the longest idle
+    room = _Room(observed)
+    turns = {n: _turn(wish, observed, now) for n, wish in enumerate(wishes) if wish.action is Action.END}
+    # each turn in its own order: what did not fail before, or one that never can go would take all the room; then the
+    # dearest, so that a short budget saves the most, and the longest idle
     order = sorted(
-        range(len(wishes)),
+        turns,
         key=lambda n: (
+            turns[n],
+            tried_last(observed.vain, wishes[n].resource),
             -observed.usd_per_hour.get(wishes[n].resource, Decimal(0)),
             observed.instances[n].idle_since or now,
             wishes[n].resource,
         ),
     )
+    for wish in wishes:
+        if wish.resource in observed.begun:
+            room.count(wish)
     for n in order:
-        if wishes[n].action is Action.END:
-            wishes[n] = room.take(wishes[n])
+        wishes[n] = room.take(wishes[n], turns[n])
+    for n in (n for n in order if turns[n] is _Turn.STUCK and wishes[n].action is Action.END):
+        wishes[n] = room.what_is_left(wishes[n])
     return Plan(watchdog=WATCHDOG, at=now, decisions=tuple(wishes), budget=observed.budget)
+
+
+class _Turn(IntEnum):
+    """Whose turn it is to take of the budgets."""
+
+    BEGUN = auto()
+    """Its end was noted, and may have happened."""
+    DRAINS = auto()
+    """It serves nothing any more, and there is no way back."""
+    STUCK = auto()
+    """The same for longer than a drain takes: it counts in the hour and the day, and others do not wait for it."""
+    NEW = auto()
+
+
+def _turn(wish: Decision, observed: Observed, now: datetime) -> _Turn:
+    if wish.resource in observed.begun:
+        return _Turn.BEGUN
+    if not is_our_drain(observed.agents.get(wish.resource)):
+        return _Turn.NEW
+    return _Turn.STUCK if is_stuck(observed.vain, wish.resource, now) else _Turn.DRAINS
 
 
 def case_of(instance: Instance, observed: Observed, policy: IdlePolicy, now: datetime) -> Case:
@@ -128,12 +162,21 @@ def _wish(instance: Instance, observed: Observed, now: datetime, checks: Sequenc
         going = Objection(reason=Reason.STILL_IDLE, detail="its drain goes on")
         return _seen(pool, _decision(instance, Action.END, going, evidence, usd))
     objection = judge(case_of(instance, observed, pool.policy, now), checks)
+    if objection is None and instance.group is None:
+        alone = Objection(reason=Reason.NOT_STOPPABLE, detail="it is in no group that could end it")
+        return _decision(instance, Action.KEEP, alone, evidence, usd)
     if objection is not None:
         action = Action.UNMARK if _loses_its_mark(instance, objection.reason) else Action.KEEP
         shown = Reason.WORK_IS_BACK if action is Action.UNMARK and objection.reason in _WORK else objection.reason
         return _seen(
             pool,
-            _decision(instance, action, Objection(reason=shown, detail=objection.detail), evidence, None),
+            _decision(
+                instance,
+                action,
+                Objection(reason=shown, detail=objection.detail),
+                evidence,
+                usd if objection.reason is Reason.GPU_ACTIVE_WITHOUT_WORK else None,
+            ),
         )
     return _seen(pool, _idle(instance, grace_of(instance, observed, pool.policy), evidence, usd, now))
 
@@ -148,7 +191,7 @@ def _idle(
     instance: Instance, grace: timedelta, evidence: Evidence | None, usd: Decimal | None, now: datetime
 ) -> Decision:
     since = instance.idle_since
-    if since is None:
+    if since is None or since > now + grace:  # a clock was wrong, or a hand: nobody waits for years
         objection = Objection(reason=Reason.IDLE, detail=_summary(evidence))
         return _decision(instance, Action.MARK, objection, evidence, usd)
     if now - since < grace:
@@ -162,7 +205,7 @@ def _idle(
 
 
 def _seen(pool: PoolView, wish: Decision) -> Decision:
-    if pool.policy_seen or wish.action is Action.KEEP:
+    if pool.policy_seen or wish.action in (Action.KEEP, Action.UNMARK):  # an unmark ends nothing
         return wish
     return _kept(wish, Reason.POLICY_UNSEEN, f"would {wish.action}: {wish.reason}")
 
@@ -188,10 +231,8 @@ class _Room:
 
     def __init__(self, observed: Observed) -> None:
         self._pools = observed.pools
-        self._begun = observed.begun
-        self._agents = observed.agents
         parts = {
-            pool.name: budgets.of(pool.policy, pool.ended_this_hour)
+            pool.name: budgets.of(pool.policy, pool.ended_this_hour, pool.left_today)
             for pool in observed.pools.values()
             if pool.policy is not None
         }
@@ -202,23 +243,35 @@ class _Room:
             if instance.pool is not None and counts_as_healthy(instance, observed):
                 self._healthy[instance.pool] = self._healthy.get(instance.pool, 0) + 1
 
-    def take(self, wish: Decision) -> Decision:
+    def count(self, wish: Decision) -> None:
+        """One whose end was noted counts in the hour and the day, whatever is known of it now."""
+        pool = self._pools.get(wish.pool or "")
+        if pool is not None and pool.policy is not None:
+            self._budgets.take(pool.name, runs=False)
+
+    def take(self, wish: Decision, turn: _Turn) -> Decision:
         """The wish, or why there is no room for it."""
         pool = wish.pool or ""
-        floor = self._pools[pool].floor
-        if wish.resource in self._begun:
-            return wish  # the room was taken by the pass that began it
+        if turn is _Turn.BEGUN:
+            return wish  # it is counted, and its target may have been lowered
+        floor, healthy = self._pools[pool].floor, self._healthy.get(pool, 0)
         # what drains serves nothing any more, so that no floor is kept by keeping it
-        drains = is_our_drain(self._agents.get(wish.resource))
-        if not drains and (self._targets[pool] <= floor or self._healthy.get(pool, 0) <= floor):
-            detail = f"floor {floor}, target {self._targets[pool]}, healthy {self._healthy.get(pool, 0)}"
+        if turn is _Turn.NEW and (self._targets[pool] <= floor or healthy <= floor):
+            detail = f"floor {floor}, target {self._targets[pool]}, healthy {healthy}"
             return _kept(wish, Reason.POOL_FLOOR, detail)
-        if (full := self._budgets.objection(pool)) is not None:
+        full = self._budgets.objection(pool, runs=turn is not _Turn.STUCK)
+        if full is None or turn is not _Turn.NEW:  # what drains counts, whether or not it may be ended now
+            self._budgets.take(pool, runs=full is None and turn is not _Turn.STUCK)
+            self._targets[pool] -= 1
+        if full is not None:
             return _kept(wish, full, wish.detail)
-        self._budgets.take(pool)
-        self._targets[pool] -= 1
-        self._healthy[pool] = self._healthy.get(pool, 0) - 1
+        if turn is _Turn.NEW:
+            self._healthy[pool] = healthy - 1
         return wish
+
+    def what_is_left(self, wish: Decision) -> Decision:
+        """Of the run, when all others have had their turn."""
+        return wish if self._budgets.take_run(wish.pool or "") else _kept(wish, Reason.RUN_BUDGET, wish.detail)
 
 
 def in_service(agent: AgentStatus | None) -> bool:
@@ -241,11 +294,7 @@ def counts_as_healthy(instance: Instance, observed: Observed) -> bool:
     if instance.id in observed.leaving or instance.id in observed.begun:
         # what was begun goes for certain, and its pass may have died before it lowered the target
         return False
-    agent = observed.agents.get(instance.id)
-    if is_our_drain(agent):
-        # one that we drain still counts, since it is the one that is to go
-        return instance.alive
-    return in_service(agent) and is_heard(instance, observed)
+    return in_service(observed.agents.get(instance.id)) and is_heard(instance, observed)
 
 
 def _kept(wish: Decision, reason: Reason, detail: str) -> Decision:

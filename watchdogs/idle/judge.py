@@ -79,7 +79,7 @@ def kept(case: Case) -> Objection | None:
 def kept_by_tag(instance: Instance, now: datetime) -> str | None:
     """What its keep-until tag says; None: nothing, or not any more."""
     written = instance.tags.get(KEEP_UNTIL)
-    if not written:
+    if written is None:
         return None
     until = instance.keep_until
     if until is None:

@@ -10,7 +10,8 @@ from typing import Final
 
 from fleet.document import FleetDocument, Pool
 from fleet.model import Instance
-from watchdogs import budgets, signals
+from fleet.owners import owner_of
+from watchdogs import budgets, signals, vain
 from watchdogs.brakes import kept_by, paused_by, target_held_by
 from watchdogs.draining import leaving
 from watchdogs.evidence import Evidence
@@ -18,7 +19,7 @@ from watchdogs.idle import acting, learned
 from watchdogs.idle.decide import WATCHDOG, Observed, PoolView, case_of, decide, is_heard, is_our_drain
 from watchdogs.idle.judge import METRIC_CHECKS, judge
 from watchdogs.machines import known_of
-from watchdogs.plan import Budget, Outcome, Plan
+from watchdogs.plan import Action, Outcome, Plan
 from watchdogs.policy import digest
 from watchdogs.ports import Brake, Ports
 from watchdogs.scale import hours
@@ -70,12 +71,11 @@ class IdleWatchdog:
     def observe(self, now: datetime) -> Observed:
         """Everything that `decide` judges. Raises OSError: a part is not the whole."""
         ports = self._ports
-        # a page that repeats the last one's end must not count an instance twice for the floor
-        instances = tuple({instance.id: instance for instance in ports.inventory.instances()}.values())
+        instances = self._instances()
         brakes = [brake for brake in ports.ledger.brakes(now) if brake.holds(now)]
         evidence = self._evidence(instances, now)
         ended = ports.ledger.ended_since(WATCHDOG, now - budgets.HOUR)
-        pools = self._pools(brakes, ended, now)
+        pools = self._pools(instances, brakes, ended, now)
         self._check_not_empty(instances, pools, now)
         watched = [i for i in instances if (view := pools.get(i.pool or "")) is not None and view.policy is not None]
         strays = [i for i in instances if i.alive and (i.pool or "") not in pools]
@@ -85,13 +85,18 @@ class IdleWatchdog:
             evidence=evidence,
             agents={},
             pools=pools,
-            budget=self._budget(watched, pools, ended, now),
+            budget=budgets.in_all(
+                [budgets.of(view.policy) for view in pools.values() if view.policy is not None],
+                len(watched),
+                sum(ended.values()),
+            ),
             gpus_expected=known.gpus_expected,
             watts_rated=known.watts_rated,
             kept_by=kept_by(instances, brakes),
             usd_per_hour=self._usd([*watched, *strays]),
             patience=self._patience(watched, pools, now),
-            begun=frozenset(decision.resource for decision in ports.ledger.unfinished(WATCHDOG)),
+            begun=frozenset(d.resource for d in ports.ledger.unfinished(WATCHDOG) if d.action is Action.END),
+            vain=ports.ledger.vain_since(WATCHDOG, now - vain.REMEMBERED),
         )
         asked = [i for i in watched if i.alive and (i.idle_since is not None or _quiet(i, base, now))]
         groups = sorted({i.group for i in asked if i.group is not None})
@@ -102,6 +107,13 @@ class IdleWatchdog:
             leaving=leaving(ports, [i for i in asked if is_our_drain(agents.get(i.id))]),
             rollouts=ports.groups.in_rollout(groups, self._ends(asked, now)) if groups else frozenset(),
         )
+
+    def _instances(self) -> Sequence[Instance]:
+        """Those of the inventory. A pool's tag alone makes nobody its own: what a killed `pulumi up` left is not."""
+        groups = self._document.group_names()
+        # a page that repeats the last one's end must not count an instance twice for the floor
+        once = {instance.id: instance for instance in self._ports.inventory.instances()}.values()
+        return tuple(i if i.pool is None else replace(i, pool=owner_of(groups, i)) for i in once)
 
     def _check_not_empty(self, instances: Sequence[Instance], pools: Mapping[str, PoolView], now: datetime) -> None:
         """Raise CloudError when a pool that should have instances has none in the list but some in its groups."""
@@ -165,8 +177,12 @@ class IdleWatchdog:
                 )
         return found
 
-    def _pools(self, brakes: Sequence[Brake], ended: Mapping[str, int], now: datetime) -> dict[str, PoolView]:
+    def _pools(
+        self, instances: Sequence[Instance], brakes: Sequence[Brake], ended: Mapping[str, int], now: datetime
+    ) -> dict[str, PoolView]:
         ledger = self._ports.ledger
+        today = ledger.ended_since(WATCHDOG, now - DAY)
+        members = Counter(instance.pool for instance in instances)
         targets = ledger.targets()
         views: dict[str, PoolView] = {}
         for pool in self._document.pools:
@@ -182,6 +198,7 @@ class IdleWatchdog:
                 target_held_by=target_held_by(pool.name, brakes),
                 policy_seen=name is None or ledger.policy_seen(WATCHDOG, pool.name, name),
                 ended_this_hour=ended.get(pool.name, 0),
+                left_today=_left_today(pool, members[pool.name], today.get(pool.name, 0)),
             )
         return views
 
@@ -189,30 +206,6 @@ class IdleWatchdog:
         """What the pool's schedule asks for now: scale would launch again what is ended below it."""
         entry = pool.watchdogs.scale
         return 0 if entry is None else hours.floor(entry.policy().schedule, now)
-
-    def _budget(
-        self, watched: Sequence[Instance], pools: Mapping[str, PoolView], ended: Mapping[str, int], now: datetime
-    ) -> Budget:
-        return budgets.in_all(
-            [budgets.of(view.policy) for view in pools.values() if view.policy is not None],
-            len(watched),
-            sum(ended.values()),
-            self._left_today(watched, pools, now),
-        )
-
-    def _left_today(self, watched: Sequence[Instance], pools: Mapping[str, PoolView], now: datetime) -> int | None:
-        """Stops that the day still allows, all pools together; None: a pool has no such limit."""
-        allowed = 0.0
-        for pool in self._document.pools:
-            policy = pools[pool.name].policy
-            if policy is None:
-                continue
-            if policy.max_stops_per_day is None:
-                return None
-            # those that were ended today had a share in the day, too: at least the pool as it was written counts
-            members = max(pool.target, sum(i.pool == pool.name for i in watched))
-            allowed += policy.max_stops_per_day * members
-        return math.ceil(allowed) - sum(self._ports.ledger.ended_since(WATCHDOG, now - DAY).values())
 
     def _patience(
         self, watched: Sequence[Instance], pools: Mapping[str, PoolView], now: datetime
@@ -227,6 +220,15 @@ class IdleWatchdog:
     def _usd(self, instances: Sequence[Instance]) -> dict[str, Decimal]:
         found = {i.id: self._ports.prices.usd_per_hour(i) for i in instances}
         return {instance: usd for instance, usd in found.items() if usd is not None}
+
+
+def _left_today(pool: Pool, there: int, ended: int) -> int | None:
+    """Ends that the day still allows a pool; None: it has no such limit."""
+    entry = pool.watchdogs.idle
+    if entry is None or entry.max_stops_per_day is None:
+        return None
+    # those that were ended today had a share in the day, too: at least the pool as it was written counts
+    return math.ceil(entry.max_stops_per_day * max(pool.target, there)) - ended
 
 
 def _quiet(instance: Instance, observed: Observed, now: datetime) -> bool:

@@ -89,9 +89,14 @@ class Actor:
     def _remind(self, plan: Plan) -> None:
         """Tell again of marks that stand: if we died between ledger and message, this is the message."""
         for decision in plan.decisions:
-            since = self._seen.marked_at.get((decision.resource, decision.pool or ""))
-            if decision.reason in (Reason.MARKED_WAITING, Reason.MARK_ONLY) and since is not None:
+            since = self._marked(decision) if decision.reason in (Reason.MARKED_WAITING, Reason.MARK_ONLY) else None
+            if since is not None:
                 self._tell_mark(decision, since)
+
+    def _marked(self, decision: Decision) -> datetime | None:
+        rule = self._rules.get(decision.pool or "")
+        now = self._ports.clock.now()
+        return None if rule is None else self._seen.marked(self._orphans[decision.resource], rule, now)
 
     def _tell_mark(self, decision: Decision, since: datetime) -> None:
         instance, rule = self._orphans[decision.resource], self._rules[decision.pool or ""]
@@ -101,7 +106,7 @@ class Actor:
         self._tell(key, words.marked(instance, rule, decision, since + rule.grace, said), decision)
 
     def _tell_unmark(self, decision: Decision) -> None:
-        since = self._seen.marked_at.get((decision.resource, decision.pool or ""))
+        since = self._marked(decision)
         if since is not None:
             self._tell(f"stays:{decision.resource}:{tags.write_time(since)}", words.unmarked(decision), decision)
 
@@ -120,7 +125,7 @@ class Actor:
             return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, "it belongs to a pool now")
         if again.rule_of(instance, now) != rule:
             return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, "the rule does not name it any more")
-        if again.marked(instance, rule) is None:
+        if again.marked(instance, rule, now) is None:
             return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, "somebody removed its mark")
         if (held := self._held_back(decision)) is not None:
             return held

@@ -19,6 +19,7 @@ from watchdogs.idle.judge import Case, Check, Objection
 from watchdogs.orphans.judge import judge_orphan, said_of
 from watchdogs.orphans.view import Observed, name_of, obstacle
 from watchdogs.plan import Action, Decision, Plan, Reason
+from watchdogs.vain import tried_last
 
 WATCHDOG: Final = "orphans"
 _UNMARKING: Final = frozenset(
@@ -49,7 +50,10 @@ def decide(seen: Observed, now: datetime, checks: Sequence[Check] | None = None)
             why = Objection(reason=Reason.METRICS_IMPLAUSIBLE, detail="two machines have this name")
             wishes.append(_kept(seen, instance, rule, why, now))
         else:
-            wishes.append(room.take(_unless_unseen(seen, rule, _wish(seen, instance, rule, now, checks))))
+            wishes.append(_unless_unseen(seen, rule, _wish(seen, instance, rule, now, checks)))
+    # what did not fail before has its turn first, or one that never can be stopped would take all the room
+    for n in sorted(range(len(wishes)), key=lambda n: tried_last(seen.vain, wishes[n].resource)):
+        wishes[n] = room.take(wishes[n])
     return Plan(watchdog=WATCHDOG, at=now, decisions=tuple(wishes), budget=seen.budget)
 
 
@@ -105,7 +109,7 @@ def _wish(
     """What the rule would like, before budgets."""
     if rule.name in seen.paused_by:
         return _kept(seen, instance, rule, Objection(reason=Reason.PAUSED, detail=seen.paused_by[rule.name]), now)
-    since = seen.marked(instance, rule)
+    since = seen.marked(instance, rule, now)
     objection = judge_orphan(case_of(seen, instance, rule, now), checks)
     if objection is not None:
         kept = _kept(seen, instance, rule, objection, now)
@@ -143,7 +147,7 @@ class _Room:
 
 
 def _unless_unseen(seen: Observed, rule: OrphanPolicy, wish: Decision) -> Decision:
-    if rule.name not in seen.unseen or wish.action is Action.KEEP:
+    if rule.name not in seen.unseen or wish.action in (Action.KEEP, Action.UNMARK):
         return wish
     detail = f"would {wish.action}: {wish.reason}"
     return replace(wish, action=Action.KEEP, reason=Reason.POLICY_UNSEEN, detail=detail)

@@ -14,6 +14,7 @@ from fleet.owners import owner_of
 from fleet.policies import OrphanPolicy
 from watchdogs.evidence import Evidence
 from watchdogs.plan import Budget
+from watchdogs.ports import Vain
 
 OWNER_TAGS: Final = (tags.OWNER, "owner", "Owner")
 KEEPERS: Final = (
@@ -64,6 +65,8 @@ class Observed:
     kept_by: Mapping[str, str] = field(default_factory=dict[str, str])
     usd_per_hour: Mapping[str, Decimal] = field(default_factory=dict[str, Decimal])
     """By instance; absent: unknown."""
+    vain: Mapping[str, Vain] = field(default_factory=dict[str, Vain])
+    """By instance: stops that came to nothing lately."""
 
     def rule_of(self, instance: Instance, now: datetime) -> OrphanPolicy | None:
         """The first rule that names it; None for machines of another environment, whatever the rules say."""
@@ -71,11 +74,16 @@ class Observed:
             return None
         return next((rule for rule in self.rules if names(rule, instance, now)), None)
 
-    def marked(self, instance: Instance, rule: OrphanPolicy) -> datetime | None:
-        """When this fleet marked it by this rule; None when it did not, or when people have removed the mark."""
-        if not instance.tags.get(tags.IDLE_SINCE):
+    def marked(self, instance: Instance, rule: OrphanPolicy, now: datetime) -> datetime | None:
+        """Since when a mark of this rule stands; None when this fleet made none, or people have removed it.
+
+        Where another fleet has marked it anew since then, that is when it became idle.
+        """
+        own = self.marked_at.get((instance.id, rule.name))
+        if own is None or not instance.tags.get(tags.IDLE_SINCE):
             return None
-        return self.marked_at.get((instance.id, rule.name))
+        written = instance.idle_since
+        return own if written is None or written > now else max(own, written)
 
 
 def outside(instances: Sequence[Instance], documents: Collection[FleetDocument]) -> tuple[Instance, ...]:

@@ -10,7 +10,7 @@ from fleet.activity import CloudError
 from fleet.document import FleetDocument
 from fleet.model import Instance
 from fleet.policies import EvidenceSource, IdlePolicy, OrphanPolicy
-from watchdogs import budgets, signals
+from watchdogs import budgets, signals, vain
 from watchdogs.brakes import kept_by, paused_by
 from watchdogs.evidence import Evidence
 from watchdogs.machines import known_of
@@ -120,6 +120,7 @@ class OrphanWatchdog:
             watts_rated=known.watts_rated,
             without_local_disks=known.without_local_disks,
             usd_per_hour=self._usd(orphans),
+            vain=ledger.vain_since(WATCHDOG, now - vain.REMEMBERED),
         )
         named = {i.id: rule.name for i in orphans if (rule := seen.rule_of(i, now)) is not None}
         # a brake of a rule holds for whom it names, as a pool's does for its instances
@@ -127,13 +128,19 @@ class OrphanWatchdog:
 
     def _marks(self, now: datetime) -> dict[tuple[str, str], datetime]:
         deeds = self._ports.ledger.done_since(WATCHDOG, now - MARKS_LAST) if self._rules else ()
-        return {(deed.resource, deed.pool or ""): deed.at for deed in deeds if deed.action is Action.MARK}
+        marks: dict[tuple[str, str], datetime] = {}
+        for deed in deeds:
+            if deed.action is Action.MARK:
+                marks[deed.resource, deed.pool or ""] = deed.at
+            else:  # taken away, or stopped: the next mark is a new one
+                marks.pop((deed.resource, deed.pool or ""), None)
+        return marks
 
     def _look_again(self, instance: Instance, rule: str, now: datetime) -> Observed:
         """Its evidence begins with its mark: passes that were paused, or blind, or did not run, saw none of it."""
         named = self._rules[rule]
         seen = replace(self._without_metrics(outside([instance], self._known), now), rules=(named,))
-        since = seen.marked(instance, named) or now
+        since = seen.marked(instance, named, now) or now
         whole = replace(named, window=max(named.window, now - since))
         return replace(seen, evidence=self._evidence(replace(seen, rules=(whole,)), now))
 
