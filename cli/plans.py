@@ -2,12 +2,13 @@
 
 from collections import Counter
 from dataclasses import asdict
+from decimal import Decimal
 from typing import Any, Final
 
 from rich.table import Table
 
 from cli.output import STDERR, STDOUT, Exit
-from watchdogs.plan import Action, Decision, Outcome, OutcomeKind, Plan
+from watchdogs.plan import Action, Decision, Outcome, OutcomeKind, Plan, Reason
 
 _COLOURS = {Action.KEEP: "dim", Action.MARK: "yellow", Action.END: "red", Action.REPLACE: "red", Action.STOP: "red"}
 
@@ -68,12 +69,26 @@ def summary(plan: Plan) -> str:
     return ", ".join([f"{kept} kept", *(f"{n} to {action}" for action, n in sorted(counts.items()))])
 
 
+def waste(plan: Plan) -> dict[str, Any] | None:
+    """Instances whose GPUs work though nobody asked them to, and what they cost; None: there is none."""
+    found = [d for d in plan.decisions if d.reason is Reason.GPU_ACTIVE_WITHOUT_WORK]
+    if not found:
+        return None
+    known = [d.usd_per_hour for d in found if d.usd_per_hour is not None]
+    return {
+        "resources": [d.resource for d in found],
+        "usd_per_hour": f"{sum(known, Decimal(0)):f}",
+        "unpriced": len(found) - len(known),
+    }
+
+
 def plan_json(plan: Plan, outcomes: tuple[Outcome, ...]) -> dict[str, Any]:
     """A plan and what became of it."""
     return {
         "watchdog": plan.watchdog,
         "at": plan.at.isoformat(),
         "budget": None if plan.budget is None else asdict(plan.budget),
+        "waste": waste(plan),
         "decisions": [decision_json(decision) for decision in plan.decisions],
         "outcomes": [
             {

@@ -198,6 +198,10 @@ def _tell(wired: Wired) -> None:
 def _remarks(kind: Kind, document: FleetDocument, plan: Plan, apply: bool) -> None:
     if plan.acting and not apply:
         plans.say("This was a dry run: nothing was done. Run it again with --apply to act.")
+    if (waste := plans.waste(plan)) is not None:
+        unpriced = f", {waste['unpriced']} without a price" if waste["unpriced"] else ""
+        names = ", ".join(waste["resources"])
+        plans.say(f"waste: GPUs work without requests, {waste['usd_per_hour']} USD/h{unpriced}: {names}")
     for pool in sorted({d.pool for d in plan.decisions if d.reason is Reason.POLICY_UNSEEN and d.pool}):
         what = "Pool" if kind.name != ORPHANS else "Rule"
         plans.say(

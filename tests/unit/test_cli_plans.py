@@ -75,3 +75,20 @@ def test_the_json_of_a_plan_carries_its_budget() -> None:
         "left_today": None,
     }
     assert plans.plan_json(PLAN, ())["budget"] is None
+
+
+def _spinning(number: int, usd: str | None) -> Decision:
+    return Decision(
+        resource=f"i-{number}",
+        pool="chat",
+        action=Action.KEEP,
+        reason=Reason.GPU_ACTIVE_WITHOUT_WORK,
+        usd_per_hour=None if usd is None else Decimal(usd),
+    )
+
+
+def test_gpus_that_work_for_nobody_are_listed_as_waste() -> None:
+    plan = replace(PLAN, decisions=(*PLAN.decisions, _spinning(1, "0.8"), _spinning(2, None), _spinning(3, "0.35")))
+    waste = {"resources": ["i-1", "i-2", "i-3"], "usd_per_hour": "1.15", "unpriced": 1}
+    assert plans.plan_json(plan, ())["waste"] == waste
+    assert plans.plan_json(PLAN, ())["waste"] is None
