@@ -144,6 +144,8 @@ UNKNOWN = Demand(now=1.0, peak=3.0, rise=1.5)
         pytest.param(replace(UNKNOWN, level=1.0, grain=0.1), Reason.LOAD_LOW, id="its pieces are known"),
         pytest.param(replace(UNKNOWN, rise=1.0), Reason.LOAD_LOW, id="peak and rise fit into the rest"),
         pytest.param(replace(UNKNOWN, rise=None), Reason.LOAD_LOW, id="it never rose"),
+        pytest.param(Demand(now=0.0, peak=0.0, rise=6.0), Reason.LOAD_LOW, id="there is none any more"),
+        pytest.param(Demand(now=0.0, peak=0.1, rise=6.0), Reason.LOAD_NEEDS_ALL, id="there was some a while ago"),
     ],
 )
 def test_a_load_whose_swings_are_unknown_is_not_followed_down_at_each_turn(demand: Demand, reason: Reason) -> None:

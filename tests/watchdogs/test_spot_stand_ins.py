@@ -154,6 +154,70 @@ def test_an_end_saves_only_what_is_not_bought_again(
     assert [found[name].usd_per_hour for name in ends(found)] == [saves]
 
 
+@pytest.mark.parametrize("ready", [True, False], ids=["another one serves", "another one boots"])
+def test_who_serves_is_not_given_back_for_one_that_boots(*, ready: bool) -> None:
+    """Spot was not ready for a while, so a second one was bought; spot is back, and one on demand is enough."""
+    second = serving(1, OD)[0] if ready else booting(1, OD, silent=True)[0]
+    found = decided([group(A, 1), group(OD, 2)], [*serving(1), *serving(1, OD), replace(second, id="second")])
+    assert len(ends(found)) == ready
+    assert found[OD].reason is (Reason.SPOT_IS_BACK if ready else Reason.HOLDING_FALLBACK)
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_who_was_asked_to_drain_and_falls_silent_is_waited_for(*, asked: bool) -> None:
+    first, second = serving(2, OD)
+    gone_quiet = replace(first, ready_since=None, silent=True, asked=asked)
+    found = decided([group(A, 2), group(OD, 2)], [*serving(2), gone_quiet, second])
+    assert len(ends(found)) == (not asked)
+
+
+def test_a_group_that_lists_the_dead_is_asked_so_that_its_answer_is_waited_for() -> None:
+    """Two died, and one is wanted now: as it stands, nobody would be asked at all."""
+    found = decided([group(A, 2, unseen=2)], [], target=1)[A]
+    assert (found.action, found.reason, found.from_size, found.to_size) == (Action.RESIZE, Reason.SPOT_WANTED, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "desired", "listed", "size"),
+    [
+        pytest.param(OD, 2, 1, 1, id="on demand, one is asked for"),
+        pytest.param(OD, 2, 2, None, id="on demand, none is"),
+        pytest.param(RES, 2, 1, 1, id="reserved, one is asked for"),
+        pytest.param(RES, 2, 2, None, id="reserved, none is"),
+    ],
+)
+def test_where_boots_keep_failing_what_is_asked_for_is_given_up(
+    name: str, desired: int, listed: int, size: int | None
+) -> None:
+    failed = [START - ago * MINUTE for ago in (25, 15, 5)]
+    groups = [group(name, desired, max=3)]
+    found = decided(groups, serving(listed, name), target=3, failed_boots={name: failed})[name]
+    assert (found.to_size, found.reason) == (size, Reason.BOOTS_FAILING)
+
+
+@pytest.mark.parametrize(
+    ("desired", "there", "unseen", "size"),
+    [
+        pytest.param(3, 3, 0, None, id="all run"),
+        pytest.param(4, 3, 0, 3, id="one more is asked for"),
+        pytest.param(4, 3, 1, None, id="one died, unnoticed"),
+        pytest.param(3, 2, 0, 2, id="as many as are reserved"),
+    ],
+)
+def test_more_than_is_reserved_is_said_and_not_cut_off(
+    desired: int, there: int, unseen: int, size: int | None
+) -> None:
+    found = decided([group(RES, desired, unseen=unseen)], serving(there, RES))[RES]
+    assert (found.to_size, found.reason) == (size, Reason.RESERVED_IN_FULL)
+    assert ("gpufleet drain" in found.detail) is (there + unseen > 2)
+
+
+def test_what_idle_drained_saves_nothing_here_for_it_is_replaced() -> None:
+    drained = serving(1, leaving=True, drained=True, leaving_because="idle: still idle after its grace")
+    found = decided([group(A, 2, max=9)], [*drained, replace(serving(1)[0], id="other")], idle_ends=False)
+    assert [found[name].usd_per_hour for name in ends(found)] == [None]
+
+
 def test_a_limit_of_nothing_is_refused() -> None:
     with pytest.raises(DocumentError, match="kv_cache_above: Input should be greater than 0"):
         document(watchdogs={"scale": {"kv_cache_above": 0}})

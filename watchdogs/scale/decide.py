@@ -202,7 +202,9 @@ def _peak(demand: Demand, room: float) -> float:
     would follow each turn of the load down, and the next one up again.
     """
     unknown = demand.level is None or (demand.grain is None and demand.swing is None)
-    return max(demand.peak * room, demand.peak + (demand.rise or 0.0) if unknown else 0.0)
+    if demand.peak <= 0 or not unknown:  # from nothing, the first request wakes a pool
+        return demand.peak * room
+    return max(demand.peak * room, demand.peak + (demand.rise or 0.0))
 
 
 def _whole(replicas: float) -> int:

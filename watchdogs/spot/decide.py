@@ -70,8 +70,9 @@ def _spot(pool: PoolView, sizes: Sizes, now: datetime) -> list[Decision]:
         there = len(pool.members_of(group.name))
         wanted = there + asks.get(group.name, 0)
         verdict = zones.verdict(pool, group, now)
-        if asks.get(group.name, 0) and wanted >= group.desired:
-            decisions.append(_growth(pool, group, wanted, reason, detail))
+        if asks.get(group.name, 0) and wanted + group.unseen >= group.desired:
+            # one that still lists the dead is asked, too, so that its answer is waited for
+            decisions.append(_growth(pool, group, max(wanted, group.desired), reason, detail))
         elif wanted + group.unseen < group.desired:
             why = verdict or zones.Verdict(reason=Reason.SURPLUS, detail=_TOO_MANY)
             decisions.append(_resize(pool, group, wanted + group.unseen, why.reason, why.detail))
@@ -136,7 +137,11 @@ def _on_demand(pool: PoolView, sizes: Sizes, now: datetime) -> list[Decision]:
         if lacks <= 0:
             return [_keep(pool, group, Reason.SPOT_WANTED, f"{len(open_zones)} zones are still to be asked")]
     if lacks > 0:
-        return [_obstacle(pool, group, now) or _fallback(pool, group, sizes, lacks)]
+        closed = _obstacle(pool, group, now)
+        if closed is not None and closed.reason is Reason.BOOTS_FAILING and group.desired > there + group.unseen:
+            # what is asked for and has not come would fail, too
+            return [_resize(pool, group, there + group.unseen, closed.reason, closed.detail)]
+        return [closed or _fallback(pool, group, sizes, lacks)]
     if sizes.on_demand + sizes.on_demand_late == 0:
         return [_keep(pool, group, Reason.AS_WANTED, "none needed")]
     return _give_back(pool, group, sizes)
@@ -198,6 +203,8 @@ def _give_back(pool: PoolView, group: GroupView, sizes: Sizes) -> list[Decision]
     words = [_kept(pool, member) for member in kept]
     if goes is None:
         return [_keep(pool, group, Reason.KEPT_BY_PEOPLE, "all that could be given back"), *words]
+    if goes.ready and sum(member.ready for member in pool.members_of(group.name)) <= needed:
+        return [_keep(pool, group, Reason.HOLDING_FALLBACK, "another one is to be ready first"), *words]
     if sizes.spot_ready == 0 or sizes.on_demand > pool.target:
         reason, detail = Reason.SURPLUS, f"{sizes.on_demand} on demand for {needed} wanted"
     else:
@@ -224,6 +231,8 @@ def _drained(pool: PoolView) -> list[Decision]:
         own = (leavers.OWN_DRAIN,) if pool.idle_ends else (leavers.OWN_DRAIN, leavers.IDLE_DRAIN)
         if member.leaving_because.startswith(own):
             end = _end(pool, member, Reason.SURPLUS, f"drained: {member.leaving_because}")
+            if member.leaving_because.startswith(leavers.IDLE_DRAIN):
+                end = replace(end, usd_per_hour=None)  # the target stays, so another one takes its place
             decisions.append(end if member.kept_by is None else _kept(pool, member))
         elif member.under_notice:
             decisions.append(_end(pool, member, Reason.PREEMPTED, f"drained: {member.leaving_because}"))

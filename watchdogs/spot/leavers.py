@@ -27,7 +27,11 @@ def drains_idle(member: Member) -> bool:
 
 def somebody_leaves(pool: PoolView) -> bool:
     """Whether one is on its way out, so that the next one waits. What people drained or keep may stay for days."""
-    return any(m.leaving and m.kept_by is None and not m.leaving_because.startswith(HAND_DRAIN) for m in pool.members)
+    return any(_is_leaving(member) or (member.silent and member.asked) for member in pool.members)
+
+
+def _is_leaving(member: Member) -> bool:
+    return member.leaving and member.kept_by is None and not member.leaving_because.startswith(HAND_DRAIN)
 
 
 def may_be_asked(member: Member) -> bool:

@@ -78,10 +78,16 @@ def run_ends(pool: PoolView, now: datetime) -> Sequence[Decision]:
 def reserved(pool: PoolView, group: GroupView, now: datetime) -> Sequence[Decision]:
     """What becomes of one reserved group: in full within its time if it boots, nothing outside it."""
     found = term(pool, group, now)
+    listed = len(pool.members_of(group.name)) + group.unseen
     if found is Term.EARLY:
         return [_sized(pool, group, 0, Reason.TERM_NOT_BEGUN, f"begins at {group.opens:%Y-%m-%d %H:%M} UTC")]
     if found is Term.OPEN and (failing := zones.boots_failing(pool, group, now)) is not None:
-        return [_sized(pool, group, group.desired, failing.reason, failing.detail)]
+        # what is asked for and has not come would fail, too
+        return [_sized(pool, group, min(group.desired, listed), failing.reason, failing.detail)]
+    if found is Term.OPEN and listed > group.max:
+        # a smaller size would let the cloud choose whom to end
+        detail = f"{listed} run, {group.max} are reserved: `gpufleet drain` those that are too many"
+        return [_sized(pool, group, listed, Reason.RESERVED_IN_FULL, detail)]
     if found is Term.OPEN:
         return [_sized(pool, group, group.max, Reason.RESERVED_IN_FULL, "paid for, used or not")]
     until = f"the cloud ends it from {group.closes:%Y-%m-%d %H:%M} UTC on"

@@ -34,6 +34,8 @@ class Member:
     """Of one that is not ready: since when that is known; None: since its boot should be over."""
     silent: bool = False
     """Its agent does not answer: it cannot be asked to drain."""
+    asked: bool = False
+    """Whether this watchdog asked it to drain a short while ago, and its end was not seen."""
     late: bool = False
     """It has not been ready for so long that it counts no more (`presence`)."""
     leaving: bool = False
