@@ -253,3 +253,22 @@ def test_a_gpu_that_works_without_requests_is_kept_with_what_it_costs() -> None:
     world.evidence[FIRST] = replace(QUIET, gpu=replace(QUIET.gpu, active_max=0.97))
     (decision,) = watchdog(world, **rules()).apply().plan.decisions
     assert decision.reason is Reason.GPU_ACTIVE_WITHOUT_WORK and decision.usd_per_hour == Decimal("0.25")
+
+
+@pytest.mark.parametrize(
+    ("other", "goes"),
+    [
+        pytest.param({"running_max": 3.0}, False, id="serves"),
+        pytest.param({"coverage": 0.1}, False, id="is not known to rest"),
+        pytest.param({}, True, id="rests, too"),
+    ],
+)
+def test_the_last_of_a_target_stays_while_the_spare_may_work(other: dict[str, Any], *, goes: bool) -> None:
+    """At a target of 0 there is no spare: the spot watchdog would end it with its requests."""
+    world = due(2)
+    world.targets["batch"] = Target(pool="batch", value=1, version=1)
+    assert QUIET.engine is not None
+    world.evidence[SECOND] = replace(QUIET, engine=replace(QUIET.engine, **other))
+    watchdog(world, **rules()).apply()
+    assert (world.ended == [FIRST]) is goes
+    assert world.targets["batch"].value == (0 if goes else 1)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from fleet.activity import Activity, ActivityKind
 from fleet.document import DocumentError
 from fleet.model import CapacityType
 from tests.watchdogs.plain import START, document, spot_pool
@@ -216,6 +217,52 @@ def test_what_idle_drained_saves_nothing_here_for_it_is_replaced() -> None:
     drained = serving(1, leaving=True, drained=True, leaving_because="idle: still idle after its grace")
     found = decided([group(A, 2, max=9)], [*drained, replace(serving(1)[0], id="other")], idle_ends=False)
     assert [found[name].usd_per_hour for name in ends(found)] == [None]
+
+
+@pytest.mark.parametrize(
+    ("name", "lived", "reason"),
+    [
+        pytest.param(OD, 15, Reason.BOOTS_FAILING, id="on demand"),
+        pytest.param(RES, 15, Reason.BOOTS_FAILING, id="reserved"),
+        pytest.param(OD, 61, Reason.FALLBACK, id="older than one that boots"),
+    ],
+)
+def test_machines_that_power_off_as_they_boot_are_failed_boots(name: str, lived: int, reason: Reason) -> None:
+    """Nobody takes what is not spot: those whose agent could not be set up power off after a quarter of an hour."""
+    events: list[Activity] = []
+    for n, ago in enumerate((40, 25, 10)):
+        key = f"i-{n}"
+        for kind, at in ((ActivityKind.LAUNCHED, ago + lived), (ActivityKind.PREEMPTED, ago)):
+            events.append(
+                Activity(id=f"{key}-{kind}", group=name, kind=kind, at=START - at * MINUTE, instance_id=key)
+            )
+    events.sort(key=lambda event: event.at)
+    assert decided([group(name, 0, max=4)], [], target=1, events=events)[name].reason is reason
+    again = decided([group(name, 1, max=4)], booting(1, name), target=1, events=events)[name]
+    assert again.reason is reason, "its group goes on by itself"
+
+
+def test_spot_that_goes_as_it_boots_may_have_been_taken() -> None:
+    events = [
+        Activity(id=f"{n}{kind}", group=A, kind=kind, at=START - (at + 10 * n) * MINUTE, instance_id=f"i-{n}")
+        for n in (3, 2, 1)
+        for kind, at in ((ActivityKind.LAUNCHED, 5), (ActivityKind.PREEMPTED, 0))
+    ]
+    assert decided([group(A, 0)], [], target=1, events=events)[A].reason is not Reason.BOOTS_FAILING
+
+
+def test_what_idle_drained_and_cannot_confirm_holds_up_no_give_back() -> None:
+    drained = serving(1, leaving=True, drained=True, leaving_because="idle: still idle after its grace")
+    alone = [replace(member, id=f"other-{n}") for n, member in enumerate(serving(2))]
+    found = decided([group(A, 3, max=9), group(OD, 1)], [*drained, *alone, *serving(1, OD)])
+    assert ends(found) == [f"{OD}-0"]
+    still = [replace(member, drained=False) for member in drained]
+    assert not ends(decided([group(A, 3, max=9), group(OD, 1)], [*still, *alone, *serving(1, OD)]))
+
+
+def test_a_fallback_costs_what_its_own_machines_cost() -> None:
+    dear = group(OD, 0, usd_per_hour=Decimal("4.6"))
+    assert decided([dear], [], target=2, on_demand_usd=Decimal("0.8"))[OD].usd_per_hour == Decimal("-9.2")
 
 
 def test_a_limit_of_nothing_is_refused() -> None:

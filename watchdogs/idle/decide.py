@@ -25,6 +25,11 @@ DRAIN_REASON: Final = "idle"
 
 _WORK: Final = frozenset({Reason.SERVING, Reason.TOKENS_MOVED, Reason.GPU_ACTIVE, Reason.GPU_ACTIVE_WITHOUT_WORK})
 
+_RESTS: Final = frozenset(
+    {Reason.IDLE, Reason.MARKED_WAITING, Reason.STILL_IDLE, Reason.DRAINING, Reason.PREPAID, Reason.OUTSIDE_POOLS}
+)
+"""Of those that do not work, or do not go whatever the target is."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolView:
@@ -78,7 +83,7 @@ class Observed:
 def decide(observed: Observed, now: datetime, checks: Sequence[Check] | None = None) -> Plan:
     """One decision for every instance."""
     wishes = [_wish(instance, observed, now, checks) for instance in observed.instances]
-    room = _Room(observed)
+    room = _Room(observed, wishes)
     turns = {n: _turn(wish, observed, now) for n, wish in enumerate(wishes) if wish.action is Action.END}
     # each turn in its own order: what did not fail before, or one that never can go would take all the room; then the
     # dearest, so that a short budget saves the most, and the longest idle
@@ -210,13 +215,13 @@ def _seen(pool: PoolView, wish: Decision) -> Decision:
     return _kept(wish, Reason.POLICY_UNSEEN, f"would {wish.action}: {wish.reason}")
 
 
+def _drains(agent: AgentStatus | None) -> bool:
+    return agent is not None and (agent.draining or agent.drained)
+
+
 def is_our_drain(agent: AgentStatus | None) -> bool:
     """Whether the instance drains because this watchdog asked."""
-    return (
-        agent is not None
-        and (agent.draining or agent.drained)
-        and (agent.reason or "").startswith(f"{DRAIN_REASON}:")
-    )
+    return agent is not None and _drains(agent) and (agent.reason or "").startswith(f"{DRAIN_REASON}:")
 
 
 def _loses_its_mark(instance: Instance, reason: Reason) -> bool:
@@ -229,8 +234,14 @@ def _loses_its_mark(instance: Instance, reason: Reason) -> bool:
 class _Room:
     """What floors and budgets still allow in this pass."""
 
-    def __init__(self, observed: Observed) -> None:
+    def __init__(self, observed: Observed, wishes: Sequence[Decision]) -> None:
         self._pools = observed.pools
+        # at a target of 0 even the spare goes, so somebody who may work keeps one
+        self._at_work = {
+            wish.pool
+            for wish, instance in zip(wishes, observed.instances, strict=True)
+            if instance.alive and wish.reason not in _RESTS and not _drains(observed.agents.get(instance.id))
+        }
         parts = {
             pool.name: budgets.of(pool.policy, pool.ended_this_hour, pool.left_today)
             for pool in observed.pools.values()
@@ -254,7 +265,7 @@ class _Room:
         pool = wish.pool or ""
         if turn is _Turn.BEGUN:
             return wish  # it is counted, and its target may have been lowered
-        floor, healthy = self._pools[pool].floor, self._healthy.get(pool, 0)
+        floor, healthy = max(self._pools[pool].floor, pool in self._at_work), self._healthy.get(pool, 0)
         # what drains serves nothing any more, so that no floor is kept by keeping it
         if turn is _Turn.NEW and (self._targets[pool] <= floor or healthy <= floor):
             detail = f"floor {floor}, target {self._targets[pool]}, healthy {healthy}"

@@ -144,7 +144,7 @@ def _on_demand(pool: PoolView, sizes: Sizes, now: datetime) -> list[Decision]:
         return [closed or _fallback(pool, group, sizes, lacks)]
     if sizes.on_demand + sizes.on_demand_late == 0:
         return [_keep(pool, group, Reason.AS_WANTED, "none needed")]
-    return _give_back(pool, group, sizes)
+    return _give_back(pool, group, sizes, now)
 
 
 def _obstacle(pool: PoolView, group: GroupView, now: datetime) -> Decision | None:
@@ -166,9 +166,9 @@ def _fallback(pool: PoolView, group: GroupView, sizes: Sizes, lacks: int) -> Dec
     if size <= group.desired:
         return _keep(pool, group, Reason.FALLBACK, _not_more(pool, group, group.desired - there))
     decision = _resize(pool, group, size, Reason.FALLBACK, _why_missing(sizes))
-    if pool.on_demand_usd is None or group.capacity_type is not CapacityType.ON_DEMAND:
+    if group.usd_per_hour is None:
         return decision
-    return replace(decision, usd_per_hour=-pool.on_demand_usd * (size - group.desired))
+    return replace(decision, usd_per_hour=-group.usd_per_hour * (size - group.desired))
 
 
 def _why_missing(sizes: Sizes) -> str:
@@ -186,13 +186,16 @@ def _not_more(pool: PoolView, group: GroupView, asked: int) -> str:
     return f"{asked} on their way" if refused is None else f"{asked} asked for, the cloud refuses: {refused}"
 
 
-def _give_back(pool: PoolView, group: GroupView, sizes: Sizes) -> list[Decision]:
+def _give_back(pool: PoolView, group: GroupView, sizes: Sizes, now: datetime) -> list[Decision]:
     """One on-demand instance, when enough spot has been ready for the hold and the rest carries the target."""
     needed = max(0, pool.target - sizes.stable)
     # one that hangs stands in for nobody, and goes when nobody is needed
     if sizes.on_demand + (0 if needed else sizes.on_demand_late) <= needed:
         if sizes.spot + sizes.reserved >= pool.target:
             return [_keep(pool, group, Reason.HOLDING_FALLBACK, f"ready for {pool.policy.hold}: {sizes.stable}")]
+        # its group launches anew what went, whatever is asked: people are to hear of it
+        if (failing := zones.boots_failing(pool, group, now)) is not None:
+            return [_keep(pool, group, failing.reason, failing.detail)]
         return [_keep(pool, group, Reason.FALLBACK, f"stands in for {pool.target - sizes.stable}")]
     if leavers.somebody_leaves(pool):
         return [_keep(pool, group, Reason.HOLDING_FALLBACK, "another one leaves first")]

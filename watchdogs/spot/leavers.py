@@ -31,7 +31,10 @@ def somebody_leaves(pool: PoolView) -> bool:
 
 
 def _is_leaving(member: Member) -> bool:
-    return member.leaving and member.kept_by is None and not member.leaving_because.startswith(HAND_DRAIN)
+    """What idle has drained serves nobody already, and may wait for evidence that never comes."""
+    if not member.leaving or member.kept_by is not None or member.leaving_because.startswith(HAND_DRAIN):
+        return False
+    return not (member.drained and member.leaving_because.startswith(IDLE_DRAIN))
 
 
 def may_be_asked(member: Member) -> bool:

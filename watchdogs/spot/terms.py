@@ -99,7 +99,7 @@ def reserved(pool: PoolView, group: GroupView, now: datetime) -> Sequence[Decisi
         Decision(resource=member.id, pool=pool.name, action=Action.END, reason=Reason.TERM_ENDS, detail=until)
         for member in members
     ]
-    return [_sized(pool, group, min(group.desired, len(members)), Reason.TERM_ENDS, until), *leaving]
+    return [_sized(pool, group, min(group.desired, listed), Reason.TERM_ENDS, until), *leaving]
 
 
 def _sized(pool: PoolView, group: GroupView, size: int, reason: Reason, detail: str) -> Decision:

@@ -142,9 +142,14 @@ class PoolView:
         object.__setattr__(self, "_members", _grouped(self.members, attrgetter("group")))
         object.__setattr__(self, "_events", _grouped(self.events, attrgetter("group")))
         object.__setattr__(self, "_kinds", _grouped(self.events, attrgetter("kind")))
-        failed = ActivityKind.UNHEALTHY in self._kinds or any(member.failed for member in self.members)
-        object.__setattr__(self, "boots_failed", failed or bool(self.failed_boots))
         object.__setattr__(self, "_groups", _grouped(self.groups, attrgetter("capacity_type")))
+        failed = ActivityKind.UNHEALTHY in self._kinds or any(member.failed for member in self.members)
+        object.__setattr__(self, "boots_failed", failed or bool(self.failed_boots) or self._left_by_themselves())
+
+    def _left_by_themselves(self) -> bool:
+        """Whether any went that nobody takes: all but spot."""
+        own = [g.name for kind, groups in self._groups.items() if kind is not CapacityType.SPOT for g in groups]
+        return any(event.kind is ActivityKind.PREEMPTED for name in own for event in self._events.get(name, ()))
 
     def members_of(self, group: str) -> Sequence[Member]:
         return self._members.get(group, ())

@@ -26,8 +26,6 @@ LOOK_BACK: Final = timedelta(hours=6)
 """Older events say nothing about what a group does now."""
 REMEMBERED: Final = timedelta(days=3)
 """How far back activities are read for a zone's memory: three of its half-lives."""
-ASKED_LATELY: Final = timedelta(minutes=15)
-"""For so long one that was asked to drain and fell silent is taken for leaving: the next one waits."""
 ROUNDS: Final = 12
 """Looks of one pass: each zone refuses at most once, so this many zones can be asked."""
 
@@ -58,7 +56,7 @@ class _Known:
     ended: Mapping[str, int]
     """By pool: instances that went by choice within the hour."""
     asked: frozenset[str]
-    """Instances that were asked to drain a short while ago, and whose end was not seen."""
+    """Instances that were asked to drain within the hour that budgets count, and whose end was not seen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +152,7 @@ class SpotWatchdog:
             kept=kept_by_people([*members.values()], brakes, now),
             held=frozenset(pool.name for pool in pools if target_held_by(pool.name, brakes)),
             ended=choices.ended(deed for deed in deeds if deed.at >= now - budgets.HOUR),
-            asked=frozenset(ports.ledger.vain_since(WATCHDOG, now - ASKED_LATELY)),
+            asked=frozenset(ports.ledger.vain_since(WATCHDOG, now - budgets.HOUR)),
         )
         views = tuple(
             self._view(

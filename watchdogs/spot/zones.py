@@ -287,7 +287,20 @@ def failed_boots(pool: PoolView, group: GroupView, now: datetime) -> int:
     since = max(now - BOOT_SPAN, pool.mended_at or now - BOOT_SPAN, *booted)
     there = len([m for m in members if m.failed])
     there += len([event for event in _since(pool, group, since) if event.kind is ActivityKind.UNHEALTHY])
+    there += _powered_off(pool, group, since)
     return there + len([at for at in pool.failed_boots.get(group.name, ()) if at > since])
+
+
+def _powered_off(pool: PoolView, group: GroupView, since: datetime) -> int:
+    """What left by itself as young as one that boots: a machine powers off where not even its agent could be set up.
+
+    Of spot nobody can tell that from what its cloud takes.
+    """
+    if group.capacity_type is CapacityType.SPOT:
+        return 0
+    launched = {e.instance_id: e.at for e in pool.events_of(group.name) if e.kind is ActivityKind.LAUNCHED}
+    left = [event for event in _since(pool, group, since) if event.kind is ActivityKind.PREEMPTED]
+    return sum(boots.is_boot(launched[e.instance_id], e.at) for e in left if e.instance_id in launched)
 
 
 def _refused(pool: PoolView, group: GroupView, now: datetime) -> Verdict | None:
