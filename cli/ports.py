@@ -107,7 +107,12 @@ class FleetLedger:
     def done_since(self, watchdog: str, since: datetime) -> Sequence[Deed]:
         return [
             Deed(
-                resource=row.resource, pool=row.pool, action=Action(row.action), reason=Reason(row.reason), at=row.at
+                resource=row.resource,
+                pool=row.pool,
+                action=Action(row.action),
+                reason=Reason(row.reason),
+                at=row.at,
+                detail=row.detail,
             )
             for row in decisions.done_since(self._engine, self._fleet, watchdog, since)
         ]

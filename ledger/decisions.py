@@ -131,6 +131,7 @@ class Deed:
     action: str
     reason: str
     at: datetime
+    detail: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,7 +265,8 @@ def ended_since(engine: Engine, fleet: str, watchdog: str, since: datetime) -> d
 
 def done_since(engine: Engine, fleet: str, watchdog: str, since: datetime) -> tuple[Deed, ...]:
     """Everything that a watchdog did since then, oldest first."""
-    wanted = (OUTCOMES.c.resource, OUTCOMES.c.pool, OUTCOMES.c.action, OUTCOMES.c.reason, OUTCOMES.c.at)
+    names = ("resource", "pool", "action", "reason", "at", "detail")
+    wanted = [OUTCOMES.c[name] for name in names]
     with engine.connect() as connection:
         rows = connection.execute(
             select(*wanted)
@@ -277,7 +279,14 @@ def done_since(engine: Engine, fleet: str, watchdog: str, since: datetime) -> tu
             .order_by(OUTCOMES.c.at, OUTCOMES.c.id)
         )
         return tuple(
-            Deed(resource=row.resource, pool=row.pool, action=row.action, reason=row.reason, at=row.at)
+            Deed(
+                resource=row.resource,
+                pool=row.pool,
+                action=row.action,
+                reason=row.reason,
+                at=row.at,
+                detail=row.detail,
+            )
             for row in rows
         )
 

@@ -181,6 +181,7 @@ class Deed:
     action: Action
     reason: Reason
     at: datetime
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

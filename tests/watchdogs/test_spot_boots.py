@@ -175,9 +175,11 @@ def test_which_notes_tell_of_failed_boots_and_of_their_end() -> None:
         ("batch", Action.KEEP, Reason.AS_WANTED),
     ]
     deeds = [
-        Deed(resource=resource, pool="batch", action=action, reason=reason, at=START + n * MINUTE)
+        Deed(resource=resource, pool="batch", action=action, reason=reason, at=START + n * MINUTE, detail=f"i-{n}")
         for n, (resource, action, reason) in enumerate(noted)
     ]
+    again = replace(deeds[0], at=START + 7 * MINUTE)
+    assert failures.by_group([*deeds, again]) == failures.by_group(deeds), "a killed pass noted it, and the next one"
     assert failures.by_group(deeds) == {B: [START, START + 5 * MINUTE]}
     assert failures.mended_at(deeds) == {"batch": START + 6 * MINUTE}
     assert failures.mended_at(deeds[:-1]) == {}

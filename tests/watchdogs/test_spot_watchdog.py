@@ -1,6 +1,7 @@
 """Passes of the spot watchdog over a small world."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -263,6 +264,31 @@ def test_an_end_of_a_killed_pass_is_settled(calls: int, lingers: bool) -> None:
     assert (first, OutcomeKind.DONE) in {(outcome.decision.resource, outcome.kind) for outcome in done.outcomes}
     assert f"spot:ended:{first}" in world.messages
     assert A in failures.by_group(world.ports().ledger.done_since("spot", START))
+
+
+@pytest.mark.parametrize("second", range(1, 30))
+@pytest.mark.parametrize("first", [1, 2, 3, 4])
+def test_a_failed_boot_counts_once_however_often_its_passes_are_killed(first: int, second: int) -> None:
+    """Killed so many calls after the end, and then, before so many, the pass that would settle it."""
+    world = spread_world()
+    one = instance(1).id
+    world.agents[one] = replace(READY, phase=Phase.FAILED, ready=False)
+    for calls in (first, second):
+        left = [calls]
+
+        def kill(_: str, left: list[int] = left) -> None:
+            left[0] -= bool(world.ended)
+            if left[0] == 0:
+                raise KilledError
+
+        world.before = kill
+        with suppress(KilledError):
+            watchdog(world).apply()
+        world.now += timedelta(minutes=1)
+    world.before = lambda _: None
+    watchdog(world).apply()
+    assert world.ended == [one] and not world.intents
+    assert len(failures.by_group(world.ports().ledger.done_since("spot", START))[A]) == 1
 
 
 def test_what_a_killed_pass_did_not_end_and_people_keep_now_is_not_told_as_ended() -> None:

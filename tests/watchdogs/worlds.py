@@ -361,7 +361,7 @@ class FakeLedger:
     def done_since(self, watchdog: str, since: datetime) -> Sequence[Deed]:
         self.world.before("done_since")
         return [
-            Deed(resource=d.resource, pool=d.pool, action=d.action, reason=d.reason, at=at)
+            Deed(resource=d.resource, pool=d.pool, action=d.action, reason=d.reason, at=at, detail=outcome.detail)
             for at, outcome in self.world.outcomes
             if at >= since and outcome.kind is OutcomeKind.DONE and (d := outcome.decision)
         ]

@@ -172,8 +172,9 @@ class Actor:
         self._ports.groups.end(instance.id, instance.group, lower_desired=decision.action is Action.END)
         self._tell(f"ended:{instance.id}", _ended(decision))
         if decision.reason in failures.BOOT_REASONS:
-            # before the outcome: a killed pass rather notes it twice than never
-            self._recorded(failures.note(decision, instance.group), OutcomeKind.DONE, f"{instance.id} was ended")
+            self._ports.ledger.record_outcome(
+                WATCHDOG, failures.note(decision, instance.group), self._ports.clock.now()
+            )
         return self._recorded(decision, OutcomeKind.DONE, "ended")
 
     def _held_back(self, decision: Decision, instance: Instance | None = None) -> Outcome | None:

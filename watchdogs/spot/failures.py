@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Final
 
-from watchdogs.plan import Action, Decision, Reason
+from watchdogs.plan import Action, Decision, Outcome, OutcomeKind, Reason
 from watchdogs.ports import Deed
 
 BOOT_REASONS: Final = frozenset({Reason.BOOT_FAILED, Reason.BOOTS_FAILING})
@@ -13,9 +13,12 @@ GROUP: Final = "group"
 """Under this the decision about an instance whose boot failed says where that was: who settles it may not find it."""
 
 
-def note(decision: Decision, group: str) -> Decision:
-    """What is to be noted of a group when one of its instances was ended."""
-    return Decision(resource=group, pool=decision.pool, action=Action.KEEP, reason=Reason.BOOT_FAILED)
+def note(decision: Decision, group: str) -> Outcome:
+    """What is to be noted of a group when one of its instances was ended: before that has its own outcome, so that a
+    killed pass rather notes it twice than never.
+    """
+    noted = Decision(resource=group, pool=decision.pool, action=Action.KEEP, reason=Reason.BOOT_FAILED)
+    return Outcome(decision=noted, kind=OutcomeKind.DONE, detail=f"{decision.resource} was ended")
 
 
 def mended(pool: str, by: str) -> Decision:
@@ -32,9 +35,9 @@ def mended_at(deeds: Sequence[Deed]) -> dict[str, datetime]:
 
 
 def by_group(deeds: Iterable[Deed]) -> dict[str, list[datetime]]:
-    """When boots failed, by the notes of earlier passes, oldest first."""
-    found: dict[str, list[datetime]] = {}
+    """When boots failed, by the notes of earlier passes, oldest first; one that was noted again counts once."""
+    found: dict[str, dict[str, datetime]] = {}
     for deed in deeds:
         if deed.action is Action.KEEP and deed.reason is Reason.BOOT_FAILED:
-            found.setdefault(deed.resource, []).append(deed.at)
-    return found
+            found.setdefault(deed.resource, {}).setdefault(deed.detail, deed.at)
+    return {group: list(times.values()) for group, times in found.items()}

@@ -18,13 +18,10 @@ def settle(ports: Ports) -> tuple[Outcome, ...]:
             text = f"{decision.resource} of pool {decision.pool} was ended: {decision.reason}; {decision.detail}."
             # the same key as that run's own message: if it was told already, it is told once
             ports.messages.tell(f"{WATCHDOG}:ended:{decision.resource}", text, {})
+        group = decision.evidence.get(failures.GROUP)
+        if kind is OutcomeKind.DONE and group is not None:
+            ports.ledger.record_outcome(WATCHDOG, failures.note(decision, group), ports.clock.now())
         outcome = Outcome(decision=decision, kind=kind, detail=detail)
         ports.ledger.record_outcome(WATCHDOG, outcome, ports.clock.now())
         outcomes.append(outcome)
-        group = decision.evidence.get(failures.GROUP)
-        if kind is OutcomeKind.DONE and group is not None:
-            noted = Outcome(
-                decision=failures.note(decision, group), kind=kind, detail=f"{decision.resource} was ended"
-            )
-            ports.ledger.record_outcome(WATCHDOG, noted, ports.clock.now())
     return tuple(outcomes)
