@@ -1,6 +1,7 @@
 """Plans and outcomes as tables and as JSON."""
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict
 from decimal import Decimal
 from typing import Any, Final
@@ -74,12 +75,15 @@ def waste(plan: Plan) -> dict[str, Any] | None:
     found = [d for d in plan.decisions if d.reason is Reason.GPU_ACTIVE_WITHOUT_WORK]
     if not found:
         return None
-    known = [d.usd_per_hour for d in found if d.usd_per_hour is not None]
-    return {
-        "resources": [d.resource for d in found],
-        "usd_per_hour": f"{sum(known, Decimal(0)):f}",
-        "unpriced": len(found) - len(known),
-    }
+    total, unpriced = total_of(d.usd_per_hour for d in found)
+    return {"resources": [d.resource for d in found], "usd_per_hour": f"{total:f}", "unpriced": unpriced}
+
+
+def total_of(prices: Iterable[Decimal | None]) -> tuple[Decimal, int]:
+    """What is known of them together, and of how many nothing is known."""
+    told = list(prices)
+    known = [usd for usd in told if usd is not None]
+    return sum(known, Decimal(0)), len(told) - len(known)
 
 
 def plan_json(plan: Plan, outcomes: tuple[Outcome, ...]) -> dict[str, Any]:

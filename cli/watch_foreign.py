@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from decimal import Decimal
 from typing import Annotated
 
 import typer
@@ -80,8 +79,7 @@ def look(place: Place, now: datetime, *, as_json: bool) -> Exit:
             store.close()
     plan = _judged(place, alive, evidence, window, now)
     idle = [decision for decision in plan.decisions if decision.reason is Reason.IDLE]
-    known = [decision.usd_per_hour for decision in idle if decision.usd_per_hour is not None]
-    total, unpriced = sum(known, Decimal(0)), len(idle) - len(known)
+    total, unpriced = plans.total_of(decision.usd_per_hour for decision in idle)
     if as_json:
         answer = {"region": place.region, "idle": len(idle), "idle_usd_per_hour": str(total), "unpriced": unpriced}
         made = api_calls.by_operation(calls, store)

@@ -64,8 +64,8 @@ def _one(
     if "decisions" not in answer:
         return code, answer
     decisions: list[dict[str, Any]] = answer["decisions"]
-    known = [Decimal(d["usd_per_hour"]) for d in decisions if d["usd_per_hour"] is not None]
-    total, unpriced = sum(known, Decimal(0)), len(decisions) - len(known)
+    prices = (d["usd_per_hour"] for d in decisions)
+    total, unpriced = plans.total_of(None if usd is None else Decimal(usd) for usd in prices)
     answer |= {"usd_per_hour": str(total), "unpriced": unpriced}
     if options.show and not options.quiet:
         words = f"{total.normalize():f} USD/h{f' and {unpriced} of unknown price' if unpriced else ''}"

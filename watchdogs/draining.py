@@ -4,7 +4,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
+from fleet.document import FleetDocument
 from fleet.model import Instance
+from fleet.owners import owner_of
 from watchdogs.evidence import AgentStatus
 from watchdogs.plan import Decision
 from watchdogs.ports import Ports
@@ -59,9 +61,14 @@ def leaving(ports: Ports, instances: Iterable[Instance]) -> frozenset[str]:
     return frozenset(key for group in found for key in group.leaving)
 
 
-def has_gone(ports: Ports, instance: Instance | None) -> bool:
-    """Whether an end that was begun has happened: it is there no more, or its group sees to it. Raises OSError."""
-    return instance is None or not instance.alive or instance.id in leaving(ports, [instance])
+def has_gone(ports: Ports, document: FleetDocument, instance: Instance | None) -> bool:
+    """Whether an end that was begun has happened: it is there no more, or its group sees to it. Raises OSError.
+
+    A group that left the settings cannot be asked: its instance has gone when it is there no more.
+    """
+    if instance is None or not instance.alive:
+        return True
+    return owner_of(document.group_names(), instance) is not None and instance.id in leaving(ports, [instance])
 
 
 def drained(status: AgentStatus | None) -> bool:

@@ -35,6 +35,18 @@ def passes(world: World, dog: IdleWatchdog, count: int) -> list[Plan]:
     return plans
 
 
+def kill_at(world: World, dog: IdleWatchdog, call: str) -> None:
+    """A pass that is killed right before a call of a port."""
+
+    def kill() -> None:
+        raise KilledError
+
+    world.before = at_call(call, kill)
+    with pytest.raises(KilledError):
+        dog.apply()
+    world.before = lambda name: None
+
+
 @dataclass
 class Refuses(FakeAgents):
     """The agents of the first two take no order."""
@@ -156,10 +168,7 @@ def test_what_a_killed_update_left_under_a_pools_tag_is_no_member_of_it() -> Non
 def test_the_end_of_one_whose_group_left_the_settings_is_settled_when_it_is_gone() -> None:
     world = due(1)
     dog = watchdog(world, **rules())
-    world.before = at_call("end", _killed)
-    with pytest.raises(KilledError):
-        dog.apply()
-    world.before = lambda name: None
+    kill_at(world, dog, "end")
     assert world.intents
     world.instances[FIRST] = replace(world.instances[FIRST], group="batch-left-over")
     world.groups.clear()
@@ -189,10 +198,6 @@ def test_an_end_that_happens_late_is_told_and_recorded(monkeypatch: pytest.Monke
     assert sum(key.startswith("ended:") for key in world.messages) == 1 and not world.intents
 
 
-def _killed() -> None:
-    raise KilledError
-
-
 @pytest.mark.parametrize("works", [False, True], ids=["mark", "unmark"])
 def test_a_mark_whose_pass_was_killed_is_in_the_ledger_and_told(works: bool) -> None:
     world = idle_world(1)
@@ -201,10 +206,7 @@ def test_a_mark_whose_pass_was_killed_is_in_the_ledger_and_told(works: bool) -> 
         mark(world, 1, START - FIVE_MINUTES)
         assert QUIET.engine is not None
         world.evidence[FIRST] = replace(QUIET, engine=replace(QUIET.engine, running_max=1.0))
-    world.before = at_call("tell", _killed)
-    with pytest.raises(KilledError):
-        dog.apply()
-    world.before = lambda name: None
+    kill_at(world, dog, "tell")
     passes(world, dog, 2)
     action, word = (Action.UNMARK, "stays:") if works else (Action.MARK, "marked:")
     done = [outcome.decision.action for _, outcome in world.outcomes if outcome.kind is OutcomeKind.DONE]
@@ -215,10 +217,7 @@ def test_a_mark_whose_pass_was_killed_is_in_the_ledger_and_told(works: bool) -> 
 def test_a_mark_that_was_never_written_is_judged_anew() -> None:
     world = idle_world(1)
     dog = watchdog(world, **rules())
-    world.before = at_call("tag", _killed)
-    with pytest.raises(KilledError):
-        dog.apply()
-    world.before = lambda name: None
+    kill_at(world, dog, "tag")
     kinds = [outcome.kind for outcome in dog.apply().outcomes]
     assert kinds == [OutcomeKind.NO_LONGER_TRUE, OutcomeKind.DONE]
 

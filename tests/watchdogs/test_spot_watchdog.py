@@ -266,6 +266,29 @@ def test_an_end_of_a_killed_pass_is_settled(calls: int, lingers: bool) -> None:
     assert A in failures.by_group(world.ports().ledger.done_since("spot", START))
 
 
+def test_an_end_whose_group_left_the_settings_fails_no_later_pass() -> None:
+    """The cloud cannot be asked about a group that the fleet does not know any more."""
+    world = spread_world()
+    first = instance(1).id
+    world.agents[first] = replace(READY, phase=Phase.FAILED, ready=False)
+    dog = watchdog(world)
+
+    def kill(called: str) -> None:
+        if called == "end":
+            raise KilledError
+
+    world.before = kill
+    with pytest.raises(KilledError):
+        dog.apply()
+    world.before = lambda _: None
+    assert list(world.intents) == [first]
+    world.instances[first] = replace(world.instances[first], group="batch-left-over")
+    world.groups[A] = replace(world.groups[A], instance_ids=tuple(world.alive(A)))
+    done = dog.apply()
+    assert (first, OutcomeKind.NO_LONGER_TRUE) in {(o.decision.resource, o.kind) for o in done.outcomes}
+    assert first not in world.ended
+
+
 @pytest.mark.parametrize("second", range(1, 30))
 @pytest.mark.parametrize("first", [1, 2, 3, 4])
 def test_a_failed_boot_counts_once_however_often_its_passes_are_killed(first: int, second: int) -> None:

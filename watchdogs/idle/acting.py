@@ -15,7 +15,6 @@ from fleet import tags
 from fleet.activity import CloudError, ConflictError
 from fleet.document import FleetDocument
 from fleet.model import Instance
-from fleet.owners import owner_of
 from watchdogs import signals
 from watchdogs.brakes import who_and_why
 from watchdogs.draining import Drain, has_gone, leaving
@@ -64,17 +63,11 @@ class Actor:
         for decision in unfinished:
             if decision.action is not Action.END:
                 outcomes.append(self._settled_mark(decision))
-            elif self._has_gone(self._ports.inventory.instance(decision.resource)):
+            elif has_gone(self._ports, self._document, self._ports.inventory.instance(decision.resource)):
                 self._tell(f"ended:{decision.resource}", words.ended(decision, None), decision)
                 detail = "ended by an earlier run that did not live to say so"
                 outcomes.append(self._recorded(decision, OutcomeKind.DONE, detail))
         return tuple(outcomes)
-
-    def _has_gone(self, instance: Instance | None) -> bool:
-        groups = self._document.group_names()
-        if instance is not None and instance.alive and owner_of(groups, instance) is None:
-            return False  # nobody knows its group any more: it is gone when it is
-        return has_gone(self._ports, instance)
 
     def _settled_mark(self, decision: Decision) -> Outcome:
         """Whether a mark was written, or taken away, is seen at the instance."""
@@ -82,8 +75,7 @@ class Actor:
         marked = None if instance is None else instance.idle_since is not None
         if marked is (decision.action is Action.MARK):
             if decision.action is Action.UNMARK:
-                key = f"stays:{decision.resource}:{decision.evidence[_MARKED]}"
-                self._tell(key, words.unmarked(decision), decision)
+                self._tell_unmark(tags.read_time(decision.evidence.get(_MARKED)), decision)
             detail = "written by an earlier run that did not live to say so"
             return self._recorded(decision, OutcomeKind.DONE, detail)
         return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, "begun by an earlier run; it is judged anew")
@@ -114,7 +106,7 @@ class Actor:
 
     def _unmark(self, decisions: Sequence[Decision]) -> list[Outcome]:
         write = partial(self._ports.inventory.untag, keys=[tags.IDLE_SINCE])
-        return self._written(decisions, write, lambda d: self._tell_unmark(self._instances[d.resource], d))
+        return self._written(decisions, write, lambda d: self._tell_unmark(self._instances[d.resource].idle_since, d))
 
     def _written(
         self,
@@ -158,9 +150,9 @@ class Actor:
         text = words.marked(instance, decision, since + grace, since + max(grace, learned))
         self._tell(key, text, decision)
 
-    def _tell_unmark(self, instance: Instance, decision: Decision) -> None:
-        if instance.idle_since is not None:
-            key = f"stays:{instance.id}:{tags.write_time(instance.idle_since)}"
+    def _tell_unmark(self, since: datetime | None, decision: Decision) -> None:
+        if since is not None:
+            key = f"stays:{decision.resource}:{tags.write_time(since)}"
             self._tell(key, words.unmarked(decision), decision)
 
     # endings
@@ -292,7 +284,9 @@ class Actor:
         """Its mark goes, so that the next one begins a new grace with a new message."""
         failed = self._ports.inventory.untag([instance.id], [tags.IDLE_SINCE])
         if instance.id not in failed:
-            self._tell_unmark(instance, replace(decision, reason=objection.reason, detail=objection.detail))
+            self._tell_unmark(
+                instance.idle_since, replace(decision, reason=objection.reason, detail=objection.detail)
+            )
         detail = f"{objection.reason} {objection.detail}".strip()
         return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, detail)
 

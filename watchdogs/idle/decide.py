@@ -83,6 +83,13 @@ class Observed:
 def decide(observed: Observed, now: datetime, checks: Sequence[Check] | None = None) -> Plan:
     """One decision for every instance."""
     wishes = [_wish(instance, observed, now, checks) for instance in observed.instances]
+    if any(wish.action is Action.END for wish in wishes):
+        _share_out(wishes, observed, now)
+    return Plan(watchdog=WATCHDOG, at=now, decisions=tuple(wishes), budget=observed.budget)
+
+
+def _share_out(wishes: list[Decision], observed: Observed, now: datetime) -> None:
+    """Keep, in place, those that floors and budgets have no room for."""
     room = _Room(observed, wishes)
     turns = {n: _turn(wish, observed, now) for n, wish in enumerate(wishes) if wish.action is Action.END}
     # each turn in its own order: what did not fail before, or one that never can go would take all the room; then the
@@ -104,7 +111,6 @@ def decide(observed: Observed, now: datetime, checks: Sequence[Check] | None = N
         wishes[n] = room.take(wishes[n], turns[n])
     for n in (n for n in order if turns[n] is _Turn.STUCK and wishes[n].action is Action.END):
         wishes[n] = room.what_is_left(wishes[n])
-    return Plan(watchdog=WATCHDOG, at=now, decisions=tuple(wishes), budget=observed.budget)
 
 
 class _Turn(IntEnum):

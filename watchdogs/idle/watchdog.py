@@ -113,7 +113,7 @@ class IdleWatchdog:
         groups = self._document.group_names()
         # a page that repeats the last one's end must not count an instance twice for the floor
         once = {instance.id: instance for instance in self._ports.inventory.instances()}.values()
-        return tuple(i if i.pool is None else replace(i, pool=owner_of(groups, i)) for i in once)
+        return tuple(i if owner_of(groups, i) == i.pool else replace(i, pool=None) for i in once)
 
     def _check_not_empty(self, instances: Sequence[Instance], pools: Mapping[str, PoolView], now: datetime) -> None:
         """Raise CloudError when a pool that should have instances has none in the list but some in its groups."""

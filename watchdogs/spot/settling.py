@@ -1,5 +1,6 @@
 """What a killed run of the spot watchdog began: said and settled by the next one."""
 
+from fleet.document import FleetDocument
 from watchdogs.draining import has_gone
 from watchdogs.plan import Outcome, OutcomeKind
 from watchdogs.ports import Ports
@@ -7,11 +8,11 @@ from watchdogs.spot import failures
 from watchdogs.spot.decide import WATCHDOG
 
 
-def settle(ports: Ports) -> tuple[Outcome, ...]:
+def settle(ports: Ports, document: FleetDocument) -> tuple[Outcome, ...]:
     """Give an outcome to each end that has none. What lives is judged anew by this pass. Raises OSError."""
     outcomes: list[Outcome] = []
     for decision in ports.ledger.unfinished(WATCHDOG):
-        if not has_gone(ports, ports.inventory.instance(decision.resource)):
+        if not has_gone(ports, document, ports.inventory.instance(decision.resource)):
             kind, detail = OutcomeKind.NO_LONGER_TRUE, "a run was killed before it ended it; it is judged anew"
         else:
             kind, detail = OutcomeKind.DONE, "ended by an earlier run that did not live to say so"

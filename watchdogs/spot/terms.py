@@ -81,15 +81,8 @@ def reserved(pool: PoolView, group: GroupView, now: datetime) -> Sequence[Decisi
     listed = len(pool.members_of(group.name)) + group.unseen
     if found is Term.EARLY:
         return [_sized(pool, group, 0, Reason.TERM_NOT_BEGUN, f"begins at {group.opens:%Y-%m-%d %H:%M} UTC")]
-    if found is Term.OPEN and (failing := zones.boots_failing(pool, group, now)) is not None:
-        # what is asked for and has not come would fail, too
-        return [_sized(pool, group, min(group.desired, listed), failing.reason, failing.detail)]
-    if found is Term.OPEN and listed > group.max:
-        # a smaller size would let the cloud choose whom to end
-        detail = f"{listed} run, {group.max} are reserved: `gpufleet drain` those that are too many"
-        return [_sized(pool, group, listed, Reason.RESERVED_IN_FULL, detail)]
     if found is Term.OPEN:
-        return [_sized(pool, group, group.max, Reason.RESERVED_IN_FULL, "paid for, used or not")]
+        return [_open(pool, group, listed, now)]
     until = f"the cloud ends it from {group.closes:%Y-%m-%d %H:%M} UTC on"
     if found is Term.REPLACED:
         detail = f"{until}; others are asked for"
@@ -100,6 +93,17 @@ def reserved(pool: PoolView, group: GroupView, now: datetime) -> Sequence[Decisi
         for member in members
     ]
     return [_sized(pool, group, min(group.desired, listed), Reason.TERM_ENDS, until), *leaving]
+
+
+def _open(pool: PoolView, group: GroupView, listed: int, now: datetime) -> Decision:
+    if (failing := zones.boots_failing(pool, group, now)) is not None:
+        # what is asked for and has not come would fail, too
+        return _sized(pool, group, min(group.desired, listed), failing.reason, failing.detail)
+    if listed > group.max:
+        # a smaller size would let the cloud choose whom to end
+        detail = f"{listed} run, {group.max} are reserved: `gpufleet drain` those that are too many"
+        return _sized(pool, group, listed, Reason.RESERVED_IN_FULL, detail)
+    return _sized(pool, group, group.max, Reason.RESERVED_IN_FULL, "paid for, used or not")
 
 
 def _sized(pool: PoolView, group: GroupView, size: int, reason: Reason, detail: str) -> Decision:

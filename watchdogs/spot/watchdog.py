@@ -104,7 +104,7 @@ class SpotWatchdog:
     def _looks(self) -> Pass:
         started = self._ports.clock.now().replace(microsecond=0)  # activities carry whole seconds
         self._unanswered = []
-        outcomes: list[Outcome] = [*settling.settle(self._ports)]
+        outcomes: list[Outcome] = [*settling.settle(self._ports, self._document)]
         rounds = 0
         while True:
             now = self._ports.clock.now()
