@@ -1,7 +1,8 @@
 """`gpufleet replay`: the watchdogs' own decisions on recorded histories, beside known rules."""
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -260,7 +261,9 @@ def _say_unplayed(
 def _by_watchdog(path: Path, names: tuple[str, ...]) -> Mapping[str, Any]:
     """The file's entries by watchdog. Keys of one watchdog alone are its entry."""
     try:
-        written: Any = json.loads(path.read_text(encoding="utf-8"), parse_float=Decimal)
+        written: Any = json.loads(
+            path.read_text(encoding="utf-8"), parse_float=Decimal, object_pairs_hook=_without_doubles
+        )
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"--policy {path}: {error}", Exit.WRONG_USE) from error
     if not is_map(written):
@@ -277,6 +280,15 @@ def _by_watchdog(path: Path, names: tuple[str, ...]) -> Mapping[str, Any]:
             Exit.WRONG_USE,
         )
     return {name: written}
+
+
+def _without_doubles(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Of two values of a key, JSON's reader takes the last one without a word."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise ValueError(f"{twice!r} is written twice; keep one of them")
+    return found
 
 
 def _show(answer: Mapping[str, str | int | float], as_json: bool) -> None:

@@ -104,10 +104,16 @@ def test_a_policy_that_is_nobodys_is_named(
 
 @pytest.mark.parametrize(
     ("written", "words"),
-    [("", "Expecting value"), ("{", "Expecting property name"), ("[" * 100_000, "recursion")],
-    ids=["nothing", "half of one", "as deep as the sea"],
+    [
+        ("", "Expecting value"),
+        ("{", "Expecting property name"),
+        ("[" * 100_000, "recursion"),
+        ('{"window": "30m", "grace": "5m", "window": "2h"}', "'window' is written twice"),
+        ('{"idle": {"grace": "5m", "grace": "6m"}}', "'grace' is written twice"),
+    ],
+    ids=["nothing", "half of one", "as deep as the sea", "a key twice", "a key of a key twice"],
 )
-def test_a_policy_that_is_no_json_is_named(tmp_path: Path, written: str, words: str) -> None:
+def test_a_policy_that_cannot_be_read_is_named(tmp_path: Path, written: str, words: str) -> None:
     file = tmp_path / "policy.json"
     file.write_text(written)
     done = asked(tmp_path, "idle", ALONE, "--policy", str(file))
