@@ -11,13 +11,15 @@ import pytest
 from fleet import tags
 from fleet.activity import CloudError
 from fleet.model import Instance, InstanceState
+from fleet.policies import IdlePolicy
 from tests.watchdogs.plain import QUIET, READY, START, FakePrices, document, instance
 from tests.watchdogs.test_idle_watchdog import at_call, due, watchdog
 from tests.watchdogs.worlds import FakeAgents, FakeGroups, FakeMetrics, KilledError, World, idle_world, mark
 from watchdogs.evidence import AgentStatus
+from watchdogs.idle.decide import Observed, PoolView, decide
 from watchdogs.idle.watchdog import IdleWatchdog, policy_digest
-from watchdogs.plan import Action, OutcomeKind, Plan, Reason
-from watchdogs.ports import Target
+from watchdogs.plan import Action, Budget, OutcomeKind, Plan, Reason
+from watchdogs.ports import Target, Vain
 
 FIRST, SECOND, THIRD, FOURTH = (instance(number).id for number in (1, 2, 3, 4))
 FIVE_MINUTES = timedelta(minutes=5)
@@ -72,6 +74,37 @@ def test_those_that_fail_have_their_turn_one_after_the_other() -> None:
     world = due(2)
     plans = passes(world, refused(world, max_stops_per_run=1), 4)
     assert [d.resource for plan in plans for d in plan.acting] == [FIRST, SECOND, FIRST, SECOND]
+
+
+def of_stuck(pools: Mapping[str, int], runs: int, hour: Mapping[str, int]) -> Observed:
+    """Drains that have come to nothing for two hours, so many of each pool, and what its hour still allows."""
+    names = [pool for pool, count in pools.items() for _ in range(count)]
+    stuck = [instance(number, pool=pool) for number, pool in enumerate(names, start=1)]
+    drains = replace(READY, ready=False, draining=True, reason="idle: nothing to do")
+    policy = IdlePolicy(max_stops_per_hour=10, max_stops_per_run=runs)
+    return Observed(
+        instances=stuck,
+        evidence={one.id: QUIET for one in stuck},
+        agents={one.id: drains for one in stuck},
+        pools={
+            pool: PoolView(name=pool, policy=policy, floor=0, target=9, ended_this_hour=10 - hour.get(pool, 10))
+            for pool in pools
+        },
+        budget=Budget(per_run=runs, per_hour=100),
+        vain={one.id: Vain(first=START - timedelta(hours=2), last=START) for one in stuck},
+    )
+
+
+@pytest.mark.parametrize("runs", [0, 1, 2])
+def test_those_that_are_stuck_take_what_is_left_of_the_run_and_no_more(runs: int) -> None:
+    plan = decide(of_stuck({"batch": 3}, runs, {}), START)
+    expected = [Reason.STILL_IDLE] * runs + [Reason.RUN_BUDGET] * (3 - runs)
+    assert [d.reason for d in plan.decisions] == expected and len(plan.acting) == runs
+
+
+def test_one_that_is_stuck_and_may_not_go_takes_nothing_of_the_run() -> None:
+    plan = decide(of_stuck({"batch": 1, "chat": 1}, 1, {"batch": 0}), START)
+    assert [d.reason for d in plan.decisions] == [Reason.HOUR_BUDGET, Reason.STILL_IDLE]
 
 
 @dataclass
@@ -246,6 +279,17 @@ def test_a_mark_of_the_future_is_made_anew(ahead: timedelta, action: Action) -> 
     assert decision.action is action
 
 
+def test_one_without_a_group_is_judged_as_others_are() -> None:
+    """Nobody could end it, and work takes its mark away all the same."""
+    world = due(1)
+    assert QUIET.engine is not None
+    world.instances[FIRST] = replace(world.instances[FIRST], group=None)
+    world.evidence[FIRST] = replace(QUIET, engine=replace(QUIET.engine, running_max=1.0))
+    (decision,) = watchdog(world, **rules()).apply().plan.decisions
+    assert (decision.action, decision.reason) == (Action.UNMARK, Reason.WORK_IS_BACK)
+    assert decision.usd_per_hour is None  # what serves is no waste
+
+
 def test_a_gpu_that_works_without_requests_is_kept_with_what_it_costs() -> None:
     world = idle_world(1)
     assert QUIET.gpu is not None
@@ -271,3 +315,11 @@ def test_the_last_of_a_target_stays_while_the_spare_may_work(other: dict[str, An
     watchdog(world, **rules()).apply()
     assert (world.ended == [FIRST]) is goes
     assert world.targets["batch"].value == (0 if goes else 1)
+
+
+def test_the_last_of_a_target_goes_beside_one_that_is_gone() -> None:
+    world = due(2)
+    world.targets["batch"] = Target(pool="batch", value=1, version=1)
+    world.instances[SECOND] = replace(world.instances[SECOND], state=InstanceState.STOPPING)
+    watchdog(world, **rules()).apply()
+    assert world.ended == [FIRST] and world.targets["batch"].value == 0
