@@ -72,7 +72,11 @@ def run(
     schedule.start()
     hints.listen(documents, schedule, stop)
     buttons = slack.listen_if_set(documents)
-    names = ", ".join(f"{state.name} every {durations.render(state.every)}" for state in schedule.states())
+    without = {f"{k.name} {hints.place_of(d)}" for d in documents for k in kinds().values() if not watches(k, d)}
+    names = ", ".join(
+        f"{state.name} every {durations.render(state.every)}{' (no rules yet)' if state.name in without else ''}"
+        for state in schedule.states()
+    )
     plans.say(
         f"watching{'' if apply else ' (dry: nothing is done without --apply)'}: {names}; http://{listen}/healthz"
     )
@@ -102,7 +106,7 @@ class Daemon:
         found: list[Job] = []
         for number, document in enumerate(documents):
             place = hints.place_of(document)
-            for kind in (kind for kind in kinds().values() if watches(kind, document)):
+            for kind in kinds().values():
                 run = partial(self._watch, kind, number)
                 found.append(_job(f"{kind.name} {place}", spans[kind.name], run))
             found.append(_job(f"{COST} {place}", spans[COST], partial(self._collect, number)))
@@ -110,6 +114,8 @@ class Daemon:
 
     def _watch(self, kind: Kind, number: int) -> bool:
         document = load(self.fleet_urls)[number]
+        if not watches(kind, document):
+            return True
         code, _ = over_fleets(kind, [document], Options(apply=self.apply, quiet=True, count=self._count))
         return code is not Exit.FAILED
 

@@ -20,12 +20,13 @@ from typing import NoReturn
 import boto3
 import pytest
 
-from cli.output import UserError
+from cli.output import Exit, UserError
 from cli.watch_pass import Kind
-from cli.watch_run import Daemon
+from cli.watch_run import COST, COST_EVERY, EVERY, Daemon
 from clouds.aws.notices import queue_name
 from fleet.activity import CloudError
-from fleet.document import render
+from fleet.document import parse, render
+from fleet.document.watchdogs import OrphanEntry
 from ledger import operations
 from ledger.schema import LedgerError, open_ledger
 from tests.moto_account import moto_account
@@ -132,7 +133,25 @@ def test_it_tells_of_itself_and_stops_when_asked(fleet: Path, environment: dict[
         assert get(f"{url}/")[0] == 404
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=LIMIT_S) == 0
-    assert "stopping" in fleet.with_suffix(".log").read_text()
+    log = fleet.with_suffix(".log").read_text()
+    assert "orphans aws-test every 10m (no rules yet)" in log and "stopping" in log
+
+
+def test_rules_that_come_later_are_heeded_without_a_restart(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`pulumi up` writes the document anew while the daemon runs."""
+    looked: list[str] = []
+
+    def look(kind: Kind, *_: object) -> tuple[Exit, list[object]]:
+        looked.append(kind.name)
+        return Exit.DONE, []
+
+    monkeypatch.setattr("cli.watch_run.over_fleets", look)
+    made = parse(fleet.read_text(), str(fleet))
+    daemon = Daemon(fleet_urls=(str(fleet),), apply=False)
+    (job,) = (job for job in daemon.jobs([made], {**EVERY, COST: COST_EVERY}) if job.name == "orphans aws-test")
+    assert job.run() and not looked
+    fleet.write_text(render(made.model_copy(update={"orphans": (OrphanEntry(name="forgotten", owner="somebody"),)})))
+    assert job.run() and looked == ["orphans"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,6 +107,43 @@ def test_one_that_is_stuck_and_may_not_go_takes_nothing_of_the_run() -> None:
     assert [d.reason for d in plan.decisions] == [Reason.HOUR_BUDGET, Reason.STILL_IDLE]
 
 
+def of_new(*more: Instance, **changes: Any) -> Observed:
+    """One of pool chat that may go, beside others."""
+    seen = of_stuck({"batch": 0, "chat": 0}, 9, {})
+    new = instance(9, pool="chat", tags={tags.IDLE_SINCE: tags.write_time(START - timedelta(minutes=20))})
+    return replace(
+        seen,
+        instances=[*more, new],
+        evidence={one.id: QUIET for one in (*more, new)},
+        agents={**{one.id: replace(READY, draining=True, reason="idle: rest") for one in more}, new.id: READY},
+        gpus_expected={new.machine_type: 1},
+        **changes,
+    )
+
+
+@pytest.mark.parametrize(
+    ("whole", "other"),
+    [
+        pytest.param(Budget(per_run=9, per_hour=1), Reason.HOUR_BUDGET, id="its hour"),
+        pytest.param(Budget(per_run=1, per_hour=9), Reason.STILL_IDLE, id="not its run"),
+    ],
+)
+def test_a_drain_that_may_not_go_counts_in_the_hour_of_all(whole: Budget, other: Reason) -> None:
+    seen = of_new(instance(1), budget=whole)
+    full = {**seen.pools, "batch": replace(seen.pools["batch"], ended_this_hour=10)}
+    plan = decide(replace(seen, pools=full), START)
+    assert [d.reason for d in plan.decisions] == [Reason.HOUR_BUDGET, other]
+
+
+@pytest.mark.parametrize("pool", ["left", "unwatched"])
+def test_what_was_begun_where_nobody_watches_any_more_fails_no_pass(pool: str) -> None:
+    begun = instance(1, pool=pool)
+    seen = of_new(begun, begun=frozenset({begun.id}), budget=Budget(per_run=9, per_hour=9))
+    unwatched = PoolView(name="unwatched", policy=None, floor=0, target=1)
+    plan = decide(replace(seen, pools={**seen.pools, "unwatched": unwatched}), START)
+    assert [d.action for d in plan.decisions] == [Action.KEEP, Action.END]
+
+
 @dataclass
 class Mute(FakeMetrics):
     """The GPU exporters of the first two die as they drain."""
