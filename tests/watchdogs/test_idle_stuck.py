@@ -15,11 +15,13 @@ from fleet.policies import IdlePolicy
 from tests.watchdogs.plain import QUIET, READY, START, FakePrices, document, instance
 from tests.watchdogs.test_idle_watchdog import at_call, due, watchdog
 from tests.watchdogs.worlds import FakeAgents, FakeGroups, FakeMetrics, KilledError, World, idle_world, mark
+from watchdogs.draining import has_gone
 from watchdogs.evidence import AgentStatus
 from watchdogs.idle.decide import Observed, PoolView, decide
 from watchdogs.idle.watchdog import IdleWatchdog, policy_digest
 from watchdogs.plan import Action, Budget, OutcomeKind, Plan, Reason
 from watchdogs.ports import Target, Vain
+from watchdogs.vain import is_stuck
 
 FIRST, SECOND, THIRD, FOURTH = (instance(number).id for number in (1, 2, 3, 4))
 FIVE_MINUTES = timedelta(minutes=5)
@@ -224,6 +226,17 @@ def test_a_pools_day_is_its_own(other: dict[str, Any]) -> None:
     assert sorted(d.reason for d in done.plan.decisions) == sorted([Reason.STILL_IDLE, Reason.DAY_BUDGET])
 
 
+def test_a_day_is_over_a_day_after_its_ends() -> None:
+    world = due(4)
+    dog = watchdog(world, min=0, watchdogs={"idle": {"max_stops_per_day": 0.25}})  # one, of a target of four
+    ended = [len(world.ended)]
+    for passed in (timedelta(0), timedelta(hours=2), timedelta(hours=21, minutes=50), timedelta(minutes=30)):
+        world.now += passed
+        passes(world, dog, 1)
+        ended.append(len(world.ended))
+    assert ended == [0, 1, 1, 1, 2]
+
+
 def test_what_a_killed_update_left_under_a_pools_tag_is_no_member_of_it() -> None:
     """It is not ended, its end would lower the target of those that serve, and no floor is kept by it."""
     world = due(2)
@@ -282,6 +295,16 @@ def test_a_mark_whose_pass_was_killed_is_in_the_ledger_and_told(works: bool) -> 
     done = [outcome.decision.action for _, outcome in world.outcomes if outcome.kind is OutcomeKind.DONE]
     assert done == [action] and not world.intents
     assert [key.split(":")[0] + ":" for key in world.messages] == [word]
+
+
+def test_a_mark_of_one_that_is_gone_is_settled() -> None:
+    world = idle_world(1)
+    dog = watchdog(world, **rules())
+    kill_at(world, dog, "tag")
+    del world.instances[FIRST]
+    world.groups = {name: replace(group, instance_ids=(), desired=0) for name, group in world.groups.items()}
+    assert [outcome.kind for outcome in dog.apply().outcomes] == [OutcomeKind.NO_LONGER_TRUE]
+    assert not world.intents
 
 
 def test_a_mark_that_was_never_written_is_judged_anew() -> None:
@@ -360,3 +383,18 @@ def test_the_last_of_a_target_goes_beside_one_that_is_gone() -> None:
     world.instances[SECOND] = replace(world.instances[SECOND], state=InstanceState.STOPPING)
     watchdog(world, **rules()).apply()
     assert world.ended == [FIRST] and world.targets["batch"].value == 0
+
+
+@pytest.mark.parametrize(
+    ("first", "stuck"),
+    [
+        pytest.param(timedelta(minutes=59, seconds=59), False, id="as long as a drain may take"),
+        pytest.param(timedelta(hours=1), True, id="an hour"),
+    ],
+)
+def test_it_is_stuck_after_an_hour(first: timedelta, *, stuck: bool) -> None:
+    assert is_stuck({FIRST: Vain(first=START - first, last=START)}, FIRST, START) is stuck
+
+
+def test_an_instance_that_nobody_lists_any_more_has_gone() -> None:
+    assert has_gone(World().ports(), document(), None)
