@@ -215,6 +215,7 @@ def test_a_held_target_stays_within_the_pools_limits(limits: Mapping[str, int], 
             Reason.AS_WANTED, id="at its min, though the hour asks for less",
         ),
         pytest.param({"ready": 0, "pressure": None}, Reason.LOADING, id="still booting"),
+        pytest.param({"ready": 0, "pressure": None, "held": 3.0}, Reason.LOADING, id="still booting, and asked for"),
         pytest.param(
             {"target": 1, "min": 0, "ready": 1, "pressure": replace(CALM, reporting=1, running_peak=1.0)},
             Reason.LOAD_NEEDS_ALL, id="the last one served within the window",
@@ -238,6 +239,7 @@ def test_what_keeps_a_target(changes: Mapping[str, Any], reason: Reason) -> None
     [
         pytest.param({}, 3, id="one at a time"),
         pytest.param({"max": 4}, 3, id="from its max"),
+        pytest.param({"ready": 0}, 3, id="none is in service, and the engines say that nobody came"),
         pytest.param({"pressure": replace(CALM, coverage=0.9)}, 3, id="most of the window is seen"),
         pytest.param({"policy": ScalePolicy(first_token_s=1.0)}, 3, id="no traffic, no latency"),
         pytest.param(

@@ -15,7 +15,7 @@ from tests.watchdogs.test_spot_watchdog import A, watchdog
 from tests.watchdogs.worlds import KilledError
 from watchdogs.plan import Action, Budget, Reason
 from watchdogs.ports import Deed
-from watchdogs.spot import leavers
+from watchdogs.spot import failures, leavers
 from watchdogs.spot.choices import ended
 from watchdogs.spot.decide import decide
 from watchdogs.spot.view import GroupView, Member, PoolView
@@ -186,6 +186,7 @@ def test_an_end_of_a_killed_pass_counts_once(step: str, killed: str) -> None:
         watchdog(world, watchdogs=settings(1)).apply()
     assert world.ended == [THIRD]
     assert world.drains == [THIRD]
+    assert not failures.by_group(world.ports().ledger.done_since("spot", START)), "its boot had not failed"
 
 
 def test_a_failed_boot_is_ended_whatever_the_budget() -> None:

@@ -164,12 +164,19 @@ def test_who_serves_is_not_given_back_for_one_that_boots(*, ready: bool) -> None
     assert found[OD].reason is (Reason.SPOT_IS_BACK if ready else Reason.HOLDING_FALLBACK)
 
 
-@pytest.mark.parametrize("asked", [True, False])
-def test_who_was_asked_to_drain_and_falls_silent_is_waited_for(*, asked: bool) -> None:
+@pytest.mark.parametrize(
+    ("asked", "silent", "waits"),
+    [
+        pytest.param(True, True, True, id="asked and silent"),
+        pytest.param(False, True, False, id="silent, and was not asked"),
+        pytest.param(True, False, False, id="asked, and heard of: its agent began anew and knows of no drain"),
+    ],
+)
+def test_who_was_asked_to_drain_and_falls_silent_is_waited_for(*, asked: bool, silent: bool, waits: bool) -> None:
     first, second = serving(2, OD)
-    gone_quiet = replace(first, ready_since=None, silent=True, asked=asked)
-    found = decided([group(A, 2), group(OD, 2)], [*serving(2), gone_quiet, second])
-    assert len(ends(found)) == (not asked)
+    there = replace(first, ready_since=None if silent else first.ready_since, silent=silent, asked=asked)
+    found = decided([group(A, 2), group(OD, 2)], [*serving(2), there, second])
+    assert len(ends(found)) == (not waits)
 
 
 def test_a_group_that_lists_the_dead_is_asked_so_that_its_answer_is_waited_for() -> None:

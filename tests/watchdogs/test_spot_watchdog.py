@@ -334,6 +334,7 @@ def test_what_a_killed_pass_did_not_end_and_people_keep_now_is_not_told_as_ended
     kinds = [outcome.kind for outcome in done.outcomes if outcome.decision.resource == first]
     assert kinds == [OutcomeKind.NO_LONGER_TRUE]
     assert f"spot:ended:{first}" not in world.messages
+    assert not failures.by_group(world.ports().ledger.done_since("spot", START)), "it may boot yet"
 
 
 @pytest.mark.parametrize(

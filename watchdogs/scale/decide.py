@@ -121,7 +121,7 @@ def _of_backlog(view: PoolView, pressure: Pressure, backlog_s: float) -> Iterato
 def _down(view: PoolView, wanted: int, most: _Need) -> Decision:
     if wanted == view.target:
         return _keep(view, most.reason if view.target > view.min else Reason.AS_WANTED, most.detail)
-    if view.ready == 0 and view.pressure is None and not view.held:
+    if view.ready == 0 and view.pressure is None:
         # nothing runs yet: there is nothing that could be measured, and nothing to lose but the wait of a start
         return _keep(view, Reason.LOADING, "no replica is ready")
     what = missing(view)
