@@ -220,6 +220,10 @@ def test_a_held_target_stays_within_the_pools_limits(limits: Mapping[str, int], 
             {"target": 1, "min": 0, "ready": 1, "pressure": replace(CALM, reporting=1, running_peak=1.0)},
             Reason.LOAD_NEEDS_ALL, id="the last one served within the window",
         ),
+        pytest.param(
+            LAST | {"pressure": replace(CALM, reporting=1, waiting_peak=1.0), "demand": Demand(now=0.0, peak=0.0)},
+            Reason.LOAD_NEEDS_ALL, id="a request waited for the last one within the window",
+        ),
         pytest.param(LAST | {"held": 3.0}, Reason.HELD_REQUESTS, id="just ready, and requests are held"),
         pytest.param(LAST | {"held_peak": 3.0}, Reason.LOAD_NEEDS_ALL, id="requests were held within the window"),
         pytest.param(

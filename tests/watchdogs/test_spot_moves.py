@@ -34,6 +34,14 @@ def seen(*more: Member, kept: int = 0, **changes: Any) -> PoolView:
     return replace(found, groups=groups, members=members)
 
 
+def beside_reserved(held: dict[str, int], reserved: int, target: int) -> PoolView:
+    """So many spot, one of them to spare, beside reserved ones that carry a part of the target."""
+    found = pool(held, losses=LOSSES, target=target, spare=1, more=[ready(f"r{n}", "r") for n in range(reserved)])
+    return replace(
+        found, groups=[replace(g, desired=reserved, max=reserved) if g.name == "r" else g for g in found.groups]
+    )
+
+
 def moves(view: PoolView) -> list[str]:
     return [d.resource for d in decide([view], START).acting if d.reason is Reason.SAFER_ZONE]
 
@@ -43,6 +51,12 @@ def moves(view: PoolView) -> list[str]:
     [
         pytest.param(seen(), ["c"], id="a calm pool"),
         pytest.param(seen(policy=SpotPolicy(max_surge=0)), [], id="no surge is allowed"),
+        pytest.param(seen(policy=SpotPolicy(max_surge=1)), ["c"], id="the least surge"),
+        pytest.param(
+            beside_reserved({"a": 0, "b": 2, "c": 0}, 1, 2),
+            ["c"],
+            id="one of two is to spare, for reserved does the rest",
+        ),
         pytest.param(seen(target=3, spare=0), [], id="no spare"),
         pytest.param(seen(kept=2), ["c"], id="one of them is free"),
         pytest.param(seen(kept=3), [], id="nobody would leave"),
@@ -70,6 +84,9 @@ def ends(view: PoolView) -> list[Decision]:
     [
         pytest.param(seen(), [], id="as wanted"),
         pytest.param(seen(target=1), ["a-0"], id="one too many"),
+        pytest.param(
+            beside_reserved({"a": 0, "b": 1, "c": 2}, 1, 2), ["c-0"], id="one too many, for reserved does the rest"
+        ),
         pytest.param(seen(target=1, spare=0), ["a-0"], id="two too many: one at a time"),
         pytest.param(seen(ready("new", "c", **BOOTS)), [], id="the one that comes is not ready"),
         pytest.param(seen(ready("new", "c")), ["a-0"], id="it is ready"),

@@ -185,6 +185,24 @@ def test_a_group_that_lists_the_dead_is_asked_so_that_its_answer_is_waited_for()
     assert (found.action, found.reason, found.from_size, found.to_size) == (Action.RESIZE, Reason.SPOT_WANTED, 2, 2)
 
 
+def test_what_a_group_looks_for_in_vain_is_given_up_beside_the_dead_that_it_lists() -> None:
+    """Two serve, one died, and it looks for two more that nobody wants: to ask for two would end one that serves."""
+    found = decided([group(A, 5, max=9, unseen=1)], serving(2), target=2)[A]
+    assert (found.action, found.reason, found.from_size, found.to_size) == (Action.RESIZE, Reason.SURPLUS, 5, 3)
+
+
+def test_of_reserved_that_grows_only_what_comes_stands_in() -> None:
+    """Two serve and a third is asked for: of four, one is missing beside them."""
+    found = decided([group(RES, 2, max=3), group(A, 0, max=9)], serving(2, RES), target=4)
+    assert (found[RES].from_size, found[RES].to_size) == (2, 3)
+    assert (found[A].from_size, found[A].to_size) == (0, 1)
+
+
+def test_growth_costs_what_is_new() -> None:
+    found = decided([group(A, 1, max=9, usd_per_hour=Decimal("0.30"))], serving(1), target=3)[A]
+    assert (found.to_size, found.usd_per_hour) == (3, Decimal("-0.60"))
+
+
 @pytest.mark.parametrize(
     ("name", "desired", "listed", "size"),
     [

@@ -124,6 +124,13 @@ def test_one_more_than_the_spare(seen: PoolView, extra: int) -> None:
     assert zones.extra(seen, seen.target + seen.spare, START) == extra
 
 
+def test_one_more_than_the_spare_is_asked_for() -> None:
+    seen = pool(UNEVEN)
+    groups = [group for group in seen.groups if group.name != "r"]
+    (asked,) = decide([replace(seen, groups=groups)], START).acting
+    assert (asked.resource, asked.reason, asked.from_size, asked.to_size) == ("c", Reason.SPOT_WANTED, 1, 2)
+
+
 STATES = [
     pytest.param({}, True, id="ready"),
     pytest.param({"ready_since": None}, True, id="boots"),
