@@ -198,6 +198,25 @@ def test_of_reserved_that_grows_only_what_comes_stands_in() -> None:
     assert (found[A].from_size, found[A].to_size) == (0, 1)
 
 
+def test_what_stands_in_says_so_while_spot_is_asked_for() -> None:
+    found = decided([group(A, 1, max=9), group(OD, 1)], [*serving(1), *serving(1, OD)], target=2)
+    assert (found[A].reason, found[A].to_size) == (Reason.SPOT_WANTED, 2)
+    assert (found[OD].action, found[OD].reason) == (Action.KEEP, Reason.FALLBACK)
+
+
+def test_what_would_stand_in_waits_until_each_zone_was_asked() -> None:
+    found = decided([group(A, 0, max=9), group(OD, 0)], [], target=2)[OD]
+    assert (found.action, found.reason) == (Action.KEEP, Reason.SPOT_WANTED)
+    assert found.detail == f"still to be asked: {A}"
+
+
+def test_what_was_asked_for_beyond_a_quota_stays_asked_for() -> None:
+    """People raise quotas, and its group tries again by itself."""
+    refused = Activity(id="q", group=OD, kind=ActivityKind.QUOTA, at=START - MINUTE, detail="quota reached")
+    found = decided([group(OD, 2)], serving(1, OD), target=2, events=[refused])[OD]
+    assert (found.action, found.reason, found.to_size) == (Action.KEEP, Reason.QUOTA, None)
+
+
 def test_growth_costs_what_is_new() -> None:
     found = decided([group(A, 1, max=9, usd_per_hour=Decimal("0.30"))], serving(1), target=3)[A]
     assert (found.to_size, found.usd_per_hour) == (3, Decimal("-0.60"))

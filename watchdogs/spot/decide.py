@@ -135,7 +135,8 @@ def _on_demand(pool: PoolView, sizes: Sizes, now: datetime) -> list[Decision]:
         # spot starts as fast as on-demand, so every zone is asked before anything is bought for what none has given
         lacks = min(lacks, sizes.doubtful - sizes.on_demand)
         if lacks <= 0:
-            return [_keep(pool, group, Reason.SPOT_WANTED, f"{len(open_zones)} zones are still to be asked")]
+            names = ", ".join(one.name for one in open_zones)
+            return [_keep(pool, group, Reason.SPOT_WANTED, f"still to be asked: {names}")]
     if lacks > 0:
         closed = _obstacle(pool, group, now)
         if closed is not None and closed.reason is Reason.BOOTS_FAILING and group.desired > there + group.unseen:
