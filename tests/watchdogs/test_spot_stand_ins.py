@@ -223,19 +223,21 @@ def test_growth_costs_what_is_new() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "desired", "listed", "size"),
+    ("name", "desired", "listed", "dead", "size"),
     [
-        pytest.param(OD, 2, 1, 1, id="on demand, one is asked for"),
-        pytest.param(OD, 2, 2, None, id="on demand, none is"),
-        pytest.param(RES, 2, 1, 1, id="reserved, one is asked for"),
-        pytest.param(RES, 2, 2, None, id="reserved, none is"),
+        pytest.param(OD, 2, 1, 0, 1, id="on demand, one is asked for"),
+        pytest.param(OD, 2, 2, 0, None, id="on demand, none is"),
+        pytest.param(OD, 3, 1, 1, 2, id="on demand, one is asked for beside a dead one"),
+        pytest.param(OD, 2, 1, 1, None, id="on demand, one is there and a dead one"),
+        pytest.param(RES, 2, 1, 0, 1, id="reserved, one is asked for"),
+        pytest.param(RES, 2, 2, 0, None, id="reserved, none is"),
     ],
 )
 def test_where_boots_keep_failing_what_is_asked_for_is_given_up(
-    name: str, desired: int, listed: int, size: int | None
+    name: str, desired: int, listed: int, dead: int, size: int | None
 ) -> None:
     failed = [START - ago * MINUTE for ago in (25, 15, 5)]
-    groups = [group(name, desired, max=3)]
+    groups = [group(name, desired, max=3, unseen=dead)]
     found = decided(groups, serving(listed, name), target=3, failed_boots={name: failed})[name]
     assert (found.to_size, found.reason) == (size, Reason.BOOTS_FAILING)
 
