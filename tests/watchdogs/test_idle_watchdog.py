@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -299,6 +300,30 @@ def test_an_empty_list_of_a_pool_that_lives_fails_the_pass() -> None:
         world.instances[key] = replace(world.instances[key], state=InstanceState.TERMINATED)
     assert IdleWatchdog(document(), ports).apply().plan.decisions == (), "they are gone indeed"
     assert dog.apply().outcomes == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "fails"),
+    [
+        pytest.param({}, True, id="it is watched"),
+        pytest.param({"watchdogs": {"idle": {}}}, True, id="by this watchdog alone"),
+        pytest.param({"watchdogs": {"spot": {}}}, False, id="nothing of it could be ended"),
+        pytest.param({"target": 0, "min": 0}, False, id="it shall have none"),
+    ],
+)
+def test_an_empty_list_fails_the_pass_though_nobody_reports(changes: Mapping[str, Any], fails: bool) -> None:
+    world = due(2)
+    world.evidence.clear()
+    world.targets.clear()
+
+    class Empty(FakeInventory):
+        def instances(self) -> Sequence[Instance]:
+            return []
+
+    ports = replace(world.ports(), inventory=Empty(world))
+    with pytest.raises(CloudError, match="not whole") if fails else nullcontext():
+        IdleWatchdog(document(**changes), ports).apply()
+    assert not world.ended
 
 
 def test_a_slow_drain_is_gone_on_with_by_a_later_pass() -> None:

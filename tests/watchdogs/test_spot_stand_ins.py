@@ -201,7 +201,25 @@ def test_of_reserved_that_grows_only_what_comes_stands_in() -> None:
 def test_what_stands_in_says_so_while_spot_is_asked_for() -> None:
     found = decided([group(A, 1, max=9), group(OD, 1)], [*serving(1), *serving(1, OD)], target=2)
     assert (found[A].reason, found[A].to_size) == (Reason.SPOT_WANTED, 2)
-    assert (found[OD].action, found[OD].reason) == (Action.KEEP, Reason.FALLBACK)
+    assert (found[OD].action, found[OD].reason, found[OD].detail) == (Action.KEEP, Reason.FALLBACK, "stands in for 1")
+
+
+def test_what_stands_in_for_reserved_is_held_until_that_has_been_ready_for_the_hold() -> None:
+    new = serving(1, RES, ready_since=START - MINUTE)
+    found = decided([group(RES, 1, max=1), group(A, 1), group(OD, 1)], [*new, *serving(1), *serving(1, OD)], target=2)
+    assert (found[OD].action, found[OD].reason) == (Action.KEEP, Reason.HOLDING_FALLBACK)
+
+
+def test_what_stood_in_for_reserved_is_too_much_where_there_is_no_spot() -> None:
+    found = decided([group(RES, 1, max=1), group(OD, 2)], [*serving(1, RES), *serving(2, OD)], target=2)
+    assert len(ends(found)) == 1
+    assert (found[OD].reason, found[OD].detail) == (Reason.SURPLUS, "2 on demand for 1 wanted")
+
+
+def test_who_is_marked_idle_is_given_back_first() -> None:
+    first, second = serving(2, OD)
+    found = decided([group(A, 1), group(OD, 2)], [*serving(1), first, replace(second, idle=True)], target=2)
+    assert ends(found) == [second.id]
 
 
 def test_what_would_stand_in_waits_until_each_zone_was_asked() -> None:
@@ -215,6 +233,13 @@ def test_what_was_asked_for_beyond_a_quota_stays_asked_for() -> None:
     refused = Activity(id="q", group=OD, kind=ActivityKind.QUOTA, at=START - MINUTE, detail="quota reached")
     found = decided([group(OD, 2)], serving(1, OD), target=2, events=[refused])[OD]
     assert (found.action, found.reason, found.to_size) == (Action.KEEP, Reason.QUOTA, None)
+
+
+def test_what_stands_in_costs_what_is_new_of_it() -> None:
+    found = decided(
+        [group(OD, 1, usd_per_hour=Decimal("0.80"))], serving(1, OD), target=2, on_demand_usd=Decimal("0.80")
+    )
+    assert (found[OD].to_size, found[OD].usd_per_hour) == (2, Decimal("-0.80"))
 
 
 def test_growth_costs_what_is_new() -> None:
