@@ -13,7 +13,7 @@ from fleet.model import InstanceState
 from fleet.policies import ScalePolicy, ScheduleRule
 from monitoring import rules
 from tests.watchdogs.plain import READY, START, document, instance
-from tests.watchdogs.worlds import FakeMetrics, World
+from tests.watchdogs.worlds import FakeMetrics, KilledError, World
 from watchdogs.boots import BOOT_DEFAULT
 from watchdogs.evidence import AgentStatus
 from watchdogs.plan import Action, OutcomeKind, Reason
@@ -619,6 +619,40 @@ def test_pools_that_start_about_as_fast_are_asked_for_together() -> None:
     looks = [part for part in past_query("test", leads, {}).split(" or label_replace(") if '"requests_1d"' in part]
     asked = [re.findall(r'pool=~"([^"]+)"|\[(\d+)s:1m\] offset', part) for part in looks]
     assert [(found[0][0], int(found[-1][1])) for found in asked] == [("a|b", 60), ("c", 120), ("d", 3600)]
+
+
+@pytest.mark.parametrize(
+    ("objectives", "asked"),
+    [
+        pytest.param({"first_token_s": 1.0}, True, id="the first token's"),
+        pytest.param({"inter_token_s": 0.1}, True, id="the next token's"),
+        pytest.param({"first_token_s": 1.0, "inter_token_s": 0.1}, True, id="both"),
+        pytest.param({}, False, id="none"),
+    ],
+)
+def test_when_a_pool_was_slow_is_asked_where_it_has_an_objective(
+    objectives: Mapping[str, float], asked: bool
+) -> None:
+    query = past_query("test", {"a": timedelta(minutes=3)}, {"a": ScalePolicy(**objectives)})
+    assert ('"slow"' in query) is asked
+
+
+def test_what_a_killed_pass_began_of_a_pool_that_has_no_target_any_more_is_off() -> None:
+    world, watchdog, _ = scaled(BUSY)
+    watchdog.dry()
+
+    def kill(name: str) -> None:
+        if name == "set_target":
+            raise KilledError
+
+    world.before = kill
+    with pytest.raises(KilledError):
+        watchdog.apply()
+    world.before = lambda _: None
+    world.targets.clear()
+    done = ScaleWatchdog(document(watchdogs={}), watchdog._ports).apply()  # pyright: ignore[reportPrivateUsage]
+    assert [outcome.kind for outcome in done.outcomes] == [OutcomeKind.NO_LONGER_TRUE]
+    assert not world.intents
 
 
 def test_a_target_that_somebody_else_moved_is_left_to_them() -> None:
