@@ -2,11 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
+from typing import Any
 
 import pytest
 
-from fleet.model import CapacityType, Phase
+from fleet.model import CapacityType, InstanceState, Phase
 from tests.watchdogs.plain import READY, instance
+from tests.watchdogs.test_spot_keeps import THIRD, with_on_demand
 from tests.watchdogs.test_spot_watchdog import OD, A, B, sizes, spread_world, watchdog
 from tests.watchdogs.worlds import World
 from watchdogs.plan import OutcomeKind
@@ -78,6 +81,99 @@ def test_a_size_below_what_is_there_by_now_is_not_set() -> None:
     assert (first.decision.resource, first.kind) == (OD, OutcomeKind.NO_LONGER_TRUE)
     assert "2 instances by now" in first.detail
     assert len(world.alive(OD)) == 2 - len(world.ended)
+
+
+def once_drained(world: World, change: Callable[[World], None]) -> None:
+    """The change comes between the drain of a pass and its end."""
+
+    def before(call: str) -> None:
+        if world.drains and call == "instance":
+            world.before = lambda _: None
+            change(world)
+
+    world.before = before
+
+
+def keep(world: World) -> None:
+    world.brakes.append(Brake(kind=BrakeKind.KEEP, scope=THIRD, owner="ana", reason="look", until=None))
+
+
+def lose_it(world: World) -> None:
+    world.instances[THIRD] = replace(world.instances[THIRD], state=InstanceState.STOPPING)
+
+
+def forget_it(world: World) -> None:
+    del world.instances[THIRD]
+
+
+def detach_it(world: World) -> None:
+    world.instances[THIRD] = replace(world.instances[THIRD], group=None)
+
+
+def group_ends_it(world: World) -> None:
+    world.groups[OD] = replace(world.groups[OD], leaving=frozenset({THIRD}))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        pytest.param(pause, "paused by ana", id="a pause"),
+        pytest.param(keep, "kept by ana", id="a keep"),
+        pytest.param(lose_the_lease, LEASE_OVER, id="the lease is over"),
+        pytest.param(lose_it, "gone already", id="it is on its way out"),
+        pytest.param(forget_it, "gone already", id="it is gone"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("when", "drains"), [(once_planned, []), (once_drained, [THIRD])], ids=["planned", "drained"]
+)
+def test_what_was_to_go_is_left_as_it_is(
+    when: Callable[[World, Callable[[World], None]], None],
+    drains: list[str],
+    change: Callable[[World], None],
+    said: str,
+) -> None:
+    world = with_on_demand()
+    when(world, change)
+    done = watchdog(world).apply()
+    (found,) = [outcome for outcome in done.outcomes if outcome.decision.resource == THIRD]
+    assert (found.kind, said in found.detail) == (OutcomeKind.NO_LONGER_TRUE, True), found
+    assert (world.ended, world.drains, world.intents) == ([], drains, {})
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        pytest.param(detach_it, "gone already", id="it is in no group any more"),
+        pytest.param(group_ends_it, "its group is ending it already", id="its group is ending it"),
+    ],
+)
+def test_what_its_group_has_let_go_is_not_ended(change: Callable[[World], None], said: str) -> None:
+    world = with_on_demand()
+    once_drained(world, change)
+    done = watchdog(world).apply()
+    (found,) = [outcome for outcome in done.outcomes if outcome.decision.resource == THIRD]
+    assert (found.kind, said in found.detail) == (OutcomeKind.NO_LONGER_TRUE, True), found
+    assert not world.ended
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        pytest.param({"phase": Phase.DRAINING, "draining": True}, id="it drains"),
+        pytest.param({"phase": Phase.DRAINED, "draining": False, "drained": True}, id="it has drained"),
+    ],
+)
+def test_what_drains_already_is_not_asked_again(state: dict[str, Any]) -> None:
+    world = with_on_demand()
+
+    def drained_by_somebody(world: World) -> None:
+        world.agents[THIRD] = replace(READY, ready=False, reason="spot: surplus", **state)
+        world.drained_at[THIRD] = world.now + timedelta(seconds=2)
+
+    once_planned(world, drained_by_somebody)
+    watchdog(world).apply()
+    assert (world.ended, world.drains) == ([THIRD], [])
 
 
 def test_what_never_served_is_not_drained() -> None:
