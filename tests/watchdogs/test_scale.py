@@ -630,9 +630,7 @@ def test_pools_that_start_about_as_fast_are_asked_for_together() -> None:
         pytest.param({}, False, id="none"),
     ],
 )
-def test_when_a_pool_was_slow_is_asked_where_it_has_an_objective(
-    objectives: Mapping[str, float], asked: bool
-) -> None:
+def test_when_a_pool_was_slow_is_asked_where_it_has_an_objective(objectives: Mapping[str, Any], asked: bool) -> None:
     query = past_query("test", {"a": timedelta(minutes=3)}, {"a": ScalePolicy(**objectives)})
     assert ('"slow"' in query) is asked
 

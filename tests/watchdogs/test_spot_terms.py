@@ -10,10 +10,13 @@ from fleet.model import CapacityType
 from fleet.policies import SpotPolicy
 from tests.watchdogs.plain import spot_pool
 from tests.watchdogs.test_spot_watchdog import OD, A, B, spread_world, watchdog
+from tests.watchdogs.worlds import World
 from watchdogs.plan import Action, Decision, Reason
+from watchdogs.ports import Brake, BrakeKind
 from watchdogs.spot.decide import split
 from watchdogs.spot.terms import MARGIN, without_ending
 from watchdogs.spot.view import GroupView, Member, PoolView
+from watchdogs.spot.watchdog import SpotWatchdog
 
 OPENS = datetime(2026, 12, 1, 11, 30, tzinfo=UTC)
 CLOSES = datetime(2026, 12, 15, 11, 0, tzinfo=UTC)
@@ -172,41 +175,83 @@ def test_replacements_of_flex_start_stay_within_its_maximum_and_one() -> None:
     assert of(FLEX, split(with_flex_start(there=2, most=2), SUCCEEDED)).to_size == 3
 
 
-def test_the_pool_moves_off_a_block_before_the_cloud_ends_it() -> None:
+RES = "batch-res"
+
+
+def block_world() -> tuple[World, SpotWatchdog]:
+    """Of a block that begins in an hour and is closed in a day, beside spot that is to be had."""
     world = spread_world()
-    now, drain = world.now, timedelta(seconds=90)
-    block = "batch-res"
+    now = world.now
     groups = [
-        {"type": "reserved", "zone": "us-east-1a", "name": block, "max": 2, "reservation": "cr-1",
+        {"type": "reserved", "zone": "us-east-1a", "name": RES, "max": 2, "reservation": "cr-1",
          "opens": (now + timedelta(hours=1)).isoformat(), "closes": (now + timedelta(days=1)).isoformat()},
         {"type": "spot", "zone": "us-east-1a", "name": A, "max": 4, "machine_types": ["g6.xlarge"]},
         {"type": "spot", "zone": "us-east-1b", "name": B, "max": 4, "machine_types": ["g6.xlarge"]},
         {"type": "on-demand", "zone": None, "name": OD, "max": 2, "machine_types": ["g6.xlarge"]},
     ]  # fmt: skip
-    empty = replace(world.groups[A], name=block, desired=0, instance_ids=())
-    world.groups[block] = replace(empty, capacity_type=CapacityType.RESERVED)
-    world.capacity |= {block: 2, A: 2, B: 2}
-    dog = watchdog(world, groups=groups)
+    empty = replace(world.groups[A], name=RES, desired=0, instance_ids=())
+    world.groups[RES] = replace(empty, capacity_type=CapacityType.RESERVED)
+    world.capacity |= {RES: 2, A: 2, B: 2}
+    return world, watchdog(world, groups=groups)
+
+
+def test_the_pool_moves_off_a_block_before_the_cloud_ends_it() -> None:
+    world, dog = block_world()
+    now, drain = world.now, timedelta(seconds=90)
     dog.apply()
-    assert not world.alive(block), "its time has not begun"
+    assert not world.alive(RES), "its time has not begun"
 
     world.now = now + timedelta(hours=1)
     dog.apply()
     world.boot()
-    assert len(world.alive(block)) == 2
+    assert len(world.alive(RES)) == 2
     for _ in range(4):
         world.now += timedelta(minutes=1)
         dog.apply()
-    assert world.alive(block) and not world.alive(A) and not world.alive(B), "what is paid for carries the pool"
+    assert world.alive(RES) and not world.alive(A) and not world.alive(B), "what is paid for carries the pool"
 
     world.now = now + timedelta(days=1) - drain - MARGIN - timedelta(minutes=4)
     dog.apply()
     world.boot()
-    assert len(world.alive(block)) == 2 and len([*world.alive(A), *world.alive(B)]) == 2
+    assert len(world.alive(RES)) == 2 and len([*world.alive(A), *world.alive(B)]) == 2
 
     world.now = now + timedelta(days=1) - drain - MARGIN
-    going = world.alive(block)
+    going = world.alive(RES)
     dog.apply()
-    assert not world.alive(block)
+    assert not world.alive(RES)
     assert set(going) <= set(world.drains), "none without a drain"
     assert len([*world.alive(A), *world.alive(B)]) == 2
+
+
+@pytest.mark.parametrize(
+    ("scope", "kept"),
+    [
+        pytest.param("the first", 1, id="one of its very own"),
+        pytest.param("batch", 0, id="its pool's: the cloud ends it anyway"),
+        pytest.param("all", 0, id="all pools'"),
+    ],
+)
+def test_which_brake_keeps_what_the_cloud_is_about_to_end(scope: str, kept: int) -> None:
+    world, dog = block_world()
+    closes = world.now + timedelta(days=1)
+    world.now += timedelta(hours=1)
+    dog.apply()
+    world.boot()
+    world.now = closes - timedelta(seconds=90) - MARGIN
+    there = world.alive(RES)
+    brake = Brake(
+        kind=BrakeKind.KEEP,
+        scope=there[0] if scope == "the first" else scope,
+        owner="ana",
+        reason="a look",
+        until=None,
+    )
+
+    def before(call: str) -> None:
+        if world.plans[-1].at == world.now:  # what comes while a pass acts
+            world.brakes = [brake]
+
+    world.before = before
+    dog.apply()
+    assert world.alive(RES) == there[:kept] and set(world.drains) >= set(there[kept:])
+    assert not kept or there[0] not in world.drains
