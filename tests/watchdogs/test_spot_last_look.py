@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 
-from fleet.model import CapacityType, InstanceState, Phase
-from tests.watchdogs.plain import READY, instance
+from fleet.activity import ConflictError
+from fleet.model import CapacityType, Group, InstanceState, Phase
+from tests.watchdogs.plain import READY, document, instance
 from tests.watchdogs.test_spot_keeps import THIRD, with_on_demand
 from tests.watchdogs.test_spot_watchdog import OD, A, B, sizes, spread_world, watchdog
-from tests.watchdogs.worlds import World
+from tests.watchdogs.worlds import FakeGroups, World
 from watchdogs.plan import OutcomeKind
 from watchdogs.ports import LEASE_OVER, Brake, BrakeKind
+from watchdogs.spot.watchdog import ROUNDS, SpotWatchdog, policy_digest
 
 FIRST = instance(1).id
 
@@ -69,6 +71,28 @@ def test_no_size_is_set_any_more(change: Callable[[World], None], said: str) -> 
     assert sizes(world) == (0, 1, 0)
     assert {o.kind for o in done.outcomes} == {OutcomeKind.NO_LONGER_TRUE}
     assert said in done.outcomes[0].detail
+    assert len(world.plans) == (1 if said == LEASE_OVER else 2), "who lost the lease looks no further"
+
+
+def test_sizes_that_somebody_else_sets_all_the_time_end_a_pass_after_some_looks() -> None:
+    world = missing_one()
+    world.capacity[A] = 3
+
+    class Contested(FakeGroups):
+        def resize(self, group: Group, size: int) -> None:
+            raise ConflictError(f"{group.name} has changed")
+
+    fleet = document()
+    world.seen.add(("spot", "batch", policy_digest(fleet, "batch") or ""))
+    done = SpotWatchdog(fleet, replace(world.ports(), groups=Contested(world))).apply()
+    assert len(world.plans) == ROUNDS
+    assert {(o.kind, o.detail) for o in done.outcomes} == {(OutcomeKind.NO_LONGER_TRUE, f"{A} has changed")}
+
+
+def test_a_dry_run_makes_the_policy_seen() -> None:
+    world, fleet = missing_one(), document()
+    SpotWatchdog(fleet, world.ports()).dry()
+    assert world.seen == {("spot", "batch", policy_digest(fleet, "batch"))}
 
 
 def test_a_size_below_what_is_there_by_now_is_not_set() -> None:
