@@ -14,7 +14,7 @@ from fleet.model import Instance, InstanceState
 from fleet.policies import IdlePolicy
 from tests.watchdogs.plain import QUIET, READY, START, FakePrices, document, instance
 from tests.watchdogs.test_idle_watchdog import at_call, due, watchdog
-from tests.watchdogs.worlds import FakeAgents, FakeGroups, FakeMetrics, KilledError, World, idle_world, mark
+from tests.watchdogs.worlds import FakeAgents, FakeGroups, FakeMetrics, World, idle_world, mark
 from watchdogs.draining import has_gone
 from watchdogs.evidence import AgentStatus
 from watchdogs.idle.decide import Observed, PoolView, decide
@@ -37,18 +37,6 @@ def passes(world: World, dog: IdleWatchdog, count: int) -> list[Plan]:
         plans.append(dog.apply().plan)
         world.now += FIVE_MINUTES
     return plans
-
-
-def kill_at(world: World, dog: IdleWatchdog, call: str) -> None:
-    """A pass that is killed right before a call of a port."""
-
-    def kill() -> None:
-        raise KilledError
-
-    world.before = at_call(call, kill)
-    with pytest.raises(KilledError):
-        dog.apply()
-    world.before = lambda name: None
 
 
 @dataclass
@@ -251,7 +239,7 @@ def test_what_a_killed_update_left_under_a_pools_tag_is_no_member_of_it() -> Non
 def test_the_end_of_one_whose_group_left_the_settings_is_settled_when_it_is_gone() -> None:
     world = due(1)
     dog = watchdog(world, **rules())
-    kill_at(world, dog, "end")
+    world.kill_at("end", dog.apply)
     assert world.intents
     world.instances[FIRST] = replace(world.instances[FIRST], group="batch-left-over")
     world.groups.clear()
@@ -289,7 +277,7 @@ def test_a_mark_whose_pass_was_killed_is_in_the_ledger_and_told(works: bool) -> 
         mark(world, 1, START - FIVE_MINUTES)
         assert QUIET.engine is not None
         world.evidence[FIRST] = replace(QUIET, engine=replace(QUIET.engine, running_max=1.0))
-    kill_at(world, dog, "tell")
+    world.kill_at("tell", dog.apply)
     passes(world, dog, 2)
     action, word = (Action.UNMARK, "stays:") if works else (Action.MARK, "marked:")
     done = [outcome.decision.action for _, outcome in world.outcomes if outcome.kind is OutcomeKind.DONE]
@@ -300,7 +288,7 @@ def test_a_mark_whose_pass_was_killed_is_in_the_ledger_and_told(works: bool) -> 
 def test_a_mark_of_one_that_is_gone_is_settled() -> None:
     world = idle_world(1)
     dog = watchdog(world, **rules())
-    kill_at(world, dog, "tag")
+    world.kill_at("tag", dog.apply)
     del world.instances[FIRST]
     world.groups = {name: replace(group, instance_ids=(), desired=0) for name, group in world.groups.items()}
     assert [outcome.kind for outcome in dog.apply().outcomes] == [OutcomeKind.NO_LONGER_TRUE]
@@ -310,7 +298,7 @@ def test_a_mark_of_one_that_is_gone_is_settled() -> None:
 def test_a_mark_that_was_never_written_is_judged_anew() -> None:
     world = idle_world(1)
     dog = watchdog(world, **rules())
-    kill_at(world, dog, "tag")
+    world.kill_at("tag", dog.apply)
     kinds = [outcome.kind for outcome in dog.apply().outcomes]
     assert kinds == [OutcomeKind.NO_LONGER_TRUE, OutcomeKind.DONE]
 

@@ -514,14 +514,7 @@ def test_a_mark_that_the_cloud_refuses_is_not_told_as_written(marked: bool, work
 
 def test_an_end_that_a_killed_pass_began_leaves_its_room_to_nobody() -> None:
     world = due(2)
-
-    def kill() -> None:
-        raise KilledError
-
-    world.before = at_call("lower_target", kill)
-    with pytest.raises(KilledError):
-        watchdog(world, min=1).apply()
-    world.before = lambda _: None
+    world.kill_at("lower_target", watchdog(world, min=1).apply)
     (begun,) = world.intents
     # of the other one it is known by now that it has been idle for longer, so its turn comes first
     mark(world, 2 if begun == FIRST else 1, START - timedelta(hours=1))

@@ -13,7 +13,7 @@ from fleet.model import InstanceState
 from fleet.policies import ScalePolicy, ScheduleRule
 from monitoring import rules
 from tests.watchdogs.plain import READY, START, document, instance
-from tests.watchdogs.worlds import FakeMetrics, KilledError, World
+from tests.watchdogs.worlds import FakeMetrics, World
 from watchdogs.boots import BOOT_DEFAULT
 from watchdogs.evidence import AgentStatus
 from watchdogs.plan import Action, OutcomeKind, Reason
@@ -638,15 +638,7 @@ def test_when_a_pool_was_slow_is_asked_where_it_has_an_objective(objectives: Map
 def test_what_a_killed_pass_began_of_a_pool_that_has_no_target_any_more_is_off() -> None:
     world, watchdog, _ = scaled(BUSY)
     watchdog.dry()
-
-    def kill(name: str) -> None:
-        if name == "set_target":
-            raise KilledError
-
-    world.before = kill
-    with pytest.raises(KilledError):
-        watchdog.apply()
-    world.before = lambda _: None
+    world.kill_at("set_target", watchdog.apply)
     world.targets.clear()
     done = ScaleWatchdog(document(watchdogs={}), watchdog._ports).apply()  # pyright: ignore[reportPrivateUsage]
     assert [outcome.kind for outcome in done.outcomes] == [OutcomeKind.NO_LONGER_TRUE]

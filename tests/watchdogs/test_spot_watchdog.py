@@ -272,15 +272,7 @@ def test_an_end_whose_group_left_the_settings_fails_no_later_pass() -> None:
     first = instance(1).id
     world.agents[first] = replace(READY, phase=Phase.FAILED, ready=False)
     dog = watchdog(world)
-
-    def kill(called: str) -> None:
-        if called == "end":
-            raise KilledError
-
-    world.before = kill
-    with pytest.raises(KilledError):
-        dog.apply()
-    world.before = lambda _: None
+    world.kill_at("end", dog.apply)
     assert list(world.intents) == [first]
     world.instances[first] = replace(world.instances[first], group="batch-left-over")
     world.groups[A] = replace(world.groups[A], instance_ids=tuple(world.alive(A)))
@@ -318,15 +310,7 @@ def test_what_a_killed_pass_did_not_end_and_people_keep_now_is_not_told_as_ended
     world = spread_world()
     first = instance(1).id
     world.agents[first] = replace(READY, phase=Phase.FAILED, ready=False)
-
-    def kill(name: str) -> None:
-        if name == "end":
-            raise KilledError
-
-    world.before = kill
-    with pytest.raises(KilledError):
-        watchdog(world).apply()
-    world.before = lambda _: None
+    world.kill_at("end", watchdog(world).apply)
     assert list(world.intents) == [first]
     world.brakes.append(Brake(kind=BrakeKind.KEEP, scope=first, owner="ana", reason="a look", until=None))
     done = watchdog(world).apply()

@@ -123,6 +123,21 @@ class World:
     def kinds(self) -> list[tuple[str, OutcomeKind]]:
         return [(outcome.decision.resource, outcome.kind) for _, outcome in self.outcomes]
 
+    def kill_at(self, call: str, run: Callable[[], object]) -> None:
+        """Run until right before the first call of that name, which must come."""
+
+        def kill(name: str) -> None:
+            if name == call:
+                raise KilledError
+
+        self.before = kill
+        try:
+            run()
+        except KilledError:
+            self.before = lambda _: None
+        else:
+            raise AssertionError(f"{call} was never called")
+
 
 @dataclass
 class FakeClock:
