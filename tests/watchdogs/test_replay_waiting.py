@@ -43,6 +43,15 @@ class Watchful:
         return replace(wishes, rest_until=float("-inf"), in_turn=()) if wakes and not self.rests else wishes
 
 
+@dataclass
+class Thorough(spot_rules.OwnRule):
+    """Whose `decide` is asked after each refusal, about a pool of which nothing is known from before."""
+
+    def decide(self, state: State) -> Wishes:
+        self._seen = None
+        return super().decide(state)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Shape:
     """Of a market, and of the pool that is played on it."""
@@ -63,6 +72,7 @@ class Shape:
 SHAPES = {
     "one zone, dry": Shape(zones=1),
     "one zone, on and off": Shape(zones=1, changes=0.1, up=0.6, room=8),
+    "nine zones, on and off": Shape(zones=9, changes=0.05, up=0.5),
     "three zones, on and off, no spare": Shape(zones=3, changes=0.05, up=0.5, spare=0),
     "three zones, irregular": Shape(zones=3, steps=(60.0, 61.5, 20.3, 400.0), spare=2),
     "nine zones, dry": Shape(zones=9, changes=0.005, up=0.05),
@@ -92,7 +102,7 @@ def made(chance: random.Random, shape: Shape) -> market.Market:
 
 def both(history: market.Market, terms: market.Terms, policy: SpotPolicy) -> tuple[Watchful, Watchful]:
     """Played with rests and without; both have the same at any time, and the same answer."""
-    rested, asked = (Watchful(spot_rules.rule("own", policy), rests) for rests in (True, False))
+    rested, asked = Watchful(spot_rules.OwnRule(policy), rests=True), Watchful(Thorough(policy), rests=False)
     ours, again = market.play(history, terms, rested).answer(), market.play(history, terms, asked).answer()
     assert rested.had == asked.had
     assert ours == again
@@ -105,6 +115,11 @@ def test_what_is_left_out_changes_nothing_in_a_market_of_any_shape(shape: Shape)
     rested, asked = both(made(random.Random(1), shape), terms, SpotPolicy())
     assert rested.asked < asked.asked * 0.8
     assert len(rested.had) > 1
+
+
+def test_a_refusal_leaves_nothing_to_a_move_for_which_there_is_no_room() -> None:
+    history = made(random.Random(1), replace(SHAPES["nine zones, on and off"], up=0.6, ticks=500))
+    both(history, market.Terms(target=4), SpotPolicy(max_stops_per_hour=1))
 
 
 def test_a_pool_that_waits_is_asked_when_something_happens_however_long_it_waits() -> None:

@@ -1,6 +1,5 @@
 """What zones' pasts say, and where instances go because of it."""
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
@@ -97,7 +96,7 @@ def test_a_move_must_gain_more_than_it_costs() -> None:
 def priced(**usd: str) -> tuple[Place, ...]:
     """Zones of as many regions, alike but for their prices; those not named have none."""
     alike = tuple(Place(name=name, region=name, losses_per_hour=0.1) for name in ("a", "b", "c"))
-    return tuple(replace(p, usd_per_hour=Decimal(usd[p.name])) if p.name in usd else p for p in alike)
+    return tuple(p._replace(usd_per_hour=Decimal(usd[p.name])) if p.name in usd else p for p in alike)
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,9 @@ from watchdogs.replay.asks import Pauses
 from watchdogs.replay.market import ON_DEMAND, Machine, State, Wishes
 from watchdogs.replay.rows import CLOCKS, EPOCH
 from watchdogs.spot import zones
-from watchdogs.spot.decide import decide
+from watchdogs.spot.decide import decide, spot_asks
 from watchdogs.spot.memory import Memory, step
-from watchdogs.spot.sizes import surge
+from watchdogs.spot.sizes import Sizes, surge
 from watchdogs.spot.view import GroupView, Member, PoolView
 from watchdogs.spot.watchdog import LOOK_BACK
 from watchdogs.spot.zones import TRY_AGAIN
@@ -58,6 +58,10 @@ class OwnRule:
     """The last look missed spot that no zone gives."""
     _each_tick: bool = False
     """What fades did so at each tick since the last look: without rests it would have been looked at each."""
+    _seen: PoolView | None = None
+    """By the last look."""
+    _why: Reason | None = None
+    """Why it asked for more when it last did."""
     _asks: Pauses | None = None
     """What is asked between that look and the next."""
     _known: dict[tuple[int, ...], int] = field(default_factory=dict[tuple[int, ...], int])
@@ -69,16 +73,21 @@ class OwnRule:
 
     def decide(self, state: State) -> Wishes:
         now = EPOCH + timedelta(seconds=state.now)
+        refused = self._all_refused(state)
         self._remember(state, now)
         while self._ended and now - self._ended[0] > HOUR:
             self._ended.popleft()
-        view = self._view(state, now)
+        before, view = self._seen, self._view(state, now)
+        self._seen = view
+        if refused and before is not None and (launch := self._other_zones(state, before, view, now)):
+            return Wishes(launch=launch, in_turn=self._in_turn(state, view, launch))
         plan = decide([view], now)
         acting = plan.acting
         launch: list[int] = []
         for decision in acting:
             if decision.action is Action.RESIZE:
                 launch += self._resize(state, decision)
+                self._why = decision.reason
         if launch:
             return Wishes(launch=launch, in_turn=self._in_turn(state, view, launch))
         ends = [int(d.resource) for d in acting if d.action is Action.END]
@@ -90,6 +99,23 @@ class OwnRule:
         for machine in (m for m in state.machines if m.number in ends):
             self._event(_name_of(state.zones, machine.place), ActivityKind.ENDED, now, machine)
         return Wishes(end=ends)
+
+    def _all_refused(self, state: State) -> bool:
+        """Whether nothing has happened since the last look but that zones refused all that it asked for."""
+        newest = 0 if self._last is None else self._last[1]
+        return bool(state.refused) and all(machine.number <= newest for machine in state.machines)
+
+    def _other_zones(self, state: State, before: PoolView, view: PoolView, now: datetime) -> list[int]:
+        """What it asks of other zones for the same reason when zones have just refused.
+
+        Nothing else has changed, so `decide` would say the same of all but the zones. Empty: it has to be asked.
+        """
+        asked = {state.zones[place] for place in state.refused}
+        view.closed.update((key, found) for key, found in before.closed.items() if key[0] not in asked)
+        asks, why = spot_asks(view, Sizes(view, now, 0), now)
+        if why is not self._why:
+            return []
+        return [place for place, zone in enumerate(state.zones) for _ in range(asks.get(zone, 0))]
 
     def _in_turn(self, state: State, view: PoolView, launch: Sequence[int]) -> Sequence[int]:
         """A pool that misses spot asks every open zone before anything else; not so one that has enough of it."""
@@ -239,7 +265,12 @@ class OwnRule:
         count: dict[int, int] = {}
         for machine in state.machines:
             count[machine.place] = count.get(machine.place, 0) + 1
-        groups = [self._group(state, place, count.get(place, 0)) for place in range(len(state.zones))]
+        seen = self._seen.groups if self._seen is not None and self._seen.pass_started == now else ()
+        groups: list[GroupView] = []
+        for place in range(len(state.zones)):
+            # within a tick no zone changes but by what is started or ended there, and by what it refuses
+            same = seen and place not in state.refused and seen[place].desired == count.get(place, 0)
+            groups.append(seen[place] if same else self._group(state, place, count.get(place, 0)))
         groups.append(
             GroupView(
                 name=ON_DEMAND_GROUP,

@@ -7,7 +7,7 @@ been ready for the hold. Where one zone's loss would take more than the spare, a
 while that pays, and moves one at a time to a safer zone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Final
@@ -59,11 +59,9 @@ def _spot(pool: PoolView, sizes: Sizes, now: datetime) -> list[Decision]:
 
     A group that looks for an instance by itself already is asked in the same way, so that its answer is waited for.
     """
-    asks = zones.place(pool, sizes.spot_missing, now)
-    reason, detail = Reason.SPOT_WANTED, f"{sizes.spot_missing} missing in the pool"
-    if not asks and (goal := _move(pool, sizes, now)) is not None:
-        asks = {goal: 1}
-        reason, detail = Reason.SAFER_ZONE, "one is to move here"
+    asks, reason = spot_asks(pool, sizes, now)
+    moves = reason is Reason.SAFER_ZONE
+    detail = "one is to move here" if moves else f"{sizes.spot_missing} missing in the pool"
     decisions: list[Decision] = []
     for group in pool.groups_of(CapacityType.SPOT):
         # those that leave still take their place in the group's desired size until they are gone
@@ -81,6 +79,14 @@ def _spot(pool: PoolView, sizes: Sizes, now: datetime) -> list[Decision]:
         else:
             decisions.append(_keep(pool, group, Reason.AS_WANTED, f"{there} there"))
     return decisions + _surplus_spot(pool, sizes)
+
+
+def spot_asks(pool: PoolView, sizes: Sizes, now: datetime) -> tuple[Mapping[str, int], Reason]:
+    """How many more to ask of each spot group now, and why: some are missing, or one is to move."""
+    asks = zones.place(pool, sizes.spot_missing, now)
+    if not asks and (goal := _move(pool, sizes, now)) is not None:
+        return {goal: 1}, Reason.SAFER_ZONE
+    return asks, Reason.SPOT_WANTED
 
 
 def _growth(pool: PoolView, group: GroupView, size: int, reason: Reason, detail: str) -> Decision:
@@ -103,9 +109,7 @@ def _move(pool: PoolView, sizes: Sizes, now: datetime) -> str | None:
     if all(m.kept_by for m in pool.members if m.group in names):
         return None  # nobody would leave for the one that comes
     needed = max(0, pool.target - sizes.reserved)
-    return risk.best_move(
-        zones.places(pool), zones.counts(pool), needed, zones.reachable(pool, now), zones.LEAST_GAIN
-    )
+    return risk.best_move(pool.spots, zones.counts(pool), needed, zones.reachable(pool, now), zones.LEAST_GAIN)
 
 
 def _surplus_spot(pool: PoolView, sizes: Sizes) -> list[Decision]:
@@ -115,7 +119,7 @@ def _surplus_spot(pool: PoolView, sizes: Sizes) -> list[Decision]:
     names = {group.name for group in pool.groups_of(CapacityType.SPOT)}
     candidates = [m for m in pool.members if m.group in names and leavers.may_be_asked(m) and not m.late]
     needed = max(0, pool.target - sizes.reserved)
-    from_group = risk.best_removal(zones.places(pool), zones.counts(pool), needed)
+    from_group = risk.best_removal(pool.spots, zones.counts(pool), needed)
     order = sorted(candidates, key=lambda m: (not m.idle, m.group != from_group, m.busy, m.launched_at, m.id))
     kept, goes = leavers.first_free(order)
     ends = [_end(pool, goes, Reason.SURPLUS, f"{sizes.spot} spot for {sizes.spot_needed} wanted")] if goes else []

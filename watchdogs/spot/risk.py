@@ -10,10 +10,9 @@ recorded trace.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
-from typing import Final
+from typing import Final, NamedTuple
 
 TOGETHER: Final = 0.3
 """Share of the losses of the safer of two zones of a region that come with the other's."""
@@ -28,8 +27,7 @@ UNKNOWN_PRICE: Final = Decimal("Infinity")
 """Of equals, what nobody knows the price of is taken for the dearest."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Place(NamedTuple):
     """A zone, as the arithmetic wants it."""
 
     name: str

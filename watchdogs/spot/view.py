@@ -13,6 +13,7 @@ from fleet.model import CapacityType
 from fleet.policies import SpotPolicy
 from watchdogs.boots import BOOT_DEFAULT
 from watchdogs.plan import Reason
+from watchdogs.spot import risk
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
@@ -130,6 +131,8 @@ class PoolView:
         init=False, repr=False, compare=False, default_factory=dict[tuple[str, datetime], tuple[Verdict | None]]
     )
     """What `zones` found to speak against a group, by group and moment."""
+    spots: list[risk.Place] = field(init=False, repr=False, compare=False)
+    """Its spot groups, the cheaper first among equals."""
     _members: dict[str, list[Member]] = field(init=False, repr=False, compare=False)
     _events: dict[str, list[Activity]] = field(init=False, repr=False, compare=False)
     _kinds: dict[ActivityKind, list[Activity]] = field(init=False, repr=False, compare=False)
@@ -143,6 +146,7 @@ class PoolView:
         object.__setattr__(self, "_events", _grouped(self.events, attrgetter("group")))
         object.__setattr__(self, "_kinds", _grouped(self.events, attrgetter("kind")))
         object.__setattr__(self, "_groups", _grouped(self.groups, attrgetter("capacity_type")))
+        object.__setattr__(self, "spots", sorted(map(_place, self.groups_of(CapacityType.SPOT)), key=_PRICE))
         failed = ActivityKind.UNHEALTHY in self._kinds or any(member.failed for member in self.members)
         object.__setattr__(self, "boots_failed", failed or bool(self.failed_boots) or self._left_by_themselves())
 
@@ -169,6 +173,18 @@ class PoolView:
         """What stands in for missing spot: on-demand, or flex-start where a pool has that instead."""
         found = [*self.groups_of(CapacityType.ON_DEMAND), *self.groups_of(CapacityType.FLEX_START)]
         return found[0] if found else None
+
+
+def _place(group: GroupView) -> risk.Place:
+    return risk.Place(
+        name=group.name,
+        region=risk.region_of(group.zone or group.name),
+        losses_per_hour=group.losses_per_hour,
+        usd_per_hour=risk.UNKNOWN_PRICE if group.usd_per_hour is None else group.usd_per_hour,
+    )
+
+
+_PRICE: Final = attrgetter("usd_per_hour")
 
 
 def _grouped(items: Sequence[T], key: Callable[[T], K]) -> dict[K, list[T]]:

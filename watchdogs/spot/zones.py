@@ -56,7 +56,7 @@ def place(pool: PoolView, missing: int, now: datetime) -> Mapping[str, int]:
     asks: dict[str, int] = {}
     if missing <= 0:
         return asks
-    spots = places(pool)
+    spots = pool.spots
     open_groups = {group.name: group for group in untried(pool, now)}
     room = {name: group.max - len(pool.members_of(name)) for name, group in open_groups.items()}
     now_held = counts(pool)
@@ -83,20 +83,6 @@ def share(pool: PoolView) -> int:
     return max(1, math.ceil(ZONE_SHARE * (pool.target + pool.spare)))
 
 
-def places(pool: PoolView) -> list[risk.Place]:
-    """The pool's spot groups, the cheaper first among equals."""
-    found = [
-        risk.Place(
-            name=group.name,
-            region=risk.region_of(group.zone or group.name),
-            losses_per_hour=group.losses_per_hour,
-            usd_per_hour=risk.UNKNOWN_PRICE if group.usd_per_hour is None else group.usd_per_hour,
-        )
-        for group in pool.groups_of(CapacityType.SPOT)
-    ]
-    return sorted(found, key=lambda place: place.usd_per_hour)
-
-
 def counts(pool: PoolView) -> dict[str, int]:
     """Spot instances that count, by group."""
     found = {group.name: 0 for group in pool.groups_of(CapacityType.SPOT)}
@@ -115,7 +101,7 @@ def extra(pool: PoolView, base: int, now: datetime) -> int:
     total = sum(held.values())
     if pool.spare == 0 or total < base or base == 0:
         return 0
-    spots, needed = places(pool), max(0, pool.target - _reserved(pool))
+    spots, needed = pool.spots, max(0, pool.target - _reserved(pool))
     risk_now = risk.risk(spots, held, needed)
     if total > base:
         without = risk.with_one_less(held, risk.best_removal(spots, held, needed))
@@ -123,8 +109,10 @@ def extra(pool: PoolView, base: int, now: datetime) -> int:
     if risk_now <= ADD_EXTRA:
         return 0  # there is not that much to spare
     recent = {e.group for e in pool.events if e.kind in REFUSALS and now - e.at < TRY_AGAIN}
-    able = [place for place in spots if place.name not in recent and _closed_by_name(pool, place.name, now) is None]
-    best = risk.best_addition([p for p in able if held[p.name] < share(pool)], spots, held, needed, pool.spare)
+    able = {group.name for group in untried(pool, now)} - recent
+    most = share(pool)
+    roomy = [place for place in spots if place.name in able and held[place.name] < most]
+    best = risk.best_addition(roomy, spots, held, needed, pool.spare)
     if best is None:
         return 0
     return 1 if risk_now - risk.risk(spots, risk.with_one_more(held, best), needed) > ADD_EXTRA else 0
@@ -147,11 +135,11 @@ def taken_young(pool: PoolView, now: datetime) -> int:
 def reachable(pool: PoolView, now: datetime) -> list[str]:
     """Groups that may be tried for a better place: open, with room, and not asked for a while."""
     recent = {e.group for e in pool.events if e.kind in _ASKED and now - e.at < TRY_AGAIN}
-    held = counts(pool)
+    held, most = counts(pool), share(pool)
     return [
         group.name
         for group in pool.groups_of(CapacityType.SPOT)
-        if held[group.name] < share(pool)
+        if held[group.name] < most
         and group.name not in recent
         and not under_notice(pool, group.name)
         and _closed(pool, group, now) is None
@@ -220,10 +208,6 @@ def _closed(pool: PoolView, group: GroupView, now: datetime) -> Verdict | None:
         found = check(pool, group, now)
     pool.closed[group.name, now] = (found,)
     return found
-
-
-def _closed_by_name(pool: PoolView, name: str, now: datetime) -> Verdict | None:
-    return next((_closed(pool, group, now) for group in pool.groups if group.name == name), None)
 
 
 def too_dear(pool: PoolView, group: GroupView) -> Verdict | None:
