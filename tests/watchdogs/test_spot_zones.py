@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -69,6 +69,11 @@ A_SAFE = {"a": 0.0, "b": 0.5, "c": 0.5}
             pool(NOTHING, losses=A_SAFE, spare=0, largest={"b": 0, "c": 1}),
             {"a": 3, "c": 1},
             id="more than half there where no other zone has room",
+        ),
+        pytest.param(
+            pool({"a": 2, "b": 0, "c": 0}, target=10, losses=A_SAFE, spare=0, largest={"a": 3}),
+            {"a": 1, "b": 3},
+            id="no more there than it has room for beside what it has",
         ),
         pytest.param(pool(NOTHING, losses=A_SAFE, spare=0, prices={"a": DEAR}), {"b": 2, "c": 2}, id="none too dear"),
         pytest.param(
@@ -203,7 +208,7 @@ def looking(*events: Activity, desired: int = 3) -> PoolView:
     return replace(found, groups=[replace(g, desired=desired) if g.name == "c" else g for g in found.groups])
 
 
-NO_CAPACITY, LAUNCHED = ActivityKind.NO_CAPACITY, ActivityKind.LAUNCHED
+NO_CAPACITY, LAUNCHED, PREEMPTED = ActivityKind.NO_CAPACITY, ActivityKind.LAUNCHED, ActivityKind.PREEMPTED
 
 
 @pytest.mark.parametrize(
@@ -264,3 +269,32 @@ def test_a_zone_that_gives_is_forgiven_its_refusals() -> None:
     kinds = ((NO_CAPACITY, 10), (LAUNCHED, 5), (NO_CAPACITY, 1))
     seen = pool(UNEVEN, events=[happened("a", kind, minutes) for kind, minutes in kinds])
     assert zones.refusals(seen, seen.groups[0], START) == [START - timedelta(minutes=1)]
+
+
+@pytest.mark.parametrize(
+    ("group", "lived_s", "minutes_ago", "young"),
+    [
+        pytest.param("a", 60, 10, 1, id="taken a minute after its launch"),
+        pytest.param("a", 600, 10, 0, id="taken when it could be ready"),
+        pytest.param("a", 60, 121, 0, id="longer ago than losses come in spells"),
+        pytest.param("o", 60, 10, 0, id="on-demand, which left by itself"),
+    ],
+)
+def test_who_was_taken_young(group: str, lived_s: float, minutes_ago: float, young: int) -> None:
+    taken = START - timedelta(minutes=minutes_ago)
+    on_demand = GroupView(name="o", capacity_type=CapacityType.ON_DEMAND, zone=None, desired=0, max=9)
+    seen = pool(UNEVEN, boot_expected=timedelta(minutes=5), events=lived(group, taken, lived_s))
+    assert zones.taken_young(replace(seen, groups=[*seen.groups, on_demand]), START) == young
+
+
+def lived(group: str, until: datetime, seconds: float) -> list[Activity]:
+    """What is known of one that was launched so long before it was taken."""
+    begun, ended = happened(group, LAUNCHED, 0), happened(group, PREEMPTED, 0)
+    launched = replace(begun, instance_id="i-1", at=until - timedelta(seconds=seconds))
+    return [launched, replace(ended, instance_id="i-1", at=until)]
+
+
+def test_spot_that_is_taken_as_it_boots_has_not_failed_to_boot() -> None:
+    seen = pool(UNEVEN, events=lived("a", START - timedelta(minutes=10), 60))
+    reserved = replace(seen.groups[0], capacity_type=CapacityType.RESERVED)
+    assert [zones.failed_boots(seen, group, START) for group in (seen.groups[0], reserved)] == [0, 1]
