@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -281,20 +281,18 @@ def test_a_zone_that_gives_is_forgiven_its_refusals() -> None:
     ],
 )
 def test_who_was_taken_young(group: str, lived_s: float, minutes_ago: float, young: int) -> None:
-    taken = START - timedelta(minutes=minutes_ago)
     on_demand = GroupView(name="o", capacity_type=CapacityType.ON_DEMAND, zone=None, desired=0, max=9)
-    seen = pool(UNEVEN, boot_expected=timedelta(minutes=5), events=lived(group, taken, lived_s))
+    seen = pool(UNEVEN, boot_expected=timedelta(minutes=5), events=lived(group, lived_s, minutes_ago))
     assert zones.taken_young(replace(seen, groups=[*seen.groups, on_demand]), START) == young
 
 
-def lived(group: str, until: datetime, seconds: float) -> list[Activity]:
-    """What is known of one that was launched so long before it was taken."""
-    begun, ended = happened(group, LAUNCHED, 0), happened(group, PREEMPTED, 0)
-    launched = replace(begun, instance_id="i-1", at=until - timedelta(seconds=seconds))
-    return [launched, replace(ended, instance_id="i-1", at=until)]
+def lived(group: str, seconds: float, minutes: float) -> list[Activity]:
+    """What is known of one that was taken that many minutes ago, so long after its launch."""
+    ages = {LAUNCHED: minutes + seconds / 60, PREEMPTED: minutes}
+    return [replace(happened(group, kind, age), instance_id="i-1") for kind, age in ages.items()]
 
 
 def test_spot_that_is_taken_as_it_boots_has_not_failed_to_boot() -> None:
-    seen = pool(UNEVEN, events=lived("a", START - timedelta(minutes=10), 60))
+    seen = pool(UNEVEN, events=lived("a", 60, 10))
     reserved = replace(seen.groups[0], capacity_type=CapacityType.RESERVED)
     assert [zones.failed_boots(seen, group, START) for group in (seen.groups[0], reserved)] == [0, 1]

@@ -73,13 +73,12 @@ class OwnRule:
 
     def decide(self, state: State) -> Wishes:
         now = EPOCH + timedelta(seconds=state.now)
-        refused = self._all_refused(state)
         self._remember(state, now)
         while self._ended and now - self._ended[0] > HOUR:
             self._ended.popleft()
         before, view = self._seen, self._view(state, now)
         self._seen = view
-        if refused and before is not None and (launch := self._other_zones(state, before, view, now)):
+        if before is not None and (launch := self._other_zones(state, before, view, now)):
             return Wishes(launch=launch, in_turn=self._in_turn(state, view, launch))
         plan = decide([view], now)
         acting = plan.acting
@@ -100,16 +99,13 @@ class OwnRule:
             self._event(_name_of(state.zones, machine.place), ActivityKind.ENDED, now, machine)
         return Wishes(end=ends)
 
-    def _all_refused(self, state: State) -> bool:
-        """Whether nothing has happened since the last look but that zones refused all that it asked for."""
-        newest = 0 if self._last is None else self._last[1]
-        return bool(state.refused) and all(machine.number <= newest for machine in state.machines)
-
     def _other_zones(self, state: State, before: PoolView, view: PoolView, now: datetime) -> list[int]:
-        """What it asks of other zones for the same reason when zones have just refused.
+        """What it asks of other zones for the same reason when zones have just refused all that it asked for.
 
         Nothing else has changed, so `decide` would say the same of all but the zones. Empty: it has to be asked.
         """
+        if not state.refused or len(view.members) > len(before.members):
+            return []
         asked = {state.zones[place] for place in state.refused}
         view.closed.update((key, found) for key, found in before.closed.items() if key[0] not in asked)
         asks, why = spot_asks(view, Sizes(view, now, 0), now)
@@ -265,12 +261,7 @@ class OwnRule:
         count: dict[int, int] = {}
         for machine in state.machines:
             count[machine.place] = count.get(machine.place, 0) + 1
-        seen = self._seen.groups if self._seen is not None and self._seen.pass_started == now else ()
-        groups: list[GroupView] = []
-        for place in range(len(state.zones)):
-            # within a tick no zone changes but by what is started or ended there, and by what it refuses
-            same = seen and place not in state.refused and seen[place].desired == count.get(place, 0)
-            groups.append(seen[place] if same else self._group(state, place, count.get(place, 0)))
+        groups = [self._group(state, place, count.get(place, 0)) for place in range(len(state.zones))]
         groups.append(
             GroupView(
                 name=ON_DEMAND_GROUP,
