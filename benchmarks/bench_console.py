@@ -29,7 +29,7 @@ from console.document import document as as_document
 from console.text import screen
 from console.top import Screen, draw
 from console.view import FleetView, Read, Signals, build
-from fleet.document import FleetDocument
+from gpufleet.settings.document import FleetDocument
 from ledger import facts
 from ledger.database import writing
 from ledger.schema import open_ledger

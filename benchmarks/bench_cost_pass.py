@@ -25,8 +25,8 @@ from cli.sources import METRIC_NAMES, SamplesOf
 from clouds.samples import PrometheusSamples
 from costs.collector import FleetFacts, PoolFacts, Sources, collect
 from costs.slots import Measure
-from fleet.lives import Ending, Life, MarketPrice, PaidCapacity
-from fleet.model import Cloud, Instance, InstanceState
+from gpufleet.domain.lives import Ending, Life, MarketPrice, PaidCapacity
+from gpufleet.domain.model import Cloud, Instance, InstanceState
 from ledger import facts
 from ledger.database import writing
 from ledger.facts import Pass

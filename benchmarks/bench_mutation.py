@@ -25,7 +25,7 @@ DRAWN: Final = 150
 LIMIT_S: Final = 1_200
 
 MODULES: Final = {
-    "fleet/money.py": "exact sums, rounding, largest remainder",
+    "gpufleet/domain/money.py": "exact sums, rounding, largest remainder",
     "prices/book.py": "the price in force",
     "ledger/counters.py": "tokens from raw counters",
     "costs/slots.py": "busy and idle slots",
@@ -42,7 +42,7 @@ TESTS: Final = (
     "test_charges_in_full",
     "test_prices_in_full",
 )
-_ROOMS: Final = ("fleet", "prices", "ledger", "costs")
+_ROOMS: Final = ("gpufleet", "prices", "ledger", "costs")
 
 
 class Verdict(StrEnum):

@@ -16,7 +16,7 @@ import numpy as np
 from benchmarks import activity as kinds
 from benchmarks import markets, recorded
 from benchmarks.table import Table
-from fleet.policies import IdlePolicy, ScalePolicy, SpotPolicy
+from gpufleet.domain.policies import IdlePolicy, ScalePolicy, SpotPolicy
 from watchdogs.replay import fleet, idle_rules, market, pool_rules, pools, requests, spot_rules
 from watchdogs.replay.activity import Activity
 

@@ -24,7 +24,7 @@ from urllib.request import urlopen
 import yaml
 
 from benchmarks.table import Table
-from fleet.document.alerts import AlertSettings
+from gpufleet.settings.document.alerts import AlertSettings
 from monitoring import rules
 from monitoring.alerts import render
 from monitoring.queries import per_instance

@@ -10,7 +10,7 @@ from typing import Final
 
 from sqlalchemy import Engine, Table
 
-from fleet.model import CapacityType
+from gpufleet.domain.model import CapacityType
 from ledger.database import writing
 from ledger.tables import ACTIVITY, PASSES, PRICES, PROCESSES, RUNS, TOKEN_HOURS, microseconds
 

@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 from urllib.parse import parse_qs
 
-from fleet import tags
+from gpufleet.domain import tags
 from monitoring import queries
 
 HOST: Final = "127.17.0.9"

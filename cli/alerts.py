@@ -17,8 +17,8 @@ from costs.figures import Figure
 from costs.forecast import BudgetState
 from costs.render import show
 from costs.report import By, Report
-from fleet import money as exact
-from fleet.document import FleetDocument
+from gpufleet.domain import money as exact
+from gpufleet.settings.document import FleetDocument
 from ledger import history
 from ledger.database import writing
 from ledger.outbox import Message, enqueue

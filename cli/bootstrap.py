@@ -8,8 +8,8 @@ import typer
 
 from cli.output import STDERR, STDOUT, Exit, UserError, print_json
 from clouds.foundation import Step
-from fleet.activity import CloudError
-from fleet.model import Cloud
+from gpufleet.domain.activity import CloudError
+from gpufleet.domain.model import Cloud
 
 
 def register(app: typer.Typer) -> None:

@@ -13,9 +13,9 @@ from cli.money import not_here
 from cli.output import STDERR, STDOUT, Exit, UserError, print_json
 from cli.ports import FleetAgents, FleetLedger, fleet_of
 from cli.wiring import agents_of, inventory_of, open_engine
-from fleet import durations, tags
-from fleet.document import FleetDocument, Pool
-from fleet.model import Cloud, Instance
+from gpufleet.domain import durations, tags
+from gpufleet.domain.model import Cloud, Instance
+from gpufleet.settings.document import FleetDocument, Pool
 from ledger import decisions, operations
 from ledger.operations import BrakeRow
 from ledger.schema import file_of

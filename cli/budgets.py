@@ -9,9 +9,9 @@ from cli.windows import Window
 from costs import forecast
 from costs.forecast import BudgetUse
 from costs.report import By
-from fleet import money
-from fleet.document import FleetDocument
-from fleet.document.money import PartBudget
+from gpufleet.domain import money
+from gpufleet.settings.document import FleetDocument
+from gpufleet.settings.document.money import PartBudget
 
 PartUse = tuple[PartBudget, forecast.Forecast, BudgetUse]
 

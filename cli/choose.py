@@ -11,9 +11,9 @@ from cli.declared import book_of
 from cli.fleets import FleetOption, load_one
 from cli.output import STDERR, STDOUT, Exit, print_json
 from cli.size import JsonOption, ModelArgument, load_model
-from fleet import catalogue
-from fleet.catalogue import Machine
-from fleet.model import CapacityType, Cloud
+from gpufleet.domain import catalogue
+from gpufleet.domain.catalogue import Machine
+from gpufleet.domain.model import CapacityType, Cloud
 from prices.book import MissingPriceError, Price, PriceBook
 from prices.packaged import PackagedPrices
 from serving.sizing.choice import Able, Demand, Mix, Offer, Option, ability, cheapest_mix, rank

@@ -29,9 +29,9 @@ from console.alerts import Notice
 from console.view import ActView, FleetView
 from costs import page as cost_page
 from costs import series
-from fleet.activity import CloudError
-from fleet.clocks import is_over
-from fleet.document import FleetDocument
+from gpufleet.domain.activity import CloudError
+from gpufleet.domain.clocks import is_over
+from gpufleet.settings.document import FleetDocument
 from ledger import history, operations, outbox
 from ledger.database import writing
 from ledger.operations import BrakeRow

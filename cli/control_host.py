@@ -22,8 +22,8 @@ from control import bundle, units
 from control.places import COMMAND, USER, Places
 from control.releases import ReleaseError
 from control.settings import ControlSettings
-from fleet.activity import CloudError
-from fleet.files import write_private
+from gpufleet.domain.activity import CloudError
+from gpufleet.domain.files import write_private
 from ledger.database import open_database
 from ledger.schema import LedgerError, open_ledger, schema_version
 from node.ports import StepError, UnitState

@@ -5,9 +5,9 @@ from cli.output import UserError
 from costs.commitments import Block, Declared, Shared, Spend
 from costs.report import as_price
 from costs.teams import ENGINE_SECONDS
-from fleet.document import FleetDocument
-from fleet.document.money import BlockEntry, SpendEntry
-from fleet.model import Cloud
+from gpufleet.domain.model import Cloud
+from gpufleet.settings.document import FleetDocument
+from gpufleet.settings.document.money import BlockEntry, SpendEntry
 from ledger import history
 from prices.book import Price, PriceBook, parse_as_of
 from prices.packaged import PackagedPrices

@@ -9,8 +9,8 @@ from urllib.parse import SplitResult, urlsplit
 import typer
 
 from cli.output import Exit, UserError
-from fleet.document import DocumentError, FleetDocument, parse
-from fleet.model import Cloud
+from gpufleet.domain.model import Cloud
+from gpufleet.settings.document import DocumentError, FleetDocument, parse
 
 FleetOption = Annotated[
     list[str] | None,

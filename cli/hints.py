@@ -8,9 +8,9 @@ from typing import Final
 from cli import plans
 from clouds.aws.calls import AwsCalls
 from clouds.aws.notices import AwsNotices
-from fleet.activity import CloudError
-from fleet.document import FleetDocument
-from fleet.model import Cloud
+from gpufleet.domain.activity import CloudError
+from gpufleet.domain.model import Cloud
+from gpufleet.settings.document import FleetDocument
 from watchdogs.schedule import Schedule
 from watchdogs.spot.decide import WATCHDOG as SPOT
 

@@ -18,8 +18,8 @@ from control.places import Places
 from control.releases import BusyError, ReleaseError, Releases
 from control.settings import ControlSettings, ControlSettingsError, Role
 from control.settings import load as load_settings
-from fleet import durations
-from fleet.document import FleetDocument
+from gpufleet.domain import durations
+from gpufleet.settings.document import FleetDocument
 from node.ports import StepError
 from node.systemd import Systemd, run
 

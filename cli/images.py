@@ -6,7 +6,7 @@ import typer
 
 from cli.output import STDERR, UserError, print_json
 from clouds.images import Mirrored, Registry
-from fleet.activity import CloudError
+from gpufleet.domain.activity import CloudError
 
 app = typer.Typer(no_args_is_help=True, help="Container images for machines without internet.")
 

@@ -11,7 +11,7 @@ from cli import ledger_backup, money
 from cli.files import write_lines
 from cli.fleets import FleetOption, load
 from cli.output import STDERR, Exit, UserError, print_json
-from fleet.document import FleetDocument
+from gpufleet.settings.document import FleetDocument
 from ledger import invariants, transfer
 from ledger.database import writing
 from ledger.schema import LedgerError

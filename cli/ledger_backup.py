@@ -13,8 +13,8 @@ from cli import money
 from cli.fleets import FleetOption, load
 from cli.output import STDERR, Exit, UserError
 from cli.stores import Place, digest_of, fetch_file, open_place
-from fleet.document import FleetDocument
-from fleet.parsed import is_map
+from gpufleet.domain.parsed import is_map
+from gpufleet.settings.document import FleetDocument
 from ledger import invariants, transfer
 from ledger.database import writing
 from ledger.schema import LedgerError

@@ -10,9 +10,9 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from cli.output import STDERR, STDOUT, Exit, UserError, print_json
-from fleet.document.alerts import AlertSettings
-from fleet.durations import parse as parse_duration
-from fleet.model import Cloud
+from gpufleet.domain.durations import parse as parse_duration
+from gpufleet.domain.model import Cloud
+from gpufleet.settings.document.alerts import AlertSettings
 from localcloud.control import bring_up, cloud_client, parts, processes, take_down
 from localcloud.control.environment import enter, exports, local_environment
 from localcloud.control.folders import PULUMI_VERSION, Folders, find_folders

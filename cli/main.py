@@ -89,7 +89,7 @@ def _open_closed() -> None:
 def _run() -> None:
     # imported here and in `build`, since people press Ctrl-C while it loads, too
     from cli.output import STDERR, Exit, UserError, discard, print_error
-    from fleet import cycles
+    from gpufleet.domain import cycles
 
     try:
         with cycles.not_looked_for(kept=True):

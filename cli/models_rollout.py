@@ -8,8 +8,8 @@ import typer
 from cli.fleets import load_one
 from cli.models_shelf import Shelf
 from cli.output import STDERR, STDOUT, Exit, UserError, print_json
-from fleet import durations
-from fleet.document import FleetDocument
+from gpufleet.domain import durations
+from gpufleet.settings.document import FleetDocument
 
 BucketOption = Annotated[
     str, typer.Option("--bucket", help="URL of the bucket: s3://…, gs://…, or a folder.", envvar="GPUFLEET_BUCKET")
@@ -113,7 +113,7 @@ def _walk(shelf: Shelf, digest: str, document: FleetDocument, way: _Way) -> list
     """Let every pool of the model change, one instance at a time. Raises UserError where it stops."""
     # only here: what asks clouds takes a second to import
     from cli.wiring import agents_of, inventory_of
-    from fleet.activity import CloudError
+    from gpufleet.domain.activity import CloudError
     from serving.revisions import PoolRollout, RolloutError, Walk
 
     pools = [pool for pool in document.pools if pool.model == f"models/{shelf.name}"]

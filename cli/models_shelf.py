@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from cli.output import Exit, UserError
 from cli.stores import Place, open_place
-from fleet.document import PATH_IN_BUCKET, DocumentError, FleetDocument, parse
+from gpufleet.settings.document import PATH_IN_BUCKET, DocumentError, FleetDocument, parse
 from serving.cache import approval, publish
 from serving.cache.approval import Approval
 from serving.cache.manifest import Manifest, ManifestError

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from sqlalchemy import Engine
 
 from cli.output import UserError
-from fleet.document import FleetDocument
+from gpufleet.settings.document import FleetDocument
 from ledger.operations import fleet_name
 from ledger.schema import LedgerError, explained, file_of, share_ledger, shown_url
 from prices.book import Override, parse_as_of

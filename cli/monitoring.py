@@ -11,10 +11,10 @@ from cli.files import write_text
 from cli.fleets import FleetOption, load
 from cli.monitoring_check import check
 from cli.output import STDERR, Exit, UserError
-from fleet.document import FleetDocument
-from fleet.document.alerts import AlertSettings
-from fleet.durations import parse as parse_duration
-from fleet.model import Cloud
+from gpufleet.domain.durations import parse as parse_duration
+from gpufleet.domain.model import Cloud
+from gpufleet.settings.document import FleetDocument
+from gpufleet.settings.document.alerts import AlertSettings
 from monitoring import alertmanager, alerts, dashboards, prometheus
 from monitoring.rules import RuleSettings
 

@@ -12,8 +12,8 @@ from rich.text import Text
 from cli.fleets import FleetOption, load
 from cli.output import STDERR, STDOUT, Exit, UserError, print_json
 from clouds.prometheus import Prometheus
-from fleet.activity import CloudError
-from fleet.document import FleetDocument
+from gpufleet.domain.activity import CloudError
+from gpufleet.settings.document import FleetDocument
 from monitoring.dashboards import BUDGET, HOST_NAMES, dashboards, of_all
 
 

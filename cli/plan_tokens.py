@@ -6,8 +6,8 @@ from decimal import Decimal
 from typing import Any
 
 from cli.references import hub_name, measurement
-from fleet import catalogue
-from fleet.model import Cloud
+from gpufleet.domain import catalogue
+from gpufleet.domain.model import Cloud
 from prices.plan.cost import Line, PlanCost, settings_of
 from serving.sizing import speed
 

@@ -14,9 +14,9 @@ from sqlalchemy import Engine
 
 from clouds.agents import NodeAgents
 from clouds.aws.cloudwatch import DELAY, CloudWatch
-from fleet.activity import CloudError, ConflictError
-from fleet.document import FleetDocument
-from fleet.model import CapacityType, Cloud, Instance, Phase
+from gpufleet.domain.activity import CloudError, ConflictError
+from gpufleet.domain.model import CapacityType, Cloud, Instance, Phase
+from gpufleet.settings.document import FleetDocument
 from ledger import decisions, operations
 from ledger.outbox import OutboxMessages
 from notify.buttons import with_buttons

@@ -15,9 +15,9 @@ from cli.windows import parse_moment
 from costs.collector import observed
 from costs.document import price_row
 from costs.render import Row, table
-from fleet.catalogue import UnknownMachineError, machine
-from fleet.document import FleetDocument
-from fleet.model import CapacityType
+from gpufleet.domain.catalogue import UnknownMachineError, machine
+from gpufleet.domain.model import CapacityType
+from gpufleet.settings.document import FleetDocument
 from ledger import facts
 from ledger.database import writing
 from prices.book import MissingPriceError, Price, PriceBook, Sku, is_stale, machine_sku

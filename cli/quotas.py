@@ -6,12 +6,12 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from console.exporter import QuotaUse
-from fleet.activity import CloudError
-from fleet.catalogue import UnknownMachineError
-from fleet.clocks import is_over
-from fleet.document import FleetDocument
-from fleet.model import Cloud, Instance
-from fleet.quotas import Need, needs, uses
+from gpufleet.domain.activity import CloudError
+from gpufleet.domain.catalogue import UnknownMachineError
+from gpufleet.domain.clocks import is_over
+from gpufleet.domain.model import Cloud, Instance
+from gpufleet.domain.quotas import Need, needs, uses
+from gpufleet.settings.document import FleetDocument
 from localcloud.control.health import Finding
 
 LIMITS_EVERY: Final = timedelta(hours=1)

@@ -6,8 +6,8 @@ The one place where measurements of engines (serving) and money (costs) meet for
 from decimal import Decimal
 
 from costs.speed import Reference, References
-from fleet.catalogue import Machine
-from fleet.document import FleetDocument
+from gpufleet.domain.catalogue import Machine
+from gpufleet.settings.document import FleetDocument
 from serving.sizing import speed
 
 _STEP = Decimal("0.0001")

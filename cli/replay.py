@@ -12,10 +12,10 @@ import typer
 from pydantic import ValidationError
 
 from cli.output import STDERR, STDOUT, Exit, UserError, print_json
-from fleet import durations
-from fleet.document import describe_problems
-from fleet.document.watchdogs import IdleEntry, ScaleEntry, SpotEntry, Watchdogs
-from fleet.parsed import is_map
+from gpufleet.domain import durations
+from gpufleet.domain.parsed import is_map
+from gpufleet.settings.document import describe_problems
+from gpufleet.settings.document.watchdogs import IdleEntry, ScaleEntry, SpotEntry, Watchdogs
 
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
 PolicyOption = Annotated[

@@ -22,7 +22,7 @@ from costs.document import document as as_document
 from costs.document import figures_csv
 from costs.render import as_text, title
 from costs.report import By
-from fleet.document import FleetDocument
+from gpufleet.settings.document import FleetDocument
 from ledger.database import writing
 from ledger.outbox import Message, enqueue, holds
 from notify import messages

@@ -24,8 +24,8 @@ from costs.report import Known, Report, Scope, compute, read, tokens_of
 from costs.series import priced_alone
 from costs.speed import speeds
 from costs.waste import waste
-from fleet import money as exact
-from fleet.document import FleetDocument
+from gpufleet.domain import money as exact
+from gpufleet.settings.document import FleetDocument
 from ledger import history
 from prices.book import MissingPriceError, PriceBook
 from prices.packaged import PackagedPrices

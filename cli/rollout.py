@@ -12,11 +12,11 @@ from cli.wiring import agents_of, inventory_of
 from clouds.aws.calls import AwsCalls
 from clouds.aws.rollouts import AwsRollouts
 from clouds.versions import GroupVersion
-from fleet import floors
-from fleet.activity import CloudError
-from fleet.document import FleetDocument, GroupEntry, Pool
-from fleet.durations import parse
-from fleet.model import CapacityType, Cloud
+from gpufleet.domain import floors
+from gpufleet.domain.activity import CloudError
+from gpufleet.domain.durations import parse
+from gpufleet.domain.model import CapacityType, Cloud
+from gpufleet.settings.document import FleetDocument, GroupEntry, Pool
 
 POLL_S: Final = 2.0
 

@@ -12,7 +12,7 @@ from clouds.gcp.calls import GoogleCalls
 from clouds.gcp.groups import GoogleGroups
 from clouds.gcp.inventory import GoogleInventory
 from clouds.gcp.rollouts import GoogleRollouts
-from fleet.document import FleetDocument, Pool
+from gpufleet.settings.document import FleetDocument, Pool
 from ledger import operations
 from watchdogs.ports import BrakeKind
 

@@ -16,8 +16,8 @@ from cli.fleets import FleetOption
 from cli.output import STDERR, STDOUT, Exit, UserError, print_json
 from cli.router_fleet import LiveFleet
 from cli.stopping import on_signals
-from fleet.document import FleetDocument
-from fleet.durations import parse as parse_duration
+from gpufleet.domain.durations import parse as parse_duration
+from gpufleet.settings.document import FleetDocument
 from serving.router import maps
 from serving.router.controller import BusyError, Controller, only_one
 from serving.router.policy import Canary, RouterPolicy

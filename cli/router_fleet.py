@@ -11,9 +11,9 @@ from cli.output import UserError
 from clouds import agents
 from clouds.aws.calls import AwsCalls
 from clouds.aws.inventory import AwsInventory
-from fleet.document import FleetDocument, parse
-from fleet.files import write_whole
-from fleet.model import Cloud, Instance
+from gpufleet.domain.files import write_whole
+from gpufleet.domain.model import Cloud, Instance
+from gpufleet.settings.document import FleetDocument, parse
 from serving import engine
 from serving.router.keys import ApiKey, parse_keys
 from serving.router.policy import FILE_NAME, RouterPolicy, parse_policy, render_policy

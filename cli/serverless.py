@@ -15,8 +15,8 @@ from cli import watch_cost
 from cli.fleets import load
 from cli.output import STDERR, Exit, UserError, print_json
 from cli.watch_pass import Options, kinds, over_fleets
-from fleet.document import FleetDocument
-from fleet.parsed import is_list
+from gpufleet.domain.parsed import is_list
+from gpufleet.settings.document import FleetDocument
 
 COST: Final = "cost"
 EVENT_KEYS: Final = frozenset({"watchdog", "apply", "fleet"})

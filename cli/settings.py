@@ -12,9 +12,9 @@ import yaml
 
 from cli import settings_image
 from cli.output import STDERR, STDOUT, Exit, UserError, print_json
-from fleet import catalogue
-from fleet.model import CapacityType, Cloud
-from fleet.parsed import is_list, is_map
+from gpufleet.domain import catalogue
+from gpufleet.domain.model import CapacityType, Cloud
+from gpufleet.domain.parsed import is_list, is_map
 from prices.book import machine_sku
 from prices.packaged import PackagedPrices
 from stacks import reading

@@ -7,9 +7,9 @@ import typer
 
 from cli.output import STDERR, STDOUT, Exit, UserError, print_json
 from cli.stores import Place, open_place
-from fleet import catalogue
-from fleet.catalogue import Gpu, UnknownMachineError
-from fleet.model import Cloud
+from gpufleet.domain import catalogue
+from gpufleet.domain.catalogue import Gpu, UnknownMachineError
+from gpufleet.domain.model import Cloud
 from serving.cache.manifest import ManifestError
 from serving.cache.sync import served_digest
 from serving.sizing import families

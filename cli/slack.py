@@ -14,7 +14,7 @@ from cli.fleets import FleetOption, load
 from cli.output import STDERR, STDOUT, UserError
 from cli.stopping import on_signals
 from cli.wiring import inventory_of, open_engine
-from fleet.document import FleetDocument
+from gpufleet.settings.document import FleetDocument
 from ledger.outbox import retry_refused
 from notify.presses import Desk, Presses
 

@@ -15,9 +15,9 @@ from clouds.samples import PrometheusSamples
 from costs.collector import FleetFacts, Lives, Market, Paid, PoolFacts, Sources
 from costs.samples import MetricNames, Series
 from costs.slots import Measure, Sample
-from fleet.document import FleetDocument
-from fleet.lives import MarketPrice
-from fleet.model import Cloud
+from gpufleet.domain.lives import MarketPrice
+from gpufleet.domain.model import Cloud
+from gpufleet.settings.document import FleetDocument
 from serving import metrics
 
 METRIC_NAMES: Final = MetricNames(

@@ -14,8 +14,8 @@ from cli.watching import Costs, Watched
 from console.document import document as as_document
 from console.text import screen
 from console.view import FleetView
-from fleet import cycles
-from fleet.durations import parse as parse_duration
+from gpufleet.domain import cycles
+from gpufleet.domain.durations import parse as parse_duration
 
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
 EveryOption = Annotated[str, typer.Option("--every", help="Time between two looks.")]

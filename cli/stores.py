@@ -186,7 +186,7 @@ def _gcs(bucket: str, prefix: str) -> Place:
 
 def _google_tokens() -> Callable[[], str]:
     from clouds.gcp.login import tokens
-    from fleet.activity import CloudError
+    from gpufleet.domain.activity import CloudError
 
     try:
         return tokens("https://www.googleapis.com/auth/devstorage.read_write")

@@ -12,7 +12,7 @@ from cli.declared import declared_of
 from costs.report import Scope
 from costs.report import load as load_report
 from costs.sums import sums
-from fleet.document import FleetDocument
+from gpufleet.settings.document import FleetDocument
 from ledger.database import writing
 from ledger.sums import CostSum, Span, write_sums
 from prices.packaged import PackagedPrices

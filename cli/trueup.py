@@ -19,8 +19,8 @@ from costs.document import instant
 from costs.render import show, table
 from costs.report import read
 from costs.trueup import TrueUp, span_of, true_up
-from fleet import money as exact
-from fleet.document import FleetDocument
+from gpufleet.domain import money as exact
+from gpufleet.settings.document import FleetDocument
 from ledger.database import writing
 from ledger.finals import Confirmed, add_final
 from prices.packaged import PackagedPrices

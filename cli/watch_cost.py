@@ -13,7 +13,7 @@ from cli.fleets import FleetOption, load
 from cli.output import STDERR, Exit, UserError, print_json
 from cli.sources import facts_of, sources_of
 from costs.collector import Collected, collect
-from fleet.document import FleetDocument
+from gpufleet.settings.document import FleetDocument
 
 
 def register(watch_app: typer.Typer) -> None:

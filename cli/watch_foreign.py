@@ -15,9 +15,9 @@ from clouds.aws.calls import AwsCalls
 from clouds.aws.cloudwatch import CloudWatch
 from clouds.aws.inventory import AwsInventory
 from clouds.prometheus import Prometheus
-from fleet import durations
-from fleet.model import Cloud, Instance
-from fleet.policies import OrphanPolicy
+from gpufleet.domain import durations
+from gpufleet.domain.model import Cloud, Instance
+from gpufleet.domain.policies import OrphanPolicy
 from prices.book import PriceBook
 from prices.packaged import PackagedPrices
 from watchdogs import signals

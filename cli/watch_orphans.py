@@ -10,8 +10,8 @@ from cli import plans
 from cli.fleets import FleetOption, load
 from cli.output import STDOUT, Exit, UserError, after_the_work, print_json
 from cli.watch_pass import Options, check_accepted, one_of_several, orphan_kind, worst
-from fleet.document import FleetDocument
-from fleet.model import Instance
+from gpufleet.domain.model import Instance
+from gpufleet.settings.document import FleetDocument
 from watchdogs.orphans.watchdog import Scope
 
 

@@ -10,7 +10,7 @@ from cli.api_calls import Count
 from cli.money import not_here
 from cli.output import Exit, UserError, after_the_work
 from cli.wiring import Wired, wire
-from fleet.document import FleetDocument
+from gpufleet.settings.document import FleetDocument
 from ledger import outbox
 from ledger.schema import LedgerError, explained
 from watchdogs.idle.decide import WATCHDOG as IDLE

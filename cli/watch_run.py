@@ -20,8 +20,8 @@ from cli.fleets import FleetOption, load
 from cli.output import Exit, UserError
 from cli.stopping import on_signals
 from cli.watch_pass import Kind, Options, kinds, over_fleets, watches
-from fleet import durations
-from fleet.document import FleetDocument
+from gpufleet.domain import durations
+from gpufleet.settings.document import FleetDocument
 from watchdogs.schedule import Job, Schedule
 
 COST: Final = "cost"

@@ -11,10 +11,10 @@ from cli.output import UserError
 from cli.wiring import Wired, prices_of, wire
 from console import book
 from console.view import AlertView, CostView, FleetView, MarketView, Read, Signals, build
-from fleet.activity import CloudError
-from fleet.clocks import is_over
-from fleet.document import FleetDocument
-from fleet.model import CapacityType, Instance
+from gpufleet.domain.activity import CloudError
+from gpufleet.domain.clocks import is_over
+from gpufleet.domain.model import CapacityType, Instance
+from gpufleet.settings.document import FleetDocument
 from ledger.sums import Span
 from monitoring import queries
 from watchdogs.ports import Prices

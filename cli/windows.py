@@ -5,7 +5,7 @@ from datetime import UTC, datetime, time, timedelta
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cli.output import Exit, UserError
-from fleet import durations
+from gpufleet.domain import durations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,8 +26,8 @@ from clouds.aws.cloudwatch import CloudWatch
 from clouds.aws.groups import AwsGroups
 from clouds.aws.inventory import AwsInventory
 from clouds.prometheus import Prometheus
-from fleet.document import FleetDocument
-from fleet.model import Cloud
+from gpufleet.domain.model import Cloud
+from gpufleet.settings.document import FleetDocument
 from ledger import operations
 from ledger.tables import PRICES
 from prices.book import Price, PriceBook, Rank

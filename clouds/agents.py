@@ -12,9 +12,9 @@ import httpx
 from clouds import secrets
 from clouds.deadlines import DeadlineTransport
 from clouds.plain import trusting_nobody
-from fleet.activity import CloudError
-from fleet.model import Instance
-from fleet.parsed import is_map
+from gpufleet.domain.activity import CloudError
+from gpufleet.domain.model import Instance
+from gpufleet.domain.parsed import is_map
 
 PORT: Final = 9500
 _AT_ONCE: Final = 32

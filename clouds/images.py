@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from clouds.aws.calls import AwsCalls
-from fleet.activity import CloudError
+from gpufleet.domain.activity import CloudError
 
 COPY_LIMIT_S: Final = 3600
 """vLLM's image has about 10 GB."""

@@ -13,8 +13,8 @@ import yaml
 
 from clouds.deadlines import DeadlineTransport
 from clouds.plain import trusting_nobody
-from fleet.activity import CloudError
-from fleet.parsed import is_map
+from gpufleet.domain.activity import CloudError
+from gpufleet.domain.parsed import is_map
 
 _TIMEOUT: Final = 30.0
 LONGEST_S: Final = 120.0

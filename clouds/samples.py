@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Final
 
 from clouds.prometheus import Prometheus
-from fleet.activity import CloudError
+from gpufleet.domain.activity import CloudError
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -2,7 +2,7 @@
 
 import re
 
-from fleet.activity import CloudError
+from gpufleet.domain.activity import CloudError
 
 
 def read(reference: str, region: str) -> str:

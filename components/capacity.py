@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from fleet import tags
-from fleet.document import GroupEntry
-from fleet.model import CapacityType
+from gpufleet.domain import tags
+from gpufleet.domain.model import CapacityType
+from gpufleet.settings.document import GroupEntry
 
 BLOCK_ENDS_EARLY: Final = timedelta(minutes=30)
 """AWS begins to end a Capacity Block's instances this long before the block's own end."""

@@ -10,7 +10,7 @@ from decimal import Decimal
 
 from costs.allocation import Charge
 from costs.report import NONE, Report
-from fleet import money
+from gpufleet.domain import money
 
 Labels = Mapping[str, str]
 

@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode
 from console import text
 from console.style import CSS
 from console.view import ActView, FleetView, InstanceView, PoolView
-from fleet.model import CapacityType
+from gpufleet.domain.model import CapacityType
 
 REFRESH_S: Final = 30
 PER_PAGE: Final = 200

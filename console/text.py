@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from console.view import AlertView, BrakeView, CostView, FleetView, InstanceView, PoolView
-from fleet.model import CapacityType
+from gpufleet.domain.model import CapacityType
 
 NOTHING: Final = "–"
 _MOST_LINES: Final = 5

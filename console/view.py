@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal
 
-from fleet import tags
-from fleet.document import FleetDocument, Pool
-from fleet.model import CapacityType, Instance, Phase
-from fleet.owners import owner_of
+from gpufleet.domain import tags
+from gpufleet.domain.model import CapacityType, Instance, Phase
+from gpufleet.domain.owners import owner_of
+from gpufleet.settings.document import FleetDocument, Pool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

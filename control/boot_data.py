@@ -9,7 +9,7 @@ from typing import Final
 
 from control import bundle, places
 from control.settings import ControlSettings
-from fleet.model import Cloud
+from gpufleet.domain.model import Cloud
 from serving.user_data import FETCH, LARGEST, UserDataError
 
 

@@ -20,8 +20,8 @@ from typing import Final
 from costs import slots
 from costs.commitments import Coverage, Declared, Shared, end_of, shares
 from costs.pricing import Pricing
-from fleet import money
-from fleet.model import CapacityType, Cloud
+from gpufleet.domain import money
+from gpufleet.domain.model import CapacityType, Cloud
 from ledger.facts import ActivityHour, EndCause, Reservation, Run
 from prices.book import Price, PriceBook, Sku
 
@@ -75,7 +75,7 @@ class Charge:
     price: Price | None
     """None: unknown (only where unpriced rows are allowed)."""
     amount: Decimal | None
-    """In dollar-seconds; see fleet.money. None: unknown."""
+    """In dollar-seconds; see gpufleet.domain.money. None: unknown."""
     on_demand: Decimal | None = None
     """What the same time costs on demand, in dollar-seconds; spot only. None: unknown."""
 

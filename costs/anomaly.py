@@ -14,8 +14,8 @@ from typing import Final
 
 from costs.allocation import Charge, Kind
 from costs.figures import Figure
-from fleet import money
-from fleet.model import CapacityType
+from gpufleet.domain import money
+from gpufleet.domain.model import CapacityType
 
 FACTOR: Final = Fraction(3, 2)
 """A figure is an anomaly above (or its inverse below) this multiple of the usual."""

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from costs import bill_skus
-from fleet import money
+from gpufleet.domain import money
 
 CURRENCY: Final = "USD"
 _REDUCTIONS: Final = frozenset(

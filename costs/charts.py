@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 from zoneinfo import ZoneInfo
 
 from costs.series import Bucket, Lane
-from fleet.model import CapacityType
+from gpufleet.domain.model import CapacityType
 from ledger.facts import EndCause
 
 COLOURS: Final[Mapping[CapacityType, str]] = {

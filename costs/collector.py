@@ -12,9 +12,9 @@ from sqlalchemy import Connection, Engine
 
 from costs.samples import MetricNames, Series, activity, readings, team_readings
 from costs.slots import Measure
-from fleet import cycles
-from fleet.lives import Ending, Life, MarketPrice, PaidCapacity
-from fleet.model import InstanceState
+from gpufleet.domain import cycles
+from gpufleet.domain.lives import Ending, Life, MarketPrice, PaidCapacity
+from gpufleet.domain.model import InstanceState
 from ledger import facts, history
 from ledger.database import writing
 from ledger.rollups import roll_up

@@ -15,8 +15,8 @@ from datetime import datetime
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 from typing import Final
 
-from fleet import money
-from fleet.model import CapacityType, Cloud
+from gpufleet.domain import money
+from gpufleet.domain.model import CapacityType, Cloud
 from ledger.facts import Run
 from prices.book import Price, Rank
 

@@ -10,7 +10,7 @@ from costs.report import By, Report
 from costs.savings import Savings
 from costs.waste import Waste
 from costs.waste import total as waste_total
-from fleet import money
+from gpufleet.domain import money
 
 MOST_ROWS = 10
 

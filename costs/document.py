@@ -16,7 +16,7 @@ from costs.report import Report
 from costs.speed import Speed
 from costs.teams import TeamShare
 from costs.tokens import EngineTokens
-from fleet import money
+from gpufleet.domain import money
 from ledger.counters import Tokens
 from ledger.facts import Reading
 from prices.book import Price

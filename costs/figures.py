@@ -11,8 +11,8 @@ from enum import StrEnum
 from typing import Final
 
 from costs.allocation import Charge, Kind, State
-from fleet import money
-from fleet.model import CapacityType
+from gpufleet.domain import money
+from gpufleet.domain.model import CapacityType
 from ledger.counters import Tokens
 
 OUTPUT_WEIGHT: Final = Decimal(4)
@@ -52,7 +52,7 @@ class UnitCosts:
 
 @dataclass(slots=True)
 class Figure:
-    """What one part of a fleet cost and served in a window. Amounts in dollar-seconds, see fleet.money."""
+    """What one part of a fleet cost and served in a window. Amounts in dollar-seconds, see gpufleet.domain.money."""
 
     amounts: dict[State, Decimal] = field(default_factory=lambda: defaultdict[State, Decimal](Decimal))
     times: dict[State, timedelta] = field(default_factory=lambda: defaultdict[State, timedelta](timedelta))

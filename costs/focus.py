@@ -16,8 +16,8 @@ from typing import Final
 from costs.allocation import Charge, Kind, State
 from costs.report import Report
 from costs.tokens import EngineTokens
-from fleet import money
-from fleet.model import CapacityType, Cloud
+from gpufleet.domain import money
+from gpufleet.domain.model import CapacityType, Cloud
 
 VERSION: Final = "1.2"
 

@@ -11,7 +11,7 @@ from decimal import Decimal
 from enum import StrEnum
 from zoneinfo import ZoneInfo
 
-from fleet import money
+from gpufleet.domain import money
 
 THRESHOLDS = (Decimal("0.5"), Decimal("0.8"), Decimal("1"))
 """Shares of a budget at which people are told."""

@@ -10,7 +10,7 @@ from costs.document import METHOD, instant
 from costs.figures import Figure
 from costs.report import By, Report
 from costs.series import DRAWN, Bucket, Lane
-from fleet import money
+from gpufleet.domain import money
 
 _STYLE: Final = """
 :root{color-scheme:light dark;--text:#1c2024;--soft:#60646c;--line:#d9d9e0;--card:#f7f7f9;--page:#fff;--warn:#ad5700;

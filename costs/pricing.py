@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from costs.commitments import Coverage, Part
-from fleet.model import CapacityType
+from gpufleet.domain.model import CapacityType
 from ledger.facts import Run
 from prices.book import MissingPriceError, PriceBook, Sku
 

@@ -9,7 +9,7 @@ from costs import speed
 from costs.allocation import State
 from costs.figures import Figure, Method, UnitCosts
 from costs.report import By, Report
-from fleet import money
+from gpufleet.domain import money
 
 Row = tuple[str, ...]
 

@@ -14,7 +14,7 @@ from costs.figures import Figure
 from costs.speed import Speed
 from costs.teams import TeamShare, split
 from costs.tokens import EngineTokens, served
-from fleet import money
+from gpufleet.domain import money
 from ledger import history, rollups
 from ledger.counters import Tokens
 from ledger.facts import Pass, PriceObservation, Run

@@ -12,8 +12,8 @@ from typing import Final
 
 from costs.allocation import Charge, Kind
 from costs.report import By, Report
-from fleet import money
-from fleet.model import CapacityType
+from gpufleet.domain import money
+from gpufleet.domain.model import CapacityType
 from ledger.facts import Run
 from prices.book import PriceBook
 

@@ -8,8 +8,8 @@ from typing import Final
 
 from costs.allocation import Charge, Facts, charges, end_of, standing
 from costs.slots import SLOT_US, SLOTS
-from fleet import money
-from fleet.model import CapacityType
+from gpufleet.domain import money
+from gpufleet.domain.model import CapacityType
 from ledger.facts import ActivityHour, EndCause
 from prices.book import PriceBook
 

@@ -13,9 +13,9 @@ from typing import Final
 
 from costs.allocation import Kind, State
 from costs.figures import Figure, computed_input
-from fleet import catalogue
-from fleet.catalogue import Machine, UnknownMachineError
-from fleet.model import Cloud
+from gpufleet.domain import catalogue
+from gpufleet.domain.catalogue import Machine, UnknownMachineError
+from gpufleet.domain.model import Cloud
 from ledger.counters import Tokens
 
 _STEP: Final = Decimal("0.0001")

@@ -3,7 +3,7 @@
 from costs.allocation import State
 from costs.figures import Figure
 from costs.report import By, Report
-from fleet import money
+from gpufleet.domain import money
 from ledger.sums import CostSum, Span
 
 

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Final
 
 from costs.figures import Figure
-from fleet import money
+from gpufleet.domain import money
 from ledger.counters import Tokens
 from ledger.tables import COUNTERS
 from ledger.teams import TeamUse

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from costs.allocation import Charge, Kind, State
 from costs.report import NONE, Report
-from fleet import money
+from gpufleet.domain import money
 
 
 class Cause(StrEnum):

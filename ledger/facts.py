@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, Table, case, select, text
 
-from fleet.model import CapacityType, Cloud
+from gpufleet.domain.model import CapacityType, Cloud
 from ledger.database import insert_into
 from ledger.tables import ACTIVITY, ENDS, PASSES, PRICES, READINGS, RESERVATIONS, RUNS
 

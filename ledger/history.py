@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from sqlalchemy import BigInteger, Connection, Engine, and_, bindparam, exists, select, type_coerce
 
-from fleet.model import CapacityType, Cloud
+from gpufleet.domain.model import CapacityType, Cloud
 from ledger.decisions import OUTCOMES, stopped_something
 from ledger.facts import (
     ActivityHour,

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, and_, func, or_, select, text
 
-from fleet.money import NANO
+from gpufleet.domain.money import NANO
 from ledger.facts import activity_hour
 from ledger.rollups import engine_of, engine_of_row, hour_row, reading_of, rolled_hours
 from ledger.sums import SUMS

@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 
 from sqlalchemy import Column, Connection, Integer, Row, Table, func, select
 
-from fleet.model import CapacityType, Cloud
+from gpufleet.domain.model import CapacityType, Cloud
 from ledger.database import METADATA
 from ledger.decisions import DECISIONS, INTENTS
 from ledger.facts import ActivityHour, EndCause, Move, activity_hour, add_activity, merge

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from moto.ec2.models import EC2Backend
 
-from fleet import tags
+from gpufleet.domain import tags
 from localcloud.aws import api_faults, capacity_blocks
 from localcloud.aws.api_faults import ApiFaults
 from localcloud.aws.calls import Calls

@@ -19,8 +19,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 
-from fleet import catalogue
-from fleet.model import Cloud
+from gpufleet.domain import catalogue
+from gpufleet.domain.model import Cloud
 from localcloud.faults import FAULT_FOLDER
 from serving import metrics
 from serving.exposition import CONTENT_TYPE, Sample, parse, render_family, total

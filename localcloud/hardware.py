@@ -6,7 +6,7 @@ from typing import Any
 from moto.ec2.models import EC2Backend
 from moto.iam.models import iam_backends
 
-from fleet.model import Cloud
+from gpufleet.domain.model import Cloud
 from localcloud.aws.calls import Calls
 from localcloud.aws.groups import LivingAutoScaling, Member
 from localcloud.aws.instances import LivingInstance

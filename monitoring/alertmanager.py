@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import yaml
 
-from fleet.durations import render as render_duration
+from gpufleet.domain.durations import render as render_duration
 
 RECEIVER: Final = "console"
 GROUP_BY: Final = ("alertname", "fleet", "environment", "pool")

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import yaml
 
-from fleet.document.alerts import AlertSettings
-from fleet.durations import render as render_duration
+from gpufleet.domain.durations import render as render_duration
+from gpufleet.settings.document.alerts import AlertSettings
 from monitoring import rules
 from monitoring.rules import RuleSettings, recording_group
 from serving import metrics

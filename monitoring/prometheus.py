@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import yaml
 
-from fleet import tags
-from fleet.durations import render as render_duration
-from fleet.model import Cloud
+from gpufleet.domain import tags
+from gpufleet.domain.durations import render as render_duration
+from gpufleet.domain.model import Cloud
 from serving.engine import INTERFACES, Interface, renamed
 from serving.metrics import HOST_CPU_SECONDS, PORTS, Source
 

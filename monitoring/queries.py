@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Final
 
-from fleet.durations import render as render_duration
+from gpufleet.domain.durations import render as render_duration
 from serving import metrics
 
 PHASE: Final = f"{metrics.NODE_PHASE} == 1"

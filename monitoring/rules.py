@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from fleet.durations import render as render_duration
+from gpufleet.domain.durations import render as render_duration
 from serving import metrics
 
 BY_INSTANCE: Final = "environment, pool, capacity_type, zone, machine_type, group, instance_id"

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from fleet.model import Cloud, Phase
+from gpufleet.domain.model import Cloud, Phase
 from node import server
 from node.agent import SETTLE, Agent
 from node.boot import Boot, World

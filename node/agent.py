@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
-from fleet import tags
-from fleet.clocks import is_over
-from fleet.model import Phase
+from gpufleet.domain import tags
+from gpufleet.domain.clocks import is_over
+from gpufleet.domain.model import Phase
 from node.boot import World
 from node.drain import Move, Order, Scene, is_quiet, next_move
 from node.life import Life

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from fleet.model import Phase
+from gpufleet.domain.model import Phase
 from node import disks, driver, engine_key, health
 from node.life import Life, Step
 from node.ports import CloudSide, Disks, EngineClient, HopelessError, StepError, Units, UnitState

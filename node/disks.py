@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from fleet import catalogue
-from fleet.catalogue import UnknownMachineError
-from fleet.model import Cloud
+from gpufleet.domain import catalogue
+from gpufleet.domain.catalogue import UnknownMachineError
+from gpufleet.domain.model import Cloud
 from node.ports import StepError
 from node.systemd import run
 

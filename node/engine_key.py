@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fleet.files import write_private
+from gpufleet.domain.files import write_private
 from node.ports import StepError
 from serving import engine as engines
 from serving.engine import EngineKind

@@ -6,7 +6,7 @@ from typing import Final
 from urllib.parse import quote, urlsplit
 
 from clouds.gcp import signed
-from fleet import tags as words
+from gpufleet.domain import tags as words
 from node.ports import CloudNotice, Notice
 from serving.cache.store import Store
 

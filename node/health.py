@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from fleet import catalogue
-from fleet.catalogue import UnknownMachineError
-from fleet.model import Cloud
+from gpufleet.domain import catalogue
+from gpufleet.domain.catalogue import UnknownMachineError
+from gpufleet.domain.model import Cloud
 from node.fetch import fetch
 from serving import metrics
 from serving.exposition import Sample, parse

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from fleet.files import write_whole
-from fleet.model import Phase
+from gpufleet.domain.files import write_whole
+from gpufleet.domain.model import Phase
 from node.drain import Order, merge
 
 VERSION: Final = 1

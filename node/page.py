@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from fleet.model import Phase
+from gpufleet.domain.model import Phase
 from node.life import Life
 from serving import metrics
 from serving.exposition import Sample, render_family

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from fleet.model import Phase
+from gpufleet.domain.model import Phase
 from node.boot import Boot, StoppedError
 from node.drain import is_quiet
 from node.life import Life

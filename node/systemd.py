@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from fleet.files import write_whole
+from gpufleet.domain.files import write_whole
 from node.ports import StepError, UnitState
 
 _LIMIT_S = 120

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from fleet.model import Instance
+from gpufleet.domain.model import Instance
 from ledger.database import writing
 from ledger.operations import BrakeRow, add_brake
 from ledger.outbox import Message, enqueue

@@ -18,7 +18,7 @@ from slack_sdk import WebClient
 from slack_sdk.errors import SlackApiError, SlackClientError
 from slack_sdk.webhook import WebhookClient
 
-from fleet.loopback import on_loopback
+from gpufleet.domain.loopback import on_loopback
 
 EVENT: Final = "gpufleet_message"
 FILES: Final = "/files"

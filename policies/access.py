@@ -4,7 +4,7 @@ import ipaddress
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from fleet.parsed import is_list, is_map
+from gpufleet.domain.parsed import is_list, is_map
 from policies import permissions, user_data
 from policies.context import Context
 from policies.resource import (

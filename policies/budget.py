@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, time
 from typing import Any, Final
 
-from fleet.parsed import is_list, is_map
+from gpufleet.domain.parsed import is_list, is_map
 from policies.context import Context
 from policies.resource import UNKNOWN, Resource
 from policies.rule import Rule, Violation

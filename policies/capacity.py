@@ -7,9 +7,9 @@ from datetime import date
 from decimal import Decimal
 from typing import Any, Final
 
-from fleet import catalogue, tags
-from fleet.model import CapacityType, Cloud
-from fleet.parsed import is_list, is_map
+from gpufleet.domain import catalogue, tags
+from gpufleet.domain.model import CapacityType, Cloud
+from gpufleet.domain.parsed import is_list, is_map
 from policies.context import Context
 from policies.resource import FLEETS, GCP_TEMPLATES, RUNS_INSTANCES, UNKNOWN, Resource, known, number
 from policies.rule import Rule, Violation
@@ -245,7 +245,7 @@ RULES: Final = (
     Rule(
         id="gpu-group-owned-and-bounded",
         reason="Watchdogs skip what carries no tags, and a group without a limit has no highest price.",
-        remedy="Set maxSize and the tags of fleet/tags.py (labels on Google Cloud).",
+        remedy="Set maxSize and the tags of gpufleet/domain/tags.py (labels on Google Cloud).",
         of_one=_bounded,
     ),
     Rule(

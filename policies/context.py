@@ -7,8 +7,8 @@ from datetime import date
 from decimal import Decimal
 from typing import Any, Final
 
-from fleet.model import Cloud
-from fleet.parsed import is_map
+from gpufleet.domain.model import Cloud
+from gpufleet.domain.parsed import is_map
 
 SETTINGS_KEY: Final = "gpu-fleet:fleet"
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from fleet.parsed import is_list, is_map
+from gpufleet.domain.parsed import is_list, is_map
 from policies.context import Context
 from policies.resource import Resource
 from policies.rule import Rule

@@ -6,7 +6,7 @@ from typing import Any, Final, TypeGuard
 
 from pulumi_policy.proxy import UnknownValueError
 
-from fleet.parsed import is_list, is_map
+from gpufleet.domain.parsed import is_list, is_map
 
 
 class _Unknown:

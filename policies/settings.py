@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import yaml
 
-from fleet.parsed import is_map
+from gpufleet.domain.parsed import is_map
 from policies.context import SETTINGS_KEY, ContextError
 
 FROM_ENGINE: Final = "PULUMI_CONFIG"

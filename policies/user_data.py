@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from fleet.parsed import is_map
-from fleet.secrets import find_secrets
+from gpufleet.domain.parsed import is_map
+from gpufleet.domain.secrets import find_secrets
 from policies.context import Context
 from policies.resource import GCP_TEMPLATES, RUNS_INSTANCES, Resource
 from policies.rule import Rule

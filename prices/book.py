@@ -13,7 +13,7 @@ from enum import IntEnum
 from itertools import pairwise
 from typing import Final, Protocol
 
-from fleet.model import CapacityType, Cloud
+from gpufleet.domain.model import CapacityType, Cloud
 
 CURRENCY: Final = "USD"
 UNIT: Final = "hour"

@@ -16,10 +16,10 @@ from clouds.aws.signed import ACTIONS as AGENT_ACTIONS
 from components.aws import permissions as aws_permissions
 from components.aws.identities import Allowed
 from components.gcp import permissions as gcp_permissions
-from fleet.document.alerts import AlertSettings
-from fleet.document.watchdogs import OrphanEntry
-from fleet.durations import render as render_duration
-from fleet.policies import EvidenceSource, OrphanAction
+from gpufleet.domain.durations import render as render_duration
+from gpufleet.domain.policies import EvidenceSource, OrphanAction
+from gpufleet.settings.document.alerts import AlertSettings
+from gpufleet.settings.document.watchdogs import OrphanEntry
 from monitoring.alerts import alerts
 from policies.rules import RULES
 from serving import metrics

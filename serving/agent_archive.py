@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-ROOMS: Final = ("node", "serving", "clouds", "fleet")
+ROOMS: Final = ("node", "serving", "clouds", "gpufleet")
 LEFT_OUT: Final = (
-    "fleet/document/",
+    "gpufleet/settings/",
     "serving/agent_archive.py",
     "serving/user_data.py",
     "serving/sizing/data/measured.csv",

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, Protocol
 
-from fleet import floors
-from fleet.model import Instance
+from gpufleet.domain import floors
+from gpufleet.domain.model import Instance
 
 POLL_S: Final = 2.0
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from fleet.files import write_whole
+from gpufleet.domain.files import write_whole
 from serving import agent_archive
 
 ROOT: Final = Path(__file__).resolve().parent.parent

@@ -22,9 +22,9 @@ from components.aws.identities import MachineIdentity
 from components.aws.network import Network, NetworkArgs
 from components.aws.notices import Notices
 from components.aws.templates import Disk, Template
-from fleet import tags
-from fleet.document import PATH_IN_BUCKET
-from fleet.model import CapacityType
+from gpufleet.domain import tags
+from gpufleet.domain.model import CapacityType
+from gpufleet.settings.document import PATH_IN_BUCKET
 from serving import user_data
 from stacks import control_data, pools
 from stacks.agent import ROOT, AgentFile, agent_file

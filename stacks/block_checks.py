@@ -5,13 +5,13 @@ from datetime import date
 from typing import Final
 
 from components.capacity import BLOCK_ENDS_EARLY
-from fleet.model import Cloud
+from gpufleet.domain.model import Cloud
 from stacks.problems import Problem
 from stacks.settings import Pool, Reserved, Settings
 
 SOLD_AS_BLOCKS: Final = ("p4d.", "p4de.", "p5.", "p5e.", "p5en.", "p6-b200.", "p6-b300.")
 """Beginnings of the GPU machine types that EC2's DescribeInstanceTypes gives the usage class `capacity-block`
-(as shipped in moto 5.2.5, see `fleet/data/SOURCE.md`)."""
+(as shipped in moto 5.2.5, see `gpufleet/domain/data/SOURCE.md`)."""
 
 
 def check(settings: Settings, pool: Pool, reserved: Reserved, path: str, today: date) -> Iterator[Problem]:

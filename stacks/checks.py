@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from datetime import date
 from typing import Final
 
-from fleet.model import Cloud
-from fleet.regions import REGIONS
-from fleet.secrets import find_secrets
+from gpufleet.domain.model import Cloud
+from gpufleet.domain.regions import REGIONS
+from gpufleet.domain.secrets import find_secrets
 from stacks import pool_checks, reference_checks, value_checks
 from stacks.problems import Problem
 from stacks.settings import KEY, Settings

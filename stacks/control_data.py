@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from control import boot_data
 from control.settings import ControlSettings, Role
-from fleet.document import PATH_IN_BUCKET
-from fleet.model import Cloud
+from gpufleet.domain.model import Cloud
+from gpufleet.settings.document import PATH_IN_BUCKET
 from stacks.pools import bucket_url, secret_place
 from stacks.settings import Control, Settings
 

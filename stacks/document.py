@@ -5,10 +5,10 @@ from decimal import Decimal
 from typing import Final, Literal
 
 from components.capacity import CONTROL_ROOT_GIB
-from fleet import document
-from fleet.document import FleetDocument, GroupEntry, Origin, Router
-from fleet.document.money import Prices, SharedEntry
-from fleet.model import Cloud
+from gpufleet.domain.model import Cloud
+from gpufleet.settings import document
+from gpufleet.settings.document import FleetDocument, GroupEntry, Origin, Router
+from gpufleet.settings.document.money import Prices, SharedEntry
 from stacks import pools
 from stacks.settings import MadeNetwork, Settings
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from fleet import catalogue
-from fleet.model import Cloud
+from gpufleet.domain import catalogue
+from gpufleet.domain.model import Cloud
 from stacks.problems import Problem
 from stacks.settings import Pool, Settings
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Final
 
-from fleet import durations
-from fleet.model import Cloud
+from gpufleet.domain import durations
+from gpufleet.domain.model import Cloud
 from stacks.problems import Problem
 from stacks.settings import FlexStart, Pool, Settings
 

@@ -13,10 +13,10 @@ from components.gcp.gpu_pool import GpuPool, GpuPoolArgs, labels
 from components.gcp.identities import MachineIdentity, MachineIdentityArgs
 from components.gcp.network import Network, NetworkArgs
 from components.gcp.templates import Disk, Template
-from fleet import tags
-from fleet.document import PATH_IN_BUCKET
-from fleet.model import CapacityType
-from fleet.policies import OrphanAction
+from gpufleet.domain import tags
+from gpufleet.domain.model import CapacityType
+from gpufleet.domain.policies import OrphanAction
+from gpufleet.settings.document import PATH_IN_BUCKET
 from serving import user_data
 from stacks import control_data, pools
 from stacks.agent import ROOT, AgentFile, agent_file

@@ -4,7 +4,7 @@ import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 
-from fleet.document import Origin
+from gpufleet.settings.document import Origin
 
 
 def origin(root: Path, project: str, stack: str) -> Origin:

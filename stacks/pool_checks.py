@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from datetime import date, timedelta
 from typing import Final
 
-from fleet import catalogue
-from fleet.model import Cloud
+from gpufleet.domain import catalogue
+from gpufleet.domain.model import Cloud
 from serving.engine import ArgumentError, check_arguments
 from stacks import block_checks, efa_checks, flex_checks, pool_value_checks, reference_checks
 from stacks.problems import Problem

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Final
 
-from fleet import catalogue
-from fleet.model import Cloud
-from fleet.secrets import find_secrets, names_secret
+from gpufleet.domain import catalogue
+from gpufleet.domain.model import Cloud
+from gpufleet.domain.secrets import find_secrets, names_secret
 from stacks.problems import Problem
 from stacks.settings import Pool, Settings
 

@@ -1,7 +1,7 @@
 """Settings of a pool, as components and user data want them. The same for both clouds."""
 
 from components.capacity import Block, Capacity, FlexStart, OnDemand, Owned, Reserved, Spot
-from fleet.model import CapacityType, Cloud
+from gpufleet.domain.model import CapacityType, Cloud
 from serving.user_data import BootLimits, Engine, InstanceSettings
 from stacks.settings import Pool, Settings
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from fleet.secrets import find_secrets
+from gpufleet.domain.secrets import find_secrets
 
 FORMS: Final[Mapping[str, str]] = {
     r"^([a-z]|[a-z][a-z0-9-]{0,14}[a-z0-9])$": "small letters, digits and inner dashes, a letter first, 16 at most",

@@ -12,8 +12,8 @@ from typing import Any, Final
 import pulumi
 from pydantic import ValidationError
 
-from fleet.model import Cloud
-from fleet.parsed import is_map
+from gpufleet.domain.model import Cloud
+from gpufleet.domain.parsed import is_map
 from stacks import stand_ins
 from stacks.checks import check
 from stacks.problems import Problem, SettingsError, from_validation, in_file

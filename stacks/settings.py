@@ -5,12 +5,12 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AwareDatetime, Field
 
-from fleet.document import Notify, Objectives
-from fleet.document.alerts import AlertsEntry
-from fleet.document.fields import Duration, Strict
-from fleet.document.money import Budget, Commitments, PartBudget, PriceOverride
-from fleet.document.watchdogs import OrphanEntry, Watchdogs
-from fleet.model import Cloud
+from gpufleet.domain.model import Cloud
+from gpufleet.settings.document import Notify, Objectives
+from gpufleet.settings.document.alerts import AlertsEntry
+from gpufleet.settings.document.fields import Duration, Strict
+from gpufleet.settings.document.money import Budget, Commitments, PartBudget, PriceOverride
+from gpufleet.settings.document.watchdogs import OrphanEntry, Watchdogs
 
 KEY: Final = "gpu-fleet:fleet"
 """Where a settings file says it, under `config:`."""

@@ -5,7 +5,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
-from fleet.model import Cloud
+from gpufleet.domain.model import Cloud
 
 Place = tuple[str | int, ...]
 

@@ -8,9 +8,9 @@ from difflib import get_close_matches
 from typing import Final
 from urllib.parse import urlsplit
 
-from fleet import catalogue, regions
-from fleet.model import Cloud
-from fleet.secrets import find_secrets
+from gpufleet.domain import catalogue, regions
+from gpufleet.domain.model import Cloud
+from gpufleet.domain.secrets import find_secrets
 from stacks.problems import Problem
 from stacks.settings import Settings
 

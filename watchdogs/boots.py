@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
-from fleet.model import Instance
+from gpufleet.domain.model import Instance
 from watchdogs.evidence import AgentStatus
 
 BOOT_DEFAULT: Final = timedelta(minutes=6)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from fleet.model import Instance
+from gpufleet.domain.model import Instance
 from watchdogs.ports import Brake, BrakeKind
 
 _NEVER = datetime.max.replace(tzinfo=UTC)

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from datetime import timedelta
 from typing import Final
 
-from fleet.policies import IdlePolicy, OrphanPolicy, SpotPolicy
+from gpufleet.domain.policies import IdlePolicy, OrphanPolicy, SpotPolicy
 from watchdogs.plan import Budget, Reason
 
 HOUR: Final = timedelta(hours=1)

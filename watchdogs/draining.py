@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
-from fleet.document import FleetDocument
-from fleet.model import Instance
-from fleet.owners import owner_of
+from gpufleet.domain.model import Instance
+from gpufleet.domain.owners import owner_of
+from gpufleet.settings.document import FleetDocument
 from watchdogs.evidence import AgentStatus
 from watchdogs.plan import Decision
 from watchdogs.ports import Ports

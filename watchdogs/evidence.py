@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from fleet.model import Phase
+from gpufleet.domain.model import Phase
 
 STALE_AFTER: Final = 2
 """Intervals after which the newest sample is too old."""

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from fleet import catalogue
-from fleet.catalogue import UnknownMachineError
-from fleet.model import Cloud, Instance
+from gpufleet.domain import catalogue
+from gpufleet.domain.catalogue import UnknownMachineError
+from gpufleet.domain.model import Cloud, Instance
 
 _T = TypeVar("_T")
 

@@ -7,7 +7,7 @@ from datetime import date, timedelta
 from decimal import Decimal
 from typing import Any, Final
 
-from fleet.policies import AS_BEFORE, IdlePolicy, OrphanPolicy, ScalePolicy, SpotPolicy
+from gpufleet.domain.policies import AS_BEFORE, IdlePolicy, OrphanPolicy, ScalePolicy, SpotPolicy
 
 Policy = IdlePolicy | SpotPolicy | ScalePolicy | OrphanPolicy
 _OF_OLD: Final = object()

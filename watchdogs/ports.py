@@ -7,8 +7,8 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Any, Final, Protocol
 
-from fleet.activity import Activity, CloudError
-from fleet.model import Group, Instance
+from gpufleet.domain.activity import Activity, CloudError
+from gpufleet.domain.model import Group, Instance
 from watchdogs.evidence import AgentStatus, Evidence
 from watchdogs.plan import Action, Decision, Outcome, Plan, Reason
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from fleet.activity import CloudError
+from gpufleet.domain.activity import CloudError
 from serving import metrics
 from watchdogs.evidence import EngineEvidence, Evidence, GpuEvidence
 from watchdogs.ports import Metrics

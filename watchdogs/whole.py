@@ -4,8 +4,8 @@ from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
-from fleet.activity import CloudError
-from fleet.model import Group, Instance
+from gpufleet.domain.activity import CloudError
+from gpufleet.domain.model import Group, Instance
 from watchdogs.evidence import Evidence
 from watchdogs.ports import Inventory
 

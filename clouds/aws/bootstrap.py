@@ -8,7 +8,7 @@ from typing import Final
 from clouds.aws.calls import AwsCalls
 from clouds.aws.state_bucket import StateBucket
 from clouds.foundation import TOKEN_BYTES, Step
-from fleet.activity import CloudError
+from gpufleet.domain.activity import CloudError
 
 ABSENT: Final = frozenset({"NotFoundException", "ParameterNotFound"})
 

@@ -12,7 +12,7 @@ from botocore.parsers import ResponseParserError
 
 from clouds.aws.lean import lean
 from clouds.aws.moments import moment
-from fleet.activity import CloudError
+from gpufleet.domain.activity import CloudError
 
 CONFIG: Final = Config(retries={"mode": "adaptive", "max_attempts": 8}, connect_timeout=10, read_timeout=30)
 """Adaptive: boto3 slows down by itself when a token bucket of the account is empty."""

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from clouds.aws.calls import AwsCalls
-from fleet.activity import CloudError
+from gpufleet.domain.activity import CloudError
 
 NAMESPACE: Final = "CWAgent"
 UTILIZATION: Final = "nvidia_smi_utilization_gpu"

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from clouds.aws.calls import AwsCalls
 from clouds.aws.rollouts import OVER, is_leaving
-from fleet import tags
-from fleet.activity import Activity, ActivityKind, CloudError, ConflictError
-from fleet.model import CapacityType, Group
+from gpufleet.domain import tags
+from gpufleet.domain.activity import Activity, ActivityKind, CloudError, ConflictError
+from gpufleet.domain.model import CapacityType, Group
 
 PAGE: Final = 100
 _AT_ONCE: Final = 8

@@ -6,9 +6,9 @@ from datetime import UTC
 from typing import Any, Final
 
 from clouds.aws.calls import AwsCalls
-from fleet import tags
-from fleet.activity import CloudError
-from fleet.model import CapacityType, Cloud, Instance, InstanceState
+from gpufleet.domain import tags
+from gpufleet.domain.activity import CloudError
+from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState
 
 PAGE: Final = 1000
 _STATES: Final = {

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from clouds.aws.calls import AwsCalls
 from clouds.aws.inventory import PAGE, AwsInventory
-from fleet import tags
-from fleet.lives import Ending, Life, PaidCapacity
-from fleet.model import Cloud
+from gpufleet.domain import tags
+from gpufleet.domain.lives import Ending, Life, PaidCapacity
+from gpufleet.domain.model import Cloud
 
 _WHEN: Final = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
 PREEMPTED: Final = "Server.SpotInstanceTermination"

@@ -11,7 +11,7 @@ from http.client import HTTPException
 from typing import Any, Final
 
 from clouds.aws.signature import Credentials
-from fleet.parsed import is_map
+from gpufleet.domain.parsed import is_map
 
 DEFAULT_ENDPOINT: Final = "http://169.254.169.254"
 _TOKEN_TTL: Final = timedelta(hours=6)

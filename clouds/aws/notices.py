@@ -3,7 +3,7 @@
 from typing import Final
 
 from clouds.aws.calls import AwsCalls
-from fleet.activity import CloudError
+from gpufleet.domain.activity import CloudError
 
 WAIT_SECONDS: Final = 20
 """SQS holds a call open for that long at most; it is under the clients' read timeout."""

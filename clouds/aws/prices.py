@@ -7,8 +7,8 @@ from decimal import Decimal
 from typing import Any, Final
 
 from clouds.aws.calls import AwsCalls
-from fleet.activity import CloudError
-from fleet.lives import MarketPrice
+from gpufleet.domain.activity import CloudError
+from gpufleet.domain.lives import MarketPrice
 
 PRODUCT: Final = "Linux/UNIX"
 SPOT_SOURCE: Final = "AWS DescribeSpotPriceHistory"

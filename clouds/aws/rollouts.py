@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from clouds.aws.calls import AwsCalls
 from clouds.versions import GroupVersion
-from fleet.activity import CloudError
+from gpufleet.domain.activity import CloudError
 
 OVER: Final = frozenset({"Successful", "Failed", "Cancelled", "RollbackFailed", "RollbackSuccessful"})
 """Statuses of an instance refresh that is over."""

@@ -16,7 +16,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from clouds import objects, wire
 from clouds.aws.signature import Credentials, Request, sign
-from fleet.parsed import is_map
+from gpufleet.domain.parsed import is_map
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element

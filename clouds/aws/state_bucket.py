@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from clouds.aws.calls import AwsCalls
-from fleet.activity import CloudError
+from gpufleet.domain.activity import CloudError
 
 ABSENT: Final = frozenset({"404", "NoSuchBucket"})
 NOT_SET: Final = frozenset(

@@ -20,7 +20,7 @@ from clouds.foundation import TOKEN_BYTES, Step
 from clouds.gcp.calls import ENDPOINT
 from clouds.gcp.emulator import emulator
 from clouds.gcp.login import credentials
-from fleet.activity import CloudError
+from gpufleet.domain.activity import CloudError
 
 SCOPE: Final = "https://www.googleapis.com/auth/cloud-platform"
 KEY_RING: Final = "gpu-fleet"

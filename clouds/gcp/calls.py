@@ -13,8 +13,8 @@ from google.cloud import compute_v1
 from google.protobuf import json_format
 
 from clouds.gcp.emulator import emulator
-from fleet.activity import CloudError
-from fleet.parsed import is_map
+from gpufleet.domain.activity import CloudError
+from gpufleet.domain.parsed import is_map
 
 ENDPOINT: Final = "GPUFLEET_COMPUTE_ENDPOINT"
 """An emulator's address on loopback. Compute Engine has no standard variable for that."""

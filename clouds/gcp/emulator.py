@@ -5,8 +5,8 @@ Standard library only: the node agent carries this.
 
 import os
 
-from fleet.activity import CloudError
-from fleet.loopback import on_loopback
+from gpufleet.domain.activity import CloudError
+from gpufleet.domain.loopback import on_loopback
 
 
 def emulator(variable: str) -> str | None:

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from clouds.gcp.calls import GoogleCalls
 from clouds.gcp.operations import PREEMPTED, began, instance_of
-from fleet.activity import Activity, ActivityKind, CloudError, ConflictError
-from fleet.document import FleetDocument, GroupEntry
-from fleet.model import Group
+from gpufleet.domain.activity import Activity, ActivityKind, CloudError, ConflictError
+from gpufleet.domain.model import Group
+from gpufleet.settings.document import FleetDocument, GroupEntry
 
 _NO_CAPACITY: Final = re.compile(r"ZONE_RESOURCE_POOL_EXHAUSTED|STOCKOUT|does not have enough resources", re.I)
 _QUOTA: Final = re.compile(r"QUOTA_EXCEEDED|QUOTA_LIMIT|Quota '.*' exceeded", re.I)

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 from clouds.gcp.inventory import PAGE, GoogleInventory
 from clouds.gcp.operations import ENDS, ending, instance_of
-from fleet.activity import CloudError
-from fleet.lives import Ending, Life, MarketPrice, PaidCapacity
-from fleet.model import Cloud
+from gpufleet.domain.activity import CloudError
+from gpufleet.domain.lives import Ending, Life, MarketPrice, PaidCapacity
+from gpufleet.domain.model import Cloud
 
 _PAID: Final = frozenset({"READY", "UPDATING"})
 

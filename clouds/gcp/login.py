@@ -7,7 +7,7 @@ import google.auth
 from google.auth.exceptions import GoogleAuthError
 from google.auth.transport.requests import Request
 
-from fleet.activity import CloudError
+from gpufleet.domain.activity import CloudError
 
 
 def credentials(scope: str) -> Any:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from fleet.lives import Ending
+from gpufleet.domain.lives import Ending
 
 PREEMPTED: Final = "compute.instances.preempted"
 ENDS: Final = frozenset(

@@ -12,10 +12,10 @@ from decimal import Decimal
 from http.client import HTTPException
 from typing import Any, Final
 
-from fleet.activity import CloudError
-from fleet.catalogue import Machine, machine
-from fleet.lives import MarketPrice
-from fleet.model import Cloud
+from gpufleet.domain.activity import CloudError
+from gpufleet.domain.catalogue import Machine, machine
+from gpufleet.domain.lives import MarketPrice
+from gpufleet.domain.model import Cloud
 
 SOURCE: Final = "Google Cloud Billing Catalog"
 COMPUTE_ENGINE: Final = "services/6F81-5844-456A"

@@ -14,10 +14,10 @@ from typing import Any, Final, Protocol
 from clouds.gcp.groups import GoogleGroups
 from clouds.gcp.inventory import GoogleInventory
 from clouds.versions import GroupVersion
-from fleet import floors
-from fleet.activity import CloudError
-from fleet.document import GroupEntry, Pool
-from fleet.model import CapacityType, Instance
+from gpufleet.domain import floors
+from gpufleet.domain.activity import CloudError
+from gpufleet.domain.model import CapacityType, Instance
+from gpufleet.settings.document import GroupEntry, Pool
 
 POLL_S: Final = 2.0
 REASON: Final = "a newer template is rolled out"

@@ -4,7 +4,7 @@ from typing import Final
 
 from clouds.gcp.emulator import emulator
 from clouds.gcp.signed import secret
-from fleet.activity import CloudError
+from gpufleet.domain.activity import CloudError
 
 ENDPOINT: Final = "GPUFLEET_SECRETMANAGER_ENDPOINT"
 """An emulator's address on loopback."""

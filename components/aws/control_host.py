@@ -9,7 +9,7 @@ from pulumi_aws import ebs, ec2, lb, route53
 
 from components.aws.firewall import ROUTER_PORT
 from components.capacity import CONTROL_ROOT_GIB
-from fleet.tags import CONTROL, ROLE, ROUTER
+from gpufleet.domain.tags import CONTROL, ROLE, ROUTER
 
 DATA_DEVICE: Final = "/dev/sdf"
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import pulumi
 from pulumi_aws import ec2, vpc
 
-from fleet import catalogue
-from fleet.model import Cloud
+from gpufleet.domain import catalogue
+from gpufleet.domain.model import Cloud
 
 
 class Fabric(pulumi.ComponentResource):

@@ -11,9 +11,9 @@ from pulumi_aws import autoscaling, ec2
 from components.aws.fabric import close_together
 from components.aws.templates import Template, launch_template
 from components.capacity import BLOCK_ENDS_EARLY, Block, Capacity, Owned, Reserved, group_entry
-from fleet import tags
-from fleet.document import GroupEntry
-from fleet.model import CapacityType
+from gpufleet.domain import tags
+from gpufleet.domain.model import CapacityType
+from gpufleet.settings.document import GroupEntry
 
 OWNED_BY_WATCHDOGS: Final = ["desiredCapacity"]
 NO_OWN_MIND: Final = ["AZRebalance"]

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 from components.aws.identities import Allowed
-from fleet import tags
-from fleet.document.watchdogs import OrphanEntry
-from fleet.policies import EvidenceSource, OrphanAction
+from gpufleet.domain import tags
+from gpufleet.domain.policies import EvidenceSource, OrphanAction
+from gpufleet.settings.document.watchdogs import OrphanEntry
 
 
 def of_instances(

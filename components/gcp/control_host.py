@@ -10,7 +10,7 @@ from pulumi_gcp import compute, dns
 from components.capacity import CONTROL_ROOT_GIB
 from components.gcp.firewall import ROUTER_PORT
 from components.gcp.templates import SCOPE
-from fleet.tags import CONTROL, ROLE, ROUTER, label
+from gpufleet.domain.tags import CONTROL, ROLE, ROUTER, label
 
 DATA_DEVICE: Final = "data"
 

@@ -12,9 +12,9 @@ from pulumi_gcp import compute
 from components.capacity import Capacity, Owned, Reserved, group_entry
 from components.gcp.firewall import AGENT_PORT
 from components.gcp.templates import LOCAL_SSD_GIB, Template, instance_template, local_ssd_count
-from fleet import tags
-from fleet.document import GroupEntry
-from fleet.model import CapacityType
+from gpufleet.domain import tags
+from gpufleet.domain.model import CapacityType
+from gpufleet.settings.document import GroupEntry
 
 OWNED_BY_WATCHDOGS: Final = ["targetSize"]
 BOOT_MAY_TAKE: Final = timedelta(minutes=30)

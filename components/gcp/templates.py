@@ -8,9 +8,9 @@ from typing import Final
 import pulumi
 from pulumi_gcp import compute
 
-from fleet import catalogue
-from fleet.model import CapacityType, Cloud
-from fleet.tags import PREEMPTION_NOTICE
+from gpufleet.domain import catalogue
+from gpufleet.domain.model import CapacityType, Cloud
+from gpufleet.domain.tags import PREEMPTION_NOTICE
 
 LOCAL_SSD_GIB: Final = 375
 SCOPE: Final = "https://www.googleapis.com/auth/cloud-platform"

@@ -7,7 +7,7 @@ from typing import Any, Final
 from moto.iam.access_control import IAMPolicy, PermissionResult
 from moto.s3.models import FakeBucket
 
-from fleet.parsed import is_list
+from gpufleet.domain.parsed import is_list
 from localcloud.documents import inner
 
 _SECURE: Final = "aws:SecureTransport"

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from fleet.catalogue import UnknownMachineError, machine
-from fleet.model import Cloud
+from gpufleet.domain.catalogue import UnknownMachineError, machine
+from gpufleet.domain.model import Cloud
 
 
 class Kind(StrEnum):

@@ -13,7 +13,7 @@ from moto.ec2.models import EC2Backend
 from moto.ec2.models import instances as moto_instances
 from moto.ec2.models.instances import Instance, StateReason
 
-from fleet import tags
+from gpufleet.domain import tags
 from localcloud.aws.books import Stay
 from localcloud.aws.capacity import Kind, Use
 from localcloud.aws.events import Event, announce

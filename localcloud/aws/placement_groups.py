@@ -12,8 +12,8 @@ from moto.ec2.responses._base_response import EC2BaseResponse
 from moto.ec2.utils import convert_tag_spec
 from moto.moto_api._internal import mock_random
 
-from fleet.catalogue import UnknownMachineError, machine
-from fleet.model import Cloud
+from gpufleet.domain.catalogue import UnknownMachineError, machine
+from gpufleet.domain.model import Cloud
 from localcloud.aws.capacity import Refusal, Shortage
 from localcloud.aws.instances import living
 from localcloud.documents import items

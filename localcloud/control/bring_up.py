@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from fleet.model import Cloud
+from gpufleet.domain.model import Cloud
 from localcloud.control import parts
 from localcloud.control.choice import choose, chosen, stack_of
 from localcloud.control.folders import Folders

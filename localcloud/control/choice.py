@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from fleet.model import Cloud
+from gpufleet.domain.model import Cloud
 from localcloud.control.folders import Folders
 
 FLEET_URLS: Final[Mapping[Cloud, str]] = MappingProxyType(

@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, Final
 
-from fleet.model import Cloud
+from gpufleet.domain.model import Cloud
 from localcloud import places
 from localcloud.control.choice import chosen
 from localcloud.control.folders import find_folders

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from fleet.model import Cloud
+from gpufleet.domain.model import Cloud
 from localcloud import places
 from localcloud.control.choice import FLEET_URLS, chosen
 from localcloud.control.folders import Folders

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from fleet.catalogue import UnknownMachineError, machine
-from fleet.model import Cloud
+from gpufleet.domain.catalogue import UnknownMachineError, machine
+from gpufleet.domain.model import Cloud
 from localcloud.aws.capacity import Kind
 from localcloud.gcp.operations import Failure
 from localcloud.gcp.places import PROJECT, REGION

@@ -2,8 +2,8 @@
 
 from typing import Any, Final
 
-from fleet import catalogue
-from fleet.model import Cloud
+from gpufleet.domain import catalogue
+from gpufleet.domain.model import Cloud
 from localcloud.aws.capacity import Kind
 from localcloud.gcp.calls import Call, aggregated, page
 from localcloud.gcp.capacity import gpus, metric

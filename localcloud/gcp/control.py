@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from fleet import tags
+from gpufleet.domain import tags
 from localcloud.aws import api_faults
 from localcloud.aws.api_faults import ApiFaults
 from localcloud.aws.capacity import Kind

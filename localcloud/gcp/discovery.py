@@ -11,7 +11,7 @@ from functools import cache
 from importlib import resources
 from typing import Any, Final
 
-from fleet.parsed import is_list
+from gpufleet.domain.parsed import is_list
 from localcloud.documents import is_document
 from localcloud.gcp.errors import ApiError, invalid, required
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
-from fleet.model import Cloud
+from gpufleet.domain.model import Cloud
 from localcloud.aws.calls import Calls
 from localcloud.faults import Faults
 from localcloud.gcp.disks import attached

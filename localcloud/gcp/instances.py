@@ -3,7 +3,7 @@
 from datetime import datetime, timedelta
 from typing import Final
 
-from fleet import tags
+from gpufleet.domain import tags
 from localcloud.aws.books import Stay
 from localcloud.gcp import disks
 from localcloud.gcp.catalogue import is_machine_type

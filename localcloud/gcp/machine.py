@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from fleet.catalogue import UnknownMachineError, machine
-from fleet.model import Cloud
+from gpufleet.domain.catalogue import UnknownMachineError, machine
+from gpufleet.domain.model import Cloud
 from localcloud.aws.capacity import Kind
 from localcloud.gcp.capacity import Use
 from localcloud.gcp.store import Key, Row, last

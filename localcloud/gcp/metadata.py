@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
-from fleet.parsed import is_list
+from gpufleet.domain.parsed import is_list
 from localcloud.documents import is_document
 from localcloud.faults import Silence
 from localcloud.gcp.places import METADATA_PORT, PROJECT, PROJECT_NUMBER

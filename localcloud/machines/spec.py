@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from fleet.model import Cloud
+from gpufleet.domain.model import Cloud
 from localcloud.machines.volumes import Volume
 
 SPEC_FILE: Final = "run/machine.json"

@@ -10,8 +10,8 @@ import threading
 from pathlib import Path
 from typing import Final
 
-from fleet.catalogue import UnknownMachineError, machine
-from fleet.model import Cloud
+from gpufleet.domain.catalogue import UnknownMachineError, machine
+from gpufleet.domain.model import Cloud
 from localcloud.machines import image, volumes
 from localcloud.machines.processes import children
 from localcloud.machines.spec import LOG_FOLDER, MARK, MachineSpec, Order

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from fleet.parsed import is_list
+from gpufleet.domain.parsed import is_list
 from localcloud.documents import is_document
 from localcloud.provider.errors import Failure
 from localcloud.provider.resource import Resource, Rule

@@ -10,7 +10,7 @@ from typing import Any
 
 from google.protobuf import json_format, struct_pb2
 
-from fleet.parsed import is_list
+from gpufleet.domain.parsed import is_list
 from localcloud.documents import is_document
 
 Properties = dict[str, Any]

@@ -10,8 +10,8 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any, Final
 
-from fleet.model import CapacityType, Cloud
-from fleet.money import HOURS_PER_MONTH
+from gpufleet.domain.model import CapacityType, Cloud
+from gpufleet.domain.money import HOURS_PER_MONTH
 from prices.book import Price, Rank, machine_sku, parse_as_of
 from prices.plan.lines import Line, Priced
 from prices.plan.preview import as_list, as_map

@@ -14,8 +14,8 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final
 
-from fleet.model import CapacityType, Cloud
-from fleet.money import ZERO, total
+from gpufleet.domain.model import CapacityType, Cloud
+from gpufleet.domain.money import ZERO, total
 from prices.book import MissingPriceError, Price, PriceBook, Sku
 from prices.plan import blocks
 from prices.plan.extras import Extra, extras, root_disk_units

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from fleet import tags
-from fleet.model import CapacityType
+from gpufleet.domain import tags
+from gpufleet.domain.model import CapacityType
 from prices.plan.preview import UNKNOWN, Declared, as_list, as_map
 
 AWS_GROUP: Final = "aws:autoscaling/group:Group"

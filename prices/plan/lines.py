@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from decimal import Decimal
 
-from fleet.money import HOURS_PER_MONTH
+from gpufleet.domain.money import HOURS_PER_MONTH
 from prices.book import Price
 
 

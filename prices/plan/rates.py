@@ -5,7 +5,7 @@ from datetime import datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from fleet.model import Cloud
+from gpufleet.domain.model import Cloud
 from prices.book import Override, Price, PriceBook, parse_as_of
 from prices.packaged import PackagedPrices
 from prices.plan.cost import PlanCostError, Rates, settings_of

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
-from fleet.money import CENT, HOURS_PER_MONTH
+from gpufleet.domain.money import CENT, HOURS_PER_MONTH
 from prices.plan.cost import Line, PlanCost
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from fleet.model import Cloud
+from gpufleet.domain.model import Cloud
 from localcloud.control import processes
 from localcloud.control.choice import stack_of
 from localcloud.control.environment import enter, is_ours, local_environment, marked

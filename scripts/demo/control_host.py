@@ -11,7 +11,7 @@ from urllib.parse import quote
 import yaml
 
 from control.places import Places
-from fleet.model import Cloud
+from gpufleet.domain.model import Cloud
 from localcloud.control.choice import stack_of
 from localcloud.control.folders import find_folders
 from localcloud.control.waiting import request_json

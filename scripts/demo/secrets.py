@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from clouds.gcp.signed import secret
-from fleet.model import Cloud
+from gpufleet.domain.model import Cloud
 from localcloud.control import seed, seed_google
 from localcloud.control.choice import chosen
 from localcloud.control.folders import Folders, find_folders

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Final
 
-from fleet.model import Cloud
+from gpufleet.domain.model import Cloud
 from localcloud.control.environment import MARK
 from scripts.demo.cast import SIMULATED, Cast
 

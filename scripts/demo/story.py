@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from console.exporter import LEAST_COVERED
-from fleet.model import Cloud
+from gpufleet.domain.model import Cloud
 from localcloud.control.choice import stack_of
 from localcloud.control.folders import find_folders
 from localcloud.control.parts import CONTROL_HOST

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Protocol
 
-from fleet.files import write_whole
+from gpufleet.domain.files import write_whole
 
 
 class PartConsumer(Protocol):

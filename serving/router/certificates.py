@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
-from fleet.files import write_private
+from gpufleet.domain.files import write_private
 from serving.router.runtime import AdminSocket
 from serving.router.settings import CERTIFICATE
 

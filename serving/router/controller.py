@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import IO, Final
 
-from fleet.files import write_whole
+from gpufleet.domain.files import write_whole
 from serving.router import breaker, engine_key, maps, membership
 from serving.router.activator import Activator, HoldRules
 from serving.router.certificates import Certificate

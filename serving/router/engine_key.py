@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from fleet.files import write_private
+from gpufleet.domain.files import write_private
 
 FILE_NAME: Final = "engine-key.cfg"
 """Beside the configuration; HAProxy reads it first."""

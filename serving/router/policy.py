@@ -12,7 +12,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from fleet.document import DocumentError, describe_problems
+from gpufleet.settings.document import DocumentError, describe_problems
 
 VERSION: Final = 1
 FILE_NAME: Final = "router.json"

@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Final, Protocol
 
-from fleet.document import FleetDocument, parse, render
-from fleet.files import write_whole
-from fleet.model import CapacityType, Instance
+from gpufleet.domain.files import write_whole
+from gpufleet.domain.model import CapacityType, Instance
+from gpufleet.settings.document import FleetDocument, parse, render
 from serving.router import engine_key
 from serving.router.keys import ApiKey
 from serving.router.policy import RouterPolicy, parse_policy, render_policy

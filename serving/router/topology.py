@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 from zlib import crc32
 
-from fleet.document import FleetDocument
-from fleet.model import CapacityType, Instance, InstanceState
+from gpufleet.domain.model import CapacityType, Instance, InstanceState
+from gpufleet.settings.document import FleetDocument
 
 ENGINE_PORT: Final = 8000
 AGENT_CHECK_PORT: Final = 9501

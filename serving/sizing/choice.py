@@ -10,9 +10,9 @@ from decimal import Decimal
 from math import ceil
 from typing import Any, Final
 
-from fleet import catalogue
-from fleet.catalogue import Machine, UnknownMachineError
-from fleet.model import CapacityType
+from gpufleet.domain import catalogue
+from gpufleet.domain.catalogue import Machine, UnknownMachineError
+from gpufleet.domain.model import CapacityType
 from serving.sizing.fit import MOST_SEQUENCES, Fit, Wish, spread
 from serving.sizing.model import Model, SizingError, Weights
 from serving.sizing.speed import Kind, Replica, Speed, Traffic, from_measurements, was_measured

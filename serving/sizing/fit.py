@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Final
 
-from fleet.catalogue import Gpu
+from gpufleet.domain.catalogue import Gpu
 from serving.engine import VllmOptions
 from serving.sizing.decoding import drafting, speculation
 from serving.sizing.memory import BATCHED_TOKENS, CacheShape, KvLayout, layout

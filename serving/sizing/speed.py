@@ -12,7 +12,7 @@ from functools import cache
 from importlib import resources
 from typing import Final
 
-from fleet.catalogue import Gpu
+from gpufleet.domain.catalogue import Gpu
 from serving.sizing.model import Attention, LatentAttention, Model, State, Weights
 
 EFFICIENCY: Final[Mapping[int, float]] = {1: 0.65, 2: 0.58, 4: 0.42, 8: 0.27}

@@ -5,7 +5,7 @@ from typing import Final
 
 import httpx
 
-from fleet.document import PATH_IN_BUCKET
+from gpufleet.settings.document import PATH_IN_BUCKET
 from tests.chaos import bucket, heard, host, machines, market
 from tests.chaos.fault import Fault, Memory, down, each, nothing, still
 from tests.chaos.ground import write_settings

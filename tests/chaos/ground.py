@@ -7,8 +7,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from fleet.document.alerts import AlertSettings
-from fleet.model import Cloud
+from gpufleet.domain.model import Cloud
+from gpufleet.settings.document.alerts import AlertSettings
 from localcloud import tiny_model
 from monitoring import alertmanager, alerts
 from monitoring.prometheus import Discovery, PrometheusSettings, render

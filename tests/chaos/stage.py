@@ -18,7 +18,7 @@ from typing import IO, Any, Final
 
 import httpx
 
-from fleet.document import PATH_IN_BUCKET
+from gpufleet.settings.document import PATH_IN_BUCKET
 from tests.chaos.clients import PatientTraffic
 from tests.chaos.evidence import BrokenGpu, Span
 from tests.chaos.names import url

@@ -12,8 +12,8 @@ import pytest
 
 from cli.ports import FleetAgents
 from clouds.agents import LARGEST, NodeAgents
-from fleet.activity import CloudError
-from fleet.model import Instance
+from gpufleet.domain.activity import CloudError
+from gpufleet.domain.model import Instance
 from tests.networks import served
 from tests.watchdogs import plain
 

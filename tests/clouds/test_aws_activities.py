@@ -8,7 +8,7 @@ import pytest
 
 from clouds.aws.calls import AwsCalls
 from clouds.aws.groups import AwsGroups, read_activity
-from fleet.activity import ActivityKind
+from gpufleet.domain.activity import ActivityKind
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from botocore.config import Config
 from clouds.aws.calls import AwsCalls
 from clouds.aws.groups import AwsGroups
 from clouds.aws.inventory import OF_ONE_ITEM, AwsInventory
-from fleet import tags
-from fleet.activity import CloudError
+from gpufleet.domain import tags
+from gpufleet.domain.activity import CloudError
 from tests.networks import served
 
 ONCE = Config(retries={"total_max_attempts": 1}, connect_timeout=2, read_timeout=0.5)

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from clouds.aws.calls import AwsCalls
 from clouds.aws.lean import INSTANCE, lean
 from clouds.aws.lives import AwsLives
-from fleet.activity import CloudError
-from fleet.lives import Life
+from gpufleet.domain.activity import CloudError
+from gpufleet.domain.lives import Life
 
 REGION, ENVIRONMENT = "us-east-1", "prod"
 TAGS = (

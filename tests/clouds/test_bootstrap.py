@@ -8,7 +8,7 @@ import pytest
 
 from clouds.aws.bootstrap import Foundation, account_of, foundation, steps
 from clouds.aws.calls import AwsCalls
-from fleet.activity import CloudError
+from gpufleet.domain.activity import CloudError
 from tests.moto_account import moto_account
 from tests.networks import served
 

@@ -9,7 +9,7 @@ import pytest
 
 from clouds.aws.calls import AwsCalls
 from clouds.aws.cloudwatch import UTILIZATION, CloudWatch
-from fleet.activity import CloudError
+from gpufleet.domain.activity import CloudError
 
 NOW = datetime(2026, 11, 22, 15, 0, tzinfo=UTC)
 WINDOW = timedelta(minutes=4)

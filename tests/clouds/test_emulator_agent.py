@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fleet.model import CapacityType, Cloud
+from gpufleet.domain.model import CapacityType, Cloud
 from localcloud import tiny_model
 from serving import agent_archive, engine, user_data
 from serving.cache import manifest, publish

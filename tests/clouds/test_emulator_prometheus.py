@@ -10,7 +10,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from fleet.model import Cloud
+from gpufleet.domain.model import Cloud
 from localcloud.places import ACCESS_KEY, SECRET_KEY
 from monitoring.prometheus import Discovery, PrometheusSettings, render
 from tests.clouds.conftest import RunningCloud, make_group, make_template, wait_for

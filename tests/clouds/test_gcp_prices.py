@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from clouds.gcp.prices import GooglePrices, price_of
-from fleet.activity import CloudError
-from fleet.catalogue import machine
-from fleet.model import Cloud
+from gpufleet.domain.activity import CloudError
+from gpufleet.domain.catalogue import machine
+from gpufleet.domain.model import Cloud
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 

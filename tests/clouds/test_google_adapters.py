@@ -14,10 +14,10 @@ from clouds.gcp.groups import GoogleGroups
 from clouds.gcp.inventory import GoogleInventory
 from clouds.gcp.lives import GoogleLives, NoMarket
 from clouds.gcp.rollouts import GoogleRollouts
-from fleet import tags
-from fleet.activity import ActivityKind, CloudError, ConflictError
-from fleet.document import FleetDocument, parse
-from fleet.model import CapacityType, Instance, InstanceState
+from gpufleet.domain import tags
+from gpufleet.domain.activity import ActivityKind, CloudError, ConflictError
+from gpufleet.domain.model import CapacityType, Instance, InstanceState
+from gpufleet.settings.document import FleetDocument, parse
 from tests.clouds.conftest import start_cloud, stop_cloud, wait_for
 from tests.clouds.google import PROJECT, REGION, ZONE, Google
 

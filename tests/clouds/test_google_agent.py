@@ -13,7 +13,7 @@ import pytest
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 
-from fleet.model import CapacityType, Cloud
+from gpufleet.domain.model import CapacityType, Cloud
 from localcloud import tiny_model
 from serving import agent_archive, engine, user_data
 from serving.cache import manifest, publish

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from cli.main import build
 from clouds.gcp.bootstrap import Foundation, Rest, steps
 from clouds.gcp.calls import ENDPOINT
-from fleet.activity import CloudError
+from gpufleet.domain.activity import CloudError
 from tests.clouds.conftest import RunningCloud
 from tests.networks import served
 

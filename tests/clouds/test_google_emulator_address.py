@@ -8,7 +8,7 @@ from clouds.gcp import secrets
 from clouds.gcp.bootstrap import Rest
 from clouds.gcp.calls import ENDPOINT, GoogleCalls
 from clouds.gcp.emulator import emulator
-from fleet.activity import CloudError
+from gpufleet.domain.activity import CloudError
 
 STRANGERS = [
     "https://compute.googleapis.com",

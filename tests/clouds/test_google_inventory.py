@@ -9,8 +9,8 @@ from google.cloud import compute_v1
 
 from clouds.gcp.calls import GoogleCalls
 from clouds.gcp.inventory import GoogleInventory
-from fleet.activity import CloudError
-from fleet.model import CapacityType
+from gpufleet.domain.activity import CloudError
+from gpufleet.domain.model import CapacityType
 
 ZONE = "us-central1-a"
 

@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from clouds.gcp.calls import ENDPOINT, OPERATION_LIMIT_S, GoogleCalls
-from fleet.activity import CloudError
+from gpufleet.domain.activity import CloudError
 from tests.networks import served
 
 Answer = tuple[int, dict[str, Any]]

@@ -15,8 +15,8 @@ from cli.output import Exit
 from cli.watch_foreign import Place, look
 from cli.wiring import wire
 from clouds.gcp.calls import ENDPOINT
-from fleet.document import FleetDocument
-from fleet.document.watchdogs import OrphanEntry
+from gpufleet.settings.document import FleetDocument
+from gpufleet.settings.document.watchdogs import OrphanEntry
 from tests.clouds.conftest import start_cloud, stop_cloud, wait_for
 from tests.clouds.google import PROJECT, ZONE, Google
 from tests.clouds.test_google_adapters import document as google_document

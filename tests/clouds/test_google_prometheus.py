@@ -12,7 +12,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from fleet.model import Cloud
+from gpufleet.domain.model import Cloud
 from monitoring.prometheus import HTTP_SD_LABELS, Discovery, PrometheusSettings, render
 from tests.clouds.conftest import start_cloud, stop_cloud, wait_for
 from tests.clouds.google import REGION, ZONE, Google

@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from clouds.images import Registry
-from fleet.activity import CloudError
+from gpufleet.domain.activity import CloudError
 from tests.networks import served
 
 

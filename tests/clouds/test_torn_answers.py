@@ -13,7 +13,7 @@ from clouds.gcp import signed as google
 from clouds.gcp.bootstrap import Rest
 from clouds.gcp.calls import ENDPOINT, GoogleCalls
 from clouds.gcp.secrets import read_secret
-from fleet.activity import CloudError
+from gpufleet.domain.activity import CloudError
 from tests.networks import served
 
 HEAD_END = b"\r\n\r\n"

@@ -9,9 +9,9 @@ from components.aws.fabric import Fabric, interface_count
 from components.aws.gpu_pool import GpuPool, GpuPoolArgs
 from components.aws.templates import Template
 from components.capacity import Block, Capacity, OnDemand, Owned, Reserved, Spot
-from fleet import tags
-from fleet.document import GroupEntry
-from fleet.model import CapacityType
+from gpufleet.domain import tags
+from gpufleet.domain.model import CapacityType
+from gpufleet.settings.document import GroupEntry
 from tests.fakes import RecordingMocks
 
 GROUP = "aws:autoscaling/group:Group"

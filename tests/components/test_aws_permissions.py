@@ -12,9 +12,9 @@ import pytest
 from clouds.aws import signed
 from components.aws import permissions
 from components.aws.identities import Allowed
-from fleet import tags
-from fleet.document.watchdogs import OrphanEntry
-from fleet.policies import EvidenceSource, OrphanAction
+from gpufleet.domain import tags
+from gpufleet.domain.policies import EvidenceSource, OrphanAction
+from gpufleet.settings.document.watchdogs import OrphanEntry
 
 ROOT = Path(__file__).parents[2]
 PLACE = {

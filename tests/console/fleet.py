@@ -16,9 +16,9 @@ from console.view import (
     UnitCost,
     build,
 )
-from fleet import tags
-from fleet.document import FleetDocument
-from fleet.model import CapacityType, Cloud, Instance, InstanceState
+from gpufleet.domain import tags
+from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState
+from gpufleet.settings.document import FleetDocument
 
 NOW = datetime(2026, 11, 21, 9, 0, tzinfo=UTC)
 UNIT = UnitCost(input=Decimal("0.1234"), output=Decimal("0.9"), blended=Decimal("0.31"))

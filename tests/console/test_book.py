@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import Engine
 
 from console import book
-from fleet.model import CapacityType, Cloud
+from gpufleet.domain.model import CapacityType, Cloud
 from ledger import decisions, facts
 from ledger.database import writing
 from ledger.decisions import DecisionRow, OutcomeRow

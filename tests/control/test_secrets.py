@@ -11,7 +11,7 @@ from clouds import secrets
 from control import units
 from control.places import Places
 from control.settings import ControlSettings
-from fleet.activity import CloudError
+from gpufleet.domain.activity import CloudError
 
 SETTINGS = ControlSettings(
     fleet="s3://models/fleet/fleet.json",

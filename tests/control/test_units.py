@@ -17,7 +17,7 @@ from cli.main import build
 from control import boot_data, bundle, units
 from control.places import Places
 from control.settings import ControlSettings, ControlSettingsError, Role, load
-from fleet.model import Cloud
+from gpufleet.domain.model import Cloud
 
 SETTINGS = ControlSettings(
     fleet="s3://models/fleet/fleet.json",

@@ -19,9 +19,9 @@ from components.aws.control_host import DATA_DEVICE, device_of
 from control import boot_data, bundle
 from control.places import Places
 from control.settings import ControlSettings
-from fleet import document
-from fleet.document import FleetDocument
-from fleet.model import Cloud
+from gpufleet.domain.model import Cloud
+from gpufleet.settings import document
+from gpufleet.settings.document import FleetDocument
 from localcloud.gcp.places import PROJECT
 from localcloud.machines.spec import MachineSpec
 from tests.e2e.embedded_cloud import BUCKET, CLONE, EmbeddedCloud, fleet_document, pool_entry, wait_for

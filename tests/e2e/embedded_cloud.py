@@ -17,9 +17,9 @@ from typing import Any
 import boto3
 import httpx
 
-from fleet import tags
-from fleet.document import PATH_IN_BUCKET
-from fleet.model import CapacityType, Cloud
+from gpufleet.domain import tags
+from gpufleet.domain.model import CapacityType, Cloud
+from gpufleet.settings.document import PATH_IN_BUCKET
 from localcloud import tiny_model
 from serving import agent_archive, engine, user_data
 from serving.cache import manifest as manifests

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from fleet import tags
+from gpufleet.domain import tags
 from tests.chaos.clock import make_clock
 from tests.chaos.preload import environment
 from tests.e2e.embedded_cloud import status, wait_for

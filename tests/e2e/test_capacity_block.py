@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from fleet import tags
-from fleet.document import PATH_IN_BUCKET
-from fleet.model import CapacityType
+from gpufleet.domain import tags
+from gpufleet.domain.model import CapacityType
+from gpufleet.settings.document import PATH_IN_BUCKET
 from tests.e2e.embedded_cloud import (
     CLONE,
     EmbeddedCloud,

@@ -21,7 +21,7 @@ from typing import Any
 import httpx
 import pytest
 
-from fleet import tags
+from gpufleet.domain import tags
 from tests.e2e.embedded_cloud import BUCKET, CLONE, SECRET, EmbeddedCloud, started, status, wait_for
 from tests.e2e.test_instance_life import SETTINGS
 from tests.e2e.watched import prometheus

@@ -14,8 +14,8 @@ import pytest
 
 from cli.money import ledger_name
 from control.places import Places
-from fleet.document import FleetDocument
-from fleet.model import Cloud
+from gpufleet.domain.model import Cloud
+from gpufleet.settings.document import FleetDocument
 from ledger import operations
 from ledger.operations import BrakeRow
 from ledger.schema import open_ledger

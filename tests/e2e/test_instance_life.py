@@ -13,8 +13,8 @@ import httpx
 import pytest
 
 from clouds.aws import signed
-from fleet import tags
-from fleet.model import CapacityType
+from gpufleet.domain import tags
+from gpufleet.domain.model import CapacityType
 from serving import user_data
 from tests.e2e.embedded_cloud import (
     SIMULATED,

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from fleet import tags
+from gpufleet.domain import tags
 from tests.e2e.embedded_cloud import CLONE, wait_for
 from tests.e2e.half_answers import before
 from tests.e2e.watched import Fleet, watched

@@ -11,9 +11,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from fleet import tags
-from fleet.document import PATH_IN_BUCKET
-from fleet.model import CapacityType, Cloud
+from gpufleet.domain import tags
+from gpufleet.domain.model import CapacityType, Cloud
+from gpufleet.settings.document import PATH_IN_BUCKET
 from monitoring.prometheus import Discovery, PrometheusSettings, render
 from tests.e2e.embedded_cloud import (
     CLONE,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.model import Cloud
+from gpufleet.domain.model import Cloud
 from localcloud.control.choice import FLEET_URLS, choose, chosen, stack_of
 from localcloud.control.environment import settings_of
 from localcloud.control.folders import Folders

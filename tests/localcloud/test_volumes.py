@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from control import volume
-from fleet.model import Cloud
+from gpufleet.domain.model import Cloud
 from localcloud.machines.image import disks
 from localcloud.machines.spec import MachineSpec
 from localcloud.machines.volumes import Shelf, Volume, attached, unmount_all

@@ -19,8 +19,8 @@ import pytest
 import yaml
 from sqlalchemy import select
 
-from fleet.document.alerts import AlertSettings
-from fleet.model import Cloud
+from gpufleet.domain.model import Cloud
+from gpufleet.settings.document.alerts import AlertSettings
 from ledger.outbox import OUTBOX
 from ledger.schema import open_ledger
 from localcloud.slack.server import SlackSink

@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from cli.monitoring import alert_settings
-from fleet.document import FleetDocument
-from fleet.document.alerts import AlertsEntry, AlertSettings
+from gpufleet.settings.document import FleetDocument
+from gpufleet.settings.document.alerts import AlertsEntry, AlertSettings
 from monitoring.alerts import alerts, render
 from monitoring.rules import RuleSettings, recordings
 from tests.console import fleet as fleets

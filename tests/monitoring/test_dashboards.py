@@ -25,10 +25,10 @@ from cli.output import Exit
 from clouds.prometheus import Prometheus
 from console import exporter
 from costs.allocation import Charge, Kind, State
-from fleet.document import FleetDocument
-from fleet.document.alerts import AlertSettings
-from fleet.document.money import Budget
-from fleet.model import CapacityType, Cloud
+from gpufleet.domain.model import CapacityType, Cloud
+from gpufleet.settings.document import FleetDocument
+from gpufleet.settings.document.alerts import AlertSettings
+from gpufleet.settings.document.money import Budget
 from monitoring.alerts import render
 from monitoring.dashboards import SOURCE, dashboards, files
 from monitoring.dashboards import render as render_dashboard

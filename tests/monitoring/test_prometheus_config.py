@@ -19,7 +19,7 @@ from urllib.request import urlopen
 import pytest
 import yaml
 
-from fleet.model import Cloud
+from gpufleet.domain.model import Cloud
 from monitoring.prometheus import Discovery, PrometheusSettings, render
 from serving.engine import VLLM
 from tests.networks import free_network

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fleet import tags
-from fleet.model import Phase
+from gpufleet.domain import tags
+from gpufleet.domain.model import Phase
 from node.ports import StepError, UnitState
 from serving import engine as engines
 from tests.node.world import Machine, settings

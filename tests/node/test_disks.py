@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fleet.model import Cloud
+from gpufleet.domain.model import Cloud
 from node.disks import ARRAY, LocalDisks, commands, local_disks, missing, read_lsblk
 from node.ports import StepError
 from tests.node.world import Machine

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.model import Phase
+from gpufleet.domain.model import Phase
 from node.drain import Move, Order, Scene, merge, next_move
 from node.ports import CloudNotice, EngineLoad, Notice, UnitState
 from serving import engine as engines

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.model import Phase
+from gpufleet.domain.model import Phase
 from node import driver
 from node.ports import UnitState
 from node.settings import EngineSettings

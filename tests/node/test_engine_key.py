@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.model import Phase
+from gpufleet.domain.model import Phase
 from node import engine_key
 from node.ports import StepError, UnitState
 from serving import engine as engines

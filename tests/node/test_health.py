@@ -2,7 +2,7 @@
 
 import pytest
 
-from fleet.model import Cloud
+from gpufleet.domain.model import Cloud
 from node.health import expected_gpus, judge
 from serving import metrics
 from serving.exposition import Sample

@@ -3,7 +3,7 @@
 from datetime import timedelta
 from pathlib import Path
 
-from fleet import tags
+from gpufleet.domain import tags
 from tests.node.world import Machine
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fleet.model import CapacityType, Cloud
+from gpufleet.domain.model import CapacityType, Cloud
 from node.settings import SettingsError, load
 from serving import user_data
 

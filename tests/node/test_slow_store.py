@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.model import Phase
+from gpufleet.domain.model import Phase
 from localcloud import tiny_model
 from node.ports import CloudNotice, Notice
 from serving.cache import manifest as manifests

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.model import Phase
+from gpufleet.domain.model import Phase
 from localcloud import tiny_model
 from node.ports import UnitState
 from node.switch import BusyError

@@ -15,8 +15,8 @@ from sqlalchemy import Engine
 
 from cli.fleets import load_one
 from cli.ports import FleetMessages, WallClock
-from fleet import tags
-from fleet.model import CapacityType, Cloud, Instance, InstanceState
+from gpufleet.domain import tags
+from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState
 from ledger import operations
 from ledger.outbox import messages
 from ledger.schema import open_ledger

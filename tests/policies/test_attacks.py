@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fleet.model import Cloud
+from gpufleet.domain.model import Cloud
 from policies.context import Context, ContextError, Waiver, from_config
 from policies.resource import UNKNOWN, Resource
 from policies.rules import RULES, check

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pulumi_policy.proxy import UNKNOWN_STRING_VALUE, unknown_checking_proxy
 
-from fleet.model import Cloud
+from gpufleet.domain.model import Cloud
 from policies.context import Context, ContextError, Waiver, from_config
 from policies.resource import UNKNOWN, Resource, plain
 from policies.rules import RULES, check

@@ -14,8 +14,8 @@ from typing import Any
 import httpx
 import pytest
 
-from fleet.document import FleetDocument
-from fleet.model import CapacityType, Cloud, Instance, InstanceState
+from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState
+from gpufleet.settings.document import FleetDocument
 from serving.router.controller import Controller
 from serving.router.keys import ApiKey
 from serving.router.policy import RouterPolicy

@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 
 from cli.main import build
 from cli.output import Exit, UserError
-from fleet.document import render
+from gpufleet.settings.document import render
 from serving.router.policy import RouterPolicy, parse_policy
 from serving.router.render import render as configuration
 from serving.router.settings import RouterSettings, written

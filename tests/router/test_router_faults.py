@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from fleet.model import CapacityType
+from gpufleet.domain.model import CapacityType
 from serving.router.certificates import SELF, Certificate, CertificateError
 from serving.router.policy import Balance, ModelPolicy, PoolPolicy, RouterPolicy
 from serving.router.settings import RouterPaths

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fleet.model import Cloud
+from gpufleet.domain.model import Cloud
 from localcloud.control.choice import stack_of
 from localcloud.control.environment import MARK
 from localcloud.control.folders import ROOT, Folders

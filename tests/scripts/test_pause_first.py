@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cli.ports import fleet_of
-from fleet.document import render
+from gpufleet.settings.document import render
 from ledger import operations
 from ledger.schema import open_ledger
 from scripts.big_update import PlanError, ended

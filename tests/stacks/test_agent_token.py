@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from cli.fleets import token_place
-from fleet import document
-from fleet.document import Origin
-from fleet.model import CapacityType
+from gpufleet.domain.model import CapacityType
+from gpufleet.settings import document
+from gpufleet.settings.document import Origin
 from serving.user_data import instance_json
 from stacks.document import describe
 from stacks.pools import instance_settings

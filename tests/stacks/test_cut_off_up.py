@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from fleet.document import PATH_IN_BUCKET
+from gpufleet.settings.document import PATH_IN_BUCKET
 from scripts.cut_off import begun
 from tests.e2e.embedded_cloud import wait_for
 from tests.networks import free_network

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fleet.model import Cloud
+from gpufleet.domain.model import Cloud
 from tests.fakes import RecordingMocks
 from tests.stacks.test_program import ROOT, run, written
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from fleet import document
-from fleet.document import FleetDocument
+from gpufleet.settings import document
+from gpufleet.settings.document import FleetDocument
 from tests.networks import free_network
 from tests.stacks.engine import Engine, embedded_cloud, make_engine
 

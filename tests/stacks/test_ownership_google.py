@@ -9,9 +9,9 @@ import pytest
 
 from clouds.gcp.calls import GoogleCalls
 from clouds.gcp.groups import GoogleGroups
-from fleet import document
-from fleet.document import FleetDocument
-from fleet.model import CapacityType
+from gpufleet.domain.model import CapacityType
+from gpufleet.settings import document
+from gpufleet.settings.document import FleetDocument
 from tests.networks import free_network
 from tests.stacks.engine import Engine, embedded_cloud, make_engine
 

@@ -10,9 +10,9 @@ import pulumi
 import pytest
 import yaml
 
-from fleet import document
-from fleet.document import FleetDocument
-from fleet.model import Cloud
+from gpufleet.domain.model import Cloud
+from gpufleet.settings import document
+from gpufleet.settings.document import FleetDocument
 from prices.plan.extras import extras, root_disk_units
 from prices.plan.preview import Declared
 from tests.fakes import RecordingMocks

@@ -9,7 +9,7 @@ import yaml
 
 from cli import settings as command
 from cli.output import UserError
-from fleet.model import CapacityType
+from gpufleet.domain.model import CapacityType
 from serving.user_data import instance_json
 from stacks import reading
 from stacks.pools import instance_settings

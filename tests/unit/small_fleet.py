@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Engine
 from typer.testing import CliRunner, Result
 
 from cli.main import build
-from fleet.model import CapacityType, Cloud
+from gpufleet.domain.model import CapacityType, Cloud
 from ledger import decisions, facts, rollups
 from ledger.database import writing
 from ledger.facts import ActivityHour, EndCause, Pass, PriceObservation, Reading, Reservation, Run, RunEnd

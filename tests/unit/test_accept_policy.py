@@ -8,7 +8,7 @@ import pytest
 from cli.output import Exit, UserError
 from cli.ports import fleet_of
 from cli.watch_pass import Kind, Options, over_fleets
-from fleet.document import FleetDocument
+from gpufleet.settings.document import FleetDocument
 from ledger import operations
 from ledger.schema import open_ledger
 from tests.watchdogs.plain import document, instance

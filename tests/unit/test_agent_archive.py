@@ -14,12 +14,13 @@ from serving import agent_archive
 def sources(tmp_path: Path) -> Path:
     for name, body in {
         "node/__init__.py": "",
-        "node/__main__.py": "import sys\nfrom fleet import words\nprint(words.HELLO, sys.argv[1])\n",
-        "fleet/__init__.py": "",
-        "fleet/words.py": "HELLO = 'hello'\n",
-        "fleet/document/__init__.py": "import pydantic\n",
-        "fleet/document/fields.py": "import pydantic\n",
-        "fleet/__pycache__/words.cpython-311.pyc": "old",
+        "node/__main__.py": "import sys\nfrom gpufleet.domain import words\nprint(words.HELLO, sys.argv[1])\n",
+        "gpufleet/__init__.py": "",
+        "gpufleet/domain/__init__.py": "",
+        "gpufleet/domain/words.py": "HELLO = 'hello'\n",
+        "gpufleet/settings/__init__.py": "import pydantic\n",
+        "gpufleet/settings/document/fields.py": "import pydantic\n",
+        "gpufleet/domain/__pycache__/words.cpython-311.pyc": "old",
         "serving/__init__.py": "",
         "clouds/__init__.py": "",
         "cli/main.py": "",
@@ -52,7 +53,7 @@ def test_the_same_sources_give_the_same_bytes(sources: Path) -> None:
 
 def test_a_changed_source_gives_other_bytes(sources: Path) -> None:
     first = agent_archive.build(sources)
-    (sources / "fleet/words.py").write_text("HELLO = 'good day'\n")
+    (sources / "gpufleet/domain/words.py").write_text("HELLO = 'good day'\n")
     assert agent_archive.build(sources) != first
 
 
@@ -61,8 +62,9 @@ def test_only_what_an_instance_needs_travels(sources: Path) -> None:
         "__main__.py",
         "node/__init__.py",
         "node/__main__.py",
-        "fleet/__init__.py",
-        "fleet/words.py",
+        "gpufleet/__init__.py",
+        "gpufleet/domain/__init__.py",
+        "gpufleet/domain/words.py",
         "serving/__init__.py",
         "clouds/__init__.py",
     }

@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 
 from cli import alerts
 from cli.fleets import load_one
-from fleet.model import CapacityType
+from gpufleet.domain.model import CapacityType
 from ledger import facts
 from ledger.database import writing
 from ledger.facts import EndCause, Pass, PriceObservation, RunEnd

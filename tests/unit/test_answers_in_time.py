@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import pytest
 
 from clouds.prometheus import Prometheus
-from fleet.activity import CloudError
+from gpufleet.domain.activity import CloudError
 from tests.networks import served
 
 BODY = b'{"status": "success", "data": {"resultType": "vector", "result": []}}'

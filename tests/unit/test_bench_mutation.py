@@ -7,7 +7,7 @@ from benchmarks.bench_mutation import Verdict
 
 
 def test_the_same_tree_draws_the_same_mutants_in_whatever_order_they_were_found() -> None:
-    names = [f"fleet.money.x_{n}" for n in range(2_000)]
+    names = [f"gpufleet.domain.money.x_{n}" for n in range(2_000)]
     first = bench.drawn(names)
     assert first == bench.drawn(names[::-1])
     assert len(set(first)) == bench.DRAWN and set(first) <= set(names)
@@ -25,14 +25,14 @@ def test_exit_codes(code: int | None, expected: Verdict) -> None:
 
 def test_the_score_is_what_was_noticed_of_what_was_tried() -> None:
     tried = {
-        "fleet/money.py": {"a": Verdict.KILLED, "b": Verdict.SLOW, "c": Verdict.SURVIVED},
+        "gpufleet/domain/money.py": {"a": Verdict.KILLED, "b": Verdict.SLOW, "c": Verdict.SURVIVED},
         "costs/slots.py": {"d": Verdict.UNTESTED},
         "prices/book.py": {},
     }
-    found = bench.table(tried, {"fleet/money.py": 30, "costs/slots.py": 9, "prices/book.py": 4})
+    found = bench.table(tried, {"gpufleet/domain/money.py": 30, "costs/slots.py": 9, "prices/book.py": 4})
     rows = {row[0]: (row[2], row[3], row[-1]) for row in found.rows}
     assert rows == {
-        "fleet/money.py": ("30", "3", "66.7%"),
+        "gpufleet/domain/money.py": ("30", "3", "66.7%"),
         "costs/slots.py": ("9", "1", "0.0%"),
         "prices/book.py": ("4", "0", "none tried"),
         "together": ("43", "4", "50.0%"),

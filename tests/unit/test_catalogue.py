@@ -4,8 +4,8 @@ from fractions import Fraction
 
 import pytest
 
-from fleet.catalogue import UnknownMachineError, gpu, machine, machines
-from fleet.model import Cloud
+from gpufleet.domain.catalogue import UnknownMachineError, gpu, machine, machines
+from gpufleet.domain.model import Cloud
 
 
 @pytest.mark.parametrize(

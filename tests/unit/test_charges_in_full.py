@@ -10,7 +10,7 @@ import pytest
 
 from costs.allocation import Charge, Facts, Kind, State, charges, standing, unused
 from costs.commitments import Block, Coverage, Declared, Shared, Spend
-from fleet.model import CapacityType, Cloud
+from gpufleet.domain.model import CapacityType, Cloud
 from ledger.facts import ActivityHour, EndCause, Reservation, Run
 from prices.book import MissingPriceError, Override, Price, PriceBook, Rank
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from cli.main import build
-from fleet import catalogue
-from fleet.model import CapacityType, Cloud
+from gpufleet.domain import catalogue
+from gpufleet.domain.model import CapacityType, Cloud
 from serving.sizing import families, speed
 from serving.sizing.choice import Able, Demand, Offer, ability, cheapest_mix, rank
 from serving.sizing.fit import Wish, spread

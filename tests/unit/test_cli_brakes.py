@@ -16,7 +16,7 @@ from cli.output import Exit, UserError
 from cli.ports import FleetLedger, fleet_of
 from cli.watching import Costs, Watched
 from cli.wiring import open_engine
-from fleet.model import Instance, Phase
+from gpufleet.domain.model import Instance, Phase
 from ledger import operations
 from ledger.decisions import DecisionRow, record_decisions
 from ledger.operations import BrakeRow

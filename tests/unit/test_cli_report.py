@@ -16,7 +16,7 @@ import pytest
 
 from cli.output import UserError
 from costs.document import CSV_COLUMNS
-from fleet.model import CapacityType
+from gpufleet.domain.model import CapacityType
 from ledger import facts
 from ledger.database import writing
 from ledger.schema import open_ledger

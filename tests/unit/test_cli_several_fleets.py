@@ -11,7 +11,7 @@ from cli.fleets import load_one
 from cli.output import STDERR, Exit, UserError
 from cli.report import _all_sent  # pyright: ignore[reportPrivateUsage]
 from cli.watch_pass import SPOT, Options, kinds, over_fleets
-from fleet.document import FleetDocument, render
+from gpufleet.settings.document import FleetDocument, render
 from tests.unit.small_fleet import document
 
 

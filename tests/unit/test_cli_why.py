@@ -6,7 +6,7 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from cli.main import build
-from fleet.document import render
+from gpufleet.settings.document import render
 from ledger import decisions
 from ledger.decisions import DecisionRow
 from ledger.schema import open_ledger

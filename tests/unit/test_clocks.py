@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from fleet.clocks import is_over
+from gpufleet.domain.clocks import is_over
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 SPAN = timedelta(seconds=10)

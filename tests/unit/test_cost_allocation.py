@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from costs.allocation import Charge, Facts, Kind, State, charges
 from costs.document import summed
-from fleet import money
-from fleet.model import CapacityType, Cloud
+from gpufleet.domain import money
+from gpufleet.domain.model import CapacityType, Cloud
 from ledger.facts import ActivityHour, EndCause, Reservation, Run
 from prices.book import MissingPriceError, Override, PriceBook
 

@@ -16,9 +16,9 @@ from costs.render import as_text
 from costs.report import By, Report, Scope, load
 from costs.samples import MetricNames, Series
 from costs.slots import Measure, Sample
-from fleet import tags
-from fleet.lives import Ending, Life, MarketPrice, PaidCapacity
-from fleet.model import CapacityType, Cloud, Instance, InstanceState
+from gpufleet.domain import tags
+from gpufleet.domain.lives import Ending, Life, MarketPrice, PaidCapacity
+from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState
 from ledger.database import METADATA
 from ledger.facts import EndCause, Run
 from ledger.history import runs as read_runs

@@ -16,8 +16,8 @@ from costs.report import Report, Scope, build
 from costs.savings import HORIZON, Stop, avoided, savings
 from costs.series import buckets, edges, lanes
 from costs.waste import Cause, total, waste
-from fleet import money
-from fleet.model import CapacityType, Cloud
+from gpufleet.domain import money
+from gpufleet.domain.model import CapacityType, Cloud
 from ledger.facts import ActivityHour, EndCause, Reservation, Run
 from prices.book import Override, PriceBook
 

@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from fleet import cycles
+from gpufleet.domain import cycles
 
 
 @pytest.mark.parametrize("kept", [pytest.param(True, id="kept"), pytest.param(False, id="let go")])

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from fleet import document
-from fleet.document import DocumentError
+from gpufleet.settings import document
+from gpufleet.settings.document import DocumentError
 
 ROOT = Path(__file__).parents[2]
 
@@ -112,4 +112,4 @@ def test_what_is_no_document_is_refused(text: str) -> None:
 
 def test_the_committed_schema_is_the_code_s() -> None:
     committed = json.loads((ROOT / "docs/fleet-document.schema.json").read_text())
-    assert committed == document.json_schema(), "write fleet.document.json_schema() there again"
+    assert committed == document.json_schema(), "write gpufleet.settings.document.json_schema() there again"

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet import durations
+from gpufleet.domain import durations
 
 
 @pytest.mark.parametrize(

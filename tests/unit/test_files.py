@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.files import write_private, write_whole
+from gpufleet.domain.files import write_private, write_whole
 
 
 def whole(path: Path, text: str) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fleet import floors
+from gpufleet.domain import floors
 
 WAY_OUT = "raise the pool first: gpufleet target chat 3 --reason rollout"
 

@@ -15,8 +15,8 @@ from costs.allocation import Facts
 from costs.focus import COLUMNS, MANDATORY, UnpricedError, days, quantity_and_cost, rows, write_csv
 from costs.report import Report, Scope, build
 from costs.tokens import EngineTokens
-from fleet import money
-from fleet.model import CapacityType, Cloud
+from gpufleet.domain import money
+from gpufleet.domain.model import CapacityType, Cloud
 from ledger.counters import Tokens
 from ledger.facts import EndCause, Reading, Reservation, Run
 from prices.book import Override, PriceBook

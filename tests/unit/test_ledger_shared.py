@@ -13,7 +13,7 @@ from cli import reports
 from cli.windows import Window
 from cli.wiring import open_engine
 from console import book
-from fleet.document import FleetDocument
+from gpufleet.settings.document import FleetDocument
 from ledger.database import open_database
 from ledger.schema import HEAD, LedgerError, share_ledger
 from tests.console.fleet import document

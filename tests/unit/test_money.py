@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet import money
+from gpufleet.domain import money
 
 CORPUS = list(csv.DictReader((Path(__file__).parent.parent / "data/vllm_cost_meter.csv").read_text().splitlines()))
 LONG = timedelta(seconds=10**12)

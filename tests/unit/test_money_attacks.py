@@ -13,8 +13,8 @@ from costs.allocation import Charge, Facts, State, charges
 from costs.document import summed
 from costs.samples import MetricNames, Series, activity, readings
 from costs.slots import Measure, Sample
-from fleet import money
-from fleet.model import CapacityType, Cloud
+from gpufleet.domain import money
+from gpufleet.domain.model import CapacityType, Cloud
 from ledger.facts import ActivityHour, Run
 from prices.book import MissingPriceError, Override, Packaged, PriceBook
 from prices.packaged import PackagedPrices

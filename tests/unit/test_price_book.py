@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.model import CapacityType, Cloud
+from gpufleet.domain.model import CapacityType, Cloud
 from prices.book import MissingPriceError, Override, Price, PriceBook, Rank, Sku, is_stale, machine_sku, parse_as_of
 from prices.packaged import PackagedPrices
 

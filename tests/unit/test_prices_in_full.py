@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from costs.commitments import Coverage, Declared, Spend, shares
-from fleet.model import CapacityType, Cloud
+from gpufleet.domain.model import CapacityType, Cloud
 from ledger.facts import Run
 from prices.book import (
     GCP_SPOT_STALE_AFTER,

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from clouds.prometheus import Prometheus
-from fleet.activity import CloudError
+from gpufleet.domain.activity import CloudError
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 ROW: dict[str, Any] = {"metric": {"instance_id": "i-1"}, "value": [1, "0"]}

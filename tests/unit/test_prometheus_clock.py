@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from clouds.prometheus import LONGEST_S, SKEW_LIMIT_S, Prometheus
-from fleet.activity import CloudError
+from gpufleet.domain.activity import CloudError
 
 NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 

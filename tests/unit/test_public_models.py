@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleet import catalogue
+from gpufleet.domain import catalogue
 from serving.sizing import families
 from serving.sizing.fit import GIB, Wish, smallest_fit
 from serving.sizing.memory import CacheShape, layout

@@ -11,10 +11,10 @@ from cli import quotas as command
 from clouds.aws.calls import AwsCalls
 from clouds.aws.quotas import limits
 from console import exporter
-from fleet.activity import CloudError
-from fleet.document import FleetDocument
-from fleet.model import CapacityType, Cloud, Instance, InstanceState
-from fleet.quotas import Need, Use, needs, uses
+from gpufleet.domain.activity import CloudError
+from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState
+from gpufleet.domain.quotas import Need, Use, needs, uses
+from gpufleet.settings.document import FleetDocument
 from tests.watchdogs.plain import START, document, instance
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fleet.model import CapacityType, Cloud
+from gpufleet.domain.model import CapacityType, Cloud
 from ledger import facts, rollups
 from ledger.database import writing
 from ledger.facts import EndCause, Pass, PriceObservation, Reading, RunEnd

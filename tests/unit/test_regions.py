@@ -3,8 +3,8 @@
 import boto3
 import pytest
 
-from fleet.model import Cloud
-from fleet.regions import REGIONS, near
+from gpufleet.domain.model import Cloud
+from gpufleet.domain.regions import REGIONS, near
 from prices.packaged import PackagedPrices
 
 

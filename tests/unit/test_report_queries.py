@@ -7,7 +7,7 @@ from sqlalchemy import event
 
 from benchmarks import fleet_ledger
 from costs.report import Report, Scope, load
-from fleet.model import Cloud
+from gpufleet.domain.model import Cloud
 from ledger.schema import open_ledger
 from prices.packaged import PackagedPrices
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fleet.model import CapacityType, Cloud, Instance, InstanceState
+from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState
 from serving.revisions import PoolRollout, RolloutError, Walk
 
 OLD, NEW = "0" * 64, "1" * 64

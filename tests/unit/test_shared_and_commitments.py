@@ -13,8 +13,8 @@ from sqlalchemy import Engine
 
 from costs.allocation import Facts, Kind, State, charges
 from costs.commitments import Block, Coverage, Declared, Shared, Spend, shares
-from fleet import money
-from fleet.model import CapacityType, Cloud
+from gpufleet.domain import money
+from gpufleet.domain.model import CapacityType, Cloud
 from ledger import facts
 from ledger.database import writing
 from ledger.facts import Pass, PriceObservation, Reservation, RunEnd

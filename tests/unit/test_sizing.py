@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fleet import catalogue
+from gpufleet.domain import catalogue
 from serving.sizing import families
 from serving.sizing.fit import GIB, Split, Wish, fit, refusal, smallest_fit
 from serving.sizing.memory import CacheShape, layout

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fleet import catalogue
+from gpufleet.domain import catalogue
 from serving.sizing import families
 from serving.sizing.decoding import Drafter, prefix_caching, speculation
 from serving.sizing.fit import Fit, Wish, fit

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from costs.allocation import State
 from costs.figures import Figure
 from costs.speed import Reference, Speed, speeds
-from fleet.catalogue import Machine
-from fleet.model import CapacityType, Cloud
+from gpufleet.domain.catalogue import Machine
+from gpufleet.domain.model import CapacityType, Cloud
 from ledger import facts, rollups
 from ledger.counters import Tokens
 from ledger.database import writing

@@ -21,7 +21,7 @@ from clouds.prometheus import Prometheus
 from console import book
 from console.text import screen
 from console.view import CostView, FleetView
-from fleet.document import FleetDocument
+from gpufleet.settings.document import FleetDocument
 from ledger import facts
 from ledger.database import writing
 from ledger.facts import Pass, PriceObservation

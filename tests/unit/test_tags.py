@@ -2,7 +2,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from fleet import tags
+from gpufleet.domain import tags
 from tests.watchdogs.plain import instance
 
 

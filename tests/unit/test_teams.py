@@ -17,7 +17,7 @@ from costs.figures import Figure
 from costs.samples import Series, team_readings
 from costs.slots import Sample
 from costs.teams import split
-from fleet import money as exact
+from gpufleet.domain import money as exact
 from ledger.counters import Tokens
 from ledger.database import writing
 from ledger.schema import open_ledger

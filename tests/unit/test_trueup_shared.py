@@ -16,7 +16,7 @@ from costs.allocation import Facts
 from costs.bills import Bill, Form, Line, read_bill
 from costs.commitments import Block, Coverage, Declared, Shared, Spend
 from costs.trueup import COMMITMENTS, Cause, TrueUp, true_up
-from fleet.model import CapacityType, Cloud
+from gpufleet.domain.model import CapacityType, Cloud
 from ledger.facts import EndCause, Reservation, Run
 from ledger.schema import open_ledger
 from prices.book import Override, PriceBook, parse_as_of

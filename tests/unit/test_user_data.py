@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.model import CapacityType, Cloud
+from gpufleet.domain.model import CapacityType, Cloud
 from serving.user_data import Engine, InstanceSettings, UserDataError, archive_key, instance_json, render
 
 AGENT = b"print('agent')\n"

@@ -7,9 +7,9 @@ from decimal import Decimal
 
 import pytest
 
-from fleet.document import DocumentError, FleetDocument
-from fleet.document.watchdogs import ScaleEntry
-from fleet.policies import OrphanAction, OrphanPolicy
+from gpufleet.domain.policies import OrphanAction, OrphanPolicy
+from gpufleet.settings.document import DocumentError, FleetDocument
+from gpufleet.settings.document.watchdogs import ScaleEntry
 from tests.watchdogs.plain import START, document, instance
 from watchdogs.idle import words as idle
 from watchdogs.orphans import words as orphans

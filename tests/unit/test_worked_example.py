@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fleet.model import CapacityType
+from gpufleet.domain.model import CapacityType
 from ledger import facts, rollups
 from ledger.database import writing
 from ledger.facts import ActivityHour, EndCause, Pass, PriceObservation, Reading, Reservation, RunEnd

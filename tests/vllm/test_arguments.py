@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from fleet import catalogue
-from fleet.catalogue import UnknownMachineError
+from gpufleet.domain import catalogue
+from gpufleet.domain.catalogue import UnknownMachineError
 from serving.engine import EngineKind, Serve, VllmOptions, serve_arguments
 from serving.sizing import families
 from serving.sizing.fit import Wish, smallest_fit

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from fleet.model import CapacityType, Cloud
+from gpufleet.domain.model import CapacityType, Cloud
 from localcloud import tiny_model
 from localcloud.gcp.places import PROJECT
 from serving import agent_archive, engine, user_data

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from fleet.model import CapacityType
+from gpufleet.domain.model import CapacityType
 from localcloud import tiny_model
 from serving import engine, metrics, user_data
 from serving.exposition import parse, total

@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import Engine
 
 from cli.ports import FleetLedger, FleetMessages, fleet_of, holder_name
-from fleet.document import FleetDocument
+from gpufleet.settings.document import FleetDocument
 from ledger import operations
 from ledger.schema import open_ledger
 from tests.watchdogs.worlds import FakeClock, World

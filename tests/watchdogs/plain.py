@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from fleet.document import FleetDocument, parse
-from fleet.model import CapacityType, Cloud, Instance, InstanceState, Phase
-from fleet.policies import SpotPolicy
+from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState, Phase
+from gpufleet.domain.policies import SpotPolicy
+from gpufleet.settings.document import FleetDocument, parse
 from watchdogs.evidence import AgentStatus, EngineEvidence, Evidence, GpuEvidence
 from watchdogs.spot.view import GroupView, Member, PoolView
 

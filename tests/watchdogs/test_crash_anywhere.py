@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import select
 
 from cli.ports import fleet_of
-from fleet.document import FleetDocument
-from fleet.model import CapacityType
+from gpufleet.domain.model import CapacityType
+from gpufleet.settings.document import FleetDocument
 from ledger import decisions, operations
 from ledger.outbox import OUTBOX
 from ledger.schema import open_ledger

@@ -24,9 +24,9 @@ from cli.output import Exit, UserError
 from cli.watch_pass import Kind
 from cli.watch_run import COST, COST_EVERY, EVERY, Daemon
 from clouds.aws.notices import queue_name
-from fleet.activity import CloudError
-from fleet.document import parse, render
-from fleet.document.watchdogs import OrphanEntry
+from gpufleet.domain.activity import CloudError
+from gpufleet.settings.document import parse, render
+from gpufleet.settings.document.watchdogs import OrphanEntry
 from ledger import operations
 from ledger.schema import LedgerError, open_ledger
 from tests.moto_account import moto_account

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.policies import ScalePolicy
+from gpufleet.domain.policies import ScalePolicy
 from watchdogs.scale.decide import CHANCE
 from watchdogs.scale.forecast import QUANTILE, Faded, Pattern, Rises, Swings
 from watchdogs.scale.pressure import Readings

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from fleet import tags
-from fleet.model import CapacityType, InstanceState, Phase
-from fleet.policies import IdlePolicy
+from gpufleet.domain import tags
+from gpufleet.domain.model import CapacityType, InstanceState, Phase
+from gpufleet.domain.policies import IdlePolicy
 from tests.watchdogs.plain import QUIET, READY, START, instance
 from watchdogs.evidence import Evidence
 from watchdogs.idle.judge import CHECKS, Case, judge

@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from fleet.activity import CloudError
-from fleet.model import Instance, InstanceState, Phase
+from gpufleet.domain.activity import CloudError
+from gpufleet.domain.model import Instance, InstanceState, Phase
 from tests.watchdogs.plain import QUIET, QUIET_ENGINE, QUIET_GPU, START, document, instance
 from tests.watchdogs.test_idle_judge import case
 from tests.watchdogs.worlds import FakeInventory, World, idle_world, mark

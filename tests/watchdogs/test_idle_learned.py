@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cli.ports import FleetLedger
-from fleet.policies import IdlePolicy
+from gpufleet.domain.policies import IdlePolicy
 from ledger.schema import open_ledger
 from tests.watchdogs.plain import START, document, instance
 from tests.watchdogs.worlds import World, idle_world, mark

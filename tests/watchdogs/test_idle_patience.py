@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks import activity as kinds
-from fleet.policies import IdlePolicy
+from gpufleet.domain.policies import IdlePolicy
 from watchdogs.idle.patience import START, Patience
 from watchdogs.replay import fleet as replays
 from watchdogs.replay import idle_rules

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from fleet import tags
-from fleet.model import CapacityType, Cloud, Instance, InstanceState, Phase
-from fleet.policies import IdlePolicy
+from gpufleet.domain import tags
+from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState, Phase
+from gpufleet.domain.policies import IdlePolicy
 from watchdogs.evidence import AgentStatus, EngineEvidence, Evidence, GpuEvidence
 from watchdogs.idle import judge
 from watchdogs.idle.decide import Observed, PoolView, decide

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from fleet.model import Instance, InstanceState
+from gpufleet.domain.model import Instance, InstanceState
 from tests.watchdogs.plain import QUIET, QUIET_ENGINE, START, FakePrices, document, instance
 from tests.watchdogs.worlds import FakeAgents, FakeGroups, World, idle_world, mark
 from watchdogs.evidence import AgentStatus

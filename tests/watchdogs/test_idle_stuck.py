@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from fleet import tags
-from fleet.activity import CloudError
-from fleet.model import Instance, InstanceState
-from fleet.policies import IdlePolicy
+from gpufleet.domain import tags
+from gpufleet.domain.activity import CloudError
+from gpufleet.domain.model import Instance, InstanceState
+from gpufleet.domain.policies import IdlePolicy
 from tests.watchdogs.plain import QUIET, READY, START, FakePrices, document, instance
 from tests.watchdogs.test_idle_watchdog import at_call, due, watchdog
 from tests.watchdogs.worlds import FakeAgents, FakeGroups, FakeMetrics, World, idle_world, mark

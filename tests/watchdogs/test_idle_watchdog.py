@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from fleet import tags
-from fleet.activity import CloudError
-from fleet.model import Instance, InstanceState, Phase
+from gpufleet.domain import tags
+from gpufleet.domain.activity import CloudError
+from gpufleet.domain.model import Instance, InstanceState, Phase
 from tests.watchdogs.plain import QUIET, QUIET_ENGINE, QUIET_GPU, READY, START, document, instance
 from tests.watchdogs.worlds import FakeAgents, FakeInventory, FakeMetrics, KilledError, World, idle_world, mark
 from watchdogs.evidence import AgentStatus

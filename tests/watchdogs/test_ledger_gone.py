@@ -13,8 +13,8 @@ import pytest
 
 from cli.output import Exit, UserError
 from cli.watch_pass import Kind, Options, kinds, over_fleets
-from fleet.document import FleetDocument
-from fleet.model import Instance
+from gpufleet.domain.model import Instance
+from gpufleet.settings.document import FleetDocument
 from ledger import operations
 from ledger.database import open_database
 from ledger.schema import LedgerError, open_ledger

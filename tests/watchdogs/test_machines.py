@@ -2,8 +2,8 @@
 
 import pytest
 
-from fleet import catalogue
-from fleet.model import Cloud
+from gpufleet.domain import catalogue
+from gpufleet.domain.model import Cloud
 from tests.watchdogs.plain import instance
 from watchdogs.machines import known_of
 

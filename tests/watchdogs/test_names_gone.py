@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.document import render
+from gpufleet.settings.document import render
 from tests import prometheus
 from tests.chaos.names import make_names, url
 from tests.chaos.preload import environment

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from fleet import tags
-from fleet.document import Pool
-from fleet.model import CapacityType, Cloud, Instance, InstanceState
-from fleet.policies import OrphanAction, OrphanPolicy
+from gpufleet.domain import tags
+from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState
+from gpufleet.domain.policies import OrphanAction, OrphanPolicy
+from gpufleet.settings.document import Pool
 from tests.watchdogs.plain import QUIET, QUIET_ENGINE, QUIET_GPU, START, document, instance
 from watchdogs.evidence import Evidence, GpuEvidence
 from watchdogs.orphans.decide import case_of, decide

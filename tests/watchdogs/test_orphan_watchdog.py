@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from fleet import tags
-from fleet.activity import CloudError
-from fleet.document import FleetDocument
-from fleet.document.watchdogs import OrphanEntry
-from fleet.model import InstanceState
+from gpufleet.domain import tags
+from gpufleet.domain.activity import CloudError
+from gpufleet.domain.model import InstanceState
+from gpufleet.settings.document import FleetDocument
+from gpufleet.settings.document.watchdogs import OrphanEntry
 from tests.watchdogs.plain import QUIET_ENGINE, START, FakePrices, document
 from tests.watchdogs.test_orphan_rules import DAY, LONG_QUIET, orphan
 from tests.watchdogs.worlds import FakeAccount, FakeInventory, FakeMetrics, KilledError, World

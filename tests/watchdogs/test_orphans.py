@@ -12,8 +12,8 @@ from typing import Any
 import boto3
 import pytest
 
-from fleet import tags
-from fleet.document import render
+from gpufleet.domain import tags
+from gpufleet.settings.document import render
 from tests.moto_account import launched, moto_account
 from tests.watchdogs.plain import document
 

@@ -16,9 +16,9 @@ from cli.watch_foreign import Place, look
 from cli.wiring import wire
 from clouds.aws.calls import AwsCalls
 from clouds.aws.cloudwatch import NAMESPACE, POWER, UTILIZATION, CloudWatch
-from fleet import tags
-from fleet.document import FleetDocument
-from fleet.document.watchdogs import OrphanEntry
+from gpufleet.domain import tags
+from gpufleet.settings.document import FleetDocument
+from gpufleet.settings.document.watchdogs import OrphanEntry
 from tests.moto_account import empty, launched, moto_account
 from tests.watchdogs.plain import document
 from tests.watchdogs.test_orphan_rules import LONG_QUIET

@@ -5,7 +5,7 @@ from datetime import date, timedelta
 
 import pytest
 
-from fleet.policies import AS_BEFORE, IdlePolicy, OrphanPolicy, ScalePolicy, ScheduleRule, SpotPolicy
+from gpufleet.domain.policies import AS_BEFORE, IdlePolicy, OrphanPolicy, ScalePolicy, ScheduleRule, SpotPolicy
 from watchdogs.policy import Policy, digest
 
 XMAS = ScheduleRule(days=("mon",), start="08:00", end="18:00", target=2, except_on=(date(2026, 12, 25),))
@@ -40,7 +40,8 @@ def test_ledgers_go_on_knowing_the_policies_that_were_seen(
 ) -> None:
     assert digest(policy, *limits) == name, (
         "after an upgrade every such policy waits for a dry run: idle ends nothing, spot makes no loss good."
-        " Give a new setting AS_BEFORE (fleet/policies.py); write the new name here only if people have to look again"
+        " Give a new setting AS_BEFORE (gpufleet/domain/policies.py); write the new name here only if people have to"
+        " look again"
     )
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from cli.output import Exit
 from cli.watch_pass import Kind, Options, over_fleets
-from fleet.activity import CloudError
-from fleet.model import Instance
+from gpufleet.domain.activity import CloudError
+from gpufleet.domain.model import Instance
 from ledger import decisions
 from ledger.schema import open_ledger
 from tests.watchdogs.plain import START, document, instance

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fleet.policies import IdlePolicy, ScalePolicy
+from gpufleet.domain.policies import IdlePolicy, ScalePolicy
 from watchdogs.replay import activity, fleet, idle_rules, pool_rules, pools
 from watchdogs.replay.rows import TraceError
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fleet.policies import IdlePolicy, ScalePolicy, ScheduleRule
+from gpufleet.domain.policies import IdlePolicy, ScalePolicy, ScheduleRule
 from watchdogs.replay import activity, pool_rules, pools
 from watchdogs.replay.activity import Activity
 from watchdogs.replay.bounds import LEARN_AFTER, Bounds, Point

@@ -8,7 +8,7 @@ import pytest
 from benchmarks import activity as kinds
 from benchmarks import markets
 from benchmarks.bench_replay import foresight, history
-from fleet.policies import IdlePolicy, ScalePolicy, SpotPolicy
+from gpufleet.domain.policies import IdlePolicy, ScalePolicy, SpotPolicy
 from watchdogs.replay import fleet, idle_rules, market, pool_rules, pools, requests, spot_rules
 
 REPLICAS = 94

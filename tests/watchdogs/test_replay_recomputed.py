@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fleet.policies import IdlePolicy, ScalePolicy, SpotPolicy
+from gpufleet.domain.policies import IdlePolicy, ScalePolicy, SpotPolicy
 from tests.watchdogs import plain_replay
 from watchdogs.replay import activity, fleet, idle_rules, market, pool_rules, pools, requests, spot_rules
 from watchdogs.replay.fleet import AloneRule, Replicas

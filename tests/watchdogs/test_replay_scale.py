@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fleet.policies import ScalePolicy
+from gpufleet.domain.policies import ScalePolicy
 from watchdogs.replay import pool_rules, requests
 from watchdogs.replay.pool_rules import EMPTY, Queue
 from watchdogs.replay.requests import Arrivals, Terms

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.policies import SpotPolicy
+from gpufleet.domain.policies import SpotPolicy
 from watchdogs.replay import market, rows
 from watchdogs.replay.market import ON_DEMAND, State, Terms, Wishes
 from watchdogs.replay.rows import TraceError

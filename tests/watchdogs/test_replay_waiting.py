@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fleet.policies import SpotPolicy
+from gpufleet.domain.policies import SpotPolicy
 from watchdogs.replay import market, spot_rules
 from watchdogs.replay.asks import Pauses, refused_until
 from watchdogs.replay.market import ON_DEMAND, Rule, State, Wishes

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from fleet.model import InstanceState
-from fleet.policies import ScalePolicy, ScheduleRule
+from gpufleet.domain.model import InstanceState
+from gpufleet.domain.policies import ScalePolicy, ScheduleRule
 from monitoring import rules
 from tests.watchdogs.plain import READY, START, document, instance
 from tests.watchdogs.worlds import FakeMetrics, World

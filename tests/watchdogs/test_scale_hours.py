@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from fleet.policies import ScheduleRule
+from gpufleet.domain.policies import ScheduleRule
 from watchdogs.scale.hours import DAYS, floor, holds
 
 MINUTE = timedelta(minutes=1)

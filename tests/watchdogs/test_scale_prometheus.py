@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from clouds.prometheus import Prometheus
-from fleet.policies import ScalePolicy
+from gpufleet.domain.policies import ScalePolicy
 from tests.prometheus import running
 from watchdogs.scale import pressure
 from watchdogs.scale.pressure import Readings

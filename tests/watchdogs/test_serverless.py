@@ -18,7 +18,7 @@ from cli.fleets import load
 from cli.main import build
 from cli.output import Exit, UserError
 from cli.serverless import PassFailedError, handler
-from fleet.document import FleetDocument, render
+from gpufleet.settings.document import FleetDocument, render
 from ledger import operations
 from ledger.schema import open_ledger
 from tests.moto_account import moto_account

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fleet.activity import Activity, ActivityKind
-from fleet.model import CapacityType, Phase
+from gpufleet.domain.activity import Activity, ActivityKind
+from gpufleet.domain.model import CapacityType, Phase
 from tests.watchdogs.plain import START, instance, spot_pool
 from tests.watchdogs.test_spot_watchdog import OD, A, B, spread_world, watchdog
 from tests.watchdogs.worlds import FakeLedger, World

@@ -7,8 +7,8 @@ from decimal import Decimal
 
 import pytest
 
-from fleet.model import CapacityType, Phase
-from fleet.policies import SpotPolicy
+from gpufleet.domain.model import CapacityType, Phase
+from gpufleet.domain.policies import SpotPolicy
 from tests.watchdogs.plain import READY, START, instance, spot_pool
 from tests.watchdogs.test_spot_keeps import THIRD, with_on_demand
 from tests.watchdogs.test_spot_watchdog import A, watchdog

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fleet.model import CapacityType
+from gpufleet.domain.model import CapacityType
 from tests.watchdogs.plain import START, spot_pool
 from tests.watchdogs.test_spot_watchdog import OD, A
 from watchdogs.plan import Action, Decision, Reason

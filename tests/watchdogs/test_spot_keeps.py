@@ -5,8 +5,8 @@ from datetime import timedelta
 
 import pytest
 
-from fleet import tags
-from fleet.model import CapacityType, Phase
+from gpufleet.domain import tags
+from gpufleet.domain.model import CapacityType, Phase
 from tests.watchdogs.plain import READY, START, instance, spot_pool
 from tests.watchdogs.test_spot_watchdog import OD, A, B, spread_world, watchdog
 from tests.watchdogs.worlds import World

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fleet.activity import ConflictError
-from fleet.model import CapacityType, Group, InstanceState, Phase
+from gpufleet.domain.activity import ConflictError
+from gpufleet.domain.model import CapacityType, Group, InstanceState, Phase
 from tests.watchdogs.plain import READY, document, instance
 from tests.watchdogs.test_spot_keeps import THIRD, with_on_demand
 from tests.watchdogs.test_spot_watchdog import OD, A, B, sizes, spread_world, watchdog

@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from fleet.activity import Activity, ActivityKind
-from fleet.model import CapacityType, Phase
+from gpufleet.domain.activity import Activity, ActivityKind
+from gpufleet.domain.model import CapacityType, Phase
 from tests.watchdogs.plain import START, spot_pool
 from tests.watchdogs.test_spot_watchdog import OD, A, B, spread_world, watchdog
 from watchdogs.evidence import AgentStatus

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fleet.activity import Activity, ActivityKind
+from gpufleet.domain.activity import Activity, ActivityKind
 from tests.watchdogs.plain import START
 from watchdogs.spot.memory import Memory, recall
 

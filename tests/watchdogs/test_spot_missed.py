@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from fleet.model import CapacityType
+from gpufleet.domain.model import CapacityType
 from tests.watchdogs.plain import START, spot_pool
 from watchdogs.plan import Action, Reason
 from watchdogs.ports import Deed

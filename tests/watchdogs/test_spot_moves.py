@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from fleet.model import CapacityType
-from fleet.policies import SpotPolicy
+from gpufleet.domain.model import CapacityType
+from gpufleet.domain.policies import SpotPolicy
 from tests.watchdogs.plain import START
 from tests.watchdogs.test_spot_zones import pool, ready
 from watchdogs.plan import Action, Decision, Reason

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cli.ports import FleetLedger
-from fleet.model import CapacityType, Phase
+from gpufleet.domain.model import CapacityType, Phase
 from ledger.schema import open_ledger
 from tests.watchdogs.plain import READY, START, document, instance, spot_pool
 from tests.watchdogs.test_spot_watchdog import OD, SETTINGS, A, B, sizes, spread_world, watchdog

@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import pytest
 
-from fleet.model import CapacityType, Instance
+from gpufleet.domain.model import CapacityType, Instance
 from tests.watchdogs.plain import START, spot_pool
 from tests.watchdogs.test_spot_watchdog import A, B, sizes, spread_world, watchdog
 from tests.watchdogs.worlds import World

@@ -5,7 +5,7 @@ from decimal import Decimal
 
 import pytest
 
-from fleet.activity import Activity, ActivityKind
+from gpufleet.domain.activity import Activity, ActivityKind
 from watchdogs.spot import risk
 from watchdogs.spot.memory import (
     HALF_LIFE,

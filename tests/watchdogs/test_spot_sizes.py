@@ -5,9 +5,9 @@ from datetime import timedelta
 
 import pytest
 
-from fleet.activity import Activity, ActivityKind
-from fleet.model import CapacityType
-from fleet.policies import SpotPolicy
+from gpufleet.domain.activity import Activity, ActivityKind
+from gpufleet.domain.model import CapacityType
+from gpufleet.domain.policies import SpotPolicy
 from tests.watchdogs.plain import START, spot_pool
 from watchdogs.spot.leavers import IDLE_DRAIN
 from watchdogs.spot.sizes import Sizes

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from fleet.activity import Activity, ActivityKind
-from fleet.document import DocumentError
-from fleet.model import CapacityType
+from gpufleet.domain.activity import Activity, ActivityKind
+from gpufleet.domain.model import CapacityType
+from gpufleet.settings.document import DocumentError
 from tests.watchdogs.plain import START, document, spot_pool
 from tests.watchdogs.test_spot_watchdog import OD, A
 from watchdogs.plan import Action, Decision, Reason

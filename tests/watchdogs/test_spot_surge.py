@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from fleet.model import CapacityType
-from fleet.policies import SpotPolicy
+from gpufleet.domain.model import CapacityType
+from gpufleet.domain.policies import SpotPolicy
 from tests.watchdogs.plain import START, spot_pool
 from tests.watchdogs.test_replay_waiting import SHAPES, Shape, made
 from watchdogs.plan import Action

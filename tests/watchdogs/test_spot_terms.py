@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from fleet.model import CapacityType
-from fleet.policies import SpotPolicy
+from gpufleet.domain.model import CapacityType
+from gpufleet.domain.policies import SpotPolicy
 from tests.watchdogs.plain import spot_pool
 from tests.watchdogs.test_spot_watchdog import OD, A, B, spread_world, watchdog
 from tests.watchdogs.worlds import World

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from fleet.activity import Activity, ActivityKind
-from fleet.model import CapacityType, Instance, InstanceState, Phase
+from gpufleet.domain.activity import Activity, ActivityKind
+from gpufleet.domain.model import CapacityType, Instance, InstanceState, Phase
 from tests.watchdogs.plain import READY, START, document, instance
 from tests.watchdogs.test_spot_watchdog import OD, A, B, spread_world
 from tests.watchdogs.worlds import World, mark

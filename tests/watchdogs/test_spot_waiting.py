@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from fleet.activity import ActivityKind, CloudError
-from fleet.model import InstanceState
+from gpufleet.domain.activity import ActivityKind, CloudError
+from gpufleet.domain.model import InstanceState
 from tests.watchdogs.plain import instance
 from tests.watchdogs.test_spot_watchdog import OD, A, B, sizes, spread_world, watchdog
 from tests.watchdogs.worlds import World, idle_world

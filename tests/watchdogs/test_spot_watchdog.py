@@ -8,8 +8,8 @@ from itertools import pairwise
 
 import pytest
 
-from fleet.activity import ActivityKind, CloudError
-from fleet.model import CapacityType, Phase
+from gpufleet.domain.activity import ActivityKind, CloudError
+from gpufleet.domain.model import CapacityType, Phase
 from tests.watchdogs.plain import READY, START, document, instance
 from tests.watchdogs.worlds import KilledError, World, idle_world
 from watchdogs.idle.decide import DRAIN_REASON

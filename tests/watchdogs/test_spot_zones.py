@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from fleet.activity import Activity, ActivityKind
-from fleet.model import CapacityType
+from gpufleet.domain.activity import Activity, ActivityKind
+from gpufleet.domain.model import CapacityType
 from tests.watchdogs.plain import START, spot_pool
 from watchdogs.plan import Reason
 from watchdogs.spot import zones

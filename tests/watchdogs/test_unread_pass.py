@@ -10,7 +10,7 @@ import pytest
 
 from cli.output import STDERR, Exit, print_json
 from cli.watch_pass import Kind, Options, over_fleets
-from fleet.document import FleetDocument
+from gpufleet.settings.document import FleetDocument
 from ledger import operations
 from ledger.schema import open_ledger
 from tests.unit.test_accept_policy import DIGEST

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fleet.activity import CloudError
-from fleet.model import Instance, InstanceState
+from gpufleet.domain.activity import CloudError
+from gpufleet.domain.model import Instance, InstanceState
 from tests.watchdogs.plain import QUIET, QUIET_ENGINE, QUIET_GPU, START, instance
 from tests.watchdogs.worlds import FakeInventory, World, idle_world
 from watchdogs.evidence import Evidence

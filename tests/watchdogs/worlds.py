@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from fleet import tags
-from fleet.activity import Activity, ActivityKind, CloudError, ConflictError
-from fleet.model import CapacityType, Group, Instance, InstanceState, Phase
+from gpufleet.domain import tags
+from gpufleet.domain.activity import Activity, ActivityKind, CloudError, ConflictError
+from gpufleet.domain.model import CapacityType, Group, Instance, InstanceState, Phase
 from tests.watchdogs.answers import engine_stats, gpu_stats, scrape_rows
 from tests.watchdogs.plain import INTERVAL, QUIET, READY, START, FakePrices, instance
 from watchdogs.evidence import AgentStatus, Evidence

@@ -11,10 +11,10 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Final, TypeVar
 
-from fleet import tags
-from fleet.activity import CloudError, ConflictError
-from fleet.document import FleetDocument
-from fleet.model import Instance
+from gpufleet.domain import tags
+from gpufleet.domain.activity import CloudError, ConflictError
+from gpufleet.domain.model import Instance
+from gpufleet.settings.document import FleetDocument
 from watchdogs import signals
 from watchdogs.brakes import who_and_why
 from watchdogs.draining import Drain, has_gone, leaving

@@ -11,8 +11,8 @@ from decimal import Decimal
 from enum import IntEnum, auto
 from typing import Final
 
-from fleet.model import Instance
-from fleet.policies import IdlePolicy
+from gpufleet.domain.model import Instance
+from gpufleet.domain.policies import IdlePolicy
 from watchdogs import budgets
 from watchdogs.evidence import AgentStatus, Evidence
 from watchdogs.idle.judge import Case, Check, Objection, judge, kept_by_tag

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from fleet.model import CapacityType, Instance, InstanceState, Phase
-from fleet.policies import IdlePolicy
-from fleet.tags import KEEP_UNTIL
+from gpufleet.domain.model import CapacityType, Instance, InstanceState, Phase
+from gpufleet.domain.policies import IdlePolicy
+from gpufleet.domain.tags import KEEP_UNTIL
 from watchdogs.evidence import STALE_AFTER, AgentStatus, EngineEvidence, Evidence, GpuEvidence
 from watchdogs.plan import Reason
 

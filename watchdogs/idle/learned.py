@@ -11,8 +11,8 @@ from typing import Final
 
 import numpy as np
 
-from fleet.model import Instance
-from fleet.policies import IdlePolicy
+from gpufleet.domain.model import Instance
+from gpufleet.domain.policies import IdlePolicy
 from watchdogs.idle.patience import DAY, Patience
 from watchdogs.plan import Action, Reason
 from watchdogs.ports import Deed

@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Final
 
-from fleet.document import FleetDocument, Pool
-from fleet.model import Instance
-from fleet.owners import owner_of
+from gpufleet.domain.model import Instance
+from gpufleet.domain.owners import owner_of
+from gpufleet.settings.document import FleetDocument, Pool
 from watchdogs import budgets, signals, vain
 from watchdogs.brakes import kept_by, paused_by, target_held_by
 from watchdogs.draining import leaving

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from decimal import Decimal
 
-from fleet.model import Instance
-from fleet.tags import IDLE_SINCE, KEEP_UNTIL
+from gpufleet.domain.model import Instance
+from gpufleet.domain.tags import IDLE_SINCE, KEEP_UNTIL
 from watchdogs.plan import Decision
 
 

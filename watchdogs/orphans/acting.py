@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from fleet import tags
-from fleet.model import Instance
+from gpufleet.domain import tags
+from gpufleet.domain.model import Instance
 from watchdogs.brakes import who_and_why
 from watchdogs.idle.judge import Objection
 from watchdogs.orphans import words

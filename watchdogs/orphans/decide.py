@@ -11,8 +11,8 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
-from fleet.model import Instance
-from fleet.policies import OrphanAction, OrphanPolicy
+from gpufleet.domain.model import Instance
+from gpufleet.domain.policies import OrphanAction, OrphanPolicy
 from watchdogs import budgets
 from watchdogs.evidence import Evidence
 from watchdogs.idle.judge import Case, Check, Objection

@@ -7,11 +7,11 @@ from decimal import Decimal
 from fnmatch import fnmatchcase
 from typing import Final
 
-from fleet import tags
-from fleet.document import FleetDocument
-from fleet.model import CapacityType, Cloud, Instance
-from fleet.owners import owner_of
-from fleet.policies import OrphanPolicy
+from gpufleet.domain import tags
+from gpufleet.domain.model import CapacityType, Cloud, Instance
+from gpufleet.domain.owners import owner_of
+from gpufleet.domain.policies import OrphanPolicy
+from gpufleet.settings.document import FleetDocument
 from watchdogs.evidence import Evidence
 from watchdogs.plan import Budget
 from watchdogs.ports import Vain

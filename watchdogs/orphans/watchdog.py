@@ -6,10 +6,10 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Final
 
-from fleet.activity import CloudError
-from fleet.document import FleetDocument
-from fleet.model import Instance
-from fleet.policies import EvidenceSource, IdlePolicy, OrphanPolicy
+from gpufleet.domain.activity import CloudError
+from gpufleet.domain.model import Instance
+from gpufleet.domain.policies import EvidenceSource, IdlePolicy, OrphanPolicy
+from gpufleet.settings.document import FleetDocument
 from watchdogs import budgets, signals, vain
 from watchdogs.brakes import kept_by, paused_by
 from watchdogs.evidence import Evidence

@@ -2,9 +2,9 @@
 
 from datetime import datetime
 
-from fleet.model import Instance
-from fleet.policies import OrphanPolicy
-from fleet.tags import IDLE_SINCE, KEEP_UNTIL
+from gpufleet.domain.model import Instance
+from gpufleet.domain.policies import OrphanPolicy
+from gpufleet.domain.tags import IDLE_SINCE, KEEP_UNTIL
 from watchdogs.idle.words import money
 from watchdogs.orphans.view import OWNER_TAGS, name_of
 from watchdogs.plan import Decision

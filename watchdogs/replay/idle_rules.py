@@ -11,9 +11,9 @@ from typing import Final
 
 import numpy as np
 
-from fleet import tags
-from fleet.model import CapacityType, Cloud, Instance, InstanceState, Phase
-from fleet.policies import IdlePolicy
+from gpufleet.domain import tags
+from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState, Phase
+from gpufleet.domain.policies import IdlePolicy
 from watchdogs import budgets
 from watchdogs.evidence import AgentStatus, EngineEvidence, Evidence, GpuEvidence
 from watchdogs.idle.decide import Observed, PoolView, decide

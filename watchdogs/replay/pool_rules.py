@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from fleet.policies import IdlePolicy, ScalePolicy
+from gpufleet.domain.policies import IdlePolicy, ScalePolicy
 from watchdogs.plan import Action
 from watchdogs.replay import idle_rules, series
 from watchdogs.replay.activity import Activity, Ints

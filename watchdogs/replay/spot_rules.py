@@ -9,9 +9,9 @@ from itertools import pairwise
 from math import inf, isnan
 from typing import Final
 
-from fleet.activity import Activity, ActivityKind
-from fleet.model import CapacityType
-from fleet.policies import SpotPolicy
+from gpufleet.domain.activity import Activity, ActivityKind
+from gpufleet.domain.model import CapacityType
+from gpufleet.domain.policies import SpotPolicy
 from watchdogs.budgets import HOUR
 from watchdogs.plan import Action, Decision, Reason
 from watchdogs.replay.asks import Pauses

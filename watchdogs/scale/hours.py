@@ -11,7 +11,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from typing import Final
 from zoneinfo import ZoneInfo
 
-from fleet.policies import ScheduleRule
+from gpufleet.domain.policies import ScheduleRule
 
 DAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _DAY: Final = timedelta(days=1)

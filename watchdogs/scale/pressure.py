@@ -9,7 +9,7 @@ from collections.abc import Set as AbstractSet
 from datetime import datetime, timedelta
 from typing import Final
 
-from fleet.policies import ScalePolicy
+from gpufleet.domain.policies import ScalePolicy
 from serving import metrics
 from watchdogs.ports import Metrics
 from watchdogs.scale.forecast import SWING_QUANTILE, usual

@@ -5,7 +5,7 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import Final
 
-from fleet.policies import ScalePolicy
+from gpufleet.domain.policies import ScalePolicy
 
 LEVEL_SPAN: Final = timedelta(hours=2)
 """Over this the level of work is taken: long enough to smooth what comes by chance, short against a day."""

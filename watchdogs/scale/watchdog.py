@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 
-from fleet.activity import ConflictError
-from fleet.document import FleetDocument, Pool
-from fleet.model import Instance
+from gpufleet.domain.activity import ConflictError
+from gpufleet.domain.model import Instance
+from gpufleet.settings.document import FleetDocument, Pool
 from watchdogs import boots
 from watchdogs.brakes import paused_by, target_held_by
 from watchdogs.evidence import AgentStatus

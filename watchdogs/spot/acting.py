@@ -6,9 +6,9 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Final, TypeVar
 
-from fleet.activity import Activity, ActivityKind, ConflictError
-from fleet.document import FleetDocument, Pool
-from fleet.model import CapacityType, Group, Instance
+from gpufleet.domain.activity import Activity, ActivityKind, ConflictError
+from gpufleet.domain.model import CapacityType, Group, Instance
+from gpufleet.settings.document import FleetDocument, Pool
 from watchdogs.brakes import kept_by, paused_by
 from watchdogs.draining import Drain, leaving, sleep_and_renew, until_drained
 from watchdogs.plan import Action, Decision, Outcome, OutcomeKind, Plan, Reason

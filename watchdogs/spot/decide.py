@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
-from fleet.model import CapacityType
+from gpufleet.domain.model import CapacityType
 from watchdogs.plan import Action, Decision, Plan, Reason
 from watchdogs.spot import choices, failures, leavers, presence, risk, terms, zones
 from watchdogs.spot.sizes import Sizes

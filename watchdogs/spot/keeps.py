@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import datetime
 
-from fleet.model import Instance
+from gpufleet.domain.model import Instance
 from watchdogs.brakes import kept_by
 from watchdogs.idle.judge import kept_by_tag
 from watchdogs.ports import Brake

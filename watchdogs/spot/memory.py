@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from fleet.activity import Activity, ActivityKind
+from gpufleet.domain.activity import Activity, ActivityKind
 
 HALF_LIFE: Final = timedelta(hours=24)
 """After this time an hour counts half, since markets move by the day."""

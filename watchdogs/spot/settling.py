@@ -1,6 +1,6 @@
 """What a killed run of the spot watchdog began: said and settled by the next one."""
 
-from fleet.document import FleetDocument
+from gpufleet.settings.document import FleetDocument
 from watchdogs.draining import has_gone
 from watchdogs.plan import Outcome, OutcomeKind
 from watchdogs.ports import Ports

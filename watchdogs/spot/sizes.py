@@ -3,8 +3,8 @@
 from datetime import datetime
 from typing import Final
 
-from fleet.model import CapacityType
-from fleet.policies import SpotPolicy
+from gpufleet.domain.model import CapacityType
+from gpufleet.domain.policies import SpotPolicy
 from watchdogs.spot import leavers, presence, zones
 from watchdogs.spot.view import PoolView
 

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-from fleet.model import CapacityType
+from gpufleet.domain.model import CapacityType
 from watchdogs.plan import Action, Decision, Reason
 from watchdogs.spot import zones
 from watchdogs.spot.view import GroupView, PoolView

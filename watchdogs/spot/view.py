@@ -8,9 +8,9 @@ from decimal import Decimal
 from operator import attrgetter
 from typing import Final, TypeVar
 
-from fleet.activity import Activity, ActivityKind
-from fleet.model import CapacityType
-from fleet.policies import SpotPolicy
+from gpufleet.domain.activity import Activity, ActivityKind
+from gpufleet.domain.model import CapacityType
+from gpufleet.domain.policies import SpotPolicy
 from watchdogs.boots import BOOT_DEFAULT
 from watchdogs.plan import Reason
 from watchdogs.spot import risk

@@ -6,9 +6,9 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Final
 
-from fleet.activity import Activity, ActivityKind
-from fleet.document import FleetDocument, GroupEntry, Pool
-from fleet.model import CapacityType, Group, Instance, Phase
+from gpufleet.domain.activity import Activity, ActivityKind
+from gpufleet.domain.model import CapacityType, Group, Instance, Phase
+from gpufleet.settings.document import FleetDocument, GroupEntry, Pool
 from watchdogs import boots, budgets
 from watchdogs.brakes import paused_by, target_held_by
 from watchdogs.evidence import AgentStatus

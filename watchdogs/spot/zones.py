@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
-from fleet.activity import Activity, ActivityKind
-from fleet.model import CapacityType
+from gpufleet.domain.activity import Activity, ActivityKind
+from gpufleet.domain.model import CapacityType
 from watchdogs import boots
 from watchdogs.plan import Reason
 from watchdogs.spot import risk

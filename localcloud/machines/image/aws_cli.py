@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import jmespath
 
-from fleet.parsed import is_list
+from gpufleet.domain.parsed import is_list
 from localcloud.machines.image import here
 from localcloud.request_shapes import Operation, Shape
 from localcloud.sdk import BotoCoreError, ClientError, Session, session, spelled

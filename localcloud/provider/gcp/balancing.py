@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fleet.parsed import is_list
+from gpufleet.domain.parsed import is_list
 from localcloud.documents import inner
 from localcloud.provider.checks import between, one_of
 from localcloud.provider.errors import Failure

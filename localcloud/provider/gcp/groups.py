@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fleet.parsed import is_list
+from gpufleet.domain.parsed import is_list
 from localcloud.documents import inner, is_document, items
 from localcloud.provider.checks import between, matches
 from localcloud.provider.errors import Failure

@@ -7,7 +7,7 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
-from fleet.parsed import is_list
+from gpufleet.domain.parsed import is_list
 from localcloud.documents import inner, is_document
 from localcloud.provider.checks import matches
 from localcloud.provider.errors import Failure

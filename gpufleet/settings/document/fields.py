@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
-from fleet import durations
+from gpufleet.domain import durations
 
 
 def _to_duration(value: Any) -> Any:

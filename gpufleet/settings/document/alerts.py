@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
-from fleet.document.fields import Duration, MoreThanZero, Share, Strict
+from gpufleet.settings.document.fields import Duration, MoreThanZero, Share, Strict
 
 
 class AlertsEntry(Strict):

@@ -5,7 +5,16 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from fleet.document.fields import (
+from gpufleet.domain.policies import (
+    EvidenceSource,
+    IdlePolicy,
+    OrphanAction,
+    OrphanPolicy,
+    ScalePolicy,
+    ScheduleRule,
+    SpotPolicy,
+)
+from gpufleet.settings.document.fields import (
     Duration,
     ExactDecimal,
     MoreThanZero,
@@ -14,15 +23,6 @@ from fleet.document.fields import (
     ShareMoreThanZero,
     Strict,
     TimeZone,
-)
-from fleet.policies import (
-    EvidenceSource,
-    IdlePolicy,
-    OrphanAction,
-    OrphanPolicy,
-    ScalePolicy,
-    ScheduleRule,
-    SpotPolicy,
 )
 
 _ORPHAN: Final = OrphanPolicy(name="")

@@ -9,9 +9,9 @@ from functools import cache
 from importlib import resources
 from typing import Final
 
-from fleet.model import Cloud
+from gpufleet.domain.model import Cloud
 
-_DATA: Final = "fleet.data"
+_DATA: Final = "gpufleet.domain.data"
 
 
 class UnknownMachineError(LookupError):

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
-from fleet import tags
+from gpufleet.domain import tags
 
 
 class Cloud(StrEnum):

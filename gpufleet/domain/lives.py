@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 
-from fleet.model import Cloud, Instance
+from gpufleet.domain.model import Cloud, Instance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

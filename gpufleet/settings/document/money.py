@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AwareDatetime, Field, model_validator
 
-from fleet.document.fields import ExactDecimal, Strict
+from gpufleet.settings.document.fields import ExactDecimal, Strict
 
 
 class Budget(Strict):

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from fleet import catalogue
-from fleet.document import FleetDocument, GroupEntry, Pool
-from fleet.model import CapacityType, Cloud, Instance
+from gpufleet.domain import catalogue
+from gpufleet.domain.model import CapacityType, Cloud, Instance
+from gpufleet.settings.document import FleetDocument, GroupEntry, Pool
 
 AWS_CODES: Final = {
     ("G", False): "L-DB2E81BA",

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 
-from fleet.model import Instance
+from gpufleet.domain.model import Instance
 
 
 def owner_of(groups: Mapping[str, Collection[str]], instance: Instance) -> str | None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Final
 
-from fleet.model import Cloud
+from gpufleet.domain.model import Cloud
 
 REGIONS: Final[Mapping[Cloud, frozenset[str]]] = {
     Cloud.AWS: frozenset(

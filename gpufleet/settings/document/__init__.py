@@ -11,12 +11,12 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AwareDatetime, Field, ValidationError, model_validator
 
-from fleet.document.alerts import AlertsEntry
-from fleet.document.fields import Duration, MoreThanZero, Name, Strict, TimeZone
-from fleet.document.money import Budget, Commitments, PartBudget, Prices, SharedEntry
-from fleet.document.watchdogs import OrphanEntry, Watchdogs
-from fleet.model import CapacityType, Cloud
-from fleet.parsed import is_map
+from gpufleet.domain.model import CapacityType, Cloud
+from gpufleet.domain.parsed import is_map
+from gpufleet.settings.document.alerts import AlertsEntry
+from gpufleet.settings.document.fields import Duration, MoreThanZero, Name, Strict, TimeZone
+from gpufleet.settings.document.money import Budget, Commitments, PartBudget, Prices, SharedEntry
+from gpufleet.settings.document.watchdogs import OrphanEntry, Watchdogs
 
 VERSION: Final = 1
 PATH_IN_BUCKET: Final = "fleet/fleet.json"

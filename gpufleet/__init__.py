@@ -1,0 +1,1 @@
+"""The library that stacks, watchdogs, hosts and the command line stand on."""

@@ -1,0 +1,1 @@
+"""What people configure and what `pulumi up` publishes, as validated types (pydantic)."""
