@@ -14,14 +14,15 @@ from cli.output import STDERR, STDOUT, Exit, UserError, print_json
 from cli.ports import FleetAgents, FleetLedger, fleet_of
 from cli.wiring import agents_of, inventory_of, open_engine
 from gpufleet.domain import durations, tags
+from gpufleet.domain.brakes import BrakeKind
+from gpufleet.domain.decisions import Outcome, OutcomeKind
 from gpufleet.domain.model import Cloud, Instance
 from gpufleet.settings.document import FleetDocument, Pool
 from ledger import decisions, operations
 from ledger.operations import BrakeRow
 from ledger.schema import file_of
 from watchdogs.brakes import until_when
-from watchdogs.plan import Outcome, OutcomeKind
-from watchdogs.ports import BrakeKind, Inventory
+from watchdogs.ports import Inventory
 from watchdogs.spot import failures
 from watchdogs.spot.decide import WATCHDOG as SPOT
 from watchdogs.spot.leavers import HAND_DRAIN

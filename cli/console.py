@@ -30,12 +30,12 @@ from console.view import ActView, FleetView
 from costs import page as cost_page
 from costs import series
 from gpufleet.domain.activity import CloudError
+from gpufleet.domain.brakes import BrakeKind
 from gpufleet.domain.clocks import is_over
 from gpufleet.settings.document import FleetDocument
 from ledger import history, operations, outbox
 from ledger.database import writing
 from ledger.operations import BrakeRow
-from watchdogs.ports import BrakeKind
 
 KEPT_FOR: Final = timedelta(hours=4)
 LOOK_EVERY: Final = timedelta(seconds=5)

@@ -9,7 +9,7 @@ from typing import Any, Final
 from rich.table import Table
 
 from cli.output import STDERR, STDOUT, Exit
-from watchdogs.plan import Action, Decision, Outcome, OutcomeKind, Plan, Reason
+from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Plan, Reason
 
 _COLOURS = {Action.KEEP: "dim", Action.MARK: "yellow", Action.END: "red", Action.REPLACE: "red", Action.STOP: "red"}
 

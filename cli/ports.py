@@ -15,6 +15,9 @@ from sqlalchemy import Engine
 from clouds.agents import NodeAgents
 from clouds.aws.cloudwatch import DELAY, CloudWatch
 from gpufleet.domain.activity import CloudError, ConflictError
+from gpufleet.domain.brakes import Brake, BrakeKind
+from gpufleet.domain.decisions import Action, Decision, FailedAttempts, Outcome, PastAction, Plan, Reason, Target
+from gpufleet.domain.evidence import AgentStatus, Evidence, GpuEvidence
 from gpufleet.domain.model import CapacityType, Cloud, Instance, Phase
 from gpufleet.settings.document import FleetDocument
 from ledger import decisions, operations
@@ -22,9 +25,7 @@ from ledger.outbox import OutboxMessages
 from notify.buttons import with_buttons
 from notify.messages import escape
 from prices.book import MissingPriceError, PriceBook
-from watchdogs.evidence import AgentStatus, Evidence, GpuEvidence
-from watchdogs.plan import Action, Decision, Outcome, Plan, Reason
-from watchdogs.ports import Brake, BrakeKind, Clock, Deed, Target, Vain
+from watchdogs.ports import Clock
 
 _MARKED: Final = "marked:"
 """So the idle watchdog names the messages about its marks."""
@@ -104,9 +105,9 @@ class FleetLedger:
     def ended_since(self, watchdog: str, since: datetime) -> Mapping[str, int]:
         return decisions.ended_since(self._engine, self._fleet, watchdog, since)
 
-    def done_since(self, watchdog: str, since: datetime) -> Sequence[Deed]:
+    def done_since(self, watchdog: str, since: datetime) -> Sequence[PastAction]:
         return [
-            Deed(
+            PastAction(
                 resource=row.resource,
                 pool=row.pool,
                 action=Action(row.action),
@@ -117,9 +118,9 @@ class FleetLedger:
             for row in decisions.done_since(self._engine, self._fleet, watchdog, since)
         ]
 
-    def vain_since(self, watchdog: str, since: datetime) -> Mapping[str, Vain]:
+    def vain_since(self, watchdog: str, since: datetime) -> Mapping[str, FailedAttempts]:
         found = decisions.vain_since(self._engine, self._fleet, watchdog, since)
-        return {resource: Vain(first=first, last=last) for resource, (first, last) in found.items()}
+        return {resource: FailedAttempts(first=first, last=last) for resource, (first, last) in found.items()}
 
     def hold(self, now: datetime) -> bool:
         return operations.renew_lease(self._engine, self._lease, self._holder, (now, LEASE_TERM))

@@ -12,9 +12,9 @@ from clouds.gcp.calls import GoogleCalls
 from clouds.gcp.groups import GoogleGroups
 from clouds.gcp.inventory import GoogleInventory
 from clouds.gcp.rollouts import GoogleRollouts
+from gpufleet.domain.brakes import BrakeKind
 from gpufleet.settings.document import FleetDocument, Pool
 from ledger import operations
-from watchdogs.ports import BrakeKind
 
 OWNER: Final = "rollout"
 

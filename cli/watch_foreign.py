@@ -16,17 +16,17 @@ from clouds.aws.cloudwatch import CloudWatch
 from clouds.aws.inventory import AwsInventory
 from clouds.prometheus import Prometheus
 from gpufleet.domain import durations
+from gpufleet.domain.decisions import Budget, Plan, Reason
+from gpufleet.domain.evidence import Evidence
 from gpufleet.domain.model import Cloud, Instance
 from gpufleet.domain.policies import OrphanPolicy
 from prices.book import PriceBook
 from prices.packaged import PackagedPrices
 from watchdogs import signals
-from watchdogs.evidence import Evidence
 from watchdogs.machines import known_of
 from watchdogs.orphans.decide import look as judged
 from watchdogs.orphans.view import Observed
 from watchdogs.orphans.watchdog import AT_ONCE, of_instances
-from watchdogs.plan import Budget, Plan, Reason
 
 RegionOption = Annotated[
     str | None, typer.Option("--region", help="Look at every GPU instance of this region instead of a fleet's.")

@@ -10,6 +10,7 @@ from cli.api_calls import Count
 from cli.money import not_here
 from cli.output import Exit, UserError, after_the_work
 from cli.wiring import Wired, wire
+from gpufleet.domain.decisions import Outcome, Plan, Reason
 from gpufleet.settings.document import FleetDocument
 from ledger import outbox
 from ledger.schema import LedgerError, explained
@@ -18,7 +19,6 @@ from watchdogs.idle.watchdog import IdleWatchdog
 from watchdogs.idle.watchdog import policy_digest as idle_digest
 from watchdogs.orphans.decide import WATCHDOG as ORPHANS
 from watchdogs.orphans.watchdog import OrphanWatchdog, Scope, rule_digest
-from watchdogs.plan import Outcome, Plan, Reason
 from watchdogs.ports import CutShortError, Ports
 from watchdogs.scale.decide import WATCHDOG as SCALE
 from watchdogs.scale.watchdog import ScaleWatchdog

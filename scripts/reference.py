@@ -16,6 +16,7 @@ from clouds.aws.signed import ACTIONS as AGENT_ACTIONS
 from components.aws import permissions as aws_permissions
 from components.aws.identities import Allowed
 from components.gcp import permissions as gcp_permissions
+from gpufleet.domain.decisions import Reason
 from gpufleet.domain.durations import render as render_duration
 from gpufleet.domain.policies import EvidenceSource, OrphanAction
 from gpufleet.settings.document.alerts import AlertSettings
@@ -24,7 +25,6 @@ from monitoring.alerts import alerts
 from policies.rules import RULES
 from serving import metrics
 from stacks.settings import Settings
-from watchdogs.plan import Reason
 
 FOLDER: Final = Path(__file__).parents[1] / "docs" / "reference"
 NOTE: Final = "<!-- Written by `python -m scripts.reference`; change the code, not this page. -->\n"

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
+from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import Instance
-from watchdogs.evidence import AgentStatus
 
 BOOT_DEFAULT: Final = timedelta(minutes=6)
 """Before any instance has shown how long it takes."""

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from gpufleet.domain.brakes import Brake, BrakeKind
 from gpufleet.domain.model import Instance
-from watchdogs.ports import Brake, BrakeKind
 
 _NEVER = datetime.max.replace(tzinfo=UTC)
 

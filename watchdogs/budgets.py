@@ -4,8 +4,8 @@ from collections.abc import Collection, Mapping
 from datetime import timedelta
 from typing import Final
 
+from gpufleet.domain.decisions import Budget, Reason
 from gpufleet.domain.policies import IdlePolicy, OrphanPolicy, SpotPolicy
-from watchdogs.plan import Budget, Reason
 
 HOUR: Final = timedelta(hours=1)
 """Over which `per_hour` counts."""

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
+from gpufleet.domain.decisions import Decision
+from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import Instance
 from gpufleet.domain.owners import owner_of
 from gpufleet.settings.document import FleetDocument
-from watchdogs.evidence import AgentStatus
-from watchdogs.plan import Decision
 from watchdogs.ports import Ports
 
 POLL_SECONDS: Final = 1.0

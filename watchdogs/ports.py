@@ -4,13 +4,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
-from enum import StrEnum
 from typing import Any, Final, Protocol
 
 from gpufleet.domain.activity import Activity, CloudError
+from gpufleet.domain.brakes import Brake
+from gpufleet.domain.decisions import Decision, FailedAttempts, Outcome, PastAction, Plan, Target
+from gpufleet.domain.evidence import AgentStatus, Evidence
 from gpufleet.domain.model import Group, Instance
-from watchdogs.evidence import AgentStatus, Evidence
-from watchdogs.plan import Action, Decision, Outcome, Plan, Reason
 
 
 class Inventory(Protocol):
@@ -138,60 +138,6 @@ class CutShortError(CloudError):
     """A pass failed after it had begun to act. What it did is recorded, and the next pass goes on from there."""
 
 
-class BrakeKind(StrEnum):
-    """What people may ask for."""
-
-    PAUSE = "pause"
-    KEEP = "keep"
-    TARGET = "target"
-    """A pool's target stays as a person set it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Brake:
-    """A hand brake: who, why, until when."""
-
-    kind: BrakeKind
-    scope: str
-    """`all`, a pool's name or an instance id."""
-    owner: str
-    reason: str
-    until: datetime | None
-    """None: until somebody resumes."""
-
-    def holds(self, now: datetime) -> bool:
-        return self.until is None or now < self.until
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """Ready replicas that a pool needs, with the version that a change must name."""
-
-    pool: str
-    value: int
-    version: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Deed:
-    """Something that a watchdog did to a resource."""
-
-    resource: str
-    pool: str | None
-    action: Action
-    reason: Reason
-    at: datetime
-    detail: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Vain:
-    """Tries to end or stop a resource that came to nothing."""
-
-    first: datetime
-    last: datetime
-
-
 class Ledger(Protocol):
     """The store, seen from one fleet."""
 
@@ -225,11 +171,11 @@ class Ledger(Protocol):
         """Instances ended by a watchdog since then, by pool."""
         ...
 
-    def done_since(self, watchdog: str, since: datetime) -> Sequence[Deed]:
+    def done_since(self, watchdog: str, since: datetime) -> Sequence[PastAction]:
         """Everything that a watchdog did since then, oldest first."""
         ...
 
-    def vain_since(self, watchdog: str, since: datetime) -> Mapping[str, Vain]:
+    def vain_since(self, watchdog: str, since: datetime) -> Mapping[str, FailedAttempts]:
         """By resource: ends and stops that failed or wait since then."""
         ...
 

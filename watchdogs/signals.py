@@ -11,8 +11,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from gpufleet.domain.activity import CloudError
+from gpufleet.domain.evidence import EngineEvidence, Evidence, GpuEvidence
 from serving import metrics
-from watchdogs.evidence import EngineEvidence, Evidence, GpuEvidence
 from watchdogs.ports import Metrics
 
 _STAT: Final = "stat"

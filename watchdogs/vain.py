@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from watchdogs.ports import Vain
+from gpufleet.domain.decisions import FailedAttempts
 
 REMEMBERED: Final = timedelta(days=7)
 """How far back such tries are looked for: passes may come once a day."""
@@ -13,11 +13,11 @@ STUCK: Final = timedelta(hours=1)
 _NEVER: Final = datetime.min.replace(tzinfo=UTC)
 
 
-def tried_last(tries: Mapping[str, Vain], resource: str) -> datetime:
+def tried_last(tries: Mapping[str, FailedAttempts], resource: str) -> datetime:
     """When it was tried in vain last, to be sorted by: those that were not come first, and then each has its turn."""
     return tries[resource].last if resource in tries else _NEVER
 
 
-def is_stuck(tries: Mapping[str, Vain], resource: str, now: datetime) -> bool:
+def is_stuck(tries: Mapping[str, FailedAttempts], resource: str, now: datetime) -> bool:
     """Whether it has been tried in vain for longer than a drain takes."""
     return resource in tries and now - tries[resource].first >= STUCK

@@ -5,8 +5,8 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from gpufleet.domain.activity import CloudError
+from gpufleet.domain.evidence import Evidence
 from gpufleet.domain.model import Group, Instance
-from watchdogs.evidence import Evidence
 from watchdogs.ports import Inventory
 
 SETTLED: Final = timedelta(minutes=2)

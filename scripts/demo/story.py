@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from console.exporter import LEAST_COVERED
+from gpufleet.domain.decisions import Action, Reason
 from gpufleet.domain.model import Cloud
 from localcloud.control.choice import stack_of
 from localcloud.control.folders import find_folders
@@ -14,7 +15,6 @@ from scripts.demo import control_host, look, secrets
 from scripts.demo.recompute import recompute
 from scripts.demo.stage import Done, Stage, StoryError
 from scripts.demo.traffic import Counted, Traffic
-from watchdogs.plan import Action, Reason
 
 DEED: Final = re.compile(r"^(resize|mark|end|replace|unmark) \S+: ")
 """A line of a watchdog that says what it did."""

@@ -15,6 +15,7 @@ from cli.output import Exit
 from cli.watch_foreign import Place, look
 from cli.wiring import wire
 from clouds.gcp.calls import ENDPOINT
+from gpufleet.domain.decisions import Action, OutcomeKind, Reason
 from gpufleet.settings.document import FleetDocument
 from gpufleet.settings.document.watchdogs import OrphanEntry
 from tests.clouds.conftest import start_cloud, stop_cloud, wait_for
@@ -25,7 +26,6 @@ from tests.watchdogs.recordings import engine, exporter
 from tests.watchdogs.test_orphan_rules import LONG_QUIET
 from tests.watchdogs.worlds import FakeClock, FakeMetrics, World
 from watchdogs.orphans.watchdog import OrphanWatchdog
-from watchdogs.plan import Action, OutcomeKind, Reason
 
 pytestmark = pytest.mark.slow
 

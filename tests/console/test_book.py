@@ -7,6 +7,7 @@ import pytest
 from sqlalchemy import Engine
 
 from console import book
+from gpufleet.domain.decisions import Reason
 from gpufleet.domain.model import CapacityType, Cloud
 from ledger import decisions, facts
 from ledger.database import writing
@@ -14,7 +15,6 @@ from ledger.decisions import DecisionRow, OutcomeRow
 from ledger.facts import EndCause, Run, RunEnd
 from ledger.schema import open_ledger
 from tests.console.fleet import NOW
-from watchdogs.plan import Reason
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ import httpx
 import pytest
 
 from gpufleet.domain import tags
+from gpufleet.domain.decisions import Reason
 from tests.chaos.clock import make_clock
 from tests.chaos.preload import environment
 from tests.e2e.embedded_cloud import status, wait_for
 from tests.e2e.watched import Fleet, watched
 from tests.networks import free_network
-from watchdogs.plan import Reason
 
 pytestmark = [
     pytest.mark.slow,

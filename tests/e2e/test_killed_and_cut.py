@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from gpufleet.domain import tags
+from gpufleet.domain.decisions import Reason
 from tests.e2e.embedded_cloud import CLONE, wait_for
 from tests.e2e.half_answers import before
 from tests.e2e.watched import Fleet, watched
 from tests.networks import end_process, free_network, free_port
-from watchdogs.plan import Reason
 
 pytestmark = [
     pytest.mark.slow,

@@ -8,13 +8,13 @@ import pytest
 from cli.output import Exit, UserError
 from cli.ports import fleet_of
 from cli.watch_pass import Kind, Options, over_fleets
+from gpufleet.domain.decisions import Reason
 from gpufleet.settings.document import FleetDocument
 from ledger import operations
 from ledger.schema import open_ledger
 from tests.watchdogs.plain import document, instance
 from tests.watchdogs.worlds import idle_world
 from watchdogs.idle.watchdog import IdleWatchdog, policy_digest
-from watchdogs.plan import Reason
 
 UNSEEN, DIGEST = {instance(1).id: Reason.POLICY_UNSEEN}, policy_digest(document(), "batch") or ""
 

@@ -16,6 +16,7 @@ from cli.output import Exit, UserError
 from cli.ports import FleetLedger, fleet_of
 from cli.watching import Costs, Watched
 from cli.wiring import open_engine
+from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import Instance, Phase
 from ledger import operations
 from ledger.decisions import DecisionRow, record_decisions
@@ -23,7 +24,6 @@ from ledger.operations import BrakeRow
 from ledger.schema import open_ledger
 from tests.unit.small_fleet import document
 from tests.watchdogs.plain import instance
-from watchdogs.evidence import AgentStatus
 from watchdogs.spot import failures
 
 

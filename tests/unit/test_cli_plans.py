@@ -8,7 +8,7 @@ import pytest
 
 from cli import plans
 from cli.output import STDOUT
-from watchdogs.plan import Action, Budget, Decision, Plan, Reason
+from gpufleet.domain.decisions import Action, Budget, Decision, Plan, Reason
 
 GROUP = "chat-reserved-us-east-1a-g6-xlarge-90b28f5"
 PLAN = Plan(

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from cli.ports import FleetLedger, fleet_of
+from gpufleet.domain.decisions import Action, Reason
 from ledger.decisions import DecisionRow, OutcomeRow, ended_since, history, record_decisions, record_outcome
 from ledger.history import ended_by_idle
 from ledger.schema import open_ledger
 from tests.watchdogs.plain import document, instance
 from tests.watchdogs.worlds import idle_world
 from watchdogs.idle.watchdog import IdleWatchdog
-from watchdogs.plan import Action, Reason
 
 NOW = datetime(2026, 11, 21, 3, tzinfo=UTC)
 SPOT = DecisionRow(resource="chat-spot-a", pool="chat", action="keep", reason="zone backing off")

@@ -9,8 +9,8 @@ import pytest
 from mkdocs.commands.build import build
 from mkdocs.config import load_config
 
+from gpufleet.domain.decisions import Reason
 from scripts import reference
-from watchdogs.plan import Reason
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -7,13 +7,13 @@ from decimal import Decimal
 
 import pytest
 
+from gpufleet.domain.decisions import Action, Decision, Reason
 from gpufleet.domain.policies import OrphanAction, OrphanPolicy
 from gpufleet.settings.document import DocumentError, FleetDocument
 from gpufleet.settings.document.watchdogs import ScaleEntry
 from tests.watchdogs.plain import START, document, instance
 from watchdogs.idle import words as idle
 from watchdogs.orphans import words as orphans
-from watchdogs.plan import Action, Decision, Reason
 from watchdogs.scale.decide import decide
 from watchdogs.scale.hours import active
 from watchdogs.scale.view import PoolView, Pressure

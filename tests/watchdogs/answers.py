@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
-from watchdogs.evidence import EngineEvidence, Evidence, GpuEvidence
+from gpufleet.domain.evidence import EngineEvidence, Evidence, GpuEvidence
 
 
 def engine_stats(evidence: Evidence, at: datetime, span: timedelta) -> dict[str, float]:

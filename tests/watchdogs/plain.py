@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
+from gpufleet.domain.evidence import AgentStatus, EngineEvidence, Evidence, GpuEvidence
 from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState, Phase
 from gpufleet.domain.policies import SpotPolicy
 from gpufleet.settings.document import FleetDocument, parse
-from watchdogs.evidence import AgentStatus, EngineEvidence, Evidence, GpuEvidence
 from watchdogs.spot.view import GroupView, Member, PoolView
 
 START = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)

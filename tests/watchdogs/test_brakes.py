@@ -4,9 +4,9 @@ from datetime import timedelta
 
 import pytest
 
+from gpufleet.domain.brakes import Brake, BrakeKind
 from tests.watchdogs.plain import START, instance
 from watchdogs.brakes import kept_by, paused_by, target_held_by
-from watchdogs.ports import Brake, BrakeKind
 
 ONE, ELSEWHERE = instance(1), instance(2, pool="chat")
 HOUR = timedelta(hours=1)

@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import select
 
 from cli.ports import fleet_of
+from gpufleet.domain.decisions import Target
 from gpufleet.domain.model import CapacityType
 from gpufleet.settings.document import FleetDocument
 from ledger import decisions, operations
@@ -25,7 +26,7 @@ from tests.watchdogs.worlds import World, idle_world, mark
 from watchdogs.idle.watchdog import IdleWatchdog
 from watchdogs.idle.watchdog import policy_digest as idle_digest
 from watchdogs.orphans.watchdog import OrphanWatchdog, rule_digest
-from watchdogs.ports import Ports, Target
+from watchdogs.ports import Ports
 from watchdogs.scale.watchdog import ScaleWatchdog
 from watchdogs.scale.watchdog import policy_digest as scale_digest
 from watchdogs.spot.watchdog import SpotWatchdog

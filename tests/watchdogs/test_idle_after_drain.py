@@ -6,12 +6,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Reason
 from tests.watchdogs.plain import QUIET, QUIET_ENGINE, QUIET_GPU, START, document, instance
 from tests.watchdogs.worlds import FakeMetrics, World, idle_world, mark
 from watchdogs import signals
 from watchdogs.idle.last_look import Heard, LastLooks, Unheard
 from watchdogs.idle.watchdog import IdleWatchdog, policy_digest
-from watchdogs.plan import Action, Decision, Outcome, OutcomeKind, Reason
 
 FIRST = instance(1).id
 

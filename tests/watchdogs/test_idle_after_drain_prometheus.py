@@ -17,13 +17,13 @@ import yaml
 from cli.ports import FleetAgents
 from clouds.agents import NodeAgents
 from clouds.prometheus import Prometheus
+from gpufleet.domain.decisions import OutcomeKind, Reason
 from tests import prometheus
 from tests.networks import served
 from tests.watchdogs.plain import document, instance
 from tests.watchdogs.worlds import FakeClock, World, idle_world, mark
 from watchdogs import signals
 from watchdogs.idle.watchdog import IdleWatchdog, policy_digest
-from watchdogs.plan import OutcomeKind, Reason
 from watchdogs.ports import Ports
 
 pytestmark = [

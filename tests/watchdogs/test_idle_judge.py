@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from gpufleet.domain import tags
+from gpufleet.domain.decisions import Reason
+from gpufleet.domain.evidence import Evidence
 from gpufleet.domain.model import CapacityType, InstanceState, Phase
 from gpufleet.domain.policies import IdlePolicy
 from tests.watchdogs.plain import QUIET, READY, START, instance
-from watchdogs.evidence import Evidence
 from watchdogs.idle.judge import CHECKS, Case, judge
-from watchdogs.plan import Reason
 
 NAN = float("nan")
 

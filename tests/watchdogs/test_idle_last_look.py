@@ -7,15 +7,15 @@ from datetime import timedelta
 import pytest
 
 from gpufleet.domain.activity import CloudError
+from gpufleet.domain.decisions import Action, Decision, OutcomeKind, Reason
+from gpufleet.domain.evidence import AgentStatus, EngineEvidence, Evidence
 from gpufleet.domain.model import Instance, InstanceState, Phase
 from tests.watchdogs.plain import QUIET, QUIET_ENGINE, QUIET_GPU, START, document, instance
 from tests.watchdogs.test_idle_judge import case
 from tests.watchdogs.worlds import FakeInventory, World, idle_world, mark
 from watchdogs.draining import drained
-from watchdogs.evidence import AgentStatus, EngineEvidence, Evidence
 from watchdogs.idle.last_look import Heard, objection
 from watchdogs.idle.watchdog import IdleWatchdog, policy_digest
-from watchdogs.plan import Action, Decision, OutcomeKind, Reason
 
 FIRST, SECOND = instance(1).id, instance(2).id
 

@@ -9,14 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cli.ports import FleetLedger
+from gpufleet.domain.decisions import Action, Decision, FailedAttempts, Outcome, OutcomeKind, PastAction, Plan, Reason
 from gpufleet.domain.policies import IdlePolicy
 from ledger.schema import open_ledger
 from tests.watchdogs.plain import START, document, instance
 from tests.watchdogs.worlds import World, idle_world, mark
 from watchdogs.idle import learned
 from watchdogs.idle.watchdog import IdleWatchdog, policy_digest
-from watchdogs.plan import Action, Decision, Outcome, OutcomeKind, Plan, Reason
-from watchdogs.ports import Deed, Vain
 
 POLICY = IdlePolicy()
 MINUTE = timedelta(minutes=1)
@@ -24,13 +23,13 @@ FIRST = instance(1).id
 LEAST = POLICY.window + POLICY.grace
 
 
-def deed(at: datetime, action: Action, reason: Reason, who: str = FIRST) -> Deed:
-    return Deed(resource=who, pool="batch", action=action, reason=reason, at=at)
+def deed(at: datetime, action: Action, reason: Reason, who: str = FIRST) -> PastAction:
+    return PastAction(resource=who, pool="batch", action=action, reason=reason, at=at)
 
 
-def clockwork(days: float, every: timedelta, rest: timedelta, who: str = FIRST) -> list[Deed]:
+def clockwork(days: float, every: timedelta, rest: timedelta, who: str = FIRST) -> list[PastAction]:
     """Rests of one length, one after the other, up to START."""
-    found: list[Deed] = []
+    found: list[PastAction] = []
     at = START - timedelta(days=days)
     while at + rest < START:
         found.append(deed(at + POLICY.window, Action.MARK, Reason.IDLE, who))
@@ -39,7 +38,7 @@ def clockwork(days: float, every: timedelta, rest: timedelta, who: str = FIRST) 
     return found
 
 
-def learn(deeds: list[Deed], policy: IdlePolicy = POLICY, count: int = 2) -> dict[str, timedelta]:
+def learn(deeds: list[PastAction], policy: IdlePolicy = POLICY, count: int = 2) -> dict[str, timedelta]:
     there = [instance(number) for number in range(1, count + 1)]
     return learned.patience(there, deeds, {"batch": policy}, START)
 
@@ -78,7 +77,7 @@ def test_rests_that_come_by_a_clock_are_waited_for_by_the_whole_pool() -> None:
     ],
     ids=["nothing known", "less than a day", "stops not limited", "of another pool"],
 )
-def test_where_nothing_is_known_nothing_is_said(deeds: list[Deed], policy: IdlePolicy) -> None:
+def test_where_nothing_is_known_nothing_is_said(deeds: list[PastAction], policy: IdlePolicy) -> None:
     assert learn(deeds, policy) == {}
 
 
@@ -94,7 +93,7 @@ def test_nobody_is_ended_sooner_than_the_policy_says(
     steps: list[tuple[int, int, tuple[Action, Reason]]], window: int, budget: float
 ) -> None:
     """Whatever the ledger holds, and with instances that are gone."""
-    at, deeds = START - timedelta(days=7), list[Deed]()
+    at, deeds = START - timedelta(days=7), list[PastAction]()
     for minutes, who, (action, reason) in steps:
         at = min(at + minutes * MINUTE, START)
         deeds.append(deed(at, action, reason, instance(who).id))
@@ -106,7 +105,7 @@ def test_nobody_is_ended_sooner_than_the_policy_says(
 
 def test_ends_of_the_past_do_not_teach_to_end_sooner_and_sooner() -> None:
     """A pool whose every rest was cut off an hour in: what came after is not known, and is not taken for nothing."""
-    deeds: list[Deed] = []
+    deeds: list[PastAction] = []
     for number in range(12):
         at = START - timedelta(days=3) + number * timedelta(hours=6)
         who = instance(3 + number).id
@@ -122,7 +121,7 @@ def watchdog(world: World) -> IdleWatchdog:
     return IdleWatchdog(fleet, world.ports())
 
 
-def remember(world: World, deeds: list[Deed]) -> None:
+def remember(world: World, deeds: list[PastAction]) -> None:
     for one in deeds:
         done = Decision(resource=one.resource, pool=one.pool, action=one.action, reason=one.reason)
         world.outcomes.append((one.at, Outcome(decision=done, kind=OutcomeKind.DONE)))
@@ -182,5 +181,5 @@ def test_the_ledger_tells_first_and_last_of_what_came_to_nothing(tmp_path: Path)
         error = "refused" if kind is OutcomeKind.FAILED else None
         outcome = Outcome(decision=replace(ended, action=action), kind=kind, error=error)
         ledger.record_outcome(watchdog_name, outcome, START + minutes * MINUTE)
-    assert ledger.vain_since("idle", START) == {FIRST: Vain(first=START + MINUTE, last=START + 3 * MINUTE)}
+    assert ledger.vain_since("idle", START) == {FIRST: FailedAttempts(first=START + MINUTE, last=START + 3 * MINUTE)}
     assert ledger.vain_since("idle", START + 4 * MINUTE) == {}

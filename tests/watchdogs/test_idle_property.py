@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from gpufleet.domain import tags
+from gpufleet.domain.decisions import Action, Budget, Reason
+from gpufleet.domain.evidence import AgentStatus, EngineEvidence, Evidence, GpuEvidence
 from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState, Phase
 from gpufleet.domain.policies import IdlePolicy
-from watchdogs.evidence import AgentStatus, EngineEvidence, Evidence, GpuEvidence
 from watchdogs.idle import judge
 from watchdogs.idle.decide import Observed, PoolView, decide
-from watchdogs.plan import Action, Budget, Reason
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

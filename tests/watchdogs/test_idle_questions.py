@@ -7,10 +7,10 @@ from datetime import timedelta
 
 import pytest
 
+from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import Instance, InstanceState
 from tests.watchdogs.plain import QUIET, QUIET_ENGINE, START, FakePrices, document, instance
 from tests.watchdogs.worlds import FakeAgents, FakeGroups, World, idle_world, mark
-from watchdogs.evidence import AgentStatus
 from watchdogs.idle.watchdog import IdleWatchdog
 
 BUSY = replace(QUIET, engine=replace(QUIET_ENGINE, running_max=3.0))

@@ -10,17 +10,16 @@ import pytest
 
 from gpufleet.domain import tags
 from gpufleet.domain.activity import CloudError
+from gpufleet.domain.decisions import Action, Budget, FailedAttempts, OutcomeKind, Plan, Reason, Target
+from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import Instance, InstanceState
 from gpufleet.domain.policies import IdlePolicy
 from tests.watchdogs.plain import QUIET, READY, START, FakePrices, document, instance
 from tests.watchdogs.test_idle_watchdog import at_call, due, watchdog
 from tests.watchdogs.worlds import FakeAgents, FakeGroups, FakeMetrics, World, idle_world, mark
 from watchdogs.draining import has_gone
-from watchdogs.evidence import AgentStatus
 from watchdogs.idle.decide import Observed, PoolView, decide
 from watchdogs.idle.watchdog import IdleWatchdog, policy_digest
-from watchdogs.plan import Action, Budget, OutcomeKind, Plan, Reason
-from watchdogs.ports import Target, Vain
 from watchdogs.vain import is_stuck
 
 FIRST, SECOND, THIRD, FOURTH = (instance(number).id for number in (1, 2, 3, 4))
@@ -81,7 +80,7 @@ def of_stuck(pools: Mapping[str, int], runs: int, hour: Mapping[str, int]) -> Ob
             for pool in pools
         },
         budget=Budget(per_run=runs, per_hour=100),
-        vain={one.id: Vain(first=START - timedelta(hours=2), last=START) for one in stuck},
+        vain={one.id: FailedAttempts(first=START - timedelta(hours=2), last=START) for one in stuck},
     )
 
 
@@ -381,7 +380,7 @@ def test_the_last_of_a_target_goes_beside_one_that_is_gone() -> None:
     ],
 )
 def test_it_is_stuck_after_an_hour(first: timedelta, *, stuck: bool) -> None:
-    assert is_stuck({FIRST: Vain(first=START - first, last=START)}, FIRST, START) is stuck
+    assert is_stuck({FIRST: FailedAttempts(first=START - first, last=START)}, FIRST, START) is stuck
 
 
 def test_an_instance_that_nobody_lists_any_more_has_gone() -> None:

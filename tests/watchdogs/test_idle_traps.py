@@ -10,12 +10,11 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from gpufleet.domain.decisions import Action, Decision, Reason, Target
 from tests.watchdogs.plain import READY, START, document, instance
 from tests.watchdogs.recordings import SPAN, STEP, Series, Value, engine, exporter, flat, growing, prometheus
 from tests.watchdogs.worlds import World
 from watchdogs.idle.watchdog import IdleWatchdog, policy_digest
-from watchdogs.plan import Action, Decision, Reason
-from watchdogs.ports import Target
 
 pytestmark = [
     pytest.mark.slow,

@@ -11,15 +11,16 @@ import pytest
 
 from gpufleet.domain import tags
 from gpufleet.domain.activity import CloudError
+from gpufleet.domain.brakes import Brake, BrakeKind
+from gpufleet.domain.decisions import Action, OutcomeKind, Reason, Target
+from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import Instance, InstanceState, Phase
 from tests.watchdogs.plain import QUIET, QUIET_ENGINE, QUIET_GPU, READY, START, document, instance
 from tests.watchdogs.worlds import FakeAgents, FakeInventory, FakeMetrics, KilledError, World, idle_world, mark
-from watchdogs.evidence import AgentStatus
 from watchdogs.idle.acting import LONGEST_REQUEST
 from watchdogs.idle.decide import DRAIN_REASON
 from watchdogs.idle.watchdog import IdleWatchdog, policy_digest
-from watchdogs.plan import Action, OutcomeKind, Reason
-from watchdogs.ports import LEASE_OVER, Brake, BrakeKind, Target
+from watchdogs.ports import LEASE_OVER
 
 FIRST = instance(1).id
 SECOND = instance(2).id

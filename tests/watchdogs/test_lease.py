@@ -9,13 +9,13 @@ import pytest
 from sqlalchemy import Engine
 
 from cli.ports import LEASE_TERM, FleetLedger
+from gpufleet.domain.decisions import Action, Decision, Reason
 from ledger.schema import open_ledger
 from tests.watchdogs.plain import START, document, instance
 from tests.watchdogs.worlds import idle_world
 from watchdogs import signals
 from watchdogs.draining import Drain, until_drained
 from watchdogs.idle.last_look import LastLooks
-from watchdogs.plan import Action, Decision, Reason
 from watchdogs.ports import Ports
 
 OTHER = "another-host/b/c/1/2"

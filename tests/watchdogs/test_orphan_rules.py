@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from gpufleet.domain import tags
+from gpufleet.domain.decisions import Action, Budget, Reason
+from gpufleet.domain.evidence import Evidence, GpuEvidence
 from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState
 from gpufleet.domain.policies import OrphanAction, OrphanPolicy
 from gpufleet.settings.document import Pool
 from tests.watchdogs.plain import QUIET, QUIET_ENGINE, QUIET_GPU, START, document, instance
-from watchdogs.evidence import Evidence, GpuEvidence
 from watchdogs.orphans.decide import case_of, decide
 from watchdogs.orphans.judge import checks_of, judge_orphan
 from watchdogs.orphans.view import Observed, names, outside
-from watchdogs.plan import Action, Budget, Reason
 
 DAY = timedelta(days=1)
 WINDOW = timedelta(hours=2)

@@ -10,6 +10,8 @@ import pytest
 
 from gpufleet.domain import tags
 from gpufleet.domain.activity import CloudError
+from gpufleet.domain.brakes import Brake, BrakeKind
+from gpufleet.domain.decisions import Action, OutcomeKind, Reason
 from gpufleet.domain.model import InstanceState
 from gpufleet.settings.document import FleetDocument
 from gpufleet.settings.document.watchdogs import OrphanEntry
@@ -17,8 +19,7 @@ from tests.watchdogs.plain import QUIET_ENGINE, START, FakePrices, document
 from tests.watchdogs.test_orphan_rules import DAY, LONG_QUIET, orphan
 from tests.watchdogs.worlds import FakeAccount, FakeInventory, FakeMetrics, KilledError, World
 from watchdogs.orphans.watchdog import OrphanWatchdog, Scope, rule_digest
-from watchdogs.plan import Action, OutcomeKind, Reason
-from watchdogs.ports import LEASE_OVER, Brake, BrakeKind
+from watchdogs.ports import LEASE_OVER
 
 RULE: dict[str, Any] = {"name": "forgotten", "action": "stop", "tags": {"team": "research"}, "lose_local_disks": True}
 

@@ -17,6 +17,7 @@ from cli.wiring import wire
 from clouds.aws.calls import AwsCalls
 from clouds.aws.cloudwatch import NAMESPACE, POWER, UTILIZATION, CloudWatch
 from gpufleet.domain import tags
+from gpufleet.domain.decisions import Action, OutcomeKind, Reason
 from gpufleet.settings.document import FleetDocument
 from gpufleet.settings.document.watchdogs import OrphanEntry
 from tests.moto_account import empty, launched, moto_account
@@ -24,7 +25,6 @@ from tests.watchdogs.plain import document
 from tests.watchdogs.test_orphan_rules import LONG_QUIET
 from tests.watchdogs.worlds import FakeClock, FakeMetrics, World
 from watchdogs.orphans.watchdog import OrphanWatchdog
-from watchdogs.plan import Action, OutcomeKind, Reason
 
 WINDOW = timedelta(minutes=30)
 LATER = datetime.now(UTC).replace(second=0, microsecond=0) + timedelta(hours=3)

@@ -11,6 +11,7 @@ import pytest
 from cli.output import Exit
 from cli.watch_pass import Kind, Options, over_fleets
 from gpufleet.domain.activity import CloudError
+from gpufleet.domain.decisions import Action, OutcomeKind, Target
 from gpufleet.domain.model import Instance
 from ledger import decisions
 from ledger.schema import open_ledger
@@ -20,8 +21,7 @@ from tests.watchdogs.test_spot_watchdog import SETTINGS, sizes, spread_world
 from tests.watchdogs.worlds import World, idle_world, mark
 from watchdogs.idle.watchdog import IdleWatchdog
 from watchdogs.idle.watchdog import policy_digest as idle_digest
-from watchdogs.plan import Action, OutcomeKind
-from watchdogs.ports import CutShortError, Inventory, Ports, Target
+from watchdogs.ports import CutShortError, Inventory, Ports
 from watchdogs.scale.watchdog import ScaleWatchdog
 from watchdogs.scale.watchdog import policy_digest as scale_digest
 from watchdogs.spot.watchdog import SpotWatchdog

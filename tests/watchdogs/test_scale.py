@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 
+from gpufleet.domain.brakes import Brake, BrakeKind
+from gpufleet.domain.decisions import Action, OutcomeKind, Reason, Target
+from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import InstanceState
 from gpufleet.domain.policies import ScalePolicy, ScheduleRule
 from monitoring import rules
 from tests.watchdogs.plain import READY, START, document, instance
 from tests.watchdogs.worlds import FakeMetrics, World
 from watchdogs.boots import BOOT_DEFAULT
-from watchdogs.evidence import AgentStatus
-from watchdogs.plan import Action, OutcomeKind, Reason
-from watchdogs.ports import LEASE_OVER, Brake, BrakeKind, Target
+from watchdogs.ports import LEASE_OVER
 from watchdogs.scale import pressure
 from watchdogs.scale.decide import decide
 from watchdogs.scale.hours import holds

@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpufleet.domain.decisions import Action
 from gpufleet.domain.policies import ScalePolicy, ScheduleRule
-from watchdogs.plan import Action
 from watchdogs.scale.decide import decide
 from watchdogs.scale.view import Demand, PoolView, Pressure
 

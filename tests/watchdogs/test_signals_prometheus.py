@@ -12,10 +12,10 @@ import pytest
 import yaml
 
 from clouds.prometheus import Prometheus
+from gpufleet.domain.evidence import Evidence
 from tests import prometheus
 from tests.networks import served
 from watchdogs import signals
-from watchdogs.evidence import Evidence
 
 WINDOW = timedelta(seconds=8)
 STARTED = time.time()

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from gpufleet.domain.activity import Activity, ActivityKind
+from gpufleet.domain.decisions import Action, Outcome, OutcomeKind, PastAction, Reason
 from gpufleet.domain.model import CapacityType, Phase
 from tests.watchdogs.plain import START, instance, spot_pool
 from tests.watchdogs.test_spot_watchdog import OD, A, B, spread_world, watchdog
 from tests.watchdogs.worlds import FakeLedger, World
-from watchdogs.plan import Action, Outcome, OutcomeKind, Reason
-from watchdogs.ports import Deed
 from watchdogs.spot import failures, zones
 from watchdogs.spot.decide import decide
 from watchdogs.spot.view import GroupView, Member
@@ -175,7 +174,9 @@ def test_which_notes_tell_of_failed_boots_and_of_their_end() -> None:
         ("batch", Action.KEEP, Reason.AS_WANTED),
     ]
     deeds = [
-        Deed(resource=resource, pool="batch", action=action, reason=reason, at=START + n * MINUTE, detail=f"i-{n}")
+        PastAction(
+            resource=resource, pool="batch", action=action, reason=reason, at=START + n * MINUTE, detail=f"i-{n}"
+        )
         for n, (resource, action, reason) in enumerate(noted)
     ]
     again = replace(deeds[0], at=START + 7 * MINUTE)

@@ -7,14 +7,13 @@ from decimal import Decimal
 
 import pytest
 
+from gpufleet.domain.decisions import Action, Budget, PastAction, Reason
 from gpufleet.domain.model import CapacityType, Phase
 from gpufleet.domain.policies import SpotPolicy
 from tests.watchdogs.plain import READY, START, instance, spot_pool
 from tests.watchdogs.test_spot_keeps import THIRD, with_on_demand
 from tests.watchdogs.test_spot_watchdog import A, watchdog
 from tests.watchdogs.worlds import KilledError
-from watchdogs.plan import Action, Budget, Reason
-from watchdogs.ports import Deed
 from watchdogs.spot import failures, leavers
 from watchdogs.spot.choices import ended
 from watchdogs.spot.decide import decide
@@ -198,7 +197,7 @@ def test_a_failed_boot_is_ended_whatever_the_budget() -> None:
 
 
 def test_an_end_that_was_noted_twice_counts_once() -> None:
-    gone = Deed(resource="i-1", pool="chat", action=Action.END, reason=Reason.SURPLUS, at=START)
+    gone = PastAction(resource="i-1", pool="chat", action=Action.END, reason=Reason.SURPLUS, at=START)
     others = [
         replace(gone, resource="i-2", reason=Reason.PREEMPTED),
         replace(gone, resource="g", action=Action.RESIZE),

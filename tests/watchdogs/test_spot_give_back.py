@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from gpufleet.domain.decisions import Action, Decision, Reason
 from gpufleet.domain.model import CapacityType
 from tests.watchdogs.plain import START, spot_pool
 from tests.watchdogs.test_spot_watchdog import OD, A
-from watchdogs.plan import Action, Decision, Reason
 from watchdogs.spot.decide import decide
 from watchdogs.spot.view import GroupView, Member
 

@@ -6,12 +6,12 @@ from datetime import timedelta
 import pytest
 
 from gpufleet.domain import tags
+from gpufleet.domain.brakes import Brake, BrakeKind
+from gpufleet.domain.decisions import Reason
 from gpufleet.domain.model import CapacityType, Phase
 from tests.watchdogs.plain import READY, START, instance, spot_pool
 from tests.watchdogs.test_spot_watchdog import OD, A, B, spread_world, watchdog
 from tests.watchdogs.worlds import World
-from watchdogs.plan import Reason
-from watchdogs.ports import Brake, BrakeKind
 from watchdogs.spot import leavers
 from watchdogs.spot.view import Member
 

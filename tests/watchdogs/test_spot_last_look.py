@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from gpufleet.domain.activity import ConflictError
+from gpufleet.domain.brakes import Brake, BrakeKind
+from gpufleet.domain.decisions import OutcomeKind
 from gpufleet.domain.model import CapacityType, Group, InstanceState, Phase
 from tests.watchdogs.plain import READY, document, instance
 from tests.watchdogs.test_spot_keeps import THIRD, with_on_demand
 from tests.watchdogs.test_spot_watchdog import OD, A, B, sizes, spread_world, watchdog
 from tests.watchdogs.worlds import FakeGroups, World
-from watchdogs.plan import OutcomeKind
-from watchdogs.ports import LEASE_OVER, Brake, BrakeKind
+from watchdogs.ports import LEASE_OVER
 from watchdogs.spot.watchdog import ROUNDS, SpotWatchdog, policy_digest
 
 FIRST = instance(1).id

@@ -5,11 +5,11 @@ from datetime import timedelta
 import pytest
 
 from gpufleet.domain.activity import Activity, ActivityKind
+from gpufleet.domain.decisions import Action
+from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import CapacityType, Phase
 from tests.watchdogs.plain import START, spot_pool
 from tests.watchdogs.test_spot_watchdog import OD, A, B, spread_world, watchdog
-from watchdogs.evidence import AgentStatus
-from watchdogs.plan import Action
 from watchdogs.spot.decide import decide
 from watchdogs.spot.memory import PRIOR_HOURS, PRIOR_LOSSES
 from watchdogs.spot.view import GroupView, Member

@@ -6,10 +6,9 @@ from datetime import datetime, timedelta
 
 import pytest
 
+from gpufleet.domain.decisions import Action, PastAction, Reason
 from gpufleet.domain.model import CapacityType
 from tests.watchdogs.plain import START, spot_pool
-from watchdogs.plan import Action, Reason
-from watchdogs.ports import Deed
 from watchdogs.spot import presence
 from watchdogs.spot.view import GroupView, Member, PoolView
 
@@ -46,10 +45,10 @@ def test_what_is_noted_of_one_instance(member: Member, known: Mapping[str, datet
     assert found == ([] if noted is None else [("i", Action.KEEP, noted)])
 
 
-def notes(*reasons: Reason) -> list[Deed]:
+def notes(*reasons: Reason) -> list[PastAction]:
     """Of one instance, a minute apart from START on."""
     return [
-        Deed(resource="i", pool="batch", action=Action.KEEP, reason=reason, at=START + n * timedelta(minutes=1))
+        PastAction(resource="i", pool="batch", action=Action.KEEP, reason=reason, at=START + n * timedelta(minutes=1))
         for n, reason in enumerate(reasons)
     ]
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from gpufleet.domain.decisions import Action, Decision, Reason
 from gpufleet.domain.model import CapacityType
 from gpufleet.domain.policies import SpotPolicy
 from tests.watchdogs.plain import START
 from tests.watchdogs.test_spot_zones import pool, ready
-from watchdogs.plan import Action, Decision, Reason
 from watchdogs.spot.decide import decide
 from watchdogs.spot.view import GroupView, Member, PoolView
 

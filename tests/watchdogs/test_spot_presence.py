@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from cli.ports import FleetLedger
+from gpufleet.domain.decisions import Action, Reason
+from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import CapacityType, Phase
 from ledger.schema import open_ledger
 from tests.watchdogs.plain import READY, START, document, instance, spot_pool
 from tests.watchdogs.test_spot_watchdog import OD, SETTINGS, A, B, sizes, spread_world, watchdog
 from tests.watchdogs.worlds import World
-from watchdogs.evidence import AgentStatus
-from watchdogs.plan import Action, Reason
 from watchdogs.spot.decide import decide
 from watchdogs.spot.view import GroupView, Member, PoolView
 from watchdogs.spot.watchdog import SpotWatchdog, policy_digest

@@ -6,11 +6,11 @@ from decimal import Decimal
 
 import pytest
 
+from gpufleet.domain.decisions import Decision, Reason
 from gpufleet.domain.model import CapacityType, Instance
 from tests.watchdogs.plain import START, spot_pool
 from tests.watchdogs.test_spot_watchdog import A, B, sizes, spread_world, watchdog
 from tests.watchdogs.worlds import World
-from watchdogs.plan import Decision, Reason
 from watchdogs.spot import zones
 from watchdogs.spot.view import GroupView
 from watchdogs.spot.watchdog import SpotWatchdog

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from gpufleet.domain.activity import Activity, ActivityKind
+from gpufleet.domain.decisions import Action, Decision, Reason
 from gpufleet.domain.model import CapacityType
 from gpufleet.settings.document import DocumentError
 from tests.watchdogs.plain import START, document, spot_pool
 from tests.watchdogs.test_spot_watchdog import OD, A
-from watchdogs.plan import Action, Decision, Reason
 from watchdogs.spot.decide import decide
 from watchdogs.spot.view import GroupView, Member
 

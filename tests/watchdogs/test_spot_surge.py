@@ -6,11 +6,11 @@ from datetime import timedelta
 
 import pytest
 
+from gpufleet.domain.decisions import Action
 from gpufleet.domain.model import CapacityType
 from gpufleet.domain.policies import SpotPolicy
 from tests.watchdogs.plain import START, spot_pool
 from tests.watchdogs.test_replay_waiting import SHAPES, Shape, made
-from watchdogs.plan import Action
 from watchdogs.replay import market, spot_rules
 from watchdogs.replay.market import ON_DEMAND, State, Wishes
 from watchdogs.spot.decide import decide

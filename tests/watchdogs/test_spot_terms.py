@@ -6,13 +6,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from gpufleet.domain.brakes import Brake, BrakeKind
+from gpufleet.domain.decisions import Action, Decision, Reason
 from gpufleet.domain.model import CapacityType
 from gpufleet.domain.policies import SpotPolicy
 from tests.watchdogs.plain import spot_pool
 from tests.watchdogs.test_spot_watchdog import OD, A, B, spread_world, watchdog
 from tests.watchdogs.worlds import World
-from watchdogs.plan import Action, Decision, Reason
-from watchdogs.ports import Brake, BrakeKind
 from watchdogs.spot.decide import split
 from watchdogs.spot.terms import MARGIN, without_ending
 from watchdogs.spot.view import GroupView, Member, PoolView

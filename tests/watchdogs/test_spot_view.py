@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from gpufleet.domain.activity import Activity, ActivityKind
+from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Reason
+from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import CapacityType, Instance, InstanceState, Phase
 from tests.watchdogs.plain import READY, START, document, instance
 from tests.watchdogs.test_spot_watchdog import OD, A, B, spread_world
 from tests.watchdogs.worlds import World, mark
-from watchdogs.evidence import AgentStatus
-from watchdogs.plan import Action, Decision, Outcome, OutcomeKind, Reason
 from watchdogs.spot.view import GroupView, Member, PoolView
 from watchdogs.spot.watchdog import SpotWatchdog
 

@@ -7,12 +7,11 @@ from datetime import timedelta
 import pytest
 
 from gpufleet.domain.activity import ActivityKind, CloudError
+from gpufleet.domain.decisions import OutcomeKind, Target
 from gpufleet.domain.model import InstanceState
 from tests.watchdogs.plain import instance
 from tests.watchdogs.test_spot_watchdog import OD, A, B, sizes, spread_world, watchdog
 from tests.watchdogs.worlds import World, idle_world
-from watchdogs.plan import OutcomeKind
-from watchdogs.ports import Target
 
 GROUPS = [
     {"name": A, "type": "spot", "zone": "us-east-1a", "max": 6, "machine_types": ["g6.xlarge"]},

@@ -9,12 +9,12 @@ from itertools import pairwise
 import pytest
 
 from gpufleet.domain.activity import ActivityKind, CloudError
+from gpufleet.domain.brakes import Brake, BrakeKind
+from gpufleet.domain.decisions import Action, OutcomeKind, Reason
 from gpufleet.domain.model import CapacityType, Phase
 from tests.watchdogs.plain import READY, START, document, instance
 from tests.watchdogs.worlds import KilledError, World, idle_world
 from watchdogs.idle.decide import DRAIN_REASON
-from watchdogs.plan import Action, OutcomeKind, Reason
-from watchdogs.ports import Brake, BrakeKind
 from watchdogs.spot import failures
 from watchdogs.spot.watchdog import SpotWatchdog, policy_digest
 from watchdogs.spot.zones import pause

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from gpufleet.domain.activity import Activity, ActivityKind
+from gpufleet.domain.decisions import Reason
 from gpufleet.domain.model import CapacityType
 from tests.watchdogs.plain import START, spot_pool
-from watchdogs.plan import Reason
 from watchdogs.spot import zones
 from watchdogs.spot.decide import decide
 from watchdogs.spot.view import GroupView, Member, PoolView

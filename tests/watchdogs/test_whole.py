@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from gpufleet.domain.activity import CloudError
+from gpufleet.domain.evidence import Evidence
 from gpufleet.domain.model import Instance, InstanceState
 from tests.watchdogs.plain import QUIET, QUIET_ENGINE, QUIET_GPU, START, instance
 from tests.watchdogs.worlds import FakeInventory, World, idle_world
-from watchdogs.evidence import Evidence
 from watchdogs.whole import SETTLED, check_reporting, check_whole
 
 ONE, OTHER = instance(1), instance(2)

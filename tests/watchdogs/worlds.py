@@ -8,12 +8,13 @@ from typing import Any
 
 from gpufleet.domain import tags
 from gpufleet.domain.activity import Activity, ActivityKind, CloudError, ConflictError
+from gpufleet.domain.brakes import Brake, BrakeKind
+from gpufleet.domain.decisions import Decision, FailedAttempts, Outcome, OutcomeKind, PastAction, Plan, Target
+from gpufleet.domain.evidence import AgentStatus, Evidence
 from gpufleet.domain.model import CapacityType, Group, Instance, InstanceState, Phase
 from tests.watchdogs.answers import engine_stats, gpu_stats, scrape_rows
 from tests.watchdogs.plain import INTERVAL, QUIET, READY, START, FakePrices, instance
-from watchdogs.evidence import AgentStatus, Evidence
-from watchdogs.plan import Decision, Outcome, OutcomeKind, Plan
-from watchdogs.ports import Brake, BrakeKind, Deed, Ports, Target, Vain
+from watchdogs.ports import Ports
 
 
 class KilledError(BaseException):
@@ -373,22 +374,24 @@ class FakeLedger:
                 found[pool] = found.get(pool, 0) + 1
         return found
 
-    def done_since(self, watchdog: str, since: datetime) -> Sequence[Deed]:
+    def done_since(self, watchdog: str, since: datetime) -> Sequence[PastAction]:
         self.world.before("done_since")
         return [
-            Deed(resource=d.resource, pool=d.pool, action=d.action, reason=d.reason, at=at, detail=outcome.detail)
+            PastAction(
+                resource=d.resource, pool=d.pool, action=d.action, reason=d.reason, at=at, detail=outcome.detail
+            )
             for at, outcome in self.world.outcomes
             if at >= since and outcome.kind is OutcomeKind.DONE and (d := outcome.decision)
         ]
 
-    def vain_since(self, watchdog: str, since: datetime) -> Mapping[str, Vain]:
+    def vain_since(self, watchdog: str, since: datetime) -> Mapping[str, FailedAttempts]:
         self.world.before("vain_since")
         found: dict[str, list[datetime]] = {}
         for at, outcome in self.world.outcomes:
             open_ = outcome.kind in (OutcomeKind.WAITING, OutcomeKind.FAILED)
             if at >= since and open_ and outcome.decision.action in ("end", "stop"):
                 found.setdefault(outcome.decision.resource, []).append(at)
-        return {resource: Vain(first=min(times), last=max(times)) for resource, times in found.items()}
+        return {resource: FailedAttempts(first=min(times), last=max(times)) for resource, times in found.items()}
 
     def hold(self, now: datetime) -> bool:
         self.world.before("hold")

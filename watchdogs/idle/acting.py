@@ -13,12 +13,14 @@ from typing import Final, TypeVar
 
 from gpufleet.domain import tags
 from gpufleet.domain.activity import CloudError, ConflictError
+from gpufleet.domain.brakes import BrakeKind
+from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Plan, Reason
+from gpufleet.domain.evidence import STALE_AFTER, Evidence
 from gpufleet.domain.model import Instance
 from gpufleet.settings.document import FleetDocument
 from watchdogs import signals
 from watchdogs.brakes import who_and_why
 from watchdogs.draining import Drain, has_gone, leaving
-from watchdogs.evidence import STALE_AFTER, Evidence
 from watchdogs.idle import last_look, words
 from watchdogs.idle.decide import (
     DRAIN_REASON,
@@ -32,8 +34,7 @@ from watchdogs.idle.decide import (
 )
 from watchdogs.idle.judge import Objection, judge, kept_by_tag
 from watchdogs.idle.last_look import Heard, LastLooks, Unheard
-from watchdogs.plan import Action, Decision, Outcome, OutcomeKind, Plan, Reason
-from watchdogs.ports import LEASE_OVER, BrakeKind, Ports
+from watchdogs.ports import LEASE_OVER, Ports
 
 LONGEST_REQUEST: Final = timedelta(hours=1)
 """For so long an agent lets a request finish that came at the moment of the drain; passes go on meanwhile."""

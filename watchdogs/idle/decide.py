@@ -11,13 +11,13 @@ from decimal import Decimal
 from enum import IntEnum, auto
 from typing import Final
 
+from gpufleet.domain.decisions import Action, Budget, Decision, Plan, Reason
+from gpufleet.domain.evidence import AgentStatus, Evidence
 from gpufleet.domain.model import Instance
 from gpufleet.domain.policies import IdlePolicy
 from watchdogs import budgets
-from watchdogs.evidence import AgentStatus, Evidence
 from watchdogs.idle.judge import Case, Check, Objection, judge, kept_by_tag
-from watchdogs.plan import Action, Budget, Decision, Plan, Reason
-from watchdogs.vain import Vain, is_stuck, tried_last
+from watchdogs.vain import FailedAttempts, is_stuck, tried_last
 
 WATCHDOG: Final = "idle"
 DRAIN_REASON: Final = "idle"
@@ -76,7 +76,7 @@ class Observed:
     """Instances whose end an earlier pass began: their share of the target may be gone already."""
     leaving: frozenset[str] = frozenset()
     """Of those that we drained: what its group is ending already, though it may live for minutes yet."""
-    vain: Mapping[str, Vain] = field(default_factory=dict[str, Vain])
+    vain: Mapping[str, FailedAttempts] = field(default_factory=dict[str, FailedAttempts])
     """By instance: ends that came to nothing lately."""
 
 

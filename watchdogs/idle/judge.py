@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
+from gpufleet.domain.decisions import Reason
+from gpufleet.domain.evidence import STALE_AFTER, AgentStatus, EngineEvidence, Evidence, GpuEvidence
 from gpufleet.domain.model import CapacityType, Instance, InstanceState, Phase
 from gpufleet.domain.policies import IdlePolicy
 from gpufleet.domain.tags import KEEP_UNTIL
-from watchdogs.evidence import STALE_AFTER, AgentStatus, EngineEvidence, Evidence, GpuEvidence
-from watchdogs.plan import Reason
 
 WORKING_WATTS: Final = 0.6
 """Share of a GPU's rated power that no resting GPU draws (an L4 with a loaded model rests at about 0.4)."""

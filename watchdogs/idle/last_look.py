@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
+from gpufleet.domain.decisions import Decision, Reason
+from gpufleet.domain.evidence import STALE_AFTER
 from watchdogs import signals
 from watchdogs.draining import DRAIN_SLACK, Drain, drained, sleep_and_renew
-from watchdogs.evidence import STALE_AFTER
 from watchdogs.idle.judge import (
     Case,
     Check,
@@ -25,7 +26,6 @@ from watchdogs.idle.judge import (
     judge,
     no_requests,
 )
-from watchdogs.plan import Decision, Reason
 from watchdogs.ports import Ports
 
 

@@ -11,11 +11,10 @@ from typing import Final
 
 import numpy as np
 
+from gpufleet.domain.decisions import Action, PastAction, Reason
 from gpufleet.domain.model import Instance
 from gpufleet.domain.policies import IdlePolicy
 from watchdogs.idle.patience import DAY, Patience
-from watchdogs.plan import Action, Reason
-from watchdogs.ports import Deed
 
 HISTORY: Final = timedelta(days=7)
 """How far back rests are looked at: a whole week has its week-end."""
@@ -34,13 +33,13 @@ class Rest:
 
 
 def patience(
-    instances: Sequence[Instance], deeds: Sequence[Deed], policies: Mapping[str, IdlePolicy], now: datetime
+    instances: Sequence[Instance], deeds: Sequence[PastAction], policies: Mapping[str, IdlePolicy], now: datetime
 ) -> dict[str, timedelta]:
     """By instance: idle time after which its end is worth a stop. Absent: not known, or stops are not limited.
 
     `deeds` of the last `HISTORY`, oldest first; `policies` by pool. Never shorter than window and grace together.
     """
-    past: dict[str | None, list[Deed]] = {}
+    past: dict[str | None, list[PastAction]] = {}
     for deed in deeds:
         past.setdefault(deed.pool, []).append(deed)
     members: dict[str | None, list[Instance]] = {}
@@ -56,7 +55,7 @@ def patience(
 
 
 def _of_pool(
-    members: Sequence[Instance], deeds: Sequence[Deed], policy: IdlePolicy, budget: float, now: datetime
+    members: Sequence[Instance], deeds: Sequence[PastAction], policy: IdlePolicy, budget: float, now: datetime
 ) -> dict[str, timedelta]:
     rows = {instance.id: row for row, instance in enumerate(members)}
     past = rests(deeds, policy.window)
@@ -76,7 +75,7 @@ def _of_pool(
     return {instance.id: timedelta(seconds=float(timers[rows[instance.id]])) for instance in members}
 
 
-def rests(deeds: Iterable[Deed], window: timedelta) -> list[Rest]:
+def rests(deeds: Iterable[PastAction], window: timedelta) -> list[Rest]:
     """The rests that deeds tell of. A mark came after a whole window without work.
 
     A mark that people or a restart took away says nothing of when work would have come.

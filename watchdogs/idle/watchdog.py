@@ -8,20 +8,21 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Final
 
+from gpufleet.domain.brakes import Brake
+from gpufleet.domain.decisions import Action, Outcome, Plan
+from gpufleet.domain.evidence import Evidence
 from gpufleet.domain.model import Instance
 from gpufleet.domain.owners import owner_of
 from gpufleet.settings.document import FleetDocument, Pool
 from watchdogs import budgets, signals, vain
 from watchdogs.brakes import kept_by, paused_by, target_held_by
 from watchdogs.draining import leaving
-from watchdogs.evidence import Evidence
 from watchdogs.idle import acting, learned
 from watchdogs.idle.decide import WATCHDOG, Observed, PoolView, case_of, decide, is_heard, is_our_drain
 from watchdogs.idle.judge import METRIC_CHECKS, judge
 from watchdogs.machines import known_of
-from watchdogs.plan import Action, Outcome, Plan
 from watchdogs.policy import digest
-from watchdogs.ports import Brake, Ports
+from watchdogs.ports import Ports
 from watchdogs.scale import hours
 from watchdogs.whole import check_reporting, check_whole
 

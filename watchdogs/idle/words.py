@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from datetime import datetime
 from decimal import Decimal
 
+from gpufleet.domain.decisions import Decision
 from gpufleet.domain.model import Instance
 from gpufleet.domain.tags import IDLE_SINCE, KEEP_UNTIL
-from watchdogs.plan import Decision
 
 
 def marked(instance: Instance, decision: Decision, ends_at: datetime, likely_at: datetime) -> str:

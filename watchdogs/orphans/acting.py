@@ -9,6 +9,8 @@ from dataclasses import replace
 from datetime import datetime
 
 from gpufleet.domain import tags
+from gpufleet.domain.brakes import BrakeKind
+from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Plan, Reason
 from gpufleet.domain.model import Instance
 from watchdogs.brakes import who_and_why
 from watchdogs.idle.judge import Objection
@@ -16,8 +18,7 @@ from watchdogs.orphans import words
 from watchdogs.orphans.decide import WATCHDOG, case_of, stop_objection
 from watchdogs.orphans.judge import judge_orphan
 from watchdogs.orphans.view import Observed
-from watchdogs.plan import Action, Decision, Outcome, OutcomeKind, Plan, Reason
-from watchdogs.ports import LEASE_OVER, Account, BrakeKind, Ports
+from watchdogs.ports import LEASE_OVER, Account, Ports
 
 LookAgain = Callable[[Instance, str, datetime], Observed]
 """What is known of one instance that a rule names, asked for anew. Raises OSError."""

@@ -11,14 +11,14 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
+from gpufleet.domain.decisions import Action, Decision, Plan, Reason
+from gpufleet.domain.evidence import Evidence
 from gpufleet.domain.model import Instance
 from gpufleet.domain.policies import OrphanAction, OrphanPolicy
 from watchdogs import budgets
-from watchdogs.evidence import Evidence
 from watchdogs.idle.judge import Case, Check, Objection
 from watchdogs.orphans.judge import judge_orphan, said_of
 from watchdogs.orphans.view import Observed, name_of, obstacle
-from watchdogs.plan import Action, Decision, Plan, Reason
 from watchdogs.vain import tried_last
 
 WATCHDOG: Final = "orphans"

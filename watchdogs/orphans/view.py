@@ -8,13 +8,12 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from gpufleet.domain import tags
+from gpufleet.domain.decisions import Budget, FailedAttempts
+from gpufleet.domain.evidence import Evidence
 from gpufleet.domain.model import CapacityType, Cloud, Instance
 from gpufleet.domain.owners import owner_of
 from gpufleet.domain.policies import OrphanPolicy
 from gpufleet.settings.document import FleetDocument
-from watchdogs.evidence import Evidence
-from watchdogs.plan import Budget
-from watchdogs.ports import Vain
 
 OWNER_TAGS: Final = (tags.OWNER, "owner", "Owner")
 KEEPERS: Final = (
@@ -65,7 +64,7 @@ class Observed:
     kept_by: Mapping[str, str] = field(default_factory=dict[str, str])
     usd_per_hour: Mapping[str, Decimal] = field(default_factory=dict[str, Decimal])
     """By instance; absent: unknown."""
-    vain: Mapping[str, Vain] = field(default_factory=dict[str, Vain])
+    vain: Mapping[str, FailedAttempts] = field(default_factory=dict[str, FailedAttempts])
     """By instance: stops that came to nothing lately."""
 
     def rule_of(self, instance: Instance, now: datetime) -> OrphanPolicy | None:

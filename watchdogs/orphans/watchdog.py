@@ -7,19 +7,20 @@ from decimal import Decimal
 from typing import Final
 
 from gpufleet.domain.activity import CloudError
+from gpufleet.domain.brakes import Brake
+from gpufleet.domain.decisions import Action, Outcome, Plan
+from gpufleet.domain.evidence import Evidence
 from gpufleet.domain.model import Instance
 from gpufleet.domain.policies import EvidenceSource, IdlePolicy, OrphanPolicy
 from gpufleet.settings.document import FleetDocument
 from watchdogs import budgets, signals, vain
 from watchdogs.brakes import kept_by, paused_by
-from watchdogs.evidence import Evidence
 from watchdogs.machines import known_of
 from watchdogs.orphans.acting import Actor
 from watchdogs.orphans.decide import WATCHDOG, decide
 from watchdogs.orphans.view import Observed, outside
-from watchdogs.plan import Action, Outcome, Plan
 from watchdogs.policy import digest
-from watchdogs.ports import Account, Brake, Ports
+from watchdogs.ports import Account, Ports
 
 MARKS_LAST: Final = timedelta(days=60)
 """A mark that the ledger does not know from this time is made anew, with a new grace."""

@@ -2,12 +2,12 @@
 
 from datetime import datetime
 
+from gpufleet.domain.decisions import Decision
 from gpufleet.domain.model import Instance
 from gpufleet.domain.policies import OrphanPolicy
 from gpufleet.domain.tags import IDLE_SINCE, KEEP_UNTIL
 from watchdogs.idle.words import money
 from watchdogs.orphans.view import OWNER_TAGS, name_of
-from watchdogs.plan import Decision
 
 
 def marked(instance: Instance, rule: OrphanPolicy, decision: Decision, ends_at: datetime, against: str | None) -> str:

@@ -5,7 +5,7 @@ from typing import Final
 
 import numpy as np
 
-from watchdogs.evidence import STALE_AFTER
+from gpufleet.domain.evidence import STALE_AFTER
 from watchdogs.replay.activity import Activity, Bools, Ints
 from watchdogs.replay.rests import Span
 from watchdogs.replay.rows import CLOCKS, widening

@@ -12,13 +12,13 @@ from typing import Final
 import numpy as np
 
 from gpufleet.domain import tags
+from gpufleet.domain.decisions import Action, Budget, Reason
+from gpufleet.domain.evidence import AgentStatus, EngineEvidence, Evidence, GpuEvidence
 from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState, Phase
 from gpufleet.domain.policies import IdlePolicy
 from watchdogs import budgets
-from watchdogs.evidence import AgentStatus, EngineEvidence, Evidence, GpuEvidence
 from watchdogs.idle.decide import Observed, PoolView, decide
 from watchdogs.idle.patience import Matrix, Patience
-from watchdogs.plan import Action, Budget, Reason
 from watchdogs.replay.activity import Activity, Ints
 from watchdogs.replay.coverage import Window, covered_from
 from watchdogs.replay.fleet import NEVER, AloneRule, Replicas

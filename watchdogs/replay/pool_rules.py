@@ -8,8 +8,8 @@ from typing import Final
 
 import numpy as np
 
+from gpufleet.domain.decisions import Action
 from gpufleet.domain.policies import IdlePolicy, ScalePolicy
-from watchdogs.plan import Action
 from watchdogs.replay import idle_rules, series
 from watchdogs.replay.activity import Activity, Ints
 from watchdogs.replay.bounds import Bounds, Point

@@ -10,10 +10,10 @@ from math import inf, isnan
 from typing import Final
 
 from gpufleet.domain.activity import Activity, ActivityKind
+from gpufleet.domain.decisions import Action, Decision, Reason
 from gpufleet.domain.model import CapacityType
 from gpufleet.domain.policies import SpotPolicy
 from watchdogs.budgets import HOUR
-from watchdogs.plan import Action, Decision, Reason
 from watchdogs.replay.asks import Pauses
 from watchdogs.replay.market import ON_DEMAND, Machine, State, Wishes
 from watchdogs.replay.rows import CLOCKS, EPOCH

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from watchdogs.plan import Action, Decision, Plan, Reason
+from gpufleet.domain.decisions import Action, Decision, Plan, Reason
 from watchdogs.scale.hours import active
 from watchdogs.scale.missing import missing
 from watchdogs.scale.view import Demand, PoolView, Pressure

@@ -7,14 +7,15 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 
 from gpufleet.domain.activity import ConflictError
+from gpufleet.domain.brakes import Brake
+from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Plan, Reason, Target
+from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import Instance
 from gpufleet.settings.document import FleetDocument, Pool
 from watchdogs import boots
 from watchdogs.brakes import paused_by, target_held_by
-from watchdogs.evidence import AgentStatus
-from watchdogs.plan import Action, Decision, Outcome, OutcomeKind, Plan, Reason
 from watchdogs.policy import digest
-from watchdogs.ports import LEASE_OVER, Brake, Ports, Target
+from watchdogs.ports import LEASE_OVER, Ports
 from watchdogs.scale import pressure
 from watchdogs.scale.decide import WATCHDOG, decide
 from watchdogs.scale.view import PoolView

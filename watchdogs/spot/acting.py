@@ -7,12 +7,13 @@ from decimal import Decimal
 from typing import Final, TypeVar
 
 from gpufleet.domain.activity import Activity, ActivityKind, ConflictError
+from gpufleet.domain.brakes import Brake
+from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Plan, Reason
 from gpufleet.domain.model import CapacityType, Group, Instance
 from gpufleet.settings.document import FleetDocument, Pool
 from watchdogs.brakes import kept_by, paused_by
 from watchdogs.draining import Drain, leaving, sleep_and_renew, until_drained
-from watchdogs.plan import Action, Decision, Outcome, OutcomeKind, Plan, Reason
-from watchdogs.ports import LEASE_OVER, Brake, Ports
+from watchdogs.ports import LEASE_OVER, Ports
 from watchdogs.spot import failures, leavers
 from watchdogs.spot.decide import WATCHDOG
 from watchdogs.spot.keeps import kept_by_people

@@ -10,9 +10,8 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import Final
 
+from gpufleet.domain.decisions import Action, Budget, Decision, PastAction, Reason
 from watchdogs import budgets
-from watchdogs.plan import Action, Budget, Decision, Reason
-from watchdogs.ports import Deed
 from watchdogs.spot import leavers
 from watchdogs.spot.view import Member, PoolView
 
@@ -20,7 +19,7 @@ CHOSEN: Final = frozenset({Reason.SURPLUS, Reason.SPOT_IS_BACK})
 """Why something is ended that could as well stay."""
 
 
-def ended(deeds: Iterable[Deed]) -> dict[str, int]:
+def ended(deeds: Iterable[PastAction]) -> dict[str, int]:
     """By pool: how many instances were ended by choice. One whose end is noted twice went but once."""
     gone = {deed.resource: deed.pool or "" for deed in deeds if deed.action is Action.END and deed.reason in CHOSEN}
     found: dict[str, int] = {}

@@ -12,8 +12,8 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
+from gpufleet.domain.decisions import Action, Decision, Plan, Reason
 from gpufleet.domain.model import CapacityType
-from watchdogs.plan import Action, Decision, Plan, Reason
 from watchdogs.spot import choices, failures, leavers, presence, risk, terms, zones
 from watchdogs.spot.sizes import Sizes
 from watchdogs.spot.view import GroupView, Member, PoolView

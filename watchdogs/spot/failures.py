@@ -4,8 +4,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Final
 
-from watchdogs.plan import Action, Decision, Outcome, OutcomeKind, Reason
-from watchdogs.ports import Deed
+from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, PastAction, Reason
 
 BOOT_REASONS: Final = frozenset({Reason.BOOT_FAILED, Reason.BOOTS_FAILING})
 
@@ -27,14 +26,14 @@ def mended(pool: str, by: str) -> Decision:
     return Decision(resource=pool, pool=pool, action=Action.KEEP, reason=Reason.AS_WANTED, detail=detail)
 
 
-def mended_at(deeds: Sequence[Deed]) -> dict[str, datetime]:
+def mended_at(deeds: Sequence[PastAction]) -> dict[str, datetime]:
     """By pool: when a person said so last."""
     return {
         deed.resource: deed.at for deed in deeds if deed.resource == deed.pool and deed.reason is Reason.AS_WANTED
     }
 
 
-def by_group(deeds: Iterable[Deed]) -> dict[str, list[datetime]]:
+def by_group(deeds: Iterable[PastAction]) -> dict[str, list[datetime]]:
     """When boots failed, by the notes of earlier passes, oldest first; one that was noted again counts once."""
     found: dict[str, dict[str, datetime]] = {}
     for deed in deeds:

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from datetime import datetime
 
+from gpufleet.domain.brakes import Brake
 from gpufleet.domain.model import Instance
 from watchdogs.brakes import kept_by
 from watchdogs.idle.judge import kept_by_tag
-from watchdogs.ports import Brake
 
 
 def kept_by_people(instances: Sequence[Instance], brakes: Sequence[Brake], now: datetime) -> dict[str, str]:

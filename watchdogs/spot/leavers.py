@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import Final
 
-from watchdogs.plan import Reason
+from gpufleet.domain.decisions import Reason
 from watchdogs.spot.view import Member, PoolView
 
 HAND_DRAIN: Final = "by hand"

@@ -10,15 +10,14 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from watchdogs.plan import Action, Decision, Reason
-from watchdogs.ports import Deed
+from gpufleet.domain.decisions import Action, Decision, PastAction, Reason
 from watchdogs.spot.view import Member, PoolView
 
 HUNG_AFTER: Final = timedelta(minutes=15)
 """Past its time before people hear of it: half of all boots are slower than the median."""
 
 
-def missed(deeds: Iterable[Deed]) -> dict[str, datetime]:
+def missed(deeds: Iterable[PastAction]) -> dict[str, datetime]:
     """Since when each instance has not been ready though it should be, by the notes of earlier passes."""
     found: dict[str, datetime] = {}
     for deed in deeds:

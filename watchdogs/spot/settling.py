@@ -1,8 +1,8 @@
 """What a killed run of the spot watchdog began: said and settled by the next one."""
 
+from gpufleet.domain.decisions import Outcome, OutcomeKind
 from gpufleet.settings.document import FleetDocument
 from watchdogs.draining import has_gone
-from watchdogs.plan import Outcome, OutcomeKind
 from watchdogs.ports import Ports
 from watchdogs.spot import failures
 from watchdogs.spot.decide import WATCHDOG

@@ -11,8 +11,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
+from gpufleet.domain.decisions import Action, Decision, Reason
 from gpufleet.domain.model import CapacityType
-from watchdogs.plan import Action, Decision, Reason
 from watchdogs.spot import zones
 from watchdogs.spot.view import GroupView, PoolView
 

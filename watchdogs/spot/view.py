@@ -9,10 +9,10 @@ from operator import attrgetter
 from typing import Final, TypeVar
 
 from gpufleet.domain.activity import Activity, ActivityKind
+from gpufleet.domain.decisions import Reason
 from gpufleet.domain.model import CapacityType
 from gpufleet.domain.policies import SpotPolicy
 from watchdogs.boots import BOOT_DEFAULT
-from watchdogs.plan import Reason
 from watchdogs.spot import risk
 
 T = TypeVar("T")

@@ -7,14 +7,14 @@ from decimal import Decimal
 from typing import Final
 
 from gpufleet.domain.activity import Activity, ActivityKind
+from gpufleet.domain.decisions import Outcome, OutcomeKind, PastAction, Plan, Reason, Target
+from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import CapacityType, Group, Instance, Phase
 from gpufleet.settings.document import FleetDocument, GroupEntry, Pool
 from watchdogs import boots, budgets
 from watchdogs.brakes import paused_by, target_held_by
-from watchdogs.evidence import AgentStatus
-from watchdogs.plan import Outcome, OutcomeKind, Plan, Reason
 from watchdogs.policy import digest
-from watchdogs.ports import LEASE_OVER, CutShortError, Deed, Ports, Target
+from watchdogs.ports import LEASE_OVER, CutShortError, Ports
 from watchdogs.spot import acting, choices, failures, presence, settling
 from watchdogs.spot.decide import WATCHDOG, decide
 from watchdogs.spot.keeps import kept_by_people
@@ -162,7 +162,7 @@ class SpotWatchdog:
         )
         return _Seen(groups=groups, instances=members, views=views, known=known)
 
-    def _activities(self, groups: Sequence[str], deeds: Sequence[Deed], now: datetime) -> Sequence[Activity]:
+    def _activities(self, groups: Sequence[str], deeds: Sequence[PastAction], now: datetime) -> Sequence[Activity]:
         """What happened to the groups. What drained under a notice and was ended before that is a loss, too.
 
         Else a zone whose every notice is heeded would pass for one that never loses us.

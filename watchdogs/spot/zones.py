@@ -12,9 +12,9 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from gpufleet.domain.activity import Activity, ActivityKind
+from gpufleet.domain.decisions import Reason
 from gpufleet.domain.model import CapacityType
 from watchdogs import boots
-from watchdogs.plan import Reason
 from watchdogs.spot import risk
 from watchdogs.spot.memory import TROUBLE_HALF_LIFE
 from watchdogs.spot.view import GroupView, PoolView, Verdict

@@ -159,3 +159,32 @@ class Outcome:
     def __post_init__(self) -> None:
         if (self.kind is OutcomeKind.FAILED) != (self.error is not None):
             raise ValueError("a failed outcome has an error, and no other has one")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Ready replicas that a pool needs, with the version that a change must name."""
+
+    pool: str
+    value: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastAction:
+    """Something that a watchdog did to a resource."""
+
+    resource: str
+    pool: str | None
+    action: Action
+    reason: Reason
+    at: datetime
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedAttempts:
+    """Tries to end or stop a resource that came to nothing."""
+
+    first: datetime
+    last: datetime
