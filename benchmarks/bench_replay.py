@@ -17,8 +17,8 @@ from benchmarks import activity as kinds
 from benchmarks import markets, recorded
 from benchmarks.table import Table
 from gpufleet.domain.policies import IdlePolicy, ScalePolicy, SpotPolicy
-from watchdogs.replay import fleet, idle_rules, market, pool_rules, pools, requests, spot_rules
-from watchdogs.replay.activity import Activity
+from replay import fleet, idle_rules, market, pool_rules, pools, requests, spot_rules
+from replay.activity import Activity
 
 REPLICAS: Final = 94
 DAYS: Final = 0.95

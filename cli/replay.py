@@ -89,7 +89,7 @@ def spot(
     as_json: JsonOption = False,
 ) -> None:
     """Play a recorded spot market. Per tick: losses, decisions until nothing new is wanted, readiness, cost."""
-    from watchdogs.replay import market, spot_rules  # numpy and the reader are slow to import
+    from replay import market, spot_rules  # numpy and the reader are slow to import
 
     terms = market.Terms(
         target=target,
@@ -130,8 +130,8 @@ def idle(
 
     Schedules hold by time_s: from 1e9 on it counts from 1970 (Unix), below from Saturday, 2000-01-01, 00:00 UTC.
     """
-    from watchdogs.replay import activity as histories
-    from watchdogs.replay import fleet, idle_rules, pool_rules, pools
+    from replay import activity as histories
+    from replay import fleet, idle_rules, pool_rules, pools
 
     given = _policies(policy, "idle", "scale")
     rules, sizes = (given.idle or IdleEntry()).policy(), (given.scale or ScaleEntry()).policy()
@@ -182,8 +182,8 @@ def scale(
 
     Schedules hold by time_s: from 1e9 on it counts from 1970 (Unix), below from Saturday, 2000-01-01, 00:00 UTC.
     """
-    from watchdogs.replay import pool_rules
-    from watchdogs.replay import requests as histories
+    from replay import pool_rules
+    from replay import requests as histories
 
     name = _known(rule, pool_rules.NAMES)
     given = _policies(policy, "scale")
@@ -204,7 +204,7 @@ class _readable:  # noqa: N801 - reads as a word in `with`
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        from watchdogs.replay.rows import TraceError
+        from replay.rows import TraceError
 
         if isinstance(error, TraceError):
             raise UserError(str(error)) from error

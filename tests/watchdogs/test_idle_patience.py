@@ -8,10 +8,10 @@ import pytest
 
 from benchmarks import activity as kinds
 from gpufleet.domain.policies import IdlePolicy
+from replay import fleet as replays
+from replay import idle_rules
+from replay.activity import Activity
 from watchdogs.idle.patience import START, Patience
-from watchdogs.replay import fleet as replays
-from watchdogs.replay import idle_rules
-from watchdogs.replay.activity import Activity
 
 MINUTE = 60.0
 REST = np.zeros(2)

@@ -9,10 +9,10 @@ import pytest
 from gpufleet.domain.decisions import Action
 from gpufleet.domain.model import CapacityType
 from gpufleet.domain.policies import SpotPolicy
+from replay import market, spot_rules
+from replay.market import ON_DEMAND, State, Wishes
+from tests.replay.test_waiting import SHAPES, Shape, made
 from tests.watchdogs.plain import START, spot_pool
-from tests.watchdogs.test_replay_waiting import SHAPES, Shape, made
-from watchdogs.replay import market, spot_rules
-from watchdogs.replay.market import ON_DEMAND, State, Wishes
 from watchdogs.spot.decide import decide
 from watchdogs.spot.view import GroupView, Member, PoolView
 

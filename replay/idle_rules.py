@@ -16,14 +16,14 @@ from gpufleet.domain.decisions import Action, Budget, Reason
 from gpufleet.domain.evidence import AgentStatus, EngineEvidence, Evidence, GpuEvidence
 from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState, Phase
 from gpufleet.domain.policies import IdlePolicy
+from replay.activity import Activity, Ints
+from replay.coverage import Window, covered_from
+from replay.fleet import NEVER, AloneRule, Replicas
+from replay.rests import Clock, Rests, Span, Ticks
+from replay.rows import CLOCKS, EPOCH, Floats
 from watchdogs import budgets
 from watchdogs.idle.decide import Observed, PoolView, decide
 from watchdogs.idle.patience import Matrix, Patience
-from watchdogs.replay.activity import Activity, Ints
-from watchdogs.replay.coverage import Window, covered_from
-from watchdogs.replay.fleet import NEVER, AloneRule, Replicas
-from watchdogs.replay.rests import Clock, Rests, Span, Ticks
-from watchdogs.replay.rows import CLOCKS, EPOCH, Floats
 
 TIMERS: Final = {"timer-15m": 900.0, "timer-30m": 1800.0, "timer-60m": 3600.0}
 NAMES: Final = ("own", *TIMERS)

@@ -13,10 +13,10 @@ from gpufleet.domain.activity import Activity, ActivityKind
 from gpufleet.domain.decisions import Action, Decision, Reason
 from gpufleet.domain.model import CapacityType
 from gpufleet.domain.policies import SpotPolicy
+from replay.asks import Pauses
+from replay.market import ON_DEMAND, Machine, State, Wishes
+from replay.rows import CLOCKS, EPOCH
 from watchdogs.budgets import HOUR
-from watchdogs.replay.asks import Pauses
-from watchdogs.replay.market import ON_DEMAND, Machine, State, Wishes
-from watchdogs.replay.rows import CLOCKS, EPOCH
 from watchdogs.spot import zones
 from watchdogs.spot.decide import decide, spot_asks
 from watchdogs.spot.memory import Memory, step

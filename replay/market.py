@@ -9,9 +9,9 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from watchdogs.replay import rows
-from watchdogs.replay.asks import Asks, refused_until
-from watchdogs.replay.rows import Column, Floats, TraceError
+from replay import rows
+from replay.asks import Asks, refused_until
+from replay.rows import Column, Floats, TraceError
 
 ON_DEMAND: Final = -1
 """The place of on-demand; zones count from 0."""

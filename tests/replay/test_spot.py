@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from gpufleet.domain.policies import SpotPolicy
-from watchdogs.replay import market, rows
-from watchdogs.replay.market import ON_DEMAND, State, Terms, Wishes
-from watchdogs.replay.rows import TraceError
-from watchdogs.replay.spot_rules import NAMES, rule
+from replay import market, rows
+from replay.market import ON_DEMAND, State, Terms, Wishes
+from replay.rows import TraceError
+from replay.spot_rules import NAMES, rule
 
 HEADER = "time_s,zone,available\n"
 

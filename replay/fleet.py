@@ -8,8 +8,8 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from watchdogs.replay.activity import Activity, Bools, Ints
-from watchdogs.replay.rests import next_work
+from replay.activity import Activity, Bools, Ints
+from replay.rests import next_work
 
 NEVER: Final = -(1 << 40)
 

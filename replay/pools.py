@@ -11,10 +11,10 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from watchdogs.replay.activity import Activity, Bools
-from watchdogs.replay.fleet import Score, begin
-from watchdogs.replay.rows import Floats, widening
-from watchdogs.replay.series import rounded
+from replay.activity import Activity, Bools
+from replay.fleet import Score, begin
+from replay.rows import Floats, widening
+from replay.series import rounded
 
 FIRST_LOOK: Final = 16
 LONGEST_LOOK: Final = 1 << 14

@@ -9,7 +9,7 @@ from benchmarks import activity as kinds
 from benchmarks import markets
 from benchmarks.bench_replay import foresight, history
 from gpufleet.domain.policies import IdlePolicy, ScalePolicy, SpotPolicy
-from watchdogs.replay import fleet, idle_rules, market, pool_rules, pools, requests, spot_rules
+from replay import fleet, idle_rules, market, pool_rules, pools, requests, spot_rules
 
 REPLICAS = 94
 COLD_START = 180.0

@@ -10,8 +10,8 @@ from typing import Final
 
 import numpy as np
 
-from watchdogs.replay.activity import Bools
-from watchdogs.replay.rows import Floats, widening
+from replay.activity import Bools
+from replay.rows import Floats, widening
 
 Point = tuple[float, ...]
 """Demand at one tick, part by part; each part asks for more the higher it is."""

@@ -5,8 +5,8 @@ from typing import Protocol
 
 import numpy as np
 
-from watchdogs.replay.activity import Bools, Ints
-from watchdogs.replay.rows import CLOCKS, Floats
+from replay.activity import Bools, Ints
+from replay.rows import CLOCKS, Floats
 
 
 class Span(Protocol):

@@ -11,10 +11,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from watchdogs.replay import rows, waits
-from watchdogs.replay.activity import Ints
-from watchdogs.replay.pool_rules import Queue, Sizer, needed
-from watchdogs.replay.rows import EPOCH, Column, Floats, TraceError
+from replay import rows, waits
+from replay.activity import Ints
+from replay.pool_rules import Queue, Sizer, needed
+from replay.rows import EPOCH, Column, Floats, TraceError
 
 TICK: Final = 10.0
 """Seconds between two looks of the rule."""

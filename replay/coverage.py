@@ -6,9 +6,9 @@ from typing import Final
 import numpy as np
 
 from gpufleet.domain.evidence import STALE_AFTER
-from watchdogs.replay.activity import Activity, Bools, Ints
-from watchdogs.replay.rests import Span
-from watchdogs.replay.rows import CLOCKS, widening
+from replay.activity import Activity, Bools, Ints
+from replay.rests import Span
+from replay.rows import CLOCKS, widening
 
 FIRST_LOOK: Final = 64
 LONGEST_LOOK: Final = 1 << 16

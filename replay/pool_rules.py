@@ -10,12 +10,12 @@ import numpy as np
 
 from gpufleet.domain.decisions import Action
 from gpufleet.domain.policies import IdlePolicy, ScalePolicy
-from watchdogs.replay import idle_rules, series
-from watchdogs.replay.activity import Activity, Ints
-from watchdogs.replay.bounds import Bounds, Point
-from watchdogs.replay.pools import FIRST_LOOK, LONGEST_LOOK, PoolRule
-from watchdogs.replay.rests import Ticks
-from watchdogs.replay.rows import EPOCH, Floats, origin, widening
+from replay import idle_rules, series
+from replay.activity import Activity, Ints
+from replay.bounds import Bounds, Point
+from replay.pools import FIRST_LOOK, LONGEST_LOOK, PoolRule
+from replay.rests import Ticks
+from replay.rows import EPOCH, Floats, origin, widening
 from watchdogs.scale.decide import decide
 from watchdogs.scale.forecast import LEARNED_FROM, Level, Pattern, Peak, Rises, Swings
 from watchdogs.scale.hours import active

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from gpufleet.domain.policies import IdlePolicy, ScalePolicy, SpotPolicy
-from tests.watchdogs import plain_replay
-from watchdogs.replay import activity, fleet, idle_rules, market, pool_rules, pools, requests, spot_rules
-from watchdogs.replay.fleet import AloneRule, Replicas
-from watchdogs.replay.market import Rule, State, Wishes
-from watchdogs.replay.pool_rules import EMPTY, Queue
+from replay import activity, fleet, idle_rules, market, pool_rules, pools, requests, spot_rules
+from replay.fleet import AloneRule, Replicas
+from replay.market import Rule, State, Wishes
+from replay.pool_rules import EMPTY, Queue
+from tests.replay import plain_replay
 
 MANY = pytest.mark.slow
 FEW, LOTS = range(4), range(4, 40)

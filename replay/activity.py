@@ -8,8 +8,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from watchdogs.replay import rows
-from watchdogs.replay.rows import Column, Floats, Table, TraceError
+from replay import rows
+from replay.rows import Column, Floats, Table, TraceError
 
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from gpufleet.domain.policies import SpotPolicy
-from watchdogs.replay import market, spot_rules
-from watchdogs.replay.asks import Pauses, refused_until
-from watchdogs.replay.market import ON_DEMAND, Rule, State, Wishes
-from watchdogs.replay.rows import EPOCH
+from replay import market, spot_rules
+from replay.asks import Pauses, refused_until
+from replay.market import ON_DEMAND, Rule, State, Wishes
+from replay.rows import EPOCH
 from watchdogs.spot import zones
 
 MANY = pytest.mark.slow

@@ -1,7 +1,7 @@
 """What the scale watchdog is told of a pool's demand, of all ticks at once: number by number what `forecast` says.
 
 `forecast` takes one look after the other; a history is known whole. Sums are added in the same order, so that not
-even their rounding differs (tests/watchdogs/test_replay_series.py).
+even their rounding differs (tests/replay/test_series.py).
 """
 
 import math
@@ -9,8 +9,8 @@ from typing import Final
 
 import numpy as np
 
-from watchdogs.replay.activity import Bools, Ints
-from watchdogs.replay.rows import Floats
+from replay.activity import Bools, Ints
+from replay.rows import Floats
 from watchdogs.scale.forecast import BINS, LEARNED_FROM, PER_UNIT, Swings
 
 DAY_S: Final = 86400.0

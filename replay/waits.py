@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from watchdogs.replay.rows import Floats
+from replay.rows import Floats
 
 ROUNDING: Final = 1e-11
 """Share of all tokens that sums of them may be off."""

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from gpufleet.domain.policies import IdlePolicy, ScalePolicy
-from watchdogs.replay import activity, fleet, idle_rules, pool_rules, pools
-from watchdogs.replay.rows import TraceError
+from replay import activity, fleet, idle_rules, pool_rules, pools
+from replay.rows import TraceError
 
 HEADER = "time_s,replica,gpu_active,requests_running,requests_waiting,tokens_total"
 MINUTE = 60

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from gpufleet.domain.policies import ScalePolicy
-from watchdogs.replay import pool_rules, requests
-from watchdogs.replay.pool_rules import EMPTY, Queue
-from watchdogs.replay.requests import Arrivals, Terms
-from watchdogs.replay.rows import TraceError
+from replay import pool_rules, requests
+from replay.pool_rules import EMPTY, Queue
+from replay.requests import Arrivals, Terms
+from replay.rows import TraceError
 
 TERMS = Terms(tokens_per_second=100, cold_start=20, max_wait=10)
 

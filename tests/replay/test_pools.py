@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from gpufleet.domain.policies import IdlePolicy, ScalePolicy, ScheduleRule
-from watchdogs.replay import activity, pool_rules, pools
-from watchdogs.replay.activity import Activity
-from watchdogs.replay.bounds import LEARN_AFTER, Bounds, Point
-from watchdogs.replay.pools import PoolRule
-from watchdogs.replay.rows import Floats
+from replay import activity, pool_rules, pools
+from replay.activity import Activity
+from replay.bounds import LEARN_AFTER, Bounds, Point
+from replay.pools import PoolRule
+from replay.rows import Floats
 from watchdogs.scale.forecast import Level, Pattern, Peak, Swings
 from watchdogs.scale.view import LEVEL_SPAN, Demand, PoolView, Pressure
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from watchdogs.replay import activity, market, requests, rows
-from watchdogs.replay.rows import TraceError
+from replay import activity, market, requests, rows
+from replay.rows import TraceError
 
 MARKET = "time_s,zone,available\n" + "".join(f"{t * 100},{zone},5\n" for t in range(30) for zone in "ab")
 ACTIVITY = "time_s,replica,gpu_active,requests_running,requests_waiting,tokens_total,pool\n"

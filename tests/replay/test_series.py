@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from watchdogs.replay import series
+from replay import series
 from watchdogs.scale.forecast import Level, Pattern, Peak, Swings
 
 Numbers = Sequence[float]

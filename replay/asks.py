@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 
 import numpy.typing as npt
 
-from watchdogs.replay.rows import EPOCH
+from replay.rows import EPOCH
 from watchdogs.spot import zones
 
 _TICK: Final = timedelta(microseconds=1)
