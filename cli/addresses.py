@@ -2,16 +2,16 @@
 
 from typing import Final
 
-from cli.output import Exit, UserError
+from app.errors import AppError, Code
 
 _LAST_PORT: Final = 65_535
 
 
 def host_and_port(option: str, text: str, example: str) -> tuple[str, int]:
-    """`HOST:PORT`; port 0 is any that is free. Raises UserError that names the option, its value and its form."""
+    """`HOST:PORT`; port 0 is any that is free. Raises AppError that names the option, its value and its form."""
     host, _, port = text.rpartition(":")
     if not host or not (port.isascii() and port.isdigit()) or len(port) > 5 or int(port) > _LAST_PORT:
-        raise UserError(
-            f"{option} {text}: write HOST:PORT with a port up to {_LAST_PORT}, as {example}", Exit.WRONG_USE
+        raise AppError(
+            f"{option} {text}: write HOST:PORT with a port up to {_LAST_PORT}, as {example}", Code.WRONG_USE
         )
     return host, int(port)

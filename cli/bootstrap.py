@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from cli.output import STDERR, STDOUT, Exit, UserError, print_json
+from app.errors import AppError
+from cli.output import STDERR, STDOUT, Exit, print_json
 from clouds.foundation import Step
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.model import Cloud
@@ -51,7 +52,7 @@ def bootstrap(
                 missing += 1
                 STDERR.print(f"missing  {step.what}", highlight=False, markup=False, soft_wrap=True)
     except CloudError as error:
-        raise UserError(f"{error}; what was made stays, and the next run goes on from there") from error
+        raise AppError(f"{error}; what was made stays, and the next run goes on from there") from error
     told = {"PULUMI_BACKEND_URL": plan.backend_url, "secrets_provider": plan.secrets_provider}
     if as_json:
         print_json({"version": 1, "missing": missing, "agent_token": plan.token, **told})

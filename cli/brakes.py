@@ -8,9 +8,10 @@ from typing import Annotated, Any, Final
 import typer
 from sqlalchemy.engine import Engine
 
+from app.errors import AppError, Code
 from cli.fleets import FleetOption, load
 from cli.money import not_here
-from cli.output import STDERR, STDOUT, Exit, UserError, print_json
+from cli.output import STDERR, STDOUT, print_json
 from cli.ports import FleetAgents, FleetLedger, fleet_of
 from cli.wiring import agents_of, inventory_of, open_engine
 from gpufleet.domain import durations, tags
@@ -72,7 +73,7 @@ def keep(  # noqa: PLR0913 - a brake's options, and JSON
             there = known.tags[tags.KEEP_UNTIL]
             STDERR.print(f"its tag {tags.KEEP_UNTIL}={there} keeps it longer and stays", highlight=False)
         for error in failed.values():
-            raise UserError(f"the brake is set in the ledger, but the tag could not be written: {error}")
+            raise AppError(f"the brake is set in the ledger, but the tag could not be written: {error}")
     if as_json:
         print_json([_row(document, brake)])
         return
@@ -190,15 +191,15 @@ def _try_boots_again(engine: Engine, document: FleetDocument, pools: Sequence[Po
 def _braked(
     scope: str, documents: Sequence[FleetDocument], now: datetime
 ) -> Sequence[tuple[FleetDocument, Instance | None]]:
-    """The fleets whose brakes of a scope are released, and the instance where it is there. Raises UserError."""
+    """The fleets whose brakes of a scope are released, and the instance where it is there. Raises AppError."""
     if scope == "all":
         return [(document, None) for document in documents]
     try:
         return [_owner_of(scope, documents)]
-    except UserError as error:
+    except AppError as error:
         # an instance's pause may outlive it, and a pool's the settings that named it
         left = [(document, None) for document in documents if scope in _scopes(document, now)]
-        if error.code is not Exit.WRONG_USE or not left:
+        if error.code is not Code.WRONG_USE or not left:
             raise
         return left
 
@@ -209,13 +210,13 @@ def _scopes(document: FleetDocument, now: datetime) -> set[str]:
 
 
 def remove_keep(inventory: Inventory, instance: str) -> None:
-    """Take the keep-until tag from an instance. Raises UserError where it stays: it would go on keeping it."""
+    """Take the keep-until tag from an instance. Raises AppError where it stays: it would go on keeping it."""
     try:
         failed = inventory.untag([instance], [tags.KEEP_UNTIL])
     except OSError as error:
         failed = {instance: str(error)}
     for error in failed.values():
-        raise UserError(
+        raise AppError(
             f"the brakes of {instance} are released in the ledger, but its tag {tags.KEEP_UNTIL}, which keeps it too,"
             f" could not be removed: {error}"
         )
@@ -236,12 +237,12 @@ def target(  # noqa: PLR0913 - a brake's options, and JSON
     While it is held, scale leaves it as it is, within the pool's min and max, and idle ends nothing of the pool.
     """
     if value is None and (reason is not None or span is not None or endless):
-        raise UserError(
-            "--reason, --for and --until-resumed belong to a pool and its target: name both", Exit.WRONG_USE
+        raise AppError(
+            "--reason, --for and --until-resumed belong to a pool and its target: name both", Code.WRONG_USE
         )
     documents = load(fleet)
     if pool is not None and not any(pool == known.name for document in documents for known in document.pools):
-        raise UserError(f"{pool!r} is no pool of these fleets", Exit.WRONG_USE)
+        raise AppError(f"{pool!r} is no pool of these fleets", Code.WRONG_USE)
     if pool is not None and value is not None:
         brake = _brake(BrakeKind.TARGET, pool, (reason or "", owner), _end(span, endless=endless))
         document, _ = _owner_of(pool, documents)
@@ -302,17 +303,17 @@ def drain(  # noqa: PLR0913 - a brake's options, and JSON
     why = f"{HAND_DRAIN}, {_who(owner)}: {_why(reason)}"
     document, known = _owner_of(instance, load(fleet))
     if known is None:
-        raise UserError(f"{instance} is no instance id", Exit.WRONG_USE)
+        raise AppError(f"{instance} is no instance id", Code.WRONG_USE)
     if known.environment is None:
         # its agent, if it has one, is not ours to give a token to
-        raise UserError(f"{instance} belongs to no fleet: it cannot be drained from here")
+        raise AppError(f"{instance} belongs to no fleet: it cannot be drained from here")
     if deadline is None and known.pool not in {pool.name for pool in document.pools}:
-        raise UserError(f"{instance} belongs to no pool of {document.environment}: give --deadline", Exit.WRONG_USE)
+        raise AppError(f"{instance} belongs to no pool of {document.environment}: give --deadline", Code.WRONG_USE)
     limit = _span(deadline) if deadline is not None else document.pool(known.pool or "").drain_deadline
     try:
         status = FleetAgents(agents_of(document)).drain(known, why, limit)
     except OSError as error:
-        raise UserError(str(error)) from error
+        raise AppError(str(error)) from error
     if as_json:
         row = {"environment": document.environment, "instance": known.id, "phase": status.phase}
         print_json([row | {"reason": status.reason, "deadline": durations.render(limit)}])
@@ -321,7 +322,7 @@ def drain(  # noqa: PLR0913 - a brake's options, and JSON
 
 
 def _brake(kind: BrakeKind, scope: str, said: tuple[str, str | None], until: datetime | None) -> BrakeRow:
-    """A brake to be pulled; `said` is its reason and its owner as given. Raises UserError."""
+    """A brake to be pulled; `said` is its reason and its owner as given. Raises AppError."""
     return BrakeRow(
         id=0,
         kind=kind.value,
@@ -340,24 +341,24 @@ def _pull(document: FleetDocument, brake: BrakeRow) -> None:
 
 def _why(reason: str) -> str:
     if not reason.strip():
-        raise UserError(f"--reason {reason!r} is empty: say why, others will wonder", Exit.WRONG_USE)
+        raise AppError(f"--reason {reason!r} is empty: say why, others will wonder", Code.WRONG_USE)
     return _one_line("--reason", reason, REASON_MOST)
 
 
 def _one_line(option: str, text: str, most: int) -> str:
-    """Words that terminals, plans and every ledger show as they are. Raises UserError."""
+    """Words that terminals, plans and every ledger show as they are. Raises AppError."""
     said = text.strip()
     if len(said) > most:
-        raise UserError(f"{option} has {len(said)} characters: say it in {most}", Exit.WRONG_USE)
+        raise AppError(f"{option} has {len(said)} characters: say it in {most}", Code.WRONG_USE)
     if not said.isprintable():
-        raise UserError(f"{option} {said!r} is more than one line of printable text", Exit.WRONG_USE)
+        raise AppError(f"{option} {said!r} is more than one line of printable text", Code.WRONG_USE)
     return said
 
 
 def _must_be_theirs(document: FleetDocument) -> None:
     """A file made here, on a machine without watchdogs, would hold nobody: they read their own."""
     if (said := not_here(document)) is not None:
-        raise UserError(
+        raise AppError(
             f"{said}, so no watchdog of {document.environment} would see that: run this on the machine where they run"
             " (the control host)"
         )
@@ -367,9 +368,9 @@ def _hold_target(document: FleetDocument, brake: BrakeRow, value: int) -> None:
     pool = brake.scope
     limits = document.pool(pool)
     if not limits.min <= value <= limits.max:
-        raise UserError(
+        raise AppError(
             f"target {value} of pool {pool} is outside {limits.min} to {limits.max}; change the settings to widen it",
-            Exit.WRONG_USE,
+            Code.WRONG_USE,
         )
     _must_be_theirs(document)
     engine = open_engine(document)
@@ -377,7 +378,7 @@ def _hold_target(document: FleetDocument, brake: BrakeRow, value: int) -> None:
     try:
         operations.hold_target(engine, fleet_of(document), seen, value, brake)
     except operations.VersionError as error:
-        raise UserError(f"{error}; look again (`gpufleet target {pool}`)") from error
+        raise AppError(f"{error}; look again (`gpufleet target {pool}`)") from error
 
 
 def _say_if_unused(document: FleetDocument) -> None:
@@ -393,25 +394,25 @@ def _say_if_unused(document: FleetDocument) -> None:
 
 
 def _owner_of(scope: str, documents: Sequence[FleetDocument]) -> tuple[FleetDocument, Instance | None]:
-    """The fleet that a scope belongs to, and the instance when it is one. Raises UserError."""
+    """The fleet that a scope belongs to, and the instance when it is one. Raises AppError."""
     for document in documents:
         if scope in (pool.name for pool in document.pools) or scope in (rule.name for rule in document.orphans):
             return document, None
     if scope == "all":
         if len(documents) == 1:
             return documents[0], None
-        raise UserError("`all` of several fleets: name one with --fleet", Exit.WRONG_USE)
+        raise AppError("`all` of several fleets: name one with --fleet", Code.WRONG_USE)
     for document in documents:
         try:
             found = inventory_of(document).instance(scope) if _may_be_instance(document, scope) else None
         except OSError as error:
-            raise UserError(str(error)) from error
+            raise AppError(str(error)) from error
         # a machine of no fleet is whose rules may stop it
         of_nobody = found is not None and found.environment is None and bool(document.orphans)
         if found is not None and (found.environment == document.environment or of_nobody):
             return document, found
     names = ", ".join(pool.name for document in documents for pool in document.pools)
-    raise UserError(f"{scope!r} is no pool ({names}) and no instance of these fleets", Exit.WRONG_USE)
+    raise AppError(f"{scope!r} is no pool ({names}) and no instance of these fleets", Code.WRONG_USE)
 
 
 def _may_be_instance(document: FleetDocument, scope: str) -> bool:
@@ -420,19 +421,19 @@ def _may_be_instance(document: FleetDocument, scope: str) -> bool:
 
 
 def _end(span: str | None, *, endless: bool) -> datetime | None:
-    """When a brake ends; None: when somebody resumes. Raises UserError."""
+    """When a brake ends; None: when somebody resumes. Raises AppError."""
     if endless:
         if span is not None:
-            raise UserError(f"--for {span} and --until-resumed: choose one", Exit.WRONG_USE)
+            raise AppError(f"--for {span} and --until-resumed: choose one", Code.WRONG_USE)
         return None
     now = datetime.now(UTC)
     text = SPAN if span is None else span
     try:
         until = now + _span(text, "--for ")
     except OverflowError as error:
-        raise UserError(f"--for {text}: ends after all time; name some days", Exit.WRONG_USE) from error
+        raise AppError(f"--for {text}: ends after all time; name some days", Code.WRONG_USE) from error
     if until <= now:
-        raise UserError(f"--for {text}: ends at once; name some minutes, as in 30m", Exit.WRONG_USE)
+        raise AppError(f"--for {text}: ends at once; name some minutes, as in 30m", Code.WRONG_USE)
     return until
 
 
@@ -440,11 +441,11 @@ def _span(text: str, option: str = "") -> timedelta:
     try:
         return durations.parse(text)
     except ValueError as error:
-        raise UserError(f"{option}{error}", Exit.WRONG_USE) from error
+        raise AppError(f"{option}{error}", Code.WRONG_USE) from error
 
 
 def _who(owner: str | None) -> str:
     said = getpass.getuser() if owner is None else owner
     if not said.strip():
-        raise UserError(f"--owner {said!r} is empty: say who, or leave it away", Exit.WRONG_USE)
+        raise AppError(f"--owner {said!r} is empty: say who, or leave it away", Code.WRONG_USE)
     return _one_line("--owner", said, OWNER_MOST)

@@ -8,8 +8,9 @@ from typing import Annotated, Final
 
 import typer
 
+from app.errors import AppError, Code
 from cli.fleets import FleetOption, load
-from cli.output import STDERR, STDOUT, Exit, UserError, print_json
+from cli.output import STDERR, STDOUT, print_json
 from cli.stores import open_place
 from control import bundle as bundles
 
@@ -42,7 +43,7 @@ def bundle(
     `control.bundle` of the settings and `gpufleet upgrade --to` take that digest.
     """
     if machine not in PLATFORMS:
-        raise UserError(f"--machine {machine}: is unknown; choose {' or '.join(PLATFORMS)}", Exit.WRONG_USE)
+        raise AppError(f"--machine {machine}: is unknown; choose {' or '.join(PLATFORMS)}", Code.WRONG_USE)
     url = place or _bucket(fleet)
     target = open_place(url)
     with tempfile.TemporaryDirectory(prefix="gpufleet-bundle-") as folder:
@@ -51,7 +52,7 @@ def bundle(
             made = bundles.build(ROOT, packages, Path(folder, bundles.ARCHIVE_NAME))
             target.writer.put_file(target.key(bundles.key(made.sha256)), made.path)
         except (bundles.BundleError, OSError) as error:
-            raise UserError(f"the bundle could not be made or put into {url}: {error}") from error
+            raise AppError(f"the bundle could not be made or put into {url}: {error}") from error
     STDERR.print(f"{url}: {made.files} files, {made.bytes:,} bytes", highlight=False)
     if as_json:
         print_json({"version": 1, "sha256": made.sha256, "bytes": made.bytes, "files": made.files})
@@ -62,7 +63,7 @@ def bundle(
 def _bucket(fleet: list[str] | None) -> str:
     documents = load(fleet)
     if len(documents) != 1:
-        raise UserError("name one --fleet, or a --place: a bundle goes into one bucket", Exit.WRONG_USE)
+        raise AppError("name one --fleet, or a --place: a bundle goes into one bucket", Code.WRONG_USE)
     return documents[0].bucket
 
 
@@ -70,7 +71,7 @@ def _packages(folder: Path, platform: str, python: str) -> Path:
     """The locked packages, installed into a folder for another machine; each file by the hash that uv.lock has."""
     uv = shutil.which("uv") or shutil.which("uv", path=str(Path.home() / ".cache" / "gpu-fleet" / "bin"))
     if uv is None:
-        raise UserError("uv is not on PATH, which installs the locked packages: run `make setup`, or put it there")
+        raise AppError("uv is not on PATH, which installs the locked packages: run `make setup`, or put it there")
     requirements, into = folder / "requirements.txt", folder / "packages"
     left_out = [word for name in NOT_THERE for word in ("--prune", name)]
     export = [uv, "export", "--frozen", "--no-dev", "--no-emit-project", "--quiet", *left_out]
@@ -85,6 +86,6 @@ def _run(command: list[str]) -> None:
     try:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     except subprocess.TimeoutExpired as error:
-        raise UserError(f"{command[0]} {command[1]}: not done in {LIMIT_S} s") from error
+        raise AppError(f"{command[0]} {command[1]}: not done in {LIMIT_S} s") from error
     if done.returncode != 0:
-        raise UserError(f"{command[0]} {command[1]}: {done.stderr.strip()[-2000:]}")
+        raise AppError(f"{command[0]} {command[1]}: {done.stderr.strip()[-2000:]}")

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.output import STDERR, STDOUT, Exit, UserError, print_json
+from app.errors import AppError, Code
+from cli.output import STDERR, STDOUT, Exit, print_json
 from cli.stores import open_place
 from serving.cache import sync as syncing
 from serving.cache.disk import Cache, CacheError, Entry
@@ -48,7 +49,7 @@ def sync(
         with _Ticker(progress, quiet=as_json):
             path = work.bring(wanted, datetime.now(UTC), progress)
     except (CacheError, ManifestError, OSError, ValueError) as error:
-        raise UserError(f"{url}: {error}") from error
+        raise AppError(f"{url}: {error}") from error
     seconds = time.monotonic() - progress.started
     if as_json:
         print_json(
@@ -144,9 +145,9 @@ def evict(
     cache = Cache(to)
     found = [entry for entry in _entries(cache) if digest and entry.digest.startswith(digest)]
     if len(found) != 1:
-        raise UserError(f"{digest}: {len(found)} revisions begin like this; see `gpufleet cache ls`", Exit.WRONG_USE)
+        raise AppError(f"{digest}: {len(found)} revisions begin like this; see `gpufleet cache ls`", Code.WRONG_USE)
     if not cache.evict(found[0]):
-        raise UserError(f"{found[0].name} {digest}: is served on this machine now; drain it first")
+        raise AppError(f"{found[0].name} {digest}: is served on this machine now; drain it first")
     if as_json:
         print_json({"evicted": _row(found[0])})
     else:
@@ -155,7 +156,7 @@ def evict(
 
 def _entries(cache: Cache) -> list[Entry]:
     if not cache.root.is_dir():
-        raise UserError(f"{cache.root}: is no folder; name the cache with --to", Exit.WRONG_USE)
+        raise AppError(f"{cache.root}: is no folder; name the cache with --to", Code.WRONG_USE)
     return cache.entries()
 
 

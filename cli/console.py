@@ -13,11 +13,12 @@ from typing import Annotated, Final
 import typer
 from sqlalchemy.exc import SQLAlchemyError
 
+from app.errors import AppError, Code
 from cli import reports
 from cli.addresses import host_and_port
 from cli.fleets import FleetOption, load
 from cli.money import ledger_name
-from cli.output import STDERR, Exit, UserError
+from cli.output import STDERR
 from cli.quotas import QuotaMeter
 from cli.stopping import on_signals
 from cli.watching import Watched
@@ -73,7 +74,7 @@ def console(
     try:
         running = server.serve(server.Console(live, access), host, port)
     except OSError as error:
-        raise UserError(f"--listen {listen}: {error.strerror or error}") from error
+        raise AppError(f"--listen {listen}: {error.strerror or error}") from error
     STDERR.print(f"the console is at http://{listen}/", highlight=False)
     stop.wait()
     running.shutdown()
@@ -83,12 +84,12 @@ def _token(path: Path | None) -> str:
     try:
         token = path.read_text().strip() if path else os.environ.get(TOKEN, "")
     except OSError as error:
-        raise UserError(f"{path}: {error.strerror or error}") from error
+        raise AppError(f"{path}: {error.strerror or error}") from error
     if len(token) < 16:
-        raise UserError(
+        raise AppError(
             f"the console needs an access token of 16 characters or more: give --token-file or set {TOKEN} "
             "(`openssl rand -hex 24` makes one)",
-            Exit.WRONG_USE,
+            Code.WRONG_USE,
         )
     return token
 
@@ -98,7 +99,7 @@ class LiveBook:
     """The console's book over real fleets; looks are shared by all who ask."""
 
     load: Callable[[], Sequence[FleetDocument]]
-    """Raises UserError."""
+    """Raises AppError."""
     _documents: Sequence[FleetDocument] = ()
     _read: datetime | None = None
     _reading: threading.Lock = field(default_factory=threading.Lock)
@@ -111,13 +112,13 @@ class LiveBook:
     _measuring: threading.Lock = field(default_factory=threading.Lock)
 
     def documents(self, now: datetime) -> Sequence[FleetDocument]:
-        """The fleets, read again from time to time; the last good ones where that fails. Raises UserError."""
+        """The fleets, read again from time to time; the last good ones where that fails. Raises AppError."""
         with self._reading:
             if self._documents and not is_over(self._read, DOCUMENTS_EVERY, now):
                 return self._documents
             try:
                 found = self.load()
-            except UserError as error:
+            except AppError as error:
                 if not self._documents:
                     raise
                 _say(f"the console goes on with the fleet document that it knows: {error}")
@@ -173,7 +174,7 @@ class LiveBook:
             operations.set_brake(open_engine(document), ledger_name(document), brake)
             written = found.keep_tags(until)
             failed = inventory.tag([instance] if written else [], written)
-        except (OSError, UserError) as error:
+        except (OSError, AppError) as error:
             raise server.KeepError(str(error)) from error
         for error in failed.values():
             raise server.KeepError(f"The brake is set in the ledger, but the tag could not be written: {error}")
@@ -215,7 +216,7 @@ def _said() -> Generator[None]:
     """What is wrong with a ledger or a cloud, for the person who asked the page."""
     try:
         yield
-    except (UserError, CloudError, SQLAlchemyError) as error:
+    except (AppError, CloudError, SQLAlchemyError) as error:
         raise server.BookError(str(error)) from error
 
 

@@ -16,7 +16,7 @@ from typing import Final
 
 import httpx
 
-from cli.output import UserError
+from app.errors import AppError
 from cli.stores import fetch_file, open_place
 from control import bundle, units
 from control.places import COMMAND, USER, Places
@@ -44,10 +44,10 @@ def here() -> Places:
 
 
 def find_programs(settings: ControlSettings) -> dict[str, str]:
-    """Where the image has what this machine runs. Raises UserError that names all that is missing."""
+    """Where the image has what this machine runs. Raises AppError that names all that is missing."""
     found = {name: shutil.which(name) for name in units.PROGRAMS[settings.role]}
     if missing := sorted(name for name, path in found.items() if path is None):
-        raise UserError(
+        raise AppError(
             f"the image lacks {', '.join(missing)}: take one with these packages (`control.image` of the settings)"
         )
     return {name: path for name, path in found.items() if path}
@@ -184,7 +184,7 @@ def _any_program() -> dict[str, str]:
 
 
 def try_ledger(places: Places) -> str:
-    """Bring a copy of the ledger to this release's schema; the live one is not touched. Raises UserError."""
+    """Bring a copy of the ledger to this release's schema; the live one is not touched. Raises AppError."""
     if not places.ledger.is_file():
         return "no ledger yet"
     with tempfile.TemporaryDirectory(prefix="gpufleet-try-", dir=places.data) as folder:
@@ -194,7 +194,7 @@ def try_ledger(places: Places) -> str:
                 source.backup(target)
             engine = open_ledger(f"sqlite:///{copy}")
         except (sqlite3.Error, LedgerError) as error:
-            raise UserError(f"a copy of the ledger cannot be opened by this release: {error}") from error
+            raise AppError(f"a copy of the ledger cannot be opened by this release: {error}") from error
         version = schema_version(engine)
         engine.dispose()
     return f"ledger {version}"

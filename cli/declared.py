@@ -1,7 +1,7 @@
 """What reports are priced by: the price book of a fleet, and what its document says of shared and prepaid things."""
 
+from app.errors import AppError
 from cli.money import overrides_of, read_ledger_of
-from cli.output import UserError
 from costs.commitments import Block, Declared, Shared, Spend
 from costs.report import as_price
 from costs.teams import ENGINE_SECONDS
@@ -14,7 +14,7 @@ from prices.packaged import PackagedPrices
 
 
 def declared_of(document: FleetDocument) -> Declared:
-    """Shared resources and commitments that the document states. Raises UserError that names a bad date."""
+    """Shared resources and commitments that the document states. Raises AppError that names a bad date."""
     bought = document.commitments
     try:
         return Declared(
@@ -30,7 +30,7 @@ def declared_of(document: FleetDocument) -> Declared:
             spends=[_spend(one, document.cloud) for one in bought.spends],
         )
     except ValueError as error:
-        raise UserError(f"{document.environment}: commitments: {error}") from error
+        raise AppError(f"{document.environment}: commitments: {error}") from error
 
 
 def _block(entry: BlockEntry) -> Block:
@@ -59,7 +59,7 @@ def _spend(entry: SpendEntry, cloud: Cloud) -> Spend:
 
 
 def book_of(document: FleetDocument) -> PriceBook:
-    """The fleet's price book, with all that its ledger has observed. Raises UserError."""
+    """The fleet's price book, with all that its ledger has observed. Raises AppError."""
     return PriceBook(
         region=document.region,
         overrides=overrides_of(document),
@@ -69,6 +69,6 @@ def book_of(document: FleetDocument) -> PriceBook:
 
 
 def observed_prices(document: FleetDocument) -> list[Price]:
-    """What the fleet's ledger has seen of prices. Raises UserError."""
+    """What the fleet's ledger has seen of prices. Raises AppError."""
     with read_ledger_of(document).connect() as connection:
         return [as_price(seen) for seen in history.prices(connection, document.region)]

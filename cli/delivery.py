@@ -7,7 +7,8 @@ from typing import Any, Final
 
 from sqlalchemy import Engine
 
-from cli.output import STDERR, UserError
+from app.errors import AppError
+from cli.output import STDERR
 from notify.deliver import Clock, Delivered, deliver_patiently
 from notify.slack import Receiver, SlackSettingsError, from_environment
 
@@ -15,11 +16,11 @@ DELIVERY_LIMIT: Final = timedelta(seconds=60)
 
 
 def receiver(environ: Mapping[str, str] | None = None) -> Receiver:
-    """Slack as the environment says. Raises UserError."""
+    """Slack as the environment says. Raises AppError."""
     try:
         return from_environment(os.environ if environ is None else environ)
     except SlackSettingsError as error:
-        raise UserError(str(error)) from error
+        raise AppError(str(error)) from error
 
 
 def send(engine: Engine, *, wait: timedelta = DELIVERY_LIMIT) -> Delivered:

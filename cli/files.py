@@ -8,11 +8,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from cli.output import ANSWER_BEGUN, UserError
+from app.errors import AppError
+from cli.output import ANSWER_BEGUN
 
 
 def write_text(text: str, out: Path | None) -> None:
-    """Write to stdout, or into a file: whole or not at all. Raises UserError."""
+    """Write to stdout, or into a file: whole or not at all. Raises AppError."""
     write_lines((text,), out)
 
 
@@ -31,7 +32,7 @@ def write_lines(lines: Iterable[str], out: Path | None) -> None:
         if part != out:
             part.replace(out)
     except OSError as error:
-        raise UserError(f"{out}: cannot be written: {error.strerror or error}") from error
+        raise AppError(f"{out}: cannot be written: {error.strerror or error}") from error
     finally:
         if part != out:
             with contextlib.suppress(OSError):

@@ -8,7 +8,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import typer
 
-from cli.output import Exit, UserError
+from app.errors import AppError, Code
 from gpufleet.domain.model import Cloud
 from gpufleet.settings.document import DocumentError, FleetDocument, parse
 
@@ -24,30 +24,30 @@ LARGEST_DOCUMENT = 16 * 1024 * 1024
 
 
 def load(urls: Sequence[str] | None) -> list[FleetDocument]:
-    """The documents named, else the one of $GPUFLEET_FLEET. Raises UserError."""
+    """The documents named, else the one of $GPUFLEET_FLEET. Raises AppError."""
     chosen = list(urls or []) or [u for u in os.environ.get("GPUFLEET_FLEET", "").split() if u]
     if not chosen:
-        raise UserError(
+        raise AppError(
             "no fleet named: give --fleet URL or set GPUFLEET_FLEET (`pulumi stack output fleet_url` prints it)",
-            Exit.WRONG_USE,
+            Code.WRONG_USE,
         )
     return [load_one(url) for url in chosen]
 
 
 def load_one(url: str) -> FleetDocument:
-    """Read and check one document. Raises UserError that names the URL."""
+    """Read and check one document. Raises AppError that names the URL."""
     try:
         return parse(_read(url), url)
     except DocumentError as error:
-        raise UserError(str(error)) from error
+        raise AppError(str(error)) from error
 
 
 def split_url(url: str) -> SplitResult:
-    """The parts of a URL that people gave. Raises UserError."""
+    """The parts of a URL that people gave. Raises AppError."""
     try:
         return urlsplit(url)
     except ValueError as error:
-        raise UserError(f"{url}: is no URL: {error}", Exit.WRONG_USE) from error
+        raise AppError(f"{url}: is no URL: {error}", Code.WRONG_USE) from error
 
 
 def token_place(document: FleetDocument) -> str:
@@ -67,17 +67,17 @@ def _read(url: str) -> bytes:
         path = Path(parts.path if parts.scheme else url)
         try:
             if path.stat().st_size > LARGEST_DOCUMENT:
-                raise UserError(f"{url}: is larger than 16 MiB, so it is no fleet document")
+                raise AppError(f"{url}: is larger than 16 MiB, so it is no fleet document")
             return path.read_bytes()
         except OSError as error:
-            raise UserError(f"{url}: {error.strerror or error}") from error
+            raise AppError(f"{url}: {error.strerror or error}") from error
     if parts.scheme == "s3":
         from clouds.aws.objects import read_object
     elif parts.scheme == "gs":
         from clouds.gcp.objects import read_object
     else:
-        raise UserError(f"{url}: scheme {parts.scheme!r} is unknown; use file://, s3:// or gs://", Exit.WRONG_USE)
+        raise AppError(f"{url}: scheme {parts.scheme!r} is unknown; use file://, s3:// or gs://", Code.WRONG_USE)
     try:
         return read_object(parts.netloc, parts.path.lstrip("/"))
     except OSError as error:
-        raise UserError(f"{url}: {error}") from error
+        raise AppError(f"{url}: {error}") from error

@@ -9,9 +9,10 @@ from typing import Annotated, Final
 
 import typer
 
+from app.errors import AppError, Code
 from cli import control_host, ledger_backup, monitoring
 from cli.fleets import load_one
-from cli.output import STDERR, Exit, UserError
+from cli.output import STDERR, Exit
 from clouds import secrets
 from control import units, volume
 from control.places import Places
@@ -36,11 +37,11 @@ def register(parent: typer.Typer) -> None:
 
 
 def read_settings(places: Places) -> ControlSettings:
-    """This machine's settings, in whose cloud and fleet everything here happens. Raises UserError."""
+    """This machine's settings, in whose cloud and fleet everything here happens. Raises AppError."""
     try:
         settings = load_settings(places.settings)
     except ControlSettingsError as error:
-        raise UserError(str(error)) from error
+        raise AppError(str(error)) from error
     os.environ.update(settings.environment | {"GPUFLEET_FLEET": settings.fleet})
     if address := os.environ.get(LOCAL_ADDRESS):
         return replace(settings, address=address, inner=address)
@@ -60,7 +61,7 @@ def install() -> None:
         systemd.enable(units.BOOT)
         systemd.start(units.BOOT)
     except (StepError, OSError) as error:
-        raise UserError(str(error)) from error
+        raise AppError(str(error)) from error
 
 
 @app.command()
@@ -88,7 +89,7 @@ def start(
         control_host.give_away(places)
         _start_services(settings, places)
     except (StepError, ReleaseError, OSError) as error:
-        raise UserError(str(error)) from error
+        raise AppError(str(error)) from error
 
 
 @app.command()
@@ -126,7 +127,7 @@ def settle() -> None:
     except BusyError as busy:
         _say(str(busy))
     except (ReleaseError, OSError) as error:
-        raise UserError(str(error)) from error
+        raise AppError(str(error)) from error
 
 
 @app.command("try")
@@ -165,7 +166,7 @@ def _document(url: str) -> FleetDocument:
     while True:
         try:
             return load_one(url)
-        except UserError as error:
+        except AppError as error:
             if str(error) != said:
                 said = str(error)
                 _say(f"waiting for the fleet document: {said}")
@@ -217,11 +218,11 @@ def _start_services(settings: ControlSettings, places: Places) -> None:
 
 
 def read_span(text: str) -> timedelta:
-    """A time span as people write it. Raises UserError."""
+    """A time span as people write it. Raises AppError."""
     try:
         return durations.parse(text)
     except ValueError as error:
-        raise UserError(str(error), Exit.WRONG_USE) from error
+        raise AppError(str(error), Code.WRONG_USE) from error
 
 
 def _say(line: str) -> None:

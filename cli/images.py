@@ -4,7 +4,8 @@ from typing import Annotated
 
 import typer
 
-from cli.output import STDERR, UserError, print_json
+from app.errors import AppError
+from cli.output import STDERR, print_json
 from clouds.images import Mirrored, Registry
 from gpufleet.domain.activity import CloudError
 
@@ -37,7 +38,7 @@ def mirror(
         try:
             done = registry.mirror(source)
         except CloudError as error:
-            raise UserError(f"{source}: {error}; images copied before stay, run it again to go on") from error
+            raise AppError(f"{source}: {error}; images copied before stay, run it again to go on") from error
         STDERR.print("  copied" if done.copied else "  there already")
         mirrored.append(done)
     if as_json:

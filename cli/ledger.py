@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
+from app.errors import AppError, Code
 from cli import ledger_backup, money
 from cli.files import write_lines
 from cli.fleets import FleetOption, load
-from cli.output import STDERR, Exit, UserError, print_json
+from cli.output import STDERR, Exit, print_json
 from gpufleet.settings.document import FleetDocument
 from ledger import invariants, transfer
 from ledger.database import writing
@@ -71,9 +72,9 @@ def import_(
         ):
             counts = transfer.take_in(connection, lines, str(file))
     except LedgerError as error:
-        raise UserError(str(error)) from error
+        raise AppError(str(error)) from error
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{file}: cannot be read: {error}") from error
+        raise AppError(f"{file}: cannot be read: {error}") from error
     STDERR.print(
         f"{sum(counts.values())} rows read: " + ", ".join(f"{name} {n}" for name, n in sorted(counts.items()))
     )
@@ -82,5 +83,5 @@ def import_(
 def _one(fleet: list[str] | None) -> FleetDocument:
     documents = load(fleet)
     if len(documents) != 1:
-        raise UserError("name one --fleet: an export holds one ledger", Exit.WRONG_USE)
+        raise AppError("name one --fleet: an export holds one ledger", Code.WRONG_USE)
     return documents[0]

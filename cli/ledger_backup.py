@@ -9,9 +9,10 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from app.errors import AppError
 from cli import money
 from cli.fleets import FleetOption, load
-from cli.output import STDERR, Exit, UserError
+from cli.output import STDERR, Exit
 from cli.stores import Place, digest_of, fetch_file, open_place
 from gpufleet.domain.parsed import is_map
 from gpufleet.settings.document import FleetDocument
@@ -51,7 +52,7 @@ def backup(fleet: FleetOption = None, place: PlaceOption = "") -> None:
                 body = json.dumps(pointer, indent=2).encode()
                 target.writer.put_bytes(target.key(f"{_folder(document)}/{LATEST}"), body)
             except OSError as error:
-                raise UserError(f"{key}: the backup could not be written: {error}") from error
+                raise AppError(f"{key}: the backup could not be written: {error}") from error
             size = path.stat().st_size
         STDERR.print(f"{key}: {size:,} bytes, sha256 {digest}", highlight=False)
 
@@ -65,7 +66,7 @@ def restore(fleet: FleetOption = None, place: PlaceOption = "") -> None:
             path = Path(folder, "ledger.jsonl.gz")
             digest = _fetched(source, pointer["key"], path)
             if digest != pointer["sha256"]:
-                raise UserError(f"{pointer['key']}: is damaged: sha256 {digest}, written was {pointer['sha256']}")
+                raise AppError(f"{pointer['key']}: is damaged: sha256 {digest}, written was {pointer['sha256']}")
             counts = _take_in(document, path)
         STDERR.print(f"{pointer['key']} of {pointer['at']}: {sum(counts.values())} rows read", highlight=False)
         with money.ledger_errors(document), money.open_ledger_of(document).connect() as connection:
@@ -84,7 +85,7 @@ def _write(document: FleetDocument, path: Path, now: datetime) -> str:
         ):
             file.writelines(transfer.export(connection, now))
     except OSError as error:
-        raise UserError(f"{path}: cannot be written: {error.strerror or error}") from error
+        raise AppError(f"{path}: cannot be written: {error.strerror or error}") from error
     return digest_of(path)
 
 
@@ -97,9 +98,9 @@ def _take_in(document: FleetDocument, path: Path) -> dict[str, int]:
         ):
             return dict(transfer.take_in(connection, lines, path.name))
     except LedgerError as error:
-        raise UserError(str(error)) from error
+        raise AppError(str(error)) from error
     except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise UserError(f"the backup cannot be read: {error}") from error
+        raise AppError(f"the backup cannot be read: {error}") from error
 
 
 def _pointer(source: Place, document: FleetDocument) -> dict[str, Any]:
@@ -108,17 +109,17 @@ def _pointer(source: Place, document: FleetDocument) -> dict[str, Any]:
     try:
         found: Any = json.loads(read_object(reader, key, _LARGEST_POINTER))
     except FileNotFoundError as error:
-        raise UserError(f"{key}: there is no backup yet; `gpufleet ledger backup` makes one") from error
+        raise AppError(f"{key}: there is no backup yet; `gpufleet ledger backup` makes one") from error
     except OSError as error:
-        raise UserError(f"{key}: cannot be read: {error}") from error
+        raise AppError(f"{key}: cannot be read: {error}") from error
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{key}: is no pointer to a backup: {error}") from error
+        raise AppError(f"{key}: is no pointer to a backup: {error}") from error
     finally:
         reader.close()
     if not is_map(found):
-        raise UserError(f"{key}: is no pointer to a backup: it holds no object")
+        raise AppError(f"{key}: is no pointer to a backup: it holds no object")
     if found.get("version") != 1 or not all(isinstance(found.get(name), str) for name in ("key", "sha256", "at")):
-        raise UserError(f"{key}: is no pointer to a backup (version {found.get('version')!r}, must be 1)")
+        raise AppError(f"{key}: is no pointer to a backup (version {found.get('version')!r}, must be 1)")
     return dict(found)
 
 
@@ -126,7 +127,7 @@ def _fetched(source: Place, key: str, path: Path) -> str:
     try:
         return fetch_file(source, key, path)
     except OSError as error:
-        raise UserError(f"{key}: cannot be read: {error}") from error
+        raise AppError(f"{key}: cannot be read: {error}") from error
 
 
 def has_backup(document: FleetDocument) -> bool:

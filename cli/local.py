@@ -9,7 +9,8 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from cli.output import STDERR, STDOUT, Exit, UserError, print_json
+from app.errors import AppError, Code
+from cli.output import STDERR, STDOUT, Exit, print_json
 from gpufleet.domain.durations import parse as parse_duration
 from gpufleet.domain.model import Cloud
 from gpufleet.settings.document.alerts import AlertSettings
@@ -85,7 +86,7 @@ def down(as_json: JsonOption = False) -> None:
             highlight=False,
         )
     if not swept.clean:
-        raise UserError(
+        raise AppError(
             f"something of {folders.local} is still there: see `ps -ef`, then run `gpufleet local down` again"
         )
 
@@ -158,7 +159,7 @@ def fault(
 
 def _who(pool: str | None, instance: str | None) -> dict[str, str]:
     if pool is None and instance is None:
-        raise UserError("say whom: give --pool NAME or --instance ID", Exit.WRONG_USE)
+        raise AppError("say whom: give --pool NAME or --instance ID", Code.WRONG_USE)
     return {name: value for name, value in (("pool", pool), ("instance", instance)) if value is not None}
 
 
@@ -173,15 +174,13 @@ def _duration(text: str) -> timedelta:
     try:
         return parse_duration(text)
     except ValueError as error:
-        raise UserError(f"--notice: {error}", Exit.WRONG_USE) from error
+        raise AppError(f"--notice: {error}", Code.WRONG_USE) from error
 
 
 def _pulumi(folders: Folders) -> Path:
     found = find_pulumi(folders)
     if found is None:
-        raise UserError(
-            f"the Pulumi CLI {PULUMI_VERSION} is neither on PATH nor in {folders.cache}: run `make setup`"
-        )
+        raise AppError(f"the Pulumi CLI {PULUMI_VERSION} is neither on PATH nor in {folders.cache}: run `make setup`")
     return found
 
 
@@ -266,4 +265,4 @@ def _guarded(do: Callable[[], T]) -> T:
     try:
         return do()
     except LocalError as error:
-        raise UserError(str(error)) from error
+        raise AppError(str(error)) from error

@@ -88,17 +88,18 @@ def _open_closed() -> None:
 
 def _run() -> None:
     # imported here and in `build`, since people press Ctrl-C while it loads, too
-    from cli.output import STDERR, Exit, UserError, discard, print_error
+    from app.errors import AppError
+    from cli.output import STDERR, Exit, discard, exit_of, print_error
     from gpufleet.domain import cycles
 
     try:
         with cycles.not_looked_for(kept=True):
             command = build(sys.argv[1] if len(sys.argv) > 1 and sys.argv[1] in GROUPS else None)
         command()
-    except UserError as error:
+    except AppError as error:
         STDERR.print(f"gpufleet: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
         print_error(str(error), sys.argv)
-        sys.exit(error.code)
+        sys.exit(exit_of(error.code))
     except SystemExit as left:
         if left.code == INTERRUPTED:  # typer makes that of Ctrl-C, and says nothing
             print_error("interrupted", sys.argv)

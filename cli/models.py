@@ -7,10 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
+from app.errors import AppError
 from cli.models_rollout import BucketOption, JsonOption, NameOption, rollback, rollout
 from cli.models_shelf import Shelf
 from cli.models_sources import Fetched, open_source
-from cli.output import STDERR, STDOUT, UserError, print_json
+from cli.output import STDERR, STDOUT, print_json
 from cli.stores import open_place
 from serving.cache import approval, publish
 from serving.cache.approval import Approval
@@ -64,7 +65,7 @@ def add(
             _check_expected(manifest, found)
             fresh = publish.add(place.writer, found.folder, manifest, prefix=place.key("models"), told=_say)
         except (ManifestError, OSError) as error:
-            raise UserError(f"{source}: {error}") from error
+            raise AppError(f"{source}: {error}") from error
     if as_json:
         print_json({**_row(manifest, None, None), "added": fresh})
         return
@@ -79,7 +80,7 @@ def ls(bucket: BucketOption, as_json: JsonOption = False) -> None:
     try:
         names = place.listing.folders(place.key("models"))
     except OSError as error:
-        raise UserError(f"{bucket}: {error}") from error
+        raise AppError(f"{bucket}: {error}") from error
     rows = [row for name in names if (row := _model_row(Shelf(bucket, name)))["revisions"]]
     if as_json:
         print_json(rows)
@@ -99,7 +100,7 @@ def show(name: NameOption, bucket: BucketOption, as_json: JsonOption = False) ->
         if (manifest := shelf.manifest(digest)) is not None
     ]
     if not rows:
-        raise UserError(f"{bucket}: there is no model {name}; `gpufleet model ls --bucket {bucket}` lists them")
+        raise AppError(f"{bucket}: there is no model {name}; `gpufleet model ls --bucket {bucket}` lists them")
     if as_json:
         print_json(rows)
         return
@@ -129,7 +130,7 @@ def approve(
     try:
         approval.approve(shelf.place.writer, given, model=shelf.model)
     except (ManifestError, OSError) as error:
-        raise UserError(f"{bucket}: {error}") from error
+        raise AppError(f"{bucket}: {error}") from error
     if as_json:
         print_json({"model": name, "digest": given.digest, **_approval(given)})
     else:

@@ -5,9 +5,10 @@ from typing import Annotated
 
 import typer
 
+from app.errors import AppError, Code
 from cli.fleets import load_one
 from cli.models_shelf import Shelf
-from cli.output import STDERR, STDOUT, Exit, UserError, print_json
+from cli.output import STDERR, STDOUT, print_json
 from gpufleet.domain import durations
 from gpufleet.settings.document import FleetDocument
 
@@ -54,7 +55,7 @@ def rollout(
     shelf = Shelf(bucket, name)
     chosen = shelf.served() if digest is None else shelf.resolve(digest)
     if chosen is None:
-        raise UserError(f"{shelf.model}: nothing is served yet; name a digest", Exit.WRONG_USE)
+        raise AppError(f"{shelf.model}: nothing is served yet; name a digest", Code.WRONG_USE)
     _to(shelf, chosen, _Way(fleet, limit, environment, as_json), going_back=False)
 
 
@@ -71,7 +72,7 @@ def rollback(
     history = shelf.history()
     earlier = history.going_back_to or history.before(shelf.served())
     if earlier is None:
-        raise UserError(f"{shelf.model}: no revision was served before this one")
+        raise AppError(f"{shelf.model}: no revision was served before this one")
     _to(shelf, earlier, _Way(fleet, limit, environment, as_json), going_back=True)
 
 
@@ -82,7 +83,7 @@ class _Way:
         try:
             self.limit = durations.parse(limit)
         except ValueError as error:
-            raise UserError(f"--limit: {error}", Exit.WRONG_USE) from error
+            raise AppError(f"--limit: {error}", Code.WRONG_USE) from error
         self.documents = [load_one(url) for url in fleets or []]
         self.environment, self.as_json = environment, as_json
 
@@ -110,7 +111,7 @@ _UNCHANGED = (
 
 
 def _walk(shelf: Shelf, digest: str, document: FleetDocument, way: _Way) -> list[tuple[str, int]]:
-    """Let every pool of the model change, one instance at a time. Raises UserError where it stops."""
+    """Let every pool of the model change, one instance at a time. Raises AppError where it stops."""
     # only here: what asks clouds takes a second to import
     from cli.wiring import agents_of, inventory_of
     from gpufleet.domain.activity import CloudError
@@ -134,7 +135,7 @@ def _walk(shelf: Shelf, digest: str, document: FleetDocument, way: _Way) -> list
         try:
             changed.append((pool.name, walk.run(digest)))
         except (RolloutError, CloudError) as error:
-            raise UserError(str(error)) from error
+            raise AppError(str(error)) from error
         _say(f"{pool.name}: {changed[-1][1]} instances changed")
     return changed
 

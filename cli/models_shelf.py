@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cli.output import Exit, UserError
+from app.errors import AppError, Code
 from cli.stores import Place, open_place
 from gpufleet.settings.document import PATH_IN_BUCKET, DocumentError, FleetDocument, parse
 from serving.cache import approval, publish
@@ -38,7 +38,7 @@ class History:
 
 
 class Shelf:
-    """One model in one bucket. Every method raises UserError for what the bucket says or refuses."""
+    """One model in one bucket. Every method raises AppError for what the bucket says or refuses."""
 
     def __init__(self, bucket: str, name: str) -> None:
         self.bucket, self.name = bucket, name
@@ -66,7 +66,7 @@ class Shelf:
                 going_back_to=None if going is None else str(going),
             )
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise UserError(f"{self.model}/{_HISTORY}: {error!r}: mend or remove it") from error
+            raise AppError(f"{self.model}/{_HISTORY}: {error!r}: mend or remove it") from error
 
     def write_history(self, history: History) -> None:
         value = {"version": 1, "digests": list(history.digests), "going_back_to": history.going_back_to}
@@ -130,10 +130,10 @@ class Shelf:
         found = [digest for digest in self.digests() if len(text) >= 12 and digest.startswith(text)]
         if len(found) == 1:
             return found[0]
-        raise UserError(
+        raise AppError(
             f"{text}: {len(found)} revisions of {self.name} begin like this; give 12 characters or more, or the "
             f"whole digest: `gpufleet model show --name {self.name} --bucket {self.bucket}` lists them",
-            Exit.WRONG_USE,
+            Code.WRONG_USE,
         )
 
     def check_approved(self, digest: str, documents: Sequence[FleetDocument], named: str | None) -> None:
@@ -157,7 +157,7 @@ class Shelf:
             if known
             else f"no {PATH_IN_BUCKET} lies in the bucket, so it may be production's (--environment NAME says which)"
         )
-        raise UserError(
+        raise AppError(
             f"{self.name} {digest[:12]}: is not approved, and {why}; look at it and run `gpufleet model approve "
             f"{digest[:12]} --name {self.name} --bucket {self.bucket}`"
         )
@@ -167,7 +167,7 @@ class Shelf:
         try:
             return None if body is None else parse(body, f"{self.bucket}/{PATH_IN_BUCKET}")
         except DocumentError as error:
-            raise UserError(str(error)) from error
+            raise AppError(str(error)) from error
 
     def _read(self, key: str, largest: int = 1024 * 1024) -> bytes | None:
         reader = self.place.store.connect()
@@ -176,9 +176,9 @@ class Shelf:
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            raise UserError(f"{self.bucket}: {key}: {error}") from error
+            raise AppError(f"{self.bucket}: {key}: {error}") from error
         finally:
             reader.close()
 
-    def _error(self, error: Exception) -> UserError:
-        return UserError(f"{self.bucket}: {self.model}: {error}")
+    def _error(self, error: Exception) -> AppError:
+        return AppError(f"{self.bucket}: {self.model}: {error}")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Final, cast
 
-from cli.output import Exit, UserError
+from app.errors import AppError, Code
 from cli.stores import Place, open_place
 from serving.cache import manifest as manifests
 from serving.cache.manifest import CHUNK, SUFFIXES, ManifestError
@@ -41,25 +41,25 @@ class Fetched:
 
 @contextlib.contextmanager
 def open_source(url: str, scratch: Path | None, say: Callable[[str], None]) -> Generator[Fetched]:
-    """The model that a URL names. What was fetched is gone afterwards. Raises UserError."""
+    """The model that a URL names. What was fetched is gone afterwards. Raises AppError."""
     scheme = url.partition(":")[0] if ":" in url else ""
     if scheme in ("", "file"):
         folder = Path(url.removeprefix("file://")).expanduser()
         if not folder.is_dir():
-            raise UserError(f"{folder}: is no folder", Exit.WRONG_USE)
+            raise AppError(f"{folder}: is no folder", Code.WRONG_USE)
         yield Fetched(folder=folder)
         return
     fetch = _fetcher(url, scheme)
     try:
         to = Path(tempfile.mkdtemp(prefix="gpufleet-model-", dir=scratch))
     except OSError as error:
-        raise UserError(f"--scratch {scratch}: {error.strerror}", Exit.WRONG_USE) from error
+        raise AppError(f"--scratch {scratch}: {error.strerror}", Code.WRONG_USE) from error
     try:
         yield fetch(url, to, say)
     except ManifestError as error:
-        raise UserError(f"{url}: {error}") from error
+        raise AppError(f"{url}: {error}") from error
     except OSError as error:
-        raise UserError(f"{url}: {error} (--scratch names a folder with more room)") from error
+        raise AppError(f"{url}: {error} (--scratch names a folder with more room)") from error
     finally:
         shutil.rmtree(to, ignore_errors=True)
 
@@ -71,9 +71,9 @@ def _fetcher(url: str, scheme: str) -> Callable[[str, Path, Callable[[str], None
         return _from_hub
     if url.startswith(_MLFLOW):
         return _from_mlflow
-    raise UserError(
+    raise AppError(
         f"{url}: source {scheme!r} is unknown; use a folder, s3://, gs://, hf://OWNER/NAME or models:/NAME/VERSION",
-        Exit.WRONG_USE,
+        Code.WRONG_USE,
     )
 
 
@@ -88,7 +88,7 @@ def _from_bucket(url: str, to: Path, say: Callable[[str], None]) -> Fetched:
     keys = {key.removeprefix(f"{place.prefix}/"): key for key in place.listing.objects(place.prefix)}
     names = _wanted(keys)
     if not names:
-        raise UserError(f"{url}: holds no model")
+        raise AppError(f"{url}: holds no model")
 
     def fetch(name: str) -> None:
         size = _copy(place, keys[name], to / name)
@@ -120,7 +120,7 @@ def _from_hub(url: str, to: Path, say: Callable[[str], None]) -> Fetched:
         from huggingface_hub import HfApi
         from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
     except ImportError as error:
-        raise UserError("hf://: install the extra `hub` (uv sync --extra hub)", Exit.WRONG_USE) from error
+        raise AppError("hf://: install the extra `hub` (uv sync --extra hub)", Code.WRONG_USE) from error
     import httpx
 
     repository, _, wish = url.removeprefix("hf://").partition("@")
@@ -137,7 +137,7 @@ def _from_hub(url: str, to: Path, say: Callable[[str], None]) -> Fetched:
             list(pool.map(fetch, names))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, httpx.HTTPError) as error:
         words = str(error).strip().partition("\n")[0]
-        raise UserError(
+        raise AppError(
             f"{url}: the hub says: {words} (private or gated: set HF_TOKEN; a mirror: HF_ENDPOINT)"
         ) from error
     return Fetched(
@@ -174,7 +174,7 @@ def _from_mlflow(url: str, to: Path, say: Callable[[str], None]) -> Fetched:
         from mlflow.artifacts import download_artifacts, list_artifacts
         from mlflow.exceptions import MlflowException
     except ImportError as error:
-        raise UserError("MLflow: install the extra `mlflow` (uv sync --extra mlflow)", Exit.WRONG_USE) from error
+        raise AppError("MLflow: install the extra `mlflow` (uv sync --extra mlflow)", Code.WRONG_USE) from error
     try:
         names = _files_of_mlflow(list_artifacts, url)
         root = _model_of_mlflow(names, url)
@@ -192,7 +192,7 @@ def _from_mlflow(url: str, to: Path, say: Callable[[str], None]) -> Fetched:
             got.replace(to / path)
             say(f"{path} fetched")
     except MlflowException as error:
-        raise UserError(f"{url}: MLflow says: {error} (MLFLOW_TRACKING_URI names the server)") from error
+        raise AppError(f"{url}: MLflow says: {error} (MLFLOW_TRACKING_URI names the server)") from error
     return Fetched(folder=to, revision=url.rstrip("/").rpartition("/")[2], source=url)
 
 

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 from sqlalchemy import Engine
 
-from cli.output import UserError
+from app.errors import AppError
 from gpufleet.settings.document import FleetDocument
 from ledger.operations import fleet_name
 from ledger.schema import LedgerError, explained, file_of, share_ledger, shown_url
@@ -21,12 +21,12 @@ def ledger_name(document: FleetDocument) -> str:
 
 
 def open_ledger_of(document: FleetDocument) -> Engine:
-    """The fleet's ledger, made where there is none. Raises UserError."""
+    """The fleet's ledger, made where there is none. Raises AppError."""
     return _opened(document.ledger_url)
 
 
 def read_ledger_of(document: FleetDocument) -> Engine:
-    """The fleet's ledger for who only reads. Raises UserError.
+    """The fleet's ledger for who only reads. Raises AppError.
 
     Where its file is not on this machine an empty one stands in, until the process ends: one that reading made would
     be taken for the watchdogs' own by the next brake, and hold nobody.
@@ -37,9 +37,9 @@ def read_ledger_of(document: FleetDocument) -> Engine:
 
 
 def present_ledger_of(document: FleetDocument) -> Engine:
-    """The fleet's ledger, which must be there: a proof or a copy of none would pass for its own. Raises UserError."""
+    """The fleet's ledger, which must be there: a proof or a copy of none would pass for its own. Raises AppError."""
     if (said := not_here(document)) is not None:
-        raise UserError(f"{said}: run this where the watchdogs run (the control host)")
+        raise AppError(f"{said}: run this where the watchdogs run (the control host)")
     return open_ledger_of(document)
 
 
@@ -56,7 +56,7 @@ def _opened(url: str) -> Engine:
     try:
         return share_ledger(url)
     except LedgerError as error:
-        raise UserError(str(error)) from error
+        raise AppError(str(error)) from error
 
 
 @cache
@@ -67,16 +67,16 @@ def _stand_in(url: str) -> TemporaryDirectory[str]:
 
 @contextmanager
 def ledger_errors(document: FleetDocument) -> Generator[None]:
-    """A ledger that fails while it is used, in our words. Raises UserError."""
+    """A ledger that fails while it is used, in our words. Raises AppError."""
     try:
         with explained(shown_url(document.ledger_url)):
             yield
     except LedgerError as error:
-        raise UserError(str(error)) from error
+        raise AppError(str(error)) from error
 
 
 def overrides_of(document: FleetDocument) -> list[Override]:
-    """The prices that the document states. Raises UserError that names a bad date."""
+    """The prices that the document states. Raises AppError that names a bad date."""
     try:
         return [
             Override(
@@ -89,4 +89,4 @@ def overrides_of(document: FleetDocument) -> list[Override]:
             for entry in document.prices.overrides
         ]
     except ValueError as error:
-        raise UserError(f"{document.environment}: prices.overrides: {error}") from error
+        raise AppError(f"{document.environment}: prices.overrides: {error}") from error

@@ -7,10 +7,11 @@ from typing import Annotated, Final
 
 import typer
 
+from app.errors import AppError, Code
 from cli.files import write_text
 from cli.fleets import FleetOption, load
 from cli.monitoring_check import check
-from cli.output import STDERR, Exit, UserError
+from cli.output import STDERR
 from gpufleet.domain.durations import parse as parse_duration
 from gpufleet.domain.model import Cloud
 from gpufleet.settings.document import FleetDocument
@@ -64,12 +65,12 @@ def render(
     """Write prometheus.yml, rules.yml, alertmanager.yml and Grafana's files for one fleet."""
     documents = load(fleet)
     if len(documents) != 1:
-        raise UserError(
-            f"a Prometheus watches one fleet, {len(documents)} are named: give one --fleet", Exit.WRONG_USE
+        raise AppError(
+            f"a Prometheus watches one fleet, {len(documents)} are named: give one --fleet", Code.WRONG_USE
         )
     document = documents[0]
     if router and find_routers:
-        raise UserError("--router and --find-routers are two ways: give one", Exit.WRONG_USE)
+        raise AppError("--router and --find-routers are two ways: give one", Code.WRONG_USE)
     files = {
         "prometheus.yml": prometheus.render(
             prometheus.PrometheusSettings(
@@ -92,7 +93,7 @@ def render(
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise UserError(f"{path.parent}: {error.strerror or error}") from error
+            raise AppError(f"{path.parent}: {error.strerror or error}") from error
         write_text(text, path)
     STDERR.print(f"{out}: Prometheus, Alertmanager and Grafana of {document.environment}", highlight=False)
 
@@ -100,7 +101,7 @@ def render(
 def _discovery(document: FleetDocument) -> prometheus.Discovery:
     zones = sorted({*document.zones, *(group.zone for pool in document.pools for group in pool.groups if group.zone)})
     if document.cloud is Cloud.GCP and not zones:
-        raise UserError("the fleet document names no zone: Prometheus asks Google Cloud zone by zone")
+        raise AppError("the fleet document names no zone: Prometheus asks Google Cloud zone by zone")
     return prometheus.Discovery(
         cloud=document.cloud,
         environment=document.environment,
@@ -133,11 +134,11 @@ def _objectives(document: FleetDocument, given: Sequence[str]) -> Mapping[str, f
     for text in given:
         pool, _, span = text.partition("=")
         if pool not in pools:
-            raise UserError(
-                f"--p99 {text}: the fleet has no pool {pool!r}: {', '.join(sorted(pools))}", Exit.WRONG_USE
+            raise AppError(
+                f"--p99 {text}: the fleet has no pool {pool!r}: {', '.join(sorted(pools))}", Code.WRONG_USE
             )
         try:
             found[pool] = parse_duration(span).total_seconds()
         except ValueError as error:
-            raise UserError(f"--p99 {text}: {error}", Exit.WRONG_USE) from error
+            raise AppError(f"--p99 {text}: {error}", Code.WRONG_USE) from error
     return found

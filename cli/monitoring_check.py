@@ -9,8 +9,9 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from app.errors import AppError
 from cli.fleets import FleetOption, load
-from cli.output import STDERR, STDOUT, Exit, UserError, print_json
+from cli.output import STDERR, STDOUT, Exit, print_json
 from clouds.prometheus import Prometheus
 from gpufleet.domain.activity import CloudError
 from gpufleet.settings.document import FleetDocument
@@ -40,7 +41,7 @@ def check(
         try:
             found += ask(prometheus, document, datetime.now(UTC))
         except CloudError as error:
-            raise UserError(str(error)) from error
+            raise AppError(str(error)) from error
         finally:
             prometheus.close()
     empty = [one for one in found if not one.series]

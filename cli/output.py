@@ -12,6 +12,8 @@ from typing import Any, Final, NoReturn, TextIO
 
 from rich.console import Console
 
+from app.errors import Code
+
 
 class _Terminal(Console):
     """Leaves it to `main` what becomes of a reader that went away: rich would exit with 1, as if we had failed."""
@@ -49,12 +51,9 @@ class Exit(IntEnum):
     """Done and found something: a dry plan with actions, a limit exceeded, a check that says no."""
 
 
-class UserError(Exception):
-    """Something the user can mend: says what is wrong, the value and the remedy. Exits with `code`."""
-
-    def __init__(self, message: str, code: Exit = Exit.FAILED) -> None:
-        super().__init__(message)
-        self.code = code
+def exit_of(code: Code) -> Exit:
+    """The exit code of a use case that ended so."""
+    return Exit[code.name]
 
 
 def discard(stream: TextIO) -> None:

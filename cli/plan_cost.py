@@ -12,9 +12,10 @@ from typing import Annotated, Any
 
 import typer
 
+from app.errors import AppError, Code
 from cli import plan_tokens
 from cli.fleets import FleetOption, load
-from cli.output import STDERR, STDOUT, Exit, UserError, print_json
+from cli.output import STDERR, STDOUT, Exit, print_json
 from cli.plan_tokens import Expected
 from costs.render import table
 from prices.book import Price
@@ -55,9 +56,9 @@ def plan_cost_command(
         before, after = plan_cost(plan, plan.before, rates), plan_cost(plan, plan.after, rates)
         expected = plan_tokens.expected(plan.config, after)
     except PreviewError as error:
-        raise UserError(str(error)) from error
+        raise AppError(str(error)) from error
     except PlanCostError as error:
-        raise UserError("the plan cannot be priced:\n  " + "\n  ".join(error.problems)) from error
+        raise AppError("the plan cannot be priced:\n  " + "\n  ".join(error.problems)) from error
     if json_output:
         print_json(as_json(before, after) | {"expected": [plan_tokens.as_json(row) for row in expected]})
     elif as_markdown:
@@ -81,7 +82,7 @@ def _observed(urls: Sequence[str] | None, config: Mapping[str, Any]) -> Sequence
         for document in load(urls):
             if (document.cloud, document.environment, document.region) == place:
                 return observed_prices(document)
-    except UserError as error:
+    except AppError as error:
         if urls:
             raise
         # a shell's own fleet may be another one, or be gone: the plan has its packaged and stated prices
@@ -95,11 +96,9 @@ def _limit(text: str | None) -> Decimal | None:
     try:
         limit = Decimal(text)
     except InvalidOperation as error:
-        raise UserError(
-            f"--fail-over {text!r} is no amount: write USD a month, as in 5000", Exit.WRONG_USE
-        ) from error
+        raise AppError(f"--fail-over {text!r} is no amount: write USD a month, as in 5000", Code.WRONG_USE) from error
     if not limit.is_finite() or limit < 0:
-        raise UserError(f"--fail-over {text}: must be a finite amount, 0 or more", Exit.WRONG_USE)
+        raise AppError(f"--fail-over {text}: must be a finite amount, 0 or more", Code.WRONG_USE)
     return limit
 
 
@@ -110,22 +109,22 @@ def _read(preview: str | None, stack: str | None) -> bytes:
         try:
             return Path(preview).read_bytes()
         except OSError as error:
-            raise UserError(f"{preview}: {error.strerror}") from error
+            raise AppError(f"{preview}: {error.strerror}") from error
     return _run(stack)
 
 
 def _run(stack: str | None) -> bytes:
     if shutil.which("pulumi") is None:
-        raise UserError("pulumi is not on PATH: run `make setup`, or give the file of a preview")
+        raise AppError("pulumi is not on PATH: run `make setup`, or give the file of a preview")
     command = ["pulumi", "preview", "--json", "--show-sames", *(["--stack", stack] if stack else [])]
     STDERR.print(f"$ {' '.join(command)}", highlight=False)
     try:
         done = subprocess.run(command, capture_output=True, timeout=PREVIEW_LIMIT_S, check=False)
     except subprocess.TimeoutExpired as error:
-        raise UserError(f"`pulumi preview` did not end within {PREVIEW_LIMIT_S} s") from error
+        raise AppError(f"`pulumi preview` did not end within {PREVIEW_LIMIT_S} s") from error
     if done.returncode != 0 and not done.stdout.strip():
         said = done.stderr.decode(errors="replace").strip()
-        raise UserError(f"`pulumi preview` failed ({done.returncode}): {said}")
+        raise AppError(f"`pulumi preview` failed ({done.returncode}): {said}")
     return done.stdout
 
 

@@ -6,10 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
+from app.errors import AppError, Code
 from cli import money
 from cli.declared import book_of
 from cli.fleets import FleetOption, load
-from cli.output import STDERR, STDOUT, Exit, UserError, print_json
+from cli.output import STDERR, STDOUT, Exit, print_json
 from cli.sources import market_of
 from cli.windows import parse_moment
 from costs.collector import observed
@@ -86,7 +87,7 @@ def _wanted(document: FleetDocument, machine_types: list[str] | None) -> Iterato
         try:
             machine(document.cloud, name)
         except UnknownMachineError as error:
-            raise UserError(str(error), Exit.WRONG_USE) from error
+            raise AppError(str(error), Code.WRONG_USE) from error
     groups = [group for pool in document.pools for group in pool.groups]
     every = sorted({name for group in groups for name in group.machine_types})
     zones = sorted({group.zone for group in groups if group.zone and group.type is CapacityType.SPOT})

@@ -11,7 +11,8 @@ from typing import Annotated, Any, Final
 import typer
 from pydantic import ValidationError
 
-from cli.output import STDERR, STDOUT, Exit, UserError, print_json
+from app.errors import AppError, Code
+from cli.output import STDERR, STDOUT, print_json
 from gpufleet.domain import durations
 from gpufleet.domain.parsed import is_map
 from gpufleet.settings.document import describe_problems
@@ -207,12 +208,12 @@ class _readable:  # noqa: N801 - reads as a word in `with`
         from replay.rows import TraceError
 
         if isinstance(error, TraceError):
-            raise UserError(str(error)) from error
+            raise AppError(str(error)) from error
 
 
 def _known(rule: str, names: tuple[str, ...]) -> str:
     if rule not in names:
-        raise UserError(f"--rule {rule}: this history can be played by {', '.join(names)}", Exit.WRONG_USE)
+        raise AppError(f"--rule {rule}: this history can be played by {', '.join(names)}", Code.WRONG_USE)
     return rule
 
 
@@ -222,10 +223,10 @@ def _policies(path: Path | None, *names: str) -> Watchdogs:
     try:
         given = Watchdogs.model_validate(said)
     except ValidationError as error:
-        raise UserError(f"--policy {path}: {'; '.join(describe_problems(error))}", Exit.WRONG_USE) from error
+        raise AppError(f"--policy {path}: {'; '.join(describe_problems(error))}", Code.WRONG_USE) from error
     faults = [fault for name in names for fault in _unplayable(name, getattr(given, name))]
     if faults:
-        raise UserError(f"--policy {path}: {'; '.join(faults)}", Exit.WRONG_USE)
+        raise AppError(f"--policy {path}: {'; '.join(faults)}", Code.WRONG_USE)
     return given
 
 
@@ -265,9 +266,9 @@ def _by_watchdog(path: Path, names: tuple[str, ...]) -> Mapping[str, Any]:
             path.read_text(encoding="utf-8"), parse_float=Decimal, object_pairs_hook=_without_doubles
         )
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"--policy {path}: {error}", Exit.WRONG_USE) from error
+        raise AppError(f"--policy {path}: {error}", Code.WRONG_USE) from error
     if not is_map(written):
-        raise UserError(f"--policy {path}: a JSON object is wanted", Exit.WRONG_USE)
+        raise AppError(f"--policy {path}: a JSON object is wanted", Code.WRONG_USE)
     if written.keys() <= _ENTRIES.keys():
         return written
     strange = {name: [key for key in written if key not in _ENTRIES[name].model_fields] for name in names}
@@ -275,9 +276,9 @@ def _by_watchdog(path: Path, names: tuple[str, ...]) -> Mapping[str, Any]:
     if strange[name]:
         alone = " or ".join(f"the keys of {name} alone" for name in names)
         both = ", ".join(f'"{name}": {{…}}' for name in names)
-        raise UserError(
+        raise AppError(
             f"--policy {path}: {strange[name][0]!r} is no key of {name}: write {alone}, or {{{both}}}",
-            Exit.WRONG_USE,
+            Code.WRONG_USE,
         )
     return {name: written}
 

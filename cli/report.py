@@ -9,10 +9,11 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from app.errors import AppError, Code
 from cli import delivery, money, reports
 from cli.files import write_json, write_text
 from cli.fleets import FleetOption, load
-from cli.output import STDERR, Exit, UserError, print_json
+from cli.output import STDERR, Exit, print_json
 from cli.trueup import trueup
 from cli.windows import Window, last_day, parse_window
 from costs import charts, focus, page, series
@@ -201,7 +202,7 @@ def _post_digest(document: FleetDocument, span: Window, one: digests.Digest, fac
 
 def _day_of(document: FleetDocument, now: datetime) -> Window:
     if document.notify is None:
-        raise UserError(f"--daily: the settings of {document.environment} have no notify, which says when a day ends")
+        raise AppError(f"--daily: the settings of {document.environment} have no notify, which says when a day ends")
     return last_day(time.fromisoformat(document.notify.digest_at), document.notify.timezone, now)
 
 
@@ -244,9 +245,9 @@ def _written(form: Format, documents: list[FleetDocument], window: Window, allow
         try:
             return focus.write_csv(row for d in documents for row in focus.rows(reports.by_day(d, window), d.account))
         except focus.UnpricedError as error:
-            raise UserError(str(error)) from error
+            raise AppError(str(error)) from error
     if len(documents) != 1:
-        raise UserError("an HTML file shows one fleet: name one --fleet", Exit.WRONG_USE)
+        raise AppError("an HTML file shows one fleet: name one --fleet", Code.WRONG_USE)
     (document,) = documents
     found, facts, book = reports.with_facts(document, window, allow_unpriced)
     known_until = min(window.until, found.report.known_until or window.until)
@@ -267,9 +268,9 @@ def _post(document: FleetDocument, window: Window, name: str, text: Callable[[Fl
 
 
 def _send(document: FleetDocument, key: str, message: Message, *more: Message) -> bool:
-    """Whether all that waits was delivered. Raises UserError when there is no channel or no way to it."""
+    """Whether all that waits was delivered. Raises AppError when there is no channel or no way to it."""
     if document.notify is None:
-        raise UserError(f"{document.environment}: its settings name no Slack channel (notify.slack_channel)")
+        raise AppError(f"{document.environment}: its settings name no Slack channel (notify.slack_channel)")
     delivery.receiver()  # says at once when there is no way to Slack
     engine = money.open_ledger_of(document)
     ready = replace(message, key=key, channel=document.notify.slack_channel)

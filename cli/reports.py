@@ -8,9 +8,9 @@ from decimal import Decimal
 from io import StringIO
 from typing import Any
 
+from app.errors import AppError
 from cli import money
 from cli.declared import declared_of
-from cli.output import UserError
 from cli.references import references_of
 from cli.windows import Window
 from costs import forecast
@@ -51,7 +51,7 @@ def scope_of(
 
 
 def cost(document: FleetDocument, window: Window, allow_unpriced: bool) -> Report:
-    """The cost report. Raises UserError for a missing price."""
+    """The cost report. Raises AppError for a missing price."""
     return _report(document, scope_of(document, window, window.since, window.until, allow_unpriced))[0]
 
 
@@ -79,7 +79,7 @@ def with_facts(document: FleetDocument, window: Window, allow_unpriced: bool) ->
 
 
 def digest(document: FleetDocument, window: Window, allow_unpriced: bool) -> Digest:
-    """The digest of a window. Raises UserError for a missing price."""
+    """The digest of a window. Raises AppError for a missing price."""
     return with_facts(document, window, allow_unpriced)[0]
 
 
@@ -147,7 +147,7 @@ def _report(document: FleetDocument, scope: Scope) -> tuple[Report, Known]:
             found = speeds(report.cells, document.cloud, references_of(document))
             return replace(report, speeds=found), known
     except MissingPriceError as error:
-        raise UserError(f"{document.environment}: {error}; or show it as unknown with --allow-unpriced") from error
+        raise AppError(f"{document.environment}: {error}; or show it as unknown with --allow-unpriced") from error
 
 
 def _digest(document: FleetDocument, window: Window, report: Report, known: Known) -> Digest:

@@ -6,8 +6,9 @@ from typing import Annotated, Final
 
 import typer
 
+from app.errors import AppError, Code
 from cli.fleets import FleetOption, load
-from cli.output import STDERR, STDOUT, Exit, UserError, print_json
+from cli.output import STDERR, STDOUT, Exit, print_json
 from cli.wiring import agents_of, inventory_of
 from clouds.aws.calls import AwsCalls
 from clouds.aws.rollouts import AwsRollouts
@@ -55,7 +56,7 @@ def rollout(
             raise typer.Exit(Exit.FOUND)
         _roll_all(document, found, [g for g in found.groups if versions[g.name].outdated], longest)
     except CloudError as error:
-        raise UserError(f"rollout of {pool}: {error}") from error
+        raise AppError(f"rollout of {pool}: {error}") from error
 
 
 def _version(document: FleetDocument, pool: Pool, group: str) -> GroupVersion:
@@ -99,7 +100,7 @@ def _limit(text: str) -> timedelta:
     try:
         return parse(text)
     except ValueError as error:
-        raise UserError(f"--limit: {error}", Exit.WRONG_USE) from error
+        raise AppError(f"--limit: {error}", Code.WRONG_USE) from error
 
 
 def _pool(documents: list[FleetDocument], name: str) -> tuple[FleetDocument, Pool]:
@@ -108,7 +109,7 @@ def _pool(documents: list[FleetDocument], name: str) -> tuple[FleetDocument, Poo
             if pool.name == name:
                 return document, pool
     known = ", ".join(pool.name for document in documents for pool in document.pools)
-    raise UserError(f"no pool {name!r}; there is {known or 'none'}", Exit.WRONG_USE)
+    raise AppError(f"no pool {name!r}; there is {known or 'none'}", Code.WRONG_USE)
 
 
 def _roll(document: FleetDocument, pool: Pool, group: GroupEntry, rollouts: AwsRollouts, limit: timedelta) -> None:
@@ -123,16 +124,16 @@ def _roll(document: FleetDocument, pool: Pool, group: GroupEntry, rollouts: AwsR
     while True:
         state = rollouts.state(group.name)
         if state is None:
-            raise UserError(f"{group.name}: the refresh that was started is gone")
+            raise AppError(f"{group.name}: the refresh that was started is gone")
         if state.percent != said:
             STDERR.print(f"{group.name}: {state.percent} %", highlight=False)
             said = state.percent
         if state.succeeded:
             return
         if state.is_over:
-            raise UserError(f"{group.name}: the refresh ended as {state.status}: {state.reason or 'no reason given'}")
+            raise AppError(f"{group.name}: the refresh ended as {state.status}: {state.reason or 'no reason given'}")
         if time.monotonic() > until:
-            raise UserError(
+            raise AppError(
                 f"{group.name}: not done after {limit}; it goes on in the cloud: run this again to wait for it,"
                 f" or `gpufleet rollout {pool.name} --cancel`"
             )
@@ -145,7 +146,7 @@ def _check_floor(document: FleetDocument, pool: Pool, group: GroupEntry) -> None
     statuses = agents_of(document).statuses(instances)
     ready = sum(1 for status in statuses.values() if status.get("ready"))
     if (objection := floors.objection(pool.name, pool.min, ready)) is not None:
-        raise UserError(f"{group.name}: {objection}")
+        raise AppError(f"{group.name}: {objection}")
 
 
 def _show(pool: Pool, versions: dict[str, GroupVersion]) -> None:

@@ -12,8 +12,9 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from app.errors import AppError, Code
 from cli.fleets import FleetOption
-from cli.output import STDERR, STDOUT, Exit, UserError, print_json
+from cli.output import STDERR, STDOUT, Exit, print_json
 from cli.router_fleet import LiveFleet
 from cli.stopping import on_signals
 from gpufleet.domain.durations import parse as parse_duration
@@ -80,7 +81,7 @@ def run(
             finally:
                 controller.stop(grace_s)
     except (BusyError, OSError) as error:
-        raise UserError(str(error)) from error
+        raise AppError(str(error)) from error
 
 
 @app.command()
@@ -106,7 +107,7 @@ def check(fleet: FleetOption = None, state: StateOption = DEFAULT_STATE) -> None
     document, policy = _read(source)
     topology = from_document(document)
     if strangers := policy.strangers({pool.name for pool in topology.pools}):
-        raise UserError(f"{source.policy_url}: names pools that the fleet does not have: {', '.join(strangers)}")
+        raise AppError(f"{source.policy_url}: names pools that the fleet does not have: {', '.join(strangers)}")
     paths = RouterPaths(state=(state / "check").resolve())
     (paths.state / maps.FOLDER).mkdir(parents=True, exist_ok=True)
     for name, entries in maps.build(topology, policy, (), maps.Live()).items():
@@ -116,7 +117,7 @@ def check(fleet: FleetOption = None, state: StateOption = DEFAULT_STATE) -> None
     try:
         check_config(paths.config)
     except HaproxyError as error:
-        raise UserError(str(error)) from error
+        raise AppError(str(error)) from error
     STDERR.print(f"HAProxy accepts the configuration of {document.environment} ({len(topology.pools)} pools)")
 
 
@@ -141,18 +142,18 @@ def canary(
         return
     target = pool or (rules.canary.pool if rules.canary else None)
     if target is None:
-        raise UserError(f"{model} has no canary yet: name its pool with --pool", Exit.WRONG_USE)
+        raise AppError(f"{model} has no canary yet: name its pool with --pool", Code.WRONG_USE)
     word = salt or (rules.canary.salt if rules.canary else f"{model.replace('/', '-')}-{datetime.now(UTC):%Y%m%d}")
     moved = _checked(policy, model, Canary, pool=target, percent=percent, salt=word)
     if strangers := moved.strangers({entry.name for entry in document.pools}):
-        raise UserError(f"the fleet has no pool {', '.join(strangers)}", Exit.WRONG_USE)
+        raise AppError(f"the fleet has no pool {', '.join(strangers)}", Code.WRONG_USE)
     STDERR.print(f"{model}: {percent:g} % of users to {target}" + ("" if apply else " (dry; --apply writes it)"))
     if not apply:
         raise typer.Exit(Exit.FOUND)
     try:
         source.write_policy(moved)
     except OSError as error:
-        raise UserError(f"{source.policy_url}: {error}") from error
+        raise AppError(f"{source.policy_url}: {error}") from error
 
 
 @app.command()
@@ -165,7 +166,7 @@ def status(
     try:
         known: dict[str, Any] = json.loads(path.read_text())
     except (OSError, ValueError) as error:
-        raise UserError(f"{path}: no status of a router ({error}); is `gpufleet router run` running?") from error
+        raise AppError(f"{path}: no status of a router ({error}); is `gpufleet router run` running?") from error
     if as_json:
         print_json(known)
     else:
@@ -174,29 +175,29 @@ def status(
 
 
 def _checked(policy: RouterPolicy, model: str, kind: type[Canary], **values: Any) -> RouterPolicy:
-    """The policy with another canary. Raises UserError for a value out of bounds."""
+    """The policy with another canary. Raises AppError for a value out of bounds."""
     try:
         models = policy.models | {model: policy.model(model).model_copy(update={"canary": kind(**values)})}
         return RouterPolicy.model_validate(
             policy.model_dump() | {"models": {k: v.model_dump() for k, v in models.items()}}
         )
     except ValueError as error:
-        raise UserError(f"no such canary: {error}", Exit.WRONG_USE) from error
+        raise AppError(f"no such canary: {error}", Code.WRONG_USE) from error
 
 
 def _read(source: LiveFleet) -> tuple[FleetDocument, RouterPolicy]:
     try:
         return source.document(), source.policy()
     except (OSError, ValueError) as error:
-        raise UserError(str(error)) from error
+        raise AppError(str(error)) from error
 
 
 def _url(fleet: list[str] | None) -> str:
     urls = list(fleet or []) or os.environ.get("GPUFLEET_FLEET", "").split()
     if len(urls) != 1:
-        raise UserError(
+        raise AppError(
             f"a router serves one fleet, {len(urls)} are named: give --fleet URL or set GPUFLEET_FLEET",
-            Exit.WRONG_USE,
+            Code.WRONG_USE,
         )
     return urls[0]
 
@@ -205,7 +206,7 @@ def _seconds(text: str) -> float:
     try:
         return parse_duration(text).total_seconds()
     except ValueError as error:
-        raise UserError(str(error), Exit.WRONG_USE) from error
+        raise AppError(str(error), Code.WRONG_USE) from error
 
 
 def _say(line: str) -> None:

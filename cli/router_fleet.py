@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+from app.errors import AppError
 from cli.fleets import load_one, token_place
-from cli.output import UserError
 from clouds import agents
 from clouds.aws.calls import AwsCalls
 from clouds.aws.inventory import AwsInventory
@@ -47,7 +47,7 @@ class LiveFleet:
             return parse(self._read(self._url), self._url)
         try:
             return load_one(self._url)
-        except UserError as error:
+        except AppError as error:
             raise OSError(str(error)) from error
 
     def policy(self) -> RouterPolicy:

@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from app.errors import AppError, Code
 from cli import watch_cost
 from cli.fleets import load
-from cli.output import STDERR, Exit, UserError, print_json
+from cli.output import STDERR, Exit, exit_of, print_json
 from cli.watch_pass import Options, kinds, over_fleets
 from gpufleet.domain.parsed import is_list
 from gpufleet.settings.document import FleetDocument
@@ -29,7 +30,7 @@ class PassFailedError(Exception):
 def handler(event: Mapping[str, Any], context: object = None) -> dict[str, Any]:
     """AWS Lambda. Event: `{"watchdog": "idle", "apply": true, "fleet": ["s3://…"]}`; else $GPUFLEET_FLEET.
 
-    Raises UserError for a wrong event, PassFailedError when a pass failed.
+    Raises AppError for a wrong event, PassFailedError when a pass failed.
     """
     name, apply, urls = _asked(event)
     code, fleets = one_pass(name, urls, apply=apply)
@@ -53,20 +54,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = [word for word in given if word != "--apply"]
     try:
         if len(names) != 1:
-            raise UserError(f"name one watchdog and perhaps --apply, got {given}", Exit.WRONG_USE)
+            raise AppError(f"name one watchdog and perhaps --apply, got {given}", Code.WRONG_USE)
         code, fleets = one_pass(names[0], None, apply=apply)
-    except UserError as error:
+    except AppError as error:
         STDERR.print(f"gpufleet: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
-        return error.code
+        return exit_of(error.code)
     print_json({"watchdog": names[0], "applied": apply, "fleets": fleets})
     return Exit.FAILED if code is Exit.FAILED else Exit.DONE
 
 
 def one_pass(name: str, urls: Sequence[str] | None, *, apply: bool) -> tuple[Exit, list[dict[str, Any]]]:
-    """One pass of a watchdog over some fleets. Raises UserError."""
+    """One pass of a watchdog over some fleets. Raises AppError."""
     known = kinds()
     if name not in (*known, COST):
-        raise UserError(f"watchdog {name!r}: choose one of {', '.join((*known, COST))}", Exit.WRONG_USE)
+        raise AppError(f"watchdog {name!r}: choose one of {', '.join((*known, COST))}", Code.WRONG_USE)
     documents = load(urls)
     for document in documents:
         reachable(document)
@@ -84,16 +85,16 @@ def _holder() -> str:
 
 
 def reachable(document: FleetDocument) -> None:
-    """Whether a function can work for this fleet at all. Raises UserError."""
+    """Whether a function can work for this fleet at all. Raises AppError."""
     scheme = document.ledger_url.split(":", 1)[0]
     if not scheme.startswith("postgresql"):
-        raise UserError(
+        raise AppError(
             f"{document.environment}: the ledger is {scheme}, and a function has no disk that lasts;"
             " set ledger_url to postgresql://… in the settings"
         )
     host = urlsplit(document.prometheus_url).hostname or ""
     if _is_loopback(host):
-        raise UserError(
+        raise AppError(
             f"{document.environment}: prometheus_url is {document.prometheus_url}, which no function reaches;"
             " set the control host's private address"
         )
@@ -109,13 +110,13 @@ def _is_loopback(host: str) -> bool:
 def _asked(event: Mapping[str, Any]) -> tuple[str, bool, list[str] | None]:
     unknown = sorted(set(event) - EVENT_KEYS)
     if unknown:
-        raise UserError(f"event: {', '.join(unknown)} is unknown; it may hold watchdog, apply, fleet", Exit.WRONG_USE)
+        raise AppError(f"event: {', '.join(unknown)} is unknown; it may hold watchdog, apply, fleet", Code.WRONG_USE)
     apply: Any = event.get("apply", False)
     if not isinstance(apply, bool):
-        raise UserError(f"event: apply is {apply!r}; write true or false", Exit.WRONG_USE)
+        raise AppError(f"event: apply is {apply!r}; write true or false", Code.WRONG_USE)
     fleet: Any = event.get("fleet")
     if fleet is not None and not (is_list(fleet) and all(isinstance(url, str) for url in fleet)):
-        raise UserError(f"event: fleet is {fleet!r}; write a list of URLs", Exit.WRONG_USE)
+        raise AppError(f"event: fleet is {fleet!r}; write a list of URLs", Code.WRONG_USE)
     return str(event.get("watchdog", "")), apply, fleet
 
 

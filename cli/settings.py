@@ -10,8 +10,9 @@ from typing import Annotated, Any
 import typer
 import yaml
 
+from app.errors import AppError, Code
 from cli import settings_image
-from cli.output import STDERR, STDOUT, Exit, UserError, print_json
+from cli.output import STDERR, STDOUT, Exit, print_json
 from gpufleet.domain import catalogue
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.parsed import is_list, is_map
@@ -77,7 +78,7 @@ def diff(one: Path, other: Path) -> None:
 
 
 def problems_of(path: Path) -> tuple[Problem, ...]:
-    """Everything wrong with a settings file; empty when it fits. Raises UserError for what is no settings file."""
+    """Everything wrong with a settings file; empty when it fits. Raises AppError for what is no settings file."""
     config = read_config(path)
     today = datetime.now(UTC).date()
     stack = path.stem.removeprefix(PREFIX) if path.name.startswith(PREFIX) else None
@@ -94,23 +95,23 @@ def problems_of(path: Path) -> tuple[Problem, ...]:
 
 
 def read_config(path: Path) -> Mapping[str, Any]:
-    """The `config:` map of a settings file. Raises UserError."""
+    """The `config:` map of a settings file. Raises AppError."""
     try:
         if path.stat().st_size > LARGEST_FILE:
-            raise UserError(f"{path}: is larger than 1 MiB, so it is no settings file", Exit.WRONG_USE)
+            raise AppError(f"{path}: is larger than 1 MiB, so it is no settings file", Code.WRONG_USE)
         raw: Any = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)  # noqa: S506 - a safe loader
         _unfold(raw, {}, ())
     except OSError as error:
-        raise UserError(f"{path}: {error.strerror or error}", Exit.WRONG_USE) from error
+        raise AppError(f"{path}: {error.strerror or error}", Code.WRONG_USE) from error
     except RecursionError as error:
-        raise UserError(f"{path}: is nested too deep to be a settings file", Exit.WRONG_USE) from error
+        raise AppError(f"{path}: is nested too deep to be a settings file", Code.WRONG_USE) from error
     except (yaml.YAMLError, ValueError) as error:  # a date that no calendar has, a number of thousands of digits
-        raise UserError(f"{path}: is no YAML: {' '.join(str(error).split())}", Exit.WRONG_USE) from error
+        raise AppError(f"{path}: is no YAML: {' '.join(str(error).split())}", Code.WRONG_USE) from error
     config: Any = raw.get("config") if is_map(raw) else None
     if not is_map(config):
         said = "is empty" if raw is None else f"is no map but {type(raw).__name__}"
         said = "has no config: map" if is_map(raw) else said
-        raise UserError(f"{path}: {said}; write it as stacks/config/Pulumi.aws-local.yaml shows", Exit.WRONG_USE)
+        raise AppError(f"{path}: {said}; write it as stacks/config/Pulumi.aws-local.yaml shows", Code.WRONG_USE)
     return config
 
 

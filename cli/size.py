@@ -5,7 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.output import STDERR, STDOUT, Exit, UserError, print_json
+from app.errors import AppError, Code
+from cli.output import STDERR, STDOUT, Exit, print_json
 from cli.stores import Place, open_place
 from gpufleet.domain import catalogue
 from gpufleet.domain.catalogue import Gpu, UnknownMachineError
@@ -63,7 +64,7 @@ def size(
             _row(name, smallest_fit(shape, heavy, device, count, wish)) for name, device, count in _targets(gpu or [])
         ]
     except SizingError as error:
-        raise UserError(str(error), Exit.WRONG_USE) from error
+        raise AppError(str(error), Code.WRONG_USE) from error
     if as_json:
         print_json({"model": _facts(shape, heavy), "context": wish.context, "fits": rows})
     else:
@@ -73,16 +74,16 @@ def size(
 
 
 def load_model(url: str) -> tuple[Model, Weights]:
-    """Shape and weights of a model. Raises UserError."""
+    """Shape and weights of a model. Raises AppError."""
     place = open_place(url)
     try:
         inside = _inside(place)
         shape = families.read(read_config(place.store, inside))
         return shape, weigh(read_tensors(place.store, inside))
     except FileNotFoundError as error:
-        raise UserError(f"{url}: {error}; a model's folder has config.json and safetensors") from error
+        raise AppError(f"{url}: {error}; a model's folder has config.json and safetensors") from error
     except (SizingError, OSError) as error:
-        raise UserError(f"{url}: {error}") from error
+        raise AppError(f"{url}: {error}") from error
 
 
 class _Inside:
@@ -117,12 +118,12 @@ def _target(name: str) -> tuple[str, Gpu, int]:
         except UnknownMachineError:
             continue
         if machine.gpu_share != 1:
-            raise UserError(f"{name}: has a fraction of a GPU, which is not sized here", Exit.WRONG_USE)
+            raise AppError(f"{name}: has a fraction of a GPU, which is not sized here", Code.WRONG_USE)
         return name, catalogue.gpu(machine.gpu), machine.gpu_count
     try:
         return name, catalogue.gpu(name), 8
     except UnknownMachineError as error:
-        raise UserError(f"{error}; a machine type like g6.xlarge will do, too", Exit.WRONG_USE) from error
+        raise AppError(f"{error}; a machine type like g6.xlarge will do, too", Code.WRONG_USE) from error
 
 
 def _all_gpus() -> list[str]:

@@ -8,10 +8,11 @@ from typing import Annotated, Final
 
 import typer
 
+from app.errors import AppError
 from cli import delivery, money
 from cli.addresses import host_and_port
 from cli.fleets import FleetOption, load
-from cli.output import STDERR, STDOUT, UserError
+from cli.output import STDERR, STDOUT
 from cli.stopping import on_signals
 from cli.wiring import inventory_of, open_engine
 from gpufleet.settings.document import FleetDocument
@@ -60,7 +61,7 @@ def listen_if_set(documents: Sequence[FleetDocument]) -> Callable[[], None]:
         return lambda: None
     try:
         return _open_socket(documents, os.environ)
-    except UserError as error:
+    except AppError as error:
         STDERR.print(f"! Keep buttons are not heard: {error}", soft_wrap=True, highlight=False, markup=False)
         return lambda: None
 
@@ -80,14 +81,14 @@ def presses_of(documents: Sequence[FleetDocument]) -> Presses:
         if document.notify is not None and document.notify.keep_users
     }
     if not desks:
-        raise UserError("nobody may press Keep: name Slack ids in the settings (notify.keep_users: [U0123ABCD])")
+        raise AppError("nobody may press Keep: name Slack ids in the settings (notify.keep_users: [U0123ABCD])")
     return Presses(desks=desks, now=lambda: datetime.now(UTC), deliver=_deliver)
 
 
 def _deliver(desk: Desk) -> None:
     try:
         delivery.send(desk.engine, wait=timedelta(0))
-    except UserError as error:
+    except AppError as error:
         STDERR.print(f"! {desk.environment}: answers wait in the ledger: {error}", soft_wrap=True, markup=False)
 
 
@@ -97,17 +98,17 @@ def _open_socket(documents: Sequence[FleetDocument], environ: Mapping[str, str])
 
     token = environ.get(APP_TOKEN, "")
     if not token.startswith("xapp-"):
-        raise UserError(f"{APP_TOKEN} is no app token (xapp-…): make one with the scope connections:write")
+        raise AppError(f"{APP_TOKEN} is no app token (xapp-…): make one with the scope connections:write")
     presses = presses_of(documents)
     try:
         door = SocketDoor(token, presses, api_url(environ))
     except SlackSettingsError as error:
-        raise UserError(str(error)) from error
+        raise AppError(str(error)) from error
     try:
         door.open()
     except OSError as error:
         door.close()
-        raise UserError(str(error)) from error
+        raise AppError(str(error)) from error
     STDERR.print("Keep buttons: heard over Socket Mode", highlight=False)
 
     def close() -> None:
@@ -123,12 +124,12 @@ def _serve_http(documents: Sequence[FleetDocument], listen: str, environ: Mappin
     host, port = host_and_port("--http", listen, "127.0.0.1:9650")
     secret = environ.get(SECRET, "")
     if len(secret) < 16:
-        raise UserError(f"{SECRET} is not set: it is the Signing Secret of the Slack app (Basic Information)")
+        raise AppError(f"{SECRET} is not set: it is the Signing Secret of the Slack app (Basic Information)")
     presses = presses_of(documents)
     try:
         door = HttpDoor(host, port, secret, presses, lambda: datetime.now(UTC))
     except OSError as error:
-        raise UserError(f"--http {listen}: {error.strerror or error}") from error
+        raise AppError(f"--http {listen}: {error.strerror or error}") from error
     threading.Thread(target=door.serve, name="slack-http", daemon=True).start()
     STDERR.print(f"Keep buttons: heard at http://{host}:{door.port}{PATH}", highlight=False)
 

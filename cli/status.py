@@ -8,8 +8,9 @@ import typer
 from rich.console import Group, RenderableType
 from rich.live import Live
 
+from app.errors import AppError, Code
 from cli.fleets import FleetOption, load
-from cli.output import STDOUT, Exit, UserError, print_json
+from cli.output import STDOUT, Exit, print_json
 from cli.watching import Costs, Watched
 from console.document import document as as_document
 from console.text import screen
@@ -44,7 +45,7 @@ def status(
     """Pools, what drains or is marked and why, USD/h, alerts, brakes: all fleets in one view."""
     fleets = [Watched(document, _COSTS[costs]) for document in load(fleet)]
     if watch and as_json:
-        raise UserError("--watch is for people: leave --json away", Exit.WRONG_USE)
+        raise AppError("--watch is for people: leave --json away", Code.WRONG_USE)
     if watch:
         _watch(fleets, pause(every))
         return
@@ -60,11 +61,11 @@ def status(
 
 
 def pause(every: str) -> timedelta:
-    """A length of time between two looks. Raises UserError."""
+    """A length of time between two looks. Raises AppError."""
     try:
         return max(parse_duration(every), timedelta(seconds=1))
     except ValueError as error:
-        raise UserError(f"--every: {error}", Exit.WRONG_USE) from error
+        raise AppError(f"--every: {error}", Code.WRONG_USE) from error
 
 
 def _watch(fleets: list[Watched], every: timedelta) -> None:

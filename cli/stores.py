@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Protocol
 
+from app.errors import AppError, Code
 from cli.fleets import split_url
-from cli.output import Exit, UserError
 from serving.cache.store import FolderStore, PartConsumer, Store, Writer
 
 _PIECE: Final = 8 * 1024 * 1024
@@ -42,20 +42,20 @@ class Place:
 
 
 def open_place(url: str) -> Place:
-    """The place of a URL. Raises UserError."""
+    """The place of a URL. Raises AppError."""
     parts = split_url(url)
     if parts.scheme in ("", "file"):
         folder = Path(parts.path if parts.scheme else url).expanduser()
         store = FolderStore(folder)
         return Place(store=store, writer=store, listing=_FolderListing(folder), prefix="", is_bucket=False)
     if not parts.netloc:
-        raise UserError(f"{url}: names no bucket", Exit.WRONG_USE)
+        raise AppError(f"{url}: names no bucket", Code.WRONG_USE)
     prefix = parts.path.strip("/")
     if parts.scheme == "s3":
         return _s3(parts.netloc, prefix)
     if parts.scheme == "gs":
         return _gcs(parts.netloc, prefix)
-    raise UserError(f"{url}: scheme {parts.scheme!r} is unknown; use s3://, gs://, file:// or a path", Exit.WRONG_USE)
+    raise AppError(f"{url}: scheme {parts.scheme!r} is unknown; use s3://, gs://, file:// or a path", Code.WRONG_USE)
 
 
 def fetch_file(place: Place, key: str, path: Path) -> str:
@@ -108,9 +108,9 @@ def _s3(bucket: str, prefix: str) -> Place:
         mine = boto3.Session()
         found = mine.get_credentials()
     except BotoCoreError as error:
-        raise UserError(f"s3://{bucket}: no AWS credentials: {error}") from error
+        raise AppError(f"s3://{bucket}: no AWS credentials: {error}") from error
     if found is None:
-        raise UserError('no AWS credentials: log in, or set AWS_PROFILE (locally: eval "$(gpufleet local env)")')
+        raise AppError('no AWS credentials: log in, or set AWS_PROFILE (locally: eval "$(gpufleet local env)")')
 
     def credentials() -> Credentials:
         frozen = found.get_frozen_credentials()
@@ -191,7 +191,7 @@ def _google_tokens() -> Callable[[], str]:
     try:
         return tokens("https://www.googleapis.com/auth/devstorage.read_write")
     except CloudError as error:
-        raise UserError(str(error)) from error
+        raise AppError(str(error)) from error
 
 
 class _GcsPlace:

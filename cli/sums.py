@@ -26,7 +26,7 @@ def _midnight(now: datetime) -> datetime:
 
 
 def add_up(document: FleetDocument, engine: Engine, span: Span, now: datetime) -> list[CostSum]:
-    """A span up to now, as `gpufleet report cost` of it. What has no price is counted. Raises UserError."""
+    """A span up to now, as `gpufleet report cost` of it. What has no price is counted. Raises AppError."""
     scope = Scope(
         fleet=money.ledger_name(document),
         environment=document.environment,
@@ -43,7 +43,7 @@ def add_up(document: FleetDocument, engine: Engine, span: Span, now: datetime) -
 
 
 def leave(document: FleetDocument, engine: Engine, now: datetime) -> None:
-    """Leave every sum of a pass in the ledger, all of one moment. Raises UserError."""
+    """Leave every sum of a pass in the ledger, all of one moment. Raises AppError."""
     made = [one for span in Span for one in add_up(document, engine, span, now)]
     with money.ledger_errors(document), writing(engine) as connection:
         write_sums(connection, money.ledger_name(document), made)

@@ -11,9 +11,10 @@ import typer
 from rich.live import Live
 from sqlalchemy.exc import SQLAlchemyError
 
+from app.errors import AppError
 from cli.fleets import FleetOption, load
 from cli.money import ledger_name
-from cli.output import STDOUT, Exit, UserError
+from cli.output import STDOUT, Exit
 from cli.status import EveryOption, pause
 from cli.watching import Costs, Watched
 from cli.wiring import open_engine
@@ -75,7 +76,7 @@ class _Looker:
         while not self.stop.wait(every_s):
             try:
                 self.views = [watched.look() for watched in fleets]
-            except (UserError, SQLAlchemyError):
+            except (AppError, SQLAlchemyError):
                 continue  # the last look stays, with its time
 
 

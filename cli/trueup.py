@@ -9,10 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
+from app.errors import AppError, Code
 from cli import money, reports
 from cli.declared import declared_of
 from cli.fleets import FleetOption, load
-from cli.output import Exit, UserError, print_json
+from cli.output import Exit, print_json
 from cli.windows import Window, parse_moment
 from costs.bills import Bill, BillError, read_bill
 from costs.document import instant
@@ -43,7 +44,7 @@ def trueup(
     """Compare a bill with the ledger, and mark the span as final."""
     documents = load(fleet)
     if len(documents) != 1:
-        raise UserError("a bill is compared with one fleet: name one --fleet", Exit.WRONG_USE)
+        raise AppError("a bill is compared with one fleet: name one --fleet", Code.WRONG_USE)
     (document,) = documents
     now = datetime.now(UTC)
     try:
@@ -52,10 +53,10 @@ def trueup(
         begin = first if since is None else parse_moment("--since", since, tz, now)
         end = last if until is None else parse_moment("--until", until, tz, now)
         if begin >= end:
-            raise UserError(f"--since ({instant(begin)}) is not before --until ({instant(end)})", Exit.WRONG_USE)
+            raise AppError(f"--since ({instant(begin)}) is not before --until ({instant(end)})", Code.WRONG_USE)
         compared = _compare(document, found, Window(since=begin, until=end, now=now, timezone=tz))
     except BillError as error:
-        raise UserError(str(error)) from error
+        raise AppError(str(error)) from error
     if as_json:
         print_json(_as_json(document, found, compared))
     else:

@@ -5,9 +5,10 @@ from typing import Annotated, Final
 
 import typer
 
+from app.errors import AppError, Code
 from cli import control_host
 from cli.host import read_settings, read_span
-from cli.output import STDERR, STDOUT, Exit, UserError
+from cli.output import STDERR, STDOUT, Exit
 from control.releases import ReleaseError, Releases
 
 LONGEST: Final = timedelta(minutes=9)
@@ -28,11 +29,11 @@ def upgrade(
 ) -> None:
     """Change the release that this control host runs. Run it there, as root. Alone it says which one runs."""
     if to and rollback:
-        raise UserError("--to and --rollback are two ways: give one", Exit.WRONG_USE)
+        raise AppError("--to and --rollback are two ways: give one", Code.WRONG_USE)
     if to and (len(to) != 64 or not set(to) <= set("0123456789abcdef")):
-        raise UserError(f"--to {to}: is no sha256: 64 digits and letters a to f", Exit.WRONG_USE)
+        raise AppError(f"--to {to}: is no sha256: 64 digits and letters a to f", Code.WRONG_USE)
     if read_span(within) > LONGEST:
-        raise UserError(f"--within {within}: at most {LONGEST.total_seconds() / 60:.0f} minutes", Exit.WRONG_USE)
+        raise AppError(f"--within {within}: at most {LONGEST.total_seconds() / 60:.0f} minutes", Code.WRONG_USE)
     places = control_host.here()
     machine = control_host.LiveMachine(places=places, settings=read_settings(places), well_within=within)
     releases = Releases(places=places, machine=machine, say=_say)
@@ -53,7 +54,7 @@ def upgrade(
         else:
             _say(f"{releases.rollback(datetime.now(UTC))[:12]} runs again")
     except (ReleaseError, OSError) as error:
-        raise UserError(str(error)) from error
+        raise AppError(str(error)) from error
 
 
 def _say(line: str) -> None:

@@ -7,9 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
+from app.errors import AppError, Code
 from cli import watch_foreign
 from cli.fleets import FleetOption, load
-from cli.output import STDOUT, Exit, UserError, print_json
+from cli.output import STDOUT, print_json
 from cli.watch_pass import IDLE, SCALE, SPOT, Options, kinds, over_fleets
 from ledger import decisions
 
@@ -52,11 +53,11 @@ def idle(  # noqa: PLR0913 - two ways to say which instances
     """
     if region is not None:
         if apply or accept_policy or fleet:
-            raise UserError("--region only looks: leave out --apply, --accept-policy and --fleet", Exit.WRONG_USE)
+            raise AppError("--region only looks: leave out --apply, --accept-policy and --fleet", Code.WRONG_USE)
         place = watch_foreign.Place(region=region, project=project, tag=tag, prometheus=prometheus, window=window)
         raise typer.Exit(watch_foreign.look(place, datetime.now(UTC), as_json=as_json))
     if project or tag or prometheus:
-        raise UserError("--project, --tag and --prometheus belong to --region", Exit.WRONG_USE)
+        raise AppError("--project, --tag and --prometheus belong to --region", Code.WRONG_USE)
     _run(IDLE, fleet, _options(apply, as_json, accept_policy, quiet), as_json)
 
 
@@ -111,7 +112,7 @@ def why(
     if as_json:
         print_json(found)
     if not found:
-        raise UserError(f"nothing is recorded about {resource!r}: decisions are written by passes with --apply")
+        raise AppError(f"nothing is recorded about {resource!r}: decisions are written by passes with --apply")
     if as_json:
         return
     for row in found:

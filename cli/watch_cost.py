@@ -7,10 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
+from app.errors import AppError
 from cli import alerts, money, sums
 from cli.api_calls import Count
 from cli.fleets import FleetOption, load
-from cli.output import STDERR, Exit, UserError, print_json
+from cli.output import STDERR, Exit, print_json
 from cli.sources import facts_of, sources_of
 from costs.collector import Collected, collect
 from gpufleet.settings.document import FleetDocument
@@ -45,7 +46,7 @@ def over_fleets(
     for document in documents:
         try:
             whole, answer = _one(document, count, show=show)
-        except (OSError, UserError) as error:
+        except (OSError, AppError) as error:
             STDERR.print(f"gpufleet: {document.environment}: cost: {error}; nothing was written", soft_wrap=True)
             whole, answer = False, {"error": str(error)}
         answers.append({"environment": document.environment, **answer})
@@ -54,7 +55,7 @@ def over_fleets(
 
 
 def _one(document: FleetDocument, count: Count, *, show: bool) -> tuple[bool, dict[str, Any]]:
-    """One fleet. Raises OSError or UserError when nothing could be written."""
+    """One fleet. Raises OSError or AppError when nothing could be written."""
     engine, now = money.open_ledger_of(document), datetime.now(UTC)
     looks = sources_of(document)
     try:
@@ -78,7 +79,7 @@ def _after(document: FleetDocument, what: str, work: Callable[[], object]) -> bo
     try:
         with money.ledger_errors(document):
             work()
-    except UserError as error:
+    except AppError as error:
         STDERR.print(f"! {document.environment}: cost: {what}: {error}", soft_wrap=True, highlight=False)
         return False
     return True

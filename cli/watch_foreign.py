@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
+from app.errors import AppError, Code
 from cli import api_calls, plans
-from cli.output import STDOUT, Exit, UserError, after_the_work, print_json
+from cli.output import STDOUT, Exit, after_the_work, print_json
 from cli.ports import FleetPrices, FleetUtilization
 from cli.watch_orphans import with_tag
 from clouds.aws.calls import AwsCalls
@@ -65,7 +66,7 @@ class Place:
 
 
 def look(place: Place, now: datetime, *, as_json: bool) -> Exit:
-    """Print what each is found to be. Raises UserError when the inventory or the metrics could not be had whole."""
+    """Print what each is found to be. Raises AppError when the inventory or the metrics could not be had whole."""
     window = _window(place.window)
     store = None if place.prometheus is None else Prometheus(place.prometheus)
     try:
@@ -73,7 +74,7 @@ def look(place: Place, now: datetime, *, as_json: bool) -> Exit:
         alive = [instance for instance in instances if instance.alive]
         evidence = _evidence(calls, store, [instance.id for instance in alive], window, now)
     except OSError as error:
-        raise UserError(f"{place.cloud} {place.region}: {error}") from error
+        raise AppError(f"{place.cloud} {place.region}: {error}") from error
     finally:
         if store is not None:
             store.close()
@@ -98,7 +99,7 @@ def _instances(place: Place) -> tuple[api_calls.Calls, Sequence[Instance]]:
         from clouds.gcp.inventory import GoogleInventory
 
         if place.prometheus is None:
-            raise UserError("Google Cloud has no CloudWatch: name who measures with --prometheus URL", Exit.WRONG_USE)
+            raise AppError("Google Cloud has no CloudWatch: name who measures with --prometheus URL", Code.WRONG_USE)
         calls = GoogleCalls(place.project)
         found = GoogleInventory(calls, place.region, "").gpus()
     else:
@@ -149,4 +150,4 @@ def _window(text: str) -> timedelta:
     try:
         return durations.parse(text)
     except ValueError as error:
-        raise UserError(f"--window: {error}", Exit.WRONG_USE) from error
+        raise AppError(f"--window: {error}", Code.WRONG_USE) from error

@@ -6,9 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
+from app.errors import AppError, Code
 from cli import plans
 from cli.fleets import FleetOption, load
-from cli.output import STDOUT, Exit, UserError, after_the_work, print_json
+from cli.output import STDOUT, Exit, after_the_work, print_json
 from cli.watch_pass import Options, check_accepted, one_of_several, orphan_kind, worst
 from gpufleet.domain.model import Instance
 from gpufleet.settings.document import FleetDocument
@@ -38,9 +39,7 @@ def orphans(  # noqa: PLR0913 - the options of every pass
     mark or stop those that they name; others are never touched.
     """
     if tag is not None and apply:
-        raise UserError(
-            "--tag only filters a list; whom --apply acts on is said by the fleet's rules", Exit.WRONG_USE
-        )
+        raise AppError("--tag only filters a list; whom --apply acts on is said by the fleet's rules", Code.WRONG_USE)
     only = None if tag is None else with_tag(tag)
     documents = load(fleet)
     options = Options(apply=apply, accept=tuple(accept_policy or ()), show=not as_json, quiet=quiet)
@@ -86,8 +85,8 @@ def _one_of_each(documents: Sequence[FleetDocument]) -> list[FleetDocument]:
 
 
 def with_tag(text: str) -> Callable[[Instance], bool]:
-    """A filter from `KEY=VALUE`. Raises UserError."""
+    """A filter from `KEY=VALUE`. Raises AppError."""
     key, equals, value = text.partition("=")
     if not key or not equals:
-        raise UserError(f"--tag {text!r}: write it as KEY=VALUE", Exit.WRONG_USE)
+        raise AppError(f"--tag {text!r}: write it as KEY=VALUE", Code.WRONG_USE)
     return lambda instance: instance.tags.get(key) == value

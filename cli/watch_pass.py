@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol
 
+from app.errors import AppError, Code
 from cli import plans
 from cli.api_calls import Count
 from cli.money import not_here
-from cli.output import Exit, UserError, after_the_work
+from cli.output import Exit, after_the_work
 from cli.wiring import Wired, wire
 from gpufleet.domain.decisions import Outcome, Plan, Reason
 from gpufleet.settings.document import FleetDocument
@@ -120,14 +121,14 @@ def worst(codes: Iterable[Exit]) -> Exit:
 def one_of_several(
     kind: Kind, document: FleetDocument, options: Options, *, alone: bool
 ) -> tuple[Exit, dict[str, Any]]:
-    """One pass whose failure is said and stops no other fleet's. Raises UserError for wrong use, and where the fleet
+    """One pass whose failure is said and stops no other fleet's. Raises AppError for wrong use, and where the fleet
     is alone for what people must mend.
     """
     try:
         with explained("the ledger failed"):
             return over_fleet(kind, document, options)
-    except (OSError, UserError) as error:
-        if isinstance(error, UserError) and (alone or error.code is Exit.WRONG_USE):
+    except (OSError, AppError) as error:
+        if isinstance(error, AppError) and (alone or error.code is Code.WRONG_USE):
             raise
         left = "What was done before is recorded" if isinstance(error, CutShortError) else "Nothing was done"
         plans.say(f"{document.environment}: {kind.name}: {error}. {left}.")
@@ -138,7 +139,7 @@ def one_of_several(
 
 
 def over_fleet(kind: Kind, document: FleetDocument, options: Options) -> tuple[Exit, dict[str, Any]]:
-    """One pass. Raises OSError when the fleet could not be observed whole, UserError for what people must mend."""
+    """One pass. Raises OSError when the fleet could not be observed whole, AppError for what people must mend."""
     if not options.apply and (said := not_here(document)) is not None:
         # it is made here: that a dry run was seen is kept in it
         plans.say(
@@ -191,7 +192,7 @@ def _tell(wired: Wired) -> None:
 
     try:
         delivery.send(wired.engine, wait=timedelta(0))
-    except UserError as error:
+    except AppError as error:
         plans.say(f"{wired.document.environment}: messages wait in the ledger: {error}")
 
 
@@ -211,14 +212,14 @@ def _remarks(kind: Kind, document: FleetDocument, plan: Plan, apply: bool) -> No
 
 
 def check_accepted(kind: Kind, documents: Sequence[FleetDocument], accepted: Sequence[str]) -> None:
-    """A hash that is no policy's of these fleets is a mistake, said before anything is done. Raises UserError."""
+    """A hash that is no policy's of these fleets is a mistake, said before anything is done. Raises AppError."""
     known = [(name, digest) for document in documents for name, digest in _policies(kind, document)]
     for given in accepted:
         if given not in {digest for _, digest in known}:
             names = ", ".join(dict.fromkeys(f"{name} {digest}" for name, digest in known))
-            raise UserError(
+            raise AppError(
                 f"--accept-policy {given}: no pool has that {kind.name} policy; there is {names or 'none'}",
-                Exit.WRONG_USE,
+                Code.WRONG_USE,
             )
 
 

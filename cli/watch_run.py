@@ -13,11 +13,12 @@ from typing import Annotated, Final
 
 import typer
 
+from app.errors import AppError, Code
 from cli import hints, plans, slack, watch_cost
 from cli.addresses import host_and_port
 from cli.daemon_page import Page, serve
 from cli.fleets import FleetOption, load
-from cli.output import Exit, UserError
+from cli.output import Exit
 from cli.stopping import on_signals
 from cli.watch_pass import Kind, Options, kinds, over_fleets, watches
 from gpufleet.domain import durations
@@ -136,7 +137,7 @@ def _told(name: str, run: Callable[[], bool]) -> bool:
     """A pass; what ends it is said in the log, since the page shows the last error alone."""
     try:
         return run()
-    except UserError as error:
+    except AppError as error:
         plans.say(f"{name}: {error}")
         raise
     except Exception:
@@ -149,7 +150,7 @@ def _serve(listen: str, page: Page) -> ThreadingHTTPServer:
     try:
         return serve(page, host, port)
     except OSError as error:
-        raise UserError(f"--listen {listen}: {error.strerror or error}; is another daemon running?") from error
+        raise AppError(f"--listen {listen}: {error.strerror or error}; is another daemon running?") from error
 
 
 def _spans(given: Sequence[str]) -> dict[str, timedelta]:
@@ -157,10 +158,10 @@ def _spans(given: Sequence[str]) -> dict[str, timedelta]:
     for text in given:
         name, found, value = text.partition("=")
         if not found or name not in spans:
-            raise UserError(f"--every {text}: write NAME=SPAN, NAME one of {', '.join(spans)}", Exit.WRONG_USE)
+            raise AppError(f"--every {text}: write NAME=SPAN, NAME one of {', '.join(spans)}", Code.WRONG_USE)
         spans[name] = _span(value, f"--every {text}")
         if spans[name] < LEAST_EVERY:
-            raise UserError(f"--every {text}: is under a second; clouds limit how often they answer", Exit.WRONG_USE)
+            raise AppError(f"--every {text}: is under a second; clouds limit how often they answer", Code.WRONG_USE)
     return spans
 
 
@@ -168,4 +169,4 @@ def _span(text: str, option: str) -> timedelta:
     try:
         return durations.parse(text)
     except ValueError as error:
-        raise UserError(f"{option}: {error}", Exit.WRONG_USE) from error
+        raise AppError(f"{option}: {error}", Code.WRONG_USE) from error

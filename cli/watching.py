@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, TypeVar
 
+from app.errors import AppError
 from cli.money import ledger_name, not_here
-from cli.output import UserError
 from cli.wiring import Wired, prices_of, wire
 from console import book
 from console.view import AlertView, CostView, FleetView, MarketView, Read, Signals, build
@@ -57,7 +57,7 @@ class Watched:
     _problems: list[str] = field(default_factory=list[str])
 
     def look(self) -> FleetView:
-        """The fleet as it is now. Raises UserError when its ledger cannot be opened."""
+        """The fleet as it is now. Raises AppError when its ledger cannot be opened."""
         now = self.clock()
         not_read = not_here(self.document)
         if self._wired is None or not_read != self._not_read:
@@ -95,7 +95,7 @@ class Watched:
     def _try(self, what: str, call: Callable[[], T], otherwise: T) -> T:
         try:
             return call()
-        except (CloudError, UserError) as error:
+        except (CloudError, AppError) as error:
             self._problems.append(f"{what} not known: {error}")
             return otherwise
 

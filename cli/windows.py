@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from cli.output import Exit, UserError
+from app.errors import AppError, Code
 from gpufleet.domain import durations
 
 
@@ -19,19 +19,19 @@ class Window:
 
 
 def parse_window(since: str, until: str | None, timezone: str, now: datetime) -> Window:
-    """Read the options. Raises UserError that names the option, its value and its forms."""
+    """Read the options. Raises AppError that names the option, its value and its forms."""
     begin = parse_moment("--since", since, timezone, now)
     end = now if until is None else parse_moment("--until", until, timezone, now)
     if begin >= end:
-        raise UserError(
+        raise AppError(
             f"--since {since!r} ({begin:%Y-%m-%dT%H:%M:%SZ}) is not before --until ({end:%Y-%m-%dT%H:%M:%SZ})",
-            Exit.WRONG_USE,
+            Code.WRONG_USE,
         )
     if begin > now:
-        raise UserError(
+        raise AppError(
             f"--since {since!r} ({begin:%Y-%m-%dT%H:%M:%SZ}) lies ahead: nothing of such a window is known, which is"
             " not nothing; name a time up to now",
-            Exit.WRONG_USE,
+            Code.WRONG_USE,
         )
     return Window(since=begin, until=end, now=now, timezone=timezone)
 
@@ -39,22 +39,22 @@ def parse_window(since: str, until: str | None, timezone: str, now: datetime) ->
 def parse_moment(option: str, text: str, timezone: str, now: datetime) -> datetime:
     """A duration before now, or a date or time in the zone (of a DST night's repeated hour the first one).
 
-    Raises UserError that names the option, its value and its forms.
+    Raises AppError that names the option, its value and its forms.
     """
     zone = _zone(timezone)
     try:
         return now - durations.parse(text)
     except OverflowError as error:
-        raise UserError(f"{option} {text!r} lies before all time", Exit.WRONG_USE) from error
+        raise AppError(f"{option} {text!r} lies before all time", Code.WRONG_USE) from error
     except ValueError:
         pass
     try:
         moment = datetime.fromisoformat(text)
         return (moment if moment.tzinfo else moment.replace(tzinfo=zone)).astimezone(UTC)
     except (ValueError, OverflowError) as error:
-        raise UserError(
+        raise AppError(
             f"{option} {text!r} is no time: write 90m, 24h, 7d, a date (2026-11-01) or a time (2026-11-01T08:00)",
-            Exit.WRONG_USE,
+            Code.WRONG_USE,
         ) from error
 
 
@@ -73,6 +73,6 @@ def _zone(timezone: str) -> ZoneInfo:
     try:
         return ZoneInfo(timezone)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-        raise UserError(
-            f"--tz {timezone!r} is no time zone: write UTC or one like Europe/Berlin", Exit.WRONG_USE
+        raise AppError(
+            f"--tz {timezone!r} is no time zone: write UTC or one like Europe/Berlin", Code.WRONG_USE
         ) from error

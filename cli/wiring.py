@@ -56,7 +56,7 @@ class Wired:
 def open_engine(document: FleetDocument, *, reading: bool = False) -> Engine:
     """The ledger of a fleet, with every pool's target in it; `reading` makes none (`read_ledger_of`).
 
-    Raises UserError.
+    Raises AppError.
     """
     engine = read_ledger_of(document) if reading else open_ledger_of(document)
     with ledger_errors(document):
@@ -121,7 +121,7 @@ def _cloud(document: FleetDocument) -> tuple[api_calls.Calls, AllInstances, Grou
 
 
 def prices_of(engine: Engine, document: FleetDocument, now: datetime) -> FleetPrices:
-    """What a fleet's instances cost now. Whoever lives on asks again: spot moves. Raises UserError."""
+    """What a fleet's instances cost now. Whoever lives on asks again: spot moves. Raises AppError."""
     book = PriceBook(
         region=document.region,
         overrides=overrides_of(document),

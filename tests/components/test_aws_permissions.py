@@ -39,7 +39,7 @@ def allowed(statements: Sequence[Allowed]) -> set[str]:
 def called() -> set[str]:
     """Every call that watchdogs and reports make through AwsCalls, in IAM's words."""
     found: set[str] = set()
-    rooms = (ROOT / "clouds" / "aws", ROOT / "cli", ROOT / "control")
+    rooms = (ROOT / "clouds" / "aws", ROOT / "app", ROOT / "cli", ROOT / "control")
     for path in [*(path for room in rooms for path in room.glob("*.py")), ROOT / "clouds" / "secrets.py"]:
         if path.name not in PEOPLE:
             found |= {_action(*call) for call in _calls(ast.parse(path.read_text()))}

@@ -8,8 +8,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from app.errors import AppError
 from cli import replay
-from cli.output import Exit, UserError
+from cli.output import Exit, exit_of
 
 HEADER = "time_s,replica,gpu_active,requests_running,requests_waiting,tokens_total"
 POOLED = f"{HEADER},pool\n" + "".join(f"{60 * t},{name},0,0,0,1,p\n" for t in range(90) for name in "abc")
@@ -39,8 +40,8 @@ def asked(tmp_path: Path, command: str, text: str, *more: str) -> Said:
     path.write_text(text)
     replay.register(app)
     done = CliRunner().invoke(app, ["replay", command, *COMMANDS[command], str(path), "--json", *more])
-    if isinstance(done.exception, UserError):
-        return Said(done.exception.code, done.stdout, str(done.exception))
+    if isinstance(done.exception, AppError):
+        return Said(exit_of(done.exception.code), done.stdout, str(done.exception))
     assert isinstance(done.exception, SystemExit | None), done.exception
     return Said(done.exit_code, done.stdout, done.stderr)
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from app.errors import AppError, Code
 from cli.main import build
-from cli.output import Exit, UserError
+from cli.output import Exit
 from gpufleet.settings.document import render
 from serving.router.policy import RouterPolicy, parse_policy
 from serving.router.render import render as configuration
@@ -32,9 +33,9 @@ def call(*words: str | Path) -> Result:
     return CliRunner().invoke(build(), ["router", *map(str, words)])
 
 
-def refused(*words: str | Path) -> UserError:
+def refused(*words: str | Path) -> AppError:
     done = call(*words)
-    assert isinstance(done.exception, UserError), done.output
+    assert isinstance(done.exception, AppError), done.output
     return done.exception
 
 
@@ -44,7 +45,7 @@ def policy(fleet: Path) -> RouterPolicy:
 
 def test_a_canary_is_shown_planned_and_moved(fleet: Path) -> None:
     assert "chat: none" in call("canary", "chat", "--fleet", fleet).stdout
-    assert refused("canary", "chat", "5", "--fleet", fleet).code is Exit.WRONG_USE
+    assert refused("canary", "chat", "5", "--fleet", fleet).code is Code.WRONG_USE
     dry = call("canary", "chat", "5", "--pool", "chat-next", "--fleet", fleet)
     assert dry.exit_code == Exit.FOUND
     assert not (fleet.parent / "router.json").exists()
@@ -67,7 +68,7 @@ def test_a_canary_is_shown_planned_and_moved(fleet: Path) -> None:
 def test_a_canary_that_cannot_be_is_refused(fleet: Path, words: tuple[str, ...], said: str) -> None:
     given = words if "--pool" in words else (*words, "--pool", "chat-next")
     error = refused("canary", "chat", *given, "--fleet", fleet, "--apply")
-    assert error.code is Exit.WRONG_USE
+    assert error.code is Code.WRONG_USE
     assert said in str(error)
     assert not (fleet.parent / "router.json").exists()
 

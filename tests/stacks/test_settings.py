@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
+from app.errors import AppError
 from cli import settings as command
-from cli.output import UserError
 from gpufleet.domain.model import CapacityType
 from serving.user_data import instance_json
 from stacks import reading
@@ -309,7 +309,7 @@ LAUGHS = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)
 def test_a_file_that_is_none_is_refused(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "Pulumi.aws-x.yaml"
     path.write_text(text)
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(AppError, match=message):
         command.problems_of(path)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.output import Exit, UserError
+from app.errors import AppError, Code
 from cli.ports import fleet_of
 from cli.watch_pass import Kind, Options, over_fleets
 from gpufleet.domain.decisions import Reason
@@ -61,9 +61,9 @@ def test_a_dry_run_that_makes_the_ledger_says_whom_it_does_not_count_for(
 
 
 def test_a_hash_that_is_no_policys_is_a_mistake_and_names_those_that_are(fleet: FleetDocument) -> None:
-    with pytest.raises(UserError, match=f"no pool has that idle policy; there is batch {DIGEST}") as said:
+    with pytest.raises(AppError, match=f"no pool has that idle policy; there is batch {DIGEST}") as said:
         over_fleets(over_world(), [fleet], Options(apply=True, accept=("0123abcd",)))
-    assert said.value.code is Exit.WRONG_USE
+    assert said.value.code is Code.WRONG_USE
 
 
 def test_a_hash_is_that_of_each_pool_with_such_a_policy(fleet: FleetDocument) -> None:
@@ -80,7 +80,7 @@ def test_a_hash_of_one_of_several_fleets_is_none_of_the_others(
     places = {"ledger_url": f"sqlite:///{tmp_path / 'other.db'}", "notify": None}
     fleets = [fleet, other.model_copy(update=places)]
     accept = policy_digest(fleets[which], "batch") or ""
-    with pytest.raises(UserError, match="--accept-policy 0123abcd: no pool has that"):
+    with pytest.raises(AppError, match="--accept-policy 0123abcd: no pool has that"):
         over_fleets(over_world(), fleets, Options(apply=True, accept=(accept, "0123abcd")))
     assert not any(accepted(one) for one in fleets), "a mistake is said before anything is done"
     over_fleets(over_world(), fleets, Options(apply=True, accept=(accept,)))

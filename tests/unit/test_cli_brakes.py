@@ -9,10 +9,10 @@ from typing import Any, cast
 import pytest
 from typer.testing import CliRunner, Result
 
+from app.errors import AppError, Code
 from cli.brakes import remove_keep
 from cli.fleets import load
 from cli.main import build
-from cli.output import Exit, UserError
 from cli.ports import FleetLedger, fleet_of
 from cli.watching import Costs, Watched
 from cli.wiring import open_engine
@@ -32,8 +32,8 @@ def test_an_end_after_all_time_is_wrong_use(tmp_path: Path, command: str) -> Non
     open_ledger(f"sqlite:///{tmp_path}/ledger.db").dispose()
     words = [command, "chat", "--reason", "x", "--for", "999999999d", "--fleet", str(document(tmp_path))]
     done = CliRunner().invoke(build("brakes"), words)
-    assert isinstance(done.exception, UserError), done.exception
-    assert done.exception.code is Exit.WRONG_USE
+    assert isinstance(done.exception, AppError), done.exception
+    assert done.exception.code is Code.WRONG_USE
     assert "--for 999999999d" in str(done.exception)
 
 
@@ -70,8 +70,8 @@ def test_an_end_after_all_time_is_wrong_use(tmp_path: Path, command: str) -> Non
 def test_wrong_words_are_said_with_the_remedy(tmp_path: Path, words: list[str], said: str) -> None:
     open_ledger(f"sqlite:///{tmp_path}/ledger.db").dispose()
     done = CliRunner().invoke(build("brakes"), [*words, "--fleet", str(document(tmp_path))])
-    assert isinstance(done.exception, UserError), done.exception
-    assert (done.exception.code, said in str(done.exception)) == (Exit.WRONG_USE, True), done.exception
+    assert isinstance(done.exception, AppError), done.exception
+    assert (done.exception.code, said in str(done.exception)) == (Code.WRONG_USE, True), done.exception
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_programs_read_what_drains(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 )
 def test_a_machine_without_the_ledger_brakes_and_releases_nothing(tmp_path: Path, words: list[str]) -> None:
     done = CliRunner().invoke(build("brakes"), [*words, "--fleet", str(document(tmp_path))])
-    assert isinstance(done.exception, UserError) and "is not on this machine" in str(done.exception)
+    assert isinstance(done.exception, AppError) and "is not on this machine" in str(done.exception)
     assert not (tmp_path / "ledger.db").exists(), "with a file there, the next brake would not be refused"
 
 
@@ -246,7 +246,7 @@ def test_a_machine_without_the_ledger_brakes_and_releases_nothing(tmp_path: Path
 def test_reading_makes_no_ledger(tmp_path: Path, words: list[str]) -> None:
     """A file there would let the next `pause` through, and hold nobody."""
     done = CliRunner().invoke(build(), [*words, "--fleet", str(document(tmp_path))])
-    assert done.exception is None or isinstance(done.exception, (SystemExit, UserError)), done.exception
+    assert done.exception is None or isinstance(done.exception, (SystemExit, AppError)), done.exception
     assert not (tmp_path / "ledger.db").exists()
 
 
@@ -314,8 +314,8 @@ class Knows:
     ("scope", "error", "code", "left"),
     [
         pytest.param("i-1", None, None, 0, id="it is gone"),
-        pytest.param("i-2", None, Exit.WRONG_USE, 1, id="nobody ever braked it"),
-        pytest.param("i-1", OSError("no answer"), Exit.FAILED, 1, id="who knows whether it is gone"),
+        pytest.param("i-2", None, Code.WRONG_USE, 1, id="nobody ever braked it"),
+        pytest.param("i-1", OSError("no answer"), Code.FAILED, 1, id="who knows whether it is gone"),
     ],
 )
 def test_the_pause_of_an_instance_that_is_gone_can_be_released(
@@ -323,7 +323,7 @@ def test_the_pause_of_an_instance_that_is_gone_can_be_released(
     monkeypatch: pytest.MonkeyPatch,
     scope: str,
     error: OSError | None,
-    code: Exit | None,
+    code: Code | None,
     left: int,
 ) -> None:
     url = f"sqlite:///{tmp_path}/ledger.db"
@@ -353,5 +353,5 @@ class Refuses:
 
 @pytest.mark.parametrize("whole", [True, False], ids=["the call fails", "one instance fails"])
 def test_a_keep_tag_that_stays_is_said(whole: bool) -> None:
-    with pytest.raises(UserError, match="released in the ledger, but its tag .* could not be removed: ec2:Delete"):
+    with pytest.raises(AppError, match="released in the ledger, but its tag .* could not be removed: ec2:Delete"):
         remove_keep(cast(Any, Refuses(whole=whole)), "i-1")

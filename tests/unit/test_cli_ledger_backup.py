@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from app.errors import AppError
 from cli.main import build
-from cli.output import UserError
 from ledger import operations, outbox, transfer
 from ledger.database import writing
 from ledger.schema import open_ledger
@@ -91,7 +91,7 @@ def test_a_ledger_of_a_file_comes_back_in_postgresql_and_from_there_in_a_file(tm
 
 @pytest.mark.parametrize("command", ["verify", "export"])
 def test_a_ledger_that_is_not_there_is_neither_sound_nor_copied(tmp_path: Path, command: str) -> None:
-    with pytest.raises(UserError, match="not on this machine: run this where the watchdogs run"):
+    with pytest.raises(AppError, match="not on this machine: run this where the watchdogs run"):
         run(command, "--fleet", str(machine(tmp_path / "new")))
 
 
@@ -100,7 +100,7 @@ def test_a_machine_without_the_ledger_backs_nothing_up(tmp_path: Path) -> None:
     fill(old)
     run("backup", "--fleet", str(old), "--place", bucket)
     new = machine(tmp_path / "new")
-    with pytest.raises(UserError, match="not on this machine: run this where the watchdogs run"):
+    with pytest.raises(AppError, match="not on this machine: run this where the watchdogs run"):
         run("backup", "--fleet", str(new), "--place", bucket)
     run("restore", "--fleet", str(new), "--place", bucket)
     assert rows(new) == rows(old)
@@ -144,7 +144,7 @@ def test_a_bad_backup_is_refused_and_nothing_is_written(
     harm(data, pointer)
     new = machine(tmp_path / "new")
     empty = rows(new)
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(AppError, match=words):
         run("restore", "--fleet", str(new), "--place", str(bucket))
     assert rows(new) == empty
 

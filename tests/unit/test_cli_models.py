@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from app.errors import AppError, Code
 from cli.main import build
 from cli.models_shelf import Shelf
-from cli.output import UserError
 from cli.stores import open_place
 from localcloud import tiny_model
 
@@ -17,7 +17,7 @@ from localcloud import tiny_model
 def run(*words: str | Path, code: int = 0) -> Any:
     """Run a command with --json; its document."""
     done = CliRunner().invoke(build(), [str(word) for word in (*words, "--json")])
-    if isinstance(done.exception, UserError):
+    if isinstance(done.exception, AppError):
         raise done.exception
     assert done.exit_code == code, done.output
     return json.loads(done.stdout)
@@ -36,7 +36,7 @@ def add(folder: Path, bucket: Path, revision: str = "first") -> str:
 def test_from_a_folder_to_a_checked_cache(model: Path, tmp_path: Path) -> None:
     bucket, cache = tmp_path / "bucket", tmp_path / "cache"
     digest = add(model, bucket)
-    with pytest.raises(UserError, match=r"served\.json"):
+    with pytest.raises(AppError, match=r"served\.json"):
         run("cache", "sync", bucket / "models/chat", "--to", cache)
     run("model", "rollout", digest, "--name", "chat", "--bucket", bucket)
     first = run("cache", "sync", bucket / "models/chat", "--to", cache)
@@ -74,9 +74,9 @@ def test_roll_out_and_roll_back(model: Path, tmp_path: Path) -> None:
     assert run("model", "rollout", second[:12], *at)["served"] == second
     assert run("model", "rollback", *at)["served"] == first
     assert run("model", "rollback", *at)["served"] == second
-    with pytest.raises(UserError, match="whole digest"):
+    with pytest.raises(AppError, match="whole digest"):
         run("model", "rollout", "abc", *at)
-    with pytest.raises(UserError, match="no such revision"):
+    with pytest.raises(AppError, match="no such revision"):
         run("model", "rollout", "0" * 64, *at)
 
 
@@ -93,7 +93,7 @@ def test_models_and_revisions_are_listed_served_or_not(model: Path, tmp_path: Pa
     assert (row["served"], row["revision"]) == (first, "first")
     (row,) = run("model", "show", "--name", "chat", "--bucket", bucket)
     assert (row["digest"], row["served"], row["approved"]) == (first, True, None)
-    with pytest.raises(UserError, match="no model other"):
+    with pytest.raises(AppError, match="no model other"):
         run("model", "show", "--name", "other", "--bucket", bucket)
 
 
@@ -118,9 +118,9 @@ def test_production_serves_what_somebody_approved_by_its_bytes(model: Path, tmp_
     at = ("--name", "chat", "--bucket", bucket)
     first = add(model, bucket)
     of_environment(bucket, "prod")
-    with pytest.raises(UserError, match=f"not approved.*gpufleet model approve {first[:12]}") as refused:
+    with pytest.raises(AppError, match=f"not approved.*gpufleet model approve {first[:12]}") as refused:
         run("model", "rollout", first, *at)
-    assert refused.value.code == 1
+    assert refused.value.code is Code.FAILED
     assert not (bucket / "models/chat/served.json").exists()
     run("model", "approve", first[:12], *at, "--by", "ada", "--note", "EVAL-7")
     assert run("model", "rollout", first, *at)["served"] == first
@@ -131,9 +131,9 @@ def test_production_serves_what_somebody_approved_by_its_bytes(model: Path, tmp_
     second = add(model, bucket, "second")
     notes = bucket / "models/chat"
     (notes / second / "approved.json").write_bytes((notes / first / "approved.json").read_bytes())
-    with pytest.raises(UserError, match="approve it again"):
+    with pytest.raises(AppError, match="approve it again"):
         run("model", "rollout", second, *at)
-    with pytest.raises(UserError, match="no such revision"):
+    with pytest.raises(AppError, match="no such revision"):
         run("model", "approve", "0" * 64, *at)
 
 
@@ -142,9 +142,9 @@ def test_elsewhere_nobody_is_asked_but_a_fleet_of_production_is_heard(model: Pat
     at = ("--name", "chat", "--bucket", bucket)
     first = add(model, bucket)
     fleet = of_environment(tmp_path / "elsewhere", "prod")
-    with pytest.raises(UserError, match="served in prod"):
+    with pytest.raises(AppError, match="served in prod"):
         run("model", "rollout", first, *at, "--fleet", fleet)
-    with pytest.raises(UserError, match="served in prod"):
+    with pytest.raises(AppError, match="served in prod"):
         run("model", "rollout", first, *at, "--environment", "prod")
     of_environment(bucket, "dev")
     assert run("model", "rollout", first, *at)["served"] == first
@@ -182,7 +182,7 @@ def test_a_way_back_that_was_killed_goes_on_and_does_not_turn_round(model: Path,
 def test_a_rollout_without_a_digest_goes_on_with_what_is_served(model: Path, tmp_path: Path) -> None:
     bucket = tmp_path / "bucket"
     at = ("--name", "chat", "--bucket", bucket)
-    with pytest.raises(UserError, match="nothing is served yet"):
+    with pytest.raises(AppError, match="nothing is served yet"):
         run("model", "rollout", *at)
     first = add(model, bucket)
     run("model", "rollout", first, *at)
@@ -214,15 +214,15 @@ def test_sizes_from_a_folder_and_from_a_bucket(model: Path, tmp_path: Path, wher
 
 
 def test_what_cannot_be_sized_is_said(model: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="longer than the model's 2048"):
+    with pytest.raises(AppError, match="longer than the model's 2048"):
         run("size", model, "--context", "99999")
-    with pytest.raises(UserError, match="g6.xlarge"):
+    with pytest.raises(AppError, match="g6.xlarge"):
         run("size", model, "--gpu", "g6.xlrge")
-    with pytest.raises(UserError, match=r"config\.json"):
+    with pytest.raises(AppError, match=r"config\.json"):
         run("size", tmp_path / "nothing")
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps({**config, "model_type": "novel"}))
-    with pytest.raises(UserError, match="novel"):
+    with pytest.raises(AppError, match="novel"):
         run("size", model)
 
 
@@ -232,11 +232,11 @@ def test_nothing_that_fits_is_exit_3(model: Path) -> None:
 
 
 def test_unknown_places_are_said(model: Path) -> None:
-    with pytest.raises(UserError, match="ftp"):
+    with pytest.raises(AppError, match="ftp"):
         run("model", "add", model, "--name", "chat", "--bucket", "ftp://x/y")
-    with pytest.raises(UserError, match="no bucket"):
+    with pytest.raises(AppError, match="no bucket"):
         run("cache", "sync", "s3:///models/chat")
-    with pytest.raises(UserError, match=r"http://\[: is no URL"):
+    with pytest.raises(AppError, match=r"http://\[: is no URL"):
         run("model", "ls", "--bucket", "http://[")
 
 
@@ -244,13 +244,13 @@ def test_a_history_that_is_none_is_named(model: Path, tmp_path: Path) -> None:
     bucket = tmp_path / "bucket"
     add(model, bucket)
     (bucket / "models" / "chat" / "history.json").write_text("[1]")
-    with pytest.raises(UserError, match=r"history\.json: .*mend or remove it"):
+    with pytest.raises(AppError, match=r"history\.json: .*mend or remove it"):
         run("model", "show", "--name", "chat", "--bucket", bucket)
 
 
 def test_a_login_of_aws_that_there_is_not_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_PROFILE", "nope")
-    with pytest.raises(UserError, match=r"s3://x: no AWS credentials: .*\(nope\)"):
+    with pytest.raises(AppError, match=r"s3://x: no AWS credentials: .*\(nope\)"):
         run("model", "ls", "--bucket", "s3://x")
 
 

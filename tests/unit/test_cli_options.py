@@ -5,8 +5,9 @@ from datetime import UTC, datetime
 import pytest
 from rich.table import Table
 
+from app.errors import AppError, Code
 from cli.addresses import host_and_port
-from cli.output import STDOUT, Exit, UserError
+from cli.output import STDOUT
 from cli.windows import parse_window
 
 
@@ -21,9 +22,9 @@ def test_an_address_is_host_and_port(text: str, found: tuple[str, int]) -> None:
     "text", ["", "9600", ":9600", "h:", "h:x", "h:65536", "h:99999", "h:-1", "h:²", "h:" + "9" * 5000]
 )
 def test_an_address_that_is_none_is_wrong_use(text: str) -> None:
-    with pytest.raises(UserError, match="--listen .*write HOST:PORT with a port up to 65535, as h:1") as caught:
+    with pytest.raises(AppError, match="--listen .*write HOST:PORT with a port up to 65535, as h:1") as caught:
         host_and_port("--listen", text, "h:1")
-    assert caught.value.code is Exit.WRONG_USE
+    assert caught.value.code is Code.WRONG_USE
 
 
 NOW = datetime(2026, 11, 22, 8, tzinfo=UTC)
@@ -31,9 +32,9 @@ NOW = datetime(2026, 11, 22, 8, tzinfo=UTC)
 
 @pytest.mark.parametrize(("since", "until"), [("2026-11-23", "2026-11-24"), ("2026-11-22T08:01", "2027-01-01")])
 def test_a_window_that_lies_ahead_is_not_shown_as_free(since: str, until: str) -> None:
-    with pytest.raises(UserError, match=rf"--since '{since}' .* lies ahead") as caught:
+    with pytest.raises(AppError, match=rf"--since '{since}' .* lies ahead") as caught:
         parse_window(since, until, "UTC", NOW)
-    assert caught.value.code is Exit.WRONG_USE
+    assert caught.value.code is Code.WRONG_USE
     assert parse_window("2026-11-01", until, "UTC", NOW).until > NOW  # the rest of a month may lie ahead
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from cli.output import UserError
+from app.errors import AppError
 from costs.document import CSV_COLUMNS
 from gpufleet.domain.model import CapacityType
 from ledger import facts
@@ -174,7 +174,7 @@ def test_a_day_costs_as_many_hours_as_it_has(tmp_path: Path, day: str, hours: in
 
 def refusal(*words: object) -> str:
     done = call(*words)
-    assert isinstance(done.exception, UserError), (done.output, done.exception)
+    assert isinstance(done.exception, AppError), (done.output, done.exception)
     return str(done.exception)
 
 

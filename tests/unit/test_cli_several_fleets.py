@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 import typer
 
+from app.errors import AppError
 from cli import watch_cost, watch_orphans
 from cli.fleets import load_one
-from cli.output import STDERR, Exit, UserError
+from cli.output import STDERR, Exit
 from cli.report import _all_sent  # pyright: ignore[reportPrivateUsage]
 from cli.watch_pass import SPOT, Options, kinds, over_fleets
 from gpufleet.settings.document import FleetDocument, render
@@ -31,7 +32,7 @@ def test_a_ledger_that_is_lost_stops_no_other_fleet_s_pass(lost: list[FleetDocum
     assert code is Exit.FAILED
     assert [one["environment"] for one in answers] == ["one", "two"]
     assert all("not a database" in one["error"] for one in answers)
-    with pytest.raises(UserError, match="not a database"):
+    with pytest.raises(AppError, match="not a database"):
         over_fleets(kinds()[SPOT], lost[:1], Options(show=False))
 
 

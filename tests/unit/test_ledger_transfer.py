@@ -9,10 +9,10 @@ import pytest
 from sqlalchemy import Engine, text
 from typer.testing import CliRunner, Result
 
+from app.errors import AppError
 from cli import sums
 from cli.fleets import load_one
 from cli.main import build
-from cli.output import UserError
 from ledger import transfer
 from ledger.database import writing
 from ledger.invariants import verify
@@ -223,7 +223,7 @@ def test_the_command_proves_exports_and_imports(full: Engine, tmp_path: Path) ->
 
 def test_a_file_that_is_not_there_is_named(full: Engine, tmp_path: Path) -> None:
     done = call("import", tmp_path / "none.jsonl", "--fleet", document(tmp_path))
-    assert isinstance(done.exception, UserError) and "none.jsonl" in str(done.exception)
+    assert isinstance(done.exception, AppError) and "none.jsonl" in str(done.exception)
 
 
 @pytest.mark.slow

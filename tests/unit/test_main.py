@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from app.errors import AppError
 from cli.files import write_text
-from cli.output import UserError
 
 ROOT = Path(__file__).parents[2]
 
@@ -95,7 +95,7 @@ def test_a_full_disk_under_stdout_is_one_line() -> None:
 )
 def test_a_place_that_takes_no_file_is_named(tmp_path: Path, name: str, why: str) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match=why):
+    with pytest.raises(AppError, match=why):
         write_text("text", tmp_path / name)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
@@ -145,7 +145,7 @@ from cli import main, output
 def build(group):
     def command():
         output.print_json([])
-        raise output.UserError("nothing is known")
+        raise AppError("nothing is known")
     return command
 main.build = build
 sys.argv = ["gpufleet", "watch", "--json"]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from app.errors import AppError
 from cli.main import build
-from cli.output import UserError
 from ledger import facts
 from ledger.database import writing
 from ledger.facts import PriceObservation
@@ -56,7 +56,7 @@ def run(*arguments: str, **environment: str) -> tuple[int, str]:
     done = CliRunner().invoke(
         build("plan_cost"), ["plan-cost", *arguments], env={"GPUFLEET_FLEET": "", **environment}
     )
-    said = str(done.exception) if isinstance(done.exception, UserError) else done.stdout
+    said = str(done.exception) if isinstance(done.exception, AppError) else done.stdout
     return done.exit_code, f"{done.stderr}{said}" if done.exit_code else done.stdout
 
 

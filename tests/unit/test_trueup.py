@@ -14,8 +14,8 @@ import pytest
 from pyarrow import parquet
 from typer.testing import CliRunner, Result
 
+from app.errors import AppError
 from cli.main import build
-from cli.output import UserError
 from costs.bills import BillError, Form, read_bill
 from ledger.schema import open_ledger
 from tests.unit.small_fleet import HOUR, T0, document, fill
@@ -259,5 +259,5 @@ def test_a_bill_that_is_short_is_refused_and_marks_nothing(fleet: Path, tmp_path
     short = as_csv(tmp_path / "bill.csv", [cur("i-idle", 7 * 24, "1")])
     days = ("--since", "2026-11-20", "--until", "2026-11-30")
     refused = call("trueup", "--fleet", fleet, "--bill", short, *days)
-    assert isinstance(refused.exception, UserError) and "it is short" in str(refused.exception)
+    assert isinstance(refused.exception, AppError) and "it is short" in str(refused.exception)
     assert json.loads(call("cost", "--fleet", fleet, *days, "--json").stdout)["state"] == "estimated"

@@ -20,7 +20,8 @@ from typing import NoReturn
 import boto3
 import pytest
 
-from cli.output import Exit, UserError
+from app.errors import AppError
+from cli.output import Exit
 from cli.watch_pass import Kind
 from cli.watch_run import COST, COST_EVERY, EVERY, Daemon
 from clouds.aws.notices import queue_name
@@ -176,14 +177,14 @@ class Failing:
     [
         pytest.param(None, id="not observed"),
         pytest.param(LedgerError("disk full"), id="the ledger"),
-        pytest.param(UserError("a bad price"), id="for people to mend"),
+        pytest.param(AppError("a bad price"), id="for people to mend"),
         pytest.param(ValueError("no such thing"), id="a fault of ours"),
     ],
 )
 def test_the_calls_of_a_pass_that_fails_are_counted(fleet: Path, error: Exception | None) -> None:
     kind = Kind(name="idle", make=lambda _, ports: Failing(ports, error), digest=lambda *_: None)
     daemon = Daemon(fleet_urls=(str(fleet),), apply=False)
-    with suppress(UserError, ValueError):
+    with suppress(AppError, ValueError):
         assert not daemon._watch(kind, 0)  # pyright: ignore[reportPrivateUsage]
     assert daemon.calls == {"prometheus:/api/v1/query": 1}
 

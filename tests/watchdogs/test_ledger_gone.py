@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from cli.output import Exit, UserError
+from app.errors import AppError
+from cli.output import Exit
 from cli.watch_pass import Kind, Options, kinds, over_fleets
 from gpufleet.domain.model import Instance
 from gpufleet.settings.document import FleetDocument
@@ -88,7 +89,7 @@ def test_a_pass_whose_ledger_dies_says_so_and_the_next_one_goes_on(
     assert answer["error"].startswith("the ledger failed: ")
     said = capsys.readouterr().err
     assert said.endswith("The next pass goes on.\n") and len(said.splitlines()) == 1, "no statement of SQL"
-    with pytest.raises(UserError, match="Is the server running|No such file"):
+    with pytest.raises(AppError, match="Is the server running|No such file"):
         over_fleets(idle, fleet, options)
     server.start()
     code, [answer] = over_fleets(idle, fleet, options)

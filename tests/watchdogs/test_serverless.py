@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from app.errors import AppError
 from cli import ports, serverless, watch_cost
 from cli.fleets import load
 from cli.main import build
-from cli.output import Exit, UserError
+from cli.output import Exit
 from cli.serverless import PassFailedError, handler
 from gpufleet.settings.document import FleetDocument, render
 from ledger import operations
@@ -154,7 +155,7 @@ def test_a_pass_of_cost_that_had_no_metrics_says_so(
     ],
 )
 def test_a_wrong_event_does_nothing(event: dict[str, Any], words: str) -> None:
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(AppError, match=words):
         handler(event)
 
 
@@ -170,7 +171,7 @@ def test_a_wrong_event_does_nothing(event: dict[str, Any], words: str) -> None:
     ],
 )
 def test_a_fleet_that_a_function_cannot_watch_is_refused(tmp_path: Path, changes: dict[str, str], words: str) -> None:
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(AppError, match=words):
         handler({"watchdog": "idle", "fleet": [fleet_file(tmp_path, **changes)]})
 
 
