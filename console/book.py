@@ -8,10 +8,9 @@ from sqlalchemy import Engine, and_, func, or_, select
 
 from console.view import ActView, BrakeView, CostView, UnitCost
 from ledger import decisions, history, operations
-from ledger.decisions import DECISIONS, OUTCOMES
 from ledger.facts import EndCause
 from ledger.sums import CostSum, Span, read_sums
-from ledger.tables import ENDS, RUNS
+from ledger.tables import DECISIONS, ENDS, OUTCOMES, RUNS
 
 DRAINED_IN_TIME: Final = "preempted, drained"
 """The reason of the spot watchdog's end of an instance that its cloud had given notice to."""

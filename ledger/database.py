@@ -6,14 +6,11 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import Connection, Engine, MetaData, Table, create_engine, event
+from sqlalchemy import Connection, Engine, Table, create_engine, event
 from sqlalchemy.engine import make_url
 
 if TYPE_CHECKING:
     from sqlalchemy.dialects import postgresql, sqlite
-
-METADATA: Final = MetaData()
-"""Every table of the ledger, whichever file declares it."""
 
 BUSY_TIMEOUT_MS: Final = 30_000
 _SWITCH_S: Final = 5.0

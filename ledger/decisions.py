@@ -8,15 +8,8 @@ from decimal import Decimal
 from typing import Any, Final
 
 from sqlalchemy import (
-    BigInteger,
-    Column,
     ColumnElement,
     Engine,
-    Index,
-    Integer,
-    String,
-    Table,
-    Text,
     and_,
     exists,
     func,
@@ -25,73 +18,8 @@ from sqlalchemy import (
     update,
 )
 
-from ledger.database import METADATA, writing
-from ledger.tables import Exact, Moment
-
-_SERIAL: Final = BigInteger().with_variant(Integer, "sqlite")
-
-DECISIONS: Final = Table(
-    "decisions",
-    METADATA,
-    Column("id", _SERIAL, primary_key=True, autoincrement=True),
-    Column("fleet", String(128), nullable=False),
-    Column("watchdog", String(16), nullable=False),
-    Column("resource", String(200), nullable=False),
-    Column("pool", String(64)),
-    Column("action", String(16), nullable=False),
-    Column("reason", String(64), nullable=False),
-    Column("detail", Text, nullable=False),
-    Column("evidence", Text, nullable=False),
-    Column("from_size", Integer),
-    Column("to_size", Integer),
-    Column("usd_per_hour", Exact(40)),
-    Column("at", Moment, nullable=False),
-    Index("decisions_resource", "fleet", "resource", "id"),
-    sqlite_autoincrement=True,
-)
-
-HEADS: Final = Table(
-    "decision_heads",
-    METADATA,
-    Column("fleet", String(128), primary_key=True),
-    Column("watchdog", String(16), primary_key=True),
-    Column("resource", String(200), primary_key=True),
-    Column("action", String(16), nullable=False),
-    Column("reason", String(64), nullable=False),
-    Column("sizes", String(32), nullable=False),
-)
-"""The last decision about each resource, so that a pass writes only what changed."""
-
-OUTCOMES: Final = Table(
-    "outcomes",
-    METADATA,
-    Column("id", _SERIAL, primary_key=True, autoincrement=True),
-    Column("fleet", String(128), nullable=False),
-    Column("watchdog", String(16), nullable=False),
-    Column("resource", String(200), nullable=False),
-    Column("pool", String(64)),
-    Column("action", String(16), nullable=False),
-    Column("reason", String(64), nullable=False),
-    Column("kind", String(16), nullable=False),
-    Column("detail", Text, nullable=False),
-    Column("error", Text),
-    Column("usd_per_hour", Exact(40)),
-    Column("at", Moment, nullable=False),
-    Index("outcomes_resource", "fleet", "resource", "id"),
-    Index("outcomes_at", "fleet", "watchdog", "at"),
-    sqlite_autoincrement=True,
-)
-
-INTENTS: Final = Table(
-    "intents",
-    METADATA,
-    Column("fleet", String(128), primary_key=True),
-    Column("watchdog", String(16), primary_key=True),
-    Column("resource", String(200), primary_key=True),
-    Column("decision", Text, nullable=False),
-    Column("at", Moment, nullable=False),
-)
-"""What was begun and has no outcome yet: what a killed run leaves behind for the next one."""
+from ledger.database import writing
+from ledger.tables import DECISIONS, HEADS, INTENTS, OUTCOMES
 
 OPEN_KINDS: Final = frozenset({"waiting", "failed"})
 """Outcomes that leave what was begun to a later pass."""

@@ -3,27 +3,11 @@
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
-from typing import Final
 
-from sqlalchemy import Column, Connection, String, Table, select
+from sqlalchemy import Connection, select
 
-from ledger.database import METADATA
 from ledger.facts import merge
-from ledger.tables import Exact, Moment
-
-FINALS: Final = Table(
-    "finals",
-    METADATA,
-    Column("fleet", String(128), primary_key=True),
-    Column("since", Moment, primary_key=True),
-    Column("until", Moment, primary_key=True),
-    Column("digest", String(64), primary_key=True),
-    Column("form", String(64), nullable=False),
-    Column("billed_usd", Exact(60), nullable=False),
-    Column("computed_usd", Exact(60), nullable=False),
-    Column("at", Moment, nullable=False),
-)
-"""One row per bill and span. Facts stay as they were seen; this says what the bill made of them."""
+from ledger.tables import FINALS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Any, Final
 from sqlalchemy import BigInteger, Connection, Engine, and_, bindparam, exists, select, type_coerce
 
 from gpufleet.domain.model import CapacityType, Cloud
-from ledger.decisions import OUTCOMES, stopped_something
+from ledger.decisions import stopped_something
 from ledger.facts import (
     ActivityHour,
     EndCause,
@@ -18,7 +18,7 @@ from ledger.facts import (
     Reservation,
     Run,
 )
-from ledger.tables import ACTIVITY, ENDS, PASSES, PRICES, RESERVATIONS, RUNS, moment
+from ledger.tables import ACTIVITY, ENDS, OUTCOMES, PASSES, PRICES, RESERVATIONS, RUNS, moment
 
 _HOUR: Final = timedelta(hours=1)
 _ROWS: Final = 5_000

@@ -11,8 +11,7 @@ from sqlalchemy import Connection, and_, func, or_, select, text
 from gpufleet.domain.money import NANO
 from ledger.facts import activity_hour
 from ledger.rollups import engine_of, engine_of_row, hour_row, reading_of, rolled_hours
-from ledger.sums import SUMS
-from ledger.tables import ACTIVITY, COUNTERS, ENDS, PRICES, READINGS, RESERVATIONS, RUNS, TOKEN_HOURS
+from ledger.tables import ACTIVITY, COUNTERS, ENDS, PRICES, READINGS, RESERVATIONS, RUNS, SUMS, TOKEN_HOURS
 
 SLOTS: Final = 360
 _STREAM: Final = 5_000

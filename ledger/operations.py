@@ -6,89 +6,18 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any
 
 from sqlalchemy import (
-    BigInteger,
-    Column,
     Connection,
     Engine,
-    Index,
-    Integer,
     Select,
-    String,
-    Table,
-    Text,
     select,
     update,
 )
 
-from ledger.database import METADATA, insert_into, writing
-from ledger.tables import Moment
-
-_SERIAL: Final = BigInteger().with_variant(Integer, "sqlite")
-
-TARGETS: Final = Table(
-    "targets",
-    METADATA,
-    Column("fleet", String(128), primary_key=True),
-    Column("pool", String(64), primary_key=True),
-    Column("value", Integer, nullable=False),
-    Column("version", Integer, nullable=False),
-)
-"""Ready replicas wanted by pool: the one row that everybody compares and sets."""
-
-TARGET_MOVES: Final = Table(
-    "target_moves",
-    METADATA,
-    Column("fleet", String(128), primary_key=True),
-    Column("pool", String(64), primary_key=True),
-    Column("version", Integer, primary_key=True),
-    Column("value", Integer, nullable=False),
-    Column("changed_by", String(128), nullable=False),
-    Column("reason", Text, nullable=False),
-    Column("because", String(200)),
-    Column("at", Moment, nullable=False),
-    Index("target_moves_because", "fleet", "pool", "because", unique=True),
-)
-"""Every change of a target. `because` names a change that must happen once only."""
-
-LEASES: Final = Table(
-    "leases",
-    METADATA,
-    Column("name", String(200), primary_key=True),
-    Column("holder", String(200), nullable=False),
-    Column("until", Moment, nullable=False),
-)
-
-BRAKES: Final = Table(
-    "brakes",
-    METADATA,
-    Column("id", _SERIAL, primary_key=True, autoincrement=True),
-    Column("fleet", String(128), nullable=False),
-    Column("kind", String(16), nullable=False),
-    Column("scope", String(128), nullable=False),
-    Column("owner", String(128), nullable=False),
-    Column("reason", Text, nullable=False),
-    Column("since", Moment, nullable=False),
-    Column("until", Moment),
-    Column("released_at", Moment),
-    Column("released_by", String(128)),
-    Index("brakes_open", "fleet", "released_at"),
-    sqlite_autoincrement=True,
-)
-
-POLICIES: Final = Table(
-    "policies_seen",
-    METADATA,
-    Column("fleet", String(128), primary_key=True),
-    Column("watchdog", String(16), primary_key=True),
-    Column("pool", String(64), primary_key=True),
-    Column("digest", String(64), primary_key=True),
-    Column("seen_by", String(128), nullable=False),
-    Column("at", Moment, nullable=False),
-)
-"""Policies whose dry run was printed, or that somebody accepted."""
+from ledger.database import insert_into, writing
+from ledger.tables import BRAKES, LEASES, POLICIES, TARGET_MOVES, TARGETS
 
 
 class VersionError(Exception):

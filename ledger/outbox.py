@@ -13,22 +13,15 @@ from enum import StrEnum
 from typing import Any, Final
 
 from sqlalchemy import (
-    BigInteger,
-    Column,
     Connection,
     Engine,
-    Index,
-    Integer,
-    String,
-    Table,
-    Text,
     func,
     select,
     update,
 )
 
-from ledger.database import METADATA, insert_into, writing
-from ledger.tables import EPOCH, Moment
+from ledger.database import insert_into, writing
+from ledger.tables import EPOCH, OUTBOX
 
 
 class MessageState(StrEnum):
@@ -39,28 +32,6 @@ class MessageState(StrEnum):
     SENT = "sent"
     REFUSED = "refused"
     """The receiver will never take it (bad channel, bad token, bad blocks); people must look."""
-
-
-OUTBOX: Final = Table(
-    "outbox",
-    METADATA,
-    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
-    Column("key", String(200), nullable=False, unique=True),
-    Column("channel", String(128), nullable=False),
-    Column("text", Text, nullable=False),
-    Column("detail", Text, nullable=False),
-    Column("created_at", Moment, nullable=False),
-    Column("state", String(16), nullable=False),
-    Column("attempts", Integer, nullable=False),
-    Column("not_before", Moment, nullable=False),
-    Column("token", String(64)),
-    Column("taken_at", Moment),
-    Column("sent_at", Moment),
-    Column("receipt", String(128)),
-    Column("error", Text),
-    Index("outbox_open", "state", "channel", "id"),
-    sqlite_autoincrement=True,
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,11 +10,7 @@ from sqlalchemy import Connection, Engine, inspect, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DatabaseError, SQLAlchemyError
 
-from ledger import decisions, facts, finals, operations, outbox, sums, teams, told
 from ledger.database import open_database, writing
-
-DECLARING: Final = (decisions, facts, finals, operations, outbox, sums, teams, told)
-"""The files whose import puts every table into METADATA."""
 
 HEAD: Final = "0005"
 """The newest migration in `migrations/versions`."""

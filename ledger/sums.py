@@ -10,11 +10,10 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Final
 
-from sqlalchemy import Column, Connection, Integer, String, Table, delete, select
+from sqlalchemy import Connection, delete, select
 
-from ledger.database import METADATA
 from ledger.facts import Move, merge
-from ledger.tables import Exact, Moment
+from ledger.tables import SUMS
 
 
 class Span(StrEnum):
@@ -24,24 +23,6 @@ class Span(StrEnum):
     """The hour before the look."""
     TODAY = "today"
     """The UTC day of the look, as far as it had come."""
-
-
-SUMS: Final = Table(
-    "cost_sums",
-    METADATA,
-    Column("fleet", String(128), primary_key=True),
-    Column("span", String(16), primary_key=True),
-    Column("pool", String(64), primary_key=True),
-    Column("since", Moment, nullable=False),
-    Column("known_until", Moment, nullable=False),
-    Column("usd", Exact(60), nullable=False),
-    Column("idle_usd", Exact(60), nullable=False),
-    *(Column(f"{kind}_usd", Exact(60)) for kind in ("input", "output", "blended")),
-    Column("unpriced", Integer, nullable=False),
-)
-"""One row per span and pool, of the newest look alone. `pool` is '' for the whole fleet; `input_usd` and its like are
-USD per million tokens, NULL without tokens.
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

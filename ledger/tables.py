@@ -1,14 +1,18 @@
-"""The tables of the money facts, with their natural keys."""
+"""Every table of the ledger. Money facts have natural keys, so that a pass may run twice."""
 
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Final
 
-from sqlalchemy import BigInteger, Column, Dialect, Index, Integer, String, Table, TypeDecorator
+from sqlalchemy import BigInteger, Column, Dialect, Index, Integer, MetaData, String, Table, Text, TypeDecorator
 
-from ledger.database import METADATA
+METADATA: Final = MetaData()
+"""Every table of the ledger."""
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+_SERIAL: Final = BigInteger().with_variant(Integer, "sqlite")
+"""A number that the database gives. SQLite gives numbers to an INTEGER only."""
 
 COUNTERS: Final = ("prompt", "cached", "generation", "prefill_ms", "decode_ms")
 """What an engine counts, as columns and fields are named everywhere."""
@@ -190,3 +194,202 @@ PASSES: Final = Table(
     Column("notes", String(2000), nullable=False),
 )
 """Each complete look of the cost watchdog, for coverage."""
+
+DECISIONS: Final = Table(
+    "decisions",
+    METADATA,
+    Column("id", _SERIAL, primary_key=True, autoincrement=True),
+    Column("fleet", String(128), nullable=False),
+    Column("watchdog", String(16), nullable=False),
+    Column("resource", String(200), nullable=False),
+    Column("pool", String(64)),
+    Column("action", String(16), nullable=False),
+    Column("reason", String(64), nullable=False),
+    Column("detail", Text, nullable=False),
+    Column("evidence", Text, nullable=False),
+    Column("from_size", Integer),
+    Column("to_size", Integer),
+    Column("usd_per_hour", Exact(40)),
+    Column("at", Moment, nullable=False),
+    Index("decisions_resource", "fleet", "resource", "id"),
+    sqlite_autoincrement=True,
+)
+
+HEADS: Final = Table(
+    "decision_heads",
+    METADATA,
+    Column("fleet", String(128), primary_key=True),
+    Column("watchdog", String(16), primary_key=True),
+    Column("resource", String(200), primary_key=True),
+    Column("action", String(16), nullable=False),
+    Column("reason", String(64), nullable=False),
+    Column("sizes", String(32), nullable=False),
+)
+"""The last decision about each resource, so that a pass writes only what changed."""
+
+OUTCOMES: Final = Table(
+    "outcomes",
+    METADATA,
+    Column("id", _SERIAL, primary_key=True, autoincrement=True),
+    Column("fleet", String(128), nullable=False),
+    Column("watchdog", String(16), nullable=False),
+    Column("resource", String(200), nullable=False),
+    Column("pool", String(64)),
+    Column("action", String(16), nullable=False),
+    Column("reason", String(64), nullable=False),
+    Column("kind", String(16), nullable=False),
+    Column("detail", Text, nullable=False),
+    Column("error", Text),
+    Column("usd_per_hour", Exact(40)),
+    Column("at", Moment, nullable=False),
+    Index("outcomes_resource", "fleet", "resource", "id"),
+    Index("outcomes_at", "fleet", "watchdog", "at"),
+    sqlite_autoincrement=True,
+)
+
+INTENTS: Final = Table(
+    "intents",
+    METADATA,
+    Column("fleet", String(128), primary_key=True),
+    Column("watchdog", String(16), primary_key=True),
+    Column("resource", String(200), primary_key=True),
+    Column("decision", Text, nullable=False),
+    Column("at", Moment, nullable=False),
+)
+"""What was begun and has no outcome yet: what a killed run leaves behind for the next one."""
+
+TARGETS: Final = Table(
+    "targets",
+    METADATA,
+    Column("fleet", String(128), primary_key=True),
+    Column("pool", String(64), primary_key=True),
+    Column("value", Integer, nullable=False),
+    Column("version", Integer, nullable=False),
+)
+"""Ready replicas wanted by pool: the one row that everybody compares and sets."""
+
+TARGET_MOVES: Final = Table(
+    "target_moves",
+    METADATA,
+    Column("fleet", String(128), primary_key=True),
+    Column("pool", String(64), primary_key=True),
+    Column("version", Integer, primary_key=True),
+    Column("value", Integer, nullable=False),
+    Column("changed_by", String(128), nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("because", String(200)),
+    Column("at", Moment, nullable=False),
+    Index("target_moves_because", "fleet", "pool", "because", unique=True),
+)
+"""Every change of a target. `because` names a change that must happen once only."""
+
+LEASES: Final = Table(
+    "leases",
+    METADATA,
+    Column("name", String(200), primary_key=True),
+    Column("holder", String(200), nullable=False),
+    Column("until", Moment, nullable=False),
+)
+
+BRAKES: Final = Table(
+    "brakes",
+    METADATA,
+    Column("id", _SERIAL, primary_key=True, autoincrement=True),
+    Column("fleet", String(128), nullable=False),
+    Column("kind", String(16), nullable=False),
+    Column("scope", String(128), nullable=False),
+    Column("owner", String(128), nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("since", Moment, nullable=False),
+    Column("until", Moment),
+    Column("released_at", Moment),
+    Column("released_by", String(128)),
+    Index("brakes_open", "fleet", "released_at"),
+    sqlite_autoincrement=True,
+)
+
+POLICIES: Final = Table(
+    "policies_seen",
+    METADATA,
+    Column("fleet", String(128), primary_key=True),
+    Column("watchdog", String(16), primary_key=True),
+    Column("pool", String(64), primary_key=True),
+    Column("digest", String(64), primary_key=True),
+    Column("seen_by", String(128), nullable=False),
+    Column("at", Moment, nullable=False),
+)
+"""Policies whose dry run was printed, or that somebody accepted."""
+
+OUTBOX: Final = Table(
+    "outbox",
+    METADATA,
+    Column("id", _SERIAL, primary_key=True, autoincrement=True),
+    Column("key", String(200), nullable=False, unique=True),
+    Column("channel", String(128), nullable=False),
+    Column("text", Text, nullable=False),
+    Column("detail", Text, nullable=False),
+    Column("created_at", Moment, nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("not_before", Moment, nullable=False),
+    Column("token", String(64)),
+    Column("taken_at", Moment),
+    Column("sent_at", Moment),
+    Column("receipt", String(128)),
+    Column("error", Text),
+    Index("outbox_open", "state", "channel", "id"),
+    sqlite_autoincrement=True,
+)
+
+FINALS: Final = Table(
+    "finals",
+    METADATA,
+    Column("fleet", String(128), primary_key=True),
+    Column("since", Moment, primary_key=True),
+    Column("until", Moment, primary_key=True),
+    Column("digest", String(64), primary_key=True),
+    Column("form", String(64), nullable=False),
+    Column("billed_usd", Exact(60), nullable=False),
+    Column("computed_usd", Exact(60), nullable=False),
+    Column("at", Moment, nullable=False),
+)
+"""One row per bill and span. Facts stay as they were seen; this says what the bill made of them."""
+
+TEAM_READINGS: Final = Table(
+    "team_readings",
+    METADATA,
+    Column("fleet", String(128), primary_key=True),
+    Column("router", String(64), primary_key=True),
+    Column("team", String(64), primary_key=True),
+    Column("model", String(256), primary_key=True),
+    Column("pool", String(64), primary_key=True),
+    Column("at", Moment, primary_key=True),
+    *(Column(name, BigInteger) for name in ("replica_ms", "tokens_in", "tokens_out", "unmetered")),
+    sqlite_with_rowid=False,
+)
+"""Counters of one key of one router. NULL: not read, which is not zero."""
+
+TOLD: Final = Table(
+    "told_hours",
+    METADATA,
+    Column("fleet", String(128), primary_key=True),
+    Column("hour", Moment, primary_key=True),
+)
+"""One row per hour, written in the transaction of its messages."""
+
+SUMS: Final = Table(
+    "cost_sums",
+    METADATA,
+    Column("fleet", String(128), primary_key=True),
+    Column("span", String(16), primary_key=True),
+    Column("pool", String(64), primary_key=True),
+    Column("since", Moment, nullable=False),
+    Column("known_until", Moment, nullable=False),
+    Column("usd", Exact(60), nullable=False),
+    Column("idle_usd", Exact(60), nullable=False),
+    *(Column(f"{kind}_usd", Exact(60)) for kind in ("input", "output", "blended")),
+    Column("unpriced", Integer, nullable=False),
+)
+"""One row per span and pool, of the newest look alone. `pool` is '' for the whole fleet; `input_usd` and its like are
+USD per million tokens, NULL without tokens.
+"""

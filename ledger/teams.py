@@ -6,28 +6,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from sqlalchemy import BigInteger, Column, Connection, String, Table, select
+from sqlalchemy import Connection, select
 
-from ledger.database import METADATA
 from ledger.facts import merge
-from ledger.tables import Moment
+from ledger.tables import TEAM_READINGS
 
 BASE: Final = timedelta(hours=6)
 """How far before a window its first difference may begin."""
-
-TEAM_READINGS: Final = Table(
-    "team_readings",
-    METADATA,
-    Column("fleet", String(128), primary_key=True),
-    Column("router", String(64), primary_key=True),
-    Column("team", String(64), primary_key=True),
-    Column("model", String(256), primary_key=True),
-    Column("pool", String(64), primary_key=True),
-    Column("at", Moment, primary_key=True),
-    *(Column(name, BigInteger) for name in ("replica_ms", "tokens_in", "tokens_out", "unmetered")),
-    sqlite_with_rowid=False,
-)
-"""Counters of one key of one router. NULL: not read, which is not zero."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,21 +1,11 @@
 """Hours whose alerts were told, so that a pass that died after its facts and before its messages loses none."""
 
 from datetime import datetime
-from typing import Final
 
-from sqlalchemy import Column, Connection, String, Table, func, select
+from sqlalchemy import Connection, func, select
 
-from ledger.database import METADATA
 from ledger.facts import merge
-from ledger.tables import Moment
-
-TOLD: Final = Table(
-    "told_hours",
-    METADATA,
-    Column("fleet", String(128), primary_key=True),
-    Column("hour", Moment, primary_key=True),
-)
-"""One row per hour, written in the transaction of its messages."""
+from ledger.tables import TOLD
 
 
 def add_told(connection: Connection, fleet: str, hour: datetime) -> None:

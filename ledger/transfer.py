@@ -17,21 +17,23 @@ from typing import Any, Final, cast
 from sqlalchemy import Column, Connection, Integer, Row, Table, func, select
 
 from gpufleet.domain.model import CapacityType, Cloud
-from ledger.database import METADATA
-from ledger.decisions import DECISIONS, INTENTS
 from ledger.facts import ActivityHour, EndCause, Move, activity_hour, add_activity, merge
-from ledger.outbox import OUTBOX, MessageState
+from ledger.outbox import MessageState
 from ledger.rollups import reading_of, roll_up
 from ledger.schema import HEAD, LedgerError
-from ledger.sums import SUMS
 from ledger.tables import (
     ACTIVITY,
+    DECISIONS,
     ENDS,
+    INTENTS,
+    METADATA,
+    OUTBOX,
     PRICES,
     PROCESSES,
     READINGS,
     RESERVATIONS,
     RUNS,
+    SUMS,
     Exact,
     Moment,
     microseconds,

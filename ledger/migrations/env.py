@@ -2,10 +2,7 @@
 
 from alembic import context
 
-from ledger.database import METADATA
-from ledger.schema import DECLARING
-
-__all__ = ["DECLARING"]  # importing it declares every table
+from ledger.tables import METADATA
 
 context.configure(
     connection=context.config.attributes["connection"], target_metadata=METADATA, transactional_ddl=False

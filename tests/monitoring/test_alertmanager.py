@@ -21,8 +21,8 @@ from sqlalchemy import select
 
 from gpufleet.domain.model import Cloud
 from gpufleet.settings.document.alerts import AlertSettings
-from ledger.outbox import OUTBOX
 from ledger.schema import open_ledger
+from ledger.tables import OUTBOX
 from localcloud.slack.server import SlackSink
 from monitoring import alertmanager, alerts
 from monitoring.prometheus import Discovery, PrometheusSettings

@@ -17,8 +17,9 @@ from typer.testing import CliRunner
 
 from cli.main import build
 from ledger.database import writing
-from ledger.outbox import OUTBOX, Message, MessageState, counts, enqueue, messages, open_channels
+from ledger.outbox import Message, MessageState, counts, enqueue, messages, open_channels
 from ledger.schema import open_ledger
+from ledger.tables import OUTBOX
 from localcloud.slack.faults import Fault
 from localcloud.slack.server import SlackSink
 from notify.deliver import Delivered, Delivery

@@ -19,10 +19,10 @@ from costs.slots import Measure, Sample
 from gpufleet.domain import tags
 from gpufleet.domain.lives import Ending, Life, MarketPrice, PaidCapacity
 from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState
-from ledger.database import METADATA
 from ledger.facts import EndCause, Run
 from ledger.history import runs as read_runs
 from ledger.schema import open_ledger
+from ledger.tables import METADATA
 from prices.packaged import PackagedPrices
 
 Item = TypeVar("Item")

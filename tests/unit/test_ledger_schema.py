@@ -14,7 +14,7 @@ from sqlalchemy import Engine, select, text
 
 from gpufleet.domain.model import CapacityType, Cloud
 from ledger import history, outbox
-from ledger.database import METADATA, open_database, writing
+from ledger.database import open_database, writing
 from ledger.facts import (
     ActivityHour,
     EndCause,
@@ -33,7 +33,7 @@ from ledger.invariants import verify
 from ledger.rollups import roll_up, stretches
 from ledger.schema import HEAD, LedgerError, explained, open_ledger, schema_version
 from ledger.sums import CostSum, Span, read_sums, write_sums
-from ledger.tables import ACTIVITY
+from ledger.tables import ACTIVITY, METADATA
 from ledger.told import add_told, last_told
 from ledger.transfer import export
 from tests.postgres import running

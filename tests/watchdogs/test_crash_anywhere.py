@@ -14,8 +14,8 @@ from gpufleet.domain.decisions import Target
 from gpufleet.domain.model import CapacityType
 from gpufleet.settings.document import FleetDocument
 from ledger import decisions, operations
-from ledger.outbox import OUTBOX
 from ledger.schema import open_ledger
+from ledger.tables import OUTBOX, OUTCOMES
 from tests.watchdogs.crashing import LEASE_HELD, Scene, opened, seeded
 from tests.watchdogs.plain import START, document, instance
 from tests.watchdogs.test_orphan_rules import orphan
@@ -103,7 +103,7 @@ def told(scene: Scene, prefix: str) -> list[str]:
 
 def outcomes(scene: Scene, watchdog: str, kind: str = "done") -> list[tuple[str, str]]:
     engine = opened(scene)
-    table = decisions.OUTCOMES
+    table = OUTCOMES
     with engine.connect() as connection:
         rows = connection.execute(
             select(table.c.resource, table.c.action).where(table.c.watchdog == watchdog, table.c.kind == kind)

@@ -2,7 +2,7 @@
 
 from alembic import op
 
-from ledger.database import METADATA
+from ledger.tables import METADATA
 
 revision = "0001"
 down_revision = None

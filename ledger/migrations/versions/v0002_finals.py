@@ -2,7 +2,7 @@
 
 from alembic import op
 
-from ledger.finals import FINALS
+from ledger.tables import FINALS
 
 revision = "0002"
 down_revision = "0001"

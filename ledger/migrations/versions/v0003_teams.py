@@ -2,7 +2,7 @@
 
 from alembic import op
 
-from ledger.teams import TEAM_READINGS
+from ledger.tables import TEAM_READINGS
 
 revision = "0003"
 down_revision = "0002"

@@ -2,7 +2,7 @@
 
 from alembic import op
 
-from ledger.told import TOLD
+from ledger.tables import TOLD
 
 revision = "0004"
 down_revision = "0003"

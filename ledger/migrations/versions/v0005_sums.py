@@ -2,7 +2,7 @@
 
 from alembic import op
 
-from ledger.sums import SUMS
+from ledger.tables import SUMS
 
 revision = "0005"
 down_revision = "0004"
