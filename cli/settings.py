@@ -1,14 +1,13 @@
 """`gpufleet settings`: look at a settings file before Pulumi does."""
 
 import difflib
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-import yaml
 
 from app.errors import AppError, Code
 from cli import settings_image
@@ -16,16 +15,16 @@ from cli.output import STDERR, STDOUT, Exit, print_json
 from gpufleet.domain import catalogue
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.parsed import is_list, is_map
+from gpufleet.settings import file
+from gpufleet.settings.environment import KEY, Settings
+from gpufleet.settings.file import FileError
+from gpufleet.settings.problems import Problem, SettingsError
+from gpufleet.settings.reading import json_schema
 from prices.book import machine_sku
 from prices.packaged import PackagedPrices
 from stacks import reading
-from stacks.problems import Problem, SettingsError
-from stacks.settings import KEY, Settings
 
 PREFIX = "Pulumi."
-LARGEST_FILE = 1024 * 1024
-MOST_VALUES = 100_000
-"""Of a settings file with its aliases written out."""
 
 settings_app = typer.Typer(no_args_is_help=True, help="Check settings files and describe what may stand in them.")
 
@@ -39,14 +38,14 @@ def register(app: typer.Typer) -> None:
 
 @settings_app.command("check")
 def check(files: Files, as_json: Json = False) -> None:
-    """Check settings files: everything wrong at once, each with path, value and remedy. Exits 3 if one is wrong."""
+    """Check settings files: errors with path and value. Exits 3 if there is one."""
     found = {str(path): problems_of(path) for path in files}
     if as_json:
         print_json({path: [asdict(problem) for problem in problems] for path, problems in found.items()})
     else:
         for path, problems in found.items():
             STDOUT.print(
-                f"{path}: {f'{len(problems)} to mend' if problems else 'fits'}", highlight=False, markup=False
+                f"{path}: {f'{len(problems)} errors' if problems else 'fits'}", highlight=False, markup=False
             )
             for problem in problems:
                 STDOUT.print(f"  {problem}", highlight=False, markup=False, soft_wrap=True)
@@ -57,7 +56,7 @@ def check(files: Files, as_json: Json = False) -> None:
 @settings_app.command("schema")
 def schema() -> None:
     """The JSON Schema of a settings file, for editors."""
-    print_json(reading.json_schema())
+    print_json(json_schema())
 
 
 @settings_app.command("diff")
@@ -97,60 +96,9 @@ def problems_of(path: Path) -> tuple[Problem, ...]:
 def read_config(path: Path) -> Mapping[str, Any]:
     """The `config:` map of a settings file. Raises AppError."""
     try:
-        if path.stat().st_size > LARGEST_FILE:
-            raise AppError(f"{path}: is larger than 1 MiB, so it is no settings file", Code.WRONG_USE)
-        raw: Any = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)  # noqa: S506 - a safe loader
-        _unfold(raw, {}, ())
-    except OSError as error:
-        raise AppError(f"{path}: {error.strerror or error}", Code.WRONG_USE) from error
-    except RecursionError as error:
-        raise AppError(f"{path}: is nested too deep to be a settings file", Code.WRONG_USE) from error
-    except (yaml.YAMLError, ValueError) as error:  # a date that no calendar has, a number of thousands of digits
-        raise AppError(f"{path}: is no YAML: {' '.join(str(error).split())}", Code.WRONG_USE) from error
-    config: Any = raw.get("config") if is_map(raw) else None
-    if not is_map(config):
-        said = "is empty" if raw is None else f"is no map but {type(raw).__name__}"
-        said = "has no config: map" if is_map(raw) else said
-        raise AppError(f"{path}: {said}; write it as stacks/config/Pulumi.aws-local.yaml shows", Code.WRONG_USE)
-    return config
-
-
-def _unfold(value: Any, sizes: dict[int, int], inside: tuple[int, ...]) -> int:
-    """How many values there are once aliases stand for what they mean.
-
-    Raises YAMLError: a few lines can mean billions, and something inside itself has no end.
-    """
-    if not is_map(value) and not is_list(value):
-        return 1
-    key = id(value)
-    if key in inside:
-        raise yaml.YAMLError("an alias stands inside of what it means; write it out")
-    if key not in sizes:
-        items = value.values() if is_map(value) else value
-        sizes[key] = 1 + sum(_unfold(item, sizes, (*inside, key)) for item in items)
-    if sizes[key] > MOST_VALUES:
-        raise yaml.YAMLError(f"its aliases mean more than {MOST_VALUES} values; write out what is meant")
-    return sizes[key]
-
-
-class _UniqueKeys(yaml.SafeLoader):
-    """Refuses a key that is written twice in a map: YAML would silently take the last one."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: dict[Any, yaml.Node] = {}
-        for key_node, _ in node.value:
-            if key_node.tag == "tag:yaml.org,2002:merge":
-                continue
-            key = self.construct_object(key_node, deep=True)  # pyright: ignore[reportUnknownMemberType]
-            if not isinstance(key, Hashable):
-                problem = f"{key!r:.80} is a key that is no word; write it as text"
-                raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
-            if isinstance(key, str) and key in seen:
-                first = seen[key].start_mark.line + 1
-                problem = f"{key!r} is written twice, first in line {first}; keep one of them"
-                raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
-            seen[key] = key_node
-        return super().construct_mapping(node, deep)
+        return file.read_config(path)
+    except FileError as error:
+        raise AppError(str(error), Code.WRONG_USE) from error
 
 
 def _lines(value: Any, path: str = "") -> Iterator[str]:

@@ -4,12 +4,12 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from gpufleet.settings.environment import KEY, Pool, Settings
+from gpufleet.settings.problems import Problem
 from node import driver
 from node.settings import EngineSettings
 from serving.engine import EngineKind
 from serving.user_data import LEAST_PYTHON
-from stacks.problems import Problem
-from stacks.settings import KEY, Pool, Settings
 
 _TOLD: Final = re.compile(r"nvidia-(\d{3})(?!\d)")
 """As Google's Deep Learning VM images are named: `common-cu129-ubuntu-2404-nvidia-580-v20260819`."""

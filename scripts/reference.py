@@ -21,10 +21,10 @@ from gpufleet.domain.durations import render as render_duration
 from gpufleet.domain.policies import EvidenceSource, OrphanAction
 from gpufleet.settings.document.alerts import AlertSettings
 from gpufleet.settings.document.watchdogs import OrphanEntry
+from gpufleet.settings.environment import Settings
 from monitoring.alerts import alerts
 from policies.rules import RULES
 from serving import metrics
-from stacks.settings import Settings
 
 FOLDER: Final = Path(__file__).parents[1] / "docs" / "reference"
 NOTE: Final = "<!-- Written by `python -m scripts.reference`; change the code, not this page. -->\n"

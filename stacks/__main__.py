@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pulumi
 
-from stacks.problems import SettingsError
+from gpufleet.settings.problems import SettingsError
 from stacks.reading import load
 
 try:

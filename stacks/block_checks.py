@@ -6,8 +6,8 @@ from typing import Final
 
 from components.capacity import BLOCK_ENDS_EARLY
 from gpufleet.domain.model import Cloud
-from stacks.problems import Problem
-from stacks.settings import Pool, Reserved, Settings
+from gpufleet.settings.environment import Pool, Reserved, Settings
+from gpufleet.settings.problems import Problem
 
 SOLD_AS_BLOCKS: Final = ("p4d.", "p4de.", "p5.", "p5e.", "p5en.", "p6-b200.", "p6-b300.")
 """Beginnings of the GPU machine types that EC2's DescribeInstanceTypes gives the usage class `capacity-block`

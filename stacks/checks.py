@@ -9,9 +9,9 @@ from typing import Final
 from gpufleet.domain.model import Cloud
 from gpufleet.domain.regions import REGIONS
 from gpufleet.domain.secrets import find_secrets
+from gpufleet.settings.environment import KEY, Settings
+from gpufleet.settings.problems import Problem
 from stacks import pool_checks, reference_checks, value_checks
-from stacks.problems import Problem
-from stacks.settings import KEY, Settings
 
 _IMAGES: Final = {
     Cloud.AWS: (r"ami-[0-9a-f]{8,17}|resolve:ssm:/[\w./-]+:\d+", "an AMI id or resolve:ssm:/<parameter>:<version>"),

@@ -6,8 +6,8 @@ from control import boot_data
 from control.settings import ControlSettings, Role
 from gpufleet.domain.model import Cloud
 from gpufleet.settings.document import PATH_IN_BUCKET
+from gpufleet.settings.environment import Control, Settings
 from stacks.pools import bucket_url, secret_place
-from stacks.settings import Control, Settings
 
 
 def of_host(settings: Settings, control: Control) -> Callable[[str], str] | None:

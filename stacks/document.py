@@ -9,8 +9,8 @@ from gpufleet.domain.model import Cloud
 from gpufleet.settings import document
 from gpufleet.settings.document import FleetDocument, GroupEntry, Origin, Router
 from gpufleet.settings.document.money import Prices, SharedEntry
+from gpufleet.settings.environment import MadeNetwork, Settings
 from stacks import pools
-from stacks.settings import MadeNetwork, Settings
 
 LEDGER_ON_CONTROL_HOST: Final = "sqlite:////var/lib/gpu-fleet/ledger.db"
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from gpufleet.domain import catalogue
 from gpufleet.domain.model import Cloud
-from stacks.problems import Problem
-from stacks.settings import Pool, Settings
+from gpufleet.settings.environment import Pool, Settings
+from gpufleet.settings.problems import Problem
 
 
 def check(settings: Settings, pool: Pool, path: str) -> Iterator[Problem]:

@@ -6,8 +6,8 @@ from typing import Final
 
 from gpufleet.domain import durations
 from gpufleet.domain.model import Cloud
-from stacks.problems import Problem
-from stacks.settings import FlexStart, Pool, Settings
+from gpufleet.settings.environment import FlexStart, Pool, Settings
+from gpufleet.settings.problems import Problem
 
 SHORTEST, LONGEST = timedelta(minutes=10), timedelta(days=7)
 """Google's limits of a run (its documentation of resize requests and of flex-start VMs)."""

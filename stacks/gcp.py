@@ -17,12 +17,12 @@ from gpufleet.domain import tags
 from gpufleet.domain.model import CapacityType
 from gpufleet.domain.policies import OrphanAction
 from gpufleet.settings.document import PATH_IN_BUCKET
+from gpufleet.settings.environment import Control, MadeNetwork, Pool, Settings
 from serving import user_data
 from stacks import control_data, pools
 from stacks.agent import ROOT, AgentFile, agent_file
 from stacks.document import describe
 from stacks.origin import origin
-from stacks.settings import Control, MadeNetwork, Pool, Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,10 +6,10 @@ from typing import Final
 
 from gpufleet.domain import catalogue
 from gpufleet.domain.model import Cloud
+from gpufleet.settings.environment import Model, Pool, Settings
+from gpufleet.settings.problems import Problem
 from serving.engine import ArgumentError, check_arguments
 from stacks import block_checks, efa_checks, flex_checks, pool_value_checks, reference_checks
-from stacks.problems import Problem
-from stacks.settings import Model, Pool, Settings
 
 SHORTEST_START: Final = timedelta(seconds=10)
 """No engine answers earlier, so that no instance would ever be ready."""

@@ -8,8 +8,8 @@ from typing import Final
 from gpufleet.domain import catalogue
 from gpufleet.domain.model import Cloud
 from gpufleet.domain.secrets import find_secrets, names_secret
-from stacks.problems import Problem
-from stacks.settings import Pool, Settings
+from gpufleet.settings.environment import Pool, Settings
+from gpufleet.settings.problems import Problem
 
 _SWITCHES: Final = frozenset({"", "0", "1", "true", "false"})
 """What turns something on or off (`HF_HUB_DISABLE_IMPLICIT_TOKEN=1`), whatever it is called."""

@@ -2,8 +2,8 @@
 
 from components.capacity import Block, Capacity, FlexStart, OnDemand, Owned, Reserved, Spot
 from gpufleet.domain.model import CapacityType, Cloud
+from gpufleet.settings.environment import Pool, Settings
 from serving.user_data import BootLimits, Engine, InstanceSettings
-from stacks.settings import Pool, Settings
 
 BUCKET_SCHEME = {Cloud.AWS: "s3", Cloud.GCP: "gs"}
 

@@ -6,8 +6,8 @@ from typing import Final
 
 from gpufleet.domain import catalogue
 from gpufleet.domain.model import Cloud
-from stacks.problems import Problem
-from stacks.settings import Pool, Settings
+from gpufleet.settings.environment import Pool, Settings
+from gpufleet.settings.problems import Problem
 
 GROUP_NAME_LIMIT: Final = 63
 """Of Google Cloud's names."""

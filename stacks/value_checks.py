@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 from gpufleet.domain import catalogue, regions
 from gpufleet.domain.model import Cloud
 from gpufleet.domain.secrets import find_secrets
-from stacks.problems import Problem
-from stacks.settings import Settings
+from gpufleet.settings.environment import Settings
+from gpufleet.settings.problems import Problem
 
 _TOKENS: Final = {
     Cloud.AWS: (r"(?!/?(?:aws|ssm)\b)[A-Za-z0-9_.\-/]{1,1011}", "the name of an SSM parameter, as /gpu-fleet/prod/x"),

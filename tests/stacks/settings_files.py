@@ -7,8 +7,8 @@ from typing import Any
 
 import yaml
 
+from gpufleet.settings.problems import SettingsError
 from stacks import reading
-from stacks.problems import SettingsError
 
 ROOT = Path(__file__).parents[2]
 TODAY = date(2026, 11, 21)

@@ -7,11 +7,11 @@ from typing import get_args
 
 import pytest
 
+from gpufleet.settings import environment
 from localcloud.engine import arguments as simulated
 from node import driver
 from serving import engine
 from serving.engine import ArgumentError, EngineKind, Serve, VllmOptions
-from stacks import settings
 
 SERVE = Serve(
     kind=EngineKind.VLLM,
@@ -187,7 +187,7 @@ def test_every_kind_of_engine_is_wired_everywhere() -> None:
     known = set(EngineKind)
     assert set(engine.INTERFACES) == known
     assert set(driver.BUILT_WITH) == known
-    assert set(get_args(settings.Engine.model_fields["kind"].annotation)) == known
+    assert set(get_args(environment.Engine.model_fields["kind"].annotation)) == known
 
 
 @pytest.mark.parametrize(

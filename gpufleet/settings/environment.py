@@ -1,4 +1,4 @@
-"""What a team says about one environment: typed and strict. `reading` makes it from a settings file and checks it."""
+"""The settings of one environment: typed and strict. `reading` makes them from a settings file."""
 
 from datetime import date, timedelta
 from typing import Annotated, Final, Literal

@@ -1,0 +1,76 @@
+"""Reads the YAML of a settings file: bounded, each key once, whatever somebody wrote there."""
+
+from collections.abc import Hashable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from gpufleet.domain.parsed import is_list, is_map
+
+LARGEST: Final = 1024 * 1024
+MOST_VALUES: Final = 100_000
+"""Of a settings file with its aliases written out."""
+
+
+class FileError(Exception):
+    """This is not a settings file; names the path and the reason."""
+
+
+def read_config(path: Path) -> Mapping[str, Any]:
+    """The `config:` map of a settings file. Raises FileError."""
+    try:
+        if path.stat().st_size > LARGEST:
+            raise FileError(f"{path}: is larger than 1 MiB, so it is no settings file")
+        raw: Any = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)  # noqa: S506 - a safe loader
+        _unfold(raw, {}, ())
+    except OSError as error:
+        raise FileError(f"{path}: {error.strerror or error}") from error
+    except RecursionError as error:
+        raise FileError(f"{path}: is nested too deep to be a settings file") from error
+    except (yaml.YAMLError, ValueError) as error:  # a date that no calendar has, a number of thousands of digits
+        raise FileError(f"{path}: is no YAML: {' '.join(str(error).split())}") from error
+    config: Any = raw.get("config") if is_map(raw) else None
+    if not is_map(config):
+        said = "is empty" if raw is None else f"is no map but {type(raw).__name__}"
+        said = "has no config: map" if is_map(raw) else said
+        raise FileError(f"{path}: {said}; write it as stacks/config/Pulumi.aws-local.yaml shows")
+    return config
+
+
+def _unfold(value: Any, sizes: dict[int, int], inside: tuple[int, ...]) -> int:
+    """How many values there are once aliases stand for what they mean.
+
+    Raises YAMLError: a few lines can mean billions, and something inside itself has no end.
+    """
+    if not is_map(value) and not is_list(value):
+        return 1
+    key = id(value)
+    if key in inside:
+        raise yaml.YAMLError("an alias stands inside of what it means; write it out")
+    if key not in sizes:
+        items = value.values() if is_map(value) else value
+        sizes[key] = 1 + sum(_unfold(item, sizes, (*inside, key)) for item in items)
+    if sizes[key] > MOST_VALUES:
+        raise yaml.YAMLError(f"its aliases mean more than {MOST_VALUES} values; write out what is meant")
+    return sizes[key]
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """Refuses a key that is written twice in a map: YAML would silently take the last one."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: dict[Any, yaml.Node] = {}
+        for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                continue
+            key = self.construct_object(key_node, deep=True)  # pyright: ignore[reportUnknownMemberType]
+            if not isinstance(key, Hashable):
+                problem = f"{key!r:.80} is a key that is no word; write it as text"
+                raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
+            if isinstance(key, str) and key in seen:
+                first = seen[key].start_mark.line + 1
+                problem = f"{key!r} is written twice, first in line {first}; keep one of them"
+                raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
+            seen[key] = key_node
+        return super().construct_mapping(node, deep)

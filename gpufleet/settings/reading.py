@@ -1,0 +1,189 @@
+"""Reads a settings file: `stacks/config/Pulumi.<cloud>-<environment>.yaml`.
+
+The region stands under the cloud's own key (`aws:region`, `gcp:region`), everything else under `gpu-fleet:fleet`.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydantic import TypeAdapter, ValidationError
+
+from gpufleet.domain.model import Cloud
+from gpufleet.domain.parsed import is_list, is_map
+from gpufleet.settings.document.money import Budget, Commitments, PriceOverride
+from gpufleet.settings.environment import KEY, Model, Policies, Pool, Settings
+from gpufleet.settings.problems import UNKNOWN_KEY, Problem, SettingsError, from_validation
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of a settings file, for editors."""
+    fleet = Settings.model_json_schema()
+    definitions = fleet.pop("$defs")
+    # the region stands under the cloud's own key
+    del fleet["properties"]["region"]
+    fleet["required"].remove("region")
+    regions = {f"{cloud}:region": {"type": "string"} for cloud in Cloud}
+    config = {"type": "object", "required": [KEY], "properties": {**regions, KEY: fleet}}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Settings of an environment of gpu-fleet",
+        "type": "object",
+        "required": ["config"],
+        "properties": {"config": config},
+        "$defs": definitions,
+    }
+
+
+def read(config: Mapping[str, Any], source: str, stack: str | None = None) -> Settings:
+    """Settings from the `config:` map of a settings file, each value of the right form. Raises SettingsError.
+
+    `stack`: the stack's name, `<cloud>-<environment>`, to see that file and stack belong together.
+    """
+    problems = _strays(config)
+    fleet: Any = config.get(KEY)
+    if fleet is None:
+        missing = Problem(path=KEY, wrong="is missing", remedy="write the environment there")
+        raise SettingsError(source, problems or (missing,))
+    if not is_map(fleet):
+        raise SettingsError(source, (Problem(path=KEY, wrong="must be a map", value=fleet),))
+    raw = {str(key): value for key, value in fleet.items()}
+    if other := _of_another_cloud(raw, config):
+        raise SettingsError(source, (other,))
+    problems = (*problems, *_region(raw, config), *_stack(raw, stack))
+    try:
+        settings = Settings.model_validate(raw)
+    except ValidationError as error:
+        raise SettingsError(source, (*problems, *from_validation(error, KEY))) from error
+    if problems:
+        raise SettingsError(source, problems)
+    return settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """The parts of an environment's settings that the policy pack and plan cost read.
+
+    The settings may be broken or of another release: a part that is absent or cannot be read is None or empty.
+    """
+
+    cloud: Cloud | None = None
+    environment: str = ""
+    region: str = ""
+    models: tuple[Model, ...] = ()
+    pools: tuple[Pool, ...] = ()
+    budget: Budget | None = None
+    prices: tuple[PriceOverride, ...] = ()
+    commitments: Commitments = Commitments()
+    policies: Policies = Policies()
+    unknown: tuple[str, ...] = ()
+    """Paths of keys that this release does not know. They were ignored."""
+    problems: tuple[Problem, ...] = ()
+    """Why parts could not be read."""
+
+
+_PARTS: Final = ("cloud", "environment", "models", "pools", "budget", "prices", "commitments", "policies")
+
+
+def parts(config: Mapping[str, Any]) -> Parts:
+    """The readable parts of a stack's configuration, as the engine passes it: text with JSON inside.
+
+    Raises SettingsError when the settings are absent or not a map.
+    """
+    fleet = _decoded(config.get(KEY))
+    unknown = [f"{KEY}.{key}" for key in fleet if key not in Settings.model_fields]
+    problems: list[Problem] = []
+    found: dict[str, Any] = {}
+    for name in _PARTS:
+        if name not in fleet:
+            continue
+        try:
+            found[name] = _part(name, fleet[name], unknown)
+        except ValidationError as error:
+            problems += from_validation(error, f"{KEY}.{name}")
+    region: Any = config.get(f"{found.get('cloud')}:region")
+    return Parts(**found, region=str(region or ""), unknown=tuple(unknown), problems=tuple(problems))
+
+
+def _decoded(fleet: Any) -> Mapping[str, Any]:
+    try:
+        found: Any = json.loads(fleet) if isinstance(fleet, str) else fleet
+    except (ValueError, RecursionError) as error:
+        raise SettingsError(KEY, (Problem(path=KEY, wrong=f"is not JSON: {error}"),)) from error
+    if found is None:
+        raise SettingsError(KEY, (Problem(path=KEY, wrong="is missing"),))
+    if not is_map(found):
+        raise SettingsError(KEY, (Problem(path=KEY, wrong="must be a map", value=found),))
+    return found
+
+
+def _part(name: str, value: Any, unknown: list[str]) -> Any:
+    """One value of the settings without the keys that are unknown. Raises ValidationError."""
+    field = Settings.model_fields[name]
+    adapter = TypeAdapter[Any](field.rebuild_annotation())
+    try:
+        return adapter.validate_python(value)
+    except ValidationError as error:
+        strangers = [item["loc"] for item in error.errors() if item["type"] in UNKNOWN_KEY]
+        if not strangers:
+            raise
+    unknown += [".".join(map(str, (KEY, name, *place))) for place in strangers]
+    return adapter.validate_python(_without(value, strangers))
+
+
+def _without(value: Any, places: list[tuple[int | str, ...]]) -> Any:
+    """A copy of a map or list without what lies at these places."""
+    gone = {place[0] for place in places if len(place) == 1}
+
+    def below(step: int | str) -> list[tuple[int | str, ...]]:
+        return [place[1:] for place in places if len(place) > 1 and place[0] == step]
+
+    if is_map(value):
+        return {key: _without(item, below(key)) for key, item in value.items() if key not in gone}
+    if is_list(value):
+        return [_without(item, below(index)) for index, item in enumerate(value)]
+    return value
+
+
+def _strays(config: Mapping[str, Any]) -> tuple[Problem, ...]:
+    """Keys of ours beside the one that we read: what stands there would count for nothing."""
+    return tuple(
+        Problem(path=key, wrong="is not a known setting", remedy=f"did you mean {KEY}?")
+        for key in map(str, config)
+        if key.startswith("gpu-fleet:") and key != KEY
+    )
+
+
+def _of_another_cloud(raw: Mapping[str, Any], config: Mapping[str, Any]) -> Problem | None:
+    """A file whose region is of one cloud and whose fleet says another: else every value would be wrong."""
+    cloud = raw.get("cloud")
+    regions = [cloud for cloud in Cloud if f"{cloud}:region" in config]
+    if cloud not in list(Cloud) or not regions or cloud in regions:
+        return None
+    wrong = f"is {cloud}, and the region of the file is {regions[0]}:region"
+    remedy = f"write cloud: {regions[0]}, or begin with a file of {cloud}"
+    return Problem(path=f"{KEY}.cloud", wrong=wrong, value=cloud, remedy=remedy)
+
+
+def _region(raw: dict[str, Any], config: Mapping[str, Any]) -> list[Problem]:
+    """Moves the region from the cloud's own key into the settings."""
+    key = f"{raw.get('cloud')}:region"
+    if "region" in raw:
+        return [Problem(path=f"{KEY}.region", wrong="is not a known setting", remedy=f"write {key} beside {KEY}")]
+    region: Any = config.get(key)
+    raw["region"] = region if isinstance(region, str) else ""
+    if raw["region"] or raw.get("cloud") not in list(Cloud):
+        return []
+    if region in (None, ""):
+        return [Problem(path=key, wrong="is missing", remedy=f"write the region there, beside {KEY}")]
+    return [Problem(path=key, wrong="must be text", value=region, remedy="write one region, as us-east-1")]
+
+
+def _stack(raw: Mapping[str, Any], stack: str | None) -> list[Problem]:
+    named = f"{raw.get('cloud')}-{raw.get('environment')}"
+    if stack is None or stack == named or raw.get("cloud") not in list(Cloud):
+        return []
+    wrong = f"and cloud say {named}, but the stack is {stack}"
+    remedy = f"correct them, or use the file for stack {named}"
+    return [Problem(path=f"{KEY}.environment", wrong=wrong, remedy=remedy)]
