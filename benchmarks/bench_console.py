@@ -19,11 +19,11 @@ from statistics import median
 from rich.console import Console
 from sqlalchemy import Engine
 
+from app.fleets import load_one
+from app.ledgers import ledger_name
 from benchmarks import bench_idle_pass, fleet_ledger
 from benchmarks.table import Table, medians
 from cli import sums
-from cli.fleets import load_one
-from cli.money import ledger_name
 from console import page
 from console.document import document as as_document
 from console.text import screen

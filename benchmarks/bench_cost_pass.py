@@ -19,9 +19,9 @@ from urllib.parse import parse_qs
 
 import httpx
 
+from app.cost_sources import METRIC_NAMES, SamplesOf
 from benchmarks import fleet_ledger as made
 from benchmarks.table import Spent, Table, measure
-from cli.sources import METRIC_NAMES, SamplesOf
 from clouds.samples import PrometheusSamples
 from costs.collector import FleetFacts, PoolFacts, Sources, collect
 from costs.slots import Measure

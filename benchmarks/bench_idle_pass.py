@@ -31,7 +31,7 @@ URL = f"http://{HOST}:{AGENT_PORT}"
 _PASS = """
 import json, resource, sys, time
 began, cpu = time.perf_counter(), time.process_time()
-from cli.fleets import load_one
+from app.fleets import load_one
 from cli.watch_pass import Options, kinds, over_fleet
 document, mode = load_one(sys.argv[1]), sys.argv[2]
 kind = kinds()["idle"]

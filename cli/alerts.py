@@ -8,7 +8,8 @@ from zoneinfo import ZoneInfo
 
 from sqlalchemy import Engine
 
-from cli import money, reports
+from app import ledgers
+from cli import reports
 from cli.budgets import part_uses
 from cli.windows import Window
 from costs import forecast
@@ -39,8 +40,8 @@ def due(document: FleetDocument, engine: Engine, now: datetime) -> list[datetime
     """
     if document.notify is None:
         return []
-    fleet, end = money.ledger_name(document), floor_hour(now)
-    with money.ledger_errors(document), engine.connect() as connection:
+    fleet, end = ledgers.ledger_name(document), floor_hour(now)
+    with ledgers.ledger_errors(document), engine.connect() as connection:
         begun, told = history.begun(connection, fleet), last_told(connection, fleet)
     if begun is None or begun >= end:
         return []
@@ -59,7 +60,7 @@ def enqueue_all(document: FleetDocument, engine: Engine, now: datetime) -> int:
         found += _anomalies(document, engine, end, now)
     with writing(engine) as connection:
         for end in hours:
-            add_told(connection, money.ledger_name(document), end)
+            add_told(connection, ledgers.ledger_name(document), end)
         return sum(
             enqueue(
                 connection,
@@ -74,7 +75,7 @@ def _part_budgets(document: FleetDocument, engine: Engine, now: datetime) -> lis
     """As the environment's: one message per threshold and month of each pool and team that has a budget."""
     if not document.budgets or document.notify is None:
         return []
-    zone, fleet = document.notify.timezone, money.ledger_name(document)
+    zone, fleet = document.notify.timezone, ledgers.ledger_name(document)
     with engine.connect() as connection:
         begun = history.begun(connection, fleet)
     window = Window(since=now - HOUR, until=now, now=now, timezone=zone)
@@ -98,11 +99,11 @@ def _budget(document: FleetDocument, engine: Engine, now: datetime) -> list[tupl
         return []
     zone = document.notify.timezone
     with engine.connect() as connection:
-        begun = history.begun(connection, money.ledger_name(document))
+        begun = history.begun(connection, ledgers.ledger_name(document))
     window = Window(since=now - HOUR, until=now, now=now, timezone=zone)
     month = reports.month_of(document, window, begun)
     use = forecast.budget_use(document.budget.usd_per_month, month)
-    name = f"{money.ledger_name(document)}/budget/{now.astimezone(ZoneInfo(zone)):%Y-%m}"
+    name = f"{ledgers.ledger_name(document)}/budget/{now.astimezone(ZoneInfo(zone)):%Y-%m}"
     budget, spent = show(use.usd_per_month), show(month.spent.quantize(exact.CENT))
     found = [
         (
@@ -122,7 +123,7 @@ def _budget(document: FleetDocument, engine: Engine, now: datetime) -> list[tupl
 def _anomalies(document: FleetDocument, engine: Engine, end: datetime, now: datetime) -> list[tuple[str, str]]:
     """The hour before `end` against the same hour of up to four weeks, for the fleet and each pool, once a day."""
     with engine.connect() as connection:
-        begun = history.begun(connection, money.ledger_name(document))
+        begun = history.begun(connection, ledgers.ledger_name(document))
     starts = [end - HOUR - timedelta(weeks=week) for week in range(1, WEEKS + 1)]
     known = [start for start in starts if begun is not None and start >= begun]
     if not known:
@@ -135,7 +136,7 @@ def _anomalies(document: FleetDocument, engine: Engine, end: datetime, now: date
         mine = [[c for c in report.charges if pool in (None, c.pool)] for report in (before[0], current)]
         cause = name_cause(mine[0], mine[1], end - HOUR)
         for one in anomalies(hour_of(_figure(current, pool)), [hour_of(figure) for figure in figures], cause):
-            key = f"{money.ledger_name(document)}/anomaly/{pool or '*'}/{one.what}/{end - HOUR:%Y-%m-%d}"
+            key = f"{ledgers.ledger_name(document)}/anomaly/{pool or '*'}/{one.what}/{end - HOUR:%Y-%m-%d}"
             where = document.environment if pool is None else f"{document.environment}, pool {pool}"
             found.append((key, f"{where}: {_words(one)}"))
     return found

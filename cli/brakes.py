@@ -9,8 +9,9 @@ import typer
 from sqlalchemy.engine import Engine
 
 from app.errors import AppError, Code
-from cli.fleets import FleetOption, load
-from cli.money import not_here
+from app.fleets import load
+from app.ledgers import not_here
+from cli.options import FleetOption
 from cli.output import STDERR, STDOUT, print_json
 from cli.ports import FleetAgents, FleetLedger, fleet_of
 from cli.wiring import agents_of, inventory_of, open_engine

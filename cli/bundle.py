@@ -9,9 +9,10 @@ from typing import Annotated, Final
 import typer
 
 from app.errors import AppError, Code
-from cli.fleets import FleetOption, load
+from app.fleets import load
+from app.stores import open_place
+from cli.options import FleetOption
 from cli.output import STDERR, STDOUT, print_json
-from cli.stores import open_place
 from control import bundle as bundles
 
 ROOT: Final = Path(__file__).resolve().parent.parent

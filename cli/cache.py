@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from app.errors import AppError, Code
+from app.stores import open_place
 from cli.output import STDERR, STDOUT, Exit, print_json
-from cli.stores import open_place
 from serving.cache import sync as syncing
 from serving.cache.disk import Cache, CacheError, Entry
 from serving.cache.manifest import ManifestError

@@ -7,8 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.declared import book_of
-from cli.fleets import FleetOption, load_one
+from app.declared import book_of
+from app.fleets import load_one
+from cli.options import FleetOption
 from cli.output import STDERR, STDOUT, Exit, print_json
 from cli.size import JsonOption, ModelArgument, load_model
 from gpufleet.domain import catalogue

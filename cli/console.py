@@ -14,12 +14,13 @@ import typer
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.errors import AppError, Code
+from app.fleets import load
+from app.ledgers import ledger_name
+from app.quotas import QuotaMeter
 from cli import reports
 from cli.addresses import host_and_port
-from cli.fleets import FleetOption, load
-from cli.money import ledger_name
+from cli.options import FleetOption
 from cli.output import STDERR
-from cli.quotas import QuotaMeter
 from cli.stopping import on_signals
 from cli.watching import Watched
 from cli.windows import parse_window

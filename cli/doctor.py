@@ -6,11 +6,12 @@ from typing import Annotated
 
 import typer
 
-from cli import quotas
-from cli.fleets import load
+from app import quotas
+from app.fleets import load
 from cli.output import STDOUT, Exit, print_json
+from gpufleet.domain.findings import Finding
 from localcloud.control.folders import find_folders
-from localcloud.control.health import Finding, examine
+from localcloud.control.health import examine
 
 
 def register(parent: typer.Typer) -> None:

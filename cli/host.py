@@ -9,9 +9,10 @@ from typing import Annotated, Final
 
 import typer
 
+from app import control_host
 from app.errors import AppError, Code
-from cli import control_host, ledger_backup, monitoring
-from cli.fleets import load_one
+from app.fleets import load_one
+from cli import ledger_backup, monitoring
 from cli.output import STDERR, Exit
 from clouds import secrets
 from control import units, volume

@@ -7,10 +7,12 @@ from typing import Annotated
 
 import typer
 
+from app import ledgers
 from app.errors import AppError, Code
-from cli import ledger_backup, money
+from app.fleets import load
+from cli import ledger_backup
 from cli.files import write_lines
-from cli.fleets import FleetOption, load
+from cli.options import FleetOption
 from cli.output import STDERR, Exit, print_json
 from gpufleet.settings.document import FleetDocument
 from ledger import invariants, transfer
@@ -34,7 +36,7 @@ def verify(fleet: FleetOption = None, as_json: JsonOption = False) -> None:
     """Prove that the ledger's facts hold together. Exits with 3 where they do not."""
     found: list[invariants.Breach] = []
     for document in load(fleet):
-        with money.ledger_errors(document), money.present_ledger_of(document).connect() as connection:
+        with ledgers.ledger_errors(document), ledgers.present_ledger_of(document).connect() as connection:
             found += invariants.verify(connection)
     if as_json:
         print_json(
@@ -55,7 +57,7 @@ def export(
 ) -> None:
     """Write the whole ledger as lines of JSON."""
     document = _one(fleet)
-    with money.ledger_errors(document), money.present_ledger_of(document).connect() as connection:
+    with ledgers.ledger_errors(document), ledgers.present_ledger_of(document).connect() as connection:
         write_lines(transfer.export(connection, datetime.now(UTC)), out)
 
 
@@ -67,8 +69,8 @@ def import_(
     try:
         with (
             file.open(encoding="utf-8") as lines,
-            money.ledger_errors(document),
-            writing(money.open_ledger_of(document)) as connection,
+            ledgers.ledger_errors(document),
+            writing(ledgers.open_ledger_of(document)) as connection,
         ):
             counts = transfer.take_in(connection, lines, str(file))
     except LedgerError as error:

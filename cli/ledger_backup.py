@@ -9,11 +9,12 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from app import ledgers
 from app.errors import AppError
-from cli import money
-from cli.fleets import FleetOption, load
+from app.fleets import load
+from app.stores import Place, digest_of, fetch_file, open_place
+from cli.options import FleetOption
 from cli.output import STDERR, Exit
-from cli.stores import Place, digest_of, fetch_file, open_place
 from gpufleet.domain.parsed import is_map
 from gpufleet.settings.document import FleetDocument
 from ledger import invariants, transfer
@@ -69,7 +70,7 @@ def restore(fleet: FleetOption = None, place: PlaceOption = "") -> None:
                 raise AppError(f"{pointer['key']}: is damaged: sha256 {digest}, written was {pointer['sha256']}")
             counts = _take_in(document, path)
         STDERR.print(f"{pointer['key']} of {pointer['at']}: {sum(counts.values())} rows read", highlight=False)
-        with money.ledger_errors(document), money.open_ledger_of(document).connect() as connection:
+        with ledgers.ledger_errors(document), ledgers.open_ledger_of(document).connect() as connection:
             breaches = list(invariants.verify(connection))
         if breaches:
             STDERR.print(f"{len(breaches)} breaches: `gpufleet ledger verify` names them", highlight=False)
@@ -79,8 +80,8 @@ def restore(fleet: FleetOption = None, place: PlaceOption = "") -> None:
 def _write(document: FleetDocument, path: Path, now: datetime) -> str:
     try:
         with (
-            money.ledger_errors(document),
-            money.present_ledger_of(document).connect() as connection,
+            ledgers.ledger_errors(document),
+            ledgers.present_ledger_of(document).connect() as connection,
             gzip.open(path, "wt", encoding="utf-8", compresslevel=6) as file,
         ):
             file.writelines(transfer.export(connection, now))
@@ -93,8 +94,8 @@ def _take_in(document: FleetDocument, path: Path) -> dict[str, int]:
     try:
         with (
             gzip.open(path, "rt", encoding="utf-8") as lines,
-            money.ledger_errors(document),
-            writing(money.open_ledger_of(document)) as connection,
+            ledgers.ledger_errors(document),
+            writing(ledgers.open_ledger_of(document)) as connection,
         ):
             return dict(transfer.take_in(connection, lines, path.name))
     except LedgerError as error:
@@ -148,4 +149,4 @@ def _place(document: FleetDocument, place: str) -> Place:
 
 
 def _folder(document: FleetDocument) -> str:
-    return money.ledger_name(document)
+    return ledgers.ledger_name(document)

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from app.errors import AppError
+from app.model_sources import Fetched, open_source
+from app.models import Shelf
+from app.stores import open_place
 from cli.models_rollout import BucketOption, JsonOption, NameOption, rollback, rollout
-from cli.models_shelf import Shelf
-from cli.models_sources import Fetched, open_source
 from cli.output import STDERR, STDOUT, print_json
-from cli.stores import open_place
 from serving.cache import approval, publish
 from serving.cache.approval import Approval
 from serving.cache.manifest import Manifest, ManifestError, describe

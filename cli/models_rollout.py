@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from app.errors import AppError, Code
-from cli.fleets import load_one
-from cli.models_shelf import Shelf
+from app.fleets import load_one
+from app.models import Shelf
 from cli.output import STDERR, STDOUT, print_json
 from gpufleet.domain import durations
 from gpufleet.settings.document import FleetDocument

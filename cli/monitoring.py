@@ -8,9 +8,10 @@ from typing import Annotated, Final
 import typer
 
 from app.errors import AppError, Code
+from app.fleets import load
 from cli.files import write_text
-from cli.fleets import FleetOption, load
 from cli.monitoring_check import check
+from cli.options import FleetOption
 from cli.output import STDERR
 from gpufleet.domain.durations import parse as parse_duration
 from gpufleet.domain.model import Cloud

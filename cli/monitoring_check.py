@@ -10,7 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from app.errors import AppError
-from cli.fleets import FleetOption, load
+from app.fleets import load
+from cli.options import FleetOption
 from cli.output import STDERR, STDOUT, Exit, print_json
 from clouds.prometheus import Prometheus
 from gpufleet.domain.activity import CloudError

@@ -12,11 +12,12 @@ from typing import Annotated, Any
 
 import typer
 
+from app import plan_tokens
 from app.errors import AppError, Code
-from cli import plan_tokens
-from cli.fleets import FleetOption, load
+from app.fleets import load
+from app.plan_tokens import Expected
+from cli.options import FleetOption
 from cli.output import STDERR, STDOUT, Exit, print_json
-from cli.plan_tokens import Expected
 from costs.render import table
 from prices.book import Price
 from prices.plan.cost import PlanCost, PlanCostError, plan_cost, settings_of
@@ -74,7 +75,7 @@ def _observed(urls: Sequence[str] | None, config: Mapping[str, Any]) -> Sequence
     """Prices that the ledger of the plan's own environment saw; none where no fleet is named."""
     if not urls and not os.environ.get("GPUFLEET_FLEET"):
         return ()
-    from cli.declared import observed_prices  # brings the ledger, which most plans are priced without
+    from app.declared import observed_prices  # brings the ledger, which most plans are priced without
 
     said = settings_of(config)
     place = (said.get("cloud"), said.get("environment"), config.get(f"{said.get('cloud')}:region"))

@@ -6,12 +6,13 @@ from typing import Annotated, Any
 
 import typer
 
+from app import ledgers
+from app.cost_sources import market_of
+from app.declared import book_of
 from app.errors import AppError, Code
-from cli import money
-from cli.declared import book_of
-from cli.fleets import FleetOption, load
+from app.fleets import load
+from cli.options import FleetOption
 from cli.output import STDERR, STDOUT, Exit, print_json
-from cli.sources import market_of
 from cli.windows import parse_moment
 from costs.collector import observed
 from costs.document import price_row
@@ -65,8 +66,8 @@ def refresh(fleet: FleetOption = None, as_json: JsonOption = False) -> None:
         now = datetime.now(UTC)
         types = sorted({sku.name.split(":")[2] for sku in _wanted(document, None)})
         told, errors = market_of(document).refresh(types, now)
-        engine = money.open_ledger_of(document)
-        with money.ledger_errors(document), writing(engine) as connection:
+        engine = ledgers.open_ledger_of(document)
+        with ledgers.ledger_errors(document), writing(engine) as connection:
             facts.add_prices(connection, [observed(price, now) for price in told])
         for error in errors:
             STDERR.print(f"! {document.environment}: {error}", soft_wrap=True, highlight=False)

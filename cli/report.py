@@ -9,10 +9,12 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from app import ledgers
 from app.errors import AppError, Code
-from cli import delivery, money, reports
+from app.fleets import load
+from cli import delivery, reports
 from cli.files import write_json, write_text
-from cli.fleets import FleetOption, load
+from cli.options import FleetOption
 from cli.output import STDERR, Exit, print_json
 from cli.trueup import trueup
 from cli.windows import Window, last_day, parse_window
@@ -207,8 +209,8 @@ def _day_of(document: FleetDocument, now: datetime) -> Window:
 
 
 def _was_posted(document: FleetDocument, span: Window) -> bool:
-    engine = money.read_ledger_of(document)
-    with money.ledger_errors(document):
+    engine = ledgers.read_ledger_of(document)
+    with ledgers.ledger_errors(document):
         return holds(engine, reports.key(document, span, DIGEST))
 
 
@@ -272,13 +274,13 @@ def _send(document: FleetDocument, key: str, message: Message, *more: Message) -
     if document.notify is None:
         raise AppError(f"{document.environment}: its settings name no Slack channel (notify.slack_channel)")
     delivery.receiver()  # says at once when there is no way to Slack
-    engine = money.open_ledger_of(document)
+    engine = ledgers.open_ledger_of(document)
     ready = replace(message, key=key, channel=document.notify.slack_channel)
-    with money.ledger_errors(document), writing(engine) as connection:
+    with ledgers.ledger_errors(document), writing(engine) as connection:
         if not enqueue(connection, ready, datetime.now(UTC)):
             STDERR.print(f"Slack: this report of {document.environment} was posted before; it is not posted twice")
         for one in more:
             enqueue(connection, replace(one, channel=document.notify.slack_channel), datetime.now(UTC))
-    with money.ledger_errors(document):
+    with ledgers.ledger_errors(document):
         done = delivery.send(engine)
     return not done.later and not done.refused

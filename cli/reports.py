@@ -8,10 +8,10 @@ from decimal import Decimal
 from io import StringIO
 from typing import Any
 
+from app import ledgers
+from app.declared import declared_of, overrides_of
 from app.errors import AppError
-from cli import money
-from cli.declared import declared_of
-from cli.references import references_of
+from app.references import references_of
 from cli.windows import Window
 from costs import forecast
 from costs import savings as savers
@@ -38,7 +38,7 @@ def scope_of(
 ) -> Scope:
     """The scope of a part of a window."""
     return Scope(
-        fleet=money.ledger_name(document),
+        fleet=ledgers.ledger_name(document),
         environment=document.environment,
         cloud=document.cloud,
         region=document.region,
@@ -86,7 +86,7 @@ def digest(document: FleetDocument, window: Window, allow_unpriced: bool) -> Dig
 def key(document: FleetDocument, window: Window, kind: str) -> str:
     """Names a posted report, to the second: the same window is posted once."""
     span = f"{window.since:%Y%m%dT%H%M%SZ}-{window.until:%Y%m%dT%H%M%SZ}"
-    return f"{money.ledger_name(document)}/report/{kind}/{span}"
+    return f"{ledgers.ledger_name(document)}/report/{kind}/{span}"
 
 
 def digest_json(found: Digest) -> dict[str, Any]:
@@ -139,10 +139,10 @@ def digest_json(found: Digest) -> dict[str, Any]:
 
 
 def _report(document: FleetDocument, scope: Scope) -> tuple[Report, Known]:
-    engine = money.read_ledger_of(document)
+    engine = ledgers.read_ledger_of(document)
     try:
-        with money.ledger_errors(document):
-            known = read(engine, scope, money.overrides_of(document), PackagedPrices(), declared_of(document))
+        with ledgers.ledger_errors(document):
+            known = read(engine, scope, overrides_of(document), PackagedPrices(), declared_of(document))
             report = compute(scope, known, tokens_of(engine, scope))
             found = speeds(report.cells, document.cloud, references_of(document))
             return replace(report, speeds=found), known
@@ -151,9 +151,9 @@ def _report(document: FleetDocument, scope: Scope) -> tuple[Report, Known]:
 
 
 def _digest(document: FleetDocument, window: Window, report: Report, known: Known) -> Digest:
-    engine = money.read_ledger_of(document)
-    fleet = money.ledger_name(document)
-    with money.ledger_errors(document), engine.connect() as connection:
+    engine = ledgers.read_ledger_of(document)
+    fleet = ledgers.ledger_name(document)
+    with ledgers.ledger_errors(document), engine.connect() as connection:
         stops = [
             savers.Stop(instance_id=instance_id, pool=pool, at=at)
             for instance_id, pool, at in history.ended_by_idle(connection, fleet, window.since, window.until)
@@ -189,10 +189,10 @@ def month_of(document: FleetDocument, window: Window, begun: datetime | None) ->
     """The forecast of the month that the window ends in."""
     start, end = forecast.month_of(window.until, window.timezone)
     since = window.until if begun is None else max(begun, window.until - FORECAST_FROM)
-    engine = money.read_ledger_of(document)
+    engine = ledgers.read_ledger_of(document)
     scope = scope_of(document, window, min(since, start), window.until, True)
-    with money.ledger_errors(document):
-        known = read(engine, scope, money.overrides_of(document), PackagedPrices(), declared_of(document))
+    with ledgers.ledger_errors(document):
+        known = read(engine, scope, overrides_of(document), PackagedPrices(), declared_of(document))
 
     facts = priced_alone(known.facts)
 

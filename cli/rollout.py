@@ -7,7 +7,8 @@ from typing import Annotated, Final
 import typer
 
 from app.errors import AppError, Code
-from cli.fleets import FleetOption, load
+from app.fleets import load
+from cli.options import FleetOption
 from cli.output import STDERR, STDOUT, Exit, print_json
 from cli.wiring import agents_of, inventory_of
 from clouds.aws.calls import AwsCalls

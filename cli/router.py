@@ -13,9 +13,9 @@ import typer
 from rich.table import Table
 
 from app.errors import AppError, Code
-from cli.fleets import FleetOption
+from app.router_fleet import LiveFleet
+from cli.options import FleetOption
 from cli.output import STDERR, STDOUT, Exit, print_json
-from cli.router_fleet import LiveFleet
 from cli.stopping import on_signals
 from gpufleet.domain.durations import parse as parse_duration
 from gpufleet.settings.document import FleetDocument

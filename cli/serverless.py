@@ -12,8 +12,8 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from app.errors import AppError, Code
+from app.fleets import load
 from cli import watch_cost
-from cli.fleets import load
 from cli.output import STDERR, Exit, exit_of, print_json
 from cli.watch_pass import Options, kinds, over_fleets
 from gpufleet.domain.parsed import is_list

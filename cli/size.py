@@ -6,8 +6,8 @@ from typing import Annotated, Any
 import typer
 
 from app.errors import AppError, Code
+from app.stores import Place, open_place
 from cli.output import STDERR, STDOUT, Exit, print_json
-from cli.stores import Place, open_place
 from gpufleet.domain import catalogue
 from gpufleet.domain.catalogue import Gpu, UnknownMachineError
 from gpufleet.domain.model import Cloud

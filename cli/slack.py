@@ -8,10 +8,12 @@ from typing import Annotated, Final
 
 import typer
 
+from app import ledgers
 from app.errors import AppError
-from cli import delivery, money
+from app.fleets import load
+from cli import delivery
 from cli.addresses import host_and_port
-from cli.fleets import FleetOption, load
+from cli.options import FleetOption
 from cli.output import STDERR, STDOUT
 from cli.stopping import on_signals
 from cli.wiring import inventory_of, open_engine
@@ -50,7 +52,7 @@ def listen(
 def retry(fleet: FleetOption = None) -> None:
     """Send what Slack refused once more: by the next pass, after channel, token or scope were mended."""
     for document in load(fleet):
-        with money.ledger_errors(document):
+        with ledgers.ledger_errors(document):
             count = retry_refused(open_engine(document), datetime.now(UTC))
         STDOUT.print(f"{document.environment}: {count} refused messages wait again", highlight=False, markup=False)
 
@@ -69,8 +71,8 @@ def listen_if_set(documents: Sequence[FleetDocument]) -> Callable[[], None]:
 def presses_of(documents: Sequence[FleetDocument]) -> Presses:
     """What takes the presses of these fleets."""
     desks = {
-        money.ledger_name(document): Desk(
-            fleet=money.ledger_name(document),
+        ledgers.ledger_name(document): Desk(
+            fleet=ledgers.ledger_name(document),
             environment=document.environment,
             channel=document.notify.slack_channel,
             users=frozenset(document.notify.keep_users),

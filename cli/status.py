@@ -9,7 +9,8 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 
 from app.errors import AppError, Code
-from cli.fleets import FleetOption, load
+from app.fleets import load
+from cli.options import FleetOption
 from cli.output import STDOUT, Exit, print_json
 from cli.watching import Costs, Watched
 from console.document import document as as_document

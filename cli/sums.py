@@ -7,8 +7,8 @@ from typing import Final
 
 from sqlalchemy import Engine
 
-from cli import money
-from cli.declared import declared_of
+from app import ledgers
+from app.declared import declared_of, overrides_of
 from costs.report import Scope
 from costs.report import load as load_report
 from costs.sums import sums
@@ -28,7 +28,7 @@ def _midnight(now: datetime) -> datetime:
 def add_up(document: FleetDocument, engine: Engine, span: Span, now: datetime) -> list[CostSum]:
     """A span up to now, as `gpufleet report cost` of it. What has no price is counted. Raises AppError."""
     scope = Scope(
-        fleet=money.ledger_name(document),
+        fleet=ledgers.ledger_name(document),
         environment=document.environment,
         cloud=document.cloud,
         region=document.region,
@@ -37,13 +37,13 @@ def add_up(document: FleetDocument, engine: Engine, span: Span, now: datetime) -
         now=now,
         allow_unpriced=True,
     )
-    overrides, declared = money.overrides_of(document), declared_of(document)
-    with money.ledger_errors(document):
+    overrides, declared = overrides_of(document), declared_of(document)
+    with ledgers.ledger_errors(document):
         return sums(load_report(engine, scope, overrides, PackagedPrices(), declared), span)
 
 
 def leave(document: FleetDocument, engine: Engine, now: datetime) -> None:
     """Leave every sum of a pass in the ledger, all of one moment. Raises AppError."""
     made = [one for span in Span for one in add_up(document, engine, span, now)]
-    with money.ledger_errors(document), writing(engine) as connection:
-        write_sums(connection, money.ledger_name(document), made)
+    with ledgers.ledger_errors(document), writing(engine) as connection:
+        write_sums(connection, ledgers.ledger_name(document), made)

@@ -12,8 +12,9 @@ from rich.live import Live
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.errors import AppError
-from cli.fleets import FleetOption, load
-from cli.money import ledger_name
+from app.fleets import load
+from app.ledgers import ledger_name
+from cli.options import FleetOption
 from cli.output import STDOUT, Exit
 from cli.status import EveryOption, pause
 from cli.watching import Costs, Watched

@@ -9,10 +9,12 @@ from typing import Annotated, Any
 
 import typer
 
+from app import ledgers
+from app.declared import declared_of, overrides_of
 from app.errors import AppError, Code
-from cli import money, reports
-from cli.declared import declared_of
-from cli.fleets import FleetOption, load
+from app.fleets import load
+from cli import reports
+from cli.options import FleetOption
 from cli.output import Exit, print_json
 from cli.windows import Window, parse_moment
 from costs.bills import Bill, BillError, read_bill
@@ -66,10 +68,10 @@ def trueup(
 
 
 def _compare(document: FleetDocument, bill: Bill, window: Window) -> TrueUp:
-    engine = money.open_ledger_of(document)
+    engine = ledgers.open_ledger_of(document)
     scope = reports.scope_of(document, window, window.since, window.until, True)
-    with money.ledger_errors(document):
-        known = read(engine, scope, money.overrides_of(document), PackagedPrices(), declared_of(document))
+    with ledgers.ledger_errors(document):
+        known = read(engine, scope, overrides_of(document), PackagedPrices(), declared_of(document))
         compared = true_up(bill, known.facts, known.book, window.since, window.until)
         with writing(engine) as connection:
             add_final(

@@ -5,8 +5,8 @@ from typing import Annotated, Final
 
 import typer
 
+from app import control_host
 from app.errors import AppError, Code
-from cli import control_host
 from cli.host import read_settings, read_span
 from cli.output import STDERR, STDOUT, Exit
 from control.releases import ReleaseError, Releases

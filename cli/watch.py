@@ -8,8 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from app.errors import AppError, Code
+from app.fleets import load
 from cli import watch_foreign
-from cli.fleets import FleetOption, load
+from cli.options import FleetOption
 from cli.output import STDOUT, print_json
 from cli.watch_pass import IDLE, SCALE, SPOT, Options, kinds, over_fleets
 from ledger import decisions

@@ -7,12 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
+from app import ledgers
+from app.api_calls import Count
+from app.cost_sources import facts_of, sources_of
 from app.errors import AppError
-from cli import alerts, money, sums
-from cli.api_calls import Count
-from cli.fleets import FleetOption, load
+from app.fleets import load
+from cli import alerts, sums
+from cli.options import FleetOption
 from cli.output import STDERR, Exit, print_json
-from cli.sources import facts_of, sources_of
 from costs.collector import Collected, collect
 from gpufleet.settings.document import FleetDocument
 
@@ -56,10 +58,10 @@ def over_fleets(
 
 def _one(document: FleetDocument, count: Count, *, show: bool) -> tuple[bool, dict[str, Any]]:
     """One fleet. Raises OSError or AppError when nothing could be written."""
-    engine, now = money.open_ledger_of(document), datetime.now(UTC)
+    engine, now = ledgers.open_ledger_of(document), datetime.now(UTC)
     looks = sources_of(document)
     try:
-        with money.ledger_errors(document):
+        with ledgers.ledger_errors(document):
             written = collect(engine, looks.sources, facts_of(document), now)
         if show:
             _say(document.environment, written)
@@ -77,7 +79,7 @@ def _one(document: FleetDocument, count: Count, *, show: bool) -> tuple[bool, di
 def _after(document: FleetDocument, what: str, work: Callable[[], object]) -> bool:
     """What follows the facts, which are written: what hinders it is said, and the pass goes on."""
     try:
-        with money.ledger_errors(document):
+        with ledgers.ledger_errors(document):
             work()
     except AppError as error:
         STDERR.print(f"! {document.environment}: cost: {what}: {error}", soft_wrap=True, highlight=False)

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
+from app import api_calls
 from app.errors import AppError, Code
-from cli import api_calls, plans
+from cli import plans
 from cli.output import STDOUT, Exit, after_the_work, print_json
 from cli.ports import FleetPrices, FleetUtilization
 from cli.watch_orphans import with_tag

@@ -7,8 +7,9 @@ from typing import Annotated, Any
 import typer
 
 from app.errors import AppError, Code
+from app.fleets import load
 from cli import plans
-from cli.fleets import FleetOption, load
+from cli.options import FleetOption
 from cli.output import STDOUT, Exit, after_the_work, print_json
 from cli.watch_pass import Options, check_accepted, one_of_several, orphan_kind, worst
 from gpufleet.domain.model import Instance

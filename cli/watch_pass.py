@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol
 
+from app.api_calls import Count
 from app.errors import AppError, Code
+from app.ledgers import not_here
 from cli import plans
-from cli.api_calls import Count
-from cli.money import not_here
 from cli.output import Exit, after_the_work
 from cli.wiring import Wired, wire
 from gpufleet.domain.decisions import Outcome, Plan, Reason

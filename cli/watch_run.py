@@ -14,10 +14,11 @@ from typing import Annotated, Final
 import typer
 
 from app.errors import AppError, Code
+from app.fleets import load
 from cli import hints, plans, slack, watch_cost
 from cli.addresses import host_and_port
 from cli.daemon_page import Page, serve
-from cli.fleets import FleetOption, load
+from cli.options import FleetOption
 from cli.output import Exit
 from cli.stopping import on_signals
 from cli.watch_pass import Kind, Options, kinds, over_fleets, watches

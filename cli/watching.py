@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from app.errors import AppError
-from cli.money import ledger_name, not_here
+from app.ledgers import ledger_name, not_here
 from cli.wiring import Wired, prices_of, wire
 from console import book
 from console.view import AlertView, CostView, FleetView, MarketView, Read, Signals, build

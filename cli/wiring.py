@@ -6,9 +6,10 @@ from typing import Final, Protocol
 
 from sqlalchemy import Engine, select
 
-from cli import api_calls
-from cli.fleets import token_place
-from cli.money import ledger_errors, open_ledger_of, overrides_of, read_ledger_of
+from app import api_calls
+from app.declared import overrides_of
+from app.fleets import token_place
+from app.ledgers import ledger_errors, open_ledger_of, read_ledger_of
 from cli.ports import (
     FleetAgents,
     FleetLedger,

@@ -13,7 +13,7 @@ from typing import Final
 
 from sqlalchemy.engine import make_url
 
-from cli.fleets import load_one
+from app.fleets import load_one
 from scripts.big_update import PlanError, ended
 
 SPAN: Final = "2h"

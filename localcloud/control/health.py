@@ -5,9 +5,9 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
+from gpufleet.domain.findings import Finding
 from localcloud.control import parts, processes
 from localcloud.control.environment import is_ours, is_stripped
 from localcloud.control.folders import PULUMI_VERSION, Folders
@@ -18,16 +18,6 @@ from localcloud.control.waiting import LocalError
 
 PYTHONS: Final = ((3, 11), (3, 12))
 GIB_FREE: Final = 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One thing looked at. A note is `ok` and has a remedy: nothing is wrong, but know it."""
-
-    name: str
-    ok: bool
-    found: str
-    remedy: str = ""
 
 
 def examine(folders: Folders, environment: Mapping[str, str]) -> Iterator[Finding]:

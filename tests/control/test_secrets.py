@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.control_host import fetch_secrets, make_token
+from app.control_host import fetch_secrets, make_token
 from clouds import secrets
 from control import units
 from control.places import Places

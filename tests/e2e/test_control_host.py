@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from cli.money import ledger_name
+from app.ledgers import ledger_name
 from control.places import Places
 from gpufleet.domain.model import Cloud
 from gpufleet.settings.document import FleetDocument

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
-from cli.fleets import load_one
+from app.fleets import load_one
 from cli.ports import FleetMessages, WallClock
 from gpufleet.domain import tags
 from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState

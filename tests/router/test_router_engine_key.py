@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.router_fleet import KEY_AGAIN_S, LiveFleet
+from app.router_fleet import KEY_AGAIN_S, LiveFleet
 from serving import engine
 from serving.router import engine_key
 from serving.router.policy import Balance, PoolPolicy, RouterPolicy

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from cli.fleets import token_place
+from app.fleets import token_place
 from gpufleet.domain.model import CapacityType
 from gpufleet.settings import document
 from gpufleet.settings.document import Origin

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
+from app.fleets import load_one
 from cli import alerts
-from cli.fleets import load_one
 from gpufleet.domain.model import CapacityType
 from ledger import facts
 from ledger.database import writing

@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from app.errors import AppError, Code
+from app.fleets import load
 from cli.brakes import remove_keep
-from cli.fleets import load
 from cli.main import build
 from cli.ports import FleetLedger, fleet_of
 from cli.watching import Costs, Watched

@@ -8,9 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from app.errors import AppError, Code
+from app.models import Shelf
+from app.stores import open_place
 from cli.main import build
-from cli.models_shelf import Shelf
-from cli.stores import open_place
 from localcloud import tiny_model
 
 

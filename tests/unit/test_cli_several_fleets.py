@@ -7,8 +7,8 @@ import pytest
 import typer
 
 from app.errors import AppError
+from app.fleets import load_one
 from cli import watch_cost, watch_orphans
-from cli.fleets import load_one
 from cli.output import STDERR, Exit
 from cli.report import _all_sent  # pyright: ignore[reportPrivateUsage]
 from cli.watch_pass import SPOT, Options, kinds, over_fleets

@@ -10,8 +10,8 @@ from sqlalchemy import Engine, text
 from typer.testing import CliRunner, Result
 
 from app.errors import AppError
+from app.fleets import load_one
 from cli import sums
-from cli.fleets import load_one
 from cli.main import build
 from ledger import transfer
 from ledger.database import writing

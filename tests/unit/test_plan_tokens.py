@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cli.plan_tokens import Expected, expected, words
+from app.plan_tokens import Expected, expected, words
 from prices.plan.cost import Line, PlanCost, Priced
 
 MEASURED = Path(__file__).parents[2] / "serving" / "sizing" / "data" / "measured.csv"

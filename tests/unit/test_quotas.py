@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cli import quotas as command
+from app import quotas as command
 from clouds.aws.calls import AwsCalls
 from clouds.aws.quotas import limits
 from console import exporter

@@ -13,8 +13,8 @@ import pytest
 from rich.console import Console
 from sqlalchemy import Engine
 
+from app.fleets import load_one
 from cli import sums
-from cli.fleets import load_one
 from cli.watching import Costs, Watched
 from cli.wiring import Wired, wire
 from clouds.prometheus import Prometheus

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.sources import METRIC_NAMES
+from app.cost_sources import METRIC_NAMES
 from costs.allocation import State
 from costs.figures import Figure
 from costs.samples import Series, team_readings

@@ -14,8 +14,8 @@ import pytest
 from typer.testing import CliRunner
 
 from app.errors import AppError
+from app.fleets import load
 from cli import ports, serverless, watch_cost
-from cli.fleets import load
 from cli.main import build
 from cli.output import Exit
 from cli.serverless import PassFailedError, handler

@@ -9,10 +9,10 @@ from console.exporter import QuotaUse
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.catalogue import UnknownMachineError
 from gpufleet.domain.clocks import is_over
+from gpufleet.domain.findings import Finding
 from gpufleet.domain.model import Cloud, Instance
 from gpufleet.domain.quotas import Need, needs, uses
 from gpufleet.settings.document import FleetDocument
-from localcloud.control.health import Finding
 
 LIMITS_EVERY: Final = timedelta(hours=1)
 """Limits change by a person's request; a refused look is tried again as late, too."""

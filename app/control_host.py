@@ -17,7 +17,7 @@ from typing import Final
 import httpx
 
 from app.errors import AppError
-from cli.stores import fetch_file, open_place
+from app.stores import fetch_file, open_place
 from control import bundle, units
 from control.places import COMMAND, USER, Places
 from control.releases import ReleaseError

@@ -1,4 +1,4 @@
-"""What every command about money needs: a fleet's name in its ledger, the ledger, the prices that are stated."""
+"""A fleet's ledger: its name in it, opening it, and its errors."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -12,7 +12,6 @@ from app.errors import AppError
 from gpufleet.settings.document import FleetDocument
 from ledger.operations import fleet_name
 from ledger.schema import LedgerError, explained, file_of, share_ledger, shown_url
-from prices.book import Override, parse_as_of
 
 
 def ledger_name(document: FleetDocument) -> str:
@@ -73,20 +72,3 @@ def ledger_errors(document: FleetDocument) -> Generator[None]:
             yield
     except LedgerError as error:
         raise AppError(str(error)) from error
-
-
-def overrides_of(document: FleetDocument) -> list[Override]:
-    """The prices that the document states. Raises AppError that names a bad date."""
-    try:
-        return [
-            Override(
-                sku=entry.sku,
-                usd_per_hour=entry.usd_per_hour,
-                source=entry.source,
-                as_of=parse_as_of(entry.as_of),
-                unverified=entry.unverified,
-            )
-            for entry in document.prices.overrides
-        ]
-    except ValueError as error:
-        raise AppError(f"{document.environment}: prices.overrides: {error}") from error

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from cli.references import hub_name, measurement
+from app.references import hub_name, measurement
 from gpufleet.domain import catalogue
 from gpufleet.domain.model import Cloud
 from prices.plan.cost import Line, PlanCost, settings_of

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Protocol
 
-from cli import api_calls
-from cli.money import ledger_name
+from app import api_calls
+from app.ledgers import ledger_name
 from clouds.aws.calls import AwsCalls
 from clouds.aws.lives import AwsLives
 from clouds.aws.prices import AwsPrices

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from app.errors import AppError, Code
-from cli.stores import Place, open_place
+from app.stores import Place, open_place
 from gpufleet.settings.document import PATH_IN_BUCKET, DocumentError, FleetDocument, parse
 from serving.cache import approval, publish
 from serving.cache.approval import Approval

@@ -1,7 +1,7 @@
 """What reports are priced by: the price book of a fleet, and what its document says of shared and prepaid things."""
 
 from app.errors import AppError
-from cli.money import overrides_of, read_ledger_of
+from app.ledgers import read_ledger_of
 from costs.commitments import Block, Declared, Shared, Spend
 from costs.report import as_price
 from costs.teams import ENGINE_SECONDS
@@ -9,8 +9,25 @@ from gpufleet.domain.model import Cloud
 from gpufleet.settings.document import FleetDocument
 from gpufleet.settings.document.money import BlockEntry, SpendEntry
 from ledger import history
-from prices.book import Price, PriceBook, parse_as_of
+from prices.book import Override, Price, PriceBook, parse_as_of
 from prices.packaged import PackagedPrices
+
+
+def overrides_of(document: FleetDocument) -> list[Override]:
+    """The prices that the document states. Raises AppError that names a bad date."""
+    try:
+        return [
+            Override(
+                sku=entry.sku,
+                usd_per_hour=entry.usd_per_hour,
+                source=entry.source,
+                as_of=parse_as_of(entry.as_of),
+                unverified=entry.unverified,
+            )
+            for entry in document.prices.overrides
+        ]
+    except ValueError as error:
+        raise AppError(f"{document.environment}: prices.overrides: {error}") from error
 
 
 def declared_of(document: FleetDocument) -> Declared:

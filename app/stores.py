@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, Protocol
 
 from app.errors import AppError, Code
-from cli.fleets import split_url
+from app.fleets import split_url
 from serving.cache.store import FolderStore, PartConsumer, Store, Writer
 
 _PIECE: Final = 8 * 1024 * 1024

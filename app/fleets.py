@@ -1,24 +1,13 @@
-"""Which fleets a command is about: fleet documents by URL."""
+"""Which fleets a use case is about: fleet documents by URL."""
 
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
 from urllib.parse import SplitResult, urlsplit
-
-import typer
 
 from app.errors import AppError, Code
 from gpufleet.domain.model import Cloud
 from gpufleet.settings.document import DocumentError, FleetDocument, parse
-
-FleetOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--fleet",
-        help="URL of a fleet document (file://, s3://, gs:// or a path); repeatable. Default: $GPUFLEET_FLEET.",
-    ),
-]
 
 LARGEST_DOCUMENT = 16 * 1024 * 1024
 

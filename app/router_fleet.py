@@ -7,7 +7,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from app.errors import AppError
-from cli.fleets import load_one, token_place
+from app.fleets import load_one, token_place
 from clouds import agents
 from clouds.aws.calls import AwsCalls
 from clouds.aws.inventory import AwsInventory

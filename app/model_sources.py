@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any, Final, cast
 
 from app.errors import AppError, Code
-from cli.stores import Place, open_place
+from app.stores import Place, open_place
 from serving.cache import manifest as manifests
 from serving.cache.manifest import CHUNK, SUFFIXES, ManifestError
 

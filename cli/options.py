@@ -1,0 +1,13 @@
+"""Options that many commands have."""
+
+from typing import Annotated
+
+import typer
+
+FleetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--fleet",
+        help="URL of a fleet document (file://, s3://, gs:// or a path); repeatable. Default: $GPUFLEET_FLEET.",
+    ),
+]
