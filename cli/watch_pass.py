@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 
 from app.api_calls import Count
 from app.errors import AppError, Code
@@ -11,40 +11,21 @@ from app.ledgers import not_here
 from cli import plans
 from cli.output import Exit, after_the_work
 from cli.wiring import Wired, wire
-from gpufleet.domain.decisions import Outcome, Plan, Reason
+from gpufleet.domain.decisions import Plan, Reason
 from gpufleet.settings.document import FleetDocument
 from ledger import outbox
 from ledger.schema import LedgerError, explained
+from watchdogs.execute import Watchdog
 from watchdogs.idle.decide import WATCHDOG as IDLE
 from watchdogs.idle.watchdog import IdleWatchdog
-from watchdogs.idle.watchdog import policy_digest as idle_digest
 from watchdogs.orphans.decide import WATCHDOG as ORPHANS
-from watchdogs.orphans.watchdog import OrphanWatchdog, Scope, rule_digest
+from watchdogs.orphans.watchdog import OrphanWatchdog, Scope
+from watchdogs.policy import digests
 from watchdogs.ports import CutShortError, Ports
 from watchdogs.scale.decide import WATCHDOG as SCALE
 from watchdogs.scale.watchdog import ScaleWatchdog
-from watchdogs.scale.watchdog import policy_digest as scale_digest
 from watchdogs.spot.decide import WATCHDOG as SPOT
 from watchdogs.spot.watchdog import SpotWatchdog
-from watchdogs.spot.watchdog import policy_digest as spot_digest
-
-
-class PassLike(Protocol):
-    """What a watchdog's pass gives back."""
-
-    @property
-    def plan(self) -> Plan: ...
-
-    @property
-    def outcomes(self) -> tuple[Outcome, ...]: ...
-
-
-class WatchdogLike(Protocol):
-    """A watchdog of one fleet."""
-
-    def dry(self) -> PassLike: ...
-
-    def apply(self) -> PassLike: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,11 +33,7 @@ class Kind:
     """A kind of watchdog."""
 
     name: str
-    make: Callable[[FleetDocument, Ports], WatchdogLike]
-    digest: Callable[[FleetDocument, str], str | None]
-    """The name of a pool's policy; None: the pool has no such watchdog."""
-    scopes: Callable[[FleetDocument], Sequence[str]] = lambda document: [pool.name for pool in document.pools]
-    """What has a policy of its own: the pools; of orphans, the rules."""
+    make: Callable[[FleetDocument, Ports], Watchdog]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,9 +54,9 @@ class Options:
 def kinds() -> dict[str, Kind]:
     """Every kind of watchdog, by name."""
     found = (
-        Kind(name=IDLE, make=IdleWatchdog, digest=idle_digest),
-        Kind(name=SPOT, make=SpotWatchdog, digest=spot_digest),
-        Kind(name=SCALE, make=ScaleWatchdog, digest=scale_digest),
+        Kind(name=IDLE, make=IdleWatchdog),
+        Kind(name=SPOT, make=SpotWatchdog),
+        Kind(name=SCALE, make=ScaleWatchdog),
         orphan_kind(Scope()),
     )
     return {kind.name: kind for kind in found}
@@ -87,12 +64,7 @@ def kinds() -> dict[str, Kind]:
 
 def orphan_kind(scope: Scope) -> Kind:
     """The watchdog of what no pool owns."""
-    return Kind(
-        name=ORPHANS,
-        make=lambda document, ports: OrphanWatchdog(document, ports, scope),
-        digest=rule_digest,
-        scopes=lambda document: [rule.name for rule in document.orphans],
-    )
+    return Kind(name=ORPHANS, make=lambda document, ports: OrphanWatchdog(document, ports, scope))
 
 
 def watches(kind: Kind, document: FleetDocument) -> bool:
@@ -207,13 +179,13 @@ def _remarks(kind: Kind, document: FleetDocument, plan: Plan, apply: bool) -> No
         what = "Pool" if kind.name != ORPHANS else "Rule"
         plans.say(
             f"{what} {pool}: its {kind.name} policy is new. Read a dry run (`gpufleet watch {kind.name}`), or give"
-            f" --accept-policy {kind.digest(document, pool)}."
+            f" --accept-policy {digests(document, kind.name).get(pool)}."
         )
 
 
 def check_accepted(kind: Kind, documents: Sequence[FleetDocument], accepted: Sequence[str]) -> None:
     """A hash that is no policy's of these fleets is a mistake, said before anything is done. Raises AppError."""
-    known = [(name, digest) for document in documents for name, digest in _policies(kind, document)]
+    known = [policy for document in documents for policy in digests(document, kind.name).items()]
     for given in accepted:
         if given not in {digest for _, digest in known}:
             names = ", ".join(dict.fromkeys(f"{name} {digest}" for name, digest in known))
@@ -225,12 +197,6 @@ def check_accepted(kind: Kind, documents: Sequence[FleetDocument], accepted: Seq
 
 def _accept(kind: Kind, wired: Wired, accepted: Sequence[str]) -> None:
     """Let policies act whose dry run nobody has seen. Pools with the same settings have the same hash."""
-    for pool, digest in _policies(kind, wired.document):
+    for pool, digest in digests(wired.document, kind.name).items():
         if digest in accepted:
             wired.ports.ledger.see_policy(kind.name, pool, digest, "accepted", wired.ports.clock.now())
-
-
-def _policies(kind: Kind, document: FleetDocument) -> list[tuple[str, str]]:
-    """Each pool (of orphans: rule) that has such a watchdog, and the hash of its policy."""
-    named = [(name, kind.digest(document, name)) for name in kind.scopes(document)]
-    return [(name, digest) for name, digest in named if digest is not None]

@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import Final
 
 from gpufleet.domain.brakes import Brake, BrakeKind
 from gpufleet.domain.model import Instance
+from gpufleet.domain.tags import KEEP_UNTIL
 
-_NEVER = datetime.max.replace(tzinfo=UTC)
+_NEVER: Final = datetime.max.replace(tzinfo=UTC)
 
 
 def who_and_why(brake: Brake) -> str:
@@ -21,14 +23,14 @@ def until_when(end: datetime | None) -> str:
 
 def paused_by(pool: str, brakes: Sequence[Brake]) -> str | None:
     """Who paused the watchdogs of a pool, until when and why; of several pauses, the one that lasts longest."""
-    longest = _longest([b for b in brakes if b.kind is BrakeKind.PAUSE and b.scope in ("all", pool)])
-    return None if longest is None else who_and_why(longest)
+    found = longest([b for b in brakes if b.kind is BrakeKind.PAUSE and b.scope in ("all", pool)])
+    return None if found is None else who_and_why(found)
 
 
 def target_held_by(pool: str, brakes: Sequence[Brake]) -> str | None:
     """Who holds a pool's target, until when and why."""
-    longest = _longest([b for b in brakes if b.kind is BrakeKind.TARGET and b.scope == pool])
-    return None if longest is None else f"target held {who_and_why(longest)}"
+    found = longest([b for b in brakes if b.kind is BrakeKind.TARGET and b.scope == pool])
+    return None if found is None else f"target held {who_and_why(found)}"
 
 
 def kept_by(instances: Sequence[Instance], brakes: Sequence[Brake]) -> dict[str, str]:
@@ -42,11 +44,29 @@ def kept_by(instances: Sequence[Instance], brakes: Sequence[Brake]) -> dict[str,
     found: dict[str, str] = {}
     for instance in instances:
         # several may hold it: its own, its pool's, everybody's
-        longest = _longest([brake for s in (instance.id, instance.pool, "all") for brake in keeps.get(s or "", ())])
-        if longest is not None:
-            found[instance.id] = who_and_why(longest)
+        kept = longest([brake for s in (instance.id, instance.pool, "all") for brake in keeps.get(s or "", ())])
+        if kept is not None:
+            found[instance.id] = who_and_why(kept)
     return found
 
 
-def _longest(brakes: Sequence[Brake]) -> Brake | None:
+def kept_by_tag(instance: Instance, now: datetime) -> str | None:
+    """What its keep-until tag says; None: nothing, or not any more."""
+    written = instance.tags.get(KEEP_UNTIL)
+    if written is None:
+        return None
+    until = instance.keep_until
+    if until is None:
+        return f"its keep-until tag {written!r} is no time"
+    return f"until {until:%Y-%m-%d %H:%M} UTC" if now < until else None
+
+
+def kept_by_people(instances: Sequence[Instance], brakes: Sequence[Brake], now: datetime) -> dict[str, str]:
+    """By instance: who asked to keep it, by brake or by tag; absent: nobody."""
+    tagged = {one.id: said for one in instances if (said := kept_by_tag(one, now)) is not None}
+    return tagged | kept_by(instances, brakes)
+
+
+def longest(brakes: Sequence[Brake]) -> Brake | None:
+    """The brake that holds longest; None: there is none."""
     return max(brakes, key=lambda brake: brake.until or _NEVER, default=None)

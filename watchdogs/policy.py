@@ -8,10 +8,42 @@ from decimal import Decimal
 from typing import Any, Final
 
 from gpufleet.domain.policies import AS_BEFORE, IdlePolicy, OrphanPolicy, ScalePolicy, SpotPolicy
+from gpufleet.settings.document import FleetDocument, Pool
+from watchdogs.idle.decide import WATCHDOG as IDLE
+from watchdogs.orphans.decide import WATCHDOG as ORPHANS
+from watchdogs.ports import Ports
+from watchdogs.scale.decide import WATCHDOG as SCALE
+from watchdogs.spot.decide import WATCHDOG as SPOT
 
 Policy = IdlePolicy | SpotPolicy | ScalePolicy | OrphanPolicy
 _OF_OLD: Final = object()
 """Equals no value: a setting that was always there is always part of the name."""
+
+
+def digests(document: FleetDocument, watchdog: str) -> dict[str, str]:
+    """By pool (of orphans: by rule) the digest of its policy; absent: it has no such watchdog."""
+    if watchdog == ORPHANS:
+        return {rule.name: digest(rule.policy()) for rule in document.orphans}
+    found = {pool.name: _digest_of(pool, watchdog) for pool in document.pools}
+    return {name: known for name, known in found.items() if known is not None}
+
+
+def see_all(ports: Ports, document: FleetDocument, watchdog: str) -> None:
+    """Note that a dry run of all of them was printed: from now on they may act."""
+    now = ports.clock.now()
+    for name, known in digests(document, watchdog).items():
+        ports.ledger.see_policy(watchdog, name, known, "dry run", now)
+
+
+def _digest_of(pool: Pool, watchdog: str) -> str | None:
+    entries = pool.watchdogs
+    if watchdog == IDLE and entries.idle is not None:
+        return digest(entries.idle.policy(), pool.min)
+    if watchdog == SPOT and entries.spot is not None:
+        return digest(entries.spot.policy(), pool.min, pool.max, pool.spare)
+    if watchdog == SCALE and entries.scale is not None:
+        return digest(entries.scale.policy(), pool.min, pool.max)
+    return None
 
 
 def digest(policy: Policy, *limits: int) -> str:

@@ -14,9 +14,10 @@ from ledger import operations
 from ledger.schema import open_ledger
 from tests.watchdogs.plain import document, instance
 from tests.watchdogs.worlds import idle_world
-from watchdogs.idle.watchdog import IdleWatchdog, policy_digest
+from watchdogs.idle.watchdog import IdleWatchdog
+from watchdogs.policy import digests
 
-UNSEEN, DIGEST = {instance(1).id: Reason.POLICY_UNSEEN}, policy_digest(document(), "batch") or ""
+UNSEEN, DIGEST = {instance(1).id: Reason.POLICY_UNSEEN}, digests(document(), "idle")["batch"]
 
 
 @pytest.fixture
@@ -27,11 +28,7 @@ def fleet(tmp_path: Path) -> FleetDocument:
 def over_world() -> Kind:
     """The idle watchdog, with a made-up cloud and the real ledger."""
     world = idle_world(1)
-    return Kind(
-        name="idle",
-        make=lambda read, ports: IdleWatchdog(read, replace(world.ports(), ledger=ports.ledger)),
-        digest=policy_digest,
-    )
+    return Kind(name="idle", make=lambda read, ports: IdleWatchdog(read, replace(world.ports(), ledger=ports.ledger)))
 
 
 def reasons(kind: Kind, fleet: FleetDocument, options: Options) -> dict[str, str]:
@@ -79,7 +76,7 @@ def test_a_hash_of_one_of_several_fleets_is_none_of_the_others(
     other = document(watchdogs={"idle": {"grace": "45m"}})
     places = {"ledger_url": f"sqlite:///{tmp_path / 'other.db'}", "notify": None}
     fleets = [fleet, other.model_copy(update=places)]
-    accept = policy_digest(fleets[which], "batch") or ""
+    accept = digests(fleets[which], "idle")["batch"]
     with pytest.raises(AppError, match="--accept-policy 0123abcd: no pool has that"):
         over_fleets(over_world(), fleets, Options(apply=True, accept=(accept, "0123abcd")))
     assert not any(accepted(one) for one in fleets), "a mistake is said before anything is done"
@@ -88,7 +85,7 @@ def test_a_hash_of_one_of_several_fleets_is_none_of_the_others(
 
 
 def accepted(fleet: FleetDocument) -> bool:
-    ledger, digest = open_ledger(fleet.ledger_url), policy_digest(fleet, "batch") or ""
+    ledger, digest = open_ledger(fleet.ledger_url), digests(fleet, "idle")["batch"]
     try:
         return operations.policy_seen(ledger, fleet_of(fleet), "idle", "batch", digest)
     finally:

@@ -24,13 +24,11 @@ from tests.watchdogs.test_scale import BUSY, Store, scaled
 from tests.watchdogs.test_spot_watchdog import SETTINGS, spread_world
 from tests.watchdogs.worlds import World, idle_world, mark
 from watchdogs.idle.watchdog import IdleWatchdog
-from watchdogs.idle.watchdog import policy_digest as idle_digest
-from watchdogs.orphans.watchdog import OrphanWatchdog, rule_digest
+from watchdogs.orphans.watchdog import OrphanWatchdog
+from watchdogs.policy import digests
 from watchdogs.ports import Ports
 from watchdogs.scale.watchdog import ScaleWatchdog
-from watchdogs.scale.watchdog import policy_digest as scale_digest
 from watchdogs.spot.watchdog import SpotWatchdog
-from watchdogs.spot.watchdog import policy_digest as spot_digest
 
 pytestmark = pytest.mark.slow
 
@@ -189,9 +187,9 @@ def test_killed_before_any_call_the_next_passes_go_on(
 ) -> None:
     fleet = document(watchdogs=SETTINGS | {"scale": SCALE}, target=make().targets["batch"].value)
     policies = {
-        "idle": idle_digest(fleet, "batch") or "",
-        "spot": spot_digest(fleet, "batch") or "",
-        "scale": scale_digest(fleet, "batch") or "",
+        "idle": digests(fleet, "idle")["batch"],
+        "spot": digests(fleet, "spot")["batch"],
+        "scale": digests(fleet, "scale")["batch"],
     }
     ledger = seeded(tmp_path / "first.db", fleet, make(), policies)
 
@@ -221,7 +219,7 @@ def test_killed_before_any_call_an_orphan_is_stopped_once_and_told_of_once(tmp_p
     marked = Scene(folder=tmp_path / "marked", document=fleet, lease="orphans", watch=orphans)
     engine = open_ledger(f"sqlite:///{ledger}")
     rule = fleet.orphans[0].name
-    seen = ("orphans", rule, rule_digest(fleet, rule) or "")
+    seen = ("orphans", rule, digests(fleet, "orphans")[rule])
     operations.see_policy(engine, fleet_of(fleet), seen, "test", START)
     engine.dispose()
     marked.begin(world, ledger)

@@ -11,7 +11,8 @@ from tests.watchdogs.plain import QUIET, QUIET_ENGINE, QUIET_GPU, START, documen
 from tests.watchdogs.worlds import FakeMetrics, World, idle_world, mark
 from watchdogs import signals
 from watchdogs.idle.last_look import Heard, LastLooks, Unheard
-from watchdogs.idle.watchdog import IdleWatchdog, policy_digest
+from watchdogs.idle.watchdog import IdleWatchdog
+from watchdogs.policy import digests
 
 FIRST = instance(1).id
 
@@ -68,7 +69,7 @@ def due(every: float = 15, ahead: float = 0, *, takes: timedelta = timedelta(0))
     world.drain_takes = takes
     # the drain is not at the moment of a scrape
     world.now += timedelta(seconds=every * 0.4)
-    world.seen.add(("idle", "batch", policy_digest(document(), "batch") or ""))
+    world.seen.add(("idle", "batch", digests(document(), "idle")["batch"]))
     return world, Scraping(world, every=timedelta(seconds=every), ahead=timedelta(seconds=ahead))
 
 

@@ -23,7 +23,8 @@ from tests.networks import served
 from tests.watchdogs.plain import document, instance
 from tests.watchdogs.worlds import FakeClock, World, idle_world, mark
 from watchdogs import signals
-from watchdogs.idle.watchdog import IdleWatchdog, policy_digest
+from watchdogs.idle.watchdog import IdleWatchdog
+from watchdogs.policy import digests
 from watchdogs.ports import Ports
 
 pytestmark = [
@@ -136,7 +137,7 @@ def watched(tmp_path: Path) -> Generator[Watched]:
     now = datetime.now(UTC)
     mine = instance(1, launched_at=now - timedelta(hours=5), private_address="127.0.0.1")
     world.instances[FIRST] = mine
-    world.seen.add(("idle", "batch", policy_digest(FLEET, "batch") or ""))
+    world.seen.add(("idle", "batch", digests(FLEET, "idle")["batch"]))
     with ExitStack() as stack:
         agent = stack.enter_context(serving(machine.status, machine))
         labels = {"instance_id": FIRST, "environment": "test", "pool": "batch"}

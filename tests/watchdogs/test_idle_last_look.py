@@ -15,7 +15,8 @@ from tests.watchdogs.test_idle_judge import case
 from tests.watchdogs.worlds import FakeInventory, World, idle_world, mark
 from watchdogs.draining import drained
 from watchdogs.idle.last_look import Heard, objection
-from watchdogs.idle.watchdog import IdleWatchdog, policy_digest
+from watchdogs.idle.watchdog import IdleWatchdog
+from watchdogs.policy import digests
 
 FIRST, SECOND = instance(1).id, instance(2).id
 
@@ -24,7 +25,7 @@ def due(count: int) -> World:
     world = idle_world(count)
     for number in range(1, count + 1):
         mark(world, number, START - timedelta(hours=1))
-    world.seen.add(("idle", "batch", policy_digest(document(), "batch") or ""))
+    world.seen.add(("idle", "batch", digests(document(), "idle")["batch"]))
     return world
 
 

@@ -15,7 +15,8 @@ from ledger.schema import open_ledger
 from tests.watchdogs.plain import START, document, instance
 from tests.watchdogs.worlds import World, idle_world, mark
 from watchdogs.idle import learned
-from watchdogs.idle.watchdog import IdleWatchdog, policy_digest
+from watchdogs.idle.watchdog import IdleWatchdog
+from watchdogs.policy import digests
 
 POLICY = IdlePolicy()
 MINUTE = timedelta(minutes=1)
@@ -117,7 +118,7 @@ def test_ends_of_the_past_do_not_teach_to_end_sooner_and_sooner() -> None:
 
 def watchdog(world: World) -> IdleWatchdog:
     fleet = document(min=0)
-    world.seen.add(("idle", "batch", policy_digest(fleet, "batch") or ""))
+    world.seen.add(("idle", "batch", digests(fleet, "idle")["batch"]))
     return IdleWatchdog(fleet, world.ports())
 
 

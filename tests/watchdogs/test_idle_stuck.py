@@ -19,7 +19,8 @@ from tests.watchdogs.test_idle_watchdog import at_call, due, watchdog
 from tests.watchdogs.worlds import FakeAgents, FakeGroups, FakeMetrics, World, idle_world, mark
 from watchdogs.draining import has_gone
 from watchdogs.idle.decide import Observed, PoolView, decide
-from watchdogs.idle.watchdog import IdleWatchdog, policy_digest
+from watchdogs.idle.watchdog import IdleWatchdog
+from watchdogs.policy import digests
 from watchdogs.vain import is_stuck
 
 FIRST, SECOND, THIRD, FOURTH = (instance(number).id for number in (1, 2, 3, 4))
@@ -208,7 +209,7 @@ def test_a_pools_day_is_its_own(other: dict[str, Any]) -> None:
         update={"pools": (*fleet.pools, *document(name="other", min=0, groups=[], **other).pools)}
     )
     for pool in fleet.pools:
-        world.seen.add(("idle", pool.name, policy_digest(fleet, pool.name) or ""))
+        world.seen.add(("idle", pool.name, digests(fleet, "idle")[pool.name]))
     done = IdleWatchdog(fleet, world.ports()).apply()
     assert sorted(d.reason for d in done.plan.decisions) == sorted([Reason.STILL_IDLE, Reason.DAY_BUDGET])
 

@@ -14,7 +14,8 @@ from gpufleet.domain.decisions import Action, Decision, Reason, Target
 from tests.watchdogs.plain import READY, START, document, instance
 from tests.watchdogs.recordings import SPAN, STEP, Series, Value, engine, exporter, flat, growing, prometheus
 from tests.watchdogs.worlds import World
-from watchdogs.idle.watchdog import IdleWatchdog, policy_digest
+from watchdogs.idle.watchdog import IdleWatchdog
+from watchdogs.policy import digests
 
 pytestmark = [
     pytest.mark.slow,
@@ -628,7 +629,7 @@ def decisions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Decision]:
         (other,) = PAGES.keys() - {source}
         recorded[one.id] = PAGES[other](busy=False) + trap.bend(PAGES[source](busy=busy))
     fleet = document()
-    world.seen.add(("idle", "batch", policy_digest(fleet, "batch") or ""))
+    world.seen.add(("idle", "batch", digests(fleet, "idle")["batch"]))
     world.targets["batch"] = Target(pool="batch", value=2, version=1)
     with prometheus(recorded, tmp_path_factory.mktemp("traps")) as store:
         plan = IdleWatchdog(fleet, replace(world.ports(), metrics=store)).dry().plan

@@ -19,7 +19,8 @@ from tests.watchdogs.plain import QUIET, QUIET_ENGINE, QUIET_GPU, READY, START, 
 from tests.watchdogs.worlds import FakeAgents, FakeInventory, FakeMetrics, KilledError, World, idle_world, mark
 from watchdogs.idle.acting import LONGEST_REQUEST
 from watchdogs.idle.decide import DRAIN_REASON
-from watchdogs.idle.watchdog import IdleWatchdog, policy_digest
+from watchdogs.idle.watchdog import IdleWatchdog
+from watchdogs.policy import digests
 from watchdogs.ports import LEASE_OVER
 
 FIRST = instance(1).id
@@ -29,7 +30,7 @@ SECOND = instance(2).id
 def watchdog(world: World, **pool: object) -> IdleWatchdog:
     """One whose policy was seen."""
     fleet = document(**pool)
-    world.seen.add(("idle", "batch", policy_digest(fleet, "batch") or ""))
+    world.seen.add(("idle", "batch", digests(fleet, "idle")["batch"]))
     return IdleWatchdog(fleet, world.ports())
 
 
@@ -279,7 +280,7 @@ def test_an_instance_that_two_pages_name_counts_once_for_the_floor() -> None:
             return [*found, *found]
 
     fleet = document(min=1, target=1)
-    world.seen.add(("idle", "batch", policy_digest(fleet, "batch") or ""))
+    world.seen.add(("idle", "batch", digests(fleet, "idle")["batch"]))
     done = IdleWatchdog(fleet, replace(world.ports(), inventory=Twice(world))).apply()
     assert len(done.plan.decisions) == 2
     assert len(world.ended) == 1
@@ -728,7 +729,7 @@ def test_the_second_look_leans_on_nobody_of_another_pool() -> None:
         world.instances[other.id], world.agents[other.id], world.evidence[other.id] = other, READY, evidence
     world.evidence[SECOND] = BUSY
     world.targets["chat"] = Target(pool="chat", value=1, version=1)
-    world.seen.add(("idle", "batch", policy_digest(fleet, "batch") or ""))
+    world.seen.add(("idle", "batch", digests(fleet, "idle")["batch"]))
     lost_meanwhile(world)
     dog = IdleWatchdog(fleet.model_copy(update={"pools": (batch, chat)}), world.ports())
     (outcome,) = dog.apply().outcomes
@@ -778,7 +779,7 @@ def test_a_mark_older_than_work_that_no_pass_saw_is_taken_away_and_a_new_grace_b
     world = idle_world(1)
     mark(world, 1, START - timedelta(hours=5))
     fleet = document()
-    world.seen.add(("idle", "batch", policy_digest(fleet, "batch") or ""))
+    world.seen.add(("idle", "batch", digests(fleet, "idle")["batch"]))
     dog = IdleWatchdog(fleet, replace(world.ports(), metrics=Remembering(world)))
     (outcome,) = dog.apply().outcomes
     assert outcome.kind is OutcomeKind.NO_LONGER_TRUE
@@ -818,7 +819,7 @@ def test_a_request_that_comes_at_the_moment_of_the_drain_may_finish() -> None:
             return super().drain(instance, reason, deadline)
 
     fleet = document(drain_deadline="90s")
-    world.seen.add(("idle", "batch", policy_digest(fleet, "batch") or ""))
+    world.seen.add(("idle", "batch", digests(fleet, "idle")["batch"]))
     IdleWatchdog(fleet, replace(ports, agents=Patient(world))).apply()
     assert deadlines == [LONGEST_REQUEST]
     assert world.ended == [FIRST]

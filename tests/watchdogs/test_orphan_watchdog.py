@@ -18,7 +18,8 @@ from gpufleet.settings.document.watchdogs import OrphanEntry
 from tests.watchdogs.plain import QUIET_ENGINE, START, FakePrices, document
 from tests.watchdogs.test_orphan_rules import DAY, LONG_QUIET, orphan
 from tests.watchdogs.worlds import FakeAccount, FakeInventory, FakeMetrics, KilledError, World
-from watchdogs.orphans.watchdog import OrphanWatchdog, Scope, rule_digest
+from watchdogs.orphans.watchdog import OrphanWatchdog, Scope
+from watchdogs.policy import digests
 from watchdogs.ports import LEASE_OVER
 
 RULE: dict[str, Any] = {"name": "forgotten", "action": "stop", "tags": {"team": "research"}, "lose_local_disks": True}
@@ -42,7 +43,7 @@ def watchdog(world: World, fleet: FleetDocument | None = None) -> OrphanWatchdog
     """One whose rules were seen."""
     fleet = fleet or ruled()
     for rule in fleet.orphans:
-        world.seen.add(("orphans", rule.name, rule_digest(fleet, rule.name) or ""))
+        world.seen.add(("orphans", rule.name, digests(fleet, "orphans")[rule.name]))
     return OrphanWatchdog(fleet, world.ports())
 
 

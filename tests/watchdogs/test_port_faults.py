@@ -20,12 +20,10 @@ from tests.watchdogs.test_scale import BUSY, Store, scaled
 from tests.watchdogs.test_spot_watchdog import SETTINGS, sizes, spread_world
 from tests.watchdogs.worlds import World, idle_world, mark
 from watchdogs.idle.watchdog import IdleWatchdog
-from watchdogs.idle.watchdog import policy_digest as idle_digest
+from watchdogs.policy import digests
 from watchdogs.ports import CutShortError, Inventory, Ports
 from watchdogs.scale.watchdog import ScaleWatchdog
-from watchdogs.scale.watchdog import policy_digest as scale_digest
 from watchdogs.spot.watchdog import SpotWatchdog
-from watchdogs.spot.watchdog import policy_digest as spot_digest
 
 FLEET = document(watchdogs=SETTINGS | {"scale": {"requests_per_replica": 10}})
 
@@ -53,9 +51,9 @@ def asleep() -> World:
 
 def seen(world: World) -> World:
     world.seen |= {
-        ("idle", "batch", idle_digest(FLEET, "batch") or ""),
-        ("spot", "batch", spot_digest(FLEET, "batch") or ""),
-        ("scale", "batch", scale_digest(FLEET, "batch") or ""),
+        ("idle", "batch", digests(FLEET, "idle")["batch"]),
+        ("spot", "batch", digests(FLEET, "spot")["batch"]),
+        ("scale", "batch", digests(FLEET, "scale")["batch"]),
     }
     return world
 
@@ -147,7 +145,7 @@ def test_a_pass_that_is_cut_short_says_whether_it_had_acted(
             raise CloudError("throttled")
 
     world.before = fail
-    kind = Kind(name="spot", make=lambda read, _: SpotWatchdog(read, world.ports()), digest=spot_digest)
+    kind = Kind(name="spot", make=lambda read, _: SpotWatchdog(read, world.ports()))
     fleet = FLEET.model_copy(update={"ledger_url": f"sqlite:///{tmp_path}/ledger.db", "notify": None})
     code, [answer] = over_fleets(kind, [fleet], Options(apply=True))
     assert (code, answer["error"]) == (Exit.FAILED, "throttled")

@@ -18,13 +18,14 @@ from monitoring import rules
 from tests.watchdogs.plain import READY, START, document, instance
 from tests.watchdogs.worlds import FakeMetrics, World
 from watchdogs.boots import BOOT_DEFAULT
+from watchdogs.policy import digests
 from watchdogs.ports import LEASE_OVER
 from watchdogs.scale import pressure
 from watchdogs.scale.decide import decide
 from watchdogs.scale.hours import holds
 from watchdogs.scale.pressure import Readings, past_query
 from watchdogs.scale.view import Demand, PoolView, Pressure
-from watchdogs.scale.watchdog import ScaleWatchdog, policy_digest
+from watchdogs.scale.watchdog import ScaleWatchdog
 
 CALM = Pressure(reporting=4, kv_cache=0.1, kv_cache_peak=0.1)
 LAST: Mapping[str, Any] = {"target": 1, "min": 0, "ready": 1, "pressure": replace(CALM, reporting=1)}
@@ -502,7 +503,7 @@ def test_what_would_shrink_a_pool_waits_for_a_dry_run() -> None:
     first = watchdog.apply()
     assert [d.reason for d in first.plan.decisions] == [Reason.POLICY_UNSEEN]
     assert [d.to_size for d in watchdog.dry().plan.decisions] == [1]
-    assert ("scale", "batch", policy_digest(fleet, "batch")) in world.seen
+    assert ("scale", "batch", digests(fleet, "scale")["batch"]) in world.seen
     assert [o.detail for o in watchdog.apply().outcomes] == ["target 2 → 1"]
 
 

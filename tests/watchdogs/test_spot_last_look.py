@@ -15,8 +15,9 @@ from tests.watchdogs.plain import READY, document, instance
 from tests.watchdogs.test_spot_keeps import THIRD, with_on_demand
 from tests.watchdogs.test_spot_watchdog import OD, A, B, sizes, spread_world, watchdog
 from tests.watchdogs.worlds import FakeGroups, World
+from watchdogs.policy import digests
 from watchdogs.ports import LEASE_OVER
-from watchdogs.spot.watchdog import ROUNDS, SpotWatchdog, policy_digest
+from watchdogs.spot.watchdog import ROUNDS, SpotWatchdog
 
 FIRST = instance(1).id
 
@@ -84,7 +85,7 @@ def test_sizes_that_somebody_else_sets_all_the_time_end_a_pass_after_some_looks(
             raise ConflictError(f"{group.name} has changed")
 
     fleet = document()
-    world.seen.add(("spot", "batch", policy_digest(fleet, "batch") or ""))
+    world.seen.add(("spot", "batch", digests(fleet, "spot")["batch"]))
     done = SpotWatchdog(fleet, replace(world.ports(), groups=Contested(world))).apply()
     assert len(world.plans) == ROUNDS
     assert {(o.kind, o.detail) for o in done.outcomes} == {(OutcomeKind.NO_LONGER_TRUE, f"{A} has changed")}
@@ -93,7 +94,7 @@ def test_sizes_that_somebody_else_sets_all_the_time_end_a_pass_after_some_looks(
 def test_a_dry_run_makes_the_policy_seen() -> None:
     world, fleet = missing_one(), document()
     SpotWatchdog(fleet, world.ports()).dry()
-    assert world.seen == {("spot", "batch", policy_digest(fleet, "batch"))}
+    assert world.seen == {("spot", "batch", digests(fleet, "spot")["batch"])}
 
 
 def test_a_size_below_what_is_there_by_now_is_not_set() -> None:

@@ -14,9 +14,10 @@ from ledger.schema import open_ledger
 from tests.watchdogs.plain import READY, START, document, instance, spot_pool
 from tests.watchdogs.test_spot_watchdog import OD, SETTINGS, A, B, sizes, spread_world, watchdog
 from tests.watchdogs.worlds import World
+from watchdogs.policy import digests
 from watchdogs.spot.decide import decide
 from watchdogs.spot.view import GroupView, Member, PoolView
-from watchdogs.spot.watchdog import SpotWatchdog, policy_digest
+from watchdogs.spot.watchdog import SpotWatchdog
 
 FIRST, SECOND = (instance(n).id for n in (1, 2))
 RESTARTED = replace(READY, phase=Phase.CACHE, ready=False)
@@ -83,7 +84,7 @@ def test_another_process_knows_since_when_one_is_silent(tmp_path: Path) -> None:
         engine = open_ledger(f"sqlite:///{tmp_path}/ledger.db")
         ledger = FleetLedger(engine, fleet, "spot", "us")
         assert ledger.take_lease(world.now) is None
-        ledger.see_policy("spot", "batch", policy_digest(fleet, "batch") or "", "us", world.now)
+        ledger.see_policy("spot", "batch", digests(fleet, "spot")["batch"], "us", world.now)
         SpotWatchdog(fleet, replace(world.ports(), ledger=ledger)).apply()
         engine.dispose()
         assert len(world.alive(OD)) == bought

@@ -15,8 +15,9 @@ from gpufleet.domain.model import CapacityType, Phase
 from tests.watchdogs.plain import READY, START, document, instance
 from tests.watchdogs.worlds import KilledError, World, idle_world
 from watchdogs.idle.decide import DRAIN_REASON
+from watchdogs.policy import digests
 from watchdogs.spot import failures
-from watchdogs.spot.watchdog import SpotWatchdog, policy_digest
+from watchdogs.spot.watchdog import SpotWatchdog
 from watchdogs.spot.zones import pause
 
 A, B, OD = "batch-spot-a", "batch-spot-b", "batch-od"
@@ -26,7 +27,7 @@ SETTINGS = {"idle": {}, "spot": {"fallback_after": "20s", "hold": "15m"}}
 def watchdog(world: World, **pool: object) -> SpotWatchdog:
     """One whose policy was seen."""
     fleet = document(**({"watchdogs": SETTINGS} | pool))
-    world.seen.add(("spot", "batch", policy_digest(fleet, "batch") or ""))
+    world.seen.add(("spot", "batch", digests(fleet, "spot")["batch"]))
     return SpotWatchdog(fleet, world.ports())
 
 

@@ -16,14 +16,12 @@ from ledger.schema import open_ledger
 from tests.unit.test_accept_policy import DIGEST
 from tests.watchdogs.plain import document
 from tests.watchdogs.worlds import idle_world
-from watchdogs.idle.watchdog import IdleWatchdog, policy_digest
+from watchdogs.idle.watchdog import IdleWatchdog
 
 LOST = {"gone": "", "full": "gpufleet: this could not be printed: [Errno 28] No space left on device\n"}
 """Where nothing can be printed, and what is said of it on stderr."""
 IDLE = Kind(
-    name="idle",
-    make=lambda fleet, ports: IdleWatchdog(fleet, replace(idle_world(1).ports(), ledger=ports.ledger)),
-    digest=policy_digest,
+    name="idle", make=lambda fleet, ports: IdleWatchdog(fleet, replace(idle_world(1).ports(), ledger=ports.ledger))
 )
 """One idle instance in each fleet, and the real ledger."""
 

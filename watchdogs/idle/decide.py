@@ -16,7 +16,8 @@ from gpufleet.domain.evidence import AgentStatus, Evidence
 from gpufleet.domain.model import Instance
 from gpufleet.domain.policies import IdlePolicy
 from watchdogs import budgets
-from watchdogs.idle.judge import Case, Check, Objection, judge, kept_by_tag
+from watchdogs.brakes import kept_by_tag
+from watchdogs.idle.judge import Case, Check, Objection, judge
 from watchdogs.vain import FailedAttempts, is_stuck, tried_last
 
 WATCHDOG: Final = "idle"

@@ -14,7 +14,7 @@ from gpufleet.domain.decisions import Reason
 from gpufleet.domain.evidence import STALE_AFTER, AgentStatus, EngineEvidence, Evidence, GpuEvidence
 from gpufleet.domain.model import CapacityType, Instance, InstanceState, Phase
 from gpufleet.domain.policies import IdlePolicy
-from gpufleet.domain.tags import KEEP_UNTIL
+from watchdogs.brakes import kept_by_tag
 
 WORKING_WATTS: Final = 0.6
 """Share of a GPU's rated power that no resting GPU draws (an L4 with a loaded model rests at about 0.4)."""
@@ -74,17 +74,6 @@ def kept(case: Case) -> Objection | None:
     """People asked to keep it, by tag or by brake. A tag that cannot be read keeps, too."""
     said = case.kept_by or kept_by_tag(case.instance, case.now)
     return None if said is None else Objection(reason=Reason.KEPT_BY_PEOPLE, detail=said)
-
-
-def kept_by_tag(instance: Instance, now: datetime) -> str | None:
-    """What its keep-until tag says; None: nothing, or not any more."""
-    written = instance.tags.get(KEEP_UNTIL)
-    if written is None:
-        return None
-    until = instance.keep_until
-    if until is None:
-        return f"its keep-until tag {written!r} is no time"
-    return f"until {until:%Y-%m-%d %H:%M} UTC" if now < until else None
 
 
 def not_prepaid(case: Case) -> Objection | None:

@@ -3,13 +3,13 @@
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Final
 
 from gpufleet.domain.brakes import Brake
-from gpufleet.domain.decisions import Action, Outcome, Plan
+from gpufleet.domain.decisions import Action
 from gpufleet.domain.evidence import Evidence
 from gpufleet.domain.model import Instance
 from gpufleet.domain.owners import owner_of
@@ -17,26 +17,18 @@ from gpufleet.settings.document import FleetDocument, Pool
 from watchdogs import budgets, signals, vain
 from watchdogs.brakes import kept_by, paused_by, target_held_by
 from watchdogs.draining import leaving
+from watchdogs.execute import Executor, Pass
 from watchdogs.idle import acting, learned
 from watchdogs.idle.decide import WATCHDOG, Observed, PoolView, case_of, decide, is_heard, is_our_drain
 from watchdogs.idle.judge import METRIC_CHECKS, judge
 from watchdogs.machines import known_of
-from watchdogs.policy import digest
+from watchdogs.policy import digests, see_all
 from watchdogs.ports import Ports
 from watchdogs.scale import hours
 from watchdogs.whole import check_reporting, check_whole
 
 REACHED_SPAN: Final = timedelta(hours=24)
 DAY: Final = timedelta(days=1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pass:
-    """What one pass saw, wished and did."""
-
-    observed: Observed
-    plan: Plan
-    outcomes: tuple[Outcome, ...] = ()
 
 
 class IdleWatchdog:
@@ -47,27 +39,26 @@ class IdleWatchdog:
         self._ports = ports
         self._series = signals.of_environment(document.environment)
 
-    def dry(self) -> Pass:
+    def dry(self) -> Pass[Observed]:
         """Observe and decide. The plan is for people to read, and from now on its policies count as seen."""
         now = self._ports.clock.now()
         observed = self.observe(now)
         shown = {name: replace(view, policy_seen=True) for name, view in observed.pools.items()}
         plan = decide(replace(observed, pools=shown), now)
-        for pool in self._document.pools:
-            name = policy_digest(self._document, pool.name)
-            if name is not None:
-                self._ports.ledger.see_policy(WATCHDOG, pool.name, name, "dry run", now)
+        see_all(self._ports, self._document, WATCHDOG)
         return Pass(observed=observed, plan=plan)
 
-    def apply(self) -> Pass:
+    def apply(self) -> Pass[Observed]:
         """One whole pass. Raises OSError when the fleet could not be observed whole; then nothing was done."""
         now = self._ports.clock.now()
         observed = self.observe(now)
-        actor = acting.Actor(self._document, self._ports, observed, self.evidence_of)
-        settled = actor.settle(self._ports.ledger.unfinished(WATCHDOG))
+        executor = Executor(self._ports, acting.RULES)
+        actor = acting.Actor(self._document, self._ports, executor, observed, self.evidence_of)
+        executor.settle(actor.settle)
         plan = decide(observed, now)
-        self._ports.ledger.record(plan)
-        return Pass(observed=observed, plan=plan, outcomes=(*settled, *actor.act(plan)))
+        executor.record(plan)
+        actor.act(plan)
+        return executor.finish(observed, plan)
 
     def observe(self, now: datetime) -> Observed:
         """Everything that `decide` judges. Raises OSError: a part is not the whole."""
@@ -185,11 +176,11 @@ class IdleWatchdog:
         today = ledger.ended_since(WATCHDOG, now - DAY)
         members = Counter(instance.pool for instance in instances)
         targets = ledger.targets()
+        names = digests(self._document, WATCHDOG)
         views: dict[str, PoolView] = {}
         for pool in self._document.pools:
             entry = pool.watchdogs.idle
             target = targets.get(pool.name)
-            name = policy_digest(self._document, pool.name)
             views[pool.name] = PoolView(
                 name=pool.name,
                 policy=None if entry is None else entry.policy(),
@@ -197,7 +188,7 @@ class IdleWatchdog:
                 target=pool.target if target is None else target.value,
                 paused_by=paused_by(pool.name, brakes),
                 target_held_by=target_held_by(pool.name, brakes),
-                policy_seen=name is None or ledger.policy_seen(WATCHDOG, pool.name, name),
+                policy_seen=entry is None or ledger.policy_seen(WATCHDOG, pool.name, names[pool.name]),
                 ended_this_hour=ended.get(pool.name, 0),
                 left_today=_left_today(pool, members[pool.name], today.get(pool.name, 0)),
             )
@@ -236,9 +227,3 @@ def _quiet(instance: Instance, observed: Observed, now: datetime) -> bool:
     """Whether the metrics alone have no objection: only then is the agent worth a call."""
     view = observed.pools[instance.pool or ""]
     return view.policy is not None and judge(case_of(instance, observed, view.policy, now), METRIC_CHECKS) is None
-
-
-def policy_digest(document: FleetDocument, pool: str) -> str | None:
-    """The name of a pool's idle policy; None when it has no idle watchdog."""
-    entry = document.pool(pool)
-    return None if entry.watchdogs.idle is None else digest(entry.watchdogs.idle.policy(), entry.min)

@@ -8,18 +8,19 @@ from typing import Final
 
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.brakes import Brake
-from gpufleet.domain.decisions import Action, Outcome, Plan
+from gpufleet.domain.decisions import Action
 from gpufleet.domain.evidence import Evidence
 from gpufleet.domain.model import Instance
 from gpufleet.domain.policies import EvidenceSource, IdlePolicy, OrphanPolicy
 from gpufleet.settings.document import FleetDocument
 from watchdogs import budgets, signals, vain
 from watchdogs.brakes import kept_by, paused_by
+from watchdogs.execute import Executor, Pass
 from watchdogs.machines import known_of
-from watchdogs.orphans.acting import Actor
+from watchdogs.orphans.acting import RULES, Actor
 from watchdogs.orphans.decide import WATCHDOG, decide
 from watchdogs.orphans.view import Observed, outside
-from watchdogs.policy import digest
+from watchdogs.policy import digests, see_all
 from watchdogs.ports import Account, Ports
 
 MARKS_LAST: Final = timedelta(days=60)
@@ -42,15 +43,6 @@ class Scope:
     """Hears of metrics that could not be had: a dry pass lists all the same, since costs are not to be hidden."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pass:
-    """What one pass saw, wished and did."""
-
-    observed: Observed
-    plan: Plan
-    outcomes: tuple[Outcome, ...] = ()
-
-
 class OrphanWatchdog:
     """Looks at every GPU instance of an account and region that no pool owns."""
 
@@ -64,7 +56,7 @@ class OrphanWatchdog:
         self._scope = scope
         self._rules = {rule.name: rule.policy() for rule in document.orphans}
 
-    def dry(self) -> Pass:
+    def dry(self) -> Pass[Observed]:
         """Observe and decide. The plan is for people to read, and from now on its rules count as seen."""
         now = self._ports.clock.now()
         try:
@@ -73,19 +65,21 @@ class OrphanWatchdog:
             seen = error.seen
             self._scope.tell(f"their GPUs are not known: {error}")
         plan = decide(replace(seen, unseen=frozenset()), now)
-        for name, rule in self._rules.items() if self._scope.only is None else ():
-            self._ports.ledger.see_policy(WATCHDOG, name, digest(rule), "dry run", now)
+        if self._scope.only is None:
+            see_all(self._ports, self._document, WATCHDOG)
         return Pass(observed=seen, plan=plan)
 
-    def apply(self) -> Pass:
+    def apply(self) -> Pass[Observed]:
         """One whole pass. Raises OSError when the account could not be observed whole; then nothing was done."""
         now = self._ports.clock.now()
         seen = self.observe(now)
-        actor = Actor(self._ports, self._account, seen, self._look_again)
-        settled = actor.settle(self._ports.ledger.unfinished(WATCHDOG))
+        executor = Executor(self._ports, RULES)
+        actor = Actor(self._ports, self._account, executor, seen, self._look_again)
+        executor.settle(actor.settle)
         plan = decide(seen, now)
-        self._ports.ledger.record(plan)
-        return Pass(observed=seen, plan=plan, outcomes=(*settled, *actor.act(plan)))
+        executor.record(plan)
+        actor.act(plan)
+        return executor.finish(seen, plan)
 
     def observe(self, now: datetime) -> Observed:
         """Everything that `decide` judges. Raises OSError; MetricsError (one of them) when only metrics lack."""
@@ -114,7 +108,9 @@ class OrphanWatchdog:
             marked_at=self._marks(now),
             paused_by=_paused(self._rules, brakes),
             unseen=frozenset(
-                name for name, rule in self._rules.items() if not ledger.policy_seen(WATCHDOG, name, digest(rule))
+                name
+                for name, digest in digests(self._document, WATCHDOG).items()
+                if not ledger.policy_seen(WATCHDOG, name, digest)
             ),
             stopped_this_hour=stopped,
             gpus_expected=known.gpus_expected,
@@ -193,11 +189,6 @@ class MetricsError(CloudError):
 def of_instances(ids: Sequence[str]) -> str:
     """Matcher of the series of these instances. Ids of both clouds have no character that a pattern knows."""
     return f'instance_id=~"{"|".join(sorted(ids))}"'
-
-
-def rule_digest(document: FleetDocument, name: str) -> str | None:
-    """The name of a rule's values; None: there is no such rule."""
-    return next((digest(rule.policy()) for rule in document.orphans if rule.name == name), None)
 
 
 def _paused(rules: Mapping[str, OrphanPolicy], brakes: Sequence[Brake]) -> dict[str, str]:

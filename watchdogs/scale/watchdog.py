@@ -2,32 +2,27 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from decimal import Decimal
+from functools import partial
+from typing import Final
 
-from gpufleet.domain.activity import ConflictError
 from gpufleet.domain.brakes import Brake
-from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Plan, Reason, Target
+from gpufleet.domain.decisions import Decision, Outcome, Reason, Target
 from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import Instance
 from gpufleet.settings.document import FleetDocument, Pool
 from watchdogs import boots
 from watchdogs.brakes import paused_by, target_held_by
-from watchdogs.policy import digest
-from watchdogs.ports import LEASE_OVER, Ports
+from watchdogs.execute import Executor, Pass, Rules
+from watchdogs.policy import digests, see_all
+from watchdogs.ports import Ports
 from watchdogs.scale import pressure
 from watchdogs.scale.decide import WATCHDOG, decide
 from watchdogs.scale.view import PoolView
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pass:
-    """What one pass saw, wished and did."""
-
-    observed: tuple[PoolView, ...]
-    plan: Plan
-    outcomes: tuple[Outcome, ...] = ()
+RULES: Final = Rules(watchdog=WATCHDOG, fails_alone=False, key_prefix=f"{WATCHDOG}:")
 
 
 class ScaleWatchdog:
@@ -37,67 +32,52 @@ class ScaleWatchdog:
         self._document = document
         self._ports = ports
 
-    def dry(self) -> Pass:
+    def dry(self) -> Pass[tuple[PoolView, ...]]:
         """Observe and decide. The plan is for people to read, and from now on its policies count as seen."""
         now = self._ports.clock.now()
         views, _ = self._look(now)
         plan = decide([replace(view, policy_seen=True) for view in views], now)
-        for pool in self._document.pools:
-            name = policy_digest(self._document, pool.name)
-            if name is not None:
-                self._ports.ledger.see_policy(WATCHDOG, pool.name, name, "dry run", now)
+        see_all(self._ports, self._document, WATCHDOG)
         return Pass(observed=views, plan=plan)
 
-    def apply(self) -> Pass:
+    def apply(self) -> Pass[tuple[PoolView, ...]]:
         """One whole pass. Raises OSError when the fleet could not be observed whole; then nothing was done."""
         now = self._ports.clock.now()
         views, targets = self._look(now)
-        settled = tuple(self._settle(decision, targets) for decision in self._ports.ledger.unfinished(WATCHDOG))
+        executor = Executor(self._ports, RULES)
+        executor.settle(partial(self._settle, executor, targets))
         plan = decide(views, now)
-        self._ports.ledger.record(plan)
-        outcomes = tuple(self._retarget(d, targets) for d in plan.acting if d.action is Action.RETARGET)
-        return Pass(observed=views, plan=plan, outcomes=(*settled, *outcomes))
+        executor.record(plan)
+        for decision in plan.acting:
+            executor.attempt(decision, partial(self._retarget, executor, targets))
+        return executor.finish(views, plan)
 
-    def _settle(self, decision: Decision, targets: Mapping[str, Target]) -> Outcome:
+    def _settle(self, executor: Executor, targets: Mapping[str, Target], decision: Decision) -> None:
         """Give an outcome to what a killed pass began: its write is there or it is not, and is decided anew."""
         there = targets.get(decision.resource)
         if there is None or there.value != decision.to_size:
-            detail = "begun by an earlier pass that did not live to write it; decided anew"
-            return self._off(decision, detail)
-        detail = f"target {decision.from_size} → {there.value}, by an earlier pass that did not live to say so"
-        return self._done(decision, there, detail)
+            executor.off(decision, "begun by an earlier pass that did not live to write it; decided anew")
+            return
+        self._notify(executor, decision, there)
+        written = f"target {decision.from_size} → {there.value}"
+        executor.done(decision, f"{written}, by an earlier pass that did not live to say so")
 
-    def _retarget(self, decision: Decision, targets: Mapping[str, Target]) -> Outcome:
+    def _retarget(self, executor: Executor, targets: Mapping[str, Target], decision: Decision) -> Outcome:
         seen = targets[decision.resource]
-        now = self._ports.clock.now()
-        if not self._ports.ledger.hold(now):
-            return self._off(decision, LEASE_OVER)
-        brakes = [brake for brake in self._ports.ledger.brakes(now) if brake.holds(now)]
-        if (by := paused_by(decision.resource, brakes)) is not None:
-            return self._off(decision, f"paused meanwhile {by}")
+        if (held := executor.held_back(decision)) is not None:
+            return held
         wanted = seen.value if decision.to_size is None else decision.to_size
-        self._ports.ledger.intend(WATCHDOG, decision, now)
-        try:
-            there = self._ports.ledger.set_target(
-                seen, wanted, WATCHDOG, f"{decision.reason}: {decision.detail}", now
-            )
-        except ConflictError as error:
-            return self._off(decision, str(error))
-        return self._done(decision, there, f"target {seen.value} → {wanted}")
+        executor.intend(decision)
+        why = f"{decision.reason}: {decision.detail}"
+        there = self._ports.ledger.set_target(seen, wanted, WATCHDOG, why, self._ports.clock.now())
+        self._notify(executor, decision, there)
+        return executor.done(decision, f"target {seen.value} → {wanted}")
 
-    def _done(self, decision: Decision, there: Target, detail: str) -> Outcome:
-        """Tell before it is recorded: whoever dies in between is told of by the next pass, under the same key."""
+    def _notify(self, executor: Executor, decision: Decision, there: Target) -> None:
+        """Before it is recorded: if this pass is killed in between, the next one notifies under the same key."""
         if decision.reason is Reason.HELD_REQUESTS:
             text = f"Pool {decision.pool} wakes from zero: {decision.detail}."
-            self._ports.messages.tell(f"{WATCHDOG}:wake:{decision.pool}:{there.version}", text, {})
-        return self._recorded(Outcome(decision=decision, kind=OutcomeKind.DONE, detail=detail))
-
-    def _off(self, decision: Decision, why: str) -> Outcome:
-        return self._recorded(Outcome(decision=decision, kind=OutcomeKind.NO_LONGER_TRUE, detail=why))
-
-    def _recorded(self, outcome: Outcome) -> Outcome:
-        self._ports.ledger.record_outcome(WATCHDOG, outcome, self._ports.clock.now())
-        return outcome
+            executor.notify(f"wake:{decision.pool}:{there.version}", text)
 
     def _look(self, now: datetime) -> tuple[tuple[PoolView, ...], Mapping[str, Target]]:
         ports = self._ports
@@ -131,7 +111,7 @@ class ScaleWatchdog:
             raise ValueError(f"pool {pool.name!r} has no scale watchdog")
         ready = [i for i in members if (s := statuses.get(i.id)) is not None and s.ready and not s.draining]
         known = [usd for i in ready if (usd := self._ports.prices.usd_per_hour(i)) is not None]
-        name = policy_digest(self._document, pool.name) or ""
+        name = digests(self._document, WATCHDOG)[pool.name]
         return PoolView(
             name=pool.name,
             target=targets[pool.name].value if pool.name in targets else pool.target,
@@ -149,14 +129,6 @@ class ScaleWatchdog:
             held_by=target_held_by(pool.name, brakes),
             policy_seen=self._ports.ledger.policy_seen(WATCHDOG, pool.name, name),
         )
-
-
-def policy_digest(document: FleetDocument, pool: str) -> str | None:
-    """The name of a pool's scale policy; None when it has no scale watchdog."""
-    entry = document.pool(pool)
-    if entry.watchdogs.scale is None:
-        return None
-    return digest(entry.watchdogs.scale.policy(), entry.min, entry.max)
 
 
 def _cold_starts(

@@ -1,22 +1,21 @@
 """What the spot watchdog does: resize groups, wait for the answer, drain and end what is no longer needed."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Final, TypeVar
+from typing import Final
 
-from gpufleet.domain.activity import Activity, ActivityKind, ConflictError
-from gpufleet.domain.brakes import Brake
+from gpufleet.domain.activity import Activity, ActivityKind
+from gpufleet.domain.brakes import BrakeKind
 from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Plan, Reason
 from gpufleet.domain.model import CapacityType, Group, Instance
 from gpufleet.settings.document import FleetDocument, Pool
-from watchdogs.brakes import kept_by, paused_by
 from watchdogs.draining import Drain, leaving, sleep_and_renew, until_drained
-from watchdogs.ports import LEASE_OVER, Ports
+from watchdogs.execute import Executor, Rules
+from watchdogs.ports import Ports
 from watchdogs.spot import failures, leavers
 from watchdogs.spot.decide import WATCHDOG
-from watchdogs.spot.keeps import kept_by_people
 from watchdogs.spot.zones import CEILING, REFUSALS
 
 DRAIN_WAIT: Final = timedelta(minutes=2)
@@ -27,16 +26,19 @@ _AWAITED: Final = frozenset({Reason.SPOT_WANTED, Reason.SAFER_ZONE, Reason.RESER
 """Growth whose answer decides whether something dearer is bought."""
 _DRY: Final = frozenset({Reason.NO_SPOT, Reason.ZONE_BACKING_OFF, Reason.SPOT_TOO_DEAR, Reason.BOOTS_FAILING})
 """What the decisions about a pool's spot groups say when none of them gives."""
-_TAKEN_ANYWAY: Final = frozenset({Reason.PREEMPTED, Reason.RUN_ENDS, Reason.TERM_ENDS})
-"""Its cloud ends it whatever is wished: only a brake of its very own keeps it from being drained before."""
-_T = TypeVar("_T")
+RULES: Final = Rules(
+    watchdog=WATCHDOG,
+    brakes=frozenset({BrakeKind.PAUSE, BrakeKind.KEEP}),
+    tag_keeps=True,
+    taken_anyway=frozenset({Reason.PREEMPTED, Reason.RUN_ENDS, Reason.TERM_ENDS}),
+    key_prefix=f"{WATCHDOG}:",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resized:
     """What became of the resizes of one look."""
 
-    outcomes: tuple[Outcome, ...]
     asked: bool
     """Whether something new was asked for or given up, so that another look is worth it."""
     unanswered: tuple[Activity, ...] = ()
@@ -50,11 +52,13 @@ class Actor:
         self,
         document: FleetDocument,
         ports: Ports,
+        executor: Executor,
         groups: Mapping[str, Group],
         instances: Mapping[str, Instance],
     ) -> None:
         self._document = document
         self._ports = ports
+        self._executor = executor
         self._groups = groups
         self._instances = instances
 
@@ -62,7 +66,7 @@ class Actor:
         """Set sizes; then wait until each group that was to grow has answered."""
         wishes = [d for d in plan.acting if d.action is Action.RESIZE]
         asked_at = self._ports.clock.now().replace(microsecond=0)  # activities carry whole seconds
-        outcomes = [self._guarded(decision, self._set_size) for decision in wishes]
+        outcomes = [self._executor.attempt(decision, self._set_size) for decision in wishes]
         growing = [
             outcome.decision
             for outcome in outcomes
@@ -70,49 +74,44 @@ class Actor:
         ]
         unanswered = self._await_answers(growing, asked_at)
         done = any(outcome.kind is not OutcomeKind.FAILED for outcome in outcomes)
-        return Resized(outcomes=tuple(outcomes), asked=done, unanswered=tuple(unanswered))
+        return Resized(asked=done, unanswered=tuple(unanswered))
 
-    def end(self, plan: Plan) -> tuple[Outcome, ...]:
+    def end(self, plan: Plan) -> None:
         """Drain and end; what has drained already, or never served, is ended at once."""
         self._alert(plan)
-        outcomes: list[Outcome] = []
         drains: list[Drain] = []
         for decision in (d for d in plan.acting if d.action in (Action.END, Action.REPLACE)):
             if decision.reason in failures.BOOT_REASONS:
-                outcomes.append(self._guarded(decision, self._end))
-                continue
-            begun = self._guarded(decision, self._begin)
-            if isinstance(begun, Outcome):
-                outcomes.append(begun)
-            else:
+                self._executor.attempt(decision, self._end)
+            elif not isinstance(begun := self._executor.attempt(decision, self._begin), Outcome):
                 drains.append(begun)
         if drains:
             longest = max(self._document.pool(d.pool or "").drain_deadline for d, _ in drains)
             for decision, empty in until_drained(self._ports, drains, min(longest, DRAIN_WAIT)):
                 if empty:
-                    outcomes.append(self._guarded(decision, self._end))
+                    self._executor.attempt(decision, self._end)
                 else:
-                    detail = "it has not said `drained` yet; the next pass goes on"
-                    outcomes.append(self._recorded(decision, OutcomeKind.WAITING, detail))
-        return tuple(outcomes)
+                    self._executor.waiting(decision, "it has not said `drained` yet; the next pass goes on")
 
     def _set_size(self, decision: Decision) -> Outcome:
         group = self._groups[decision.resource]
         size = decision.to_size if decision.to_size is not None else group.desired
-        if (held := self._held_back(decision)) is not None:
+        if (held := self._executor.held_back(decision)) is not None:
             return held
         now = self._ports.groups.groups([group.name])[0]
         if size < len(now.instance_ids):
             # a smaller size would let the cloud choose whom to end
             detail = f"it has {len(now.instance_ids)} instances by now"
-            return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, detail)
+            return self._executor.off(decision, detail)
         self._ports.groups.resize(group, size)
         if decision.reason is Reason.FALLBACK:
             cost = _money(decision.usd_per_hour)
-            self._tell(f"fallback:{group.name}:{self._minute()}", f"Pool {decision.pool}: {decision.detail}; {cost}")
+            self._executor.notify(
+                f"fallback:{group.name}:{self._minute()}", f"Pool {decision.pool}: {decision.detail}; {cost}"
+            )
         if (unknown := decision.evidence.get(CEILING)) is not None:
             self._say_unpriced(decision, unknown)
-        return self._recorded(decision, OutcomeKind.DONE, f"{group.desired} → {size}")
+        return self._executor.done(decision, f"{group.desired} → {size}")
 
     def _await_answers(self, growing: Sequence[Decision], asked_at: datetime) -> list[Activity]:
         """Wait until each group has its instances or has said why not. The silent ones are returned as refusals."""
@@ -152,8 +151,8 @@ class Actor:
     def _begin(self, decision: Decision) -> Drain | Outcome:
         instance = self._ports.inventory.instance(decision.resource)
         if instance is None or not instance.alive:
-            return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, "it is gone already")
-        if (held := self._held_back(decision, instance)) is not None:
+            return self._executor.off(decision, "it is gone already")
+        if (held := self._executor.held_back(decision, instance)) is not None:
             return held
         status = self._ports.agents.statuses([instance]).get(instance.id)
         if status is None or not (status.draining or status.drained):
@@ -164,31 +163,17 @@ class Actor:
     def _end(self, decision: Decision) -> Outcome:
         instance = self._ports.inventory.instance(decision.resource)
         if instance is None or not instance.alive or instance.group is None:
-            return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, "it is gone already")
+            return self._executor.off(decision, "it is gone already")
         if instance.id in leaving(self._ports, [instance]):
-            return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, "its group is ending it already")
-        if (held := self._held_back(decision, instance)) is not None:
+            return self._executor.off(decision, "its group is ending it already")
+        if (held := self._executor.held_back(decision, instance)) is not None:
             return held
-        self._ports.ledger.intend(WATCHDOG, decision, self._ports.clock.now())
+        self._executor.intend(decision)
         self._ports.groups.end(instance.id, instance.group, lower_desired=decision.action is Action.END)
-        self._tell(f"ended:{instance.id}", _ended(decision))
+        self._executor.notify(f"ended:{instance.id}", _ended(decision))
         if decision.reason in failures.BOOT_REASONS:
-            self._ports.ledger.record_outcome(
-                WATCHDOG, failures.note(decision, instance.group), self._ports.clock.now()
-            )
-        return self._recorded(decision, OutcomeKind.DONE, "ended")
-
-    def _held_back(self, decision: Decision, instance: Instance | None = None) -> Outcome | None:
-        now = self._ports.clock.now()
-        brakes = [brake for brake in self._ports.ledger.brakes(now) if brake.holds(now)]
-        paused = paused_by(decision.pool or "", brakes)
-        if paused is not None:
-            return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, f"paused {paused}")
-        if instance is not None and (kept := _kept(decision, instance, brakes, now)) is not None:
-            return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, f"kept {kept}")
-        if not self._ports.ledger.hold(now):
-            return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, LEASE_OVER)
-        return None
+            self._executor.note(failures.note(decision, instance.group))
+        return self._executor.done(decision, "ended")
 
     def _alert(self, plan: Plan) -> None:
         """What people must mend: boots that fail, quotas. Once a day for each group."""
@@ -200,7 +185,7 @@ class Actor:
                 text = f"Pool {decision.pool}, {group}: {decision.reason}. {decision.detail}."
                 if decision.reason is Reason.BOOTS_FAILING:
                     text += f" Once that is mended, `gpufleet resume {decision.pool}` has it tried again."
-                self._tell(key, text)
+                self._executor.notify(key, text)
         for pool in self._document.pools:
             self._say_hung(pool, [d for d in plan.decisions if d.pool == pool.name])
             self._say_dry(pool, [d for d in plan.decisions if d.pool == pool.name])
@@ -211,7 +196,7 @@ class Actor:
             f"Pool {decision.pool} asks for spot in {decision.resource} although nobody knows whether it is too dear"
             f" (`{CEILING}` {unknown}). It costs no more than on-demand would: see `gpufleet prices list`."
         )
-        self._tell(f"unpriced:{decision.pool}:{self._ports.clock.now():%Y%m%d}", text)
+        self._executor.notify(f"unpriced:{decision.pool}:{self._ports.clock.now():%Y%m%d}", text)
 
     def _say_hung(self, pool: Pool, decisions: Sequence[Decision]) -> None:
         """In one message however many there are: a network that is down takes all of them."""
@@ -221,7 +206,7 @@ class Actor:
                 f"Pool {pool.name}: {len(names)} of its instances should be ready by now and are not:"
                 f" {', '.join(names)}. Others stand in for them, and they go on costing: look at `gpufleet status`."
             )
-            self._tell(f"hung:{names[0]}:{len(names)}:{self._ports.clock.now():%Y%m%d}", text)
+            self._executor.notify(f"hung:{names[0]}:{len(names)}:{self._ports.clock.now():%Y%m%d}", text)
 
     def _say_dry(self, pool: Pool, decisions: Sequence[Decision]) -> None:
         """Once a day: no zone gives spot. The asking goes on with pauses, and nobody wants to hear of each ask."""
@@ -232,34 +217,10 @@ class Actor:
                 f"Pool {pool.name}: no spot to be had in {len(spots)} zones. Each is asked again, less and"
                 " less often; until one gives, on-demand stands in up to its limit."
             )
-            self._tell(f"dry:{pool.name}:{self._ports.clock.now():%Y%m%d}", text)
-
-    def _guarded(self, decision: Decision, step: Callable[[Decision], _T]) -> _T | Outcome:
-        """A step that fails fails alone."""
-        try:
-            return step(decision)
-        except ConflictError as error:
-            return self._recorded(decision, OutcomeKind.NO_LONGER_TRUE, str(error))
-        except OSError as error:
-            return self._recorded(decision, OutcomeKind.FAILED, error=str(error))
-
-    def _recorded(self, decision: Decision, kind: OutcomeKind, detail: str = "", error: str | None = None) -> Outcome:
-        outcome = Outcome(decision=decision, kind=kind, detail=detail, error=error)
-        self._ports.ledger.record_outcome(WATCHDOG, outcome, self._ports.clock.now())
-        return outcome
-
-    def _tell(self, key: str, text: str) -> None:
-        self._ports.messages.tell(f"{WATCHDOG}:{key}", text, {})
+            self._executor.notify(f"dry:{pool.name}:{self._ports.clock.now():%Y%m%d}", text)
 
     def _minute(self) -> str:
         return f"{self._ports.clock.now():%Y%m%dt%H%M}"
-
-
-def _kept(decision: Decision, instance: Instance, brakes: Sequence[Brake], now: datetime) -> str | None:
-    """Who asks to keep it, by now."""
-    if decision.reason in _TAKEN_ANYWAY:
-        return kept_by([instance], [b for b in brakes if b.scope == instance.id]).get(instance.id)
-    return kept_by_people([instance], brakes, now).get(instance.id)
 
 
 def _ended(decision: Decision) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Final
 
-from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, PastAction, Reason
+from gpufleet.domain.decisions import Action, Decision, PastAction, Reason
 
 BOOT_REASONS: Final = frozenset({Reason.BOOT_FAILED, Reason.BOOTS_FAILING})
 
@@ -12,12 +12,12 @@ GROUP: Final = "group"
 """Under this the decision about an instance whose boot failed says where that was: who settles it may not find it."""
 
 
-def note(decision: Decision, group: str) -> Outcome:
+def note(decision: Decision, group: str) -> Decision:
     """What is to be noted of a group when one of its instances was ended: before that has its own outcome, so that a
     killed pass rather notes it twice than never.
     """
-    noted = Decision(resource=group, pool=decision.pool, action=Action.KEEP, reason=Reason.BOOT_FAILED)
-    return Outcome(decision=noted, kind=OutcomeKind.DONE, detail=f"{decision.resource} was ended")
+    detail = f"{decision.resource} was ended"
+    return Decision(resource=group, pool=decision.pool, action=Action.KEEP, reason=Reason.BOOT_FAILED, detail=detail)
 
 
 def mended(pool: str, by: str) -> Decision:

@@ -4,20 +4,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
+from functools import partial
 from typing import Final
 
 from gpufleet.domain.activity import Activity, ActivityKind
-from gpufleet.domain.decisions import Outcome, OutcomeKind, PastAction, Plan, Reason, Target
+from gpufleet.domain.decisions import PastAction, Reason, Target
 from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import CapacityType, Group, Instance, Phase
 from gpufleet.settings.document import FleetDocument, GroupEntry, Pool
 from watchdogs import boots, budgets
-from watchdogs.brakes import paused_by, target_held_by
-from watchdogs.policy import digest
-from watchdogs.ports import LEASE_OVER, CutShortError, Ports
+from watchdogs.brakes import kept_by_people, paused_by, target_held_by
+from watchdogs.execute import Executor, Pass
+from watchdogs.policy import digests, see_all
+from watchdogs.ports import CutShortError, Ports
 from watchdogs.spot import acting, choices, failures, presence, settling
 from watchdogs.spot.decide import WATCHDOG, decide
-from watchdogs.spot.keeps import kept_by_people
 from watchdogs.spot.memory import Memory, recall
 from watchdogs.spot.view import GroupView, Member, PoolView
 from watchdogs.whole import check_whole
@@ -28,15 +29,6 @@ REMEMBERED: Final = timedelta(days=3)
 """How far back activities are read for a zone's memory: three of its half-lives."""
 ROUNDS: Final = 12
 """Looks of one pass: each zone refuses at most once, so this many zones can be asked."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pass:
-    """What one pass saw last, wished and did."""
-
-    observed: tuple[PoolView, ...]
-    plan: Plan
-    outcomes: tuple[Outcome, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,18 +70,15 @@ class SpotWatchdog:
         self._unanswered: list[Activity] = []
         self._acted = False
 
-    def dry(self) -> Pass:
+    def dry(self) -> Pass[tuple[PoolView, ...]]:
         """Observe and decide once. The plan is for people to read, and from now on its policies count as seen."""
         now = self._ports.clock.now()
         seen = self._look(now, now)
         plan = decide([replace(view, policy_seen=True) for view in seen.views], now)
-        for pool in self._document.pools:
-            name = policy_digest(self._document, pool.name)
-            if name is not None:
-                self._ports.ledger.see_policy(WATCHDOG, pool.name, name, "dry run", now)
+        see_all(self._ports, self._document, WATCHDOG)
         return Pass(observed=seen.views, plan=plan)
 
-    def apply(self) -> Pass:
+    def apply(self) -> Pass[tuple[PoolView, ...]]:
         """One whole pass. Raises OSError when the fleet could not be observed whole: CutShortError where it had acted
         before.
         """
@@ -101,34 +90,33 @@ class SpotWatchdog:
                 raise CutShortError(str(error)) from error
             raise
 
-    def _looks(self) -> Pass:
+    def _looks(self) -> Pass[tuple[PoolView, ...]]:
         started = self._ports.clock.now().replace(microsecond=0)  # activities carry whole seconds
         self._unanswered = []
-        outcomes: list[Outcome] = [*settling.settle(self._ports, self._document)]
+        executor = Executor(self._ports, acting.RULES)
+        executor.settle(partial(settling.settle, executor, self._ports, self._document))
         rounds = 0
         while True:
             now = self._ports.clock.now()
             seen = self._look(now, started)
-            self._note(seen, now)
+            self._note(executor, seen, now)
             plan = decide(seen.views, now)
-            self._ports.ledger.record(plan)
-            actor = acting.Actor(self._document, self._ports, seen.groups, seen.instances)
+            executor.record(plan)
+            actor = acting.Actor(self._document, self._ports, executor, seen.groups, seen.instances)
             self._acted = self._acted or bool(plan.acting)
             done = actor.resize(plan)
-            outcomes += done.outcomes
             self._unanswered += done.unanswered
             rounds += 1
-            if not done.asked or rounds == ROUNDS or any(o.detail == LEASE_OVER for o in done.outcomes):
+            if not done.asked or rounds == ROUNDS or executor.lease_lost:
                 break
-        outcomes += actor.end(plan)
-        return Pass(observed=seen.views, plan=plan, outcomes=tuple(outcomes))
+        actor.end(plan)
+        return executor.finish(seen.views, plan)
 
-    def _note(self, seen: _Seen, now: datetime) -> None:
+    def _note(self, executor: Executor, seen: _Seen, now: datetime) -> None:
         """Write down who is not ready any more, and who is again: the next pass may be another process."""
         for view in seen.views:
-            for wish in presence.notes(view, seen.known.missed, now):
-                outcome = Outcome(decision=wish, kind=OutcomeKind.DONE, detail=wish.detail)
-                self._ports.ledger.record_outcome(WATCHDOG, outcome, now)
+            for decision in presence.notes(view, seen.known.missed, now):
+                executor.note(decision, now)
 
     def _look(self, now: datetime, started: datetime) -> _Seen:
         ports = self._ports
@@ -202,7 +190,7 @@ class SpotWatchdog:
             for i in machines
         ]
         own = [event for event in events if event.group in names]
-        policy_name = policy_digest(self._document, pool.name) or ""
+        policy_name = digests(self._document, WATCHDOG)[pool.name]
         row = targets.get(pool.name)
         target = pool.target if row is None else row.value
         return PoolView(
@@ -254,14 +242,6 @@ class SpotWatchdog:
         types = types or {t for group in pool.groups_of(CapacityType.ON_DEMAND) for t in group.machine_types}
         found = [self._ports.prices.on_demand_usd_per_hour(machine_type) for machine_type in sorted(types)]
         return min((price for price in found if price is not None), default=None)
-
-
-def policy_digest(document: FleetDocument, pool: str) -> str | None:
-    """The name of a pool's spot policy; None when it has no spot watchdog."""
-    entry = document.pool(pool)
-    if entry.watchdogs.spot is None:
-        return None
-    return digest(entry.watchdogs.spot.policy(), entry.min, entry.max, entry.spare)
 
 
 def _member(instance: Instance, status: AgentStatus | None, usd: Decimal | None, missed: datetime) -> Member:
