@@ -8,7 +8,7 @@ from typing import Any
 from app.references import hub_name, measurement
 from gpufleet.domain import catalogue
 from gpufleet.domain.model import Cloud
-from prices.plan.cost import Line, PlanCost, settings_of
+from prices.plan.cost import Line, PlanCost, parts_of
 from serving.sizing import speed
 
 _MILLION = Decimal(1_000_000)
@@ -28,13 +28,11 @@ class Expected:
 
 def expected(config: Mapping[str, Any], cost: PlanCost) -> list[Expected]:
     """One row for each pool of the settings, in their order."""
-    fleet = settings_of(config)
-    sources = {model.get("name"): str(model.get("source", "")) for model in fleet.get("models") or ()}
-    return [
-        _of_pool(str(pool["name"]), hub_name(sources.get(pool.get("model"), "")), Cloud(fleet["cloud"]), cost)
-        for pool in fleet.get("pools") or ()
-        if "name" in pool and fleet.get("cloud") in list(Cloud)
-    ]
+    settings = parts_of(config)
+    if (cloud := settings.cloud) is None:
+        return []
+    sources = {model.name: model.source for model in settings.models}
+    return [_of_pool(pool.name, hub_name(sources.get(pool.model, "")), cloud, cost) for pool in settings.pools]
 
 
 def _of_pool(pool: str, model: str | None, cloud: Cloud, cost: PlanCost) -> Expected:

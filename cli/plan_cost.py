@@ -20,7 +20,7 @@ from cli.options import FleetOption
 from cli.output import STDERR, STDOUT, Exit, print_json
 from costs.render import table
 from prices.book import Price
-from prices.plan.cost import PlanCost, PlanCostError, plan_cost, settings_of
+from prices.plan.cost import PlanCost, PlanCostError, parts_of, plan_cost
 from prices.plan.preview import PreviewError, parse
 from prices.plan.rates import rates_of
 from prices.plan.render import HEADINGS, as_json, headline, markdown, notes, rows
@@ -77,8 +77,8 @@ def _observed(urls: Sequence[str] | None, config: Mapping[str, Any]) -> Sequence
         return ()
     from app.declared import observed_prices  # brings the ledger, which most plans are priced without
 
-    said = settings_of(config)
-    place = (said.get("cloud"), said.get("environment"), config.get(f"{said.get('cloud')}:region"))
+    settings = parts_of(config)
+    place = (settings.cloud, settings.environment, settings.region)
     try:
         for document in load(urls):
             if (document.cloud, document.environment, document.region) == place:

@@ -15,8 +15,8 @@ from cli.output import STDERR, STDOUT, Exit, print_json
 from gpufleet.domain import catalogue
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.parsed import is_list, is_map
-from gpufleet.settings import file
-from gpufleet.settings.environment import KEY, Settings
+from gpufleet.settings import KEY, file
+from gpufleet.settings.environment import Settings
 from gpufleet.settings.file import FileError
 from gpufleet.settings.problems import Problem, SettingsError
 from gpufleet.settings.reading import json_schema

@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from gpufleet.settings.environment import KEY, Pool, Settings
+from gpufleet.settings import KEY
+from gpufleet.settings.environment import Pool, Settings
 from gpufleet.settings.problems import Problem
 from node import driver
 from node.settings import EngineSettings

@@ -6,16 +6,17 @@ from datetime import UTC, datetime
 from pulumi_policy import Policy, PolicyPack
 
 from policies.context import ContextError, from_config
-from policies.rules import policies, refusing
+from policies.rules import policies, unreadable
 from policies.settings import config_of
 
 
 def _judged() -> list[Policy]:
     try:
-        return policies(from_config(config_of(os.environ), datetime.now(UTC).date()))
+        context = from_config(config_of(os.environ), datetime.now(UTC).date())
     except ContextError as error:
         # a pack that does not start says nothing that people would see
-        return [refusing(str(error))]
+        return [unreadable(str(error))]
+    return policies(context)
 
 
 PolicyPack(name="gpu-fleet", policies=_judged())

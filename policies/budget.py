@@ -8,10 +8,8 @@ from gpufleet.domain.parsed import is_list, is_map
 from policies.context import Context
 from policies.resource import UNKNOWN, Resource
 from policies.rule import Rule, Violation
-from prices.plan.cost import PlanCostError, plan_cost
 from prices.plan.preview import UNKNOWN as UNKNOWN_TEXT
 from prices.plan.preview import Declared, Preview
-from prices.plan.rates import rates_of
 
 PLAN: Final = "plan"
 """Stands for the whole plan where a violation names its resource."""
@@ -20,6 +18,10 @@ PLAN: Final = "plan"
 def _within_budget(resources: Sequence[Resource], context: Context) -> Iterator[Violation]:
     if context.usd_per_month is None and context.usd_per_hour_at_max is None:
         return
+    # these read the settings, whose model would double the time that the rules take to import
+    from prices.plan.cost import PlanCostError, plan_cost
+    from prices.plan.rates import rates_of
+
     declared = tuple(
         Declared(type=r.type, name=r.name, urn=r.urn, inputs=_readable(r.props), depends=r.depends) for r in resources
     )

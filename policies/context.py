@@ -1,35 +1,20 @@
 """What the rules must know of the environment beside its resources: read from the stack's settings."""
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from decimal import Decimal
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any
 
 from gpufleet.domain.model import Cloud
-from gpufleet.domain.parsed import is_map
+from gpufleet.settings import KEY
 
-SETTINGS_KEY: Final = "gpu-fleet:fleet"
+if TYPE_CHECKING:
+    from gpufleet.settings.environment import PolicyException
 
 
 class ContextError(ValueError):
-    """The settings say something of the policies that cannot be used; names path, value and remedy."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Waiver:
-    """An exception from one rule for one resource, owned by somebody, until a day."""
-
-    rule: str
-    resource: str
-    """Name of the resource, or `*`."""
-    owner: str
-    reason: str
-    until: date
-
-    def covers(self, rule: str, resource: str, today: date) -> bool:
-        return self.rule == rule and self.resource in ("*", resource) and today <= self.until
+    """There are no settings that could be read; says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,15 +34,20 @@ class Context:
     """Weights of each pool's model, by pool name."""
     model_sources: Mapping[str, str] = field(default_factory=dict[str, str])
     """Where each model comes from, by model name."""
-    waivers: tuple[Waiver, ...] = ()
+    exceptions: "tuple[PolicyException, ...]" = ()
+    unknown: tuple[str, ...] = ()
+    """Paths of settings that this release does not know, and ignored."""
+    problems: tuple[str, ...] = ()
+    """Why parts of the settings could not be read: what depends on them is not judged."""
 
     @property
     def is_prod(self) -> bool:
         return self.environment == "prod"
 
-    def waiver(self, rule: str, resource: str) -> Waiver | None:
+    def exception(self, rule: str, resource: str) -> "PolicyException | None":
         """The exception that covers this rule and resource today, if there is one."""
-        return next((w for w in self.waivers if w.covers(rule, resource, self.today)), None)
+        found = (e for e in self.exceptions if e.rule == rule and e.resource in ("*", resource))
+        return next((e for e in found if self.today <= e.until), None)
 
 
 def from_config(config: Mapping[str, Any], today: date) -> Context:
@@ -65,76 +55,30 @@ def from_config(config: Mapping[str, Any], today: date) -> Context:
 
     Raises ContextError. Resources alone can be judged without settings, so a missing map is an empty context.
     """
-    try:
-        return _context(config, today)
-    except (AttributeError, TypeError, KeyError, ArithmeticError) as error:
-        # the program says it better; a pack that does not start would say nothing
-        raise ContextError(f"{SETTINGS_KEY}: cannot be read ({error}); see `gpufleet settings check`") from error
+    # pydantic and the model would double the time that the rules take to import
+    from gpufleet.settings.problems import SettingsError
+    from gpufleet.settings.reading import parts
 
-
-def _context(config: Mapping[str, Any], today: date) -> Context:
-    fleet = _decoded(config.get(SETTINGS_KEY))
-    if fleet is None:
+    if config.get(KEY) is None:
         return Context(today=today)
-    if not is_map(fleet):
-        raise ContextError(f"{SETTINGS_KEY}: must be a map, is {fleet!r}")
-    policies: Mapping[str, Any] = fleet.get("policies") or {}
-    budget: Mapping[str, Any] = fleet.get("budget") or {}
-    cloud = fleet.get("cloud")
-    allowed: list[str] | None = policies.get("machine_types")
+    try:
+        settings = parts(config)
+    except SettingsError as error:
+        raise ContextError(str(error)) from error
+    budget, allowed = settings.budget, settings.policies.machine_types
+    gib = {model.name: Decimal(str(model.weights_gib)) for model in settings.models}
     return Context(
-        cloud=Cloud(cloud) if cloud in list(Cloud) else None,
-        environment=str(fleet.get("environment", "")),
-        region=str(config.get(f"{cloud}:region", "")),
+        cloud=settings.cloud,
+        environment=settings.environment,
+        region=settings.region,
         today=today,
         allowed_machine_types=frozenset(allowed) if allowed is not None else None,
-        usd_per_month=_money(budget, "usd_per_month"),
-        usd_per_hour_at_max=_money(budget, "usd_per_hour_at_max"),
+        usd_per_month=budget and budget.usd_per_month,
+        usd_per_hour_at_max=budget and budget.usd_per_hour_at_max,
         config=config,
-        model_gib=_weights(fleet),
-        model_sources={str(m.get("name")): str(m.get("source", "")) for m in _maps(fleet, "models")},
-        waivers=tuple(_waiver(index, raw) for index, raw in enumerate(_maps(policies, "exceptions"))),
-    )
-
-
-def _decoded(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    try:
-        return json.loads(value)
-    except ValueError as error:
-        raise ContextError(f"{SETTINGS_KEY}: is no JSON: {error}") from error
-
-
-def _maps(container: Mapping[str, Any], key: str) -> Sequence[Mapping[str, Any]]:
-    return container.get(key) or ()
-
-
-def _money(budget: Mapping[str, Any], key: str) -> Decimal | None:
-    return Decimal(str(budget[key])) if key in budget else None
-
-
-def _weights(fleet: Mapping[str, Any]) -> dict[str, Decimal]:
-    gib = {m.get("name"): m.get("weights_gib") for m in _maps(fleet, "models")}
-    return {
-        str(pool.get("name")): Decimal(str(gib[pool.get("model")]))
-        for pool in _maps(fleet, "pools")
-        if gib.get(pool.get("model")) is not None
-    }
-
-
-def _waiver(index: int, raw: Mapping[str, Any]) -> Waiver:
-    path = f"policies.exceptions.{index}"
-    if missing := [key for key in ("rule", "resource", "owner", "reason", "until") if not raw.get(key)]:
-        raise ContextError(f"{path}: lacks {', '.join(missing)}; an exception has an owner, a reason and an end")
-    try:
-        until = date.fromisoformat(str(raw["until"]))
-    except ValueError as error:
-        raise ContextError(f"{path}.until: {raw['until']!r} is no date; write it as 2027-03-01") from error
-    return Waiver(
-        rule=str(raw["rule"]),
-        resource=str(raw["resource"]),
-        owner=str(raw["owner"]),
-        reason=str(raw["reason"]),
-        until=until,
+        model_gib={pool.name: gib[pool.model] for pool in settings.pools if pool.model in gib},
+        model_sources={model.name: model.source for model in settings.models},
+        exceptions=settings.policies.exceptions,
+        unknown=settings.unknown,
+        problems=tuple(map(str, settings.problems)),
     )

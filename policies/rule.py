@@ -44,7 +44,7 @@ class Rule:
         return [
             replace(v, wrong=v.wrong + _ended(context, self.id, v.resource))
             for v in found
-            if context.waiver(self.id, v.resource) is None
+            if context.exception(self.id, v.resource) is None
         ]
 
     def message(self, violation: Violation) -> str:
@@ -54,5 +54,5 @@ class Rule:
 
 def _ended(context: Context, rule: str, resource: str) -> str:
     """What people ask first of a violation that was let pass until yesterday."""
-    ended = [w for w in context.waivers if w.rule == rule and w.resource in ("*", resource)]
+    ended = [e for e in context.exceptions if e.rule == rule and e.resource in ("*", resource)]
     return f" (the exception of {ended[-1].owner} ended on {ended[-1].until})" if ended else ""

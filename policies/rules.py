@@ -28,21 +28,30 @@ def check(resources: Sequence[Resource], context: Context) -> list[tuple[Rule, V
 
 
 def policies(context: Context) -> list[Policy]:
-    """The rules as the engine wants them, for one environment."""
-    return [_policy(rule, context) for rule in RULES]
+    """The rules as the engine wants them, for one environment, and what they could not read of its settings."""
+    found = [_policy(rule, context) for rule in RULES]
+    if context.problems:
+        found.append(unreadable("; ".join(context.problems)))
+    if context.unknown:
+        ignored = f"{', '.join(context.unknown)}: not known to this release of the policy pack, and not judged"
+        found.append(_on_settings("settings-all-known", ignored, EnforcementLevel.ADVISORY))
+    return found
 
 
-def refusing(why: str) -> Policy:
-    """The pack of an environment whose settings are not known: nothing passes, and people read why."""
+def unreadable(why: str) -> Policy:
+    """Refuses the plan of an environment whose settings cannot be judged by, and says why."""
+    return _on_settings("settings-known", why, EnforcementLevel.MANDATORY)
 
+
+def _on_settings(name: str, message: str, level: EnforcementLevel) -> Policy:
     def validate(args: StackValidationArgs, report: ReportViolation) -> None:
-        report(why, None)
+        report(message, None)
 
     return StackValidationPolicy(
-        name="settings-known",
+        name=name,
         description="A plan is judged against its environment's settings.",
         validate=validate,
-        enforcement_level=EnforcementLevel.MANDATORY,
+        enforcement_level=level,
     )
 
 

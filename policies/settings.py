@@ -5,10 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
-from gpufleet.domain.parsed import is_map
-from policies.context import SETTINGS_KEY, ContextError
+from gpufleet.settings import KEY
+from gpufleet.settings.file import FileError, read_config
+from policies.context import ContextError
 
 FROM_ENGINE: Final = "PULUMI_CONFIG"
 """The engine gives the stack's configuration to the pack's process, and nothing else of the program."""
@@ -30,10 +29,9 @@ def config_of(environ: Mapping[str, str]) -> Mapping[str, Any]:
             " of the environment (stacks/config/Pulumi.<stack>.yaml), or budget and machine types would not be judged"
         )
     try:
-        read: object = yaml.safe_load(Path(path).read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ContextError(f"{FROM_FILE}: {path} cannot be read: {error}") from error
-    config = read.get("config") if is_map(read) else None
-    if not is_map(config) or SETTINGS_KEY not in config:
-        raise ContextError(f"{FROM_FILE}: {path} is no settings file: it has no config.{SETTINGS_KEY}")
+        config = read_config(Path(path))
+    except FileError as error:
+        raise ContextError(f"{FROM_FILE}: {error}") from error
+    if KEY not in config:
+        raise ContextError(f"{FROM_FILE}: {path} is not a settings file: it has no config.{KEY}")
     return {str(k): v if isinstance(v, str) else json.dumps(v, default=str) for k, v in config.items()}

@@ -9,7 +9,8 @@ from typing import Final
 from gpufleet.domain.model import Cloud
 from gpufleet.domain.regions import REGIONS
 from gpufleet.domain.secrets import find_secrets
-from gpufleet.settings.environment import KEY, Settings
+from gpufleet.settings import KEY
+from gpufleet.settings.environment import Settings
 from gpufleet.settings.problems import Problem
 from stacks import pool_checks, reference_checks, value_checks
 

@@ -10,6 +10,7 @@ from gpufleet.settings import document
 from gpufleet.settings.document import FleetDocument, GroupEntry, Origin, Router
 from gpufleet.settings.document.money import Prices, SharedEntry
 from gpufleet.settings.environment import MadeNetwork, Settings
+from prices.plan.extras import gp3_units
 from stacks import pools
 
 LEDGER_ON_CONTROL_HOST: Final = "sqlite:////var/lib/gpu-fleet/ledger.db"
@@ -93,12 +94,8 @@ def _of_instances(settings: Settings) -> Iterator[SharedEntry]:
     if settings.cloud is Cloud.GCP:
         yield _entry("root disk", "gcp:disk:pd-ssd:gib", machines.disk_gib, per="instance")
         return
-    yield _entry("root disk", "aws:ebs:gp3:gib", machines.disk_gib, per="instance")
-    # gp3 brings 3,000 IOPS and 125 MiB/s along; what is above is billed apart
-    if (iops := machines.disk_iops - 3000) > 0:
-        yield _entry("root disk IOPS", "aws:ebs:gp3:iops", iops, per="instance")
-    if (rate := machines.disk_mib_per_second - 125) > 0:
-        yield _entry("root disk throughput", "aws:ebs:gp3:mib-per-second", rate, per="instance")
+    for what, sku, units in gp3_units(machines.disk_gib, machines.disk_iops, machines.disk_mib_per_second):
+        yield _entry(f"root {what}", sku, units, per="instance")
 
 
 def _of_control(settings: Settings) -> Iterator[SharedEntry]:
@@ -117,7 +114,9 @@ def _of_control(settings: Settings) -> Iterator[SharedEntry]:
         yield _entry("load balancer of the routers", balancer, 1)
 
 
-def _entry(name: str, sku: str, units: int, per: Literal["environment", "instance"] = "environment") -> SharedEntry:
+def _entry(
+    name: str, sku: str, units: Decimal | int, per: Literal["environment", "instance"] = "environment"
+) -> SharedEntry:
     return SharedEntry(name=name, sku=sku, units=Decimal(units), per=per)
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pulumi
 
 from gpufleet.domain.model import Cloud
-from gpufleet.settings import reading
-from gpufleet.settings.environment import KEY, Settings
+from gpufleet.settings import KEY, reading
+from gpufleet.settings.environment import Settings
 from gpufleet.settings.problems import SettingsError
 from stacks.checks import check
 

@@ -1,7 +1,7 @@
 """The settings of one environment: typed and strict. `reading` makes them from a settings file."""
 
 from datetime import date, timedelta
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, Field
 
@@ -11,9 +11,6 @@ from gpufleet.settings.document.alerts import AlertsEntry
 from gpufleet.settings.document.fields import Duration, Strict
 from gpufleet.settings.document.money import Budget, Commitments, PartBudget, PriceOverride
 from gpufleet.settings.document.watchdogs import OrphanEntry, Watchdogs
-
-KEY: Final = "gpu-fleet:fleet"
-"""Where a settings file says it, under `config:`."""
 
 Count = Annotated[int, Field(ge=0, le=10_000, strict=True)]
 """Of instances: more than anybody rents, less than what a slip of the keyboard makes."""
@@ -136,6 +133,11 @@ class Capacity(Strict):
     spot: Spot | None = None
     on_demand: OnDemand | None = None
     flex_start: FlexStart | None = None
+
+    @property
+    def stand_in(self) -> OnDemand | FlexStart | None:
+        """What replaces missing spot; without spot, what carries the pool."""
+        return self.on_demand or self.flex_start
 
 
 class Pool(Strict):

@@ -12,8 +12,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from gpufleet.domain.model import Cloud
 from gpufleet.domain.parsed import is_list, is_map
+from gpufleet.settings import KEY
 from gpufleet.settings.document.money import Budget, Commitments, PriceOverride
-from gpufleet.settings.environment import KEY, Model, Policies, Pool, Settings
+from gpufleet.settings.environment import Model, Policies, Pool, Settings
 from gpufleet.settings.problems import UNKNOWN_KEY, Problem, SettingsError, from_validation
 
 

@@ -5,7 +5,6 @@
 - the highest size is the pool's `max` with on-demand standing in for as much spot as it may.
 """
 
-import json
 from collections import defaultdict
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,14 +15,17 @@ from typing import Any, Final
 
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.money import ZERO, total
+from gpufleet.settings import reading
+from gpufleet.settings.environment import Pool
+from gpufleet.settings.problems import SettingsError
+from gpufleet.settings.reading import Parts
 from prices.book import MissingPriceError, Price, PriceBook, Sku
 from prices.plan import blocks
 from prices.plan.extras import Extra, extras, root_disk_units
 from prices.plan.groups import PlannedGroup, PlannedReservation, groups, reservations
 from prices.plan.lines import Line, Priced
-from prices.plan.preview import Declared, Preview, as_list, as_map
+from prices.plan.preview import Declared, Preview
 
-SETTINGS_KEY: Final = "gpu-fleet:fleet"
 HISTORY: Final = timedelta(days=30)
 SHARED: Final = "(shared)"
 
@@ -77,18 +79,6 @@ class PlanCost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What the settings say of a pool's size."""
-
-    target: int
-    spare: int
-    least: int
-    most: int
-    on_demand: int
-    """At most, or of flex-start where the pool has that."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
     """Where prices come from, for one cloud and region."""
 
@@ -132,42 +122,22 @@ def _quantile(spans: Sequence[tuple[Decimal, float]], share: float) -> Decimal:
     return spans[-1][0]
 
 
-def limits_of(config: Mapping[str, Any]) -> dict[str, Limits]:
-    """The limits of every pool, from the configuration that the preview was made with. Raises PlanCostError."""
-    return {
-        str(pool["name"]): Limits(
-            target=int(pool["target"]),
-            spare=int(pool.get("spare", 0)),
-            least=int(pool["min"]),
-            most=int(pool["max"]),
-            on_demand=_stands_in_at_most(as_map(pool.get("capacity"))),
-        )
-        for pool in map(as_map, as_list(settings_of(config).get("pools")))
-    }
-
-
-def _stands_in_at_most(capacity: Mapping[str, Any]) -> int:
-    bought = as_map(capacity.get("on_demand")) or as_map(capacity.get("flex_start"))
-    return int(bought.get("max", 0))
-
-
-def settings_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The environment's settings in the configuration of a preview. Raises PlanCostError."""
-    raw: Any = config.get(SETTINGS_KEY)
+def parts_of(config: Mapping[str, Any]) -> Parts:
+    """The settings in the configuration that a preview was made with. Raises PlanCostError."""
     try:
-        settings = as_map(json.loads(raw) if isinstance(raw, str) else raw)
-    except (ValueError, RecursionError) as error:
-        raise PlanCostError((f"the preview's {SETTINGS_KEY} is no JSON: {error}",)) from error
-    if not settings:
-        raise PlanCostError((f"the preview's configuration has no {SETTINGS_KEY}: it is no plan of gpu-fleet",))
-    return settings
+        found = reading.parts(config)
+    except SettingsError as error:
+        raise PlanCostError([f"this is not a plan of gpu-fleet: {problem}" for problem in error.problems]) from error
+    if found.problems:
+        raise PlanCostError([str(problem) for problem in found.problems])
+    return found
 
 
 def plan_cost(preview: Preview, declared: Sequence[Declared], rates: Rates) -> PlanCost:
     """What `declared` (the preview's `before` or `after`) costs. PlanCostError names all without a price."""
-    with _as_the_program_writes(f"the preview's {SETTINGS_KEY}"):
-        limits, terms = limits_of(preview.config), blocks.terms(settings_of(preview.config))
-    with _as_the_program_writes("a resource of the preview"):
+    settings = parts_of(preview.config)
+    pools, terms = {pool.name: pool for pool in settings.pools}, blocks.terms(settings)
+    with _as_the_program_writes():
         planned, paid = list(groups(declared)), list(reservations(declared))
         priced, by_use, unknown = extras(declared)
     problems: list[str] = []
@@ -183,10 +153,10 @@ def plan_cost(preview: Preview, declared: Sequence[Declared], rates: Rates) -> P
     for reservation in paid:
         held[reservation.pool].append(reservation)
     for pool in sorted(by_pool.keys() | held.keys()):
-        if pool not in limits:
+        if pool not in pools:
             problems.append(f"pool {pool}: its limits are not in the settings; add it there")
             continue
-        of_pool = _Pool(limits[pool], by_pool[pool], held[pool], rates, problems)
+        of_pool = _Pool(pools[pool], by_pool[pool], held[pool], rates, problems)
         lines += of_pool.lines()
         fallbacks += of_pool.fallback()
     lines += _extra_lines(priced, rates, problems)
@@ -202,22 +172,21 @@ def plan_cost(preview: Preview, declared: Sequence[Declared], rates: Rates) -> P
 
 
 @contextmanager
-def _as_the_program_writes(what: str) -> Generator[None]:
-    """Of a preview that somebody wrote or cut by hand nothing can be told. Raises PlanCostError."""
+def _as_the_program_writes() -> Generator[None]:
+    """Of a preview that somebody wrote or cut by hand nothing can be said. Raises PlanCostError."""
     try:
         yield
-    except PlanCostError:
-        raise
     except (KeyError, TypeError, ValueError, ArithmeticError) as error:
         words = (
-            f"{what} is not as the program writes it: {error!r}; make it with `pulumi preview --json --show-sames`"
+            f"a resource of the preview is not as the program writes it: {error!r};"
+            " make it with `pulumi preview --json --show-sames`"
         )
         raise PlanCostError((words,)) from error
 
 
 def _block(group: PlannedGroup, term: blocks.Term, rates: Rates, problems: list[str]) -> Iterator[Line]:
     """A block is paid whatever runs in it; nothing of it counts for the size of its pool, which outlives it."""
-    if term.ends <= rates.now:
+    if term.block.ends <= rates.now:
         return
     sku = term.sku(rates.cloud)
     try:
@@ -227,6 +196,9 @@ def _block(group: PlannedGroup, term: blocks.Term, rates: Rates, problems: list[
             f"{group.name}: no price of the block {term.reservation}: declare its fee under commitments.blocks of the"
             f" settings, or state {sku} under prices, with source and as_of"
         )
+        return
+    except (ValueError, ArithmeticError) as error:
+        problems.append(f"{group.name}: the fee of the block {term.reservation}: {error}")
         return
     yield term.line(group.pool, sku, price)
 
@@ -287,25 +259,29 @@ class _Pool:
 
     def __init__(
         self,
-        limits: Limits,
+        settings: Pool,
         of_pool: Sequence[PlannedGroup],
         held: Sequence[PlannedReservation],
         rates: Rates,
         problems: list[str],
     ) -> None:
-        self._limits, self._groups, self._held, self._rates, self._problems = limits, of_pool, held, rates, problems
+        self._settings, self._groups, self._held = settings, of_pool, held
+        self._rates, self._problems = rates, problems
         self._reserved = sum(reservation.count for reservation in held) or sum(
             group.desired for group in of_pool if group.capacity_type is CapacityType.RESERVED
         )
 
+        stand_in = settings.capacity.stand_in
+        self._stand_in_max = stand_in.max if stand_in else 0
+
     def lines(self) -> Iterator[Line]:
         yield from self._prepaid()
-        limits = self._limits
-        on_demand_most = max(min(limits.on_demand, limits.most - self._reserved), 0)
+        limits = self._settings
+        on_demand_most = max(min(self._stand_in_max, limits.max - self._reserved), 0)
         spot, on_demand = self._of(CapacityType.SPOT), self._standing_in()
-        least = max(limits.least - self._reserved, 0)
+        least = max(limits.min - self._reserved, 0)
         if spot:
-            most = max(limits.most + limits.spare - self._reserved - on_demand_most, 0)
+            most = max(limits.max + limits.spare - self._reserved - on_demand_most, 0)
             yield from self._line(spot, least, most)
         if on_demand:
             yield from self._line(on_demand, 0 if spot else least, on_demand_most)
@@ -339,8 +315,8 @@ class _Pool:
         spot, on_demand = self._of(CapacityType.SPOT), self._standing_in()
         if not spot:
             return
-        wanted = max(self._limits.target - self._reserved, 0)
-        stands_in = min(wanted, self._limits.on_demand) if on_demand else 0
+        wanted = max(self._settings.target - self._reserved, 0)
+        stands_in = min(wanted, self._stand_in_max) if on_demand else 0
         price = self._mixed(on_demand) if stands_in else None
         cost = stands_in * price.usd_per_hour if price else ZERO
         kind = on_demand[0].capacity_type if on_demand else CapacityType.ON_DEMAND

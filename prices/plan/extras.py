@@ -41,14 +41,22 @@ def extras(declared: Iterable[Declared]) -> tuple[list[Extra], list[Declared], l
 
 
 def volume_units(inputs: Mapping[str, Any], size_key: str) -> Iterator[tuple[str, str, Decimal]]:
-    """What a gp3 volume is billed for: GiB, IOPS above 3,000, MiB/s above 125 (AWS's terms of gp3)."""
+    """What an EBS volume is billed for: kind of unit, sku and units."""
     kind = str(inputs.get("volumeType") or inputs.get("type") or "gp3")
-    yield "disk", f"aws:ebs:{kind}:gib", Decimal(int(inputs.get(size_key) or 0))
+    gib = int(inputs.get(size_key) or 0)
     if kind == "gp3":
-        if (iops := _stated(inputs, "iops", 3000)) > 3000:
-            yield "disk IOPS", "aws:ebs:gp3:iops", Decimal(iops - 3000)
-        if (rate := _stated(inputs, "throughput", 125)) > 125:
-            yield "disk throughput", "aws:ebs:gp3:mib-per-second", Decimal(rate - 125)
+        yield from gp3_units(gib, _stated(inputs, "iops", 0), _stated(inputs, "throughput", 0))
+    else:
+        yield "disk", f"aws:ebs:{kind}:gib", Decimal(gib)
+
+
+def gp3_units(gib: int, iops: int, mib_per_second: int) -> Iterator[tuple[str, str, Decimal]]:
+    """What a gp3 volume is billed for: GiB, IOPS above 3,000, MiB/s above 125 (AWS's terms of gp3)."""
+    yield "disk", "aws:ebs:gp3:gib", Decimal(gib)
+    if iops > 3000:
+        yield "disk IOPS", "aws:ebs:gp3:iops", Decimal(iops - 3000)
+    if mib_per_second > 125:
+        yield "disk throughput", "aws:ebs:gp3:mib-per-second", Decimal(mib_per_second - 125)
 
 
 def root_disk_units(template: Declared) -> Iterator[tuple[str, Decimal]]:

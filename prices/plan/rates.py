@@ -2,45 +2,35 @@
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from gpufleet.domain.model import Cloud
+from gpufleet.settings.document.money import PriceOverride
 from prices.book import Override, Price, PriceBook, parse_as_of
 from prices.packaged import PackagedPrices
-from prices.plan.cost import PlanCostError, Rates, settings_of
-from prices.plan.preview import as_list, as_map
+from prices.plan.cost import PlanCostError, Rates, parts_of
 
 
 def rates_of(config: Mapping[str, Any], now: datetime, observed: Iterable[Price] = ()) -> Rates:
     """Rates for the cloud and region that a preview's configuration names. Raises PlanCostError."""
-    settings = settings_of(config)
-    cloud = settings.get("cloud")
-    if cloud not in list(Cloud):
-        raise PlanCostError((f"the settings name no cloud that is known: {cloud!r}",))
-    region = config.get(f"{cloud}:region")
+    settings = parts_of(config)
+    cloud, region = settings.cloud, settings.region
+    if cloud is None:
+        raise PlanCostError(("the settings name no cloud; add it",))
     if not region:
         raise PlanCostError((f"the settings have no {cloud}:region, so no price can be looked up; add it",))
-    stated = [_override(index, as_map(raw)) for index, raw in enumerate(as_list(settings.get("prices")))]
     try:
-        book = PriceBook(region=str(region), overrides=stated, observed=observed, packaged=PackagedPrices())
+        stated = [_override(price) for price in settings.prices]
+        book = PriceBook(region=region, overrides=stated, observed=observed, packaged=PackagedPrices())
     except ValueError as error:
         raise PlanCostError((f"prices: {error}",)) from error
-    return Rates(book=book, cloud=Cloud(cloud), region=str(region), now=now)
+    return Rates(book=book, cloud=cloud, region=region, now=now)
 
 
-def _override(index: int, raw: Mapping[str, Any]) -> Override:
-    try:
-        return Override(
-            sku=str(raw["sku"]),
-            usd_per_hour=Decimal(str(raw["usd_per_hour"])),
-            source=str(raw["source"]),
-            as_of=parse_as_of(str(raw["as_of"])),
-            unverified=bool(raw.get("unverified", False)),
-        )
-    except KeyError as error:
-        raise PlanCostError((f"prices.{index}: lacks {error.args[0]}",)) from error
-    except InvalidOperation as error:
-        raise PlanCostError((f"prices.{index}: usd_per_hour {raw['usd_per_hour']!r:.80} is no amount",)) from error
-    except ValueError as error:
-        raise PlanCostError((f"prices.{index}: {error}",)) from error
+def _override(price: PriceOverride) -> Override:
+    return Override(
+        sku=price.sku,
+        usd_per_hour=price.usd_per_hour,
+        source=price.source,
+        as_of=parse_as_of(price.as_of),
+        unverified=price.unverified,
+    )

@@ -3,16 +3,20 @@
 import base64
 import gzip
 import json
+import subprocess
+import sys
 from collections.abc import Mapping
 from datetime import date
 from typing import Any
 
 import pytest
+from pulumi_policy import EnforcementLevel, StackValidationArgs, StackValidationPolicy
 
 from gpufleet.domain.model import Cloud
-from policies.context import Context, ContextError, Waiver, from_config
+from gpufleet.settings.environment import PolicyException
+from policies.context import Context, ContextError, from_config
 from policies.resource import UNKNOWN, Resource
-from policies.rules import RULES, check
+from policies.rules import RULES, check, policies
 from tests.policies.test_rules import (
     DEV,
     FIREWALL,
@@ -26,6 +30,7 @@ from tests.policies.test_rules import (
     but,
     group,
 )
+from tests.stacks.settings_files import a_pool
 
 KEY = "AKIA" + "I" * 16
 ROLE, ROLE_POLICY, BUCKET = "aws:iam/role:Role", "aws:iam/rolePolicy:RolePolicy", "aws:s3/bucketPolicy:BucketPolicy"
@@ -284,25 +289,71 @@ def test_machine_types_past_the_allow_list(kind: str, props: Mapping[str, Any], 
 
 
 def test_an_exception_that_ended_says_so() -> None:
-    ended = Waiver(rule=OPEN, resource="*", owner="ann", reason="demo", until=date(2026, 11, 20))
-    context = Context(environment="dev", today=TODAY, waivers=(ended,))
+    ended = PolicyException(rule=OPEN, resource="*", owner="ann", reason="demo", until=date(2026, 11, 20))
+    context = Context(environment="dev", today=TODAY, exceptions=(ended,))
     rule = Resource(type=RULE, name="web", props={"type": "ingress", "cidrBlocks": ["0.0.0.0/0"]})
     ((_, violation),) = check([rule], context)
     assert violation.wrong == "lets in 0.0.0.0/0 (the exception of ann ended on 2026-11-20)"
 
 
+NEW_POOL = {**(THE_POOL := a_pool("chat", model="m")), "shape": "new", "engine": {**THE_POOL["engine"], "knob": 1}}
+MODEL = {"name": "m", "source": "hf://a/b", "weights_gib": 3}
+
+
 @pytest.mark.parametrize(
-    "fleet",
+    ("fleet", "path"),
     [
-        pytest.param({"policies": ["x"]}, id="policies that are no map"),
-        pytest.param({"policies": {"exceptions": "none"}}, id="exceptions that are no list"),
-        pytest.param({"budget": {"usd_per_month": "lots"}}, id="budget that is no amount"),
-        pytest.param({"models": [5]}, id="model that is no map"),
+        pytest.param({"policies": ["x"]}, "policies", id="policies that are not a map"),
+        pytest.param({"policies": {"exceptions": "none"}}, "policies.exceptions", id="exceptions not in a list"),
+        pytest.param({"budget": {"usd_per_month": "lots"}}, "budget.usd_per_month", id="budget without amount"),
+        pytest.param({"models": [5]}, "models.0", id="model that is not a map"),
+        pytest.param({"pools": [{**NEW_POOL, "max": "many"}]}, "pools.0.max", id="pool beside unknown keys"),
+        pytest.param({"cloud": "azure"}, "cloud", id="unknown cloud"),
     ],
 )
-def test_settings_that_the_pack_cannot_read_are_an_error_that_people_see(fleet: dict[str, Any]) -> None:
-    with pytest.raises(ContextError, match="gpufleet settings check"):
-        from_config({"gpu-fleet:fleet": json.dumps({"cloud": "aws", **fleet})}, TODAY)
+def test_broken_settings_are_refused_and_all_that_can_be_read_is_judged(fleet: dict[str, Any], path: str) -> None:
+    settings = {"cloud": "aws", "environment": "dev", "policies": {"machine_types": ["g5.xlarge"]}, **fleet}
+    context = from_config({"gpu-fleet:fleet": json.dumps(settings), "aws:region": "us-east-1"}, TODAY)
+    assert context.problems[0].startswith(f"gpu-fleet:fleet.{path}: ")
+    assert context.environment == "dev"
+    assert (context.allowed_machine_types is None) == ("policies" in fleet)
+    assert {policy.name for policy in policies(context)} >= {"settings-known", *(rule.id for rule in RULES)}
+    assert reported(context, "settings-known") == ["; ".join(context.problems)]
+
+
+def test_keys_of_a_newer_release_are_ignored_and_named() -> None:
+    settings = {"cloud": "aws", "pools": [NEW_POOL], "models": [MODEL], "policies": {"strict": True}, "quotas": []}
+    context = from_config({"gpu-fleet:fleet": json.dumps(settings)}, TODAY)
+    assert context.problems == ()
+    assert context.model_gib == {"chat": 3}
+    unknown = ("quotas", "pools.0.engine.knob", "pools.0.shape", "policies.strict")
+    assert sorted(context.unknown) == sorted(f"gpu-fleet:fleet.{key}" for key in unknown)
+    assert "settings-known" not in {policy.name for policy in policies(context)}
+    (message,) = reported(context, "settings-all-known")
+    assert all(key in message for key in context.unknown)
+    (policy,) = [policy for policy in policies(context) if policy.name == "settings-all-known"]
+    assert policy.enforcement_level is EnforcementLevel.ADVISORY
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "5", '"text"'])
+def test_settings_that_are_not_a_map_are_an_error(text: str) -> None:
+    with pytest.raises(ContextError, match="gpu-fleet:fleet: "):
+        from_config({"gpu-fleet:fleet": text}, TODAY)
+
+
+def test_the_rules_do_not_wait_for_the_model_of_the_settings() -> None:
+    asked = "import sys, policies.rules; print('pydantic' in sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, timeout=60, check=True)
+    assert ran.stdout == "False\n"
+
+
+def reported(context: Context, name: str) -> list[str]:
+    """What the stack policy of that name reports."""
+    (policy,) = [policy for policy in policies(context) if policy.name == name]
+    assert isinstance(policy, StackValidationPolicy)
+    found: list[str] = []
+    policy.validate(StackValidationArgs(resources=[]), lambda message, urn: found.append(message))
+    return found
 
 
 @pytest.mark.parametrize(

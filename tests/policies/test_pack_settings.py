@@ -27,9 +27,9 @@ def test_a_named_file_is_read_as_the_engine_would_pass_it(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        pytest.param(None, "cannot be read", id="no such file"),
-        pytest.param("a: [", "cannot be read", id="no YAML"),
-        pytest.param("- 1", "no settings file", id="no map"),
+        pytest.param(None, "No such file", id="no such file"),
+        pytest.param("a: [", "is no YAML", id="no YAML"),
+        pytest.param("- 1", "is no map", id="no map"),
         pytest.param("config: {aws:region: us-east-1}", "gpu-fleet:fleet", id="another project's"),
     ],
 )

@@ -11,9 +11,11 @@ import pytest
 from pulumi_policy.proxy import UNKNOWN_STRING_VALUE, unknown_checking_proxy
 
 from gpufleet.domain.model import Cloud
-from policies.context import Context, ContextError, Waiver, from_config
+from gpufleet.settings.environment import PolicyException
+from policies.context import Context, from_config
 from policies.resource import UNKNOWN, Resource, plain
 from policies.rules import RULES, check
+from tests.stacks.settings_files import a_pool
 
 TODAY = date(2026, 11, 21)
 CONTEXT = Context(cloud=Cloud.AWS, environment="prod", region="us-east-1", today=TODAY)
@@ -292,16 +294,18 @@ def test_only_safetensors_are_served(source: str, refused: bool) -> None:
     ],
 )
 def test_exceptions_name_a_resource_and_end(resource: str, until: date, refused: bool) -> None:
-    waiver = Waiver(rule="no-open-ingress", resource=resource, owner="ann", reason="demo day", until=until)
-    context = Context(environment="dev", today=TODAY, waivers=(waiver,))
+    waiver = PolicyException(rule="no-open-ingress", resource=resource, owner="ann", reason="demo day", until=until)
+    context = Context(environment="dev", today=TODAY, exceptions=(waiver,))
     rule = Resource(type=INGRESS, name="web", props={"cidrIpv4": "0.0.0.0/0"})
     assert broken_rules(rule, context=context) == (["no-open-ingress"] if refused else [])
 
 
 def test_an_exception_without_an_owner_is_refused() -> None:
     fleet = {"cloud": "aws", "policies": {"exceptions": [{"rule": "x", "resource": "y", "until": "2027-01-01"}]}}
-    with pytest.raises(ContextError, match=r"policies.exceptions.0: lacks owner, reason"):
-        from_config({"gpu-fleet:fleet": json.dumps(fleet)}, TODAY)
+    problems = from_config({"gpu-fleet:fleet": json.dumps(fleet)}, TODAY).problems
+    assert problems == tuple(
+        f"gpu-fleet:fleet.policies.exceptions.0.{name}: is missing" for name in ("owner", "reason")
+    )
 
 
 def test_every_rule_says_why_and_what_to_do() -> None:
@@ -318,7 +322,9 @@ BUDGET = {
     "cloud": "aws",
     "environment": "prod",
     "budget": {"usd_per_month": "5000", "usd_per_hour_at_max": "12"},
-    "pools": [{"name": "chat", "target": 2, "min": 0, "max": 4, "capacity": {"on_demand": {"max": 2}}}],
+    "pools": [
+        a_pool("chat", target=2, min=0, max=4, capacity={"on_demand": {"max": 2, "machine_types": ["g6.xlarge"]}})
+    ],
     "prices": [
         {"sku": "aws:ec2:g6.xlarge:spot", "usd_per_hour": "0.40", "source": "t", "as_of": "2026-11-01"},
         {"sku": "aws:ec2:g5.xlarge:spot", "usd_per_hour": "0.50", "source": "t", "as_of": "2026-11-01"},

@@ -43,6 +43,12 @@ def changed(config: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
+def a_pool(name: str, **changes: Any) -> dict[str, Any]:
+    """A pool of the right form, which buys nothing unless `capacity` says so."""
+    shipped: dict[str, Any] = AWS[FLEET]["pools"][0]
+    return {**copy.deepcopy(shipped), "spare": 0, "capacity": {}, "name": name, **changes}
+
+
 def said(config: dict[str, Any], stack: str | None = None) -> list[str]:
     """Every problem as people read it."""
     try:

@@ -16,7 +16,14 @@ TEMPLATE = "aws:ec2/launchTemplate:LaunchTemplate"
 TWO_WEEKS = {"starts": "2026-12-01T11:30:00Z", "ends": "2026-12-15T11:30:00Z"}
 TWO_MONTHS = {"starts": "2026-12-01T11:30:00Z", "ends": "2027-01-30T11:30:00Z"}
 OVER = {"starts": "2026-11-01T11:30:00Z", "ends": "2026-11-20T11:30:00Z"}
-FEE = {"reservation": "cr-1", "instances": 2, "upfront_usd": "21000", "source": "bill", "as_of": "2026-11-01"}
+FEE = {
+    **TWO_WEEKS,
+    "reservation": "cr-1",
+    "instances": 2,
+    "upfront_usd": "21000",
+    "source": "bill",
+    "as_of": "2026-11-01",
+}
 SPOT = {"target": 2, "min": 1, "max": 3}
 
 
@@ -67,7 +74,7 @@ def priced(
     text = json.loads(preview(*resources, pools={"chat": SPOT}))
     settings = json.loads(text["config"]["gpu-fleet:fleet"])
     settings["prices"] += fleet.pop("prices", [])
-    reserved = {"zone": "z", "machine_type": machine, "count": 2, "existing": "cr-1", "block": block}
+    reserved = {"zone": "us-east-1a", "machine_type": machine, "count": 2, "existing": "cr-1", "block": block}
     settings["pools"][0]["capacity"]["reserved"] = [reserved]
     cloud = fleet.get("cloud", "aws")
     text["config"] = {f"{cloud}:region": "us-east-1", "gpu-fleet:fleet": json.dumps(settings | fleet)}
@@ -131,3 +138,8 @@ def test_a_block_without_a_price_is_an_error_that_says_where_to_write_it() -> No
         "block: no price of the block cr-1: declare its fee under commitments.blocks of the settings, or state "
         "aws:ec2:p5.48xlarge:capacity-block under prices, with source and as_of",
     )
+
+
+def test_a_fee_of_no_day_is_an_error_that_names_it() -> None:
+    with pytest.raises(PlanCostError, match="the fee of the block cr-1: as_of 'soon' is no date"):
+        priced(block_group(), TWO_WEEKS, commitments={"blocks": [FEE | {"as_of": "soon"}]})

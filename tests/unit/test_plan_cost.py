@@ -13,6 +13,7 @@ from prices.plan.cost import PlanCost, PlanCostError, plan_cost
 from prices.plan.preview import PreviewError, parse
 from prices.plan.rates import rates_of
 from prices.plan.render import as_json, headline, markdown
+from tests.stacks.settings_files import a_pool
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 PRICES = {
@@ -28,6 +29,7 @@ PRICES = {
     "aws:vpc:public-ipv4": "0.005",
     "aws:vpc:interface-endpoint": "0.01",
 }
+FLEX_START = {"max": 3, "machine_type": "a2-highgpu-1g", "zone": "us-central1-a", "run": "1d"}
 ENDPOINT = "aws:ec2/vpcEndpoint:VpcEndpoint"
 PRICED: dict[str, Any] = {"sku": "aws:ec2:g6.xlarge:spot", "source": "s", "as_of": "2026-11-01"}
 G6, BOTH = ("g6.xlarge",), ("g6.xlarge", "g5.xlarge")
@@ -77,13 +79,15 @@ def flex_start(desired: int) -> list[dict[str, Any]]:
     return [made, group]
 
 
+def planned_pool(name: str, on_demand: int = 0, **limits: int) -> dict[str, Any]:
+    stands_in = {"on_demand": {"max": on_demand, "machine_types": ["g6.xlarge"]}} if on_demand else {}
+    return a_pool(name, capacity=stands_in, **limits)
+
+
 def preview(*resources: dict[str, Any], pools: Mapping[str, Mapping[str, int]], op: str = "create") -> str:
     fleet = {
         "cloud": "aws",
-        "pools": [
-            {"name": name, **limits, "capacity": {"on_demand": {"max": limits.get("on_demand", 0)}}}
-            for name, limits in pools.items()
-        ],
+        "pools": [planned_pool(name, **limits) for name, limits in pools.items()],
         "prices": [
             {"sku": k, "usd_per_hour": v, "source": "by hand", "as_of": "2026-11-01"} for k, v in PRICES.items()
         ],
@@ -179,7 +183,7 @@ def google(desired: int, price: str | None) -> PlanCost:
     stated = [{"sku": "gcp:compute:a2-highgpu-1g:flex-start", "usd_per_hour": price, "source": "by hand"}]
     fleet = {
         "cloud": "gcp",
-        "pools": [{"name": "chat", "target": 2, "min": 1, "max": 3, "capacity": {"flex_start": {"max": 3}}}],
+        "pools": [a_pool("chat", target=2, min=1, max=3, capacity={"flex_start": FLEX_START})],
         "prices": [{**one, "as_of": "2026-11-01"} for one in stated if price],
     }
     steps = [{"op": "create", **one} for one in flex_start(desired)]
@@ -279,21 +283,23 @@ def test_what_is_no_preview_is_refused(text: str, said: str) -> None:
 
 def test_a_preview_of_another_program_is_refused() -> None:
     plan = parse('{"steps": [], "config": {}}')
-    with pytest.raises(PlanCostError, match="no plan of gpu-fleet"):
+    with pytest.raises(PlanCostError, match="not a plan of gpu-fleet: gpu-fleet:fleet: is missing"):
         rates_of(plan.config, NOW)
 
 
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        pytest.param("{", "is no JSON", id="cut"),
-        pytest.param({"pools": [{"name": "chat"}]}, "KeyError.*target", id="a pool without a target"),
-        pytest.param({"pools": [{**CHAT, "name": "chat", "target": "x"}]}, "ValueError.*'x'", id="a word for a size"),
-        pytest.param({"commitments": {"blocks": [{"reservation": "r"}]}}, "KeyError.*upfront_usd", id="half a block"),
-        pytest.param({"prices": [PRICED | {"usd_per_hour": -1}]}, "prices: .* -1 USD/h is no price", id="below zero"),
+        pytest.param("{", "is not JSON", id="cut"),
+        pytest.param({"pools": [{"name": "chat"}]}, r"pools\.0\.target: is missing", id="a pool without a target"),
+        pytest.param({"pools": [a_pool("chat", target="x")]}, r"pools\.0\.target: .*'x'", id="a word for a size"),
         pytest.param(
-            {"prices": [PRICED | {"usd_per_hour": "x"}]}, "prices.0: usd_per_hour 'x' is no amount", id="word"
+            {"commitments": {"blocks": [{"reservation": "r"}]}},
+            r"blocks\.0\.upfront_usd: is missing",
+            id="half a block",
         ),
+        pytest.param({"prices": [PRICED | {"usd_per_hour": -1}]}, r"prices\.0\.usd_per_hour: .*-1", id="below zero"),
+        pytest.param({"prices": [PRICED | {"usd_per_hour": "x"}]}, r"prices\.0\.usd_per_hour: .*'x'", id="word"),
     ],
 )
 def test_settings_that_no_program_took_are_named(settings: Any, said: str) -> None:

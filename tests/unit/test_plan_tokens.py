@@ -11,6 +11,7 @@ import pytest
 
 from app.plan_tokens import Expected, expected, words
 from prices.plan.cost import Line, PlanCost, Priced
+from tests.stacks.settings_files import a_pool
 
 MEASURED = Path(__file__).parents[2] / "serving" / "sizing" / "data" / "measured.csv"
 AT = datetime(2026, 11, 21, tzinfo=UTC)
@@ -28,8 +29,8 @@ def of(source: str, *lines: Line) -> Expected:
     config: Mapping[str, Any] = {
         "gpu-fleet:fleet": {
             "cloud": "aws",
-            "models": [{"name": "m", "source": source}],
-            "pools": [{"name": "chat", "model": "m"}],
+            "models": [{"name": "m", "source": source, "weights_gib": 1}],
+            "pools": [a_pool("chat", model="m")],
         }
     }
     (row,) = expected(config, PlanCost(lines=lines, fallbacks=(), by_use=()))
