@@ -18,6 +18,7 @@ from cli.wiring import agents_of, inventory_of, open_engine
 from gpufleet.domain import durations, tags
 from gpufleet.domain.brakes import BrakeKind
 from gpufleet.domain.decisions import Outcome, OutcomeKind
+from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import Cloud, Instance
 from gpufleet.settings.document import FleetDocument, Pool
 from ledger import decisions, operations
@@ -27,7 +28,6 @@ from watchdogs.brakes import until_when
 from watchdogs.ports import Inventory
 from watchdogs.spot import failures
 from watchdogs.spot.decide import WATCHDOG as SPOT
-from watchdogs.spot.leavers import HAND_DRAIN
 
 SPAN: Final = "4h"
 REASON_MOST: Final = 500
@@ -301,7 +301,7 @@ def drain(  # noqa: PLR0913 - a brake's options, and JSON
     as_json: JsonOption = False,
 ) -> None:
     """Ask an instance's node agent to drain. It is not ended; there is no way back but a restart."""
-    why = f"{HAND_DRAIN}, {_who(owner)}: {_why(reason)}"
+    why = f"by hand, {_who(owner)}: {_why(reason)}"
     document, known = _owner_of(instance, load(fleet))
     if known is None:
         raise AppError(f"{instance} is no instance id", Code.WRONG_USE)
@@ -312,7 +312,7 @@ def drain(  # noqa: PLR0913 - a brake's options, and JSON
         raise AppError(f"{instance} belongs to no pool of {document.environment}: give --deadline", Code.WRONG_USE)
     limit = _span(deadline) if deadline is not None else document.pool(known.pool or "").drain_deadline
     try:
-        status = FleetAgents(agents_of(document)).drain(known, why, limit)
+        status = FleetAgents(agents_of(document)).drain(known, DrainOwner.PERSON, why, limit)
     except OSError as error:
         raise AppError(str(error)) from error
     if as_json:

@@ -17,6 +17,7 @@ from clouds.aws.cloudwatch import DELAY, CloudWatch
 from gpufleet.domain.activity import CloudError, ConflictError
 from gpufleet.domain.brakes import Brake, BrakeKind
 from gpufleet.domain.decisions import Action, Decision, FailedAttempts, Outcome, PastAction, Plan, Reason, Target
+from gpufleet.domain.drains import DrainOwner, owner_of_reason
 from gpufleet.domain.evidence import AgentStatus, Evidence, GpuEvidence
 from gpufleet.domain.model import CapacityType, Cloud, Instance, Phase
 from gpufleet.settings.document import FleetDocument
@@ -143,8 +144,8 @@ class FleetAgents:
         found = {key: _status(raw) for key, raw in self._agents.statuses(instances).items()}
         return {key: status for key, status in found.items() if status is not None}
 
-    def drain(self, instance: Instance, reason: str, deadline: timedelta) -> AgentStatus:
-        status = _status(self._agents.drain(instance, reason, int(deadline.total_seconds())))
+    def drain(self, instance: Instance, by: DrainOwner, reason: str, deadline: timedelta) -> AgentStatus:
+        status = _status(self._agents.drain(instance, by, reason, int(deadline.total_seconds())))
         if status is None:
             raise CloudError(f"{instance.id}: its agent answered something that this gpufleet does not understand")
         return status
@@ -272,20 +273,42 @@ def _status(raw: Mapping[str, Any]) -> AgentStatus | None:
     if not _is_sound(raw):
         return None
     try:
-        since = datetime.fromisoformat(raw["phase_since"]) if raw.get("phase_since") else None
+        since = _moment(raw.get("phase_since"))
+        by, notice_at = _drain_of(raw, since)
         status = AgentStatus(
             phase=Phase(raw["phase"]),
             ready=raw["ready"],
             draining=raw["draining"],
             drained=raw["drained"],
+            drain_by=by,
             reason=raw.get("reason"),
+            notice_at=notice_at,
             requests_running=raw.get("requests_running"),
             phase_since=since,
             error=raw.get("error"),
         )
     except (KeyError, TypeError, ValueError):
         return None
-    return None if since is not None and since.tzinfo is None else status
+    return status
+
+
+def _drain_of(raw: Mapping[str, Any], since: datetime | None) -> tuple[DrainOwner | None, datetime | None]:
+    """Owner of the drain, and when the cloud gave notice. An owner that is not known here is nobody's."""
+    if "by" not in raw:  # an agent of release 0.1
+        owner, noticed = owner_of_reason(raw.get("reason") or "")
+        return owner, since if noticed else None
+    by = raw["by"]
+    return DrainOwner(by) if by in list(DrainOwner) else None, _moment(raw.get("notice_at"))
+
+
+def _moment(text: str | None) -> datetime | None:
+    """Raises ValueError also where the time zone is missing."""
+    if not text:
+        return None
+    found = datetime.fromisoformat(text)
+    if found.tzinfo is None:
+        raise ValueError(f"{text}: has no time zone")
+    return found
 
 
 def _is_sound(raw: Mapping[str, Any]) -> bool:
@@ -293,7 +316,7 @@ def _is_sound(raw: Mapping[str, Any]) -> bool:
     running = raw.get("requests_running")
     return (
         all(isinstance(raw.get(flag), bool) for flag in ("ready", "draining", "drained"))
-        and all(raw.get(text) is None or isinstance(raw[text], str) for text in ("reason", "error"))
+        and all(raw.get(text) is None or isinstance(raw[text], str) for text in ("by", "reason", "error"))
         and (running is None or _is_count(running))
     )
 

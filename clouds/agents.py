@@ -13,6 +13,7 @@ from clouds import secrets
 from clouds.deadlines import DeadlineTransport
 from clouds.plain import trusting_nobody
 from gpufleet.domain.activity import CloudError
+from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import Instance
 from gpufleet.domain.parsed import is_map
 
@@ -47,9 +48,10 @@ class NodeAgents:
             answers = pool.map(self._status, instances)
             return {i.id: answer for i, answer in zip(instances, answers, strict=True) if answer is not None}
 
-    def drain(self, instance: Instance, reason: str, deadline_seconds: int) -> Mapping[str, Any]:
+    def drain(self, instance: Instance, by: DrainOwner, reason: str, deadline_seconds: int) -> Mapping[str, Any]:
         """Ask to drain. Idempotent. Raises CloudError when the agent does not take it."""
-        status, body = self._post(instance, "/drain", {"reason": reason, "deadline_s": deadline_seconds})
+        order = {"by": by.value, "reason": reason, "deadline_s": deadline_seconds}
+        status, body = self._post(instance, "/drain", order)
         if status != HTTPStatus.ACCEPTED:
             raise CloudError(f"{instance.id}: its agent refused to drain ({status})")
         return self._taken(instance, body)

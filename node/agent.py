@@ -7,9 +7,10 @@ from typing import Final
 
 from gpufleet.domain import tags
 from gpufleet.domain.clocks import is_over
+from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import Phase
 from node.boot import World
-from node.drain import Move, Order, Scene, is_quiet, next_move
+from node.drain import Move, Order, Scene, is_quiet, merge, next_move
 from node.life import Life
 from node.ports import CloudNotice, EngineLoad, Notice, StepError, UnitState
 from node.settings import Settings
@@ -77,10 +78,10 @@ class Agent:
             self._tagged, self._tag_refused_at = phase, None
             self.life.warn("tag", None)
 
-    def ask_to_drain(self, reason: str, deadline: timedelta) -> Order:
+    def ask_to_drain(self, by: DrainOwner, reason: str, deadline: timedelta) -> Order:
         """A person or a watchdog asks."""
         now = self.life.now()
-        return self.life.order_drain(Order(reason=reason, asked_at=now, deadline=now + deadline))
+        return self.life.order_drain(Order(by=by, reason=reason, asked_at=now, deadline=now + deadline))
 
     def _look_for_notices(self, now: datetime) -> None:
         if not is_over(self._notices_at, self.settings.metadata_poll, now):
@@ -101,11 +102,16 @@ class Agent:
             # only said: whether to leave early is for the spot watchdog
             return
         self._terminating = self._terminating or notice.kind is Notice.TERMINATION
-        deadline = self._deadline(notice, now)
-        held = self.life.order
-        # the same notice is seen again at each poll: without a time of its own it must not move
-        if held is None or deadline < held.deadline:
-            self.life.order_drain(Order(reason=notice.kind.value, asked_at=now, deadline=deadline))
+        order = Order(
+            by=DrainOwner.CLOUD,
+            reason=notice.kind.value,
+            asked_at=now,
+            deadline=self._deadline(notice, now),
+            notice_at=now if notice.kind is Notice.PREEMPTION else None,
+        )
+        # the same notice is seen again at each poll and changes nothing then
+        if merge(self.life.order, order) != self.life.order:
+            self.life.order_drain(order)
 
     def _deadline(self, notice: CloudNotice, now: datetime) -> datetime:
         """The notice's own time, where the instance's clock can be right about it; else the settings' patience."""

@@ -1,9 +1,10 @@
 """A drain, decided: who asked, until when, and what to do now. Pure."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from gpufleet.domain.drains import DrainOwner
 from node.ports import EngineLoad, UnitState
 
 
@@ -11,19 +12,21 @@ from node.ports import EngineLoad, UnitState
 class Order:
     """A drain that was asked for."""
 
+    by: DrainOwner
     reason: str
+    """For people."""
     asked_at: datetime
     deadline: datetime
     """When the instance, or the patience of who asked, ends."""
+    notice_at: datetime | None = None
+    """When the cloud gave notice that it takes the instance."""
 
 
 def merge(held: Order | None, new: Order) -> Order:
-    """Asking twice is asking once; an earlier deadline wins, and with it its reason."""
+    """The first owner and reason stay; a later request brings the deadline forward, or adds the cloud's notice."""
     if held is None:
         return new
-    if new.deadline < held.deadline:
-        return Order(reason=new.reason, asked_at=held.asked_at, deadline=new.deadline)
-    return held
+    return replace(held, deadline=min(held.deadline, new.deadline), notice_at=held.notice_at or new.notice_at)
 
 
 class Move(StrEnum):

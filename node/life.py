@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from gpufleet.domain.drains import DrainOwner, owner_of_reason
 from gpufleet.domain.files import write_whole
 from gpufleet.domain.model import Phase
 from node.drain import Order, merge
@@ -168,8 +169,10 @@ class Life:
                 "ready": self.ready,
                 "draining": order is not None,
                 "drained": self._phase is Phase.DRAINED,
+                "by": order.by.value if order else None,
                 "reason": order.reason if order else None,
                 "deadline": _text(order.deadline) if order else None,
+                "notice_at": _text(order.notice_at) if order and order.notice_at else None,
                 "model_digest": self._digest,
                 "model_staged": self.staged,
                 "switching_to": self.switching_to,
@@ -199,9 +202,7 @@ class Life:
             "error": self._error,
             "digest": self._digest,
             "has_served": self._has_served,
-            "order": None
-            if order is None
-            else {"reason": order.reason, "asked_at": _text(order.asked_at), "deadline": _text(order.deadline)},
+            "order": None if order is None else _written(order),
         }
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
@@ -219,11 +220,7 @@ class Life:
             value: Mapping[str, Any] = json.loads(self._file.read_bytes())
             phase, order = Phase(value["phase"]), value["order"]
             if order is not None:
-                self._order = Order(
-                    reason=order["reason"],
-                    asked_at=datetime.fromisoformat(order["asked_at"]),
-                    deadline=datetime.fromisoformat(order["deadline"]),
-                )
+                self._order = _read(order)
             if phase in LASTING:
                 self._phase, self._error = phase, value["error"]
                 self._since = datetime.fromisoformat(value["since"])
@@ -231,6 +228,29 @@ class Life:
         except (OSError, ValueError, KeyError, TypeError):
             # no file, or one that a full disk cut: the boot's steps find out how things are
             return
+
+
+def _written(order: Order) -> dict[str, str | None]:
+    return {
+        "by": order.by.value,
+        "reason": order.reason,
+        "asked_at": _text(order.asked_at),
+        "deadline": _text(order.deadline),
+        "notice_at": _text(order.notice_at) if order.notice_at else None,
+    }
+
+
+def _read(written: Mapping[str, str]) -> Order:
+    """A drain that an agent left. Raises KeyError, TypeError, ValueError."""
+    reason, asked_at = written["reason"], datetime.fromisoformat(written["asked_at"])
+    deadline = datetime.fromisoformat(written["deadline"])
+    if "by" not in written:  # left by release 0.1
+        owner, noticed = owner_of_reason(reason)
+        by, notice_at = owner or DrainOwner.PERSON, asked_at if noticed else None
+    else:
+        by = DrainOwner(written["by"])
+        notice_at = datetime.fromisoformat(written["notice_at"]) if written["notice_at"] else None
+    return Order(by=by, reason=reason, asked_at=asked_at, deadline=deadline, notice_at=notice_at)
 
 
 @dataclass(frozen=True, slots=True)

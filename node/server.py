@@ -4,12 +4,13 @@ import hmac
 import json
 import socketserver
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final, cast
 
+from gpufleet.domain.drains import DrainOwner, owner_of_reason
 from node import page
 from node.drain import Order
 from node.life import Life
@@ -35,7 +36,7 @@ class _Http(ThreadingHTTPServer):
         address: tuple[str, int],
         life: Life,
         token: Callable[[], str | None],
-        ask: Callable[[str, timedelta], Order],
+        ask: Callable[[DrainOwner, str, timedelta], Order],
         switch: Callable[[str], object],
     ) -> None:
         self.life, self.token, self.ask, self.switch = life, token, ask, switch
@@ -103,11 +104,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _drain(self, body: bytes) -> None:
         try:
-            reason, deadline = _read_order(body)
+            by, reason, deadline = _read_order(body)
         except ValueError as error:
             self._refuse(HTTPStatus.BAD_REQUEST, str(error))
             return
-        self._http.ask(reason, deadline)
+        self._http.ask(by, reason, deadline)
         self._json(HTTPStatus.ACCEPTED, self._http.life.status())
 
     def _switch(self, body: bytes) -> None:
@@ -138,8 +139,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
-def _read_order(body: bytes) -> tuple[str, timedelta]:
-    """Reason and deadline of a drain order. Raises ValueError."""
+def _read_order(body: bytes) -> tuple[DrainOwner, str, timedelta]:
+    """Owner, reason and deadline of a drain order. Raises ValueError."""
     try:
         found = json.loads(body)
     except ValueError as error:
@@ -154,7 +155,15 @@ def _read_order(body: bytes) -> tuple[str, timedelta]:
         or not 0 <= seconds <= _LONGEST_DRAIN.total_seconds()
     ):
         raise ValueError(f"deadline_s: is {seconds!r}, must be whole seconds, a day at most")
-    return reason[:_LONGEST_REASON], timedelta(seconds=seconds)
+    return _owner(order, reason), reason[:_LONGEST_REASON], timedelta(seconds=seconds)
+
+
+def _owner(order: Mapping[str, Any], reason: str) -> DrainOwner:
+    """Who asks. A control host of release 0.1 sends no `by`. Raises ValueError."""
+    found = order["by"] if "by" in order else owner_of_reason(reason)[0]
+    if not isinstance(found, str) or found not in list(DrainOwner):
+        raise ValueError(f"by: is {found!r}, must be one of {', '.join(DrainOwner)}")
+    return DrainOwner(found)
 
 
 class _Check(socketserver.ThreadingTCPServer):
@@ -180,7 +189,7 @@ def serve(  # noqa: PLR0913 - what its faces reach
     *,
     address: str,
     token: Callable[[], str | None],
-    ask: Callable[[str, timedelta], Order],
+    ask: Callable[[DrainOwner, str, timedelta], Order],
     switch: Callable[[str], object],
     ports: tuple[int, int] = (HTTP_PORT, CHECK_PORT),
 ) -> tuple[_Http, _Check]:

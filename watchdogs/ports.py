@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol
 from gpufleet.domain.activity import Activity, CloudError
 from gpufleet.domain.brakes import Brake
 from gpufleet.domain.decisions import Decision, FailedAttempts, Outcome, PastAction, Plan, Target
+from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.evidence import AgentStatus, Evidence
 from gpufleet.domain.model import Group, Instance
 
@@ -103,7 +104,7 @@ class Agents(Protocol):
         """By instance; one that does not answer is absent."""
         ...
 
-    def drain(self, instance: Instance, reason: str, deadline: timedelta) -> AgentStatus:
+    def drain(self, instance: Instance, by: DrainOwner, reason: str, deadline: timedelta) -> AgentStatus:
         """Ask it to drain. Idempotent."""
         ...
 

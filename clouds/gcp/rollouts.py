@@ -16,6 +16,7 @@ from clouds.gcp.inventory import GoogleInventory
 from clouds.versions import GroupVersion
 from gpufleet.domain import floors
 from gpufleet.domain.activity import CloudError
+from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import CapacityType, Instance
 from gpufleet.settings.document import GroupEntry, Pool
 
@@ -31,7 +32,7 @@ class Agents(Protocol):
         """By instance; one that does not answer is absent."""
         ...
 
-    def drain(self, instance: Instance, reason: str, deadline_seconds: int) -> object:
+    def drain(self, instance: Instance, by: DrainOwner, reason: str, deadline_seconds: int) -> object:
         """Ask it to drain. Idempotent. Raises CloudError."""
         ...
 
@@ -113,7 +114,7 @@ class GoogleRollouts:
         if instance is None or not self._status(instance):
             return  # nobody answers there, so nobody is served there
         deadline = int(self.pool.drain_deadline.total_seconds())
-        self.agents.drain(instance, REASON, deadline)
+        self.agents.drain(instance, DrainOwner.ROLLOUT, REASON, deadline)
 
         def drained() -> bool:
             status = self._status(instance)

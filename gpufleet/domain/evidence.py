@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
+from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import Phase
 
 STALE_AFTER: Final = 2
@@ -90,8 +91,12 @@ class AgentStatus:
     ready: bool
     draining: bool
     drained: bool
+    drain_by: DrainOwner | None = None
+    """Who asked for its drain; None: nobody, or an owner that this release does not know."""
     reason: str | None = None
-    """Why it drains."""
+    """Why it drains, for people."""
+    notice_at: datetime | None = None
+    """When its cloud gave notice that it takes the instance, whoever owns the drain."""
     requests_running: float | None = None
     phase_since: datetime | None = None
     error: str | None = None

@@ -5,6 +5,7 @@ import json
 import socketserver
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from itertools import takewhile
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from cli.ports import FleetAgents
 from clouds.agents import LARGEST, NodeAgents
 from gpufleet.domain.activity import CloudError
+from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import Instance
 from tests.networks import served
 from tests.watchdogs import plain
@@ -62,7 +64,7 @@ def large(line: Any) -> None:
 
 
 WISHES = [
-    pytest.param(lambda agents, one: agents.drain(one, "idle", 60), id="drain"),
+    pytest.param(lambda agents, one: agents.drain(one, DrainOwner.IDLE, "idle", 60), id="drain"),
     pytest.param(lambda agents, one: agents.switch(one, "d" * 64), id="switch"),
 ]
 
@@ -120,6 +122,9 @@ SOUND = {
 }
 
 
+NOTICED = "2026-11-21T07:00:00Z"
+
+
 def telling(number: int, **changes: Any) -> Say:
     body = json.dumps(SOUND | {"instance": f"i-{number}"} | changes).encode()
     return lambda line: line.sendall(HEAD % b"200 OK" + b"Content-Length: %d\r\n\r\n" % len(body) + body)
@@ -137,6 +142,10 @@ def telling(number: int, **changes: Any) -> Say:
         {"draining": "false"},
         {"drained": "false"},
         {"drained": None},
+        {"by": 5},
+        {"by": ["idle"]},
+        {"by": None, "notice_at": 5},
+        {"by": "idle", "notice_at": "2026-11-21T07:00:00"},
         {"reason": 5},
         {"error": ["x"]},
         {"requests_running": "0"},
@@ -151,6 +160,31 @@ def test_an_answer_of_other_types_is_none_and_spoils_no_other(agents: Started, c
     asked = FleetAgents(agents(i1=telling(1, **changes), i2=telling(2)))
     found = asked.statuses([instance(1, address(1)), instance(2, address(2))])
     assert set(found) == {"i-2"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "owner", "noticed"),
+    [
+        pytest.param({"by": None, "notice_at": None}, None, None, id="nobody drains it"),
+        pytest.param({"by": "idle", "reason": "spot: x", "notice_at": None}, DrainOwner.IDLE, None, id="by alone"),
+        pytest.param({"by": "idle", "notice_at": NOTICED}, DrainOwner.IDLE, NOTICED, id="idle's, under notice"),
+        pytest.param({"by": "later", "reason": "idle: x", "notice_at": None}, None, None, id="an owner of later"),
+        pytest.param({"reason": "idle: x"}, DrainOwner.IDLE, None, id="0.1: idle's"),
+        pytest.param({"reason": "spot: x"}, DrainOwner.SPOT, None, id="0.1: spot's"),
+        pytest.param({"reason": "by hand, ana: x"}, DrainOwner.PERSON, None, id="0.1: a person's"),
+        pytest.param({"reason": "ended by its group"}, DrainOwner.CLOUD, None, id="0.1: its group's"),
+        pytest.param({"reason": "a newer template is rolled out"}, DrainOwner.ROLLOUT, None, id="0.1: a rollout's"),
+        pytest.param({"reason": "idler"}, None, None, id="0.1: nobody's"),
+        pytest.param({"reason": "preempted by its cloud"}, DrainOwner.CLOUD, NOTICED, id="0.1: under notice"),
+    ],
+)
+def test_who_drains_it(
+    agents: Started, changes: dict[str, Any], owner: DrainOwner | None, noticed: str | None
+) -> None:
+    said = telling(1, draining=True, phase="draining", phase_since=NOTICED, **changes)
+    status = FleetAgents(agents(i1=said)).statuses([instance(1, address(1))])["i-1"]
+    assert status.drain_by is owner
+    assert status.notice_at == (datetime.fromisoformat(noticed) if noticed else None)
 
 
 @pytest.mark.timeout(60)

@@ -16,6 +16,7 @@ from clouds.gcp.lives import GoogleLives, NoMarket
 from clouds.gcp.rollouts import GoogleRollouts
 from gpufleet.domain import tags
 from gpufleet.domain.activity import ActivityKind, CloudError, ConflictError
+from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import CapacityType, Instance, InstanceState
 from gpufleet.settings.document import FleetDocument, parse
 from tests.clouds.conftest import start_cloud, stop_cloud, wait_for
@@ -210,8 +211,8 @@ class Agents:
             if i.state is InstanceState.RUNNING
         }
 
-    def drain(self, instance: Instance, reason: str, deadline_seconds: int) -> object:
-        assert deadline_seconds == 20
+    def drain(self, instance: Instance, by: DrainOwner, reason: str, deadline_seconds: int) -> object:
+        assert (by, deadline_seconds) == (DrainOwner.ROLLOUT, 20)
         self.drained.append(instance.id)
         return None
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpufleet.domain import tags
+from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import Phase
 from node.ports import StepError, UnitState
 from serving import engine as engines
@@ -206,7 +207,7 @@ def test_a_disk_that_takes_no_more_keeps_nothing_from_draining(machine: Machine)
     folder = machine.root / "var/lib/gpu-fleet"
     shutil.rmtree(folder)
     folder.write_text("no folder any more")
-    machine.agent.ask_to_drain("idle", timedelta(seconds=60))
+    machine.agent.ask_to_drain(DrainOwner.IDLE, "idle", timedelta(seconds=60))
     machine.pass_time(timedelta(seconds=20))
     assert machine.life.phase is Phase.DRAINED
     assert "would not know of this phase" in machine.life.status()["warnings"]["state"]

@@ -1,14 +1,19 @@
 """The timelines of 120 s (EC2) and 30 s (Google Cloud), second by second, on a clock that is moved by hand."""
 
+import json
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given
+from hypothesis import settings as settings_of_hypothesis
 from hypothesis import strategies as st
 
+from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import Phase
 from node.drain import Move, Order, Scene, merge, next_move
+from node.life import Life
 from node.ports import CloudNotice, EngineLoad, Notice, UnitState
 from serving import engine as engines
 from tests.node.world import START, FakeUnits, Machine, settings
@@ -137,7 +142,7 @@ def test_a_hook_that_cannot_be_confirmed_is_tried_again(machine: Machine) -> Non
 
 
 def test_an_instance_that_a_watchdog_drained_confirms_when_its_group_ends_it_later(machine: Machine) -> None:
-    machine.agent.ask_to_drain("idle", timedelta(seconds=60))
+    machine.agent.ask_to_drain(DrainOwner.IDLE, "idle", timedelta(seconds=60))
     machine.pass_time(timedelta(seconds=10))
     assert (machine.life.phase, machine.cloud.confirmed) == (Phase.DRAINED, 0)
     machine.cloud.said = [CloudNotice(kind=Notice.TERMINATION)]
@@ -158,7 +163,7 @@ def test_a_drain_in_the_middle_of_a_boot_ends_it(bucket: Path, tmp_path: Path) -
 
     def sleep(seconds: float) -> None:
         machine.clock.sleep(seconds)
-        machine.agent.ask_to_drain("by hand", timedelta(seconds=60))
+        machine.agent.ask_to_drain(DrainOwner.PERSON, "by hand", timedelta(seconds=60))
 
     machine.boot.world.sleep = sleep
     assert not machine.boot.run()
@@ -169,7 +174,7 @@ def test_a_drain_in_the_middle_of_a_boot_ends_it(bucket: Path, tmp_path: Path) -
 
 def test_a_drain_outlives_the_agent(machine: Machine) -> None:
     machine.engine.running = 2
-    machine.agent.ask_to_drain("rollout", timedelta(seconds=60))
+    machine.agent.ask_to_drain(DrainOwner.ROLLOUT, "rollout", timedelta(seconds=60))
     deadline = machine.life.status()["deadline"]
     machine.restart_agent()
     assert machine.life.agent_check() == "drain"
@@ -180,19 +185,92 @@ def test_a_drain_outlives_the_agent(machine: Machine) -> None:
 
 def test_an_engine_whose_load_is_unknown_keeps_its_time(machine: Machine) -> None:
     machine.engine.silent = True
-    machine.agent.ask_to_drain("by hand", timedelta(seconds=60))
+    machine.agent.ask_to_drain(DrainOwner.PERSON, "by hand", timedelta(seconds=60))
     assert not stopped_at(machine, 54)
     assert stopped_at(machine, 2)
 
 
-def test_asking_twice_is_asking_once_and_an_earlier_deadline_wins() -> None:
-    first = Order(reason="idle", asked_at=START, deadline=START + timedelta(seconds=60))
-    later = Order(reason="again", asked_at=START, deadline=START + timedelta(seconds=90))
-    sooner = Order(reason="preempted", asked_at=START, deadline=START + timedelta(seconds=30))
+def test_a_later_request_may_only_bring_the_deadline_forward() -> None:
+    first = Order(by=DrainOwner.IDLE, reason="idle", asked_at=START, deadline=START + timedelta(seconds=60))
+    later = replace(first, by=DrainOwner.PERSON, reason="again", deadline=START + timedelta(seconds=90))
+    sooner = replace(first, by=DrainOwner.CLOUD, deadline=START + timedelta(seconds=30), notice_at=START)
     assert merge(None, first) == first
     assert merge(first, later) == first
-    assert merge(first, sooner).deadline == sooner.deadline
-    assert merge(first, sooner).reason == "preempted"
+    assert merge(first, sooner) == replace(first, deadline=sooner.deadline, notice_at=START)
+
+
+ORDERS = st.builds(
+    Order,
+    by=st.sampled_from(DrainOwner),
+    reason=st.sampled_from(["idle: rests", "by hand, ana: kernel", "preempted by its cloud"]),
+    asked_at=st.just(START),
+    deadline=st.integers(0, 300).map(lambda seconds: START + timedelta(seconds=seconds)),
+    notice_at=st.one_of(st.none(), st.integers(0, 300).map(lambda seconds: START + timedelta(seconds=seconds))),
+)
+
+
+@settings_of_hypothesis(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(orders=st.lists(ORDERS, min_size=1, max_size=5), restarts=st.sets(st.integers(0, 4)))
+def test_the_first_owner_stays_whatever_is_asked_later_and_over_restarts(
+    tmp_path: Path, orders: list[Order], restarts: set[int]
+) -> None:
+    file = tmp_path / "agent.json"
+    file.unlink(missing_ok=True)
+    life = Life(instance="i-1", pool="chat", file=file, now=lambda: START)
+    for number, order in enumerate(orders):
+        held = life.order_drain(order)
+        so_far = orders[: number + 1]
+        assert (held.by, held.reason) == (orders[0].by, orders[0].reason)
+        assert held.deadline == min(one.deadline for one in so_far)
+        assert held.notice_at == next((one.notice_at for one in so_far if one.notice_at), None)
+        if number in restarts:
+            life = Life(instance="i-1", pool="chat", file=file, now=lambda: START)
+            assert life.order == held
+
+
+def test_a_notice_during_another_drain_leaves_it_its_owner(machine: Machine) -> None:
+    machine.engine.running = 1
+    machine.agent.ask_to_drain(DrainOwner.IDLE, "idle: rests", timedelta(minutes=10))
+    over = machine.clock.now + timedelta(seconds=30)
+    machine.cloud.said = [CloudNotice(kind=Notice.PREEMPTION, at=over)]
+    noticed = machine.clock.now
+    machine.pass_time(timedelta(seconds=12))
+    machine.restart_agent()
+    machine.pass_time(timedelta(seconds=12))
+    status, order = machine.life.status(), machine.life.order
+    assert (status["by"], status["reason"]) == ("idle", "idle: rests")
+    assert order is not None and order.deadline == over
+    assert order.notice_at is not None and noticed <= order.notice_at <= noticed + timedelta(seconds=6)
+    assert status["notice_at"] == "2026-11-21T02:00:05.000Z"
+
+
+def test_an_end_by_the_group_is_no_notice_of_preemption(machine: Machine) -> None:
+    machine.cloud.said = [CloudNotice(kind=Notice.TERMINATION)]
+    machine.pass_time(timedelta(seconds=6))
+    assert (machine.life.status()["by"], machine.life.status()["notice_at"]) == ("cloud", None)
+
+
+@pytest.mark.parametrize(
+    ("reason", "by", "noticed"),
+    [
+        pytest.param("idle: no request for 600 s", "idle", False, id="idle"),
+        pytest.param("spot: spot is back", "spot", False, id="spot"),
+        pytest.param("by hand, ana: kernel", "person", False, id="a person"),
+        pytest.param("a newer template is rolled out", "rollout", False, id="a rollout"),
+        pytest.param("ended by its group", "cloud", False, id="its group"),
+        pytest.param("preempted by its cloud", "cloud", True, id="a preemption"),
+        pytest.param("maintenance", "person", False, id="a request of somebody else"),
+    ],
+)
+def test_a_drain_that_release_0_1_left_behind_is_read(reason: str, by: str, noticed: bool, tmp_path: Path) -> None:
+    file = tmp_path / "agent.json"
+    at = "2026-11-21T02:00:00.000Z"
+    left = {"version": 1, "phase": "draining", "since": at, "error": None, "digest": None, "has_served": True}
+    order = {"reason": reason, "asked_at": at, "deadline": "2026-11-21T02:01:30.000Z"}
+    file.write_text(json.dumps(left | {"order": order}))
+    status = Life(instance="i-1", pool="chat", file=file, now=lambda: START).status()
+    assert (status["phase"], status["by"], status["reason"]) == ("draining", by, reason)
+    assert (status["deadline"], status["notice_at"]) == ("2026-11-21T02:01:30.000Z", at if noticed else None)
 
 
 @given(
@@ -206,7 +284,7 @@ def test_every_drain_ends_by_its_deadline_and_cuts_nothing_that_had_time(
 ) -> None:
     """Driven with one look a second, as slow as it may get; killing takes no time here."""
     units = FakeUnits(states={engines.UNIT: UnitState.ACTIVE})
-    order = Order(reason="test", asked_at=START, deadline=START + timedelta(seconds=deadline_s))
+    order = Order(by=DrainOwner.PERSON, reason="test", asked_at=START, deadline=START + timedelta(seconds=deadline_s))
     margin, tick = timedelta(seconds=margin_s), timedelta(seconds=0.5)
     now, quiet_since, stopping_since, running = START, None, None, 1.0
     while True:

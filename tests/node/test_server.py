@@ -3,17 +3,24 @@
 import json
 import socket
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
 import httpx
 import pytest
 
+from cli.ports import FleetAgents
+from clouds.agents import NodeAgents
+from gpufleet.domain.drains import DrainOwner
 from node import server
+from node.ports import CloudNotice, Notice
 from serving.exposition import parse
-from tests.node.world import Machine
+from tests.node.world import START, Machine
+from tests.watchdogs import plain
 
 TOKEN = "the token"  # noqa: S105 - of a test
+ORDER = {"by": "idle", "reason": "idle", "deadline_s": 60}
 
 
 class Faces:
@@ -64,7 +71,7 @@ def test_a_change_of_revision_needs_the_token_a_digest_and_a_ready_instance(face
     assert ask([]).status_code == 400
     # what is served already is no change
     assert ask({"digest": served}).status_code == 202
-    faces.drain({"reason": "idle", "deadline_s": 60})
+    faces.drain(ORDER)
     answer = ask({"digest": "0" * 64})
     assert answer.status_code == 409
     assert "draining" in answer.json()["error"]
@@ -72,23 +79,56 @@ def test_a_change_of_revision_needs_the_token_a_digest_and_a_ready_instance(face
 
 def test_a_drain_is_taken_once_and_haproxy_hears_of_it(faces: Faces) -> None:
     assert faces.asked_by_haproxy() == b"up ready\n"
-    answer = faces.drain({"reason": "idle", "deadline_s": 60})
+    answer = faces.drain(ORDER)
     assert answer.status_code == 202
     assert answer.json()["draining"] is True
     assert faces.asked_by_haproxy() == b"drain\n"
-    again = faces.drain({"reason": "again", "deadline_s": 600})
-    assert (again.json()["reason"], again.json()["deadline"]) == ("idle", answer.json()["deadline"])
+    again = faces.drain({"by": "person", "reason": "again", "deadline_s": 600})
+    assert {key: again.json()[key] for key in ("by", "reason", "deadline", "notice_at")} == {
+        "by": "idle",
+        "reason": "idle",
+        "deadline": answer.json()["deadline"],
+        "notice_at": None,
+    }
     faces.machine.engine.running = 1
     faces.machine.pass_time(timedelta(seconds=2))
     status = httpx.get(f"{faces.url}/status").json()
     assert (status["phase"], status["ready"], status["requests_running"]) == ("draining", False, 1)
 
 
+def test_only_the_owners_of_the_list_may_ask_and_the_first_one_stays(faces: Faces) -> None:
+    for wrong in ("scale", "", "Idle", "idle ", 1, None, ["idle"], {"idle": 1}, True):
+        answer = faces.drain(ORDER | {"by": wrong})
+        assert answer.status_code == 400
+        assert answer.json()["error"] == f"by: is {wrong!r}, must be one of idle, spot, person, cloud, rollout"
+    assert faces.machine.life.ready
+    answers = [faces.drain(ORDER | {"by": by}) for by in ("rollout", "idle", "spot", "person", "cloud")]
+    assert [(answer.status_code, answer.json()["by"]) for answer in answers] == [(202, "rollout")] * 5
+
+
+def test_the_control_host_reads_what_it_asked_for(faces: Faces) -> None:
+    cloud = faces.machine.cloud
+    one = plain.instance(1, id=cloud.instance_id, private_address=cloud.address)
+    with closing(NodeAgents(lambda: TOKEN, port=faces.http.server_address[1])) as asking:
+        agents = FleetAgents(asking)
+        asked = agents.drain(one, DrainOwner.SPOT, "spot: x", timedelta(seconds=60))
+        cloud.said = [CloudNotice(kind=Notice.PREEMPTION)]
+        faces.machine.pass_time(timedelta(seconds=1))
+        seen = agents.statuses([one])[one.id]
+    assert (asked.drain_by, asked.notice_at) == (DrainOwner.SPOT, None)
+    assert (seen.drain_by, seen.notice_at) == (DrainOwner.SPOT, START)
+
+
+def test_a_control_host_of_release_0_1_names_the_owner_in_its_reason(faces: Faces) -> None:
+    answer = faces.drain({"reason": "spot: spot is back", "deadline_s": 60})
+    assert (answer.status_code, answer.json()["by"]) == (202, "spot")
+
+
 def test_without_the_token_nothing_happens(faces: Faces) -> None:
-    assert faces.drain({"reason": "idle", "deadline_s": 60}, token="wrong").status_code == 401  # noqa: S106
-    assert httpx.post(f"{faces.url}/drain", json={"reason": "idle", "deadline_s": 60}).status_code == 401
+    assert faces.drain(ORDER, token="wrong").status_code == 401  # noqa: S106
+    assert httpx.post(f"{faces.url}/drain", json=ORDER).status_code == 401
     faces.token = None
-    assert faces.drain({"reason": "idle", "deadline_s": 60}).status_code == 503
+    assert faces.drain(ORDER).status_code == 503
     assert faces.machine.life.ready
 
 
@@ -103,6 +143,7 @@ def test_without_the_token_nothing_happens(faces: Faces) -> None:
         pytest.param({"reason": "x", "deadline_s": -1}, "deadline_s", id="in the past"),
         pytest.param({"reason": "x", "deadline_s": True}, "deadline_s", id="a yes"),
         pytest.param({"reason": "x", "deadline_s": 10**9}, "deadline_s", id="for ever"),
+        pytest.param({"reason": "x", "deadline_s": 5}, "idle, spot, person, cloud, rollout", id="by nobody"),
     ],
 )
 def test_nonsense_is_refused_with_words(faces: Faces, body: object, says: str) -> None:
@@ -141,7 +182,7 @@ def test_metrics_tell_the_phase(faces: Faces) -> None:
 
 
 def test_metrics_tell_why_it_drains(faces: Faces) -> None:
-    faces.drain({"reason": 'spot: "safer" zone', "deadline_s": 60})
+    faces.drain({"by": "spot", "reason": 'spot: "safer" zone', "deadline_s": 60})
     samples = parse(httpx.get(f"{faces.url}/metrics").text)
     reasons = [s.labels["reason"] for s in samples if s.name == "gpufleet_node_drain_deadline_timestamp_seconds"]
     assert reasons == ['spot: "safer" zone']

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import Phase
 from localcloud import tiny_model
 from node.ports import CloudNotice, Notice
@@ -137,7 +138,7 @@ def test_a_drain_while_another_revision_comes_ends_that_and_disturbs_nobody(
     slow = on_slow_store(machine)
     assert machine.boot.run()
     slow.pieces = 0
-    slow.wait = lambda: machine.agent.ask_to_drain("by hand", timedelta(seconds=60)) and None
+    slow.wait = lambda: machine.agent.ask_to_drain(DrainOwner.PERSON, "by hand", timedelta(seconds=60)) and None
     machine.switch.change(second.digest)
     assert slow.pieces <= 2
     assert machine.life.digest == digest

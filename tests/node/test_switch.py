@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import Phase
 from localcloud import tiny_model
 from node.ports import UnitState
@@ -124,7 +125,7 @@ def test_a_drain_in_the_middle_wins(machine: Machine, fresh: str) -> None:
 
     def sleep(seconds: float) -> None:
         machine.clock.sleep(seconds)
-        machine.agent.ask_to_drain("preempted", timedelta(seconds=30))
+        machine.agent.ask_to_drain(DrainOwner.CLOUD, "preempted", timedelta(seconds=30))
 
     machine.boot.world.sleep = sleep
     machine.switch.change(fresh)

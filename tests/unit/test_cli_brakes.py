@@ -16,6 +16,7 @@ from cli.main import build
 from cli.ports import FleetLedger, fleet_of
 from cli.watching import Costs, Watched
 from cli.wiring import open_engine
+from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import Instance, Phase
 from ledger import operations
@@ -199,7 +200,8 @@ class OneInstance:
     def instance(self, instance_id: str) -> Instance:
         return instance(1, id=instance_id, environment="dev", pool="chat")
 
-    def drain(self, one: Instance, reason: str, deadline: timedelta) -> AgentStatus:
+    def drain(self, one: Instance, by: DrainOwner, reason: str, deadline: timedelta) -> AgentStatus:
+        assert by is DrainOwner.PERSON
         return AgentStatus(phase=Phase.DRAINING, ready=False, draining=True, drained=False, reason=reason)
 
 

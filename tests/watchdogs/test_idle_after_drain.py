@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Reason
+from gpufleet.domain.drains import DrainOwner
 from tests.watchdogs.plain import QUIET, QUIET_ENGINE, QUIET_GPU, START, document, instance
 from tests.watchdogs.worlds import FakeMetrics, World, idle_world, mark
 from watchdogs import signals
@@ -173,7 +174,7 @@ def test_many_wait_together_and_one_query_asks_for_all(count: int) -> None:
     ports = replace(world.ports(), metrics=store)
     drains = [(decision(number), instance(number)) for number in range(1, count + 1)]
     for _, one in drains:
-        ports.agents.drain(one, "idle", timedelta(seconds=90))
+        ports.agents.drain(one, DrainOwner.IDLE, "idle", timedelta(seconds=90))
     began, looks = world.now, LastLooks(ports, signals.of_environment("test"))
     heard = list(looks.wait(drains, timedelta(seconds=90)))
     assert [type(look) for look in heard] == [Heard] * count
@@ -183,7 +184,7 @@ def test_many_wait_together_and_one_query_asks_for_all(count: int) -> None:
 def test_one_that_never_says_drained_does_not_hold_up_the_others() -> None:
     world = idle_world(2)
     ports = replace(world.ports(), metrics=Scraping(world))
-    ports.agents.drain(instance(1), "idle", timedelta(seconds=90))
+    ports.agents.drain(instance(1), DrainOwner.IDLE, "idle", timedelta(seconds=90))
     began, given = world.now, list[tuple[str, timedelta]]()
     drains = [(decision(1), instance(1)), (decision(2), instance(2))]
     for look in LastLooks(ports, signals.of_environment("test")).wait(drains, timedelta(seconds=90)):

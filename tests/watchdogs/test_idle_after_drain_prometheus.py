@@ -80,10 +80,10 @@ class Machine:
         drained = bool(self.drains)
         said: dict[str, Any] = {"version": 1, "instance": FIRST, "pool": "batch", "ready": not drained}
         said |= {"phase": "drained" if drained else "ready", "draining": drained, "drained": drained}
-        return json.dumps(said | {"reason": self.drains[0] if drained else None, "requests_running": 0})
+        return json.dumps(said | {"by": self.drains[0] if drained else None, "requests_running": 0})
 
-    def drain(self, reason: str) -> None:
-        self.drains.append(reason)
+    def drain(self, by: str) -> None:
+        self.drains.append(by)
         self.at_drain()
 
 
@@ -98,7 +98,7 @@ def serving(page: Callable[[], str | None], machine: Machine) -> Generator[int]:
 
         def do_POST(self) -> None:
             order = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            machine.drain(order["reason"])
+            machine.drain(order["by"])
             self._send(202, page() or "")
 
         def _send(self, status: int, body: str) -> None:

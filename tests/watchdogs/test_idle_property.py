@@ -15,6 +15,7 @@ import pytest
 
 from gpufleet.domain import tags
 from gpufleet.domain.decisions import Action, Budget, Reason
+from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.evidence import AgentStatus, EngineEvidence, Evidence, GpuEvidence
 from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState, Phase
 from gpufleet.domain.policies import IdlePolicy
@@ -141,7 +142,7 @@ WATTS = {"g6.12xlarge": 72.0, "large": 250.0, "not large": 249.0}
 """Rated, of one GPU, by machine type."""
 DECIDE = "decide itself"
 """No check of `judge`: the conditions that `decide.py` has of its own."""
-OURS = {"phase": Phase.DRAINING, "ready": False, "draining": True, "reason": "idle: no request"}
+OURS = {"phase": Phase.DRAINING, "ready": False, "draining": True, "drain_by": DrainOwner.IDLE}
 FAULTS: dict[str, tuple[Fault, str]] = {
     "stopping already": (machine(state=InstanceState.STOPPING), "running"),
     "kept by tag": (lambda d, _: d.tags.update({tags.KEEP_UNTIL: tags.write_time(NOW + MINUTE)}), "kept"),
@@ -346,7 +347,7 @@ def test_each_fault_that_no_check_sees_is_seen_by_decide(name: str) -> None:
         pytest.param(gpu(watts_max=43.1), id="warm"),
         pytest.param(of_type("large", watts_max=99.9), id="a large one, warm"),
         pytest.param(of_type("not large", watts_max=149.0), id="not quite a large one, warm"),
-        pytest.param(agent(reason=OURS["reason"]), id="ready again, with the reason of an old drain"),
+        pytest.param(agent(drain_by=OURS["drain_by"]), id="ready again, with the owner of an old drain"),
         pytest.param(marked(POLICY.grace), id="its grace is over now"),
         pytest.param(lambda d, _: setattr(d, "patience", POLICY.window + POLICY.grace), id="its past asks no more"),
     ],
@@ -426,7 +427,7 @@ def test_what_takes_a_mark_away(fault: Fault, marked_one: Action, plain_one: Act
 
 def test_one_that_serves_and_only_says_for_what_it_drained_once_is_not_drained_by_us() -> None:
     drafts = [idle_draft(0, random.Random(0)), idle_draft(1, random.Random(0))]
-    both(agent(reason=OURS["reason"]), engine(running_max=1.0))(drafts[0], random.Random(0))
+    both(agent(drain_by=OURS["drain_by"]), engine(running_max=1.0))(drafts[0], random.Random(0))
     assert decide(observed(drafts), NOW).decisions[0].action is Action.UNMARK
 
 

@@ -11,6 +11,7 @@ import pytest
 from gpufleet.domain import tags
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.decisions import Action, Budget, FailedAttempts, OutcomeKind, Plan, Reason, Target
+from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import Instance, InstanceState
 from gpufleet.domain.policies import IdlePolicy
@@ -43,10 +44,10 @@ def passes(world: World, dog: IdleWatchdog, count: int) -> list[Plan]:
 class Refuses(FakeAgents):
     """The agents of the first two take no order."""
 
-    def drain(self, instance: Instance, reason: str, deadline: timedelta) -> AgentStatus:
+    def drain(self, instance: Instance, by: DrainOwner, reason: str, deadline: timedelta) -> AgentStatus:
         if instance.id in (FIRST, SECOND):
             raise CloudError("401 the agent refuses the token")
-        return super().drain(instance, reason, deadline)
+        return super().drain(instance, by, reason, deadline)
 
 
 def refused(world: World, **changes: Any) -> IdleWatchdog:
@@ -70,7 +71,7 @@ def of_stuck(pools: Mapping[str, int], runs: int, hour: Mapping[str, int]) -> Ob
     """Drains that have come to nothing for two hours, so many of each pool, and what its hour still allows."""
     names = [pool for pool, count in pools.items() for _ in range(count)]
     stuck = [instance(number, pool=pool) for number, pool in enumerate(names, start=1)]
-    drains = replace(READY, ready=False, draining=True, reason="idle: nothing to do")
+    drains = replace(READY, ready=False, draining=True, drain_by=DrainOwner.IDLE)
     policy = IdlePolicy(max_stops_per_hour=10, max_stops_per_run=runs)
     return Observed(
         instances=stuck,
@@ -105,7 +106,7 @@ def of_new(*more: Instance, **changes: Any) -> Observed:
         seen,
         instances=[*more, new],
         evidence={one.id: QUIET for one in (*more, new)},
-        agents={**{one.id: replace(READY, draining=True, reason="idle: rest") for one in more}, new.id: READY},
+        agents={**{one.id: replace(READY, draining=True, drain_by=DrainOwner.IDLE) for one in more}, new.id: READY},
         gpus_expected={new.machine_type: 1},
         **changes,
     )

@@ -13,12 +13,12 @@ from gpufleet.domain import tags
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.brakes import Brake, BrakeKind
 from gpufleet.domain.decisions import Action, OutcomeKind, Reason, Target
+from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import Instance, InstanceState, Phase
 from tests.watchdogs.plain import QUIET, QUIET_ENGINE, QUIET_GPU, READY, START, document, instance
 from tests.watchdogs.worlds import FakeAgents, FakeInventory, FakeMetrics, KilledError, World, idle_world, mark
 from watchdogs.idle.acting import LONGEST_REQUEST
-from watchdogs.idle.decide import DRAIN_REASON
 from watchdogs.idle.watchdog import IdleWatchdog
 from watchdogs.policy import digests
 from watchdogs.ports import LEASE_OVER
@@ -612,7 +612,7 @@ def test_a_target_that_is_held_during_a_drain_is_not_lowered_and_what_drains_goe
 def test_a_target_that_is_held_after_a_drain_began_lets_it_go_on() -> None:
     """It serves nothing any more: kept, it would stand in the way of what the person asked for."""
     world = due(2)
-    drained = replace(READY, phase=Phase.DRAINED, ready=False, drained=True, reason=f"{DRAIN_REASON}: idle")
+    drained = replace(READY, phase=Phase.DRAINED, ready=False, drained=True, drain_by=DrainOwner.IDLE)
     world.agents[FIRST] = drained
     world.brakes.append(HELD)
     watchdog(world).apply()
@@ -622,9 +622,7 @@ def test_a_target_that_is_held_after_a_drain_began_lets_it_go_on() -> None:
 def test_a_drain_goes_on_where_the_target_has_come_down_to_the_floor() -> None:
     """Scale may have lowered it meanwhile; what drains serves nothing, and would cost for ever."""
     world = due(2)
-    world.agents[FIRST] = replace(
-        READY, phase=Phase.DRAINED, ready=False, drained=True, reason=f"{DRAIN_REASON}: idle"
-    )
+    world.agents[FIRST] = replace(READY, phase=Phase.DRAINED, ready=False, drained=True, drain_by=DrainOwner.IDLE)
     world.targets["batch"] = Target(pool="batch", value=1, version=9)
     watchdog(world, min=1).apply()
     assert world.ended == [FIRST] and world.targets["batch"].value == 1
@@ -688,14 +686,15 @@ def says(status: AgentStatus) -> Callable[[World], None]:
 
 
 LEAVES = replace(READY, phase=Phase.DRAINING, draining=True, ready=False, requests_running=3)
+TAKEN = replace(LEAVES, drain_by=DrainOwner.CLOUD, notice_at=START)
 
 
 @pytest.mark.parametrize(
     ("change", "ended"),
     [
         pytest.param(lambda _: None, True, id="it serves"),
-        pytest.param(says(replace(LEAVES, reason="preemption")), False, id="it is taken, and still busy"),
-        pytest.param(says(replace(LEAVES, drained=True, reason="by hand: kernel")), False, id="drained by hand"),
+        pytest.param(says(TAKEN), False, id="it is taken, and still busy"),
+        pytest.param(says(replace(LEAVES, drained=True, drain_by=DrainOwner.PERSON)), False, id="drained by hand"),
         pytest.param(says(replace(READY, phase=Phase.FAILED, ready=False)), False, id="its boot failed"),
         pytest.param(says(replace(READY, ready=False)), False, id="it changes its revision"),
         pytest.param(lambda world: world.agents.pop(SECOND), False, id="its agent is silent"),
@@ -814,9 +813,9 @@ def test_a_request_that_comes_at_the_moment_of_the_drain_may_finish() -> None:
     ports = world.ports()
 
     class Patient(FakeAgents):
-        def drain(self, instance: Instance, reason: str, deadline: timedelta) -> AgentStatus:
+        def drain(self, instance: Instance, by: DrainOwner, reason: str, deadline: timedelta) -> AgentStatus:
             deadlines.append(deadline)
-            return super().drain(instance, reason, deadline)
+            return super().drain(instance, by, reason, deadline)
 
     fleet = document(drain_deadline="90s")
     world.seen.add(("idle", "batch", digests(fleet, "idle")["batch"]))

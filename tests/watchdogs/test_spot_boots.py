@@ -9,6 +9,7 @@ import pytest
 
 from gpufleet.domain.activity import Activity, ActivityKind
 from gpufleet.domain.decisions import Action, Outcome, OutcomeKind, PastAction, Reason
+from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import CapacityType, Phase
 from tests.watchdogs.plain import START, instance, spot_pool
 from tests.watchdogs.test_spot_watchdog import OD, A, B, spread_world, watchdog
@@ -110,7 +111,7 @@ def test_one_failed_boot_is_made_good_for_by_one() -> None:
         pytest.param(
             CapacityType.SPOT,
             0,
-            {"leaving": True, "drained": True, "leaving_because": "spot: more than the target needs"},
+            {"leaving": True, "drained": True, "drain_by": DrainOwner.SPOT},
             [(Action.END, Reason.SURPLUS)],
             id="it has drained already: said once",
         ),

@@ -8,13 +8,14 @@ from decimal import Decimal
 import pytest
 
 from gpufleet.domain.decisions import Action, Budget, PastAction, Reason
+from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import CapacityType, Phase
 from gpufleet.domain.policies import SpotPolicy
 from tests.watchdogs.plain import READY, START, instance, spot_pool
 from tests.watchdogs.test_spot_keeps import THIRD, with_on_demand
 from tests.watchdogs.test_spot_watchdog import A, watchdog
 from tests.watchdogs.worlds import KilledError
-from watchdogs.spot import failures, leavers
+from watchdogs.spot import failures
 from watchdogs.spot.choices import ended
 from watchdogs.spot.decide import decide
 from watchdogs.spot.view import GroupView, Member, PoolView
@@ -41,8 +42,8 @@ def pool(name: str = "chat", spot: int = 2, on_demand: int = 1, *extra: Member, 
     return spot_pool(groups, [*members, *extra], **wanted | more)
 
 
-def leaver(name: str, why: str, *, drained: bool = False) -> Member:
-    return member(name, ready_since=None, leaving=True, leaving_because=why, drained=drained)
+def leaver(name: str, **changes: object) -> Member:
+    return member(name, **{"ready_since": None, "leaving": True, "drain_by": DrainOwner.SPOT} | changes)
 
 
 def about(pools: list[PoolView]) -> dict[str, tuple[Action, Reason]]:
@@ -61,20 +62,32 @@ def about(pools: list[PoolView]) -> dict[str, tuple[Action, Reason]]:
         pytest.param([pool("a"), pool("b", ended_this_hour=4)], 0, Reason.HOUR_BUDGET, id="an hour over all pools"),
         pytest.param([*(pool(n) for n in "abc"), pool("d", LARGE, 0)], 3, None, id="a large fleet has more"),
         pytest.param(
-            [pool("a", 2, 1, leaver("a-x/1", leavers.drain_words(Reason.SURPLUS))), pool("b", ended_this_hour=3)],
+            [pool("a", 2, 1, leaver("a-x/1")), pool("b", ended_this_hour=3)],
             0,
             Reason.HOUR_BUDGET,
             id="one that drains by choice counts before it has ended",
         ),
         pytest.param(
-            [pool("a", 2, 1, leaver("a-x/1", "preempted by its cloud")), pool("b", ended_this_hour=3)],
+            [pool("a", 2, 1, leaver("a-x/1", drain_by=DrainOwner.CLOUD)), pool("b", ended_this_hour=3)],
             1,
             None,
             id="one that its cloud takes does not",
         ),
         pytest.param(
+            [pool("a", 2, 1, leaver("a-x/1", under_notice=True)), pool("b", ended_this_hour=3)],
+            1,
+            None,
+            id="nor does one that its cloud takes while it drains by choice",
+        ),
+        pytest.param(
+            [pool("a", 2, 1, leaver("a-x/1", ends_at=START + timedelta(minutes=5))), pool("b", ended_this_hour=3)],
+            2,
+            None,
+            id="nor does one whose time ends: both go",
+        ),
+        pytest.param(
             [
-                pool("a", 2, 1, replace(leaver("a-x/1", leavers.drain_words(Reason.SURPLUS)), kept_by="us")),
+                pool("a", 2, 1, leaver("a-x/1", kept_by="us")),
                 pool("b", ended_this_hour=3),
             ],
             1,
@@ -93,11 +106,11 @@ def test_chosen_ends_wait_for_room(pools: list[PoolView], ends: int, kept: Reaso
 @pytest.mark.parametrize(
     ("one", "more", "reason"),
     [
-        pytest.param(leaver("chat-a/x", "preempted by its cloud", drained=True), {}, Reason.PREEMPTED, id="a notice"),
+        pytest.param(leaver("chat-a/x", under_notice=True, drained=True), {}, Reason.PREEMPTED, id="a notice"),
         pytest.param(member("chat-a/x", ready_since=None, failed=True), {}, Reason.BOOT_FAILED, id="a failed boot"),
         pytest.param(member("chat-od/x", ends_at=START + timedelta(minutes=1)), {}, Reason.RUN_ENDS, id="its time"),
         pytest.param(
-            leaver("chat-a/x", leavers.drain_words(Reason.SURPLUS), drained=True),
+            leaver("chat-a/x", drained=True),
             {},
             Reason.SURPLUS,
             id="begun",

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gpufleet.domain.decisions import Action, Decision, Reason
+from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import CapacityType
 from tests.watchdogs.plain import START, spot_pool
 from tests.watchdogs.test_spot_watchdog import OD, A
@@ -72,7 +73,7 @@ def test_the_reason_that_is_told(target: int, spot: int, on_demand: int, reason:
         pytest.param([member("old", OD, launched=90), member("young", OD, launched=60)], "old", id="the older"),
         pytest.param(
             [
-                member("left", OD, launched=90, leaving=True, leaving_because="by hand"),
+                member("left", OD, launched=90, leaving=True, drain_by=DrainOwner.PERSON),
                 member("stays", OD, launched=60),
             ],
             "stays",

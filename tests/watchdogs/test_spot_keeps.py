@@ -2,12 +2,14 @@
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from gpufleet.domain import tags
 from gpufleet.domain.brakes import Brake, BrakeKind
 from gpufleet.domain.decisions import Reason
+from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import CapacityType, Phase
 from tests.watchdogs.plain import READY, START, instance, spot_pool
 from tests.watchdogs.test_spot_watchdog import OD, A, B, spread_world, watchdog
@@ -117,16 +119,16 @@ def test_a_boot_that_failed_is_kept_for_who_wants_to_look_at_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "ended"),
+    ("owner", "ended"),
     [
-        pytest.param("by hand: ana looks at it", [THIRD], id="by hand: it stays for as long as she likes"),
-        pytest.param("a newer template is rolled out", [], id="on its way out: the next one waits"),
+        pytest.param(DrainOwner.PERSON, [THIRD], id="by hand: it stays for as long as she likes"),
+        pytest.param(DrainOwner.ROLLOUT, [], id="on its way out: the next one waits"),
     ],
 )
-def test_one_that_leaves_holds_up_the_next_unless_people_drained_it(reason: str, ended: list[str]) -> None:
+def test_one_that_leaves_holds_up_the_next_unless_people_drained_it(owner: DrainOwner, ended: list[str]) -> None:
     world = with_on_demand()
     world.targets["batch"] = replace(world.targets["batch"], value=1)
-    left = replace(READY, phase=Phase.DRAINED, ready=False, draining=True, drained=True, reason=reason)
+    left = replace(READY, phase=Phase.DRAINED, ready=False, draining=True, drained=True, drain_by=owner)
     world.agents[FIRST] = left
     watchdog(world).apply()
     assert world.ended == ended
@@ -134,17 +136,24 @@ def test_one_that_leaves_holds_up_the_next_unless_people_drained_it(reason: str,
 
 
 @pytest.mark.parametrize(
-    ("because", "kept_by", "waits"),
+    ("leaves", "waits"),
     [
-        pytest.param("preempted by its cloud", None, True, id="its cloud takes it"),
-        pytest.param("idle: rests", None, True, id="idle drains it"),
-        pytest.param("spot: surplus", None, True, id="spot drains it"),
-        pytest.param("", None, True, id="nobody says why"),
-        pytest.param("spot: surplus", "ana", False, id="spot drained it and ana keeps it"),
-        pytest.param("by hand: ana", None, False, id="ana drained it"),
+        pytest.param({"drain_by": DrainOwner.CLOUD}, True, id="its cloud takes it"),
+        pytest.param({"drain_by": DrainOwner.IDLE}, True, id="idle drains it"),
+        pytest.param({"drain_by": DrainOwner.IDLE, "drained": True}, False, id="idle drained it: it serves nobody"),
+        pytest.param({"drain_by": DrainOwner.SPOT}, True, id="spot drains it"),
+        pytest.param({}, True, id="nobody says who drains it"),
+        pytest.param({"drain_by": DrainOwner.SPOT, "kept_by": "ana"}, False, id="spot drained it and ana keeps it"),
+        pytest.param({"drain_by": DrainOwner.PERSON}, False, id="ana drained it"),
+        pytest.param({"drain_by": DrainOwner.PERSON, "under_notice": True}, True, id="ana drained it, it is taken"),
+        pytest.param(
+            {"drain_by": DrainOwner.IDLE, "drained": True, "under_notice": True},
+            True,
+            id="idle drained it, it is taken",
+        ),
     ],
 )
-def test_for_whom_the_next_one_waits(because: str, kept_by: str | None, waits: bool) -> None:
+def test_for_whom_the_next_one_waits(leaves: dict[str, Any], waits: bool) -> None:
     stays = Member(id="s", group=A, launched_at=START)
-    leaves = replace(stays, id="l", leaving=True, leaving_because=because, kept_by=kept_by)
-    assert leavers.somebody_leaves(spot_pool([], [stays, leaves])) is waits
+    going = replace(stays, id="l", leaving=True, **leaves)
+    assert leavers.somebody_leaves(spot_pool([], [stays, going])) is waits

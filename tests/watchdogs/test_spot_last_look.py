@@ -10,6 +10,7 @@ import pytest
 from gpufleet.domain.activity import ConflictError
 from gpufleet.domain.brakes import Brake, BrakeKind
 from gpufleet.domain.decisions import OutcomeKind
+from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import CapacityType, Group, InstanceState, Phase
 from tests.watchdogs.plain import READY, document, instance
 from tests.watchdogs.test_spot_keeps import THIRD, with_on_demand
@@ -194,7 +195,7 @@ def test_what_drains_already_is_not_asked_again(state: dict[str, Any]) -> None:
     world = with_on_demand()
 
     def drained_by_somebody(world: World) -> None:
-        world.agents[THIRD] = replace(READY, ready=False, reason="spot: surplus", **state)
+        world.agents[THIRD] = replace(READY, ready=False, drain_by=DrainOwner.SPOT, **state)
         world.drained_at[THIRD] = world.now + timedelta(seconds=2)
 
     once_planned(world, drained_by_somebody)

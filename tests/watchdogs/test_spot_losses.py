@@ -1,37 +1,54 @@
 """Losses that the watchdog was quicker than, and those before anything was ready."""
 
+from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from gpufleet.domain.activity import Activity, ActivityKind
-from gpufleet.domain.decisions import Action
+from gpufleet.domain.decisions import Action, Reason
+from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import CapacityType, Phase
 from tests.watchdogs.plain import START, spot_pool
+from tests.watchdogs.test_idle_watchdog import watchdog as idle_watchdog
 from tests.watchdogs.test_spot_watchdog import OD, A, B, spread_world, watchdog
 from watchdogs.spot.decide import decide
 from watchdogs.spot.memory import PRIOR_HOURS, PRIOR_LOSSES
 from watchdogs.spot.view import GroupView, Member
 
 MINUTE = timedelta(minutes=1)
+IDLES = AgentStatus(
+    phase=Phase.DRAINED, ready=False, draining=True, drained=True, drain_by=DrainOwner.IDLE, requests_running=0
+)
 BOOT = 6
 """Minutes."""
 
 
 @pytest.mark.parametrize(
-    ("reason", "counts"),
+    ("owner", "noticed", "counts"),
     [
-        pytest.param("preempted by its cloud", True, id="under notice"),
-        pytest.param("spot: a safer zone", False, id="our own move"),
+        pytest.param(DrainOwner.CLOUD, True, True, id="under notice"),
+        pytest.param(DrainOwner.SPOT, False, False, id="our own move"),
+        pytest.param(DrainOwner.SPOT, True, True, id="under notice during our own move"),
+        pytest.param(DrainOwner.PERSON, True, True, id="under notice after a person drained it"),
     ],
 )
-def test_what_drained_under_a_notice_counts_among_its_zones_losses(reason: str, counts: bool) -> None:
+def test_what_drained_under_a_notice_counts_among_its_zones_losses(
+    owner: DrainOwner, noticed: bool, counts: bool
+) -> None:
     world = spread_world()
     world.capacity[A] = 5  # nobody is refused, which would count, too
     (first,) = world.groups[A].instance_ids
     world.agents[first] = AgentStatus(
-        phase=Phase.DRAINED, ready=False, draining=False, drained=True, reason=reason, phase_since=world.now
+        phase=Phase.DRAINED,
+        ready=False,
+        draining=False,
+        drained=True,
+        drain_by=owner,
+        notice_at=world.now if noticed else None,
+        phase_since=world.now,
     )
     dog = watchdog(world)
     dog.apply()
@@ -41,6 +58,54 @@ def test_what_drained_under_a_notice_counts_among_its_zones_losses(reason: str, 
     (zone,) = [group for group in pool.groups if group.name == A]
     assert (zone.losses_per_hour > PRIOR_LOSSES / PRIOR_HOURS) is counts
     assert (ActivityKind.PREEMPTED in {event.kind for event in pool.events_of(A)}) is counts
+
+
+def test_what_idle_drained_before_its_cloud_takes_it_is_ended_by_idle_and_lost_by_its_zone() -> None:
+    world = spread_world()
+    world.capacity[A] = 5
+    (first,) = world.groups[A].instance_ids
+    world.agents[first] = replace(IDLES, notice_at=world.now)
+    spot = watchdog(world)
+    for _ in range(2):
+        spot.apply()
+    assert not world.ended
+    notes = [o.decision for _, o in world.outcomes if o.decision.reason is Reason.PREEMPTED]
+    assert [(one.resource, one.action) for one in notes] == [(first, Action.KEEP)], "noted once"
+    idle_watchdog(world).apply()
+    assert (world.ended, world.targets["batch"].value) == ([first], 1)
+    world.happened(A, ActivityKind.ENDED, first)
+    (pool,) = spot.apply().observed
+    assert ActivityKind.PREEMPTED in {event.kind for event in pool.events_of(A)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "pool", "reason"),
+    [
+        pytest.param({}, {}, None, id="idle ends it"),
+        pytest.param({"under_notice": False}, {}, None, id="idle ends it, its cloud takes nothing"),
+        pytest.param({}, {"idle_ends": False}, Reason.PREEMPTED, id="its pool has no idle watchdog"),
+        pytest.param({"under_notice": False}, {"idle_ends": False}, Reason.SURPLUS, id="nor a notice"),
+        pytest.param({"kept_by": "ana"}, {}, Reason.PREEMPTED, id="idle ends none that people keep"),
+        pytest.param({"drain_by": DrainOwner.SPOT}, {}, Reason.PREEMPTED, id="spot drained it"),
+        pytest.param(
+            {"drain_by": DrainOwner.SPOT, "kept_by": "ana"}, {}, Reason.PREEMPTED, id="spot did, ana keeps it"
+        ),
+        pytest.param({"drain_by": DrainOwner.PERSON}, {}, Reason.PREEMPTED, id="a person drained it"),
+        pytest.param({"drain_by": DrainOwner.ROLLOUT}, {}, Reason.PREEMPTED, id="a rollout drained it"),
+        pytest.param({"drain_by": None}, {}, Reason.PREEMPTED, id="nobody knows who drained it"),
+        pytest.param({"drain_by": DrainOwner.PERSON, "under_notice": False}, {}, None, id="a person's alone"),
+        pytest.param({"drain_by": DrainOwner.CLOUD, "under_notice": False}, {}, None, id="its group ends it"),
+        pytest.param({"drain_by": None, "under_notice": False}, {}, None, id="nobody's"),
+    ],
+)
+def test_what_spot_ends_when_it_has_drained(
+    changes: dict[str, Any], pool: dict[str, Any], reason: Reason | None
+) -> None:
+    group = GroupView(name=A, capacity_type=CapacityType.SPOT, zone="us-east-1a", desired=1, max=9)
+    one = Member(id="i-1", group=A, launched_at=START, leaving=True, drained=True, under_notice=True)
+    one = replace(one, **{"drain_by": DrainOwner.IDLE} | changes)
+    found = decide([spot_pool([group], [one], **pool)], START).decisions
+    assert [d.reason for d in found if d.action is Action.END] == ([] if reason is None else [reason])
 
 
 def lost(name: str, launched: float, taken: float, group: str = A) -> list[Activity]:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gpufleet.domain.decisions import Action, Decision, Reason
+from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import CapacityType
 from gpufleet.domain.policies import SpotPolicy
 from tests.watchdogs.plain import START
@@ -15,8 +16,8 @@ from watchdogs.spot.decide import decide
 from watchdogs.spot.view import GroupView, Member, PoolView
 
 LOSSES = {"a": 0.08, "b": 0.02, "c": 0.01}
-HAND = {"leaving": True, "leaving_because": "by hand: ana looks at it"}
-ROLLOUT = {"leaving": True, "leaving_because": "a newer template is rolled out"}
+HAND = {"leaving": True, "drain_by": DrainOwner.PERSON}
+ROLLOUT = {"leaving": True, "drain_by": DrainOwner.ROLLOUT}
 BOOTS = {"ready_since": None, "launched_at": START}
 HANGS = {"ready_since": None, "launched_at": START - timedelta(hours=1)}
 

@@ -6,10 +6,10 @@ from datetime import timedelta
 import pytest
 
 from gpufleet.domain.activity import Activity, ActivityKind
+from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import CapacityType
 from gpufleet.domain.policies import SpotPolicy
 from tests.watchdogs.plain import START, spot_pool
-from watchdogs.spot.leavers import IDLE_DRAIN
 from watchdogs.spot.sizes import Sizes
 from watchdogs.spot.view import GroupView, Member, PoolView
 
@@ -18,7 +18,7 @@ BOOT, HOLD = 6 * MINUTE, 15 * MINUTE
 SPOT, ON_DEMAND = "spot-a", "od"
 READY = Member(id="s", group=SPOT, launched_at=START - HOLD - BOOT, ready_since=START - HOLD)
 BOOTS = Member(id="b", group=SPOT, launched_at=START - BOOT + SECOND)
-LEAVES = replace(READY, leaving=True, leaving_because=f"{IDLE_DRAIN} nothing to do")
+LEAVES = replace(READY, leaving=True, drain_by=DrainOwner.IDLE)
 BOUGHT = replace(READY, group=ON_DEMAND)
 TAKEN_YOUNG = [
     Activity(id=f"{kind}", group=SPOT, kind=kind, at=START - age, instance_id="gone")

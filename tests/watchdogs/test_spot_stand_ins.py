@@ -10,6 +10,7 @@ import pytest
 
 from gpufleet.domain.activity import Activity, ActivityKind
 from gpufleet.domain.decisions import Action, Decision, Reason
+from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import CapacityType
 from gpufleet.settings.document import DocumentError
 from tests.watchdogs.plain import START, document, spot_pool
@@ -125,7 +126,7 @@ def test_the_place_of_a_dead_one(name: str, size: int | None) -> None:
 
 @pytest.mark.parametrize("idle_ends", [True, False])
 def test_what_idle_drained_is_ended_here_where_no_idle_watchdog_is_left(*, idle_ends: bool) -> None:
-    drained = serving(1, leaving=True, drained=True, leaving_because="idle: still idle after its grace")
+    drained = serving(1, leaving=True, drained=True, drain_by=DrainOwner.IDLE)
     alone = replace(serving(1)[0], id="other")
     found = decided([group(A, 2, max=9)], [*drained, alone], idle_ends=idle_ends)
     assert (ends(found) == [f"{A}-0"]) is not idle_ends
@@ -141,9 +142,7 @@ def test_a_pool_scaled_to_zero_has_no_spare(target: int, size: int | None) -> No
     ("changes", "target", "saves"),
     [
         pytest.param({"failed": True, "ready_since": None}, 2, None, id="a failed boot, replaced"),
-        pytest.param(
-            {"leaving": True, "drained": True, "leaving_because": "preempted"}, 2, None, id="taken by its cloud"
-        ),
+        pytest.param({"leaving": True, "drained": True, "under_notice": True}, 2, None, id="taken by its cloud"),
         pytest.param({}, 1, Decimal("0.25"), id="surplus"),
     ],
 )
@@ -285,7 +284,7 @@ def test_more_than_is_reserved_is_said_and_not_cut_off(
 
 
 def test_what_idle_drained_saves_nothing_here_for_it_is_replaced() -> None:
-    drained = serving(1, leaving=True, drained=True, leaving_because="idle: still idle after its grace")
+    drained = serving(1, leaving=True, drained=True, drain_by=DrainOwner.IDLE)
     found = decided([group(A, 2, max=9)], [*drained, replace(serving(1)[0], id="other")], idle_ends=False)
     assert [found[name].usd_per_hour for name in ends(found)] == [None]
 
@@ -323,7 +322,7 @@ def test_spot_that_goes_as_it_boots_may_have_been_taken() -> None:
 
 
 def test_what_idle_drained_and_cannot_confirm_holds_up_no_give_back() -> None:
-    drained = serving(1, leaving=True, drained=True, leaving_because="idle: still idle after its grace")
+    drained = serving(1, leaving=True, drained=True, drain_by=DrainOwner.IDLE)
     alone = [replace(member, id=f"other-{n}") for n, member in enumerate(serving(2))]
     found = decided([group(A, 3, max=9), group(OD, 1)], [*drained, *alone, *serving(1, OD)])
     assert ends(found) == [f"{OD}-0"]

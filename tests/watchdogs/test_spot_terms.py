@@ -8,6 +8,7 @@ import pytest
 
 from gpufleet.domain.brakes import Brake, BrakeKind
 from gpufleet.domain.decisions import Action, Decision, Reason
+from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import CapacityType
 from gpufleet.domain.policies import SpotPolicy
 from tests.watchdogs.plain import spot_pool
@@ -104,7 +105,9 @@ def test_its_instances_drain_in_time_whether_replaced_or_not(now: datetime, leav
     assert CLOSES - now >= DRAIN or now == CLOSES
 
 
-@pytest.mark.parametrize("bad", [{"failed": True, "ready_since": None}, {"drained": True, "leaving_because": "spot"}])
+@pytest.mark.parametrize(
+    "bad", [{"failed": True, "ready_since": None}, {"drained": True, "drain_by": DrainOwner.SPOT}]
+)
 def test_each_instance_has_one_decision_at_the_end(bad: dict[str, object]) -> None:
     view = pool(in_block=1)
     ill = replace(view.members[0], leaving=True, **bad)  # type: ignore[arg-type]

@@ -10,6 +10,7 @@ import pytest
 
 from gpufleet.domain.activity import Activity, ActivityKind
 from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Reason
+from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import CapacityType, Instance, InstanceState, Phase
 from tests.watchdogs.plain import READY, START, document, instance
@@ -88,13 +89,25 @@ SINCE = START - timedelta(hours=1)
             id="was ready, and is not: since when, its phase does not tell",
         ),
         pytest.param(
-            replace(READY, phase=Phase.DRAINING, draining=True, reason="by hand: look", phase_since=SINCE),
-            {"ready_since": None, "leaving": True, "leaving_because": "by hand: look", "drained": False},
+            replace(
+                READY,
+                phase=Phase.DRAINING,
+                draining=True,
+                drain_by=DrainOwner.PERSON,
+                reason="look",
+                phase_since=SINCE,
+            ),
+            {"ready_since": None, "leaving": True, "drain_by": DrainOwner.PERSON, "leaving_because": "look"},
             id="drains, and its engine answers still",
         ),
         pytest.param(
+            replace(READY, ready=False, draining=True, drain_by=DrainOwner.IDLE, notice_at=SINCE),
+            {"leaving": True, "drain_by": DrainOwner.IDLE, "under_notice": True, "drained": False},
+            id="idle drains it and the cloud takes it",
+        ),
+        pytest.param(
             replace(READY, phase=Phase.DRAINED, ready=False, drained=True),
-            {"leaving": True, "leaving_because": "", "drained": True},
+            {"leaving": True, "leaving_because": "", "drained": True, "drain_by": None, "under_notice": False},
             id="has drained",
         ),
         pytest.param(

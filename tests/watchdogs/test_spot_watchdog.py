@@ -11,10 +11,10 @@ import pytest
 from gpufleet.domain.activity import ActivityKind, CloudError
 from gpufleet.domain.brakes import Brake, BrakeKind
 from gpufleet.domain.decisions import Action, OutcomeKind, Reason
+from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import CapacityType, Phase
 from tests.watchdogs.plain import READY, START, document, instance
 from tests.watchdogs.worlds import KilledError, World, idle_world
-from watchdogs.idle.decide import DRAIN_REASON
 from watchdogs.policy import digests
 from watchdogs.spot import failures
 from watchdogs.spot.watchdog import SpotWatchdog
@@ -22,6 +22,7 @@ from watchdogs.spot.zones import pause
 
 A, B, OD = "batch-spot-a", "batch-spot-b", "batch-od"
 SETTINGS = {"idle": {}, "spot": {"fallback_after": "20s", "hold": "15m"}}
+TAKEN = replace(READY, phase=Phase.DRAINING, ready=False, draining=True, drain_by=DrainOwner.CLOUD, notice_at=START)
 
 
 def watchdog(world: World, **pool: object) -> SpotWatchdog:
@@ -205,9 +206,7 @@ def test_a_group_that_does_not_answer_is_taken_for_a_refusal() -> None:
 def test_an_instance_under_notice_is_replaced_at_once_and_ended_when_it_has_drained() -> None:
     world = spread_world()
     first = instance(1).id
-    world.agents[first] = replace(
-        READY, phase=Phase.DRAINING, ready=False, draining=True, reason="preempted by its cloud"
-    )
+    world.agents[first] = TAKEN
     dog = watchdog(world)
     dog.apply()
     assert sizes(world) == (1, 1, 1)
@@ -221,9 +220,7 @@ def test_what_its_group_is_ending_already_is_left_to_it() -> None:
     world = spread_world()
     world.lingers = True
     first = instance(1).id
-    world.agents[first] = replace(
-        READY, phase=Phase.DRAINED, ready=False, draining=True, drained=True, reason="preempted by its cloud"
-    )
+    world.agents[first] = replace(TAKEN, phase=Phase.DRAINED, drained=True)
     dog = watchdog(world)
     dog.apply()
     assert (world.ended, sizes(world)) == ([first], (0, 1, 1))
@@ -323,25 +320,21 @@ def test_what_a_killed_pass_did_not_end_and_people_keep_now_is_not_told_as_ended
 
 
 @pytest.mark.parametrize(
-    ("reason", "least", "brakes", "bought"),
+    ("owner", "least", "brakes", "bought"),
     [
-        pytest.param(f"{DRAIN_REASON}: rests", 0, (), (1, 1, 0), id="idle: the target falls with it"),
-        pytest.param(f"{DRAIN_REASON}: rests", 2, (), (1, 1, 1), id="idle: the target is at the pool's min"),
-        pytest.param(
-            f"{DRAIN_REASON}: rests", 0, (BrakeKind.TARGET,), (1, 1, 1), id="idle: a person holds the target"
-        ),
-        pytest.param(
-            f"{DRAIN_REASON}: rests", 0, (BrakeKind.KEEP,), (1, 1, 1), id="idle: a person keeps what drains"
-        ),
-        pytest.param("by hand: ana", 0, (), (1, 1, 1), id="a person"),
+        pytest.param(DrainOwner.IDLE, 0, (), (1, 1, 0), id="idle: the target falls with it"),
+        pytest.param(DrainOwner.IDLE, 2, (), (1, 1, 1), id="idle: the target is at the pool's min"),
+        pytest.param(DrainOwner.IDLE, 0, (BrakeKind.TARGET,), (1, 1, 1), id="idle: a person holds the target"),
+        pytest.param(DrainOwner.IDLE, 0, (BrakeKind.KEEP,), (1, 1, 1), id="idle: a person keeps what drains"),
+        pytest.param(DrainOwner.PERSON, 0, (), (1, 1, 1), id="a person"),
     ],
 )
 def test_what_the_idle_watchdog_drains_is_replaced_only_where_the_target_stays(
-    reason: str, least: int, brakes: Sequence[BrakeKind], bought: tuple[int, int, int]
+    owner: DrainOwner, least: int, brakes: Sequence[BrakeKind], bought: tuple[int, int, int]
 ) -> None:
     world = spread_world()
     world.brakes += [Brake(kind=kind, scope="batch", owner="ana", reason="launch", until=None) for kind in brakes]
-    world.agents[instance(1).id] = replace(READY, phase=Phase.DRAINING, ready=False, draining=True, reason=reason)
+    world.agents[instance(1).id] = replace(READY, phase=Phase.DRAINING, ready=False, draining=True, drain_by=owner)
     watchdog(world, min=least).apply()
     assert sizes(world) == bought
 
@@ -349,9 +342,7 @@ def test_what_the_idle_watchdog_drains_is_replaced_only_where_the_target_stays(
 def test_the_zone_under_notice_is_asked_last() -> None:
     world = spread_world()
     first = instance(1).id
-    world.agents[first] = replace(
-        READY, phase=Phase.DRAINING, ready=False, draining=True, reason="preempted by its cloud"
-    )
+    world.agents[first] = TAKEN
     world.capacity |= {A: 5, B: 5}
     watchdog(world).apply()
     assert sizes(world) == (1, 2, 0)

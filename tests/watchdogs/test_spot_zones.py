@@ -164,7 +164,7 @@ def test_which_reserved_carries_a_part_of_the_target(state: Mapping[str, Any], c
         pytest.param(pool({"a": 3, "b": 1, "c": 1}), ["b", "c"], id="not one that holds its share"),
         pytest.param(pool(UNEVEN, prices={"b": DEAR}), ["a", "c"], id="not one that is too dear"),
         pytest.param(
-            pool(UNEVEN, more=[ready("one", "c", leaving=True, leaving_because="preempted by its cloud")]),
+            pool(UNEVEN, more=[ready("one", "c", leaving=True, under_notice=True)]),
             ["a", "b"],
             id="not one that is just being taken",
         ),

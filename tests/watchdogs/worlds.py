@@ -10,6 +10,7 @@ from gpufleet.domain import tags
 from gpufleet.domain.activity import Activity, ActivityKind, CloudError, ConflictError
 from gpufleet.domain.brakes import Brake, BrakeKind
 from gpufleet.domain.decisions import Decision, FailedAttempts, Outcome, OutcomeKind, PastAction, Plan, Target
+from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.evidence import AgentStatus, Evidence
 from gpufleet.domain.model import CapacityType, Group, Instance, InstanceState, Phase
 from tests.watchdogs.answers import engine_stats, gpu_stats, scrape_rows
@@ -287,15 +288,15 @@ class FakeAgents:
             found[one.id] = status
         return found
 
-    def drain(self, instance: Instance, reason: str, deadline: timedelta) -> AgentStatus:
+    def drain(self, instance: Instance, by: DrainOwner, reason: str, deadline: timedelta) -> AgentStatus:
         self.world.before("drain")
         if instance.id not in self.world.agents:
             raise CloudError("the agent does not answer")
         self.world.drains.append(instance.id)
         self.world.drained_at.setdefault(instance.id, self.world.now + self.world.drain_takes)
-        status = replace(
-            self.world.agents[instance.id], phase=Phase.DRAINING, draining=True, ready=False, reason=reason
-        )
+        held = self.world.agents[instance.id]
+        owner, why = (by, reason) if held.drain_by is None else (held.drain_by, held.reason)
+        status = replace(held, phase=Phase.DRAINING, draining=True, ready=False, drain_by=owner, reason=why)
         self.world.agents[instance.id] = status
         return status
 

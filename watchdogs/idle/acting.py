@@ -14,6 +14,7 @@ from typing import Final
 from gpufleet.domain import tags
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Plan, Reason
+from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.evidence import STALE_AFTER, Evidence
 from gpufleet.domain.model import Instance
 from gpufleet.settings.document import FleetDocument
@@ -22,7 +23,6 @@ from watchdogs.draining import Drain, has_gone, leaving
 from watchdogs.execute import Executor, Rules
 from watchdogs.idle import last_look, words
 from watchdogs.idle.decide import (
-    DRAIN_REASON,
     WATCHDOG,
     Observed,
     case_of,
@@ -152,7 +152,7 @@ class Actor:
                 return late
             # what arrives at this very moment may finish: nobody waits for the instance but us
             patient = max(deadline, LONGEST_REQUEST)
-            self._ports.agents.drain(looked, f"{DRAIN_REASON}: {decision.detail}"[:200], patient)
+            self._ports.agents.drain(looked, DrainOwner.IDLE, f"idle: {decision.detail}"[:200], patient)
         self._drained.add(looked.id)
         return decision, looked
 

@@ -12,6 +12,7 @@ from enum import IntEnum, auto
 from typing import Final
 
 from gpufleet.domain.decisions import Action, Budget, Decision, Plan, Reason
+from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.evidence import AgentStatus, Evidence
 from gpufleet.domain.model import Instance
 from gpufleet.domain.policies import IdlePolicy
@@ -21,8 +22,6 @@ from watchdogs.idle.judge import Case, Check, Objection, judge
 from watchdogs.vain import FailedAttempts, is_stuck, tried_last
 
 WATCHDOG: Final = "idle"
-DRAIN_REASON: Final = "idle"
-"""What the watchdog tells the node agent, and by which it knows its own drain again after a crash."""
 
 _WORK: Final = frozenset({Reason.SERVING, Reason.TOKENS_MOVED, Reason.GPU_ACTIVE, Reason.GPU_ACTIVE_WITHOUT_WORK})
 
@@ -228,7 +227,7 @@ def _drains(agent: AgentStatus | None) -> bool:
 
 def is_our_drain(agent: AgentStatus | None) -> bool:
     """Whether the instance drains because this watchdog asked."""
-    return agent is not None and _drains(agent) and (agent.reason or "").startswith(f"{DRAIN_REASON}:")
+    return agent is not None and _drains(agent) and agent.drain_by is DrainOwner.IDLE
 
 
 def _loses_its_mark(instance: Instance, reason: Reason) -> bool:

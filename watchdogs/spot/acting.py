@@ -9,12 +9,13 @@ from typing import Final
 from gpufleet.domain.activity import Activity, ActivityKind
 from gpufleet.domain.brakes import BrakeKind
 from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Plan, Reason
+from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import CapacityType, Group, Instance
 from gpufleet.settings.document import FleetDocument, Pool
 from watchdogs.draining import Drain, leaving, sleep_and_renew, until_drained
 from watchdogs.execute import Executor, Rules
 from watchdogs.ports import Ports
-from watchdogs.spot import failures, leavers
+from watchdogs.spot import failures
 from watchdogs.spot.decide import WATCHDOG
 from watchdogs.spot.zones import CEILING, REFUSALS
 
@@ -157,7 +158,7 @@ class Actor:
         status = self._ports.agents.statuses([instance]).get(instance.id)
         if status is None or not (status.draining or status.drained):
             deadline = self._document.pool(decision.pool or "").drain_deadline
-            self._ports.agents.drain(instance, leavers.drain_words(decision.reason), deadline)
+            self._ports.agents.drain(instance, DrainOwner.SPOT, f"spot: {decision.reason}", deadline)
         return decision, instance
 
     def _end(self, decision: Decision) -> Outcome:

@@ -5,14 +5,16 @@ its time. Nor does what drains already, for there is no way back; it counts from
 until the ledger knows its end, so that a killed pass leaves no gap between the two.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from decimal import Decimal
 from typing import Final
 
 from gpufleet.domain.decisions import Action, Budget, Decision, PastAction, Reason
+from gpufleet.domain.drains import DrainOwner
 from watchdogs import budgets
-from watchdogs.spot import leavers
+from watchdogs.spot import terms
 from watchdogs.spot.view import Member, PoolView
 
 CHOSEN: Final = frozenset({Reason.SURPLUS, Reason.SPOT_IS_BACK})
@@ -28,16 +30,19 @@ def ended(deeds: Iterable[PastAction]) -> dict[str, int]:
     return found
 
 
-def within_budgets(pools: Sequence[PoolView], wishes: Sequence[Decision]) -> tuple[list[Decision], Budget]:
+def within_budgets(
+    pools: Sequence[PoolView], wishes: Sequence[Decision], now: datetime
+) -> tuple[list[Decision], Budget]:
     """The wishes, with those kept that there is no room for, and the budget over all pools.
 
     The dearest go first, so that a short budget saves the most. A move to another zone begins only where the end that
     it leads to has room.
     """
-    whole, parts = _budgets(pools)
+    begun = {pool.name: [m.id for m in pool.members if _drains_by_choice(pool, m, now)] for pool in pools}
+    whole, parts = _budgets(pools, begun)
     allowed = list(wishes)
-    begun = {m.id for pool in pools for m in pool.members if _drains_by_choice(m)}
-    waiting = [n for n, wish in enumerate(wishes) if _needs_room(wish) and wish.resource not in begun]
+    drains = {member for members in begun.values() for member in members}
+    waiting = [n for n, wish in enumerate(wishes) if _needs_room(wish) and wish.resource not in drains]
     if waiting:
         room = budgets.Room(whole, parts)
         for n in sorted(waiting, key=lambda n: (-(wishes[n].usd_per_hour or Decimal(0)), wishes[n].resource)):
@@ -45,21 +50,17 @@ def within_budgets(pools: Sequence[PoolView], wishes: Sequence[Decision]) -> tup
     return allowed, whole
 
 
-def _budgets(pools: Sequence[PoolView]) -> tuple[Budget, dict[str, Budget]]:
+def _budgets(pools: Sequence[PoolView], begun: Mapping[str, Sequence[str]]) -> tuple[Budget, dict[str, Budget]]:
     """Over all pools, and of each."""
-    parts = {
-        pool.name: budgets.of(
-            pool.policy, pool.ended_this_hour + sum(_drains_by_choice(member) for member in pool.members)
-        )
-        for pool in pools
-    }
+    parts = {pool.name: budgets.of(pool.policy, pool.ended_this_hour + len(begun[pool.name])) for pool in pools}
     used = sum(part.used_this_hour for part in parts.values())
     return budgets.in_all(parts.values(), sum(len(pool.members) for pool in pools), used), parts
 
 
-def _drains_by_choice(member: Member) -> bool:
-    """What people keep may stay for days, and goes by their choice."""
-    return member.leaving and member.kept_by is None and member.leaving_because.startswith(_BEGUN)
+def _drains_by_choice(pool: PoolView, member: Member, now: datetime) -> bool:
+    """What people keep may stay for days, and goes by their choice; what its cloud takes goes by nobody's."""
+    ours = member.leaving and member.drain_by is DrainOwner.SPOT and member.kept_by is None
+    return ours and not member.under_notice and not terms.is_over(pool, member, now)
 
 
 def _needs_room(wish: Decision) -> bool:
@@ -78,6 +79,3 @@ def _allowed(room: budgets.Room, wish: Decision) -> Decision:
     if wish.action is Action.END:
         room.take(pool)
     return wish
-
-
-_BEGUN: Final = tuple(leavers.drain_words(reason) for reason in CHOSEN)

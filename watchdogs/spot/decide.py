@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Final
 
 from gpufleet.domain.decisions import Action, Decision, Plan, Reason
+from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import CapacityType
 from watchdogs.spot import choices, failures, leavers, presence, risk, terms, zones
 from watchdogs.spot.sizes import Sizes
@@ -27,7 +28,7 @@ _TOO_MANY: Final = "asked for more than is needed now"
 def decide(pools: Sequence[PoolView], now: datetime) -> Plan:
     """One decision for every group, and one for every instance that is to go or is held on to."""
     wishes = [wish for pool in pools for wish in split(pool, now)]
-    decisions, budget = choices.within_budgets(pools, wishes)
+    decisions, budget = choices.within_budgets(pools, wishes, now)
     return Plan(watchdog=WATCHDOG, at=now, decisions=tuple(decisions), budget=budget)
 
 
@@ -233,17 +234,16 @@ def _drained(pool: PoolView) -> list[Decision]:
     """
     decisions: list[Decision] = []
     for member in pool.members:
-        if not member.drained:
-            continue
-        # what idle drained is left to it where there is one
-        own = (leavers.OWN_DRAIN,) if pool.idle_ends else (leavers.OWN_DRAIN, leavers.IDLE_DRAIN)
-        if member.leaving_because.startswith(own):
-            end = _end(pool, member, Reason.SURPLUS, f"drained: {member.leaving_because}")
-            if member.leaving_because.startswith(leavers.IDLE_DRAIN):
+        if not member.drained or (pool.idle_ends and leavers.drains_idle(member)):
+            continue  # what idle drained is left to it where there is one
+        detail = f"drained: {member.leaving_because}"
+        if member.under_notice:
+            decisions.append(_end(pool, member, Reason.PREEMPTED, detail))
+        elif member.drain_by is DrainOwner.SPOT or (member.drain_by is DrainOwner.IDLE and not pool.idle_ends):
+            end = _end(pool, member, Reason.SURPLUS, detail)
+            if member.drain_by is DrainOwner.IDLE:
                 end = replace(end, usd_per_hour=None)  # the target stays, so another one takes its place
             decisions.append(end if member.kept_by is None else _kept(pool, member))
-        elif member.under_notice:
-            decisions.append(_end(pool, member, Reason.PREEMPTED, f"drained: {member.leaving_because}"))
     return decisions
 
 

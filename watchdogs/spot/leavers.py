@@ -1,28 +1,31 @@
 """Who of a pool leaves, and who may be asked to. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import takewhile
-from typing import Final
 
-from gpufleet.domain.decisions import Reason
+from gpufleet.domain.decisions import Action, Decision, Reason
+from gpufleet.domain.drains import DrainOwner
 from watchdogs.spot.view import Member, PoolView
-
-HAND_DRAIN: Final = "by hand"
-"""How the reason of a drain begins that a person asked for: it stays until that person ends it."""
-IDLE_DRAIN: Final = "idle:"
-"""The same of one that the idle watchdog asked for."""
-OWN_DRAIN: Final = "spot:"
-"""The same of one that this watchdog asked for."""
-
-
-def drain_words(reason: Reason) -> str:
-    """What this watchdog tells a node agent."""
-    return f"{OWN_DRAIN} {reason}"
 
 
 def drains_idle(member: Member) -> bool:
     """Whether the idle watchdog ends it: the target falls with it. It ends none that people keep."""
-    return member.leaving and member.kept_by is None and member.leaving_because.startswith(IDLE_DRAIN)
+    return member.leaving and member.kept_by is None and member.drain_by is DrainOwner.IDLE
+
+
+def losses(pool: PoolView, noted: Collection[str]) -> list[Decision]:
+    """Notes that the cloud takes what the idle watchdog ends: the zone has lost it, though idle may be quicker."""
+    return [
+        Decision(
+            resource=member.id,
+            pool=pool.name,
+            action=Action.KEEP,
+            reason=Reason.PREEMPTED,
+            detail="under notice; the idle watchdog ends it",
+        )
+        for member in pool.members
+        if member.under_notice and pool.idle_ends and drains_idle(member) and member.id not in noted
+    ]
 
 
 def somebody_leaves(pool: PoolView) -> bool:
@@ -31,10 +34,14 @@ def somebody_leaves(pool: PoolView) -> bool:
 
 
 def _is_leaving(member: Member) -> bool:
-    """What idle has drained serves nobody already, and may wait for evidence that never comes."""
-    if not member.leaving or member.kept_by is not None or member.leaving_because.startswith(HAND_DRAIN):
+    """A person's drain stays until that person ends it. What idle has drained serves nobody already, and may wait for
+    evidence that never comes. Neither holds of what the cloud takes.
+    """
+    if not member.leaving or member.kept_by is not None:
         return False
-    return not (member.drained and member.leaving_because.startswith(IDLE_DRAIN))
+    if member.under_notice:
+        return True
+    return member.drain_by is not DrainOwner.PERSON and not (member.drained and member.drain_by is DrainOwner.IDLE)
 
 
 def may_be_asked(member: Member) -> bool:

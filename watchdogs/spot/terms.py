@@ -14,7 +14,7 @@ from typing import Final
 from gpufleet.domain.decisions import Action, Decision, Reason
 from gpufleet.domain.model import CapacityType
 from watchdogs.spot import zones
-from watchdogs.spot.view import GroupView, PoolView
+from watchdogs.spot.view import GroupView, Member, PoolView
 
 MARGIN: Final = timedelta(minutes=5)
 """For a pass that fails or comes late."""
@@ -58,6 +58,12 @@ def without_ending(pool: PoolView, now: datetime) -> PoolView:
         return pool
     members = [replace(m, leaving=m.leaving or m.group in ending or m.id in over) for m in pool.members]
     return replace(pool, members=members)
+
+
+def is_over(pool: PoolView, member: Member, now: datetime) -> bool:
+    """Whether it drains, or is to, because its time ends."""
+    ends = [member.ends_at, *(group.closes for group in pool.groups if group.name == member.group)]
+    return any(end is not None and _before(pool, end, now) is Term.LEAVING for end in ends)
 
 
 def run_ends(pool: PoolView, now: datetime) -> Sequence[Decision]:

@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 
 from gpufleet.domain.activity import Activity, ActivityKind
 from gpufleet.domain.decisions import Reason
+from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import CapacityType
 from gpufleet.domain.policies import SpotPolicy
 from watchdogs.boots import BOOT_DEFAULT
@@ -17,9 +18,6 @@ from watchdogs.spot import risk
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
-
-NOTICE: Final = "preempted"
-"""How the reason of a node agent begins that drains because its cloud takes the instance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +39,12 @@ class Member:
     """It has not been ready for so long that it counts no more (`presence`)."""
     leaving: bool = False
     """It drains, or a notice was given: it does not count any more."""
+    drain_by: DrainOwner | None = None
+    """Who asked for its drain."""
+    under_notice: bool = False
+    """The cloud has said that it takes it, whoever asked for its drain."""
     leaving_because: str = ""
-    """Its agent's reason."""
+    """Its agent's reason, for people."""
     drained: bool = False
     """Nothing runs there any more."""
     failed: bool = False
@@ -56,11 +58,6 @@ class Member:
     """Who asked to keep it, by a brake or a tag: it is not given up for others."""
     ends_at: datetime | None = None
     """When the cloud ends it, whatever it does (flex-start)."""
-
-    @property
-    def under_notice(self) -> bool:
-        """The cloud has said that it takes it."""
-        return self.leaving and self.leaving_because.startswith(NOTICE)
 
     @property
     def ready(self) -> bool:

@@ -1,6 +1,6 @@
 """The spot watchdog: observe, decide, act, and again within the pass until every zone was asked."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from gpufleet.domain.activity import Activity, ActivityKind
-from gpufleet.domain.decisions import PastAction, Reason, Target
+from gpufleet.domain.decisions import Reason, Target
 from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import CapacityType, Group, Instance, Phase
 from gpufleet.settings.document import FleetDocument, GroupEntry, Pool
@@ -17,7 +17,7 @@ from watchdogs.brakes import kept_by_people, paused_by, target_held_by
 from watchdogs.execute import Executor, Pass
 from watchdogs.policy import digests, see_all
 from watchdogs.ports import CutShortError, Ports
-from watchdogs.spot import acting, choices, failures, presence, settling
+from watchdogs.spot import acting, choices, failures, leavers, presence, settling
 from watchdogs.spot.decide import WATCHDOG, decide
 from watchdogs.spot.memory import Memory, recall
 from watchdogs.spot.view import GroupView, Member, PoolView
@@ -37,6 +37,8 @@ class _Known:
 
     missed: Mapping[str, datetime]
     """By instance: since when it is noted not to be ready though it should be."""
+    lost: frozenset[str]
+    """Instances that were ended before the cloud took them, or are about to be."""
     failed_boots: Mapping[str, Sequence[datetime]]
     """By group: when instances were ended because their boot had failed."""
     mended: Mapping[str, datetime]
@@ -113,9 +115,9 @@ class SpotWatchdog:
         return executor.finish(seen.views, plan)
 
     def _note(self, executor: Executor, seen: _Seen, now: datetime) -> None:
-        """Write down who is not ready any more, and who is again: the next pass may be another process."""
+        """Record who is not ready any more, who is again, and who is lost: the next pass may be another process."""
         for view in seen.views:
-            for decision in presence.notes(view, seen.known.missed, now):
+            for decision in (*presence.notes(view, seen.known.missed, now), *leavers.losses(view, seen.known.lost)):
                 executor.note(decision, now)
 
     def _look(self, now: datetime, started: datetime) -> _Seen:
@@ -130,11 +132,13 @@ class SpotWatchdog:
         members = {i.id: i for i in listed.values() if i.alive and i.group in groups and i.id not in leaving}
         statuses = ports.agents.statuses(list(members.values()))
         deeds = ports.ledger.done_since(WATCHDOG, now - REMEMBERED)
-        events = [*self._activities(names, deeds, now), *self._unanswered]
+        lost = frozenset(deed.resource for deed in deeds if deed.reason is Reason.PREEMPTED)
+        events = [*self._activities(names, lost, now), *self._unanswered]
         targets = ports.ledger.targets()
         brakes = [brake for brake in ports.ledger.brakes(now) if brake.holds(now)]
         known = _Known(
             missed=presence.missed(deeds),
+            lost=lost,
             failed_boots=failures.by_group(deeds),
             mended=failures.mended_at(deeds),
             kept=kept_by_people([*members.values()], brakes, now),
@@ -150,12 +154,11 @@ class SpotWatchdog:
         )
         return _Seen(groups=groups, instances=members, views=views, known=known)
 
-    def _activities(self, groups: Sequence[str], deeds: Sequence[PastAction], now: datetime) -> Sequence[Activity]:
+    def _activities(self, groups: Sequence[str], lost: Collection[str], now: datetime) -> Sequence[Activity]:
         """What happened to the groups. What drained under a notice and was ended before that is a loss, too.
 
         Else a zone whose every notice is heeded would pass for one that never loses us.
         """
-        lost = {deed.resource for deed in deeds if deed.reason is Reason.PREEMPTED}
         return [
             replace(event, kind=ActivityKind.PREEMPTED)
             if event.kind is ActivityKind.ENDED and event.instance_id in lost
@@ -253,6 +256,8 @@ def _member(instance: Instance, status: AgentStatus | None, usd: Decimal | None,
         ready_since=(status.phase_since or instance.launched_at) if ready and status is not None else None,
         missed_since=None if ready else _since_when(status, missed),
         leaving=status is not None and (status.draining or status.drained),
+        drain_by=status.drain_by if status is not None else None,
+        under_notice=status is not None and status.notice_at is not None,
         leaving_because=(status.reason or "") if status is not None else "",
         drained=status is not None and status.drained,
         failed=status is not None and status.phase is Phase.FAILED,
