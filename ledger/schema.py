@@ -1,4 +1,9 @@
-"""Brings a ledger's tables to date before anybody uses it."""
+"""Brings a ledger's tables to date before anybody uses it.
+
+A migration is frozen once it is released. From schema 0005 on it only adds (tables, columns that may be NULL, indexes
+that are not unique), so that the previous release can still use the ledger. A migration that does more raises
+`OLDEST_READER`, and never above the schema of the previous release.
+"""
 
 import threading
 from collections.abc import Generator
@@ -14,6 +19,9 @@ from ledger.database import open_database, writing
 
 HEAD: Final = "0005"
 """The newest migration in `migrations/versions`."""
+
+OLDEST_READER: Final = "0005"
+"""The oldest schema whose release can use a ledger of HEAD. Each ledger that was brought to date records it."""
 
 _LOCK: Final = 7_202_611_210
 """PostgreSQL advisory lock under which one process at a time changes the schema."""
@@ -89,7 +97,9 @@ def share_ledger(url: str) -> Engine:
 def _at_head(engine: Engine, shown: str) -> Engine:
     try:
         with explained(shown):
-            if schema_version(engine) != HEAD:
+            with engine.connect() as connection:
+                usable = _is_usable(connection, shown)
+            if not usable:
                 _bring_to_date(engine, shown)
     except LedgerError:
         engine.dispose()
@@ -120,25 +130,54 @@ def _version(connection: Connection) -> str | None:
     return connection.execute(text("select version_num from alembic_version")).scalar_one_or_none()
 
 
+def _oldest_reader(connection: Connection, version: str) -> str:
+    """The oldest schema whose release can use a ledger of that version; without a record only that version's own."""
+    if not inspect(connection).has_table("schema_reader"):
+        return version
+    statement = text("select oldest from schema_reader where version = :version")
+    return connection.execute(statement, {"version": version}).scalar_one_or_none() or version
+
+
+def _is_usable(connection: Connection, shown: str) -> bool:
+    """Whether this release uses it as it is. False: migrations are missing. Raises LedgerError for one too new."""
+    version = _version(connection)
+    if version is None or version < HEAD:
+        return False
+    if version > HEAD and _oldest_reader(connection, version) > HEAD:
+        raise LedgerError(
+            f"{shown}: its schema is {version}, newer than this gpufleet knows ({HEAD}): upgrade gpufleet"
+        )
+    return True
+
+
 def _bring_to_date(engine: Engine, shown: str) -> None:
     """Run the migrations that are missing; one process at a time, all or nothing."""
-    from alembic import command
-    from alembic.config import Config
-    from alembic.script import ScriptDirectory
-
-    config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
     with writing(engine) as connection:
         if connection.dialect.name == "postgresql":
             connection.execute(text(f"select pg_advisory_xact_lock({_LOCK})"))
-        version = _version(connection)
-        known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
-        if version is not None and version not in known:
-            raise LedgerError(
-                f"{shown}: its schema is {version}, newer than this gpufleet knows ({HEAD}): upgrade gpufleet"
-            )
-        config.attributes["connection"] = connection
-        command.upgrade(config, "head")
+        if _is_usable(connection, shown):  # another process did it meanwhile
+            return
+        migrate(connection, HEAD)
+        columns = "version varchar(32) not null, oldest varchar(32) not null"
+        connection.execute(text(f"create table if not exists schema_reader ({columns})"))
+        connection.execute(text("delete from schema_reader"))
+        reader = {"version": HEAD, "oldest": OLDEST_READER}
+        connection.execute(text("insert into schema_reader values (:version, :oldest)"), reader)
+
+
+def migrate(connection: Connection, to: str) -> None:
+    """Run the migrations that are missing up to one, in the caller's transaction. Raises LedgerError."""
+    from alembic import command
+    from alembic.config import Config
+    from alembic.util import CommandError
+
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
+    config.attributes["connection"] = connection
+    try:
+        command.upgrade(config, to)
+    except CommandError as error:
+        raise LedgerError(f"the ledger's schema is not one of gpufleet's: {error}") from error
 
 
 def _words(said: str) -> str:

@@ -3,6 +3,9 @@
 The first line says what it is, the last one how many rows of each table came before it, so that a cut file is
 refused. Times are microseconds since 1970, amounts are text. Leases are not carried: they belong to running hosts;
 nor are sums, which the next pass of the cost watchdog makes anew.
+
+An older export lacks columns that came later: they are NULL here. What a newer export holds beyond this schema is
+left out, where that export says that this release may read it.
 """
 
 import json
@@ -20,7 +23,7 @@ from gpufleet.domain.model import CapacityType, Cloud
 from ledger.facts import ActivityHour, EndCause, Move, activity_hour, add_activity, merge
 from ledger.outbox import MessageState
 from ledger.rollups import reading_of, roll_up
-from ledger.schema import HEAD, LedgerError
+from ledger.schema import HEAD, OLDEST_READER, LedgerError
 from ledger.tables import (
     ACTIVITY,
     DECISIONS,
@@ -72,7 +75,8 @@ def tables() -> list[Table]:
 
 def export(connection: Connection, now: datetime) -> Iterator[str]:
     """The lines of the whole ledger, as one moment saw it (call it in one transaction)."""
-    yield _line({"kind": KIND, "version": VERSION, "schema": HEAD, "made_at": microseconds(now)})
+    head = {"kind": KIND, "version": VERSION, "schema": HEAD, "oldest_reader": OLDEST_READER}
+    yield _line(head | {"made_at": microseconds(now)})
     counts: Counter[str] = Counter()
     for table in tables():
         statement = select(table).order_by(*table.primary_key.columns)
@@ -88,7 +92,7 @@ def take_in(connection: Connection, lines: Iterable[str], source: str) -> dict[s
     Raises LedgerError for a file that is none, newer, cut, or at odds with rows of this ledger.
     """
     numbered = enumerate(lines, 1)
-    _check_head(next(numbered, (1, ""))[1], source)
+    schema = _schema(next(numbered, (1, ""))[1], source)
     counts: Counter[str] = Counter()
     known = {table.name: table for table in tables()}
     pending: list[dict[str, Any]] = []
@@ -100,15 +104,18 @@ def take_in(connection: Connection, lines: Iterable[str], source: str) -> dict[s
             ended = value["end"]
             break
         name = value.get("table")
-        table = known.get(name) if isinstance(name, str) else None
-        if table is None or not isinstance(value.get("row"), dict):
-            raise LedgerError(f"{source}: line {number} is no row of a ledger")
+        if not isinstance(name, str) or not isinstance(value.get("row"), dict):
+            raise LedgerError(f"{source}: line {number} is not a row of a ledger")
+        counts[name] += 1
+        if (table := known.get(name)) is None:
+            if schema > HEAD:
+                continue
+            raise LedgerError(f"{source}: line {number} is not a row of a ledger")
         if current is not None and (table is not current or len(pending) >= _STREAM):
             _write(connection, current, pending, source)
             pending = []
         current = table
-        pending.append(_row(table, value["row"], source, number))
-        counts[table.name] += 1
+        pending.append(_row(table, value["row"], schema, f"{source}: line {number}"))
     if ended is None or ended != dict(counts):
         raise LedgerError(f"{source}: is cut: its last line is missing; nothing was imported; export it again")
     if current is not None:
@@ -116,15 +123,18 @@ def take_in(connection: Connection, lines: Iterable[str], source: str) -> dict[s
     return dict(counts)
 
 
-def _check_head(line: str, source: str) -> None:
+def _schema(line: str, source: str) -> str:
+    """The schema of the release that made the export."""
     head = _parsed(line, source, 1)
     if head.get("kind") != KIND:
         raise LedgerError(f"{source}: is no export of a ledger (`gpufleet ledger export` makes one)")
-    if head.get("version") != VERSION or str(head.get("schema")) > HEAD:
+    schema = str(head.get("schema"))
+    if head.get("version") != VERSION or (schema > HEAD and str(head.get("oldest_reader", schema)) > HEAD):
         found = f"version {head.get('version')}, schema {head.get('schema')}"
         raise LedgerError(
             f"{source}: {found} is newer than this gpufleet reads ({VERSION}, {HEAD}): upgrade gpufleet"
         )
+    return schema
 
 
 def _parsed(line: str, source: str, number: int) -> dict[str, Any]:
@@ -137,13 +147,15 @@ def _parsed(line: str, source: str, number: int) -> dict[str, Any]:
     return cast(dict[str, Any], value)
 
 
-def _row(table: Table, raw: Mapping[str, Any], source: str, number: int) -> dict[str, Any]:
-    if set(raw) != {column.name for column in table.columns}:
-        raise LedgerError(f"{source}: line {number}: the columns are not those of {table.name}; nothing was imported")
+def _row(table: Table, raw: Mapping[str, Any], schema: str, where: str) -> dict[str, Any]:
+    known = {column.name for column in table.columns}
+    later = {column.name for column in table.columns if column.nullable} if schema < HEAD else frozenset[str]()
+    if not known - later <= set(raw) or (schema <= HEAD and not set(raw) <= known):
+        raise LedgerError(f"{where}: the columns are not those of {table.name}; nothing was imported")
     try:
-        return {column.name: _typed(column, raw[column.name]) for column in table.columns}
+        return {column.name: _typed(column, raw.get(column.name)) for column in table.columns}
     except (ArithmeticError, ValueError, TypeError, OverflowError, OSError, RecursionError) as error:
-        raise LedgerError(f"{source}: line {number}: {error}; nothing was imported") from error
+        raise LedgerError(f"{where}: {error}; nothing was imported") from error
 
 
 def _write(connection: Connection, table: Table, rows: Sequence[dict[str, Any]], source: str) -> None:

@@ -2,9 +2,5 @@
 
 from alembic import context
 
-from ledger.tables import METADATA
-
-context.configure(
-    connection=context.config.attributes["connection"], target_metadata=METADATA, transactional_ddl=False
-)
+context.configure(connection=context.config.attributes["connection"], transactional_ddl=False)
 context.run_migrations()

@@ -1,20 +1,16 @@
 """The ledger's tables on SQLite and PostgreSQL: made, migrated, used by two at once, refused with a reason."""
 
-import tempfile
 import threading
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
-from alembic.autogenerate import compare_metadata
-from alembic.migration import MigrationContext
-from sqlalchemy import Engine, select, text
+from sqlalchemy import select, text
 
 from gpufleet.domain.model import CapacityType, Cloud
 from ledger import history, outbox
-from ledger.database import open_database, writing
+from ledger.database import writing
 from ledger.facts import (
     ActivityHour,
     EndCause,
@@ -28,62 +24,13 @@ from ledger.facts import (
     add_readings,
     add_runs,
 )
-from ledger.finals import Confirmed, add_final, finals
-from ledger.invariants import verify
 from ledger.rollups import roll_up, stretches
-from ledger.schema import HEAD, LedgerError, explained, open_ledger, schema_version
-from ledger.sums import CostSum, Span, read_sums, write_sums
-from ledger.tables import ACTIVITY, METADATA
-from ledger.told import add_told, last_told
-from ledger.transfer import export
-from tests.postgres import running
+from ledger.schema import LedgerError, explained, open_ledger
+from ledger.tables import ACTIVITY
+from tests.unit.conftest import Ledgers
 
 NOW = datetime(2026, 11, 21, 8, 0, 0, 123456, tzinfo=UTC)
 FLEET = "aws/test/us-east-1"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    # not under tmp_path: the path of a socket may have 107 characters only, and the server's user must reach it
-    with tempfile.TemporaryDirectory(prefix="gpufleet-pg-") as folder:
-        Path(folder).chmod(0o755)
-        with running(Path(folder) / "pg") as url:
-            yield url
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/ledger.db"
-    address: str = request.getfixturevalue("server")
-    name = f"t{abs(hash(request.node.nodeid))}"
-    engine = open_database(address)
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.execute(text(f"create database {name}"))
-    engine.dispose()
-    return address.replace("/postgres?", f"/{name}?")
-
-
-class Ledgers:
-    """Opens ledgers and lets go of them in the end."""
-
-    def __init__(self) -> None:
-        self._open: list[Engine] = []
-
-    def open(self, address: str) -> Engine:
-        self._open.append(open_ledger(address))
-        return self._open[-1]
-
-    def close(self) -> None:
-        for engine in self._open:
-            engine.dispose()
-
-
-@pytest.fixture
-def ledgers() -> Iterator[Ledgers]:
-    opened = Ledgers()
-    yield opened
-    opened.close()
 
 
 def run(last_seen: datetime = NOW) -> Run:
@@ -99,14 +46,6 @@ def run(last_seen: datetime = NOW) -> Run:
         last_seen_at=last_seen,
         model="acme/modèle-🚀",
     )
-
-
-def test_migrations_make_the_tables_that_the_code_declares(url: str, ledgers: Ledgers) -> None:
-    engine = ledgers.open(url)
-    assert schema_version(engine) == HEAD
-    with engine.connect() as connection:
-        context = MigrationContext.configure(connection, opts={"compare_type": True})
-        assert compare_metadata(context, METADATA) == []
 
 
 def test_facts_come_back_as_they_went_in(url: str, ledgers: Ledgers) -> None:
@@ -271,61 +210,3 @@ def test_a_full_disk_is_named_with_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(LedgerError, match="the ledger: database or disk is full: make room"):
         write()
     engine.dispose()
-
-
-ADDED = ("finals", "team_readings", "told_hours", "cost_sums")
-"""One more with each schema after the first."""
-NEWER_TABLES = {f"{version:04}": ADDED[version - 1 :] for version in range(1, len(ADDED) + 1)}
-"""Schema to the tables that it had not yet."""
-
-
-@pytest.mark.parametrize("version", NEWER_TABLES)
-def test_an_older_ledger_is_brought_to_date_with_all_it_holds(url: str, ledgers: Ledgers, version: str) -> None:
-    engine = ledgers.open(url)
-    reading = Reading(environment=FLEET, instance_id="i-1", engine="0", model="m", at=NOW, prompt=7, cached=3)
-    with writing(engine) as connection:
-        add_runs(connection, [run()])
-        add_readings(connection, [reading])
-        roll_up(connection, [reading])
-        outbox.enqueue(connection, outbox.Message(key="k", channel="#c", text="🦊"), NOW)
-    held = exported(engine)
-    with writing(engine) as connection:
-        for table in NEWER_TABLES[version]:
-            connection.execute(text(f"drop table {table}"))
-        connection.execute(text("update alembic_version set version_num = :old"), {"old": version})
-    again = ledgers.open(url)
-    assert schema_version(again) == HEAD
-    with again.connect() as connection:
-        context = MigrationContext.configure(connection, opts={"compare_type": True})
-        assert compare_metadata(context, METADATA) == []
-        assert list(verify(connection)) == []
-    assert exported(again) == held
-    with writing(again) as connection:  # the new tables are written to, and numbers go on behind the old ones
-        add_final(connection, bill())
-        add_told(connection, FLEET, NOW)
-        write_sums(connection, FLEET, [day()])
-        assert outbox.enqueue(connection, outbox.Message(key="next", channel="#c", text="t"), NOW)
-    with again.connect() as connection:
-        assert finals(connection, FLEET, NOW - timedelta(days=1), NOW) == [bill()]
-        assert last_told(connection, FLEET) == NOW
-        assert read_sums(connection, FLEET) == [day()]
-
-
-def exported(engine: Engine) -> list[str]:
-    """All facts as lines, without the head, which names the schema."""
-    with engine.connect() as connection:
-        return list(export(connection, NOW))[1:-1]
-
-
-def day() -> CostSum:
-    return CostSum(
-        span=Span.TODAY, pool=None, since=NOW - timedelta(hours=9), known_until=NOW, usd=Decimal("1583952.868800001"),
-        idle_usd=Decimal(0), input_usd=None, output_usd=None, blended_usd=None, unpriced=0,
-    )  # fmt: skip
-
-
-def bill() -> Confirmed:
-    return Confirmed(
-        fleet=FLEET, since=NOW - timedelta(hours=1), until=NOW, digest="d", form="FOCUS",
-        billed_usd=Decimal("1.23"), computed_usd=Decimal("1.230000000000000001"), at=NOW,
-    )  # fmt: skip

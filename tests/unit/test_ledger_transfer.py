@@ -2,8 +2,10 @@
 
 import json
 import tempfile
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine, text
@@ -17,7 +19,7 @@ from ledger import transfer
 from ledger.database import writing
 from ledger.invariants import verify
 from ledger.outbox import Message, enqueue
-from ledger.schema import LedgerError, open_ledger
+from ledger.schema import HEAD, LedgerError, open_ledger
 from tests import postgres
 from tests.unit.small_fleet import HOUR, T0, document, fill
 
@@ -149,7 +151,7 @@ def test_two_halves_of_a_ledger_make_the_whole(full: Engine, tmp_path: Path) -> 
         pytest.param(lambda rows: rows[1:], "is no export", id="no first line"),
         pytest.param(lambda rows: [], "line 1 is no JSON", id="empty"),
         pytest.param(lambda rows: ['{"kind":"gpu-fleet ledger","version":9}', *rows[1:]], "upgrade", id="newer"),
-        pytest.param(lambda rows: [rows[0], '{"table":"sqlite_master","row":{}}'], "line 2 is no row", id="no table"),
+        pytest.param(lambda rows: [rows[0], '{"table":"sqlite_master","row":{}}'], "is not a row", id="no table"),
         pytest.param(lambda rows: [rows[0], '{"table":"runs","row":{"x":1}}'], "columns", id="other columns"),
         pytest.param(lambda rows: [rows[0], "[]"], "line 2 is no object", id="no object"),
     ],
@@ -196,6 +198,42 @@ def test_a_line_that_is_no_row_is_refused(full: Engine, tmp_path: Path, line: st
     other = open_ledger(f"sqlite:///{tmp_path}/other.db")
     with pytest.raises(LedgerError, match="line 2 is no"):
         take_in(other, [lines(full)[0], line])
+
+
+def head_of(rows: list[str], **said: str) -> list[str]:
+    """The export as a release of another schema would begin it."""
+    return [json.dumps(json.loads(rows[0]) | said), *rows[1:]]
+
+
+def with_rows(rows: list[str], table: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> list[str]:
+    """An export whose rows of one table are others."""
+    found = [json.loads(row) for row in rows]
+    return [json.dumps(row | {"row": change(row["row"])} if row.get("table") == table else row) for row in found]
+
+
+def test_an_export_of_the_next_release_is_taken_in_without_what_only_that_one_knows(
+    full: Engine, tmp_path: Path
+) -> None:
+    other, exported = open_ledger(f"sqlite:///{tmp_path}/other.db"), lines(full)
+    rows = with_rows(exported, "runs", lambda row: row | {"rack": "r1"})
+    end = json.loads(rows[-1])
+    rows = [*rows[:-1], '{"table":"racks","row":{"name":"r1"}}', json.dumps({"end": end["end"] | {"racks": 1}})]
+    with pytest.raises(LedgerError, match="newer than this gpufleet reads"):
+        take_in(other, head_of(rows, schema="9999", oldest_reader="9999"))
+    with pytest.raises(LedgerError, match="columns"):
+        take_in(other, rows)
+    take_in(other, head_of(rows, schema="9999", oldest_reader=HEAD))
+    assert lines(other) == exported
+
+
+def test_an_export_of_an_older_release_lacks_columns_that_may_be_null(full: Engine, tmp_path: Path) -> None:
+    other, exported = open_ledger(f"sqlite:///{tmp_path}/other.db"), lines(full)
+    older = with_rows(exported, "runs", lambda row: {name: row[name] for name in row if name != "owner"})
+    with pytest.raises(LedgerError, match="columns"):
+        take_in(other, older)
+    take_in(other, head_of(older, schema="0001"))
+    wanted = with_rows(exported, "runs", lambda row: row | {"owner": None})
+    assert list(map(json.loads, lines(other))) == list(map(json.loads, wanted))
 
 
 def test_numbered_rows_of_another_ledger_are_not_mixed(full: Engine) -> None:

@@ -2,12 +2,15 @@
 
 from alembic import op
 
-from ledger.tables import FINALS
-
 revision = "0002"
 down_revision = "0001"
 
 
 def upgrade() -> None:
-    # a new ledger has it from 0001 on, which makes every table that is declared
-    FINALS.create(op.get_bind(), checkfirst=True)
+    op.execute("""
+create table if not exists finals (
+    fleet varchar(128) not null, since bigint not null, until bigint not null, digest varchar(64) not null,
+    form varchar(64) not null, billed_usd varchar(60) not null, computed_usd varchar(60) not null,
+    at bigint not null, primary key (fleet, since, until, digest)
+)
+""")

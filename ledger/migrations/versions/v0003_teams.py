@@ -2,12 +2,20 @@
 
 from alembic import op
 
-from ledger.tables import TEAM_READINGS
-
 revision = "0003"
 down_revision = "0002"
 
+STATEMENTS = (
+    """create table if not exists team_readings (
+    fleet varchar(128) not null, router varchar(64) not null, team varchar(64) not null,
+    model varchar(256) not null, pool varchar(64) not null, at bigint not null, replica_ms bigint,
+    tokens_in bigint, tokens_out bigint, unmetered bigint, primary key (fleet, router, team, model, pool, at)
+) {without_rowid}""",
+)
+
 
 def upgrade() -> None:
-    # a new ledger has it from 0001 on, which makes every table that is declared
-    TEAM_READINGS.create(op.get_bind(), checkfirst=True)
+    is_sqlite = op.get_bind().dialect.name == "sqlite"
+    without_rowid = "without rowid" if is_sqlite else ""
+    for statement in STATEMENTS:
+        op.execute(statement.format(without_rowid=without_rowid))

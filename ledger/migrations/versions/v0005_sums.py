@@ -2,12 +2,15 @@
 
 from alembic import op
 
-from ledger.tables import SUMS
-
 revision = "0005"
 down_revision = "0004"
 
 
 def upgrade() -> None:
-    # a new ledger has it from 0001 on, which makes every table that is declared
-    SUMS.create(op.get_bind(), checkfirst=True)
+    op.execute("""
+create table if not exists cost_sums (
+    fleet varchar(128) not null, span varchar(16) not null, pool varchar(64) not null, since bigint not null,
+    known_until bigint not null, usd varchar(60) not null, idle_usd varchar(60) not null, input_usd varchar(60),
+    output_usd varchar(60), blended_usd varchar(60), unpriced integer not null, primary key (fleet, span, pool)
+)
+""")

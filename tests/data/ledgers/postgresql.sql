@@ -1,0 +1,38 @@
+-- What the code of each schema made, as release 0.1 and the commits before it did (MetaData.create_all).
+CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL, CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num));
+-- 0001
+CREATE TABLE activity_hours (environment VARCHAR(128) NOT NULL, instance_id VARCHAR(128) NOT NULL, hour BIGINT NOT NULL, busy VARCHAR(90) NOT NULL, idle VARCHAR(90) NOT NULL, PRIMARY KEY (environment, instance_id, hour));
+CREATE TABLE brakes (id BIGSERIAL NOT NULL, fleet VARCHAR(128) NOT NULL, kind VARCHAR(16) NOT NULL, scope VARCHAR(128) NOT NULL, owner VARCHAR(128) NOT NULL, reason TEXT NOT NULL, since BIGINT NOT NULL, until BIGINT, released_at BIGINT, released_by VARCHAR(128), PRIMARY KEY (id));
+CREATE INDEX brakes_open ON brakes (fleet, released_at);
+CREATE TABLE decision_heads (fleet VARCHAR(128) NOT NULL, watchdog VARCHAR(16) NOT NULL, resource VARCHAR(200) NOT NULL, action VARCHAR(16) NOT NULL, reason VARCHAR(64) NOT NULL, sizes VARCHAR(32) NOT NULL, PRIMARY KEY (fleet, watchdog, resource));
+CREATE TABLE decisions (id BIGSERIAL NOT NULL, fleet VARCHAR(128) NOT NULL, watchdog VARCHAR(16) NOT NULL, resource VARCHAR(200) NOT NULL, pool VARCHAR(64), action VARCHAR(16) NOT NULL, reason VARCHAR(64) NOT NULL, detail TEXT NOT NULL, evidence TEXT NOT NULL, from_size INTEGER, to_size INTEGER, usd_per_hour VARCHAR(40), at BIGINT NOT NULL, PRIMARY KEY (id));
+CREATE INDEX decisions_resource ON decisions (fleet, resource, id);
+CREATE TABLE engine_processes (environment VARCHAR(128) NOT NULL, instance_id VARCHAR(128) NOT NULL, engine VARCHAR(64) NOT NULL, model VARCHAR(256) NOT NULL, created_at BIGINT NOT NULL, first_at BIGINT NOT NULL, PRIMARY KEY (environment, instance_id, engine, model, created_at));
+CREATE TABLE intents (fleet VARCHAR(128) NOT NULL, watchdog VARCHAR(16) NOT NULL, resource VARCHAR(200) NOT NULL, decision TEXT NOT NULL, at BIGINT NOT NULL, PRIMARY KEY (fleet, watchdog, resource));
+CREATE TABLE leases (name VARCHAR(200) NOT NULL, holder VARCHAR(200) NOT NULL, until BIGINT NOT NULL, PRIMARY KEY (name));
+CREATE TABLE outbox (id BIGSERIAL NOT NULL, key VARCHAR(200) NOT NULL, channel VARCHAR(128) NOT NULL, text TEXT NOT NULL, detail TEXT NOT NULL, created_at BIGINT NOT NULL, state VARCHAR(16) NOT NULL, attempts INTEGER NOT NULL, not_before BIGINT NOT NULL, token VARCHAR(64), taken_at BIGINT, sent_at BIGINT, receipt VARCHAR(128), error TEXT, PRIMARY KEY (id), UNIQUE (key));
+CREATE INDEX outbox_open ON outbox (state, channel, id);
+CREATE TABLE outcomes (id BIGSERIAL NOT NULL, fleet VARCHAR(128) NOT NULL, watchdog VARCHAR(16) NOT NULL, resource VARCHAR(200) NOT NULL, pool VARCHAR(64), action VARCHAR(16) NOT NULL, reason VARCHAR(64) NOT NULL, kind VARCHAR(16) NOT NULL, detail TEXT NOT NULL, error TEXT, usd_per_hour VARCHAR(40), at BIGINT NOT NULL, PRIMARY KEY (id));
+CREATE INDEX outcomes_at ON outcomes (fleet, watchdog, at);
+CREATE INDEX outcomes_resource ON outcomes (fleet, resource, id);
+CREATE TABLE passes (environment VARCHAR(128) NOT NULL, at BIGINT NOT NULL, host VARCHAR(128) NOT NULL, metrics_from BIGINT, metrics_until BIGINT, notes VARCHAR(2000) NOT NULL, PRIMARY KEY (environment, at, host));
+CREATE TABLE policies_seen (fleet VARCHAR(128) NOT NULL, watchdog VARCHAR(16) NOT NULL, pool VARCHAR(64) NOT NULL, digest VARCHAR(64) NOT NULL, seen_by VARCHAR(128) NOT NULL, at BIGINT NOT NULL, PRIMARY KEY (fleet, watchdog, pool, digest));
+CREATE TABLE price_observations (sku VARCHAR(128) NOT NULL, region VARCHAR(64) NOT NULL, zone VARCHAR(64) NOT NULL, effective_at BIGINT NOT NULL, source VARCHAR(64) NOT NULL, usd_per_hour VARCHAR(40) NOT NULL, observed_at BIGINT NOT NULL, PRIMARY KEY (sku, region, zone, effective_at, source));
+CREATE TABLE reservations (cloud VARCHAR(8) NOT NULL, reservation VARCHAR(128) NOT NULL, started_at BIGINT NOT NULL, instances INTEGER NOT NULL, environment VARCHAR(128) NOT NULL, region VARCHAR(64) NOT NULL, zone VARCHAR(64) NOT NULL, machine_type VARCHAR(64) NOT NULL, pool VARCHAR(64), model VARCHAR(256), owner VARCHAR(128), ends_at BIGINT, last_seen_at BIGINT NOT NULL, PRIMARY KEY (cloud, reservation, started_at, instances));
+CREATE TABLE run_ends (cloud VARCHAR(8) NOT NULL, instance_id VARCHAR(128) NOT NULL, started_at BIGINT NOT NULL, cause VARCHAR(16) NOT NULL, ended_at BIGINT NOT NULL, exact INTEGER NOT NULL, PRIMARY KEY (cloud, instance_id, started_at, cause));
+CREATE TABLE runs (cloud VARCHAR(8) NOT NULL, instance_id VARCHAR(128) NOT NULL, started_at BIGINT NOT NULL, environment VARCHAR(128) NOT NULL, region VARCHAR(64) NOT NULL, zone VARCHAR(64) NOT NULL, machine_type VARCHAR(64) NOT NULL, capacity_type VARCHAR(16) NOT NULL, pool VARCHAR(64), model VARCHAR(256), owner VARCHAR(128), group_name VARCHAR(128), reservation VARCHAR(128), last_seen_at BIGINT NOT NULL, PRIMARY KEY (cloud, instance_id, started_at));
+CREATE INDEX runs_last_seen ON runs (environment, last_seen_at);
+CREATE TABLE target_moves (fleet VARCHAR(128) NOT NULL, pool VARCHAR(64) NOT NULL, version INTEGER NOT NULL, value INTEGER NOT NULL, changed_by VARCHAR(128) NOT NULL, reason TEXT NOT NULL, because VARCHAR(200), at BIGINT NOT NULL, PRIMARY KEY (fleet, pool, version));
+CREATE UNIQUE INDEX target_moves_because ON target_moves (fleet, pool, because);
+CREATE TABLE targets (fleet VARCHAR(128) NOT NULL, pool VARCHAR(64) NOT NULL, value INTEGER NOT NULL, version INTEGER NOT NULL, PRIMARY KEY (fleet, pool));
+CREATE TABLE token_hours (environment VARCHAR(128) NOT NULL, instance_id VARCHAR(128) NOT NULL, engine VARCHAR(64) NOT NULL, model VARCHAR(256) NOT NULL, hour BIGINT NOT NULL, first_at BIGINT NOT NULL, first_created_at BIGINT, last_at BIGINT NOT NULL, last_created_at BIGINT, resets INTEGER NOT NULL, late INTEGER NOT NULL, first_prompt BIGINT, first_cached BIGINT, first_generation BIGINT, first_prefill_ms BIGINT, first_decode_ms BIGINT, last_prompt BIGINT, last_cached BIGINT, last_generation BIGINT, last_prefill_ms BIGINT, last_decode_ms BIGINT, inner_prompt BIGINT, inner_cached BIGINT, inner_generation BIGINT, inner_prefill_ms BIGINT, inner_decode_ms BIGINT, PRIMARY KEY (environment, instance_id, engine, model, hour));
+CREATE TABLE token_readings (environment VARCHAR(128) NOT NULL, instance_id VARCHAR(128) NOT NULL, engine VARCHAR(64) NOT NULL, model VARCHAR(256) NOT NULL, at BIGINT NOT NULL, created_at BIGINT, prompt BIGINT, cached BIGINT, generation BIGINT, prefill_ms BIGINT, decode_ms BIGINT, PRIMARY KEY (environment, instance_id, engine, model, at));
+CREATE INDEX token_readings_at ON token_readings (environment, at);
+-- 0002
+CREATE TABLE finals (fleet VARCHAR(128) NOT NULL, since BIGINT NOT NULL, until BIGINT NOT NULL, digest VARCHAR(64) NOT NULL, form VARCHAR(64) NOT NULL, billed_usd VARCHAR(60) NOT NULL, computed_usd VARCHAR(60) NOT NULL, at BIGINT NOT NULL, PRIMARY KEY (fleet, since, until, digest));
+-- 0003
+CREATE TABLE team_readings (fleet VARCHAR(128) NOT NULL, router VARCHAR(64) NOT NULL, team VARCHAR(64) NOT NULL, model VARCHAR(256) NOT NULL, pool VARCHAR(64) NOT NULL, at BIGINT NOT NULL, replica_ms BIGINT, tokens_in BIGINT, tokens_out BIGINT, unmetered BIGINT, PRIMARY KEY (fleet, router, team, model, pool, at));
+-- 0004
+CREATE TABLE told_hours (fleet VARCHAR(128) NOT NULL, hour BIGINT NOT NULL, PRIMARY KEY (fleet, hour));
+-- 0005
+CREATE TABLE cost_sums (fleet VARCHAR(128) NOT NULL, span VARCHAR(16) NOT NULL, pool VARCHAR(64) NOT NULL, since BIGINT NOT NULL, known_until BIGINT NOT NULL, usd VARCHAR(60) NOT NULL, idle_usd VARCHAR(60) NOT NULL, input_usd VARCHAR(60), output_usd VARCHAR(60), blended_usd VARCHAR(60), unpriced INTEGER NOT NULL, PRIMARY KEY (fleet, span, pool));
