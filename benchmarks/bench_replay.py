@@ -17,7 +17,7 @@ from benchmarks import activity as kinds
 from benchmarks import markets, recorded
 from benchmarks.table import Table
 from gpufleet.domain.policies import IdlePolicy, ScalePolicy, SpotPolicy
-from replay import fleet, idle_rules, market, pool_rules, pools, requests, spot_rules
+from replay import fleet, histories, idle_rules, pool_rules, pools, requests, spot
 from replay.activity import Activity
 
 REPLICAS: Final = 94
@@ -45,9 +45,9 @@ def _spot() -> Table:
         for (how, make), seed in product(markets.MARKETS.items(), (1, 2)):
             path = Path(folder, "market.csv")
             markets.write(path, *make(markets.NINE_ZONES, MARKET_DAYS, seed))
-            found = market.load(path)
-            for name in spot_rules.NAMES:
-                score = market.play(found, market.Terms(target=4), spot_rules.rule(name, SpotPolicy())).answer()
+            found = histories.load_market(path)
+            for name in spot.NAMES:
+                score = spot.play(found, spot.Terms(target=4), spot.rule(name, SpotPolicy())).answer()
                 shown = ("cost_ratio", "below_target_percent", "none_ready_percent", "on_demand_launches")
                 rows.append((f"{how}, seed {seed}", name, *(f"{score[field]:g}" for field in shown)))
     return Table(
@@ -132,9 +132,9 @@ def _recorded(source: Path | None) -> Iterator[Table]:
 def _recorded_markets(source: Path, folder: Path) -> Table:
     rows: list[tuple[str, ...]] = []
     for history in recorded.markets(source, folder):
-        found = market.load(history.path)
-        for name in spot_rules.NAMES:
-            score = market.play(found, market.Terms(target=4), spot_rules.rule(name, SpotPolicy())).answer()
+        found = histories.load_market(history.path)
+        for name in spot.NAMES:
+            score = spot.play(found, spot.Terms(target=4), spot.rule(name, SpotPolicy())).answer()
             shown = ("cost_ratio", "below_target_percent", "none_ready_percent", "on_demand_launches")
             rows.append((history.name, name, *(f"{score[field]:g}" for field in shown)))
     return Table(

@@ -90,7 +90,8 @@ def spot(
     as_json: JsonOption = False,
 ) -> None:
     """Play a recorded spot market. Per tick: losses, decisions until nothing new is wanted, readiness, cost."""
-    from replay import market, spot_rules  # numpy and the reader are slow to import
+    from replay import histories  # numpy and the reader are slow to import
+    from replay import spot as market
 
     terms = market.Terms(
         target=target,
@@ -99,13 +100,13 @@ def spot(
         on_demand_price=on_demand_price,
         spot_price=spot_price,
     )
-    known = _known(rule, spot_rules.NAMES)
+    known = _known(rule, market.NAMES)
     given = _policies(policy, "spot")
     _say_unplayed(policy, {"spot": given.spot}, _MARKET if known == "own" else _OTHERS)
     spot_policy = (given.spot or SpotEntry()).policy()
     with _readable():
-        player = spot_rules.rule(known, spot_policy)
-        score = market.play(market.load(availability), terms, player)
+        player = market.rule(known, spot_policy)
+        score = market.play(histories.load_market(availability), terms, player)
     _show(score.answer(), as_json)
 
 

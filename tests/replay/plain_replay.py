@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from replay.market import ON_DEMAND, Machine, Rule, State, Terms
+from replay.spot import ON_DEMAND, Machine, Rule, State, Terms
 
 Row = dict[str, str]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from replay import activity, market, requests, rows
+from replay import activity, histories, requests, rows
 from replay.rows import TraceError
 
 MARKET = "time_s,zone,available\n" + "".join(f"{t * 100},{zone},5\n" for t in range(30) for zone in "ab")
@@ -16,7 +16,7 @@ ACTIVITY = "time_s,replica,gpu_active,requests_running,requests_waiting,tokens_t
 
 
 def loaded(path: Path) -> tuple[object, ...]:
-    found = market.load(path)
+    found = histories.load_market(path)
     return tuple(found.zones), found.times.tolist(), found.available.tolist()
 
 
@@ -70,14 +70,14 @@ def test_a_broken_file_says_where(tmp_path: Path, broken: Callable[[bytes], byte
     path = tmp_path / "market.csv"
     path.write_bytes(broken(MARKET.encode()))
     with pytest.raises(TraceError, match=words):
-        market.load(path)
+        histories.load_market(path)
 
 
 def test_a_pipe_is_refused_before_anybody_waits_for_it(tmp_path: Path) -> None:
     path = tmp_path / "market.csv"
     os.mkfifo(path)
     with pytest.raises(TraceError, match=r"market\.csv is a pipe, .* write it to a file first"):
-        market.load(path)
+        histories.load_market(path)
 
 
 def test_rates_of_one_moment_are_refused_by_name(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_the_line_of_a_bad_row_counts_empty_lines(tmp_path: Path, bad: str) -> N
     path = tmp_path / "market.csv"
     path.write_text("time_s,zone,available\n" + "".join([*lines[:place], bad + "\n", *lines[place:]]), newline="")
     with pytest.raises(TraceError, match=f"line {place + 2}: "):
-        market.load(path)
+        histories.load_market(path)
 
 
 def test_lines_are_counted_through_blocks_cut_anywhere() -> None:
@@ -119,8 +119,8 @@ def test_lines_are_counted_through_blocks_cut_anywhere() -> None:
 def test_a_zone_may_give_more_than_anybody_can_count(tmp_path: Path) -> None:
     path = tmp_path / "market.csv"
     path.write_text(MARKET.replace(",5", ",1e30", 1).replace(",5", ",2.9", 1))
-    found = market.load(path).available
-    assert found[0].tolist() == [market.MOST, 2.9]
+    found = histories.load_market(path).available
+    assert found[0].tolist() == [histories.MOST_AVAILABLE, 2.9]
 
 
 def test_a_row_may_leave_its_pool_out_and_a_replica_without_one_is_its_own(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_what_appears_late_was_there_before_and_not_reported(tmp_path: Path) -> 
     assert found.work.tolist() == [[False, False], [False, True], [False, False]]
     late = tmp_path / "market.csv"
     late.write_text("time_s,zone,available\n0,a,3\n100,a,3\n100,b,2\n200,a,3\n200,b,2\n")
-    assert market.load(late).available.tolist() == [[3, 0], [3, 2], [3, 2]]
+    assert histories.load_market(late).available.tolist() == [[3, 0], [3, 2], [3, 2]]
 
 
 @pytest.mark.parametrize("first", [0.0, -5000.0, 1.7e9 + 0.125], ids=["from 0", "below 0", "since 1970"])
@@ -151,7 +151,9 @@ def test_requests_count_from_their_first_one(tmp_path: Path, first: float) -> No
     assert requests.load(path, None).tokens.tolist() == [200, 200, 200, 200, 100]
 
 
-@pytest.mark.parametrize("load", [market.load, lambda path: activity.load(path, 0.01)], ids=["market", "activity"])
+@pytest.mark.parametrize(
+    "load", [histories.load_market, lambda path: activity.load(path, 0.01)], ids=["market", "activity"]
+)
 @pytest.mark.parametrize(
     ("first", "step"),
     [

@@ -9,7 +9,8 @@ from benchmarks import activity as kinds
 from benchmarks import markets
 from benchmarks.bench_replay import foresight, history
 from gpufleet.domain.policies import IdlePolicy, ScalePolicy, SpotPolicy
-from replay import fleet, idle_rules, market, pool_rules, pools, requests, spot_rules
+from replay import fleet, idle_rules, pool_rules, pools, requests, spot
+from replay.histories import Market
 
 REPLICAS = 94
 COLD_START = 180.0
@@ -40,32 +41,32 @@ def test_each_alone_stops_go_to_the_long_rests(kind: str, share: float) -> None:
     assert score.wrong_stops == 0
 
 
-def test_spot_falls_below_its_target_less_than_skyserve_for_less_money_and_hardly_buys_on_demand() -> None:
+@pytest.mark.parametrize(("days", "seed"), [(4, 5), pytest.param(20, 4, marks=pytest.mark.slow)])
+def test_spot_falls_below_its_target_less_than_skyserve_for_less_money_and_hardly_buys_on_demand(
+    days: int, seed: int
+) -> None:
     """On twenty days of a market whose zones fail one by one: 0.39 / 0.63 % / 19 against 0.39 / 1.21 % / 185."""
-    names, room = markets.crossing(markets.NINE_ZONES, 20, 4)
+    names, room = markets.crossing(markets.NINE_ZONES, days, seed)
     times = np.arange(len(room)) * markets.STEP
-    found = market.Market(zones=names, times=times, available=room.astype(np.float64), prices=None)
+    found = Market(zones=names, times=times, available=room.astype(np.float64), prices=None)
     own, skyserve = (
-        market.play(found, market.Terms(target=4), spot_rules.rule(name, SpotPolicy())).answer()
-        for name in ("own", "skyserve")
+        spot.play(found, spot.Terms(target=4), spot.rule(name, SpotPolicy())).answer() for name in ("own", "skyserve")
     )
     assert float(own["below_target_percent"]) <= 0.7 * float(skyserve["below_target_percent"])
     assert float(own["cost_ratio"]) <= float(skyserve["cost_ratio"])
     assert float(own["on_demand_launches"]) <= 0.11 * float(skyserve["on_demand_launches"])
 
 
-def test_a_market_that_takes_what_boots_is_left_for_on_demand() -> None:
+@pytest.mark.parametrize("ticks", [1000, pytest.param(4000, marks=pytest.mark.slow)])
+def test_a_market_that_takes_what_boots_is_left_for_on_demand(ticks: int) -> None:
     """Zones change every twenty minutes: 13 % of the time below target; SkyServe 31 %, who counts on all that boots
     44 %.
     """
     random = np.random.default_rng(1)
-    room = 8.0 * (np.cumsum(random.uniform(size=(4000, 9)) < 0.05, axis=0) % 2)
-    found = market.Market(
-        zones=[f"z{n}" for n in range(9)], times=60.0 * np.arange(len(room)), available=room, prices=None
-    )
+    room = 8.0 * (np.cumsum(random.uniform(size=(ticks, 9)) < 0.05, axis=0) % 2)
+    found = Market(zones=[f"z{n}" for n in range(9)], times=60.0 * np.arange(len(room)), available=room, prices=None)
     own, skyserve = (
-        market.play(found, market.Terms(target=4), spot_rules.rule(name, SpotPolicy())).answer()
-        for name in ("own", "skyserve")
+        spot.play(found, spot.Terms(target=4), spot.rule(name, SpotPolicy())).answer() for name in ("own", "skyserve")
     )
     assert float(own["below_target_percent"]) <= 0.5 * float(skyserve["below_target_percent"])
     assert float(own["cost_ratio"]) <= 1

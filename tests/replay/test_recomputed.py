@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from gpufleet.domain.policies import IdlePolicy, ScalePolicy, SpotPolicy
-from replay import activity, fleet, idle_rules, market, pool_rules, pools, requests, spot_rules
+from replay import activity, fleet, histories, idle_rules, pool_rules, pools, requests, spot
 from replay.fleet import AloneRule, Replicas
-from replay.market import Rule, State, Wishes
 from replay.pool_rules import EMPTY, Queue
 from tests.replay import plain_replay
 
@@ -120,21 +119,6 @@ def test_replicas_of_pools(tmp_path: Path, seed: int) -> None:
     assert ours == pytest.approx(again, abs=2e-6, rel=1e-6)
 
 
-@dataclass
-class Restless:
-    """A rule that is asked at every tick: what a rest may overlook is a better zone, and no number of this test."""
-
-    rule: Rule
-    name: str = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.name = self.rule.name
-
-    def decide(self, state: State) -> Wishes:
-        wishes = self.rule.decide(state)
-        return Wishes(launch=wishes.launch, end=wishes.end)
-
-
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_market_with_losses_and_prices(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
@@ -149,12 +133,12 @@ def test_a_market_with_losses_and_prices(tmp_path: Path, seed: int) -> None:
         time += chance.choice([195.0, 195.0, 195.0, 60.0, 3000.0])
     path = tmp_path / "market.csv"
     path.write_text("\n".join(lines) + "\n")
-    terms = market.Terms(
+    terms = spot.Terms(
         target=chance.randrange(1, 5), spare=chance.randrange(3), cold_start=chance.choice([0.0, 195.0, 390.0])
     )
-    for name in spot_rules.NAMES:
-        ours = market.play(market.load(path), terms, Restless(spot_rules.rule(name, SpotPolicy()))).answer()
-        again = plain_replay.spot(path, terms, spot_rules.rule(name, SpotPolicy()))
+    for name in spot.NAMES:
+        ours = spot.play(histories.load_market(path), terms, spot.rule(name, SpotPolicy())).answer()
+        again = plain_replay.spot(path, terms, spot.rule(name, SpotPolicy()))
         assert ours == pytest.approx(again, abs=2e-6)
 
 

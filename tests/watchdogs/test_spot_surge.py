@@ -9,9 +9,9 @@ import pytest
 from gpufleet.domain.decisions import Action
 from gpufleet.domain.model import CapacityType
 from gpufleet.domain.policies import SpotPolicy
-from replay import market, spot_rules
-from replay.market import ON_DEMAND, State, Wishes
-from tests.replay.test_waiting import SHAPES, Shape, made
+from replay import spot
+from replay.spot import ON_DEMAND, State, Wishes
+from tests.replay.shapes import SHAPES, Shape, made
 from tests.watchdogs.plain import START, spot_pool
 from watchdogs.spot.decide import decide
 from watchdogs.spot.view import GroupView, Member, PoolView
@@ -57,7 +57,7 @@ def test_spot_that_is_asked_for_beside_on_demand(view: PoolView, asked: int) -> 
 class Counting:
     """Ours; of each look it is noted how far it went beyond target and spare while on-demand stood in."""
 
-    rule: spot_rules.OwnRule
+    rule: spot.OwnRule
     name: str = "own"
     most: int = 0
     stood_in: bool = False
@@ -75,8 +75,9 @@ class Counting:
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_no_more_than_target_spare_and_surge_while_on_demand_stands_in(surge: int, shape: Shape) -> None:
     """A pool with a spare may hold one more where that pays: it counts among the spare."""
-    counting = Counting(spot_rules.OwnRule(policy=SpotPolicy(max_surge=surge)))
-    market.play(made(random.Random(surge), shape), market.Terms(target=shape.target, spare=shape.spare), counting)
+    counting = Counting(spot.OwnRule(policy=SpotPolicy(max_surge=surge)))
+    shape = replace(shape, ticks=150)
+    spot.play(made(random.Random(surge), shape), spot.Terms(target=shape.target, spare=shape.spare), counting)
     extra = 1 if shape.spare else 0
     assert counting.most <= max(1, surge) + extra
     assert counting.stood_in

@@ -261,14 +261,21 @@ def test_an_ask_that_nobody_answered_is_taken_back(seen: PoolView, to_size: int 
     ],
 )
 def test_when_a_zone_is_asked_again(refused_s_ago: list[float], again_in_s: float) -> None:
-    refused = [START - timedelta(seconds=ago) for ago in refused_s_ago]
-    assert zones.pause_ends(refused, timedelta(minutes=20), START) - START == timedelta(seconds=again_in_s)
+    seen = pool(NOTHING, events=[happened("a", NO_CAPACITY, ago / 60) for ago in reversed(refused_s_ago)])
+    assert asked_again_in(seen) == again_in_s
 
 
 def test_a_zone_that_gives_is_forgiven_its_refusals() -> None:
-    kinds = ((NO_CAPACITY, 10), (LAUNCHED, 5), (NO_CAPACITY, 1))
-    seen = pool(UNEVEN, events=[happened("a", kind, minutes) for kind, minutes in kinds])
-    assert zones.refusals(seen, seen.groups[0], START) == [START - timedelta(minutes=1)]
+    kinds = ((NO_CAPACITY, 10), (LAUNCHED, 5), (NO_CAPACITY, 0.25))
+    seen = pool(NOTHING, events=[happened("a", kind, minutes) for kind, minutes in kinds])
+    assert asked_again_in(seen) == 15
+
+
+def asked_again_in(seen: PoolView) -> int:
+    """Seconds until a pass may ask zone `a`."""
+    moments = ((s, START + timedelta(seconds=s)) for s in range(600))
+    passes = ((s, replace(seen, pass_started=now + timedelta(seconds=1)), now) for s, now in moments)
+    return next(s for s, view, now in passes if "a" in [group.name for group in zones.untried(view, now)])
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def _spot(pool: PoolView, sizes: Sizes, now: datetime) -> list[Decision]:
 
     A group that looks for an instance by itself already is asked in the same way, so that its answer is waited for.
     """
-    asks, reason = spot_asks(pool, sizes, now)
+    asks, reason = _asks(pool, sizes, now)
     moves = reason is Reason.SAFER_ZONE
     detail = "one is to move here" if moves else f"{sizes.spot_missing} missing in the pool"
     decisions: list[Decision] = []
@@ -82,7 +82,7 @@ def _spot(pool: PoolView, sizes: Sizes, now: datetime) -> list[Decision]:
     return decisions + _surplus_spot(pool, sizes)
 
 
-def spot_asks(pool: PoolView, sizes: Sizes, now: datetime) -> tuple[Mapping[str, int], Reason]:
+def _asks(pool: PoolView, sizes: Sizes, now: datetime) -> tuple[Mapping[str, int], Reason]:
     """How many more to ask of each spot group now, and why: some are missing, or one is to move."""
     asks = zones.place(pool, sizes.spot_missing, now)
     if not asks and (goal := _move(pool, sizes, now)) is not None:
@@ -110,7 +110,8 @@ def _move(pool: PoolView, sizes: Sizes, now: datetime) -> str | None:
     if all(m.kept_by for m in pool.members if m.group in names):
         return None  # nobody would leave for the one that comes
     needed = max(0, pool.target - sizes.reserved)
-    return risk.best_move(pool.spots, zones.counts(pool), needed, zones.reachable(pool, now), zones.LEAST_GAIN)
+    spots, goals = pool.spot_places(), zones.reachable(pool, now)
+    return risk.best_move(spots, zones.counts(pool), needed, goals, zones.LEAST_GAIN)
 
 
 def _surplus_spot(pool: PoolView, sizes: Sizes) -> list[Decision]:
@@ -120,7 +121,7 @@ def _surplus_spot(pool: PoolView, sizes: Sizes) -> list[Decision]:
     names = {group.name for group in pool.groups_of(CapacityType.SPOT)}
     candidates = [m for m in pool.members if m.group in names and leavers.may_be_asked(m) and not m.late]
     needed = max(0, pool.target - sizes.reserved)
-    from_group = risk.best_removal(pool.spots, zones.counts(pool), needed)
+    from_group = risk.best_removal(pool.spot_places(), zones.counts(pool), needed)
     order = sorted(candidates, key=lambda m: (not m.idle, m.group != from_group, m.busy, m.launched_at, m.id))
     kept, goes = leavers.first_free(order)
     ends = [_end(pool, goes, Reason.SURPLUS, f"{sizes.spot} spot for {sizes.spot_needed} wanted")] if goes else []

@@ -34,19 +34,13 @@ class Memory:
         """The memory after some more time, with us there or not."""
         if now <= self.at:
             return self
-        return self.stepped([step(self.at, now)], now, present=present)
-
-    def stepped(self, steps: Sequence[tuple[float, float]], now: datetime, *, present: bool) -> "Memory":
-        """The memory after several times (see `step`), of which the last ends now, with us there or not."""
-        losses, hours = self.losses, self.hours
-        for fading, span in steps:
-            losses *= fading
-            hours = hours * fading + (span if present else 0.0)
-        return Memory(at=now, losses=losses, hours=hours, failed_at=self.failed_at)
+        fading = 0.5 ** ((now - self.at) / HALF_LIFE)
+        spent = (now - self.at) / timedelta(hours=1) if present else 0.0
+        return replace(self, at=now, losses=self.losses * fading, hours=self.hours * fading + spent)
 
     def lost(self) -> "Memory":
         """The memory after a loss."""
-        return Memory(at=self.at, losses=self.losses + 1, hours=self.hours, failed_at=self.at)
+        return replace(self, losses=self.losses + 1, failed_at=self.at)
 
     def refused(self) -> "Memory":
         """The memory after the zone had no room for one more."""
@@ -61,13 +55,6 @@ class Memory:
         return usual * (1 + TROUBLE * 0.5 ** ((self.at - self.failed_at) / TROUBLE_HALF_LIFE))
 
 
-def step(start: datetime, end: datetime) -> tuple[float, float]:
-    """What is left of an hour that counted whole after that time, and the time in hours."""
-    span = end - start
-    return 0.5 ** (span / HALF_LIFE), span / _HOUR
-
-
-_HOUR: Final = timedelta(hours=1)
 _CHANGES: Final = {
     ActivityKind.LAUNCHED: 1,
     ActivityKind.PREEMPTED: -1,

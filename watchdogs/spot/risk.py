@@ -11,7 +11,7 @@ recorded trace.
 
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from functools import cache
+from math import inf
 from typing import Final, NamedTuple
 
 TOGETHER: Final = 0.3
@@ -43,25 +43,22 @@ Counts = Mapping[str, int]
 
 def risk(places: Sequence[Place], counts: Counts, needed: int) -> float:
     """Expected falls below `needed` per hour. With fewer than needed: as if the spare were 0."""
-    total_there = sum(counts.values())
-    spare = total_there - needed if total_there > needed else 0
-    held = [(p.losses_per_hour, n, p.region) for p in places if (n := counts.get(p.name, 0)) > 0]
-    every = 0.0
-    for rate, _, _ in held:
-        every += rate
+    spare = max(0, sum(counts.values()) - needed)
+    held = [(place, counts[place.name]) for place in places if counts.get(place.name, 0) > 0]
+    every = sum(place.losses_per_hour for place, _ in held)
     total = 0.0
-    for index, (rate, count, region) in enumerate(held, start=1):
+    for index, (place, count) in enumerate(held, start=1):
+        rate = place.losses_per_hour
         if count > spare:
             total += rate * (1 + DEPTH * (count - spare))
             continue
         total += rate * (SINGLE + SOON_AFTER * (every - rate))
-        for other_rate, others, other_region in held[index:]:
-            if other_region == region and others <= spare < count + others:
-                total += TOGETHER * (rate if rate < other_rate else other_rate)
+        for other, others in held[index:]:
+            if other.region == place.region and others <= spare < count + others:
+                total += TOGETHER * min(rate, other.losses_per_hour)
     return total
 
 
-@cache
 def region_of(zone: str) -> str:
     """`us-east-1a` -> `us-east-1`, `us-central1-b` -> `us-central1`."""
     return zone[:-2] if zone[-2:-1] == "-" else zone[:-1]
@@ -75,9 +72,10 @@ def with_one_less(counts: Counts, place: str) -> dict[str, int]:
     return {**counts, place: counts.get(place, 0) - 1}
 
 
-def crowding(place: Place, count: int, spare: int) -> float:
-    """A place's part of the risk of a placement that is still being filled: what is more than the spare there."""
-    return place.losses_per_hour * ((1 + DEPTH * count if count > spare else 0) + 5 * SINGLE * count)
+def crowding(places: Sequence[Place], counts: Counts, spare: int) -> float:
+    """The risk of a placement that is still being filled: what is more than the spare in one place."""
+    there = [(place.losses_per_hour, counts.get(place.name, 0)) for place in places]
+    return sum(rate * ((1 + DEPTH * n if n > spare else 0) + 5 * SINGLE * n) for rate, n in there)
 
 
 def best_addition(
@@ -87,26 +85,14 @@ def best_addition(
 
     None: nowhere to go.
     """
-    if len(able) == 1:
-        return able[0].name
     filled = sum(counts.values()) + 1 >= needed
-    after = dict(counts)
-    # what the others hold is the same wherever it goes
-    parts = [] if filled else [crowding(place, counts.get(place.name, 0), spare) for place in able]
-    best: tuple[float, str] | None = None
-    for index, place in enumerate(able):
-        there = counts.get(place.name, 0)
-        if filled:
-            after[place.name] = there + 1
-            badness = risk(places, after, needed)
-            after[place.name] = there
-        else:
-            before, parts[index] = parts[index], crowding(place, there + 1, spare)
-            badness = sum(parts)
-            parts[index] = before
-        if best is None or badness < best[0]:
-            best = (badness, place.name)
-    return None if best is None else best[1]
+
+    def badness(place: Place) -> float:
+        after = with_one_more(counts, place.name)
+        # what the others hold is the same wherever it goes
+        return risk(places, after, needed) if filled else crowding(able, after, spare)
+
+    return min(able, key=badness).name if able else None
 
 
 def best_removal(places: Sequence[Place], counts: Counts, needed: int) -> str:
@@ -124,21 +110,13 @@ def best_move(
 
     None: no move lowers it by `least_gain`.
     """
-    now = risk(places, counts, needed)
-    if now <= least_gain:
-        return None  # there is not that much to spare
-    best: tuple[float, Decimal, str] | None = None
     prices = {place.name: place.usd_per_hour for place in places}
-    after = dict(counts)
-    for source in [place.name for place in places if counts.get(place.name, 0) > 0]:
-        after[source] -= 1
-        for goal in reachable:
-            if goal == source:
-                continue
-            after[goal] = after.get(goal, 0) + 1
-            left = risk(places, after, needed)
-            after[goal] -= 1
-            if left < now - least_gain and (best is None or (left, prices[goal], goal) < best):
-                best = (left, prices[goal], goal)
-        after[source] += 1
-    return None if best is None else best[-1]
+    moves = [
+        (risk(places, with_one_more(with_one_less(counts, source.name), goal), needed), prices[goal], goal)
+        for source in places
+        if counts.get(source.name, 0) > 0
+        for goal in reachable
+        if goal != source.name
+    ]
+    left, _, goal = min(moves, default=(inf, UNKNOWN_PRICE, None))
+    return goal if left < risk(places, counts, needed) - least_gain else None

@@ -1,23 +1,16 @@
 """What the spot watchdog knows of a pool. Pure types."""
 
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from decimal import Decimal
-from operator import attrgetter
-from typing import Final, TypeVar
 
-from gpufleet.domain.activity import Activity, ActivityKind
-from gpufleet.domain.decisions import Reason
+from gpufleet.domain.activity import Activity
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import CapacityType
 from gpufleet.domain.policies import SpotPolicy
 from watchdogs.boots import BOOT_DEFAULT
 from watchdogs.spot import risk
-
-T = TypeVar("T")
-K = TypeVar("K", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,14 +79,6 @@ class GroupView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """Why a group is not asked, or asked last."""
-
-    reason: Reason
-    detail: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PoolView:
     """One pool, at one look of one pass."""
 
@@ -124,47 +109,19 @@ class PoolView:
     ended_this_hour: int = 0
     """By this watchdog's own choice."""
 
-    closed: dict[tuple[str, datetime], tuple[Verdict | None]] = field(
-        init=False, repr=False, compare=False, default_factory=dict[tuple[str, datetime], tuple[Verdict | None]]
-    )
-    """What `zones` found to speak against a group, by group and moment."""
-    spots: list[risk.Place] = field(init=False, repr=False, compare=False)
-    """Its spot groups, the cheaper first among equals."""
-    _members: dict[str, list[Member]] = field(init=False, repr=False, compare=False)
-    _events: dict[str, list[Activity]] = field(init=False, repr=False, compare=False)
-    _kinds: dict[ActivityKind, list[Activity]] = field(init=False, repr=False, compare=False)
-    boots_failed: bool = field(init=False, repr=False, compare=False)
-    """Whether any boot is known to have failed."""
-    _groups: dict[CapacityType, list[GroupView]] = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        """Sorts out by group and kind once: a decision asks for it many times."""
-        object.__setattr__(self, "_members", _grouped(self.members, attrgetter("group")))
-        object.__setattr__(self, "_events", _grouped(self.events, attrgetter("group")))
-        object.__setattr__(self, "_kinds", _grouped(self.events, attrgetter("kind")))
-        object.__setattr__(self, "_groups", _grouped(self.groups, attrgetter("capacity_type")))
-        object.__setattr__(self, "spots", sorted(map(_place, self.groups_of(CapacityType.SPOT)), key=_PRICE))
-        failed = ActivityKind.UNHEALTHY in self._kinds or any(member.failed for member in self.members)
-        object.__setattr__(self, "boots_failed", failed or bool(self.failed_boots) or self._left_by_themselves())
-
-    def _left_by_themselves(self) -> bool:
-        """Whether any went that nobody takes: all but spot."""
-        own = [g.name for kind, groups in self._groups.items() if kind is not CapacityType.SPOT for g in groups]
-        return any(event.kind is ActivityKind.PREEMPTED for name in own for event in self._events.get(name, ()))
-
     def members_of(self, group: str) -> Sequence[Member]:
-        return self._members.get(group, ())
+        return [member for member in self.members if member.group == group]
 
     def events_of(self, group: str) -> Sequence[Activity]:
         """Oldest first."""
-        return self._events.get(group, ())
-
-    def events_like(self, kind: ActivityKind) -> Sequence[Activity]:
-        """Of all its groups, oldest first."""
-        return self._kinds.get(kind, ())
+        return [event for event in self.events if event.group == group]
 
     def groups_of(self, capacity_type: CapacityType) -> Sequence[GroupView]:
-        return self._groups.get(capacity_type, ())
+        return [group for group in self.groups if group.capacity_type is capacity_type]
+
+    def spot_places(self) -> Sequence[risk.Place]:
+        """Its spot groups, the cheaper first."""
+        return sorted(map(_place, self.groups_of(CapacityType.SPOT)), key=lambda place: place.usd_per_hour)
 
     def fallback(self) -> GroupView | None:
         """What stands in for missing spot: on-demand, or flex-start where a pool has that instead."""
@@ -179,13 +136,3 @@ def _place(group: GroupView) -> risk.Place:
         losses_per_hour=group.losses_per_hour,
         usd_per_hour=risk.UNKNOWN_PRICE if group.usd_per_hour is None else group.usd_per_hour,
     )
-
-
-_PRICE: Final = attrgetter("usd_per_hour")
-
-
-def _grouped(items: Sequence[T], key: Callable[[T], K]) -> dict[K, list[T]]:
-    found: defaultdict[K, list[T]] = defaultdict(list)
-    for name, item in zip(map(key, items), items, strict=True):
-        found[name].append(item)
-    return found

@@ -7,7 +7,8 @@ tried now and then only.
 
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -17,7 +18,7 @@ from gpufleet.domain.model import CapacityType
 from watchdogs import boots
 from watchdogs.spot import risk
 from watchdogs.spot.memory import TROUBLE_HALF_LIFE
-from watchdogs.spot.view import GroupView, PoolView, Verdict
+from watchdogs.spot.view import GroupView, PoolView
 
 ZONE_SHARE: Final = 0.5
 """Most of a pool's spot that one zone holds while others give. Less cost more falls below the target on generated
@@ -51,18 +52,26 @@ _ASKED: Final = REFUSALS | {ActivityKind.LAUNCHED, ActivityKind.PREEMPTED}
 _SETBACKS: Final = REFUSALS | {ActivityKind.PREEMPTED}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Why a group is not asked, or asked last."""
+
+    reason: Reason
+    detail: str = ""
+
+
 def place(pool: PoolView, missing: int, now: datetime) -> Mapping[str, int]:
     """How many more to ask of each group now."""
     asks: dict[str, int] = {}
     if missing <= 0:
         return asks
-    spots = pool.spots
+    spots = pool.spot_places()
     open_groups = {group.name: group for group in untried(pool, now)}
     room = {name: group.max - len(pool.members_of(name)) for name, group in open_groups.items()}
     now_held = counts(pool)
     warned = {name for name in open_groups if under_notice(pool, name)}
     needed = max(0, pool.target - _reserved(pool))
-    most = share(pool)
+    most = _share(pool)
     for _ in range(missing):
         able = [place for place in spots if room.get(place.name, 0) > 0]
         # a zone that is just being taken is asked when nobody else gives
@@ -78,7 +87,7 @@ def place(pool: PoolView, missing: int, now: datetime) -> Mapping[str, int]:
     return asks
 
 
-def share(pool: PoolView) -> int:
+def _share(pool: PoolView) -> int:
     """Most instances of one zone while others give: what the loss of one zone may cost at most."""
     return max(1, math.ceil(ZONE_SHARE * (pool.target + pool.spare)))
 
@@ -101,16 +110,14 @@ def extra(pool: PoolView, base: int, now: datetime) -> int:
     total = sum(held.values())
     if pool.spare == 0 or total < base or base == 0:
         return 0
-    spots, needed = pool.spots, max(0, pool.target - _reserved(pool))
+    spots, needed = pool.spot_places(), max(0, pool.target - _reserved(pool))
     risk_now = risk.risk(spots, held, needed)
     if total > base:
         without = risk.with_one_less(held, risk.best_removal(spots, held, needed))
         return 1 if risk.risk(spots, without, needed) - risk_now >= KEEP_EXTRA else 0
-    if risk_now <= ADD_EXTRA:
-        return 0  # there is not that much to spare
     recent = {e.group for e in pool.events if e.kind in REFUSALS and now - e.at < TRY_AGAIN}
     able = {group.name for group in untried(pool, now)} - recent
-    most = share(pool)
+    most = _share(pool)
     roomy = [place for place in spots if place.name in able and held[place.name] < most]
     best = risk.best_addition(roomy, spots, held, needed, pool.spare)
     if best is None:
@@ -123,19 +130,23 @@ def taken_young(pool: PoolView, now: datetime) -> int:
     spot = {group.name for group in pool.groups_of(CapacityType.SPOT)}
     taken: dict[str | None, datetime] = {
         event.instance_id: event.at
-        for event in pool.events_like(ActivityKind.PREEMPTED)
-        if now - event.at < YOUNG_SPAN and event.instance_id is not None and event.group in spot
+        for event in pool.events
+        if event.kind is ActivityKind.PREEMPTED
+        and event.group in spot
+        and event.instance_id is not None
+        and now - event.at < YOUNG_SPAN
     }
-    if not taken:
-        return 0
-    launched = [event for event in pool.events_like(ActivityKind.LAUNCHED) if event.instance_id in taken]
-    return sum(taken[event.instance_id] - event.at < pool.boot_expected for event in launched)
+    return sum(
+        taken[event.instance_id] - event.at < pool.boot_expected
+        for event in pool.events
+        if event.kind is ActivityKind.LAUNCHED and event.instance_id in taken
+    )
 
 
 def reachable(pool: PoolView, now: datetime) -> list[str]:
     """Groups that may be tried for a better place: open, with room, and not asked for a while."""
     recent = {e.group for e in pool.events if e.kind in _ASKED and now - e.at < TRY_AGAIN}
-    held, most = counts(pool), share(pool)
+    held, most = counts(pool), _share(pool)
     return [
         group.name
         for group in pool.groups_of(CapacityType.SPOT)
@@ -177,40 +188,29 @@ def penalty(pool: PoolView, group: GroupView, now: datetime) -> float:
     span = pool.policy.zone_backoff
     if span <= timedelta(0):
         return 0.0
-    found = 0.0
-    for member in pool.members_of(group.name):
-        found += member.under_notice
-    for event in _since(pool, group, now - span):
-        if event.kind in _SETBACKS:
-            found += 1 - (now - event.at) / span
-    return found
+    setbacks = [event for event in _since(pool, group, now - span) if event.kind in _SETBACKS]
+    noticed = [1.0 for member in pool.members_of(group.name) if member.under_notice]
+    return sum([*noticed, *(1 - (now - event.at) / span for event in setbacks)], start=0.0)
 
 
 def _since(pool: PoolView, group: GroupView, moment: datetime) -> list[Activity]:
     """What happened to a group after a moment, oldest first."""
-    events = pool.events_of(group.name)
-    if not events or events[-1].at <= moment:
-        return []
-    first = len(events) - 1
-    while first > 0 and events[first - 1].at > moment:
-        first -= 1
-    return list(events[first:])
+    return [event for event in pool.events_of(group.name) if event.at > moment]
 
 
 def _closed(pool: PoolView, group: GroupView, now: datetime) -> Verdict | None:
-    """Why a group must not be asked in this pass. Looked at once: a decision asks for it many times."""
-    if (known := pool.closed.get((group.name, now))) is not None:
-        return known[0]
-    found = too_dear(pool, group)
-    for check in (at_quota, boots_failing, _refused, _pausing, _full):
-        if found is not None:
-            break
-        found = check(pool, group, now)
-    pool.closed[group.name, now] = (found,)
-    return found
+    """Why a group must not be asked in this pass."""
+    return (
+        _too_dear(pool, group)
+        or at_quota(pool, group, now)
+        or boots_failing(pool, group, now)
+        or _refused(pool, group, now)
+        or _pausing(pool, group, now)
+        or _full(pool, group)
+    )
 
 
-def too_dear(pool: PoolView, group: GroupView) -> Verdict | None:
+def _too_dear(pool: PoolView, group: GroupView) -> Verdict | None:
     """What its price says against a zone: spot is never bought at the on-demand price or above the ceiling."""
     if group.usd_per_hour is None or pool.on_demand_usd is None:
         return None
@@ -235,10 +235,9 @@ def at_quota(pool: PoolView, group: GroupView, now: datetime) -> Verdict | None:
 
     Each way of buying has its own.
     """
-    if not (refused := pool.events_like(ActivityKind.QUOTA)):
-        return None
     same = {g.name for g in pool.groups_of(group.capacity_type)}
-    hit = [e for e in refused if e.group in same and now - e.at < pool.policy.zone_backoff]
+    refused = [event for event in pool.events if event.kind is ActivityKind.QUOTA and event.group in same]
+    hit = [event for event in refused if now - event.at < pool.policy.zone_backoff]
     return Verdict(reason=Reason.QUOTA, detail=_said(hit[-1])) if hit else None
 
 
@@ -256,7 +255,7 @@ def _said(event: Activity) -> str:
 
 def boots_failing(pool: PoolView, group: GroupView, now: datetime) -> Verdict | None:
     """Whether a group must not grow because nothing boots there, whatever it is asked for."""
-    if not pool.boots_failed or (failed := failed_boots(pool, group, now)) < FAILING_BOOTS:
+    if (failed := failed_boots(pool, group, now)) < FAILING_BOOTS:
         return None
     return Verdict(reason=Reason.BOOTS_FAILING, detail=f"{failed} boots failed within {BOOT_SPAN}")
 
@@ -289,18 +288,12 @@ def _powered_off(pool: PoolView, group: GroupView, since: datetime) -> int:
 
 def _refused(pool: PoolView, group: GroupView, now: datetime) -> Verdict | None:
     events = pool.events_of(group.name)
-    refused: Activity | None = None
-    for event in reversed(events):
-        if event.at < pool.pass_started:
-            break  # the newest come last
-        if event.kind in REFUSALS:
-            refused = event
-            break
+    refused = [event for event in events if event.kind in REFUSALS and event.at >= pool.pass_started]
     looking = group.desired > len(pool.members_of(group.name))
-    if refused is None and looking and events and events[-1].kind in REFUSALS:
+    if not refused and looking and events and events[-1].kind in REFUSALS:
         # the group looks by itself, for one that it lost, and was told no before this pass began
-        refused = events[-1] if now - events[-1].at < pool.policy.zone_backoff else None
-    return None if refused is None else Verdict(reason=Reason.NO_SPOT, detail=_said(refused))
+        refused = [event for event in events[-1:] if now - event.at < pool.policy.zone_backoff]
+    return Verdict(reason=Reason.NO_SPOT, detail=_said(refused[-1])) if refused else None
 
 
 def pause(refusals: int, backoff: timedelta) -> timedelta:
@@ -309,42 +302,23 @@ def pause(refusals: int, backoff: timedelta) -> timedelta:
     return backoff * min(MOST_PAUSE, FIRST_PAUSE * 2 ** (min(refusals, 10) - 1)) if refusals > 0 else timedelta(0)
 
 
-def pause_ends(refused: Sequence[datetime], backoff: timedelta, now: datetime) -> datetime:
-    """When a zone may be asked again that refused then (newest first), if nothing happens before; now: at once."""
-    left, earliest = told_apart(refused), now
-    while left:
-        ends = left[0] + pause(len(left), backoff)
-        forgotten = left.pop() + backoff
-        if ends <= forgotten:
-            return max(earliest, ends)
-        # the oldest refusal is forgotten before: from then on the pause is a shorter one
-        earliest = max(earliest, forgotten)
-    return earliest
+def _refusals(pool: PoolView, group: GroupView, now: datetime) -> list[datetime]:
+    """When a zone has refused within its back-off and given nothing since, newest first.
 
-
-def refusals(pool: PoolView, group: GroupView, now: datetime) -> list[datetime]:
-    """When a zone has refused within its back-off and given nothing since, newest first."""
-    refused: list[datetime] = []
+    What it refused at one time is one refusal.
+    """
+    found: list[datetime] = []
     for event in reversed(_since(pool, group, now - pool.policy.zone_backoff)):
         if event.kind is ActivityKind.LAUNCHED:
             break
-        if event.kind in REFUSALS:
-            refused.append(event.at)
-    return refused
-
-
-def told_apart(refused: Sequence[datetime]) -> list[datetime]:
-    """The same; what it refused at one time is one."""
-    found: list[datetime] = []
-    for at in refused:
-        if not found or found[-1] - at > SAME_ASK:
-            found.append(at)
+        if event.kind in REFUSALS and (not found or found[-1] - event.at > SAME_ASK):
+            found.append(event.at)
     return found
 
 
 def _pausing(pool: PoolView, group: GroupView, now: datetime) -> Verdict | None:
     """A zone that has refused in earlier passes, and given nothing since, is asked again after growing pauses."""
-    refused = told_apart(refusals(pool, group, now))
+    refused = _refusals(pool, group, now)
     left = pause(len(refused), pool.policy.zone_backoff) - (now - refused[0]) if refused else timedelta(0)
     if left <= timedelta(0):
         return None
@@ -352,7 +326,7 @@ def _pausing(pool: PoolView, group: GroupView, now: datetime) -> Verdict | None:
     return Verdict(reason=Reason.ZONE_BACKING_OFF, detail=detail)
 
 
-def _full(pool: PoolView, group: GroupView, now: datetime) -> Verdict | None:
+def _full(pool: PoolView, group: GroupView) -> Verdict | None:
     if len(pool.members_of(group.name)) < group.max:
         return None
     return Verdict(reason=Reason.AS_WANTED, detail=f"at its largest size of {group.max}")

@@ -1,0 +1,370 @@
+"""A recorded spot market, played to a rule: the spot watchdog's own `decide`, or SkyServe's.
+
+Each tick is one pass of the watchdog. Instances that their zone no longer has room for are lost; the rule is asked
+until it wants nothing new, as a pass looks again after each answer; then readiness and money of the tick are counted.
+A rule asks, is refused and loses instances. It never sees how many instances a zone would give.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from decimal import Decimal
+from itertools import count
+from math import isnan
+from typing import Final, Protocol
+
+import numpy as np
+
+from gpufleet.domain.activity import Activity, ActivityKind
+from gpufleet.domain.decisions import Action, Decision
+from gpufleet.domain.model import CapacityType
+from gpufleet.domain.policies import SpotPolicy
+from replay.histories import Market
+from replay.rows import EPOCH, TraceError
+from watchdogs.budgets import HOUR
+from watchdogs.spot import zones
+from watchdogs.spot.decide import decide
+from watchdogs.spot.memory import Memory
+from watchdogs.spot.view import GroupView, Member, PoolView
+from watchdogs.spot.watchdog import LOOK_BACK
+
+NAMES: Final = ("own", "skyserve")
+ON_DEMAND: Final = -1
+"""The place of on-demand; zones count from 0."""
+ON_DEMAND_GROUP: Final = "on-demand"
+ROUNDS: Final = 1000
+"""A rule that still asks after this many rounds of one tick, beside one for each instance and zone, never stops."""
+MOST: Final = 1_000_000
+"""A group of the replay has no largest size of its own: the market limits it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What is asked of the pool, and what it costs."""
+
+    target: int
+    spare: int = 1
+    cold_start: float = 390.0
+    """Seconds from launch to ready."""
+    on_demand_price: float = 1.0
+    spot_price: float = 0.3
+    """Where the history has no prices."""
+
+
+@dataclass(slots=True)
+class Machine:
+    """One instance of the replay."""
+
+    number: int
+    place: int
+    launched: float
+
+
+@dataclass(slots=True)
+class State:
+    """What a rule may see: its own instances, and what it was told."""
+
+    now: float
+    zones: Sequence[str]
+    terms: Terms
+    machines: list[Machine] = field(default_factory=list[Machine])
+    lost: list[Machine] = field(default_factory=list[Machine])
+    """Taken since the rule was asked last."""
+    refused: list[int] = field(default_factory=list[int])
+    """Zones that refused since the rule was asked last."""
+    prices: Sequence[float] | None = None
+    """By zone; NaN or None: not recorded."""
+
+    def ready(self, machine: Machine) -> bool:
+        return self.now - machine.launched >= self.terms.cold_start
+
+    def price(self, place: int) -> float:
+        """Of an instance there, per hour."""
+        if place == ON_DEMAND:
+            return self.terms.on_demand_price
+        price = self.terms.spot_price if self.prices is None else self.prices[place]
+        return self.terms.spot_price if isnan(price) else price
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """What a rule wants now: places to launch at, one entry per instance, and instances to end."""
+
+    launch: Sequence[int] = ()
+    end: Sequence[int] = ()
+    """Numbers of instances."""
+
+
+class Rule(Protocol):
+    """Decides; it is asked again within a tick until it wants nothing new."""
+
+    name: str
+
+    def decide(self, state: State) -> Wishes: ...
+
+
+@dataclass(slots=True)
+class Score:
+    """What came of it."""
+
+    rule: str
+    target: int
+    ticks: int = 0
+    cost: float = 0.0
+    on_demand_cost: float = 0.0
+    below: int = 0
+    none: int = 0
+    on_demand_launches: int = 0
+    spot_launches: int = 0
+    preemptions: int = 0
+    on_demand_seconds: float = 0.0
+    all_seconds: float = 0.0
+
+    def answer(self) -> dict[str, str | int | float]:
+        """The fields that the command prints."""
+        ticks = max(1, self.ticks)
+        return {
+            "rule": self.rule,
+            "target": self.target,
+            "ticks": self.ticks,
+            "cost_ratio": round(self.cost / self.on_demand_cost, 6) if self.on_demand_cost else 0.0,
+            "below_target_percent": round(100 * self.below / ticks, 6),
+            "none_ready_percent": round(100 * self.none / ticks, 6),
+            "on_demand_launches": self.on_demand_launches,
+            "spot_launches": self.spot_launches,
+            "preemptions": self.preemptions,
+            "on_demand_share": round(self.on_demand_seconds / self.all_seconds, 6) if self.all_seconds else 0.0,
+        }
+
+
+def play(market: Market, terms: Terms, rule: Rule) -> Score:
+    """The whole history. Its last row only ends a tick. Raises TraceError for a rule that never stops asking."""
+    score = Score(rule=rule.name, target=terms.target)
+    state = State(now=0.0, zones=market.zones, terms=terms)
+    numbers = count(1)
+    lengths = np.diff(market.times).tolist()
+    for tick, length in enumerate(lengths):
+        state.now = float(market.times[tick])
+        state.prices = None if market.prices is None else market.prices[tick].tolist()
+        room = market.available[tick].astype(np.int64).tolist()
+        _lose(state, room, score)
+        _ask(state, rule, room, score, numbers)
+        _count(state, length, score)
+    return score
+
+
+def _lose(state: State, room: Sequence[int], score: Score) -> None:
+    """The newest beyond what their zone gives."""
+    state.lost, state.refused = [], []
+    held = Counter[int]()
+    for machine in sorted(state.machines, key=lambda m: (m.launched, m.number)):
+        held[machine.place] += 1
+        if machine.place != ON_DEMAND and held[machine.place] > room[machine.place]:
+            state.lost.append(machine)
+    _remove(state, {machine.number for machine in state.lost})
+    score.preemptions += len(state.lost)
+
+
+def _ask(state: State, rule: Rule, room: Sequence[int], score: Score, numbers: Iterator[int]) -> None:
+    """Until it wants nothing."""
+    rounds = ROUNDS + 2 * (state.terms.target + state.terms.spare) + len(state.zones)
+    for _ in range(rounds):
+        wishes = rule.decide(state)
+        if not wishes.launch and not wishes.end:
+            return
+        state.lost, state.refused = [], []
+        held = Counter(machine.place for machine in state.machines)
+        for place in wishes.launch:
+            if place != ON_DEMAND and held[place] >= room[place]:
+                state.refused.append(place)
+                continue
+            held[place] += 1
+            score.on_demand_launches += place == ON_DEMAND
+            score.spot_launches += place != ON_DEMAND
+            state.machines.append(Machine(number=next(numbers), place=place, launched=state.now))
+        _remove(state, set(wishes.end))
+    raise TraceError(f"rule {rule.name!r} still asks after {rounds} rounds at {state.now:g} s")
+
+
+def _remove(state: State, numbers: set[int]) -> None:
+    state.machines = [machine for machine in state.machines if machine.number not in numbers]
+
+
+def _count(state: State, length: float, score: Score) -> None:
+    """A tick of so many seconds."""
+    score.ticks += 1
+    score.on_demand_cost += state.terms.target * state.terms.on_demand_price * length / 3600
+    for machine in state.machines:
+        score.cost += state.price(machine.place) * length / 3600
+        score.on_demand_seconds += length * (machine.place == ON_DEMAND)
+        score.all_seconds += length
+    ready = sum(state.ready(machine) for machine in state.machines)
+    score.below += ready < state.terms.target
+    score.none += ready == 0
+
+
+def rule(name: str, policy: SpotPolicy) -> Rule:
+    """A rule by its name, one of `NAMES`."""
+    return OwnRule(policy=policy) if name == "own" else SkyServeRule()
+
+
+@dataclass(slots=True)
+class OwnRule:
+    """Production's `decide`, shown what production's watchdog would see."""
+
+    policy: SpotPolicy
+    name: str = "own"
+    _memories: list[Memory] = field(default_factory=list[Memory])
+    """By zone."""
+    _events: list[Activity] = field(default_factory=list[Activity])
+    _looked: datetime | None = None
+    _newest: int = 0
+    """Number of the newest instance of which it is written down that it was launched."""
+    _ended: list[datetime] = field(default_factory=list[datetime])
+    """Ends of the last hour: all of them are its own choice here."""
+
+    def decide(self, state: State) -> Wishes:
+        now = EPOCH + timedelta(seconds=state.now)
+        self._remember(state, now)
+        acting = decide([self._view(state, now)], now).acting
+        launch = [place for d in acting if d.action is Action.RESIZE for place in _growth(state, d)]
+        if launch:
+            return Wishes(launch=launch)
+        ends = [int(d.resource) for d in acting if d.action is Action.END]
+        self._ended += [now] * len(ends)
+        for machine in (m for m in state.machines if m.number in ends):
+            self._note(_group_of(state, machine.place), ActivityKind.ENDED, now, machine)
+        return Wishes(end=ends)
+
+    def _remember(self, state: State, now: datetime) -> None:
+        """Write down what happened since the last look."""
+        if self._looked is None or self._looked < now:
+            self._pass_time(state, now)
+        for machine in state.lost:
+            self._note(state.zones[machine.place], ActivityKind.PREEMPTED, now, machine)
+        # what it refused at one time is one refusal, however many were asked for
+        for place in dict.fromkeys(state.refused):
+            self._memories[place] = self._memories[place].refused()
+            self._note(state.zones[place], ActivityKind.NO_CAPACITY, now, None)
+        for machine in (m for m in state.machines if m.number > self._newest):
+            self._note(_group_of(state, machine.place), ActivityKind.LAUNCHED, now, machine)
+        self._newest = max((self._newest, *(m.number for m in state.machines)))
+
+    def _pass_time(self, state: State, now: datetime) -> None:
+        """The first look of a tick: what is known fades, and what is too old is forgotten."""
+        self._looked = now
+        self._memories = self._memories or [Memory(at=now)] * len(state.zones)
+        lost = {machine.place for machine in state.lost}
+        present = lost | {machine.place for machine in state.machines}
+        faded = [memory.passed(now, present=place in present) for place, memory in enumerate(self._memories)]
+        self._memories = [memory.lost() if place in lost else memory for place, memory in enumerate(faded)]
+        # `zones` asks for nothing older: what production sees beside it would only make each look slower
+        refused = min(LOOK_BACK, max(zones.TRY_AGAIN, self.policy.zone_backoff))
+        lived = min(LOOK_BACK, max(refused, zones.YOUNG_SPAN + timedelta(seconds=state.terms.cold_start)))
+        spans = {ActivityKind.LAUNCHED: lived, ActivityKind.PREEMPTED: lived}
+        self._events = [event for event in self._events if now - event.at < spans.get(event.kind, refused)]
+        self._ended = [at for at in self._ended if now - at <= HOUR]
+
+    def _note(self, group: str, kind: ActivityKind, now: datetime, machine: Machine | None) -> None:
+        number = None if machine is None else str(machine.number)
+        self._events.append(
+            Activity(id=f"{group}-{number}-{len(self._events)}", group=group, kind=kind, at=now, instance_id=number)
+        )
+
+    def _view(self, state: State, now: datetime) -> PoolView:
+        terms = state.terms
+        held = Counter(machine.place for machine in state.machines)
+        spots = [
+            GroupView(
+                name=zone,
+                capacity_type=CapacityType.SPOT,
+                zone=zone,
+                desired=held[place],
+                max=MOST,
+                usd_per_hour=Decimal(repr(state.price(place))),
+                losses_per_hour=self._memories[place].losses_per_hour,
+            )
+            for place, zone in enumerate(state.zones)
+        ]
+        on_demand = GroupView(
+            name=ON_DEMAND_GROUP,
+            capacity_type=CapacityType.ON_DEMAND,
+            zone=None,
+            desired=held[ON_DEMAND],
+            max=MOST,
+        )
+        return PoolView(
+            name="replay",
+            target=terms.target,
+            spare=terms.spare,
+            max=MOST,
+            policy=self.policy,
+            groups=[*spots, on_demand],
+            members=[_member(state, machine) for machine in state.machines],
+            events=self._events,
+            pass_started=now,
+            on_demand_usd=Decimal(repr(terms.on_demand_price)),
+            boot_expected=timedelta(seconds=terms.cold_start),
+            ended_this_hour=len(self._ended),
+        )
+
+
+def _growth(state: State, decision: Decision) -> Sequence[int]:
+    """The place of each instance that a group is to have more."""
+    place = ON_DEMAND if decision.resource == ON_DEMAND_GROUP else state.zones.index(decision.resource)
+    return [place] * ((decision.to_size or 0) - (decision.from_size or 0))
+
+
+def _group_of(state: State, place: int) -> str:
+    return ON_DEMAND_GROUP if place == ON_DEMAND else state.zones[place]
+
+
+def _member(state: State, machine: Machine) -> Member:
+    launched = EPOCH + timedelta(seconds=machine.launched)
+    ready = launched + timedelta(seconds=state.terms.cold_start) if state.ready(machine) else None
+    return Member(
+        id=str(machine.number), group=_group_of(state, machine.place), launched_at=launched, ready_since=ready
+    )
+
+
+@dataclass(slots=True)
+class SkyServeRule:
+    """SkyServe's rule (SpotHedge, arXiv 2411.01438).
+
+    Spot up to target and spare; on-demand for all spot that is not ready, dropped the moment spot is. Zones are
+    active until they refuse or preempt, and all are active again when fewer than two are.
+    """
+
+    name: str = "skyserve"
+    _active: set[int] = field(default_factory=set[int])
+    _refused: set[int] = field(default_factory=set[int])
+    _now: float = float("-inf")
+
+    def decide(self, state: State) -> Wishes:
+        if state.now > self._now:
+            self._refused, self._now = set(), state.now
+        self._active = self._active or set(range(len(state.zones)))
+        self._refused |= set(state.refused)
+        for place in (*state.refused, *(m.place for m in state.lost)):
+            self._active.discard(place)
+            if len(self._active) < 2:
+                self._active = set(range(len(state.zones)))
+        spot = [m for m in state.machines if m.place != ON_DEMAND]
+        bought = [m for m in state.machines if m.place == ON_DEMAND]
+        wanted = state.terms.target + state.terms.spare
+        if len(spot) < wanted and (place := self._choose(state, spot)) is not None:
+            return Wishes(launch=(place,))
+        if len(spot) > wanted:
+            return Wishes(end=[max(spot, key=lambda m: m.number).number])
+        stand_in = min(state.terms.target, max(0, wanted - sum(state.ready(m) for m in spot)))
+        if len(bought) < stand_in:
+            return Wishes(launch=[ON_DEMAND] * (stand_in - len(bought)))
+        surplus = sorted(bought, key=lambda m: (state.ready(m), -m.number))[: len(bought) - stand_in]
+        return Wishes(end=[m.number for m in surplus])
+
+    def _choose(self, state: State, spot: Sequence[Machine]) -> int | None:
+        """An active zone that is not in use, else any active one; none twice in a tick after it refused."""
+        able = [place for place in sorted(self._active) if place not in self._refused]
+        used = {place: sum(m.place == place for m in spot) for place in able}
+        return min(able, key=lambda place: (used[place], state.price(place), place), default=None)
