@@ -31,7 +31,7 @@ def show_plan(plan: Plan, title: str) -> None:
             decision.resource,
             decision.pool or "",
             _action(decision),
-            decision.reason.value,
+            decision.reason.sentence,
             decision.detail,
             "" if decision.usd_per_hour is None else f"{decision.usd_per_hour:f}",
             style=_COLOURS.get(decision.action, ""),
@@ -44,7 +44,7 @@ def _show_narrow(plan: Plan, title: str) -> None:
     for decision in plan.decisions:
         usd = "" if decision.usd_per_hour is None else f"{decision.usd_per_hour:f} USD/h"
         what = [_action(decision), decision.resource, f"({decision.pool})" if decision.pool else "", usd]
-        why = f"{decision.reason.value}: {decision.detail}" if decision.detail else decision.reason.value
+        why = f"{decision.reason.sentence}: {decision.detail}" if decision.detail else decision.reason.sentence
         for line in (" ".join(word for word in what if word), f"    {why}"):
             style = _COLOURS.get(decision.action, "")
             STDOUT.print(line, style=style, highlight=False, markup=False, soft_wrap=True)
@@ -54,8 +54,9 @@ def show_outcomes(outcomes: tuple[Outcome, ...]) -> None:
     """What became of each wish."""
     for outcome in outcomes:
         words = outcome.error or outcome.detail
+        what = f"{outcome.decision.action.sentence} {outcome.decision.resource}: {outcome.kind.sentence}"
         STDOUT.print(
-            f"{outcome.decision.action} {outcome.decision.resource}: {outcome.kind}{f' ({words})' if words else ''}",
+            f"{what} ({words})" if words else what,
             style="red" if outcome.kind is OutcomeKind.FAILED else "",
             highlight=False,
             markup=False,
@@ -67,7 +68,7 @@ def summary(plan: Plan) -> str:
     """`12 kept, 1 mark` for the last line."""
     counts = Counter(decision.action for decision in plan.decisions)
     kept = counts.pop(Action.KEEP, 0)
-    return ", ".join([f"{kept} kept", *(f"{n} to {action}" for action, n in sorted(counts.items()))])
+    return ", ".join([f"{kept} kept", *(f"{n} to {action.sentence}" for action, n in sorted(counts.items()))])
 
 
 def waste(plan: Plan) -> dict[str, Any] | None:
@@ -98,7 +99,8 @@ def plan_json(plan: Plan, outcomes: tuple[Outcome, ...]) -> dict[str, Any]:
             {
                 "resource": outcome.decision.resource,
                 "action": outcome.decision.action.value,
-                "kind": outcome.kind.value,
+                "kind": outcome.kind.sentence,
+                "kind_code": outcome.kind.value,
                 "detail": outcome.detail,
                 "error": outcome.error,
             }
@@ -113,7 +115,8 @@ def decision_json(decision: Decision) -> dict[str, Any]:
         "resource": decision.resource,
         "pool": decision.pool,
         "action": decision.action.value,
-        "reason": decision.reason.value,
+        "reason": decision.reason.sentence,
+        "reason_code": decision.reason.value,
         "detail": decision.detail,
         "evidence": dict(decision.evidence),
         "from_size": decision.from_size,
@@ -136,5 +139,5 @@ def say(text: str) -> None:
 
 def _action(decision: Decision) -> str:
     if decision.to_size is None:
-        return decision.action.value
-    return f"{decision.action} {decision.from_size}→{decision.to_size}"
+        return decision.action.sentence
+    return f"{decision.action.sentence} {decision.from_size}→{decision.to_size}"

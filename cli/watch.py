@@ -13,6 +13,7 @@ from cli import watch_foreign
 from cli.options import FleetOption
 from cli.output import STDOUT, print_json
 from cli.watch_pass import IDLE, SCALE, SPOT, Options, kinds, over_fleets
+from gpufleet.domain.decisions import OutcomeKind, Reason
 from ledger import decisions
 
 ApplyOption = Annotated[bool, typer.Option("--apply", help="Act. Without it the plan is only printed.")]
@@ -103,10 +104,12 @@ def why(
                     "watchdog": past.watchdog,
                     "resource": past.decision.resource,
                     "action": past.decision.action,
-                    "reason": past.decision.reason,
+                    "reason": Reason(past.decision.reason).sentence,
+                    "reason_code": past.decision.reason,
                     "detail": past.decision.detail,
                     "evidence": dict(past.decision.evidence),
-                    "outcome": past.outcome.kind if past.outcome else None,
+                    "outcome": OutcomeKind(past.outcome.kind).sentence if past.outcome else None,
+                    "outcome_code": past.outcome.kind if past.outcome else None,
                     "outcome_detail": (past.outcome.error or past.outcome.detail) if past.outcome else None,
                 }
             )

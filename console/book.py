@@ -7,13 +7,12 @@ from typing import Final
 from sqlalchemy import Engine, and_, func, or_, select
 
 from console.view import ActView, BrakeView, CostView, UnitCost
+from gpufleet.domain.decisions import Action, OutcomeKind, Reason
 from ledger import decisions, history, operations
 from ledger.facts import EndCause
 from ledger.sums import CostSum, Span, read_sums
 from ledger.tables import DECISIONS, ENDS, OUTCOMES, RUNS
 
-DRAINED_IN_TIME: Final = "preempted, drained"
-"""The reason of the spot watchdog's end of an instance that its cloud had given notice to."""
 BEHIND: Final = timedelta(minutes=15)
 """A pass writes its facts, then what they add up to. Sums further behind the facts were left by an older pass."""
 _AT_ONCE: Final = 500
@@ -45,9 +44,9 @@ def acts(engine: Engine, fleet: str, most: int, since: datetime | None = None) -
                 watchdog=row.watchdog,
                 resource=row.resource,
                 pool=row.pool,
-                action=row.action,
-                reason=row.reason,
-                outcome=row.kind,
+                action=Action(row.action),
+                reason=Reason(row.reason),
+                outcome=OutcomeKind(row.kind),
                 detail=row.error or row.detail,
             )
             for row in connection.execute(statement)
@@ -62,9 +61,9 @@ def about(engine: Engine, fleet: str, resource: str) -> Sequence[ActView]:
             watchdog=past.watchdog,
             resource=past.decision.resource,
             pool=past.decision.pool,
-            action=past.decision.action,
-            reason=past.decision.reason,
-            outcome=past.outcome.kind if past.outcome else None,
+            action=Action(past.decision.action),
+            reason=Reason(past.decision.reason),
+            outcome=OutcomeKind(past.outcome.kind) if past.outcome else None,
             detail=(past.outcome.error or past.outcome.detail) if past.outcome else past.decision.detail,
         )
         for past in decisions.history(engine, fleet, resource)
@@ -79,7 +78,7 @@ def reasons(engine: Engine, fleet: str, instances: Sequence[str]) -> Mapping[str
         for start in range(0, len(instances), _AT_ONCE):
             asked = (OUTCOMES.c.fleet == fleet, OUTCOMES.c.resource.in_(instances[start : start + _AT_ONCE]))
             rows = connection.execute(select(OUTCOMES).where(*asked).order_by(OUTCOMES.c.id))
-            found |= {row.resource: f"{row.watchdog}: {row.reason}" for row in rows}
+            found |= {row.resource: f"{row.watchdog}: {Reason(row.reason).sentence}" for row in rows}
     return found
 
 
@@ -102,7 +101,7 @@ def last_seen(engine: Engine, fleet: str) -> Mapping[str, datetime]:
 def preemptions(engine: Engine, fleet: str) -> Mapping[str, int]:
     """Pool to runs that the cloud took, ever, with those that were drained in time and ended before it came."""
     ours = select(OUTCOMES.c.resource).where(
-        OUTCOMES.c.fleet == fleet, OUTCOMES.c.kind == "done", OUTCOMES.c.reason == DRAINED_IN_TIME
+        OUTCOMES.c.fleet == fleet, OUTCOMES.c.kind == OutcomeKind.DONE, OUTCOMES.c.reason == Reason.PREEMPTED
     )
     taken = or_(ENDS.c.cause == EndCause.PREEMPTED.value, RUNS.c.instance_id.in_(ours))
     same = (ENDS.c.cloud == RUNS.c.cloud, ENDS.c.instance_id == RUNS.c.instance_id)

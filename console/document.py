@@ -78,9 +78,11 @@ def act_row(act: ActView) -> dict[str, Any]:
         "watchdog": act.watchdog,
         "resource": act.resource,
         "pool": act.pool,
-        "action": act.action,
-        "reason": act.reason,
-        "outcome": act.outcome,
+        "action": act.action.value,
+        "reason": act.reason.sentence,
+        "reason_code": act.reason.value,
+        "outcome": None if act.outcome is None else act.outcome.sentence,
+        "outcome_code": None if act.outcome is None else act.outcome.value,
         "detail": act.detail,
     }
 

@@ -330,9 +330,9 @@ def _acts(acts: Sequence[ActView], now: datetime, none: str) -> str:
             (
                 f"{text.span(now - act.at)} ago",
                 escape(act.watchdog),
-                f"{escape(act.action)} {escape(act.resource)}",
-                escape(act.outcome or text.NOTHING),
-                escape(act.reason + (f": {act.detail}" if act.detail else "")),
+                f"{escape(act.action.sentence)} {escape(act.resource)}",
+                escape(text.NOTHING if act.outcome is None else act.outcome.sentence),
+                escape(act.reason.sentence + (f": {act.detail}" if act.detail else "")),
             ),
             long={"what", "why"},
         )

@@ -100,7 +100,8 @@ def _groups(view: FleetView) -> Iterable[list[str]]:
     yield _cut([f"brake: {brake(b)}" for b in read.brakes])
     yield _cut(
         [
-            f"{_ago(view.at, act.at)} ago {act.watchdog}: {act.action} {act.resource}: {act.outcome or act.reason}"
+            f"{_ago(view.at, act.at)} ago {act.watchdog}: {act.action.sentence} {act.resource}:"
+            f" {(act.outcome or act.reason).sentence}"
             for act in read.acts
         ]
     )

@@ -147,8 +147,9 @@ def _one(screen: Screen, views: Sequence[FleetView], acts: Sequence[ActView]) ->
         table.add_column(name, no_wrap=True)
     table.add_column("why", overflow="fold")
     for act in acts[:_MOST_ACTS]:
-        why = act.reason + (f": {act.detail}" if act.detail else "")
-        cells = (f"{text.span(view.at - act.at)} ago", act.watchdog, act.action, act.outcome or text.NOTHING, why)
+        why = act.reason.sentence + (f": {act.detail}" if act.detail else "")
+        outcome = text.NOTHING if act.outcome is None else act.outcome.sentence
+        cells = (f"{text.span(view.at - act.at)} ago", act.watchdog, act.action.sentence, outcome, why)
         table.add_row(*(Text(cell) for cell in cells))
     head = f"{one.id}  {one.machine_type} {one.capacity_type} in {one.zone}, pool {one.pool or 'none'}"
     none = () if acts else (Text("nothing was decided about it yet"),)

@@ -10,6 +10,7 @@ from datetime import datetime
 from decimal import Decimal
 
 from gpufleet.domain import tags
+from gpufleet.domain.decisions import Action, OutcomeKind, Reason
 from gpufleet.domain.model import CapacityType, Instance, Phase
 from gpufleet.domain.owners import owner_of
 from gpufleet.settings.document import FleetDocument, Pool
@@ -157,9 +158,9 @@ class ActView:
     watchdog: str
     resource: str
     pool: str | None
-    action: str
-    reason: str
-    outcome: str | None
+    action: Action
+    reason: Reason
+    outcome: OutcomeKind | None
     detail: str
 
 

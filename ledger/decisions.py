@@ -18,11 +18,13 @@ from sqlalchemy import (
     update,
 )
 
+from gpufleet.domain.decisions import Action, OutcomeKind
 from ledger.database import writing
 from ledger.tables import DECISIONS, HEADS, INTENTS, OUTCOMES
 
-OPEN_KINDS: Final = frozenset({"waiting", "failed"})
+OPEN_KINDS: Final = frozenset({OutcomeKind.WAITING, OutcomeKind.FAILED})
 """Outcomes that leave what was begun to a later pass."""
+_ENDS: Final = (Action.END, Action.STOP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,8 +173,15 @@ def stopped_something() -> ColumnElement[bool]:
         *(earlier.c[name] == OUTCOMES.c[name] for name in ("fleet", "watchdog", "resource", "action", "kind")),
         earlier.c.id < OUTCOMES.c.id,
     )
-    stop = OUTCOMES.c.action == "stop"
-    return and_(OUTCOMES.c.kind == "done", or_(stop, and_(OUTCOMES.c.action == "end", ~said_before)))
+    stop = OUTCOMES.c.action == Action.STOP
+    return and_(OUTCOMES.c.kind == OutcomeKind.DONE, or_(stop, and_(OUTCOMES.c.action == Action.END, ~said_before)))
+
+
+def _may_have_stopped() -> ColumnElement[bool]:
+    """Whether a newer release wrote an outcome that may be an end: limits of ends count it, savings do not."""
+    ends = or_(OUTCOMES.c.action.in_(_ENDS), OUTCOMES.c.action.not_in(Action))
+    done = or_(OUTCOMES.c.kind == OutcomeKind.DONE, OUTCOMES.c.kind.not_in(OutcomeKind))
+    return and_(ends, done, or_(OUTCOMES.c.action.not_in(Action), OUTCOMES.c.kind.not_in(OutcomeKind)))
 
 
 def ended_since(engine: Engine, fleet: str, watchdog: str, since: datetime) -> dict[str, int]:
@@ -184,7 +193,7 @@ def ended_since(engine: Engine, fleet: str, watchdog: str, since: datetime) -> d
                 OUTCOMES.c.fleet == fleet,
                 OUTCOMES.c.watchdog == watchdog,
                 OUTCOMES.c.at >= since,
-                stopped_something(),
+                or_(stopped_something(), _may_have_stopped()),
             )
             .group_by(OUTCOMES.c.pool)
         )
@@ -202,7 +211,7 @@ def done_since(engine: Engine, fleet: str, watchdog: str, since: datetime) -> tu
                 OUTCOMES.c.fleet == fleet,
                 OUTCOMES.c.watchdog == watchdog,
                 OUTCOMES.c.at >= since,
-                OUTCOMES.c.kind == "done",
+                or_(OUTCOMES.c.kind == OutcomeKind.DONE, _may_have_stopped()),
             )
             .order_by(OUTCOMES.c.at, OUTCOMES.c.id)
         )
@@ -228,7 +237,7 @@ def vain_since(engine: Engine, fleet: str, watchdog: str, since: datetime) -> di
                 OUTCOMES.c.fleet == fleet,
                 OUTCOMES.c.watchdog == watchdog,
                 OUTCOMES.c.at >= since,
-                OUTCOMES.c.action.in_(("end", "stop")),
+                OUTCOMES.c.action.in_(_ENDS),
                 OUTCOMES.c.kind.in_(sorted(OPEN_KINDS)),
             )
             .group_by(OUTCOMES.c.resource)

@@ -9,13 +9,16 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import (
+    ColumnElement,
     Connection,
     Engine,
     Select,
+    or_,
     select,
     update,
 )
 
+from gpufleet.domain.brakes import BrakeKind
 from ledger.database import insert_into, writing
 from ledger.tables import BRAKES, LEASES, POLICIES, TARGET_MOVES, TARGETS
 
@@ -157,7 +160,7 @@ def target_moves(engine: Engine, fleet: str, pool: str) -> tuple[TargetMove, ...
 
 def _is_held(connection: Connection, fleet: str, pool: str, now: datetime) -> bool:
     """Whether a person holds a pool's target."""
-    held = _open_brakes(fleet, now).where(BRAKES.c.kind == "target", BRAKES.c.scope == pool)
+    held = _open_brakes(fleet, now).where(_acts_as(BrakeKind.TARGET), BRAKES.c.scope == pool)
     return connection.execute(held).first() is not None
 
 
@@ -322,6 +325,11 @@ def brakes(engine: Engine, fleet: str, now: datetime) -> Sequence[BrakeRow]:
             )
             for row in rows
         )
+
+
+def _acts_as(kind: BrakeKind) -> ColumnElement[bool]:
+    """As `Brake.acts_as`."""
+    return or_(BRAKES.c.kind == kind, BRAKES.c.kind.not_in(BrakeKind))
 
 
 def _open_brakes(fleet: str, now: datetime) -> Select[Any]:

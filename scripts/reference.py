@@ -117,10 +117,11 @@ _VARIABLE: Final = re.compile(r"{{ \$(?:labels\.(\w+)|value).*?}}")
 
 
 def _reasons() -> Iterator[str]:
-    yield "Every reason that a decision may carry, as ledger and messages have it; each leads to its entry.\n"
+    yield "Every reason that a decision may carry: its code, as the ledger and `reason_code` have it, and its"
+    yield "sentence, as people see it. Each leads to its entry. A newer one's code is shown as `unknown (CODE)`.\n"
     for reason in Reason:
-        anchor = re.sub(r"\W+", "-", reason.value.lower())
-        yield f"- [{reason.value}](../reasons.md#{anchor})"
+        anchor = re.sub(r"\W+", "-", reason.sentence.lower())
+        yield f"- `{reason}`: [{reason.sentence}](../reasons.md#{anchor})"
 
 
 READING: Final = ("Describe", "Get", "List", "get", "list")

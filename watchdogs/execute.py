@@ -170,11 +170,12 @@ class Executor:
             return self.off(decision, f"kept {kept}")
         kinds = _PAUSES if instance is None else rules.brakes - (_TARGETS if drains else frozenset())
         scopes = {"all", decision.pool, decision.resource}
-        brakes = [b for b in self._ports.ledger.brakes(now) if b.holds(now) and b.kind in kinds and b.scope in scopes]
+        there = [b for b in self._ports.ledger.brakes(now) if b.holds(now) and b.scope in scopes]
+        brakes = [brake for brake in there if any(map(brake.acts_as, kinds))]
         if taken:
-            brakes = [b for b in brakes if b.kind is BrakeKind.PAUSE or b.scope == decision.resource]
+            brakes = [b for b in brakes if b.acts_as(BrakeKind.PAUSE) or b.scope == decision.resource]
         if (brake := longest(brakes)) is not None:
-            return self.off(decision, f"{_VERBS[brake.kind]} {who_and_why(brake)}")
+            return self.off(decision, f"{_VERBS.get(brake.kind, brake.kind.sentence)} {who_and_why(brake)}")
         return self.without_lease(decision)
 
     def without_lease(self, decision: Decision) -> Outcome | None:

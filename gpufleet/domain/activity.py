@@ -2,27 +2,39 @@
 
 from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
+from typing import Final
+
+from gpufleet.domain.codes import Code
 
 
-class ActivityKind(StrEnum):
+class ActivityKind(Code):
     """What happened to a group."""
 
-    LAUNCHED = "launched"
-    NO_CAPACITY = "no capacity"
+    LAUNCHED = "launched", "launched"
+    NO_CAPACITY = "no_capacity", "no capacity"
     """The zone has none of the wanted machines now."""
-    QUOTA = "quota"
+    QUOTA = "quota", "quota"
     """The account's limit is reached: waiting or another zone does not help."""
-    PRICE = "price"
+    PRICE = "price", "price"
     """The market asks more than the group's highest price."""
-    LAUNCH_FAILED = "launch failed"
+    LAUNCH_FAILED = "launch_failed", "launch failed"
     """For another reason: a broken template, a missing permission."""
-    PREEMPTED = "preempted"
+    PREEMPTED = "preempted", "preempted"
     """The cloud took a spot instance."""
-    UNHEALTHY = "unhealthy"
+    UNHEALTHY = "unhealthy", "unhealthy"
     """The group ended an instance that failed its health check or its boot."""
-    ENDED = "ended"
+    ENDED = "ended", "ended"
     """Ended on request."""
+
+    @property
+    def refuses(self) -> bool:
+        """Whether the cloud refused what a group asked for. An unknown kind is not capacity, so it counts as one."""
+        return self in _REFUSALS or not self.known
+
+
+_REFUSALS: Final = frozenset(
+    {ActivityKind.NO_CAPACITY, ActivityKind.QUOTA, ActivityKind.PRICE, ActivityKind.LAUNCH_FAILED}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

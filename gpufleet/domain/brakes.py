@@ -2,15 +2,16 @@
 
 from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
+
+from gpufleet.domain.codes import Code
 
 
-class BrakeKind(StrEnum):
+class BrakeKind(Code):
     """What people may ask for."""
 
-    PAUSE = "pause"
-    KEEP = "keep"
-    TARGET = "target"
+    PAUSE = "pause", "pause"
+    KEEP = "keep", "keep"
+    TARGET = "target", "target"
     """A pool's target stays as a person set it."""
 
 
@@ -25,6 +26,10 @@ class Brake:
     reason: str
     until: datetime | None
     """None: until somebody resumes."""
+
+    def acts_as(self, kind: BrakeKind) -> bool:
+        """Whether it is of that kind. One whose kind this release does not know holds as each of them."""
+        return self.kind is kind or not self.kind.known
 
     def holds(self, now: datetime) -> bool:
         return self.until is None or now < self.until

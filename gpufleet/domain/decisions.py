@@ -7,87 +7,88 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
-from enum import StrEnum
+
+from gpufleet.domain.codes import Code
 
 
-class Action(StrEnum):
+class Action(Code):
     """What a watchdog may wish for."""
 
-    KEEP = "keep"
-    MARK = "mark"
-    UNMARK = "unmark"
-    END = "end"
+    KEEP = "keep", "keep"
+    MARK = "mark", "mark"
+    UNMARK = "unmark", "unmark"
+    END = "end", "end"
     """Drain, then end through its group with desired and target lowered."""
-    STOP = "stop"
+    STOP = "stop", "stop"
     """Stop a stand-alone machine."""
-    RESIZE = "resize"
+    RESIZE = "resize", "resize"
     """Set a group's desired size."""
-    RETARGET = "retarget"
+    RETARGET = "retarget", "retarget"
     """Set a pool's target."""
-    REPLACE = "replace"
+    REPLACE = "replace", "replace"
     """End a failed instance without lowering the group's size."""
 
 
-class Reason(StrEnum):
+class Reason(Code):
     """Why. Closed: the docs have an entry for each."""
 
     # kept
-    SERVING = "requests in flight"
-    TOKENS_MOVED = "tokens were served in the window"
-    GPU_ACTIVE = "GPU active"
-    GPU_ACTIVE_WITHOUT_WORK = "GPU active without work"
-    METRICS_MISSING = "metrics missing"
-    METRICS_STALE = "metrics stale"
-    METRICS_IMPLAUSIBLE = "metrics implausible"
-    NEVER_REACHABLE = "never reachable since boot"
-    WARMING_UP = "younger than its warm-up"
-    LOADING = "loading its model"
-    DRAINING = "draining already"
-    KEPT_BY_PEOPLE = "kept by a person"
-    PAUSED = "watchdogs paused"
-    PREPAID = "prepaid capacity costs the same when stopped"
-    POOL_FLOOR = "pool is at its floor"
-    RUN_BUDGET = "most changes of this run reached"
-    HOUR_BUDGET = "most changes of this hour reached"
-    DAY_BUDGET = "most changes of this day reached"
-    MARKED_WAITING = "marked, grace not over"
-    IN_ROLLOUT = "in a rollout"
-    OUTSIDE_POOLS = "outside every pool"
-    MARK_ONLY = "its rule only marks"
-    NOT_STOPPABLE = "it cannot be stopped without harm"
-    NOT_RUNNING = "not running"
-    POLICY_UNSEEN = "policy changed, its dry run was not seen"
-    NO_WATCHDOG = "no such watchdog in its pool"
-    NOT_READY = "not ready when due"
-    AS_WANTED = "as wanted"
+    SERVING = "serving", "requests in flight"
+    TOKENS_MOVED = "tokens_moved", "tokens were served in the window"
+    GPU_ACTIVE = "gpu_active", "GPU active"
+    GPU_ACTIVE_WITHOUT_WORK = "gpu_active_without_work", "GPU active without work"
+    METRICS_MISSING = "metrics_missing", "metrics missing"
+    METRICS_STALE = "metrics_stale", "metrics stale"
+    METRICS_IMPLAUSIBLE = "metrics_implausible", "metrics implausible"
+    NEVER_REACHABLE = "never_reachable", "never reachable since boot"
+    WARMING_UP = "warming_up", "younger than its warm-up"
+    LOADING = "loading", "loading its model"
+    DRAINING = "draining", "draining already"
+    KEPT_BY_PEOPLE = "kept_by_people", "kept by a person"
+    PAUSED = "paused", "watchdogs paused"
+    PREPAID = "prepaid", "prepaid capacity costs the same when stopped"
+    POOL_FLOOR = "pool_floor", "pool is at its floor"
+    RUN_BUDGET = "run_budget", "most changes of this run reached"
+    HOUR_BUDGET = "hour_budget", "most changes of this hour reached"
+    DAY_BUDGET = "day_budget", "most changes of this day reached"
+    MARKED_WAITING = "marked_waiting", "marked, grace not over"
+    IN_ROLLOUT = "in_rollout", "in a rollout"
+    OUTSIDE_POOLS = "outside_pools", "outside every pool"
+    MARK_ONLY = "mark_only", "its rule only marks"
+    NOT_STOPPABLE = "not_stoppable", "it cannot be stopped without harm"
+    NOT_RUNNING = "not_running", "not running"
+    POLICY_UNSEEN = "policy_unseen", "policy changed, its dry run was not seen"
+    NO_WATCHDOG = "no_watchdog", "no such watchdog in its pool"
+    NOT_READY = "not_ready", "not ready when due"
+    AS_WANTED = "as_wanted", "as wanted"
     # acted on
-    IDLE = "idle"
-    STILL_IDLE = "still idle after its grace"
-    WORK_IS_BACK = "work is back"
-    RESERVED_IN_FULL = "reserved capacity is paid for"
-    TERM_NOT_BEGUN = "its prepaid time has not begun"
-    TERM_ENDS = "its prepaid time ends"
-    RUN_ENDS = "its stated time to run ends"
-    SPOT_WANTED = "spot wanted"
-    SAFER_ZONE = "a safer zone"
-    SPOT_TOO_DEAR = "spot at or above its ceiling"
-    ZONE_BACKING_OFF = "zone backing off"
-    NO_SPOT = "no spot to be had"
-    FALLBACK = "on-demand stands in for missing spot"
-    HOLDING_FALLBACK = "spot is back, hold not over"
-    SPOT_IS_BACK = "spot is back"
-    PREEMPTED = "preempted, drained"
-    SURPLUS = "more than the target needs"
-    QUOTA = "quota reached"
-    BOOTS_FAILING = "boots keep failing"
-    BOOT_FAILED = "boot failed"
-    LOAD_HIGH = "load above its limit"
-    LOAD_EXPECTED = "load expected from earlier days"
-    OBJECTIVE_MISSED = "latency above its objective"
-    LOAD_LOW = "the rest can carry the load"
-    LOAD_NEEDS_ALL = "the rest could not carry the load"
-    SCHEDULE = "schedule"
-    HELD_REQUESTS = "requests wait for a first replica"
+    IDLE = "idle", "idle"
+    STILL_IDLE = "still_idle", "still idle after its grace"
+    WORK_IS_BACK = "work_is_back", "work is back"
+    RESERVED_IN_FULL = "reserved_in_full", "reserved capacity is paid for"
+    TERM_NOT_BEGUN = "term_not_begun", "its prepaid time has not begun"
+    TERM_ENDS = "term_ends", "its prepaid time ends"
+    RUN_ENDS = "run_ends", "its stated time to run ends"
+    SPOT_WANTED = "spot_wanted", "spot wanted"
+    SAFER_ZONE = "safer_zone", "a safer zone"
+    SPOT_TOO_DEAR = "spot_too_dear", "spot at or above its ceiling"
+    ZONE_BACKING_OFF = "zone_backing_off", "zone backing off"
+    NO_SPOT = "no_spot", "no spot to be had"
+    FALLBACK = "fallback", "on-demand stands in for missing spot"
+    HOLDING_FALLBACK = "holding_fallback", "spot is back, hold not over"
+    SPOT_IS_BACK = "spot_is_back", "spot is back"
+    PREEMPTED = "preempted", "preempted, drained"
+    SURPLUS = "surplus", "more than the target needs"
+    QUOTA = "quota", "quota reached"
+    BOOTS_FAILING = "boots_failing", "boots keep failing"
+    BOOT_FAILED = "boot_failed", "boot failed"
+    LOAD_HIGH = "load_high", "load above its limit"
+    LOAD_EXPECTED = "load_expected", "load expected from earlier days"
+    OBJECTIVE_MISSED = "objective_missed", "latency above its objective"
+    LOAD_LOW = "load_low", "the rest can carry the load"
+    LOAD_NEEDS_ALL = "load_needs_all", "the rest could not carry the load"
+    SCHEDULE = "schedule", "schedule"
+    HELD_REQUESTS = "held_requests", "requests wait for a first replica"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,15 +137,15 @@ class Plan:
         return tuple(d for d in self.decisions if d.action is not Action.KEEP)
 
 
-class OutcomeKind(StrEnum):
+class OutcomeKind(Code):
     """What became of a wish."""
 
-    DONE = "done"
-    NO_LONGER_TRUE = "no longer true"
+    DONE = "done", "done"
+    NO_LONGER_TRUE = "no_longer_true", "no longer true"
     """Looked again before acting, and the reason had gone. No error."""
-    WAITING = "waiting"
+    WAITING = "waiting", "waiting"
     """Begun; a later pass goes on (a drain that still runs, say)."""
-    FAILED = "failed"
+    FAILED = "failed", "failed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +158,7 @@ class Outcome:
     error: str | None = None
 
     def __post_init__(self) -> None:
-        if (self.kind is OutcomeKind.FAILED) != (self.error is not None):
+        if self.kind.known and (self.kind is OutcomeKind.FAILED) != (self.error is not None):
             raise ValueError("a failed outcome has an error, and no other has one")
 
 

@@ -252,7 +252,7 @@ def _would_not_act(stage: Stage, instance: str) -> str | None:
     found = next((one for one in asked["decisions"] if one["resource"] == instance), None)
     if found is None:
         raise StoryError(f"the idle watchdog says nothing of {instance}")
-    if found["reason"] == Reason.POLICY_UNSEEN or found["action"] != Action.KEEP:
+    if found["reason_code"] == Reason.POLICY_UNSEEN or found["action"] != Action.KEEP:
         return None
     return f"{instance} is kept: {found['reason']}, {found['detail']}"
 

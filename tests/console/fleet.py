@@ -17,6 +17,7 @@ from console.view import (
     build,
 )
 from gpufleet.domain import tags
+from gpufleet.domain.decisions import Action, OutcomeKind, Reason
 from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState
 from gpufleet.settings.document import FleetDocument
 
@@ -104,7 +105,7 @@ def busy_read(ready: int = 120) -> Read:
         acts=[
             ActView(
                 at=NOW - timedelta(minutes=3), watchdog="spot", resource="chat/on-demand", pool="chat",
-                action="set-desired", reason="spot-missing", outcome="done", detail="3 to 5",
+                action=Action.RESIZE, reason=Reason.FALLBACK, outcome=OutcomeKind.DONE, detail="3 to 5",
             )
         ],
         reasons={machine.id: "idle: idle" for machine in machines[:9]}

@@ -32,8 +32,8 @@ def _done(engine: Engine, resource: str, reason: str, *, minutes: int, watchdog:
 
 def test_the_last_thing_done_about_each_instance_says_why(engine: Engine) -> None:
     _done(engine, "i-1", "idle", minutes=0)
-    _done(engine, "i-1", "still idle after its grace", minutes=10)
-    _done(engine, "i-2", "a safer zone", minutes=5, watchdog="spot")
+    _done(engine, "i-1", Reason.STILL_IDLE, minutes=10)
+    _done(engine, "i-2", Reason.SAFER_ZONE, minutes=5, watchdog="spot")
     many = [f"i-{number}" for number in range(1200)]
     assert book.reasons(engine, "prod", many) == {
         "i-1": "idle: still idle after its grace",
@@ -71,7 +71,6 @@ def test_losses_are_those_that_the_cloud_ended_and_those_that_were_drained_in_ti
         facts.add_runs(connection, runs)
         facts.add_ends(connection, ends)
     for name in ("i-drained", "i-both"):
-        _done(engine, name, Reason.PREEMPTED.value, minutes=0, watchdog="spot")
-    _done(engine, "i-idle", "still idle after its grace", minutes=0)
+        _done(engine, name, Reason.PREEMPTED, minutes=0, watchdog="spot")
+    _done(engine, "i-idle", Reason.STILL_IDLE, minutes=0)
     assert book.preemptions(engine, "prod") == {"chat": 3}
-    assert book.DRAINED_IN_TIME == Reason.PREEMPTED

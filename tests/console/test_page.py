@@ -11,6 +11,7 @@ import pytest
 
 from console.access import SESSION_S, Access
 from console.view import Read, build
+from gpufleet.domain.decisions import Reason
 from tests.console.fleet import NOW, busy_view, document, instance
 from tests.console.pages import TOKEN, FakeBook, serving
 
@@ -84,7 +85,7 @@ def test_every_page_forbids_scripts_frames_and_the_outside(signed_in: httpx.Clie
 
 def test_the_overview_tells_the_night(signed_in: httpx.Client) -> None:
     page = signed_in.get("/").text
-    for words in ("aws/prod/us-east-1", "11,347.68", "QueueGrowing", "120 of 140", "ann@example.com", "set-desired"):
+    for words in ("aws/prod/us-east-1", "11,347.68", "QueueGrowing", "120 of 140", "ann@example.com", "resize"):
         assert words in page, words
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
 
@@ -133,7 +134,7 @@ def test_keep_is_refused_without_signing_in(book: FakeBook) -> None:
 
 def test_an_instance_shows_its_decisions(signed_in: httpx.Client) -> None:
     page = signed_in.get(f"/instance/{instance(1).id}").text
-    assert "spot-missing: 3 to 5" in page
+    assert f"{Reason.FALLBACK.sentence}: 3 to 5" in page
     assert "42%" in page
     assert signed_in.get("/instance/i-unknown").status_code == 404
 

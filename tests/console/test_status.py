@@ -68,7 +68,7 @@ def test_what_is_wrong_stands_before_the_pools_and_what_wakes_somebody_first() -
         "drains: i-00000000000000078 (chat, spot); spot: cheaper elsewhere",
         "orphan: i-0000000000000270f (g6.xlarge, pool –)",
         "brake: pause * by ann@example.com, until resumed: a test [of] brakes",
-        "3 min ago spot: set-desired chat/on-demand: done",
+        "3 min ago spot: resize chat/on-demand: done",
         "idle 5 h ago, spot 33 s ago",
         "spot g6.xlarge in us-east-1a: 0.300 USD/h, 38% of on-demand",
     ],

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from console.top import Screen, Sort, draw, pressed, rows
 from console.view import FleetView, Signals
+from gpufleet.domain.decisions import Reason
 from tests.console.fleet import busy_view, instance
 
 
@@ -55,7 +56,7 @@ def test_keys_walk_choose_and_go_back() -> None:
         assert screen.row == row
     chosen = pressed(screen, "enter", views)
     assert chosen.chosen == instance(0).id
-    assert "spot-missing: 3 to 5" in shown(chosen, views[0])
+    assert f"{Reason.FALLBACK.sentence}: 3 to 5" in shown(chosen, views[0])
     assert pressed(chosen, "escape", views).chosen == ""
     assert pressed(screen, "q", views).over
 

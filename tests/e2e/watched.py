@@ -68,7 +68,7 @@ class Fleet:
         return done.returncode, json.loads(done.stdout)
 
     def reasons(self, answer: Any) -> dict[str, str]:
-        return {d["resource"]: d["reason"] for d in answer["decisions"]}
+        return {d["resource"]: d["reason_code"] for d in answer["decisions"]}
 
 
 @contextmanager

@@ -33,7 +33,7 @@ def over_world() -> Kind:
 
 def reasons(kind: Kind, fleet: FleetDocument, options: Options) -> dict[str, str]:
     _, [answer] = over_fleets(kind, [fleet], options)
-    return {decision["resource"]: decision["reason"] for decision in answer["decisions"]}
+    return {decision["resource"]: decision["reason_code"] for decision in answer["decisions"]}
 
 
 @pytest.mark.parametrize("how", ["dry", "hash"])

@@ -26,7 +26,7 @@ def test_a_pools_history_ends_with_the_last_reason_of_each_of_its_groups(tmp_pat
     path = tmp_path / "fleet.json"
     path.write_text(render(written))
     engine = open_ledger(url)
-    for minute, reason in enumerate(["as wanted", "no spot to be had"]):
+    for minute, reason in enumerate(["as_wanted", "no_spot"]):
         rows = [
             DecisionRow(resource=name, pool="chat", action="keep", reason=reason, usd_per_hour=None)
             for name in (*groups, f"i-{minute}")

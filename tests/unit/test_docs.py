@@ -18,14 +18,14 @@ DOCS = ROOT / "docs"
 
 def test_every_reason_has_an_entry_and_no_entry_is_left_over() -> None:
     entries = re.findall(r"^### (.+)$", (DOCS / "reasons.md").read_text(), re.MULTILINE)
-    assert sorted(entries) == sorted(reason.value for reason in Reason)
+    assert sorted(entries) == sorted(reason.sentence for reason in Reason)
 
 
 def test_the_runbook_names_reasons_as_they_are_told() -> None:
     section = (DOCS / "runbook.md").read_text().partition("## FallbackDear")[2].partition("\n## ")[0]
     named = [line.split("|")[1].strip() for line in section.splitlines() if line.startswith("|")][2:]
     assert len(named) > 4
-    assert set(named) <= {reason.value for reason in Reason}
+    assert set(named) <= {reason.sentence for reason in Reason}
 
 
 PAGES = sorted([*DOCS.rglob("*.md"), *ROOT.glob("*.md")])

@@ -178,7 +178,7 @@ def test_a_pass_whose_lease_is_over_writes_no_marks(marked: bool) -> None:
     [
         pytest.param(_work, "requests in flight", id="work came"),
         pytest.param(lambda w: w.instances.pop(FIRST), "gone", id="gone"),
-        pytest.param(lambda w: w.rollouts.add("batch-spot-a"), Reason.IN_ROLLOUT, id="a rollout began"),
+        pytest.param(lambda w: w.rollouts.add("batch-spot-a"), Reason.IN_ROLLOUT.sentence, id="a rollout began"),
         pytest.param(
             lambda w: w.instances.__setitem__(FIRST, replace(w.instances[FIRST], tags={})), "mark", id="unmarked"
         ),
@@ -733,7 +733,7 @@ def test_the_second_look_leans_on_nobody_of_another_pool() -> None:
     dog = IdleWatchdog(fleet.model_copy(update={"pools": (batch, chat)}), world.ports())
     (outcome,) = dog.apply().outcomes
     assert (outcome.kind, world.drains) == (OutcomeKind.NO_LONGER_TRUE, [])
-    assert Reason.POOL_FLOOR in outcome.detail
+    assert Reason.POOL_FLOOR.sentence in outcome.detail
 
 
 def slow_at_the_second_look(seconds: float) -> World:

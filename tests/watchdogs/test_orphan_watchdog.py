@@ -144,16 +144,16 @@ CHANGES = [
     (pause, "paused by ana"),
     (pause_the_rule, "paused by ana"),
     (keep, "kept by ana"),
-    (keep_by_tag, Reason.KEPT_BY_PEOPLE),
+    (keep_by_tag, Reason.KEPT_BY_PEOPLE.sentence),
     (adopt, "it belongs to a pool now"),
-    (work, Reason.SERVING),
+    (work, Reason.SERVING.sentence),
     (unmark, "somebody removed its mark"),
     (retag, "the rule does not name it any more"),
     (lose_the_lease, LEASE_OVER),
     (vanish, "it runs no more"),
     (halt, "it runs no more"),
-    (join_a_group, Reason.NOT_STOPPABLE),
-    (silence_the_engine, Reason.METRICS_MISSING),
+    (join_a_group, Reason.NOT_STOPPABLE.sentence),
+    (silence_the_engine, Reason.METRICS_MISSING.sentence),
 ]
 
 
@@ -273,7 +273,7 @@ def test_one_that_worked_since_its_mark_while_no_pass_ran_begins_a_new_grace() -
     world.now += timedelta(hours=25)
     dog = OrphanWatchdog(fleet, replace(world.ports(), metrics=WorkedInBetween(world)))
     (outcome,) = dog.apply().outcomes
-    assert outcome.kind is OutcomeKind.NO_LONGER_TRUE and Reason.TOKENS_MOVED in outcome.detail
+    assert outcome.kind is OutcomeKind.NO_LONGER_TRUE and Reason.TOKENS_MOVED.sentence in outcome.detail
     assert world.stopped == [] and world.instances[ONE].idle_since is None
     assert "stays" in list(world.messages)[-1]
     world.now += timedelta(minutes=5)

@@ -138,7 +138,7 @@ def test_a_fleet_that_nobody_provisioned_is_judged_by_cloudwatch(
     other = launched(account("ec2"), "g5.xlarge", team="sales")
     code = look(Place(region="us-east-1", tag="team=research"), LATER, as_json=True)
     answer = json.loads(capfd.readouterr().out)
-    assert {d["resource"]: d["reason"] for d in answer["decisions"]} == expected
+    assert {d["resource"]: d["reason_code"] for d in answer["decisions"]} == expected
     assert {d["action"] for d in answer["decisions"]} == {"keep"}
     assert (code, answer["idle"]) == (Exit.FOUND, 2)
     # it reads and never writes

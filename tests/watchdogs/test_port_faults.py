@@ -211,7 +211,7 @@ def test_a_new_instance_that_is_not_listed_yet_is_no_fault() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "error", "open_after"),
-    [("failed", "throttled", 1), ("waiting", None, 1), ("done", None, 0), ("no longer true", None, 0)],
+    [("failed", "throttled", 1), ("waiting", None, 1), ("done", None, 0), ("no_longer_true", None, 0)],
 )
 def test_what_was_begun_stays_open_until_it_is_over(
     tmp_path: Path, kind: str, error: str | None, open_after: int

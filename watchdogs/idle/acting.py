@@ -180,15 +180,15 @@ class Actor:
         key = f"unheard:{decision.resource}:{'' if since is None else tags.write_time(since)}"
         self._executor.notify(key, words.unheard(decision, look.silent), decision)
         silent = " and ".join(look.silent)
-        detail = f"{Reason.METRICS_STALE}: nothing from its {silent} since it said `drained`; the next pass goes on"
-        return self._executor.waiting(decision, detail)
+        detail = f"nothing from its {silent} since it said `drained`; the next pass goes on"
+        return self._executor.waiting(decision, f"{Reason.METRICS_STALE.sentence}: {detail}")
 
     def _end(self, heard: Heard) -> Outcome:
         """Look a last time, lower the target, end it through its group."""
         ports, decision = self._ports, heard.decision
         if (objected := self._objection(heard)) is not None:
-            detail = f"its agent says `drained`, but {objected.reason}: {objected.detail}; the next pass goes on"
-            return self._executor.waiting(decision, detail)
+            against = f"{objected.reason.sentence}: {objected.detail}"
+            return self._executor.waiting(decision, f"its agent says `drained`, but {against}; the next pass goes on")
         instance = ports.inventory.instance(decision.resource)
         if instance is None or not instance.alive:
             return self._over(decision, "it is gone already")
@@ -252,7 +252,7 @@ class Actor:
         floor = self._observed.pools[instance.pool or ""].floor
         ready = sum(in_service(agents.get(one.id)) for one in others)
         if ready < floor:
-            detail = f"{Reason.POOL_FLOOR}: floor {floor}, {ready} others are ready"
+            detail = f"{Reason.POOL_FLOOR.sentence}: floor {floor}, {ready} others are ready"
             return self._executor.off(decision, detail)
         return instance
 
@@ -269,7 +269,7 @@ class Actor:
             self._notify_unmark(
                 instance.idle_since, replace(decision, reason=objection.reason, detail=objection.detail)
             )
-        detail = f"{objection.reason} {objection.detail}".strip()
+        detail = f"{objection.reason.sentence} {objection.detail}".strip()
         return self._executor.off(decision, detail)
 
     def _objection(self, heard: Heard) -> Objection | None:

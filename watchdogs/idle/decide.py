@@ -218,7 +218,7 @@ def _idle(
 def _seen(pool: PoolView, wish: Decision) -> Decision:
     if pool.policy_seen or wish.action in (Action.KEEP, Action.UNMARK):  # an unmark ends nothing
         return wish
-    return _kept(wish, Reason.POLICY_UNSEEN, f"would {wish.action}: {wish.reason}")
+    return _kept(wish, Reason.POLICY_UNSEEN, f"would {wish.action}: {wish.reason.sentence}")
 
 
 def _drains(agent: AgentStatus | None) -> bool:

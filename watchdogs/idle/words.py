@@ -20,7 +20,7 @@ def marked(instance: Instance, decision: Decision, ends_at: datetime, likely_at:
     return "\n".join(
         (
             f"{instance.id} of pool {instance.pool} ({instance.capacity_type}, {instance.machine_type}, "
-            f"{instance.zone}) is idle: {decision.detail or decision.reason}.",
+            f"{instance.zone}) is idle: {decision.detail or decision.reason.sentence}.",
             f"It costs {money(decision.usd_per_hour)}.",
             f"It will be drained and ended after {ends_at:%H:%M:%S} UTC if it is still idle then.{later}",
             f"To keep it: `gpufleet keep {instance.id} --for 4h --reason WHY`, or set its tag {KEEP_UNTIL} "
@@ -33,14 +33,14 @@ def marked(instance: Instance, decision: Decision, ends_at: datetime, likely_at:
 def unmarked(decision: Decision) -> str:
     """Why it stays."""
     because = f" ({decision.detail})" if decision.detail else ""
-    return f"{decision.resource} of pool {decision.pool} stays: {decision.reason}{because}."
+    return f"{decision.resource} of pool {decision.pool} stays: {decision.reason.sentence}{because}."
 
 
 def ended(decision: Decision, target: int | None) -> str:
     """What was ended, and what that saves."""
     after = "" if target is None else f"; the pool's target is now {target}"
     return (
-        f"{decision.resource} of pool {decision.pool} was drained and ended: {decision.reason}. "
+        f"{decision.resource} of pool {decision.pool} was drained and ended: {decision.reason.sentence}. "
         f"That saves {money(decision.usd_per_hour)}{after}."
     )
 

@@ -91,7 +91,7 @@ class Actor:
     def _notify_mark(self, decision: Decision, since: datetime) -> None:
         instance, rule = self._orphans[decision.resource], self._rules[decision.pool or ""]
         against = stop_objection(self._seen, instance, rule)
-        said = None if against is None else f"{against.reason}, {against.detail}"
+        said = None if against is None else f"{against.reason.sentence}, {against.detail}"
         key = f"marked:{instance.id}:{tags.write_time(since)}"
         self._executor.notify(key, words.marked(instance, rule, decision, since + rule.grace, said), decision)
 
@@ -126,7 +126,7 @@ class Actor:
             self._marked_in_vain(decision, objection)
         objection = objection or stop_objection(again, instance, rule)
         if objection is not None:
-            detail = f"{objection.reason} {objection.detail}".strip()
+            detail = f"{objection.reason.sentence} {objection.detail}".strip()
             return self._executor.off(decision, detail)
         self._executor.intend(decision)
         self._account.stop(instance.id)

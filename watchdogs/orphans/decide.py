@@ -149,7 +149,7 @@ class _Room:
 def _unless_unseen(seen: Observed, rule: OrphanPolicy, wish: Decision) -> Decision:
     if rule.name not in seen.unseen or wish.action in (Action.KEEP, Action.UNMARK):
         return wish
-    detail = f"would {wish.action}: {wish.reason}"
+    detail = f"would {wish.action}: {wish.reason.sentence}"
     return replace(wish, action=Action.KEEP, reason=Reason.POLICY_UNSEEN, detail=detail)
 
 

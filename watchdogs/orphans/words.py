@@ -36,13 +36,15 @@ def marked(instance: Instance, rule: OrphanPolicy, decision: Decision, ends_at: 
 
 def unmarked(decision: Decision) -> str:
     """Why it is left alone again."""
-    return f"{decision.resource} (no pool's, rule {decision.pool}) stays: {decision.reason}; {decision.detail}."
+    return (
+        f"{decision.resource} (no pool's, rule {decision.pool}) stays: {decision.reason.sentence}; {decision.detail}."
+    )
 
 
 def stopped(decision: Decision) -> str:
     """What was stopped, and what that saves."""
     return (
-        f"{decision.resource} (no pool's, rule {decision.pool}) was stopped: {decision.reason}. That saves"
+        f"{decision.resource} (no pool's, rule {decision.pool}) was stopped: {decision.reason.sentence}. That saves"
         f" {money(decision.usd_per_hour)}; its disks still cost. A restart may find no capacity."
     )
 

@@ -68,7 +68,7 @@ class ScaleWatchdog:
             return held
         wanted = seen.value if decision.to_size is None else decision.to_size
         executor.intend(decision)
-        why = f"{decision.reason}: {decision.detail}"
+        why = f"{decision.reason.sentence}: {decision.detail}"
         there = self._ports.ledger.set_target(seen, wanted, WATCHDOG, why, self._ports.clock.now())
         self._notify(executor, decision, there)
         return executor.done(decision, f"target {seen.value} → {wanted}")

@@ -17,7 +17,7 @@ from watchdogs.execute import Executor, Rules
 from watchdogs.ports import Ports
 from watchdogs.spot import failures
 from watchdogs.spot.decide import WATCHDOG
-from watchdogs.spot.zones import CEILING, REFUSALS
+from watchdogs.spot.zones import CEILING
 
 DRAIN_WAIT: Final = timedelta(minutes=2)
 """How long one pass waits for drains at most: as long as a notice of AWS. Drains that take longer go on, a later pass
@@ -122,7 +122,7 @@ class Actor:
         patience = max((self._patience(d) for d in growing), default=timedelta(0))
         while open_asks:
             names = sorted(open_asks)
-            refused = {a.group for a in self._ports.groups.activities(names, asked_at) if a.kind in REFUSALS}
+            refused = {a.group for a in self._ports.groups.activities(names, asked_at) if a.kind.refuses}
             for group in self._ports.groups.groups(names):
                 if group.name in refused or len(self._seen(group)) >= (open_asks[group.name].to_size or 0):
                     del open_asks[group.name]
@@ -158,7 +158,7 @@ class Actor:
         status = self._ports.agents.statuses([instance]).get(instance.id)
         if status is None or not (status.draining or status.drained):
             deadline = self._document.pool(decision.pool or "").drain_deadline
-            self._ports.agents.drain(instance, DrainOwner.SPOT, f"spot: {decision.reason}", deadline)
+            self._ports.agents.drain(instance, DrainOwner.SPOT, f"spot: {decision.reason.sentence}", deadline)
         return decision, instance
 
     def _end(self, decision: Decision) -> Outcome:
@@ -183,7 +183,7 @@ class Actor:
                 instance = self._instances.get(decision.resource)
                 group = decision.resource if instance is None else instance.group
                 key = f"alert:{group}:{decision.reason}:{plan.at:%Y%m%d}"
-                text = f"Pool {decision.pool}, {group}: {decision.reason}. {decision.detail}."
+                text = f"Pool {decision.pool}, {group}: {decision.reason.sentence}. {decision.detail}."
                 if decision.reason is Reason.BOOTS_FAILING:
                     text += f" Once that is mended, `gpufleet resume {decision.pool}` has it tried again."
                 self._executor.notify(key, text)
@@ -226,7 +226,8 @@ class Actor:
 
 def _ended(decision: Decision) -> str:
     saves = "" if decision.usd_per_hour is None else f" That saves {decision.usd_per_hour:f} USD/h."
-    return f"{decision.resource} of pool {decision.pool} was ended: {decision.reason}; {decision.detail}.{saves}"
+    why = f"{decision.reason.sentence}; {decision.detail}"
+    return f"{decision.resource} of pool {decision.pool} was ended: {why}.{saves}"
 
 
 def _money(usd_per_hour: Decimal | None) -> str:

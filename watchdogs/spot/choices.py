@@ -23,11 +23,17 @@ CHOSEN: Final = frozenset({Reason.SURPLUS, Reason.SPOT_IS_BACK})
 
 def ended(deeds: Iterable[PastAction]) -> dict[str, int]:
     """By pool: how many instances were ended by choice. One whose end is noted twice went but once."""
-    gone = {deed.resource: deed.pool or "" for deed in deeds if deed.action is Action.END and deed.reason in CHOSEN}
+    gone = {deed.resource: deed.pool or "" for deed in deeds if _may_be_chosen(deed)}
     found: dict[str, int] = {}
     for pool in gone.values():
         found[pool] = found.get(pool, 0) + 1
     return found
+
+
+def _may_be_chosen(deed: PastAction) -> bool:
+    """What a newer release wrote may have been an end, and by choice: it counts."""
+    ends = deed.action is Action.END or not deed.action.known
+    return ends and (deed.reason in CHOSEN or not deed.reason.known)
 
 
 def within_budgets(
@@ -72,7 +78,7 @@ def _needs_room(wish: Decision) -> bool:
 def _allowed(room: budgets.Room, wish: Decision) -> Decision:
     pool = wish.pool or ""
     if (full := room.objection(pool)) is not None:
-        detail = f"would {wish.action}: {wish.reason}; {wish.detail}"
+        detail = f"would {wish.action}: {wish.reason.sentence}; {wish.detail}"
         return replace(
             wish, action=Action.KEEP, reason=full, detail=detail, from_size=None, to_size=None, usd_per_hour=None
         )

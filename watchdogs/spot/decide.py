@@ -277,7 +277,7 @@ def _unseen(wish: Decision) -> Decision:
         wish,
         action=Action.KEEP,
         reason=Reason.POLICY_UNSEEN,
-        detail=f"would {wish.action}: {wish.reason}",
+        detail=f"would {wish.action}: {wish.reason.sentence}",
         from_size=None,
         to_size=None,
         usd_per_hour=None,

@@ -13,7 +13,7 @@ def settle(executor: Executor, ports: Ports, document: FleetDocument, decision: 
     if not has_gone(ports, document, ports.inventory.instance(decision.resource)):
         executor.off(decision, "a run was killed before it ended it; it is judged anew")
         return
-    text = f"{decision.resource} of pool {decision.pool} was ended: {decision.reason}; {decision.detail}."
+    text = f"{decision.resource} of pool {decision.pool} was ended: {decision.reason.sentence}; {decision.detail}."
     # the same key as that run's own message: if it was sent already, it is sent once
     executor.notify(f"ended:{decision.resource}", text)
     if (group := decision.evidence.get(failures.GROUP)) is not None:

@@ -41,15 +41,11 @@ MOST_PAUSE: Final = 1 / 4
 costs two writes for each zone and pass."""
 LEAST_GAIN: Final = 0.01
 """Falls per hour that a move to another zone must spare, since it costs a drain and a boot."""
-REFUSALS: Final = frozenset(
-    {ActivityKind.NO_CAPACITY, ActivityKind.QUOTA, ActivityKind.PRICE, ActivityKind.LAUNCH_FAILED}
-)
 CEILING: Final = "price_ceiling"
 """Under this a decision says of its evidence that the ceiling was not judged."""
 YOUNG_SPAN: Final = TROUBLE_HALF_LIFE
 """For so long the loss of one that was not ready yet speaks against those that boot: losses come in spells."""
-_ASKED: Final = REFUSALS | {ActivityKind.LAUNCHED, ActivityKind.PREEMPTED}
-_SETBACKS: Final = REFUSALS | {ActivityKind.PREEMPTED}
+_ANSWERS: Final = frozenset({ActivityKind.LAUNCHED, ActivityKind.PREEMPTED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +111,7 @@ def extra(pool: PoolView, base: int, now: datetime) -> int:
     if total > base:
         without = risk.with_one_less(held, risk.best_removal(spots, held, needed))
         return 1 if risk.risk(spots, without, needed) - risk_now >= KEEP_EXTRA else 0
-    recent = {e.group for e in pool.events if e.kind in REFUSALS and now - e.at < TRY_AGAIN}
+    recent = {e.group for e in pool.events if e.kind.refuses and now - e.at < TRY_AGAIN}
     able = {group.name for group in untried(pool, now)} - recent
     most = _share(pool)
     roomy = [place for place in spots if place.name in able and held[place.name] < most]
@@ -145,7 +141,7 @@ def taken_young(pool: PoolView, now: datetime) -> int:
 
 def reachable(pool: PoolView, now: datetime) -> list[str]:
     """Groups that may be tried for a better place: open, with room, and not asked for a while."""
-    recent = {e.group for e in pool.events if e.kind in _ASKED and now - e.at < TRY_AGAIN}
+    recent = {e.group for e in pool.events if (e.kind.refuses or e.kind in _ANSWERS) and now - e.at < TRY_AGAIN}
     held, most = counts(pool), _share(pool)
     return [
         group.name
@@ -188,7 +184,8 @@ def penalty(pool: PoolView, group: GroupView, now: datetime) -> float:
     span = pool.policy.zone_backoff
     if span <= timedelta(0):
         return 0.0
-    setbacks = [event for event in _since(pool, group, now - span) if event.kind in _SETBACKS]
+    recent = _since(pool, group, now - span)
+    setbacks = [event for event in recent if event.kind.refuses or event.kind is ActivityKind.PREEMPTED]
     noticed = [1.0 for member in pool.members_of(group.name) if member.under_notice]
     return sum([*noticed, *(1 - (now - event.at) / span for event in setbacks)], start=0.0)
 
@@ -244,7 +241,7 @@ def at_quota(pool: PoolView, group: GroupView, now: datetime) -> Verdict | None:
 def refused_last(pool: PoolView, group: GroupView) -> str | None:
     """What the cloud said of the newest thing that a group tried, if it refused."""
     events = pool.events_of(group.name)
-    return _said(events[-1]) if events and events[-1].kind in REFUSALS else None
+    return _said(events[-1]) if events and events[-1].kind.refuses else None
 
 
 def _said(event: Activity) -> str:
@@ -288,9 +285,9 @@ def _powered_off(pool: PoolView, group: GroupView, since: datetime) -> int:
 
 def _refused(pool: PoolView, group: GroupView, now: datetime) -> Verdict | None:
     events = pool.events_of(group.name)
-    refused = [event for event in events if event.kind in REFUSALS and event.at >= pool.pass_started]
+    refused = [event for event in events if event.kind.refuses and event.at >= pool.pass_started]
     looking = group.desired > len(pool.members_of(group.name))
-    if not refused and looking and events and events[-1].kind in REFUSALS:
+    if not refused and looking and events and events[-1].kind.refuses:
         # the group looks by itself, for one that it lost, and was told no before this pass began
         refused = [event for event in events[-1:] if now - event.at < pool.policy.zone_backoff]
     return Verdict(reason=Reason.NO_SPOT, detail=_said(refused[-1])) if refused else None
@@ -311,7 +308,7 @@ def _refusals(pool: PoolView, group: GroupView, now: datetime) -> list[datetime]
     for event in reversed(_since(pool, group, now - pool.policy.zone_backoff)):
         if event.kind is ActivityKind.LAUNCHED:
             break
-        if event.kind in REFUSALS and (not found or found[-1] - event.at > SAME_ASK):
+        if event.kind.refuses and (not found or found[-1] - event.at > SAME_ASK):
             found.append(event.at)
     return found
 
