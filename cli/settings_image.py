@@ -8,8 +8,8 @@ from gpufleet.settings import KEY
 from gpufleet.settings.environment import Pool, Settings
 from gpufleet.settings.problems import Problem
 from node import driver
-from node.settings import EngineSettings
 from serving.engine import EngineKind
+from serving.instance_settings import EngineSettings
 from serving.user_data import LEAST_PYTHON
 
 _TOLD: Final = re.compile(r"nvidia-(\d{3})(?!\d)")

@@ -19,12 +19,12 @@ from node.disks import LocalDisks
 from node.engine_client import HttpEngine
 from node.life import Clock, Life
 from node.ports import CloudSide, StepError
-from node.settings import Settings, SettingsError, load
 from node.switch import FOLLOW, Switch
 from node.systemd import Systemd, run
 from serving import engine as engines
 from serving.cache import sync
 from serving.cache.disk import Cache, CacheError
+from serving.instance_settings import InstanceSettings, InstanceSettingsError, load
 
 UNIT: Final = "gpufleet-node.service"
 TICK_S: Final = 0.5
@@ -56,7 +56,7 @@ def main(argv: list[str]) -> int:
         return 2
     try:
         return commands[argv[0]](root)
-    except (SettingsError, StepError, CacheError) as error:
+    except (InstanceSettingsError, StepError, CacheError) as error:
         _say(str(error))
         return 1
 
@@ -190,7 +190,7 @@ class _Token:
             life.warn("token", None)
 
 
-def _cloud(settings: Settings) -> CloudSide:
+def _cloud(settings: InstanceSettings) -> CloudSide:
     """The cloud's side, waited for: metadata may come up after the agent. Raises StepError."""
     until = time.monotonic() + METADATA_WAIT_S
     while True:
@@ -202,7 +202,7 @@ def _cloud(settings: Settings) -> CloudSide:
             time.sleep(1)
 
 
-def _connect(settings: Settings) -> CloudSide:
+def _connect(settings: InstanceSettings) -> CloudSide:
     match settings.cloud:
         case Cloud.AWS:
             from clouds.aws.metadata import from_environment

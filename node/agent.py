@@ -13,8 +13,8 @@ from node.boot import World
 from node.drain import Move, Order, Scene, is_quiet, merge, next_move
 from node.life import Life
 from node.ports import CloudNotice, EngineLoad, Notice, StepError, UnitState
-from node.settings import Settings
 from serving import engine as engines
+from serving.instance_settings import InstanceSettings
 
 SETTLE: Final = timedelta(seconds=3)
 """How long the engine must be quiet in a drain: HAProxy asks the agent every second, and routes until it heard."""
@@ -31,7 +31,7 @@ RETRY: Final = timedelta(seconds=10)
 class Agent:
     """One instance's agent after its boot was begun."""
 
-    settings: Settings
+    settings: InstanceSettings
     world: World
     life: Life
     power_off: Callable[[], None]

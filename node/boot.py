@@ -12,11 +12,11 @@ from gpufleet.domain.model import Phase
 from node import disks, driver, engine_key, health
 from node.life import Life, Step
 from node.ports import CloudSide, Disks, EngineClient, HopelessError, StepError, Units, UnitState
-from node.settings import Settings
 from serving import engine as engines
 from serving.cache.disk import Cache, CacheError, NoSpaceError
 from serving.cache.manifest import ManifestError
 from serving.cache.sync import CorruptError, Progress, Sync, served_digest
+from serving.instance_settings import InstanceSettings
 
 ATTEMPTS: Final = 6
 """Tries of one step; its time limit may end it earlier."""
@@ -46,7 +46,7 @@ class World:
 class Boot:
     """One boot of one instance."""
 
-    settings: Settings
+    settings: InstanceSettings
     world: World
     life: Life
     lease: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from node.settings import EngineSettings
 from serving.engine import EngineKind
+from serving.instance_settings import EngineSettings
 
 PLACE: Final = "proc/driver/nvidia/version"
 REQUIRE: Final = "NVIDIA_REQUIRE_CUDA"

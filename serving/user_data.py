@@ -6,14 +6,11 @@ an instance does is code of the agent, tested as such. No secret travels in it, 
 
 import json
 import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
-from gpufleet.domain.model import CapacityType, Cloud
+from gpufleet.domain.model import Cloud
+from serving.instance_settings import InstanceSettings, to_json
 
-VERSION: Final = 1
 LARGEST: Final = 16 * 1024
 """Bytes that EC2 takes before Base64."""
 ARCHIVE_NAME: Final = "gpufleet-node.pyz"
@@ -21,93 +18,8 @@ LEAST_PYTHON: Final = (3, 11)
 """That the node agent runs on: the machine image's `python3`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Engine:
-    """What serves the model."""
-
-    kind: str
-    image: str
-    args: tuple[str, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict[str, str])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BootLimits:
-    """How long each step of a boot may take before the instance gives up."""
-
-    disks: timedelta = timedelta(seconds=60)
-    cache: timedelta = timedelta(minutes=30)
-    engine: timedelta = timedelta(minutes=15)
-    warm_up: timedelta = timedelta(minutes=2)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InstanceSettings:
-    """`instance.json`: all that an instance is told."""
-
-    environment: str
-    cloud: Cloud
-    region: str
-    pool: str
-    capacity_type: CapacityType
-    bucket: str
-    """URL: `s3://…` or `gs://…`."""
-    model: str
-    served_name: str
-    engine: Engine
-    dcgm_image: str
-    node_exporter_image: str | None = None
-    """None: no numbers of the machine itself. Such settings are written as before there were any."""
-    agent_token: str
-    """Where the secret lies: `ssm:/…` or `gsm:projects/…`."""
-    drain_deadline: timedelta
-    drain_margin: timedelta = timedelta(seconds=5)
-    metadata_poll: timedelta = timedelta(seconds=5)
-    power_off_after: timedelta = timedelta(minutes=15)
-    """A machine whose boot failed, or that got no agent, is ended after this long: people may look at it first."""
-    cache_dir: str = "/mnt/nvme/models"
-    boot_limits: BootLimits = field(default_factory=BootLimits)
-
-
 class UserDataError(ValueError):
     """The cloud would refuse it."""
-
-
-def instance_json(settings: InstanceSettings) -> dict[str, Any]:
-    """The settings file as the contract has it."""
-    limits = settings.boot_limits
-    return {
-        "version": VERSION,
-        "environment": settings.environment,
-        "cloud": settings.cloud.value,
-        "region": settings.region,
-        "pool": settings.pool,
-        "capacity_type": settings.capacity_type.value,
-        "group": None,
-        "bucket": settings.bucket,
-        "model": settings.model,
-        "served_name": settings.served_name,
-        "engine": {
-            "kind": settings.engine.kind,
-            "image": settings.engine.image,
-            "args": list(settings.engine.args),
-            "env": dict(settings.engine.env),
-        },
-        "dcgm_image": settings.dcgm_image,
-        **({"node_exporter_image": settings.node_exporter_image} if settings.node_exporter_image else {}),
-        "agent_token": settings.agent_token,
-        "cache_dir": settings.cache_dir,
-        "drain_deadline_s": _seconds(settings.drain_deadline),
-        "drain_margin_s": _seconds(settings.drain_margin),
-        "metadata_poll_s": _seconds(settings.metadata_poll),
-        "power_off_after_s": _seconds(settings.power_off_after),
-        "boot_limits_s": {
-            "disks": _seconds(limits.disks),
-            "cache": _seconds(limits.cache),
-            "engine": _seconds(limits.engine),
-            "warm_up": _seconds(limits.warm_up),
-        },
-    }
 
 
 def archive_key(sha256: str) -> str:
@@ -118,13 +30,13 @@ def archive_key(sha256: str) -> str:
 def render(settings: InstanceSettings, agent_sha256: str) -> str:
     """The bash script. Raises UserDataError when the cloud would refuse it."""
     script = _SCRIPT.format(
-        settings=json.dumps(instance_json(settings), indent=1, ensure_ascii=True),
+        settings=json.dumps(to_json(settings), indent=1, ensure_ascii=True),
         sha256=shlex.quote(agent_sha256),
         region=shlex.quote(settings.region),
         source=shlex.quote(f"{settings.bucket}/{archive_key(agent_sha256)}"),
         fetch=FETCH[settings.cloud],
         archive=ARCHIVE_NAME,
-        power_off_s=_seconds(settings.power_off_after),
+        power_off_s=int(settings.power_off_after.total_seconds()),
         python=LEAST_PYTHON,
         python_words=".".join(map(str, LEAST_PYTHON)),
     )
@@ -134,10 +46,6 @@ def render(settings: InstanceSettings, agent_sha256: str) -> str:
             "shorten engine args or env"
         )
     return script
-
-
-def _seconds(duration: timedelta) -> int:
-    return int(duration.total_seconds())
 
 
 FETCH: Final = {

@@ -3,7 +3,8 @@
 from components.capacity import Block, Capacity, FlexStart, OnDemand, Owned, Reserved, Spot
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.settings.environment import Pool, Settings
-from serving.user_data import BootLimits, Engine, InstanceSettings
+from serving.engine import EngineKind
+from serving.instance_settings import BootLimits, EngineSettings, InstanceSettings
 
 BUCKET_SCHEME = {Cloud.AWS: "s3", Cloud.GCP: "gs"}
 
@@ -78,8 +79,11 @@ def instance_settings(settings: Settings, pool: Pool, capacity_type: CapacityTyp
         bucket=bucket_url(settings),
         model=f"models/{pool.model}",
         served_name=pool.served_name or pool.model,
-        engine=Engine(
-            kind=pool.engine.kind, image=pool.engine.image, args=pool.engine.args, env=dict(pool.engine.env)
+        engine=EngineSettings(
+            kind=EngineKind(pool.engine.kind),
+            image=pool.engine.image,
+            args=pool.engine.args,
+            env=dict(pool.engine.env),
         ),
         dcgm_image=settings.machines.dcgm_image,
         node_exporter_image=settings.machines.node_exporter_image,

@@ -15,6 +15,8 @@ from gpufleet.domain.model import CapacityType, Cloud
 from localcloud import tiny_model
 from serving import agent_archive, engine, user_data
 from serving.cache import manifest, publish
+from serving.engine import EngineKind
+from serving.instance_settings import EngineSettings, InstanceSettings
 from tests.clouds.conftest import REPOSITORY, RunningCloud, make_group, make_template, wait_for
 
 pytestmark = pytest.mark.slow
@@ -54,7 +56,7 @@ def script(session_cloud: RunningCloud) -> str:
     archive = agent_archive.build(REPOSITORY)
     digest = hashlib.sha256(archive).hexdigest()
     bucket.put_bytes(user_data.archive_key(digest), archive)
-    settings = user_data.InstanceSettings(
+    settings = InstanceSettings(
         environment="local",
         cloud=Cloud.AWS,
         region="us-east-1",
@@ -63,8 +65,8 @@ def script(session_cloud: RunningCloud) -> str:
         bucket=f"s3://{BUCKET}",
         model="models/chat",
         served_name="chat",
-        engine=user_data.Engine(
-            kind="vllm", image="gpu-fleet/simulated-engine@sha256:ab", args=("--max-model-len", "2048")
+        engine=EngineSettings(
+            kind=EngineKind.VLLM, image="gpu-fleet/simulated-engine@sha256:ab", args=("--max-model-len", "2048")
         ),
         dcgm_image="gpu-fleet/dcgm-exporter@sha256:cd",
         node_exporter_image="gpu-fleet/node-exporter@sha256:ef",

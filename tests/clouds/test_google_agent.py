@@ -17,6 +17,8 @@ from gpufleet.domain.model import CapacityType, Cloud
 from localcloud import tiny_model
 from serving import agent_archive, engine, user_data
 from serving.cache import manifest, publish
+from serving.engine import EngineKind
+from serving.instance_settings import EngineSettings, InstanceSettings
 from tests.clouds.conftest import REPOSITORY, start_cloud, stop_cloud, wait_for
 from tests.clouds.google import PROJECT, REGION, Google
 
@@ -75,7 +77,7 @@ def _script(bucket: Bucket, folder: Path) -> str:
     archive = agent_archive.build(REPOSITORY)
     digest = hashlib.sha256(archive).hexdigest()
     bucket.put_bytes(user_data.archive_key(digest), archive)
-    settings = user_data.InstanceSettings(
+    settings = InstanceSettings(
         environment="test",
         cloud=Cloud.GCP,
         region=REGION,
@@ -84,8 +86,8 @@ def _script(bucket: Bucket, folder: Path) -> str:
         bucket=f"gs://{BUCKET}",
         model="models/chat",
         served_name="chat",
-        engine=user_data.Engine(
-            kind="vllm", image="gpu-fleet/simulated-engine@sha256:ab", args=("--max-model-len", "2048")
+        engine=EngineSettings(
+            kind=EngineKind.VLLM, image="gpu-fleet/simulated-engine@sha256:ab", args=("--max-model-len", "2048")
         ),
         dcgm_image="gpu-fleet/dcgm-exporter@sha256:cd",
         agent_token=f"gcp-secret:{SECRET}",

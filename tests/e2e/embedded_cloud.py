@@ -24,6 +24,8 @@ from localcloud import tiny_model
 from serving import agent_archive, engine, user_data
 from serving.cache import manifest as manifests
 from serving.cache import publish
+from serving.engine import EngineKind
+from serving.instance_settings import EngineSettings, InstanceSettings
 from tests.networks import end_process
 
 CLONE = Path(__file__).resolve().parents[2]
@@ -100,7 +102,7 @@ class EmbeddedCloud:
             publish.rollout(self, name=name, digest=manifest.digest)
         return manifest.digest
 
-    def user_data(self, settings: user_data.InstanceSettings) -> str:
+    def user_data(self, settings: InstanceSettings) -> str:
         """The script of an instance, its agent put into the bucket."""
         archive = agent_archive.build(CLONE)
         digest = hashlib.sha256(archive).hexdigest()
@@ -205,7 +207,7 @@ class EmbeddedCloud:
         return str(found["Reservations"][0]["Instances"][0]["State"]["Name"])
 
 
-def instance_settings(pool: str, kind: CapacityType, **more: Any) -> user_data.InstanceSettings:
+def instance_settings(pool: str, kind: CapacityType, **more: Any) -> InstanceSettings:
     """Of an instance with a simulated engine that serves the model of `set_up`, and drains within 10 s."""
     said: dict[str, Any] = {
         "environment": "test",
@@ -216,13 +218,13 @@ def instance_settings(pool: str, kind: CapacityType, **more: Any) -> user_data.I
         "bucket": f"s3://{BUCKET}",
         "model": "models/chat",
         "served_name": "chat",
-        "engine": user_data.Engine(kind="vllm", image=SIMULATED, args=("--max-model-len", "2048")),
+        "engine": EngineSettings(kind=EngineKind.VLLM, image=SIMULATED, args=("--max-model-len", "2048")),
         "dcgm_image": "gpu-fleet/dcgm-exporter@sha256:" + "1" * 64,
         "agent_token": f"ssm:{TOKEN}",
         "drain_deadline": timedelta(seconds=10),
         "metadata_poll": timedelta(seconds=1),
     }
-    return user_data.InstanceSettings(**{**said, **more})
+    return InstanceSettings(**{**said, **more})
 
 
 def pool_entry(name: str, groups: Sequence[Mapping[str, Any]], **more: Any) -> dict[str, Any]:

@@ -15,7 +15,8 @@ import pytest
 from clouds.aws import signed
 from gpufleet.domain import tags
 from gpufleet.domain.model import CapacityType
-from serving import user_data
+from serving.engine import EngineKind
+from serving.instance_settings import EngineSettings
 from tests.e2e.embedded_cloud import (
     SIMULATED,
     WITH_KEY,
@@ -43,8 +44,8 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCloud]:
 SETTINGS = instance_settings(
     "chat",
     CapacityType.SPOT,
-    engine=user_data.Engine(
-        kind="vllm", image=SIMULATED, args=("--max-model-len", "2048"), env={"GPUFLEET_SIM_TOKEN_MS": "20"}
+    engine=EngineSettings(
+        kind=EngineKind.VLLM, image=SIMULATED, args=("--max-model-len", "2048"), env={"GPUFLEET_SIM_TOKEN_MS": "20"}
     ),
     drain_deadline=timedelta(seconds=DRAIN_S),
 )

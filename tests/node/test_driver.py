@@ -8,9 +8,9 @@ import pytest
 from gpufleet.domain.model import Phase
 from node import driver
 from node.ports import UnitState
-from node.settings import EngineSettings
 from serving import engine as engines
 from serving.engine import EngineKind
+from serving.instance_settings import EngineSettings
 from tests.node.world import Machine, settings
 
 CLOSED = """\

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from gpufleet.domain.model import CapacityType, Cloud
-from node.settings import SettingsError, load
-from serving import user_data
+from serving.engine import EngineKind
+from serving.instance_settings import EngineSettings, InstanceSettings, InstanceSettingsError, load, to_json
 
-WRITTEN = user_data.InstanceSettings(
+WRITTEN = InstanceSettings(
     environment="local",
     cloud=Cloud.AWS,
     region="us-east-1",
@@ -22,7 +22,7 @@ WRITTEN = user_data.InstanceSettings(
     bucket="s3://models",
     model="models/chat",
     served_name="chat",
-    engine=user_data.Engine(kind="vllm", image="e@sha256:0", args=("--max-model-len", "2048"), env={"A": "b"}),
+    engine=EngineSettings(kind=EngineKind.VLLM, image="e@sha256:0", args=("--max-model-len", "2048"), env={"A": "b"}),
     dcgm_image="d@sha256:1",
     agent_token="ssm:/token",  # noqa: S106 - where it lies
     drain_deadline=timedelta(seconds=90),
@@ -30,7 +30,7 @@ WRITTEN = user_data.InstanceSettings(
 
 
 def written() -> dict[str, Any]:
-    return copy.deepcopy(user_data.instance_json(WRITTEN))
+    return copy.deepcopy(to_json(WRITTEN))
 
 
 def test_settings_arrive_as_they_were_written(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_settings_arrive_as_they_were_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize("image", [None, "n@sha256:2"], ids=["none: as earlier stacks write it", "an image"])
 def test_a_node_exporter_is_wanted_or_not(tmp_path: Path, image: str | None) -> None:
     file = tmp_path / "instance.json"
-    told = user_data.instance_json(replace(WRITTEN, node_exporter_image=image))
+    told = to_json(replace(WRITTEN, node_exporter_image=image))
     file.write_text(json.dumps(told))
     assert ("node_exporter_image" in told) == (image is not None)
     assert load(file).node_exporter_image == image
@@ -70,7 +70,7 @@ def test_a_node_exporter_is_wanted_or_not(tmp_path: Path, image: str | None) -> 
 def test_what_cannot_be_used_is_named(tmp_path: Path, field: str, value: object, says: str) -> None:
     file = tmp_path / "instance.json"
     file.write_text(json.dumps({**written(), field: value}))
-    with pytest.raises(SettingsError, match=says) as caught:
+    with pytest.raises(InstanceSettingsError, match=says) as caught:
         load(file)
     assert str(file) in str(caught.value)
 
@@ -80,5 +80,5 @@ def test_a_file_that_is_none(tmp_path: Path, text: str | None) -> None:
     file = tmp_path / "instance.json"
     if text is not None:
         file.write_text(text)
-    with pytest.raises(SettingsError, match=r"instance\.json"):
+    with pytest.raises(InstanceSettingsError, match=r"instance\.json"):
         load(file)

@@ -10,11 +10,11 @@ from node.agent import Agent
 from node.boot import Boot, World
 from node.life import Life
 from node.ports import CloudNotice, EngineLoad, StepError, UnitState
-from node.settings import BootLimits, EngineSettings, Settings
 from node.switch import Switch
 from serving import engine as engines
 from serving.cache.store import FolderStore, Store
 from serving.engine import EngineKind
+from serving.instance_settings import BootLimits, EngineSettings, InstanceSettings
 
 START = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)
 
@@ -147,9 +147,9 @@ class FakeEngine:
         self.warm_ups += 1
 
 
-def settings(**changes: object) -> Settings:
+def settings(**changes: object) -> InstanceSettings:
     """Those of a pool `chat`."""
-    base = Settings(
+    base = InstanceSettings(
         environment="test",
         cloud=Cloud.AWS,
         region="us-east-1",
@@ -183,7 +183,7 @@ class Machine:
 
     root: Path
     bucket: Path
-    settings: Settings = field(default_factory=settings)
+    settings: InstanceSettings = field(default_factory=settings)
     clock: FakeClock = field(default_factory=FakeClock)
     units: FakeUnits = field(default_factory=FakeUnits)
     disks: FakeDisks = field(default_factory=FakeDisks)

@@ -9,7 +9,7 @@ from app.fleets import token_place
 from gpufleet.domain.model import CapacityType
 from gpufleet.settings import document
 from gpufleet.settings.document import Origin
-from serving.user_data import instance_json
+from serving.instance_settings import to_json
 from stacks.document import describe
 from stacks.pools import instance_settings
 from stacks.reading import parse
@@ -25,7 +25,7 @@ def test_watchdogs_look_where_instances_do(config: dict[str, Any], own: str) -> 
         told = parse(changed(config, changes), "file", TODAY)
         written = describe(told, {pool.name: () for pool in told.pools}, "s3://models", ORIGIN)
         found = document.parse(written, "fleet.json")
-        at = instance_json(instance_settings(told, told.pools[0], CapacityType.SPOT))["agent_token"]
+        at = to_json(instance_settings(told, told.pools[0], CapacityType.SPOT))["agent_token"]
         assert at.endswith(told.agent_token)
         assert token_place(found) == at
         customary = token_place(found.model_copy(update={"agent_token": None}))

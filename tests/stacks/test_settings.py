@@ -11,7 +11,7 @@ from app.errors import AppError
 from cli import settings as command
 from gpufleet.domain.model import CapacityType
 from gpufleet.settings.reading import json_schema
-from serving.user_data import instance_json
+from serving.instance_settings import to_json
 from stacks import reading
 from stacks.pools import instance_settings
 from tests.stacks.settings_files import AWS, FLEET, GCP, REMOVED, ROOT, TODAY, changed, said
@@ -265,7 +265,7 @@ def test_good_settings_give_no_line(config: dict[str, Any]) -> None:
 def test_an_instance_is_told_how_long_its_engine_may_take() -> None:
     told = reading.parse(changed(AWS, {"pools.0.engine.start_limit": "40m"}), "file", TODAY)
     limits = [
-        instance_json(instance_settings(told, pool, CapacityType.SPOT))["boot_limits_s"]["engine"]
+        to_json(instance_settings(told, pool, CapacityType.SPOT))["boot_limits_s"]["engine"]
         for pool in told.pools[:2]
     ]
     assert limits == [2400, 900]

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from gpufleet.domain.model import CapacityType, Cloud
-from serving.user_data import Engine, InstanceSettings, UserDataError, archive_key, instance_json, render
+from serving.engine import EngineKind
+from serving.instance_settings import EngineSettings, InstanceSettings, to_json
+from serving.user_data import UserDataError, archive_key, render
 
 AGENT = b"print('agent')\n"
 SHA256 = hashlib.sha256(AGENT).hexdigest()
@@ -24,7 +26,7 @@ SETTINGS = InstanceSettings(
     bucket="s3://models",
     model="models/chat",
     served_name="chat",
-    engine=Engine(kind="vllm", image="vllm@sha256:00", args=("--max-model-len", "2048")),
+    engine=EngineSettings(kind=EngineKind.VLLM, image="vllm@sha256:00", args=("--max-model-len", "2048")),
     dcgm_image="dcgm@sha256:00",
     agent_token="ssm:/gpu-fleet/local/agent-token",
     drain_deadline=timedelta(seconds=90),
@@ -67,7 +69,7 @@ def _python3(version: str, runs: str) -> str:
 
 
 def test_the_settings_file_is_the_contract() -> None:
-    assert instance_json(SETTINGS) == {
+    assert to_json(SETTINGS) == {
         "version": 1,
         "environment": "local",
         "cloud": "aws",
@@ -92,15 +94,15 @@ def test_the_settings_file_is_the_contract() -> None:
 
 def test_a_node_exporter_is_told_only_to_machines_that_are_to_have_one() -> None:
     image = "mirror/node-exporter@sha256:00"
-    told = instance_json(replace(SETTINGS, node_exporter_image=image))
-    assert told == {**instance_json(SETTINGS), "node_exporter_image": image}
+    told = to_json(replace(SETTINGS, node_exporter_image=image))
+    assert told == {**to_json(SETTINGS), "node_exporter_image": image}
 
 
 def test_a_boot_writes_the_settings_and_runs_the_agent_it_was_told(tmp_path: Path) -> None:
     ran = boot(render(SETTINGS, SHA256), tmp_path, 'echo "aws $1 $2 $4" >>"$CALLS"; printf %s "$AGENT" >"$5"')
     assert ran.returncode == 0, ran.stderr
     root = tmp_path / "root"
-    assert json.loads((root / "etc/gpu-fleet/instance.json").read_text()) == instance_json(SETTINGS)
+    assert json.loads((root / "etc/gpu-fleet/instance.json").read_text()) == to_json(SETTINGS)
     archive = root / "opt/gpu-fleet/gpufleet-node.pyz"
     assert archive.read_bytes() == AGENT
     assert (tmp_path / "calls").read_text().splitlines() == [
@@ -157,7 +159,7 @@ def test_no_setting_becomes_a_command(tmp_path: Path, text: str) -> None:
     settings = replace(SETTINGS, served_name=text, engine=replace(SETTINGS.engine, args=(text,)))
     ran = boot(render(settings, SHA256), tmp_path, 'printf %s "$AGENT" >"$5"')
     assert ran.returncode == 0, ran.stderr
-    assert json.loads((tmp_path / "root/etc/gpu-fleet/instance.json").read_text()) == instance_json(settings)
+    assert json.loads((tmp_path / "root/etc/gpu-fleet/instance.json").read_text()) == to_json(settings)
     assert not list(tmp_path.rglob("pwned"))
 
 

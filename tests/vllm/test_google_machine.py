@@ -16,6 +16,8 @@ from localcloud.gcp.places import PROJECT
 from serving import agent_archive, engine, user_data
 from serving.cache import manifest as manifests
 from serving.cache import publish
+from serving.engine import EngineKind
+from serving.instance_settings import EngineSettings, InstanceSettings
 from tests.e2e.control_ground import SLACK_VALUE, ZONE, OnGoogle
 from tests.e2e.embedded_cloud import BUCKET, CLONE, instance_settings, started, status, wait_for, wait_until
 from tests.networks import free_network
@@ -57,7 +59,7 @@ class Machine:
     digest: str
 
 
-def settings(ground: OnGoogle) -> user_data.InstanceSettings:
+def settings(ground: OnGoogle) -> InstanceSettings:
     return instance_settings(
         "chat",
         CapacityType.SPOT,
@@ -65,8 +67,8 @@ def settings(ground: OnGoogle) -> user_data.InstanceSettings:
         region=ground.region,
         bucket=ground.bucket,
         agent_token=ground.secret,
-        engine=user_data.Engine(
-            kind="vllm",
+        engine=EngineSettings(
+            kind=EngineKind.VLLM,
             image="gpu-fleet/vllm-cpu@sha256:" + "0" * 64,
             args=("--max-model-len", "2048", "--max-num-seqs", "32"),
         ),

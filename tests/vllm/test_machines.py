@@ -11,8 +11,10 @@ import pytest
 
 from gpufleet.domain.model import CapacityType
 from localcloud import tiny_model
-from serving import engine, metrics, user_data
+from serving import engine, metrics
+from serving.engine import EngineKind
 from serving.exposition import parse, total
+from serving.instance_settings import EngineSettings, InstanceSettings
 from tests.e2e.embedded_cloud import (
     SECRET,
     EmbeddedCloud,
@@ -32,14 +34,14 @@ CONTEXTS = {"chat": 2048, "code": 16384}
 BOOT_LIMIT_S = 700
 
 
-def settings(name: str) -> user_data.InstanceSettings:
+def settings(name: str) -> InstanceSettings:
     return instance_settings(
         name,
         CapacityType.SPOT,
         model=f"models/{name}",
         served_name=name,
-        engine=user_data.Engine(
-            kind="vllm",
+        engine=EngineSettings(
+            kind=EngineKind.VLLM,
             image="gpu-fleet/vllm-cpu@sha256:" + "0" * 64,
             args=("--max-model-len", str(CONTEXTS[name]), "--max-num-seqs", "32"),
         ),
