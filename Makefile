@@ -18,6 +18,9 @@ FLEET ?=
 SEED ?=
 FAULT ?=
 MINUTES ?= 30
+# two test files at a time; -n 0 runs them one after another, in one process
+WORKERS ?= 2
+PYTEST := $(RUN) pytest -n '$(WORKERS)' --no-loadscope-reorder
 
 help:
 	@echo 'make demo      the whole story on this machine: a cloud on loopback, pools, watchdogs, a cost report (CLOUD=gcp: on Google Cloud; ENGINE=vllm: real vLLM in one pool; CONTROL=machine: its control host is lost and replaced)'
@@ -40,10 +43,10 @@ demo: setup
 	@$(RUN) scripts.demo --cloud '$(CLOUD)' --engine '$(ENGINE)' --control '$(CONTROL)'
 
 test: setup
-	@$(RUN) pytest -m 'not slow and not live'
+	@$(PYTEST) -m 'not slow and not live'
 
 test-all: setup-tests check
-	@$(RUN) pytest -m 'not live'
+	@$(PYTEST) -m 'not live'
 
 # SEED: the order of the faults (drawn and printed where it is not given); MINUTES=0: each fault once, and short;
 # FAULT='router killed': that one alone

@@ -1,16 +1,32 @@
-"""What all tests share: nothing is judged by the speed of the machine, and nothing may hang."""
+"""What all tests share: the machine's speed decides nothing, nothing may hang, and files may run side by side."""
+
+from typing import Any, Final
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 SLOW_LIMIT_S = 1800
+WHOLE_FLEETS: Final = ("tests/chaos/", "tests/e2e/", "tests/vllm/")
+"""Each test there starts tens of processes, real vLLM among them: on a small machine one such fleet at a time."""
 
 settings.register_profile("loaded-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("loaded-machine")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give slow proofs a longer limit than pyproject.toml gives every test."""
+    """Give slow proofs a longer limit than pyproject.toml gives every test, and an early start."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
     for item in items:
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOW_LIMIT_S))
+    # whole files, so that what a file's tests share is started once
+    items.sort(key=lambda item: (not item.nodeid.startswith(WHOLE_FLEETS), item.path not in slow))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """What `-n` distributes by."""
+    from tests import workers  # only here: without `-n` no test needs xdist
+
+    config.pluginmanager.register(workers.CleanInterrupt(config))
+    return workers.OneFleetAtATime(config, log)

@@ -1,0 +1,52 @@
+"""Tests beside each other, interrupted."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+END_S = 13
+"""What the test's servers take to end: xdist kills its workers after 10 s."""
+CONFTEST = "from tests.conftest import pytest_xdist_make_scheduler as pytest_xdist_make_scheduler\n"
+TEST = """
+import time
+from pathlib import Path
+
+def test_it():
+    here = Path(__file__)
+    here.with_suffix(".up").touch()
+    try:
+        time.sleep(120)
+    finally:
+        time.sleep({end_s})
+        here.with_suffix(".ended").touch()
+"""
+
+
+@pytest.mark.slow
+def test_ctrl_c_lets_every_worker_end_what_it_started(tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    for name in ("one", "two"):
+        (tmp_path / f"test_{name}.py").write_text(TEST.format(end_s=END_S))
+    command = [sys.executable, "-m", "pytest", "-n", "2", "-p", "no:cacheprovider"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    for name in ("PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER"):
+        environment.pop(name, None)
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        limit = time.monotonic() + 90
+        while len(list(tmp_path.glob("*.up"))) < 2 and process.poll() is None and time.monotonic() < limit:
+            time.sleep(0.1)
+        os.killpg(process.pid, signal.SIGINT)
+        printed, _ = process.communicate(timeout=90)
+    assert process.returncode == pytest.ExitCode.INTERRUPTED, printed
+    assert len(list(tmp_path.glob("*.ended"))) == 2, printed
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)
