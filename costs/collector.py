@@ -26,9 +26,6 @@ LOOKBACK: Final = timedelta(hours=6)
 OVERLAP: Final = timedelta(minutes=2)
 """Asked again by the next pass: a difference needs the sample before it."""
 
-PRICES_FAILED: Final = "prices:"
-"""How the note of a pass begins that was told no market prices: its span is asked for again."""
-
 PIECE: Final = timedelta(minutes=30)
 """Span of one query of raw samples."""
 
@@ -120,7 +117,7 @@ def collect(engine: Engine, sources: Sources, fleet: FleetFacts, now: datetime) 
     """One pass. Raises OSError when the instances cannot be listed whole; prices or metrics that fail are noted."""
     with engine.connect() as connection:
         last = history.last_pass(connection, fleet.name)
-        priced = history.last_pass_without(connection, fleet.name, PRICES_FAILED)
+        priced = history.last_priced_pass(connection, fleet.name)
         known = history.open_runs(connection, fleet.name)
     # the control host and routers are `shared` of the fleet document: as runs, too, they would be paid twice
     seen = [life for life in sources.lives.lives() if not life.instance.is_of_the_house]
@@ -142,7 +139,7 @@ def collect(engine: Engine, sources: Sources, fleet: FleetFacts, now: datetime) 
         ended=len(ends),
         readings=len(counters),
         active_hours=len(hours),
-        prices=len(market),
+        prices=len(market or ()),
         reservations=len(paid),
         metrics_from=since,
         notes=tuple(notes),
@@ -154,13 +151,15 @@ def collect(engine: Engine, sources: Sources, fleet: FleetFacts, now: datetime) 
         roll_up(connection, counters)
         facts.add_activity(connection, hours)
         add_team_readings(connection, team_readings(fleet.name, sources.names, series or ()))
-        facts.add_prices(connection, [observed(price, now) for price in market])
+        facts.add_prices(connection, [observed(price, now) for price in market or ()])
         facts.add_reservations(connection, [_reservation(p, fleet, now) for p in paid])
-        _write_pass(connection, done, fleet, read_metrics=series is not None)
+        _write_pass(connection, done, fleet, read_metrics=series is not None, priced=market is not None)
     return done
 
 
-def _write_pass(connection: Connection, done: Collected, fleet: FleetFacts, *, read_metrics: bool) -> None:
+def _write_pass(
+    connection: Connection, done: Collected, fleet: FleetFacts, *, read_metrics: bool, priced: bool
+) -> None:
     facts.add_pass(
         connection,
         facts.Pass(
@@ -170,6 +169,7 @@ def _write_pass(connection: Connection, done: Collected, fleet: FleetFacts, *, r
             metrics_from=done.metrics_from if read_metrics else None,
             metrics_until=done.at if read_metrics else None,
             notes="; ".join(done.notes)[:2000],
+            priced=priced,
         ),
     )
 
@@ -212,12 +212,13 @@ def _market_since(seen: Sequence[Life], priced: datetime | None, now: datetime) 
 
 def _market(
     sources: Sources, types: Sequence[str], since: datetime, now: datetime, notes: list[str]
-) -> Sequence[MarketPrice]:
+) -> Sequence[MarketPrice] | None:
+    """Prices since then; None when they could not be read."""
     try:
         return sources.market.prices(types, since, now) if types else ()
     except OSError as error:
-        notes.insert(0, f"{PRICES_FAILED} {error}; older ones stay in force, the next pass asks again")
-        return ()
+        notes.append(f"prices: {error}; older ones stay in force, the next pass asks again")
+        return None
 
 
 def _paid(sources: Sources, fleet: FleetFacts, notes: list[str]) -> list[PaidCapacity]:

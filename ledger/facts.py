@@ -6,7 +6,7 @@ where the order of writers does not matter either.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
@@ -142,6 +142,8 @@ class Pass:
     metrics_from: datetime | None
     metrics_until: datetime | None
     notes: str = ""
+    priced: bool = True
+    """Whether it read prices."""
 
 
 _BATCH: Final = 500
@@ -220,8 +222,7 @@ def add_reservations(connection: Connection, reservations: Iterable[Reservation]
 
 def add_pass(connection: Connection, done: Pass) -> None:
     """Write that a look was complete."""
-    columns = [column.name for column in PASSES.columns]
-    merge(connection, PASSES, [{name: getattr(done, name) for name in columns}])
+    merge(connection, PASSES, [asdict(done) | {"priced": int(done.priced)}])
 
 
 def add_activity(connection: Connection, hours: Iterable[ActivityHour]) -> None:

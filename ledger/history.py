@@ -162,14 +162,14 @@ def last_pass(connection: Connection, environment: str) -> Pass | None:
     """The newest complete look; None when there was none."""
     statement = select(PASSES).where(PASSES.c.environment == environment).order_by(PASSES.c.at.desc()).limit(1)
     row = connection.execute(statement).one_or_none()
-    return None if row is None else Pass(**row._mapping)  # pyright: ignore[reportPrivateUsage]
+    if row is None:
+        return None
+    return Pass(**{**row._mapping, "priced": bool(row.priced)})  # pyright: ignore[reportPrivateUsage]
 
 
-def last_pass_without(connection: Connection, environment: str, note: str) -> datetime | None:
-    """The newest complete look that did not note this; None when there was none."""
-    found = select(PASSES.c.at).where(
-        PASSES.c.environment == environment, ~PASSES.c.notes.contains(note, autoescape=True)
-    )
+def last_priced_pass(connection: Connection, environment: str) -> datetime | None:
+    """The newest complete look that read prices; None when there was none."""
+    found = select(PASSES.c.at).where(PASSES.c.environment == environment, PASSES.c.priced == 1)
     return connection.execute(found.order_by(PASSES.c.at.desc()).limit(1)).scalar_one_or_none()
 
 

@@ -1,6 +1,6 @@
 """Brings a ledger's tables to date before anybody uses it.
 
-A migration is frozen once it is released. From schema 0005 on it only adds (tables, columns that may be NULL, indexes
+A migration is frozen once it is released. From schema 0006 on it only adds (tables, columns that may be NULL, indexes
 that are not unique), so that the previous release can still use the ledger. A migration that does more raises
 `OLDEST_READER`, and never above the schema of the previous release.
 """
@@ -17,10 +17,10 @@ from sqlalchemy.exc import ArgumentError, DatabaseError, SQLAlchemyError
 
 from ledger.database import open_database, writing
 
-HEAD: Final = "0005"
+HEAD: Final = "0006"
 """The newest migration in `migrations/versions`."""
 
-OLDEST_READER: Final = "0005"
+OLDEST_READER: Final = "0006"
 """The oldest schema whose release can use a ledger of HEAD. Each ledger that was brought to date records it."""
 
 _LOCK: Final = 7_202_611_210

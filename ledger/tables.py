@@ -192,8 +192,9 @@ PASSES: Final = Table(
     Column("metrics_from", Moment),
     Column("metrics_until", Moment),
     Column("notes", String(2000), nullable=False),
+    Column("priced", Integer),
 )
-"""Each complete look of the cost watchdog, for coverage."""
+"""Each complete look of the cost watchdog, for coverage. `priced` 1: it read prices; 0: they could not be read."""
 
 DECISIONS: Final = Table(
     "decisions",

@@ -4,8 +4,9 @@ The first line says what it is, the last one how many rows of each table came be
 refused. Times are microseconds since 1970, amounts are text. Leases are not carried: they belong to running hosts;
 nor are sums, which the next pass of the cost watchdog makes anew.
 
-An older export lacks columns that came later: they are NULL here. What a newer export holds beyond this schema is
-left out, where that export says that this release may read it.
+An older export lacks columns that came later: they are NULL here; where it has the sentences of release 0.1, codes
+are written. What a newer export holds beyond this schema is left out, where that export says that this release may
+read it.
 """
 
 import json
@@ -153,9 +154,16 @@ def _row(table: Table, raw: Mapping[str, Any], schema: str, where: str) -> dict[
     if not known - later <= set(raw) or (schema <= HEAD and not set(raw) <= known):
         raise LedgerError(f"{where}: the columns are not those of {table.name}; nothing was imported")
     try:
-        return {column.name: _typed(column, raw.get(column.name)) for column in table.columns}
+        row = _with_codes(table, raw) if schema < "0006" else raw
+        return {column.name: _typed(column, row.get(column.name)) for column in table.columns}
     except (ArithmeticError, ValueError, TypeError, OverflowError, OSError, RecursionError) as error:
         raise LedgerError(f"{where}: {error}; nothing was imported") from error
+
+
+def _with_codes(table: Table, raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    from ledger.migrations.versions.v0006_codes import coded
+
+    return coded(table.name, raw)
 
 
 def _write(connection: Connection, table: Table, rows: Sequence[dict[str, Any]], source: str) -> None:

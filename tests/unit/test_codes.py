@@ -11,6 +11,7 @@ from gpufleet.domain.activity import ActivityKind
 from gpufleet.domain.brakes import BrakeKind
 from gpufleet.domain.codes import Code
 from gpufleet.domain.decisions import Action, OutcomeKind, Reason
+from ledger.migrations.versions.v0006_codes import KINDS, REASONS
 
 EVERY: list[type[Code]] = [Action, Reason, OutcomeKind, BrakeKind, ActivityKind]
 
@@ -35,3 +36,8 @@ def test_an_unknown_code_is_kept_and_equals_no_known_one(codes: type[Code]) -> N
         assert twin == unknown and twin.sentence == unknown.sentence and not twin.known
     assert json.loads(json.dumps({"code": unknown})) == {"code": "of_a_newer_release"}
     assert codes("").sentence == "unknown ()"
+
+
+def test_every_code_that_old_ledgers_were_given_is_known_for_ever() -> None:
+    assert {*REASONS.values()} <= {reason.value for reason in Reason}
+    assert {*KINDS.values()} <= {kind.value for kind in OutcomeKind}

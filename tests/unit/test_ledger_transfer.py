@@ -279,3 +279,19 @@ def test_a_ledger_moves_to_postgresql_and_back(full: Engine, tmp_path: Path) -> 
         take_in(back, lines(server))
         assert sorted(lines(back)) == sorted(exported)
         server.dispose()
+
+
+def test_an_export_of_release_0_1_is_taken_in_with_codes(full: Engine, tmp_path: Path) -> None:
+    with writing(full) as connection:
+        decide = "insert into decision_heads values ('f', 'idle', :resource, 'end', :reason, '')"
+        for resource, reason in (("i-1", "still idle after its grace"), ("i-2", "a sentence of nobody")):
+            connection.execute(text(decide), {"resource": resource, "reason": reason})
+        begun = '{"resource": "i-1", "reason": "still idle after its grace", "detail": "as wanted"}'
+        connection.execute(text("insert into intents values ('f', 'idle', 'i-1', :begun, 1)"), {"begun": begun})
+    other = open_ledger(f"sqlite:///{tmp_path}/other.db")
+    take_in(other, head_of(lines(full), schema="0005"))
+    with other.connect() as connection:
+        reasons = connection.execute(text("select reason from decision_heads order by resource")).scalars().all()
+        intents = connection.execute(text("select decision from intents")).scalars().all()
+    assert reasons == ["still_idle", "a sentence of nobody"]
+    assert intents == [begun.replace("still idle after its grace", "still_idle")]
