@@ -32,7 +32,8 @@ _PASS = """
 import json, resource, sys, time
 began, cpu = time.perf_counter(), time.process_time()
 from app.fleets import load_one
-from cli.watch_pass import Options, kinds, over_fleet
+from cli.passes import Options, kinds
+from cli.watch_pass import Show, over_fleets
 document, mode = load_one(sys.argv[1]), sys.argv[2]
 kind = kinds()["idle"]
 loaded = time.perf_counter()
@@ -49,7 +50,7 @@ if mode == "decide":
         took.append(time.process_time() - start)
     print(json.dumps({"decide_s": sorted(took)[3]}))
     sys.exit()
-code, answer = over_fleet(kind, document, Options(apply=mode == "apply", show=False))
+code, [answer] = over_fleets(kind, [document], Options(apply=mode == "apply"), Show.PROBLEMS)
 used = resource.getrusage(resource.RUSAGE_SELF)
 print(json.dumps({
     "code": int(code), "imports_s": loaded - began, "pass_s": time.perf_counter() - loaded,

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy import Engine
 
@@ -23,9 +23,19 @@ def receiver(environ: Mapping[str, str] | None = None) -> Receiver:
         raise AppError(str(error)) from error
 
 
+def deliver(engine: Engine, wait: timedelta = DELIVERY_LIMIT) -> Delivered:
+    """Deliver what the outbox holds. Raises AppError."""
+    return deliver_patiently(engine, receiver(), Clock(), wait)
+
+
 def send(engine: Engine, *, wait: timedelta = DELIVERY_LIMIT) -> Delivered:
-    """Deliver what the outbox holds and say what became of it."""
-    done = deliver_patiently(engine, receiver(), Clock(), wait)
-    said: dict[str, Any] = {"sent": done.sent + done.found, "waiting": done.later, "refused": done.refused}
-    STDERR.print("Slack: " + ", ".join(f"{n} {word}" for word, n in said.items() if n or word == "sent"))
+    """Deliver what the outbox holds and print what became of it. Raises AppError."""
+    done = deliver(engine, wait)
+    STDERR.print(summary(done))
     return done
+
+
+def summary(done: Delivered) -> str:
+    """What became of the messages, in one line."""
+    counts = {"sent": done.sent + done.found, "waiting": done.later, "refused": done.refused}
+    return "Slack: " + ", ".join(f"{n} {word}" for word, n in counts.items() if n or word == "sent")

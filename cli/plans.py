@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from rich.table import Table
 
-from cli.output import STDERR, STDOUT, Exit
+from cli.output import STDERR, STDOUT
 from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Plan, Reason
 
 _COLOURS = {Action.KEEP: "dim", Action.MARK: "yellow", Action.END: "red", Action.REPLACE: "red", Action.STOP: "red"}
@@ -123,13 +123,6 @@ def decision_json(decision: Decision) -> dict[str, Any]:
         "to_size": decision.to_size,
         "usd_per_hour": None if decision.usd_per_hour is None else f"{decision.usd_per_hour:f}",
     }
-
-
-def exit_code(plan: Plan, outcomes: tuple[Outcome, ...], *, applied: bool) -> Exit:
-    """What the command's exit code says of a pass."""
-    if any(outcome.kind is OutcomeKind.FAILED for outcome in outcomes):
-        return Exit.FAILED
-    return Exit.FOUND if plan.acting and not applied else Exit.DONE
 
 
 def say(text: str) -> None:

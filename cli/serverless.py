@@ -11,11 +11,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from app import logs
 from app.errors import AppError, Code
 from app.fleets import load
 from cli import watch_cost
 from cli.output import STDERR, Exit, exit_of, print_json
-from cli.watch_pass import Options, kinds, over_fleets
+from cli.passes import Options, kinds
+from cli.watch_pass import Show, over_fleets
 from gpufleet.domain.parsed import is_list
 from gpufleet.settings.document import FleetDocument
 
@@ -65,6 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def one_pass(name: str, urls: Sequence[str] | None, *, apply: bool) -> tuple[Exit, list[dict[str, Any]]]:
     """One pass of a watchdog over some fleets. Raises AppError."""
+    logs.configure(always=True)
     known = kinds()
     if name not in (*known, COST):
         raise AppError(f"watchdog {name!r}: choose one of {', '.join((*known, COST))}", Code.WRONG_USE)
@@ -73,7 +76,7 @@ def one_pass(name: str, urls: Sequence[str] | None, *, apply: bool) -> tuple[Exi
         reachable(document)
     if name == COST:
         return watch_cost.over_fleets(documents, show=False)
-    return over_fleets(known[name], documents, Options(apply=apply, show=False, holder=_holder()))
+    return over_fleets(known[name], documents, Options(apply=apply, holder=_holder()), Show.PROBLEMS)
 
 
 def _holder() -> str:

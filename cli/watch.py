@@ -7,12 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
+from app import logs
 from app.errors import AppError, Code
 from app.fleets import load
 from cli import watch_foreign
 from cli.options import FleetOption
 from cli.output import STDOUT, print_json
-from cli.watch_pass import IDLE, SCALE, SPOT, Options, kinds, over_fleets
+from cli.passes import IDLE, SCALE, SPOT, Options, kinds
+from cli.watch_pass import over_fleets, show_of
 from gpufleet.domain.decisions import OutcomeKind, Reason
 from ledger import decisions
 
@@ -60,7 +62,7 @@ def idle(  # noqa: PLR0913 - two ways to say which instances
         raise typer.Exit(watch_foreign.look(place, datetime.now(UTC), as_json=as_json))
     if project or tag or prometheus:
         raise AppError("--project, --tag and --prometheus belong to --region", Code.WRONG_USE)
-    _run(IDLE, fleet, _options(apply, as_json, accept_policy, quiet), as_json)
+    _run(IDLE, fleet, Options(apply=apply, accept=tuple(accept_policy or ())), as_json=as_json, quiet=quiet)
 
 
 def spot(
@@ -71,7 +73,7 @@ def spot(
     quiet: QuietOption = False,
 ) -> None:
     """Split each pool's target over reserved, spot and on-demand, as the market gives."""
-    _run(SPOT, fleet, _options(apply, as_json, accept_policy, quiet), as_json)
+    _run(SPOT, fleet, Options(apply=apply, accept=tuple(accept_policy or ())), as_json=as_json, quiet=quiet)
 
 
 def scale(
@@ -82,7 +84,7 @@ def scale(
     quiet: QuietOption = False,
 ) -> None:
     """Set each pool's target from its load, its latency and its schedule."""
-    _run(SCALE, fleet, _options(apply, as_json, accept_policy, quiet), as_json)
+    _run(SCALE, fleet, Options(apply=apply, accept=tuple(accept_policy or ())), as_json=as_json, quiet=quiet)
 
 
 def why(
@@ -141,12 +143,9 @@ def _print_last(found: list[dict[str, Any]], groups: Sequence[str]) -> None:
         STDOUT.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def _run(name: str, fleet: list[str] | None, options: Options, as_json: bool) -> None:
-    code, answers = over_fleets(kinds()[name], load(fleet), options)
+def _run(name: str, fleet: list[str] | None, options: Options, *, as_json: bool, quiet: bool) -> None:
+    logs.configure()
+    code, answers = over_fleets(kinds()[name], load(fleet), options, show_of(as_json=as_json, quiet=quiet))
     if as_json:
         print_json(answers[0] if len(answers) == 1 else answers)
     raise typer.Exit(code)
-
-
-def _options(apply: bool, as_json: bool, accept: list[str] | None, quiet: bool) -> Options:
-    return Options(apply=apply, accept=tuple(accept or ()), show=not as_json, quiet=quiet)

@@ -1,17 +1,18 @@
 """`gpufleet watch orphans`: GPU instances that no pool owns, with their price; the rules say who is acted on."""
 
 from collections.abc import Callable, Sequence
-from decimal import Decimal
 from typing import Annotated, Any
 
 import typer
 
+from app import logs
 from app.errors import AppError, Code
 from app.fleets import load
 from cli import plans
 from cli.options import FleetOption
-from cli.output import STDOUT, Exit, after_the_work, print_json
-from cli.watch_pass import Options, check_accepted, one_of_several, orphan_kind, worst
+from cli.output import STDOUT, Exit, after_the_work, exit_of, print_json
+from cli.passes import Options, check_accepted, orphan_kind
+from cli.watch_pass import Show, answer, one_of_several, show_of, worst
 from gpufleet.domain.model import Instance
 from gpufleet.settings.document import FleetDocument
 from watchdogs.orphans.watchdog import Scope
@@ -43,9 +44,10 @@ def orphans(  # noqa: PLR0913 - the options of every pass
         raise AppError("--tag only filters a list; whom --apply acts on is said by the fleet's rules", Code.WRONG_USE)
     only = None if tag is None else with_tag(tag)
     documents = load(fleet)
-    options = Options(apply=apply, accept=tuple(accept_policy or ()), show=not as_json, quiet=quiet)
+    options, show = Options(apply=apply, accept=tuple(accept_policy or ())), show_of(as_json=as_json, quiet=quiet)
+    logs.configure()
     check_accepted(orphan_kind(Scope()), documents, options.accept)
-    found = [_one(document, documents, only, options) for document in _one_of_each(documents)]
+    found = [_one(document, documents, only, options, show) for document in _one_of_each(documents)]
     if as_json:
         print_json([answer for _, answer in found])
     raise typer.Exit(worst(code for code, _ in found))
@@ -56,25 +58,25 @@ def _one(
     documents: Sequence[FleetDocument],
     only: Callable[[Instance], bool] | None,
     options: Options,
+    show: Show,
 ) -> tuple[Exit, dict[str, Any]]:
     """One account and region: its exit code and its answer."""
     kind = orphan_kind(Scope(known=documents, only=only, tell=plans.say))
-    code, answer = one_of_several(kind, document, options, alone=len(documents) == 1)
-    answer |= {"cloud": document.cloud, "region": document.region}
-    if "decisions" not in answer:
-        return code, answer
-    decisions: list[dict[str, Any]] = answer["decisions"]
-    prices = (d["usd_per_hour"] for d in decisions)
-    total, unpriced = plans.total_of(None if usd is None else Decimal(usd) for usd in prices)
-    answer |= {"usd_per_hour": str(total), "unpriced": unpriced}
-    if options.show and not options.quiet:
+    result = one_of_several(kind, document, options, show, alone=len(documents) == 1)
+    code, found = exit_of(result.code), answer(result) | {"cloud": document.cloud, "region": document.region}
+    if result.done is None:
+        return code, found
+    decisions = result.done.plan.decisions
+    total, unpriced = plans.total_of(decision.usd_per_hour for decision in decisions)
+    found |= {"usd_per_hour": str(total), "unpriced": unpriced}
+    if show is Show.ALL:
         words = f"{total.normalize():f} USD/h{f' and {unpriced} of unknown price' if unpriced else ''}"
         said = f"{document.cloud} {document.region}: {len(decisions)} outside every pool, {words}"
         with after_the_work():
             STDOUT.print(said, highlight=False)
     if decisions and not options.apply:
         code = Exit.FOUND
-    return code, answer
+    return code, found
 
 
 def _one_of_each(documents: Sequence[FleetDocument]) -> list[FleetDocument]:

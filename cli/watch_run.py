@@ -13,6 +13,7 @@ from typing import Annotated, Final
 
 import typer
 
+from app import logs
 from app.errors import AppError, Code
 from app.fleets import load
 from cli import hints, plans, slack, watch_cost
@@ -20,8 +21,9 @@ from cli.addresses import host_and_port
 from cli.daemon_page import Page, serve
 from cli.options import FleetOption
 from cli.output import Exit
+from cli.passes import Kind, Options, kinds, watches
 from cli.stopping import on_signals
-from cli.watch_pass import Kind, Options, kinds, over_fleets, watches
+from cli.watch_pass import Show, over_fleets
 from gpufleet.domain import durations
 from gpufleet.settings.document import FleetDocument
 from watchdogs.schedule import Job, Schedule
@@ -64,6 +66,7 @@ def run(
     ] = STOP_LIMIT,
 ) -> None:
     """Run all watchdogs until SIGTERM or Ctrl-C. A second signal ends it at once; the next run goes on from there."""
+    logs.configure(always=True)
     spans = _spans(every or ())
     patience = _span(stop_limit, "--stop-limit")
     documents = load(fleet)
@@ -118,7 +121,7 @@ class Daemon:
         document = load(self.fleet_urls)[number]
         if not watches(kind, document):
             return True
-        code, _ = over_fleets(kind, [document], Options(apply=self.apply, quiet=True, count=self._count))
+        code, _ = over_fleets(kind, [document], Options(apply=self.apply, count=self._count), Show.CHANGES)
         return code is not Exit.FAILED
 
     def _collect(self, number: int) -> bool:

@@ -33,7 +33,7 @@ from ledger import operations
 from ledger.tables import PRICES
 from prices.book import Price, PriceBook, Rank
 from prices.packaged import PackagedPrices
-from watchdogs.ports import Account, Groups, Inventory, Ports
+from watchdogs.ports import SILENT, Account, Groups, Inventory, Log, Ports
 
 PRICES_SINCE: Final = timedelta(days=1)
 
@@ -69,7 +69,9 @@ def open_engine(document: FleetDocument, *, reading: bool = False) -> Engine:
     return engine
 
 
-def wire(document: FleetDocument, lease: str, holder: str | None = None, *, reading: bool = False) -> Wired:
+def wire(
+    document: FleetDocument, lease: str, holder: str | None = None, *, reading: bool = False, log: Log = SILENT
+) -> Wired:
     """Everything that a watchdog of this fleet needs. Makes no call to a cloud yet. No holder: this process."""
     engine = open_engine(document, reading=reading)
     clock = WallClock()
@@ -87,6 +89,7 @@ def wire(document: FleetDocument, lease: str, holder: str | None = None, *, read
         clock=clock,
         account=inventory,
         utilization=FleetUtilization(CloudWatch(calls)) if isinstance(calls, AwsCalls) else None,
+        log=log,
     )
     return Wired(document=document, ports=ports, ledger=ledger, engine=engine, calls=calls, prometheus=prometheus)
 

@@ -1,5 +1,7 @@
 """What all tests share: the machine's speed decides nothing, nothing may hang, and files may run side by side."""
 
+import sys
+from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
@@ -30,3 +32,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 
     config.pluginmanager.register(workers.CleanInterrupt(config))
     return workers.OneFleetAtATime(config, log)
+
+
+@pytest.fixture(autouse=True)
+def without_logs() -> Iterator[None]:
+    """What one test sets up for its logs is over with it."""
+    yield
+    if (structlog := sys.modules.get("structlog")) is not None:
+        structlog.reset_defaults()

@@ -79,6 +79,9 @@ class Executor:
         self.outcomes: list[Outcome] = []
         self.lease_lost = False
         """Whether the lease was found to be over. What this pass saw is old."""
+        self._begun = ports.clock.now()
+        self._since: dict[str, datetime] = {}
+        """By resource: when its first step began."""
 
     # the course of a pass
 
@@ -90,9 +93,13 @@ class Executor:
     def record(self, plan: Plan) -> None:
         """Write down what was decided, before any of it is done."""
         self._ports.ledger.record(plan)
+        for decision in plan.acting:
+            self._ports.log.info("decision", **_fields(decision), detail=decision.detail or None)
 
     def finish(self, observed: _O, plan: Plan) -> Pass[_O]:
         """The whole pass."""
+        if not plan.acting and not self.outcomes:
+            self._ports.log.info("pass", outcome="nothing_to_do", duration_s=self._seconds_since(self._begun))
         return Pass(observed=observed, plan=plan, outcomes=tuple(self.outcomes))
 
     # steps
@@ -101,6 +108,7 @@ class Executor:
         """Run a step. What somebody else has changed meanwhile is off; a step that fails has failed alone, where the
         rules say so. Else raises OSError.
         """
+        self._since.setdefault(decision.resource, self._ports.clock.now())
         try:
             return step(decision)
         except ConflictError as error:
@@ -221,7 +229,19 @@ class Executor:
         found = Outcome(decision=decision, kind=kind, detail=detail, error=error)
         self._ports.ledger.record_outcome(self._rules.watchdog, found, at or self._ports.clock.now())
         self.outcomes.append(found)
+        log = self._ports.log.info if error is None else self._ports.log.error
+        log(
+            "outcome",
+            **_fields(decision),
+            duration_s=self._seconds_since(self._since.get(decision.resource, self._begun)),
+            outcome=kind.value,
+            detail=detail or None,
+            error=error,
+        )
         return found
+
+    def _seconds_since(self, begun: datetime) -> float:
+        return round((self._ports.clock.now() - begun).total_seconds(), 3)
 
     def note(self, decision: Decision, at: datetime | None = None) -> None:
         """Write down an observation for later passes. It is not an outcome of this pass."""
@@ -234,3 +254,13 @@ class Executor:
             {} if about is None else {"instance": about.resource, "pool": about.pool, "action": about.action.value}
         )
         self._ports.messages.tell(f"{self._rules.key_prefix}{key}", text, detail)
+
+
+def _fields(decision: Decision) -> dict[str, str | None]:
+    """What a log line says of a decision."""
+    return {
+        "pool": decision.pool,
+        "resource": decision.resource,
+        "action": decision.action.value,
+        "reason_code": decision.reason.value,
+    }

@@ -191,6 +191,26 @@ class Ledger(Protocol):
         ...
 
 
+class Log(Protocol):
+    """Structured log lines, bound to one pass. Never raises OSError."""
+
+    def info(self, event: str, **fields: Any) -> Any: ...
+
+    def error(self, event: str, **fields: Any) -> Any: ...
+
+
+class _Silent:
+    """Logs nothing."""
+
+    def info(self, event: str, **fields: Any) -> None:
+        pass
+
+    error = info
+
+
+SILENT: Final = _Silent()
+
+
 class Clock(Protocol):
     """Time that passes; a test passes it by hand."""
 
@@ -214,3 +234,4 @@ class Ports:
     account: Account | None = None
     utilization: Utilization | None = None
     """None: the cloud has no such service."""
+    log: Log = SILENT

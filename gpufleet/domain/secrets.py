@@ -33,6 +33,13 @@ def find_secrets(text: str) -> list[str]:
     return [kind for kind, pattern in SECRETS.items() if pattern.search(text)]
 
 
+def redacted(text: str) -> str:
+    """The text with `[KIND OF SECRET]` in place of what looks like one."""
+    for kind, pattern in SECRETS.items():
+        text = pattern.sub(f"[{kind}]", text)
+    return text
+
+
 def names_secret(name: str) -> bool:
     """Whether a variable of that name (`HF_TOKEN`, `API_KEY`) is there to hold a secret."""
     return _NAME.fullmatch(name) is not None

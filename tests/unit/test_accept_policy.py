@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from app.errors import AppError, Code
+from cli.passes import Kind, Options
 from cli.ports import fleet_of
-from cli.watch_pass import Kind, Options, over_fleets
+from cli.watch_pass import over_fleets
 from gpufleet.domain.decisions import Reason
 from gpufleet.settings.document import FleetDocument
 from ledger import operations

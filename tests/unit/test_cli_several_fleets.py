@@ -10,8 +10,9 @@ from app.errors import AppError
 from app.fleets import load_one
 from cli import watch_cost, watch_orphans
 from cli.output import STDERR, Exit
+from cli.passes import SPOT, Options, kinds
 from cli.report import _all_sent  # pyright: ignore[reportPrivateUsage]
-from cli.watch_pass import SPOT, Options, kinds, over_fleets
+from cli.watch_pass import Show, over_fleets
 from gpufleet.settings.document import FleetDocument, render
 from tests.unit.small_fleet import document
 
@@ -28,12 +29,12 @@ def lost(tmp_path: Path) -> list[FleetDocument]:
 
 
 def test_a_ledger_that_is_lost_stops_no_other_fleet_s_pass(lost: list[FleetDocument]) -> None:
-    code, answers = over_fleets(kinds()[SPOT], lost, Options(show=False))
+    code, answers = over_fleets(kinds()[SPOT], lost, Options(), Show.PROBLEMS)
     assert code is Exit.FAILED
     assert [one["environment"] for one in answers] == ["one", "two"]
     assert all("not a database" in one["error"] for one in answers)
     with pytest.raises(AppError, match="not a database"):
-        over_fleets(kinds()[SPOT], lost[:1], Options(show=False))
+        over_fleets(kinds()[SPOT], lost[:1], Options(), Show.PROBLEMS)
 
 
 def test_a_ledger_that_is_lost_stops_no_other_fleet_s_list_of_orphans(

@@ -22,7 +22,7 @@ import pytest
 
 from app.errors import AppError
 from cli.output import Exit
-from cli.watch_pass import Kind
+from cli.passes import Kind
 from cli.watch_run import COST, COST_EVERY, EVERY, Daemon
 from clouds.aws.notices import queue_name
 from gpufleet.domain.activity import CloudError
@@ -182,7 +182,7 @@ class Failing:
     ],
 )
 def test_the_calls_of_a_pass_that_fails_are_counted(fleet: Path, error: Exception | None) -> None:
-    kind = Kind(name="idle", make=lambda _, ports: Failing(ports, error), digest=lambda *_: None)
+    kind = Kind(name="idle", make=lambda _, ports: Failing(ports, error))
     daemon = Daemon(fleet_urls=(str(fleet),), apply=False)
     with suppress(AppError, ValueError):
         assert not daemon._watch(kind, 0)  # pyright: ignore[reportPrivateUsage]

@@ -13,7 +13,8 @@ import pytest
 
 from app.errors import AppError
 from cli.output import Exit
-from cli.watch_pass import Kind, Options, kinds, over_fleets
+from cli.passes import Kind, Options, kinds
+from cli.watch_pass import over_fleets
 from gpufleet.domain.model import Instance
 from gpufleet.settings.document import FleetDocument
 from ledger import operations

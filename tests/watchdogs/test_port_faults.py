@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from cli.output import Exit
-from cli.watch_pass import Kind, Options, over_fleets
+from cli.passes import Kind, Options
+from cli.watch_pass import over_fleets
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.decisions import Action, OutcomeKind, Target
 from gpufleet.domain.model import Instance

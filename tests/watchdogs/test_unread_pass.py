@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from cli.output import STDERR, Exit, print_json
-from cli.watch_pass import Kind, Options, over_fleets
+from cli.passes import Kind, Options
+from cli.watch_pass import Show, over_fleets
 from gpufleet.settings.document import FleetDocument
 from ledger import operations
 from ledger.schema import open_ledger
@@ -62,7 +63,7 @@ def test_words_for_people_that_nobody_hears_stop_no_other_fleet(
     ledger.dispose()
     with os.fdopen(taken(how), "w") as err:
         monkeypatch.setattr(sys, "stderr", err)
-        code, answers = over_fleets(IDLE, fleets, Options(apply=True, accept=(DIGEST,), show=False))
+        code, answers = over_fleets(IDLE, fleets, Options(apply=True, accept=(DIGEST,)), Show.PROBLEMS)
         STDERR.print("and what follows")
     assert (code, "skipped" in answers[0], len(answers[1]["outcomes"])) == (Exit.DONE, True, 1)
 

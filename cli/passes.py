@@ -1,0 +1,190 @@
+"""One pass of a watchdog over one fleet. It prints nothing: what became of it is in its result and in the log."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from app import logs
+from app.api_calls import Count
+from app.errors import AppError, Code
+from app.ledgers import not_here
+from cli.wiring import Wired, wire
+from gpufleet.domain.decisions import OutcomeKind, Reason
+from gpufleet.settings.document import FleetDocument
+from ledger import outbox
+from ledger.schema import LedgerError, explained
+from watchdogs.execute import Pass, Watchdog
+from watchdogs.idle.decide import WATCHDOG as IDLE
+from watchdogs.idle.watchdog import IdleWatchdog
+from watchdogs.orphans.decide import WATCHDOG as ORPHANS
+from watchdogs.orphans.watchdog import OrphanWatchdog, Scope
+from watchdogs.policy import digests
+from watchdogs.ports import CutShortError, Log, Ports
+from watchdogs.scale.decide import WATCHDOG as SCALE
+from watchdogs.scale.watchdog import ScaleWatchdog
+from watchdogs.spot.decide import WATCHDOG as SPOT
+from watchdogs.spot.watchdog import SpotWatchdog
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A kind of watchdog."""
+
+    name: str
+    make: Callable[[FleetDocument, Ports], Watchdog]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How a pass is run."""
+
+    apply: bool = False
+    accept: tuple[str, ...] = ()
+    """Policies that may act unseen."""
+    holder: str | None = None
+    """Who holds the lease; None: this process, by the name at which its neighbours tell whether it lives."""
+    count: Count = lambda _: None
+    note: Callable[[str], None] = lambda _: None
+    """Receives what people are to know besides, as soon as it is known."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Result:
+    """What became of one pass over one fleet."""
+
+    environment: str
+    watchdog: str
+    applied: bool
+    done: Pass[Any] | None = None
+    """None: it failed, or another watchdog of this kind is at work."""
+    error: str | None = None
+    """Why it failed."""
+    remains: str = ""
+    """What that means for what was begun."""
+    skipped: str | None = None
+    """Who is at work instead."""
+    unseen: dict[str, str] = field(default_factory=dict[str, str])
+    """By pool (of orphans: by rule): the digest of a policy that may not act yet, as no dry run of it was seen."""
+    api_calls: dict[str, int] = field(default_factory=dict[str, int])
+
+    @property
+    def code(self) -> Code:
+        if self.error is not None:
+            return Code.FAILED
+        if self.done is None:
+            return Code.DONE
+        if any(outcome.kind is OutcomeKind.FAILED for outcome in self.done.outcomes):
+            return Code.FAILED
+        return Code.FOUND if self.done.plan.acting and not self.applied else Code.DONE
+
+
+def kinds() -> dict[str, Kind]:
+    """Every kind of watchdog, by name."""
+    found = (
+        Kind(name=IDLE, make=IdleWatchdog),
+        Kind(name=SPOT, make=SpotWatchdog),
+        Kind(name=SCALE, make=ScaleWatchdog),
+        orphan_kind(Scope()),
+    )
+    return {kind.name: kind for kind in found}
+
+
+def orphan_kind(scope: Scope) -> Kind:
+    """The watchdog of what no pool owns."""
+    return Kind(name=ORPHANS, make=lambda document, ports: OrphanWatchdog(document, ports, scope))
+
+
+def watches(kind: Kind, document: FleetDocument) -> bool:
+    """Whether the daemon has anything to do there: orphans are looked for where a rule names some."""
+    return kind.name != ORPHANS or bool(document.orphans)
+
+
+def run(kind: Kind, document: FleetDocument, options: Options, *, alone: bool) -> Result:
+    """One pass; its failure is in the result. Raises AppError for wrong use, and for what people must fix where the
+    fleet is `alone`.
+    """
+    result = Result(environment=document.environment, watchdog=kind.name, applied=options.apply)
+    log = logs.of_pass(document.environment, kind.name)
+    try:
+        with explained("the ledger failed"):
+            _over_fleet(kind, document, options, result, log)
+    except (OSError, AppError, LedgerError) as error:
+        log.error("pass", outcome="failed", error=str(error))
+        if isinstance(error, AppError) and (alone or error.code is Code.WRONG_USE):
+            raise
+        result.error, result.remains = str(error), _what_remains(error)
+    return result
+
+
+def _what_remains(error: Exception) -> str:
+    if isinstance(error, LedgerError):
+        return "The next pass goes on"
+    return "What was done before is recorded" if isinstance(error, CutShortError) else "Nothing was done"
+
+
+def _over_fleet(kind: Kind, document: FleetDocument, options: Options, result: Result, log: Log) -> None:
+    """Raises OSError when the fleet could not be observed whole, AppError for what people must fix."""
+    if not options.apply and (said := not_here(document)) is not None:
+        # it is made here: that a dry run was seen is kept in it
+        options.note(
+            f"{document.environment}: {said}: if its watchdogs run on another one, their brakes and targets are not"
+            " known here, and this dry run does not count as seen by them"
+        )
+    wired = wire(document, kind.name, options.holder, log=log)
+    try:
+        _pass(kind, wired, options, result)
+    finally:
+        result.api_calls = wired.api_calls()
+        options.count(result.api_calls)
+        wired.engine.dispose()  # a daemon makes many passes
+
+
+def _pass(kind: Kind, wired: Wired, options: Options, result: Result) -> None:
+    _accept(kind, wired, options.accept)
+    watchdog = kind.make(wired.document, wired.ports)
+    if not options.apply:
+        result.done = watchdog.dry()
+    else:
+        result.skipped = wired.ledger.take_lease(wired.ports.clock.now())
+        if result.skipped is not None:
+            return
+        try:
+            result.done = watchdog.apply()
+        finally:
+            wired.ledger.release_lease()
+        _deliver(wired, options)
+    known = digests(wired.document, kind.name)
+    unseen = {d.pool for d in result.done.plan.decisions if d.reason is Reason.POLICY_UNSEEN}
+    result.unseen = {name: digest for name, digest in known.items() if name in unseen}
+
+
+def _deliver(wired: Wired, options: Options) -> None:
+    """Send the messages of the pass. What cannot be sent now waits in the outbox; it fails no pass."""
+    if wired.document.notify is None or not outbox.open_channels(wired.engine):
+        return
+    from cli import delivery  # slack's client is slow to import, and most passes have nothing to say
+
+    try:
+        options.note(delivery.summary(delivery.deliver(wired.engine, timedelta(0))))
+    except AppError as error:
+        options.note(f"{wired.document.environment}: messages wait in the ledger: {error}")
+
+
+def check_accepted(kind: Kind, documents: Sequence[FleetDocument], accepted: Sequence[str]) -> None:
+    """Raises AppError for a digest that no policy of these fleets has: a mistake, found before anything is done."""
+    known = [policy for document in documents for policy in digests(document, kind.name).items()]
+    for given in accepted:
+        if given not in {digest for _, digest in known}:
+            names = ", ".join(dict.fromkeys(f"{name} {digest}" for name, digest in known))
+            raise AppError(
+                f"--accept-policy {given}: no pool has that {kind.name} policy; there is {names or 'none'}",
+                Code.WRONG_USE,
+            )
+
+
+def _accept(kind: Kind, wired: Wired, accepted: Sequence[str]) -> None:
+    """Let policies act whose dry run nobody has seen. Pools with the same settings have the same digest."""
+    for pool, digest in digests(wired.document, kind.name).items():
+        if digest in accepted:
+            wired.ports.ledger.see_policy(kind.name, pool, digest, "accepted", wired.ports.clock.now())
