@@ -293,12 +293,11 @@ def _status(raw: Mapping[str, Any]) -> AgentStatus | None:
 
 
 def _drain_of(raw: Mapping[str, Any], since: datetime | None) -> tuple[DrainOwner | None, datetime | None]:
-    """Owner of the drain, and when the cloud gave notice. An owner that is not known here is nobody's."""
+    """Owner of the drain, and when the cloud gave notice."""
     if "by" not in raw:  # an agent of release 0.1
         owner, noticed = owner_of_reason(raw.get("reason") or "")
         return owner, since if noticed else None
-    by = raw["by"]
-    return DrainOwner(by) if by in list(DrainOwner) else None, _moment(raw.get("notice_at"))
+    return DrainOwner(raw["by"]) if raw["by"] is not None else None, _moment(raw.get("notice_at"))
 
 
 def _moment(text: str | None) -> datetime | None:

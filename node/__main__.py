@@ -18,6 +18,7 @@ from node.boot import Boot, World
 from node.disks import LocalDisks
 from node.engine_client import HttpEngine
 from node.life import Clock, Life
+from node.log import Log
 from node.ports import CloudSide, StepError
 from node.switch import FOLLOW, Switch
 from node.systemd import Systemd, run
@@ -57,7 +58,10 @@ def main(argv: list[str]) -> int:
     try:
         return commands[argv[0]](root)
     except (InstanceSettingsError, StepError, CacheError) as error:
-        _say(str(error))
+        if argv[0] == "run":
+            Log(now=Clock()).error("agent", outcome="failed", error=error)
+        else:
+            _say(str(error))
         return 1
 
 
@@ -122,14 +126,15 @@ def serve(root: Path) -> int:
     """Be the agent, until ended."""
     settings = load(root / "etc/gpu-fleet/instance.json")
     cloud = _cloud(settings)
-    life = Life(
-        instance=cloud.instance_id, pool=settings.pool, file=root / "var/lib/gpu-fleet/agent.json", now=Clock()
-    )
+    log = Log(now=Clock(), environment=settings.environment, pool=settings.pool, resource=cloud.instance_id)
+    file = root / "var/lib/gpu-fleet/agent.json"
+    life = Life(instance=cloud.instance_id, pool=settings.pool, file=file, now=Clock(), log=log)
+    log.info("agent", outcome="started", phase=life.phase)
     engine = HttpEngine(
         f"http://{cloud.address}:{engines.PORT}", settings.served_name, engines.INTERFACES[settings.engine.kind]
     )
     world = World(units=Systemd(root), disks=LocalDisks(root), cloud=cloud, engine=engine, root=root)
-    agent = Agent(settings=settings, world=world, life=life, power_off=_power_off)
+    agent = Agent(settings=settings, world=world, life=life, power_off=lambda: _power_off(log))
     token = _Token(cloud, settings.agent_token)
     start = Boot(settings=settings, world=world, life=life)
     change = Switch(boot=start, settle=SETTLE)
@@ -138,12 +143,8 @@ def serve(root: Path) -> int:
         threading.Thread(target=_guarded(start.run, life), name="boot", daemon=True).start()
     threading.Thread(target=_report, args=(agent, token), name="report", daemon=True).start()
     threading.Thread(target=_follow, args=(change,), name="follow", daemon=True).start()
-    last: str | None = None
     while True:
         agent.tick()
-        if life.phase != last:
-            last = life.phase
-            _say(f"{settings.pool} {cloud.instance_id}: {last} {life.status()['error'] or ''}".rstrip())
         time.sleep(TICK_S)
 
 
@@ -187,6 +188,7 @@ class _Token:
         except OSError as error:
             life.warn("token", str(error))
         else:
+            life.log.hide(self.value)
             life.warn("token", None)
 
 
@@ -217,12 +219,13 @@ def _connect(settings: InstanceSettings) -> CloudSide:
             return GoogleSide(Metadata(), endpoint)
 
 
-def _power_off() -> None:
-    _say("failed for too long, alone: powering off, so that the instance ends and costs nothing more")
+def _power_off(log: Log) -> None:
+    """Of an instance that has failed for too long: it costs nothing more then."""
     try:
-        run(["poweroff"])
-    except StepError as error:
-        _say(str(error))
+        with log.timed("power_off"):
+            run(["poweroff"])
+    except StepError:
+        return
 
 
 def _say(line: str) -> None:

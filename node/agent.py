@@ -139,7 +139,7 @@ class Agent:
         settle = self.settle if self.life.has_served else timedelta()
         move = next_move(order, scene, margin=self.settings.drain_margin, settle=settle)
         try:
-            self._do(move, now, load)
+            self._do(move, order, now, load)
         except StepError as error:
             self.life.warn("drain", str(error))
 
@@ -149,7 +149,7 @@ class Agent:
             return UnitState.ACTIVE
         return self.world.units.state(engines.UNIT)
 
-    def _do(self, move: Move, now: datetime, load: EngineLoad | None) -> None:
+    def _do(self, move: Move, order: Order, now: datetime, load: EngineLoad | None) -> None:
         match move:
             case Move.WAIT:
                 return
@@ -157,12 +157,23 @@ class Agent:
                 self._stopping_since = now
                 if load is not None:
                     self.life.counters.requests_cut += int(load.running + load.waiting)
+                self.life.log.info("engine", outcome="stopping", requests_cut=self.life.counters.requests_cut)
                 self.world.units.stop(engines.UNIT)
             case Move.KILL:
+                self.life.log.warning("engine", outcome="killed")
                 self.world.units.kill(engines.UNIT)
             case Move.FINISH:
                 self.life.requests_running = 0
                 self.life.enter(Phase.DRAINED)
+                self.life.log.info(
+                    "drain",
+                    outcome="finished",
+                    by=order.by,
+                    deadline=order.deadline,
+                    notice_at=order.notice_at,
+                    duration_s=max(0.0, (now - order.asked_at).total_seconds()),
+                    requests_cut=self.life.counters.requests_cut,
+                )
 
     def _announce(self, now: datetime) -> None:
         """Tell the group once that the instance serves: a rollout goes on to the next one then."""
@@ -192,18 +203,27 @@ class Agent:
         self._health_at = now
         load = self.world.engine.load() if self.world.engine.healthy() else None
         self.life.requests_running = None if load is None else load.running
-        self.life.engine_well = load is not None
+        self._note_health(load is not None, now)
         if load is not None:
             self._unwell_since = None
             return
         self._unwell_since = min(self._unwell_since or now, now)
         self._mend(now, self._unwell_since)
 
+    def _note_health(self, well: bool, now: datetime) -> None:
+        if well and not self.life.engine_well:
+            unwell_s = (now - (self._unwell_since or now)).total_seconds()
+            self.life.log.info("engine", outcome="healthy", duration_s=unwell_s)
+        elif self.life.engine_well and not well:
+            self.life.log.warning("engine", outcome="unhealthy")
+        self.life.engine_well = well
+
     def _mend(self, now: datetime, unwell_since: datetime) -> None:
         """systemd starts an engine that ended; the agent starts one on which systemd gave up, and gives up itself."""
         state = self.world.units.state(engines.UNIT)
         starts = self.life.counters.engine_starts
         if state in (UnitState.FAILED, UnitState.INACTIVE):
+            self.life.log.error("engine", outcome="crashed", starts=starts)
             if starts > RESTARTS:
                 self.life.enter(Phase.FAILED, f"the engine ended again after {starts} starts")
                 return
@@ -212,6 +232,8 @@ class Agent:
                 self.world.units.start(engines.UNIT)
             except StepError as error:
                 self.life.warn("engine", str(error))
+            else:
+                self.life.log.info("engine", outcome="started", starts=starts + 1)
         if now - unwell_since >= self.settings.boot_limits.engine:
             limit = self.settings.boot_limits.engine.total_seconds()
             self.life.enter(Phase.FAILED, f"the engine gave no healthy answer for {limit:.0f} s")

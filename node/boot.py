@@ -11,7 +11,7 @@ from typing import Final
 from gpufleet.domain.model import Phase
 from node import disks, driver, engine_key, health
 from node.life import Life, Step
-from node.ports import CloudSide, Disks, EngineClient, HopelessError, StepError, Units, UnitState
+from node.ports import CloudSide, Disks, EngineClient, HopelessError, StepError, StoppedError, Units, UnitState
 from serving import engine as engines
 from serving.cache.disk import Cache, CacheError, NoSpaceError
 from serving.cache.manifest import ManifestError
@@ -23,10 +23,6 @@ ATTEMPTS: Final = 6
 _BACKOFF_S: Final = (1.0, 2.0, 4.0, 8.0, 16.0)
 _LOOK_AGAIN_S: Final = 0.25
 _LOOKS_PER_STATE: Final = 6
-
-
-class StoppedError(RuntimeError):
-    """A drain came in the middle of the boot."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -107,7 +103,13 @@ class Boot:
     def _do(self, phase: Phase, action: Callable[[datetime], None], limit: timedelta) -> None:
         self._go_on()
         step = self.life.begin_step(phase)
-        deadline = step.started + limit
+        with self.life.log.timed("boot_step", step=phase.value) as line:
+            try:
+                self._try(step, action, step.started + limit)
+            finally:
+                line["attempts"] = step.attempts
+
+    def _try(self, step: Step, action: Callable[[datetime], None], deadline: datetime) -> None:
         while True:
             step.attempts += 1
             try:
@@ -119,7 +121,7 @@ class Boot:
                 self._end(step, str(error))
                 wait_s = _BACKOFF_S[min(step.attempts, len(_BACKOFF_S)) - 1]
                 if step.attempts >= ATTEMPTS or self.life.now() + timedelta(seconds=wait_s) >= deadline:
-                    raise StepError(f"{phase.value}, after {step.attempts} tries: {error}") from error
+                    raise StepError(f"{step.phase.value}, after {step.attempts} tries: {error}") from error
                 self._pause(wait_s)
             else:
                 self._end(step, None)
@@ -165,7 +167,7 @@ class Boot:
         try:
             digest = served_digest(store, self.settings.model)
             self.life.serve(digest)
-            self._model = sync.bring(digest, self.life.now(), progress)
+            self._model = self.bring(sync, digest, progress)
         except (NoSpaceError, ManifestError) as error:
             raise HopelessError(f"model {self.settings.model}: {error}") from error
         except (CacheError, CorruptError, OSError, ValueError) as error:
@@ -177,6 +179,18 @@ class Boot:
             counters.cache_retries += progress.retries
         self.lease.close()
         self.lease.enter_context(cache.lease(digest))
+
+    def bring(self, sync: Sync, digest: str, progress: Progress) -> Path:
+        """Bring a revision into the cache. Raises what `Sync.bring` raises."""
+        with self.life.log.timed("cache", model=self.settings.model, digest=digest) as line:
+            try:
+                return sync.bring(digest, self.life.now(), progress)
+            finally:
+                line |= {
+                    "bytes_fetched": progress.fetched,
+                    "bytes_kept": progress.kept,
+                    "retries": progress.retries,
+                }
 
     @property
     def cache_root(self) -> Path:
@@ -217,6 +231,7 @@ class Boot:
         state = units.state(engines.UNIT)
         if changed and state in (UnitState.ACTIVE, UnitState.ACTIVATING):
             # another revision, key or arguments: the one that runs has to go first
+            self.life.log.info("engine", outcome="stopping", detail="its unit or key changed")
             units.stop(engines.UNIT)
             self._wait_for(engines.UNIT, (UnitState.INACTIVE, UnitState.FAILED), deadline)
             state = UnitState.INACTIVE
@@ -224,12 +239,14 @@ class Boot:
             self._go_on()
             units.start(engines.UNIT)
             self.life.counters.engine_starts += 1
+            self.life.log.info("engine", outcome="started", starts=self.life.counters.engine_starts)
         self._node_exporter()
         look = 0
         while not self.world.engine.healthy():
             look += 1
             # asking systemd costs a process each time, asking the engine next to nothing
             if look % _LOOKS_PER_STATE == 0 and units.state(engines.UNIT) is UnitState.FAILED:
+                self.life.log.error("engine", outcome="crashed", starts=self.life.counters.engine_starts)
                 hint = driver.suspicion(driver.installed(self.world.root))
                 raise StepError(f"the engine ended while it loaded; its words are in the journal of its unit{hint}")
             if self.life.now() >= deadline:
@@ -241,7 +258,9 @@ class Boot:
         """Raises StepError: an engine that anybody may ask is not started."""
         if self._key is None:
             try:
-                self._key = engines.api_key(self.world.cloud.secret(self.settings.agent_token))
+                token = self.world.cloud.secret(self.settings.agent_token)
+                self.life.log.hide(token, key := engines.api_key(token))
+                self._key = key
             except OSError as error:
                 raise StepError(f"the engine's key is made from the agents' token: {error}") from error
         return self._key

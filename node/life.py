@@ -12,6 +12,7 @@ from gpufleet.domain.drains import DrainOwner, owner_of_reason
 from gpufleet.domain.files import write_whole
 from gpufleet.domain.model import Phase
 from node.drain import Order, merge
+from node.log import Log
 
 VERSION: Final = 1
 LASTING: Final = frozenset({Phase.DRAINING, Phase.DRAINED, Phase.FAILED})
@@ -43,10 +44,11 @@ class Counters:
 class Life:
     """Phase, boot, drain and counters. Safe to use from many threads."""
 
-    def __init__(self, *, instance: str, pool: str, file: Path, now: Callable[[], datetime]) -> None:
+    def __init__(self, *, instance: str, pool: str, file: Path, now: Callable[[], datetime], log: Log) -> None:
         self.instance = instance
         self.pool = pool
         self.now = now
+        self.log = log
         self.counters = Counters()
         self.requests_running: float | None = None
         self.engine_well = False
@@ -104,6 +106,8 @@ class Life:
                 # a boot that goes on for a moment must not undo a drain
                 return
             if phase is not self._phase:
+                write = self.log.error if phase is Phase.FAILED else self.log.info
+                write("phase", outcome=phase.value, error=error)
                 self._phase, self._since = phase, self.now()
             self._error = error
             self._has_served = self._has_served or phase is Phase.READY
@@ -123,11 +127,20 @@ class Life:
             if self._order is None:
                 # what was read before the drain says nothing about what it waits for
                 self.requests_running = None
-            self._order = merge(self._order, order)
+            held = self._order = merge(self._order, order)
+            self.log.info(
+                "drain",
+                outcome="accepted",
+                by=held.by,
+                asked_by=order.by,
+                detail=order.reason,
+                deadline=held.deadline,
+                notice_at=held.notice_at,
+            )
             if self._phase not in (Phase.DRAINED, Phase.FAILED):
                 self.enter(Phase.DRAINING)
             self._save()
-            return self._order
+            return held
 
     def serve(self, digest: str) -> None:
         """The revision on its way is this one."""

@@ -128,3 +128,7 @@ class StepError(RuntimeError):
 
 class HopelessError(StepError):
     """A step that no further try can mend."""
+
+
+class StoppedError(RuntimeError):
+    """A drain came in the middle of a step."""

@@ -126,6 +126,11 @@ class _Handler(BaseHTTPRequestHandler):
         self._json(HTTPStatus.ACCEPTED, self._http.life.status())
 
     def _refuse(self, status: HTTPStatus, message: str) -> None:
+        path = self.path.split("?")[0]
+        event = "drain" if (self.command, path) == ("POST", "/drain") else "request"
+        self._http.life.log.warning(
+            event, outcome="refused", method=self.command, path=path, status=int(status), error=message
+        )
         self._json(status, {"error": message})
 
     def _json(self, status: HTTPStatus, value: Any) -> None:

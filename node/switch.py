@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Final
 
 from gpufleet.domain.model import Phase
-from node.boot import Boot, StoppedError
+from node.boot import Boot
 from node.drain import is_quiet
 from node.life import Life
-from node.ports import StepError
+from node.ports import StepError, StoppedError
 from serving.cache.disk import Cache, CacheError
 from serving.cache.manifest import ManifestError
-from serving.cache.sync import Sync, served_digest
+from serving.cache.sync import Progress, Sync, served_digest
 
 FOLLOW: Final = timedelta(seconds=30)
 """Between looks at the model's served.json."""
@@ -109,7 +109,7 @@ class Switch:
         settings = self.boot.settings
         store = self.boot.world.cloud.store(settings.bucket)
         sync = Sync(store=store, cache=Cache(self.boot.cache_root), model=settings.model, go_on=self._go_on)
-        return sync.bring(digest, self.life.now())
+        return self.boot.bring(sync, digest, Progress())
 
     def _go_on(self) -> None:
         if self.life.order is not None:

@@ -1,17 +1,17 @@
 """Who asked an instance to drain. Pure."""
 
-from enum import StrEnum
+from gpufleet.domain.codes import Code
 
 
-class DrainOwner(StrEnum):
+class DrainOwner(Code):
     """Who asked for a drain: the first to ask owns it until it ends, and alone decides what follows it."""
 
-    IDLE = "idle"
-    SPOT = "spot"
-    PERSON = "person"
-    CLOUD = "cloud"
+    IDLE = "idle", "the idle watchdog"
+    SPOT = "spot", "the spot watchdog"
+    PERSON = "person", "a person"
+    CLOUD = "cloud", "its cloud"
     """The cloud takes the instance, or its group ends it."""
-    ROLLOUT = "rollout"
+    ROLLOUT = "rollout", "a rollout"
 
 
 _BEGINNINGS = {

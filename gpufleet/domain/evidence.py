@@ -92,7 +92,7 @@ class AgentStatus:
     draining: bool
     drained: bool
     drain_by: DrainOwner | None = None
-    """Who asked for its drain; None: nobody, or an owner that this release does not know."""
+    """Who asked for its drain; None: nobody, or an agent of release 0.1 that does not say."""
     reason: str | None = None
     """Why it drains, for people."""
     notice_at: datetime | None = None

@@ -168,7 +168,7 @@ def test_an_answer_of_other_types_is_none_and_spoils_no_other(agents: Started, c
         pytest.param({"by": None, "notice_at": None}, None, None, id="nobody drains it"),
         pytest.param({"by": "idle", "reason": "spot: x", "notice_at": None}, DrainOwner.IDLE, None, id="by alone"),
         pytest.param({"by": "idle", "notice_at": NOTICED}, DrainOwner.IDLE, NOTICED, id="idle's, under notice"),
-        pytest.param({"by": "later", "reason": "idle: x", "notice_at": None}, None, None, id="an owner of later"),
+        pytest.param({"by": "later", "reason": "idle: x"}, DrainOwner("later"), None, id="an owner of later"),
         pytest.param({"reason": "idle: x"}, DrainOwner.IDLE, None, id="0.1: idle's"),
         pytest.param({"reason": "spot: x"}, DrainOwner.SPOT, None, id="0.1: spot's"),
         pytest.param({"reason": "by hand, ana: x"}, DrainOwner.PERSON, None, id="0.1: a person's"),
@@ -183,7 +183,7 @@ def test_who_drains_it(
 ) -> None:
     said = telling(1, draining=True, phase="draining", phase_since=NOTICED, **changes)
     status = FleetAgents(agents(i1=said)).statuses([instance(1, address(1))])["i-1"]
-    assert status.drain_by is owner
+    assert status.drain_by == owner
     assert status.notice_at == (datetime.fromisoformat(noticed) if noticed else None)
 
 

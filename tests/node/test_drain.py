@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import Phase
 from node.drain import Move, Order, Scene, merge, next_move
 from node.life import Life
+from node.log import Log
 from node.ports import CloudNotice, EngineLoad, Notice, UnitState
 from serving import engine as engines
 from tests.node.world import START, FakeUnits, Machine, settings
@@ -28,6 +29,13 @@ def machine(bucket: Path, tmp_path: Path) -> Machine:
     assert booted.boot.run()
     booted.pass_time(timedelta(seconds=1))
     return booted
+
+
+def life_in(file: Path) -> Life:
+    def now() -> datetime:
+        return START
+
+    return Life(instance="i-1", pool="chat", file=file, now=now, log=Log(now=now, write=lambda _: None))
 
 
 def stopped_at(machine: Machine, seconds: float) -> bool:
@@ -216,7 +224,7 @@ def test_the_first_owner_stays_whatever_is_asked_later_and_over_restarts(
 ) -> None:
     file = tmp_path / "agent.json"
     file.unlink(missing_ok=True)
-    life = Life(instance="i-1", pool="chat", file=file, now=lambda: START)
+    life = life_in(file)
     for number, order in enumerate(orders):
         held = life.order_drain(order)
         so_far = orders[: number + 1]
@@ -224,7 +232,7 @@ def test_the_first_owner_stays_whatever_is_asked_later_and_over_restarts(
         assert held.deadline == min(one.deadline for one in so_far)
         assert held.notice_at == next((one.notice_at for one in so_far if one.notice_at), None)
         if number in restarts:
-            life = Life(instance="i-1", pool="chat", file=file, now=lambda: START)
+            life = life_in(file)
             assert life.order == held
 
 
@@ -268,7 +276,7 @@ def test_a_drain_that_release_0_1_left_behind_is_read(reason: str, by: str, noti
     left = {"version": 1, "phase": "draining", "since": at, "error": None, "digest": None, "has_served": True}
     order = {"reason": reason, "asked_at": at, "deadline": "2026-11-21T02:01:30.000Z"}
     file.write_text(json.dumps(left | {"order": order}))
-    status = Life(instance="i-1", pool="chat", file=file, now=lambda: START).status()
+    status = life_in(file).status()
     assert (status["phase"], status["by"], status["reason"]) == ("draining", by, reason)
     assert (status["deadline"], status["notice_at"]) == ("2026-11-21T02:01:30.000Z", at if noticed else None)
 

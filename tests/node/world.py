@@ -9,6 +9,7 @@ from gpufleet.domain.model import CapacityType, Cloud
 from node.agent import Agent
 from node.boot import Boot, World
 from node.life import Life
+from node.log import Log
 from node.ports import CloudNotice, EngineLoad, StepError, UnitState
 from node.switch import Switch
 from serving import engine as engines
@@ -188,6 +189,8 @@ class Machine:
     units: FakeUnits = field(default_factory=FakeUnits)
     disks: FakeDisks = field(default_factory=FakeDisks)
     powered_off: int = 0
+    lines: list[str] = field(default_factory=list[str])
+    """Logged by its agents."""
     cloud: FakeCloud = field(init=False)
     engine: FakeEngine = field(init=False)
     life: Life = field(init=False)
@@ -207,6 +210,13 @@ class Machine:
             pool=self.settings.pool,
             file=self.root / "var/lib/gpu-fleet/agent.json",
             now=self.clock,
+            log=Log(
+                now=self.clock,
+                write=self.lines.append,
+                environment=self.settings.environment,
+                pool=self.settings.pool,
+                resource=self.cloud.instance_id,
+            ),
         )
         world = World(
             units=self.units,
