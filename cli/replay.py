@@ -15,8 +15,9 @@ from app.errors import AppError, Code
 from cli.output import STDERR, STDOUT, print_json
 from gpufleet.domain import durations
 from gpufleet.domain.parsed import is_map
+from gpufleet.domain.policies import IdlePolicy, ScalePolicy, SpotPolicy
 from gpufleet.settings.document import describe_problems
-from gpufleet.settings.document.watchdogs import IdleEntry, ScaleEntry, SpotEntry, Watchdogs
+from gpufleet.settings.document.watchdogs import Watchdogs
 
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
 PolicyOption = Annotated[
@@ -46,14 +47,14 @@ _INSTANCES: Final = _at_most(1e6, "instances")
 ColdStart = Annotated[
     float, typer.Option("--cold-start", min=0, callback=_SECONDS, help="Seconds from launch to ready.")
 ]
-_ENTRIES: Final = {"idle": IdleEntry, "spot": SpotEntry, "scale": ScaleEntry}
+_POLICIES: Final = {"idle": IdlePolicy, "spot": SpotPolicy, "scale": ScalePolicy}
 _LONGEST: Final = timedelta(days=36_500)
 _MOST: Final = 1e12
 Played = Mapping[str, Collection[str]]
 """By watchdog the settings that change a replay; the history and the rule know nothing of the others."""
-_ALONE: Final[Played] = {"idle": IdleEntry.model_fields}
+_ALONE: Final[Played] = {"idle": IdlePolicy.__dataclass_fields__}
 _POOLS: Final[Played] = {"idle": ("gpu_active_below",), "scale": ("headroom", "down_after", "schedule")}
-_MARKET: Final[Played] = {"spot": SpotEntry.model_fields.keys() - {"fallback_after"}}
+_MARKET: Final[Played] = {"spot": SpotPolicy.__dataclass_fields__.keys() - {"fallback_after"}}
 _REQUESTS: Final[Played] = {"scale": ("waiting_per_replica_above", "headroom", "down_after", "schedule")}
 _OTHERS: Final[Played] = {"idle": ("gpu_active_below",)}
 """Rules that are not ours: what a replica's work is, is asked of all."""
@@ -103,7 +104,7 @@ def spot(
     known = _known(rule, market.NAMES)
     given = _policies(policy, "spot")
     _say_unplayed(policy, {"spot": given.spot}, _MARKET if known == "own" else _OTHERS)
-    spot_policy = (given.spot or SpotEntry()).policy()
+    spot_policy = given.spot or SpotPolicy()
     with _readable():
         player = market.rule(known, spot_policy)
         score = market.play(histories.load_market(availability), terms, player)
@@ -136,7 +137,7 @@ def idle(
     from replay import fleet, idle_rules, pool_rules, pools
 
     given = _policies(policy, "idle", "scale")
-    rules, sizes = (given.idle or IdleEntry()).policy(), (given.scale or ScaleEntry()).policy()
+    rules, sizes = given.idle or IdlePolicy(), given.scale or ScalePolicy()
     with _readable():
         history = histories.load(activity, rules.gpu_active_below)
         if history.pools is None:
@@ -190,7 +191,7 @@ def scale(
     name = _known(rule, pool_rules.NAMES)
     given = _policies(policy, "scale")
     _say_unplayed(policy, {"scale": given.scale}, _REQUESTS if name == "own" else _OTHERS)
-    rules = (given.scale or ScaleEntry()).policy()
+    rules = given.scale or ScalePolicy()
     terms = histories.Terms(tokens_per_second=tokens_per_second, cold_start=cold_start, max_wait=max_wait)
     with _readable():
         arrivals = histories.load(requests, tokens_per_request)
@@ -231,9 +232,9 @@ def _policies(path: Path | None, *names: str) -> Watchdogs:
     return given
 
 
-def _unplayable(watchdog: str, entry: IdleEntry | SpotEntry | ScaleEntry | None) -> Iterator[str]:
+def _unplayable(watchdog: str, entry: IdlePolicy | SpotPolicy | ScalePolicy | None) -> Iterator[str]:
     """Values that have the right form, but with which nothing can be reckoned."""
-    for name in () if entry is None else type(entry).model_fields:
+    for name in () if entry is None else type(entry).__dataclass_fields__:
         value: object = getattr(entry, name)
         if isinstance(value, timedelta) and value > _LONGEST:
             yield f"{watchdog}.{name}: {durations.render(value)} is too much, at most {durations.render(_LONGEST)}"
@@ -244,15 +245,15 @@ def _unplayable(watchdog: str, entry: IdleEntry | SpotEntry | ScaleEntry | None)
 
 
 def _say_unplayed(
-    path: Path | None, given: Mapping[str, IdleEntry | SpotEntry | ScaleEntry | None], played: Played
+    path: Path | None, given: Mapping[str, IdlePolicy | SpotPolicy | ScalePolicy | None], played: Played
 ) -> None:
     """Name what a file sets to no avail, so that nobody takes an answer for one to it."""
     names = [
         f"{watchdog}.{name}"
         for watchdog, entry in given.items()
         if entry is not None
-        for name, field in type(entry).model_fields.items()
-        if name not in played.get(watchdog, ()) and getattr(entry, name) != field.default
+        for name in type(entry).__dataclass_fields__
+        if name not in played.get(watchdog, ()) and getattr(entry, name) != getattr(type(entry)(), name)
         if getattr(entry, name) != 0 or not name.startswith("max_stops")  # a budget of nothing holds in pools, too
     ]
     if names:
@@ -270,9 +271,9 @@ def _by_watchdog(path: Path, names: tuple[str, ...]) -> Mapping[str, Any]:
         raise AppError(f"--policy {path}: {error}", Code.WRONG_USE) from error
     if not is_map(written):
         raise AppError(f"--policy {path}: a JSON object is wanted", Code.WRONG_USE)
-    if written.keys() <= _ENTRIES.keys():
+    if written.keys() <= _POLICIES.keys():
         return written
-    strange = {name: [key for key in written if key not in _ENTRIES[name].model_fields] for name in names}
+    strange = {name: [key for key in written if key not in _POLICIES[name].__dataclass_fields__] for name in names}
     name = min(names, key=lambda name: len(strange[name]))
     if strange[name]:
         alone = " or ".join(f"the keys of {name} alone" for name in names)

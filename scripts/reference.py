@@ -18,9 +18,17 @@ from components.aws.identities import Allowed
 from components.gcp import permissions as gcp_permissions
 from gpufleet.domain.decisions import Reason
 from gpufleet.domain.durations import render as render_duration
-from gpufleet.domain.policies import EvidenceSource, OrphanAction
+from gpufleet.domain.parsed import is_list, is_map
+from gpufleet.domain.policies import (
+    EvidenceSource,
+    IdlePolicy,
+    OrphanAction,
+    OrphanPolicy,
+    ScalePolicy,
+    ScheduleRule,
+    SpotPolicy,
+)
 from gpufleet.settings.document.alerts import AlertSettings
-from gpufleet.settings.document.watchdogs import OrphanEntry
 from gpufleet.settings.environment import Settings
 from monitoring.alerts import alerts
 from policies.rules import RULES
@@ -168,8 +176,8 @@ def _permissions() -> Iterator[str]:
 
 
 def _of_orphans() -> tuple[Allowed, ...]:
-    stopping = OrphanEntry(name="by-tag", action=OrphanAction.STOP, tags={"TAG": "VALUE"})
-    listening = OrphanEntry(name="by-age", evidence=EvidenceSource.CLOUDWATCH, older_than=timedelta(days=7))
+    stopping = OrphanPolicy(name="by-tag", action=OrphanAction.STOP, tags={"TAG": "VALUE"})
+    listening = OrphanPolicy(name="by-age", evidence=EvidenceSource.CLOUDWATCH, older_than=timedelta(days=7))
     return aws_permissions.of_orphans(
         region="REGION", account="ACCOUNT", environment="ENV", rules=(stopping, listening)
     )
@@ -193,11 +201,19 @@ def _settings() -> Iterator[str]:
     yield "checks a file; `gpufleet settings schema` prints the JSON Schema for editors.\n"
     schema = Settings.model_json_schema()
     yield from _object("fleet", schema)
-    for name, definition in sorted(schema.get("$defs", {}).items()):
+    for name, definition in sorted({**schema.get("$defs", {}), **dict(_within(schema))}.items()):
         if definition.get("type") == "object":
             yield from _object(name, definition)
         else:
             yield f"## {name}\n\n{_cell(_form(definition))}\n"
+
+
+def _within(schema: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Objects that are written out where they are used: title and definition."""
+    for each in schema.values() if is_map(schema) else schema if is_list(schema) else ():
+        if is_map(each) and "properties" in each and each.get("title") in _TITLES:
+            yield each["title"], each
+        yield from _within(each)
 
 
 def _object(name: str, definition: Mapping[str, Any]) -> Iterator[str]:
@@ -212,10 +228,15 @@ def _object(name: str, definition: Mapping[str, Any]) -> Iterator[str]:
     yield ""
 
 
+_TITLES: Final = {policy.__name__ for policy in (IdlePolicy, SpotPolicy, ScalePolicy, ScheduleRule, OrphanPolicy)}
+
+
 def _form(form: Mapping[str, Any]) -> str:
     if "$ref" in form:
         name = str(form["$ref"]).rsplit("/", 1)[-1]
         return f"[{name}](#{name.lower()})"
+    if form.get("title") in _TITLES:
+        return f"[{form['title']}](#{form['title'].lower()})"
     if "anyOf" in form:
         return " or ".join(_form(choice) for choice in form["anyOf"])
     if "enum" in form or "const" in form:

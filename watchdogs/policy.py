@@ -23,7 +23,7 @@ _OF_OLD: Final = object()
 def digests(document: FleetDocument, watchdog: str) -> dict[str, str]:
     """By pool (of orphans: by rule) the digest of its policy; absent: it has no such watchdog."""
     if watchdog == ORPHANS:
-        return {rule.name: digest(rule.policy()) for rule in document.orphans}
+        return {rule.name: digest(rule) for rule in document.orphans}
     found = {pool.name: _digest_of(pool, watchdog) for pool in document.pools}
     return {name: known for name, known in found.items() if known is not None}
 
@@ -38,11 +38,11 @@ def see_all(ports: Ports, document: FleetDocument, watchdog: str) -> None:
 def _digest_of(pool: Pool, watchdog: str) -> str | None:
     entries = pool.watchdogs
     if watchdog == IDLE and entries.idle is not None:
-        return digest(entries.idle.policy(), pool.min)
+        return digest(entries.idle, pool.min)
     if watchdog == SPOT and entries.spot is not None:
-        return digest(entries.spot.policy(), pool.min, pool.max, pool.spare)
+        return digest(entries.spot, pool.min, pool.max, pool.spare)
     if watchdog == SCALE and entries.scale is not None:
-        return digest(entries.scale.policy(), pool.min, pool.max)
+        return digest(entries.scale, pool.min, pool.max)
     return None
 
 

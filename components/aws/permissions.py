@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from components.aws.identities import Allowed
 from gpufleet.domain import tags
-from gpufleet.domain.policies import EvidenceSource, OrphanAction
-from gpufleet.settings.document.watchdogs import OrphanEntry
+from gpufleet.domain.policies import EvidenceSource, OrphanAction, OrphanPolicy
 
 
 def of_instances(
@@ -92,7 +91,7 @@ def of_control(  # noqa: PLR0913
     )
 
 
-def of_orphans(*, region: str, account: str, environment: str, rules: Sequence[OrphanEntry]) -> tuple[Allowed, ...]:
+def of_orphans(*, region: str, account: str, environment: str, rules: Sequence[OrphanPolicy]) -> tuple[Allowed, ...]:
     """What rules for machines outside every pool ask for: nothing without one, and only on whom a rule names."""
     allowed: list[Allowed] = []
     for rule in rules:
@@ -109,7 +108,7 @@ def of_orphans(*, region: str, account: str, environment: str, rules: Sequence[O
     return tuple(allowed)
 
 
-def _named(rule: OrphanEntry, environment: str) -> dict[str, Mapping[str, str | list[str]]]:
+def _named(rule: OrphanPolicy, environment: str) -> dict[str, Mapping[str, str | list[str]]]:
     """GPU machines of no other environment with a rule's tags. IAM knows no age, and owners have several tags."""
     said: dict[str, str | list[str]] = {f"ec2:ResourceTag/{key}": value for key, value in sorted(rule.tags.items())}
     if rule.name_like is not None:

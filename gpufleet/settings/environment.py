@@ -10,7 +10,7 @@ from gpufleet.settings.document import Notify, Objectives
 from gpufleet.settings.document.alerts import AlertsEntry
 from gpufleet.settings.document.fields import Duration, Strict
 from gpufleet.settings.document.money import Budget, Commitments, PartBudget, PriceOverride
-from gpufleet.settings.document.watchdogs import OrphanEntry, Watchdogs
+from gpufleet.settings.document.watchdogs import OrphanRule, Watchdogs
 
 Count = Annotated[int, Field(ge=0, le=10_000, strict=True)]
 """Of instances: more than anybody rents, less than what a slip of the keyboard makes."""
@@ -234,7 +234,7 @@ class Settings(Strict):
     budgets: tuple[PartBudget, ...] = ()
     """Of pools and teams, beside the environment's."""
     notify: Notify | None = None
-    orphans: tuple[OrphanEntry, ...] = ()
+    orphans: tuple[OrphanRule, ...] = ()
     """Rules for GPU instances of the account outside every pool; absent: they are listed alone."""
     prices: tuple[PriceOverride, ...] = ()
     commitments: Commitments = Commitments()

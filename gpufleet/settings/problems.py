@@ -46,11 +46,11 @@ class SettingsError(ValueError):
         super().__init__(f"{source}: {len(problems)} errors{lines}")
 
 
-def from_validation(error: ValidationError, root: str) -> list[Problem]:
+def from_validation(error: ValidationError, *root: str) -> list[Problem]:
     """What a model refuses of the value at the path `root`: one problem for each place."""
     found: dict[str, Problem] = {}
     for item in error.errors(include_url=False):
-        path = ".".join([root, *(str(part) for part in item["loc"] if part not in _UNIONS)])
+        path = ".".join([*root, *(str(part) for part in item["loc"] if part not in _UNIONS)]) or "(document)"
         if item["type"] == "too_short" and item["input"]:
             continue  # a list of which each item is refused: the items say it better
         if item["type"] in UNKNOWN_KEY:

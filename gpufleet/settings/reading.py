@@ -102,7 +102,7 @@ def parts(config: Mapping[str, Any]) -> Parts:
         try:
             found[name] = _part(name, fleet[name], unknown)
         except ValidationError as error:
-            problems += from_validation(error, f"{KEY}.{name}")
+            problems += from_validation(error, KEY, name)
     region: Any = config.get(f"{found.get('cloud')}:region")
     return Parts(**found, region=str(region or ""), unknown=tuple(unknown), problems=tuple(problems))
 

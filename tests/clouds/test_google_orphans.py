@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from google.cloud import compute_v1
+from pydantic import TypeAdapter
 
 from cli.output import Exit
 from cli.watch_foreign import Place, look
@@ -17,7 +18,7 @@ from cli.wiring import wire
 from clouds.gcp.calls import ENDPOINT
 from gpufleet.domain.decisions import Action, OutcomeKind, Reason
 from gpufleet.settings.document import FleetDocument
-from gpufleet.settings.document.watchdogs import OrphanEntry
+from gpufleet.settings.document.watchdogs import OrphanRule
 from tests.clouds.conftest import start_cloud, stop_cloud, wait_for
 from tests.clouds.google import PROJECT, ZONE, Google
 from tests.clouds.test_google_adapters import document as google_document
@@ -68,7 +69,7 @@ def _in_zone(parameters: dict[str, Any]) -> dict[str, Any]:
 
 def fleet(folder: Path) -> FleetDocument:
     rule = {"name": "forgotten", "action": "stop", "tags": {"team": "research"}, "lose_local_disks": True}
-    entry = OrphanEntry.model_validate({**rule, "min_age": "1h", "grace": "1h"})
+    entry = TypeAdapter(OrphanRule).validate_python({**rule, "min_age": "1h", "grace": "1h"})
     ledger = f"sqlite:///{folder}/ledger.db"
     return google_document("pooled").model_copy(update={"ledger_url": ledger, "orphans": (entry,)})
 

@@ -13,8 +13,7 @@ from clouds.aws import signed
 from components.aws import permissions
 from components.aws.identities import Allowed
 from gpufleet.domain import tags
-from gpufleet.domain.policies import EvidenceSource, OrphanAction
-from gpufleet.settings.document.watchdogs import OrphanEntry
+from gpufleet.domain.policies import EvidenceSource, OrphanAction, OrphanPolicy
 
 ROOT = Path(__file__).parents[2]
 PLACE = {
@@ -61,12 +60,12 @@ def _action(service: str, operation: str) -> str:
 
 
 RULES = (
-    OrphanEntry(name="stopping", action=OrphanAction.STOP, tags={"team": "research"}, name_like="note*"),
-    OrphanEntry(name="listening", evidence=EvidenceSource.CLOUDWATCH, older_than=timedelta(days=7)),
+    OrphanPolicy(name="stopping", action=OrphanAction.STOP, tags={"team": "research"}, name_like="note*"),
+    OrphanPolicy(name="listening", evidence=EvidenceSource.CLOUDWATCH, older_than=timedelta(days=7)),
 )
 
 
-def of_orphans(*rules: OrphanEntry) -> tuple[Allowed, ...]:
+def of_orphans(*rules: OrphanPolicy) -> tuple[Allowed, ...]:
     place = {key: PLACE[key] for key in ("region", "account", "environment")}
     return permissions.of_orphans(**place, rules=rules)
 

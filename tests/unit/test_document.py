@@ -74,7 +74,7 @@ def _broken(path: str, value: object) -> dict[str, Any]:
         pytest.param("pools.0.min", 6, "min 6 is above max 5", id="min above max"),
         pytest.param("pools.0.watchdogs.idle.window", "soon", "'soon' is no duration", id="bad duration"),
         pytest.param("pools.0.watchdogs.idle.coverage", 90, "coverage:", id="per cent for a share"),
-        pytest.param("pools.0.owned", "x", "pools.0.owned: Extra inputs", id="unknown field"),
+        pytest.param("pools.0.owned", "x", "pools.0.owned: is not a known setting", id="unknown field"),
         pytest.param("budget.usd_per_month", "NaN", "finite", id="NaN dollars"),
         pytest.param("budget.usd_per_month", True, "budget.usd_per_month", id="yes dollars"),
         pytest.param("generated_by.at", "2026-11-21T02:15:00", "generated_by.at:", id="a time without a zone"),

@@ -8,9 +8,8 @@ from decimal import Decimal
 import pytest
 
 from gpufleet.domain.decisions import Action, Decision, Reason
-from gpufleet.domain.policies import OrphanAction, OrphanPolicy
+from gpufleet.domain.policies import OrphanAction, OrphanPolicy, ScalePolicy
 from gpufleet.settings.document import DocumentError, FleetDocument
-from gpufleet.settings.document.watchdogs import ScaleEntry
 from tests.watchdogs.plain import START, document, instance
 from watchdogs.idle import words as idle
 from watchdogs.orphans import words as orphans
@@ -75,7 +74,7 @@ def fleet(*except_on: str) -> FleetDocument:
     return document(watchdogs={"scale": {"schedule": [rule]}})
 
 
-def entry(*except_on: str) -> ScaleEntry:
+def entry(*except_on: str) -> ScalePolicy:
     found = fleet(*except_on).pool("batch").watchdogs.scale
     assert found is not None
     return found
@@ -93,7 +92,7 @@ def entry(*except_on: str) -> ScaleEntry:
     ],
 )
 def test_a_schedule_rests_on_the_dates_that_the_settings_name(moment: str, target: int | None) -> None:
-    policy = entry("2026-12-25", "2027-01-01").policy()
+    policy = entry("2026-12-25", "2027-01-01")
     rule = active(policy.schedule, datetime.fromisoformat(moment))
     assert (None if rule is None else rule.target) == target
 
@@ -101,10 +100,10 @@ def test_a_schedule_rests_on_the_dates_that_the_settings_name(moment: str, targe
 def test_on_a_holiday_nothing_is_raised_by_the_hour() -> None:
     holiday = datetime(2026, 12, 25, 10, tzinfo=UTC)
     calm = Pressure(reporting=1, kv_cache=0.1, kv_cache_peak=0.1)
-    plain = PoolView(name="batch", policy=entry().policy(), target=1, min=1, max=8, ready=1, pressure=calm)
+    plain = PoolView(name="batch", policy=entry(), target=1, min=1, max=8, ready=1, pressure=calm)
     (working,) = decide([plain], holiday).decisions
     assert (working.action, working.reason, working.to_size) == (Action.RETARGET, Reason.SCHEDULE, 4)
-    (resting,) = decide([replace(plain, policy=entry("2026-12-25").policy())], holiday).decisions
+    (resting,) = decide([replace(plain, policy=entry("2026-12-25"))], holiday).decisions
     assert (resting.action, resting.reason) == (Action.KEEP, Reason.AS_WANTED)
 
 
@@ -112,7 +111,7 @@ def test_dates_survive_the_fleet_document() -> None:
     written = json.loads(fleet("2026-12-25").model_dump_json())
     (rule,) = written["pools"][0]["watchdogs"]["scale"]["schedule"]
     assert rule["except_on"] == ["2026-12-25"]
-    assert entry("2026-12-25").policy().schedule[0].except_on == (date(2026, 12, 25),)
+    assert entry("2026-12-25").schedule[0].except_on == (date(2026, 12, 25),)
 
 
 @pytest.mark.parametrize("wrong", ["christmas", "2026-13-01", "25.12.2026"])

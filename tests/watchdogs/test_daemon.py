@@ -26,8 +26,8 @@ from cli.passes import Kind
 from cli.watch_run import COST, COST_EVERY, EVERY, Daemon
 from clouds.aws.notices import queue_name
 from gpufleet.domain.activity import CloudError
+from gpufleet.domain.policies import OrphanPolicy
 from gpufleet.settings.document import parse, render
-from gpufleet.settings.document.watchdogs import OrphanEntry
 from ledger import operations
 from ledger.schema import LedgerError, open_ledger
 from tests.moto_account import moto_account
@@ -151,7 +151,7 @@ def test_rules_that_come_later_are_heeded_without_a_restart(fleet: Path, monkeyp
     daemon = Daemon(fleet_urls=(str(fleet),), apply=False)
     (job,) = (job for job in daemon.jobs([made], {**EVERY, COST: COST_EVERY}) if job.name == "orphans aws-test")
     assert job.run() and not looked
-    fleet.write_text(render(made.model_copy(update={"orphans": (OrphanEntry(name="forgotten", owner="somebody"),)})))
+    fleet.write_text(render(made.model_copy(update={"orphans": (OrphanPolicy(name="forgotten", owner="somebody"),)})))
     assert job.run() and looked == ["orphans"]
 
 

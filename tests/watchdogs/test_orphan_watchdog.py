@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 
 from gpufleet.domain import tags
 from gpufleet.domain.activity import CloudError
@@ -14,7 +15,7 @@ from gpufleet.domain.brakes import Brake, BrakeKind
 from gpufleet.domain.decisions import Action, OutcomeKind, Reason
 from gpufleet.domain.model import InstanceState
 from gpufleet.settings.document import FleetDocument
-from gpufleet.settings.document.watchdogs import OrphanEntry
+from gpufleet.settings.document.watchdogs import OrphanRule
 from tests.watchdogs.plain import QUIET_ENGINE, START, FakePrices, document
 from tests.watchdogs.test_orphan_rules import DAY, LONG_QUIET, orphan
 from tests.watchdogs.worlds import FakeAccount, FakeInventory, FakeMetrics, KilledError, World
@@ -26,7 +27,7 @@ RULE: dict[str, Any] = {"name": "forgotten", "action": "stop", "tags": {"team": 
 
 
 def ruled(**changes: Any) -> FleetDocument:
-    rule = OrphanEntry.model_validate(RULE | changes)
+    rule = TypeAdapter(OrphanRule).validate_python(RULE | changes)
     return document().model_copy(update={"orphans": (rule,)})
 
 
@@ -411,7 +412,7 @@ def test_prices_are_in_every_decision() -> None:
 )
 def test_a_rule_that_could_do_harm_is_refused(rule: Mapping[str, Any], wrong: str) -> None:
     with pytest.raises(ValueError, match=wrong):
-        OrphanEntry.model_validate({**RULE, **rule})
+        TypeAdapter(OrphanRule).validate_python({**RULE, **rule})
 
 
 def test_one_that_can_never_be_stopped_does_not_hold_up_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

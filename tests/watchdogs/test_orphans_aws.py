@@ -10,6 +10,7 @@ from typing import Any
 
 import boto3
 import pytest
+from pydantic import TypeAdapter
 
 from cli.output import Exit
 from cli.watch_foreign import Place, look
@@ -18,8 +19,9 @@ from clouds.aws.calls import AwsCalls
 from clouds.aws.cloudwatch import NAMESPACE, POWER, UTILIZATION, CloudWatch
 from gpufleet.domain import tags
 from gpufleet.domain.decisions import Action, OutcomeKind, Reason
+from gpufleet.domain.policies import OrphanPolicy
 from gpufleet.settings.document import FleetDocument
-from gpufleet.settings.document.watchdogs import OrphanEntry
+from gpufleet.settings.document.watchdogs import OrphanRule
 from tests.moto_account import empty, launched, moto_account
 from tests.watchdogs.plain import document
 from tests.watchdogs.test_orphan_rules import LONG_QUIET
@@ -63,12 +65,12 @@ def reported(account: Any, instance: str, metric: str, value: float, gpu: int = 
     account("cloudwatch").put_metric_data(Namespace=NAMESPACE, MetricData=data)
 
 
-def rule(**changes: Any) -> OrphanEntry:
+def rule(**changes: Any) -> OrphanPolicy:
     said = {"name": "forgotten", "action": "stop", "tags": {"team": "research"}, "lose_local_disks": True}
-    return OrphanEntry.model_validate({**said, "min_age": "1h", "grace": "1h", **changes})
+    return TypeAdapter(OrphanRule).validate_python({**said, "min_age": "1h", "grace": "1h", **changes})
 
 
-def fleet(folder: Path, *rules: OrphanEntry) -> FleetDocument:
+def fleet(folder: Path, *rules: OrphanPolicy) -> FleetDocument:
     return document(groups=[]).model_copy(
         update={"ledger_url": f"sqlite:///{folder}/ledger.db", "notify": None, "orphans": rules}
     )

@@ -129,7 +129,7 @@ class Actor:
         entry = self._document.pool(instance.pool or "").watchdogs.idle
         grace = entry.grace if entry is not None else timedelta(0)
         key = f"marked:{instance.id}:{tags.write_time(since)}"
-        learned = timedelta(0) if entry is None else grace_of(instance, self._observed, entry.policy())
+        learned = timedelta(0) if entry is None else grace_of(instance, self._observed, entry)
         text = words.marked(instance, decision, since + grace, since + max(grace, learned))
         self._executor.notify(key, text, decision)
 
@@ -246,7 +246,7 @@ class Actor:
             rollouts=rollouts,
             kept_by={},  # brakes were read anew
         )
-        objection = judge(case_of(instance, again, entry.policy(), now)) or _late(fresh, ports.clock.now() - now)
+        objection = judge(case_of(instance, again, entry, now)) or _late(fresh, ports.clock.now() - now)
         if objection is not None:
             return self._marked_in_vain(decision, instance, objection)
         floor = self._observed.pools[instance.pool or ""].floor
@@ -281,7 +281,7 @@ class Actor:
         now = self._ports.metrics.now()
         fresh = self._evidence_of(instance, STALE_AFTER * signals.longest_interval(self._ports.metrics), now)
         seen = replace(self._observed, evidence={} if fresh is None else {instance.id: fresh})
-        return last_look.objection(case_of(instance, seen, entry.policy(), now), heard, now)
+        return last_look.objection(case_of(instance, seen, entry, now), heard, now)
 
 
 def _late(evidence: Evidence | None, took: timedelta) -> Objection | None:

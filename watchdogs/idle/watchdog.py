@@ -183,7 +183,7 @@ class IdleWatchdog:
             target = targets.get(pool.name)
             views[pool.name] = PoolView(
                 name=pool.name,
-                policy=None if entry is None else entry.policy(),
+                policy=entry,
                 floor=max(pool.min, self._scheduled(pool, now)),
                 target=pool.target if target is None else target.value,
                 paused_by=paused_by(pool.name, brakes),
@@ -197,7 +197,7 @@ class IdleWatchdog:
     def _scheduled(self, pool: Pool, now: datetime) -> int:
         """What the pool's schedule asks for now: scale would launch again what is ended below it."""
         entry = pool.watchdogs.scale
-        return 0 if entry is None else hours.floor(entry.policy().schedule, now)
+        return 0 if entry is None else hours.floor(entry.schedule, now)
 
     def _patience(
         self, watched: Sequence[Instance], pools: Mapping[str, PoolView], now: datetime

@@ -54,7 +54,7 @@ class OrphanWatchdog:
         self._account: Account = ports.account
         self._known = (document, *scope.known)
         self._scope = scope
-        self._rules = {rule.name: rule.policy() for rule in document.orphans}
+        self._rules = {rule.name: rule for rule in document.orphans}
 
     def dry(self) -> Pass[Observed]:
         """Observe and decide. The plan is for people to read, and from now on its rules count as seen."""

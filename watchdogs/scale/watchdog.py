@@ -87,7 +87,7 @@ class ScaleWatchdog:
         groups = {group.name: pool.name for pool in pools for group in pool.groups}
         members = [i for i in ports.inventory.instances() if i.alive and i.group in groups]
         statuses = ports.agents.statuses(members)
-        policies = {p.name: p.watchdogs.scale.policy() for p in pools if p.watchdogs.scale is not None}
+        policies = {p.name: p.watchdogs.scale for p in pools if p.watchdogs.scale is not None}
         by_pool: dict[str, list[Instance]] = {pool.name: [] for pool in pools}
         for instance in members:
             by_pool[groups[instance.group or ""]].append(instance)
@@ -117,7 +117,7 @@ class ScaleWatchdog:
             target=targets[pool.name].value if pool.name in targets else pool.target,
             min=pool.min,
             max=pool.max,
-            policy=pool.watchdogs.scale.policy(),
+            policy=pool.watchdogs.scale,
             ready=len(ready),
             unread=readings.unread(pool.name, {i.id for i in ready}),
             demand=readings.demand(pool.name),

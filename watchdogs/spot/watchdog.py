@@ -202,7 +202,7 @@ class SpotWatchdog:
             least_target=target if pool.name in known.held else pool.min,
             spare=pool.spare,
             max=pool.max,
-            policy=entry.policy(),
+            policy=entry,
             groups=[self._group(g, groups[g.name], instances, _memory(g, own, members, now)) for g in pool.groups],
             members=members,
             events=[event for event in own if now - event.at < LOOK_BACK],

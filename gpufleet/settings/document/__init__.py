@@ -16,7 +16,8 @@ from gpufleet.domain.parsed import is_map
 from gpufleet.settings.document.alerts import AlertsEntry
 from gpufleet.settings.document.fields import Duration, MoreThanZero, Name, Strict, TimeZone
 from gpufleet.settings.document.money import Budget, Commitments, PartBudget, Prices, SharedEntry
-from gpufleet.settings.document.watchdogs import OrphanEntry, Watchdogs
+from gpufleet.settings.document.watchdogs import OrphanRule, Watchdogs
+from gpufleet.settings.problems import from_validation
 
 VERSION: Final = 1
 PATH_IN_BUCKET: Final = "fleet/fleet.json"
@@ -132,7 +133,7 @@ class FleetDocument(Strict):
     notify: Notify | None = None
     budget: Budget | None = None
     budgets: tuple[PartBudget, ...] = ()
-    orphans: tuple[OrphanEntry, ...] = ()
+    orphans: tuple[OrphanRule, ...] = ()
     pools: tuple[Pool, ...]
     prices: Prices = Prices()
     shared: tuple[SharedEntry, ...] = ()
@@ -183,11 +184,7 @@ def parse(text: str | bytes, source: str) -> FleetDocument:
 
 def describe_problems(error: ValidationError) -> tuple[str, ...]:
     """One line per problem: path, what is wrong, the value (cut short)."""
-    return tuple(
-        f"{'.'.join(str(part) for part in item['loc']) or '(document)'}: {item['msg'].removeprefix('Value error, ')}"
-        f" (is {repr(item['input'])[:80]})"
-        for item in error.errors()
-    )
+    return tuple(map(str, from_validation(error)))
 
 
 def render(document: FleetDocument) -> str:

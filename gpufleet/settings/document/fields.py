@@ -1,11 +1,24 @@
 """Kinds of values of the fleet document and of the settings: how they are written, and what is refused."""
 
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
 from datetime import timedelta
 from decimal import Decimal
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, get_type_hints
 from zoneinfo import ZoneInfo
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    PlainSerializer,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, core_schema
 
 from gpufleet.domain import durations
 
@@ -56,3 +69,51 @@ class Strict(BaseModel):
     """Refuses keys that it does not know, and never changes."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class InPlace:
+    """Reads a frozen dataclass of the domain, which knows no validation library. Unknown keys are refused.
+
+    `limits` are the types of fields that ask for more than their own type does; `hidden` fields keep their default.
+    """
+
+    def __init__(self, hidden: tuple[str, ...] = (), **limits: Any) -> None:
+        self._hidden, self._limits = hidden, limits
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        types = {name: _WRITTEN_AS.get(kind, kind) for name, kind in get_type_hints(source).items()} | self._limits
+        found: list[core_schema.DataclassField] = []
+        for each in fields(source):
+            schema = handler.generate_schema(types[each.name])
+            default: Any = each.default if each.default_factory is MISSING else each.default_factory()
+            if default is not MISSING:
+                schema = core_schema.with_default_schema(schema, default=default)
+            hidden = each.name in self._hidden
+            found.append(
+                core_schema.dataclass_field(
+                    each.name, schema, kw_only=True, init=not hidden, serialization_exclude=hidden
+                )
+            )
+        return core_schema.dataclass_schema(
+            source,
+            core_schema.dataclass_args_schema(source.__name__, found),
+            [each["name"] for each in found],
+            config={"extra_fields_behavior": "forbid"},
+            frozen=True,
+            slots=True,
+        )
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        found = handler(schema)
+        properties = {name: form for name, form in found["properties"].items() if name not in self._hidden}
+        return {**found, "properties": properties, "additionalProperties": False}
+
+
+_DurationOrNone = Duration | None
+_WRITTEN_AS: Final[Mapping[Any, Any]] = {
+    timedelta: Duration,
+    timedelta | None: _DurationOrNone,
+    Decimal: ExactDecimal,
+    int: Annotated[int, Field(ge=0)],
+}
+"""How the types of the domain are written, where a field says nothing else."""
