@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Final
 
 from gpufleet.domain import tags
 from gpufleet.domain.model import CapacityType
 from gpufleet.settings.document import GroupEntry
+from gpufleet.settings.environment import Block, Capacity, Reserved
 
 BLOCK_ENDS_EARLY: Final = timedelta(minutes=30)
 """AWS begins to end a Capacity Block's instances this long before the block's own end."""
@@ -18,88 +19,27 @@ SURGE: Final = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
-    """Capacity bought for a fixed time: before it and after it nothing can be started there."""
-
-    starts: datetime
-    ends: datetime
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reserved:
-    """Prepaid capacity of one machine type in one zone."""
-
-    zone: str
-    machine_type: str
-    count: int
-    existing: str | None = None
-    """Id of a reservation bought elsewhere; None: made with the pool."""
-    block: Block | None = None
-    """Bought for a fixed time (Capacity Block)."""
-    ends: str | None = None
-    """`2027-03-01`; None: until given back."""
-    review_by: str | None = None
-    """`2027-03-01`: when people look at it again."""
-
-    @property
-    def at_creation(self) -> int:
-        """All of it; of a block nothing, since it may not have begun: the spot watchdog starts it in its time."""
-        return 0 if self.block else self.count
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spot:
-    """Spot capacity: one group per zone, each with all machine types."""
-
-    zones: tuple[str, ...]
-    machine_types: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OnDemand:
-    """On-demand capacity that stands in for missing spot: one group over all zones."""
-
-    max: int
-    machine_types: tuple[str, ...]
-    zones: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlexStart:
-    """Capacity that stands in for missing spot as on-demand does: waited for in one zone, had for a time."""
-
-    max: int
-    machine_type: str
-    zone: str
-    run: timedelta
-    """The cloud ends an instance after it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Capacity:
+class PoolCapacity:
     """All ways in which one pool is bought, and its limits."""
 
     target: int
     spare: int
     max: int
-    reserved: tuple[Reserved, ...] = ()
-    spot: Spot | None = None
-    on_demand: OnDemand | None = None
-    flex_start: FlexStart | None = None
-    """Google Cloud; instead of on-demand."""
+    ways: Capacity
+    """Its on-demand capacity names its zones."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.target <= self.max:
             raise ValueError(f"target {self.target} is outside 0 to max {self.max}")
-        if not (self.reserved or self.spot or self.on_demand or self.flex_start):
+        if not (self.ways.reserved or self.ways.spot or self.ways.stand_in):
             raise ValueError("a pool needs reserved, spot, on_demand or flex_start capacity, got none")
-        if self.on_demand and self.flex_start:
+        if self.ways.on_demand and self.ways.flex_start:
             raise ValueError("on_demand and flex_start both stand in for spot; name one")
 
     @property
     def lasting(self) -> int:
         """Reserved instances without those of blocks, which the pool has to do without before and afterwards."""
-        return sum(reservation.at_creation for reservation in self.reserved)
+        return sum(map(reserved_at_creation, self.ways.reserved))
 
     @property
     def spot_max(self) -> int:
@@ -108,23 +48,22 @@ class Capacity:
 
     def spot_at_creation(self) -> Mapping[str, int]:
         """Size of each zone's spot group when it is made: target and spare less reserved, spread over zones."""
-        if self.spot is None:
+        if self.ways.spot is None:
             return {}
-        wanted, zones = max(self.target + self.spare - self.lasting, 0), self.spot.zones
+        wanted, zones = max(self.target + self.spare - self.lasting, 0), self.ways.spot.zones
         return {zone: wanted // len(zones) + (index < wanted % len(zones)) for index, zone in enumerate(zones)}
 
-    def on_demand_at_creation(self) -> int:
-        """0 beside spot, which is tried first; without spot, on-demand carries the pool from the start."""
-        return self._stand_in_at_creation(self.on_demand)
-
-    def flex_start_at_creation(self) -> int:
-        """As of on-demand."""
-        return self._stand_in_at_creation(self.flex_start)
-
-    def _stand_in_at_creation(self, bought: OnDemand | FlexStart | None) -> int:
-        if bought is None or self.spot is not None:
+    def stand_in_at_creation(self) -> int:
+        """Of on-demand or flex-start: 0 beside spot, which is tried first; without spot it carries the pool."""
+        bought = self.ways.stand_in
+        if bought is None or self.ways.spot is not None:
             return 0
         return min(max(self.target - self.lasting, 0), bought.max)
+
+
+def reserved_at_creation(reserved: Reserved) -> int:
+    """All of it; of a block nothing, since it may not have begun: the spot watchdog starts it in its time."""
+    return 0 if reserved.block else reserved.count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """Settings of a pool, as components and user data want them. The same for both clouds."""
 
-from components.capacity import Block, Capacity, FlexStart, OnDemand, Owned, Reserved, Spot
+from components.capacity import Owned, PoolCapacity
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.settings.environment import Pool, Settings
 from serving.engine import EngineKind
@@ -17,46 +17,13 @@ def owned(settings: Settings, pool: Pool) -> Owned:
     return Owned(environment=settings.environment, pool=pool.name, owner=pool.owner)
 
 
-def capacity(settings: Settings, pool: Pool) -> Capacity:
-    """How the pool is bought."""
-    bought = pool.capacity
-    return Capacity(
-        target=pool.target,
-        spare=pool.spare,
-        max=pool.max,
-        reserved=tuple(
-            Reserved(
-                zone=reserved.zone,
-                machine_type=reserved.machine_type,
-                count=reserved.count,
-                existing=reserved.existing,
-                block=Block(starts=reserved.block.starts, ends=reserved.block.ends) if reserved.block else None,
-                ends=reserved.ends.isoformat() if reserved.ends else None,
-                review_by=reserved.review_by.isoformat() if reserved.review_by else None,
-            )
-            for reserved in bought.reserved
-        ),
-        spot=Spot(zones=bought.spot.zones, machine_types=bought.spot.machine_types) if bought.spot else None,
-        on_demand=(
-            OnDemand(
-                max=bought.on_demand.max,
-                machine_types=bought.on_demand.machine_types,
-                zones=bought.on_demand.zones or settings.zones,
-            )
-            if bought.on_demand
-            else None
-        ),
-        flex_start=(
-            FlexStart(
-                max=bought.flex_start.max,
-                machine_type=bought.flex_start.machine_type,
-                zone=bought.flex_start.zone,
-                run=bought.flex_start.run,
-            )
-            if bought.flex_start
-            else None
-        ),
-    )
+def capacity(settings: Settings, pool: Pool) -> PoolCapacity:
+    """How the pool is bought; its on-demand capacity in every zone of the environment, unless it names some."""
+    ways = pool.capacity
+    if ways.on_demand and not ways.on_demand.zones:
+        on_demand = ways.on_demand.model_copy(update={"zones": settings.zones})
+        ways = ways.model_copy(update={"on_demand": on_demand})
+    return PoolCapacity(target=pool.target, spare=pool.spare, max=pool.max, ways=ways)
 
 
 def secret_place(settings: Settings, name: str) -> str:

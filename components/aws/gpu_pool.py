@@ -10,10 +10,11 @@ from pulumi_aws import autoscaling, ec2
 
 from components.aws.fabric import close_together
 from components.aws.templates import Template, launch_template
-from components.capacity import BLOCK_ENDS_EARLY, Block, Capacity, Owned, Reserved, group_entry
+from components.capacity import BLOCK_ENDS_EARLY, Owned, PoolCapacity, group_entry, reserved_at_creation
 from gpufleet.domain import tags
 from gpufleet.domain.model import CapacityType
 from gpufleet.settings.document import GroupEntry
+from gpufleet.settings.environment import Block, Reserved
 
 OWNED_BY_WATCHDOGS: Final = ["desiredCapacity"]
 NO_OWN_MIND: Final = ["AZRebalance"]
@@ -25,7 +26,7 @@ HOOK_MARGIN: Final = timedelta(seconds=60)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuPoolArgs:
     owned: Owned
-    capacity: Capacity
+    capacity: PoolCapacity
     template: Template
     user_data: Callable[[CapacityType], str]
     """The script for instances of that capacity type."""
@@ -55,7 +56,7 @@ class GpuPool(pulumi.ComponentResource):
         self.register_outputs({"groups": self.groups.apply(lambda found: [entry.name for entry in found])})
 
     def _reserved(self) -> list[pulumi.Output[GroupEntry]]:
-        return [self._reserved_group(reserved) for reserved in self._args.capacity.reserved]
+        return [self._reserved_group(reserved) for reserved in self._args.capacity.ways.reserved]
 
     def _reserved_group(self, reserved: Reserved) -> pulumi.Output[GroupEntry]:
         name = f"{self._name}-reserved-{reserved.zone}-{reserved.machine_type.replace('.', '-')}"
@@ -69,7 +70,7 @@ class GpuPool(pulumi.ComponentResource):
             CapacityType.RESERVED,
             zones=(reserved.zone,),
             limit=reserved.count,
-            at_creation=reserved.at_creation,
+            at_creation=reserved_at_creation(reserved),
             launch_template=autoscaling.GroupLaunchTemplateArgs(
                 id=template.id, version=template.latest_version.apply(_version)
             ),
@@ -102,15 +103,15 @@ class GpuPool(pulumi.ComponentResource):
             end_date_type="limited" if reserved.ends else "unlimited",
             end_date=f"{reserved.ends}T00:00:00Z" if reserved.ends else None,
             tags=self._tags(name, CapacityType.RESERVED)
-            | ({tags.REVIEW_BY: reserved.review_by} if reserved.review_by else {}),
+            | ({tags.REVIEW_BY: reserved.review_by.isoformat()} if reserved.review_by else {}),
             opts=pulumi.ResourceOptions(parent=self),
         ).id
 
     def _spot(self) -> list[pulumi.Output[GroupEntry]]:
         capacity = self._args.capacity
-        if capacity.spot is None:
+        if capacity.ways.spot is None:
             return []
-        types = capacity.spot.machine_types
+        types = capacity.ways.spot.machine_types
         template = self._template(f"{self._name}-spot", CapacityType.SPOT, types)
         return [
             self._mixed(
@@ -120,13 +121,13 @@ class GpuPool(pulumi.ComponentResource):
                 machine_types=types,
                 zones=(zone,),
                 limit=capacity.spot_max,
-                at_creation=at_creation,
+                at_creation=size,
             )
-            for zone, at_creation in capacity.spot_at_creation().items()
+            for zone, size in capacity.spot_at_creation().items()
         ]
 
     def _on_demand(self) -> list[pulumi.Output[GroupEntry]]:
-        on_demand = self._args.capacity.on_demand
+        on_demand = self._args.capacity.ways.on_demand
         if on_demand is None:
             return []
         name = f"{self._name}-on-demand"
@@ -138,7 +139,7 @@ class GpuPool(pulumi.ComponentResource):
                 machine_types=on_demand.machine_types,
                 zones=on_demand.zones,
                 limit=on_demand.max,
-                at_creation=self._args.capacity.on_demand_at_creation(),
+                at_creation=self._args.capacity.stand_in_at_creation(),
             )
         ]
 

@@ -8,7 +8,7 @@ import pulumi
 from pulumi_aws import ec2
 
 from components.aws import fabric
-from components.capacity import Reserved
+from gpufleet.settings.environment import Reserved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,12 +9,13 @@ from typing import Final, Literal
 import pulumi
 from pulumi_gcp import compute
 
-from components.capacity import Capacity, Owned, Reserved, group_entry
+from components.capacity import Owned, PoolCapacity, group_entry, reserved_at_creation
 from components.gcp.firewall import AGENT_PORT
 from components.gcp.templates import LOCAL_SSD_GIB, Template, instance_template, local_ssd_count
 from gpufleet.domain import tags
 from gpufleet.domain.model import CapacityType
 from gpufleet.settings.document import GroupEntry
+from gpufleet.settings.environment import Reserved
 
 OWNED_BY_WATCHDOGS: Final = ["targetSize"]
 BOOT_MAY_TAKE: Final = timedelta(minutes=30)
@@ -25,7 +26,7 @@ BASE_NAME_LIMIT: Final = 58
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuPoolArgs:
     owned: Owned
-    capacity: Capacity
+    capacity: PoolCapacity
     template: Template
     user_data: Callable[[CapacityType], str]
     """The script for instances of that capacity type."""
@@ -58,7 +59,7 @@ class GpuPool(pulumi.ComponentResource):
         self.register_outputs({"groups": self.groups.apply(lambda found: [entry.name for entry in found])})
 
     def _reserved(self) -> list[pulumi.Output[GroupEntry]]:
-        return [self._reserved_group(reserved) for reserved in self._args.capacity.reserved]
+        return [self._reserved_group(reserved) for reserved in self._args.capacity.ways.reserved]
 
     def _reserved_group(self, reserved: Reserved) -> pulumi.Output[GroupEntry]:
         name = f"{self._name}-reserved-{reserved.zone}-{reserved.machine_type}"
@@ -66,7 +67,7 @@ class GpuPool(pulumi.ComponentResource):
         template = self._template(
             name, CapacityType.RESERVED, reserved.machine_type, reservation, bool(reserved.block)
         )
-        group = self._zonal(name, reserved.zone, template, at_creation=reserved.at_creation)
+        group = self._zonal(name, reserved.zone, template, at_creation=reserved_at_creation(reserved))
         return pulumi.Output.all(group.name, reservation).apply(
             lambda found: group_entry(
                 capacity_type=CapacityType.RESERVED,
@@ -107,10 +108,10 @@ class GpuPool(pulumi.ComponentResource):
 
     def _spot(self) -> list[pulumi.Output[GroupEntry]]:
         capacity = self._args.capacity
-        if capacity.spot is None:
+        if capacity.ways.spot is None:
             return []
         # a zonal group knows one machine type; the settings name one
-        machine_type = capacity.spot.machine_types[0]
+        machine_type = capacity.ways.spot.machine_types[0]
         template = self._template(f"{self._name}-spot", CapacityType.SPOT, machine_type)
         return [
             self._spot_group(zone, template, machine_type, at_creation)
@@ -133,7 +134,7 @@ class GpuPool(pulumi.ComponentResource):
         )
 
     def _on_demand(self) -> list[pulumi.Output[GroupEntry]]:
-        on_demand = self._args.capacity.on_demand
+        on_demand = self._args.capacity.ways.on_demand
         if on_demand is None:
             return []
         name = f"{self._name}-on-demand"
@@ -146,7 +147,7 @@ class GpuPool(pulumi.ComponentResource):
             distribution_policy_zones=list(on_demand.zones),
             distribution_policy_target_shape="ANY",
             instance_flexibility_policy=_flexibility(on_demand.machine_types),
-            target_size=self._args.capacity.on_demand_at_creation(),
+            target_size=self._args.capacity.stand_in_at_creation(),
             update_policy=compute.RegionInstanceGroupManagerUpdatePolicyArgs(
                 type="OPPORTUNISTIC",
                 minimal_action="REPLACE",
@@ -175,12 +176,12 @@ class GpuPool(pulumi.ComponentResource):
         ]
 
     def _flex_start(self) -> list[pulumi.Output[GroupEntry]]:
-        bought = self._args.capacity.flex_start
+        bought = self._args.capacity.ways.flex_start
         if bought is None:
             return []
         name = f"{self._name}-flex-start"
         template = self._template(name, CapacityType.FLEX_START, bought.machine_type, run=bought.run)
-        at_creation = self._args.capacity.flex_start_at_creation()
+        at_creation = self._args.capacity.stand_in_at_creation()
         # who was ended on time is not made anew: what comes next is the spot watchdog's matter
         group = self._zonal(name, bought.zone, template, at_creation=at_creation, on_failure="DO_NOTHING")
         return [

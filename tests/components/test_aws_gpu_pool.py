@@ -8,27 +8,30 @@ import pytest
 from components.aws.fabric import Fabric, interface_count
 from components.aws.gpu_pool import GpuPool, GpuPoolArgs
 from components.aws.templates import Template
-from components.capacity import Block, Capacity, OnDemand, Owned, Reserved, Spot
+from components.capacity import Owned, PoolCapacity
 from gpufleet.domain import tags
 from gpufleet.domain.model import CapacityType
 from gpufleet.settings.document import GroupEntry
+from gpufleet.settings.environment import Block, Capacity, OnDemand, Reserved, Spot
 from tests.fakes import RecordingMocks
 
 GROUP = "aws:autoscaling/group:Group"
 TEMPLATE = "aws:ec2/launchTemplate:LaunchTemplate"
 TYPES = ("g6.xlarge", "g5.xlarge")
 BLOCK = Block(starts=datetime(2026, 12, 1, 11, 30, tzinfo=UTC), ends=datetime(2026, 12, 15, 11, 30, tzinfo=UTC))
-CAPACITY = Capacity(
+CAPACITY = PoolCapacity(
     target=3,
     spare=0,
     max=5,
-    reserved=(Reserved(zone="us-east-1a", machine_type="g6.xlarge", count=1),),
-    spot=Spot(zones=("us-east-1a", "us-east-1b"), machine_types=TYPES),
-    on_demand=OnDemand(max=2, machine_types=TYPES, zones=("us-east-1a", "us-east-1b")),
+    ways=Capacity(
+        reserved=(Reserved(zone="us-east-1a", machine_type="g6.xlarge", count=1),),
+        spot=Spot(zones=("us-east-1a", "us-east-1b"), machine_types=TYPES),
+        on_demand=OnDemand(max=2, machine_types=TYPES, zones=("us-east-1a", "us-east-1b")),
+    ),
 )
 
 
-def declare(capacity: Capacity = CAPACITY, fabric_group: str | None = None) -> list[GroupEntry]:
+def declare(capacity: PoolCapacity = CAPACITY, fabric_group: str | None = None) -> list[GroupEntry]:
     """Declares the pool `chat` and gives the groups that the fleet document would list."""
     seen: list[GroupEntry] = []
 
@@ -105,7 +108,7 @@ def test_reserved_instances_start_in_their_reservation_alone(mocks: RecordingMoc
 
 def test_a_bought_block_is_used_and_not_made(mocks: RecordingMocks) -> None:
     block = Reserved(zone="us-east-1a", machine_type="p5.48xlarge", count=2, existing="cr-1", block=BLOCK)
-    entries = declare(Capacity(target=2, spare=0, max=2, reserved=(block,)))
+    entries = declare(PoolCapacity(target=2, spare=0, max=2, ways=Capacity(reserved=(block,))))
     assert not mocks.of_type("aws:ec2/capacityReservation:CapacityReservation")
     template = mocks.named(TEMPLATE, "chat-reserved-us-east-1a-p5-48xlarge")
     assert template["instanceMarketOptions"] == {"marketType": "capacity-block"}
@@ -167,16 +170,18 @@ def test_the_document_lists_every_group_with_its_name_of_the_cloud(mocks: Record
 
 
 ONE_ZONE = ("us-east-1a",)
-MULTI = Capacity(
+MULTI = PoolCapacity(
     target=1,
     spare=0,
     max=3,
-    reserved=(
-        Reserved(zone="us-east-1a", machine_type="p5.48xlarge", count=1),
-        Reserved(zone="us-east-1b", machine_type="p5.48xlarge", count=1, existing="cr-1", block=BLOCK),
+    ways=Capacity(
+        reserved=(
+            Reserved(zone="us-east-1a", machine_type="p5.48xlarge", count=1),
+            Reserved(zone="us-east-1b", machine_type="p5.48xlarge", count=1, existing="cr-1", block=BLOCK),
+        ),
+        spot=Spot(zones=("us-east-1a", "us-east-1b"), machine_types=("g6.8xlarge", "g6e.8xlarge")),
+        on_demand=OnDemand(max=1, machine_types=("p4d.24xlarge",), zones=ONE_ZONE),
     ),
-    spot=Spot(zones=("us-east-1a", "us-east-1b"), machine_types=("g6.8xlarge", "g6e.8xlarge")),
-    on_demand=OnDemand(max=1, machine_types=("p4d.24xlarge",), zones=ONE_ZONE),
 )
 
 

@@ -4,18 +4,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from components.capacity import SURGE, Capacity, OnDemand, Reserved, Spot
+from components.capacity import SURGE, PoolCapacity
+from gpufleet.settings.environment import Capacity, OnDemand, Reserved, Spot
 
-RESERVED = Reserved(zone="a", machine_type="g6.xlarge", count=1)
-ON_DEMAND = OnDemand(max=2, machine_types=("g6.xlarge",), zones=("a", "b"))
+RESERVED = Reserved(zone="us-east-1a", machine_type="g6.xlarge", count=1)
+ON_DEMAND = OnDemand(max=2, machine_types=("g6.xlarge",), zones=("us-east-1a", "us-east-1b"))
 
 
-def bought(target: int, **rest: Any) -> Capacity:
-    return Capacity(**{"target": target, "spare": 0, "max": 5, **rest})
+def bought(target: int, *, spare: int = 0, most: int = 5, **ways: Any) -> PoolCapacity:
+    return PoolCapacity(target=target, spare=spare, max=most, ways=Capacity(**ways))
 
 
 def spot(*zones: str) -> Spot:
-    return Spot(zones=zones, machine_types=("g6.xlarge", "g5.xlarge"))
+    return Spot(zones=tuple(f"us-east-1{zone}" for zone in zones), machine_types=("g6.xlarge", "g5.xlarge"))
 
 
 @pytest.mark.parametrize(
@@ -30,14 +31,14 @@ def spot(*zones: str) -> Spot:
     ],
 )
 def test_spot_starts_with_target_less_reserved_spread_over_zones(
-    capacity: Capacity, expected: dict[str, int]
+    capacity: PoolCapacity, expected: dict[str, int]
 ) -> None:
-    assert capacity.spot_at_creation() == expected
+    assert capacity.spot_at_creation() == {f"us-east-1{zone}": size for zone, size in expected.items()}
 
 
 @given(target=st.integers(0, 50), spare=st.integers(0, 5), zones=st.integers(1, 6))
 def test_spot_at_creation_adds_up_and_is_spread(target: int, spare: int, zones: int) -> None:
-    capacity = Capacity(target=target, spare=spare, max=50, spot=spot(*"abcdef"[:zones]))
+    capacity = bought(target, spare=spare, most=50, spot=spot(*"abcdef"[:zones]))
     sizes = capacity.spot_at_creation().values()
     assert sum(sizes) == target + spare
     assert max(sizes) - min(sizes) <= 1
@@ -53,12 +54,12 @@ def test_spot_at_creation_adds_up_and_is_spread(target: int, spare: int, zones: 
         pytest.param(bought(4, spot=spot("a")), 0, id="not bought"),
     ],
 )
-def test_on_demand_starts_only_where_no_spot_is_tried(capacity: Capacity, expected: int) -> None:
-    assert capacity.on_demand_at_creation() == expected
+def test_on_demand_starts_only_where_no_spot_is_tried(capacity: PoolCapacity, expected: int) -> None:
+    assert capacity.stand_in_at_creation() == expected
 
 
 def test_one_zone_may_carry_all_that_is_not_reserved() -> None:
-    capacity = Capacity(target=3, spare=1, max=5, reserved=(RESERVED,), spot=spot("a", "b"))
+    capacity = bought(3, spare=1, reserved=(RESERVED,), spot=spot("a", "b"))
     assert capacity.spot_max == 5 + SURGE
 
 
@@ -70,6 +71,6 @@ def test_one_zone_may_carry_all_that_is_not_reserved() -> None:
         pytest.param(1, {}, "got none", id="buys nothing"),
     ],
 )
-def test_impossible_capacity_is_refused(target: int, ways: dict[str, Spot], message: str) -> None:
+def test_impossible_capacity_is_refused(target: int, ways: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         bought(target, **ways)

@@ -1,14 +1,15 @@
 """What a pool on Google Cloud declares: templates by how they are bought, groups, and what they are named after."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import pulumi
 import pytest
 
-from components.capacity import Block, Capacity, FlexStart, OnDemand, Owned, Reserved, Spot
+from components.capacity import Owned, PoolCapacity
 from components.gcp.gpu_pool import BASE_NAME_LIMIT, GpuPool, GpuPoolArgs, instance_base
 from components.gcp.templates import Template
+from gpufleet.settings.environment import Block, Capacity, FlexStart, OnDemand, Reserved, Spot
 from tests.fakes import RecordingMocks
 
 GROUP = "gcp:compute/instanceGroupManager:InstanceGroupManager"
@@ -17,7 +18,7 @@ TEMPLATE = "gcp:compute/instanceTemplate:InstanceTemplate"
 A, B = "us-central1-a", "us-central1-b"
 SPOT = Spot(zones=(A, B), machine_types=("g2-standard-12",))
 FLEX = FlexStart(max=3, machine_type="a2-highgpu-1g", zone=B, run=timedelta(days=2))
-KEPT = Reserved(zone=A, machine_type="g2-standard-12", count=2, ends="2027-06-01")
+KEPT = Reserved(zone=A, machine_type="g2-standard-12", count=2, ends=date(2027, 6, 1))
 BLOCK = Reserved(
     zone=B,
     machine_type="a3-highgpu-8g",
@@ -36,7 +37,7 @@ def declare(environment: str, **more: Any) -> None:
             "chat",
             GpuPoolArgs(
                 owned=Owned(environment=environment, pool="chat", owner="search-team"),
-                capacity=Capacity(target=1, spare=0, max=2, **bought),
+                capacity=PoolCapacity(target=1, spare=0, max=2, ways=Capacity(**bought)),
                 template=Template(
                     image="projects/p/global/images/i", service_account="sa", subnet="net", region="us-central1"
                 ),
@@ -170,7 +171,7 @@ def test_flex_start_carries_a_pool_without_spot_from_the_start(mocks: RecordingM
 def test_on_demand_and_flex_start_are_one_or_the_other() -> None:
     on_demand = OnDemand(max=1, machine_types=("g2-standard-12",), zones=(A,))
     with pytest.raises(ValueError, match="both stand in for spot; name one"):
-        Capacity(target=1, spare=0, max=2, on_demand=on_demand, flex_start=FLEX)
+        PoolCapacity(target=1, spare=0, max=2, ways=Capacity(on_demand=on_demand, flex_start=FLEX))
 
 
 def test_spot_instances_are_told_how_long_their_notice_is(mocks: RecordingMocks) -> None:

@@ -22,7 +22,7 @@ def with_flex_start(**change: Any) -> dict[str, Any]:
 def test_flex_start_stands_in_place_of_on_demand() -> None:
     assert said(with_flex_start()) == []
     parsed = reading.parse(with_flex_start(), "file", TODAY)
-    bought = capacity(parsed, parsed.pools[1]).flex_start
+    bought = capacity(parsed, parsed.pools[1]).ways.flex_start
     assert bought is not None
     assert (bought.max, bought.zone, bought.run.days) == (2, "us-central1-c", 3)
 
