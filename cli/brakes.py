@@ -16,13 +16,13 @@ from cli.output import STDERR, STDOUT, print_json
 from cli.ports import FleetAgents, FleetLedger, fleet_of
 from cli.wiring import agents_of, inventory_of, open_engine
 from gpufleet.domain import durations, tags
-from gpufleet.domain.brakes import BrakeKind
+from gpufleet.domain.activity import ConflictError
+from gpufleet.domain.brakes import Brake, BrakeKind
 from gpufleet.domain.decisions import Outcome, OutcomeKind
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import Cloud, Instance
 from gpufleet.settings.document import FleetDocument, Pool
 from ledger import decisions, operations
-from ledger.operations import BrakeRow
 from ledger.schema import file_of
 from watchdogs.brakes import until_when
 from watchdogs.ports import Inventory
@@ -121,7 +121,7 @@ def resume(
     for document, _ in chosen:
         _must_be_theirs(document)
     rows: list[dict[str, Any]] = []
-    left: list[BrakeRow] = []
+    left: list[Brake] = []
     for document, known in chosen:
         engine = open_engine(document)
         released, remaining = _release(engine, document, scope, known, (who, now))
@@ -144,8 +144,8 @@ def resume(
     STDOUT.print(f"{count} brakes of {scope} released", highlight=False)
     for brake in left:
         STDERR.print(
-            f"{brake.kind} {brake.scope} by {brake.owner} still holds {until_when(brake.until)}: {brake.reason}"
-            f" (`gpufleet resume {brake.scope}`)",
+            f"{brake.kind.sentence} {brake.scope} by {brake.owner} still holds {until_when(brake.until)}:"
+            f" {brake.reason} (`gpufleet resume {brake.scope}`)",
             highlight=False,
             soft_wrap=True,
         )
@@ -153,11 +153,12 @@ def resume(
 
 def _release(
     engine: Engine, document: FleetDocument, scope: str, known: Instance | None, by: tuple[str, datetime]
-) -> tuple[list[BrakeRow], list[BrakeRow]]:
+) -> tuple[list[Brake], list[Brake]]:
     """The brakes of a scope that were released, and those that hold it all the same; of `all`, every one."""
     fleet = fleet_of(document)
     before = operations.brakes(engine, fleet, by[1])
-    for kind in BrakeKind:
+    # one that a newer release pulled is released, too
+    for kind in (*BrakeKind, *{brake.kind for brake in before if brake.scope == scope and not brake.kind.known}):
         operations.release_brakes(engine, fleet, kind, scope, by)
     after = operations.brakes(engine, fleet, by[1])
     gone = {brake.id for brake in before} - {brake.id for brake in after}
@@ -168,11 +169,11 @@ def _release(
     )
 
 
-def _row(document: FleetDocument, brake: BrakeRow) -> dict[str, Any]:
+def _row(document: FleetDocument, brake: Brake) -> dict[str, Any]:
     """A brake as programs read it."""
     return {
         "environment": document.environment,
-        "kind": str(brake.kind),
+        "kind": brake.kind.value,
         "scope": brake.scope,
         "owner": brake.owner,
         "reason": brake.reason,
@@ -269,7 +270,7 @@ def _targets(document: FleetDocument) -> list[dict[str, Any]]:
         STDERR.print(f"{said}: these are the targets of the settings", highlight=False, soft_wrap=True)
     engine, fleet = open_engine(document, reading=True), fleet_of(document)
     found = operations.brakes(engine, fleet, datetime.now(UTC))
-    held = {brake.scope: brake for brake in found if brake.kind == BrakeKind.TARGET}
+    held = {brake.scope: brake for brake in found if brake.acts_as(BrakeKind.TARGET)}
     rows: list[dict[str, Any]] = []
     for row in operations.targets(engine, fleet):
         last, brake = operations.target_moves(engine, fleet, row.pool)[-1], held.get(row.pool)
@@ -322,11 +323,10 @@ def drain(  # noqa: PLR0913 - a brake's options, and JSON
     STDOUT.print(f"{instance}: {status.phase}, {status.reason}", highlight=False, markup=False)
 
 
-def _brake(kind: BrakeKind, scope: str, said: tuple[str, str | None], until: datetime | None) -> BrakeRow:
+def _brake(kind: BrakeKind, scope: str, said: tuple[str, str | None], until: datetime | None) -> Brake:
     """A brake to be pulled; `said` is its reason and its owner as given. Raises AppError."""
-    return BrakeRow(
-        id=0,
-        kind=kind.value,
+    return Brake(
+        kind=kind,
         scope=scope,
         owner=_who(said[1]),
         reason=_why(said[0]),
@@ -335,7 +335,7 @@ def _brake(kind: BrakeKind, scope: str, said: tuple[str, str | None], until: dat
     )
 
 
-def _pull(document: FleetDocument, brake: BrakeRow) -> None:
+def _pull(document: FleetDocument, brake: Brake) -> None:
     _must_be_theirs(document)
     operations.set_brake(open_engine(document), fleet_of(document), brake)
 
@@ -365,7 +365,7 @@ def _must_be_theirs(document: FleetDocument) -> None:
         )
 
 
-def _hold_target(document: FleetDocument, brake: BrakeRow, value: int) -> None:
+def _hold_target(document: FleetDocument, brake: Brake, value: int) -> None:
     pool = brake.scope
     limits = document.pool(pool)
     if not limits.min <= value <= limits.max:
@@ -378,7 +378,7 @@ def _hold_target(document: FleetDocument, brake: BrakeRow, value: int) -> None:
     seen = next(row for row in operations.targets(engine, fleet_of(document)) if row.pool == pool)
     try:
         operations.hold_target(engine, fleet_of(document), seen, value, brake)
-    except operations.VersionError as error:
+    except ConflictError as error:
         raise AppError(f"{error}; look again (`gpufleet target {pool}`)") from error
 
 

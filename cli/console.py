@@ -28,16 +28,16 @@ from cli.wiring import inventory_of, open_engine
 from console import book, exporter, server
 from console.access import Access
 from console.alerts import Notice
-from console.view import ActView, FleetView
+from console.view import FleetView
 from costs import page as cost_page
 from costs import series
 from gpufleet.domain.activity import CloudError
-from gpufleet.domain.brakes import BrakeKind
+from gpufleet.domain.brakes import Brake, BrakeKind
 from gpufleet.domain.clocks import is_over
+from gpufleet.domain.decisions import Past
 from gpufleet.settings.document import FleetDocument
 from ledger import history, operations, outbox
 from ledger.database import writing
-from ledger.operations import BrakeRow
 
 KEPT_FOR: Final = timedelta(hours=4)
 LOOK_EVERY: Final = timedelta(seconds=5)
@@ -144,7 +144,7 @@ class LiveBook:
                 self._looked = datetime.now(UTC)
             return self._views
 
-    def about(self, view: FleetView, instance: str) -> Sequence[ActView]:
+    def about(self, view: FleetView, instance: str) -> Sequence[Past]:
         document = view.read.document
         with _said():
             return book.about(open_engine(document, reading=True), ledger_name(document), instance)
@@ -168,8 +168,8 @@ class LiveBook:
             found = inventory.instance(instance)
             if found is None or found.environment != document.environment or not found.alive:
                 raise server.KeepError(f"{instance} is no running instance of {view.name} any more.")
-            brake = BrakeRow(
-                id=0, kind=BrakeKind.KEEP.value, scope=instance, owner=f"console ({user})",
+            brake = Brake(
+                kind=BrakeKind.KEEP, scope=instance, owner=f"console ({user})",
                 reason="kept on the console's page", since=now, until=until,
             )  # fmt: skip
             operations.set_brake(open_engine(document), ledger_name(document), brake)
@@ -237,6 +237,6 @@ def _measure(document: FleetDocument, now: datetime) -> exporter.Facts:
         budget_usd_per_month=None if document.budget is None else document.budget.usd_per_month,
         spends=spends,
         preemptions={pool.name: taken.get(pool.name, 0) for pool in document.pools},
-        brakes=len(book.brakes(engine, fleet, now)),
+        brakes=len(operations.brakes(engine, fleet, now)),
         messages={state.value: count for state, count in outbox.counts(engine).items()},
     )

@@ -14,9 +14,9 @@ from sqlalchemy import Engine
 
 from clouds.agents import NodeAgents
 from clouds.aws.cloudwatch import DELAY, CloudWatch
-from gpufleet.domain.activity import CloudError, ConflictError
-from gpufleet.domain.brakes import Brake, BrakeKind
-from gpufleet.domain.decisions import Action, Decision, FailedAttempts, Outcome, PastAction, Plan, Reason, Target
+from gpufleet.domain.activity import CloudError
+from gpufleet.domain.brakes import Brake
+from gpufleet.domain.decisions import Decision, FailedAttempts, Outcome, PastAction, Plan, Target
 from gpufleet.domain.drains import DrainOwner, owner_of_reason
 from gpufleet.domain.evidence import AgentStatus, Evidence, GpuEvidence
 from gpufleet.domain.model import CapacityType, Cloud, Instance, Phase
@@ -55,31 +55,18 @@ class FleetLedger:
         self._holder = holder
 
     def targets(self) -> Mapping[str, Target]:
-        rows = operations.targets(self._engine, self._fleet)
-        return {row.pool: Target(pool=row.pool, value=row.value, version=row.version) for row in rows}
+        return {target.pool: target for target in operations.targets(self._engine, self._fleet)}
 
     def set_target(self, seen: Target, value: int, by: str, reason: str, at: datetime) -> Target:
-        row = operations.TargetRow(pool=seen.pool, value=seen.value, version=seen.version)
         change = operations.Change(by=by, reason=reason, at=at)
-        try:
-            done = operations.set_target(self._engine, self._fleet, row, value, change)
-        except operations.VersionError as error:
-            raise ConflictError(str(error)) from error
-        return Target(pool=done.pool, value=done.value, version=done.version)
+        return operations.set_target(self._engine, self._fleet, seen, value, change)
 
     def lower_target(self, pool: str, floor: int, because: str, at: datetime) -> Target:
         change = operations.Change(by="idle", reason="ended an idle instance", at=at, because=because)
-        try:
-            done = operations.lower_target(self._engine, self._fleet, pool, floor, change)
-        except operations.VersionError as error:
-            raise ConflictError(str(error)) from error
-        return Target(pool=done.pool, value=done.value, version=done.version)
+        return operations.lower_target(self._engine, self._fleet, pool, floor, change)
 
     def brakes(self, now: datetime) -> Sequence[Brake]:
-        return [
-            Brake(kind=BrakeKind(row.kind), scope=row.scope, owner=row.owner, reason=row.reason, until=row.until)
-            for row in operations.brakes(self._engine, self._fleet, now)
-        ]
+        return operations.brakes(self._engine, self._fleet, now)
 
     def policy_seen(self, watchdog: str, pool: str, digest: str) -> bool:
         return operations.policy_seen(self._engine, self._fleet, watchdog, pool, digest)
@@ -88,40 +75,25 @@ class FleetLedger:
         operations.see_policy(self._engine, self._fleet, (watchdog, pool, digest), by, at)
 
     def record(self, plan: Plan) -> None:
-        rows = [_row(decision) for decision in plan.decisions]
-        decisions.record_decisions(self._engine, self._fleet, plan.watchdog, rows, plan.at)
+        decisions.record_decisions(self._engine, self._fleet, plan.watchdog, plan.decisions, plan.at)
 
     def intend(self, watchdog: str, decision: Decision, at: datetime) -> None:
-        decisions.intend(self._engine, self._fleet, watchdog, _row(decision), at)
+        decisions.intend(self._engine, self._fleet, watchdog, decision, at)
 
     def unfinished(self, watchdog: str) -> Sequence[Decision]:
-        return [_decision(row) for row in decisions.unfinished(self._engine, self._fleet, watchdog)]
+        return decisions.unfinished(self._engine, self._fleet, watchdog)
 
     def record_outcome(self, watchdog: str, outcome: Outcome, at: datetime) -> None:
-        row = decisions.OutcomeRow(
-            decision=_row(outcome.decision), kind=outcome.kind.value, detail=outcome.detail, error=outcome.error
-        )
-        decisions.record_outcome(self._engine, self._fleet, watchdog, row, at)
+        decisions.record_outcome(self._engine, self._fleet, watchdog, outcome, at)
 
     def ended_since(self, watchdog: str, since: datetime) -> Mapping[str, int]:
         return decisions.ended_since(self._engine, self._fleet, watchdog, since)
 
     def done_since(self, watchdog: str, since: datetime) -> Sequence[PastAction]:
-        return [
-            PastAction(
-                resource=row.resource,
-                pool=row.pool,
-                action=Action(row.action),
-                reason=Reason(row.reason),
-                at=row.at,
-                detail=row.detail,
-            )
-            for row in decisions.done_since(self._engine, self._fleet, watchdog, since)
-        ]
+        return decisions.done_since(self._engine, self._fleet, watchdog, since)
 
-    def vain_since(self, watchdog: str, since: datetime) -> Mapping[str, FailedAttempts]:
-        found = decisions.vain_since(self._engine, self._fleet, watchdog, since)
-        return {resource: FailedAttempts(first=first, last=last) for resource, (first, last) in found.items()}
+    def failed_since(self, watchdog: str, since: datetime) -> Mapping[str, FailedAttempts]:
+        return decisions.failed_since(self._engine, self._fleet, watchdog, since)
 
     def hold(self, now: datetime) -> bool:
         return operations.renew_lease(self._engine, self._lease, self._holder, (now, LEASE_TERM))
@@ -322,31 +294,3 @@ def _is_sound(raw: Mapping[str, Any]) -> bool:
 
 def _is_count(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
-
-
-def _row(decision: Decision) -> decisions.DecisionRow:
-    return decisions.DecisionRow(
-        resource=decision.resource,
-        pool=decision.pool,
-        action=decision.action.value,
-        reason=decision.reason.value,
-        detail=decision.detail,
-        evidence=decision.evidence,
-        from_size=decision.from_size,
-        to_size=decision.to_size,
-        usd_per_hour=decision.usd_per_hour,
-    )
-
-
-def _decision(row: decisions.DecisionRow) -> Decision:
-    return Decision(
-        resource=row.resource,
-        pool=row.pool,
-        action=Action(row.action),
-        reason=Reason(row.reason),
-        detail=row.detail,
-        evidence=row.evidence,
-        from_size=row.from_size,
-        to_size=row.to_size,
-        usd_per_hour=row.usd_per_hour,
-    )

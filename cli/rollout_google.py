@@ -12,7 +12,7 @@ from clouds.gcp.calls import GoogleCalls
 from clouds.gcp.groups import GoogleGroups
 from clouds.gcp.inventory import GoogleInventory
 from clouds.gcp.rollouts import GoogleRollouts
-from gpufleet.domain.brakes import BrakeKind
+from gpufleet.domain.brakes import Brake, BrakeKind
 from gpufleet.settings.document import FleetDocument, Pool
 from ledger import operations
 
@@ -36,8 +36,7 @@ def paused(document: FleetDocument, pool: Pool, limit: timedelta) -> Generator[N
     """Let the pool's watchdogs stand still, as `gpufleet status` says; forgotten at its limit when a run dies."""
     engine, fleet = open_engine(document), fleet_of(document)
     now = datetime.now(UTC)
-    brake = operations.BrakeRow(
-        id=0,
+    brake = Brake(
         kind=BrakeKind.PAUSE,
         scope=pool.name,
         owner=OWNER,

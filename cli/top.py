@@ -21,7 +21,8 @@ from cli.watching import Costs, Watched
 from cli.wiring import open_engine
 from console import book
 from console.top import Screen, Sort, draw, pressed
-from console.view import ActView, FleetView
+from console.view import FleetView
+from gpufleet.domain.decisions import Past
 
 
 def register(app: typer.Typer) -> None:
@@ -81,7 +82,7 @@ class _Looker:
                 continue  # the last look stays, with its time
 
 
-def _about(screen: Screen, views: list[FleetView]) -> tuple[ActView, ...]:
+def _about(screen: Screen, views: list[FleetView]) -> tuple[Past, ...]:
     if not screen.chosen:
         return ()
     for view in views:

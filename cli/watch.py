@@ -15,7 +15,6 @@ from cli.options import FleetOption
 from cli.output import STDOUT, print_json
 from cli.passes import IDLE, SCALE, SPOT, Options, kinds
 from cli.watch_pass import over_fleets, show_of
-from gpufleet.domain.decisions import OutcomeKind, Reason
 from ledger import decisions
 
 ApplyOption = Annotated[bool, typer.Option("--apply", help="Act. Without it the plan is only printed.")]
@@ -105,14 +104,14 @@ def why(
                     "at": past.at.isoformat(timespec="seconds"),
                     "watchdog": past.watchdog,
                     "resource": past.decision.resource,
-                    "action": past.decision.action,
-                    "reason": Reason(past.decision.reason).sentence,
-                    "reason_code": past.decision.reason,
+                    "action": past.decision.action.sentence,
+                    "reason": past.decision.reason.sentence,
+                    "reason_code": past.decision.reason.value,
                     "detail": past.decision.detail,
                     "evidence": dict(past.decision.evidence),
-                    "outcome": OutcomeKind(past.outcome.kind).sentence if past.outcome else None,
-                    "outcome_code": past.outcome.kind if past.outcome else None,
-                    "outcome_detail": (past.outcome.error or past.outcome.detail) if past.outcome else None,
+                    "outcome": past.outcome.kind.sentence if past.outcome else None,
+                    "outcome_code": past.outcome.kind.value if past.outcome else None,
+                    "outcome_detail": past.detail if past.outcome else None,
                 }
             )
     if as_json:

@@ -15,6 +15,8 @@ from gpufleet.domain.activity import CloudError
 from gpufleet.domain.clocks import is_over
 from gpufleet.domain.model import CapacityType, Instance
 from gpufleet.settings.document import FleetDocument
+from ledger import operations
+from ledger.decisions import last_outcomes
 from ledger.sums import Span
 from monitoring import queries
 from watchdogs.ports import Prices
@@ -78,8 +80,8 @@ class Watched:
             held=self._try("held requests", lambda: _by(wired, queries.HELD, "pool", now), dict[str, float]()),
             alerts=self._try("alerts", lambda: _alerts(wired, now), None),
             targets=book.targets(wired.engine, fleet),
-            brakes=book.brakes(wired.engine, fleet, now),
-            acts=book.acts(wired.engine, fleet, MOST_ACTS, since=now - timedelta(hours=1)),
+            brakes=operations.brakes(wired.engine, fleet, now),
+            acts=last_outcomes(wired.engine, fleet, MOST_ACTS, since=now - timedelta(hours=1)),
             reasons={
                 **book.reasons(wired.engine, fleet, marked),
                 **self._try("reasons of drains", lambda: _drains(wired, now), dict[str, str]()),

@@ -6,8 +6,8 @@ from typing import Final
 
 from sqlalchemy import Engine, and_, func, or_, select
 
-from console.view import ActView, BrakeView, CostView, UnitCost
-from gpufleet.domain.decisions import Action, OutcomeKind, Reason
+from console.view import CostView, UnitCost
+from gpufleet.domain.decisions import OutcomeKind, Past, Reason
 from ledger import decisions, history, operations
 from ledger.facts import EndCause
 from ledger.sums import CostSum, Span, read_sums
@@ -24,51 +24,9 @@ def targets(engine: Engine, fleet: str) -> Mapping[str, int]:
     return {row.pool: row.value for row in operations.targets(engine, fleet)}
 
 
-def brakes(engine: Engine, fleet: str, now: datetime) -> Sequence[BrakeView]:
-    """The hand brakes that hold."""
-    return [
-        BrakeView(kind=row.kind, scope=row.scope, owner=row.owner, reason=row.reason, until=row.until)
-        for row in operations.brakes(engine, fleet, now)
-    ]
-
-
-def acts(engine: Engine, fleet: str, most: int, since: datetime | None = None) -> Sequence[ActView]:
-    """The last outcomes, newest first."""
-    statement = select(OUTCOMES).where(OUTCOMES.c.fleet == fleet).order_by(OUTCOMES.c.id.desc()).limit(most)
-    if since is not None:
-        statement = statement.where(OUTCOMES.c.at >= since)
-    with engine.connect() as connection:
-        return [
-            ActView(
-                at=row.at,
-                watchdog=row.watchdog,
-                resource=row.resource,
-                pool=row.pool,
-                action=Action(row.action),
-                reason=Reason(row.reason),
-                outcome=OutcomeKind(row.kind),
-                detail=row.error or row.detail,
-            )
-            for row in connection.execute(statement)
-        ]
-
-
-def about(engine: Engine, fleet: str, resource: str) -> Sequence[ActView]:
+def about(engine: Engine, fleet: str, resource: str) -> Sequence[Past]:
     """Every decision and outcome about one resource, newest first."""
-    found = [
-        ActView(
-            at=past.at,
-            watchdog=past.watchdog,
-            resource=past.decision.resource,
-            pool=past.decision.pool,
-            action=Action(past.decision.action),
-            reason=Reason(past.decision.reason),
-            outcome=OutcomeKind(past.outcome.kind) if past.outcome else None,
-            detail=(past.outcome.error or past.outcome.detail) if past.outcome else past.decision.detail,
-        )
-        for past in decisions.history(engine, fleet, resource)
-    ]
-    return found[::-1]
+    return decisions.history(engine, fleet, resource)[::-1]
 
 
 def reasons(engine: Engine, fleet: str, instances: Sequence[str]) -> Mapping[str, str]:

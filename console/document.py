@@ -5,7 +5,8 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from console.view import ActView, CostView, FleetView, InstanceView, PoolView, UnitCost
+from console.view import CostView, FleetView, InstanceView, PoolView, UnitCost
+from gpufleet.domain.decisions import Past
 
 
 def document(view: FleetView) -> dict[str, Any]:
@@ -71,18 +72,18 @@ def instance_row(instance: InstanceView) -> dict[str, Any]:
     }
 
 
-def act_row(act: ActView) -> dict[str, Any]:
+def act_row(act: Past) -> dict[str, Any]:
     """One decision or outcome."""
     return {
         "at": _time(act.at),
         "watchdog": act.watchdog,
-        "resource": act.resource,
-        "pool": act.pool,
-        "action": act.action.value,
-        "reason": act.reason.sentence,
-        "reason_code": act.reason.value,
-        "outcome": None if act.outcome is None else act.outcome.sentence,
-        "outcome_code": None if act.outcome is None else act.outcome.value,
+        "resource": act.decision.resource,
+        "pool": act.decision.pool,
+        "action": act.decision.action.value,
+        "reason": act.decision.reason.sentence,
+        "reason_code": act.decision.reason.value,
+        "outcome": None if act.outcome is None else act.outcome.kind.sentence,
+        "outcome_code": None if act.outcome is None else act.outcome.kind.value,
         "detail": act.detail,
     }
 

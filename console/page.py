@@ -11,7 +11,8 @@ from urllib.parse import quote, urlencode
 
 from console import text
 from console.style import CSS
-from console.view import ActView, FleetView, InstanceView, PoolView
+from console.view import FleetView, InstanceView, PoolView
+from gpufleet.domain.decisions import Past
 from gpufleet.domain.model import CapacityType
 
 REFRESH_S: Final = 30
@@ -56,7 +57,7 @@ def instances(view: FleetView, pool: str | None, start: int) -> str:
     return _page(f"{pool or 'instances'}: {view.name}", body)
 
 
-def instance(view: FleetView, found: InstanceView, acts: Sequence[ActView], stamp: str) -> str:
+def instance(view: FleetView, found: InstanceView, acts: Sequence[Past], stamp: str) -> str:
     """One instance and every decision about it."""
     signals = found.signals
     numbers = _numbers(
@@ -320,7 +321,7 @@ def _steps(view: FleetView, pool: str | None, start: int, total: int) -> str:
     return f"<p>{start + 1} to {min(start + PER_PAGE, total)} of {total} {' '.join(links)}</p>"
 
 
-def _acts(acts: Sequence[ActView], now: datetime, none: str) -> str:
+def _acts(acts: Sequence[Past], now: datetime, none: str) -> str:
     if not acts:
         return f'<p class="soft">{none}</p>'
     names = ("when", "watchdog", "what", "outcome", "why")
@@ -330,9 +331,9 @@ def _acts(acts: Sequence[ActView], now: datetime, none: str) -> str:
             (
                 f"{text.span(now - act.at)} ago",
                 escape(act.watchdog),
-                f"{escape(act.action.sentence)} {escape(act.resource)}",
-                escape(text.NOTHING if act.outcome is None else act.outcome.sentence),
-                escape(act.reason.sentence + (f": {act.detail}" if act.detail else "")),
+                f"{escape(act.decision.action.sentence)} {escape(act.decision.resource)}",
+                escape(text.NOTHING if act.outcome is None else act.outcome.kind.sentence),
+                escape(act.decision.reason.sentence + (f": {act.detail}" if act.detail else "")),
             ),
             long={"what", "why"},
         )

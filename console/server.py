@@ -15,7 +15,8 @@ from console import page
 from console.access import COOKIE, SESSION_S, Access
 from console.alerts import MOST_BYTES, Notice, WebhookError, read
 from console.document import document
-from console.view import ActView, FleetView, InstanceView
+from console.view import FleetView, InstanceView
+from gpufleet.domain.decisions import Past
 
 MOST_FORM: Final = 4096
 TIMEOUT_S: Final = 15
@@ -44,7 +45,7 @@ class Book(Protocol):
         """Every fleet, as of some seconds ago at most."""
         ...
 
-    def about(self, view: FleetView, instance: str) -> Sequence[ActView]:
+    def about(self, view: FleetView, instance: str) -> Sequence[Past]:
         """Every decision about one instance."""
         ...
 

@@ -9,7 +9,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from console.view import AlertView, BrakeView, CostView, FleetView, InstanceView, PoolView
+from console.view import AlertView, CostView, FleetView, InstanceView, PoolView
+from gpufleet.domain.brakes import Brake
 from gpufleet.domain.model import CapacityType
 
 NOTHING: Final = "–"
@@ -100,8 +101,8 @@ def _groups(view: FleetView) -> Iterable[list[str]]:
     yield _cut([f"brake: {brake(b)}" for b in read.brakes])
     yield _cut(
         [
-            f"{_ago(view.at, act.at)} ago {act.watchdog}: {act.action.sentence} {act.resource}:"
-            f" {(act.outcome or act.reason).sentence}"
+            f"{_ago(view.at, act.at)} ago {act.watchdog}: {act.decision.action.sentence} {act.decision.resource}:"
+            f" {(act.outcome.kind if act.outcome else act.decision.reason).sentence}"
             for act in read.acts
         ]
     )
@@ -155,10 +156,10 @@ def _times(count: int) -> str:
     return f" x{count}" if count > 1 else ""
 
 
-def brake(one: BrakeView) -> str:
+def brake(one: Brake) -> str:
     """A hand brake: of what, whose, until when and why."""
     end = "until resumed" if one.until is None else f"until {one.until:%Y-%m-%d %H:%M}"
-    return f"{one.kind} {one.scope} by {one.owner}, {end}: {one.reason}"
+    return f"{one.kind.sentence} {one.scope} by {one.owner}, {end}: {one.reason}"
 
 
 def _ago(now: datetime, then: datetime) -> str:

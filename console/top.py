@@ -12,7 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from console import text
-from console.view import ActView, FleetView, InstanceView
+from console.view import FleetView, InstanceView
+from gpufleet.domain.decisions import Past
 
 HELP: Final = "s sort  p pool  up/down choose  enter decisions  esc back  q quit"
 _MOST_ACTS: Final = 20
@@ -73,7 +74,7 @@ def pressed(screen: Screen, key: str, views: Sequence[FleetView]) -> Screen:
     return screen
 
 
-def draw(screen: Screen, views: Sequence[FleetView], acts: Sequence[ActView], lines: int) -> RenderableType:
+def draw(screen: Screen, views: Sequence[FleetView], acts: Sequence[Past], lines: int) -> RenderableType:
     """The whole screen in so many lines."""
     if screen.chosen:
         return _one(screen, views, acts)
@@ -137,7 +138,7 @@ def _cells(view: FleetView, one: InstanceView) -> list[Text]:
     ]
 
 
-def _one(screen: Screen, views: Sequence[FleetView], acts: Sequence[ActView]) -> RenderableType:
+def _one(screen: Screen, views: Sequence[FleetView], acts: Sequence[Past]) -> RenderableType:
     found = next(((view, one) for view, one in rows(Screen(), views) if one.id == screen.chosen), None)
     if found is None:
         return Group(Text(f"{screen.chosen} is gone", style="bold"), Text("esc back  q quit", style="dim"))
@@ -147,9 +148,9 @@ def _one(screen: Screen, views: Sequence[FleetView], acts: Sequence[ActView]) ->
         table.add_column(name, no_wrap=True)
     table.add_column("why", overflow="fold")
     for act in acts[:_MOST_ACTS]:
-        why = act.reason.sentence + (f": {act.detail}" if act.detail else "")
-        outcome = text.NOTHING if act.outcome is None else act.outcome.sentence
-        cells = (f"{text.span(view.at - act.at)} ago", act.watchdog, act.action.sentence, outcome, why)
+        why = act.decision.reason.sentence + (f": {act.detail}" if act.detail else "")
+        outcome = text.NOTHING if act.outcome is None else act.outcome.kind.sentence
+        cells = (f"{text.span(view.at - act.at)} ago", act.watchdog, act.decision.action.sentence, outcome, why)
         table.add_row(*(Text(cell) for cell in cells))
     head = f"{one.id}  {one.machine_type} {one.capacity_type} in {one.zone}, pool {one.pool or 'none'}"
     none = () if acts else (Text("nothing was decided about it yet"),)

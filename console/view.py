@@ -10,7 +10,8 @@ from datetime import datetime
 from decimal import Decimal
 
 from gpufleet.domain import tags
-from gpufleet.domain.decisions import Action, OutcomeKind, Reason
+from gpufleet.domain.brakes import Brake
+from gpufleet.domain.decisions import Past
 from gpufleet.domain.model import CapacityType, Instance, Phase
 from gpufleet.domain.owners import owner_of
 from gpufleet.settings.document import FleetDocument, Pool
@@ -142,29 +143,6 @@ class AlertView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrakeView:
-    kind: str
-    scope: str
-    owner: str
-    reason: str
-    until: datetime | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ActView:
-    """What a watchdog did, or wanted."""
-
-    at: datetime
-    watchdog: str
-    resource: str
-    pool: str | None
-    action: Action
-    reason: Reason
-    outcome: OutcomeKind | None
-    detail: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MarketView:
     """Spot beside on-demand."""
 
@@ -186,8 +164,8 @@ class Read:
     held: Mapping[str, float] = field(default_factory=dict[str, float])
     alerts: Sequence[AlertView] | None = None
     targets: Mapping[str, int] = field(default_factory=dict[str, int])
-    brakes: Sequence[BrakeView] = ()
-    acts: Sequence[ActView] = ()
+    brakes: Sequence[Brake] = ()
+    acts: Sequence[Past] = ()
     reasons: Mapping[str, str] = field(default_factory=dict[str, str])
     """Instance to who marked or drains it, and why."""
     last_seen: Mapping[str, datetime] = field(default_factory=dict[str, datetime])

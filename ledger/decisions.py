@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 from typing import Any, Final
@@ -18,7 +17,16 @@ from sqlalchemy import (
     update,
 )
 
-from gpufleet.domain.decisions import Action, OutcomeKind
+from gpufleet.domain.decisions import (
+    Action,
+    Decision,
+    FailedAttempts,
+    Outcome,
+    OutcomeKind,
+    Past,
+    PastAction,
+    Reason,
+)
 from ledger.database import writing
 from ledger.tables import DECISIONS, HEADS, INTENTS, OUTCOMES
 
@@ -27,59 +35,12 @@ OPEN_KINDS: Final = frozenset({OutcomeKind.WAITING, OutcomeKind.FAILED})
 _ENDS: Final = (Action.END, Action.STOP)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecisionRow:
-    """A decision as the ledger keeps it."""
-
-    resource: str
-    pool: str | None
-    action: str
-    reason: str
-    detail: str = ""
-    evidence: Mapping[str, str] = field(default_factory=dict[str, str])
-    from_size: int | None = None
-    to_size: int | None = None
-    usd_per_hour: Decimal | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutcomeRow:
-    """What became of a decision."""
-
-    decision: DecisionRow
-    kind: str
-    detail: str
-    error: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Deed:
-    """Something that a watchdog did."""
-
-    resource: str
-    pool: str | None
-    action: str
-    reason: str
-    at: datetime
-    detail: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Past:
-    """A decision or an outcome of the past."""
-
-    at: datetime
-    watchdog: str
-    decision: DecisionRow
-    outcome: OutcomeRow | None
-
-
-def record_decisions(engine: Engine, fleet: str, watchdog: str, rows: Sequence[DecisionRow], at: datetime) -> int:
+def record_decisions(engine: Engine, fleet: str, watchdog: str, made: Sequence[Decision], at: datetime) -> int:
     """Write the decisions whose action, reason or sizes changed. How many were written."""
     with writing(engine) as connection:
         found = connection.execute(select(HEADS).where(HEADS.c.fleet == fleet, HEADS.c.watchdog == watchdog))
         heads = {row.resource: (row.action, row.reason, row.sizes) for row in found}
-        changed = [row for row in rows if heads.get(row.resource) != _head(row)]
+        changed = [row for row in made if heads.get(row.resource) != _head(row)]
         if not changed:
             return 0
         key = {"fleet": fleet, "watchdog": watchdog}
@@ -103,7 +64,7 @@ def any_made(engine: Engine, fleet: str) -> bool:
         return connection.execute(select(HEADS.c.resource).where(HEADS.c.fleet == fleet).limit(1)).first() is not None
 
 
-def record_outcome(engine: Engine, fleet: str, watchdog: str, outcome: OutcomeRow, at: datetime) -> None:
+def record_outcome(engine: Engine, fleet: str, watchdog: str, outcome: Outcome, at: datetime) -> None:
     """Write what became of a decision. It settles what was begun, unless that waits or failed (`OPEN_KINDS`)."""
     decision = outcome.decision
     with writing(engine) as connection:
@@ -113,9 +74,9 @@ def record_outcome(engine: Engine, fleet: str, watchdog: str, outcome: OutcomeRo
                 watchdog=watchdog,
                 resource=decision.resource,
                 pool=decision.pool,
-                action=decision.action,
-                reason=decision.reason,
-                kind=outcome.kind,
+                action=decision.action.value,
+                reason=decision.reason.value,
+                kind=outcome.kind.value,
                 detail=outcome.detail,
                 error=outcome.error,
                 usd_per_hour=decision.usd_per_hour,
@@ -132,7 +93,7 @@ def record_outcome(engine: Engine, fleet: str, watchdog: str, outcome: OutcomeRo
             )
 
 
-def intend(engine: Engine, fleet: str, watchdog: str, decision: DecisionRow, at: datetime) -> None:
+def intend(engine: Engine, fleet: str, watchdog: str, decision: Decision, at: datetime) -> None:
     """Note what is about to be done. An intent that is there already stays as it is."""
     with writing(engine) as connection:
         there = connection.execute(
@@ -152,7 +113,7 @@ def intend(engine: Engine, fleet: str, watchdog: str, decision: DecisionRow, at:
             )
 
 
-def unfinished(engine: Engine, fleet: str, watchdog: str) -> tuple[DecisionRow, ...]:
+def unfinished(engine: Engine, fleet: str, watchdog: str) -> tuple[Decision, ...]:
     """What was begun and has no outcome, oldest first."""
     with engine.connect() as connection:
         rows = connection.execute(
@@ -200,7 +161,7 @@ def ended_since(engine: Engine, fleet: str, watchdog: str, since: datetime) -> d
         return {row[0] or "": row[1] for row in rows}
 
 
-def done_since(engine: Engine, fleet: str, watchdog: str, since: datetime) -> tuple[Deed, ...]:
+def done_since(engine: Engine, fleet: str, watchdog: str, since: datetime) -> tuple[PastAction, ...]:
     """Everything that a watchdog did since then, oldest first."""
     names = ("resource", "pool", "action", "reason", "at", "detail")
     wanted = [OUTCOMES.c[name] for name in names]
@@ -216,11 +177,11 @@ def done_since(engine: Engine, fleet: str, watchdog: str, since: datetime) -> tu
             .order_by(OUTCOMES.c.at, OUTCOMES.c.id)
         )
         return tuple(
-            Deed(
+            PastAction(
                 resource=row.resource,
                 pool=row.pool,
-                action=row.action,
-                reason=row.reason,
+                action=Action(row.action),
+                reason=Reason(row.reason),
                 at=row.at,
                 detail=row.detail,
             )
@@ -228,7 +189,7 @@ def done_since(engine: Engine, fleet: str, watchdog: str, since: datetime) -> tu
         )
 
 
-def vain_since(engine: Engine, fleet: str, watchdog: str, since: datetime) -> dict[str, tuple[datetime, datetime]]:
+def failed_since(engine: Engine, fleet: str, watchdog: str, since: datetime) -> dict[str, FailedAttempts]:
     """By resource: the first and the last end or stop since then that failed, or waits (`OPEN_KINDS`)."""
     with engine.connect() as connection:
         rows = connection.execute(
@@ -242,74 +203,83 @@ def vain_since(engine: Engine, fleet: str, watchdog: str, since: datetime) -> di
             )
             .group_by(OUTCOMES.c.resource)
         )
-        return {row[0]: (row[1], row[2]) for row in rows}
+        return {row[0]: FailedAttempts(first=row[1], last=row[2]) for row in rows}
 
 
 def history(engine: Engine, fleet: str, resource: str) -> tuple[Past, ...]:
     """Every decision about a resource and every outcome, oldest first. A pool's name: about all that is of it."""
+    found: list[Past] = []
     with engine.connect() as connection:
-        decided = [
-            Past(at=row.at, watchdog=row.watchdog, decision=_from_row(row), outcome=None)
-            for row in connection.execute(
-                select(DECISIONS)
-                .where(
-                    DECISIONS.c.fleet == fleet, or_(DECISIONS.c.resource == resource, DECISIONS.c.pool == resource)
-                )
-                .order_by(DECISIONS.c.id)
-            )
-        ]
-        done: list[Past] = []
-        for row in connection.execute(
-            select(OUTCOMES)
-            .where(OUTCOMES.c.fleet == fleet, or_(OUTCOMES.c.resource == resource, OUTCOMES.c.pool == resource))
-            .order_by(OUTCOMES.c.id)
-        ):
-            decision = DecisionRow(
-                resource=row.resource,
-                pool=row.pool,
-                action=row.action,
-                reason=row.reason,
-                usd_per_hour=row.usd_per_hour,
-            )
-            outcome = OutcomeRow(decision=decision, kind=row.kind, detail=row.detail, error=row.error)
-            done.append(Past(at=row.at, watchdog=row.watchdog, decision=decision, outcome=outcome))
-    return tuple(sorted([*decided, *done], key=lambda past: (past.at, past.outcome is not None)))
+        for table in (DECISIONS, OUTCOMES):
+            of = or_(table.c.resource == resource, table.c.pool == resource)
+            rows = connection.execute(select(table).where(table.c.fleet == fleet, of).order_by(table.c.id))
+            found += [_decided(row) if table is DECISIONS else _done(row) for row in rows]
+    return tuple(sorted(found, key=lambda past: (past.at, past.outcome is not None)))
 
 
-def _sizes(row: DecisionRow) -> str:
-    return "" if row.to_size is None else f"{row.from_size}>{row.to_size}"
+def last_outcomes(engine: Engine, fleet: str, most: int, since: datetime | None = None) -> tuple[Past, ...]:
+    """The last outcomes of a fleet, newest first."""
+    statement = select(OUTCOMES).where(OUTCOMES.c.fleet == fleet).order_by(OUTCOMES.c.id.desc()).limit(most)
+    if since is not None:
+        statement = statement.where(OUTCOMES.c.at >= since)
+    with engine.connect() as connection:
+        return tuple(_done(row) for row in connection.execute(statement))
 
 
-def _head(row: DecisionRow) -> tuple[str, str, str]:
-    return row.action, row.reason, _sizes(row)
+def _decided(row: Any) -> Past:
+    values = {column.name: getattr(row, column.name) for column in DECISIONS.columns}
+    return Past(at=row.at, watchdog=row.watchdog, decision=_from_values(values), outcome=None)
 
 
-def _head_values(row: DecisionRow) -> dict[str, str]:
-    return {"resource": row.resource, "action": row.action, "reason": row.reason, "sizes": _sizes(row)}
+def _done(row: Any) -> Past:
+    decision = Decision(
+        resource=row.resource,
+        pool=row.pool,
+        action=Action(row.action),
+        reason=Reason(row.reason),
+        usd_per_hour=row.usd_per_hour,
+    )
+    outcome = Outcome(decision=decision, kind=OutcomeKind(row.kind), detail=row.detail, error=row.error)
+    return Past(at=row.at, watchdog=row.watchdog, decision=decision, outcome=outcome)
 
 
-def _values(row: DecisionRow) -> dict[str, Any]:
+def _sizes(decision: Decision) -> str:
+    return "" if decision.to_size is None else f"{decision.from_size}>{decision.to_size}"
+
+
+def _head(decision: Decision) -> tuple[str, str, str]:
+    return decision.action.value, decision.reason.value, _sizes(decision)
+
+
+def _head_values(decision: Decision) -> dict[str, str]:
     return {
-        "resource": row.resource,
-        "pool": row.pool,
-        "action": row.action,
-        "reason": row.reason,
-        "detail": row.detail,
-        "evidence": json.dumps(dict(row.evidence), sort_keys=True),
-        "from_size": row.from_size,
-        "to_size": row.to_size,
-        "usd_per_hour": row.usd_per_hour,
+        "resource": decision.resource,
+        "action": decision.action.value,
+        "reason": decision.reason.value,
+        "sizes": _sizes(decision),
     }
 
 
-def _from_values(values: Mapping[str, Any]) -> DecisionRow:
+def _values(decision: Decision) -> dict[str, Any]:
+    return {
+        "resource": decision.resource,
+        "pool": decision.pool,
+        "action": decision.action.value,
+        "reason": decision.reason.value,
+        "detail": decision.detail,
+        "evidence": json.dumps(dict(decision.evidence), sort_keys=True),
+        "from_size": decision.from_size,
+        "to_size": decision.to_size,
+        "usd_per_hour": decision.usd_per_hour,
+    }
+
+
+def _from_values(values: Mapping[str, Any]) -> Decision:
     usd = values["usd_per_hour"]
-    return DecisionRow(
-        **{name: values[name] for name in ("resource", "pool", "action", "reason", "detail", "from_size", "to_size")},
+    return Decision(
+        **{name: values[name] for name in ("resource", "pool", "detail", "from_size", "to_size")},
+        action=Action(values["action"]),
+        reason=Reason(values["reason"]),
         evidence=json.loads(values["evidence"]),
         usd_per_hour=None if usd is None else Decimal(usd),
     )
-
-
-def _from_row(row: Any) -> DecisionRow:
-    return _from_values({column.name: getattr(row, column.name) for column in DECISIONS.columns})

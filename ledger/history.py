@@ -164,7 +164,15 @@ def last_pass(connection: Connection, environment: str) -> Pass | None:
     row = connection.execute(statement).one_or_none()
     if row is None:
         return None
-    return Pass(**{**row._mapping, "priced": bool(row.priced)})  # pyright: ignore[reportPrivateUsage]
+    return Pass(
+        environment=row.environment,
+        at=row.at,
+        host=row.host,
+        metrics_from=row.metrics_from,
+        metrics_until=row.metrics_until,
+        notes=row.notes,
+        priced=bool(row.priced),
+    )
 
 
 def last_priced_pass(connection: Connection, environment: str) -> datetime | None:

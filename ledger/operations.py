@@ -18,22 +18,11 @@ from sqlalchemy import (
     update,
 )
 
-from gpufleet.domain.brakes import BrakeKind
+from gpufleet.domain.activity import ConflictError
+from gpufleet.domain.brakes import Brake, BrakeKind
+from gpufleet.domain.decisions import Target
 from ledger.database import insert_into, writing
 from ledger.tables import BRAKES, LEASES, POLICIES, TARGET_MOVES, TARGETS
-
-
-class VersionError(Exception):
-    """The row has changed since it was read."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TargetRow:
-    """A pool's target and the version that a change must name."""
-
-    pool: str
-    value: int
-    version: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,19 +48,6 @@ class TargetMove:
     at: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrakeRow:
-    """A hand brake."""
-
-    id: int
-    kind: str
-    scope: str
-    owner: str
-    reason: str
-    since: datetime
-    until: datetime | None
-
-
 def fleet_name(cloud: str, environment: str, region: str) -> str:
     """The name of a fleet in the ledger."""
     return f"{cloud}/{environment}/{region}"
@@ -80,34 +56,34 @@ def fleet_name(cloud: str, environment: str, region: str) -> str:
 # targets
 
 
-def seed_target(engine: Engine, fleet: str, pool: str, value: int, at: datetime) -> TargetRow:
+def seed_target(engine: Engine, fleet: str, pool: str, value: int, at: datetime) -> Target:
     """The pool's target; the settings' value where the ledger has none yet."""
     with writing(engine) as connection:
         found = _target(connection, fleet, pool)
         if found is not None:
             return found
         first = Change(by="settings", reason="first value", at=at)
-        return _move(connection, fleet, TargetRow(pool=pool, value=value, version=0), first)
+        return _move(connection, fleet, Target(pool=pool, value=value, version=0), first)
 
 
-def targets(engine: Engine, fleet: str) -> tuple[TargetRow, ...]:
+def targets(engine: Engine, fleet: str) -> tuple[Target, ...]:
     """All targets of a fleet, by pool."""
     with engine.connect() as connection:
         rows = connection.execute(select(TARGETS).where(TARGETS.c.fleet == fleet).order_by(TARGETS.c.pool))
-        return tuple(TargetRow(pool=row.pool, value=row.value, version=row.version) for row in rows)
+        return tuple(Target(pool=row.pool, value=row.value, version=row.version) for row in rows)
 
 
-def set_target(engine: Engine, fleet: str, seen: TargetRow, value: int, change: Change) -> TargetRow:
-    """Compare-and-set. Raises VersionError when the version has moved on."""
+def set_target(engine: Engine, fleet: str, seen: Target, value: int, change: Change) -> Target:
+    """Compare-and-set. Raises ConflictError when the version has moved on."""
     with writing(engine) as connection:
         return _compare_and_set(connection, fleet, seen, value, change)
 
 
-def hold_target(engine: Engine, fleet: str, seen: TargetRow, value: int, brake: BrakeRow) -> TargetRow:
+def hold_target(engine: Engine, fleet: str, seen: Target, value: int, brake: Brake) -> Target:
     """Compare-and-set by a person, with the brake that holds it there in place of the pool's earlier one.
 
     The version moves on even where the value stays, so that no pass writes what it decided before the brake.
-    Raises VersionError when the version has moved on.
+    Raises ConflictError when the version has moved on.
     """
     change = Change(by=brake.owner, reason=brake.reason, at=brake.since)
     with writing(engine) as connection:
@@ -117,15 +93,15 @@ def hold_target(engine: Engine, fleet: str, seen: TargetRow, value: int, brake: 
         return held
 
 
-def lower_target(engine: Engine, fleet: str, pool: str, floor: int, change: Change) -> TargetRow:
+def lower_target(engine: Engine, fleet: str, pool: str, floor: int, change: Change) -> Target:
     """One less, once per `because` of the change, however often it is asked. As it is: at the floor, or while held.
 
-    Raises VersionError when the pool has no target.
+    Raises ConflictError when the pool has no target.
     """
     with writing(engine) as connection:
         found = _target(connection, fleet, pool)
         if found is None:
-            raise VersionError(f"pool {pool} has no target in the ledger")
+            raise ConflictError(f"pool {pool} has no target in the ledger")
         done = connection.execute(
             select(TARGET_MOVES.c.version).where(
                 TARGET_MOVES.c.fleet == fleet, TARGET_MOVES.c.pool == pool, TARGET_MOVES.c.because == change.because
@@ -133,7 +109,7 @@ def lower_target(engine: Engine, fleet: str, pool: str, floor: int, change: Chan
         ).first()
         if done is not None or found.value - 1 < floor or _is_held(connection, fleet, pool, change.at):
             return found
-        lowered = TargetRow(pool=pool, value=found.value - 1, version=found.version)
+        lowered = Target(pool=pool, value=found.value - 1, version=found.version)
         return _move(connection, fleet, lowered, change)
 
 
@@ -164,23 +140,23 @@ def _is_held(connection: Connection, fleet: str, pool: str, now: datetime) -> bo
     return connection.execute(held).first() is not None
 
 
-def _target(connection: Connection, fleet: str, pool: str) -> TargetRow | None:
+def _target(connection: Connection, fleet: str, pool: str) -> Target | None:
     statement = select(TARGETS).where(TARGETS.c.fleet == fleet, TARGETS.c.pool == pool)
     if connection.dialect.name == "postgresql":
         statement = statement.with_for_update()
     row = connection.execute(statement).one_or_none()
-    return None if row is None else TargetRow(pool=row.pool, value=row.value, version=row.version)
+    return None if row is None else Target(pool=row.pool, value=row.value, version=row.version)
 
 
-def _compare_and_set(connection: Connection, fleet: str, seen: TargetRow, value: int, change: Change) -> TargetRow:
+def _compare_and_set(connection: Connection, fleet: str, seen: Target, value: int, change: Change) -> Target:
     found = _target(connection, fleet, seen.pool)
     if found is None or found.version != seen.version:
         now_is = "gone" if found is None else f"version {found.version} ({found.value})"
-        raise VersionError(f"target of pool {seen.pool}: version {seen.version} was seen, it is {now_is}")
-    return _move(connection, fleet, TargetRow(pool=seen.pool, value=value, version=found.version), change)
+        raise ConflictError(f"target of pool {seen.pool}: version {seen.version} was seen, it is {now_is}")
+    return _move(connection, fleet, Target(pool=seen.pool, value=value, version=found.version), change)
 
 
-def _move(connection: Connection, fleet: str, wanted: TargetRow, change: Change) -> TargetRow:
+def _move(connection: Connection, fleet: str, wanted: Target, change: Change) -> Target:
     """Write the value of `wanted` as the next version."""
     version = wanted.version + 1
     if wanted.version == 0:
@@ -205,7 +181,7 @@ def _move(connection: Connection, fleet: str, wanted: TargetRow, change: Change)
             at=change.at,
         )
     )
-    return TargetRow(pool=wanted.pool, value=wanted.value, version=version)
+    return Target(pool=wanted.pool, value=wanted.value, version=version)
 
 
 # leases
@@ -266,18 +242,18 @@ def release_lease(engine: Engine, name: str, holder: str) -> None:
 # brakes
 
 
-def set_brake(engine: Engine, fleet: str, brake: BrakeRow) -> int:
+def set_brake(engine: Engine, fleet: str, brake: Brake) -> int:
     """Pull a brake; its `id` is given by the ledger. Returns the id."""
     with writing(engine) as connection:
         return add_brake(connection, fleet, brake)
 
 
-def add_brake(connection: Connection, fleet: str, brake: BrakeRow) -> int:
+def add_brake(connection: Connection, fleet: str, brake: Brake) -> int:
     """Pull a brake in the caller's transaction. Returns its id."""
     done = connection.execute(
         BRAKES.insert().values(
             fleet=fleet,
-            kind=brake.kind,
+            kind=brake.kind.value,
             scope=brake.scope,
             owner=brake.owner,
             reason=brake.reason,
@@ -289,18 +265,18 @@ def add_brake(connection: Connection, fleet: str, brake: BrakeRow) -> int:
     return int(key[0]) if key is not None else 0
 
 
-def release_brakes(engine: Engine, fleet: str, kind: str, scope: str, by: tuple[str, datetime]) -> int:
+def release_brakes(engine: Engine, fleet: str, kind: BrakeKind, scope: str, by: tuple[str, datetime]) -> int:
     """Release the brakes of a kind and scope. `by` is who and when. How many there were."""
     with writing(engine) as connection:
         return _release(connection, fleet, kind, scope, by)
 
 
-def _release(connection: Connection, fleet: str, kind: str, scope: str, by: tuple[str, datetime]) -> int:
+def _release(connection: Connection, fleet: str, kind: BrakeKind, scope: str, by: tuple[str, datetime]) -> int:
     done = connection.execute(
         update(BRAKES)
         .where(
             BRAKES.c.fleet == fleet,
-            BRAKES.c.kind == kind,
+            BRAKES.c.kind == kind.value,
             BRAKES.c.scope == scope,
             BRAKES.c.released_at.is_(None),
         )
@@ -309,14 +285,14 @@ def _release(connection: Connection, fleet: str, kind: str, scope: str, by: tupl
     return done.rowcount
 
 
-def brakes(engine: Engine, fleet: str, now: datetime) -> Sequence[BrakeRow]:
+def brakes(engine: Engine, fleet: str, now: datetime) -> Sequence[Brake]:
     """The brakes that hold now."""
     with engine.connect() as connection:
         rows = connection.execute(_open_brakes(fleet, now).order_by(BRAKES.c.id))
         return tuple(
-            BrakeRow(
+            Brake(
                 id=row.id,
-                kind=row.kind,
+                kind=BrakeKind(row.kind),
                 scope=row.scope,
                 owner=row.owner,
                 reason=row.reason,

@@ -15,13 +15,13 @@ from typing import Final, Protocol
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
+from gpufleet.domain.brakes import Brake, BrakeKind
 from gpufleet.domain.model import Instance
 from ledger.database import writing
-from ledger.operations import BrakeRow, add_brake
+from ledger.operations import add_brake
 from ledger.outbox import Message, enqueue
 from notify.buttons import Press
 
-KEEP: Final = "keep"
 OLDEST: Final = timedelta(minutes=5)
 """An older press (or one from that far in the future) is a replay."""
 ANSWER_WITHIN_S: Final = 2.0
@@ -97,8 +97,8 @@ class Presses:
         with writing(desk.engine) as connection:
             if not enqueue(connection, _answer(desk, press, press.key, text), now):
                 return Verdict.REPEATED
-            brake = BrakeRow(
-                id=0, kind=KEEP, scope=press.instance, owner=f"Slack {press.user}",
+            brake = Brake(
+                kind=BrakeKind.KEEP, scope=press.instance, owner=f"Slack {press.user}",
                 reason="Keep pressed in Slack", since=press.at, until=press.until,
             )  # fmt: skip
             add_brake(connection, desk.fleet, brake)

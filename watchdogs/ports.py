@@ -176,7 +176,7 @@ class Ledger(Protocol):
         """Everything that a watchdog did since then, oldest first."""
         ...
 
-    def vain_since(self, watchdog: str, since: datetime) -> Mapping[str, FailedAttempts]:
+    def failed_since(self, watchdog: str, since: datetime) -> Mapping[str, FailedAttempts]:
         """By resource: ends and stops that failed or wait since then."""
         ...
 

@@ -26,6 +26,9 @@ class Brake:
     reason: str
     until: datetime | None
     """None: until somebody resumes."""
+    since: datetime
+    id: int = 0
+    """Its number in the ledger; 0: it is not there yet."""
 
     def acts_as(self, kind: BrakeKind) -> bool:
         """Whether it is of that kind. One whose kind this release does not know holds as each of them."""

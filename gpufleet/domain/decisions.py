@@ -189,3 +189,21 @@ class FailedAttempts:
 
     first: datetime
     last: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Past:
+    """A decision of the past, or what became of it."""
+
+    at: datetime
+    watchdog: str
+    decision: Decision
+    outcome: Outcome | None
+    """None: it was decided then."""
+
+    @property
+    def detail(self) -> str:
+        """What people are shown of it."""
+        if self.outcome is None:
+            return self.decision.detail
+        return self.outcome.error or self.outcome.detail

@@ -5,9 +5,7 @@ from decimal import Decimal
 from typing import Any
 
 from console.view import (
-    ActView,
     AlertView,
-    BrakeView,
     CostView,
     FleetView,
     MarketView,
@@ -17,7 +15,8 @@ from console.view import (
     build,
 )
 from gpufleet.domain import tags
-from gpufleet.domain.decisions import Action, OutcomeKind, Reason
+from gpufleet.domain.brakes import Brake, BrakeKind
+from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Past, Reason
 from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState
 from gpufleet.settings.document import FleetDocument
 
@@ -93,6 +92,12 @@ def busy_read(ready: int = 120) -> Read:
         unit=UNIT,
         by_pool={"chat": (Decimal(3), UNIT)},
     )
+    brake = Brake(
+        kind=BrakeKind.PAUSE, scope="*", owner="ann@example.com", reason="a test [of] brakes", until=None, since=NOW
+    )
+    resized = Decision(
+        resource="chat/on-demand", pool="chat", action=Action.RESIZE, reason=Reason.FALLBACK, from_size=3, to_size=5
+    )
     return Read(
         document=document("chat", LONG_POOL),
         at=NOW,
@@ -101,11 +106,13 @@ def busy_read(ready: int = 120) -> Read:
         held={"chat": 12},
         alerts=[AlertView(name="QueueGrowing", severity="page", pool="chat", instance_id=None, count=2)],
         targets={"chat": 200},
-        brakes=[BrakeView(kind="pause", scope="*", owner="ann@example.com", reason="a test [of] brakes", until=None)],
+        brakes=[brake],
         acts=[
-            ActView(
-                at=NOW - timedelta(minutes=3), watchdog="spot", resource="chat/on-demand", pool="chat",
-                action=Action.RESIZE, reason=Reason.FALLBACK, outcome=OutcomeKind.DONE, detail="3 to 5",
+            Past(
+                at=NOW - timedelta(minutes=3),
+                watchdog="spot",
+                decision=resized,
+                outcome=Outcome(decision=resized, kind=OutcomeKind.DONE, detail="3 to 5"),
             )
         ],
         reasons={machine.id: "idle: idle" for machine in machines[:9]}

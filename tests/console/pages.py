@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from console import exporter, server
 from console.access import Access
 from console.alerts import Notice
-from console.view import ActView, FleetView
+from console.view import FleetView
+from gpufleet.domain.decisions import Past
 from tests.console.fleet import busy_view
 
 TOKEN = "a-token-of-the-console"  # noqa: S105 - of a test
@@ -28,7 +29,7 @@ class FakeBook:
             raise server.BookError(self.broken)
         return self.fleets
 
-    def about(self, view: FleetView, instance: str) -> Sequence[ActView]:
+    def about(self, view: FleetView, instance: str) -> Sequence[Past]:
         return view.read.acts
 
     def costs(self, view: FleetView) -> str:

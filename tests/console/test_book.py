@@ -7,11 +7,10 @@ import pytest
 from sqlalchemy import Engine
 
 from console import book
-from gpufleet.domain.decisions import Reason
+from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Reason
 from gpufleet.domain.model import CapacityType, Cloud
 from ledger import decisions, facts
 from ledger.database import writing
-from ledger.decisions import DecisionRow, OutcomeRow
 from ledger.facts import EndCause, Run, RunEnd
 from ledger.schema import open_ledger
 from tests.console.fleet import NOW
@@ -24,14 +23,14 @@ def engine() -> Iterator[Engine]:
     made.dispose()
 
 
-def _done(engine: Engine, resource: str, reason: str, *, minutes: int, watchdog: str = "idle") -> None:
-    decision = DecisionRow(resource=resource, pool="chat", action="mark", reason=reason, usd_per_hour=None)
-    outcome = OutcomeRow(decision=decision, kind="done", detail="", error=None)
+def _done(engine: Engine, resource: str, reason: Reason, *, minutes: int, watchdog: str = "idle") -> None:
+    decision = Decision(resource=resource, pool="chat", action=Action.MARK, reason=reason, usd_per_hour=None)
+    outcome = Outcome(decision=decision, kind=OutcomeKind.DONE, detail="", error=None)
     decisions.record_outcome(engine, "prod", watchdog, outcome, NOW + timedelta(minutes=minutes))
 
 
 def test_the_last_thing_done_about_each_instance_says_why(engine: Engine) -> None:
-    _done(engine, "i-1", "idle", minutes=0)
+    _done(engine, "i-1", Reason.IDLE, minutes=0)
     _done(engine, "i-1", Reason.STILL_IDLE, minutes=10)
     _done(engine, "i-2", Reason.SAFER_ZONE, minutes=5, watchdog="spot")
     many = [f"i-{number}" for number in range(1200)]

@@ -14,10 +14,10 @@ import pytest
 
 from app.ledgers import ledger_name
 from control.places import Places
+from gpufleet.domain.brakes import Brake, BrakeKind
 from gpufleet.domain.model import Cloud
 from gpufleet.settings.document import FleetDocument
 from ledger import operations
-from ledger.operations import BrakeRow
 from ledger.schema import open_ledger
 from tests.e2e.control_ground import LIMIT_S, SLACK, SLACK_VALUE, Machine, OnAws, OnGoogle, World
 from tests.e2e.embedded_cloud import EmbeddedCloud, started, wait_for
@@ -66,8 +66,8 @@ def _brakes(machine: Machine, fleet: FleetDocument) -> list[str]:
 def _set_brake(machine: Machine, fleet: FleetDocument, reason: str) -> None:
     engine = open_ledger(machine.ledger_url)
     try:
-        brake = BrakeRow(
-            id=0, kind="pause", scope="idle", owner="tests", reason=reason, since=datetime.now(UTC), until=None
+        brake = Brake(
+            kind=BrakeKind.PAUSE, scope="idle", owner="tests", reason=reason, since=datetime.now(UTC), until=None
         )
         operations.set_brake(engine, ledger_name(fleet), brake)
     finally:

@@ -16,6 +16,7 @@ from sqlalchemy import Engine
 from app.fleets import load_one
 from cli.ports import FleetMessages, WallClock
 from gpufleet.domain import tags
+from gpufleet.domain.brakes import Brake
 from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState
 from ledger import operations
 from ledger.outbox import messages
@@ -64,7 +65,7 @@ class World:
     presses: Presses
 
     @property
-    def brakes(self) -> Sequence[operations.BrakeRow]:
+    def brakes(self) -> Sequence[Brake]:
         return operations.brakes(self.ledger, FLEET, datetime.now(UTC))
 
     def press(self, **more: Any) -> list[Any]:

@@ -10,6 +10,7 @@ from sqlalchemy import Connection, Engine
 from typer.testing import CliRunner, Result
 
 from cli.main import build
+from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Reason
 from gpufleet.domain.model import CapacityType, Cloud
 from ledger import decisions, facts, rollups
 from ledger.database import writing
@@ -80,8 +81,8 @@ def fill(engine: Engine) -> None:
             facts.add_pass(
                 connection, Pass(environment=FLEET, at=at, host="h", metrics_from=None, metrics_until=None)
             )
-    ended = decisions.DecisionRow(resource="i-idle", pool="batch", action="end", reason="idle", detail="idle")
-    outcome = decisions.OutcomeRow(decision=ended, kind="done", detail="", error=None)
+    ended = Decision(resource="i-idle", pool="batch", action=Action.END, reason=Reason.IDLE, detail="idle")
+    outcome = Outcome(decision=ended, kind=OutcomeKind.DONE, detail="", error=None)
     decisions.record_outcome(engine, FLEET, "idle", outcome, T0 + 2 * HOUR)
 
 

@@ -16,12 +16,13 @@ from cli.main import build
 from cli.ports import FleetLedger, fleet_of
 from cli.watching import Costs, Watched
 from cli.wiring import open_engine
+from gpufleet.domain.brakes import Brake, BrakeKind
+from gpufleet.domain.decisions import Action, Decision, Reason
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import Instance, Phase
 from ledger import operations
-from ledger.decisions import DecisionRow, record_decisions
-from ledger.operations import BrakeRow
+from ledger.decisions import record_decisions
 from ledger.schema import open_ledger
 from tests.unit.small_fleet import document
 from tests.watchdogs.plain import instance
@@ -185,8 +186,8 @@ def test_programs_read_what_was_set_released_and_left(tmp_path: Path) -> None:
 def test_a_brake_that_is_over_is_not_released(tmp_path: Path) -> None:
     engine, path = open_ledger(f"sqlite:///{tmp_path}/ledger.db"), document(tmp_path)
     since = datetime.now(UTC) - timedelta(hours=5)
-    brake = BrakeRow(
-        id=0, kind="pause", scope="chat", owner="ops", reason="x", since=since, until=since + timedelta(hours=4)
+    brake = Brake(
+        kind=BrakeKind.PAUSE, scope="chat", owner="ops", reason="x", since=since, until=since + timedelta(hours=4)
     )
     operations.set_brake(engine, fleet_of(load([str(path)])[0]), brake)
     done = CliRunner().invoke(build("brakes"), ["resume", "chat", "--fleet", str(path)])
@@ -266,7 +267,7 @@ def test_a_brake_in_a_ledger_that_no_pass_has_used_says_whom_it_may_not_hold(
 ) -> None:
     engine, path = open_ledger(f"sqlite:///{tmp_path}/ledger.db"), document(tmp_path)
     if used:
-        made = DecisionRow(resource="chat", pool="chat", action="keep", reason="as wanted")
+        made = Decision(resource="chat", pool="chat", action=Action.KEEP, reason=Reason.AS_WANTED)
         record_decisions(engine, fleet_of(load([str(path)])[0]), "scale", [made], datetime.now(UTC))
     done = CliRunner().invoke(build("brakes"), [*words, "--reason", "x", "--fleet", str(path)])
     assert done.exit_code == 0, done.exception
@@ -278,7 +279,7 @@ def test_a_console_reads_the_ledger_once_it_is_there(tmp_path: Path) -> None:
     watched = Watched(fleet, Costs.NONE)
     assert any("is not on this machine" in problem for problem in watched.look().read.problems)
     engine, now = open_engine(fleet), datetime.now(UTC)
-    brake = BrakeRow(id=0, kind="pause", scope="chat", owner="ann", reason="x", since=now, until=None)
+    brake = Brake(kind=BrakeKind.PAUSE, scope="chat", owner="ann", reason="x", since=now, until=None)
     operations.set_brake(engine, fleet_of(fleet), brake)
     engine.dispose()
     seen = watched.look().read
@@ -332,7 +333,7 @@ def test_the_pause_of_an_instance_that_is_gone_can_be_released(
     engine, path = open_ledger(url), document(tmp_path)
     fleet = fleet_of(load([str(path)])[0])
     now = datetime.now(UTC)
-    brake = BrakeRow(id=0, kind="pause", scope="i-1", owner="ops", reason="x", since=now, until=None)
+    brake = Brake(kind=BrakeKind.PAUSE, scope="i-1", owner="ops", reason="x", since=now, until=None)
     operations.set_brake(engine, fleet, brake)
     monkeypatch.setattr("cli.brakes.inventory_of", lambda _: Knows(error))
     done = CliRunner().invoke(build("brakes"), ["resume", scope, "--fleet", str(path)])

@@ -6,9 +6,9 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from cli.main import build
+from gpufleet.domain.decisions import Action, Decision, Reason
 from gpufleet.settings.document import render
 from ledger import decisions
-from ledger.decisions import DecisionRow
 from ledger.schema import open_ledger
 from tests.console import fleet as fleets
 
@@ -26,9 +26,9 @@ def test_a_pools_history_ends_with_the_last_reason_of_each_of_its_groups(tmp_pat
     path = tmp_path / "fleet.json"
     path.write_text(render(written))
     engine = open_ledger(url)
-    for minute, reason in enumerate(["as_wanted", "no_spot"]):
+    for minute, reason in enumerate([Reason.AS_WANTED, Reason.NO_SPOT]):
         rows = [
-            DecisionRow(resource=name, pool="chat", action="keep", reason=reason, usd_per_hour=None)
+            Decision(resource=name, pool="chat", action=Action.KEEP, reason=reason, usd_per_hour=None)
             for name in (*groups, f"i-{minute}")
         ]
         decisions.record_decisions(engine, "aws/prod/us-east-1", "spot", rows, fleets.NOW + timedelta(minutes=minute))

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from cli.ports import FleetLedger, fleet_of
-from gpufleet.domain.decisions import Action, Reason
-from ledger.decisions import DecisionRow, OutcomeRow, ended_since, history, record_decisions, record_outcome
+from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Reason
+from ledger.decisions import ended_since, history, record_decisions, record_outcome
 from ledger.history import ended_by_idle
 from ledger.schema import open_ledger
 from tests.watchdogs.plain import document, instance
@@ -16,11 +16,9 @@ from tests.watchdogs.worlds import idle_world
 from watchdogs.idle.watchdog import IdleWatchdog
 
 NOW = datetime(2026, 11, 21, 3, tzinfo=UTC)
-SPOT = DecisionRow(resource="chat-spot-a", pool="chat", action="keep", reason="zone backing off")
-FALLBACK = DecisionRow(
-    resource="chat-on-demand", pool="chat", action="resize", reason="on-demand stands in for missing spot"
-)
-OTHER = DecisionRow(resource="batch-spot-a", pool="batch", action="keep", reason="as wanted")
+SPOT = Decision(resource="chat-spot-a", pool="chat", action=Action.KEEP, reason=Reason.ZONE_BACKING_OFF)
+FALLBACK = Decision(resource="chat-on-demand", pool="chat", action=Action.RESIZE, reason=Reason.FALLBACK)
+OTHER = Decision(resource="batch-spot-a", pool="batch", action=Action.KEEP, reason=Reason.AS_WANTED)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +36,7 @@ OTHER = DecisionRow(resource="batch-spot-a", pool="batch", action="keep", reason
 def test_what_is_told(tmp_path: Path, asked: str, told: list[tuple[str, str | None]]) -> None:
     engine = open_ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
     record_decisions(engine, "fleet", "spot", [FALLBACK, SPOT, OTHER], NOW)
-    outcome = OutcomeRow(decision=FALLBACK, kind="done", detail="0 → 1", error=None)
+    outcome = Outcome(decision=FALLBACK, kind=OutcomeKind.DONE, detail="0 → 1", error=None)
     record_outcome(engine, "fleet", "spot", outcome, NOW + timedelta(seconds=1))
     record_decisions(engine, "another fleet", "spot", [SPOT], NOW)
     found = history(engine, "fleet", asked)
@@ -50,8 +48,8 @@ def test_an_end_that_was_said_twice_is_one_end(tmp_path: Path) -> None:
     """A group that took its time to end an instance was asked again by each pass, and each said `done`."""
     engine = open_ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
     for minute, resource in ((0, "i-1"), (1, "i-1"), (2, "i-2")):
-        end = DecisionRow(resource=resource, pool="chat", action="end", reason="still idle after its grace")
-        outcome = OutcomeRow(decision=end, kind="done", detail="ended", error=None)
+        end = Decision(resource=resource, pool="chat", action=Action.END, reason=Reason.STILL_IDLE)
+        outcome = Outcome(decision=end, kind=OutcomeKind.DONE, detail="ended", error=None)
         record_outcome(engine, "fleet", "idle", outcome, NOW + timedelta(minutes=minute))
     stops = [("i-1", "chat", NOW), ("i-2", "chat", NOW + timedelta(minutes=2))]
     with engine.connect() as connection:
@@ -67,13 +65,15 @@ def test_an_end_that_was_said_twice_is_one_end(tmp_path: Path) -> None:
     [
         pytest.param(SPOT, 0, id="the same"),
         pytest.param(replace(SPOT, detail="penalty 0.40, fading", evidence={"losses": "2"}), 0, id="other evidence"),
-        pytest.param(replace(SPOT, reason="no spot to be had"), 1, id="another reason"),
-        pytest.param(replace(SPOT, action="resize", reason="spot wanted", from_size=1, to_size=2), 1, id="an action"),
+        pytest.param(replace(SPOT, reason=Reason.NO_SPOT), 1, id="another reason"),
+        pytest.param(
+            replace(SPOT, action=Action.RESIZE, reason=Reason.SPOT_WANTED, from_size=1, to_size=2), 1, id="an action"
+        ),
         pytest.param(OTHER, 1, id="another resource"),
     ],
 )
 def test_a_decision_row_is_written_when_action_or_reason_changes_not_each_pass(
-    tmp_path: Path, later: DecisionRow, rows: int
+    tmp_path: Path, later: Decision, rows: int
 ) -> None:
     engine = open_ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
     assert record_decisions(engine, "fleet", "spot", [SPOT], NOW) == 1

@@ -14,7 +14,7 @@ HOUR = timedelta(hours=1)
 
 def brake(kind: BrakeKind, scope: str, owner: str = "ana", hours: int | None = None) -> Brake:
     until = None if hours is None else START + hours * HOUR
-    return Brake(kind=kind, scope=scope, owner=owner, reason="demo", until=until)
+    return Brake(since=START, kind=kind, scope=scope, owner=owner, reason="demo", until=until)
 
 
 @pytest.mark.parametrize(

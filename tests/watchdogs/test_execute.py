@@ -33,7 +33,7 @@ def decided(resource: str = ONE, action: Action = Action.END, reason: Reason = R
 
 
 def brake(kind: BrakeKind, scope: str, until: datetime | None = None, owner: str = "ana") -> Brake:
-    return Brake(kind=kind, scope=scope, owner=owner, reason="demo", until=until)
+    return Brake(since=START, kind=kind, scope=scope, owner=owner, reason="demo", until=until)
 
 
 def executor(world: World, rules: Rules = IDLE) -> Executor:

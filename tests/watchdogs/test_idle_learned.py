@@ -159,7 +159,7 @@ def test_the_ledger_gives_back_what_was_done_and_only_that(tmp_path: Path) -> No
         (START + MINUTE, "spot", ended, OutcomeKind.DONE),
     ):
         ledger.record_outcome(watchdog_name, Outcome(decision=decision, kind=kind), at)
-    assert ledger.done_since("idle", START) == [
+    assert list(ledger.done_since("idle", START)) == [
         deed(START + MINUTE, Action.MARK, Reason.IDLE),
         deed(START + 2 * MINUTE, Action.END, Reason.STILL_IDLE),
     ]
@@ -182,5 +182,7 @@ def test_the_ledger_tells_first_and_last_of_what_came_to_nothing(tmp_path: Path)
         error = "refused" if kind is OutcomeKind.FAILED else None
         outcome = Outcome(decision=replace(ended, action=action), kind=kind, error=error)
         ledger.record_outcome(watchdog_name, outcome, START + minutes * MINUTE)
-    assert ledger.vain_since("idle", START) == {FIRST: FailedAttempts(first=START + MINUTE, last=START + 3 * MINUTE)}
-    assert ledger.vain_since("idle", START + 4 * MINUTE) == {}
+    assert ledger.failed_since("idle", START) == {
+        FIRST: FailedAttempts(first=START + MINUTE, last=START + 3 * MINUTE)
+    }
+    assert ledger.failed_since("idle", START + 4 * MINUTE) == {}

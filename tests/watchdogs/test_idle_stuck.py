@@ -18,11 +18,11 @@ from gpufleet.domain.policies import IdlePolicy
 from tests.watchdogs.plain import QUIET, READY, START, FakePrices, document, instance
 from tests.watchdogs.test_idle_watchdog import at_call, due, watchdog
 from tests.watchdogs.worlds import FakeAgents, FakeGroups, FakeMetrics, World, idle_world, mark
+from watchdogs.attempts import is_stuck
 from watchdogs.draining import has_gone
 from watchdogs.idle.decide import Observed, PoolView, decide
 from watchdogs.idle.watchdog import IdleWatchdog
 from watchdogs.policy import digests
-from watchdogs.vain import is_stuck
 
 FIRST, SECOND, THIRD, FOURTH = (instance(number).id for number in (1, 2, 3, 4))
 FIVE_MINUTES = timedelta(minutes=5)
@@ -82,7 +82,7 @@ def of_stuck(pools: Mapping[str, int], runs: int, hour: Mapping[str, int]) -> Ob
             for pool in pools
         },
         budget=Budget(per_run=runs, per_hour=100),
-        vain={one.id: FailedAttempts(first=START - timedelta(hours=2), last=START) for one in stuck},
+        attempts={one.id: FailedAttempts(first=START - timedelta(hours=2), last=START) for one in stuck},
     )
 
 

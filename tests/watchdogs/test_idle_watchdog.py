@@ -184,28 +184,28 @@ def test_a_pass_whose_lease_is_over_writes_no_marks(marked: bool) -> None:
         ),
         pytest.param(
             lambda w: w.brakes.append(
-                Brake(kind=BrakeKind.PAUSE, scope="all", owner="ana", reason="launch day", until=None)
+                Brake(since=START, kind=BrakeKind.PAUSE, scope="all", owner="ana", reason="launch day", until=None)
             ),
             "paused by ana",
             id="paused",
         ),
         pytest.param(
             lambda w: w.brakes.append(
-                Brake(kind=BrakeKind.KEEP, scope=FIRST, owner="ana", reason="debugging", until=None)
+                Brake(since=START, kind=BrakeKind.KEEP, scope=FIRST, owner="ana", reason="debugging", until=None)
             ),
             "kept by ana",
             id="kept",
         ),
         pytest.param(
             lambda w: w.brakes.append(
-                Brake(kind=BrakeKind.PAUSE, scope="batch", owner="ana", reason="launch day", until=None)
+                Brake(since=START, kind=BrakeKind.PAUSE, scope="batch", owner="ana", reason="launch day", until=None)
             ),
             "paused by ana",
             id="its pool paused",
         ),
         pytest.param(
             lambda w: w.brakes.append(
-                Brake(kind=BrakeKind.TARGET, scope="batch", owner="ana", reason="launch day", until=None)
+                Brake(since=START, kind=BrakeKind.TARGET, scope="batch", owner="ana", reason="launch day", until=None)
             ),
             "its pool's target is held by ana",
             id="its pool's target held",
@@ -226,7 +226,9 @@ def test_it_looks_again_before_it_drains(change: Callable[[World], None], words:
 
 
 def keep_by_brake(world: World) -> None:
-    world.brakes.append(Brake(kind=BrakeKind.KEEP, scope=FIRST, owner="ana", reason="debugging", until=None))
+    world.brakes.append(
+        Brake(since=START, kind=BrakeKind.KEEP, scope=FIRST, owner="ana", reason="debugging", until=None)
+    )
 
 
 def keep_by_tag(world: World) -> None:
@@ -590,7 +592,9 @@ def test_the_second_look_leans_on_the_same_neighbours_as_the_plan(third: dict[st
 def test_a_held_target_is_not_lowered_by_an_end(scope: str, until: timedelta | None, ended: bool) -> None:
     world = due(1)
     end = None if until is None else world.now + until
-    world.brakes.append(Brake(kind=BrakeKind.TARGET, scope=scope, owner="ana", reason="launch", until=end))
+    world.brakes.append(
+        Brake(since=START, kind=BrakeKind.TARGET, scope=scope, owner="ana", reason="launch", until=end)
+    )
     done = watchdog(world).apply()
     assert (world.ended == [FIRST]) is ended
     if not ended:
@@ -599,7 +603,7 @@ def test_a_held_target_is_not_lowered_by_an_end(scope: str, until: timedelta | N
         assert world.targets["batch"].value == 1 and not world.drains
 
 
-HELD = Brake(kind=BrakeKind.TARGET, scope="batch", owner="ana", reason="launch", until=None)
+HELD = Brake(since=START, kind=BrakeKind.TARGET, scope="batch", owner="ana", reason="launch", until=None)
 
 
 def test_a_target_that_is_held_during_a_drain_is_not_lowered_and_what_drains_goes() -> None:
@@ -630,7 +634,9 @@ def test_a_drain_goes_on_where_the_target_has_come_down_to_the_floor() -> None:
 
 def test_a_paused_pool_is_left_alone_and_says_who() -> None:
     world = due(1)
-    world.brakes.append(Brake(kind=BrakeKind.PAUSE, scope="batch", owner="ana", reason="load test", until=None))
+    world.brakes.append(
+        Brake(since=START, kind=BrakeKind.PAUSE, scope="batch", owner="ana", reason="load test", until=None)
+    )
     done = watchdog(world).apply()
     assert [(d.action, d.reason) for d in done.plan.decisions] == [(Action.KEEP, Reason.PAUSED)]
     assert "ana" in done.plan.decisions[0].detail

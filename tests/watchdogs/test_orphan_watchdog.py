@@ -87,11 +87,11 @@ def test_a_filtered_list_is_no_dry_run() -> None:
 
 
 def pause(world: World) -> None:
-    world.brakes.append(Brake(kind=BrakeKind.PAUSE, scope="all", owner="ana", reason="no", until=None))
+    world.brakes.append(Brake(since=START, kind=BrakeKind.PAUSE, scope="all", owner="ana", reason="no", until=None))
 
 
 def keep(world: World) -> None:
-    world.brakes.append(Brake(kind=BrakeKind.KEEP, scope=ONE, owner="ana", reason="mine", until=None))
+    world.brakes.append(Brake(since=START, kind=BrakeKind.KEEP, scope=ONE, owner="ana", reason="mine", until=None))
 
 
 def keep_by_tag(world: World) -> None:
@@ -122,7 +122,9 @@ def lose_the_lease(world: World) -> None:
 
 
 def pause_the_rule(world: World) -> None:
-    world.brakes.append(Brake(kind=BrakeKind.PAUSE, scope=RULE["name"], owner="ana", reason="no", until=None))
+    world.brakes.append(
+        Brake(since=START, kind=BrakeKind.PAUSE, scope=RULE["name"], owner="ana", reason="no", until=None)
+    )
 
 
 def vanish(world: World) -> None:
@@ -193,7 +195,7 @@ def test_a_brake_that_does_not_hold_here_holds_nothing_back(scope: str, until: d
     dog = watchdog(world)
     dog.apply()
     world.now += 2 * DAY
-    world.brakes.append(Brake(kind=BrakeKind.PAUSE, scope=scope, owner="ana", reason="no", until=until))
+    world.brakes.append(Brake(since=START, kind=BrakeKind.PAUSE, scope=scope, owner="ana", reason="no", until=until))
     dog.apply()
     assert world.stopped == [ONE]
 

@@ -12,7 +12,7 @@ from cli.output import Exit
 from cli.passes import Kind, Options
 from cli.watch_pass import over_fleets
 from gpufleet.domain.activity import CloudError
-from gpufleet.domain.decisions import Action, OutcomeKind, Target
+from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Reason, Target
 from gpufleet.domain.model import Instance
 from ledger import decisions
 from ledger.schema import open_ledger
@@ -212,15 +212,20 @@ def test_a_new_instance_that_is_not_listed_yet_is_no_fault() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "error", "open_after"),
-    [("failed", "throttled", 1), ("waiting", None, 1), ("done", None, 0), ("no_longer_true", None, 0)],
+    [
+        (OutcomeKind.FAILED, "throttled", 1),
+        (OutcomeKind.WAITING, None, 1),
+        (OutcomeKind.DONE, None, 0),
+        (OutcomeKind.NO_LONGER_TRUE, None, 0),
+    ],
 )
 def test_what_was_begun_stays_open_until_it_is_over(
-    tmp_path: Path, kind: str, error: str | None, open_after: int
+    tmp_path: Path, kind: OutcomeKind, error: str | None, open_after: int
 ) -> None:
     engine = open_ledger(f"sqlite:///{tmp_path}/ledger.db")
-    row = decisions.DecisionRow(resource="i-1", pool="batch", action="end", reason="idle")
+    row = Decision(resource="i-1", pool="batch", action=Action.END, reason=Reason.IDLE)
     decisions.intend(engine, "f", "idle", row, START)
-    outcome = decisions.OutcomeRow(decision=row, kind=kind, detail="", error=error)
+    outcome = Outcome(decision=row, kind=kind, detail="", error=error)
     decisions.record_outcome(engine, "f", "idle", outcome, START)
     assert len(decisions.unfinished(engine, "f", "idle")) == open_after
     engine.dispose()

@@ -663,7 +663,7 @@ def test_a_target_that_somebody_else_moved_is_left_to_them() -> None:
 def test_a_pause_that_comes_in_between_is_honoured() -> None:
     world, watchdog, _ = scaled(BUSY)
     watchdog.dry()
-    brake = Brake(kind=BrakeKind.PAUSE, scope="batch", owner="ops", reason="load test", until=None)
+    brake = Brake(since=START, kind=BrakeKind.PAUSE, scope="batch", owner="ops", reason="load test", until=None)
     asked = 0
 
     def later(name: str) -> None:
@@ -681,13 +681,19 @@ def test_a_pause_that_comes_in_between_is_honoured() -> None:
     ("brake", "to"),
     [
         pytest.param(
-            Brake(kind=BrakeKind.PAUSE, scope="batch", owner="ops", reason="test", until=START), 4, id="over"
+            Brake(since=START, kind=BrakeKind.PAUSE, scope="batch", owner="ops", reason="test", until=START),
+            4,
+            id="over",
         ),
         pytest.param(
-            Brake(kind=BrakeKind.TARGET, scope="batch", owner="ops", reason="test", until=None), 2, id="target"
+            Brake(since=START, kind=BrakeKind.TARGET, scope="batch", owner="ops", reason="test", until=None),
+            2,
+            id="target",
         ),
         pytest.param(
-            Brake(kind=BrakeKind.PAUSE, scope="other", owner="ops", reason="test", until=None), 4, id="other's"
+            Brake(since=START, kind=BrakeKind.PAUSE, scope="other", owner="ops", reason="test", until=None),
+            4,
+            id="other's",
         ),
     ],
 )

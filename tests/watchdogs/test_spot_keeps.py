@@ -21,7 +21,7 @@ FIRST, SECOND, THIRD, FOURTH = (instance(n).id for n in (1, 2, 3, 4))
 
 
 def brake(scope: str, kind: BrakeKind = BrakeKind.KEEP) -> Brake:
-    return Brake(kind=kind, scope=scope, owner="ana", reason="benchmark", until=None)
+    return Brake(since=START, kind=kind, scope=scope, owner="ana", reason="benchmark", until=None)
 
 
 def keep_by_tag(world: World, name: str) -> None:

@@ -12,7 +12,7 @@ from gpufleet.domain.brakes import Brake, BrakeKind
 from gpufleet.domain.decisions import OutcomeKind
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import CapacityType, Group, InstanceState, Phase
-from tests.watchdogs.plain import READY, document, instance
+from tests.watchdogs.plain import READY, START, document, instance
 from tests.watchdogs.test_spot_keeps import THIRD, with_on_demand
 from tests.watchdogs.test_spot_watchdog import OD, A, B, sizes, spread_world, watchdog
 from tests.watchdogs.worlds import FakeGroups, World
@@ -35,7 +35,9 @@ def once_planned(world: World, change: Callable[[World], None]) -> None:
 
 
 def pause(world: World) -> None:
-    world.brakes.append(Brake(kind=BrakeKind.PAUSE, scope="batch", owner="ana", reason="look", until=None))
+    world.brakes.append(
+        Brake(since=START, kind=BrakeKind.PAUSE, scope="batch", owner="ana", reason="look", until=None)
+    )
 
 
 def lose_the_lease(world: World) -> None:
@@ -122,7 +124,7 @@ def once_drained(world: World, change: Callable[[World], None]) -> None:
 
 
 def keep(world: World) -> None:
-    world.brakes.append(Brake(kind=BrakeKind.KEEP, scope=THIRD, owner="ana", reason="look", until=None))
+    world.brakes.append(Brake(since=START, kind=BrakeKind.KEEP, scope=THIRD, owner="ana", reason="look", until=None))
 
 
 def lose_it(world: World) -> None:

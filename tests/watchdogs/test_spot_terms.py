@@ -11,7 +11,7 @@ from gpufleet.domain.decisions import Action, Decision, Reason
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import CapacityType
 from gpufleet.domain.policies import SpotPolicy
-from tests.watchdogs.plain import spot_pool
+from tests.watchdogs.plain import START, spot_pool
 from tests.watchdogs.test_spot_watchdog import OD, A, B, spread_world, watchdog
 from tests.watchdogs.worlds import World
 from watchdogs.spot.decide import split
@@ -243,6 +243,7 @@ def test_which_brake_keeps_what_the_cloud_is_about_to_end(scope: str, kept: int)
     world.now = closes - timedelta(seconds=90) - MARGIN
     there = world.alive(RES)
     brake = Brake(
+        since=START,
         kind=BrakeKind.KEEP,
         scope=there[0] if scope == "the first" else scope,
         owner="ana",

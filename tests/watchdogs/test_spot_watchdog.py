@@ -310,7 +310,9 @@ def test_what_a_killed_pass_did_not_end_and_people_keep_now_is_not_told_as_ended
     world.agents[first] = replace(READY, phase=Phase.FAILED, ready=False)
     world.kill_at("end", watchdog(world).apply)
     assert list(world.intents) == [first]
-    world.brakes.append(Brake(kind=BrakeKind.KEEP, scope=first, owner="ana", reason="a look", until=None))
+    world.brakes.append(
+        Brake(since=START, kind=BrakeKind.KEEP, scope=first, owner="ana", reason="a look", until=None)
+    )
     done = watchdog(world).apply()
     assert not world.ended and not world.intents
     kinds = [outcome.kind for outcome in done.outcomes if outcome.decision.resource == first]
@@ -333,7 +335,9 @@ def test_what_the_idle_watchdog_drains_is_replaced_only_where_the_target_stays(
     owner: DrainOwner, least: int, brakes: Sequence[BrakeKind], bought: tuple[int, int, int]
 ) -> None:
     world = spread_world()
-    world.brakes += [Brake(kind=kind, scope="batch", owner="ana", reason="launch", until=None) for kind in brakes]
+    world.brakes += [
+        Brake(since=START, kind=kind, scope="batch", owner="ana", reason="launch", until=None) for kind in brakes
+    ]
     world.agents[instance(1).id] = replace(READY, phase=Phase.DRAINING, ready=False, draining=True, drain_by=owner)
     watchdog(world, min=least).apply()
     assert sizes(world) == bought
@@ -448,7 +452,9 @@ def test_a_lower_target_ends_the_marked_one_drained() -> None:
 def test_paused_nothing_moves(scope: str) -> None:
     world = spread_world()
     world.lose(instance(1).id)
-    world.brakes.append(Brake(kind=BrakeKind.PAUSE, scope=scope, owner="ana", reason="freeze", until=None))
+    world.brakes.append(
+        Brake(since=START, kind=BrakeKind.PAUSE, scope=scope, owner="ana", reason="freeze", until=None)
+    )
     done = watchdog(world).apply()
     assert not done.plan.acting
     assert {d.reason for d in done.plan.decisions} == {Reason.PAUSED}

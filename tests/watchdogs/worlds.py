@@ -385,8 +385,8 @@ class FakeLedger:
             if at >= since and outcome.kind is OutcomeKind.DONE and (d := outcome.decision)
         ]
 
-    def vain_since(self, watchdog: str, since: datetime) -> Mapping[str, FailedAttempts]:
-        self.world.before("vain_since")
+    def failed_since(self, watchdog: str, since: datetime) -> Mapping[str, FailedAttempts]:
+        self.world.before("failed_since")
         found: dict[str, list[datetime]] = {}
         for at, outcome in self.world.outcomes:
             open_ = outcome.kind in (OutcomeKind.WAITING, OutcomeKind.FAILED)

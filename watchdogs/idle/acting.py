@@ -248,7 +248,7 @@ class Actor:
         )
         objection = judge(case_of(instance, again, entry, now)) or _late(fresh, ports.clock.now() - now)
         if objection is not None:
-            return self._marked_in_vain(decision, instance, objection)
+            return self._unmark_busy(decision, instance, objection)
         floor = self._observed.pools[instance.pool or ""].floor
         ready = sum(in_service(agents.get(one.id)) for one in others)
         if ready < floor:
@@ -262,7 +262,7 @@ class Actor:
         pool = (one for one in seen.instances if one.pool == instance.pool and one.id != instance.id)
         return [one for one in pool if one.id not in self._drained and counts_as_healthy(one, seen)]
 
-    def _marked_in_vain(self, decision: Decision, instance: Instance, objection: Objection) -> Outcome:
+    def _unmark_busy(self, decision: Decision, instance: Instance, objection: Objection) -> Outcome:
         """Its mark goes, so that the next one begins a new grace with a new message."""
         failed = self._ports.inventory.untag([instance.id], [tags.IDLE_SINCE])
         if instance.id not in failed:

@@ -17,9 +17,9 @@ from gpufleet.domain.evidence import AgentStatus, Evidence
 from gpufleet.domain.model import Instance
 from gpufleet.domain.policies import IdlePolicy
 from watchdogs import budgets
+from watchdogs.attempts import FailedAttempts, is_stuck, tried_last
 from watchdogs.brakes import kept_by_tag
 from watchdogs.idle.judge import Case, Check, Objection, judge
-from watchdogs.vain import FailedAttempts, is_stuck, tried_last
 
 WATCHDOG: Final = "idle"
 
@@ -76,7 +76,7 @@ class Observed:
     """Instances whose end an earlier pass began: their share of the target may be gone already."""
     leaving: frozenset[str] = frozenset()
     """Of those that we drained: what its group is ending already, though it may live for minutes yet."""
-    vain: Mapping[str, FailedAttempts] = field(default_factory=dict[str, FailedAttempts])
+    attempts: Mapping[str, FailedAttempts] = field(default_factory=dict[str, FailedAttempts])
     """By instance: ends that came to nothing lately."""
 
 
@@ -98,7 +98,7 @@ def _share_out(wishes: list[Decision], observed: Observed, now: datetime) -> Non
         turns,
         key=lambda n: (
             turns[n],
-            tried_last(observed.vain, wishes[n].resource),
+            tried_last(observed.attempts, wishes[n].resource),
             -observed.usd_per_hour.get(wishes[n].resource, Decimal(0)),
             observed.instances[n].idle_since or now,
             wishes[n].resource,
@@ -130,7 +130,7 @@ def _turn(wish: Decision, observed: Observed, now: datetime) -> _Turn:
         return _Turn.BEGUN
     if not is_our_drain(observed.agents.get(wish.resource)):
         return _Turn.NEW
-    return _Turn.STUCK if is_stuck(observed.vain, wish.resource, now) else _Turn.DRAINS
+    return _Turn.STUCK if is_stuck(observed.attempts, wish.resource, now) else _Turn.DRAINS
 
 
 def case_of(instance: Instance, observed: Observed, policy: IdlePolicy, now: datetime) -> Case:

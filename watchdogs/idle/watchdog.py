@@ -14,7 +14,7 @@ from gpufleet.domain.evidence import Evidence
 from gpufleet.domain.model import Instance
 from gpufleet.domain.owners import owner_of
 from gpufleet.settings.document import FleetDocument, Pool
-from watchdogs import budgets, signals, vain
+from watchdogs import attempts, budgets, signals
 from watchdogs.brakes import kept_by, paused_by, target_held_by
 from watchdogs.draining import leaving
 from watchdogs.execute import Executor, Pass
@@ -88,7 +88,7 @@ class IdleWatchdog:
             usd_per_hour=self._usd([*watched, *strays]),
             patience=self._patience(watched, pools, now),
             begun=frozenset(d.resource for d in ports.ledger.unfinished(WATCHDOG) if d.action is Action.END),
-            vain=ports.ledger.vain_since(WATCHDOG, now - vain.REMEMBERED),
+            attempts=ports.ledger.failed_since(WATCHDOG, now - attempts.REMEMBERED),
         )
         asked = [i for i in watched if i.alive and (i.idle_since is not None or _quiet(i, base, now))]
         groups = sorted({i.group for i in asked if i.group is not None})

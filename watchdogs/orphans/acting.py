@@ -123,7 +123,7 @@ class Actor:
             return held
         objection = judge_orphan(case_of(again, instance, rule, now))
         if objection is not None:
-            self._marked_in_vain(decision, objection)
+            self._unmark_busy(decision, objection)
         objection = objection or stop_objection(again, instance, rule)
         if objection is not None:
             detail = f"{objection.reason.sentence} {objection.detail}".strip()
@@ -134,7 +134,7 @@ class Actor:
         self._notify_stop(decision)
         return self._executor.done(decision, "stopped")
 
-    def _marked_in_vain(self, decision: Decision, objection: Objection) -> None:
+    def _unmark_busy(self, decision: Decision, objection: Objection) -> None:
         """Its mark goes: later looks would go back to it and find the same, and the next one begins a new grace."""
         failed = self._ports.inventory.untag([decision.resource], [tags.IDLE_SINCE])
         if decision.resource not in failed:

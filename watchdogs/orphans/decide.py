@@ -16,10 +16,10 @@ from gpufleet.domain.evidence import Evidence
 from gpufleet.domain.model import Instance
 from gpufleet.domain.policies import OrphanAction, OrphanPolicy
 from watchdogs import budgets
+from watchdogs.attempts import tried_last
 from watchdogs.idle.judge import Case, Check, Objection
 from watchdogs.orphans.judge import judge_orphan, said_of
 from watchdogs.orphans.view import Observed, name_of, obstacle
-from watchdogs.vain import tried_last
 
 WATCHDOG: Final = "orphans"
 _UNMARKING: Final = frozenset(
@@ -52,7 +52,7 @@ def decide(seen: Observed, now: datetime, checks: Sequence[Check] | None = None)
         else:
             wishes.append(_unless_unseen(seen, rule, _wish(seen, instance, rule, now, checks)))
     # what did not fail before has its turn first, or one that never can be stopped would take all the room
-    for n in sorted(range(len(wishes)), key=lambda n: tried_last(seen.vain, wishes[n].resource)):
+    for n in sorted(range(len(wishes)), key=lambda n: tried_last(seen.attempts, wishes[n].resource)):
         wishes[n] = room.take(wishes[n])
     return Plan(watchdog=WATCHDOG, at=now, decisions=tuple(wishes), budget=seen.budget)
 

@@ -64,7 +64,7 @@ class Observed:
     kept_by: Mapping[str, str] = field(default_factory=dict[str, str])
     usd_per_hour: Mapping[str, Decimal] = field(default_factory=dict[str, Decimal])
     """By instance; absent: unknown."""
-    vain: Mapping[str, FailedAttempts] = field(default_factory=dict[str, FailedAttempts])
+    attempts: Mapping[str, FailedAttempts] = field(default_factory=dict[str, FailedAttempts])
     """By instance: stops that came to nothing lately."""
 
     def rule_of(self, instance: Instance, now: datetime) -> OrphanPolicy | None:

@@ -13,7 +13,7 @@ from gpufleet.domain.evidence import Evidence
 from gpufleet.domain.model import Instance
 from gpufleet.domain.policies import EvidenceSource, IdlePolicy, OrphanPolicy
 from gpufleet.settings.document import FleetDocument
-from watchdogs import budgets, signals, vain
+from watchdogs import attempts, budgets, signals
 from watchdogs.brakes import kept_by, paused_by
 from watchdogs.execute import Executor, Pass
 from watchdogs.machines import known_of
@@ -117,7 +117,7 @@ class OrphanWatchdog:
             watts_rated=known.watts_rated,
             without_local_disks=known.without_local_disks,
             usd_per_hour=self._usd(orphans),
-            vain=ledger.vain_since(WATCHDOG, now - vain.REMEMBERED),
+            attempts=ledger.failed_since(WATCHDOG, now - attempts.REMEMBERED),
         )
         named = {i.id: rule.name for i in orphans if (rule := seen.rule_of(i, now)) is not None}
         # a brake of a rule holds for whom it names, as a pool's does for its instances

@@ -144,7 +144,7 @@ class SpotWatchdog:
             kept=kept_by_people([*members.values()], brakes, now),
             held=frozenset(pool.name for pool in pools if target_held_by(pool.name, brakes)),
             ended=choices.ended(deed for deed in deeds if deed.at >= now - budgets.HOUR),
-            asked=frozenset(ports.ledger.vain_since(WATCHDOG, now - budgets.HOUR)),
+            asked=frozenset(ports.ledger.failed_since(WATCHDOG, now - budgets.HOUR)),
         )
         views = tuple(
             self._view(

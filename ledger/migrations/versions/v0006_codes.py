@@ -86,7 +86,7 @@ def upgrade() -> None:
             connection.execute(text(_update(table, column, codes)))
     for intent in connection.execute(text("select fleet, watchdog, resource, decision from intents")).all():
         key = "fleet = :fleet and watchdog = :watchdog and resource = :resource"
-        row = coded("intents", dict(intent._mapping))
+        row = coded("intents", {**intent._mapping})  # pyright: ignore[reportPrivateUsage]
         connection.execute(text(f"update intents set decision = :decision where {key}"), row)
     op.execute("alter table passes add column priced integer")
     op.execute("update passes set priced = case when notes like '%prices:%' then 0 else 1 end")
@@ -94,7 +94,9 @@ def upgrade() -> None:
 
 def coded(table: str, row: Mapping[str, Any]) -> dict[str, Any]:
     """A row as release 0.1 wrote it, with codes."""
-    codes = {column: known.get(row.get(column), row.get(column)) for column, known in CODED.get(table, {}).items()}
+    codes: dict[str, Any] = {
+        name: known.get(str(row.get(name)), row.get(name)) for name, known in CODED.get(table, {}).items()
+    }
     if table == "intents" and isinstance(row.get("decision"), str):
         reason = r'(?<="reason": ")[^"]+'
         codes["decision"] = re.sub(reason, lambda found: REASONS.get(found[0], found[0]), row["decision"])

@@ -1,0 +1,23 @@
+"""Failed terminations: orders retries, and detects instances that are stuck. Pure."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from gpufleet.domain.decisions import FailedAttempts
+
+REMEMBERED: Final = timedelta(days=7)
+"""How far back failed attempts are read: passes may come once a day."""
+STUCK: Final = timedelta(hours=1)
+"""An instance whose first attempt is older does not hold up each run any more: a drain takes no longer."""
+_NEVER: Final = datetime.min.replace(tzinfo=UTC)
+
+
+def tried_last(attempts: Mapping[str, FailedAttempts], resource: str) -> datetime:
+    """When the last attempt failed, as a sort key: those without one come first, and then each has its turn."""
+    return attempts[resource].last if resource in attempts else _NEVER
+
+
+def is_stuck(attempts: Mapping[str, FailedAttempts], resource: str, now: datetime) -> bool:
+    """Whether attempts have failed for longer than a drain takes."""
+    return resource in attempts and now - attempts[resource].first >= STUCK
