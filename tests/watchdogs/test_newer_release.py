@@ -1,0 +1,229 @@
+"""Passes over a ledger with codes of a newer release: none of them raises, and each counts on the safe side."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, text
+from typer.testing import CliRunner
+
+from cli.main import build
+from cli.ports import FleetLedger, fleet_of
+from console import book
+from console.text import brake as brake_text
+from gpufleet.domain.activity import Activity, ActivityKind
+from gpufleet.domain.brakes import Brake, BrakeKind
+from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Reason
+from gpufleet.settings.document import FleetDocument, render
+from ledger import decisions, operations
+from ledger.database import writing
+from ledger.history import ended_by_idle
+from ledger.schema import open_ledger
+from tests.watchdogs.plain import START, document, instance
+from tests.watchdogs.test_idle_watchdog import due
+from tests.watchdogs.test_orphan_watchdog import ONE, ruled, worlds
+from tests.watchdogs.test_scale import BUSY, scaled
+from tests.watchdogs.test_spot_watchdog import SETTINGS, A, B, sizes, spread_world
+from tests.watchdogs.worlds import World
+from watchdogs.idle.watchdog import IdleWatchdog
+from watchdogs.orphans.watchdog import OrphanWatchdog
+from watchdogs.policy import digests
+from watchdogs.spot import choices
+from watchdogs.spot.watchdog import SpotWatchdog
+
+NEW = "of_a_newer_one"
+SHOWN = "unknown (of_a_newer_one)"
+ENDED = Decision(resource="i-gone", pool="batch", action=Action.END, reason=Reason(NEW))
+UNKNOWN_ENDS = [
+    pytest.param(ENDED, OutcomeKind.DONE, id="reason"),
+    pytest.param(replace(ENDED, action=Action(NEW)), OutcomeKind.DONE, id="action"),
+    pytest.param(replace(ENDED, reason=Reason.SURPLUS), OutcomeKind(NEW), id="outcome"),
+]
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    made = open_ledger(f"sqlite:///{tmp_path}/ledger.db")
+    yield made
+    made.dispose()
+
+
+def ledger_of(engine: Engine, world: World, fleet: FleetDocument, watchdog: str) -> FleetLedger:
+    """The world's targets and seen policies in a real ledger."""
+    ledger = FleetLedger(engine, fleet, watchdog, "us")
+    assert ledger.take_lease(world.now) is None
+    for name, target in world.targets.items():
+        operations.seed_target(engine, fleet_of(fleet), name, target.value, world.now)
+    for name, digest in digests(fleet, watchdog).items():
+        ledger.see_policy(watchdog, name, digest, "us", world.now)
+    return ledger
+
+
+def wrote(engine: Engine, fleet: FleetDocument, watchdog: str, at: datetime) -> None:
+    """Every kind of row, as a newer release writes them."""
+    for number, (action, reason, kind) in enumerate(
+        [(Action.KEEP, Reason(NEW), OutcomeKind.DONE), (Action(NEW), Reason(NEW), OutcomeKind(NEW))]
+    ):
+        made = Decision(resource=f"i-{number}", pool="batch", action=action, reason=reason, detail="news")
+        decisions.record_decisions(engine, fleet_of(fleet), watchdog, [made], at)
+        decisions.record_outcome(engine, fleet_of(fleet), watchdog, Outcome(decision=made, kind=kind), at)
+        with_error = Outcome(decision=made, kind=OutcomeKind(NEW), error="what may come with it")
+        decisions.record_outcome(engine, fleet_of(fleet), watchdog, with_error, at)
+
+
+def idle(world: World, ledger: FleetLedger, fleet: FleetDocument) -> None:
+    IdleWatchdog(fleet, replace(world.ports(), ledger=ledger)).apply()
+
+
+def spot(world: World, ledger: FleetLedger, fleet: FleetDocument) -> None:
+    SpotWatchdog(fleet, replace(world.ports(), ledger=ledger)).apply()
+
+
+def orphans(world: World, ledger: FleetLedger, fleet: FleetDocument) -> None:
+    OrphanWatchdog(fleet, replace(world.ports(), ledger=ledger)).apply()
+
+
+@pytest.mark.parametrize(
+    ("watchdog", "run", "world", "fleet"),
+    [
+        ("idle", idle, due(2), document(min=0)),
+        ("spot", spot, spread_world(), document(watchdogs=SETTINGS)),
+        ("orphans", orphans, worlds(), ruled()),
+    ],
+)
+def test_a_pass_goes_on(
+    engine: Engine,
+    watchdog: str,
+    run: Callable[[World, FleetLedger, FleetDocument], None],
+    world: World,
+    fleet: FleetDocument,
+) -> None:
+    ledger = ledger_of(engine, world, fleet, watchdog)
+    wrote(engine, fleet, watchdog, START - timedelta(minutes=10))
+    begun = Decision(resource="i-begun", pool="batch", action=Action(NEW), reason=Reason(NEW))
+    decisions.intend(engine, fleet_of(fleet), watchdog, begun, START)
+    run(world, ledger, fleet)
+    found = decisions.history(engine, fleet_of(fleet), "i-0")
+    assert {past.decision.reason for past in found} == {Reason(NEW)}
+
+
+def test_a_scale_pass_goes_on(engine: Engine) -> None:
+    world, dog, fleet = scaled(BUSY)
+    ledger = ledger_of(engine, world, fleet, "scale")
+    wrote(engine, fleet, "scale", START - timedelta(minutes=10))
+    dog._ports = replace(dog._ports, ledger=ledger)  # pyright: ignore[reportPrivateUsage]
+    dog.apply()
+    assert ledger.targets()["batch"].value == 4
+
+
+@pytest.mark.parametrize(("ended", "kind"), UNKNOWN_ENDS)
+def test_an_unknown_end_counts_toward_every_limit_of_ends(engine: Engine, ended: Decision, kind: OutcomeKind) -> None:
+    world, fleet = due(2), document(min=0, watchdogs={"idle": {"max_stops_per_hour": 1}, "spot": {}})
+    ledger = ledger_of(engine, world, fleet, "idle")
+    ledger.record_outcome("idle", Outcome(decision=ended, kind=kind), START)
+    ledger.record_outcome("spot", Outcome(decision=ended, kind=kind), START)
+    assert ledger.ended_since("idle", START) == {"batch": 1}
+    assert choices.ended(ledger.done_since("spot", START)) == {"batch": 1}
+    idle(world, ledger, fleet)
+    assert world.ended == [], "it took the hour's only one"
+
+
+def test_an_unknown_outcome_is_no_saving_and_leaves_nothing_begun(engine: Engine) -> None:
+    fleet = document()
+    ledger = FleetLedger(engine, fleet, "idle", "us")
+    ledger.intend("idle", ENDED, START)
+    ledger.record_outcome("idle", Outcome(decision=ENDED, kind=OutcomeKind(NEW)), START)
+    with engine.connect() as connection:
+        assert ended_by_idle(connection, fleet_of(fleet), START, START + timedelta(hours=1)) == []
+
+
+@pytest.mark.parametrize("scope", ["all", "batch", instance(1).id])
+def test_an_unknown_brake_holds(engine: Engine, scope: str) -> None:
+    world, fleet = due(1), document(min=0)
+    ledger = ledger_of(engine, world, fleet, "idle")
+    operations.set_brake(engine, fleet_of(fleet), brake(scope))
+    idle(world, ledger, fleet)
+    assert not world.drains and not world.ended
+    assert operations.lower_target(engine, fleet_of(fleet), "batch", 0, change()).value == (
+        1 if scope == "batch" else 0
+    )
+
+
+@pytest.mark.parametrize("scope", ["all", "batch"])
+def test_an_unknown_brake_holds_scale_and_spot(engine: Engine, scope: str) -> None:
+    world, dog, fleet = scaled(BUSY)
+    world.brakes = [brake(scope)]
+    dog.dry()
+    dog.apply()
+    assert world.targets["batch"].value == 2
+    spread, fleet = spread_world(), document(watchdogs=SETTINGS)
+    ledger = ledger_of(engine, spread, fleet, "spot")
+    operations.set_brake(engine, fleet_of(fleet), brake(scope))
+    spread.lose(instance(1).id)
+    spot(spread, ledger, fleet)
+    assert sizes(spread) == (1, 1, 0)
+
+
+def test_an_unknown_brake_holds_an_orphan(engine: Engine) -> None:
+    world, fleet = worlds(), ruled()
+    ledger = ledger_of(engine, world, fleet, "orphans")
+    orphans(world, ledger, fleet)
+    operations.set_brake(engine, fleet_of(fleet), brake(ONE))
+    world.now += timedelta(days=2)
+    assert ledger.take_lease(world.now) is None
+    orphans(world, ledger, fleet)
+    assert world.stopped == []
+
+
+def test_an_unknown_refusal_is_not_capacity() -> None:
+    assert ActivityKind(NEW).refuses
+    world = spread_world()
+    world.lose(instance(1).id)
+    fleet = document(watchdogs=SETTINGS)
+    world.seen.add(("spot", "batch", digests(fleet, "spot")["batch"]))
+    for group in (A, B):
+        said = Activity(id=f"{group}/new", group=group, kind=ActivityKind(NEW), at=world.now, detail="news")
+        world.activities.append(said)
+    SpotWatchdog(fleet, world.ports()).apply()
+    assert sizes(world)[2] == 1, "on-demand stands in"
+
+
+def brake(scope: str) -> Brake:
+    return Brake(kind=BrakeKind(NEW), scope=scope, owner="ann", reason="a freeze", since=START, until=None)
+
+
+def change() -> operations.Change:
+    return operations.Change(by="idle", reason="ended", at=START, because="idle:i-1")
+
+
+def test_people_see_unknown_codes_as_such(engine: Engine, tmp_path: Path) -> None:
+    fleet = document().model_copy(update={"ledger_url": f"sqlite:///{tmp_path}/ledger.db"})
+    name, path = fleet_of(fleet), tmp_path / "fleet.json"
+    path.write_text(render(fleet))
+    wrote(engine, fleet, "idle", START)
+    operations.set_brake(engine, name, brake("batch"))
+    (newest, *_) = book.about(engine, name, "i-1")
+    assert (newest.outcome is not None and newest.outcome.kind.sentence, newest.decision.reason.sentence) == (
+        SHOWN,
+        SHOWN,
+    )
+    assert book.reasons(engine, name, ["i-1"]) == {"i-1": f"idle: {SHOWN}"}
+    (held,) = operations.brakes(engine, name, START)
+    assert brake_text(held).startswith(f"{SHOWN} batch by ann")
+    said = CliRunner().invoke(build("watch"), ["watch", "why", "i-1", "--fleet", str(path)])
+    assert said.exit_code == 0 and f"{SHOWN}, {SHOWN}" in said.stdout and f"→ {SHOWN}" in said.stdout
+    freed = CliRunner().invoke(build("brakes"), ["resume", "batch", "--fleet", str(path)])
+    assert freed.stdout == "1 brakes of batch released\n"
+    assert operations.brakes(engine, name, START) == ()
+
+
+def test_what_was_read_is_written_back_as_it_was(engine: Engine) -> None:
+    ledger = FleetLedger(engine, document(), "idle", "us")
+    ledger.intend("idle", replace(ENDED, action=Action(NEW)), START)
+    (begun,) = ledger.unfinished("idle")
+    assert begun == replace(ENDED, action=Action(NEW))
+    ledger.record_outcome("idle", Outcome(decision=begun, kind=OutcomeKind.DONE), START)
+    with writing(engine) as connection:
+        assert connection.execute(text("select action, reason from outcomes")).one() == (NEW, NEW)
