@@ -28,9 +28,6 @@ from notify.messages import escape
 from prices.book import MissingPriceError, PriceBook
 from watchdogs.ports import Clock
 
-_MARKED: Final = "marked:"
-"""So the idle watchdog names the messages about its marks."""
-
 LEASE_TERM: Final = timedelta(minutes=10)
 """Longer than the longest call: a drain's deadline, and what boto3 may spend on its retries."""
 
@@ -186,7 +183,7 @@ class FleetMessages:
     def tell(self, key: str, text: str, detail: Mapping[str, Any]) -> None:
         if self._channel:
             name = f"{self._prefix}/{key}"
-            if self._buttons and key.startswith(_MARKED) and "instance" in detail:
+            if self._buttons and detail.get("may_keep"):
                 blocks = with_buttons(escape(text), self._prefix, str(detail["instance"]), name)
                 detail = {**detail, "blocks": blocks}
             messages = OutboxMessages(self._engine, self._channel, self._clock.now())

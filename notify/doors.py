@@ -27,18 +27,6 @@ OLDEST: Final = timedelta(minutes=5)
 TIMEOUT_S: Final = 5
 
 
-def take(presses: Presses, payload: object) -> str:
-    """Take what came through a door; what became of it, in words. Never raises for what others sent."""
-    try:
-        press = read_press(payload)
-    except PressError as error:
-        return f"refused: {error}"
-    verdict = presses.submit(press)
-    if not verdict.done():
-        return "at work"
-    return "failed" if verdict.exception() is not None else f"this press {verdict.result()}"
-
-
 class SocketDoor:
     """A websocket that we opened to Slack. Reconnects by itself. Needs an app token with connections:write."""
 
@@ -64,10 +52,12 @@ class SocketDoor:
         self._client.close()
 
     def _heard(self, client: Any, request: SocketModeRequest) -> None:
-        said = take(self._presses, cast(Any, request).payload) if request.type == "interactive" else "no press"
+        try:
+            if request.type == "interactive":
+                self._presses.submit(read_press(cast(Any, request).payload))
+        except PressError as error:
+            print(f"gpufleet: Slack: refused: {error}", file=sys.stderr)  # noqa: T201 - the daemon's log
         client.send_socket_mode_response(SocketModeResponse(envelope_id=request.envelope_id))
-        if said.startswith("refused"):
-            print(f"gpufleet: Slack: {said}", file=sys.stderr)  # noqa: T201 - the daemon's log
 
 
 def is_signed(secret: str, headers: Mapping[str, str], body: bytes, now: datetime) -> bool:
@@ -126,5 +116,8 @@ def _answer(request: BaseHTTPRequestHandler, secret: str, presses: Presses, now:
         payload: object = json.loads(parse_qs(body.decode())["payload"][0])
     except (KeyError, ValueError, RecursionError):
         return HTTPStatus.BAD_REQUEST, "no payload"
-    said = take(presses, payload)
-    return (HTTPStatus.BAD_REQUEST, said) if said.startswith("refused") else (HTTPStatus.OK, "")
+    try:
+        presses.submit(read_press(payload))
+    except PressError as error:
+        return HTTPStatus.BAD_REQUEST, f"refused: {error}"
+    return HTTPStatus.OK, ""

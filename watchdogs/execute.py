@@ -248,11 +248,12 @@ class Executor:
         noted = Outcome(decision=decision, kind=OutcomeKind.DONE, detail=decision.detail)
         self._ports.ledger.record_outcome(self._rules.watchdog, noted, at or self._ports.clock.now())
 
-    def notify(self, key: str, text: str, about: Decision | None = None) -> None:
-        """Send a message, once per key. `about`: the decision about an instance that people may keep by a button."""
-        detail = (
-            {} if about is None else {"instance": about.resource, "pool": about.pool, "action": about.action.value}
-        )
+    def notify(self, key: str, text: str, about: Decision | None = None, *, may_keep: bool = False) -> None:
+        """Send a message, once per key. `about`: the decision about an instance; `may_keep`: by a button."""
+        detail: dict[str, Any] = {}
+        if about is not None:
+            detail = {"instance": about.resource, "pool": about.pool, "action": about.action.value}
+            detail |= {"may_keep": True} if may_keep else {}
         self._ports.messages.tell(f"{self._rules.key_prefix}{key}", text, detail)
 
 

@@ -107,7 +107,9 @@ def world(tmp_path: Path) -> Iterator[World]:
         fleet=FLEET, environment="dev", channel="#gpu-cost", users=frozenset({"UADA"}), engine=ledger,
         inventory=machines,
     )  # fmt: skip
-    FleetMessages(ledger, fleet, WallClock()).tell("marked:i-1:x", "i-1 is <idle>", {"instance": "i-1"})
+    FleetMessages(ledger, fleet, WallClock()).tell(
+        "marked:i-1:x", "i-1 is <idle>", {"instance": "i-1", "may_keep": True}
+    )
     send(desk)
     presses = Presses(desks={FLEET: desk}, now=lambda: datetime.now(UTC), deliver=send)
     yield World(ledger=ledger, sink=sink, machines=machines, presses=presses)

@@ -59,6 +59,7 @@ def test_the_whole_story_of_an_idle_instance() -> None:
     assert world.targets["batch"].value == 1
     assert world.groups["batch-spot-a"].desired == 1
     assert any("saves 0.25 USD/h" in text for text in world.messages.values())
+    assert world.with_button == {key for key in world.messages if key.startswith("marked:")}
 
 
 @pytest.mark.parametrize("allowed", [pytest.param(n, id=f"{n} of four") for n in range(1, 5)])

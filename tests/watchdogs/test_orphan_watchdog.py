@@ -69,6 +69,7 @@ def test_marked_told_waited_for_and_stopped() -> None:
     assert world.instances[ONE].idle_since is None, "a restart begins without a mark"
     assert "was stopped" in list(world.messages.values())[-1]
     assert dog.apply().plan.decisions == ()
+    assert world.with_button == {key for key in world.messages if key.startswith("marked:")}
 
 
 def test_a_dry_run_writes_nothing_and_lets_the_rule_act_from_then_on() -> None:

@@ -41,6 +41,8 @@ class World:
     outcomes: list[tuple[datetime, Outcome]] = field(default_factory=list[tuple[datetime, Outcome]])
     intents: dict[str, Decision] = field(default_factory=dict[str, Decision])
     messages: dict[str, str] = field(default_factory=dict[str, str])
+    with_button: set[str] = field(default_factory=set[str])
+    """Keys of messages with a button to keep the instance."""
     ended: list[str] = field(default_factory=list[str])
     stopped: list[str] = field(default_factory=list[str])
     drains: list[str] = field(default_factory=list[str])
@@ -308,6 +310,8 @@ class FakeMessages:
     def tell(self, key: str, text: str, detail: Mapping[str, Any]) -> None:
         self.world.before("tell")
         self.world.messages.setdefault(key, text)
+        if detail.get("may_keep"):
+            self.world.with_button.add(key)
 
 
 @dataclass

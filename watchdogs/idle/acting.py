@@ -131,7 +131,7 @@ class Actor:
         key = f"marked:{instance.id}:{tags.write_time(since)}"
         learned = timedelta(0) if entry is None else grace_of(instance, self._observed, entry)
         text = words.marked(instance, decision, since + grace, since + max(grace, learned))
-        self._executor.notify(key, text, decision)
+        self._executor.notify(key, text, decision, may_keep=True)
 
     def _notify_unmark(self, since: datetime | None, decision: Decision) -> None:
         if since is not None:

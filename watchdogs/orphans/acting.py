@@ -93,7 +93,9 @@ class Actor:
         against = stop_objection(self._seen, instance, rule)
         said = None if against is None else f"{against.reason.sentence}, {against.detail}"
         key = f"marked:{instance.id}:{tags.write_time(since)}"
-        self._executor.notify(key, words.marked(instance, rule, decision, since + rule.grace, said), decision)
+        self._executor.notify(
+            key, words.marked(instance, rule, decision, since + rule.grace, said), decision, may_keep=True
+        )
 
     def _notify_unmark(self, decision: Decision) -> None:
         since = self._marked(decision)
