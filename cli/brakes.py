@@ -13,7 +13,7 @@ from app.fleets import load
 from app.ledgers import not_here
 from cli.options import FleetOption
 from cli.output import STDERR, STDOUT, print_json
-from cli.ports import FleetAgents, FleetLedger, fleet_of
+from cli.ports import FleetAgents, fleet_of
 from cli.wiring import agents_of, inventory_of, open_engine
 from gpufleet.domain import durations, tags
 from gpufleet.domain.activity import ConflictError
@@ -23,6 +23,7 @@ from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import Cloud, Instance
 from gpufleet.settings.document import FleetDocument, Pool
 from ledger import decisions, operations
+from ledger.fleet import FleetLedger
 from ledger.schema import file_of
 from watchdogs.brakes import until_when
 from watchdogs.ports import Inventory
@@ -183,7 +184,7 @@ def _row(document: FleetDocument, brake: Brake) -> dict[str, Any]:
 
 
 def _try_boots_again(engine: Engine, document: FleetDocument, pools: Sequence[Pool], who: str, now: datetime) -> None:
-    ledger = FleetLedger(engine, document, SPOT, who)
+    ledger = FleetLedger(engine, fleet_of(document), SPOT, who)
     for pool in pools:
         if pool.watchdogs.spot is not None:
             said = failures.mended(pool.name, who)

@@ -8,28 +8,23 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from sqlalchemy import Engine
 
 from clouds.agents import NodeAgents
 from clouds.aws.cloudwatch import DELAY, CloudWatch
 from gpufleet.domain.activity import CloudError
-from gpufleet.domain.brakes import Brake
-from gpufleet.domain.decisions import Decision, FailedAttempts, Outcome, PastAction, Plan, Target
 from gpufleet.domain.drains import DrainOwner, owner_of_reason
 from gpufleet.domain.evidence import AgentStatus, Evidence, GpuEvidence
 from gpufleet.domain.model import CapacityType, Cloud, Instance, Phase
 from gpufleet.settings.document import FleetDocument
-from ledger import decisions, operations
+from ledger import operations
 from ledger.outbox import OutboxMessages
 from notify.buttons import with_buttons
 from notify.messages import escape
 from prices.book import MissingPriceError, PriceBook
 from watchdogs.ports import Clock
-
-LEASE_TERM: Final = timedelta(minutes=10)
-"""Longer than the longest call: a drain's deadline, and what boto3 may spend on its retries."""
 
 
 class WallClock:
@@ -40,67 +35,6 @@ class WallClock:
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
-
-
-class FleetLedger:
-    """The ledger, seen from one fleet and one holder of its lease."""
-
-    def __init__(self, engine: Engine, document: FleetDocument, lease: str, holder: str) -> None:
-        self._engine = engine
-        self._fleet = fleet_of(document)
-        self._lease = f"{self._fleet}:{lease}"
-        self._holder = holder
-
-    def targets(self) -> Mapping[str, Target]:
-        return {target.pool: target for target in operations.targets(self._engine, self._fleet)}
-
-    def set_target(self, seen: Target, value: int, by: str, reason: str, at: datetime) -> Target:
-        change = operations.Change(by=by, reason=reason, at=at)
-        return operations.set_target(self._engine, self._fleet, seen, value, change)
-
-    def lower_target(self, pool: str, floor: int, because: str, at: datetime) -> Target:
-        change = operations.Change(by="idle", reason="ended an idle instance", at=at, because=because)
-        return operations.lower_target(self._engine, self._fleet, pool, floor, change)
-
-    def brakes(self, now: datetime) -> Sequence[Brake]:
-        return operations.brakes(self._engine, self._fleet, now)
-
-    def policy_seen(self, watchdog: str, pool: str, digest: str) -> bool:
-        return operations.policy_seen(self._engine, self._fleet, watchdog, pool, digest)
-
-    def see_policy(self, watchdog: str, pool: str, digest: str, by: str, at: datetime) -> None:
-        operations.see_policy(self._engine, self._fleet, (watchdog, pool, digest), by, at)
-
-    def record(self, plan: Plan) -> None:
-        decisions.record_decisions(self._engine, self._fleet, plan.watchdog, plan.decisions, plan.at)
-
-    def intend(self, watchdog: str, decision: Decision, at: datetime) -> None:
-        decisions.intend(self._engine, self._fleet, watchdog, decision, at)
-
-    def unfinished(self, watchdog: str) -> Sequence[Decision]:
-        return decisions.unfinished(self._engine, self._fleet, watchdog)
-
-    def record_outcome(self, watchdog: str, outcome: Outcome, at: datetime) -> None:
-        decisions.record_outcome(self._engine, self._fleet, watchdog, outcome, at)
-
-    def ended_since(self, watchdog: str, since: datetime) -> Mapping[str, int]:
-        return decisions.ended_since(self._engine, self._fleet, watchdog, since)
-
-    def done_since(self, watchdog: str, since: datetime) -> Sequence[PastAction]:
-        return decisions.done_since(self._engine, self._fleet, watchdog, since)
-
-    def failed_since(self, watchdog: str, since: datetime) -> Mapping[str, FailedAttempts]:
-        return decisions.failed_since(self._engine, self._fleet, watchdog, since)
-
-    def hold(self, now: datetime) -> bool:
-        return operations.renew_lease(self._engine, self._lease, self._holder, (now, LEASE_TERM))
-
-    def take_lease(self, now: datetime) -> str | None:
-        """None: the lease is ours; else who has it."""
-        return operations.acquire_lease(self._engine, self._lease, self._holder, (now, LEASE_TERM), is_dead_neighbour)
-
-    def release_lease(self) -> None:
-        operations.release_lease(self._engine, self._lease, self._holder)
 
 
 class FleetAgents:

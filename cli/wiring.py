@@ -12,13 +12,13 @@ from app.fleets import token_place
 from app.ledgers import ledger_errors, open_ledger_of, read_ledger_of
 from cli.ports import (
     FleetAgents,
-    FleetLedger,
     FleetMessages,
     FleetPrices,
     FleetUtilization,
     WallClock,
     fleet_of,
     holder_name,
+    is_dead_neighbour,
 )
 from clouds import agents
 from clouds.agents import NodeAgents
@@ -30,6 +30,7 @@ from clouds.prometheus import Prometheus
 from gpufleet.domain.model import Cloud
 from gpufleet.settings.document import FleetDocument
 from ledger import operations
+from ledger.fleet import FleetLedger
 from ledger.tables import PRICES
 from prices.book import Price, PriceBook, Rank
 from prices.packaged import PackagedPrices
@@ -76,7 +77,7 @@ def wire(
     engine = open_engine(document, reading=reading)
     clock = WallClock()
     calls, inventory, groups = _cloud(document)
-    ledger = FleetLedger(engine, document, lease, holder or holder_name())
+    ledger = FleetLedger(engine, fleet_of(document), lease, holder or holder_name(), is_dead_neighbour)
     prometheus = Prometheus(document.prometheus_url)
     ports = Ports(
         inventory=inventory,

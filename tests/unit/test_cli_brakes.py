@@ -13,7 +13,7 @@ from app.errors import AppError, Code
 from app.fleets import load
 from cli.brakes import remove_keep
 from cli.main import build
-from cli.ports import FleetLedger, fleet_of
+from cli.ports import fleet_of
 from cli.watching import Costs, Watched
 from cli.wiring import open_engine
 from gpufleet.domain.brakes import Brake, BrakeKind
@@ -23,6 +23,7 @@ from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import Instance, Phase
 from ledger import operations
 from ledger.decisions import record_decisions
+from ledger.fleet import FleetLedger
 from ledger.schema import open_ledger
 from tests.unit.small_fleet import document
 from tests.watchdogs.plain import instance
@@ -297,7 +298,7 @@ def test_resume_of_a_pool_lets_its_boots_be_tried_again(tmp_path: Path) -> None:
     before = datetime.now(UTC) - timedelta(seconds=1)
     done = CliRunner().invoke(build("brakes"), ["resume", "chat", "--owner", "ann", "--fleet", str(path)])
     assert done.exit_code == 0, done.output
-    ledger = FleetLedger(engine, load([str(path)])[0], "spot", "us")
+    ledger = FleetLedger(engine, fleet_of(load([str(path)])[0]), "spot", "us")
     assert failures.mended_at(ledger.done_since("spot", before)).keys() == {"chat"}
     engine.dispose()
 

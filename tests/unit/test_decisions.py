@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from cli.ports import FleetLedger, fleet_of
+from cli.ports import fleet_of
 from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Reason
 from ledger.decisions import ended_since, history, record_decisions, record_outcome
+from ledger.fleet import FleetLedger
 from ledger.history import ended_by_idle
 from ledger.schema import open_ledger
 from tests.watchdogs.plain import document, instance
@@ -91,7 +92,7 @@ def test_passes_in_which_nothing_changes_write_no_decision_row(tmp_path: Path) -
     """The idle watchdog's own passes: marked, then waiting for its grace for as long as that lasts."""
     fleet, world = document(), idle_world(1)
     engine = open_ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
-    ledger = FleetLedger(engine, fleet, "idle", "test")
+    ledger = FleetLedger(engine, fleet_of(fleet), "idle", "test")
     assert ledger.take_lease(world.now) is None
     dog = IdleWatchdog(fleet, replace(world.ports(), ledger=ledger))
     dog.dry()

@@ -11,9 +11,10 @@ from typing import Any
 
 from sqlalchemy import Engine
 
-from cli.ports import FleetLedger, FleetMessages, fleet_of, holder_name
+from cli.ports import FleetMessages, fleet_of, holder_name, is_dead_neighbour
 from gpufleet.settings.document import FleetDocument
 from ledger import operations
+from ledger.fleet import FleetLedger
 from ledger.schema import open_ledger
 from tests.watchdogs.worlds import FakeClock, World
 from watchdogs.ports import Ports
@@ -81,7 +82,7 @@ class Scene:
 
         world.before = before
         engine = open_ledger(self.url)
-        ledger = FleetLedger(engine, self.document, self.lease, holder_name())
+        ledger = FleetLedger(engine, fleet_of(self.document), self.lease, holder_name(), is_dead_neighbour)
         if ledger.take_lease(world.now) is not None:
             return LEASE_HELD
         ports = replace(

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from cli.ports import LEASE_TERM, FleetLedger
+from cli.ports import fleet_of
 from gpufleet.domain.decisions import Action, Decision, Reason
+from ledger.fleet import LEASE_TERM, FleetLedger
 from ledger.schema import open_ledger
 from tests.watchdogs.plain import START, document, instance
 from tests.watchdogs.worlds import idle_world
@@ -31,7 +32,7 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
 
 
 def seen_by(engine: Engine, holder: str) -> FleetLedger:
-    return FleetLedger(engine, document(), "idle", holder)
+    return FleetLedger(engine, fleet_of(document()), "idle", holder)
 
 
 def _nothing(other: FleetLedger) -> None:

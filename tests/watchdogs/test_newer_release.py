@@ -10,7 +10,7 @@ from sqlalchemy import Engine, text
 from typer.testing import CliRunner
 
 from cli.main import build
-from cli.ports import FleetLedger, fleet_of
+from cli.ports import fleet_of
 from console import book
 from console.text import brake as brake_text
 from gpufleet.domain.activity import Activity, ActivityKind
@@ -19,6 +19,7 @@ from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Re
 from gpufleet.settings.document import FleetDocument, render
 from ledger import decisions, operations
 from ledger.database import writing
+from ledger.fleet import FleetLedger
 from ledger.history import ended_by_idle
 from ledger.schema import open_ledger
 from tests.watchdogs.plain import START, document, instance
@@ -52,7 +53,7 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
 
 def ledger_of(engine: Engine, world: World, fleet: FleetDocument, watchdog: str) -> FleetLedger:
     """The world's targets and seen policies in a real ledger."""
-    ledger = FleetLedger(engine, fleet, watchdog, "us")
+    ledger = FleetLedger(engine, fleet_of(fleet), watchdog, "us")
     assert ledger.take_lease(world.now) is None
     for name, target in world.targets.items():
         operations.seed_target(engine, fleet_of(fleet), name, target.value, world.now)
@@ -132,7 +133,7 @@ def test_an_unknown_end_counts_toward_every_limit_of_ends(engine: Engine, ended:
 
 def test_an_unknown_outcome_is_no_saving_and_leaves_nothing_begun(engine: Engine) -> None:
     fleet = document()
-    ledger = FleetLedger(engine, fleet, "idle", "us")
+    ledger = FleetLedger(engine, fleet_of(fleet), "idle", "us")
     ledger.intend("idle", ENDED, START)
     ledger.record_outcome("idle", Outcome(decision=ENDED, kind=OutcomeKind(NEW)), START)
     with engine.connect() as connection:
@@ -220,7 +221,7 @@ def test_people_see_unknown_codes_as_such(engine: Engine, tmp_path: Path) -> Non
 
 
 def test_what_was_read_is_written_back_as_it_was(engine: Engine) -> None:
-    ledger = FleetLedger(engine, document(), "idle", "us")
+    ledger = FleetLedger(engine, fleet_of(document()), "idle", "us")
     ledger.intend("idle", replace(ENDED, action=Action(NEW)), START)
     (begun,) = ledger.unfinished("idle")
     assert begun == replace(ENDED, action=Action(NEW))

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from cli.ports import FleetLedger
+from cli.ports import fleet_of
 from gpufleet.domain.decisions import Action, Reason
 from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import CapacityType, Phase
+from ledger.fleet import FleetLedger
 from ledger.schema import open_ledger
 from tests.watchdogs.plain import READY, START, document, instance, spot_pool
 from tests.watchdogs.test_spot_watchdog import OD, SETTINGS, A, B, sizes, spread_world, watchdog
@@ -82,7 +83,7 @@ def test_another_process_knows_since_when_one_is_silent(tmp_path: Path) -> None:
     hear(world, None, FIRST)
     for bought in (0, 1):
         engine = open_ledger(f"sqlite:///{tmp_path}/ledger.db")
-        ledger = FleetLedger(engine, fleet, "spot", "us")
+        ledger = FleetLedger(engine, fleet_of(fleet), "spot", "us")
         assert ledger.take_lease(world.now) is None
         ledger.see_policy("spot", "batch", digests(fleet, "spot")["batch"], "us", world.now)
         SpotWatchdog(fleet, replace(world.ports(), ledger=ledger)).apply()

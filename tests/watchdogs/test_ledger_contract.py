@@ -1,0 +1,116 @@
+"""What watchdogs expect of a ledger: held by the real one, and by the fake one that other tests run on."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from gpufleet.domain.activity import ConflictError
+from gpufleet.domain.brakes import Brake, BrakeKind
+from gpufleet.domain.decisions import Action, Decision, FailedAttempts, Outcome, OutcomeKind, PastAction, Plan, Reason
+from ledger import operations
+from ledger.fleet import FleetLedger
+from ledger.schema import open_ledger
+from tests.watchdogs.plain import START
+from tests.watchdogs.worlds import FakeLedger, idle_world
+from watchdogs.ports import Ledger
+
+END = Decision(resource="i-1", pool="batch", action=Action.END, reason=Reason.STILL_IDLE, detail="quiet")
+LATER = START + timedelta(minutes=1)
+
+
+@dataclass
+class Both:
+    """One of the two, with pool `batch` at target 2."""
+
+    ledger: Ledger
+    pull: Callable[[Brake], object]
+    """What a person does by `gpufleet pause`, `keep` or `target`."""
+
+
+@pytest.fixture(params=["fake", "real"])
+def both(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Both]:
+    if request.param == "fake":
+        world = idle_world(2)
+        yield Both(FakeLedger(world), world.brakes.append)
+        return
+    engine = open_ledger(f"sqlite:///{tmp_path}/ledger.db")
+    operations.seed_target(engine, "fleet", "batch", 2, START)
+    ledger = FleetLedger(engine, "fleet", "idle", "us")
+    assert ledger.take_lease(START) is None
+    yield Both(ledger, lambda brake: operations.set_brake(engine, "fleet", brake))
+    engine.dispose()
+
+
+def test_a_target_is_set_by_who_saw_it_last(both: Both) -> None:
+    seen = both.ledger.targets()["batch"]
+    assert (seen.value, seen.version) == (2, 1)
+    there = both.ledger.set_target(seen, 3, "scale", "load", START)
+    assert there == replace(seen, value=3, version=2) == both.ledger.targets()["batch"]
+    with pytest.raises(ConflictError):
+        both.ledger.set_target(seen, 4, "scale", "load", START)
+
+
+def test_a_target_is_lowered_once_for_each_reason_and_not_below_its_floor(both: Both) -> None:
+    lowered = [both.ledger.lower_target("batch", 0, because, START).value for because in ("a", "a", "b", "c")]
+    assert lowered == [1, 1, 0, 0]
+
+
+def test_a_target_that_a_person_holds_is_not_lowered(both: Both) -> None:
+    brake = Brake(kind=BrakeKind.TARGET, scope="batch", owner="ann", reason="launch", since=START, until=None)
+    both.pull(brake)
+    assert both.ledger.lower_target("batch", 0, "a", START).value == 2
+    assert [replace(one, id=0) for one in both.ledger.brakes(START)] == [brake]
+
+
+def test_a_policy_is_seen_by_its_digest(both: Both) -> None:
+    assert not both.ledger.policy_seen("idle", "batch", "x")
+    both.ledger.see_policy("idle", "batch", "x", "ann", START)
+    assert both.ledger.policy_seen("idle", "batch", "x")
+    assert not both.ledger.policy_seen("idle", "batch", "y") and not both.ledger.policy_seen("spot", "batch", "x")
+
+
+@pytest.mark.parametrize("kind", OutcomeKind)
+def test_what_was_begun_stays_open_until_it_is_over(both: Both, kind: OutcomeKind) -> None:
+    both.ledger.record(Plan(watchdog="idle", at=START, decisions=(END,)))
+    both.ledger.intend("idle", END, START)
+    both.ledger.intend("idle", replace(END, detail="another look"), START)
+    assert list(both.ledger.unfinished("idle")) == [END], "the first intent stays"
+    error = "refused" if kind is OutcomeKind.FAILED else None
+    both.ledger.record_outcome("idle", Outcome(decision=END, kind=kind, error=error), START)
+    open_kinds = (OutcomeKind.WAITING, OutcomeKind.FAILED)
+    assert list(both.ledger.unfinished("idle")) == ([END] if kind in open_kinds else [])
+
+
+def test_what_was_done_is_counted_since_a_time(both: Both) -> None:
+    stop = replace(END, resource="i-2", action=Action.STOP, pool=None)
+    for decision, kind, at in (
+        (END, OutcomeKind.DONE, START),
+        (replace(END, action=Action.MARK), OutcomeKind.DONE, START),
+        (stop, OutcomeKind.DONE, LATER),
+        (replace(END, resource="i-3"), OutcomeKind.NO_LONGER_TRUE, LATER),
+    ):
+        both.ledger.record_outcome("idle", Outcome(decision=decision, kind=kind, detail="so"), at)
+    assert both.ledger.ended_since("idle", START) == {"batch": 1, "": 1}
+    assert both.ledger.ended_since("idle", LATER) == {"": 1}
+    (stopped,) = both.ledger.done_since("idle", LATER)
+    assert stopped == PastAction(
+        resource="i-2", pool=None, action=Action.STOP, reason=Reason.STILL_IDLE, at=LATER, detail="so"
+    )
+    assert [past.action for past in both.ledger.done_since("idle", START)] == [Action.END, Action.MARK, Action.STOP]
+
+
+def test_failed_attempts_have_a_first_and_a_last(both: Both) -> None:
+    for kind, at in ((OutcomeKind.FAILED, START), (OutcomeKind.WAITING, LATER), (OutcomeKind.DONE, LATER)):
+        error = "refused" if kind is OutcomeKind.FAILED else None
+        both.ledger.record_outcome("idle", Outcome(decision=END, kind=kind, error=error), at)
+        mark = replace(END, resource="i-2", action=Action.MARK)
+        both.ledger.record_outcome("idle", Outcome(decision=mark, kind=kind, error=error), at)
+    assert both.ledger.failed_since("idle", START) == {"i-1": FailedAttempts(first=START, last=LATER)}
+    assert both.ledger.failed_since("idle", LATER) == {"i-1": FailedAttempts(first=LATER, last=LATER)}
+
+
+def test_a_lease_that_is_ours_is_held(both: Both) -> None:
+    assert both.ledger.hold(LATER)
