@@ -15,8 +15,8 @@ from clouds.samples import PrometheusSamples
 from costs.collector import FleetFacts, Lives, Market, Paid, PoolFacts, Sources
 from costs.samples import MetricNames, Series
 from costs.slots import Measure, Sample
-from gpufleet.domain.lives import MarketPrice
 from gpufleet.domain.model import Cloud
+from gpufleet.domain.prices import Price
 from gpufleet.settings.document import FleetDocument
 from serving import metrics
 
@@ -39,7 +39,7 @@ METRIC_NAMES: Final = MetricNames(
 class RefreshedMarket(Protocol):
     """A cloud that tells all prices of today."""
 
-    def refresh(self, machine_types: Sequence[str], now: datetime) -> tuple[list[MarketPrice], list[str]]:
+    def refresh(self, machine_types: Sequence[str], now: datetime) -> tuple[list[Price], list[str]]:
         """Prices, and what could not be had."""
         ...
 

@@ -3,13 +3,13 @@
 from app.errors import AppError
 from app.ledgers import read_ledger_of
 from costs.commitments import Block, Declared, Shared, Spend
-from costs.report import as_price
 from costs.teams import ENGINE_SECONDS
 from gpufleet.domain.model import Cloud
+from gpufleet.domain.prices import Price
 from gpufleet.settings.document import FleetDocument
 from gpufleet.settings.document.money import BlockEntry, SpendEntry
 from ledger import history
-from prices.book import Override, Price, PriceBook, parse_as_of
+from prices.book import Override, PriceBook, parse_as_of
 from prices.packaged import PackagedPrices
 
 
@@ -88,4 +88,4 @@ def book_of(document: FleetDocument) -> PriceBook:
 def observed_prices(document: FleetDocument) -> list[Price]:
     """What the fleet's ledger has seen of prices. Raises AppError."""
     with read_ledger_of(document).connect() as connection:
-        return [as_price(seen) for seen in history.prices(connection, document.region)]
+        return history.prices(connection, document.region)

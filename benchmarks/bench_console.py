@@ -19,11 +19,11 @@ from statistics import median
 from rich.console import Console
 from sqlalchemy import Engine
 
+from app import cost_sums
 from app.fleets import load_one
 from app.ledgers import ledger_name
 from benchmarks import bench_idle_pass, fleet_ledger
 from benchmarks.table import Table, medians
-from cli import sums
 from console import page
 from console.document import document as as_document
 from console.text import screen
@@ -150,7 +150,7 @@ def _passed(document: FleetDocument, engine: Engine) -> None:
             connection,
             facts.Pass(environment=ledger_name(document), at=now, host="h", metrics_from=None, metrics_until=None),
         )
-    sums.leave(document, engine, now)
+    cost_sums.leave(document, engine, now)
 
 
 def _command(words: tuple[str, ...], environment: dict[str, str]) -> tuple[str, str, str]:

@@ -25,8 +25,9 @@ from benchmarks.table import Spent, Table, measure
 from clouds.samples import PrometheusSamples
 from costs.collector import FleetFacts, PoolFacts, Sources, collect
 from costs.slots import Measure
-from gpufleet.domain.lives import Ending, Life, MarketPrice, PaidCapacity
+from gpufleet.domain.lives import Ending, Life, PaidCapacity
 from gpufleet.domain.model import Cloud, Instance, InstanceState
+from gpufleet.domain.prices import Price
 from ledger import facts
 from ledger.database import writing
 from ledger.facts import Pass
@@ -111,10 +112,10 @@ class _Cloud:
     def paid(self) -> Sequence[PaidCapacity]:
         return ()
 
-    def prices(self, machine_types: Sequence[str], since: datetime, until: datetime) -> Sequence[MarketPrice]:
+    def prices(self, machine_types: Sequence[str], since: datetime, until: datetime) -> Sequence[Price]:
         return [
-            MarketPrice(sku=f"aws:ec2:{kind}:spot", region="us-east-1", zone=f"us-east-1{zone}",
-                        usd_per_hour=Decimal("0.5"), effective_at=until, source="bench")
+            Price(sku=f"aws:ec2:{kind}:spot", region="us-east-1", zone=f"us-east-1{zone}",
+                        usd_per_hour=Decimal("0.5"), valid_from=until, as_of=until, source="bench")
             for kind in machine_types for zone in "abcd"
         ]  # fmt: skip
 

@@ -26,13 +26,16 @@ _READER = """
 import resource, sys, time
 from datetime import timedelta
 from benchmarks import fleet_ledger as made
-from costs.report import Scope, load
+from costs.query import CostQuery
+from costs.report import Scope
 from ledger.schema import open_ledger
 from prices.packaged import PackagedPrices
 began = time.perf_counter()
 scope = Scope(fleet=made.FLEET, environment="bench", cloud="aws", region="us-east-1", since=made.SINCE,
               until=made.until(int(sys.argv[2])), now=made.until(int(sys.argv[2])))
-report = load(open_ledger(sys.argv[1]), scope, (), PackagedPrices())
+query = CostQuery(open_ledger(sys.argv[1]), made.FLEET, "us-east-1", packaged=PackagedPrices())
+query.read([(scope.since, scope.until)])
+report = query.report(scope)
 print(time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
       len(report.charges), report.total.tokens.total)
 """

@@ -15,7 +15,8 @@ from cli.size import JsonOption, ModelArgument, load_model
 from gpufleet.domain import catalogue
 from gpufleet.domain.catalogue import Machine
 from gpufleet.domain.model import CapacityType, Cloud
-from prices.book import MissingPriceError, Price, PriceBook
+from gpufleet.domain.prices import Price
+from prices.book import MissingPriceError, PriceBook
 from prices.packaged import PackagedPrices
 from serving.sizing.choice import Able, Demand, Mix, Offer, Option, ability, cheapest_mix, rank
 from serving.sizing.speed import Traffic

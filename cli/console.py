@@ -13,24 +13,22 @@ from typing import Annotated, Final
 import typer
 from sqlalchemy.exc import SQLAlchemyError
 
+from app import reports
 from app.errors import AppError, Code
 from app.fleets import load
 from app.ledgers import ledger_name
 from app.quotas import QuotaMeter
-from cli import reports
+from app.windows import up_to
 from cli.addresses import host_and_port
 from cli.options import FleetOption
 from cli.output import STDERR
 from cli.stopping import on_signals
 from cli.watching import Watched
-from cli.windows import parse_window
 from cli.wiring import inventory_of, open_engine
 from console import book, exporter, server
 from console.access import Access
 from console.alerts import Notice
 from console.view import FleetView
-from costs import page as cost_page
-from costs import series
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.brakes import Brake, BrakeKind
 from gpufleet.domain.clocks import is_over
@@ -150,13 +148,8 @@ class LiveBook:
             return book.about(open_engine(document, reading=True), ledger_name(document), instance)
 
     def costs(self, view: FleetView) -> str:
-        window = parse_window("24h", None, "UTC", datetime.now(UTC))
         with _said():
-            found, known, prices = reports.with_facts(view.read.document, window, True)
-        known_until = min(window.until, found.report.known_until or window.until)
-        cuts = series.edges(window.since, known_until if known_until > window.since else window.until)
-        lanes = series.lanes(known, cuts[0], cuts[-1])
-        return cost_page.page(found, series.buckets(known, prices, cuts), lanes, back="/")
+            return reports.html(view.read.document, up_to(datetime.now(UTC), timedelta(hours=24)), True, back="/")
 
     def keep(self, view: FleetView, instance: str, user: str) -> str:
         """As `gpufleet keep`: a brake in the ledger, then the instance's tag."""
@@ -226,10 +219,9 @@ def _measure(document: FleetDocument, now: datetime) -> exporter.Facts:
     with engine.connect() as connection:
         begun, last = history.begun(connection, fleet), history.last_pass(connection, fleet)
     taken = book.preemptions(engine, fleet)
-    spends: list[exporter.Spend] = []
-    for name in ("1h", "24h"):
-        window = parse_window(name, None, "UTC", now)
-        spends.append(exporter.spend(reports.cost(document, window, True), name, begun))
+    spans = {"1h": timedelta(hours=1), "24h": timedelta(hours=24)}
+    made = reports.costs(document, [up_to(now, span) for span in spans.values()], True)
+    spends = [exporter.spend(report, name, begun) for name, report in zip(spans, made, strict=True)]
     return exporter.Facts(
         environment=document.environment,
         targets=book.targets(engine, fleet),

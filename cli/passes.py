@@ -163,10 +163,10 @@ def _deliver(wired: Wired, options: Options) -> None:
     """Send the messages of the pass. What cannot be sent now waits in the outbox; it fails no pass."""
     if wired.document.notify is None or not outbox.open_channels(wired.engine):
         return
-    from cli import delivery  # slack's client is slow to import, and most passes have nothing to say
+    from app import delivery  # slack's client is slow to import, and most passes have nothing to say
 
     try:
-        options.note(delivery.summary(delivery.deliver(wired.engine, timedelta(0))))
+        options.note(delivery.summary(delivery.send(wired.engine, wait=timedelta(0))))
     except AppError as error:
         options.note(f"{wired.document.environment}: messages wait in the ledger: {error}")
 

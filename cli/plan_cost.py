@@ -19,7 +19,7 @@ from app.plan_tokens import Expected
 from cli.options import FleetOption
 from cli.output import STDERR, STDOUT, Exit, print_json
 from costs.render import table
-from prices.book import Price
+from gpufleet.domain.prices import Price
 from prices.plan.cost import PlanCost, PlanCostError, parts_of, plan_cost
 from prices.plan.preview import PreviewError, parse
 from prices.plan.rates import rates_of

@@ -14,15 +14,15 @@ from app.fleets import load
 from cli.options import FleetOption
 from cli.output import STDERR, STDOUT, Exit, print_json
 from cli.windows import parse_moment
-from costs.collector import observed
 from costs.document import price_row
 from costs.render import Row, table
 from gpufleet.domain.catalogue import UnknownMachineError, machine
 from gpufleet.domain.model import CapacityType
+from gpufleet.domain.prices import Price
 from gpufleet.settings.document import FleetDocument
 from ledger import facts
 from ledger.database import writing
-from prices.book import MissingPriceError, Price, PriceBook, Sku, is_stale, machine_sku
+from prices.book import MissingPriceError, PriceBook, Sku, is_stale, machine_sku
 
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
 
@@ -68,7 +68,7 @@ def refresh(fleet: FleetOption = None, as_json: JsonOption = False) -> None:
         told, errors = market_of(document).refresh(types, now)
         engine = ledgers.open_ledger_of(document)
         with ledgers.ledger_errors(document), writing(engine) as connection:
-            facts.add_prices(connection, [observed(price, now) for price in told])
+            facts.add_prices(connection, told)
         for error in errors:
             STDERR.print(f"! {document.environment}: {error}", soft_wrap=True, highlight=False)
         failed = failed or bool(errors)

@@ -9,20 +9,19 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from app import ledgers
+from app import delivery, ledgers, reports
 from app.errors import AppError, Code
 from app.fleets import load
-from cli import delivery, reports
+from app.windows import Window, last_day
 from cli.files import write_json, write_text
 from cli.options import FleetOption
 from cli.output import STDERR, Exit, print_json
 from cli.trueup import trueup
-from cli.windows import Window, last_day, parse_window
-from costs import charts, focus, page, series
+from cli.windows import parse_window
 from costs import digest as digests
+from costs import focus
 from costs.allocation import Facts
 from costs.document import document as as_document
-from costs.document import figures_csv
 from costs.render import as_text, title
 from costs.report import By
 from gpufleet.settings.document import FleetDocument
@@ -198,7 +197,7 @@ def _post_digest(document: FleetDocument, span: Window, one: digests.Digest, fac
     key = reports.key(document, span, DIGEST)
     if not isinstance(delivery.receiver(), SlackBot):  # a webhook takes no files
         return _send(document, key, message)
-    files = messages.files_message(key, "the picture, and the figures as CSV", _files(one, facts, book))
+    files = messages.files_message(key, "the picture, and the figures as CSV", reports.attachments(one, facts, book))
     return _send(document, key, message, replace(files, key=f"{key}/files"))
 
 
@@ -212,18 +211,6 @@ def _was_posted(document: FleetDocument, span: Window) -> bool:
     engine = ledgers.read_ledger_of(document)
     with ledgers.ledger_errors(document):
         return holds(engine, reports.key(document, span, DIGEST))
-
-
-def _files(found: digests.Digest, facts: Facts, book: PriceBook) -> list[tuple[str, str, bytes]]:
-    """What goes into the digest's thread: name, title, content."""
-    scope = found.report.scope
-    until = min(scope.until, found.report.known_until or scope.until)
-    cuts = series.edges(scope.since, until if until > scope.since else scope.until)
-    picture = charts.png(charts.cost_over_time(series.buckets(facts, book, cuts), scope.timezone))
-    return [
-        ("cost.png", f"{scope.environment}: cost over time by capacity type", picture),
-        ("cost.csv", f"{scope.environment}: figures by grouping", figures_csv(found.report).encode()),
-    ]
 
 
 def _lines(name: str, options: tuple[Any, ...], lines: Callable[[digests.Digest], list[str]]) -> None:
@@ -250,11 +237,7 @@ def _written(form: Format, documents: list[FleetDocument], window: Window, allow
             raise AppError(str(error)) from error
     if len(documents) != 1:
         raise AppError("an HTML file shows one fleet: name one --fleet", Code.WRONG_USE)
-    (document,) = documents
-    found, facts, book = reports.with_facts(document, window, allow_unpriced)
-    known_until = min(window.until, found.report.known_until or window.until)
-    cuts = series.edges(window.since, known_until if known_until > window.since else window.until)
-    return page.page(found, series.buckets(facts, book, cuts), series.lanes(facts, cuts[0], cuts[-1]))
+    return reports.html(documents[0], window, allow_unpriced)
 
 
 def _all_sent(posts: Iterable[bool]) -> None:
@@ -283,4 +266,5 @@ def _send(document: FleetDocument, key: str, message: Message, *more: Message) -
             enqueue(connection, replace(one, channel=document.notify.slack_channel), datetime.now(UTC))
     with ledgers.ledger_errors(document):
         done = delivery.send(engine)
+    STDERR.print(delivery.summary(done))
     return not done.later and not done.refused

@@ -8,10 +8,9 @@ from typing import Annotated, Final
 
 import typer
 
-from app import ledgers
+from app import delivery, ledgers
 from app.errors import AppError
 from app.fleets import load
-from cli import delivery
 from cli.addresses import host_and_port
 from cli.options import FleetOption
 from cli.output import STDERR, STDOUT
@@ -89,7 +88,8 @@ def presses_of(documents: Sequence[FleetDocument]) -> Presses:
 
 def _deliver(desk: Desk) -> None:
     try:
-        delivery.send(desk.engine, wait=timedelta(0))
+        done = delivery.send(desk.engine, wait=timedelta(0))
+        STDERR.print(delivery.summary(done))
     except AppError as error:
         STDERR.print(f"! {desk.environment}: answers wait in the ledger: {error}", soft_wrap=True, markup=False)
 

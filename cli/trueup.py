@@ -9,27 +9,21 @@ from typing import Annotated, Any
 
 import typer
 
-from app import ledgers
-from app.declared import declared_of, overrides_of
 from app.errors import AppError, Code
 from app.fleets import load
-from cli import reports
+from app.trueup import compare, decimal_of
+from app.windows import Window
 from cli.options import FleetOption
 from cli.output import Exit, print_json
-from cli.windows import Window, parse_moment
+from cli.windows import parse_moment
 from costs.bills import Bill, BillError, read_bill
 from costs.document import instant
 from costs.render import show, table
-from costs.report import read
-from costs.trueup import TrueUp, span_of, true_up
+from costs.trueup import TrueUp, span_of
 from gpufleet.domain import money as exact
 from gpufleet.settings.document import FleetDocument
-from ledger.database import writing
-from ledger.finals import Confirmed, add_final
-from prices.packaged import PackagedPrices
 
 _MOST = 50
-_NANO = Decimal("1e-9")
 
 
 def trueup(
@@ -56,7 +50,7 @@ def trueup(
         end = last if until is None else parse_moment("--until", until, tz, now)
         if begin >= end:
             raise AppError(f"--since ({instant(begin)}) is not before --until ({instant(end)})", Code.WRONG_USE)
-        compared = _compare(document, found, Window(since=begin, until=end, now=now, timezone=tz))
+        compared = compare(document, found, Window(since=begin, until=end, now=now, timezone=tz))
     except BillError as error:
         raise AppError(str(error)) from error
     if as_json:
@@ -67,39 +61,12 @@ def trueup(
         raise typer.Exit(Exit.FOUND)
 
 
-def _compare(document: FleetDocument, bill: Bill, window: Window) -> TrueUp:
-    engine = ledgers.open_ledger_of(document)
-    scope = reports.scope_of(document, window, window.since, window.until, True)
-    with ledgers.ledger_errors(document):
-        known = read(engine, scope, overrides_of(document), PackagedPrices(), declared_of(document))
-        compared = true_up(bill, known.facts, known.book, window.since, window.until)
-        with writing(engine) as connection:
-            add_final(
-                connection,
-                Confirmed(
-                    fleet=scope.fleet,
-                    since=compared.since,
-                    until=compared.until,
-                    digest=bill.digest,
-                    form=bill.form.value,
-                    billed_usd=_decimal(compared.billed),
-                    computed_usd=_decimal(compared.computed),
-                    at=window.now,
-                ),
-            )
-    return compared
-
-
-def _decimal(value: Fraction) -> Decimal:
-    return (Decimal(value.numerator) / Decimal(value.denominator)).quantize(_NANO)
-
-
 def _not_compared(bill: Bill, found: TrueUp) -> Decimal:
-    return bill.others + _decimal(found.not_compared) if found.not_compared else bill.others
+    return bill.others + decimal_of(found.not_compared) if found.not_compared else bill.others
 
 
 def _cents(value: Fraction) -> str:
-    return show(_decimal(value).quantize(exact.CENT))
+    return show(decimal_of(value).quantize(exact.CENT))
 
 
 def _as_text(document: FleetDocument, bill: Bill, found: TrueUp) -> str:
@@ -132,7 +99,7 @@ def _as_text(document: FleetDocument, bill: Bill, found: TrueUp) -> str:
 
 def _as_json(document: FleetDocument, bill: Bill, found: TrueUp) -> dict[str, Any]:
     def text(value: Fraction) -> str:
-        return format(_decimal(value), "f")
+        return format(decimal_of(value), "f")
 
     return {
         "version": 1,

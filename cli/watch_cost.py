@@ -7,12 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from app import ledgers
+from app import alerts, cost_sums, ledgers
 from app.api_calls import Count
 from app.cost_sources import facts_of, sources_of
 from app.errors import AppError
 from app.fleets import load
-from cli import alerts, sums
 from cli.options import FleetOption
 from cli.output import STDERR, Exit, print_json
 from costs.collector import Collected, collect
@@ -67,7 +66,7 @@ def _one(document: FleetDocument, count: Count, *, show: bool) -> tuple[bool, di
             _say(document.environment, written)
         for note in written.notes:
             STDERR.print(f"! {document.environment}: {note}", soft_wrap=True, highlight=False)
-        left = _after(document, "sums", lambda: sums.leave(document, engine, now))
+        left = _after(document, "sums", lambda: cost_sums.leave(document, engine, now))
         told = _after(document, "alerts", lambda: alerts.enqueue_all(document, engine, now))
         answer = asdict(written) | {"at": written.at.isoformat(), "metrics_from": written.metrics_from.isoformat()}
         return left and told and not written.notes, {**answer, "api_calls": looks.api_calls()}

@@ -127,9 +127,9 @@ class Watched:
 
     def _added_up(self, wired: Wired, span: Span, now: datetime) -> CostView | None:
         # brings the cost reports, which a status that finds its sums does without
-        from cli.sums import add_up
+        from app.cost_sums import add_up
 
-        return book.cost(add_up(self.document, wired.engine, span, now), span)
+        return book.cost(add_up(self.document, wired.engine, [span], now), span)
 
     def _signals(self, wired: Wired, now: datetime) -> dict[str, Signals]:
         interval = wired.prometheus.interval("engine") or timedelta(seconds=15)

@@ -1,21 +1,11 @@
 """Windows of time as people give them: `--since 1h`, `--since 2026-11-01 --until 2026-11-08 --tz Europe/Berlin`."""
 
-from dataclasses import dataclass
-from datetime import UTC, datetime, time, timedelta
+from datetime import UTC, datetime
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from app.errors import AppError, Code
+from app.windows import Window
 from gpufleet.domain import durations
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
-    """A span of time, end exclusive, in UTC, and the zone in which people read it."""
-
-    since: datetime
-    until: datetime
-    now: datetime
-    timezone: str
 
 
 def parse_window(since: str, until: str | None, timezone: str, now: datetime) -> Window:
@@ -56,17 +46,6 @@ def parse_moment(option: str, text: str, timezone: str, now: datetime) -> dateti
             f"{option} {text!r} is no time: write 90m, 24h, 7d, a date (2026-11-01) or a time (2026-11-01T08:00)",
             Code.WRONG_USE,
         ) from error
-
-
-def last_day(at: time, timezone: str, now: datetime) -> Window:
-    """The day that ended last when clocks there showed `at`; of 23 or 25 hours where they were changed in it."""
-    zone = ZoneInfo(timezone)
-    today = now.astimezone(zone).date()
-    ends = datetime.combine(today, at, zone)
-    if ends.astimezone(UTC) > now:
-        ends = datetime.combine(today - timedelta(days=1), at, zone)
-    since = datetime.combine(ends.date() - timedelta(days=1), at, zone)
-    return Window(since=since.astimezone(UTC), until=ends.astimezone(UTC), now=now, timezone=timezone)
 
 
 def _zone(timezone: str) -> ZoneInfo:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, Protocol
 
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine
 
 from app import api_calls
 from app.declared import overrides_of
@@ -29,10 +29,9 @@ from clouds.aws.inventory import AwsInventory
 from clouds.prometheus import Prometheus
 from gpufleet.domain.model import Cloud
 from gpufleet.settings.document import FleetDocument
-from ledger import operations
+from ledger import history, operations
 from ledger.fleet import FleetLedger
-from ledger.tables import PRICES
-from prices.book import Price, PriceBook, Rank
+from prices.book import PriceBook
 from prices.packaged import PackagedPrices
 from watchdogs.ports import SILENT, Account, Groups, Inventory, Log, Ports
 
@@ -126,32 +125,10 @@ def _cloud(document: FleetDocument) -> tuple[api_calls.Calls, AllInstances, Grou
 
 
 def prices_of(engine: Engine, document: FleetDocument, now: datetime) -> FleetPrices:
-    """What a fleet's instances cost now. Whoever lives on asks again: spot moves. Raises AppError."""
+    """What a fleet's instances cost now. Who runs for long asks again: spot moves. Raises AppError."""
+    with engine.connect() as connection:
+        observed = history.prices(connection, document.region, now - PRICES_SINCE)
     book = PriceBook(
-        region=document.region,
-        overrides=overrides_of(document),
-        observed=_observed(engine, document, now),
-        packaged=PackagedPrices(),
+        region=document.region, overrides=overrides_of(document), observed=observed, packaged=PackagedPrices()
     )
     return FleetPrices(book, document.cloud, document.region, now)
-
-
-def _observed(engine: Engine, document: FleetDocument, now: datetime) -> list[Price]:
-    """Prices of the last day that the cost watchdog has written down."""
-    with engine.connect() as connection:
-        rows = connection.execute(
-            select(PRICES).where(PRICES.c.region == document.region, PRICES.c.observed_at >= now - PRICES_SINCE)
-        )
-        return [
-            Price(
-                sku=row.sku,
-                region=row.region,
-                zone=row.zone or None,
-                usd_per_hour=row.usd_per_hour,
-                source=row.source,
-                as_of=row.observed_at,
-                valid_from=row.effective_at,
-                rank=Rank.LIVE,
-            )
-            for row in rows
-        ]

@@ -22,8 +22,9 @@ from costs.commitments import Coverage, Declared, Shared, end_of, shares
 from costs.pricing import Pricing
 from gpufleet.domain import money
 from gpufleet.domain.model import CapacityType, Cloud
+from gpufleet.domain.prices import Price
 from ledger.facts import ActivityHour, EndCause, Reservation, Run
-from prices.book import Price, PriceBook, Sku
+from prices.book import Part, PriceBook, Sku
 
 MINIMUM: Final = timedelta(seconds=60)
 FREE_IF_INTERRUPTED: Final = {Cloud.AWS: timedelta(hours=1), Cloud.GCP: timedelta(minutes=1)}
@@ -236,7 +237,7 @@ def unused(
             parts = (
                 pricing.parts(sku, begin, finish)
                 if block is None
-                else [(block.price(paid.machine_type, paid.region), begin, finish)]
+                else [Part(block.price(paid.machine_type, paid.region), begin, finish)]
             )
             for price, first, last in parts:
                 yield _idle_seats(paid, free, price, first, last)

@@ -13,8 +13,9 @@ from sqlalchemy import Connection, Engine
 from costs.samples import MetricNames, Series, activity, readings, team_readings
 from costs.slots import Measure
 from gpufleet.domain import cycles
-from gpufleet.domain.lives import Ending, Life, MarketPrice, PaidCapacity
+from gpufleet.domain.lives import Ending, Life, PaidCapacity
 from gpufleet.domain.model import InstanceState
+from gpufleet.domain.prices import Price
 from ledger import facts, history
 from ledger.database import writing
 from ledger.rollups import roll_up
@@ -51,7 +52,7 @@ class Paid(Protocol):
 class Market(Protocol):
     """Prices that a cloud tells."""
 
-    def prices(self, machine_types: Sequence[str], since: datetime, until: datetime) -> Sequence[MarketPrice]:
+    def prices(self, machine_types: Sequence[str], since: datetime, until: datetime) -> Sequence[Price]:
         """What came into force in the span, and what was in force at its start."""
         ...
 
@@ -151,7 +152,7 @@ def collect(engine: Engine, sources: Sources, fleet: FleetFacts, now: datetime) 
         roll_up(connection, counters)
         facts.add_activity(connection, hours)
         add_team_readings(connection, team_readings(fleet.name, sources.names, series or ()))
-        facts.add_prices(connection, [observed(price, now) for price in market or ()])
+        facts.add_prices(connection, market or ())
         facts.add_reservations(connection, [_reservation(p, fleet, now) for p in paid])
         _write_pass(connection, done, fleet, read_metrics=series is not None, priced=market is not None)
     return done
@@ -212,7 +213,7 @@ def _market_since(seen: Sequence[Life], priced: datetime | None, now: datetime) 
 
 def _market(
     sources: Sources, types: Sequence[str], since: datetime, now: datetime, notes: list[str]
-) -> Sequence[MarketPrice] | None:
+) -> Sequence[Price] | None:
     """Prices since then; None when they could not be read."""
     try:
         return sources.market.prices(types, since, now) if types else ()
@@ -319,19 +320,6 @@ def _gone_end(run: facts.Run, told: Ending | None, now: datetime) -> facts.RunEn
         ended_at=ended_at,
         cause=cause,
         exact=told is not None,
-    )
-
-
-def observed(price: MarketPrice, now: datetime) -> facts.PriceObservation:
-    """A price that a cloud told, as a fact."""
-    return facts.PriceObservation(
-        sku=price.sku,
-        region=price.region,
-        zone=price.zone,
-        effective_at=price.effective_at,
-        source=price.source,
-        usd_per_hour=price.usd_per_hour,
-        observed_at=now,
     )
 
 

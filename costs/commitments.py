@@ -17,12 +17,13 @@ from typing import Final
 
 from gpufleet.domain import money
 from gpufleet.domain.model import CapacityType, Cloud
+from gpufleet.domain.prices import Price, Rank
 from ledger.facts import Run
-from prices.book import Price, Rank
+from prices.book import Part
 
 _DIVIDE: Final = Context(prec=100, rounding=ROUND_HALF_EVEN)
 
-Part = tuple[Price | None, datetime, datetime]
+PricePart = Part[Price | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,13 +134,13 @@ class Coverage:
         """The declared Capacity Block of that id."""
         return self._blocks.get(reservation or "")
 
-    def parts(self, run: Run, found: Sequence[Part]) -> Iterator[Part]:
+    def parts(self, run: Run, found: Sequence[PricePart]) -> Iterator[PricePart]:
         """The prices of a run, with what is prepaid at its own rate."""
         block = self.block(run.reservation)
         if block is not None:
             own = block.price(run.machine_type, run.region)
             for _, start, end in _cut(found, block.starts, block.ends, inside=True):
-                yield own, start, end
+                yield Part(own, start, end)
             yield from _cut(found, block.starts, block.ends, inside=False)
             return
         rest = list(found)
@@ -171,7 +172,7 @@ def _stretches(spend: Spend, runs: Sequence[Run]) -> Iterator[Stretch]:
         yield Stretch(start, end, covered, left)
 
 
-def _covered(run: Run, found: Sequence[Part], spend: Spend, stretches: Sequence[Stretch]) -> Iterator[Part]:
+def _covered(run: Run, found: Sequence[PricePart], spend: Spend, stretches: Sequence[Stretch]) -> Iterator[PricePart]:
     rate = spend.rates[run.machine_type]
     for price, start, end in found:
         at = start
@@ -181,11 +182,11 @@ def _covered(run: Run, found: Sequence[Part], spend: Spend, stretches: Sequence[
             if begin >= finish or pays is None or price is None:
                 continue
             if at < begin:
-                yield price, at, begin
-            yield _mixed(spend, price, pays, rate), begin, finish
+                yield Part(price, at, begin)
+            yield Part(_mixed(spend, price, pays, rate), begin, finish)
             at = finish
         if at < end:
-            yield price, at, end
+            yield Part(price, at, end)
 
 
 def _mixed(spend: Spend, price: Price, pays: Decimal, rate: Decimal) -> Price:
@@ -197,13 +198,13 @@ def _mixed(spend: Spend, price: Price, pays: Decimal, rate: Decimal) -> Price:
     return spend.price(price.sku, price.region, usd, f"{share:.4%} covered by {spend.name}, the rest at list price")
 
 
-def _cut(found: Sequence[Part], starts: datetime, ends: datetime, *, inside: bool) -> Iterator[Part]:
+def _cut(found: Sequence[PricePart], starts: datetime, ends: datetime, *, inside: bool) -> Iterator[PricePart]:
     for price, start, end in found:
         if inside:
             pieces = [(max(start, starts), min(end, ends))]
         else:
             pieces = [(start, min(end, starts)), (max(start, ends), end)]
-        yield from ((price, begin, finish) for begin, finish in pieces if begin < finish)
+        yield from (Part(price, begin, finish) for begin, finish in pieces if begin < finish)
 
 
 def shares(usd_per_hour: Decimal, weights: Mapping[str, int]) -> dict[str | None, tuple[Decimal, str]]:

@@ -17,9 +17,9 @@ from costs.speed import Speed
 from costs.teams import TeamShare
 from costs.tokens import EngineTokens
 from gpufleet.domain import money
+from gpufleet.domain.prices import Price
 from ledger.counters import Tokens
 from ledger.facts import Reading
-from prices.book import Price
 
 VERSION: Final = 1
 

@@ -4,7 +4,7 @@ Method: what the month has cost so far, plus its remaining days at the mean of t
 range takes the 10th and 90th percentile of those days instead of the mean.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -12,9 +12,12 @@ from enum import StrEnum
 from zoneinfo import ZoneInfo
 
 from gpufleet.domain import money
+from ledger.teams import Interval
 
 THRESHOLDS = (Decimal("0.5"), Decimal("0.8"), Decimal("1"))
 """Shares of a budget at which people are told."""
+KNOWN_DAYS = timedelta(days=28)
+"""How far back full days make a forecast."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +81,45 @@ def local_days(since: datetime, until: datetime, timezone: str) -> list[tuple[da
         days.append((first.astimezone(UTC), (first + timedelta(days=1)).astimezone(UTC)))
         first += timedelta(days=1)
     return days
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Month:
+    """The month that a moment lies in, cut into intervals whose costs make its forecast."""
+
+    days: Sequence[Interval]
+    """Full days that are known, at most 28; they may lie before the month."""
+    beside: Sequence[Interval]
+    """What of the month lies beside its full days. Teams are split by the same days everywhere."""
+    start: datetime
+    days_left: Decimal
+
+    @property
+    def intervals(self) -> list[Interval]:
+        """All of them."""
+        return [*self.days, *self.beside]
+
+    def forecast(self, amounts: Mapping[Interval, Decimal]) -> Forecast:
+        """The forecast from what each interval cost, in dollar-seconds."""
+        so_far = [*(day for day in self.days if day[0] >= self.start), *self.beside]
+        spent = money.usd(money.total(amounts[interval] for interval in so_far))
+        return forecast(spent, [money.usd(amounts[day]) for day in self.days], self.days_left)
+
+
+def month(moment: datetime, timezone: str, begun: datetime | None) -> Month:
+    """The month of a moment. `begun`: since when costs are known; None: they are not."""
+    start, end = month_of(moment, timezone)
+    since = moment if begun is None else max(begun, moment - KNOWN_DAYS)
+    days = local_days(since, moment, timezone)
+    inside = [day for day in days if day[0] >= start]
+    parts = [(start, inside[0][0]), (inside[-1][1], moment)] if inside else [(start, moment)]
+    left = Decimal(str((end - moment).total_seconds())) / 86_400
+    return Month(
+        days=days,
+        beside=[(first, last) for first, last in parts if first < last],
+        start=start,
+        days_left=max(left, Decimal(0)),
+    )
 
 
 def forecast(spent: Decimal, full_days: Sequence[Decimal], days_left: Decimal) -> Forecast:

@@ -1,4 +1,4 @@
-"""The cost report of one fleet over one window, by any grouping. Pure but for `load`, which reads the ledger."""
+"""The cost report of one fleet over one window, by any grouping. Pure; costs.query reads the ledger."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,21 +6,18 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 
-from sqlalchemy import Engine
-
 from costs.allocation import Charge, Facts, Kind, charges
-from costs.commitments import Coverage, Declared
 from costs.figures import Figure
 from costs.speed import Speed
 from costs.teams import TeamShare, split
-from costs.tokens import EngineTokens, served
+from costs.tokens import EngineTokens
 from gpufleet.domain import money
-from ledger import history, rollups
+from gpufleet.domain.prices import Price
 from ledger.counters import Tokens
-from ledger.facts import Pass, PriceObservation, Run
-from ledger.finals import Confirmed, finals
-from ledger.teams import TeamUse, team_use
-from prices.book import Override, Packaged, Price, PriceBook, Rank, is_stale
+from ledger.facts import Pass, Run
+from ledger.finals import Confirmed
+from ledger.teams import TeamUse
+from prices.book import PriceBook, is_stale
 
 
 class By(StrEnum):
@@ -83,11 +80,12 @@ class Report:
 
 
 NONE = "(none)"
+"""Stands for a pool, model, team or zone that is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What the ledger knows of a window, read once for many computations."""
+    """What the ledger knows of a window."""
 
     facts: Facts
     book: PriceBook
@@ -98,58 +96,6 @@ class Known:
     """What bills said of the window."""
     uses: Mapping[tuple[str, str], TeamUse] = field(default_factory=dict[tuple[str, str], TeamUse])
     """(pool, team) to what the router counted in the window."""
-
-
-def read(
-    engine: Engine,
-    scope: Scope,
-    overrides: Iterable[Override],
-    packaged: Packaged,
-    declared: Declared = Declared(),
-) -> Known:
-    """Read what a window needs, but for tokens."""
-    with engine.connect() as connection:
-        runs = history.runs(connection, scope.fleet, scope.since, scope.until)
-        last = history.last_pass(connection, scope.fleet)
-        begun = history.begun(connection, scope.fleet)
-        observed = [as_price(seen) for seen in history.prices(connection, scope.region)]
-        return Known(
-            book=PriceBook(region=scope.region, overrides=overrides, observed=observed, packaged=packaged),
-            facts=Facts(
-                runs=runs,
-                activity=history.Activity(
-                    engine, scope.fleet, scope.since, scope.until, [run.instance_id for run in runs]
-                ),
-                first_signs=rollups.first_signs(connection, scope.fleet),
-                reservations=history.reservations(connection, scope.fleet, scope.since, scope.until),
-                declared=declared,
-                coverage=Coverage(declared, runs),
-                known=None if begun is None or last is None else (begun, last.at),
-            ),
-            last=last,
-            begun=begun,
-            confirmed=finals(connection, scope.fleet, scope.since, scope.until),
-            uses=team_use(connection, scope.fleet, scope.since, scope.until) if declared.split_by_team else {},
-        )
-
-
-def tokens_of(engine: Engine, scope: Scope) -> list[EngineTokens]:
-    """What engines served in a window."""
-    with engine.connect() as connection:
-        parts = rollups.stretches(connection, scope.fleet, scope.since, scope.until)
-        return list(served(parts, scope.since, scope.until))
-
-
-def load(
-    engine: Engine,
-    scope: Scope,
-    overrides: Iterable[Override],
-    packaged: Packaged,
-    declared: Declared = Declared(),
-) -> Report:
-    """Read the ledger and compute. Raises MissingPriceError unless the scope allows unpriced rows."""
-    known = read(engine, scope, overrides, packaged, declared)
-    return compute(scope, known, tokens_of(engine, scope))
 
 
 def compute(scope: Scope, known: Known, engines: Sequence[EngineTokens]) -> Report:
@@ -273,20 +219,6 @@ def _grouped(cells: Mapping[tuple[str, ...], Figure]) -> tuple[Figure, dict[By, 
         for by, key in zip(_GROUPINGS, cell, strict=True):
             groups[by][key].include(figure)
     return total, {by: dict(group) for by, group in groups.items()}
-
-
-def as_price(seen: PriceObservation) -> Price:
-    """An observed price as the price book takes it."""
-    return Price(
-        sku=seen.sku,
-        region=seen.region,
-        zone=seen.zone,
-        usd_per_hour=seen.usd_per_hour,
-        source=seen.source,
-        as_of=seen.observed_at,
-        valid_from=seen.effective_at,
-        rank=Rank.LIVE,
-    )
 
 
 def _notes(scope: Scope, total: Figure, last: Pass | None, unmatched: Tokens) -> Iterable[str]:

@@ -8,13 +8,13 @@ where the order of writers does not matter either.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from decimal import Decimal
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, Table, case, select, text
 
 from gpufleet.domain.model import CapacityType, Cloud
+from gpufleet.domain.prices import Price
 from ledger.database import insert_into
 from ledger.tables import ACTIVITY, ENDS, PASSES, PRICES, READINGS, RESERVATIONS, RUNS
 
@@ -101,19 +101,6 @@ class ActivityHour(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PriceObservation:
-    """A price that a cloud told us."""
-
-    sku: str
-    region: str
-    zone: str | None
-    effective_at: datetime
-    source: str
-    usd_per_hour: Decimal
-    observed_at: datetime
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
     """Capacity that is paid for, used or not."""
 
@@ -196,17 +183,17 @@ def add_readings(connection: Connection, readings: Iterable[Reading]) -> None:
     merge(connection, READINGS, [{name: getattr(r, name) for name in columns} for r in readings])
 
 
-def add_prices(connection: Connection, prices: Iterable[PriceObservation]) -> None:
+def add_prices(connection: Connection, prices: Iterable[Price]) -> None:
     """Write observed prices; of one that is known already, `observed_at` grows."""
     rows = [
         {
             "sku": price.sku,
             "region": price.region,
             "zone": price.zone or "",
-            "effective_at": price.effective_at,
+            "effective_at": price.valid_from,
             "source": price.source,
             "usd_per_hour": price.usd_per_hour,
-            "observed_at": price.observed_at,
+            "observed_at": price.as_of,
         }
         for price in prices
     ]

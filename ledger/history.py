@@ -9,12 +9,12 @@ from typing import Any, Final
 from sqlalchemy import BigInteger, Connection, Engine, and_, bindparam, exists, select, type_coerce
 
 from gpufleet.domain.model import CapacityType, Cloud
+from gpufleet.domain.prices import Price
 from ledger.decisions import stopped_something
 from ledger.facts import (
     ActivityHour,
     EndCause,
     Pass,
-    PriceObservation,
     Reservation,
     Run,
 )
@@ -99,20 +99,22 @@ class Activity(Mapping[str, Sequence[ActivityHour]]):
         return found
 
 
-def prices(connection: Connection, region: str) -> list[PriceObservation]:
-    """All observed prices of a region."""
-    rows = connection.execute(select(PRICES).where(PRICES.c.region == region))
+def prices(connection: Connection, region: str, since: datetime | None = None) -> list[Price]:
+    """The prices that were observed in a region; with `since` those that the cloud has confirmed after it."""
+    statement = select(PRICES).where(PRICES.c.region == region)
+    if since is not None:
+        statement = statement.where(PRICES.c.observed_at >= since)
     return [
-        PriceObservation(
+        Price(
             sku=row.sku,
             region=row.region,
             zone=row.zone or None,
-            effective_at=row.effective_at,
-            source=row.source,
             usd_per_hour=row.usd_per_hour,
-            observed_at=row.observed_at,
+            source=row.source,
+            as_of=row.observed_at,
+            valid_from=row.effective_at,
         )
-        for row in rows
+        for row in connection.execute(statement)
     ]
 
 

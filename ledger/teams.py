@@ -1,7 +1,7 @@
 """What the router counted by key: engine time, tokens, answers without usage. Raw counters, as they were read."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -42,6 +42,11 @@ class TeamUse:
     unmetered: int = 0
 
 
+Interval = tuple[datetime, datetime]
+"""Start and end; the end is exclusive."""
+Uses = dict[tuple[str, str], TeamUse]
+"""(pool, team) to what was used."""
+
 _COUNTERS: Final = ("replica_ms", "tokens_in", "tokens_out", "unmetered")
 
 
@@ -51,36 +56,51 @@ def add_team_readings(connection: Connection, readings: Sequence[TeamReading]) -
     merge(connection, TEAM_READINGS, [{name: getattr(one, name) for name in names} for one in readings])
 
 
-def team_use(connection: Connection, fleet: str, since: datetime, until: datetime) -> dict[tuple[str, str], TeamUse]:
-    """(pool, team) to what was used in the window."""
+def team_uses(connection: Connection, fleet: str, intervals: Sequence[Interval]) -> dict[Interval, Uses]:
+    """What was used in each interval, from one reading of the longest."""
+    since, until = min(start for start, _ in intervals) - BASE, max(end for _, end in intervals)
     statement = (
         select(TEAM_READINGS)
-        .where(TEAM_READINGS.c.fleet == fleet, TEAM_READINGS.c.at >= since - BASE, TEAM_READINGS.c.at < until)
+        .where(TEAM_READINGS.c.fleet == fleet, TEAM_READINGS.c.at >= since, TEAM_READINGS.c.at < until)
         .order_by(TEAM_READINGS.c.at)
     )
     names = [column.name for column in TEAM_READINGS.columns]
-    return used((TeamReading(**{n: getattr(row, n) for n in names}) for row in connection.execute(statement)), since)
+    waiting = sorted({interval: Counted(interval[0]) for interval in intervals}.items(), reverse=True)
+    done: dict[Interval, Uses] = {interval: counted.uses for interval, counted in waiting}
+    active: list[tuple[Interval, Counted]] = []
+    for row in connection.execute(statement):
+        reading = TeamReading(**{name: getattr(row, name) for name in names})
+        while waiting and waiting[-1][0][0] - BASE <= reading.at:
+            active.append(waiting.pop())
+        active = [(interval, counted) for interval, counted in active if reading.at < interval[1]]
+        for _, counted in active:
+            counted.take(reading)
+    return done
 
 
-def used(readings: Iterable[TeamReading], since: datetime) -> dict[tuple[str, str], TeamUse]:
-    """Sums of differences, each counted at its later reading; `readings` in the order of time.
+class Counted:
+    """Sums of differences, each counted at its later reading.
 
     A counter that falls was reset. A key that a known router shows for the first time counts from zero; the first
     look at a router says nothing of what was before.
     """
-    before: dict[tuple[str, str, str, str], TeamReading] = {}
-    first: dict[str, datetime] = {}
-    found: dict[tuple[str, str], TeamUse] = defaultdict(TeamUse)
-    for reading in readings:
+
+    def __init__(self, since: datetime) -> None:
+        self.uses: Uses = defaultdict(TeamUse)
+        self._since = since
+        self._before: dict[tuple[str, str, str, str], TeamReading] = {}
+        self._first: dict[str, datetime] = {}
+
+    def take(self, reading: TeamReading) -> None:
+        """Count a reading. They come in the order of time."""
         key = (reading.router, reading.team, reading.model, reading.pool)
-        last = before.get(key)
-        is_new = last is None and first.setdefault(reading.router, reading.at) < reading.at
-        before[key] = reading
-        if reading.at < since or (last is None and not is_new):
-            continue
-        use = found[reading.pool, reading.team]
+        last = self._before.get(key)
+        is_new = last is None and self._first.setdefault(reading.router, reading.at) < reading.at
+        self._before[key] = reading
+        if reading.at < self._since or (last is None and not is_new):
+            return
+        use = self.uses[reading.pool, reading.team]
         for name in _COUNTERS:
             now, then = getattr(reading, name), getattr(last, name) if last is not None else 0
             if now is not None and then is not None:
                 setattr(use, name, getattr(use, name) + (now - then if now >= then else now))
-    return dict(found)

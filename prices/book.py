@@ -9,25 +9,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from enum import IntEnum
 from itertools import pairwise
-from typing import Final, Protocol
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from gpufleet.domain.model import CapacityType, Cloud
-
-CURRENCY: Final = "USD"
-UNIT: Final = "hour"
-
-
-class Rank(IntEnum):
-    """Which source wins where several know a price: the lowest."""
-
-    OVERRIDE = 0
-    LIVE = 1
-    PACKAGED = 2
-    OVERRIDE_BEFORE_ITS_DATE = 3
-    """The earliest override, for the time before it: better than nothing, and said so."""
-
+from gpufleet.domain.prices import Price, Rank
 
 STALE_AFTER: Final = {
     CapacityType.SPOT: timedelta(hours=2),
@@ -53,38 +39,13 @@ class MissingPriceError(LookupError):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Price:
-    """USD per hour of one sku, from `valid_from` until the next price of its source."""
-
-    sku: str
-    """`aws:ec2:g6.xlarge:spot`, `gcp:compute:g2-standard-4:on-demand`, …"""
-    region: str
-    usd_per_hour: Decimal
-    source: str
-    as_of: datetime
-    """When the source last said so."""
-    valid_from: datetime
-    rank: Rank
-    zone: str | None = None
-    """None: all zones of the region."""
-    unverified: bool = False
-    note: str = ""
-    currency: str = CURRENCY
-    unit: str = UNIT
-
-    def __post_init__(self) -> None:
-        if not self.usd_per_hour.is_finite() or self.usd_per_hour < 0:
-            raise ValueError(f"{self.sku}: a price of {self.usd_per_hour} USD/h is no price (source {self.source})")
-        if self.currency != CURRENCY:
-            raise ValueError(f"{self.sku}: the price is in {self.currency}; this book knows {CURRENCY} only")
+P = TypeVar("P", bound=Price | None, covariant=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InForce:
-    """A price over a part of a time span. `end` is exclusive."""
+class Part(NamedTuple, Generic[P]):
+    """A part of a time span and the price in force. `end` is exclusive; no price: no source knows one."""
 
-    price: Price
+    price: P
     start: datetime
     end: datetime
 
@@ -163,26 +124,26 @@ class PriceBook:
             raise MissingPriceError(sku.name, sku.region, sku.zone, moment)
         return found
 
-    def over(self, sku: Sku, start: datetime, end: datetime) -> tuple[InForce, ...]:
+    def over(self, sku: Sku, start: datetime, end: datetime) -> tuple[Part[Price], ...]:
         """The prices in force from `start` to `end` (exclusive), without a gap. Raises MissingPriceError."""
-        parts: list[InForce] = []
+        parts: list[Part[Price]] = []
         for price, begin, finish in self.parts(sku, start, end):
             if price is None:
                 raise MissingPriceError(sku.name, sku.region, sku.zone, begin)
-            parts.append(InForce(price=price, start=begin, end=finish))
+            parts.append(Part(price, begin, finish))
         return tuple(parts)
 
-    def parts(self, sku: Sku, start: datetime, end: datetime) -> list[tuple[Price | None, datetime, datetime]]:
+    def parts(self, sku: Sku, start: datetime, end: datetime) -> list[Part[Price | None]]:
         """The span cut where the price changes; None where no source knows one."""
         line = self._line(sku)
         cuts = [start, *(cut for cut in line.changes if start < cut < end), end]
-        found: list[tuple[Price | None, datetime, datetime]] = []
+        found: list[Part[Price | None]] = []
         for begin, finish in pairwise(cuts):
             price = line.at(begin)
-            if found and found[-1][0] == price:
-                found[-1] = (price, found[-1][1], finish)
+            if found and found[-1].price == price:
+                found[-1] = Part(price, found[-1].start, finish)
             elif begin < finish:
-                found.append((price, begin, finish))
+                found.append(Part(price, begin, finish))
         return found
 
     def machine(

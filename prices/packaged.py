@@ -9,7 +9,7 @@ from functools import cache
 from importlib import resources
 from typing import Final
 
-from prices.book import Price, Rank
+from gpufleet.domain.prices import Price, Rank
 
 _GOOGLE_HEAD: Final = datetime.fromisoformat("2026-08-20T00:00:00+00:00")
 """The day of the table's head: it showed the last row of each machine type still."""

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from clouds.aws.calls import AwsCalls
 from gpufleet.domain.activity import CloudError
-from gpufleet.domain.lives import MarketPrice
+from gpufleet.domain.prices import Price
 
 PRODUCT: Final = "Linux/UNIX"
 SPOT_SOURCE: Final = "AWS DescribeSpotPriceHistory"
@@ -25,12 +25,12 @@ class AwsPrices:
         self._list_calls = list_calls
         """The Price List service answers in few regions (us-east-1 is one)."""
 
-    def prices(self, machine_types: Sequence[str], since: datetime, until: datetime) -> Sequence[MarketPrice]:
+    def prices(self, machine_types: Sequence[str], since: datetime, until: datetime) -> Sequence[Price]:
         """Spot prices that were in force in the span: EC2 also gives the one in force at its start.
 
         Raises CloudError when a page fails.
         """
-        found: list[MarketPrice] = []
+        found: list[Price] = []
         for start in range(0, len(machine_types), _AT_ONCE):
             rows = self._calls.pages(
                 "ec2",
@@ -41,18 +41,18 @@ class AwsPrices:
                 StartTime=since,
                 EndTime=until,
             )
-            found += [self._spot(row) for row in rows]
+            found += [self._spot(row, until) for row in rows]
         return found
 
-    def list_prices(self, machine_types: Sequence[str], now: datetime) -> Sequence[MarketPrice]:
+    def list_prices(self, machine_types: Sequence[str], now: datetime) -> Sequence[Price]:
         """On-demand prices of Linux with shared tenancy. A machine type without one is left out."""
         if self._list_calls is None:
             return ()
         return [price for name in machine_types for price in self._listed(name, now)]
 
-    def refresh(self, machine_types: Sequence[str], now: datetime) -> tuple[list[MarketPrice], list[str]]:
+    def refresh(self, machine_types: Sequence[str], now: datetime) -> tuple[list[Price], list[str]]:
         """Today's list prices and the last day's spot prices, and what could not be had."""
-        found: list[MarketPrice] = []
+        found: list[Price] = []
         errors: list[str] = []
         asks = (
             lambda: self.prices(machine_types, now - timedelta(days=1), now),
@@ -65,17 +65,18 @@ class AwsPrices:
                 errors.append(str(error))
         return found, errors
 
-    def _spot(self, row: Mapping[str, Any]) -> MarketPrice:
-        return MarketPrice(
+    def _spot(self, row: Mapping[str, Any], now: datetime) -> Price:
+        return Price(
             sku=f"aws:ec2:{row['InstanceType']}:spot",
             region=self._region,
             zone=row["AvailabilityZone"],
             usd_per_hour=Decimal(row["SpotPrice"]).normalize(),
-            effective_at=row["Timestamp"].astimezone(UTC),
+            valid_from=row["Timestamp"].astimezone(UTC),
+            as_of=now,
             source=SPOT_SOURCE,
         )
 
-    def _listed(self, machine_type: str, now: datetime) -> Iterator[MarketPrice]:
+    def _listed(self, machine_type: str, now: datetime) -> Iterator[Price]:
         assert self._list_calls is not None
         wanted = {
             "instanceType": machine_type,
@@ -93,12 +94,13 @@ class AwsPrices:
         if len(prices) > 1:
             raise CloudError(f"{machine_type} in {self._region}: the Price List names {len(prices)} on-demand prices")
         for usd, effective_at in prices:
-            yield MarketPrice(
+            yield Price(
                 sku=f"aws:ec2:{machine_type}:on-demand",
                 region=self._region,
                 zone=None,
                 usd_per_hour=usd,
-                effective_at=min(effective_at, now),
+                valid_from=min(effective_at, now),
+                as_of=now,
                 source=LIST_SOURCE,
             )
 

@@ -7,8 +7,9 @@ from typing import Any, Final
 from clouds.gcp.inventory import PAGE, GoogleInventory
 from clouds.gcp.operations import ENDS, ending, instance_of
 from gpufleet.domain.activity import CloudError
-from gpufleet.domain.lives import Ending, Life, MarketPrice, PaidCapacity
+from gpufleet.domain.lives import Ending, Life, PaidCapacity
 from gpufleet.domain.model import Cloud
+from gpufleet.domain.prices import Price
 
 _PAID: Final = frozenset({"READY", "UPDATING"})
 
@@ -59,7 +60,7 @@ class GoogleLives(GoogleInventory):
 class NoMarket:
     """Google's prices move at most once a day, and are read by `gpufleet prices refresh`: a pass asks for none."""
 
-    def prices(self, machine_types: Sequence[str], since: datetime, until: datetime) -> Sequence[MarketPrice]:
+    def prices(self, machine_types: Sequence[str], since: datetime, until: datetime) -> Sequence[Price]:
         """Nothing."""
         del machine_types, since, until
         return ()

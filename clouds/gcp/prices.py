@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.catalogue import Machine, machine
-from gpufleet.domain.lives import MarketPrice
 from gpufleet.domain.model import Cloud
+from gpufleet.domain.prices import Price
 
 SOURCE: Final = "Google Cloud Billing Catalog"
 COMPUTE_ENGINE: Final = "services/6F81-5844-456A"
@@ -53,13 +53,13 @@ class GooglePrices:
         self._client = client
         """The service object of google-api-python-client; made when it is first needed."""
 
-    def refresh(self, machine_types: Sequence[str], now: datetime) -> tuple[list[MarketPrice], list[str]]:
+    def refresh(self, machine_types: Sequence[str], now: datetime) -> tuple[list[Price], list[str]]:
         """Today's prices of every machine type, and what could not be had."""
         try:
             skus = [sku for sku in self._skus() if self._region in sku.get("serviceRegions", ())]
         except CloudError as error:
             return [], [str(error)]
-        found: list[MarketPrice] = []
+        found: list[Price] = []
         errors: list[str] = []
         for name in machine_types:
             for kind in _USAGE:
@@ -90,9 +90,7 @@ class GooglePrices:
             raise CloudError(f"{SOURCE} could not be read: {error}") from error
 
 
-def price_of(
-    wanted: Machine, kind: str, skus: Sequence[Mapping[str, Any]], region: str, now: datetime
-) -> MarketPrice:
+def price_of(wanted: Machine, kind: str, skus: Sequence[Mapping[str, Any]], region: str, now: datetime) -> Price:
     """A machine type's price per hour, from its components. Raises CloudError when one has no single price."""
     total, effective = Decimal(0), datetime(1970, 1, 1, tzinfo=UTC)
     for part in components(wanted, kind):
@@ -100,12 +98,13 @@ def price_of(
         per_hour = usd / _HOURS_PER_MONTH if part.unit == "GiBy.mo" else usd
         total += per_hour * part.quantity
         effective = max(effective, since)
-    return MarketPrice(
+    return Price(
         sku=f"gcp:compute:{wanted.name}:{kind}",
         region=region,
         zone=None,
         usd_per_hour=total.quantize(Decimal("1e-9")).normalize(),
-        effective_at=min(effective, now),
+        valid_from=min(effective, now),
+        as_of=now,
         source=SOURCE,
     )
 

@@ -1,8 +1,7 @@
-"""What clouds tell of the past and of what is paid for: how instances ended, reserved capacity, market prices."""
+"""What clouds tell of the past and of what is paid for: how instances ended, reserved capacity."""
 
 from dataclasses import dataclass
 from datetime import datetime
-from decimal import Decimal
 
 from gpufleet.domain.model import Cloud, Instance
 
@@ -41,15 +40,3 @@ class PaidCapacity:
     instances: int
     started_at: datetime
     ends_at: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MarketPrice:
-    """A price that a cloud's API told."""
-
-    sku: str
-    region: str
-    zone: str | None
-    usd_per_hour: Decimal
-    effective_at: datetime
-    source: str

@@ -10,10 +10,11 @@ from typing import Final
 
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.money import HOURS_PER_MONTH
+from gpufleet.domain.prices import Price, Rank
 from gpufleet.settings.document.money import BlockEntry
 from gpufleet.settings.environment import Block
 from gpufleet.settings.reading import Parts
-from prices.book import Price, Rank, machine_sku, parse_as_of
+from prices.book import machine_sku, parse_as_of
 from prices.plan.lines import Line, Priced
 
 SKU: Final = "capacity-block"

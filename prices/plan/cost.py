@@ -15,11 +15,12 @@ from typing import Any, Final
 
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.money import ZERO, total
+from gpufleet.domain.prices import Price
 from gpufleet.settings import reading
 from gpufleet.settings.environment import Pool
 from gpufleet.settings.problems import SettingsError
 from gpufleet.settings.reading import Parts
-from prices.book import MissingPriceError, Price, PriceBook, Sku
+from prices.book import MissingPriceError, PriceBook, Sku
 from prices.plan import blocks
 from prices.plan.extras import Extra, extras, root_disk_units
 from prices.plan.groups import PlannedGroup, PlannedReservation, groups, reservations

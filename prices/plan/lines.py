@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from gpufleet.domain.money import HOURS_PER_MONTH
-from prices.book import Price
+from gpufleet.domain.prices import Price
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

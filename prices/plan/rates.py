@@ -4,8 +4,9 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
+from gpufleet.domain.prices import Price
 from gpufleet.settings.document.money import PriceOverride
-from prices.book import Override, Price, PriceBook, parse_as_of
+from prices.book import Override, PriceBook, parse_as_of
 from prices.packaged import PackagedPrices
 from prices.plan.cost import PlanCostError, Rates, parts_of
 

@@ -80,7 +80,7 @@ def test_a_price_is_the_sum_of_its_parts() -> None:
         "gcp:compute:g2-standard-4:on-demand": Decimal("0.706784"),
         "gcp:compute:g2-standard-4:spot": Decimal("0.252"),
     }
-    assert prices[0].effective_at == datetime(2026, 11, 1, tzinfo=UTC)
+    assert prices[0].valid_from == datetime(2026, 11, 1, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,10 @@ from typer.testing import CliRunner, Result
 from cli.main import build
 from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Reason
 from gpufleet.domain.model import CapacityType, Cloud
+from gpufleet.domain.prices import Price
 from ledger import decisions, facts, rollups
 from ledger.database import writing
-from ledger.facts import ActivityHour, EndCause, Pass, PriceObservation, Reading, Reservation, Run, RunEnd
+from ledger.facts import ActivityHour, EndCause, Pass, Reading, Reservation, Run, RunEnd
 
 T0 = datetime(2026, 11, 20, 6, 0, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -139,9 +140,9 @@ def _add_prices(connection: Connection) -> None:
     facts.add_prices(
         connection,
         [
-            PriceObservation(
+            Price(
                 sku=f"aws:ec2:g6.xlarge:{kind}", region="us-east-1", zone=None, source="test",
-                effective_at=T0 + hours * HOUR, usd_per_hour=Decimal(usd), observed_at=T0 + 6 * HOUR,
+                valid_from=T0 + hours * HOUR, usd_per_hour=Decimal(usd), as_of=T0 + 6 * HOUR,
             )
             for kind, hours, usd in prices
         ],

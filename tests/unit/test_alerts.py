@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
+from app import alerts
 from app.fleets import load_one
-from cli import alerts
 from gpufleet.domain.model import CapacityType
+from gpufleet.domain.prices import Price
 from ledger import facts
 from ledger.database import writing
-from ledger.facts import EndCause, Pass, PriceObservation, RunEnd
+from ledger.facts import EndCause, Pass, RunEnd
 from ledger.outbox import messages
 from ledger.schema import open_ledger
 from tests.unit.small_fleet import FLEET, HOUR, T0, document, run
@@ -38,9 +39,9 @@ def ledger(tmp_path: Path) -> Engine:
             ],
         )  # fmt: skip
         for kind, usd in (("spot", "2"), ("on-demand", "6")):
-            seen = PriceObservation(
+            seen = Price(
                 sku=f"aws:ec2:g6.xlarge:{kind}", region="us-east-1", zone=None, source="test",
-                effective_at=T0 - 3 * WEEK, usd_per_hour=Decimal(usd), observed_at=T0,
+                valid_from=T0 - 3 * WEEK, usd_per_hour=Decimal(usd), as_of=T0,
             )  # fmt: skip
             facts.add_prices(connection, [seen])
         for at in (T0 - 2 * WEEK, T0 + 5 * HOUR - timedelta(minutes=4)):

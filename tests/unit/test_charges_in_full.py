@@ -11,8 +11,9 @@ import pytest
 from costs.allocation import Charge, Facts, Kind, State, charges, standing, unused
 from costs.commitments import Block, Coverage, Declared, Shared, Spend
 from gpufleet.domain.model import CapacityType, Cloud
+from gpufleet.domain.prices import Price, Rank
 from ledger.facts import ActivityHour, EndCause, Reservation, Run
-from prices.book import MissingPriceError, Override, Price, PriceBook, Rank
+from prices.book import MissingPriceError, Override, PriceBook
 
 T0 = datetime(2026, 11, 21, 6, 0, tzinfo=UTC)
 HOUR = timedelta(hours=1)

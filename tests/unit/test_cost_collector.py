@@ -12,13 +12,15 @@ from sqlalchemy import Engine, select
 
 from costs.collector import OVERLAP, Collected, FleetFacts, PoolFacts, Sources, collect
 from costs.document import document
+from costs.query import CostQuery
 from costs.render import as_text
-from costs.report import By, Report, Scope, load
+from costs.report import By, Report, Scope
 from costs.samples import MetricNames, Series
 from costs.slots import Measure, Sample
 from gpufleet.domain import tags
-from gpufleet.domain.lives import Ending, Life, MarketPrice, PaidCapacity
+from gpufleet.domain.lives import Ending, Life, PaidCapacity
 from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState
+from gpufleet.domain.prices import Price
 from ledger.facts import EndCause, Run
 from ledger.history import runs as read_runs
 from ledger.schema import open_ledger
@@ -55,7 +57,7 @@ class World:
     lives_now: list[Life] = field(default_factory=list[Life])
     endings_now: list[Ending] = field(default_factory=list[Ending])
     paid_now: list[PaidCapacity] = field(default_factory=list[PaidCapacity])
-    market_now: list[MarketPrice] = field(default_factory=list[MarketPrice])
+    market_now: list[Price] = field(default_factory=list[Price])
     series_now: list[Series] = field(default_factory=list[Series])
     broken: set[str] = field(default_factory=set[str])
     asked_since: list[datetime] = field(default_factory=list[datetime])
@@ -71,9 +73,9 @@ class World:
     def paid(self) -> Sequence[PaidCapacity]:
         return self._or_raise("paid", self.paid_now)
 
-    def prices(self, machine_types: Sequence[str], since: datetime, until: datetime) -> Sequence[MarketPrice]:
+    def prices(self, machine_types: Sequence[str], since: datetime, until: datetime) -> Sequence[Price]:
         self.asked_since.append(since)
-        return self._or_raise("prices", [p for p in self.market_now if p.effective_at <= until])
+        return self._or_raise("prices", [replace(p, as_of=until) for p in self.market_now if p.valid_from <= until])
 
     def samples(self, selector: str, since: datetime, until: datetime) -> Sequence[Series]:
         cut = [Series(s.labels, [x for x in s.samples if since <= x.at <= until]) for s in self.series_now]
@@ -151,12 +153,13 @@ def world() -> World:
             )
         ],
         market_now=[
-            MarketPrice(
+            Price(
                 sku="aws:ec2:g6.xlarge:spot",
                 region="us-east-1",
                 zone="us-east-1a",
                 usd_per_hour=Decimal("0.3"),
-                effective_at=at(-7200),
+                valid_from=at(-7200),
+                as_of=at(-7200),
                 source="market",
             )
         ],
@@ -177,7 +180,9 @@ def report(ledger: Engine, since: float = -3600, until: float = 3601) -> Report:
         until=at(until),
         now=at(4000),
     )
-    return load(ledger, scope, (), PackagedPrices())
+    query = CostQuery(ledger, scope.fleet, scope.region, packaged=PackagedPrices())
+    query.read([(scope.since, scope.until)])
+    return query.report(scope)
 
 
 def one_pass(ledger: Engine, world: World, second: float = 3600) -> Collected:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.windows import Window, last_day
+from app.windows import Window, last_day
 from ledger.schema import open_ledger
 from tests.unit.small_fleet import call, document, fill, read_json
 

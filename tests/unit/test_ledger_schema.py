@@ -9,12 +9,12 @@ import pytest
 from sqlalchemy import select, text
 
 from gpufleet.domain.model import CapacityType, Cloud
+from gpufleet.domain.prices import Price
 from ledger import history, outbox
 from ledger.database import writing
 from ledger.facts import (
     ActivityHour,
     EndCause,
-    PriceObservation,
     Reading,
     Run,
     RunEnd,
@@ -50,14 +50,14 @@ def run(last_seen: datetime = NOW) -> Run:
 
 def test_facts_come_back_as_they_went_in(url: str, ledgers: Ledgers) -> None:
     engine = ledgers.open(url)
-    price = PriceObservation(
+    price = Price(
         sku="s",
         region="us-east-1",
         zone="us-east-1a",
-        effective_at=NOW,
+        valid_from=NOW,
         source="t",
         usd_per_hour=Decimal("0.123456789012345678"),
-        observed_at=NOW,
+        as_of=NOW,
     )
     reading = Reading(environment=FLEET, instance_id="i-1", engine="8000/0", model="m", at=NOW, prompt=2**60)
     end = RunEnd(

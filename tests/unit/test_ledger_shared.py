@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, text
 
-from cli import reports
-from cli.windows import Window
+from app import reports
+from app.windows import Window
 from cli.wiring import open_engine
 from console import book
 from gpufleet.settings.document import FleetDocument

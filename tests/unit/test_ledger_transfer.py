@@ -11,9 +11,9 @@ import pytest
 from sqlalchemy import Engine, text
 from typer.testing import CliRunner, Result
 
+from app import cost_sums
 from app.errors import AppError
 from app.fleets import load_one
-from cli import sums
 from cli.main import build
 from ledger import transfer
 from ledger.database import writing
@@ -102,7 +102,7 @@ def test_a_broken_fact_is_found(full: Engine, statement: str, rule: str) -> None
     ],
 )
 def test_a_sum_that_is_not_that_of_its_pools_is_found(full: Engine, tmp_path: Path, statement: str) -> None:
-    sums.leave(load_one(str(document(tmp_path))), full, T0 + 6 * HOUR)
+    cost_sums.leave(load_one(str(document(tmp_path))), full, T0 + 6 * HOUR)
     assert breaches(full) == set()
     with writing(full) as connection:
         assert connection.execute(text(statement)).rowcount > 0
@@ -111,7 +111,7 @@ def test_a_sum_that_is_not_that_of_its_pools_is_found(full: Engine, tmp_path: Pa
 
 def test_sums_are_not_carried(full: Engine, tmp_path: Path) -> None:
     exported = lines(full)
-    sums.leave(load_one(str(document(tmp_path))), full, T0 + 6 * HOUR)
+    cost_sums.leave(load_one(str(document(tmp_path))), full, T0 + 6 * HOUR)
     assert lines(full) == exported
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from prices.book import Price, Rank
+from gpufleet.domain.prices import Price, Rank
 from prices.plan.cost import PlanCost, PlanCostError, plan_cost
 from prices.plan.preview import PreviewError, parse
 from prices.plan.rates import rates_of

@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 from app.errors import AppError
 from cli.main import build
+from gpufleet.domain.prices import Price
 from ledger import facts
 from ledger.database import writing
-from ledger.facts import PriceObservation
 from ledger.schema import open_ledger
 from tests.unit.small_fleet import document
 from tests.unit.test_plan_cost import G6, group, preview
@@ -36,14 +36,14 @@ def fleet(tmp_path: Path) -> str:
     path = document(tmp_path)
     now = datetime.now(UTC)
     seen = [
-        PriceObservation(
+        Price(
             sku="aws:ec2:g6.xlarge:spot",
             region="us-east-1",
             zone=None,
-            effective_at=now - timedelta(days=days),
+            valid_from=now - timedelta(days=days),
             source="DescribeSpotPriceHistory",
             usd_per_hour=Decimal(usd),
-            observed_at=now - timedelta(days=days),
+            as_of=now - timedelta(days=days),
         )
         for days, usd in ((40, "0.30"), (10, "0.40"))
     ]

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpufleet.domain.model import CapacityType, Cloud
-from prices.book import MissingPriceError, Override, Price, PriceBook, Rank, Sku, is_stale, machine_sku, parse_as_of
+from gpufleet.domain.prices import Price, Rank
+from prices.book import MissingPriceError, Override, PriceBook, Sku, is_stale, machine_sku, parse_as_of
 from prices.packaged import PackagedPrices
 
 NOW = datetime(2026, 11, 21, 8, tzinfo=UTC)

@@ -9,16 +9,15 @@ import pytest
 
 from costs.commitments import Coverage, Declared, Spend, shares
 from gpufleet.domain.model import CapacityType, Cloud
+from gpufleet.domain.prices import Price, Rank
 from ledger.facts import Run
 from prices.book import (
     GCP_SPOT_STALE_AFTER,
     STALE_AFTER,
-    InForce,
     MissingPriceError,
     Override,
-    Price,
+    Part,
     PriceBook,
-    Rank,
     Sku,
     is_stale,
     machine_sku,
@@ -54,8 +53,8 @@ def test_the_parts_of_a_span_are_cut_where_the_price_changes() -> None:
         (third, T0 + 3 * HOUR, T0 + 4 * HOUR),
     ]
     assert book.over(SKU, T0 + HOUR, T0 + 4 * HOUR) == (
-        InForce(price=first, start=T0 + HOUR, end=T0 + 3 * HOUR),
-        InForce(price=third, start=T0 + 3 * HOUR, end=T0 + 4 * HOUR),
+        Part(price=first, start=T0 + HOUR, end=T0 + 3 * HOUR),
+        Part(price=third, start=T0 + 3 * HOUR, end=T0 + 4 * HOUR),
     )
     assert book.parts(plain, T0 + 3 * HOUR, T0 + 4 * HOUR) == [(third, T0 + 3 * HOUR, T0 + 4 * HOUR)]
     assert book.parts(plain, T0 + HOUR, T0 + 3 * HOUR) == [(first, T0 + HOUR, T0 + 3 * HOUR)]

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from gpufleet.domain.model import CapacityType, Cloud
+from gpufleet.domain.prices import Price
 from ledger import facts, rollups
 from ledger.database import writing
-from ledger.facts import EndCause, Pass, PriceObservation, Reading, RunEnd
+from ledger.facts import EndCause, Pass, Reading, RunEnd
 from ledger.schema import open_ledger
 from tests.unit.small_fleet import FLEET, document, read_json, run
 
@@ -100,9 +101,9 @@ def fleet(tmp_path: Path) -> Path:
         facts.add_prices(
             connection,
             [
-                PriceObservation(
+                Price(
                     sku=f"aws:ec2:g6.xlarge:{kind}", region="us-east-1", zone=None, source="test",
-                    effective_at=when(at), usd_per_hour=usd, observed_at=when(at),
+                    valid_from=when(at), usd_per_hour=usd, as_of=when(at),
                 )
                 for kind, changes in PRICES.items()
                 for at, usd in changes

@@ -6,7 +6,8 @@ import pytest
 from sqlalchemy import event
 
 from benchmarks import fleet_ledger
-from costs.report import Report, Scope, load
+from costs.query import CostQuery
+from costs.report import Report, Scope
 from gpufleet.domain.model import Cloud
 from ledger.schema import open_ledger
 from prices.packaged import PackagedPrices
@@ -26,7 +27,9 @@ def _counted(instances: int, hours: int) -> tuple[Report, int]:
     asked: list[str] = []
     event.listen(engine, "before_cursor_execute", lambda _c, _k, statement, *_: asked.append(statement))
     try:
-        return load(engine, scope, (), PackagedPrices()), len(asked)
+        query = CostQuery(engine, scope.fleet, scope.region, packaged=PackagedPrices())
+        query.read([(scope.since, scope.until)])
+        return query.report(scope), len(asked)
     finally:
         engine.dispose()
 

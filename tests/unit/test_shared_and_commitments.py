@@ -15,9 +15,10 @@ from costs.allocation import Facts, Kind, State, charges
 from costs.commitments import Block, Coverage, Declared, Shared, Spend, shares
 from gpufleet.domain import money
 from gpufleet.domain.model import CapacityType, Cloud
+from gpufleet.domain.prices import Price
 from ledger import facts
 from ledger.database import writing
-from ledger.facts import Pass, PriceObservation, Reservation, RunEnd
+from ledger.facts import Pass, Reservation, RunEnd
 from ledger.schema import open_ledger
 from prices.book import Override, PriceBook, Sku, parse_as_of
 from prices.packaged import PackagedPrices
@@ -61,9 +62,9 @@ def ledger(tmp_path: Path) -> Engine:
             last_seen_at=T0 + 6 * HOUR,
         )  # fmt: skip
         facts.add_reservations(connection, [seats])
-        price = PriceObservation(
-            sku="aws:ec2:g6.xlarge:on-demand", region="us-east-1", zone=None, source="test", effective_at=T0,
-            usd_per_hour=Decimal(1), observed_at=T0,
+        price = Price(
+            sku="aws:ec2:g6.xlarge:on-demand", region="us-east-1", zone=None, source="test", valid_from=T0,
+            usd_per_hour=Decimal(1), as_of=T0,
         )  # fmt: skip
         facts.add_prices(connection, [price])
         for at in (T0, T0 + 6 * HOUR):

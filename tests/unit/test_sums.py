@@ -13,18 +13,19 @@ import pytest
 from rich.console import Console
 from sqlalchemy import Engine
 
+from app import cost_sums
 from app.fleets import load_one
-from cli import sums
 from cli.watching import Costs, Watched
 from cli.wiring import Wired, wire
 from clouds.prometheus import Prometheus
 from console import book
 from console.text import screen
 from console.view import CostView, FleetView
+from gpufleet.domain.prices import Price
 from gpufleet.settings.document import FleetDocument
 from ledger import facts
 from ledger.database import writing
-from ledger.facts import Pass, PriceObservation
+from ledger.facts import Pass
 from ledger.history import prices
 from ledger.schema import open_ledger
 from ledger.sums import Span, read_sums, write_sums
@@ -74,7 +75,7 @@ def looked(ledger: Engine, at: datetime) -> None:
 def test_what_a_pass_leaves_is_what_the_report_says(
     fleet: FleetDocument, ledger: Engine, tmp_path: Path, since: str
 ) -> None:
-    sums.leave(fleet, ledger, LOOK)
+    cost_sums.leave(fleet, ledger, LOOK)
     hour, today = left(ledger, LOOK)
     found = hour if since == "11:00" else today
     window = ("--since", f"2026-11-20T{since}", "--until", "2026-11-20T12:00")
@@ -90,15 +91,15 @@ def test_what_a_pass_leaves_is_what_the_report_says(
 
 
 def test_sums_left_are_those_that_a_screen_adds_up_itself(fleet: FleetDocument, ledger: Engine) -> None:
-    sums.leave(fleet, ledger, LOOK)
-    anew = [book.cost(sums.add_up(fleet, ledger, span, LOOK), span) for span in (Span.HOUR, Span.TODAY)]
+    cost_sums.leave(fleet, ledger, LOOK)
+    anew = [book.cost(cost_sums.add_up(fleet, ledger, [span], LOOK), span) for span in (Span.HOUR, Span.TODAY)]
     assert list(left(ledger, LOOK)) == anew
 
 
 def test_a_later_pass_takes_the_place_of_the_sums_before_it(fleet: FleetDocument, ledger: Engine) -> None:
     with ledger.connect() as connection:
         assert read_sums(connection, FLEET) == []
-    sums.leave(fleet, ledger, LOOK)
+    cost_sums.leave(fleet, ledger, LOOK)
     with ledger.connect() as connection:
         first = read_sums(connection, FLEET)
     assert {one.pool for one in first} == {None, "chat", "batch"}
@@ -112,7 +113,7 @@ def test_a_later_pass_takes_the_place_of_the_sums_before_it(fleet: FleetDocument
 
 def test_a_ledger_that_knows_nothing_has_no_sums(fleet: FleetDocument, tmp_path: Path) -> None:
     engine = open_ledger(f"sqlite:///{tmp_path}/ledger.db")
-    sums.leave(fleet, engine, LOOK)
+    cost_sums.leave(fleet, engine, LOOK)
     assert book.costs_left(engine, FLEET, LOOK) is None
     engine.dispose()
 
@@ -128,14 +129,14 @@ def test_a_ledger_that_knows_nothing_has_no_sums(fleet: FleetDocument, tmp_path:
 def test_sums_are_taken_while_they_are_of_the_last_pass(
     fleet: FleetDocument, ledger: Engine, look_after: timedelta | None, taken: bool
 ) -> None:
-    sums.leave(fleet, ledger, LOOK)
+    cost_sums.leave(fleet, ledger, LOOK)
     if look_after is not None:
         looked(ledger, LOOK + look_after)
     assert (book.costs_left(ledger, FLEET, LOOK + HOUR) is not None) == taken
 
 
 def test_yesterday_is_not_today(fleet: FleetDocument, ledger: Engine) -> None:
-    sums.leave(fleet, ledger, LOOK)
+    cost_sums.leave(fleet, ledger, LOOK)
     assert left(ledger, LOOK.replace(hour=23, minute=59))[1] is not None
     hour, today = left(ledger, LOOK + timedelta(days=1))
     assert (hour.known_until, today) == (LOOK, None)
@@ -181,7 +182,7 @@ def shown(view: FleetView) -> str:
 def test_a_status_shows_what_was_left_unless_it_is_asked_for_more(
     ledger: Engine, wired: Wired, costs: Costs, usd: Decimal | None
 ) -> None:
-    sums.leave(wired.document, ledger, LOOK)
+    cost_sums.leave(wired.document, ledger, LOOK)
     with ledger.connect() as connection:
         marked = [replace(one, usd=Decimal(7)) for one in read_sums(connection, FLEET)]
     with writing(ledger) as connection:
@@ -204,7 +205,7 @@ def test_a_status_adds_up_where_no_pass_has_left_anything(ledger: Engine, wired:
 def test_a_status_says_how_old_its_costs_are(ledger: Engine, wired: Wired, age: timedelta, old: bool) -> None:
     at = datetime.now(UTC) - age
     looked(ledger, at)
-    sums.leave(wired.document, ledger, at)
+    cost_sums.leave(wired.document, ledger, at)
     text = shown(look(wired, Costs.LEFT))
     assert f"costs as of {at:%H:%M} UTC, {'3 h' if old else '3 min'} ago" in text
     assert ("`gpufleet watch cost` has written nothing since" in text) == old
@@ -216,9 +217,9 @@ def test_a_screen_that_lives_on_shows_the_price_of_now(ledger: Engine, wired: Wi
     watched = Watched(wired.document, Costs.NONE, wired, clock=lambda: next(times))
     shown: list[Decimal | None] = []
     for usd in ("0.31", "0.41", "0.51"):
-        seen = PriceObservation(
+        seen = Price(
             sku="aws:ec2:g6.xlarge:spot", region="us-east-1", zone="us-east-1a", source="test",
-            effective_at=now - HOUR + timedelta(seconds=float(usd) * 100), usd_per_hour=Decimal(usd), observed_at=now,
+            valid_from=now - HOUR + timedelta(seconds=float(usd) * 100), usd_per_hour=Decimal(usd), as_of=now,
         )  # fmt: skip
         with writing(ledger) as connection:
             facts.add_prices(connection, [seen])
@@ -232,6 +233,6 @@ def test_what_has_no_price_is_counted_and_not_made_up(fleet: FleetDocument, ledg
     with writing(ledger) as connection:
         connection.exec_driver_sql("delete from price_observations")
         connection.exec_driver_sql("update runs set machine_type = 'x9.unknown'")
-    sums.leave(fleet, ledger, LOOK)
+    cost_sums.leave(fleet, ledger, LOOK)
     hour, _ = left(ledger, LOOK)
     assert hour.unpriced > 0

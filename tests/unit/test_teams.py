@@ -21,7 +21,7 @@ from gpufleet.domain import money as exact
 from ledger.counters import Tokens
 from ledger.database import writing
 from ledger.schema import open_ledger
-from ledger.teams import TeamReading, TeamUse, add_team_readings, team_use, used
+from ledger.teams import Counted, TeamReading, TeamUse, add_team_readings, team_uses
 from serving.router.exporter import Moment, metrics
 from serving.router.meter import Meter, Use
 from tests.unit.small_fleet import FLEET, HOUR, T0, WINDOW, document, fill, read_json
@@ -69,7 +69,10 @@ def test_the_router_s_own_page_becomes_readings(tmp_path: Path) -> None:
     ],
 )
 def test_counters_become_use(readings: Sequence[TeamReading], expected: dict[str, int]) -> None:
-    assert {team: use.replica_ms for (_, team), use in used(readings, T0).items() if use.replica_ms} == expected
+    counted = Counted(T0)
+    for one in readings:
+        counted.take(one)
+    assert {team: use.replica_ms for (_, team), use in counted.uses.items() if use.replica_ms} == expected
 
 
 def test_use_is_read_from_the_ledger_once_however_often_it_was_written(tmp_path: Path) -> None:
@@ -77,8 +80,10 @@ def test_use_is_read_from_the_ledger_once_however_often_it_was_written(tmp_path:
     for _ in range(2):
         with writing(engine) as connection:
             add_team_readings(connection, [reading("a", -1, 100), reading("a", 1, 400), reading("a", 7, 900)])
+    whole, late = (T0, T0 + 6 * HOUR), (T0 + 6 * HOUR, T0 + 8 * HOUR)
     with engine.connect() as connection:
-        assert team_use(connection, FLEET, T0, T0 + 6 * HOUR)["chat", "a"].replica_ms == 300
+        found = team_uses(connection, FLEET, [whole, late])
+    assert [found[interval]["chat", "a"].replica_ms for interval in (whole, late)] == [300, 500]
 
 
 @given(

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from gpufleet.domain.model import CapacityType
+from gpufleet.domain.prices import Price
 from ledger import facts, rollups
 from ledger.database import writing
-from ledger.facts import ActivityHour, EndCause, Pass, PriceObservation, Reading, Reservation, RunEnd
+from ledger.facts import ActivityHour, EndCause, Pass, Reading, Reservation, RunEnd
 from ledger.schema import open_ledger
 from tests.unit.small_fleet import FLEET, HOUR, T0, WINDOW, document, read_json, run
 
@@ -56,9 +57,9 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Any:
         facts.add_prices(
             connection,
             [
-                PriceObservation(
+                Price(
                     sku=f"aws:ec2:g6.xlarge:{kind}", region="us-east-1", zone=None, source="test",
-                    effective_at=T0 + hours * HOUR, usd_per_hour=Decimal(usd), observed_at=T0 + 6 * HOUR,
+                    valid_from=T0 + hours * HOUR, usd_per_hour=Decimal(usd), as_of=T0 + 6 * HOUR,
                 )
                 for kind, hours, usd in (("spot", 0, "0.36"), ("on-demand", 0, "0.72"), ("on-demand", 3, "0.9"))
             ],

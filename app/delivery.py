@@ -8,7 +8,6 @@ from typing import Final
 from sqlalchemy import Engine
 
 from app.errors import AppError
-from cli.output import STDERR
 from notify.deliver import Clock, Delivered, deliver_patiently
 from notify.slack import Receiver, SlackSettingsError, from_environment
 
@@ -23,16 +22,9 @@ def receiver(environ: Mapping[str, str] | None = None) -> Receiver:
         raise AppError(str(error)) from error
 
 
-def deliver(engine: Engine, wait: timedelta = DELIVERY_LIMIT) -> Delivered:
-    """Deliver what the outbox holds. Raises AppError."""
-    return deliver_patiently(engine, receiver(), Clock(), wait)
-
-
 def send(engine: Engine, *, wait: timedelta = DELIVERY_LIMIT) -> Delivered:
-    """Deliver what the outbox holds and print what became of it. Raises AppError."""
-    done = deliver(engine, wait)
-    STDERR.print(summary(done))
-    return done
+    """Deliver what the outbox holds. Raises AppError where no way to Slack is set."""
+    return deliver_patiently(engine, receiver(), Clock(), wait)
 
 
 def summary(done: Delivered) -> str:

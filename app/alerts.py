@@ -1,0 +1,164 @@
+"""What the cost watchdog tells people without being asked: budgets crossed, hours that cost unlike the same hour of
+earlier weeks. Once an hour; each message once, whoever runs."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from fractions import Fraction
+from typing import Final
+from zoneinfo import ZoneInfo
+
+from sqlalchemy import Engine
+
+from app.ledgers import ledger_errors, ledger_name
+from app.reports import month_spends, part_uses, query_of, scope_of
+from app.windows import Window
+from costs import forecast
+from costs.anomaly import Anomaly, anomalies, hour_of, name_cause
+from costs.figures import Figure
+from costs.forecast import BudgetState
+from costs.query import CostQuery
+from costs.render import show
+from costs.report import By, Report
+from costs.spend import Spend
+from gpufleet.domain import money as exact
+from gpufleet.settings.document import FleetDocument
+from ledger import history
+from ledger.database import writing
+from ledger.outbox import Message, enqueue
+from ledger.rollups import floor_hour
+from ledger.teams import Interval
+from ledger.told import add_told, last_told
+from notify.messages import escape, section
+
+HOUR: Final = timedelta(hours=1)
+WEEKS: Final = 4
+CATCH_UP: Final = timedelta(hours=6)
+"""Hours that were missed longer ago are not told any more."""
+
+
+def due(document: FleetDocument, engine: Engine, now: datetime) -> list[datetime]:
+    """Ends of the whole hours that nobody has told of yet, oldest first. Ask after the look: it knows the hour.
+
+    A pass that died after its facts told nothing, so the next one finds its hour here.
+    """
+    if document.notify is None:
+        return []
+    fleet, end = ledger_name(document), floor_hour(now)
+    with ledger_errors(document), engine.connect() as connection:
+        begun, told = history.begun(connection, fleet), last_told(connection, fleet)
+    if begun is None or begun >= end:
+        return []
+    first = end if told is None else max(told + HOUR, end - CATCH_UP)
+    return [first + HOUR * n for n in range(int((end - first) / HOUR) + 1)]
+
+
+def enqueue_all(document: FleetDocument, engine: Engine, now: datetime) -> int:
+    """Put the alerts of every hour that is due into the outbox. Gives how many were new."""
+    hours = due(document, engine, now)
+    if document.notify is None or not hours:
+        return 0
+    channel = document.notify.slack_channel
+    query = query_of(document, engine)
+    month = forecast.month(now, document.notify.timezone, query.begun)
+    weeks = {end: _weeks(end, query.begun) for end in hours}
+    budgeted = document.budget is not None or bool(document.budgets)
+    query.read([*(one for some in weeks.values() for one in some), *(month.intervals if budgeted else ())])
+    found = _budgets(document, month, month_spends(query, month), now) if budgeted else []
+    for compared in weeks.values():
+        found += _anomalies(document, query, compared, now)
+    with writing(engine) as connection:
+        for end in hours:
+            add_told(connection, ledger_name(document), end)
+        return sum(
+            enqueue(
+                connection,
+                Message(key=key, channel=channel, text=escape(text), detail={"blocks": [section(escape(text))]}),
+                now,
+            )
+            for key, text in found
+        )
+
+
+def _budgets(
+    document: FleetDocument, month: forecast.Month, spends: dict[Interval, Spend], now: datetime
+) -> list[tuple[str, str]]:
+    """One message per threshold and month of each budget, and one when the month is about to cost more than it."""
+    assert document.notify is not None
+    name = f"{now.astimezone(ZoneInfo(document.notify.timezone)):%Y-%m}"
+    fleet, found = ledger_name(document), list[tuple[str, str]]()
+    if document.budget is not None:
+        expected = month.forecast({interval: one.total for interval, one in spends.items()})
+        use = forecast.budget_use(document.budget.usd_per_month, expected)
+        words = (
+            f"; the month is expected to cost {show(expected.expected)} USD",
+            f" ({show(expected.low)} to {show(expected.high)})",
+        )
+        found += _budget(f"{fleet}/budget/{name}", document.environment, use, words)
+    for budget, use in part_uses(document, month, spends):
+        kind, part = budget.of
+        where = f"{document.environment}, {kind} {part}"
+        found += _budget(f"{fleet}/budget/{kind}/{part}/{name}", where, use, ("", ""))
+    return found
+
+
+def _budget(key: str, where: str, use: forecast.BudgetUse, words: tuple[str, str]) -> list[tuple[str, str]]:
+    """`words`: what is said of the month besides, and of the range of its forecast."""
+    limit, spent = show(use.usd_per_month), show(use.spent.quantize(exact.CENT))
+    used = f"{use.share:.0%} of the month's budget is used ({spent} of {limit} USD{words[0]})"
+    found = [(f"{key}/{share}", f"{where}: {used}") for share in use.crossed[-1:]]
+    if use.state is BudgetState.WILL_EXCEED:
+        ahead = f"the month is expected to cost {show(use.expected)} USD{words[1]}; its budget is {limit} USD"
+        found.append((f"{key}/expected", f"{where}: {ahead}"))
+    return found
+
+
+def _weeks(end: datetime, begun: datetime | None) -> list[Interval]:
+    """The hour before `end` and the same hour of up to four earlier weeks, as far as they are known."""
+    starts = [end - HOUR - timedelta(weeks=week) for week in range(WEEKS + 1)]
+    return [(start, start + HOUR) for start in starts if start == starts[0] or (begun is not None and start >= begun)]
+
+
+def _anomalies(
+    document: FleetDocument, query: CostQuery, compared: Sequence[Interval], now: datetime
+) -> list[tuple[str, str]]:
+    """An hour, the first, against the same hour of earlier weeks, for the fleet and each pool, once a day."""
+    if len(compared) == 1:
+        return []
+    start = compared[0][0]
+    current, *before = (_report(document, query, interval, now) for interval in compared)
+    found: list[tuple[str, str]] = []
+    for pool in (None, *sorted(current.groups[By.POOL])):
+        figures = [_figure(report, pool) for report in before]
+        mine = [[c for c in report.charges if pool in (None, c.pool)] for report in (before[0], current)]
+        cause = name_cause(mine[0], mine[1], start)
+        for one in anomalies(hour_of(_figure(current, pool)), [hour_of(figure) for figure in figures], cause):
+            key = f"{ledger_name(document)}/anomaly/{pool or '*'}/{one.what}/{start:%Y-%m-%d}"
+            where = document.environment if pool is None else f"{document.environment}, pool {pool}"
+            found.append((key, f"{where}: {_words(one)}"))
+    return found
+
+
+def _report(document: FleetDocument, query: CostQuery, interval: Interval, now: datetime) -> Report:
+    window = Window(since=interval[0], until=interval[1], now=now, timezone="UTC")
+    return query.report(scope_of(document, window, True))
+
+
+def _figure(report: Report, pool: str | None) -> Figure:
+    return report.total if pool is None else report.groups[By.POOL].get(pool, Figure())
+
+
+def _words(one: Anomaly) -> str:
+    parts = ", ".join(
+        f"{name} {_usd(value, '+')}"
+        for name, value in (
+            ("price", one.split.price),
+            ("volume", one.split.volume),
+            ("efficiency", one.split.efficiency),
+        )
+    )
+    return f"{_usd(one.now)} {one.what}, usually {_usd(one.usual)}: {one.cause} (of the change: {parts} USD/h)"
+
+
+def _usd(value: Fraction, sign: str = "") -> str:
+    cents = round(value * 100)
+    return f"{exact.CENT * cents:{sign},.2f}"

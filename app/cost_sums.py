@@ -1,0 +1,47 @@
+"""The sums that screens show: each pass of the cost watchdog leaves them in the ledger. A screen makes them itself
+only where no pass has.
+"""
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Final
+
+from sqlalchemy import Engine
+
+from app.ledgers import ledger_errors, ledger_name
+from app.reports import query_of, scope_of
+from app.windows import Window
+from costs.sums import sums
+from gpufleet.settings.document import FleetDocument
+from ledger.database import writing
+from ledger.sums import CostSum, Span, write_sums
+
+_HOUR: Final = timedelta(hours=1)
+
+
+def _midnight(now: datetime) -> datetime:
+    """When the UTC day of that moment began."""
+    return now.replace(hour=0, minute=0, second=0, microsecond=0)
+
+
+def add_up(document: FleetDocument, engine: Engine, spans: Iterable[Span], now: datetime) -> list[CostSum]:
+    """Spans up to now, as `gpufleet report cost` of them. What has no price is counted. Raises AppError."""
+    windows = {
+        span: Window(since=_midnight(now) if span is Span.TODAY else now - _HOUR, until=now, now=now, timezone="UTC")
+        for span in spans
+    }
+    with ledger_errors(document):
+        query = query_of(document, engine)
+        query.read([(window.since, window.until) for window in windows.values()])
+        return [
+            one
+            for span, window in windows.items()
+            for one in sums(query.report(scope_of(document, window, True)), span)
+        ]
+
+
+def leave(document: FleetDocument, engine: Engine, now: datetime) -> None:
+    """Leave every sum of a pass in the ledger, all of one moment. Raises AppError."""
+    made = add_up(document, engine, Span, now)
+    with ledger_errors(document), writing(engine) as connection:
+        write_sums(connection, ledger_name(document), made)

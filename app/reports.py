@@ -1,0 +1,243 @@
+"""A fleet's reports, put together from its ledger, prices and document."""
+
+import csv
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime
+from io import StringIO
+from typing import Any
+
+from sqlalchemy import Engine
+
+from app.declared import declared_of, overrides_of
+from app.errors import AppError
+from app.ledgers import ledger_errors, ledger_name, read_ledger_of
+from app.references import references_of
+from app.windows import Window
+from costs import charts, forecast, page, series
+from costs import savings as savers
+from costs.allocation import Facts
+from costs.digest import Digest
+from costs.document import CSV_COLUMNS, charges_csv, figures_csv, text
+from costs.document import document as as_document
+from costs.focus import days
+from costs.query import CostQuery
+from costs.report import Report, Scope
+from costs.speed import speeds
+from costs.spend import Spend, spend
+from costs.waste import waste
+from gpufleet.domain import money as exact
+from gpufleet.settings.document import FleetDocument
+from gpufleet.settings.document.money import PartBudget
+from ledger import history
+from ledger.teams import Interval
+from prices.book import MissingPriceError, PriceBook
+from prices.packaged import PackagedPrices
+
+
+def query_of(document: FleetDocument, engine: Engine) -> CostQuery:
+    """Asks the fleet's ledger. Raises AppError."""
+    return CostQuery(
+        engine,
+        ledger_name(document),
+        document.region,
+        overrides=overrides_of(document),
+        packaged=PackagedPrices(),
+        declared=declared_of(document),
+    )
+
+
+def scope_of(document: FleetDocument, window: Window, allow_unpriced: bool) -> Scope:
+    """The scope of a window."""
+    return Scope(
+        fleet=ledger_name(document),
+        environment=document.environment,
+        cloud=document.cloud,
+        region=document.region,
+        since=window.since,
+        until=window.until,
+        now=window.now,
+        timezone=window.timezone,
+        allow_unpriced=allow_unpriced,
+    )
+
+
+def cost(document: FleetDocument, window: Window, allow_unpriced: bool) -> Report:
+    """The cost report. Raises AppError for a missing price."""
+    (found,) = costs(document, [window], allow_unpriced)
+    return found
+
+
+def costs(document: FleetDocument, windows: Sequence[Window], allow_unpriced: bool) -> Iterator[Report]:
+    """The cost report of each window. Raises AppError for a missing price."""
+    with _explained(document):
+        query = query_of(document, read_ledger_of(document))
+        query.read([(window.since, window.until) for window in windows])
+        for window in windows:
+            yield _report(document, query, scope_of(document, window, allow_unpriced))
+
+
+def by_day(document: FleetDocument, window: Window) -> Iterator[Report]:
+    """One report for each UTC day of the window; unpriced rows are left to the reader."""
+    parts = [replace(window, since=since, until=until) for since, until in days(window.since, window.until)]
+    return costs(document, parts, True)
+
+
+def as_csv(found: Iterable[tuple[str, Report]]) -> str:
+    """Every charge as CSV with a header."""
+    body = StringIO()
+    writer = csv.writer(body, lineterminator="\n")
+    writer.writerow(CSV_COLUMNS)
+    for environment, report in found:
+        writer.writerows(charges_csv(environment, report.charges))
+    return body.getvalue()
+
+
+def with_facts(document: FleetDocument, window: Window, allow_unpriced: bool) -> tuple[Digest, Facts, PriceBook]:
+    """The digest with what pictures are drawn from. Raises AppError for a missing price."""
+    with _explained(document):
+        engine = read_ledger_of(document)
+        query = query_of(document, engine)
+        month = forecast.month(window.until, window.timezone, query.begun)
+        length = window.until - window.since
+        before = replace(window, since=window.since - length, until=window.since)
+        is_known = query.begun is not None and query.begun <= before.since
+        asked = [window, before] if is_known else [window]
+        query.read([*((one.since, one.until) for one in asked), *month.intervals])
+        report = _report(document, query, scope_of(document, window, allow_unpriced))
+        known = query.known(window.since, window.until)
+        with engine.connect() as connection:
+            ended = history.ended_by_idle(connection, ledger_name(document), window.since, window.until)
+        stops = [savers.Stop(instance_id=instance_id, pool=pool, at=at) for instance_id, pool, at in ended]
+        spends = month_spends(query, month)
+        expected = month.forecast({interval: one.total for interval, one in spends.items()})
+        budget = document.budget
+        found = Digest(
+            report=report,
+            before=query.report(scope_of(document, before, True)) if is_known else None,
+            waste=waste(report),
+            savings=savers.savings(report, stops, known.facts.runs, known.book),
+            month=expected,
+            budget=None if budget is None else forecast.budget_use(budget.usd_per_month, expected),
+            budgets=[(" ".join(part.of), use) for part, use in part_uses(document, month, spends)],
+        )
+        return found, known.facts, known.book
+
+
+def digest(document: FleetDocument, window: Window, allow_unpriced: bool) -> Digest:
+    """The digest of a window. Raises AppError for a missing price."""
+    return with_facts(document, window, allow_unpriced)[0]
+
+
+def html(document: FleetDocument, window: Window, allow_unpriced: bool, back: str = "") -> str:
+    """The digest as a page with pictures. Raises AppError for a missing price."""
+    found, facts, book = with_facts(document, window, allow_unpriced)
+    cuts = _cuts(found)
+    lanes = series.lanes(facts, cuts[0], cuts[-1])
+    return page.page(found, series.buckets(facts, book, cuts), lanes, back=back)
+
+
+def attachments(found: Digest, facts: Facts, book: PriceBook) -> list[tuple[str, str, bytes]]:
+    """What goes into the digest's thread: name, title, content."""
+    scope = found.report.scope
+    picture = charts.png(charts.cost_over_time(series.buckets(facts, book, _cuts(found)), scope.timezone))
+    return [
+        ("cost.png", f"{scope.environment}: cost over time by capacity type", picture),
+        ("cost.csv", f"{scope.environment}: figures by grouping", figures_csv(found.report).encode()),
+    ]
+
+
+def month_spends(query: CostQuery, month: forecast.Month) -> dict[Interval, Spend]:
+    """What each interval of the month cost; the query has read them."""
+    return {interval: spend(query.known(*interval), *interval) for interval in month.intervals}
+
+
+def part_uses(
+    document: FleetDocument, month: forecast.Month, spends: dict[Interval, Spend]
+) -> list[tuple[PartBudget, forecast.BudgetUse]]:
+    """How the budget of each pool and team stands."""
+    found: list[tuple[PartBudget, forecast.BudgetUse]] = []
+    for budget in document.budgets:
+        expected = month.forecast(
+            {interval: one.by_part.get(budget.of, exact.ZERO) for interval, one in spends.items()}
+        )
+        found.append((budget, forecast.budget_use(budget.usd_per_month, expected, budget.thresholds)))
+    return found
+
+
+def key(document: FleetDocument, window: Window, kind: str) -> str:
+    """Names a posted report, to the second: the same window is posted once."""
+    span = f"{window.since:%Y%m%dT%H%M%SZ}-{window.until:%Y%m%dT%H%M%SZ}"
+    return f"{ledger_name(document)}/report/{kind}/{span}"
+
+
+def digest_json(found: Digest) -> dict[str, Any]:
+    """The digest as JSON: the cost report without its lines, and what the digest adds."""
+    whole = as_document(found.report)
+    for name in ("charges", "engines", "prices"):
+        whole.pop(name)
+    whole["kind"] = "gpu-fleet digest"
+    whole["waste"] = [
+        {
+            "cause": one.cause.value,
+            "pool": one.pool,
+            "usd": text(exact.usd(one.amount)),
+            "seconds": text(exact.seconds(one.time)),
+            "resources": list(one.resources),
+            "advice": one.advice,
+        }
+        for one in found.waste
+    ]
+    whole["savings"] = {
+        "spot_usd": text(exact.usd(found.savings.spot)),
+        "stopped_usd": text(exact.usd(found.savings.stopped)),
+        "fallback_usd": text(exact.usd(found.savings.fallback)),
+        "stops": [
+            {
+                "instance": one.stop.instance_id,
+                "pool": one.stop.pool,
+                "at": one.stop.at.isoformat(),
+                "until": one.until.isoformat(),
+                "because": one.because,
+                "usd": text(exact.usd(one.amount)),
+            }
+            for one in found.savings.stops
+        ],
+    }
+    month = found.month
+    whole["month"] = {name: str(getattr(month, name)) for name in ("spent", "expected", "low", "high", "days_known")}
+    if found.budget is not None:
+        whole["budget"] = {
+            "usd_per_month": text(found.budget.usd_per_month),
+            "share": text(found.budget.share),
+            "state": found.budget.state.value,
+        }
+    whole["budgets"] = [
+        {"of": name, "usd_per_month": text(use.usd_per_month), "spent": text(use.spent), "share": text(use.share),
+         "state": use.state.value}
+        for name, use in found.budgets
+    ]  # fmt: skip
+    return whole
+
+
+def _report(document: FleetDocument, query: CostQuery, scope: Scope) -> Report:
+    report = query.report(scope)
+    return replace(report, speeds=speeds(report.cells, document.cloud, references_of(document)))
+
+
+def _cuts(found: Digest) -> list[datetime]:
+    """Where pictures of a digest's window are cut, up to what the ledger knows."""
+    scope = found.report.scope
+    known_until = min(scope.until, found.report.known_until or scope.until)
+    return series.edges(scope.since, known_until if known_until > scope.since else scope.until)
+
+
+@contextmanager
+def _explained(document: FleetDocument) -> Generator[None]:
+    """A ledger that fails or a price that is missing, as AppError."""
+    try:
+        with ledger_errors(document):
+            yield
+    except MissingPriceError as error:
+        raise AppError(f"{document.environment}: {error}; or show it as unknown with --allow-unpriced") from error

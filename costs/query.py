@@ -1,0 +1,84 @@
+"""Reads what one fleet's ledger knows of several windows: each fact once, over the longest of them.
+
+The reports, forecasts and budgets of one use case are then computed from memory. What instances did and the tokens
+that they served are larger than memory: they are read window by window, and only where a report needs them.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from sqlalchemy import Engine
+
+from costs.allocation import Facts
+from costs.commitments import Coverage, Declared, end_of
+from costs.report import Known, Report, Scope, compute
+from costs.tokens import EngineTokens, served
+from ledger import history, rollups
+from ledger.finals import finals
+from ledger.teams import Interval, team_uses
+from prices.book import Override, Packaged, PriceBook
+
+
+class CostQuery:
+    """One fleet's facts. `read` names the windows; `known` and `report` take one of them."""
+
+    def __init__(  # noqa: PLR0913 - what a ledger does not know of a fleet's costs
+        self,
+        engine: Engine,
+        fleet: str,
+        region: str,
+        *,
+        overrides: Iterable[Override] = (),
+        packaged: Packaged,
+        declared: Declared = Declared(),
+    ) -> None:
+        self._engine, self._fleet, self._declared = engine, fleet, declared
+        with engine.connect() as connection:
+            self.begun = history.begun(connection, fleet)
+            """The first complete look; None: there was none."""
+            self._last = history.last_pass(connection, fleet)
+            observed = history.prices(connection, region)
+        self.book = PriceBook(region=region, overrides=overrides, observed=observed, packaged=packaged)
+
+    def read(self, windows: Sequence[Interval]) -> None:
+        """Read the facts of these windows, of which there is one at least."""
+        since, until = min(start for start, _ in windows), max(end for _, end in windows)
+        with self._engine.connect() as connection:
+            self._runs = history.runs(connection, self._fleet, since, until)
+            self._first_signs = rollups.first_signs(connection, self._fleet)
+            self._reservations = history.reservations(connection, self._fleet, since, until)
+            self._confirmed = finals(connection, self._fleet, since, until)
+            split = self._declared.split_by_team
+            self._uses = team_uses(connection, self._fleet, windows) if split else {}
+
+    def known(self, since: datetime, until: datetime) -> Known:
+        """The facts of one window. What instances did is read when it is asked for."""
+        runs = [
+            run for run in self._runs if run.started_at < until and (end_of(run) > since or run.started_at >= since)
+        ]
+        facts = Facts(
+            runs=runs,
+            activity=history.Activity(self._engine, self._fleet, since, until, [run.instance_id for run in runs]),
+            first_signs=self._first_signs,
+            reservations=[one for one in self._reservations if one.started_at < until and one.last_seen_at > since],
+            declared=self._declared,
+            coverage=Coverage(self._declared, runs),
+            known=None if self.begun is None or self._last is None else (self.begun, self._last.at),
+        )
+        return Known(
+            facts=facts,
+            book=self.book,
+            last=self._last,
+            begun=self.begun,
+            confirmed=[one for one in self._confirmed if one.since < until and one.until > since],
+            uses=self._uses.get((since, until), {}),
+        )
+
+    def report(self, scope: Scope) -> Report:
+        """The report of one window. Raises MissingPriceError unless the scope allows unpriced rows."""
+        return compute(scope, self.known(scope.since, scope.until), self._tokens(scope.since, scope.until))
+
+    def _tokens(self, since: datetime, until: datetime) -> list[EngineTokens]:
+        """What engines served in a window."""
+        with self._engine.connect() as connection:
+            return list(served(rollups.stretches(connection, self._fleet, since, until), since, until))

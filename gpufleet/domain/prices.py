@@ -1,0 +1,47 @@
+"""A price, from a cloud's answer to a charge."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from enum import IntEnum
+from typing import Final
+
+CURRENCY: Final = "USD"
+UNIT: Final = "hour"
+
+
+class Rank(IntEnum):
+    """Which source wins where several know a price: the lowest."""
+
+    OVERRIDE = 0
+    LIVE = 1
+    PACKAGED = 2
+    OVERRIDE_BEFORE_ITS_DATE = 3
+    """The earliest override, for the time before it: better than nothing, and said so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """USD per hour of one sku, from `valid_from` until the next price of its source."""
+
+    sku: str
+    """`aws:ec2:g6.xlarge:spot`, `gcp:compute:g2-standard-4:on-demand`, …"""
+    region: str
+    usd_per_hour: Decimal
+    source: str
+    as_of: datetime
+    """When the source last said so."""
+    valid_from: datetime
+    rank: Rank = Rank.LIVE
+    zone: str | None = None
+    """None: all zones of the region."""
+    unverified: bool = False
+    note: str = ""
+    currency: str = CURRENCY
+    unit: str = UNIT
+
+    def __post_init__(self) -> None:
+        if not self.usd_per_hour.is_finite() or self.usd_per_hour < 0:
+            raise ValueError(f"{self.sku}: a price of {self.usd_per_hour} USD/h is no price (source {self.source})")
+        if self.currency != CURRENCY:
+            raise ValueError(f"{self.sku}: the price is in {self.currency}; this book knows {CURRENCY} only")
