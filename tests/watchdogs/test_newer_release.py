@@ -178,8 +178,7 @@ def test_an_unknown_brake_holds_an_orphan(engine: Engine) -> None:
     assert world.stopped == []
 
 
-def test_an_unknown_refusal_is_not_capacity() -> None:
-    assert ActivityKind(NEW).refuses
+def test_an_unknown_activity_ends_no_spot_pass() -> None:
     world = spread_world()
     world.lose(instance(1).id)
     fleet = document(watchdogs=SETTINGS)

@@ -18,6 +18,7 @@ from watchdogs.spot.view import GroupView, Member, PoolView
 
 LONG_AGO = START - timedelta(hours=5)
 DEAR = Decimal("0.95")
+UNKNOWN = ActivityKind("of_a_newer_release")
 
 
 def pool(  # noqa: PLR0913 - what may differ between zones
@@ -170,7 +171,7 @@ def test_which_reserved_carries_a_part_of_the_target(state: Mapping[str, Any], c
         ),
         *(
             pytest.param(pool(UNEVEN, events=[happened("a", kind, 29)]), ["b", "c"], id=f"not one of lately: {kind}")
-            for kind in (ActivityKind.LAUNCHED, ActivityKind.PREEMPTED, ActivityKind.NO_CAPACITY)
+            for kind in (ActivityKind.LAUNCHED, ActivityKind.PREEMPTED, ActivityKind.NO_CAPACITY, UNKNOWN)
         ),
         pytest.param(
             pool(UNEVEN, events=[happened("a", ActivityKind.PREEMPTED, 31)]),
@@ -222,6 +223,7 @@ NO_CAPACITY, LAUNCHED, PREEMPTED = ActivityKind.NO_CAPACITY, ActivityKind.LAUNCH
             looking(happened("c", NO_CAPACITY, 5), happened("c", LAUNCHED, 4)), True, id="it has given since"
         ),
         pytest.param(looking(happened("c", NO_CAPACITY, 0), desired=1), False, id="refused in this pass"),
+        pytest.param(looking(happened("c", UNKNOWN, 5)), False, id="refused for a reason that nobody knows"),
     ],
 )
 def test_a_group_that_looks_by_itself_is_not_asked_after_a_refusal(seen: PoolView, is_open: bool) -> None:
@@ -233,6 +235,7 @@ def test_a_group_that_looks_by_itself_is_not_asked_after_a_refusal(seen: PoolVie
     [
         pytest.param(looking(), 1, Reason.SURPLUS, id="no more is needed"),
         pytest.param(looking(happened("c", NO_CAPACITY, 5)), 1, Reason.NO_SPOT, id="it was refused"),
+        pytest.param(looking(happened("c", UNKNOWN, 5)), 1, Reason.NO_SPOT, id="it was refused, nobody knows why"),
         pytest.param(replace(looking(desired=5), target=5), 2, Reason.SURPLUS, id="fewer are needed"),
         pytest.param(replace(looking(desired=2), target=5), 2, Reason.SPOT_WANTED, id="it is needed"),
         pytest.param(looking(desired=1), None, Reason.AS_WANTED, id="none is asked for"),
