@@ -32,13 +32,13 @@ _PASS = """
 import json, resource, sys, time
 began, cpu = time.perf_counter(), time.process_time()
 from app.fleets import load_one
-from cli.passes import Options, kinds
+from app.passes import Options, kinds
 from cli.watch_pass import Show, over_fleets
 document, mode = load_one(sys.argv[1]), sys.argv[2]
 kind = kinds()["idle"]
 loaded = time.perf_counter()
 if mode == "decide":
-    from cli.wiring import wire
+    from app.wiring import wire
     from watchdogs.idle.decide import decide
     wired = wire(document, "idle")
     now = wired.ports.clock.now()

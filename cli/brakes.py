@@ -8,13 +8,13 @@ from typing import Annotated, Any, Final
 import typer
 from sqlalchemy.engine import Engine
 
+from app.adapters import FleetAgents, fleet_of
 from app.errors import AppError, Code
 from app.fleets import load
 from app.ledgers import not_here
+from app.wiring import agents_of, inventory_of, open_engine
 from cli.options import FleetOption
 from cli.output import STDERR, STDOUT, print_json
-from cli.ports import FleetAgents, fleet_of
-from cli.wiring import agents_of, inventory_of, open_engine
 from gpufleet.domain import durations, tags
 from gpufleet.domain.activity import ConflictError
 from gpufleet.domain.brakes import Brake, BrakeKind

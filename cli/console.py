@@ -18,13 +18,13 @@ from app.errors import AppError, Code
 from app.fleets import load
 from app.ledgers import ledger_name
 from app.quotas import QuotaMeter
+from app.watching import Watched
 from app.windows import up_to
+from app.wiring import inventory_of, open_engine
 from cli.addresses import host_and_port
 from cli.options import FleetOption
 from cli.output import STDERR
 from cli.stopping import on_signals
-from cli.watching import Watched
-from cli.wiring import inventory_of, open_engine
 from console import book, exporter, server
 from console.access import Access
 from console.alerts import Notice

@@ -113,7 +113,7 @@ _UNCHANGED = (
 def _walk(shelf: Shelf, digest: str, document: FleetDocument, way: _Way) -> list[tuple[str, int]]:
     """Let every pool of the model change, one instance at a time. Raises AppError where it stops."""
     # only here: what asks clouds takes a second to import
-    from cli.wiring import agents_of, inventory_of
+    from app.wiring import agents_of, inventory_of
     from gpufleet.domain.activity import CloudError
     from serving.revisions import PoolRollout, RolloutError, Walk
 

@@ -8,9 +8,9 @@ import typer
 
 from app.errors import AppError, Code
 from app.fleets import load
+from app.wiring import agents_of, inventory_of
 from cli.options import FleetOption
 from cli.output import STDERR, STDOUT, Exit, print_json
-from cli.wiring import agents_of, inventory_of
 from clouds.aws.calls import AwsCalls
 from clouds.aws.rollouts import AwsRollouts
 from clouds.versions import GroupVersion
@@ -65,9 +65,9 @@ def _version(document: FleetDocument, pool: Pool, group: str) -> GroupVersion:
         case Cloud.AWS:
             return AwsRollouts(AwsCalls(document.region)).version(group)
         case Cloud.GCP:
-            from cli.rollout_google import rollouts_of
+            from app.rollout_google import rollouts_of
 
-            return rollouts_of(document, pool).version(group)
+            return rollouts_of(document, pool, _say).version(group)
 
 
 def _cancel(document: FleetDocument, pool: Pool) -> None:
@@ -77,7 +77,7 @@ def _cancel(document: FleetDocument, pool: Pool) -> None:
             for group in pool.groups:
                 rollouts.cancel(group.name)
         case Cloud.GCP:
-            from cli.rollout_google import release
+            from app.rollout_google import release
 
             # it runs where somebody started it, and ends with that process
             release(document, pool)
@@ -90,11 +90,11 @@ def _roll_all(document: FleetDocument, pool: Pool, groups: list[GroupEntry], lim
             for group in groups:
                 _roll(document, pool, group, rollouts, limit)
         case Cloud.GCP:
-            from cli.rollout_google import paused, rollouts_of
+            from app.rollout_google import paused, rollouts_of
 
             with paused(document, pool, limit * len(groups)):
                 for group in groups:
-                    rollouts_of(document, pool).roll(group, limit)
+                    rollouts_of(document, pool, _say).roll(group, limit)
 
 
 def _limit(text: str) -> timedelta:
@@ -170,3 +170,7 @@ def _described(pool: Pool, versions: dict[str, GroupVersion]) -> dict[str, objec
             for v in versions.values()
         ],
     }
+
+
+def _say(line: str) -> None:
+    STDERR.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 from app import logs
 from app.errors import AppError, Code
 from app.fleets import load
+from app.passes import Options, kinds
 from cli import watch_cost
 from cli.output import STDERR, Exit, exit_of, print_json
-from cli.passes import Options, kinds
 from cli.watch_pass import Show, over_fleets
 from gpufleet.domain.parsed import is_list
 from gpufleet.settings.document import FleetDocument

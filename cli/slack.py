@@ -11,11 +11,11 @@ import typer
 from app import delivery, ledgers
 from app.errors import AppError
 from app.fleets import load
+from app.wiring import inventory_of, open_engine
 from cli.addresses import host_and_port
 from cli.options import FleetOption
 from cli.output import STDERR, STDOUT
 from cli.stopping import on_signals
-from cli.wiring import inventory_of, open_engine
 from gpufleet.settings.document import FleetDocument
 from ledger.outbox import retry_refused
 from notify.presses import Desk, Presses

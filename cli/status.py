@@ -10,9 +10,9 @@ from rich.live import Live
 
 from app.errors import AppError, Code
 from app.fleets import load
+from app.watching import Costs, Watched
 from cli.options import FleetOption
 from cli.output import STDOUT, Exit, print_json
-from cli.watching import Costs, Watched
 from console.document import document as as_document
 from console.text import screen
 from console.view import FleetView

@@ -14,11 +14,11 @@ from sqlalchemy.exc import SQLAlchemyError
 from app.errors import AppError
 from app.fleets import load
 from app.ledgers import ledger_name
+from app.watching import Costs, Watched
+from app.wiring import open_engine
 from cli.options import FleetOption
 from cli.output import STDOUT, Exit
 from cli.status import EveryOption, pause
-from cli.watching import Costs, Watched
-from cli.wiring import open_engine
 from console import book
 from console.top import Screen, Sort, draw, pressed
 from console.view import FleetView

@@ -10,10 +10,10 @@ import typer
 from app import logs
 from app.errors import AppError, Code
 from app.fleets import load
+from app.passes import IDLE, SCALE, SPOT, Options, kinds
 from cli import watch_foreign
 from cli.options import FleetOption
 from cli.output import STDOUT, print_json
-from cli.passes import IDLE, SCALE, SPOT, Options, kinds
 from cli.watch_pass import over_fleets, show_of
 from ledger import decisions
 
@@ -92,8 +92,8 @@ def why(
     as_json: JsonOption = False,
 ) -> None:
     """Every decision about a resource, with its evidence, and what became of it. Of a pool: about all that it has."""
-    from cli.ports import fleet_of
-    from cli.wiring import open_engine
+    from app.adapters import fleet_of
+    from app.wiring import open_engine
 
     found: list[dict[str, Any]] = []
     documents = load(fleet)

@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from app import api_calls
+from app.adapters import FleetPrices, FleetUtilization
 from app.errors import AppError, Code
 from cli import plans
 from cli.output import STDOUT, Exit, after_the_work, print_json
-from cli.ports import FleetPrices, FleetUtilization
 from cli.watch_orphans import with_tag
 from clouds.aws.calls import AwsCalls
 from clouds.aws.cloudwatch import CloudWatch

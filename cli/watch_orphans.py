@@ -8,10 +8,10 @@ import typer
 from app import logs
 from app.errors import AppError, Code
 from app.fleets import load
+from app.passes import Options, check_accepted, orphan_kind
 from cli import plans
 from cli.options import FleetOption
 from cli.output import STDOUT, Exit, after_the_work, exit_of, print_json
-from cli.passes import Options, check_accepted, orphan_kind
 from cli.watch_pass import Show, answer, one_of_several, show_of, worst
 from gpufleet.domain.model import Instance
 from gpufleet.settings.document import FleetDocument

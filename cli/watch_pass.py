@@ -5,9 +5,10 @@ from dataclasses import replace
 from enum import Enum, auto
 from typing import Any
 
-from cli import passes, plans
+from app import passes
+from app.passes import Kind, Options, Result
+from cli import plans
 from cli.output import Exit, after_the_work, exit_of
-from cli.passes import Kind, Options, Result
 from gpufleet.settings.document import FleetDocument
 
 

@@ -13,15 +13,15 @@ from typing import Annotated, Final
 
 import typer
 
-from app import logs
+from app import hints, logs
+from app.daemon_page import Page, serve
 from app.errors import AppError, Code
 from app.fleets import load
-from cli import hints, plans, slack, watch_cost
+from app.passes import Kind, Options, kinds, watches
+from cli import plans, slack, watch_cost
 from cli.addresses import host_and_port
-from cli.daemon_page import Page, serve
 from cli.options import FleetOption
 from cli.output import Exit
-from cli.passes import Kind, Options, kinds, watches
 from cli.stopping import on_signals
 from cli.watch_pass import Show, over_fleets
 from gpufleet.domain import durations
@@ -75,7 +75,7 @@ def run(
     stop = on_signals(second_ends=True)
     server = _serve(listen, Page(schedule=schedule, calls=daemon.calls, apply=apply))
     schedule.start()
-    hints.listen(documents, schedule, stop)
+    hints.listen(documents, schedule, stop, plans.say)
     buttons = slack.listen_if_set(documents)
     without = {f"{k.name} {hints.place_of(d)}" for d in documents for k in kinds().values() if not watches(k, d)}
     names = ", ".join(

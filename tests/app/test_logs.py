@@ -15,8 +15,8 @@ import structlog
 
 from app import logs
 from app.errors import AppError, Code
+from app.passes import Kind, Options
 from cli.output import Exit
-from cli.passes import Kind, Options
 from cli.watch_pass import Show, over_fleets
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.decisions import Action, Decision, Plan, Reason

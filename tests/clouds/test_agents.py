@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cli.ports import FleetAgents
+from app.adapters import FleetAgents
 from clouds.agents import LARGEST, NodeAgents
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.drains import DrainOwner

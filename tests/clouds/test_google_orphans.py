@@ -12,9 +12,9 @@ import pytest
 from google.cloud import compute_v1
 from pydantic import TypeAdapter
 
+from app.wiring import wire
 from cli.output import Exit
 from cli.watch_foreign import Place, look
-from cli.wiring import wire
 from clouds.gcp.calls import ENDPOINT
 from gpufleet.domain.decisions import Action, OutcomeKind, Reason
 from gpufleet.settings.document import FleetDocument

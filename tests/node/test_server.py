@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from cli.ports import FleetAgents
+from app.adapters import FleetAgents
 from clouds.agents import NodeAgents
 from gpufleet.domain.drains import DrainOwner
 from node import server

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
+from app.adapters import FleetMessages, WallClock
 from app.fleets import load_one
-from cli.ports import FleetMessages, WallClock
 from gpufleet.domain import tags
 from gpufleet.domain.brakes import Brake
 from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState

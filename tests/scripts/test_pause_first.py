@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.ports import fleet_of
+from app.adapters import fleet_of
 from gpufleet.settings.document import render
 from ledger import operations
 from ledger.schema import open_ledger

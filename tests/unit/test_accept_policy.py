@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from app.adapters import fleet_of
 from app.errors import AppError, Code
-from cli.passes import Kind, Options
-from cli.ports import fleet_of
+from app.passes import Kind, Options
 from cli.watch_pass import over_fleets
 from gpufleet.domain.decisions import Reason
 from gpufleet.settings.document import FleetDocument

@@ -9,13 +9,13 @@ from typing import Any, cast
 import pytest
 from typer.testing import CliRunner, Result
 
+from app.adapters import fleet_of
 from app.errors import AppError, Code
 from app.fleets import load
+from app.watching import Costs, Watched
+from app.wiring import open_engine
 from cli.brakes import remove_keep
 from cli.main import build
-from cli.ports import fleet_of
-from cli.watching import Costs, Watched
-from cli.wiring import open_engine
 from gpufleet.domain.brakes import Brake, BrakeKind
 from gpufleet.domain.decisions import Action, Decision, Reason
 from gpufleet.domain.drains import DrainOwner

@@ -8,9 +8,9 @@ import typer
 
 from app.errors import AppError
 from app.fleets import load_one
+from app.passes import SPOT, Options, kinds
 from cli import watch_cost, watch_orphans
 from cli.output import STDERR, Exit
-from cli.passes import SPOT, Options, kinds
 from cli.report import _all_sent  # pyright: ignore[reportPrivateUsage]
 from cli.watch_pass import Show, over_fleets
 from gpufleet.settings.document import FleetDocument, render

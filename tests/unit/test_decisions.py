@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.ports import fleet_of
+from app.adapters import fleet_of
 from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Reason
 from ledger.decisions import ended_since, history, record_decisions, record_outcome
 from ledger.fleet import FleetLedger

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from cli import ports
-from cli.ports import holder_name, is_dead_neighbour
+from app import adapters as ports
+from app.adapters import holder_name, is_dead_neighbour
 
 HOST, BOOT, SEEN, PID, START = range(5)
 

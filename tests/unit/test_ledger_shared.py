@@ -11,7 +11,7 @@ from sqlalchemy import Engine, text
 
 from app import reports
 from app.windows import Window
-from cli.wiring import open_engine
+from app.wiring import open_engine
 from console import book
 from gpufleet.settings.document import FleetDocument
 from ledger.database import open_database

@@ -15,8 +15,8 @@ from sqlalchemy import Engine
 
 from app import cost_sums
 from app.fleets import load_one
-from cli.watching import Costs, Watched
-from cli.wiring import Wired, wire
+from app.watching import Costs, Watched
+from app.wiring import Wired, wire
 from clouds.prometheus import Prometheus
 from console import book
 from console.text import screen

@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import Engine
 
-from cli.ports import FleetMessages, fleet_of, holder_name, is_dead_neighbour
+from app.adapters import FleetMessages, fleet_of, holder_name, is_dead_neighbour
 from gpufleet.settings.document import FleetDocument
 from ledger import operations
 from ledger.fleet import FleetLedger

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from cli.ports import fleet_of
+from app.adapters import fleet_of
 from gpufleet.domain.decisions import Target
 from gpufleet.domain.model import CapacityType
 from gpufleet.settings.document import FleetDocument

@@ -21,8 +21,8 @@ import boto3
 import pytest
 
 from app.errors import AppError
+from app.passes import Kind
 from cli.output import Exit
-from cli.passes import Kind
 from cli.watch_run import COST, COST_EVERY, EVERY, Daemon
 from clouds.aws.notices import queue_name
 from gpufleet.domain.activity import CloudError

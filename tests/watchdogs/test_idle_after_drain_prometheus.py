@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cli.ports import FleetAgents
+from app.adapters import FleetAgents
 from clouds.agents import NodeAgents
 from clouds.prometheus import Prometheus
 from gpufleet.domain.decisions import OutcomeKind, Reason

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.ports import fleet_of
+from app.adapters import fleet_of
 from gpufleet.domain.decisions import Action, Decision, FailedAttempts, Outcome, OutcomeKind, PastAction, Plan, Reason
 from gpufleet.domain.policies import IdlePolicy
 from ledger.fleet import FleetLedger

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from cli.ports import fleet_of
+from app.adapters import fleet_of
 from gpufleet.domain.decisions import Action, Decision, Reason
 from ledger.fleet import LEASE_TERM, FleetLedger
 from ledger.schema import open_ledger

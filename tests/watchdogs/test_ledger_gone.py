@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from app.errors import AppError
+from app.passes import Kind, Options, kinds
 from cli.output import Exit
-from cli.passes import Kind, Options, kinds
 from cli.watch_pass import over_fleets
 from gpufleet.domain.model import Instance
 from gpufleet.settings.document import FleetDocument

@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import Engine, text
 from typer.testing import CliRunner
 
+from app.adapters import fleet_of
 from cli.main import build
-from cli.ports import fleet_of
 from console import book
 from console.text import brake as brake_text
 from gpufleet.domain.activity import Activity, ActivityKind

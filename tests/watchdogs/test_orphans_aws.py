@@ -12,9 +12,9 @@ import boto3
 import pytest
 from pydantic import TypeAdapter
 
+from app.wiring import wire
 from cli.output import Exit
 from cli.watch_foreign import Place, look
-from cli.wiring import wire
 from clouds.aws.calls import AwsCalls
 from clouds.aws.cloudwatch import NAMESPACE, POWER, UTILIZATION, CloudWatch
 from gpufleet.domain import tags

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from app.passes import Kind, Options
 from cli.output import Exit
-from cli.passes import Kind, Options
 from cli.watch_pass import over_fleets
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Reason, Target

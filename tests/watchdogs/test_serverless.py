@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from app import adapters as ports
 from app.errors import AppError
 from app.fleets import load
-from cli import ports, serverless, watch_cost
+from cli import serverless, watch_cost
 from cli.main import build
 from cli.output import Exit
 from cli.serverless import PassFailedError, handler

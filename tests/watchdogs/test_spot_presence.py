@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.ports import fleet_of
+from app.adapters import fleet_of
 from gpufleet.domain.decisions import Action, Reason
 from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import CapacityType, Phase

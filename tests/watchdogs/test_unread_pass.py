@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from app.passes import Kind, Options
 from cli.output import STDERR, Exit, print_json
-from cli.passes import Kind, Options
 from cli.watch_pass import Show, over_fleets
 from gpufleet.settings.document import FleetDocument
 from ledger import operations

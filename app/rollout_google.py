@@ -1,13 +1,12 @@
 """`gpufleet rollout` on Google Cloud: our own loop, with the pool paused for its watchdogs while it runs."""
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from cli.output import STDERR
-from cli.ports import fleet_of
-from cli.wiring import agents_of, open_engine
+from app.adapters import fleet_of
+from app.wiring import agents_of, open_engine
 from clouds.gcp.calls import GoogleCalls
 from clouds.gcp.groups import GoogleGroups
 from clouds.gcp.inventory import GoogleInventory
@@ -19,7 +18,7 @@ from ledger import operations
 OWNER: Final = "rollout"
 
 
-def rollouts_of(document: FleetDocument, pool: Pool) -> GoogleRollouts:
+def rollouts_of(document: FleetDocument, pool: Pool, say: Callable[[str], None]) -> GoogleRollouts:
     """The rollout of a pool. Makes no call yet."""
     calls = GoogleCalls(document.account)
     return GoogleRollouts(
@@ -27,7 +26,7 @@ def rollouts_of(document: FleetDocument, pool: Pool) -> GoogleRollouts:
         inventory=GoogleInventory(calls, document.region, document.environment),
         agents=agents_of(document),
         pool=pool,
-        say=lambda line: STDERR.print(line, highlight=False, markup=False, soft_wrap=True),
+        say=say,
     )
 
 

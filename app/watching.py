@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from app.errors import AppError
 from app.ledgers import ledger_name, not_here
-from cli.wiring import Wired, prices_of, wire
+from app.wiring import Wired, prices_of, wire
 from console import book
 from console.view import AlertView, CostView, FleetView, MarketView, Read, Signals, build
 from gpufleet.domain.activity import CloudError

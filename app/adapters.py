@@ -1,4 +1,4 @@
-"""The watchdogs' ports, met by the rooms: ledger, node agents, prices, messages, clock."""
+"""Implements the watchdogs' ports: node agents, utilization, prices, messages, clock."""
 
 import math
 import os

@@ -1,11 +1,10 @@
 """Spot notices bring the daemon's next spot pass forward. A hint: without it the pass comes at its usual time."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Final
 
-from cli import plans
 from clouds.aws.calls import AwsCalls
 from clouds.aws.notices import AwsNotices
 from gpufleet.domain.activity import CloudError
@@ -22,16 +21,21 @@ def place_of(document: FleetDocument) -> str:
     return f"{document.cloud}-{document.environment}"
 
 
-def listen(documents: Sequence[FleetDocument], schedule: Schedule, stop: threading.Event) -> None:
+def listen(
+    documents: Sequence[FleetDocument], schedule: Schedule, stop: threading.Event, say: Callable[[str], None]
+) -> None:
     """Listen in a thread for each fleet that has spot pools and a queue. Ends with the process."""
     for document in documents:
         if document.cloud is Cloud.AWS and any(pool.watchdogs.spot is not None for pool in document.pools):
             threading.Thread(
-                target=_listen, args=(document, schedule, stop), name=f"notices {place_of(document)}", daemon=True
+                target=_listen,
+                args=(document, schedule, stop, say),
+                name=f"notices {place_of(document)}",
+                daemon=True,
             ).start()
 
 
-def _listen(document: FleetDocument, schedule: Schedule, stop: threading.Event) -> None:
+def _listen(document: FleetDocument, schedule: Schedule, stop: threading.Event, say: Callable[[str], None]) -> None:
     notices = AwsNotices(AwsCalls(document.region), document.environment)
     while not stop.is_set():
         try:
@@ -39,8 +43,8 @@ def _listen(document: FleetDocument, schedule: Schedule, stop: threading.Event) 
                 return
             while not stop.is_set():
                 if (count := notices.wait()) > 0:
-                    plans.say(f"{document.environment}: {count} spot notices; a spot pass starts now")
+                    say(f"{document.environment}: {count} spot notices; a spot pass starts now")
                     schedule.soon(f"{SPOT} {place_of(document)}")
         except CloudError as error:
-            plans.say(f"{document.environment}: spot notices cannot be read: {error}; passes go on at their time")
+            say(f"{document.environment}: spot notices cannot be read: {error}; passes go on at their time")
             stop.wait(AFTER_ERROR.total_seconds())

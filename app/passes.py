@@ -9,7 +9,7 @@ from app import logs
 from app.api_calls import Count
 from app.errors import AppError, Code
 from app.ledgers import not_here
-from cli.wiring import Wired, wire
+from app.wiring import Wired, wire
 from gpufleet.domain.decisions import OutcomeKind, Reason
 from gpufleet.settings.document import FleetDocument
 from ledger import outbox

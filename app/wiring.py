@@ -7,10 +7,7 @@ from typing import Final, Protocol
 from sqlalchemy import Engine
 
 from app import api_calls
-from app.declared import overrides_of
-from app.fleets import token_place
-from app.ledgers import ledger_errors, open_ledger_of, read_ledger_of
-from cli.ports import (
+from app.adapters import (
     FleetAgents,
     FleetMessages,
     FleetPrices,
@@ -20,6 +17,9 @@ from cli.ports import (
     holder_name,
     is_dead_neighbour,
 )
+from app.declared import overrides_of
+from app.fleets import token_place
+from app.ledgers import ledger_errors, open_ledger_of, read_ledger_of
 from clouds import agents
 from clouds.agents import NodeAgents
 from clouds.aws.calls import AwsCalls
