@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
-from app import control_host
+from app import backups, control_host
 from app.errors import AppError, Code
 from app.fleets import load_one
 from cli import ledger_backup, monitoring
@@ -180,7 +180,7 @@ def _restore(document: FleetDocument, places: Places) -> None:
     begun = places.data / "ledger.restoring"
     if not document.ledger_url.startswith("sqlite:") or (places.ledger.is_file() and not begun.exists()):
         return
-    if not ledger_backup.has_backup(document):
+    if not backups.has_backup(document):
         _say("no ledger and no backup of one: a new fleet")
         return
     begun.touch()

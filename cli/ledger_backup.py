@@ -1,29 +1,14 @@
 """`gpufleet ledger backup|restore`: the ledger in a bucket, and back on another machine."""
 
-import gzip
-import json
-import tempfile
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated
 
 import typer
 
-from app import ledgers
-from app.errors import AppError
+from app import backups
 from app.fleets import load
-from app.stores import Place, digest_of, fetch_file, open_place
 from cli.options import FleetOption
 from cli.output import STDERR, Exit
-from gpufleet.domain.parsed import is_map
-from gpufleet.settings.document import FleetDocument
-from ledger import invariants, transfer
-from ledger.database import writing
-from ledger.schema import LedgerError
-from serving.cache.store import read_object
-
-LATEST: Final = "latest.json"
-_LARGEST_POINTER: Final = 4096
 
 PlaceOption = Annotated[
     str, typer.Option("--place", help="Folder or bucket prefix. Default: backups/ledger in the fleet's bucket.")
@@ -39,114 +24,15 @@ def register(ledger: typer.Typer) -> None:
 def backup(fleet: FleetOption = None, place: PlaceOption = "") -> None:
     """Write the whole ledger into a bucket. The pointer to the newest one moves last."""
     for document in load(fleet):
-        target = _place(document, place)
-        now = datetime.now(UTC)
-        name = f"{now:%Y%m%dT%H%M%S%fZ}.jsonl.gz"
-        with tempfile.TemporaryDirectory(prefix="gpufleet-backup-") as folder:
-            path = Path(folder, name)
-            digest = _write(document, path, now)
-            key = target.key(f"{_folder(document)}/{name}")
-            try:
-                target.writer.put_file(key, path)
-                pointer = {"version": 1, "key": key, "sha256": digest, "bytes": path.stat().st_size}
-                pointer |= {"at": now.isoformat(timespec="seconds")}
-                body = json.dumps(pointer, indent=2).encode()
-                target.writer.put_bytes(target.key(f"{_folder(document)}/{LATEST}"), body)
-            except OSError as error:
-                raise AppError(f"{key}: the backup could not be written: {error}") from error
-            size = path.stat().st_size
-        STDERR.print(f"{key}: {size:,} bytes, sha256 {digest}", highlight=False)
+        done = backups.backup(document, place, datetime.now(UTC))
+        STDERR.print(f"{done.key}: {done.bytes:,} bytes, sha256 {done.sha256}", highlight=False)
 
 
 def restore(fleet: FleetOption = None, place: PlaceOption = "") -> None:
     """Take the newest backup in: all of it or nothing, and prove what is there then. Rows there already stay."""
     for document in load(fleet):
-        source = _place(document, place)
-        pointer = _pointer(source, document)
-        with tempfile.TemporaryDirectory(prefix="gpufleet-restore-") as folder:
-            path = Path(folder, "ledger.jsonl.gz")
-            digest = _fetched(source, pointer["key"], path)
-            if digest != pointer["sha256"]:
-                raise AppError(f"{pointer['key']}: is damaged: sha256 {digest}, written was {pointer['sha256']}")
-            counts = _take_in(document, path)
-        STDERR.print(f"{pointer['key']} of {pointer['at']}: {sum(counts.values())} rows read", highlight=False)
-        with ledgers.ledger_errors(document), ledgers.open_ledger_of(document).connect() as connection:
-            breaches = list(invariants.verify(connection))
-        if breaches:
-            STDERR.print(f"{len(breaches)} breaches: `gpufleet ledger verify` names them", highlight=False)
+        done = backups.restore(document, place)
+        STDERR.print(f"{done.key} of {done.at}: {done.rows} rows read", highlight=False)
+        if broken := backups.breaches(document):
+            STDERR.print(f"{len(broken)} breaches: `gpufleet ledger verify` names them", highlight=False)
             raise typer.Exit(Exit.FOUND)
-
-
-def _write(document: FleetDocument, path: Path, now: datetime) -> str:
-    try:
-        with (
-            ledgers.ledger_errors(document),
-            ledgers.present_ledger_of(document).connect() as connection,
-            gzip.open(path, "wt", encoding="utf-8", compresslevel=6) as file,
-        ):
-            file.writelines(transfer.export(connection, now))
-    except OSError as error:
-        raise AppError(f"{path}: cannot be written: {error.strerror or error}") from error
-    return digest_of(path)
-
-
-def _take_in(document: FleetDocument, path: Path) -> dict[str, int]:
-    try:
-        with (
-            gzip.open(path, "rt", encoding="utf-8") as lines,
-            ledgers.ledger_errors(document),
-            writing(ledgers.open_ledger_of(document)) as connection,
-        ):
-            return dict(transfer.take_in(connection, lines, path.name))
-    except LedgerError as error:
-        raise AppError(str(error)) from error
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise AppError(f"the backup cannot be read: {error}") from error
-
-
-def _pointer(source: Place, document: FleetDocument) -> dict[str, Any]:
-    key = source.key(f"{_folder(document)}/{LATEST}")
-    reader = source.store.connect()
-    try:
-        found: Any = json.loads(read_object(reader, key, _LARGEST_POINTER))
-    except FileNotFoundError as error:
-        raise AppError(f"{key}: there is no backup yet; `gpufleet ledger backup` makes one") from error
-    except OSError as error:
-        raise AppError(f"{key}: cannot be read: {error}") from error
-    except (ValueError, RecursionError) as error:
-        raise AppError(f"{key}: is no pointer to a backup: {error}") from error
-    finally:
-        reader.close()
-    if not is_map(found):
-        raise AppError(f"{key}: is no pointer to a backup: it holds no object")
-    if found.get("version") != 1 or not all(isinstance(found.get(name), str) for name in ("key", "sha256", "at")):
-        raise AppError(f"{key}: is no pointer to a backup (version {found.get('version')!r}, must be 1)")
-    return dict(found)
-
-
-def _fetched(source: Place, key: str, path: Path) -> str:
-    try:
-        return fetch_file(source, key, path)
-    except OSError as error:
-        raise AppError(f"{key}: cannot be read: {error}") from error
-
-
-def has_backup(document: FleetDocument) -> bool:
-    """Whether there is one to restore. Raises OSError when that cannot be told."""
-    source = _place(document, "")
-    reader = source.store.connect()
-    try:
-        reader.size_and_version(source.key(f"{_folder(document)}/{LATEST}"))
-    except FileNotFoundError:
-        return False
-    finally:
-        reader.close()
-    return True
-
-
-def _place(document: FleetDocument, place: str) -> Place:
-    return open_place(place or f"{document.bucket.rstrip('/')}/backups/ledger")
-
-
-def _folder(document: FleetDocument) -> str:
-    return ledgers.ledger_name(document)

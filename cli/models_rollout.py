@@ -1,16 +1,15 @@
 """`gpufleet model rollout` and `rollback`: which revision is served, and the way of it through the pools."""
 
-import time
 from typing import Annotated
 
 import typer
 
 from app.errors import AppError, Code
 from app.fleets import load_one
+from app.model_rollouts import walk
 from app.models import Shelf
 from cli.output import STDERR, STDOUT, print_json
 from gpufleet.domain import durations
-from gpufleet.settings.document import FleetDocument
 
 BucketOption = Annotated[
     str, typer.Option("--bucket", help="URL of the bucket: s3://…, gs://…, or a folder.", envvar="GPUFLEET_BUCKET")
@@ -94,7 +93,9 @@ def _to(shelf: Shelf, digest: str, way: _Way, *, going_back: bool) -> None:
     if not way.as_json:
         past = before[:12] if before else "nothing"
         STDOUT.print(f"{shelf.name}: {digest[:12]} is served from now on (before: {past})")
-    changed = {pool: count for document in way.documents for pool, count in _walk(shelf, digest, document, way)}
+    changed: dict[str, int] = {}
+    for document in way.documents:
+        changed |= walk(shelf.name, digest, document, way.limit, _say)
     if way.documents and going_back:
         # only now is the way back over; until here the same command would go on with it
         shelf.write_history(shelf.history().with_served(None, None))
@@ -108,36 +109,6 @@ _UNCHANGED = (
     "Instances that boot from now on serve it. Those that run fetch it beside theirs within a minute and go on with "
     "theirs: change them one at a time with `gpufleet model rollout --name {name} --bucket {bucket} --fleet URL`."
 )
-
-
-def _walk(shelf: Shelf, digest: str, document: FleetDocument, way: _Way) -> list[tuple[str, int]]:
-    """Let every pool of the model change, one instance at a time. Raises AppError where it stops."""
-    # only here: what asks clouds takes a second to import
-    from app.wiring import agents_of, inventory_of
-    from gpufleet.domain.activity import CloudError
-    from serving.revisions import PoolRollout, RolloutError, Walk
-
-    pools = [pool for pool in document.pools if pool.model == f"models/{shelf.name}"]
-    if not pools:
-        _say(f"{document.environment}: no pool serves models/{shelf.name}, so nothing changes there")
-        return []
-    inventory, agents = inventory_of(document), agents_of(document)
-    changed: list[tuple[str, int]] = []
-    for pool in pools:
-        walk = Walk(
-            rollout=PoolRollout(pool=pool.name, floor=pool.min, limit=way.limit),
-            instances=lambda pool=pool: [one for one in inventory.instances() if one.pool == pool.name and one.alive],
-            agents=agents,
-            say=_say,
-            clock=time.monotonic,
-            sleep=time.sleep,
-        )
-        try:
-            changed.append((pool.name, walk.run(digest)))
-        except (RolloutError, CloudError) as error:
-            raise AppError(str(error)) from error
-        _say(f"{pool.name}: {changed[-1][1]} instances changed")
-    return changed
 
 
 def _say(line: str) -> None:

@@ -19,8 +19,8 @@ import typer
 import yaml
 from typer.testing import CliRunner
 
+from app.monitoring import ask
 from cli import monitoring
-from cli.monitoring_check import ask
 from cli.output import Exit
 from clouds.prometheus import Prometheus
 from console import exporter
