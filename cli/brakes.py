@@ -27,7 +27,7 @@ from ledger.fleet import FleetLedger
 from ledger.schema import file_of
 from watchdogs.brakes import until_when
 from watchdogs.ports import Inventory
-from watchdogs.spot import failures
+from watchdogs.spot import lifecycle
 from watchdogs.spot.decide import WATCHDOG as SPOT
 
 SPAN: Final = "4h"
@@ -187,7 +187,7 @@ def _try_boots_again(engine: Engine, document: FleetDocument, pools: Sequence[Po
     ledger = FleetLedger(engine, fleet_of(document), SPOT, who)
     for pool in pools:
         if pool.watchdogs.spot is not None:
-            said = failures.mended(pool.name, who)
+            said = lifecycle.mended(pool.name, who)
             ledger.record_outcome(SPOT, Outcome(decision=said, kind=OutcomeKind.DONE, detail=said.detail), now)
 
 

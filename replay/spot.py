@@ -25,8 +25,8 @@ from replay.rows import EPOCH, TraceError
 from watchdogs.budgets import HOUR
 from watchdogs.spot import zones
 from watchdogs.spot.decide import decide
-from watchdogs.spot.memory import Memory
-from watchdogs.spot.view import GroupView, Member, PoolView
+from watchdogs.spot.pool_view import GroupView, Member, PoolView
+from watchdogs.spot.risk import Memory
 from watchdogs.spot.watchdog import LOOK_BACK
 
 NAMES: Final = ("own", "skyserve")

@@ -27,7 +27,7 @@ from ledger.fleet import FleetLedger
 from ledger.schema import open_ledger
 from tests.unit.small_fleet import document
 from tests.watchdogs.plain import instance
-from watchdogs.spot import failures
+from watchdogs.spot import lifecycle
 
 
 @pytest.mark.parametrize("command", ["pause", "keep"])
@@ -299,7 +299,7 @@ def test_resume_of_a_pool_lets_its_boots_be_tried_again(tmp_path: Path) -> None:
     done = CliRunner().invoke(build("brakes"), ["resume", "chat", "--owner", "ann", "--fleet", str(path)])
     assert done.exit_code == 0, done.output
     ledger = FleetLedger(engine, fleet_of(load([str(path)])[0]), "spot", "us")
-    assert failures.mended_at(ledger.done_since("spot", before)).keys() == {"chat"}
+    assert lifecycle.mended_at(ledger.done_since("spot", before)).keys() == {"chat"}
     engine.dispose()
 
 

@@ -11,7 +11,7 @@ from gpufleet.domain.evidence import AgentStatus, EngineEvidence, Evidence, GpuE
 from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState, Phase
 from gpufleet.domain.policies import SpotPolicy
 from gpufleet.settings.document import FleetDocument, parse
-from watchdogs.spot.view import GroupView, Member, PoolView
+from watchdogs.spot.pool_view import GroupView, Member, PoolView
 
 START = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 WINDOW = timedelta(minutes=30)

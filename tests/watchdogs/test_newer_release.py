@@ -31,7 +31,7 @@ from tests.watchdogs.worlds import World
 from watchdogs.idle.watchdog import IdleWatchdog
 from watchdogs.orphans.watchdog import OrphanWatchdog
 from watchdogs.policy import digests
-from watchdogs.spot import choices
+from watchdogs.spot.sizes import chosen_ends
 from watchdogs.spot.watchdog import SpotWatchdog
 
 NEW = "of_a_newer_one"
@@ -126,7 +126,7 @@ def test_an_unknown_end_counts_toward_every_limit_of_ends(engine: Engine, ended:
     ledger.record_outcome("idle", Outcome(decision=ended, kind=kind), START)
     ledger.record_outcome("spot", Outcome(decision=ended, kind=kind), START)
     assert ledger.ended_since("idle", START) == {"batch": 1}
-    assert choices.ended(ledger.done_since("spot", START)) == {"batch": 1}
+    assert chosen_ends(ledger.done_since("spot", START)) == {"batch": 1}
     idle(world, ledger, fleet)
     assert world.ended == [], "it took the hour's only one"
 

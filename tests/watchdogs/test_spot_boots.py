@@ -14,9 +14,9 @@ from gpufleet.domain.model import CapacityType, Phase
 from tests.watchdogs.plain import START, instance, spot_pool
 from tests.watchdogs.test_spot_watchdog import OD, A, B, spread_world, watchdog
 from tests.watchdogs.worlds import FakeLedger, World
-from watchdogs.spot import failures, zones
+from watchdogs.spot import lifecycle, zones
 from watchdogs.spot.decide import decide
-from watchdogs.spot.view import GroupView, Member
+from watchdogs.spot.pool_view import GroupView, Member
 
 MINUTE = timedelta(minutes=1)
 
@@ -64,7 +64,7 @@ def test_whoever_mended_an_image_need_not_wait_for_an_hour() -> None:
     world.lose(instance(1).id)
     passes(world, 20, failing=[OD])
     tries = world.launched
-    said = failures.mended("batch", "anna")
+    said = lifecycle.mended("batch", "anna")
     FakeLedger(world).record_outcome(
         "spot", Outcome(decision=said, kind=OutcomeKind.DONE, detail=said.detail), world.now
     )
@@ -181,7 +181,9 @@ def test_which_notes_tell_of_failed_boots_and_of_their_end() -> None:
         for n, (resource, action, reason) in enumerate(noted)
     ]
     again = replace(deeds[0], at=START + 7 * MINUTE)
-    assert failures.by_group([*deeds, again]) == failures.by_group(deeds), "a killed pass noted it, and the next one"
-    assert failures.by_group(deeds) == {B: [START, START + 5 * MINUTE]}
-    assert failures.mended_at(deeds) == {"batch": START + 6 * MINUTE}
-    assert failures.mended_at(deeds[:-1]) == {}
+    assert lifecycle.failed_boots([*deeds, again]) == lifecycle.failed_boots(deeds), (
+        "a killed pass noted it, and the next one"
+    )
+    assert lifecycle.failed_boots(deeds) == {B: [START, START + 5 * MINUTE]}
+    assert lifecycle.mended_at(deeds) == {"batch": START + 6 * MINUTE}
+    assert lifecycle.mended_at(deeds[:-1]) == {}

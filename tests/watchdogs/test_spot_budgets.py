@@ -15,10 +15,10 @@ from tests.watchdogs.plain import READY, START, instance, spot_pool
 from tests.watchdogs.test_spot_keeps import THIRD, with_on_demand
 from tests.watchdogs.test_spot_watchdog import A, watchdog
 from tests.watchdogs.worlds import KilledError
-from watchdogs.spot import failures
-from watchdogs.spot.choices import ended
+from watchdogs.spot import lifecycle
 from watchdogs.spot.decide import decide
-from watchdogs.spot.view import GroupView, Member, PoolView
+from watchdogs.spot.pool_view import GroupView, Member, PoolView
+from watchdogs.spot.sizes import chosen_ends
 
 LARGE = 100
 """Instances of which a twentieth is five, a fifth is twenty."""
@@ -198,7 +198,7 @@ def test_an_end_of_a_killed_pass_counts_once(step: str, killed: str) -> None:
         watchdog(world, watchdogs=settings(1)).apply()
     assert world.ended == [THIRD]
     assert world.drains == [THIRD]
-    assert not failures.by_group(world.ports().ledger.done_since("spot", START)), "its boot had not failed"
+    assert not lifecycle.failed_boots(world.ports().ledger.done_since("spot", START)), "its boot had not failed"
 
 
 def test_a_failed_boot_is_ended_whatever_the_budget() -> None:
@@ -215,7 +215,7 @@ def test_an_end_that_was_noted_twice_counts_once() -> None:
         replace(gone, resource="i-2", reason=Reason.PREEMPTED),
         replace(gone, resource="g", action=Action.RESIZE),
     ]
-    assert ended([gone, gone, *others]) == {"chat": 1}
+    assert chosen_ends([gone, gone, *others]) == {"chat": 1}
 
 
 def test_a_wish_that_is_kept_says_what_it_was() -> None:

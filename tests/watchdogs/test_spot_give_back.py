@@ -12,7 +12,7 @@ from gpufleet.domain.model import CapacityType
 from tests.watchdogs.plain import START, spot_pool
 from tests.watchdogs.test_spot_watchdog import OD, A
 from watchdogs.spot.decide import decide
-from watchdogs.spot.view import GroupView, Member
+from watchdogs.spot.pool_view import GroupView, Member
 
 MINUTE = timedelta(minutes=1)
 GROUPS = [

@@ -14,8 +14,8 @@ from gpufleet.domain.model import CapacityType, Phase
 from tests.watchdogs.plain import READY, START, instance, spot_pool
 from tests.watchdogs.test_spot_watchdog import OD, A, B, spread_world, watchdog
 from tests.watchdogs.worlds import World
-from watchdogs.spot import leavers
-from watchdogs.spot.view import Member
+from watchdogs.spot import lifecycle
+from watchdogs.spot.pool_view import Member
 
 FIRST, SECOND, THIRD, FOURTH = (instance(n).id for n in (1, 2, 3, 4))
 
@@ -156,4 +156,4 @@ def test_one_that_leaves_holds_up_the_next_unless_people_drained_it(owner: Drain
 def test_for_whom_the_next_one_waits(leaves: dict[str, Any], waits: bool) -> None:
     stays = Member(id="s", group=A, launched_at=START)
     going = replace(stays, id="l", leaving=True, **leaves)
-    assert leavers.somebody_leaves(spot_pool([], [stays, going])) is waits
+    assert lifecycle.somebody_leaves(spot_pool([], [stays, going])) is waits

@@ -15,8 +15,8 @@ from tests.watchdogs.plain import START, spot_pool
 from tests.watchdogs.test_idle_watchdog import watchdog as idle_watchdog
 from tests.watchdogs.test_spot_watchdog import OD, A, B, spread_world, watchdog
 from watchdogs.spot.decide import decide
-from watchdogs.spot.memory import PRIOR_HOURS, PRIOR_LOSSES
-from watchdogs.spot.view import GroupView, Member
+from watchdogs.spot.pool_view import GroupView, Member
+from watchdogs.spot.risk import PRIOR_HOURS, PRIOR_LOSSES
 
 MINUTE = timedelta(minutes=1)
 IDLES = AgentStatus(

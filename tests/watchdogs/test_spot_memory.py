@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gpufleet.domain.activity import Activity, ActivityKind
 from tests.watchdogs.plain import START
-from watchdogs.spot.memory import Memory, recall
+from watchdogs.spot.risk import Memory, recall
 
 K = ActivityKind
 DAY, HOUR, MINUTE = timedelta(days=1), timedelta(hours=1), timedelta(minutes=1)

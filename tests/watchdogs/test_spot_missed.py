@@ -9,8 +9,8 @@ import pytest
 from gpufleet.domain.decisions import Action, PastAction, Reason
 from gpufleet.domain.model import CapacityType
 from tests.watchdogs.plain import START, spot_pool
-from watchdogs.spot import presence
-from watchdogs.spot.view import GroupView, Member, PoolView
+from watchdogs.spot import lifecycle
+from watchdogs.spot.pool_view import GroupView, Member, PoolView
 
 SECOND = timedelta(seconds=1)
 BOOT = timedelta(minutes=6)
@@ -41,7 +41,7 @@ FALLBACK_AFTER = pool().policy.fallback_after
     ],
 )
 def test_what_is_noted_of_one_instance(member: Member, known: Mapping[str, datetime], noted: Reason | None) -> None:
-    found = [(d.resource, d.action, d.reason) for d in presence.notes(pool(member), known, START)]
+    found = [(d.resource, d.action, d.reason) for d in lifecycle.readiness_changes(pool(member), known, START)]
     assert found == ([] if noted is None else [("i", Action.KEEP, noted)])
 
 
@@ -67,7 +67,7 @@ def notes(*reasons: Reason) -> list[PastAction]:
 )
 def test_since_when_it_is_missed_by_the_notes(deeds: Sequence[Reason], since: int | None) -> None:
     expected = {} if since is None else {"i": START + since * timedelta(minutes=1)}
-    assert presence.missed(notes(*deeds)) == expected
+    assert lifecycle.missed(notes(*deeds)) == expected
 
 
 @pytest.mark.parametrize(
@@ -88,13 +88,13 @@ def test_the_moments_at_which_it_is_late_and_hangs(
         (timedelta(minutes=15), True, False),
         (timedelta(minutes=15) + SECOND, True, True),
     ):
-        (member,) = presence.with_late(seen, due + after).members
-        words = presence.hung(presence.with_late(seen, due + after), due + after)
+        (member,) = lifecycle.with_late(seen, due + after).members
+        words = lifecycle.hung(lifecycle.with_late(seen, due + after), due + after)
         assert (member.late, bool(words)) == (late, hangs), after
 
 
 def test_who_is_late_beside_others_who_are_not() -> None:
     others = [READY, replace(SILENT, leaving=True), replace(SILENT, failed=True)]
     seen = pool(SILENT, *(replace(other, id=f"o{n}") for n, other in enumerate(others)))
-    found = presence.with_late(seen, START + timedelta(hours=1))
+    found = lifecycle.with_late(seen, START + timedelta(hours=1))
     assert [member.late for member in found.members] == [True, False, False, False]

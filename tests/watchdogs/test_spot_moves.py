@@ -13,7 +13,7 @@ from gpufleet.domain.policies import SpotPolicy
 from tests.watchdogs.plain import START
 from tests.watchdogs.test_spot_zones import pool, ready
 from watchdogs.spot.decide import decide
-from watchdogs.spot.view import GroupView, Member, PoolView
+from watchdogs.spot.pool_view import GroupView, Member, PoolView
 
 LOSSES = {"a": 0.08, "b": 0.02, "c": 0.01}
 HAND = {"leaving": True, "drain_by": DrainOwner.PERSON}

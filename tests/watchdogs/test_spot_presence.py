@@ -17,7 +17,7 @@ from tests.watchdogs.test_spot_watchdog import OD, SETTINGS, A, B, sizes, spread
 from tests.watchdogs.worlds import World
 from watchdogs.policy import digests
 from watchdogs.spot.decide import decide
-from watchdogs.spot.view import GroupView, Member, PoolView
+from watchdogs.spot.pool_view import GroupView, Member, PoolView
 from watchdogs.spot.watchdog import SpotWatchdog
 
 FIRST, SECOND = (instance(n).id for n in (1, 2))

@@ -12,7 +12,7 @@ from tests.watchdogs.plain import START, spot_pool
 from tests.watchdogs.test_spot_watchdog import A, B, sizes, spread_world, watchdog
 from tests.watchdogs.worlds import World
 from watchdogs.spot import zones
-from watchdogs.spot.view import GroupView
+from watchdogs.spot.pool_view import GroupView
 from watchdogs.spot.watchdog import SpotWatchdog
 from watchdogs.spot.zones import CEILING
 

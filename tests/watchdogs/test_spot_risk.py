@@ -7,16 +7,16 @@ import pytest
 
 from gpufleet.domain.activity import Activity, ActivityKind
 from watchdogs.spot import risk
-from watchdogs.spot.memory import (
+from watchdogs.spot.risk import (
     HALF_LIFE,
     PRIOR_HOURS,
     PRIOR_LOSSES,
     SAME_LOSS,
     TROUBLE,
     TROUBLE_HALF_LIFE,
+    Place,
     recall,
 )
-from watchdogs.spot.risk import Place
 
 T0 = datetime(2026, 11, 21, 8, tzinfo=UTC)
 HOUR = timedelta(hours=1)

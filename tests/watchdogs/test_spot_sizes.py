@@ -10,8 +10,8 @@ from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import CapacityType
 from gpufleet.domain.policies import SpotPolicy
 from tests.watchdogs.plain import START, spot_pool
+from watchdogs.spot.pool_view import GroupView, Member, PoolView
 from watchdogs.spot.sizes import Sizes
-from watchdogs.spot.view import GroupView, Member, PoolView
 
 SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 BOOT, HOLD = 6 * MINUTE, 15 * MINUTE

@@ -16,7 +16,7 @@ from gpufleet.settings.document import DocumentError
 from tests.watchdogs.plain import START, document, spot_pool
 from tests.watchdogs.test_spot_watchdog import OD, A
 from watchdogs.spot.decide import decide
-from watchdogs.spot.view import GroupView, Member
+from watchdogs.spot.pool_view import GroupView, Member
 
 RES, FLEX = "batch-res", "batch-flex"
 MINUTE = timedelta(minutes=1)

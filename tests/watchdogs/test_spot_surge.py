@@ -14,7 +14,7 @@ from replay.spot import ON_DEMAND, State, Wishes
 from tests.replay.shapes import SHAPES, Shape, made
 from tests.watchdogs.plain import START, spot_pool
 from watchdogs.spot.decide import decide
-from watchdogs.spot.view import GroupView, Member, PoolView
+from watchdogs.spot.pool_view import GroupView, Member, PoolView
 
 ZONES = ("a", "b", "c")
 

@@ -15,8 +15,8 @@ from tests.watchdogs.plain import START, spot_pool
 from tests.watchdogs.test_spot_watchdog import OD, A, B, spread_world, watchdog
 from tests.watchdogs.worlds import World
 from watchdogs.spot.decide import split
-from watchdogs.spot.terms import MARGIN, without_ending
-from watchdogs.spot.view import GroupView, Member, PoolView
+from watchdogs.spot.pool_view import GroupView, Member, PoolView
+from watchdogs.spot.sizes import MARGIN, without_ending
 from watchdogs.spot.watchdog import SpotWatchdog
 
 OPENS = datetime(2026, 12, 1, 11, 30, tzinfo=UTC)

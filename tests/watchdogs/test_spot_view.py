@@ -16,7 +16,7 @@ from gpufleet.domain.model import CapacityType, Instance, InstanceState, Phase
 from tests.watchdogs.plain import READY, START, document, instance
 from tests.watchdogs.test_spot_watchdog import OD, A, B, spread_world
 from tests.watchdogs.worlds import World, mark
-from watchdogs.spot.view import GroupView, Member, PoolView
+from watchdogs.spot.pool_view import GroupView, Member, PoolView
 from watchdogs.spot.watchdog import SpotWatchdog
 
 FIRST = instance(1).id

@@ -16,7 +16,7 @@ from gpufleet.domain.model import CapacityType, Phase
 from tests.watchdogs.plain import READY, START, document, instance
 from tests.watchdogs.worlds import KilledError, World, idle_world
 from watchdogs.policy import digests
-from watchdogs.spot import failures
+from watchdogs.spot import lifecycle
 from watchdogs.spot.watchdog import SpotWatchdog
 from watchdogs.spot.zones import pause
 
@@ -261,7 +261,7 @@ def test_an_end_of_a_killed_pass_is_settled(calls: int, lingers: bool) -> None:
     assert world.ended == [first] and not world.intents
     assert (first, OutcomeKind.DONE) in {(outcome.decision.resource, outcome.kind) for outcome in done.outcomes}
     assert f"spot:ended:{first}" in world.messages
-    assert A in failures.by_group(world.ports().ledger.done_since("spot", START))
+    assert A in lifecycle.failed_boots(world.ports().ledger.done_since("spot", START))
 
 
 def test_an_end_whose_group_left_the_settings_fails_no_later_pass() -> None:
@@ -301,7 +301,7 @@ def test_a_failed_boot_counts_once_however_often_its_passes_are_killed(first: in
     world.before = lambda _: None
     watchdog(world).apply()
     assert world.ended == [one] and not world.intents
-    assert len(failures.by_group(world.ports().ledger.done_since("spot", START))[A]) == 1
+    assert len(lifecycle.failed_boots(world.ports().ledger.done_since("spot", START))[A]) == 1
 
 
 def test_what_a_killed_pass_did_not_end_and_people_keep_now_is_not_told_as_ended() -> None:
@@ -318,7 +318,7 @@ def test_what_a_killed_pass_did_not_end_and_people_keep_now_is_not_told_as_ended
     kinds = [outcome.kind for outcome in done.outcomes if outcome.decision.resource == first]
     assert kinds == [OutcomeKind.NO_LONGER_TRUE]
     assert f"spot:ended:{first}" not in world.messages
-    assert not failures.by_group(world.ports().ledger.done_since("spot", START)), "it may boot yet"
+    assert not lifecycle.failed_boots(world.ports().ledger.done_since("spot", START)), "it may boot yet"
 
 
 @pytest.mark.parametrize(

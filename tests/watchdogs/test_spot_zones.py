@@ -14,7 +14,7 @@ from gpufleet.domain.model import CapacityType
 from tests.watchdogs.plain import START, spot_pool
 from watchdogs.spot import zones
 from watchdogs.spot.decide import decide
-from watchdogs.spot.view import GroupView, Member, PoolView
+from watchdogs.spot.pool_view import GroupView, Member, PoolView
 
 LONG_AGO = START - timedelta(hours=5)
 DEAR = Decimal("0.95")

@@ -12,10 +12,10 @@ from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Pl
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import CapacityType, Group, Instance
 from gpufleet.settings.document import FleetDocument, Pool
-from watchdogs.draining import Drain, leaving, sleep_and_renew, until_drained
+from watchdogs.draining import Drain, has_gone, leaving, sleep_and_renew, until_drained
 from watchdogs.execute import Executor, Rules
 from watchdogs.ports import Ports
-from watchdogs.spot import failures
+from watchdogs.spot import lifecycle
 from watchdogs.spot.decide import WATCHDOG
 from watchdogs.spot.zones import CEILING
 
@@ -34,6 +34,19 @@ RULES: Final = Rules(
     taken_anyway=frozenset({Reason.PREEMPTED, Reason.RUN_ENDS, Reason.TERM_ENDS}),
     key_prefix=f"{WATCHDOG}:",
 )
+
+
+def settle(executor: Executor, ports: Ports, document: FleetDocument, decision: Decision) -> None:
+    """Give an outcome to an end that has none. What lives is judged anew by this pass. Raises OSError."""
+    if not has_gone(ports, document, ports.inventory.instance(decision.resource)):
+        executor.off(decision, "a run was killed before it ended it; it is judged anew")
+        return
+    text = f"{decision.resource} of pool {decision.pool} was ended: {decision.reason.sentence}; {decision.detail}."
+    # the same key as that run's own message: if it was sent already, it is sent once
+    executor.notify(f"ended:{decision.resource}", text)
+    if (group := decision.evidence.get(lifecycle.GROUP)) is not None:
+        executor.note(lifecycle.boot_failure(decision, group))
+    executor.done(decision, "ended by an earlier run that did not live to say so")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +95,7 @@ class Actor:
         self._alert(plan)
         drains: list[Drain] = []
         for decision in (d for d in plan.acting if d.action in (Action.END, Action.REPLACE)):
-            if decision.reason in failures.BOOT_REASONS:
+            if decision.reason in lifecycle.BOOT_REASONS:
                 self._executor.attempt(decision, self._end)
             elif not isinstance(begun := self._executor.attempt(decision, self._begin), Outcome):
                 drains.append(begun)
@@ -172,8 +185,8 @@ class Actor:
         self._executor.intend(decision)
         self._ports.groups.end(instance.id, instance.group, lower_desired=decision.action is Action.END)
         self._executor.notify(f"ended:{instance.id}", _ended(decision))
-        if decision.reason in failures.BOOT_REASONS:
-            self._executor.note(failures.note(decision, instance.group))
+        if decision.reason in lifecycle.BOOT_REASONS:
+            self._executor.note(lifecycle.boot_failure(decision, instance.group))
         return self._executor.done(decision, "ended")
 
     def _alert(self, plan: Plan) -> None:

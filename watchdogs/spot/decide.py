@@ -15,9 +15,9 @@ from typing import Final
 from gpufleet.domain.decisions import Action, Decision, Plan, Reason
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import CapacityType
-from watchdogs.spot import choices, failures, leavers, presence, risk, terms, zones
-from watchdogs.spot.sizes import Sizes
-from watchdogs.spot.view import GroupView, Member, PoolView
+from watchdogs.spot import lifecycle, risk, zones
+from watchdogs.spot.pool_view import GroupView, Member, PoolView
+from watchdogs.spot.sizes import CHOSEN, Sizes, ends_of_runs, reserved_group, within_budgets, without_ending
 
 WATCHDOG: Final = "spot"
 FLEX_START_OVERLAP: Final = 1
@@ -28,7 +28,7 @@ _TOO_MANY: Final = "asked for more than is needed now"
 def decide(pools: Sequence[PoolView], now: datetime) -> Plan:
     """One decision for every group, and one for every instance that is to go or is held on to."""
     wishes = [wish for pool in pools for wish in split(pool, now)]
-    decisions, budget = choices.within_budgets(pools, wishes, now)
+    decisions, budget = within_budgets(pools, wishes, now)
     return Plan(watchdog=WATCHDOG, at=now, decisions=tuple(decisions), budget=budget)
 
 
@@ -36,12 +36,12 @@ def split(seen: PoolView, now: datetime) -> list[Decision]:
     """The decisions for one pool, before budgets."""
     if seen.paused_by is not None:
         return [_keep(seen, group, Reason.PAUSED, seen.paused_by) for group in seen.groups]
-    pool = presence.with_late(terms.without_ending(seen, now), now)
-    reserved = [wish for group in pool.groups_of(CapacityType.RESERVED) for wish in terms.reserved(pool, group, now)]
+    pool = lifecycle.with_late(without_ending(seen, now), now)
+    reserved = [wish for group in pool.groups_of(CapacityType.RESERVED) for wish in reserved_group(pool, group, now)]
     # asked for in this look: nothing is bought beside it before the next look knows the answer
     coming = sum(max(0, (wish.to_size or 0) - (wish.from_size or 0)) for wish in reserved)
     sizes = Sizes(pool, now, coming)
-    run_ends = terms.run_ends(seen, now)
+    run_ends = ends_of_runs(seen, now)
     ending = {wish.resource for wish in (*reserved, *run_ends) if wish.action is Action.END}
     wishes = [
         *reserved,
@@ -51,7 +51,7 @@ def split(seen: PoolView, now: datetime) -> list[Decision]:
         *(wish for wish in (*_drained(pool), *_failed_boots(pool, now)) if wish.resource not in ending),
     ]
     decided = {wish.resource for wish in wishes}
-    wishes += [wish for wish in presence.hung(pool, now) if wish.resource not in decided]
+    wishes += [wish for wish in lifecycle.hung(pool, now) if wish.resource not in decided]
     return wishes if pool.policy_seen else [_unseen(wish) for wish in wishes]
 
 
@@ -104,7 +104,7 @@ def _move(pool: PoolView, sizes: Sizes, now: datetime) -> str | None:
     if pool.policy.max_surge < 1 or pool.spare == 0:
         return None  # without a spare each loss is felt, and more zones are more losses (docs/watchdogs.md)
     whole = sizes.spot == sizes.spot_ready == sizes.spot_wanted
-    if not whole or sizes.spot_late or sizes.on_demand or sizes.on_demand_late or leavers.somebody_leaves(pool):
+    if not whole or sizes.spot_late or sizes.on_demand or sizes.on_demand_late or lifecycle.somebody_leaves(pool):
         return None
     names = {group.name for group in pool.groups_of(CapacityType.SPOT)}
     if all(m.kept_by for m in pool.members if m.group in names):
@@ -116,14 +116,14 @@ def _move(pool: PoolView, sizes: Sizes, now: datetime) -> str | None:
 
 def _surplus_spot(pool: PoolView, sizes: Sizes) -> list[Decision]:
     """One at a time, drained, once enough others are ready: a marked one first, then from the least useful zone."""
-    if sizes.spot_ready <= sizes.spot_needed or leavers.somebody_leaves(pool):
+    if sizes.spot_ready <= sizes.spot_needed or lifecycle.somebody_leaves(pool):
         return []
     names = {group.name for group in pool.groups_of(CapacityType.SPOT)}
-    candidates = [m for m in pool.members if m.group in names and leavers.may_be_asked(m) and not m.late]
+    candidates = [m for m in pool.members if m.group in names and lifecycle.may_be_asked(m) and not m.late]
     needed = max(0, pool.target - sizes.reserved)
     from_group = risk.best_removal(pool.spot_places(), zones.counts(pool), needed)
     order = sorted(candidates, key=lambda m: (not m.idle, m.group != from_group, m.busy, m.launched_at, m.id))
-    kept, goes = leavers.first_free(order)
+    kept, goes = lifecycle.first_free(order)
     ends = [_end(pool, goes, Reason.SURPLUS, f"{sizes.spot} spot for {sizes.spot_needed} wanted")] if goes else []
     return [*(_kept(pool, member) for member in kept), *ends]
 
@@ -134,7 +134,7 @@ def _on_demand(pool: PoolView, sizes: Sizes, now: datetime) -> list[Decision]:
     if group is None:
         return []
     wanted, there = min(max(0, sizes.missing), group.max), len(pool.members_of(group.name))
-    lacks = wanted - presence.with_replaced(sizes.on_demand, sizes.on_demand_late, wanted)
+    lacks = wanted - lifecycle.with_replaced(sizes.on_demand, sizes.on_demand_late, wanted)
     if group.desired > (needed := there + max(0, lacks) + group.unseen):
         return [_resize(pool, group, needed, Reason.SURPLUS, _TOO_MANY)]
     if lacks > 0 and sizes.spot_missing > 0 and (open_zones := zones.untried(pool, now)):
@@ -204,12 +204,12 @@ def _give_back(pool: PoolView, group: GroupView, sizes: Sizes, now: datetime) ->
         if (failing := zones.boots_failing(pool, group, now)) is not None:
             return [_keep(pool, group, failing.reason, failing.detail)]
         return [_keep(pool, group, Reason.FALLBACK, f"stands in for {pool.target - sizes.stable}")]
-    if leavers.somebody_leaves(pool):
+    if lifecycle.somebody_leaves(pool):
         return [_keep(pool, group, Reason.HOLDING_FALLBACK, "another one leaves first")]
-    members = [m for m in pool.members_of(group.name) if leavers.may_be_asked(m)]
+    members = [m for m in pool.members_of(group.name) if lifecycle.may_be_asked(m)]
     if not members:
         return [_keep(pool, group, Reason.NOT_STOPPABLE, "no agent there answers, so none can be asked to drain")]
-    kept, goes = leavers.first_free(sorted(members, key=_give_back_first))
+    kept, goes = lifecycle.first_free(sorted(members, key=_give_back_first))
     words = [_kept(pool, member) for member in kept]
     if goes is None:
         return [_keep(pool, group, Reason.KEPT_BY_PEOPLE, "all that could be given back"), *words]
@@ -235,7 +235,7 @@ def _drained(pool: PoolView) -> list[Decision]:
     """
     decisions: list[Decision] = []
     for member in pool.members:
-        if not member.drained or (pool.idle_ends and leavers.drains_idle(member)):
+        if not member.drained or (pool.idle_ends and lifecycle.drains_idle(member)):
             continue  # what idle drained is left to it where there is one
         detail = f"drained: {member.leaving_because}"
         if member.under_notice:
@@ -266,7 +266,7 @@ def _failed_boots(pool: PoolView, now: datetime) -> list[Decision]:
             end = _end(pool, member, Reason.BOOTS_FAILING, f"{failed} boots failed in {member.group}; not replaced")
         elif groups[member.group].capacity_type is CapacityType.RESERVED:
             end = replace(end, action=Action.REPLACE)
-        decisions.append(replace(end, evidence={failures.GROUP: member.group}))
+        decisions.append(replace(end, evidence={lifecycle.GROUP: member.group}))
     return decisions
 
 
@@ -317,5 +317,5 @@ def _end(pool: PoolView, member: Member, reason: Reason, detail: str) -> Decisio
         action=Action.END,
         reason=reason,
         detail=detail,
-        usd_per_hour=member.usd_per_hour if reason in choices.CHOSEN else None,  # others are replaced
+        usd_per_hour=member.usd_per_hour if reason in CHOSEN else None,  # others are replaced
     )

@@ -1,12 +1,28 @@
-"""How many of each way of buying a pool has, by what counts, and how many it wants. Pure."""
+"""How many instances of each way of buying a pool has and wants, for how long, and how many ends budgets allow. Pure.
 
-from datetime import datetime
+The cloud ends what runs in a Capacity Block from `closes` on, and an instance of flex-start at its `ends_at`, whether
+it has drained or not. So replacements are asked for early enough to be ready, and the drain begins early enough to
+end, each with a margin for passes that fail.
+
+Budgets limit ends by choice alone. What goes anyway takes no room and waits for none: what its cloud takes, what
+failed to boot, what is at the end of its time. Nor does what drains already, for there is no way back; it counts from
+the moment that its agent says so until the ledger knows its end, so that a killed pass leaves no gap between the two.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from decimal import Decimal
+from enum import StrEnum
 from typing import Final
 
+from gpufleet.domain.decisions import Action, Budget, Decision, PastAction, Reason
+from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import CapacityType
 from gpufleet.domain.policies import SpotPolicy
-from watchdogs.spot import leavers, presence, zones
-from watchdogs.spot.view import PoolView
+from watchdogs import budgets
+from watchdogs.spot import lifecycle, zones
+from watchdogs.spot.pool_view import GroupView, Member, PoolView
 
 _STANDS_IN: Final = frozenset({CapacityType.ON_DEMAND, CapacityType.FLEX_START})
 
@@ -50,13 +66,199 @@ class Sizes:
         # reserved capacity that boots serves nobody: until it is ready, spot stands in for it
         self.spot_needed = max(self.spot_wanted, in_all - self.reserved_ready)
         # the target falls when they are gone, as far as it may: until then nobody is missed for them
-        ending = sum(leavers.drains_idle(member) for member in pool.members) if pool.idle_ends else 0
+        ending = sum(lifecycle.drains_idle(member) for member in pool.members) if pool.idle_ends else 0
         self.ending_idle = min(ending, max(0, pool.target - pool.least_target))
         missing = pool.target - self.reserved - self.spot - self.ending_idle
         # what boots may go as those went that were taken lately: it is not counted on
         self.doubtful = min(booting, zones.taken_young(pool, now)) if booting else 0
         self.missing = missing + self.doubtful
-        there = presence.with_replaced(self.spot, self.spot_late, self.spot_wanted)
+        there = lifecycle.with_replaced(self.spot, self.spot_late, self.spot_wanted)
         # on-demand keeps the pool whole until they are ready: beside it comes no more than the surge
         waits = max(self.ending_idle, self.on_demand - surge(pool.policy))
         self.spot_missing = max(0, self.spot_wanted - there - waits)
+
+
+# capacity that was bought for a time
+
+MARGIN: Final = timedelta(minutes=5)
+"""For a pass that fails or comes late."""
+
+
+class Term(StrEnum):
+    """Where in its time a group is."""
+
+    EARLY = "early"
+    OPEN = "open"
+    """Also of every group without an end."""
+    REPLACED = "replaced"
+    """It serves, and no longer counts: others are to be ready before it goes."""
+    LEAVING = "leaving"
+    """It drains, or is over."""
+
+
+def term(pool: PoolView, group: GroupView, now: datetime) -> Term:
+    """Where in its time a group is now. Each begins at its very moment."""
+    if group.opens is not None and now < group.opens:
+        return Term.EARLY
+    if group.closes is None:
+        return Term.OPEN
+    return _before(pool, group.closes, now)
+
+
+def _before(pool: PoolView, end: datetime, now: datetime) -> Term:
+    """Where in its time something is that the cloud ends then."""
+    leaves = end - pool.drain_deadline - MARGIN
+    if now >= leaves:
+        return Term.LEAVING
+    replaced = leaves - pool.policy.fallback_after - pool.boot_expected - MARGIN
+    return Term.REPLACED if now >= replaced else Term.OPEN
+
+
+def without_ending(pool: PoolView, now: datetime) -> PoolView:
+    """The pool as it will be: members whose time is almost over count as leaving."""
+    ending = {g.name for g in pool.groups_of(CapacityType.RESERVED) if term(pool, g, now) in _ENDING}
+    over = {m.id for m in pool.members if m.ends_at is not None and _before(pool, m.ends_at, now) in _ENDING}
+    if not ending and not over:
+        return pool
+    members = [replace(m, leaving=m.leaving or m.group in ending or m.id in over) for m in pool.members]
+    return replace(pool, members=members)
+
+
+def is_over(pool: PoolView, member: Member, now: datetime) -> bool:
+    """Whether it drains, or is to, because its time ends."""
+    ends = [member.ends_at, *(group.closes for group in pool.groups if group.name == member.group)]
+    return any(end is not None and _before(pool, end, now) is Term.LEAVING for end in ends)
+
+
+def ends_of_runs(pool: PoolView, now: datetime) -> Sequence[Decision]:
+    """Instances that the cloud is about to end are drained and ended before it does, one decision each."""
+    return [
+        Decision(
+            resource=member.id,
+            pool=pool.name,
+            action=Action.END,
+            reason=Reason.RUN_ENDS,
+            detail=f"the cloud ends it at {member.ends_at:%Y-%m-%d %H:%M} UTC",
+        )
+        for member in pool.members
+        if member.ends_at is not None and _before(pool, member.ends_at, now) is Term.LEAVING
+    ]
+
+
+def reserved_group(pool: PoolView, group: GroupView, now: datetime) -> Sequence[Decision]:
+    """What becomes of one reserved group: in full within its time if it boots, nothing outside it."""
+    found = term(pool, group, now)
+    listed = len(pool.members_of(group.name)) + group.unseen
+    if found is Term.EARLY:
+        return [_sized(pool, group, 0, Reason.TERM_NOT_BEGUN, f"begins at {group.opens:%Y-%m-%d %H:%M} UTC")]
+    if found is Term.OPEN:
+        return [_open(pool, group, listed, now)]
+    until = f"the cloud ends it from {group.closes:%Y-%m-%d %H:%M} UTC on"
+    if found is Term.REPLACED:
+        detail = f"{until}; others are asked for"
+        return [_sized(pool, group, group.desired, Reason.TERM_ENDS, detail)]
+    members = pool.members_of(group.name)
+    leaving = [
+        Decision(resource=member.id, pool=pool.name, action=Action.END, reason=Reason.TERM_ENDS, detail=until)
+        for member in members
+    ]
+    return [_sized(pool, group, min(group.desired, listed), Reason.TERM_ENDS, until), *leaving]
+
+
+def _open(pool: PoolView, group: GroupView, listed: int, now: datetime) -> Decision:
+    if (failing := zones.boots_failing(pool, group, now)) is not None:
+        # what is asked for and has not come would fail, too
+        return _sized(pool, group, min(group.desired, listed), failing.reason, failing.detail)
+    if listed > group.max:
+        # a smaller size would let the cloud choose whom to end
+        detail = f"{listed} run, {group.max} are reserved: `gpufleet drain` those that are too many"
+        return _sized(pool, group, listed, Reason.RESERVED_IN_FULL, detail)
+    return _sized(pool, group, group.max, Reason.RESERVED_IN_FULL, "paid for, used or not")
+
+
+def _sized(pool: PoolView, group: GroupView, size: int, reason: Reason, detail: str) -> Decision:
+    keeps = size == group.desired
+    return Decision(
+        resource=group.name,
+        pool=pool.name,
+        action=Action.KEEP if keeps else Action.RESIZE,
+        reason=reason,
+        detail=detail,
+        from_size=None if keeps else group.desired,
+        to_size=None if keeps else size,
+    )
+
+
+_ENDING: Final = frozenset({Term.REPLACED, Term.LEAVING})
+
+
+# budgets
+
+CHOSEN: Final = frozenset({Reason.SURPLUS, Reason.SPOT_IS_BACK})
+"""Why something is ended that could as well stay."""
+
+
+def chosen_ends(deeds: Iterable[PastAction]) -> dict[str, int]:
+    """By pool: how many instances were ended by choice. One whose end is noted twice went but once."""
+    gone = {deed.resource: deed.pool or "" for deed in deeds if _may_be_chosen(deed)}
+    found: dict[str, int] = {}
+    for pool in gone.values():
+        found[pool] = found.get(pool, 0) + 1
+    return found
+
+
+def _may_be_chosen(deed: PastAction) -> bool:
+    """What a newer release wrote may have been an end, and by choice: it counts."""
+    ends = deed.action is Action.END or not deed.action.known
+    return ends and (deed.reason in CHOSEN or not deed.reason.known)
+
+
+def within_budgets(
+    pools: Sequence[PoolView], wishes: Sequence[Decision], now: datetime
+) -> tuple[list[Decision], Budget]:
+    """The wishes, with those kept that there is no room for, and the budget over all pools.
+
+    The dearest go first, so that a short budget saves the most. A move to another zone begins only where the end that
+    it leads to has room.
+    """
+    begun = {pool.name: [m.id for m in pool.members if _drains_by_choice(pool, m, now)] for pool in pools}
+    whole, parts = _budgets(pools, begun)
+    allowed = list(wishes)
+    drains = {member for members in begun.values() for member in members}
+    waiting = [n for n, wish in enumerate(wishes) if _needs_room(wish) and wish.resource not in drains]
+    if waiting:
+        room = budgets.Room(whole, parts)
+        for n in sorted(waiting, key=lambda n: (-(wishes[n].usd_per_hour or Decimal(0)), wishes[n].resource)):
+            allowed[n] = _allowed(room, wishes[n])
+    return allowed, whole
+
+
+def _budgets(pools: Sequence[PoolView], begun: Mapping[str, Sequence[str]]) -> tuple[Budget, dict[str, Budget]]:
+    """Over all pools, and of each."""
+    parts = {pool.name: budgets.of(pool.policy, pool.ended_this_hour + len(begun[pool.name])) for pool in pools}
+    used = sum(part.used_this_hour for part in parts.values())
+    return budgets.in_all(parts.values(), sum(len(pool.members) for pool in pools), used), parts
+
+
+def _drains_by_choice(pool: PoolView, member: Member, now: datetime) -> bool:
+    """What people keep may stay for days, and goes by their choice; what its cloud takes goes by nobody's."""
+    ours = member.leaving and member.drain_by is DrainOwner.SPOT and member.kept_by is None
+    return ours and not member.under_notice and not is_over(pool, member, now)
+
+
+def _needs_room(wish: Decision) -> bool:
+    if wish.action is Action.END:
+        return wish.reason in CHOSEN
+    return wish.reason is Reason.SAFER_ZONE
+
+
+def _allowed(room: budgets.Room, wish: Decision) -> Decision:
+    pool = wish.pool or ""
+    if (full := room.objection(pool)) is not None:
+        detail = f"would {wish.action}: {wish.reason.sentence}; {wish.detail}"
+        return replace(
+            wish, action=Action.KEEP, reason=full, detail=detail, from_size=None, to_size=None, usd_per_hour=None
+        )
+    if wish.action is Action.END:
+        room.take(pool)
+    return wish

@@ -17,10 +17,11 @@ from watchdogs.brakes import kept_by_people, paused_by, target_held_by
 from watchdogs.execute import Executor, Pass
 from watchdogs.policy import digests, see_all
 from watchdogs.ports import CutShortError, Ports
-from watchdogs.spot import acting, choices, failures, leavers, presence, settling
+from watchdogs.spot import acting, lifecycle
 from watchdogs.spot.decide import WATCHDOG, decide
-from watchdogs.spot.memory import Memory, recall
-from watchdogs.spot.view import GroupView, Member, PoolView
+from watchdogs.spot.pool_view import GroupView, Member, PoolView
+from watchdogs.spot.risk import Memory, recall
+from watchdogs.spot.sizes import chosen_ends
 from watchdogs.whole import check_whole
 
 LOOK_BACK: Final = timedelta(hours=6)
@@ -96,7 +97,7 @@ class SpotWatchdog:
         started = self._ports.clock.now().replace(microsecond=0)  # activities carry whole seconds
         self._unanswered = []
         executor = Executor(self._ports, acting.RULES)
-        executor.settle(partial(settling.settle, executor, self._ports, self._document))
+        executor.settle(partial(acting.settle, executor, self._ports, self._document))
         rounds = 0
         while True:
             now = self._ports.clock.now()
@@ -117,7 +118,10 @@ class SpotWatchdog:
     def _note(self, executor: Executor, seen: _Seen, now: datetime) -> None:
         """Record who is not ready any more, who is again, and who is lost: the next pass may be another process."""
         for view in seen.views:
-            for decision in (*presence.notes(view, seen.known.missed, now), *leavers.losses(view, seen.known.lost)):
+            for decision in (
+                *lifecycle.readiness_changes(view, seen.known.missed, now),
+                *lifecycle.losses(view, seen.known.lost),
+            ):
                 executor.note(decision, now)
 
     def _look(self, now: datetime, started: datetime) -> _Seen:
@@ -137,13 +141,13 @@ class SpotWatchdog:
         targets = ports.ledger.targets()
         brakes = [brake for brake in ports.ledger.brakes(now) if brake.holds(now)]
         known = _Known(
-            missed=presence.missed(deeds),
+            missed=lifecycle.missed(deeds),
             lost=lost,
-            failed_boots=failures.by_group(deeds),
-            mended=failures.mended_at(deeds),
+            failed_boots=lifecycle.failed_boots(deeds),
+            mended=lifecycle.mended_at(deeds),
             kept=kept_by_people([*members.values()], brakes, now),
             held=frozenset(pool.name for pool in pools if target_held_by(pool.name, brakes)),
-            ended=choices.ended(deed for deed in deeds if deed.at >= now - budgets.HOUR),
+            ended=chosen_ends(deed for deed in deeds if deed.at >= now - budgets.HOUR),
             asked=frozenset(ports.ledger.failed_since(WATCHDOG, now - budgets.HOUR)),
         )
         views = tuple(

@@ -17,8 +17,8 @@ from gpufleet.domain.decisions import Reason
 from gpufleet.domain.model import CapacityType
 from watchdogs import boots
 from watchdogs.spot import risk
-from watchdogs.spot.memory import TROUBLE_HALF_LIFE
-from watchdogs.spot.view import GroupView, PoolView
+from watchdogs.spot.pool_view import GroupView, PoolView
+from watchdogs.spot.risk import TROUBLE_HALF_LIFE
 
 ZONE_SHARE: Final = 0.5
 """Most of a pool's spot that one zone holds while others give. Less cost more falls below the target on generated

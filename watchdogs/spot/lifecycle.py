@@ -1,0 +1,169 @@
+"""The life of a pool's members: whose readiness is unconfirmed, who drains, and whose boot failed. Pure.
+
+Silence is not absence: one poll without answers must not buy a pool anew. So the ledger keeps since when an instance
+has not been ready though it should be, and that it was ready again; only one that stays away for the policy's
+`fallback_after` is late, and a late one counts for nothing but its own cost.
+
+Failed boots are remembered by group: no cloud reports why an instance ended that was ended on request.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from itertools import takewhile
+from typing import Final
+
+from gpufleet.domain.decisions import Action, Decision, PastAction, Reason
+from gpufleet.domain.drains import DrainOwner
+from watchdogs.spot.pool_view import Member, PoolView
+
+# readiness
+
+HUNG_AFTER: Final = timedelta(minutes=15)
+"""Past its time before people hear of it: half of all boots are slower than the median."""
+
+
+def missed(deeds: Iterable[PastAction]) -> dict[str, datetime]:
+    """Since when each instance has not been ready though it should be, by the notes of earlier passes."""
+    found: dict[str, datetime] = {}
+    for deed in deeds:
+        if deed.reason is Reason.NOT_READY:
+            found.setdefault(deed.resource, deed.at)
+        elif deed.reason is Reason.AS_WANTED:
+            found.pop(deed.resource, None)
+    return found
+
+
+def readiness_changes(pool: PoolView, known: Mapping[str, datetime], now: datetime) -> list[Decision]:
+    """What is to be noted for later passes: who is not ready any more, and who is again."""
+    found: list[Decision] = []
+    for member in pool.members:
+        if member.ready_since is not None and member.id in known:
+            found.append(_kept(pool, member, Reason.AS_WANTED, "it is ready again"))
+        elif _is_awaited(member) and member.id not in known and now >= member.launched_at + pool.boot_expected:
+            found.append(_kept(pool, member, Reason.NOT_READY, "it was not heard to be ready"))
+    return found
+
+
+def with_late(pool: PoolView, now: datetime) -> PoolView:
+    """The pool with those marked that have not been ready for too long."""
+    late = {m.id for m in pool.members if _is_awaited(m) and now - _due(pool, m) > pool.policy.fallback_after}
+    if not late:
+        return pool
+    return replace(pool, members=[replace(m, late=m.id in late) for m in pool.members])
+
+
+def with_replaced(there: int, late: int, wanted: int) -> int:
+    """How many count: each late one has one successor at most. An image that never speaks must not go on buying."""
+    return max(there, there + late - wanted)
+
+
+def hung(pool: PoolView, now: datetime) -> list[Decision]:
+    """A word about each of those that are late by so much that people must look at them."""
+    return [
+        _kept(pool, member, Reason.NOT_READY, f"since {_due(pool, member):%Y-%m-%d %H:%M} UTC")
+        for member in pool.members
+        if member.late and now - _due(pool, member) > HUNG_AFTER
+    ]
+
+
+def _is_awaited(member: Member) -> bool:
+    return member.ready_since is None and not member.leaving and not member.failed
+
+
+def _due(pool: PoolView, member: Member) -> datetime:
+    """When it should have been ready: after its boot, or when it was first missed."""
+    booted = member.launched_at + pool.boot_expected
+    return booted if member.missed_since is None else max(booted, member.missed_since)
+
+
+def _kept(pool: PoolView, member: Member, reason: Reason, detail: str) -> Decision:
+    return Decision(resource=member.id, pool=pool.name, action=Action.KEEP, reason=reason, detail=detail)
+
+
+# draining
+
+
+def drains_idle(member: Member) -> bool:
+    """Whether the idle watchdog ends it: the target falls with it. It ends none that people keep."""
+    return member.leaving and member.kept_by is None and member.drain_by is DrainOwner.IDLE
+
+
+def losses(pool: PoolView, noted: Collection[str]) -> list[Decision]:
+    """Notes that the cloud takes what the idle watchdog ends: the zone has lost it, though idle may be quicker."""
+    return [
+        Decision(
+            resource=member.id,
+            pool=pool.name,
+            action=Action.KEEP,
+            reason=Reason.PREEMPTED,
+            detail="under notice; the idle watchdog ends it",
+        )
+        for member in pool.members
+        if member.under_notice and pool.idle_ends and drains_idle(member) and member.id not in noted
+    ]
+
+
+def somebody_leaves(pool: PoolView) -> bool:
+    """Whether one is on its way out, so that the next one waits. What people drained or keep may stay for days."""
+    return any(_is_leaving(member) or (member.silent and member.asked) for member in pool.members)
+
+
+def _is_leaving(member: Member) -> bool:
+    """A person's drain stays until that person ends it. What idle has drained serves nobody already, and may wait for
+    evidence that never comes. Neither holds of what the cloud takes.
+    """
+    if not member.leaving or member.kept_by is not None:
+        return False
+    if member.under_notice:
+        return True
+    return member.drain_by is not DrainOwner.PERSON and not (member.drained and member.drain_by is DrainOwner.IDLE)
+
+
+def may_be_asked(member: Member) -> bool:
+    """Whether it serves or will, and has an agent that can be asked to drain. People hear of the others."""
+    return not (member.leaving or member.failed or member.silent)
+
+
+def first_free(order: Sequence[Member]) -> tuple[list[Member], Member | None]:
+    """The first that nobody keeps, with those before it whom somebody does."""
+    kept = list(takewhile(lambda member: member.kept_by is not None, order))
+    return kept, order[len(kept)] if len(kept) < len(order) else None
+
+
+# failed boots
+
+BOOT_REASONS: Final = frozenset({Reason.BOOT_FAILED, Reason.BOOTS_FAILING})
+
+GROUP: Final = "group"
+"""Under this the decision about an instance whose boot failed says where that was: who settles it may not find it."""
+
+
+def boot_failure(decision: Decision, group: str) -> Decision:
+    """What is to be noted of a group when one of its instances was ended: before that has its own outcome, so that a
+    killed pass rather notes it twice than never.
+    """
+    detail = f"{decision.resource} was ended"
+    return Decision(resource=group, pool=decision.pool, action=Action.KEEP, reason=Reason.BOOT_FAILED, detail=detail)
+
+
+def mended(pool: str, by: str) -> Decision:
+    """What a person notes of a pool whose boots are to be tried again: what failed before counts no more."""
+    detail = f"boots are tried again: {by}"
+    return Decision(resource=pool, pool=pool, action=Action.KEEP, reason=Reason.AS_WANTED, detail=detail)
+
+
+def mended_at(deeds: Sequence[PastAction]) -> dict[str, datetime]:
+    """By pool: when a person said so last."""
+    return {
+        deed.resource: deed.at for deed in deeds if deed.resource == deed.pool and deed.reason is Reason.AS_WANTED
+    }
+
+
+def failed_boots(deeds: Iterable[PastAction]) -> dict[str, list[datetime]]:
+    """When boots failed, by the notes of earlier passes, oldest first; one that was noted again counts once."""
+    found: dict[str, dict[str, datetime]] = {}
+    for deed in deeds:
+        if deed.action is Action.KEEP and deed.reason is Reason.BOOT_FAILED:
+            found.setdefault(deed.resource, {}).setdefault(deed.detail, deed.at)
+    return {group: list(times.values()) for group, times in found.items()}
