@@ -285,9 +285,9 @@ while delivery.run(most=50).later is not None:
 
 
 @pytest.mark.slow
-def test_ten_thousand_messages_through_faults_and_kills(tmp_path: Path, sink: SlackSink) -> None:
+def test_four_thousand_messages_through_faults_and_kills(tmp_path: Path, sink: SlackSink) -> None:
     url = f"sqlite:///{tmp_path}/ledger.db"
-    ledger, channels, wanted = open_ledger(url), [f"#c{n}" for n in range(4)], 2_500
+    ledger, channels, wanted = open_ledger(url), [f"#c{n}" for n in range(4)], 1_000
     for channel in channels:
         put(ledger, [f"{channel}/{n}" for n in range(wanted)], channel)
     sink.faults.retry_after = 0.02
@@ -297,14 +297,14 @@ def test_ten_thousand_messages_through_faults_and_kills(tmp_path: Path, sink: Sl
     while open_channels(ledger) and time.monotonic() < deadline:
         poster = subprocess.Popen([sys.executable, "-c", POSTER, url, f"{sink.url}/api/"], cwd=Path.cwd())
         try:
-            end = time.monotonic() + chance.uniform(3, 12)
+            end = time.monotonic() + chance.uniform(3, 6)
             while time.monotonic() < end and open_channels(ledger):
                 time.sleep(0.2)
         finally:
             poster.send_signal(signal.SIGKILL)
             poster.wait(timeout=10)
         kills += 1
-    assert counts(ledger)[MessageState.SENT] == 10_000
+    assert counts(ledger)[MessageState.SENT] == 4_000
     for channel in channels:
         assert arrived(sink, channel) == [f"{channel}/{n}" for n in range(wanted)]
     assert kills >= 3
