@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from app import alerts, cost_sums, ledgers
+from app import alerts, cost_sums, ledgers, logs
 from app.api_calls import Count
 from app.cost_sources import facts_of, sources_of
 from app.errors import AppError
@@ -48,6 +48,7 @@ def over_fleets(
         try:
             whole, answer = _one(document, count, show=show)
         except (OSError, AppError) as error:
+            logs.of_pass(document.environment, "cost").error("pass", outcome="failed", error=str(error))
             STDERR.print(f"gpufleet: {document.environment}: cost: {error}; nothing was written", soft_wrap=True)
             whole, answer = False, {"error": str(error)}
         answers.append({"environment": document.environment, **answer})

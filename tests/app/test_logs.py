@@ -16,6 +16,7 @@ import structlog
 from app import logs
 from app.errors import AppError, Code
 from app.passes import Kind, Options
+from cli import watch_cost
 from cli.output import Exit
 from cli.watch_pass import Show, over_fleets
 from gpufleet.domain.activity import CloudError
@@ -178,6 +179,15 @@ def test_a_pass_that_fails_has_one_line_with_the_error(
     (line,) = written(capsys)
     assert (line["level"], line["event"], line["outcome"]) == ("error", "pass", "failed")
     assert line["error"] == "no answer, [a password]", "logs hold no secret"
+
+
+def test_a_cost_pass_that_fails_has_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure(always=True)
+    (tmp_path / "ledger.db").write_text("not a ledger")
+    broken = document().model_copy(update={"ledger_url": f"sqlite:///{tmp_path / 'ledger.db'}"})
+    assert watch_cost.over_fleets([broken], show=False)[0] is Exit.FAILED
+    (line,) = written(capsys)
+    assert (line["watchdog"], line["event"], line["outcome"]) == ("cost", "pass", "failed")
 
 
 def test_a_command_logs_nothing_unless_it_is_asked_to(
