@@ -12,6 +12,7 @@ from typing import Any
 
 from sqlalchemy import Engine
 
+from app.ledgers import ledger_name
 from clouds.agents import NodeAgents
 from clouds.aws.cloudwatch import DELAY, CloudWatch
 from gpufleet.domain.activity import CloudError
@@ -19,7 +20,6 @@ from gpufleet.domain.drains import DrainOwner, owner_of_reason
 from gpufleet.domain.evidence import AgentStatus, Evidence, GpuEvidence
 from gpufleet.domain.model import CapacityType, Cloud, Instance, Phase
 from gpufleet.settings.document import FleetDocument
-from ledger import operations
 from ledger.outbox import OutboxMessages
 from notify.buttons import with_buttons
 from notify.messages import escape
@@ -109,7 +109,7 @@ class FleetMessages:
 
     def __init__(self, engine: Engine, document: FleetDocument, clock: Clock) -> None:
         self._engine = engine
-        self._prefix = fleet_of(document)
+        self._prefix = ledger_name(document)
         self._channel = document.notify.slack_channel if document.notify is not None else ""
         self._buttons = document.notify is not None and bool(document.notify.keep_users)
         self._clock = clock
@@ -122,11 +122,6 @@ class FleetMessages:
                 detail = {**detail, "blocks": blocks}
             messages = OutboxMessages(self._engine, self._channel, self._clock.now())
             messages.tell(name, text, detail)
-
-
-def fleet_of(document: FleetDocument) -> str:
-    """The fleet's name in the ledger."""
-    return operations.fleet_name(document.cloud, document.environment, document.region)
 
 
 def holder_name() -> str:

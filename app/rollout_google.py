@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from app.adapters import fleet_of
+from app.ledgers import ledger_name
 from app.wiring import agents_of, open_engine
 from clouds.gcp.calls import GoogleCalls
 from clouds.gcp.groups import GoogleGroups
@@ -33,7 +33,7 @@ def rollouts_of(document: FleetDocument, pool: Pool, say: Callable[[str], None])
 @contextmanager
 def paused(document: FleetDocument, pool: Pool, limit: timedelta) -> Generator[None]:
     """Let the pool's watchdogs stand still, as `gpufleet status` says; forgotten at its limit when a run dies."""
-    engine, fleet = open_engine(document), fleet_of(document)
+    engine, fleet = open_engine(document), ledger_name(document)
     now = datetime.now(UTC)
     brake = Brake(
         kind=BrakeKind.PAUSE,
@@ -52,7 +52,7 @@ def paused(document: FleetDocument, pool: Pool, limit: timedelta) -> Generator[N
 
 def release(document: FleetDocument, pool: Pool) -> int:
     """Take the rollout's pause back, unless people paused the pool, too. How many there were."""
-    engine, fleet, now = open_engine(document), fleet_of(document), datetime.now(UTC)
+    engine, fleet, now = open_engine(document), ledger_name(document), datetime.now(UTC)
     held = [b for b in operations.brakes(engine, fleet, now) if b.kind == BrakeKind.PAUSE and b.scope == pool.name]
     if any(brake.owner != OWNER for brake in held):
         return 0

@@ -13,13 +13,12 @@ from app.adapters import (
     FleetPrices,
     FleetUtilization,
     WallClock,
-    fleet_of,
     holder_name,
     is_dead_neighbour,
 )
 from app.declared import overrides_of
 from app.fleets import token_place
-from app.ledgers import ledger_errors, open_ledger_of, read_ledger_of
+from app.ledgers import ledger_errors, ledger_name, open_ledger_of, read_ledger_of
 from clouds import agents
 from clouds.agents import NodeAgents
 from clouds.aws.calls import AwsCalls
@@ -61,7 +60,7 @@ def open_engine(document: FleetDocument, *, reading: bool = False) -> Engine:
     """
     engine = read_ledger_of(document) if reading else open_ledger_of(document)
     with ledger_errors(document):
-        now, fleet = WallClock().now(), fleet_of(document)
+        now, fleet = WallClock().now(), ledger_name(document)
         known = {row.pool for row in operations.targets(engine, fleet)}
         for pool in document.pools:
             if pool.name not in known:
@@ -76,7 +75,7 @@ def wire(
     engine = open_engine(document, reading=reading)
     clock = WallClock()
     calls, inventory, groups = _cloud(document)
-    ledger = FleetLedger(engine, fleet_of(document), lease, holder or holder_name(), is_dead_neighbour)
+    ledger = FleetLedger(engine, ledger_name(document), lease, holder or holder_name(), is_dead_neighbour)
     prometheus = Prometheus(document.prometheus_url)
     ports = Ports(
         inventory=inventory,

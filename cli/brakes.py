@@ -8,10 +8,10 @@ from typing import Annotated, Any, Final
 import typer
 from sqlalchemy.engine import Engine
 
-from app.adapters import FleetAgents, fleet_of
+from app.adapters import FleetAgents
 from app.errors import AppError, Code
 from app.fleets import load
-from app.ledgers import not_here
+from app.ledgers import ledger_name, not_here
 from app.wiring import agents_of, inventory_of, open_engine
 from cli.options import FleetOption
 from cli.output import STDERR, STDOUT, print_json
@@ -156,7 +156,7 @@ def _release(
     engine: Engine, document: FleetDocument, scope: str, known: Instance | None, by: tuple[str, datetime]
 ) -> tuple[list[Brake], list[Brake]]:
     """The brakes of a scope that were released, and those that hold it all the same; of `all`, every one."""
-    fleet = fleet_of(document)
+    fleet = ledger_name(document)
     before = operations.brakes(engine, fleet, by[1])
     # one that a newer release pulled is released, too
     for kind in (*BrakeKind, *{brake.kind for brake in before if brake.scope == scope and not brake.kind.known}):
@@ -184,7 +184,7 @@ def _row(document: FleetDocument, brake: Brake) -> dict[str, Any]:
 
 
 def _try_boots_again(engine: Engine, document: FleetDocument, pools: Sequence[Pool], who: str, now: datetime) -> None:
-    ledger = FleetLedger(engine, fleet_of(document), SPOT, who)
+    ledger = FleetLedger(engine, ledger_name(document), SPOT, who)
     for pool in pools:
         if pool.watchdogs.spot is not None:
             said = lifecycle.mended(pool.name, who)
@@ -209,7 +209,7 @@ def _braked(
 
 def _scopes(document: FleetDocument, now: datetime) -> set[str]:
     _must_be_theirs(document)
-    return {brake.scope for brake in operations.brakes(open_engine(document), fleet_of(document), now)}
+    return {brake.scope for brake in operations.brakes(open_engine(document), ledger_name(document), now)}
 
 
 def remove_keep(inventory: Inventory, instance: str) -> None:
@@ -269,7 +269,7 @@ def target(  # noqa: PLR0913 - a brake's options, and JSON
 def _targets(document: FleetDocument) -> list[dict[str, Any]]:
     if (said := not_here(document)) is not None:
         STDERR.print(f"{said}: these are the targets of the settings", highlight=False, soft_wrap=True)
-    engine, fleet = open_engine(document, reading=True), fleet_of(document)
+    engine, fleet = open_engine(document, reading=True), ledger_name(document)
     found = operations.brakes(engine, fleet, datetime.now(UTC))
     held = {brake.scope: brake for brake in found if brake.acts_as(BrakeKind.TARGET)}
     rows: list[dict[str, Any]] = []
@@ -338,7 +338,7 @@ def _brake(kind: BrakeKind, scope: str, said: tuple[str, str | None], until: dat
 
 def _pull(document: FleetDocument, brake: Brake) -> None:
     _must_be_theirs(document)
-    operations.set_brake(open_engine(document), fleet_of(document), brake)
+    operations.set_brake(open_engine(document), ledger_name(document), brake)
 
 
 def _why(reason: str) -> str:
@@ -376,9 +376,9 @@ def _hold_target(document: FleetDocument, brake: Brake, value: int) -> None:
         )
     _must_be_theirs(document)
     engine = open_engine(document)
-    seen = next(row for row in operations.targets(engine, fleet_of(document)) if row.pool == pool)
+    seen = next(row for row in operations.targets(engine, ledger_name(document)) if row.pool == pool)
     try:
-        operations.hold_target(engine, fleet_of(document), seen, value, brake)
+        operations.hold_target(engine, ledger_name(document), seen, value, brake)
     except ConflictError as error:
         raise AppError(f"{error}; look again (`gpufleet target {pool}`)") from error
 
@@ -386,7 +386,7 @@ def _hold_target(document: FleetDocument, brake: Brake, value: int) -> None:
 def _say_if_unused(document: FleetDocument) -> None:
     """A dry pass makes a ledger, too: it keeps what was seen."""
     file = file_of(document.ledger_url)
-    if file is not None and not decisions.any_made(open_engine(document), fleet_of(document)):
+    if file is not None and not decisions.any_made(open_engine(document), ledger_name(document)):
         STDERR.print(
             f"no pass with --apply has used the ledger {file} yet: if the watchdogs of {document.environment} run on"
             " another machine, this holds none of them: run it there",

@@ -92,13 +92,13 @@ def why(
     as_json: JsonOption = False,
 ) -> None:
     """Every decision about a resource, with its evidence, and what became of it. Of a pool: about all that it has."""
-    from app.adapters import fleet_of
+    from app.ledgers import ledger_name
     from app.wiring import open_engine
 
     found: list[dict[str, Any]] = []
     documents = load(fleet)
     for document in documents:
-        for past in decisions.history(open_engine(document, reading=True), fleet_of(document), resource):
+        for past in decisions.history(open_engine(document, reading=True), ledger_name(document), resource):
             found.append(
                 {
                     "at": past.at.isoformat(timespec="seconds"),

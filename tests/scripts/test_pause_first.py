@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from app.adapters import fleet_of
+from app.ledgers import ledger_name
 from gpufleet.settings.document import render
 from ledger import operations
 from ledger.schema import open_ledger
@@ -48,7 +48,7 @@ def test_all_watchdogs_stand_still_with_a_reason_and_an_end(tmp_path: Path) -> N
     open_ledger(url).dispose()
     done = paused(tmp_path, f"echo {written(tmp_path, url)}")
     assert done.code == 0, done.said
-    (brake,) = operations.brakes(open_ledger(url), fleet_of(document()), START)
+    (brake,) = operations.brakes(open_ledger(url), ledger_name(document()), START)
     assert (brake.kind, brake.scope, brake.reason) == ("pause", "all", "pulumi destroy of aws-dev")
     assert brake.until is not None
 
@@ -114,7 +114,7 @@ def test_an_up_pauses_only_for_a_big_update(tmp_path: Path, op: str, brakes: int
     done = paused(tmp_path, answers, "aws-dev", "--if-big")
     assert done.code == 0, done.said
     assert ("group chat-spot is deleted" in done.said) is bool(brakes)
-    assert len(operations.brakes(open_ledger(url), fleet_of(document()), START)) == brakes
+    assert len(operations.brakes(open_ledger(url), ledger_name(document()), START)) == brakes
 
 
 def test_an_up_whose_plan_fails_goes_no_further(tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from app.adapters import fleet_of
 from app.errors import AppError, Code
+from app.ledgers import ledger_name
 from app.passes import Kind, Options
 from cli.watch_pass import over_fleets
 from gpufleet.domain.decisions import Reason
@@ -88,6 +88,6 @@ def test_a_hash_of_one_of_several_fleets_is_none_of_the_others(
 def accepted(fleet: FleetDocument) -> bool:
     ledger, digest = open_ledger(fleet.ledger_url), digests(fleet, "idle")["batch"]
     try:
-        return operations.policy_seen(ledger, fleet_of(fleet), "idle", "batch", digest)
+        return operations.policy_seen(ledger, ledger_name(fleet), "idle", "batch", digest)
     finally:
         ledger.dispose()

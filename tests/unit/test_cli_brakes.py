@@ -9,9 +9,9 @@ from typing import Any, cast
 import pytest
 from typer.testing import CliRunner, Result
 
-from app.adapters import fleet_of
 from app.errors import AppError, Code
 from app.fleets import load
+from app.ledgers import ledger_name
 from app.watching import Costs, Watched
 from app.wiring import open_engine
 from cli.brakes import remove_keep
@@ -103,7 +103,7 @@ def test_a_brake_has_an_owner_a_reason_and_an_end(
     before = datetime.now(UTC)
     done = CliRunner().invoke(build("brakes"), [*words, *more])
     assert done.exit_code == 0, done.exception
-    (brake,) = operations.brakes(engine, fleet_of(load([str(path)])[0]), before)
+    (brake,) = operations.brakes(engine, ledger_name(load([str(path)])[0]), before)
     assert (brake.kind, brake.scope, brake.owner, brake.reason) == (words[0], words[1], "ann", "a launch")
     if hours is None:
         assert brake.until is None and "until `gpufleet resume`" in done.stdout
@@ -116,7 +116,7 @@ def test_a_brake_has_an_owner_a_reason_and_an_end(
 
 def test_a_target_that_is_set_again_is_held_by_the_last_one_alone(tmp_path: Path) -> None:
     engine, path = open_ledger(f"sqlite:///{tmp_path}/ledger.db"), document(tmp_path)
-    fleet, now = fleet_of(load([str(path)])[0]), datetime.now(UTC)
+    fleet, now = ledger_name(load([str(path)])[0]), datetime.now(UTC)
 
     def call(*words: str) -> Result:
         return CliRunner().invoke(build("brakes"), [*words, "--fleet", str(path)])
@@ -190,7 +190,7 @@ def test_a_brake_that_is_over_is_not_released(tmp_path: Path) -> None:
     brake = Brake(
         kind=BrakeKind.PAUSE, scope="chat", owner="ops", reason="x", since=since, until=since + timedelta(hours=4)
     )
-    operations.set_brake(engine, fleet_of(load([str(path)])[0]), brake)
+    operations.set_brake(engine, ledger_name(load([str(path)])[0]), brake)
     done = CliRunner().invoke(build("brakes"), ["resume", "chat", "--fleet", str(path)])
     assert done.stdout == "0 brakes of chat released\n"
     engine.dispose()
@@ -269,7 +269,7 @@ def test_a_brake_in_a_ledger_that_no_pass_has_used_says_whom_it_may_not_hold(
     engine, path = open_ledger(f"sqlite:///{tmp_path}/ledger.db"), document(tmp_path)
     if used:
         made = Decision(resource="chat", pool="chat", action=Action.KEEP, reason=Reason.AS_WANTED)
-        record_decisions(engine, fleet_of(load([str(path)])[0]), "scale", [made], datetime.now(UTC))
+        record_decisions(engine, ledger_name(load([str(path)])[0]), "scale", [made], datetime.now(UTC))
     done = CliRunner().invoke(build("brakes"), [*words, "--reason", "x", "--fleet", str(path)])
     assert done.exit_code == 0, done.exception
     assert ("no pass with --apply has used the ledger" in done.stderr) is not used
@@ -281,7 +281,7 @@ def test_a_console_reads_the_ledger_once_it_is_there(tmp_path: Path) -> None:
     assert any("is not on this machine" in problem for problem in watched.look().read.problems)
     engine, now = open_engine(fleet), datetime.now(UTC)
     brake = Brake(kind=BrakeKind.PAUSE, scope="chat", owner="ann", reason="x", since=now, until=None)
-    operations.set_brake(engine, fleet_of(fleet), brake)
+    operations.set_brake(engine, ledger_name(fleet), brake)
     engine.dispose()
     seen = watched.look().read
     assert [one.owner for one in seen.brakes] == ["ann"]
@@ -298,7 +298,7 @@ def test_resume_of_a_pool_lets_its_boots_be_tried_again(tmp_path: Path) -> None:
     before = datetime.now(UTC) - timedelta(seconds=1)
     done = CliRunner().invoke(build("brakes"), ["resume", "chat", "--owner", "ann", "--fleet", str(path)])
     assert done.exit_code == 0, done.output
-    ledger = FleetLedger(engine, fleet_of(load([str(path)])[0]), "spot", "us")
+    ledger = FleetLedger(engine, ledger_name(load([str(path)])[0]), "spot", "us")
     assert lifecycle.mended_at(ledger.done_since("spot", before)).keys() == {"chat"}
     engine.dispose()
 
@@ -332,7 +332,7 @@ def test_the_pause_of_an_instance_that_is_gone_can_be_released(
 ) -> None:
     url = f"sqlite:///{tmp_path}/ledger.db"
     engine, path = open_ledger(url), document(tmp_path)
-    fleet = fleet_of(load([str(path)])[0])
+    fleet = ledger_name(load([str(path)])[0])
     now = datetime.now(UTC)
     brake = Brake(kind=BrakeKind.PAUSE, scope="i-1", owner="ops", reason="x", since=now, until=None)
     operations.set_brake(engine, fleet, brake)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.adapters import fleet_of
+from app.ledgers import ledger_name
 from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Reason
 from ledger.decisions import ended_since, history, record_decisions, record_outcome
 from ledger.fleet import FleetLedger
@@ -92,14 +92,14 @@ def test_passes_in_which_nothing_changes_write_no_decision_row(tmp_path: Path) -
     """The idle watchdog's own passes: marked, then waiting for its grace for as long as that lasts."""
     fleet, world = document(), idle_world(1)
     engine = open_ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
-    ledger = FleetLedger(engine, fleet_of(fleet), "idle", "test")
+    ledger = FleetLedger(engine, ledger_name(fleet), "idle", "test")
     assert ledger.take_lease(world.now) is None
     dog = IdleWatchdog(fleet, replace(world.ports(), ledger=ledger))
     dog.dry()
     for _ in range(5):
         dog.apply()
         world.now += timedelta(seconds=10)
-    past = history(engine, fleet_of(fleet), instance(1).id)
+    past = history(engine, ledger_name(fleet), instance(1).id)
     engine.dispose()
     rows = [(row.decision.action, row.decision.reason) for row in past if row.outcome is None]
     assert rows == [(Action.MARK, Reason.IDLE), (Action.KEEP, Reason.MARKED_WAITING)]

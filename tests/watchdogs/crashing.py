@@ -11,7 +11,8 @@ from typing import Any
 
 from sqlalchemy import Engine
 
-from app.adapters import FleetMessages, fleet_of, holder_name, is_dead_neighbour
+from app.adapters import FleetMessages, holder_name, is_dead_neighbour
+from app.ledgers import ledger_name
 from gpufleet.settings.document import FleetDocument
 from ledger import operations
 from ledger.fleet import FleetLedger
@@ -82,7 +83,7 @@ class Scene:
 
         world.before = before
         engine = open_ledger(self.url)
-        ledger = FleetLedger(engine, fleet_of(self.document), self.lease, holder_name(), is_dead_neighbour)
+        ledger = FleetLedger(engine, ledger_name(self.document), self.lease, holder_name(), is_dead_neighbour)
         if ledger.take_lease(world.now) is not None:
             return LEASE_HELD
         ports = replace(
@@ -116,9 +117,9 @@ def seeded(path: Path, document: FleetDocument, world: World, policies: dict[str
     """A ledger with the world's targets in it and policies that were seen."""
     engine = open_ledger(f"sqlite:///{path}")
     for pool, target in world.targets.items():
-        operations.seed_target(engine, fleet_of(document), pool, target.value, world.now)
+        operations.seed_target(engine, ledger_name(document), pool, target.value, world.now)
         for watchdog, digest in policies.items():
-            operations.see_policy(engine, fleet_of(document), (watchdog, pool, digest), "test", world.now)
+            operations.see_policy(engine, ledger_name(document), (watchdog, pool, digest), "test", world.now)
     engine.dispose()
     return path
 

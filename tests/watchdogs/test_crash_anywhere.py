@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from app.adapters import fleet_of
+from app.ledgers import ledger_name
 from gpufleet.domain.decisions import Target
 from gpufleet.domain.model import CapacityType
 from gpufleet.settings.document import FleetDocument
@@ -106,7 +106,7 @@ def outcomes(scene: Scene, watchdog: str, kind: str = "done") -> list[tuple[str,
         rows = connection.execute(
             select(table.c.resource, table.c.action).where(table.c.watchdog == watchdog, table.c.kind == kind)
         ).all()
-    assert decisions.unfinished(engine, fleet_of(scene.document), watchdog) == ()
+    assert decisions.unfinished(engine, ledger_name(scene.document), watchdog) == ()
     engine.dispose()
     return sorted((row.resource, row.action) for row in rows)
 
@@ -118,7 +118,7 @@ def ended_both(scene: Scene) -> None:
     assert outcomes(scene, "idle") == [(key, "end") for key in IDS]
     assert len(told(scene, "ended:")) == 2
     engine = opened(scene)
-    moves = operations.target_moves(engine, fleet_of(scene.document), "batch")
+    moves = operations.target_moves(engine, ledger_name(scene.document), "batch")
     engine.dispose()
     assert [move.value for move in moves] == [2, 1, 0], "once for each, whoever died in between"
 
@@ -129,7 +129,7 @@ def marked_both(scene: Scene) -> None:
     assert len(told(scene, "marked:")) == 2
     engine = opened(scene)
     for key in IDS:
-        known = [past.decision.action for past in decisions.history(engine, fleet_of(scene.document), key)]
+        known = [past.decision.action for past in decisions.history(engine, ledger_name(scene.document), key)]
         assert "mark" in known, "the ledger knows of every mark"
     engine.dispose()
 
@@ -155,7 +155,7 @@ def gave_one_back(scene: Scene) -> None:
 
 def moves(scene: Scene) -> list[tuple[int, str]]:
     engine = opened(scene)
-    found = operations.target_moves(engine, fleet_of(scene.document), "batch")
+    found = operations.target_moves(engine, ledger_name(scene.document), "batch")
     engine.dispose()
     return [(move.value, move.changed_by) for move in found]
 
@@ -220,7 +220,7 @@ def test_killed_before_any_call_an_orphan_is_stopped_once_and_told_of_once(tmp_p
     engine = open_ledger(f"sqlite:///{ledger}")
     rule = fleet.orphans[0].name
     seen = ("orphans", rule, digests(fleet, "orphans")[rule])
-    operations.see_policy(engine, fleet_of(fleet), seen, "test", START)
+    operations.see_policy(engine, ledger_name(fleet), seen, "test", START)
     engine.dispose()
     marked.begin(world, ledger)
     assert marked.run()[0] == 0
@@ -268,7 +268,7 @@ def test_a_live_neighbour_keeps_its_lease(tmp_path: Path) -> None:
     scene.begin(due(), seeded(tmp_path / "first.db", fleet, due(), {}))
     (scene.folder / "calls").write_text("0")
     engine = opened(scene)
-    name = f"{fleet_of(fleet)}:idle"
+    name = f"{ledger_name(fleet)}:idle"
     assert operations.acquire_lease(engine, name, "another-host/b/1/2", (START, timedelta(minutes=10))) is None
     assert scene.run() == (LEASE_HELD, 0)
     assert not scene.world().ended

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.adapters import fleet_of
+from app.ledgers import ledger_name
 from gpufleet.domain.decisions import Action, Decision, FailedAttempts, Outcome, OutcomeKind, PastAction, Plan, Reason
 from gpufleet.domain.policies import IdlePolicy
 from ledger.fleet import FleetLedger
@@ -148,7 +148,7 @@ def test_without_a_history_window_and_grace_decide() -> None:
 
 def test_the_ledger_gives_back_what_was_done_and_only_that(tmp_path: Path) -> None:
     engine = open_ledger(f"sqlite:///{tmp_path}/ledger.db")
-    ledger = FleetLedger(engine, fleet_of(document()), "idle", "me")
+    ledger = FleetLedger(engine, ledger_name(document()), "idle", "me")
     marked = Decision(resource=FIRST, pool="batch", action=Action.MARK, reason=Reason.IDLE)
     ended = replace(marked, action=Action.END, reason=Reason.STILL_IDLE)
     ledger.record(Plan(watchdog="idle", at=START, decisions=(marked,)))
@@ -168,7 +168,7 @@ def test_the_ledger_gives_back_what_was_done_and_only_that(tmp_path: Path) -> No
 
 def test_the_ledger_tells_first_and_last_of_what_came_to_nothing(tmp_path: Path) -> None:
     engine = open_ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
-    ledger = FleetLedger(engine, fleet_of(document()), "idle", "me")
+    ledger = FleetLedger(engine, ledger_name(document()), "idle", "me")
     ended = Decision(resource=FIRST, pool="batch", action=Action.END, reason=Reason.STILL_IDLE)
     for minutes, watchdog_name, action, kind in (
         (-1, "idle", Action.END, OutcomeKind.FAILED),

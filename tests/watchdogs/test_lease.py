@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from app.adapters import fleet_of
+from app.ledgers import ledger_name
 from gpufleet.domain.decisions import Action, Decision, Reason
 from ledger.fleet import LEASE_TERM, FleetLedger
 from ledger.schema import open_ledger
@@ -32,7 +32,7 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
 
 
 def seen_by(engine: Engine, holder: str) -> FleetLedger:
-    return FleetLedger(engine, fleet_of(document()), "idle", holder)
+    return FleetLedger(engine, ledger_name(document()), "idle", holder)
 
 
 def _nothing(other: FleetLedger) -> None:

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Engine, text
 from typer.testing import CliRunner
 
-from app.adapters import fleet_of
+from app.ledgers import ledger_name
 from cli.main import build
 from console import book
 from console.text import brake as brake_text
@@ -53,10 +53,10 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
 
 def ledger_of(engine: Engine, world: World, fleet: FleetDocument, watchdog: str) -> FleetLedger:
     """The world's targets and seen policies in a real ledger."""
-    ledger = FleetLedger(engine, fleet_of(fleet), watchdog, "us")
+    ledger = FleetLedger(engine, ledger_name(fleet), watchdog, "us")
     assert ledger.take_lease(world.now) is None
     for name, target in world.targets.items():
-        operations.seed_target(engine, fleet_of(fleet), name, target.value, world.now)
+        operations.seed_target(engine, ledger_name(fleet), name, target.value, world.now)
     for name, digest in digests(fleet, watchdog).items():
         ledger.see_policy(watchdog, name, digest, "us", world.now)
     return ledger
@@ -68,10 +68,10 @@ def wrote(engine: Engine, fleet: FleetDocument, watchdog: str, at: datetime) -> 
         [(Action.KEEP, Reason(NEW), OutcomeKind.DONE), (Action(NEW), Reason(NEW), OutcomeKind(NEW))]
     ):
         made = Decision(resource=f"i-{number}", pool="batch", action=action, reason=reason, detail="news")
-        decisions.record_decisions(engine, fleet_of(fleet), watchdog, [made], at)
-        decisions.record_outcome(engine, fleet_of(fleet), watchdog, Outcome(decision=made, kind=kind), at)
+        decisions.record_decisions(engine, ledger_name(fleet), watchdog, [made], at)
+        decisions.record_outcome(engine, ledger_name(fleet), watchdog, Outcome(decision=made, kind=kind), at)
         with_error = Outcome(decision=made, kind=OutcomeKind(NEW), error="what may come with it")
-        decisions.record_outcome(engine, fleet_of(fleet), watchdog, with_error, at)
+        decisions.record_outcome(engine, ledger_name(fleet), watchdog, with_error, at)
 
 
 def idle(world: World, ledger: FleetLedger, fleet: FleetDocument) -> None:
@@ -104,9 +104,9 @@ def test_a_pass_goes_on(
     ledger = ledger_of(engine, world, fleet, watchdog)
     wrote(engine, fleet, watchdog, START - timedelta(minutes=10))
     begun = Decision(resource="i-begun", pool="batch", action=Action(NEW), reason=Reason(NEW))
-    decisions.intend(engine, fleet_of(fleet), watchdog, begun, START)
+    decisions.intend(engine, ledger_name(fleet), watchdog, begun, START)
     run(world, ledger, fleet)
-    found = decisions.history(engine, fleet_of(fleet), "i-0")
+    found = decisions.history(engine, ledger_name(fleet), "i-0")
     assert {past.decision.reason for past in found} == {Reason(NEW)}
 
 
@@ -133,21 +133,21 @@ def test_an_unknown_end_counts_toward_every_limit_of_ends(engine: Engine, ended:
 
 def test_an_unknown_outcome_is_no_saving_and_leaves_nothing_begun(engine: Engine) -> None:
     fleet = document()
-    ledger = FleetLedger(engine, fleet_of(fleet), "idle", "us")
+    ledger = FleetLedger(engine, ledger_name(fleet), "idle", "us")
     ledger.intend("idle", ENDED, START)
     ledger.record_outcome("idle", Outcome(decision=ENDED, kind=OutcomeKind(NEW)), START)
     with engine.connect() as connection:
-        assert ended_by_idle(connection, fleet_of(fleet), START, START + timedelta(hours=1)) == []
+        assert ended_by_idle(connection, ledger_name(fleet), START, START + timedelta(hours=1)) == []
 
 
 @pytest.mark.parametrize("scope", ["all", "batch", instance(1).id])
 def test_an_unknown_brake_holds(engine: Engine, scope: str) -> None:
     world, fleet = due(1), document(min=0)
     ledger = ledger_of(engine, world, fleet, "idle")
-    operations.set_brake(engine, fleet_of(fleet), brake(scope))
+    operations.set_brake(engine, ledger_name(fleet), brake(scope))
     idle(world, ledger, fleet)
     assert not world.drains and not world.ended
-    assert operations.lower_target(engine, fleet_of(fleet), "batch", 0, change()).value == (
+    assert operations.lower_target(engine, ledger_name(fleet), "batch", 0, change()).value == (
         1 if scope == "batch" else 0
     )
 
@@ -161,7 +161,7 @@ def test_an_unknown_brake_holds_scale_and_spot(engine: Engine, scope: str) -> No
     assert world.targets["batch"].value == 2
     spread, fleet = spread_world(), document(watchdogs=SETTINGS)
     ledger = ledger_of(engine, spread, fleet, "spot")
-    operations.set_brake(engine, fleet_of(fleet), brake(scope))
+    operations.set_brake(engine, ledger_name(fleet), brake(scope))
     spread.lose(instance(1).id)
     spot(spread, ledger, fleet)
     assert sizes(spread) == (1, 1, 0)
@@ -171,7 +171,7 @@ def test_an_unknown_brake_holds_an_orphan(engine: Engine) -> None:
     world, fleet = worlds(), ruled()
     ledger = ledger_of(engine, world, fleet, "orphans")
     orphans(world, ledger, fleet)
-    operations.set_brake(engine, fleet_of(fleet), brake(ONE))
+    operations.set_brake(engine, ledger_name(fleet), brake(ONE))
     world.now += timedelta(days=2)
     assert ledger.take_lease(world.now) is None
     orphans(world, ledger, fleet)
@@ -200,7 +200,7 @@ def change() -> operations.Change:
 
 def test_people_see_unknown_codes_as_such(engine: Engine, tmp_path: Path) -> None:
     fleet = document().model_copy(update={"ledger_url": f"sqlite:///{tmp_path}/ledger.db"})
-    name, path = fleet_of(fleet), tmp_path / "fleet.json"
+    name, path = ledger_name(fleet), tmp_path / "fleet.json"
     path.write_text(render(fleet))
     wrote(engine, fleet, "idle", START)
     operations.set_brake(engine, name, brake("batch"))
@@ -220,7 +220,7 @@ def test_people_see_unknown_codes_as_such(engine: Engine, tmp_path: Path) -> Non
 
 
 def test_what_was_read_is_written_back_as_it_was(engine: Engine) -> None:
-    ledger = FleetLedger(engine, fleet_of(document()), "idle", "us")
+    ledger = FleetLedger(engine, ledger_name(document()), "idle", "us")
     ledger.intend("idle", replace(ENDED, action=Action(NEW)), START)
     (begun,) = ledger.unfinished("idle")
     assert begun == replace(ENDED, action=Action(NEW))

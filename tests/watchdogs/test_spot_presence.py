@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.adapters import fleet_of
+from app.ledgers import ledger_name
 from gpufleet.domain.decisions import Action, Reason
 from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import CapacityType, Phase
@@ -83,7 +83,7 @@ def test_another_process_knows_since_when_one_is_silent(tmp_path: Path) -> None:
     hear(world, None, FIRST)
     for bought in (0, 1):
         engine = open_ledger(f"sqlite:///{tmp_path}/ledger.db")
-        ledger = FleetLedger(engine, fleet_of(fleet), "spot", "us")
+        ledger = FleetLedger(engine, ledger_name(fleet), "spot", "us")
         assert ledger.take_lease(world.now) is None
         ledger.see_policy("spot", "batch", digests(fleet, "spot")["batch"], "us", world.now)
         SpotWatchdog(fleet, replace(world.ports(), ledger=ledger)).apply()
