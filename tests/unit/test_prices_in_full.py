@@ -169,7 +169,7 @@ def test_a_plan_covers_the_oldest_and_the_one_at_the_edge_in_part() -> None:
         at = {"as_of": T0 - HOUR, "valid_from": T0 + HOUR}
         return replace(price(usd, rank=Rank.OVERRIDE, source=f"order; {words}"), **at)
 
-    span = [(listed, T0, T0 + 4 * HOUR)]
+    span = [Part(listed, T0, T0 + 4 * HOUR)]
     middle = (T0 + HOUR, T0 + 3 * HOUR)
     assert list(coverage.parts(old, span)) == [
         (listed, T0, T0 + HOUR), (mine("0.5", "covered by sp-1"), *middle), (listed, T0 + 3 * HOUR, T0 + 4 * HOUR),
@@ -179,7 +179,7 @@ def test_a_plan_covers_the_oldest_and_the_one_at_the_edge_in_part() -> None:
     assert list(coverage.parts(young, span))[1] == (part, *middle)
     third = replace(young, instance_id="i-3")
     assert list(coverage.parts(third, span)) == span
-    unknown = [(None, T0, T0 + 4 * HOUR)]
+    unknown = [Part(None, T0, T0 + 4 * HOUR)]
     assert list(coverage.parts(old, unknown)) == unknown
     assert list(coverage.parts(replace(old, capacity_type=CapacityType.SPOT), span)) == span
     ((_, stretches),) = coverage.spends
