@@ -17,8 +17,8 @@ from benchmarks import activity as kinds
 from benchmarks import markets, recorded
 from benchmarks.table import Table
 from gpufleet.domain.policies import IdlePolicy, ScalePolicy, SpotPolicy
-from replay import fleet, histories, idle_rules, pool_rules, pools, requests, spot
-from replay.activity import Activity
+from replay import histories, idle, pools, requests, sizers, spot
+from replay.histories import Activity
 
 REPLICAS: Final = 94
 DAYS: Final = 0.95
@@ -61,8 +61,8 @@ def _alone() -> Table:
     rows: list[tuple[str, ...]] = []
     for kind, make in kinds.KINDS.items():
         found = history(make(REPLICAS, DAYS, 1))
-        for name in idle_rules.NAMES:
-            score = fleet.play_alone(found, idle_rules.rule(name, found, IdlePolicy()), COLD_START).answer()
+        for name in idle.NAMES:
+            score = idle.play(found, idle.rule(name, found, IdlePolicy()), COLD_START).answer()
             stops, saved = float(score["stops"]), float(score["saved_percent"])
             most = foresight(found.work, int(stops))
             share = f"{100 * saved / most:.0f}" if most else "-"
@@ -81,9 +81,12 @@ def _pooled() -> Table:
     for kind, bursts in _POOLS.items():
         active = kinds.together(kinds.KINDS[kind](REPLICAS, DAYS, 1), bursts=bursts, seed=1)
         found = replace(history(active), pools=np.zeros(REPLICAS, dtype=np.int32), pool_names=("pool",))
-        for name in pool_rules.NAMES:
-            player = pool_rules.rule(name, found, IdlePolicy(), ScalePolicy(), COLD_START)
-            score = pools.play_pools(found, [player], COLD_START, 0.8).answer()
+        for name in sizers.NAMES:
+
+            def rule(pool: Activity, name: str = name) -> pools.Rule:
+                return pools.rule(name, pool, IdlePolicy(), ScalePolicy(), COLD_START)
+
+            score = pools.play(found, rule, COLD_START, 0.8).answer()
             shown = ("saved_percent", "unserved_percent", "stops_per_replica_day", "wrong_stops")
             rows.append((kind, name, *(f"{score[field]:.2f}" for field in shown)))
     return Table(
@@ -97,10 +100,10 @@ def _requests() -> Table:
     random = np.random.default_rng(1)
     ticks = np.arange(2 * 8640)
     day = 20_000 * (1.2 + np.sin(ticks / 8640 * 2 * np.pi)) * random.lognormal(0, 0.3, len(ticks))
-    arrivals = requests.Arrivals(tick=10.0, tokens=day, tokens_per_request=1000.0)
+    arrivals = histories.Arrivals(tick=10.0, tokens=day, tokens_per_request=1000.0)
     rows: list[tuple[str, ...]] = []
-    for name in pool_rules.NAMES:
-        sizer = pool_rules.sizer(name, ScalePolicy(), COLD_START, arrivals.tick)
+    for name in sizers.NAMES:
+        sizer = sizers.sizer(name, ScalePolicy(), COLD_START, arrivals.tick)
         score = requests.play(arrivals, requests.Terms(tokens_per_second=500), sizer, name).answer()
         shown = ("cost_ratio", "slo_missed_percent", "peak_replicas", "moves")
         rows.append((name, *(f"{score[field]:g}" for field in shown)))
@@ -148,11 +151,11 @@ def _recorded_markets(source: Path, folder: Path) -> Table:
 def _recorded_requests(source: Path, folder: Path) -> Table:
     rows: list[tuple[str, ...]] = []
     for history in recorded.requests(source, folder):
-        arrivals = requests.load(history.path, None)
+        arrivals = histories.load_requests(history.path, None)
         per_second = float(arrivals.tokens.mean()) / arrivals.tick / REPLICAS_AT_WORK
         terms = requests.Terms(tokens_per_second=per_second)
-        for name in pool_rules.NAMES:
-            sizer = pool_rules.sizer(name, ScalePolicy(), COLD_START, arrivals.tick)
+        for name in sizers.NAMES:
+            sizer = sizers.sizer(name, ScalePolicy(), COLD_START, arrivals.tick)
             score = requests.play(arrivals, terms, sizer, name).answer()
             shown = ("cost_ratio", "slo_missed_percent", "peak_replicas", "moves")
             rows.append((history.name, name, *(f"{score[field]:g}" for field in shown)))

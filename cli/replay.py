@@ -133,21 +133,21 @@ def idle(
 
     Schedules hold by time_s: from 1e9 on it counts from 1970 (Unix), below from Saturday, 2000-01-01, 00:00 UTC.
     """
-    from replay import activity as histories
-    from replay import fleet, idle_rules, pool_rules, pools
+    from replay import histories, pools, sizers
+    from replay import idle as alone
 
     given = _policies(policy, "idle", "scale")
     rules, sizes = given.idle or IdlePolicy(), given.scale or ScalePolicy()
     with _readable():
-        history = histories.load(activity, rules.gpu_active_below)
+        history = histories.load_activity(activity, rules.gpu_active_below)
         if history.pools is None:
-            name, ours = _known(rule, idle_rules.NAMES), _ALONE
-            player = idle_rules.rule(name, history, rules)
-            score = fleet.play_alone(history, player, cold_start)
+            name, ours = _known(rule, alone.NAMES), _ALONE
+            score = alone.play(history, alone.rule(name, history, rules), cold_start)
         else:
-            name, ours = _known(rule, pool_rules.NAMES), _POOLS
-            players = [pool_rules.rule(name, history, rules, sizes, cold_start) for _ in history.pool_names]
-            score = pools.play_pools(history, players, cold_start, pool_capacity)
+            name, ours = _known(rule, sizers.NAMES), _POOLS
+            score = pools.play(
+                history, lambda pool: pools.rule(name, pool, rules, sizes, cold_start), cold_start, pool_capacity
+            )
     _say_unplayed(policy, {"idle": given.idle, "scale": given.scale}, ours if name == "own" else _OTHERS)
     _show(score.answer(), as_json)
 
@@ -185,18 +185,18 @@ def scale(
 
     Schedules hold by time_s: from 1e9 on it counts from 1970 (Unix), below from Saturday, 2000-01-01, 00:00 UTC.
     """
-    from replay import pool_rules
-    from replay import requests as histories
+    from replay import histories, sizers
+    from replay import requests as line
 
-    name = _known(rule, pool_rules.NAMES)
+    name = _known(rule, sizers.NAMES)
     given = _policies(policy, "scale")
     _say_unplayed(policy, {"scale": given.scale}, _REQUESTS if name == "own" else _OTHERS)
     rules = given.scale or ScalePolicy()
-    terms = histories.Terms(tokens_per_second=tokens_per_second, cold_start=cold_start, max_wait=max_wait)
+    terms = line.Terms(tokens_per_second=tokens_per_second, cold_start=cold_start, max_wait=max_wait)
     with _readable():
-        arrivals = histories.load(requests, tokens_per_request)
-        sizer = pool_rules.sizer(name, rules, cold_start, arrivals.tick, arrivals.begins)
-        score = histories.play(arrivals, terms, sizer, name)
+        arrivals = histories.load_requests(requests, tokens_per_request)
+        sizer = sizers.sizer(name, rules, cold_start, arrivals.tick, arrivals.begins)
+        score = line.play(arrivals, terms, sizer, name)
     _show(score.answer(), as_json)
 
 

@@ -1,17 +1,36 @@
-"""What histories are recorded as, and how they are read: `replay.rows` reads the columns."""
+"""What histories are recorded as, and how they are read: markets of spot, replicas at work, requests.
+
+`replay.rows` reads the columns.
+"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from replay import rows
-from replay.rows import Column, Floats, TraceError
+from replay.rows import EPOCH, Column, Floats, Table, TraceError
+
+Bools = npt.NDArray[np.bool_]
+Ints = npt.NDArray[np.int64]
+Singles = npt.NDArray[np.float32]
 
 MOST_AVAILABLE: Final = 1e9
 """Instances that a zone may give; whoever writes more means: as many as you like."""
+
+TICK: Final = 10.0
+"""Seconds between two looks of the rule."""
+MOST_TICKS: Final = 500_000
+"""Of a longer history the ticks are longer."""
+MOST_PIECES: Final = 1_000_000
+PIECES_OF_TICK: Final = 100
+"""Waits are shorter than a tick, too: arrivals are known by pieces of it, fewer where the history is long."""
+USUAL_REQUEST: Final = 1000.0
+"""Tokens of a request where the history does not say."""
 
 _MARKET: Final = (
     Column(name="time_s", at_least=None),
@@ -19,6 +38,21 @@ _MARKET: Final = (
     Column(name="available"),
     Column(name="spot_price", optional=True, empty=True, at_most=1e6),
 )
+_ACTIVITY: Final = (
+    Column(name="time_s", at_least=None),
+    Column(name="replica", text=True),
+    Column(name="gpu_active", empty=True, small=True),
+    Column(name="requests_running", empty=True, small=True),
+    Column(name="requests_waiting", empty=True, small=True),
+    Column(name="tokens_total", empty=True),
+    Column(name="pool", text=True, optional=True, empty=True),
+)
+_REQUESTS: Final = (
+    Column(name="time_s", at_least=None),
+    Column(name="input_tokens", at_most=1e12),
+    Column(name="output_tokens", at_most=1e12),
+)
+_RATES: Final = (Column(name="time_s", at_least=None), Column(name="rate_rps", at_most=1e9))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,3 +90,219 @@ def load_market(path: Path) -> Market:
         available=by_tick(np.minimum(table.numbers["available"], MOST_AVAILABLE), missing=0.0),
         prices=None if prices is None else by_tick(prices, missing=float("nan")),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activity:
+    """What each replica did at each tick, had it run all the time."""
+
+    replicas: Sequence[str]
+    times: Floats
+    step: float
+    """Seconds: the median interval."""
+    reported: Bools
+    """Whether a row with every field was there."""
+    active: Singles
+    """`gpu_active`, 0 where it was not reported."""
+    work: Bools
+    """Requests in flight or queued, tokens served since the last row, or a GPU above the noise floor."""
+    pools: npt.NDArray[np.int32] | None
+    """By replica; None: each replica is alone."""
+    pool_names: Sequence[str] = ()
+
+    @property
+    def hours(self) -> float:
+        """Of one replica over the whole history."""
+        return len(self.times) * self.step / 3600
+
+    def of(self, which: Ints) -> "Activity":
+        """The same history of some of its replicas, as one pool."""
+        if len(which) == len(self.replicas):
+            return self
+        return replace(
+            self,
+            replicas=[self.replicas[replica] for replica in which.tolist()],
+            reported=self.reported[:, which],
+            active=self.active[:, which],
+            work=self.work[:, which],
+            pools=None,
+            pool_names=(),
+        )
+
+
+def load_activity(path: Path, noise_floor: float) -> Activity:
+    """Raises TraceError: what is wrong, with the line."""
+    table = rows.read(path, _ACTIVITY)
+    times, codes = table.numbers.pop("time_s"), table.codes["replica"]
+    starts = rows.ticks(table, times)
+    shape = (len(starts) - 1, len(table.names["replica"]))
+    if shape[0] < 2:
+        raise TraceError(f"{path}: one moment only; a history has at least two")
+    times, tick = times[starts[:-1]], rows.tick_of_row(starts)
+    rows.no_doubles(table, "replica", tick, codes, shape[1])
+    pools, pool_names = _pools(table, codes)
+    table.codes.pop("pool", None)
+    known = np.ones(len(tick), dtype=np.bool_)
+    work: Bools = np.zeros(shape, dtype=np.bool_)
+    tokens = table.numbers.pop("tokens_total")
+    known &= ~np.isnan(tokens)
+    work |= _moved(tokens, tick, codes, shape)
+    del tokens  # each column goes as soon as it is read, so that the whole history is never held twice
+    for name in ("requests_running", "requests_waiting"):
+        requests = table.numbers.pop(name)
+        known &= ~np.isnan(requests)
+        work |= _flags(requests > 0, tick, codes, shape)
+    active = table.numbers.pop("gpu_active")
+    if len(over := np.flatnonzero(active > 1)):
+        row = int(over[0])
+        raise TraceError(
+            f"{path}, line {table.lines.of(row)}: gpu_active is {active[row]:g}; it is a share from 0 to 1,"
+            " and percent is another metric"
+        )
+    known &= ~np.isnan(active)
+    work |= _flags(active >= noise_floor, tick, codes, shape)
+    return Activity(
+        replicas=table.names["replica"],
+        times=times,
+        step=float(np.median(np.diff(times))),
+        reported=_flags(known, tick, codes, shape),
+        active=_singles(np.nan_to_num(active, copy=False), tick, codes, shape),
+        work=work,
+        pools=pools,
+        pool_names=pool_names,
+    )
+
+
+def _flags(values: Bools, tick: rows.Codes, codes: rows.Codes, shape: tuple[int, int]) -> Bools:
+    found: Bools = np.zeros(shape, dtype=np.bool_)
+    rows.put(found, tick, codes, values)
+    return found
+
+
+def _singles(values: Floats, tick: rows.Codes, codes: rows.Codes, shape: tuple[int, int]) -> Singles:
+    found: Singles = np.zeros(shape, dtype=np.float32)
+    rows.put(found, tick, codes, values)
+    return found
+
+
+def _moved(tokens: Floats, tick: rows.Codes, codes: rows.Codes, shape: tuple[int, int]) -> Bools:
+    """Whether a replica's counter is another one than in its last row that had it; a reset is a change."""
+    table = np.full(shape, np.nan)
+    rows.put(table, tick, codes, tokens)
+    moved = np.zeros(shape, dtype=np.bool_)
+    if not np.isnan(table).any():
+        np.not_equal(table[1:], table[:-1], out=moved[1:])
+        return moved
+    last = table[0].copy()
+    for row in range(1, shape[0]):
+        now = table[row]
+        there = ~np.isnan(now)
+        moved[row] = there & ~np.isnan(last) & (now != last)
+        last[there] = now[there]
+    return moved
+
+
+def _pools(table: Table, codes: rows.Codes) -> tuple[npt.NDArray[np.int32] | None, Sequence[str]]:
+    """The pool of each replica, and their names; None where no row names one. Raises TraceError where one changes.
+
+    A row may leave it out. A replica that no row gives a pool is one of its own.
+    """
+    given, names, replicas = table.codes.get("pool"), table.names.get("pool", ()), list(table.names["replica"])
+    if given is None or not names:
+        return None, ()
+    found = np.full(len(replicas), -1, dtype=np.int32)
+    said = slice(None) if given.min() >= 0 else np.flatnonzero(given >= 0)
+    found[codes[said][::-1]] = given[said][::-1]
+    strange = np.flatnonzero((found[codes] != given) & (given >= 0))
+    if len(strange):
+        row = int(strange[0])
+        name = replicas[int(codes[row])]
+        raise TraceError(
+            f"{table.path}, line {table.lines.of(row)}: replica {name!r} was in another pool before; it has one"
+        )
+    alone = np.flatnonzero(found < 0)
+    found[alone] = np.arange(len(names), len(names) + len(alone))
+    return found, (*names, *(replicas[replica] for replica in alone.tolist()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrivals:
+    """Tokens that arrive in each tick."""
+
+    tick: float
+    tokens: npt.NDArray[np.float64]
+    tokens_per_request: float | Floats
+    """By tick, where it is the mean of what came before: nobody knows what comes."""
+    pieces: Floats | None = None
+    """The same tokens by pieces of a tick; None: they come evenly within each tick."""
+    begins: datetime = EPOCH
+    """On the clock."""
+
+
+def load_requests(path: Path, tokens_per_request: float | None) -> Arrivals:
+    """Raises TraceError: what is wrong, with the line."""
+    if rows.has(path, "rate_rps"):
+        table = rows.read(path, _RATES)
+        times = table.numbers["time_s"]
+        rows.ticks(table, times)
+        if times[0] == times[-1]:
+            raise TraceError(f"{path}: one moment only; a history of rates has at least two")
+        return _of_rates(times, table.numbers["rate_rps"], tokens_per_request or USUAL_REQUEST)
+    table = rows.read(path, _REQUESTS)
+    times, tokens = table.numbers.pop("time_s"), table.numbers.pop("input_tokens")
+    rows.ticks(table, times)
+    tokens += table.numbers.pop("output_tokens")
+    begins = _moment(float(times[0]))
+    times -= times[0]
+    span = float(times[-1])
+    tick = max(TICK, span / MOST_TICKS)
+    ticks = int(span // tick) + 1
+    per = _pieces_of_tick(ticks)
+    places = np.minimum((times * (per / tick)).astype(np.int32), ticks * per - 1)
+    pieces = np.bincount(places, tokens, ticks * per).astype(np.float64, copy=False)
+    times //= tick
+    places = times.astype(np.int32)
+    found = np.bincount(places, tokens, ticks).astype(np.float64, copy=False)
+    return Arrivals(
+        tick=tick,
+        tokens=found,
+        pieces=pieces,
+        begins=begins,
+        tokens_per_request=tokens_per_request or _mean_so_far(found, np.bincount(places, minlength=ticks)),
+    )
+
+
+def _of_rates(times: Floats, rates: Floats, per_request: float) -> Arrivals:
+    """A rate holds until the next row; the last one for as long as the median interval."""
+    begins = _moment(float(times[0]))
+    times -= times[0]  # seconds since 1970 have no digits left for what is reckoned within a tick
+    steps = np.diff(times)
+    edges = np.append(times, times[-1] + np.median(steps[steps > 0]))
+    tick = max(TICK, float(edges[-1]) / MOST_TICKS)
+    whole = np.concatenate(([0.0], np.cumsum(rates * np.diff(edges) * per_request)))
+    looks = np.append(np.arange(0.0, edges[-1], tick), edges[-1])
+    per = _pieces_of_tick(len(looks) - 1)
+    fine: Floats = np.arange((len(looks) - 1) * per + 1, dtype=np.float64) * (tick / per)
+    return Arrivals(
+        tick=tick,
+        tokens=np.diff(np.interp(looks, edges, whole)),
+        tokens_per_request=per_request,
+        pieces=np.diff(np.interp(fine, edges, whole)),
+        begins=begins,
+    )
+
+
+def _mean_so_far(tokens: Floats, requests: Ints) -> Floats:
+    """Tokens of a request by tick, of those that came in the ticks before it."""
+    came, count = np.cumsum(tokens)[:-1], np.cumsum(requests)[:-1]
+    found: Floats = np.full(len(tokens), USUAL_REQUEST)
+    found[1:] = np.maximum(1.0, came / count)  # the first row is in the first tick
+    return found
+
+
+def _moment(first: float) -> datetime:
+    return rows.origin(first) + timedelta(seconds=first)
+
+
+def _pieces_of_tick(ticks: int) -> int:
+    return min(PIECES_OF_TICK, max(1, MOST_PIECES // ticks))

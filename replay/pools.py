@@ -1,105 +1,114 @@
-"""Pools of recorded replicas played to a rule that sizes them.
+"""Pools of recorded replicas played to a rule that sizes them: the scale watchdog says how many, the idle one who.
 
-Only ticks at which something can change are looked at.
+At each tick those that booted are ready; the rule sets the pool's target; replicas are launched, or replicas at rest
+are ended. Replicas of a pool take each other's work: what is over the capacity of the ready ones is unserved.
 """
 
-from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import Final, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-from replay.activity import Activity, Bools
-from replay.fleet import Score, begin
-from replay.rows import Floats, widening
-from replay.series import rounded
+from gpufleet.domain.decisions import Action, Budget
+from gpufleet.domain.policies import IdlePolicy, ScalePolicy
+from replay.histories import Activity, Bools, Ints
+from replay.idle import Listed, Score, begin, last_work, moment, observed
+from replay.rows import origin
+from replay.sizers import OwnSizer, Sizer, sizer
+from watchdogs.idle.decide import decide
 
-FIRST_LOOK: Final = 16
-LONGEST_LOOK: Final = 1 << 14
-_AT_ONCE: Final = 1 << 16
+GRAIN: Final = 1.0
+"""The work of one recorded replica is one piece: it came from one, and fits into one."""
 
 
-class PoolRule(Protocol):
-    """Says how many replicas a pool is to have now, and which of the ready ones may go."""
+class Rule(Protocol):
+    """Says how many replicas a pool is to have now, and which of those at rest go."""
 
     name: str
-
-    def begin(self, pool: Activity, demand: Floats) -> None:
-        """The history to come. `demand`: by tick, in replicas' worth."""
-        ...
-
-    def target(self, tick: int, ready: int, running: int) -> int: ...
-
-    def rest(self, tick: int, end: int, ready: int, running: int) -> tuple[int, int]:
-        """The first tick after this one, `end` at the latest, at which it is to be asked, and its target until then.
-
-        So many are ready and running in between.
-        """
-        ...
+    sizer: Sizer
 
     def victims(self, tick: int, candidates: Sequence[int], count: int) -> Sequence[int]: ...
 
-    def refuses(self, tick: int, candidates: Sequence[int], count: int) -> Sequence[int] | None:
-        """Of candidates of whom it ends none: on whose reports it waits. None: it may end one at the next tick.
 
-        It refuses as long as the candidates are the same and nothing is heard of these.
-        """
-        ...
+def rule(name: str, pool: Activity, idle: IdlePolicy, scale: ScalePolicy, cold_start: float) -> Rule:
+    """A rule by its name, one of `NAMES`."""
+    if name != "own":
+        return SimpleRule(name, sizer(name, scale, cold_start, pool.step))
+    begins = origin(float(pool.times[0]))
+    own = OwnSizer(policy=scale, cold_start=cold_start, step=pool.step, begins=begins, grain=GRAIN)
+    return OwnRule(sizer=own, pool=pool, idle=idle)
 
 
-def play_pools(activity: Activity, rules: Sequence[PoolRule], cold_start: float, capacity: float) -> Score:
-    """Replicas of a pool take each other's work: what is over the capacity of the ready ones is unserved."""
-    score, boot = begin(activity, rules[0].name, cold_start)
+@dataclass(slots=True)
+class SimpleRule:
+    """Ends the first ones that may go."""
+
+    name: str
+    sizer: Sizer
+
+    def victims(self, tick: int, candidates: Sequence[int], count: int) -> Sequence[int]:
+        return candidates[:count]
+
+
+@dataclass(slots=True)
+class OwnRule:
+    """Ours: `decide` of the scale watchdog and `decide` of the idle watchdog."""
+
+    sizer: Sizer
+    pool: Activity
+    idle: IdlePolicy
+    name: str = "own"
+    _last: Ints = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._last = last_work(self.pool.work, before=-1)
+        # that one is to go is decided by the load of all; who goes needs no more than to be at rest, now and before
+        self.idle = replace(
+            self.idle,
+            window=2 * timedelta(seconds=self.pool.step),
+            grace=timedelta(0),
+            min_age=timedelta(0),
+            coverage=0.0,
+            max_stops_per_day=None,
+        )
+
+    def victims(self, tick: int, candidates: Sequence[int], count: int) -> Sequence[int]:
+        """As many as are surplus, the longest idle first. Twice as many are judged: some may not be known to rest."""
+        last = self._last[tick]
+        asked = sorted(candidates, key=lambda replica: (last[replica], replica))[: 2 * count]
+        listed = {n: Listed(marked=moment(self.pool, max(0, int(last[n])))) for n in asked}
+        seen = observed(self.pool, self.idle, listed, slice(max(0, tick - 1), tick + 1))
+        seen = replace(seen, budget=Budget(per_run=count, per_hour=count))
+        decisions = zip(asked, decide(seen, moment(self.pool, tick)).decisions, strict=True)
+        return [replica for replica, decision in decisions if decision.action is Action.END]
+
+
+def play(activity: Activity, rules: Callable[[Activity], Rule], cold_start: float, capacity: float) -> Score:
+    """The whole history. `rules`: makes the rule of one pool. `capacity`: `gpu_active` that one replica carries."""
     assert activity.pools is not None
-    shape = (score.ticks, len(activity.pool_names))
-    demands, ready = np.zeros(shape), np.zeros(shape, dtype=np.int32)
-    for pool, rule in enumerate(rules):
-        own = np.flatnonzero(activity.pools == pool)
-        # in single precision 0.4 + 0.4 is more than 0.8, and a replica more than is needed would be asked for
-        demand = rounded(activity.active[:, own].sum(axis=1, dtype=np.float64))
-        demands[:, pool] = demand
-        if len(own) == 1:  # no rule gives up the last one
-            ready[:, pool] = 1
-            continue
-        members = activity.of(own)
-        rule.begin(members, rounded(demand / capacity))
-        _Pool(activity=members, rule=rule, score=score, boot=boot, counts=ready[:, pool]).play()
-    score.unserved = _unserved(demands, ready, capacity, activity.step)
+    members = [activity.of(np.flatnonzero(activity.pools == pool)) for pool in range(len(activity.pool_names))]
+    playing = [_Pool(activity=own, rule=rules(own), capacity=capacity) for own in members]
+    score, boot = begin(activity, playing[0].rule.name, cold_start)
+    for tick in range(score.ticks):
+        for pool in playing:
+            pool.step(tick, boot, score)
     return score
-
-
-def _unserved(demands: Floats, ready: npt.NDArray[np.int32], capacity: float, step: float) -> float:
-    """Replica-seconds over the capacity, added up tick by tick."""
-    found = 0.0
-    for first in range(0, len(demands), _AT_ONCE):
-        part = slice(first, first + _AT_ONCE)
-        over = np.maximum(0.0, demands[part] - capacity * ready[part]) * step
-        found = float(np.cumsum(np.concatenate(([found], over.ravel())))[-1])
-    return found
 
 
 def at_rest(activity: Activity) -> Bools:
     """By tick and replica: without work in its newest row and in the one before; not reported is not at rest."""
-    quiet = ~activity.work
-    quiet[1:] &= ~activity.work[:-1]
-    if not activity.reported.all():
-        for replica in np.flatnonzero(~activity.reported.all(axis=0)).tolist():
-            quiet[:, replica] = _rests(activity.reported[:, replica], activity.work[:, replica])
-    return quiet
-
-
-def _rests(reported: Bools, work: Bools) -> Bools:
-    """Of one replica, of which rows are missing. A row that says that it works says so without its other fields."""
-    heard = np.flatnonzero(reported | work)
-    rests = ~work[heard]
-    rests[1:] &= ~work[heard[:-1]]
-    if len(heard) and heard[0] > 0:
-        rests[0] = False  # one row only; what the history begins with rested before
-    found: Bools = np.zeros(len(work), dtype=np.bool_)
-    if len(heard):
-        found[heard[0] :] = np.repeat(rests, np.diff(np.append(heard, len(work))))
+    found: Bools = np.zeros_like(activity.work)
+    heard: Bools = activity.reported | activity.work  # a row that says that it works says so without its other fields
+    now = np.zeros(len(activity.replicas), dtype=np.bool_)
+    newest = now.copy()
+    for tick, there in enumerate(heard):
+        idle = ~activity.work[tick]
+        # what the history begins with rested before
+        now[there] = (idle & (newest | (tick == 0)))[there]
+        newest[there] = idle[there]
+        found[tick] = now
     return found
 
 
@@ -108,95 +117,47 @@ class _Pool:
     """One pool, as it goes through its history."""
 
     activity: Activity
-    rule: PoolRule
-    score: Score
-    boot: int
-    """Ticks."""
-    counts: npt.NDArray[np.int32]
-    """How many were ready at each tick: filled as it goes."""
+    rule: Rule
+    capacity: float
+    _demand: list[float] = field(init=False)
+    """By tick."""
     _running: Bools = field(init=False)
-    _ready: Bools = field(init=False)
-    _booting: deque[tuple[int, npt.NDArray[np.intp]]] = field(default_factory=deque[tuple[int, npt.NDArray[np.intp]]])
-    """Who is ready from which tick on, in order."""
-    _up: int = field(init=False)
-    _serving: int = field(init=False)
-    """How many are ready."""
-    _quiet: Bools = field(init=False)
-    """By tick and replica: `at_rest`."""
+    _ready_at: Ints = field(init=False)
+    """Tick from which each serves."""
+    _rests: Bools = field(init=False)
 
     def __post_init__(self) -> None:
-        self._up = self._serving = len(self.activity.replicas)
-        self._running: Bools = np.ones(self._up, dtype=np.bool_)
-        self._ready = self._running.copy()
-        self._quiet = at_rest(self.activity)
+        # in single precision 0.4 + 0.4 is more than 0.8, and a replica more than is needed would be asked for
+        self._demand = [round(work, 6) for work in self.activity.active.sum(axis=1, dtype=np.float64).tolist()]
+        self._running = np.ones(len(self.activity.replicas), dtype=np.bool_)
+        self._ready_at = np.zeros(len(self.activity.replicas), dtype=np.int64)
+        self._rests = at_rest(self.activity)
 
-    def play(self) -> None:
-        """The whole history."""
-        tick, ticks, size = 0, self.score.ticks, len(self.activity.replicas)
-        while tick < ticks:
-            self._booted(tick)
-            self.counts[tick] = self._serving
-            target = min(self.rule.target(tick, self._serving, self._up), size)
-            refused: Sequence[int] = ()
-            if target > self._up:
-                self._launch(tick, target - self._up)
-                self._booted(tick)  # without a cold start
-                self.counts[tick] = self._serving
-            # a cold start counts from the tick of the launch, and a stop from the next one
-            self.score.saved_rows += size - self._up
-            if (spare := min(self._up, self._serving) - target) > 0:
-                refused = self._stop(tick, spare)
-            self._booted(tick + 1)
-            following = self._following(tick, refused)
-            self.counts[tick + 1 : following] = self._serving
-            self.score.saved_rows += (following - tick - 1) * (size - self._up)
-            tick = following
+    def step(self, tick: int, boot: int, score: Score) -> None:
+        """One tick. `boot`: ticks until a launched replica serves."""
+        size, demand = len(self._running), self._demand[tick]
+        up = int(self._running.sum())
+        ready = int(self._ready(tick).sum())
+        at = float(self.activity.times[tick])
+        target = min(self.rule.sizer.target(at, round(demand / self.capacity, 6), ready, up), size)
+        woken = np.flatnonzero(~self._running)[: max(0, target - up)]
+        self._running[woken], self._ready_at[woken] = True, tick + boot
+        score.wakes += len(woken)
+        serves = self._ready(tick)
+        score.unserved += max(0.0, demand - self.capacity * int(serves.sum())) * self.activity.step
+        # a cold start counts from the tick of the launch, and a stop from the next one
+        score.saved_rows += size - int(self._running.sum())
+        candidates = np.flatnonzero(serves & self._rests[tick]).tolist()
+        spare = min(up, ready) - target
+        if spare > 0 and candidates:
+            self._stop(tick, self.rule.victims(tick, candidates, spare), score)
 
-    def _following(self, tick: int, refused: Sequence[int]) -> int:
-        """The next tick at which something can change. `refused`: candidates of whom none was ended just now."""
-        end = min(self._booting[0][0], self.score.ticks) if self._booting else self.score.ticks
-        until, target = self.rule.rest(tick, end, self._serving, self._up)
-        spare = min(self._up, self._serving) - target
-        if spare <= 0 or until == tick + 1:
-            return until
-        waits = self.rule.refuses(tick, refused, spare) if refused else ()
-        if waits is None:
-            return tick + 1
-        usual = np.zeros_like(self._ready)
-        usual[list(refused)] = True
-        return self._first(tick + 1, until, usual, waits)
+    def _ready(self, tick: int) -> Bools:
+        return self._running & (self._ready_at <= tick)
 
-    def _first(self, first: int, end: int, usual: Bools, waits: Sequence[int]) -> int:
-        """The first tick whose candidates are others than the usual ones, or at which one of `waits` is heard of."""
-        for rows in widening(first, end, FIRST_LOOK, LONGEST_LOOK):
-            quiet = self._quiet[rows] & self._ready
-            new = (quiet != usual).any(axis=1) | self.activity.reported[rows, waits].any(axis=1)
-            at = int(new.argmax())
-            if new[at]:
-                return rows.start + at
-        return end
-
-    def _booted(self, tick: int) -> None:
-        while self._booting and self._booting[0][0] <= tick:
-            new = self._booting.popleft()[1]
-            self._ready[new] = True
-            self._serving += len(new)
-
-    def _launch(self, tick: int, count: int) -> None:
-        woken = np.flatnonzero(~self._running)[:count]
-        self._running[woken] = True
-        self._booting.append((tick + self.boot, woken))
-        self._up += len(woken)
-        self.score.wakes += len(woken)
-
-    def _stop(self, tick: int, spare: int) -> Sequence[int]:
-        """End as many; returns the candidates where none of them was ended."""
-        candidates = np.flatnonzero(self._ready & self._quiet[tick]).tolist()
-        ended = self.rule.victims(tick, candidates, spare) if candidates else ()
+    def _stop(self, tick: int, ended: Sequence[int], score: Score) -> None:
         for replica in ended:
-            self._running[replica] = self._ready[replica] = False
-            self._up, self._serving = self._up - 1, self._serving - 1
-            self.score.stops += 1
-            # the candidates were quiet: this counts what a rule ends beside them
-            self.score.wrong_stops += not self._quiet[tick, replica]
-        return () if ended else candidates
+            self._running[replica] = False
+            score.stops += 1
+            # the candidates are at rest: this counts what a rule ends beside them
+            score.wrong_stops += not self._rests[tick, replica]

@@ -3,53 +3,20 @@
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from math import ceil
-from pathlib import Path
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from replay import rows, waits
-from replay.activity import Ints
-from replay.pool_rules import Queue, Sizer, needed
-from replay.rows import EPOCH, Column, Floats, TraceError
+from replay import waits
+from replay.histories import Arrivals
+from replay.rows import Floats
+from replay.sizers import Queue, Sizer, needed
 
-TICK: Final = 10.0
-"""Seconds between two looks of the rule."""
-MOST_TICKS: Final = 500_000
-"""Of a longer history the ticks are longer."""
-MOST_PIECES: Final = 1_000_000
-PIECES_OF_TICK: Final = 100
-"""Waits are shorter than a tick, too: arrivals are known by pieces of it, fewer where the history is long."""
 RATE_SPAN: Final = 60.0
 """Demand is the mean over this time."""
-USUAL_REQUEST: Final = 1000.0
-"""Tokens of a request where the history does not say."""
 MOST: Final = 1_000_000
 """Replicas."""
-
-_REQUESTS: Final = (
-    Column(name="time_s", at_least=None),
-    Column(name="input_tokens", at_most=1e12),
-    Column(name="output_tokens", at_most=1e12),
-)
-_RATES: Final = (Column(name="time_s", at_least=None), Column(name="rate_rps", at_most=1e9))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arrivals:
-    """Tokens that arrive in each tick."""
-
-    tick: float
-    tokens: npt.NDArray[np.float64]
-    tokens_per_request: float | Floats
-    """By tick, where it is the mean of what came before: nobody knows what comes."""
-    pieces: Floats | None = None
-    """The same tokens by pieces of a tick; None: they come evenly within each tick."""
-    begins: datetime = EPOCH
-    """On the clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,75 +52,6 @@ class Score:
             "moves": self.moves,
             "cost_ratio": round(self.replica_hours / self.fixed_hours, 6) if self.fixed_hours else 0.0,
         }
-
-
-def load(path: Path, tokens_per_request: float | None) -> Arrivals:
-    """Raises TraceError: what is wrong, with the line."""
-    if rows.has(path, "rate_rps"):
-        table = rows.read(path, _RATES)
-        times = table.numbers["time_s"]
-        rows.ticks(table, times)
-        if times[0] == times[-1]:
-            raise TraceError(f"{path}: one moment only; a history of rates has at least two")
-        return _of_rates(times, table.numbers["rate_rps"], tokens_per_request or USUAL_REQUEST)
-    table = rows.read(path, _REQUESTS)
-    times, tokens = table.numbers.pop("time_s"), table.numbers.pop("input_tokens")
-    rows.ticks(table, times)
-    tokens += table.numbers.pop("output_tokens")
-    begins = _moment(float(times[0]))
-    times -= times[0]
-    span = float(times[-1])
-    tick = max(TICK, span / MOST_TICKS)
-    ticks = int(span // tick) + 1
-    per = _pieces_of_tick(ticks)
-    places = np.minimum((times * (per / tick)).astype(np.int32), ticks * per - 1)
-    pieces = np.bincount(places, tokens, ticks * per).astype(np.float64, copy=False)
-    times //= tick
-    places = times.astype(np.int32)
-    found = np.bincount(places, tokens, ticks).astype(np.float64, copy=False)
-    return Arrivals(
-        tick=tick,
-        tokens=found,
-        pieces=pieces,
-        begins=begins,
-        tokens_per_request=tokens_per_request or _mean_so_far(found, np.bincount(places, minlength=ticks)),
-    )
-
-
-def _of_rates(times: Floats, rates: Floats, per_request: float) -> Arrivals:
-    """A rate holds until the next row; the last one for as long as the median interval."""
-    begins = _moment(float(times[0]))
-    times -= times[0]  # seconds since 1970 have no digits left for what is reckoned within a tick
-    steps = np.diff(times)
-    edges = np.append(times, times[-1] + np.median(steps[steps > 0]))
-    tick = max(TICK, float(edges[-1]) / MOST_TICKS)
-    whole = np.concatenate(([0.0], np.cumsum(rates * np.diff(edges) * per_request)))
-    looks = np.append(np.arange(0.0, edges[-1], tick), edges[-1])
-    per = _pieces_of_tick(len(looks) - 1)
-    fine: Floats = np.arange((len(looks) - 1) * per + 1, dtype=np.float64) * (tick / per)
-    return Arrivals(
-        tick=tick,
-        tokens=np.diff(np.interp(looks, edges, whole)),
-        tokens_per_request=per_request,
-        pieces=np.diff(np.interp(fine, edges, whole)),
-        begins=begins,
-    )
-
-
-def _mean_so_far(tokens: Floats, requests: Ints) -> Floats:
-    """Tokens of a request by tick, of those that came in the ticks before it."""
-    came, count = np.cumsum(tokens)[:-1], np.cumsum(requests)[:-1]
-    found: Floats = np.full(len(tokens), USUAL_REQUEST)
-    found[1:] = np.maximum(1.0, came / count)  # the first row is in the first tick
-    return found
-
-
-def _moment(first: float) -> datetime:
-    return rows.origin(first) + timedelta(seconds=first)
-
-
-def _pieces_of_tick(ticks: int) -> int:
-    return min(PIECES_OF_TICK, max(1, MOST_PIECES // ticks))
 
 
 def play(arrivals: Arrivals, terms: Terms, sizer: Sizer, name: str) -> Score:

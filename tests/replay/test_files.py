@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from replay import activity, histories, requests, rows
+from replay import histories, rows
 from replay.rows import TraceError
 
 MARKET = "time_s,zone,available\n" + "".join(f"{t * 100},{zone},5\n" for t in range(30) for zone in "ab")
@@ -84,7 +84,7 @@ def test_rates_of_one_moment_are_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "rates.csv"
     path.write_text("time_s,rate_rps\n60,1\n60,2\n")
     with pytest.raises(TraceError, match=r"rates\.csv: one moment only"):
-        requests.load(path, None)
+        histories.load_requests(path, None)
 
 
 def with_empty_lines(chance: random.Random) -> list[str]:
@@ -126,17 +126,17 @@ def test_a_zone_may_give_more_than_anybody_can_count(tmp_path: Path) -> None:
 def test_a_row_may_leave_its_pool_out_and_a_replica_without_one_is_its_own(tmp_path: Path) -> None:
     path = tmp_path / "activity.csv"
     path.write_text(f"{ACTIVITY}0,a,0,0,0,1,p\n0,b,0,0,0,1,\n60,a,0,0,0,1,\n60,b,0,0,0,1,\n60,c,0,0,0,1,p\n")
-    found = activity.load(path, 0.01)
+    found = histories.load_activity(path, 0.01)
     assert found.pools is not None
     assert [found.pool_names[pool] for pool in found.pools] == ["p", "b", "p"]
     path.write_text(f"{ACTIVITY}0,a,0,0,0,1,\n60,a,0,0,0,1,\n")
-    assert activity.load(path, 0.01).pools is None
+    assert histories.load_activity(path, 0.01).pools is None
 
 
 def test_what_appears_late_was_there_before_and_not_reported(tmp_path: Path) -> None:
     path = tmp_path / "activity.csv"
     path.write_text(f"{ACTIVITY}0,a,0,0,0,1,p\n60,a,0,0,0,1,p\n60,b,0.5,1,0,7,p\n120,a,0,0,0,1,p\n120,b,0,0,0,7,p\n")
-    found = activity.load(path, 0.01)
+    found = histories.load_activity(path, 0.01)
     assert found.reported.tolist() == [[True, False], [True, True], [True, True]]
     assert found.work.tolist() == [[False, False], [False, True], [False, False]]
     late = tmp_path / "market.csv"
@@ -148,11 +148,11 @@ def test_what_appears_late_was_there_before_and_not_reported(tmp_path: Path) -> 
 def test_requests_count_from_their_first_one(tmp_path: Path, first: float) -> None:
     path = tmp_path / "requests.csv"
     path.write_text("time_s,input_tokens,output_tokens\n" + "".join(f"{first + 5 * t:f},80,20\n" for t in range(9)))
-    assert requests.load(path, None).tokens.tolist() == [200, 200, 200, 200, 100]
+    assert histories.load_requests(path, None).tokens.tolist() == [200, 200, 200, 200, 100]
 
 
 @pytest.mark.parametrize(
-    "load", [histories.load_market, lambda path: activity.load(path, 0.01)], ids=["market", "activity"]
+    "load", [histories.load_market, lambda path: histories.load_activity(path, 0.01)], ids=["market", "activity"]
 )
 @pytest.mark.parametrize(
     ("first", "step"),
@@ -189,4 +189,4 @@ def test_requests_beyond_all_reason_are_refused_with_their_line(tmp_path: Path, 
     path = tmp_path / "requests.csv"
     path.write_text(text)
     with pytest.raises(TraceError, match=words):
-        requests.load(path, None)
+        histories.load_requests(path, None)

@@ -1,15 +1,13 @@
 """`replay idle` on small histories whose answer can be worked out by hand."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from gpufleet.domain.policies import IdlePolicy, ScalePolicy
-from replay import activity, fleet, idle_rules, pool_rules, pools
+from replay import histories, idle, pools, sizers
 from replay.rows import TraceError
 
 HEADER = "time_s,replica,gpu_active,requests_running,requests_waiting,tokens_total"
@@ -39,8 +37,8 @@ def history(tmp_path: Path, works: dict[str, str], pool: str = "", holes: str = 
 
 
 def alone(path: Path, rule: str = "own", policy: IdlePolicy = POLICY) -> dict[str, str | int | float]:
-    found = activity.load(path, policy.gpu_active_below)
-    return fleet.play_alone(found, idle_rules.rule(rule, found, policy), 180).answer()
+    found = histories.load_activity(path, policy.gpu_active_below)
+    return idle.play(found, idle.rule(rule, found, policy), 180).answer()
 
 
 def test_an_idle_replica_is_marked_after_its_window_and_ended_after_its_grace(tmp_path: Path) -> None:
@@ -84,7 +82,7 @@ def test_a_replica_that_is_never_reported_again_is_kept(tmp_path: Path) -> None:
 def test_more_requests_than_single_precision_holds_are_work(tmp_path: Path) -> None:
     path = tmp_path / "activity.csv"
     path.write_text(f"{HEADER}\n0,a,0,1e300,0,1\n60,a,0,0,0,1\n")
-    assert activity.load(path, POLICY.gpu_active_below).work[:, 0].tolist() == [True, False]
+    assert histories.load_activity(path, POLICY.gpu_active_below).work[:, 0].tolist() == [True, False]
 
 
 @pytest.mark.parametrize(
@@ -127,34 +125,16 @@ def test_a_grace_is_over_by_the_clock_where_rows_come_further_apart(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("silent", "asked"),
+    ("silent", "stops"),
     [
-        pytest.param(" " * 5000, 30, id="for good"),
-        pytest.param(" " * 4900 + "." * 100, 40, id="comes back"),
-        pytest.param("." * 8 + " .." * 1600 + "." * 192, 60, id="too few of its rows"),
+        pytest.param(" " * 500, 0, id="for good"),
+        pytest.param(" " * 400 + "." * 100, 1, id="comes back"),
+        pytest.param("." * 8 + " .." * 160 + "." * 12, 1, id="too few of its rows, then all"),
     ],
 )
-def test_a_replica_of_which_too_little_is_heard_is_not_asked_about_at_each_tick(
-    tmp_path: Path, silent: str, asked: int
-) -> None:
-    path = history(tmp_path, {"a": "#" * 5010, "b": "#" * 10 + silent})
-    found, asks = activity.load(path, 0.01), 0
-    rule = idle_rules.rule("own", found, POLICY)
-
-    class Counted:
-        name = "own"
-
-        def stop(self, tick: int, replicas: fleet.Replicas) -> Sequence[int]:
-            nonlocal asks
-            asks += 1
-            return rule.stop(tick, replicas)
-
-        def rest(self, tick: int, replicas: fleet.Replicas) -> int:
-            return rule.rest(tick, replicas)
-
-    answer = fleet.play_alone(found, Counted(), 180).answer()
-    assert asks <= asked
-    assert answer["stops"] == (0 if silent.endswith(" ") else 1)
+def test_a_replica_of_which_too_little_is_heard_is_kept(tmp_path: Path, silent: str, stops: int) -> None:
+    path = history(tmp_path, {"a": "#" * 510, "b": "#" * 10 + silent})
+    assert alone(path)["stops"] == stops
 
 
 def test_what_was_not_reported_is_not_idle(tmp_path: Path) -> None:
@@ -173,12 +153,12 @@ def test_timers_stop_at_their_time(tmp_path: Path) -> None:
 
 
 def pooled(path: Path, rule: str, cold_start: float = 180) -> dict[str, str | int | float]:
-    found = activity.load(path, 0.01)
-    player = pool_rules.rule(rule, found, POLICY, ScalePolicy(down_after=timedelta(minutes=10)), cold_start)
-    return pools.play_pools(found, [player], cold_start, 0.8).answer()
+    found = histories.load_activity(path, 0.01)
+    scale = ScalePolicy(down_after=timedelta(minutes=10))
+    return pools.play(found, lambda pool: pools.rule(rule, pool, POLICY, scale, cold_start), cold_start, 0.8).answer()
 
 
-@pytest.mark.parametrize("rule", pool_rules.NAMES)
+@pytest.mark.parametrize("rule", sizers.NAMES)
 def test_a_pool_gives_up_what_it_does_not_need_and_never_one_that_works(tmp_path: Path, rule: str) -> None:
     works = dict.fromkeys("abcd", "#" * 10 + "." * 290) | {"e": "#" * 300}
     answer = pooled(history(tmp_path, works, pool="p"), rule)
@@ -189,9 +169,8 @@ def test_a_pool_gives_up_what_it_does_not_need_and_never_one_that_works(tmp_path
 
 def test_the_idle_watchdog_names_the_longest_idle_of_a_pool(tmp_path: Path) -> None:
     works = {"a": "." * 30 + "#" * 5 + "." * 5, "b": "#" * 5 + "." * 35, "c": "#" * 20 + "." * 20, "d": "#" * 40}
-    found = activity.load(history(tmp_path, works, pool="p"), 0.01)
-    player = pool_rules.rule("own", found, POLICY, ScalePolicy(), 180)
-    player.begin(found, np.zeros(40))
+    found = histories.load_activity(history(tmp_path, works, pool="p"), 0.01)
+    player = pools.rule("own", found, POLICY, ScalePolicy(), 180)
     named = [found.replicas[n] for n in player.victims(39, [0, 1, 2, 3], 2)]
     assert named == ["b", "c"]
     # one that works is no candidate, and if it were one it would be kept
@@ -230,4 +209,4 @@ def test_a_bad_row_is_named_with_its_line(tmp_path: Path, row: str, words: str) 
     path = tmp_path / "activity.csv"
     path.write_text(f"{HEADER}\n0,a,0.5,1,0,1\n{row}\n120,a,0.5,1,0,9\n")
     with pytest.raises(TraceError, match=words):
-        activity.load(path, 0.01)
+        histories.load_activity(path, 0.01)

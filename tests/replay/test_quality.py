@@ -9,7 +9,7 @@ from benchmarks import activity as kinds
 from benchmarks import markets
 from benchmarks.bench_replay import foresight, history
 from gpufleet.domain.policies import IdlePolicy, ScalePolicy, SpotPolicy
-from replay import fleet, idle_rules, pool_rules, pools, requests, spot
+from replay import histories, idle, pools, requests, sizers, spot
 from replay.histories import Market
 
 REPLICAS = 94
@@ -21,8 +21,9 @@ def test_a_pool_that_varies_as_chance_has_it_saves_more_than_its_peak_with_a_mar
     """The hour's peak x 1.25 + 1 saves 81.1 percent there, twice."""
     alone = history(kinds.KINDS[kind](REPLICAS, 0.95, 1))
     found = replace(alone, pools=np.zeros(REPLICAS, dtype=np.int32), pool_names=("pool",))
-    own = pool_rules.rule("own", found, IdlePolicy(), ScalePolicy(), COLD_START)
-    score = pools.play_pools(found, [own], COLD_START, 0.8)
+    score = pools.play(
+        found, lambda pool: pools.rule("own", pool, IdlePolicy(), ScalePolicy(), COLD_START), COLD_START, 0.8
+    )
     answer = score.answer()
     assert float(answer["saved_percent"]) >= saved
     assert float(answer["unserved_percent"]) <= 0.1
@@ -34,7 +35,7 @@ def test_a_pool_that_varies_as_chance_has_it_saves_more_than_its_peak_with_a_mar
 def test_each_alone_stops_go_to_the_long_rests(kind: str, share: float) -> None:
     """Of what as many stops save with foresight; an hour's timer has 0.58 and 0.53 there, with 1.8 and 5.7 a day."""
     found = history(kinds.KINDS[kind](40, 0.95, 1))
-    score = fleet.play_alone(found, idle_rules.rule("own", found, IdlePolicy()), COLD_START)
+    score = idle.play(found, idle.rule("own", found, IdlePolicy()), COLD_START)
     answer = score.answer()
     assert float(answer["saved_percent"]) >= share * foresight(found.work, score.stops)
     assert float(answer["stops_per_replica_day"]) <= 2
@@ -75,8 +76,8 @@ def test_a_market_that_takes_what_boots_is_left_for_on_demand(ticks: int) -> Non
 def test_a_load_that_is_restless_about_its_level_costs_little_more_than_its_peak_for_good() -> None:
     """Spare for rises alone, each from a low moment, costs 1.25 times the fixed peak there, with 10,700 moves."""
     tokens = 40_000 * np.random.default_rng(1).uniform(size=2 * 8640)
-    found = requests.Arrivals(tick=10.0, tokens=tokens, tokens_per_request=1000.0)
-    sizer = pool_rules.sizer("own", ScalePolicy(), COLD_START, found.tick)
+    found = histories.Arrivals(tick=10.0, tokens=tokens, tokens_per_request=1000.0)
+    sizer = sizers.sizer("own", ScalePolicy(), COLD_START, found.tick)
     answer = requests.play(found, requests.Terms(tokens_per_second=250), sizer, "own").answer()
     assert float(answer["cost_ratio"]) <= 1.1
     assert float(answer["slo_missed_percent"]) <= 0.1

@@ -1,9 +1,7 @@
 """Every number that `gpufleet replay` prints, worked out again by a plain simulator on random small histories."""
 
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +9,8 @@ import numpy as np
 import pytest
 
 from gpufleet.domain.policies import IdlePolicy, ScalePolicy, SpotPolicy
-from replay import activity, fleet, histories, idle_rules, pool_rules, pools, requests, spot
-from replay.fleet import AloneRule, Replicas
-from replay.pool_rules import EMPTY, Queue
+from replay import histories, idle, pools, requests, sizers, spot
+from replay.sizers import EMPTY, Queue
 from tests.replay import plain_replay
 
 MANY = pytest.mark.slow
@@ -46,45 +43,10 @@ def worked(chance: random.Random, path: Path, pools: int) -> Path:
 def test_replicas_that_are_alone(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     path = worked(chance, tmp_path / "activity.csv", 0)
-    found = activity.load(path, 0.01)
-    name, cold = chance.choice(list(idle_rules.TIMERS)), chance.choice([0, 45, 180, 900])
-    ours = fleet.play_alone(found, idle_rules.rule(name, found, IdlePolicy()), cold).answer()
-    assert ours == pytest.approx(plain_replay.timer(path, name, idle_rules.TIMERS[name], cold), abs=2e-6, rel=1e-6)
-
-
-@dataclass
-class Sleepless:
-    """A rule that is asked at every tick."""
-
-    rule: AloneRule
-    name: str = "own"
-
-    def stop(self, tick: int, replicas: Replicas) -> Sequence[int]:
-        return self.rule.stop(tick, replicas)
-
-    def rest(self, tick: int, replicas: Replicas) -> int:
-        del replicas
-        return tick + 1
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_ticks_that_are_left_out_change_no_number(tmp_path: Path, seed: int) -> None:
-    """Days of rests, with rows and moments that are missing: all that `own` can be asked about."""
-    chance = random.Random(seed)
-    path = rested(chance, tmp_path / "activity.csv")
-    policy = IdlePolicy(
-        window=timedelta(minutes=chance.choice([1, 10, 30])),
-        grace=timedelta(minutes=chance.choice([0, 10, 60])),
-        min_age=timedelta(minutes=chance.choice([0, 20, 90])),
-        coverage=chance.choice([0.5, 0.9, 1.0]),
-        max_stops_per_day=chance.choice([None, 0.2, 2.0, 9.5]),
-        max_stops_per_hour=chance.choice([1, 6]),
-    )
-    found, cold = activity.load(path, policy.gpu_active_below), chance.choice([0, 180, 4000])
-    ours = fleet.play_alone(found, idle_rules.rule("own", found, policy), cold).answer()
-    asked = fleet.play_alone(found, Sleepless(idle_rules.rule("own", found, policy)), cold).answer()
-    assert ours == asked
-    assert ours["replicas"] == len(found.replicas)
+    found = histories.load_activity(path, 0.01)
+    name, cold = chance.choice(list(idle.TIMERS)), chance.choice([0, 45, 180, 900])
+    ours = idle.play(found, idle.rule(name, found, IdlePolicy()), cold).answer()
+    assert ours == pytest.approx(plain_replay.timer(path, name, idle.TIMERS[name], cold), abs=2e-6, rel=1e-6)
 
 
 def rested(chance: random.Random, path: Path) -> Path:
@@ -110,13 +72,12 @@ def rested(chance: random.Random, path: Path) -> Path:
 def test_replicas_of_pools(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     path = worked(chance, tmp_path / "activity.csv", chance.choice([1, 2]))
-    found = activity.load(path, 0.01)
-    name = chance.choice(["queue-threshold", *pool_rules.TIMERS])
+    found = histories.load_activity(path, 0.01)
+    name = chance.choice(["queue-threshold", *sizers.TIMERS])
     cold, capacity = chance.choice([0, 45, 180, 900]), chance.choice([0.8, 0.5, 1.0])
-    rules = [pool_rules.rule(name, found, IdlePolicy(), ScalePolicy(), cold) for _ in found.pool_names]
-    ours = pools.play_pools(found, rules, cold, capacity).answer()
-    again = plain_replay.pools(path, name, pool_rules.TIMERS.get(name), capacity, cold)
-    assert ours == pytest.approx(again, abs=2e-6, rel=1e-6)
+    ours = pools.play(found, lambda pool: pools.rule(name, pool, IdlePolicy(), ScalePolicy(), cold), cold, capacity)
+    again = plain_replay.pools(path, name, sizers.TIMERS.get(name), capacity, cold)
+    assert ours.answer() == pytest.approx(again, abs=2e-6, rel=1e-6)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -169,7 +130,7 @@ def test_tokens_that_wait_in_line(seed: int) -> None:
         [*(chance.randrange(5) for _ in range(count - 5)), *[last] * min(5, count)], at_once=cold == 0
     )
     wait, parts, near = chance.choice([0.5, 4.0, 10.0, 15.0, 40.0]), 100, 0.02
-    arrivals = requests.Arrivals(tick=10.0, tokens=np.array(tokens, dtype=float), tokens_per_request=7.0)
+    arrivals = histories.Arrivals(tick=10.0, tokens=np.array(tokens, dtype=float), tokens_per_request=7.0)
     terms = requests.Terms(tokens_per_second=2, cold_start=cold, max_wait=wait)
     ours = requests.play(arrivals, terms, script, "script").answer()
     late, more, fewer = (

@@ -4,12 +4,19 @@ A change of a decision changes them: record them again then, and say in the comm
 """
 
 import random
+from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
-from gpufleet.domain.policies import SpotPolicy
-from replay import spot
+from gpufleet.domain.policies import IdlePolicy, ScalePolicy, SpotPolicy
+from replay import idle, pools, spot
+from replay.histories import load_activity
 from tests.replay.shapes import SHAPES, made
+from tests.replay.test_pools import history
+from tests.replay.test_recomputed import rested
+
+MINUTE = timedelta(minutes=1)
 
 SPOT = {
     "one zone, dry": (1.0, 2.341137, 2.341137, 4, 0, 0, 1.0),
@@ -40,3 +47,41 @@ def test_spot_markets(rule: str, name: str, answer: tuple[float, ...]) -> None:
     terms = spot.Terms(target=shape.target, spare=shape.spare)
     score = spot.play(made(random.Random(1), shape), terms, spot.rule(rule, SpotPolicy()))
     assert tuple(score.answer().values())[3:] == answer
+
+
+@pytest.mark.parametrize(
+    ("seed", "answer"),
+    [
+        (1, (4.216667, 3, 2, 2.336449)),
+        (2, (5.683333, 2, 2, 4.651163)),
+        (4, (50.166667, 16, 16, 19.277108)),
+        (5, (101.0, 13, 11, 3.780069)),
+        (7, (0.5, 5, 5, 6.578947)),
+    ],
+)
+def test_replicas_alone(tmp_path: Path, seed: int, answer: tuple[float, ...]) -> None:
+    policy = IdlePolicy(window=10 * MINUTE, grace=10 * MINUTE, min_age=20 * MINUTE, max_stops_per_day=9.5)
+    found = load_activity(rested(random.Random(seed), tmp_path / "activity.csv"), 0.01)
+    assert saved(idle.play(found, idle.rule("own", found, policy), 180)) == answer
+
+
+@pytest.mark.parametrize(
+    ("rule", "seed", "answer"),
+    [
+        ("own", 1, (1.248611, 1, 0, 9.6)),
+        ("own", 5, (14.716667, 3, 0, 0.0)),
+        ("own", 7, (7.483333, 33, 32, 1.798165)),
+        ("own", 9, (31.9, 9, 2, 0.0)),
+        ("queue-threshold", 7, (10.383333, 15, 13, 2.715596)),
+        ("queue-threshold", 9, (33.3, 10, 3, 4.203152)),
+    ],
+)
+def test_replicas_of_pools(tmp_path: Path, rule: str, seed: int, answer: tuple[float, ...]) -> None:
+    found, scale = history(random.Random(seed), tmp_path / "activity.csv", 300), ScalePolicy(down_after=5 * MINUTE)
+    score = pools.play(found, lambda pool: pools.rule(rule, pool, IdlePolicy(), scale, 180), 180, 0.8)
+    assert saved(score) == answer
+
+
+def saved(score: idle.Score) -> tuple[str | int | float, ...]:
+    """GPU-hours saved, stops, wakes, percent unserved."""
+    return tuple(score.answer()[name] for name in ("gpu_hours_saved", "stops", "wakes", "unserved_percent"))

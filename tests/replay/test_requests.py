@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from gpufleet.domain.policies import ScalePolicy
-from replay import pool_rules, requests
-from replay.pool_rules import EMPTY, Queue
-from replay.requests import Arrivals, Terms
+from replay import histories, requests, sizers
+from replay.histories import Arrivals
+from replay.requests import Terms
 from replay.rows import TraceError
+from replay.sizers import EMPTY, Queue
 
 TERMS = Terms(tokens_per_second=100, cold_start=20, max_wait=10)
 
@@ -57,7 +58,7 @@ def test_a_wait_is_shorter_than_a_tick_too(tmp_path: Path, max_wait: float, late
     path, sizer = tmp_path / "requests.csv", Fixed(1)
     path.write_text("time_s,input_tokens,output_tokens\n0,20,0\n600,0,0\n")
     terms = Terms(tokens_per_second=1, max_wait=max_wait)
-    answer = requests.play(requests.load(path, None), terms, sizer, "fixed").answer()  # type: ignore[arg-type]
+    answer = requests.play(histories.load_requests(path, None), terms, sizer, "fixed").answer()  # type: ignore[arg-type]
     assert answer["slo_missed_percent"] == pytest.approx(late, abs=0.5)
 
 
@@ -72,7 +73,7 @@ def test_what_waits_at_the_end_is_served_on(tmp_path: Path, text: str, late: flo
     path = tmp_path / "requests.csv"
     path.write_text("time_s,input_tokens,output_tokens\n" + text)
     terms = Terms(tokens_per_second=1000, max_wait=10)
-    score = requests.play(requests.load(path, None), terms, Fixed(1), "fixed")  # type: ignore[arg-type]
+    score = requests.play(histories.load_requests(path, None), terms, Fixed(1), "fixed")  # type: ignore[arg-type]
     answer = score.answer()
     assert answer["slo_missed_percent"] == pytest.approx(late, abs=0.01)
     assert answer["replica_hours"] == pytest.approx(61 * 10 / 3600, abs=1e-6)
@@ -104,10 +105,10 @@ def test_the_fixed_peak_is_the_fewest_replicas_without_a_late_token() -> None:
     assert requests.fixed_peak(arrivals(1000, 5000, 0, 0), Terms(tokens_per_second=100, max_wait=0)) == 5
 
 
-@pytest.mark.parametrize("name", pool_rules.NAMES)
+@pytest.mark.parametrize("name", sizers.NAMES)
 def test_every_rule_follows_a_day_that_rises_and_falls(name: str) -> None:
     day = [200.0] * 360 + [4000.0] * 360 + [200.0] * 1200
-    sizer = pool_rules.sizer(name, ScalePolicy(), 20, 10)
+    sizer = sizers.sizer(name, ScalePolicy(), 20, 10)
     answer = requests.play(arrivals(*day), TERMS, sizer, name).answer()
     assert answer["peak_replicas"] >= 4  # type: ignore[operator]
     # the timers' pools have no room to work off what queued while they started
@@ -121,7 +122,7 @@ def test_requests_and_rates_of_the_same_work_are_the_same_arrivals(tmp_path: Pat
         "time_s,input_tokens,output_tokens\n" + "".join(f"{t},80,20\n" for t in range(0, 100) for _ in range(2))
     )
     other.write_text("time_s,rate_rps\n" + "".join(f"{t},2\n" for t in range(0, 100, 10)))
-    first, second = requests.load(one, None), requests.load(other, 100)
+    first, second = histories.load_requests(one, None), histories.load_requests(other, 100)
     assert first.tokens.tolist() == pytest.approx(second.tokens.tolist())
 
 
@@ -129,7 +130,7 @@ def test_a_bad_row_is_named_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "requests.csv"
     path.write_text("time_s,input_tokens,output_tokens\n0,1,1\n1,-5,1\n")
     with pytest.raises(TraceError, match="line 3: input_tokens is -5"):
-        requests.load(path, None)
+        histories.load_requests(path, None)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +173,7 @@ def test_the_commands_print_exactly_their_fields(
     assert "line " in broken.stderr and "Traceback" not in broken.stderr
 
 
-@pytest.mark.parametrize("name", [name for name in pool_rules.NAMES if name != "own"])
+@pytest.mark.parametrize("name", [name for name in sizers.NAMES if name != "own"])
 @pytest.mark.parametrize(
     ("step", "rate", "size"), [(7, 0.1, 1000), (7, 1.1, 1000), (13.7, 1 / 3, 300)], ids=lambda number: f"{number:.3g}"
 )
@@ -182,13 +183,13 @@ def test_load_that_fits_into_one_replica_exactly_asks_for_no_other(
     """Sums of fractions are off by the last bit, and that asked for up to twenty."""
     path = tmp_path / "rates.csv"
     path.write_text("time_s,rate_rps\n" + "".join(f"{n * step!r},{rate!r}\n" for n in range(1000)))
-    found, terms = requests.load(path, size), Terms(tokens_per_second=rate * size)
-    sizer = pool_rules.sizer(name, ScalePolicy(), terms.cold_start, found.tick)
+    found, terms = histories.load_requests(path, size), Terms(tokens_per_second=rate * size)
+    sizer = sizers.sizer(name, ScalePolicy(), terms.cold_start, found.tick)
     answer = requests.play(found, terms, sizer, name).answer()
     assert (answer["peak_replicas"], answer["moves"], answer["cost_ratio"]) == (1, 0, 1.0)
 
 
-@pytest.mark.parametrize("name", pool_rules.NAMES)
+@pytest.mark.parametrize("name", sizers.NAMES)
 def test_rates_of_the_same_work_are_the_same_whenever_they_begin(tmp_path: Path, name: str) -> None:
     """Just enough replicas let nothing wait: not even for the last digit of a moment since 1970."""
     answers: list[dict[str, str | int | float]] = []
@@ -196,8 +197,8 @@ def test_rates_of_the_same_work_are_the_same_whenever_they_begin(tmp_path: Path,
         path = tmp_path / f"{begin}.csv"
         lines = (f"{begin + n * 3.5},{50 if n < 40 else 1}\n" for n in range(80))
         path.write_text("time_s,rate_rps\n" + "".join(lines))
-        found, terms = requests.load(path, None), Terms(tokens_per_second=1000, max_wait=0)
-        sizer = pool_rules.sizer(name, ScalePolicy(), terms.cold_start, found.tick)
+        found, terms = histories.load_requests(path, None), Terms(tokens_per_second=1000, max_wait=0)
+        sizer = sizers.sizer(name, ScalePolicy(), terms.cold_start, found.tick)
         answers.append(requests.play(found, terms, sizer, name).answer())
     assert answers[0] == answers[1]
     assert answers[0]["slo_missed_percent"] == 0.0
@@ -206,7 +207,7 @@ def test_rates_of_the_same_work_are_the_same_whenever_they_begin(tmp_path: Path,
 def test_a_queue_is_worked_off_without_a_storm_of_replicas() -> None:
     """Ten minutes at ten times the load: more than the load itself is wanted only until the queue is gone."""
     day = [500.0] * 360 + [10_000.0] * 60 + [500.0] * 360
-    sizer = pool_rules.sizer("own", ScalePolicy(), 180, 10)
+    sizer = sizers.sizer("own", ScalePolicy(), 180, 10)
     terms = Terms(tokens_per_second=100, cold_start=180, max_wait=10)
     answer = requests.play(arrivals(*day), terms, sizer, "own").answer()
     # ten replicas carry the load; what queued in three minutes of a start is as much again for three minutes
@@ -218,7 +219,7 @@ def test_what_comes_later_changes_nothing_before(tmp_path: Path) -> None:
 
     @dataclass
     class Noted:
-        sizer: pool_rules.Sizer
+        sizer: sizers.Sizer
         seen: list[tuple[float, int]] = field(default_factory=list[tuple[float, int]])
 
         def target(self, at: float, demand: float, ready: int, running: int, queue: Queue = EMPTY) -> int:
@@ -230,8 +231,8 @@ def test_what_comes_later_changes_nothing_before(tmp_path: Path) -> None:
     early = "".join(f"{t},{900 if t < 300 else 9000},100\n" for t in range(0, 600, 3))
     for later in ("", "".join(f"{t},10,0\n" for t in range(600, 900))):
         path.write_text("time_s,input_tokens,output_tokens\n" + early + later)
-        found = requests.load(path, None)
-        rule: Any = Noted(pool_rules.sizer("own", ScalePolicy(), 180, found.tick))
+        found = histories.load_requests(path, None)
+        rule: Any = Noted(sizers.sizer("own", ScalePolicy(), 180, found.tick))
         requests.play(found, Terms(tokens_per_second=500), rule, "own")
         played.append(rule.seen)
     assert max(queue for queue, _ in played[0]) > 1
@@ -241,6 +242,6 @@ def test_what_comes_later_changes_nothing_before(tmp_path: Path) -> None:
 def test_the_size_of_a_request_is_the_mean_of_those_that_came(tmp_path: Path) -> None:
     path = tmp_path / "requests.csv"
     path.write_text("time_s,input_tokens,output_tokens\n0,10,10\n1,20,20\n15,100,0\n45,1,1\n")
-    found = requests.load(path, None).tokens_per_request
+    found = histories.load_requests(path, None).tokens_per_request
     assert np.asarray(found).tolist() == pytest.approx([1000, 30, 160 / 3, 160 / 3, 160 / 3])
-    assert requests.load(path, 7.0).tokens_per_request == 7.0
+    assert histories.load_requests(path, 7.0).tokens_per_request == 7.0

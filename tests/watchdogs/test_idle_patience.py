@@ -8,9 +8,8 @@ import pytest
 
 from benchmarks import activity as kinds
 from gpufleet.domain.policies import IdlePolicy
-from replay import fleet as replays
-from replay import idle_rules
-from replay.activity import Activity
+from replay import idle
+from replay.histories import Activity
 from watchdogs.idle.patience import START, Patience
 
 MINUTE = 60.0
@@ -84,8 +83,8 @@ def history(active: np.ndarray) -> Activity:
 
 @pytest.mark.parametrize("kind", list(kinds.KINDS))
 def test_stops_stay_within_the_budget_and_hit_nobody_at_work(kind: str) -> None:
-    found = history(kinds.KINDS[kind](30, 1.0, 5))
-    answer = replays.play_alone(found, idle_rules.rule("own", found, IdlePolicy()), 180).answer()
+    found = history(kinds.KINDS[kind](12, 1.0, 5))
+    answer = idle.play(found, idle.rule("own", found, IdlePolicy()), 180).answer()
     assert answer["stops_per_replica_day"] <= 2.0  # type: ignore[operator]
     assert answer["wrong_stops"] == 0
 
@@ -94,8 +93,8 @@ def test_stops_stay_within_the_budget_and_hit_nobody_at_work(kind: str) -> None:
 def test_jobs_that_come_by_a_clock_are_learned() -> None:
     """More is saved than by any fixed timer that stops as seldom."""
     found = history(kinds.batch(30, 4.0, 3))
-    own = replays.play_alone(found, idle_rules.rule("own", found, IdlePolicy()), 180).answer()
+    own = idle.play(found, idle.rule("own", found, IdlePolicy()), 180).answer()
     policies = [IdlePolicy(grace=timedelta(minutes=m), max_stops_per_day=None) for m in range(10, 400, 60)]
-    timers = [replays.play_alone(found, idle_rules.rule("own", found, p), 180).answer() for p in policies]
+    timers = [idle.play(found, idle.rule("own", found, p), 180).answer() for p in policies]
     as_seldom = [t for t in timers if t["stops"] <= own["stops"]]  # type: ignore[operator]
     assert own["saved_percent"] > 1.2 * max(t["saved_percent"] for t in as_seldom)  # type: ignore[operator, type-var]

@@ -12,7 +12,6 @@ from typing import Final
 from gpufleet.domain.policies import ScalePolicy
 from serving import metrics
 from watchdogs.ports import Metrics
-from watchdogs.scale.forecast import SWING_QUANTILE, usual
 from watchdogs.scale.view import LEVEL_SPAN, Demand, Pressure
 
 RECORDED_RUNNING: Final = "gpufleet:requests_running:pool"
@@ -28,6 +27,8 @@ RECORDED_SPAN: Final = timedelta(minutes=6)
 QUANTILE: Final = 0.95
 RISE_QUANTILE: Final = 0.98
 """Of the rises of a day; docs/watchdogs.md says what less and more bought."""
+SWING_QUANTILE: Final = 0.99
+"""Share of moments at which the spare of a pool whose pieces of work are known is enough."""
 SLOW_QUANTILE: Final = 0.25
 """Of the minutes of a day in which an objective was missed; docs/watchdogs.md says what others bought."""
 LEAST_SEEN: Final = 100
@@ -320,3 +321,11 @@ def _seconds(span: timedelta) -> int:
 def _step(span: timedelta) -> int:
     """A hundred steps, none shorter than a second nor longer than half a minute."""
     return max(1, min(30, _seconds(span) // 100))
+
+
+def usual(days: Sequence[float]) -> float | None:
+    """The median of what earlier days had at this time, of two the lower: one odd day holds no fleet up for a week.
+
+    None without a day.
+    """
+    return sorted(days)[(len(days) - 1) // 2] if days else None

@@ -19,13 +19,13 @@ class Demand:
     peak: float
     """Highest over the policy's `down_after`."""
     rise: float | None = None
-    """How far it may rise while another replica starts (`forecast`); None: not known."""
+    """How far it may rise while another replica starts (`pressure`); None: not known."""
     level: float | None = None
     """Mean over `LEVEL_SPAN`; None: not known."""
     grain: float | None = None
     """Share of a replica that one piece of work takes, where work comes in pieces of their own; None: not known."""
     swing: float | None = None
-    """How far it went beyond its level (`forecast.Swings`), in roots of the level's pieces, or of replicas where no
+    """How far it went beyond its level, in roots of the level's pieces, or of replicas where no
     piece is known; None: not known."""
     expected: float | None = None
     """What earlier days had at this time, up to a start ahead; None: no earlier days."""

@@ -1,20 +1,17 @@
-"""How far demand rises while an instance boots, learned from the pool's own past. Pure.
+"""What a history says of a pool's demand, look by look: its rises, swings, peak, level and daily pattern. Pure.
 
-`QUANTILE` of the rises of the past, which fade, is what a pool keeps in readiness above its demand.
-Production asks its metrics store the same question (`pressure.past_query`); this answers it for histories.
+Production asks its metrics store the same questions (`watchdogs/scale/pressure.py`).
 """
 
 import bisect
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from watchdogs.scale.decide import CHANCE
+from watchdogs.scale.pressure import RISE_QUANTILE, SWING_QUANTILE, usual
 
-QUANTILE: Final = 0.98
-"""Share of moments at which the readiness is enough."""
 HALF_LIFE: Final = 12 * 3600.0
 """Seconds after which a rise counts half."""
 HEAVY: Final = 1e12
@@ -26,8 +23,6 @@ PRIOR: Final = 1.0
 """The rise that is expected of a pool nobody knows."""
 PRIOR_WEIGHT: Final = 30.0
 """Moments that the prior counts as much as."""
-SWING_QUANTILE: Final = 0.99
-"""Share of moments at which the spare of a pool whose pieces of work are known is enough."""
 USUAL_SWING: Final = 0.5
 SWING_PRIOR: Final = 180.0
 """Moments that are taken to have been usual, before any was seen; some more were as far out as chance goes
@@ -77,35 +72,6 @@ class Faded:
             self._bin += 1
         return math.expm1((self._bin + 1) / PER_UNIT)
 
-    def learn(self, bins: Iterable[int], fades: Iterable[float]) -> list[float]:
-        """The quantile after each of many numbers, given by their bins: `passed`, `put` and `quantile` in one.
-
-        `fades`: by number the factor by which a newer one weighs more than the one before.
-        """
-        edges = [math.expm1((place + 1) / PER_UNIT) for place in range(BINS)]
-        counts, weight, total, share = self._counts, self._weight, self._total, self.share
-        at, below, found = self._bin, self._below, list[float]()
-        for place, fade in zip(bins, fades, strict=True):
-            weight *= fade
-            counts[place] += weight
-            total += weight
-            if place < at:
-                below += weight
-            if weight > HEAVY:
-                counts = [count / weight for count in counts]
-                total, weight = total / weight, 1.0
-                at, below = 0, 0.0
-            wanted = share * total
-            while at > 0 and below >= wanted:
-                at -= 1
-                below -= counts[at]
-            while at < BINS - 1 and below + counts[at] < wanted:
-                below += counts[at]
-                at += 1
-            found.append(edges[at])
-        self._counts, self._weight, self._total, self._bin, self._below = counts, weight, total, at, below
-        return found
-
 
 @dataclass(slots=True)
 class Rises:
@@ -113,7 +79,7 @@ class Rises:
 
     horizon: float
     """Seconds from the wish to a ready replica."""
-    _seen: Faded = field(default_factory=lambda: Faded(share=QUANTILE))
+    _seen: Faded = field(default_factory=lambda: Faded(share=RISE_QUANTILE))
     _open: deque[tuple[float, float]] = field(default_factory=deque[tuple[float, float]])
     """Moments whose horizon is not over, with the demand then."""
     _tops: deque[tuple[float, float]] = field(default_factory=deque[tuple[float, float]])
@@ -172,14 +138,6 @@ class Swings:
             return
         self._seen.passed(at - last)
         self._seen.put(max(0.0, (demand - self._before[1]) / math.sqrt(self._before[1] * self.grain)))
-
-    def learn(self, bins: Sequence[int], steps: Sequence[float], which: Sequence[int]) -> list[float]:
-        """What to be ready for after each of many looks that tell something, by the bins of how far demand went.
-
-        `steps`: seconds from one look to the next, each length once; `which`: by look which of them it came after.
-        """
-        fades = [_fade(step) for step in steps]
-        return self._seen.learn(bins, (fades[number] for number in which))
 
     def expected(self) -> float:
         """What to be ready for."""
@@ -243,14 +201,6 @@ class Pattern:
             if first < last and self._at[0] <= now - days * 86400:
                 found.append(max(self._demand[first:last]))
         return usual(found)
-
-
-def usual(days: Sequence[float]) -> float | None:
-    """The median of what earlier days had at this time, of two the lower: one odd day holds no fleet up for a week.
-
-    None without a day.
-    """
-    return sorted(days)[(len(days) - 1) // 2] if days else None
 
 
 def _fade(seconds: float) -> float:

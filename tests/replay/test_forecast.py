@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpufleet.domain.policies import ScalePolicy
+from replay.forecast import Faded, Pattern, Rises, Swings
 from watchdogs.scale.decide import CHANCE
-from watchdogs.scale.forecast import QUANTILE, Faded, Pattern, Rises, Swings
-from watchdogs.scale.pressure import Readings
+from watchdogs.scale.pressure import RISE_QUANTILE, Readings
 
 
 @given(st.lists(st.floats(min_value=0, max_value=40), max_size=60))
@@ -65,7 +65,7 @@ def test_a_rise_is_the_highest_demand_within_a_start() -> None:
         demand = 9.0 if number % 10 == 9 else 1.0
         rises.saw(60.0 * number, demand)
         share.saw(60.0 * number, demand)
-    assert QUANTILE > 0.7
+    assert RISE_QUANTILE > 0.7
     assert rises.expected() == pytest.approx(8.0, rel=0.03)
     assert share.expected() < 2.0, "a start that takes no time has no rise"
 

@@ -1,0 +1,351 @@
+"""Recorded replicas, each alone, played to a rule that stops them: the idle watchdog's own `decide`, or plain timers.
+
+At each tick work wakes the replicas that were stopped for it; what they would have done is unserved until they have
+booted. Then the rule says which ones to stop.
+"""
+
+import math
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from itertools import takewhile
+from typing import Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from gpufleet.domain import tags
+from gpufleet.domain.decisions import Action, Budget
+from gpufleet.domain.evidence import AgentStatus, EngineEvidence, Evidence, GpuEvidence
+from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState, Phase
+from gpufleet.domain.policies import IdlePolicy
+from replay.histories import Activity, Bools, Ints
+from replay.rows import CLOCKS, EPOCH, Floats
+from watchdogs import budgets
+from watchdogs.idle.decide import Observed, PoolView, decide
+from watchdogs.idle.patience import DAY, Patience
+
+TIMERS: Final = {"timer-15m": 900.0, "timer-30m": 1800.0, "timer-60m": 3600.0}
+NAMES: Final = ("own", *TIMERS)
+NEVER: Final = -(1 << 40)
+LONG_AGO: Final = EPOCH - timedelta(days=365)
+LEARN_EVERY: Final = 1800.0
+FIRST_DAY: Final = 0.9
+"""Share of the first day's stops that may be made at any time of it; a history may end before its day."""
+MACHINE: Final = "replica"
+"""Type of all machines of the replay: one GPU each."""
+READY: Final = AgentStatus(phase=Phase.READY, ready=True, draining=False, drained=False, requests_running=0)
+
+
+@dataclass(slots=True)
+class Replicas:
+    """Where each replica stands at a tick."""
+
+    running: Bools
+    ready_at: Ints
+    """Tick from which it serves."""
+    launched: Ints
+    """Tick of its last launch; far in the past for those that were there from the beginning."""
+
+    def ready(self, tick: int) -> Bools:
+        return self.running & (self.ready_at <= tick)
+
+
+@dataclass(slots=True)
+class Score:
+    """What came of it."""
+
+    rule: str
+    replicas: int
+    hours: float
+    ticks: int
+    step: float
+    idle_rows: int = 0
+    """Reported, and without work: what nobody reported is not known to be idle."""
+    saved_rows: int = 0
+    stops: int = 0
+    wrong_stops: int = 0
+    wakes: int = 0
+    unserved: float = 0.0
+    work: float = 0.0
+
+    def answer(self) -> dict[str, str | int | float]:
+        """The fields that the command prints."""
+        gpu_hours = self.replicas * self.hours
+        hour = self.step / 3600
+        days = self.replicas * self.hours / 24
+        return {
+            "rule": self.rule,
+            "replicas": self.replicas,
+            "gpu_hours": round(gpu_hours, 6),
+            "gpu_hours_idle": round(self.idle_rows * hour, 6),
+            "gpu_hours_saved": round(self.saved_rows * hour, 6),
+            "saved_percent": round(100 * self.saved_rows * hour / gpu_hours, 6),
+            "stops": self.stops,
+            "stops_per_replica_day": round(self.stops / days, 6),
+            "wrong_stops": self.wrong_stops,
+            "wakes": self.wakes,
+            "unserved_percent": round(100 * self.unserved / self.work, 6) if self.work else 0.0,
+        }
+
+
+class Rule(Protocol):
+    """Says which replicas to stop now."""
+
+    name: str
+
+    def stop(self, tick: int, replicas: Replicas) -> Sequence[int]: ...
+
+
+def rule(name: str, activity: Activity, policy: IdlePolicy) -> Rule:
+    """A rule by its name, one of `NAMES`."""
+    if name == "own":
+        return OwnRule(activity=activity, policy=policy)
+    return Timer(activity=activity, name=name, after=TIMERS[name])
+
+
+def play(activity: Activity, rule: Rule, cold_start: float) -> Score:
+    """The whole history. `cold_start`: seconds."""
+    score, boot = begin(activity, rule.name, cold_start)
+    never: Ints = np.full(score.replicas, NEVER, dtype=np.int64)
+    replicas = Replicas(running=np.ones(score.replicas, dtype=np.bool_), ready_at=never, launched=never.copy())
+    for tick in range(score.ticks):
+        woken = activity.work[tick] & ~replicas.running
+        replicas.running[woken] = True
+        replicas.ready_at[woken] = tick + boot
+        replicas.launched[woken] = tick
+        score.wakes += int(woken.sum())
+        booting = replicas.running & (replicas.ready_at > tick)
+        score.unserved += float(activity.active[tick][booting].sum()) * activity.step
+        # a stop saves from the next tick on
+        score.saved_rows += score.replicas - int(replicas.running.sum())
+        for replica in rule.stop(tick, replicas):
+            replicas.running[replica] = False
+            score.stops += 1
+            score.wrong_stops += _worked(activity, replica, tick)
+    return score
+
+
+def begin(activity: Activity, rule: str, cold_start: float) -> tuple[Score, int]:
+    """What is counted from the history alone, and the ticks that a boot takes."""
+    ticks, count = int(activity.work.shape[0]), int(activity.work.shape[1])
+    score = Score(rule=rule, replicas=count, hours=activity.hours, ticks=ticks, step=activity.step)
+    score.idle_rows = int(np.count_nonzero(activity.reported & ~activity.work))
+    score.work = float(activity.active.sum(dtype=np.float64)) * activity.step
+    return score, math.ceil(cold_start / activity.step)
+
+
+def _worked(activity: Activity, replica: int, tick: int) -> bool:
+    """Whether a replica has work in one of its two newest rows; ticks at which nobody heard of it are looked past."""
+    work = activity.work[: tick + 1, replica]
+    return bool(work[activity.reported[: tick + 1, replica] | work][-2:].any())
+
+
+def last_work(work: Bools, before: int) -> Ints:
+    """By tick and replica: the tick of its last work so far; `before` without one."""
+    ticks = np.arange(len(work), dtype=np.int64)[:, None]
+    return np.maximum.accumulate(np.where(work, ticks, before), axis=0)
+
+
+@dataclass(slots=True)
+class Timer:
+    """Stops a replica that has not worked for a fixed time. Its coverage is not looked at."""
+
+    activity: Activity
+    name: str
+    after: float
+    """Seconds."""
+    _last: Ints = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._last = last_work(self.activity.work, before=-1)
+
+    def stop(self, tick: int, replicas: Replicas) -> Sequence[int]:
+        # of one that became ready only after its work was over the time counts from then
+        since = np.maximum(self._last[tick] + 1, replicas.ready_at)
+        waited = (tick + 1 - since) * self.activity.step
+        return np.flatnonzero(replicas.ready(tick) & (waited >= self.after)).tolist()
+
+
+@dataclass(slots=True)
+class OwnRule:
+    """Production's `decide`, shown what production's watchdog would see.
+
+    As in production only those are judged whose metrics are quiet over the whole window, or that are marked.
+    """
+
+    activity: Activity
+    policy: IdlePolicy
+    name: str = "own"
+    _last: Ints = field(init=False)
+    """What the history begins with may have rested for a window before."""
+    _worked: Ints = field(init=False)
+    """The same, with work just before the history: rests are learned from what was seen of them."""
+    _marked: dict[int, datetime] = field(default_factory=dict[int, datetime])
+    _patience: Patience | None = field(init=False)
+    _timers: Floats = field(init=False)
+    """Seconds of idleness after which each replica may be ended, as learned last."""
+    _learn_every: int = field(init=False)
+    """Ticks."""
+    _stopped: list[int] = field(default_factory=list[int])
+    """Ticks of all stops, ascending."""
+
+    def __post_init__(self) -> None:
+        policy, count = self.policy, len(self.activity.replicas)
+        self._last = last_work(self.activity.work, before=-_rows(self.activity, policy))
+        self._worked = last_work(self.activity.work, before=-1)
+        least = (policy.window + policy.grace).total_seconds()
+        budget = policy.max_stops_per_day
+        self._patience = None if budget is None else Patience(instances=count, stops_per_day=budget, least=least)
+        self._timers = np.zeros(count)
+        self._learn_every = max(1, round(LEARN_EVERY / self.activity.step))
+
+    def stop(self, tick: int, replicas: Replicas) -> Sequence[int]:
+        self._learn(tick)
+        first = self._first(tick)
+        asked = self._last[tick] < first
+        asked[list(self._marked)] = True
+        asked &= replicas.ready(tick)
+        which = np.flatnonzero(asked).tolist()
+        if not which:
+            return ()
+        now, ended = moment(self.activity, tick), list[int]()
+        listed = {replica: self._listed(replica, int(replicas.launched[replica])) for replica in which}
+        seen = observed(self.activity, self.policy, listed, slice(first, tick + 1))
+        used, left = self._ended_lately(tick), self._left_today(tick)
+        budget = budgets.in_all([budgets.of(self.policy)], len(self._timers), used, left)
+        plan = decide(replace(seen, budget=budget, patience=self._patience_with(which)), now)
+        for replica, decision in zip(which, plan.decisions, strict=True):
+            if decision.action is Action.MARK:
+                self._marked[replica] = now
+            elif decision.action in (Action.UNMARK, Action.END):
+                self._marked.pop(replica, None)
+            if decision.action is Action.END:
+                ended.append(replica)
+        self._stopped += [tick] * len(ended)
+        return ended
+
+    def _listed(self, replica: int, launched: int) -> "Listed":
+        marked = self._marked.get(replica)
+        return Listed(marked=marked) if launched < 0 else Listed(moment(self.activity, launched), marked)
+
+    def _first(self, tick: int) -> int:
+        """The first tick of the window, as a store of metrics looks back: by the clock."""
+        begins = float(self.activity.times[tick]) - self.policy.window.total_seconds() + CLOCKS
+        return int(np.searchsorted(self.activity.times, begins, side="right"))
+
+    def _learn(self, tick: int) -> None:
+        """Take in the rests that end at this tick; each half an hour the timers are reckoned anew."""
+        if self._patience is None:
+            return
+        before = self._worked[tick - 1] if tick else np.full(len(self._timers), -1)
+        gaps = (tick - 1 - before) * self.activity.step
+        for replica in np.flatnonzero(self.activity.work[tick] & (gaps > self._patience.least)).tolist():
+            self._patience.saw(replica, float(gaps[replica]))
+        if tick % self._learn_every == 0:
+            days = max(1, tick) * self.activity.step / DAY
+            idle = (tick - self._worked[tick]) * self.activity.step
+            self._timers = self._patience.timers(days, idle, len(self._stopped))
+
+    def _left_today(self, tick: int) -> int | None:
+        """Stops that are left of the day's; most of a first day's at once, then in proportion."""
+        if self._patience is None:
+            return None
+        days = tick * self.activity.step / DAY
+        lately = len(self._stopped) - bisect_right(self._stopped, tick - DAY / self.activity.step)
+        return int(self._patience.stops_per_day * min(1.0, max(FIRST_DAY, days)) * len(self._timers) - lately)
+
+    def _ended_lately(self, tick: int) -> int:
+        """Within the hour that budgets count."""
+        now, newest = moment(self.activity, tick), reversed(self._stopped)
+        return sum(1 for _ in takewhile(lambda then: now - moment(self.activity, then) < budgets.HOUR, newest))
+
+    def _patience_with(self, which: Sequence[int]) -> dict[str, timedelta]:
+        if self._patience is None:
+            return {}
+        return {self.activity.replicas[n]: timedelta(seconds=float(self._timers[n])) for n in which}
+
+
+def moment(activity: Activity, tick: int) -> datetime:
+    """When a tick is."""
+    return EPOCH + timedelta(seconds=float(activity.times[tick]))
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """What the cloud's list says of a replica."""
+
+    launched: datetime = LONG_AGO
+    marked: datetime | None = None
+    """Since when it is marked idle."""
+
+
+def observed(activity: Activity, policy: IdlePolicy, listed: Mapping[int, Listed], window: slice) -> Observed:
+    """What production's watchdog would see of some replicas, each its own pool. `window`: the ticks looked at."""
+    names = {replica: activity.replicas[replica] for replica in listed}
+    return Observed(
+        instances=[_instance(names[replica], one) for replica, one in listed.items()],
+        evidence={name: _evidence(activity, replica, window, policy) for replica, name in names.items()},
+        agents=dict.fromkeys(names.values(), READY),
+        pools={name: PoolView(name=name, policy=policy, floor=0, target=1) for name in names.values()},
+        budget=Budget(per_run=len(names), per_hour=len(names)),
+        gpus_expected={MACHINE: 1},
+    )
+
+
+def _instance(name: str, listed: Listed) -> Instance:
+    return Instance(
+        id=name,
+        cloud=Cloud.AWS,
+        region="",
+        zone="",
+        machine_type=MACHINE,
+        capacity_type=CapacityType.ON_DEMAND,
+        state=InstanceState.RUNNING,
+        launched_at=listed.launched,
+        environment="replay",
+        pool=name,
+        group=name,
+        tags={} if listed.marked is None else {tags.IDLE_SINCE: tags.write_time(listed.marked)},
+    )
+
+
+def _evidence(activity: Activity, replica: int, window: slice, policy: IdlePolicy) -> Evidence:
+    """What metrics say of a replica."""
+    there = np.flatnonzero(activity.reported[window, replica])
+    coverage = len(there) / _rows(activity, policy)
+    active: npt.NDArray[np.float32] = activity.active[window, replica]
+    now, newest = moment(activity, window.stop - 1), window.start + int(there[-1]) if len(there) else None
+    age = None if newest is None else now - moment(activity, newest)
+    return Evidence(
+        window=policy.window,
+        interval=timedelta(seconds=activity.step),
+        reached=True,
+        engine=EngineEvidence(
+            coverage=coverage,
+            missed=0.0,
+            newest_age=age,
+            running_max=float(activity.work[window, replica].any()),
+            waiting_max=0.0,
+            tokens=0.0,
+            counter_changes=0.0,
+            started_age=policy.window,
+            pulse_changes=1.0,
+        ),
+        gpu=GpuEvidence(
+            gpus=1,
+            metered=1,
+            coverage=coverage,
+            missed=0.0,
+            newest_age=age,
+            active_max=float(active.max()),
+            active_min=float(active.min()),
+            energy_changes=1.0,
+        ),
+    )
+
+
+def _rows(activity: Activity, policy: IdlePolicy) -> int:
+    """That a window is expected to have of each replica."""
+    return max(1, round(policy.window.total_seconds() / activity.step))
