@@ -1,0 +1,172 @@
+"""Seeds one known defect at a time into a copy of the tree and runs the tests that must find it.
+
+The list is `tests/seeded_defects.toml`. It shows that a change of the code or of the tests has not made the tests
+blind: it runs before and after. The working tree is never touched.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).parent.parent
+LIST: Final = ROOT / "tests" / "seeded_defects.toml"
+LIMIT_S: Final = 600
+"""Seconds for the tests of one defect."""
+_PYTEST: Final = (
+    "-m", "pytest", "-x", "-q", "--no-header", "--tb=line", "--hypothesis-seed=0",
+    "-p", "no:randomly", "-p", "no:cacheprovider", "-p", "no:rerunfailures",
+)  # fmt: skip
+_FAILED: Final = 1
+"""What pytest exits with when tests ran and some failed."""
+
+
+class Verdict(StrEnum):
+    """What became of a defect."""
+
+    FOUND = "found"
+    SURVIVED = "survived"
+    UNCLEAR = "unclear"
+    """The tests could not run: a defect must leave code that can be imported."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Defect:
+    """One wrong change."""
+
+    id: str
+    what: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+    """Files or node ids; at least one of these tests must fail."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One defect tried."""
+
+    defect: Defect
+    verdict: Verdict
+    seconds: float
+    said: str
+    """The last line of pytest."""
+
+
+class SeedError(Exception):
+    """The list and the tree do not fit together. Says which entry, and why."""
+
+
+def defects(path: Path = LIST) -> tuple[Defect, ...]:
+    """The list. Raises KeyError and TypeError for an entry that lacks a field or has one too many."""
+    found: list[dict[str, Any]] = tomllib.loads(path.read_text("utf-8"))["defect"]
+    return tuple(Defect(tests=tuple(entry.pop("tests")), **entry) for entry in found)
+
+
+def seeded(defect: Defect, tree: Path) -> str:
+    """The text of the file with the defect. Raises SeedError when the old text is not there exactly once."""
+    text = (tree / defect.file).read_text("utf-8")
+    if (times := text.count(defect.old)) != 1:
+        raise SeedError(
+            f"{defect.id}: its old text occurs {times} times in {defect.file}, not once: repair the entry"
+        )
+    return text.replace(defect.old, defect.new)
+
+
+def trials(chosen: Sequence[Defect], tree: Path) -> Iterator[Trial]:
+    """Try each defect in a copy of the tree. Raises SeedError, also when a test fails without any defect."""
+    with tempfile.TemporaryDirectory(prefix="gpufleet-defects-") as folder:
+        copy = Path(folder) / "tree"
+        _copy(tree, copy)
+        code, said = _pytest(copy, sorted({test for defect in chosen for test in defect.tests}))
+        if code != 0:
+            raise SeedError(f"the tests fail without any defect: {said}")
+        for defect in chosen:
+            yield _trial(defect, copy)
+
+
+def _trial(defect: Defect, copy: Path) -> Trial:
+    path, began = copy / defect.file, time.monotonic()
+    whole = path.read_text("utf-8")
+    path.write_text(seeded(defect, copy), "utf-8")
+    try:
+        code, said = _pytest(copy, defect.tests)
+    finally:
+        path.write_text(whole, "utf-8")
+    verdicts = {0: Verdict.SURVIVED, _FAILED: Verdict.FOUND}
+    seconds = time.monotonic() - began
+    return Trial(defect=defect, verdict=verdicts.get(code, Verdict.UNCLEAR), seconds=seconds, said=said)
+
+
+def _copy(tree: Path, copy: Path) -> None:
+    """What git knows of the tree, and new files that it does not ignore."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=tree,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    for name in filter(None, listed.stdout.split("\0")):
+        if (tree / name).is_file():
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(tree / name, copy / name)
+
+
+def _pytest(copy: Path, tests: Sequence[str]) -> tuple[int, str]:
+    # bytecode of a defect must not outlive it: two changes within a second may have one size
+    environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, *_PYTEST, *tests]
+    try:
+        done = subprocess.run(
+            command, cwd=copy, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return -1, f"no end within {LIMIT_S} s"
+    lines = (done.stdout + done.stderr).strip().splitlines()
+    return done.returncode, lines[-1] if lines else ""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit code: 0 all were found; 1 list and tree do not fit; 2 wrong use; 3 a defect was not found."""
+    parser = argparse.ArgumentParser(prog="python -m scripts.seeded_defects", description=__doc__)
+    parser.add_argument("--only", metavar="ID", nargs="+", help="these defects alone")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.add_argument("--tree", type=Path, default=ROOT, help="another checkout, with its own list")
+    options = parser.parse_args(arguments)
+    known = defects(options.tree / LIST.relative_to(ROOT))
+    chosen = [defect for defect in known if not options.only or defect.id in options.only]
+    if unknown := set(options.only or ()) - {defect.id for defect in known}:
+        parser.error(f"no such defect: {', '.join(sorted(unknown))}")
+    began, done = time.monotonic(), list[Trial]()
+    try:
+        for trial in trials(chosen, options.tree):
+            done.append(trial)
+            words = f"{len(done)}/{len(chosen)} {trial.verdict} {trial.defect.id} ({trial.seconds:.0f} s)"
+            print(words if trial.verdict is Verdict.FOUND else f"{words}: {trial.said}", file=sys.stderr, flush=True)
+    except SeedError as error:
+        print(error, file=sys.stderr)
+        return 1
+    found = sum(trial.verdict is Verdict.FOUND for trial in done)
+    seconds = time.monotonic() - began
+    if options.json:
+        rows = [{"id": one.defect.id, "verdict": one.verdict, "seconds": round(one.seconds, 1)} for one in done]
+        print(json.dumps({"found": found, "of": len(done), "seconds": round(seconds, 1), "defects": rows}, indent=1))
+    else:
+        print(f"{found} of {len(done)} seeded defects found in {seconds:.0f} s")
+    return 0 if found == len(done) else 3
+
+
+if __name__ == "__main__":
+    sys.exit(main())
