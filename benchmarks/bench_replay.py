@@ -5,6 +5,7 @@ folder).
 """
 
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
@@ -82,11 +83,7 @@ def _pooled() -> Table:
         active = kinds.together(kinds.KINDS[kind](REPLICAS, DAYS, 1), bursts=bursts, seed=1)
         found = replace(history(active), pools=np.zeros(REPLICAS, dtype=np.int32), pool_names=("pool",))
         for name in sizers.NAMES:
-
-            def rule(pool: Activity, name: str = name) -> pools.Rule:
-                return pools.rule(name, pool, IdlePolicy(), ScalePolicy(), COLD_START)
-
-            score = pools.play(found, rule, COLD_START, 0.8).answer()
+            score = _pool(found, name).answer()
             shown = ("saved_percent", "unserved_percent", "stops_per_replica_day", "wrong_stops")
             rows.append((kind, name, *(f"{score[field]:.2f}" for field in shown)))
     return Table(
@@ -123,13 +120,15 @@ def _recorded(source: Path | None) -> Iterator[Table]:
         columns=("data set", "played by"),
         rows=tuple((name, f"replay {by}" if name in there else said) for name, by in recorded.DATA_SETS.items()),
     )
-    if source is None or not there:
+    if source is None:
         return
+    begun = time.monotonic()
+    played = {"spot": _recorded_markets, "idle": _recorded_replicas, "scale": _recorded_requests}
     with tempfile.TemporaryDirectory() as folder:
-        if there & {"bamboo_spot"}:
-            yield _recorded_markets(source, Path(folder))
-        if there - {"bamboo_spot"}:
-            yield _recorded_requests(source, Path(folder))
+        for by in sorted({recorded.DATA_SETS[name] for name in there}):
+            table = played[by](source, Path(folder))
+            took = f"Recorded histories took {time.monotonic() - begun:.0f} s up to here."
+            yield replace(table, notes=(*table.notes, took))
 
 
 def _recorded_markets(source: Path, folder: Path) -> Table:
@@ -141,10 +140,28 @@ def _recorded_markets(source: Path, folder: Path) -> Table:
             shown = ("cost_ratio", "below_target_percent", "none_ready_percent", "on_demand_launches")
             rows.append((history.name, name, *(f"{score[field]:g}" for field in shown)))
     return Table(
-        title="Recorded spot clusters, one zone each, a target of 4 and one spare",
+        title="Recorded spot markets, a target of 4 and one spare",
         columns=("history", "rule", "cost", "below target %", "none ready %", "on-demand launches"),
         rows=tuple(rows),
-        notes=("`available` is what the cluster held: the zone may have had more.",),
+        notes=("Of g4dn and p2 `available` is what a cluster held: its zone may have had more.",),
+    )
+
+
+def _recorded_replicas(source: Path, folder: Path) -> Table:
+    rows: list[tuple[str, ...]] = []
+    for pool, names in (("", idle.NAMES), ("pool", sizers.NAMES)):
+        for history in recorded.replicas(source, folder, pool):
+            found = histories.load_activity(history.path, IdlePolicy().gpu_active_below)
+            for name in names:
+                score = (
+                    _pool(found, name) if pool else idle.play(found, idle.rule(name, found, IdlePolicy()), COLD_START)
+                )
+                shown = ("saved_percent", "unserved_percent", "stops_per_replica_day", "wrong_stops")
+                rows.append((history.name, name, *(f"{score.answer()[field]:.2f}" for field in shown)))
+    return Table(
+        title="Recorded GPUs, each alone and as one pool at 0.8 capacity",
+        columns=("history", "rule", "saved %", "unserved %", "stops per replica and day", "wrong stops"),
+        rows=tuple(rows),
     )
 
 
@@ -164,6 +181,12 @@ def _recorded_requests(source: Path, folder: Path) -> Table:
         columns=("history", "rule", "cost", "too late %", "peak replicas", "moves"),
         rows=tuple(rows),
         notes=("Rates have no tokens: 1,000 for each request.",),
+    )
+
+
+def _pool(found: Activity, name: str) -> idle.Score:
+    return pools.play(
+        found, lambda pool: pools.rule(name, pool, IdlePolicy(), ScalePolicy(), COLD_START), COLD_START, 0.8
     )
 
 

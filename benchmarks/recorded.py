@@ -1,9 +1,10 @@
 """Public histories at hand, in the form that `gpufleet replay` reads. None of them is part of this repository.
 
-`GPUFLEET_HISTORIES` names a folder with one folder for each public data set, laid out as its authors publish it:
-`bamboo_spot` (uclasystem/bamboo, NSDI '23: events of spot clusters), `servegen` (alibaba/ServeGen: rates by client
-and window, one file for each model), `azure_llm_2023` (Azure/AzurePublicDataset) and `mooncake_fast25`
-(kvcache-ai/Mooncake). One that is not there is skipped.
+`GPUFLEET_HISTORIES` names a folder with one folder for each public data set:
+`bamboo_spot` (uclasystem/bamboo, NSDI '23: events of spot clusters), `spot_traces` (skypilot-org/spot-traces: what
+zones gave), `idle_gpus` (alibaba/clusterdata, GenTD26: when each GPU of a service worked), `servegen`
+(alibaba/ServeGen: rates by client and window, one file for each model), `azure_llm_2023` (Azure/AzurePublicDataset)
+and `mooncake_fast25` (kvcache-ai/Mooncake). One that is not there is skipped.
 """
 
 import csv
@@ -38,7 +39,9 @@ def folder() -> Path | None:
 
 
 def markets(source: Path, into: Path) -> Iterator[History]:
-    """Spot clusters of bamboo: what one zone gave, looked at each minute. What it would have given is not known."""
+    """Zones of spot-traces, and clusters of bamboo: what one zone gave, looked at each minute, and maybe not all."""
+    for path in sorted(source.glob("spot_traces/*.csv.gz")):
+        yield History(name=path.name.removesuffix(".csv.gz"), path=path)
     for path in sorted(source.glob("bamboo_spot/*.csv")):
         # the p2 history counts hours, the others seconds; `_scaled` ones are the same again in hours
         if path.stem.endswith("_scaled"):
@@ -60,6 +63,30 @@ def _looks(events: list[tuple[float, int]]) -> Iterator[str]:
         while at + 1 < len(events) and events[at + 1][0] <= second:
             at += 1
         yield f"{second},zone,{events[at][1]}\n"
+
+
+def replicas(source: Path, into: Path, pool: str = "") -> Iterator[History]:
+    """GPUs of one service, each alone or as one pool: those that work at a moment share what all did then."""
+    folder = source / "idle_gpus"
+    if not (folder / "runs.csv.gz").exists():
+        return
+    with gzip.open(folder / "pool_demand.csv.gz", "rt", encoding="utf-8") as file:
+        demand = [(row["time_s"], float(row["gpu_active_sum"])) for row in csv.DictReader(file)]
+    works: dict[str, list[str]] = defaultdict(list)
+    with gzip.open(folder / "runs.csv.gz", "rt", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            works[row["replica"]] += [row["working"]] * int(row["ticks"])
+    made = into / f"idle_gpus{pool}.csv"
+    with made.open("w", encoding="utf-8") as file:
+        end = f",{pool}" if pool else ""
+        columns = "time_s,replica,gpu_active,requests_running,requests_waiting,tokens_total"
+        file.write(f"{columns}{',pool' if pool else ''}\n")
+        for tick, (at, active) in enumerate(demand):
+            now = {name: runs[tick] for name, runs in works.items() if tick < len(runs) and runs[tick]}
+            share = min(1.0, active / max(1, sum(map(int, now.values()))))
+            for name, working in now.items():
+                file.write(f"{at},{name},{share * int(working):.4f},{working},0,0{end}\n")
+    yield History(name="idle_gpus as one pool" if pool else "idle_gpus", path=made)
 
 
 def requests(source: Path, into: Path) -> Iterator[History]:
@@ -114,6 +141,8 @@ _REQUESTS: Final[tuple[tuple[str, str, Callable[[Path], Iterator[str]]], ...]] =
 
 DATA_SETS: Final[Mapping[str, str]] = {
     "bamboo_spot": "spot",
+    "spot_traces": "spot",
+    "idle_gpus": "idle",
     "servegen": "scale",
     "azure_llm_2023": "scale",
     "mooncake_fast25": "scale",

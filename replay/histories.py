@@ -79,7 +79,7 @@ def load_market(path: Path) -> Market:
 
     def by_tick(values: Floats, missing: float) -> Floats:
         found = np.full((len(starts) - 1, len(zones)), missing)
-        rows.put(found, tick, codes, values)
+        found[tick, codes] = values
         return found
 
     prices = table.numbers.get("spot_price")
@@ -133,69 +133,48 @@ class Activity:
 def load_activity(path: Path, noise_floor: float) -> Activity:
     """Raises TraceError: what is wrong, with the line."""
     table = rows.read(path, _ACTIVITY)
-    times, codes = table.numbers.pop("time_s"), table.codes["replica"]
+    times, codes, replicas = table.numbers["time_s"], table.codes["replica"], table.names["replica"]
     starts = rows.ticks(table, times)
-    shape = (len(starts) - 1, len(table.names["replica"]))
+    shape = (len(starts) - 1, len(replicas))
     if shape[0] < 2:
         raise TraceError(f"{path}: one moment only; a history has at least two")
     times, tick = times[starts[:-1]], rows.tick_of_row(starts)
     rows.no_doubles(table, "replica", tick, codes, shape[1])
     pools, pool_names = _pools(table, codes)
-    table.codes.pop("pool", None)
-    known = np.ones(len(tick), dtype=np.bool_)
-    work: Bools = np.zeros(shape, dtype=np.bool_)
-    tokens = table.numbers.pop("tokens_total")
-    known &= ~np.isnan(tokens)
-    work |= _moved(tokens, tick, codes, shape)
-    del tokens  # each column goes as soon as it is read, so that the whole history is never held twice
-    for name in ("requests_running", "requests_waiting"):
-        requests = table.numbers.pop(name)
-        known &= ~np.isnan(requests)
-        work |= _flags(requests > 0, tick, codes, shape)
-    active = table.numbers.pop("gpu_active")
+    active = table.numbers["gpu_active"]
     if len(over := np.flatnonzero(active > 1)):
         row = int(over[0])
         raise TraceError(
             f"{path}, line {table.lines.of(row)}: gpu_active is {active[row]:g}; it is a share from 0 to 1,"
             " and percent is another metric"
         )
-    known &= ~np.isnan(active)
-    work |= _flags(active >= noise_floor, tick, codes, shape)
+    running, waiting = table.numbers["requests_running"], table.numbers["requests_waiting"]
+    fields = (active, running, waiting, table.numbers["tokens_total"])
+    reported, work = np.zeros(shape, dtype=np.bool_), np.zeros(shape, dtype=np.bool_)
+    shares = np.zeros(shape, dtype=np.float32)
+    reported[tick, codes] = ~np.any([np.isnan(values) for values in fields], axis=0)
+    work[tick, codes] = (running > 0) | (waiting > 0) | (active >= noise_floor)
+    shares[tick, codes] = np.nan_to_num(active)
+    tokens = np.full(shape, np.nan)
+    tokens[tick, codes] = table.numbers["tokens_total"]
     return Activity(
-        replicas=table.names["replica"],
+        replicas=replicas,
         times=times,
         step=float(np.median(np.diff(times))),
-        reported=_flags(known, tick, codes, shape),
-        active=_singles(np.nan_to_num(active, copy=False), tick, codes, shape),
-        work=work,
+        reported=reported,
+        active=shares,
+        work=work | _moved(tokens),
         pools=pools,
         pool_names=pool_names,
     )
 
 
-def _flags(values: Bools, tick: rows.Codes, codes: rows.Codes, shape: tuple[int, int]) -> Bools:
-    found: Bools = np.zeros(shape, dtype=np.bool_)
-    rows.put(found, tick, codes, values)
-    return found
-
-
-def _singles(values: Floats, tick: rows.Codes, codes: rows.Codes, shape: tuple[int, int]) -> Singles:
-    found: Singles = np.zeros(shape, dtype=np.float32)
-    rows.put(found, tick, codes, values)
-    return found
-
-
-def _moved(tokens: Floats, tick: rows.Codes, codes: rows.Codes, shape: tuple[int, int]) -> Bools:
+def _moved(tokens: Floats) -> Bools:
     """Whether a replica's counter is another one than in its last row that had it; a reset is a change."""
-    table = np.full(shape, np.nan)
-    rows.put(table, tick, codes, tokens)
-    moved = np.zeros(shape, dtype=np.bool_)
-    if not np.isnan(table).any():
-        np.not_equal(table[1:], table[:-1], out=moved[1:])
-        return moved
-    last = table[0].copy()
-    for row in range(1, shape[0]):
-        now = table[row]
+    moved = np.zeros(tokens.shape, dtype=np.bool_)
+    last = tokens[0].copy()
+    for row in range(1, len(tokens)):
+        now = tokens[row]
         there = ~np.isnan(now)
         moved[row] = there & ~np.isnan(last) & (now != last)
         last[there] = now[there]
@@ -249,11 +228,10 @@ def load_requests(path: Path, tokens_per_request: float | None) -> Arrivals:
             raise TraceError(f"{path}: one moment only; a history of rates has at least two")
         return _of_rates(times, table.numbers["rate_rps"], tokens_per_request or USUAL_REQUEST)
     table = rows.read(path, _REQUESTS)
-    times, tokens = table.numbers.pop("time_s"), table.numbers.pop("input_tokens")
+    times, tokens = table.numbers["time_s"], table.numbers["input_tokens"] + table.numbers["output_tokens"]
     rows.ticks(table, times)
-    tokens += table.numbers.pop("output_tokens")
     begins = _moment(float(times[0]))
-    times -= times[0]
+    times = times - times[0]
     span = float(times[-1])
     tick = max(TICK, span / MOST_TICKS)
     ticks = int(span // tick) + 1

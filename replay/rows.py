@@ -1,4 +1,4 @@
-"""Recorded histories from CSV files, read in chunks into columns: ten million rows in seconds."""
+"""Recorded histories from CSV files, read block by block into columns."""
 
 import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -35,8 +35,6 @@ BLOCK: Final = 8 << 20
 _HEAD: Final = 1 << 16
 """Bytes that hold the header."""
 _GZIP: Final = b"\x1f\x8b"
-_AT_ONCE: Final = 1 << 19
-"""Rows."""
 _SHOWN: Final = 60
 """Characters of a field that an error says."""
 
@@ -70,7 +68,6 @@ class Table:
 
     path: str
     numbers: dict[str, Floats]
-    """Whoever is done with a column takes it out: ten million rows of one are 80 MB."""
     codes: dict[str, Codes]
     names: Mapping[str, Sequence[str]]
     lines: "Lines"
@@ -102,34 +99,11 @@ class Lines:
         return line
 
 
-class Growing:
-    """A column that is read part by part: parts that were freed would stay in the heap, and all be held twice."""
-
-    def __init__(self, kind: type[np.generic]) -> None:
-        self._room: npt.NDArray[Any] = np.empty(_AT_ONCE, dtype=kind)
-        self._held = 0
-
-    def add(self, part: npt.NDArray[Any]) -> None:
-        """More rows."""
-        end = self._held + len(part)
-        if end > len(self._room):
-            more: npt.NDArray[Any] = np.empty(max(end, 2 * len(self._room)), dtype=self._room.dtype)
-            more[: self._held] = self._room[: self._held]
-            self._room = more
-        self._room[self._held : end] = part
-        self._held = end
-
-    def whole(self) -> npt.NDArray[Any]:
-        """All of them; room that was never written to takes no memory."""
-        return self._room[: self._held]
-
-
 def read(path: Path, columns: Sequence[Column]) -> Table:
     """The whole history. Raises TraceError for a missing column or a bad field, with its line number."""
     present = _header(path, columns)
     wanted = [column for column in columns if column.name in present]
-    numbers = {c.name: Growing(np.float32 if c.small else np.float64) for c in wanted if not c.text}
-    codes = {c.name: Growing(np.int32) for c in wanted if c.text}
+    parts: dict[str, list[npt.NDArray[Any]]] = {column.name: [] for column in wanted}
     known: dict[str, dict[str, int]] = {c.name: {} for c in wanted if c.text}
     first, lines = 0, Lines()
     for batch in _batches(path, wanted, lines):
@@ -139,16 +113,16 @@ def read(path: Path, columns: Sequence[Column]) -> Table:
                 row = first + int(np.flatnonzero(np.asarray(raw.is_null()))[0])
                 _refuse(path, column, lines.of(row), f"is empty{_wanted(column)}")
             if column.text:
-                codes[column.name].add(_codes(raw, known[column.name]))
+                parts[column.name].append(_codes(raw, known[column.name]))
             else:
-                numbers[column.name].add(_floats(path, column, raw, first, lines))
+                parts[column.name].append(_floats(path, column, raw, first, lines))
         first += batch.num_rows
     if first == 0:
         raise TraceError(f"{path}: no rows below the header")
     return Table(
         path=str(path),
-        numbers={name: column.whole() for name, column in numbers.items()},
-        codes={name: column.whole() for name, column in codes.items()},
+        numbers={column.name: np.concatenate(parts[column.name]) for column in wanted if not column.text},
+        codes={name: np.concatenate(parts[name]) for name in known},
         names={name: tuple(found) for name, found in known.items()},
         lines=lines,
     )
@@ -162,7 +136,7 @@ def origin(first: float) -> datetime:
 def no_doubles(table: Table, column: str, tick: Codes, codes: Codes, names: int) -> None:
     """Refuse two rows of one name of `column` (given as `codes` below `names`) at a tick. Raises TraceError."""
     seen = np.zeros((int(tick[-1]) + 1, names), dtype=np.bool_)
-    put(seen, tick, codes, np.ones(len(tick), dtype=np.bool_))
+    seen[tick, codes] = True
     if np.count_nonzero(seen) == len(tick):
         return
     keys = tick.astype(np.int64) * names + codes
@@ -195,24 +169,6 @@ def ticks(table: Table, times: Floats) -> Indices:
 def tick_of_row(starts: Indices) -> Codes:
     """The number of each row's tick."""
     return np.repeat(np.arange(len(starts) - 1, dtype=np.int32), np.diff(starts))
-
-
-def put(matrix: npt.NDArray[Any], tick: Codes, codes: Codes, values: npt.NDArray[Any]) -> None:
-    """Write a column into a matrix by tick and code, in parts: numpy widens all indices that it is given."""
-    for first in range(0, len(tick), _AT_ONCE):
-        part = slice(first, first + _AT_ONCE)
-        matrix[tick[part], codes[part]] = values[part]
-
-
-def widening(first: int, end: int, span: int, most: int) -> Iterator[slice]:
-    """The ticks from `first` to before `end` in parts, each twice as long as the last one, up to `most`.
-
-    Whoever looks for the next change mostly finds it near, and years ahead when nothing happens.
-    """
-    while first < end:
-        part = slice(first, min(first + span, end))
-        yield part
-        first, span = part.stop, min(2 * span, most)
 
 
 def has(path: Path, column: str) -> bool:

@@ -157,11 +157,12 @@ def play(market: Market, terms: Terms, rule: Rule) -> Score:
 def _lose(state: State, room: Sequence[int], score: Score) -> None:
     """The newest beyond what their zone gives."""
     state.lost, state.refused = [], []
-    held = Counter[int]()
-    for machine in sorted(state.machines, key=lambda m: (m.launched, m.number)):
-        held[machine.place] += 1
-        if machine.place != ON_DEMAND and held[machine.place] > room[machine.place]:
-            state.lost.append(machine)
+    held: dict[int, list[Machine]] = {}
+    for machine in state.machines:
+        if machine.place != ON_DEMAND:
+            held.setdefault(machine.place, []).append(machine)
+    for place, there in held.items():
+        state.lost += there[room[place] :]
     _remove(state, {machine.number for machine in state.lost})
     score.preemptions += len(state.lost)
 

@@ -92,7 +92,7 @@ def test_stops_stay_within_the_budget_and_hit_nobody_at_work(kind: str) -> None:
 @pytest.mark.slow
 def test_jobs_that_come_by_a_clock_are_learned() -> None:
     """More is saved than by any fixed timer that stops as seldom."""
-    found = history(kinds.batch(30, 4.0, 3))
+    found = history(kinds.batch(12, 4.0, 3))
     own = idle.play(found, idle.rule("own", found, IdlePolicy()), 180).answer()
     policies = [IdlePolicy(grace=timedelta(minutes=m), max_stops_per_day=None) for m in range(10, 400, 60)]
     timers = [idle.play(found, idle.rule("own", found, p), 180).answer() for p in policies]

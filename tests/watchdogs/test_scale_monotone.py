@@ -1,4 +1,4 @@
-"""More demand never asks for fewer replicas: the replay of pools skips ticks by this, and people expect it."""
+"""More demand never asks for fewer replicas."""
 
 from datetime import UTC, datetime, timedelta
 
