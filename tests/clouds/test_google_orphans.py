@@ -90,7 +90,7 @@ def test_a_project_that_nobody_provisioned_is_judged_by_prometheus(
         place = Place(region=ZONE.rpartition("-")[0], project=PROJECT, tag="team=research", prometheus=url)
         code = look(place, LATER, as_json=True)
     answer = json.loads(capfd.readouterr().out)
-    assert {d["resource"]: d["reason"] for d in answer["decisions"]} == {
+    assert {d["resource"]: d["reason_code"] for d in answer["decisions"]} == {
         "notebook": Reason.IDLE,
         "training": Reason.GPU_ACTIVE_WITHOUT_WORK,
         "unmeasured": Reason.METRICS_MISSING,
