@@ -21,8 +21,8 @@ from ledger.facts import (
 from ledger.tables import ACTIVITY, ENDS, OUTCOMES, PASSES, PRICES, RESERVATIONS, RUNS, moment
 
 _HOUR: Final = timedelta(hours=1)
-_ROWS: Final = 5_000
-"""Hours of activity that are held at once."""
+_AT_ONCE: Final = 50
+"""Instances whose activity is held at once. A number of instances, so that longer spans take no more queries."""
 
 
 def runs(connection: Connection, environment: str, since: datetime, until: datetime) -> list[Run]:
@@ -43,7 +43,7 @@ def runs(connection: Connection, environment: str, since: datetime, until: datet
 class Activity(Mapping[str, Sequence[ActivityHour]]):
     """Known slots of a span, read when an instance is asked for: a month of a large fleet does not fit in memory.
 
-    Who asks for `names` in their order gets them read some at a time, as many as make `_ROWS` rows.
+    Who asks for `names` in their order gets them read `_AT_ONCE` at a time.
     """
 
     def __init__(
@@ -62,7 +62,6 @@ class Activity(Mapping[str, Sequence[ActivityHour]]):
         self._names = tuple(dict.fromkeys(names))
         self._places = {name: place for place, name in enumerate(self._names)}
         self._next = 0
-        self._at_once = max(1, _ROWS // (int((until - since) / _HOUR) + 2))
         self._newest: dict[str, list[ActivityHour]] = {}
 
     def __getitem__(self, instance_id: str) -> Sequence[ActivityHour]:
@@ -84,7 +83,7 @@ class Activity(Mapping[str, Sequence[ActivityHour]]):
         """The instance, and those that are asked for next, if it is asked for in its turn."""
         if self._places.get(instance_id) != self._next:
             return (instance_id,)
-        some = self._names[self._next : self._next + self._at_once]
+        some = self._names[self._next : self._next + _AT_ONCE]
         self._next += len(some)
         return some
 

@@ -91,6 +91,18 @@ def test_more_days_budgets_and_teams_take_no_more_queries(folder: Path) -> None:
     assert set(counts.values()) == {SELECTS}, counts
 
 
+def test_more_days_of_a_larger_fleet_take_no_more_queries(tmp_path: Path) -> None:
+    engine = open_ledger(f"sqlite:///{tmp_path}/ledger.db")
+    fill(engine)
+    with writing(engine) as connection:
+        facts.add_runs(connection, [run(f"i-{number}", -60 * 24, CapacityType.ON_DEMAND) for number in range(40)])
+        first = Pass(environment=FLEET, at=T0 - 60 * DAY, host="h", metrics_from=None, metrics_until=None)
+        facts.add_pass(connection, first)
+    engine.dispose()
+    counts = {days: _digest(tmp_path, days, 0)[1] for days in (1, 7, 28)}
+    assert len(set(counts.values())) == 1, counts
+
+
 def test_budgets_of_teams_are_in_the_digest(folder: Path) -> None:
     found, _ = _digest(folder, 28, 5)
     assert found.before is not None and found.month.days_known == 27
