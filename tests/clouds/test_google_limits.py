@@ -168,3 +168,12 @@ def test_an_operation_without_an_end_is_given_up(compute: Compute) -> None:
     with pytest.raises(CloudError, match=r"instances\.stop: not done after 300 s"):
         GoogleCalls("p", clock=clock, sleep=clock.sleep).finish("instances", "stop", **PLACE)
     assert len(compute.asked) <= OPERATION_LIMIT_S + 2
+
+
+def test_an_operation_that_ends_with_an_error_raises_its_code(compute: Compute) -> None:
+    error = {"code": "ZONE_RESOURCE_POOL_EXHAUSTED", "message": "the zone has none"}
+    ended = {"name": "op-1", "status": "DONE", "zone": "zones/us-central1-a", "error": {"errors": [error]}}
+    compute.answer = lambda _: (200, ended)
+    with pytest.raises(CloudError, match=r"instances\.stop in p failed: ZONE_RESOURCE_POOL_EXHAUSTED") as caught:
+        GoogleCalls("p").finish("instances", "stop", **PLACE)
+    assert caught.value.code == "ZONE_RESOURCE_POOL_EXHAUSTED"

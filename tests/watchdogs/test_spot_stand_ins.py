@@ -338,3 +338,9 @@ def test_a_fallback_costs_what_its_own_machines_cost() -> None:
 def test_a_limit_of_nothing_is_refused() -> None:
     with pytest.raises(DocumentError, match="kv_cache_above: input should be greater than 0"):
         document(watchdogs={"scale": {"kv_cache_above": 0}})
+
+
+def test_the_fallback_is_not_asked_for_more_than_its_group_may_hold() -> None:
+    dry = Activity(id="1", group=A, kind=ActivityKind.NO_CAPACITY, at=START)
+    found = decided([group(A, 0, max=9), group(OD, 0, max=2)], [], target=4, max=9, events=(dry,))
+    assert (found[OD].reason, found[OD].to_size) == (Reason.FALLBACK, 2)
