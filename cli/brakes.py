@@ -1,34 +1,21 @@
 """`gpufleet keep|pause|resume|target|drain`: the hand brakes, each with an owner, a reason and an end."""
 
 import getpass
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final
 
 import typer
-from sqlalchemy.engine import Engine
 
-from app.adapters import FleetAgents
+from app import brakes
 from app.errors import AppError, Code
 from app.fleets import load
-from app.ledgers import ledger_name, not_here
-from app.wiring import agents_of, inventory_of, open_engine
+from app.ledgers import not_here
 from cli.options import FleetOption
 from cli.output import STDERR, STDOUT, print_json
-from gpufleet.domain import durations, tags
-from gpufleet.domain.activity import ConflictError
+from gpufleet.domain import durations
 from gpufleet.domain.brakes import Brake, BrakeKind
-from gpufleet.domain.decisions import Outcome, OutcomeKind
-from gpufleet.domain.drains import DrainOwner
-from gpufleet.domain.model import Cloud, Instance
-from gpufleet.settings.document import FleetDocument, Pool
-from ledger import decisions, operations
-from ledger.fleet import FleetLedger
-from ledger.schema import file_of
+from gpufleet.settings.document import FleetDocument
 from watchdogs.brakes import until_when
-from watchdogs.ports import Inventory
-from watchdogs.spot import lifecycle
-from watchdogs.spot.decide import WATCHDOG as SPOT
 
 SPAN: Final = "4h"
 REASON_MOST: Final = 500
@@ -65,21 +52,13 @@ def keep(  # noqa: PLR0913 - a brake's options, and JSON
 ) -> None:
     """Keep an instance, a pool or all from the idle watchdog. If that ends, an instance gets its tag, too."""
     brake = _brake(BrakeKind.KEEP, scope, (reason, owner), _end(span, endless=endless))
-    document, known = _owner_of(scope, load(fleet))
-    _pull(document, brake)
-    until = brake.until
-    if known is not None and until is not None:
-        written = known.keep_tags(until)
-        failed = inventory_of(document).tag([known.id] if written else [], written)
-        if not written:
-            there = known.tags[tags.KEEP_UNTIL]
-            STDERR.print(f"its tag {tags.KEEP_UNTIL}={there} keeps it longer and stays", highlight=False)
-        for error in failed.values():
-            raise AppError(f"the brake is set in the ledger, but the tag could not be written: {error}")
+    document, known = brakes.owner_of(scope, load(fleet))
+    if (note := brakes.keep(document, known, brake)) is not None:
+        STDERR.print(note, highlight=False)
     if as_json:
         print_json([_row(document, brake)])
         return
-    STDOUT.print(f"{scope} is kept {until_when(until)}", highlight=False)
+    STDOUT.print(f"{scope} is kept {until_when(brake.until)}", highlight=False)
     _say_if_unused(document)
 
 
@@ -95,9 +74,9 @@ def pause(  # noqa: PLR0913 - a brake's options, and JSON
     """Pause the watchdogs of an instance, a pool or all, for a time or until `resume`."""
     brake = _brake(BrakeKind.PAUSE, scope, (reason, owner), _end(span, endless=endless))
     documents = load(fleet)
-    chosen = documents if scope == "all" else [_owner_of(scope, documents)[0]]
+    chosen = documents if scope == "all" else [brakes.owner_of(scope, documents)[0]]
     for document in chosen:
-        _pull(document, brake)
+        brakes.pull(document, brake)
     if as_json:
         print_json([_row(document, brake) for document in chosen])
         return
@@ -118,56 +97,29 @@ def resume(
     """
     now = datetime.now(UTC)
     who, documents = _who(owner), load(fleet)
-    chosen = _braked(scope, documents, now)
-    for document, _ in chosen:
-        _must_be_theirs(document)
-    rows: list[dict[str, Any]] = []
-    left: list[Brake] = []
-    for document, known in chosen:
-        engine = open_engine(document)
-        released, remaining = _release(engine, document, scope, known, (who, now))
-        _try_boots_again(engine, document, [p for p in document.pools if scope in ("all", p.name)], who, now)
-        rows.append(
-            {
-                "environment": document.environment,
-                "scope": scope,
-                "released": [_row(document, brake) for brake in released],
-                "left": [_row(document, brake) for brake in remaining],
-            }
-        )
-        left += remaining
-        if known is not None:
-            remove_keep(inventory_of(document), known.id)
+    done = brakes.release(scope, documents, who, now)
     if as_json:
-        print_json(rows)
+        print_json(
+            [
+                {
+                    "environment": one.document.environment,
+                    "scope": scope,
+                    "released": [_row(one.document, brake) for brake in one.released],
+                    "left": [_row(one.document, brake) for brake in one.left],
+                }
+                for one in done
+            ]
+        )
         return
-    count = sum(len(row["released"]) for row in rows)
+    count = sum(len(one.released) for one in done)
     STDOUT.print(f"{count} brakes of {scope} released", highlight=False)
-    for brake in left:
+    for brake in (brake for one in done for brake in one.left):
         STDERR.print(
             f"{brake.kind.sentence} {brake.scope} by {brake.owner} still holds {until_when(brake.until)}:"
             f" {brake.reason} (`gpufleet resume {brake.scope}`)",
             highlight=False,
             soft_wrap=True,
         )
-
-
-def _release(
-    engine: Engine, document: FleetDocument, scope: str, known: Instance | None, by: tuple[str, datetime]
-) -> tuple[list[Brake], list[Brake]]:
-    """The brakes of a scope that were released, and those that hold it all the same; of `all`, every one."""
-    fleet = ledger_name(document)
-    before = operations.brakes(engine, fleet, by[1])
-    # one that a newer release pulled is released, too
-    for kind in (*BrakeKind, *{brake.kind for brake in before if brake.scope == scope and not brake.kind.known}):
-        operations.release_brakes(engine, fleet, kind, scope, by)
-    after = operations.brakes(engine, fleet, by[1])
-    gone = {brake.id for brake in before} - {brake.id for brake in after}
-    wider = {"all"} if known is None else {"all", known.pool}
-    return (
-        [brake for brake in before if brake.id in gone],
-        [brake for brake in after if scope == "all" or brake.scope in wider],
-    )
 
 
 def _row(document: FleetDocument, brake: Brake) -> dict[str, Any]:
@@ -181,48 +133,6 @@ def _row(document: FleetDocument, brake: Brake) -> dict[str, Any]:
         "since": brake.since.isoformat(timespec="seconds"),
         "until": None if brake.until is None else brake.until.isoformat(timespec="seconds"),
     }
-
-
-def _try_boots_again(engine: Engine, document: FleetDocument, pools: Sequence[Pool], who: str, now: datetime) -> None:
-    ledger = FleetLedger(engine, ledger_name(document), SPOT, who)
-    for pool in pools:
-        if pool.watchdogs.spot is not None:
-            said = lifecycle.mended(pool.name, who)
-            ledger.record_outcome(SPOT, Outcome(decision=said, kind=OutcomeKind.DONE, detail=said.detail), now)
-
-
-def _braked(
-    scope: str, documents: Sequence[FleetDocument], now: datetime
-) -> Sequence[tuple[FleetDocument, Instance | None]]:
-    """The fleets whose brakes of a scope are released, and the instance where it is there. Raises AppError."""
-    if scope == "all":
-        return [(document, None) for document in documents]
-    try:
-        return [_owner_of(scope, documents)]
-    except AppError as error:
-        # an instance's pause may outlive it, and a pool's the settings that named it
-        left = [(document, None) for document in documents if scope in _scopes(document, now)]
-        if error.code is not Code.WRONG_USE or not left:
-            raise
-        return left
-
-
-def _scopes(document: FleetDocument, now: datetime) -> set[str]:
-    _must_be_theirs(document)
-    return {brake.scope for brake in operations.brakes(open_engine(document), ledger_name(document), now)}
-
-
-def remove_keep(inventory: Inventory, instance: str) -> None:
-    """Take the keep-until tag from an instance. Raises AppError where it stays: it would go on keeping it."""
-    try:
-        failed = inventory.untag([instance], [tags.KEEP_UNTIL])
-    except OSError as error:
-        failed = {instance: str(error)}
-    for error in failed.values():
-        raise AppError(
-            f"the brakes of {instance} are released in the ledger, but its tag {tags.KEEP_UNTIL}, which keeps it too,"
-            f" could not be removed: {error}"
-        )
 
 
 def target(  # noqa: PLR0913 - a brake's options, and JSON
@@ -248,8 +158,8 @@ def target(  # noqa: PLR0913 - a brake's options, and JSON
         raise AppError(f"{pool!r} is no pool of these fleets", Code.WRONG_USE)
     if pool is not None and value is not None:
         brake = _brake(BrakeKind.TARGET, pool, (reason or "", owner), _end(span, endless=endless))
-        document, _ = _owner_of(pool, documents)
-        _hold_target(document, brake, value)
+        document, _ = brakes.owner_of(pool, documents)
+        brakes.hold_target(document, brake, value)
         if not as_json:
             _say_if_unused(document)
     rows = [row for document in documents for row in _targets(document) if pool in (None, row["pool"])]
@@ -269,27 +179,7 @@ def target(  # noqa: PLR0913 - a brake's options, and JSON
 def _targets(document: FleetDocument) -> list[dict[str, Any]]:
     if (said := not_here(document)) is not None:
         STDERR.print(f"{said}: these are the targets of the settings", highlight=False, soft_wrap=True)
-    engine, fleet = open_engine(document, reading=True), ledger_name(document)
-    found = operations.brakes(engine, fleet, datetime.now(UTC))
-    held = {brake.scope: brake for brake in found if brake.acts_as(BrakeKind.TARGET)}
-    rows: list[dict[str, Any]] = []
-    for row in operations.targets(engine, fleet):
-        last, brake = operations.target_moves(engine, fleet, row.pool)[-1], held.get(row.pool)
-        until = None if brake is None else brake.until
-        rows.append(
-            {
-                "environment": document.environment,
-                "pool": row.pool,
-                "target": row.value,
-                "version": row.version,
-                "changed_by": last.changed_by,
-                "reason": last.reason,
-                "at": last.at.isoformat(timespec="seconds"),
-                "held_by": None if brake is None else brake.owner,
-                "held_until": None if until is None else until.isoformat(timespec="seconds"),
-            }
-        )
-    return rows
+    return brakes.targets(document)
 
 
 def drain(  # noqa: PLR0913 - a brake's options, and JSON
@@ -304,19 +194,9 @@ def drain(  # noqa: PLR0913 - a brake's options, and JSON
 ) -> None:
     """Ask an instance's node agent to drain. It is not ended; there is no way back but a restart."""
     why = f"by hand, {_who(owner)}: {_why(reason)}"
-    document, known = _owner_of(instance, load(fleet))
-    if known is None:
-        raise AppError(f"{instance} is no instance id", Code.WRONG_USE)
-    if known.environment is None:
-        # its agent, if it has one, is not ours to give a token to
-        raise AppError(f"{instance} belongs to no fleet: it cannot be drained from here")
-    if deadline is None and known.pool not in {pool.name for pool in document.pools}:
-        raise AppError(f"{instance} belongs to no pool of {document.environment}: give --deadline", Code.WRONG_USE)
+    document, known = brakes.to_drain(instance, load(fleet), limited=deadline is not None)
     limit = _span(deadline) if deadline is not None else document.pool(known.pool or "").drain_deadline
-    try:
-        status = FleetAgents(agents_of(document)).drain(known, DrainOwner.PERSON, why, limit)
-    except OSError as error:
-        raise AppError(str(error)) from error
+    status = brakes.drain(document, known, why, limit)
     if as_json:
         row = {"environment": document.environment, "instance": known.id, "phase": status.phase}
         print_json([row | {"reason": status.reason, "deadline": durations.render(limit)}])
@@ -336,11 +216,6 @@ def _brake(kind: BrakeKind, scope: str, said: tuple[str, str | None], until: dat
     )
 
 
-def _pull(document: FleetDocument, brake: Brake) -> None:
-    _must_be_theirs(document)
-    operations.set_brake(open_engine(document), ledger_name(document), brake)
-
-
 def _why(reason: str) -> str:
     if not reason.strip():
         raise AppError(f"--reason {reason!r} is empty: say why, others will wonder", Code.WRONG_USE)
@@ -357,69 +232,9 @@ def _one_line(option: str, text: str, most: int) -> str:
     return said
 
 
-def _must_be_theirs(document: FleetDocument) -> None:
-    """A file made here, on a machine without watchdogs, would hold nobody: they read their own."""
-    if (said := not_here(document)) is not None:
-        raise AppError(
-            f"{said}, so no watchdog of {document.environment} would see that: run this on the machine where they run"
-            " (the control host)"
-        )
-
-
-def _hold_target(document: FleetDocument, brake: Brake, value: int) -> None:
-    pool = brake.scope
-    limits = document.pool(pool)
-    if not limits.min <= value <= limits.max:
-        raise AppError(
-            f"target {value} of pool {pool} is outside {limits.min} to {limits.max}; change the settings to widen it",
-            Code.WRONG_USE,
-        )
-    _must_be_theirs(document)
-    engine = open_engine(document)
-    seen = next(row for row in operations.targets(engine, ledger_name(document)) if row.pool == pool)
-    try:
-        operations.hold_target(engine, ledger_name(document), seen, value, brake)
-    except ConflictError as error:
-        raise AppError(f"{error}; look again (`gpufleet target {pool}`)") from error
-
-
 def _say_if_unused(document: FleetDocument) -> None:
-    """A dry pass makes a ledger, too: it keeps what was seen."""
-    file = file_of(document.ledger_url)
-    if file is not None and not decisions.any_made(open_engine(document), ledger_name(document)):
-        STDERR.print(
-            f"no pass with --apply has used the ledger {file} yet: if the watchdogs of {document.environment} run on"
-            " another machine, this holds none of them: run it there",
-            highlight=False,
-            soft_wrap=True,
-        )
-
-
-def _owner_of(scope: str, documents: Sequence[FleetDocument]) -> tuple[FleetDocument, Instance | None]:
-    """The fleet that a scope belongs to, and the instance when it is one. Raises AppError."""
-    for document in documents:
-        if scope in (pool.name for pool in document.pools) or scope in (rule.name for rule in document.orphans):
-            return document, None
-    if scope == "all":
-        if len(documents) == 1:
-            return documents[0], None
-        raise AppError("`all` of several fleets: name one with --fleet", Code.WRONG_USE)
-    for document in documents:
-        try:
-            found = inventory_of(document).instance(scope) if _may_be_instance(document, scope) else None
-        except OSError as error:
-            raise AppError(str(error)) from error
-        # a machine of no fleet is whose rules may stop it
-        of_nobody = found is not None and found.environment is None and bool(document.orphans)
-        if found is not None and (found.environment == document.environment or of_nobody):
-            return document, found
-    names = ", ".join(pool.name for document in documents for pool in document.pools)
-    raise AppError(f"{scope!r} is no pool ({names}) and no instance of these fleets", Code.WRONG_USE)
-
-
-def _may_be_instance(document: FleetDocument, scope: str) -> bool:
-    """AWS refuses to look for what is no id; on Google Cloud an instance's id is its name, which may be any."""
-    return document.cloud is Cloud.GCP or scope.startswith("i-")
+    if (said := brakes.unused_ledger(document)) is not None:
+        STDERR.print(said, highlight=False, soft_wrap=True)
 
 
 def _end(span: str | None, *, endless: bool) -> datetime | None:

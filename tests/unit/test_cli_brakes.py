@@ -9,12 +9,12 @@ from typing import Any, cast
 import pytest
 from typer.testing import CliRunner, Result
 
+from app.brakes import remove_keep
 from app.errors import AppError, Code
 from app.fleets import load
 from app.ledgers import ledger_name
 from app.watching import Costs, Watched
 from app.wiring import open_engine
-from cli.brakes import remove_keep
 from cli.main import build
 from gpufleet.domain.brakes import Brake, BrakeKind
 from gpufleet.domain.decisions import Action, Decision, Reason
@@ -208,9 +208,9 @@ class OneInstance:
 
 
 def test_programs_read_what_drains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cli.brakes.inventory_of", lambda _: OneInstance())
-    monkeypatch.setattr("cli.brakes.agents_of", lambda _: None)
-    monkeypatch.setattr("cli.brakes.FleetAgents", lambda _: OneInstance())
+    monkeypatch.setattr("app.brakes.inventory_of", lambda _: OneInstance())
+    monkeypatch.setattr("app.brakes.agents_of", lambda _: None)
+    monkeypatch.setattr("app.brakes.FleetAgents", lambda _: OneInstance())
     words = ["drain", "i-1", "--reason", "odd noises", "--owner", "ann", "--json"]
     done = CliRunner().invoke(build("brakes"), [*words, "--fleet", str(document(tmp_path))])
     assert json.loads(done.stdout) == [
@@ -336,7 +336,7 @@ def test_the_pause_of_an_instance_that_is_gone_can_be_released(
     now = datetime.now(UTC)
     brake = Brake(kind=BrakeKind.PAUSE, scope="i-1", owner="ops", reason="x", since=now, until=None)
     operations.set_brake(engine, fleet, brake)
-    monkeypatch.setattr("cli.brakes.inventory_of", lambda _: Knows(error))
+    monkeypatch.setattr("app.brakes.inventory_of", lambda _: Knows(error))
     done = CliRunner().invoke(build("brakes"), ["resume", scope, "--fleet", str(path)])
     assert getattr(done.exception, "code", None) is code, done.exception
     assert len(operations.brakes(engine, fleet, now)) == left

@@ -1,0 +1,245 @@
+"""The hand brakes of a fleet: kept, paused, released, held targets and drains by hand."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy.engine import Engine
+
+from app.adapters import FleetAgents
+from app.errors import AppError, Code
+from app.ledgers import ledger_name, not_here
+from app.wiring import agents_of, inventory_of, open_engine
+from gpufleet.domain import tags
+from gpufleet.domain.activity import ConflictError
+from gpufleet.domain.brakes import Brake, BrakeKind
+from gpufleet.domain.decisions import Outcome, OutcomeKind
+from gpufleet.domain.drains import DrainOwner
+from gpufleet.domain.evidence import AgentStatus
+from gpufleet.domain.model import Cloud, Instance
+from gpufleet.settings.document import FleetDocument, Pool
+from ledger import decisions, operations
+from ledger.fleet import FleetLedger
+from ledger.schema import file_of
+from watchdogs.ports import Inventory
+from watchdogs.spot import lifecycle
+from watchdogs.spot.decide import WATCHDOG as SPOT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """What the release of a scope's brakes did in one fleet."""
+
+    document: FleetDocument
+    released: list[Brake]
+    left: list[Brake]
+    """Brakes of a wider scope that still hold; of `all`, every brake that is left."""
+
+
+def keep(document: FleetDocument, known: Instance | None, brake: Brake) -> str | None:
+    """Set a keep; if it ends, its instance gets the tag, too. Returns why a tag stays as it is. Raises AppError."""
+    pull(document, brake)
+    until = brake.until
+    if known is None or until is None:
+        return None
+    written = known.keep_tags(until)
+    failed = inventory_of(document).tag([known.id] if written else [], written)
+    for error in failed.values():
+        raise AppError(f"the brake is set in the ledger, but the tag could not be written: {error}")
+    if written:
+        return None
+    return f"its tag {tags.KEEP_UNTIL}={known.tags[tags.KEEP_UNTIL]} keeps it longer and stays"
+
+
+def release(scope: str, documents: Sequence[FleetDocument], who: str, now: datetime) -> list[Release]:
+    """Release the brakes of a scope and let its pools' boots be tried again. Raises AppError."""
+    chosen = _braked(scope, documents, now)
+    for document, _ in chosen:
+        _must_be_theirs(document)
+    done: list[Release] = []
+    for document, known in chosen:
+        engine = open_engine(document)
+        released, remaining = _release(engine, document, scope, known, (who, now))
+        _try_boots_again(engine, document, [p for p in document.pools if scope in ("all", p.name)], who, now)
+        done.append(Release(document=document, released=released, left=remaining))
+        if known is not None:
+            remove_keep(inventory_of(document), known.id)
+    return done
+
+
+def _release(
+    engine: Engine, document: FleetDocument, scope: str, known: Instance | None, by: tuple[str, datetime]
+) -> tuple[list[Brake], list[Brake]]:
+    """The brakes of a scope that were released, and those that hold it all the same; of `all`, every one."""
+    fleet = ledger_name(document)
+    before = operations.brakes(engine, fleet, by[1])
+    # one that a newer release pulled is released, too
+    for kind in (*BrakeKind, *{brake.kind for brake in before if brake.scope == scope and not brake.kind.known}):
+        operations.release_brakes(engine, fleet, kind, scope, by)
+    after = operations.brakes(engine, fleet, by[1])
+    gone = {brake.id for brake in before} - {brake.id for brake in after}
+    wider = {"all"} if known is None else {"all", known.pool}
+    return (
+        [brake for brake in before if brake.id in gone],
+        [brake for brake in after if scope == "all" or brake.scope in wider],
+    )
+
+
+def _try_boots_again(engine: Engine, document: FleetDocument, pools: Sequence[Pool], who: str, now: datetime) -> None:
+    ledger = FleetLedger(engine, ledger_name(document), SPOT, who)
+    for pool in pools:
+        if pool.watchdogs.spot is not None:
+            said = lifecycle.mended(pool.name, who)
+            ledger.record_outcome(SPOT, Outcome(decision=said, kind=OutcomeKind.DONE, detail=said.detail), now)
+
+
+def _braked(
+    scope: str, documents: Sequence[FleetDocument], now: datetime
+) -> Sequence[tuple[FleetDocument, Instance | None]]:
+    """The fleets whose brakes of a scope are released, and the instance where it is there. Raises AppError."""
+    if scope == "all":
+        return [(document, None) for document in documents]
+    try:
+        return [owner_of(scope, documents)]
+    except AppError as error:
+        # an instance's pause may outlive it, and a pool's the settings that named it
+        left = [(document, None) for document in documents if scope in _scopes(document, now)]
+        if error.code is not Code.WRONG_USE or not left:
+            raise
+        return left
+
+
+def _scopes(document: FleetDocument, now: datetime) -> set[str]:
+    _must_be_theirs(document)
+    return {brake.scope for brake in operations.brakes(open_engine(document), ledger_name(document), now)}
+
+
+def remove_keep(inventory: Inventory, instance: str) -> None:
+    """Take the keep-until tag from an instance. Raises AppError where it stays: it would go on keeping it."""
+    try:
+        failed = inventory.untag([instance], [tags.KEEP_UNTIL])
+    except OSError as error:
+        failed = {instance: str(error)}
+    for error in failed.values():
+        raise AppError(
+            f"the brakes of {instance} are released in the ledger, but its tag {tags.KEEP_UNTIL}, which keeps it too,"
+            f" could not be removed: {error}"
+        )
+
+
+def targets(document: FleetDocument) -> list[dict[str, Any]]:
+    """The pools' targets as programs read them; of a ledger that is not here, those of the settings."""
+    engine, fleet = open_engine(document, reading=True), ledger_name(document)
+    found = operations.brakes(engine, fleet, datetime.now(UTC))
+    held = {brake.scope: brake for brake in found if brake.acts_as(BrakeKind.TARGET)}
+    rows: list[dict[str, Any]] = []
+    for row in operations.targets(engine, fleet):
+        last, brake = operations.target_moves(engine, fleet, row.pool)[-1], held.get(row.pool)
+        until = None if brake is None else brake.until
+        rows.append(
+            {
+                "environment": document.environment,
+                "pool": row.pool,
+                "target": row.value,
+                "version": row.version,
+                "changed_by": last.changed_by,
+                "reason": last.reason,
+                "at": last.at.isoformat(timespec="seconds"),
+                "held_by": None if brake is None else brake.owner,
+                "held_until": None if until is None else until.isoformat(timespec="seconds"),
+            }
+        )
+    return rows
+
+
+def hold_target(document: FleetDocument, brake: Brake, value: int) -> None:
+    """Set a pool's target and hold it. Raises AppError."""
+    pool = brake.scope
+    limits = document.pool(pool)
+    if not limits.min <= value <= limits.max:
+        raise AppError(
+            f"target {value} of pool {pool} is outside {limits.min} to {limits.max}; change the settings to widen it",
+            Code.WRONG_USE,
+        )
+    _must_be_theirs(document)
+    engine = open_engine(document)
+    seen = next(row for row in operations.targets(engine, ledger_name(document)) if row.pool == pool)
+    try:
+        operations.hold_target(engine, ledger_name(document), seen, value, brake)
+    except ConflictError as error:
+        raise AppError(f"{error}; look again (`gpufleet target {pool}`)") from error
+
+
+def to_drain(instance: str, documents: Sequence[FleetDocument], *, limited: bool) -> tuple[FleetDocument, Instance]:
+    """The instance to drain and its fleet; `limited`: it was given a deadline. Raises AppError."""
+    document, known = owner_of(instance, documents)
+    if known is None:
+        raise AppError(f"{instance} is no instance id", Code.WRONG_USE)
+    if known.environment is None:
+        # its agent, if it has one, is not ours to give a token to
+        raise AppError(f"{instance} belongs to no fleet: it cannot be drained from here")
+    if not limited and known.pool not in {pool.name for pool in document.pools}:
+        raise AppError(f"{instance} belongs to no pool of {document.environment}: give --deadline", Code.WRONG_USE)
+    return document, known
+
+
+def drain(document: FleetDocument, instance: Instance, reason: str, deadline: timedelta) -> AgentStatus:
+    """Ask an instance's node agent to drain. Raises AppError."""
+    try:
+        return FleetAgents(agents_of(document)).drain(instance, DrainOwner.PERSON, reason, deadline)
+    except OSError as error:
+        raise AppError(str(error)) from error
+
+
+def pull(document: FleetDocument, brake: Brake) -> None:
+    """Set a brake in a fleet's ledger. Raises AppError."""
+    _must_be_theirs(document)
+    operations.set_brake(open_engine(document), ledger_name(document), brake)
+
+
+def _must_be_theirs(document: FleetDocument) -> None:
+    """A file made here, on a machine without watchdogs, would hold nobody: they read their own."""
+    if (said := not_here(document)) is not None:
+        raise AppError(
+            f"{said}, so no watchdog of {document.environment} would see that: run this on the machine where they run"
+            " (the control host)"
+        )
+
+
+def unused_ledger(document: FleetDocument) -> str | None:
+    """That no pass has used a fleet's ledger file yet. A dry pass makes a ledger, too: it keeps what was seen."""
+    file = file_of(document.ledger_url)
+    if file is None or decisions.any_made(open_engine(document), ledger_name(document)):
+        return None
+    return (
+        f"no pass with --apply has used the ledger {file} yet: if the watchdogs of {document.environment} run on"
+        " another machine, this holds none of them: run it there"
+    )
+
+
+def owner_of(scope: str, documents: Sequence[FleetDocument]) -> tuple[FleetDocument, Instance | None]:
+    """The fleet that a scope belongs to, and the instance when it is one. Raises AppError."""
+    for document in documents:
+        if scope in (pool.name for pool in document.pools) or scope in (rule.name for rule in document.orphans):
+            return document, None
+    if scope == "all":
+        if len(documents) == 1:
+            return documents[0], None
+        raise AppError("`all` of several fleets: name one with --fleet", Code.WRONG_USE)
+    for document in documents:
+        try:
+            found = inventory_of(document).instance(scope) if _may_be_instance(document, scope) else None
+        except OSError as error:
+            raise AppError(str(error)) from error
+        # a machine of no fleet is whose rules may stop it
+        of_nobody = found is not None and found.environment is None and bool(document.orphans)
+        if found is not None and (found.environment == document.environment or of_nobody):
+            return document, found
+    names = ", ".join(pool.name for document in documents for pool in document.pools)
+    raise AppError(f"{scope!r} is no pool ({names}) and no instance of these fleets", Code.WRONG_USE)
+
+
+def _may_be_instance(document: FleetDocument, scope: str) -> bool:
+    """AWS refuses to look for what is no id; on Google Cloud an instance's id is its name, which may be any."""
+    return document.cloud is Cloud.GCP or scope.startswith("i-")
