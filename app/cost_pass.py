@@ -1,0 +1,72 @@
+"""One pass of cost over one fleet: what ran, what it served and what it cost, written to the ledger."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from app import alerts, cost_sums, ledgers, logs
+from app.api_calls import Count
+from app.cost_sources import facts_of, sources_of
+from app.errors import AppError
+from costs.collector import Collected, collect
+from gpufleet.settings.document import FleetDocument
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """Receives what people are to know of a pass, as soon as it is known."""
+
+    written: Callable[[Collected], None]
+    """The facts that are in the ledger now."""
+    problem: Callable[[str], None]
+    """What failed after the facts were written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What became of one pass over one fleet."""
+
+    answer: dict[str, Any]
+    """As `--json` has it."""
+    whole: bool = False
+    """Whether all was collected, and what follows the facts was done."""
+    error: str | None = None
+    """Why nothing was written."""
+
+
+def run(document: FleetDocument, count: Count, progress: Progress) -> Result:
+    """One pass; its failure is in the result and in the log."""
+    try:
+        return _collect(document, count, progress)
+    except (OSError, AppError) as error:
+        logs.of_pass(document.environment, "cost").error("pass", outcome="failed", error=str(error))
+        return Result(answer={"error": str(error)}, error=str(error))
+
+
+def _collect(document: FleetDocument, count: Count, progress: Progress) -> Result:
+    """Raises OSError or AppError when nothing could be written."""
+    engine, now = ledgers.open_ledger_of(document), datetime.now(UTC)
+    looks = sources_of(document)
+    try:
+        with ledgers.ledger_errors(document):
+            written = collect(engine, looks.sources, facts_of(document), now)
+        progress.written(written)
+        left = _after(document, progress, "sums", lambda: cost_sums.leave(document, engine, now))
+        told = _after(document, progress, "alerts", lambda: alerts.enqueue_all(document, engine, now))
+        answer = asdict(written) | {"at": written.at.isoformat(), "metrics_from": written.metrics_from.isoformat()}
+        return Result(answer=answer | {"api_calls": looks.api_calls()}, whole=left and told and not written.notes)
+    finally:
+        count(looks.api_calls())
+        engine.dispose()
+
+
+def _after(document: FleetDocument, progress: Progress, what: str, work: Callable[[], object]) -> bool:
+    """What follows the facts, which are written: what hinders it is said, and the pass goes on."""
+    try:
+        with ledgers.ledger_errors(document):
+            work()
+    except AppError as error:
+        progress.problem(f"{what}: {error}")
+        return False
+    return True
