@@ -1,0 +1,123 @@
+"""`gpufleet rollout`: the instances of a pool that an older template started are replaced, one at a time."""
+
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Final
+
+from app.errors import AppError, Code
+from app.wiring import agents_of, inventory_of
+from clouds.aws.calls import AwsCalls
+from clouds.aws.rollouts import AwsRollouts
+from clouds.versions import GroupVersion
+from gpufleet.domain import floors
+from gpufleet.domain.activity import CloudError
+from gpufleet.domain.model import CapacityType, Cloud
+from gpufleet.settings.document import FleetDocument, GroupEntry, Pool
+
+POLL_S: Final = 2.0
+Say = Callable[[str], None]
+"""Receives a line of progress."""
+
+
+@contextmanager
+def _cloud_errors(pool: Pool) -> Generator[None]:
+    try:
+        yield
+    except CloudError as error:
+        raise AppError(f"rollout of {pool.name}: {error}") from error
+
+
+def pool_of(documents: list[FleetDocument], name: str) -> tuple[FleetDocument, Pool]:
+    """The pool of that name, and its fleet. Raises AppError."""
+    for document in documents:
+        for pool in document.pools:
+            if pool.name == name:
+                return document, pool
+    known = ", ".join(pool.name for document in documents for pool in document.pools)
+    raise AppError(f"no pool {name!r}; there is {known or 'none'}", Code.WRONG_USE)
+
+
+def versions_of(document: FleetDocument, pool: Pool, say: Say) -> dict[str, GroupVersion]:
+    """The templates of a pool's groups, and which instances have them. Raises AppError."""
+    with _cloud_errors(pool):
+        return {group.name: _version(document, pool, group.name, say) for group in pool.groups}
+
+
+def _version(document: FleetDocument, pool: Pool, group: str, say: Say) -> GroupVersion:
+    match document.cloud:
+        case Cloud.AWS:
+            return AwsRollouts(AwsCalls(document.region)).version(group)
+        case Cloud.GCP:
+            from app.rollout_google import rollouts_of
+
+            return rollouts_of(document, pool, say).version(group)
+
+
+def cancel(document: FleetDocument, pool: Pool) -> None:
+    """Stop the rollout that runs. Raises AppError."""
+    with _cloud_errors(pool):
+        match document.cloud:
+            case Cloud.AWS:
+                rollouts = AwsRollouts(AwsCalls(document.region))
+                for group in pool.groups:
+                    rollouts.cancel(group.name)
+            case Cloud.GCP:
+                from app.rollout_google import release
+
+                # it runs where somebody started it, and ends with that process
+                release(document, pool)
+
+
+def roll(document: FleetDocument, pool: Pool, groups: Sequence[GroupEntry], limit: timedelta, say: Say) -> None:
+    """Replace the outdated instances of some groups; `limit` is the longest time for one. Raises AppError."""
+    with _cloud_errors(pool):
+        match document.cloud:
+            case Cloud.AWS:
+                for group in groups:
+                    _roll(document, pool, group, limit, say)
+            case Cloud.GCP:
+                from app.rollout_google import paused, rollouts_of
+
+                with paused(document, pool, limit * len(groups)):
+                    for group in groups:
+                        rollouts_of(document, pool, say).roll(group, limit)
+
+
+def _roll(document: FleetDocument, pool: Pool, group: GroupEntry, limit: timedelta, say: Say) -> None:
+    rollouts = AwsRollouts(AwsCalls(document.region))
+    launch_first = group.type is not CapacityType.RESERVED
+    state = rollouts.state(group.name)
+    if state is None or state.is_over:
+        if not launch_first:
+            _check_floor(document, pool, group)
+        rollouts.start(group.name, launch_first=launch_first)
+        say(f"{group.name}: replacing {'before' if launch_first else 'after'} draining")
+    until, said = time.monotonic() + limit.total_seconds(), -1
+    while True:
+        state = rollouts.state(group.name)
+        if state is None:
+            raise AppError(f"{group.name}: the refresh that was started is gone")
+        if state.percent != said:
+            say(f"{group.name}: {state.percent} %")
+            said = state.percent
+        if state.succeeded:
+            return
+        if state.is_over:
+            raise AppError(f"{group.name}: the refresh ended as {state.status}: {state.reason or 'no reason given'}")
+        if time.monotonic() > until:
+            raise AppError(
+                f"{group.name}: not done after {limit}; it goes on in the cloud: run this again to wait for it,"
+                f" or `gpufleet rollout {pool.name} --cancel`"
+            )
+        time.sleep(POLL_S)
+
+
+def _check_floor(document: FleetDocument, pool: Pool, group: GroupEntry) -> None:
+    """Where the old instance must go first, the others must carry the pool's floor."""
+    instances = [i for i in inventory_of(document).instances() if i.pool == pool.name and i.alive]
+    statuses = agents_of(document).statuses(instances)
+    ready = sum(1 for status in statuses.values() if status.get("ready"))
+    if (objection := floors.objection(pool.name, pool.min, ready)) is not None:
+        raise AppError(f"{group.name}: {objection}")
