@@ -10,6 +10,7 @@ import typer
 from app import logs
 from app.errors import AppError, Code
 from app.fleets import load
+from app.foreign import Place
 from app.passes import IDLE, SCALE, SPOT, Options, kinds
 from cli import watch_foreign
 from cli.options import FleetOption
@@ -57,7 +58,7 @@ def idle(  # noqa: PLR0913 - two ways to say which instances
     if region is not None:
         if apply or accept_policy or fleet:
             raise AppError("--region only looks: leave out --apply, --accept-policy and --fleet", Code.WRONG_USE)
-        place = watch_foreign.Place(region=region, project=project, tag=tag, prometheus=prometheus, window=window)
+        place = Place(region=region, project=project, tag=tag, prometheus=prometheus, window=window)
         raise typer.Exit(watch_foreign.look(place, datetime.now(UTC), as_json=as_json))
     if project or tag or prometheus:
         raise AppError("--project, --tag and --prometheus belong to --region", Code.WRONG_USE)

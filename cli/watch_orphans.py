@@ -8,6 +8,7 @@ import typer
 from app import logs
 from app.errors import AppError, Code
 from app.fleets import load
+from app.foreign import with_tag
 from app.passes import Options, check_accepted, orphan_kind
 from cli import plans
 from cli.options import FleetOption
@@ -85,11 +86,3 @@ def _one_of_each(documents: Sequence[FleetDocument]) -> list[FleetDocument]:
     ruled = [d for d in documents if d.orphans]
     covered = {(d.cloud, d.account, d.region) for d in ruled}
     return [*ruled, *(d for place, d in places.items() if place not in covered)]
-
-
-def with_tag(text: str) -> Callable[[Instance], bool]:
-    """A filter from `KEY=VALUE`. Raises AppError."""
-    key, equals, value = text.partition("=")
-    if not key or not equals:
-        raise AppError(f"--tag {text!r}: write it as KEY=VALUE", Code.WRONG_USE)
-    return lambda instance: instance.tags.get(key) == value

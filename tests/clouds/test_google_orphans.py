@@ -12,9 +12,10 @@ import pytest
 from google.cloud import compute_v1
 from pydantic import TypeAdapter
 
+from app.foreign import Place
 from app.wiring import wire
 from cli.output import Exit
-from cli.watch_foreign import Place, look
+from cli.watch_foreign import look
 from clouds.gcp.calls import ENDPOINT
 from gpufleet.domain.decisions import Action, OutcomeKind, Reason
 from gpufleet.settings.document import FleetDocument

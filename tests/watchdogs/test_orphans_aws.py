@@ -12,9 +12,10 @@ import boto3
 import pytest
 from pydantic import TypeAdapter
 
+from app.foreign import Place
 from app.wiring import wire
 from cli.output import Exit
-from cli.watch_foreign import Place, look
+from cli.watch_foreign import look
 from clouds.aws.calls import AwsCalls
 from clouds.aws.cloudwatch import NAMESPACE, POWER, UTILIZATION, CloudWatch
 from gpufleet.domain import tags
