@@ -13,6 +13,7 @@ import pytest
 
 from clouds.aws import signed
 from components.aws import permissions
+from gpufleet.domain.decisions import Reason
 from tests.e2e.embedded_cloud import (
     BUCKET,
     CLONE,
@@ -89,7 +90,7 @@ def _dry_run_then_quiet(fleet: Fleet) -> None:
     assert (code, answer["applied"]) == (0, False), answer
     code, answer = fleet.run("watch", "spot", "--apply")
     assert code == 0 and not answer["outcomes"], answer
-    assert set(fleet.reasons(answer).values()) == {"as wanted"}
+    assert set(fleet.reasons(answer).values()) == {Reason.AS_WANTED}
 
 
 def _no_spot_then_back(fleet: Fleet) -> None:
@@ -115,7 +116,7 @@ def _no_spot_then_back(fleet: Fleet) -> None:
         return answer if fleet.cloud.desired()["batch-od"] == 0 else None
 
     answer = wait_for("on-demand given back after the hold", given_back, 120)
-    assert "spot is back" in {d["reason"] for d in answer["decisions"]}
+    assert Reason.SPOT_IS_BACK in fleet.reasons(answer).values()
 
 
 def _draining(fleet: Fleet) -> list[bool]:
@@ -127,7 +128,7 @@ def _silenced_is_kept_and_the_other_goes(fleet: Fleet) -> None:
     members = [one for name, *_ in GROUPS for one in fleet.cloud.members(name)]
     silenced, idle = members[0]["InstanceId"], members[1]["InstanceId"]
     fleet.cloud.control("fault", {"pool": "batch", "instance": silenced, "what": "exporter"})
-    judged = {silenced: "metrics missing", idle: "idle"}
+    judged = {silenced: Reason.METRICS_MISSING, idle: Reason.IDLE}
 
     def judged_dry() -> bool:
         """Older than the window, the window covered, and the fault in all of it."""
@@ -137,7 +138,7 @@ def _silenced_is_kept_and_the_other_goes(fleet: Fleet) -> None:
     def ended() -> Any:
         """Marked by one pass, drained and ended by those after the grace."""
         code, answer = fleet.run("watch", "idle", "--apply")
-        assert code == 0 and fleet.reasons(answer)[silenced] == "metrics missing", answer
+        assert code == 0 and fleet.reasons(answer)[silenced] == Reason.METRICS_MISSING, answer
         return answer if [o for o in answer["outcomes"] if (o["action"], o["kind"]) == ("end", "done")] else None
 
     wait_for("one idle, one silenced", judged_dry, 120)
@@ -148,7 +149,7 @@ def _silenced_is_kept_and_the_other_goes(fleet: Fleet) -> None:
     told = _told_about(fleet, idle)
     assert len(told) == len(set(told)) == 2, told
     assert [(o["resource"], o["kind"]) for o in answer["outcomes"]] == [(idle, "done")], answer
-    assert fleet.reasons(answer)[silenced] == "metrics missing"
+    assert fleet.reasons(answer)[silenced] == Reason.METRICS_MISSING
     assert sum(fleet.cloud.desired().values()) == 1
     wait_for("the idle one gone", lambda: fleet.cloud.is_gone(idle), 30)
     _, targets = fleet.run("target")
