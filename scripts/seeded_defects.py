@@ -126,7 +126,9 @@ def _copy(tree: Path, copy: Path) -> None:
 
 def _pytest(copy: Path, tests: Sequence[str]) -> tuple[int, str]:
     # bytecode of a defect must not outlive it: two changes within a second may have one size
-    environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+    # options and workers of a test run that this one is a part of are not its own
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    environment = {**inherited, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, *_PYTEST, *tests]
     try:
         done = subprocess.run(
