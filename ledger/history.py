@@ -21,7 +21,7 @@ from ledger.facts import (
 from ledger.tables import ACTIVITY, ENDS, OUTCOMES, PASSES, PRICES, RESERVATIONS, RUNS, moment
 
 _HOUR: Final = timedelta(hours=1)
-_AT_ONCE: Final = 50
+_AT_ONCE: Final = 100
 """Instances whose activity is held at once. A number of instances, so that longer spans take no more queries."""
 
 
