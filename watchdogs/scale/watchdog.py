@@ -31,6 +31,7 @@ class ScaleWatchdog:
     def __init__(self, document: FleetDocument, ports: Ports) -> None:
         self._document = document
         self._ports = ports
+        self._digests = digests(document, WATCHDOG)
 
     def dry(self) -> Pass[tuple[PoolView, ...]]:
         """Observe and decide. The plan is for people to read, and from now on its policies count as seen."""
@@ -111,7 +112,6 @@ class ScaleWatchdog:
             raise ValueError(f"pool {pool.name!r} has no scale watchdog")
         ready = [i for i in members if (s := statuses.get(i.id)) is not None and s.ready and not s.draining]
         known = [usd for i in ready if (usd := self._ports.prices.usd_per_hour(i)) is not None]
-        name = digests(self._document, WATCHDOG)[pool.name]
         return PoolView(
             name=pool.name,
             target=targets[pool.name].value if pool.name in targets else pool.target,
@@ -127,7 +127,7 @@ class ScaleWatchdog:
             usd_per_hour=Decimal(statistics.median(known)) if known else None,
             paused_by=paused_by(pool.name, brakes),
             held_by=target_held_by(pool.name, brakes),
-            policy_seen=self._ports.ledger.policy_seen(WATCHDOG, pool.name, name),
+            policy_seen=self._ports.ledger.policy_seen(WATCHDOG, pool.name, self._digests[pool.name]),
         )
 
 

@@ -70,6 +70,7 @@ class SpotWatchdog:
     def __init__(self, document: FleetDocument, ports: Ports) -> None:
         self._document = document
         self._ports = ports
+        self._digests = digests(document, WATCHDOG)
         self._unanswered: list[Activity] = []
         self._acted = False
 
@@ -197,7 +198,6 @@ class SpotWatchdog:
             for i in machines
         ]
         own = [event for event in events if event.group in names]
-        policy_name = digests(self._document, WATCHDOG)[pool.name]
         row = targets.get(pool.name)
         target = pool.target if row is None else row.value
         return PoolView(
@@ -218,7 +218,7 @@ class SpotWatchdog:
             drain_deadline=pool.drain_deadline,
             idle_ends=pool.watchdogs.idle is not None,
             paused_by=paused,
-            policy_seen=self._ports.ledger.policy_seen(WATCHDOG, pool.name, policy_name),
+            policy_seen=self._ports.ledger.policy_seen(WATCHDOG, pool.name, self._digests[pool.name]),
             ended_this_hour=known.ended.get(pool.name, 0),
         )
 
