@@ -90,7 +90,7 @@ def _try_boots_again(engine: Engine, document: FleetDocument, pools: Sequence[Po
     ledger = FleetLedger(engine, ledger_name(document), SPOT, who)
     for pool in pools:
         if pool.watchdogs.spot is not None:
-            said = lifecycle.mended(pool.name, who)
+            said = lifecycle.fixed(pool.name, who)
             ledger.record_outcome(SPOT, Outcome(decision=said, kind=OutcomeKind.DONE, detail=said.detail), now)
 
 

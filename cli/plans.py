@@ -51,7 +51,7 @@ def _show_narrow(plan: Plan, title: str) -> None:
 
 
 def show_outcomes(outcomes: tuple[Outcome, ...]) -> None:
-    """What became of each wish."""
+    """What became of each decision."""
     for outcome in outcomes:
         words = outcome.error or outcome.detail
         what = f"{outcome.decision.action.sentence} {outcome.decision.resource}: {outcome.kind.sentence}"

@@ -78,7 +78,7 @@ class Rises:
     """The rises seen so far; one `saw` per look."""
 
     horizon: float
-    """Seconds from the wish to a ready replica."""
+    """Seconds from the decision to a ready replica."""
     _seen: Faded = field(default_factory=lambda: Faded(share=RISE_QUANTILE))
     _open: deque[tuple[float, float]] = field(default_factory=deque[tuple[float, float]])
     """Moments whose horizon is not over, with the demand then."""
@@ -112,7 +112,7 @@ class Swings:
     """How far demand went beyond its level of a start before, in roots of that level's pieces; one `saw` per look."""
 
     horizon: float
-    """Seconds from the wish to a ready replica."""
+    """Seconds from the decision to a ready replica."""
     grain: float
     """Share of a replica that one piece of work takes."""
     _seen: Faded = field(default_factory=lambda: Faded(share=SWING_QUANTILE))

@@ -88,7 +88,7 @@ class State:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
+class Moves:
     """What a rule wants now: places to launch at, one entry per instance, and instances to end."""
 
     launch: Sequence[int] = ()
@@ -101,7 +101,7 @@ class Rule(Protocol):
 
     name: str
 
-    def decide(self, state: State) -> Wishes: ...
+    def decide(self, state: State) -> Moves: ...
 
 
 @dataclass(slots=True)
@@ -171,12 +171,12 @@ def _ask(state: State, rule: Rule, room: Sequence[int], score: Score, numbers: I
     """Until it wants nothing."""
     rounds = ROUNDS + 2 * (state.terms.target + state.terms.spare) + len(state.zones)
     for _ in range(rounds):
-        wishes = rule.decide(state)
-        if not wishes.launch and not wishes.end:
+        moves = rule.decide(state)
+        if not moves.launch and not moves.end:
             return
         state.lost, state.refused = [], []
         held = Counter(machine.place for machine in state.machines)
-        for place in wishes.launch:
+        for place in moves.launch:
             if place != ON_DEMAND and held[place] >= room[place]:
                 state.refused.append(place)
                 continue
@@ -184,7 +184,7 @@ def _ask(state: State, rule: Rule, room: Sequence[int], score: Score, numbers: I
             score.on_demand_launches += place == ON_DEMAND
             score.spot_launches += place != ON_DEMAND
             state.machines.append(Machine(number=next(numbers), place=place, launched=state.now))
-        _remove(state, set(wishes.end))
+        _remove(state, set(moves.end))
     raise TraceError(f"rule {rule.name!r} still asks after {rounds} rounds at {state.now:g} s")
 
 
@@ -225,18 +225,18 @@ class OwnRule:
     _ended: list[datetime] = field(default_factory=list[datetime])
     """Ends of the last hour: all of them are its own choice here."""
 
-    def decide(self, state: State) -> Wishes:
+    def decide(self, state: State) -> Moves:
         now = EPOCH + timedelta(seconds=state.now)
         self._remember(state, now)
         acting = decide([self._view(state, now)], now).acting
         launch = [place for d in acting if d.action is Action.RESIZE for place in _growth(state, d)]
         if launch:
-            return Wishes(launch=launch)
+            return Moves(launch=launch)
         ends = [int(d.resource) for d in acting if d.action is Action.END]
         self._ended += [now] * len(ends)
         for machine in (m for m in state.machines if m.number in ends):
             self._note(_group_of(state, machine.place), ActivityKind.ENDED, now, machine)
-        return Wishes(end=ends)
+        return Moves(end=ends)
 
     def _remember(self, state: State, now: datetime) -> None:
         """Write down what happened since the last look."""
@@ -342,7 +342,7 @@ class SkyServeRule:
     _refused: set[int] = field(default_factory=set[int])
     _now: float = float("-inf")
 
-    def decide(self, state: State) -> Wishes:
+    def decide(self, state: State) -> Moves:
         if state.now > self._now:
             self._refused, self._now = set(), state.now
         self._active = self._active or set(range(len(state.zones)))
@@ -355,14 +355,14 @@ class SkyServeRule:
         bought = [m for m in state.machines if m.place == ON_DEMAND]
         wanted = state.terms.target + state.terms.spare
         if len(spot) < wanted and (place := self._choose(state, spot)) is not None:
-            return Wishes(launch=(place,))
+            return Moves(launch=(place,))
         if len(spot) > wanted:
-            return Wishes(end=[max(spot, key=lambda m: m.number).number])
+            return Moves(end=[max(spot, key=lambda m: m.number).number])
         stand_in = min(state.terms.target, max(0, wanted - sum(state.ready(m) for m in spot)))
         if len(bought) < stand_in:
-            return Wishes(launch=[ON_DEMAND] * (stand_in - len(bought)))
+            return Moves(launch=[ON_DEMAND] * (stand_in - len(bought)))
         surplus = sorted(bought, key=lambda m: (state.ready(m), -m.number))[: len(bought) - stand_in]
-        return Wishes(end=[m.number for m in surplus])
+        return Moves(end=[m.number for m in surplus])
 
     def _choose(self, state: State, spot: Sequence[Machine]) -> int | None:
         """An active zone that is not in use, else any active one; none twice in a tick after it refused."""

@@ -1,6 +1,6 @@
 """A plan: one decision for every resource looked at, the untouched ones included.
 
-A decision is a wish, an outcome is a deed. A dry run is a plan that was printed and not given to act.
+A decision says what is wanted, an outcome what happened. A dry run is a plan that was printed and not given to act.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from gpufleet.domain.codes import Code
 
 
 class Action(Code):
-    """What a watchdog may wish for."""
+    """What a watchdog may do."""
 
     KEEP = "keep", "keep"
     MARK = "mark", "mark"
@@ -93,7 +93,7 @@ class Reason(Code):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """One wish about one resource."""
+    """What is wanted of one resource."""
 
     resource: str
     """Instance id, group name or pool name."""
@@ -138,7 +138,7 @@ class Plan:
 
 
 class OutcomeKind(Code):
-    """What became of a wish."""
+    """What became of a decision."""
 
     DONE = "done", "done"
     NO_LONGER_TRUE = "no_longer_true", "no longer true"

@@ -187,17 +187,17 @@ def spot(path: Path, terms: Terms, rule: Rule) -> dict[str, Any]:
         state.machines = [m for m in state.machines if m not in state.lost]
         lost, state.refused = lost + len(state.lost), []
         while True:
-            wishes = rule.decide(state)
+            moves = rule.decide(state)
             state.lost, state.refused = [], []
-            for place in wishes.launch:
+            for place in moves.launch:
                 if place != ON_DEMAND and sum(m.place == place for m in state.machines) >= room[place]:
                     state.refused.append(place)
                     continue
                 bought, launched = bought + (place == ON_DEMAND), launched + (place != ON_DEMAND)
                 made += 1
                 state.machines.append(Machine(number=made, place=place, launched=time))
-            state.machines = [m for m in state.machines if m.number not in wishes.end]
-            if not wishes.launch and not wishes.end:
+            state.machines = [m for m in state.machines if m.number not in moves.end]
+            if not moves.launch and not moves.end:
                 break
         ready = sum(time - m.launched >= terms.cold_start for m in state.machines)
         below, none = below + (ready < terms.target), none + (ready == 0)

@@ -9,7 +9,7 @@ from gpufleet.domain.policies import SpotPolicy
 from replay import rows
 from replay.histories import load_market
 from replay.rows import TraceError
-from replay.spot import NAMES, ON_DEMAND, State, Terms, Wishes, rule
+from replay.spot import NAMES, ON_DEMAND, Moves, State, Terms, rule
 from replay.spot import play as play_market
 
 HEADER = "time_s,zone,available\n"
@@ -47,9 +47,9 @@ def test_the_newest_beyond_what_a_zone_gives_are_lost_and_their_tick_is_not_paid
         name = "once"
         lost: list[int] = []
 
-        def decide(self, state: State) -> Wishes:
+        def decide(self, state: State) -> Moves:
             self.lost += [m.number for m in state.lost]
-            return Wishes(launch=next(launches, ()))
+            return Moves(launch=next(launches, ()))
 
     player = Once()
     path = trace(tmp_path, "0,a,3", "100,a,1", "200,a,3")
@@ -66,9 +66,9 @@ def test_a_refusal_is_free_and_comes_back_within_the_tick(tmp_path: Path) -> Non
     class Stubborn:
         name = "stubborn"
 
-        def decide(self, state: State) -> Wishes:
+        def decide(self, state: State) -> Moves:
             seen.append(list(state.refused))
-            return Wishes(launch=[0] if len(seen) == 1 else [ON_DEMAND] if state.refused else [])
+            return Moves(launch=[0] if len(seen) == 1 else [ON_DEMAND] if state.refused else [])
 
     score = play_market(load_market(trace(tmp_path, "0,a,0", "100,a,0")), Terms(target=1), Stubborn())
     assert seen == [[], [0], []]

@@ -299,7 +299,7 @@ def test_resume_of_a_pool_lets_its_boots_be_tried_again(tmp_path: Path) -> None:
     done = CliRunner().invoke(build("brakes"), ["resume", "chat", "--owner", "ann", "--fleet", str(path)])
     assert done.exit_code == 0, done.output
     ledger = FleetLedger(engine, ledger_name(load([str(path)])[0]), "spot", "us")
-    assert lifecycle.mended_at(ledger.done_since("spot", before)).keys() == {"chat"}
+    assert lifecycle.fixed_at(ledger.done_since("spot", before)).keys() == {"chat"}
     engine.dispose()
 
 

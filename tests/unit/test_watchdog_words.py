@@ -21,27 +21,27 @@ LATER = START + timedelta(minutes=10)
 MACHINE = instance(1, pool=None, group=None)
 
 
-def wish(action: Action, usd: Decimal | None = Decimal("0.80")) -> Decision:
+def decision(action: Action, usd: Decimal | None = Decimal("0.80")) -> Decision:
     return Decision(resource=MACHINE.id, pool="batch", action=action, reason=Reason.STILL_IDLE, usd_per_hour=usd)
 
 
 def test_who_is_told_of_an_end_hears_what_it_costs_and_how_to_prevent_it() -> None:
-    said = idle.marked(instance(1), wish(Action.MARK), LATER, LATER)
+    said = idle.marked(instance(1), decision(Action.MARK), LATER, LATER)
     assert "Ending it loses its local copy of the model; a new one starts cold, and may find no capacity." in said
     assert "It costs 0.8 USD/h." in said and "after 08:10:00 UTC" in said
     assert f"gpufleet keep {MACHINE.id}" in said and "likely about" not in said
 
 
 def test_what_its_past_says_is_told_beside_the_promise() -> None:
-    said = idle.marked(instance(1), wish(Action.MARK), LATER, LATER + timedelta(hours=1))
+    said = idle.marked(instance(1), decision(Action.MARK), LATER, LATER + timedelta(hours=1))
     assert "after 08:10:00 UTC" in said and "likely about 09:10 UTC" in said
 
 
 def test_an_unknown_price_is_told_as_unknown() -> None:
     for said in (
-        idle.marked(instance(1), wish(Action.MARK, None), LATER, LATER),
-        idle.ended(wish(Action.END, None), 1),
-        orphans.stopped(wish(Action.STOP, None)),
+        idle.marked(instance(1), decision(Action.MARK, None), LATER, LATER),
+        idle.ended(decision(Action.END, None), 1),
+        orphans.stopped(decision(Action.STOP, None)),
     ):
         assert "an unknown price" in said and "0 USD" not in said
 
@@ -50,19 +50,19 @@ RULE = OrphanPolicy(name="forgotten", action=OrphanAction.STOP)
 
 
 def test_who_is_told_of_a_stop_hears_of_the_cold_cache_and_of_missing_capacity() -> None:
-    said = orphans.marked(MACHINE, RULE, wish(Action.MARK), LATER, None)
+    said = orphans.marked(MACHINE, RULE, decision(Action.MARK), LATER, None)
     assert "what lies on local ones is lost (a cache starts cold)" in said
     assert "a restart may find no capacity" in said and "gpufleet keep" in said
 
 
 def test_what_is_only_marked_is_threatened_with_nothing() -> None:
-    said = orphans.marked(MACHINE, RULE, wish(Action.MARK), LATER, "its rule only marks")
+    said = orphans.marked(MACHINE, RULE, decision(Action.MARK), LATER, "its rule only marks")
     assert "Nothing will be stopped: its rule only marks." in said
     assert "capacity" not in said and "will be stopped after" not in said
 
 
 def test_who_reads_of_a_stop_hears_that_disks_still_cost_and_a_restart_may_find_no_capacity() -> None:
-    said = orphans.stopped(wish(Action.STOP))
+    said = orphans.stopped(decision(Action.STOP))
     assert said.endswith("That saves 0.8 USD/h; its disks still cost. A restart may find no capacity.")
 
 

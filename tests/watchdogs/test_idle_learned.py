@@ -1,4 +1,4 @@
-"""What production's idle watchdog learns from its own deeds: how long an instance is to be left alone."""
+"""What production's idle watchdog learns from its own actions: how long an instance is to be left alone."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -25,7 +25,7 @@ FIRST = instance(1).id
 LEAST = POLICY.window + POLICY.grace
 
 
-def deed(at: datetime, action: Action, reason: Reason, who: str = FIRST) -> PastAction:
+def past_action(at: datetime, action: Action, reason: Reason, who: str = FIRST) -> PastAction:
     return PastAction(resource=who, pool="batch", action=action, reason=reason, at=at)
 
 
@@ -34,27 +34,27 @@ def clockwork(days: float, every: timedelta, rest: timedelta, who: str = FIRST) 
     found: list[PastAction] = []
     at = START - timedelta(days=days)
     while at + rest < START:
-        found.append(deed(at + POLICY.window, Action.MARK, Reason.IDLE, who))
-        found.append(deed(at + rest, Action.UNMARK, Reason.WORK_IS_BACK, who))
+        found.append(past_action(at + POLICY.window, Action.MARK, Reason.IDLE, who))
+        found.append(past_action(at + rest, Action.UNMARK, Reason.WORK_IS_BACK, who))
         at += every
     return found
 
 
-def learn(deeds: list[PastAction], policy: IdlePolicy = POLICY, count: int = 2) -> dict[str, timedelta]:
+def learn(actions: list[PastAction], policy: IdlePolicy = POLICY, count: int = 2) -> dict[str, timedelta]:
     there = [instance(number) for number in range(1, count + 1)]
-    return learned.patience(there, deeds, {"batch": policy}, START)
+    return learned.patience(there, actions, {"batch": policy}, START)
 
 
 def test_a_rest_is_what_passed_from_before_the_mark_to_the_work() -> None:
     found = learned.rests(
         [
-            deed(START, Action.MARK, Reason.IDLE),
-            deed(START + 25 * MINUTE, Action.UNMARK, Reason.WORK_IS_BACK),
-            deed(START + 90 * MINUTE, Action.MARK, Reason.IDLE),
-            deed(START + 110 * MINUTE, Action.UNMARK, Reason.KEPT_BY_PEOPLE),
-            deed(START + 200 * MINUTE, Action.MARK, Reason.IDLE),
-            deed(START + 215 * MINUTE, Action.END, Reason.STILL_IDLE),
-            deed(START + 300 * MINUTE, Action.UNMARK, Reason.WORK_IS_BACK),
+            past_action(START, Action.MARK, Reason.IDLE),
+            past_action(START + 25 * MINUTE, Action.UNMARK, Reason.WORK_IS_BACK),
+            past_action(START + 90 * MINUTE, Action.MARK, Reason.IDLE),
+            past_action(START + 110 * MINUTE, Action.UNMARK, Reason.KEPT_BY_PEOPLE),
+            past_action(START + 200 * MINUTE, Action.MARK, Reason.IDLE),
+            past_action(START + 215 * MINUTE, Action.END, Reason.STILL_IDLE),
+            past_action(START + 300 * MINUTE, Action.UNMARK, Reason.WORK_IS_BACK),
         ],
         POLICY.window,
     )
@@ -63,14 +63,14 @@ def test_a_rest_is_what_passed_from_before_the_mark_to_the_work() -> None:
 
 def test_rests_that_come_by_a_clock_are_waited_for_by_the_whole_pool() -> None:
     """Rests of 100 minutes, twelve a day: an end after 40 would buy an hour, for a stop each time."""
-    deeds = clockwork(3, every=timedelta(hours=2), rest=100 * MINUTE)
-    found = learn(deeds)
+    actions = clockwork(3, every=timedelta(hours=2), rest=100 * MINUTE)
+    found = learn(actions)
     assert found[FIRST] >= 100 * MINUTE
     assert found[instance(2).id] >= LEAST
 
 
 @pytest.mark.parametrize(
-    ("deeds", "policy"),
+    ("actions", "policy"),
     [
         ([], POLICY),
         (clockwork(0.9, timedelta(hours=2), 100 * MINUTE), POLICY),
@@ -79,8 +79,8 @@ def test_rests_that_come_by_a_clock_are_waited_for_by_the_whole_pool() -> None:
     ],
     ids=["nothing known", "less than a day", "stops not limited", "of another pool"],
 )
-def test_where_nothing_is_known_nothing_is_said(deeds: list[PastAction], policy: IdlePolicy) -> None:
-    assert learn(deeds, policy) == {}
+def test_where_nothing_is_known_nothing_is_said(actions: list[PastAction], policy: IdlePolicy) -> None:
+    assert learn(actions, policy) == {}
 
 
 REASONS = [(Action.MARK, Reason.IDLE), (Action.UNMARK, Reason.WORK_IS_BACK), (Action.END, Reason.STILL_IDLE)]
@@ -95,25 +95,25 @@ def test_nobody_is_ended_sooner_than_the_policy_says(
     steps: list[tuple[int, int, tuple[Action, Reason]]], window: int, budget: float
 ) -> None:
     """Whatever the ledger holds, and with instances that are gone."""
-    at, deeds = START - timedelta(days=7), list[PastAction]()
+    at, actions = START - timedelta(days=7), list[PastAction]()
     for minutes, who, (action, reason) in steps:
         at = min(at + minutes * MINUTE, START)
-        deeds.append(deed(at, action, reason, instance(who).id))
+        actions.append(past_action(at, action, reason, instance(who).id))
     policy = replace(POLICY, window=window * MINUTE, max_stops_per_day=budget)
-    found = learn(deeds, policy)
+    found = learn(actions, policy)
     assert all(wait >= policy.window + policy.grace for wait in found.values())
     assert set(found) <= {instance(1).id, instance(2).id}
 
 
 def test_ends_of_the_past_do_not_teach_to_end_sooner_and_sooner() -> None:
     """A pool whose every rest was cut off an hour in: what came after is not known, and is not taken for nothing."""
-    deeds: list[PastAction] = []
+    actions: list[PastAction] = []
     for number in range(12):
         at = START - timedelta(days=3) + number * timedelta(hours=6)
         who = instance(3 + number).id
-        deeds.append(deed(at, Action.MARK, Reason.IDLE, who))
-        deeds.append(deed(at + 30 * MINUTE, Action.END, Reason.STILL_IDLE, who))
-    generous, strict = (learn(deeds, replace(POLICY, max_stops_per_day=n))[FIRST] for n in (4.0, 0.5))
+        actions.append(past_action(at, Action.MARK, Reason.IDLE, who))
+        actions.append(past_action(at + 30 * MINUTE, Action.END, Reason.STILL_IDLE, who))
+    generous, strict = (learn(actions, replace(POLICY, max_stops_per_day=n))[FIRST] for n in (4.0, 0.5))
     assert LEAST <= generous < strict
 
 
@@ -123,8 +123,8 @@ def watchdog(world: World) -> IdleWatchdog:
     return IdleWatchdog(fleet, world.ports())
 
 
-def remember(world: World, deeds: list[PastAction]) -> None:
-    for one in deeds:
+def remember(world: World, actions: list[PastAction]) -> None:
+    for one in actions:
         done = Decision(resource=one.resource, pool=one.pool, action=one.action, reason=one.reason)
         world.outcomes.append((one.at, Outcome(decision=done, kind=OutcomeKind.DONE)))
 
@@ -161,8 +161,8 @@ def test_the_ledger_gives_back_what_was_done_and_only_that(tmp_path: Path) -> No
     ):
         ledger.record_outcome(watchdog_name, Outcome(decision=decision, kind=kind), at)
     assert list(ledger.done_since("idle", START)) == [
-        deed(START + MINUTE, Action.MARK, Reason.IDLE),
-        deed(START + 2 * MINUTE, Action.END, Reason.STILL_IDLE),
+        past_action(START + MINUTE, Action.MARK, Reason.IDLE),
+        past_action(START + 2 * MINUTE, Action.END, Reason.STILL_IDLE),
     ]
 
 

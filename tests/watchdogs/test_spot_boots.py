@@ -64,7 +64,7 @@ def test_whoever_mended_an_image_need_not_wait_for_an_hour() -> None:
     world.lose(instance(1).id)
     passes(world, 20, failing=[OD])
     tries = world.launched
-    said = lifecycle.mended("batch", "anna")
+    said = lifecycle.fixed("batch", "anna")
     FakeLedger(world).record_outcome(
         "spot", Outcome(decision=said, kind=OutcomeKind.DONE, detail=said.detail), world.now
     )
@@ -174,16 +174,16 @@ def test_which_notes_tell_of_failed_boots_and_of_their_end() -> None:
         (B, Action.KEEP, Reason.BOOT_FAILED),
         ("batch", Action.KEEP, Reason.AS_WANTED),
     ]
-    deeds = [
+    actions = [
         PastAction(
             resource=resource, pool="batch", action=action, reason=reason, at=START + n * MINUTE, detail=f"i-{n}"
         )
         for n, (resource, action, reason) in enumerate(noted)
     ]
-    again = replace(deeds[0], at=START + 7 * MINUTE)
-    assert lifecycle.failed_boots([*deeds, again]) == lifecycle.failed_boots(deeds), (
+    again = replace(actions[0], at=START + 7 * MINUTE)
+    assert lifecycle.failed_boots([*actions, again]) == lifecycle.failed_boots(actions), (
         "a killed pass noted it, and the next one"
     )
-    assert lifecycle.failed_boots(deeds) == {B: [START, START + 5 * MINUTE]}
-    assert lifecycle.mended_at(deeds) == {"batch": START + 6 * MINUTE}
-    assert lifecycle.mended_at(deeds[:-1]) == {}
+    assert lifecycle.failed_boots(actions) == {B: [START, START + 5 * MINUTE]}
+    assert lifecycle.fixed_at(actions) == {"batch": START + 6 * MINUTE}
+    assert lifecycle.fixed_at(actions[:-1]) == {}

@@ -1,4 +1,4 @@
-"""What came between a look and its deed: sizes and instances are left as they are by then."""
+"""What came between a look and its action: sizes and instances are left as they are by then."""
 
 from collections.abc import Callable
 from dataclasses import replace

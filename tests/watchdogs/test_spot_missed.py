@@ -54,7 +54,7 @@ def notes(*reasons: Reason) -> list[PastAction]:
 
 
 @pytest.mark.parametrize(
-    ("deeds", "since"),
+    ("actions", "since"),
     [
         pytest.param((), None, id="nothing is noted"),
         pytest.param((Reason.NOT_READY,), 0, id="missed"),
@@ -65,9 +65,9 @@ def notes(*reasons: Reason) -> list[PastAction]:
         pytest.param((Reason.AS_WANTED,), None, id="ready, and never missed"),
     ],
 )
-def test_since_when_it_is_missed_by_the_notes(deeds: Sequence[Reason], since: int | None) -> None:
+def test_since_when_it_is_missed_by_the_notes(actions: Sequence[Reason], since: int | None) -> None:
     expected = {} if since is None else {"i": START + since * timedelta(minutes=1)}
-    assert lifecycle.missed(notes(*deeds)) == expected
+    assert lifecycle.missed(notes(*actions)) == expected
 
 
 @pytest.mark.parametrize(

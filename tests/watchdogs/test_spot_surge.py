@@ -10,7 +10,7 @@ from gpufleet.domain.decisions import Action
 from gpufleet.domain.model import CapacityType
 from gpufleet.domain.policies import SpotPolicy
 from replay import spot
-from replay.spot import ON_DEMAND, State, Wishes
+from replay.spot import ON_DEMAND, Moves, State
 from tests.replay.shapes import SHAPES, Shape, made
 from tests.watchdogs.plain import START, spot_pool
 from watchdogs.spot.decide import decide
@@ -49,8 +49,8 @@ def pool(spot: int, on_demand: int, surge: int, **more: object) -> PoolView:
     ],
 )
 def test_spot_that_is_asked_for_beside_on_demand(view: PoolView, asked: int) -> None:
-    wishes = [d for d in decide([view], START).acting if d.action is Action.RESIZE]
-    assert sum((d.to_size or 0) - (d.from_size or 0) for d in wishes) == asked
+    resizes = [d for d in decide([view], START).acting if d.action is Action.RESIZE]
+    assert sum((d.to_size or 0) - (d.from_size or 0) for d in resizes) == asked
 
 
 @dataclass
@@ -62,13 +62,13 @@ class Counting:
     most: int = 0
     stood_in: bool = False
 
-    def decide(self, state: State) -> Wishes:
-        wishes = self.rule.decide(state)
-        places = [*(machine.place for machine in state.machines), *wishes.launch]
+    def decide(self, state: State) -> Moves:
+        moves = self.rule.decide(state)
+        places = [*(machine.place for machine in state.machines), *moves.launch]
         if any(machine.place == ON_DEMAND for machine in state.machines):
             self.stood_in = True
             self.most = max(self.most, len(places) - state.terms.target - state.terms.spare)
-        return wishes
+        return moves
 
 
 @pytest.mark.parametrize("surge", range(5))

@@ -82,35 +82,37 @@ class Observed:
 
 def decide(observed: Observed, now: datetime, checks: Sequence[Check] | None = None) -> Plan:
     """One decision for every instance."""
-    wishes = [_wish(instance, observed, now, checks) for instance in observed.instances]
-    if any(wish.action is Action.END for wish in wishes):
-        _share_out(wishes, observed, now)
-    return Plan(watchdog=WATCHDOG, at=now, decisions=tuple(wishes), budget=observed.budget)
+    decisions = [_decide_one(instance, observed, now, checks) for instance in observed.instances]
+    if any(decision.action is Action.END for decision in decisions):
+        _share_out(decisions, observed, now)
+    return Plan(watchdog=WATCHDOG, at=now, decisions=tuple(decisions), budget=observed.budget)
 
 
-def _share_out(wishes: list[Decision], observed: Observed, now: datetime) -> None:
+def _share_out(decisions: list[Decision], observed: Observed, now: datetime) -> None:
     """Keep, in place, those that floors and budgets have no room for."""
-    room = _Room(observed, wishes)
-    turns = {n: _turn(wish, observed, now) for n, wish in enumerate(wishes) if wish.action is Action.END}
+    room = _Room(observed, decisions)
+    turns = {
+        n: _turn(decision, observed, now) for n, decision in enumerate(decisions) if decision.action is Action.END
+    }
     # each turn in its own order: what did not fail before, or one that never can go would take all the room; then the
     # dearest, so that a short budget saves the most, and the longest idle
     order = sorted(
         turns,
         key=lambda n: (
             turns[n],
-            tried_last(observed.attempts, wishes[n].resource),
-            -observed.usd_per_hour.get(wishes[n].resource, Decimal(0)),
+            tried_last(observed.attempts, decisions[n].resource),
+            -observed.usd_per_hour.get(decisions[n].resource, Decimal(0)),
             observed.instances[n].idle_since or now,
-            wishes[n].resource,
+            decisions[n].resource,
         ),
     )
-    for wish in wishes:
-        if wish.resource in observed.begun:
-            room.count(wish)
+    for decision in decisions:
+        if decision.resource in observed.begun:
+            room.count(decision)
     for n in order:
-        wishes[n] = room.take(wishes[n], turns[n])
-    for n in (n for n in order if turns[n] is _Turn.STUCK and wishes[n].action is Action.END):
-        wishes[n] = room.what_is_left(wishes[n])
+        decisions[n] = room.take(decisions[n], turns[n])
+    for n in (n for n in order if turns[n] is _Turn.STUCK and decisions[n].action is Action.END):
+        decisions[n] = room.what_is_left(decisions[n])
 
 
 class _Turn(IntEnum):
@@ -125,12 +127,12 @@ class _Turn(IntEnum):
     NEW = auto()
 
 
-def _turn(wish: Decision, observed: Observed, now: datetime) -> _Turn:
-    if wish.resource in observed.begun:
+def _turn(decision: Decision, observed: Observed, now: datetime) -> _Turn:
+    if decision.resource in observed.begun:
         return _Turn.BEGUN
-    if not is_our_drain(observed.agents.get(wish.resource)):
+    if not is_our_drain(observed.agents.get(decision.resource)):
         return _Turn.NEW
-    return _Turn.STUCK if is_stuck(observed.attempts, wish.resource, now) else _Turn.DRAINS
+    return _Turn.STUCK if is_stuck(observed.attempts, decision.resource, now) else _Turn.DRAINS
 
 
 def case_of(instance: Instance, observed: Observed, policy: IdlePolicy, now: datetime) -> Case:
@@ -149,7 +151,7 @@ def case_of(instance: Instance, observed: Observed, policy: IdlePolicy, now: dat
     )
 
 
-def _wish(instance: Instance, observed: Observed, now: datetime, checks: Sequence[Check] | None) -> Decision:
+def _decide_one(instance: Instance, observed: Observed, now: datetime, checks: Sequence[Check] | None) -> Decision:
     """What the watchdog would like, before floor and budget."""
     pool = observed.pools.get(instance.pool or "")
     usd = observed.usd_per_hour.get(instance.id)
@@ -215,10 +217,10 @@ def _idle(
     return _decision(instance, Action.END, objection, evidence, usd)
 
 
-def _seen(pool: PoolView, wish: Decision) -> Decision:
-    if pool.policy_seen or wish.action in (Action.KEEP, Action.UNMARK):  # an unmark ends nothing
-        return wish
-    return _kept(wish, Reason.POLICY_UNSEEN, f"would {wish.action}: {wish.reason.sentence}")
+def _seen(pool: PoolView, decision: Decision) -> Decision:
+    if pool.policy_seen or decision.action in (Action.KEEP, Action.UNMARK):  # an unmark ends nothing
+        return decision
+    return _kept(decision, Reason.POLICY_UNSEEN, f"would {decision.action}: {decision.reason.sentence}")
 
 
 def _drains(agent: AgentStatus | None) -> bool:
@@ -240,13 +242,13 @@ def _loses_its_mark(instance: Instance, reason: Reason) -> bool:
 class _Room:
     """What floors and budgets still allow in this pass."""
 
-    def __init__(self, observed: Observed, wishes: Sequence[Decision]) -> None:
+    def __init__(self, observed: Observed, decisions: Sequence[Decision]) -> None:
         self._pools = observed.pools
         # at a target of 0 even the spare goes, so somebody who may work keeps one
         self._at_work = {
-            wish.pool
-            for wish, instance in zip(wishes, observed.instances, strict=True)
-            if instance.alive and wish.reason not in _RESTS and not _drains(observed.agents.get(instance.id))
+            decision.pool
+            for decision, instance in zip(decisions, observed.instances, strict=True)
+            if instance.alive and decision.reason not in _RESTS and not _drains(observed.agents.get(instance.id))
         }
         parts = {
             pool.name: budgets.of(pool.policy, pool.ended_this_hour, pool.left_today)
@@ -260,35 +262,39 @@ class _Room:
             if instance.pool is not None and counts_as_healthy(instance, observed):
                 self._healthy[instance.pool] = self._healthy.get(instance.pool, 0) + 1
 
-    def count(self, wish: Decision) -> None:
+    def count(self, decision: Decision) -> None:
         """One whose end was noted counts in the hour and the day, whatever is known of it now."""
-        pool = self._pools.get(wish.pool or "")
+        pool = self._pools.get(decision.pool or "")
         if pool is not None and pool.policy is not None:
             self._budgets.take(pool.name, runs=False)
 
-    def take(self, wish: Decision, turn: _Turn) -> Decision:
-        """The wish, or why there is no room for it."""
-        pool = wish.pool or ""
+    def take(self, decision: Decision, turn: _Turn) -> Decision:
+        """The decision, or why there is no room for it."""
+        pool = decision.pool or ""
         if turn is _Turn.BEGUN:
-            return wish  # it is counted, and its target may have been lowered
+            return decision  # it is counted, and its target may have been lowered
         floor, healthy = max(self._pools[pool].floor, pool in self._at_work), self._healthy.get(pool, 0)
         # what drains serves nothing any more, so that no floor is kept by keeping it
         if turn is _Turn.NEW and (self._targets[pool] <= floor or healthy <= floor):
             detail = f"floor {floor}, target {self._targets[pool]}, healthy {healthy}"
-            return _kept(wish, Reason.POOL_FLOOR, detail)
+            return _kept(decision, Reason.POOL_FLOOR, detail)
         full = self._budgets.objection(pool, runs=turn is not _Turn.STUCK)
         if full is None or turn is not _Turn.NEW:  # what drains counts, whether or not it may be ended now
             self._budgets.take(pool, runs=full is None and turn is not _Turn.STUCK)
             self._targets[pool] -= 1
         if full is not None:
-            return _kept(wish, full, wish.detail)
+            return _kept(decision, full, decision.detail)
         if turn is _Turn.NEW:
             self._healthy[pool] = healthy - 1
-        return wish
+        return decision
 
-    def what_is_left(self, wish: Decision) -> Decision:
+    def what_is_left(self, decision: Decision) -> Decision:
         """Of the run, when all others have had their turn."""
-        return wish if self._budgets.take_run(wish.pool or "") else _kept(wish, Reason.RUN_BUDGET, wish.detail)
+        return (
+            decision
+            if self._budgets.take_run(decision.pool or "")
+            else _kept(decision, Reason.RUN_BUDGET, decision.detail)
+        )
 
 
 def in_service(agent: AgentStatus | None) -> bool:
@@ -314,14 +320,14 @@ def counts_as_healthy(instance: Instance, observed: Observed) -> bool:
     return in_service(observed.agents.get(instance.id)) and is_heard(instance, observed)
 
 
-def _kept(wish: Decision, reason: Reason, detail: str) -> Decision:
+def _kept(decision: Decision, reason: Reason, detail: str) -> Decision:
     return Decision(
-        resource=wish.resource,
-        pool=wish.pool,
+        resource=decision.resource,
+        pool=decision.pool,
         action=Action.KEEP,
         reason=reason,
         detail=detail,
-        evidence=wish.evidence,
+        evidence=decision.evidence,
     )
 
 

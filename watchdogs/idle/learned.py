@@ -33,32 +33,32 @@ class Rest:
 
 
 def patience(
-    instances: Sequence[Instance], deeds: Sequence[PastAction], policies: Mapping[str, IdlePolicy], now: datetime
+    instances: Sequence[Instance], actions: Sequence[PastAction], policies: Mapping[str, IdlePolicy], now: datetime
 ) -> dict[str, timedelta]:
     """By instance: idle time after which its end is worth a stop. Absent: not known, or stops are not limited.
 
-    `deeds` of the last `HISTORY`, oldest first; `policies` by pool. Never shorter than window and grace together.
+    `actions` of the last `HISTORY`, oldest first; `policies` by pool. Never shorter than window and grace together.
     """
-    past: dict[str | None, list[PastAction]] = {}
-    for deed in deeds:
-        past.setdefault(deed.pool, []).append(deed)
+    by_pool: dict[str | None, list[PastAction]] = {}
+    for past in actions:
+        by_pool.setdefault(past.pool, []).append(past)
     members: dict[str | None, list[Instance]] = {}
     for instance in instances:
         if instance.alive:
             members.setdefault(instance.pool, []).append(instance)
     found: dict[str, timedelta] = {}
     for pool, policy in policies.items():
-        mine, there = past.get(pool, []), members.get(pool, [])
+        mine, there = by_pool.get(pool, []), members.get(pool, [])
         if policy.max_stops_per_day is not None and there and mine and now - mine[0].at >= LEAST_HISTORY:
             found |= _of_pool(there, mine, policy, policy.max_stops_per_day, now)
     return found
 
 
 def _of_pool(
-    members: Sequence[Instance], deeds: Sequence[PastAction], policy: IdlePolicy, budget: float, now: datetime
+    members: Sequence[Instance], actions: Sequence[PastAction], policy: IdlePolicy, budget: float, now: datetime
 ) -> dict[str, timedelta]:
     rows = {instance.id: row for row, instance in enumerate(members)}
-    past = rests(deeds, policy.window)
+    past = rests(actions, policy.window)
     # what instances did that are gone is the pool's past: together they are one more row
     gone = len(members)
     count = gone + any(rest.instance not in rows for rest in past)
@@ -71,24 +71,24 @@ def _of_pool(
         if instance.idle_since is not None:
             idle[rows[instance.id]] = (now - instance.idle_since + policy.window).total_seconds()
     # what a day did not spend is not there on the next one: the budget is a day's
-    timers = known.timers((now - deeds[0].at).total_seconds() / DAY, idle, done=None)
+    timers = known.timers((now - actions[0].at).total_seconds() / DAY, idle, done=None)
     return {instance.id: timedelta(seconds=float(timers[rows[instance.id]])) for instance in members}
 
 
-def rests(deeds: Iterable[PastAction], window: timedelta) -> list[Rest]:
-    """The rests that deeds tell of. A mark came after a whole window without work.
+def rests(actions: Iterable[PastAction], window: timedelta) -> list[Rest]:
+    """The rests that the actions show. A mark came after a whole window without work.
 
     A mark that people or a restart took away says nothing of when work would have come.
     """
     marks: dict[str, datetime] = {}
     found: list[Rest] = []
-    for deed in deeds:
-        if deed.action is Action.MARK:
-            marks[deed.resource] = deed.at
+    for past in actions:
+        if past.action is Action.MARK:
+            marks[past.resource] = past.at
             continue
-        marked = marks.pop(deed.resource, None)
-        cut = deed.action in (Action.END, Action.STOP)
-        if marked is not None and (cut or deed.reason is Reason.WORK_IS_BACK):
-            seconds = (deed.at - marked + window).total_seconds()
-            found.append(Rest(instance=deed.resource, seconds=seconds, cut=cut))
+        marked = marks.pop(past.resource, None)
+        cut = past.action in (Action.END, Action.STOP)
+        if marked is not None and (cut or past.reason is Reason.WORK_IS_BACK):
+            seconds = (past.at - marked + window).total_seconds()
+            found.append(Rest(instance=past.resource, seconds=seconds, cut=cut))
     return found

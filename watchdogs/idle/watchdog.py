@@ -206,8 +206,8 @@ class IdleWatchdog:
         policies = {p.name: p.policy for p in pools.values() if p.policy is not None}
         if all(policy.max_stops_per_day is None for policy in policies.values()):
             return {}
-        deeds = self._ports.ledger.done_since(WATCHDOG, now - learned.HISTORY)
-        return learned.patience(watched, deeds, policies, now)
+        actions = self._ports.ledger.done_since(WATCHDOG, now - learned.HISTORY)
+        return learned.patience(watched, actions, policies, now)
 
     def _usd(self, instances: Sequence[Instance]) -> dict[str, Decimal]:
         found = {i.id: self._ports.prices.usd_per_hour(i) for i in instances}

@@ -40,21 +40,21 @@ def decide(seen: Observed, now: datetime, checks: Sequence[Check] | None = None)
     """One decision for every orphan, the dearest first; an unknown price comes before all: it may be the highest."""
     room = _Room(seen)
     twice = _named_twice(seen.orphans)
-    wishes: list[Decision] = []
+    decisions: list[Decision] = []
     for instance in sorted(seen.orphans, key=lambda i: _by_price(seen, i)):
         rule = seen.rule_of(instance, now)
         if rule is None:
             outside = Objection(reason=Reason.OUTSIDE_POOLS, detail=_stray(seen, instance))
-            wishes.append(_kept(seen, instance, None, outside, now))
+            decisions.append(_kept(seen, instance, None, outside, now))
         elif instance.id in twice:
             why = Objection(reason=Reason.METRICS_IMPLAUSIBLE, detail="two machines have this name")
-            wishes.append(_kept(seen, instance, rule, why, now))
+            decisions.append(_kept(seen, instance, rule, why, now))
         else:
-            wishes.append(_unless_unseen(seen, rule, _wish(seen, instance, rule, now, checks)))
+            decisions.append(_unless_unseen(seen, rule, _decide_one(seen, instance, rule, now, checks)))
     # what did not fail before has its turn first, or one that never can be stopped would take all the room
-    for n in sorted(range(len(wishes)), key=lambda n: tried_last(seen.attempts, wishes[n].resource)):
-        wishes[n] = room.take(wishes[n])
-    return Plan(watchdog=WATCHDOG, at=now, decisions=tuple(wishes), budget=seen.budget)
+    for n in sorted(range(len(decisions)), key=lambda n: tried_last(seen.attempts, decisions[n].resource)):
+        decisions[n] = room.take(decisions[n])
+    return Plan(watchdog=WATCHDOG, at=now, decisions=tuple(decisions), budget=seen.budget)
 
 
 def _stray(seen: Observed, instance: Instance) -> str:
@@ -103,7 +103,7 @@ def stop_objection(seen: Observed, instance: Instance, rule: OrphanPolicy) -> Ob
     return None
 
 
-def _wish(
+def _decide_one(
     seen: Observed, instance: Instance, rule: OrphanPolicy, now: datetime, checks: Sequence[Check] | None
 ) -> Decision:
     """What the rule would like, before budgets."""
@@ -135,22 +135,22 @@ class _Room:
         parts = {rule.name: budgets.of(rule, seen.stopped_this_hour.get(rule.name, 0)) for rule in seen.rules}
         self._budgets = budgets.Room(seen.budget, parts)
 
-    def take(self, wish: Decision) -> Decision:
-        """The wish, or why there is no room for it."""
-        if wish.action is not Action.STOP:
-            return wish
-        rule = wish.pool or ""
+    def take(self, decision: Decision) -> Decision:
+        """The decision, or why there is no room for it."""
+        if decision.action is not Action.STOP:
+            return decision
+        rule = decision.pool or ""
         if (full := self._budgets.objection(rule)) is not None:
-            return replace(wish, action=Action.KEEP, reason=full)
+            return replace(decision, action=Action.KEEP, reason=full)
         self._budgets.take(rule)
-        return wish
+        return decision
 
 
-def _unless_unseen(seen: Observed, rule: OrphanPolicy, wish: Decision) -> Decision:
-    if rule.name not in seen.unseen or wish.action in (Action.KEEP, Action.UNMARK):
-        return wish
-    detail = f"would {wish.action}: {wish.reason.sentence}"
-    return replace(wish, action=Action.KEEP, reason=Reason.POLICY_UNSEEN, detail=detail)
+def _unless_unseen(seen: Observed, rule: OrphanPolicy, decision: Decision) -> Decision:
+    if rule.name not in seen.unseen or decision.action in (Action.KEEP, Action.UNMARK):
+        return decision
+    detail = f"would {decision.action}: {decision.reason.sentence}"
+    return replace(decision, action=Action.KEEP, reason=Reason.POLICY_UNSEEN, detail=detail)
 
 
 def _named_twice(orphans: Sequence[Instance]) -> set[str]:

@@ -124,13 +124,13 @@ class OrphanWatchdog:
         return replace(seen, kept_by=kept_by([replace(i, pool=named.get(i.id, i.pool)) for i in orphans], brakes))
 
     def _marks(self, now: datetime) -> dict[tuple[str, str], datetime]:
-        deeds = self._ports.ledger.done_since(WATCHDOG, now - MARKS_LAST) if self._rules else ()
+        actions = self._ports.ledger.done_since(WATCHDOG, now - MARKS_LAST) if self._rules else ()
         marks: dict[tuple[str, str], datetime] = {}
-        for deed in deeds:
-            if deed.action is Action.MARK:
-                marks[deed.resource, deed.pool or ""] = deed.at
+        for past in actions:
+            if past.action is Action.MARK:
+                marks[past.resource, past.pool or ""] = past.at
             else:  # taken away, or stopped: the next mark is a new one
-                marks.pop((deed.resource, deed.pool or ""), None)
+                marks.pop((past.resource, past.pool or ""), None)
         return marks
 
     def _look_again(self, instance: Instance, rule: str, now: datetime) -> Observed:

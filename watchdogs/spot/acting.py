@@ -78,9 +78,9 @@ class Actor:
 
     def resize(self, plan: Plan) -> Resized:
         """Set sizes; then wait until each group that was to grow has answered."""
-        wishes = [d for d in plan.acting if d.action is Action.RESIZE]
+        resizes = [d for d in plan.acting if d.action is Action.RESIZE]
         asked_at = self._ports.clock.now().replace(microsecond=0)  # activities carry whole seconds
-        outcomes = [self._executor.attempt(decision, self._set_size) for decision in wishes]
+        outcomes = [self._executor.attempt(decision, self._set_size) for decision in resizes]
         growing = [
             outcome.decision
             for outcome in outcomes

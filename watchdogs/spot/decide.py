@@ -27,8 +27,8 @@ _TOO_MANY: Final = "asked for more than is needed now"
 
 def decide(pools: Sequence[PoolView], now: datetime) -> Plan:
     """One decision for every group, and one for every instance that is to go or is held on to."""
-    wishes = [wish for pool in pools for wish in split(pool, now)]
-    decisions, budget = within_budgets(pools, wishes, now)
+    wanted = [decision for pool in pools for decision in split(pool, now)]
+    decisions, budget = within_budgets(pools, wanted, now)
     return Plan(watchdog=WATCHDOG, at=now, decisions=tuple(decisions), budget=budget)
 
 
@@ -37,22 +37,24 @@ def split(seen: PoolView, now: datetime) -> list[Decision]:
     if seen.paused_by is not None:
         return [_keep(seen, group, Reason.PAUSED, seen.paused_by) for group in seen.groups]
     pool = lifecycle.with_late(without_ending(seen, now), now)
-    reserved = [wish for group in pool.groups_of(CapacityType.RESERVED) for wish in reserved_group(pool, group, now)]
+    reserved = [
+        decision for group in pool.groups_of(CapacityType.RESERVED) for decision in reserved_group(pool, group, now)
+    ]
     # asked for in this look: nothing is bought beside it before the next look knows the answer
-    coming = sum(max(0, (wish.to_size or 0) - (wish.from_size or 0)) for wish in reserved)
+    coming = sum(max(0, (decision.to_size or 0) - (decision.from_size or 0)) for decision in reserved)
     sizes = Sizes(pool, now, coming)
     run_ends = ends_of_runs(seen, now)
-    ending = {wish.resource for wish in (*reserved, *run_ends) if wish.action is Action.END}
-    wishes = [
+    ending = {decision.resource for decision in (*reserved, *run_ends) if decision.action is Action.END}
+    decisions = [
         *reserved,
         *_spot(pool, sizes, now),
         *_on_demand(pool, sizes, now),
         *run_ends,
-        *(wish for wish in (*_drained(pool), *_failed_boots(pool, now)) if wish.resource not in ending),
+        *(decision for decision in (*_drained(pool), *_failed_boots(pool, now)) if decision.resource not in ending),
     ]
-    decided = {wish.resource for wish in wishes}
-    wishes += [wish for wish in lifecycle.hung(pool, now) if wish.resource not in decided]
-    return wishes if pool.policy_seen else [_unseen(wish) for wish in wishes]
+    decided = {decision.resource for decision in decisions}
+    decisions += [decision for decision in lifecycle.hung(pool, now) if decision.resource not in decided]
+    return decisions if pool.policy_seen else [_unseen(decision) for decision in decisions]
 
 
 def _spot(pool: PoolView, sizes: Sizes, now: datetime) -> list[Decision]:
@@ -270,14 +272,14 @@ def _failed_boots(pool: PoolView, now: datetime) -> list[Decision]:
     return decisions
 
 
-def _unseen(wish: Decision) -> Decision:
-    if wish.action is Action.KEEP:
-        return wish
+def _unseen(decision: Decision) -> Decision:
+    if decision.action is Action.KEEP:
+        return decision
     return replace(
-        wish,
+        decision,
         action=Action.KEEP,
         reason=Reason.POLICY_UNSEEN,
-        detail=f"would {wish.action}: {wish.reason.sentence}",
+        detail=f"would {decision.action}: {decision.reason.sentence}",
         from_size=None,
         to_size=None,
         usd_per_hour=None,

@@ -23,14 +23,14 @@ HUNG_AFTER: Final = timedelta(minutes=15)
 """Past its time before people hear of it: half of all boots are slower than the median."""
 
 
-def missed(deeds: Iterable[PastAction]) -> dict[str, datetime]:
+def missed(actions: Iterable[PastAction]) -> dict[str, datetime]:
     """Since when each instance has not been ready though it should be, by the notes of earlier passes."""
     found: dict[str, datetime] = {}
-    for deed in deeds:
-        if deed.reason is Reason.NOT_READY:
-            found.setdefault(deed.resource, deed.at)
-        elif deed.reason is Reason.AS_WANTED:
-            found.pop(deed.resource, None)
+    for past in actions:
+        if past.reason is Reason.NOT_READY:
+            found.setdefault(past.resource, past.at)
+        elif past.reason is Reason.AS_WANTED:
+            found.pop(past.resource, None)
     return found
 
 
@@ -147,23 +147,23 @@ def boot_failure(decision: Decision, group: str) -> Decision:
     return Decision(resource=group, pool=decision.pool, action=Action.KEEP, reason=Reason.BOOT_FAILED, detail=detail)
 
 
-def mended(pool: str, by: str) -> Decision:
+def fixed(pool: str, by: str) -> Decision:
     """What a person notes of a pool whose boots are to be tried again: what failed before counts no more."""
     detail = f"boots are tried again: {by}"
     return Decision(resource=pool, pool=pool, action=Action.KEEP, reason=Reason.AS_WANTED, detail=detail)
 
 
-def mended_at(deeds: Sequence[PastAction]) -> dict[str, datetime]:
+def fixed_at(actions: Sequence[PastAction]) -> dict[str, datetime]:
     """By pool: when a person said so last."""
     return {
-        deed.resource: deed.at for deed in deeds if deed.resource == deed.pool and deed.reason is Reason.AS_WANTED
+        past.resource: past.at for past in actions if past.resource == past.pool and past.reason is Reason.AS_WANTED
     }
 
 
-def failed_boots(deeds: Iterable[PastAction]) -> dict[str, list[datetime]]:
+def failed_boots(actions: Iterable[PastAction]) -> dict[str, list[datetime]]:
     """When boots failed, by the notes of earlier passes, oldest first; one that was noted again counts once."""
     found: dict[str, dict[str, datetime]] = {}
-    for deed in deeds:
-        if deed.action is Action.KEEP and deed.reason is Reason.BOOT_FAILED:
-            found.setdefault(deed.resource, {}).setdefault(deed.detail, deed.at)
+    for past in actions:
+        if past.action is Action.KEEP and past.reason is Reason.BOOT_FAILED:
+            found.setdefault(past.resource, {}).setdefault(past.detail, past.at)
     return {group: list(times.values()) for group, times in found.items()}

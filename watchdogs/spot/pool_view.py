@@ -97,7 +97,7 @@ class PoolView:
     """By group: when instances were ended because their boot had failed. Its activities tell of no reason."""
     least_target: int = 0
     """Idle lowers the target no further: the pool's min, or what a person holds it at."""
-    mended_at: datetime | None = None
+    fixed_at: datetime | None = None
     """When a person said that boots are to be tried again."""
     on_demand_usd: Decimal | None = None
     boot_expected: timedelta = BOOT_DEFAULT

@@ -198,38 +198,38 @@ CHOSEN: Final = frozenset({Reason.SURPLUS, Reason.SPOT_IS_BACK})
 """Why something is ended that could as well stay."""
 
 
-def chosen_ends(deeds: Iterable[PastAction]) -> dict[str, int]:
+def chosen_ends(actions: Iterable[PastAction]) -> dict[str, int]:
     """By pool: how many instances were ended by choice. One whose end is noted twice went but once."""
-    gone = {deed.resource: deed.pool or "" for deed in deeds if _may_be_chosen(deed)}
+    gone = {past.resource: past.pool or "" for past in actions if _may_be_chosen(past)}
     found: dict[str, int] = {}
     for pool in gone.values():
         found[pool] = found.get(pool, 0) + 1
     return found
 
 
-def _may_be_chosen(deed: PastAction) -> bool:
+def _may_be_chosen(past: PastAction) -> bool:
     """What a newer release wrote may have been an end, and by choice: it counts."""
-    ends = deed.action is Action.END or not deed.action.known
-    return ends and (deed.reason in CHOSEN or not deed.reason.known)
+    ends = past.action is Action.END or not past.action.known
+    return ends and (past.reason in CHOSEN or not past.reason.known)
 
 
 def within_budgets(
-    pools: Sequence[PoolView], wishes: Sequence[Decision], now: datetime
+    pools: Sequence[PoolView], decisions: Sequence[Decision], now: datetime
 ) -> tuple[list[Decision], Budget]:
-    """The wishes, with those kept that there is no room for, and the budget over all pools.
+    """The decisions, with those kept that there is no room for, and the budget over all pools.
 
     The dearest go first, so that a short budget saves the most. A move to another zone begins only where the end that
     it leads to has room.
     """
     begun = {pool.name: [m.id for m in pool.members if _drains_by_choice(pool, m, now)] for pool in pools}
     whole, parts = _budgets(pools, begun)
-    allowed = list(wishes)
+    allowed = list(decisions)
     drains = {member for members in begun.values() for member in members}
-    waiting = [n for n, wish in enumerate(wishes) if _needs_room(wish) and wish.resource not in drains]
+    waiting = [n for n, decision in enumerate(decisions) if _needs_room(decision) and decision.resource not in drains]
     if waiting:
         room = budgets.Room(whole, parts)
-        for n in sorted(waiting, key=lambda n: (-(wishes[n].usd_per_hour or Decimal(0)), wishes[n].resource)):
-            allowed[n] = _allowed(room, wishes[n])
+        for n in sorted(waiting, key=lambda n: (-(decisions[n].usd_per_hour or Decimal(0)), decisions[n].resource)):
+            allowed[n] = _allowed(room, decisions[n])
     return allowed, whole
 
 
@@ -246,19 +246,19 @@ def _drains_by_choice(pool: PoolView, member: Member, now: datetime) -> bool:
     return ours and not member.under_notice and not is_over(pool, member, now)
 
 
-def _needs_room(wish: Decision) -> bool:
-    if wish.action is Action.END:
-        return wish.reason in CHOSEN
-    return wish.reason is Reason.SAFER_ZONE
+def _needs_room(decision: Decision) -> bool:
+    if decision.action is Action.END:
+        return decision.reason in CHOSEN
+    return decision.reason is Reason.SAFER_ZONE
 
 
-def _allowed(room: budgets.Room, wish: Decision) -> Decision:
-    pool = wish.pool or ""
+def _allowed(room: budgets.Room, decision: Decision) -> Decision:
+    pool = decision.pool or ""
     if (full := room.objection(pool)) is not None:
-        detail = f"would {wish.action}: {wish.reason.sentence}; {wish.detail}"
+        detail = f"would {decision.action}: {decision.reason.sentence}; {decision.detail}"
         return replace(
-            wish, action=Action.KEEP, reason=full, detail=detail, from_size=None, to_size=None, usd_per_hour=None
+            decision, action=Action.KEEP, reason=full, detail=detail, from_size=None, to_size=None, usd_per_hour=None
         )
-    if wish.action is Action.END:
+    if decision.action is Action.END:
         room.take(pool)
-    return wish
+    return decision

@@ -42,7 +42,7 @@ class _Known:
     """Instances that were ended before the cloud took them, or are about to be."""
     failed_boots: Mapping[str, Sequence[datetime]]
     """By group: when instances were ended because their boot had failed."""
-    mended: Mapping[str, datetime]
+    fixed: Mapping[str, datetime]
     """By pool: when a person said that boots are to be tried again."""
     kept: Mapping[str, str]
     """By instance: who asked to keep it."""
@@ -136,19 +136,19 @@ class SpotWatchdog:
         leaving = {key for group in groups.values() for key in group.leaving}
         members = {i.id: i for i in listed.values() if i.alive and i.group in groups and i.id not in leaving}
         statuses = ports.agents.statuses(list(members.values()))
-        deeds = ports.ledger.done_since(WATCHDOG, now - REMEMBERED)
-        lost = frozenset(deed.resource for deed in deeds if deed.reason is Reason.PREEMPTED)
+        actions = ports.ledger.done_since(WATCHDOG, now - REMEMBERED)
+        lost = frozenset(past.resource for past in actions if past.reason is Reason.PREEMPTED)
         events = [*self._activities(names, lost, now), *self._unanswered]
         targets = ports.ledger.targets()
         brakes = [brake for brake in ports.ledger.brakes(now) if brake.holds(now)]
         known = _Known(
-            missed=lifecycle.missed(deeds),
+            missed=lifecycle.missed(actions),
             lost=lost,
-            failed_boots=lifecycle.failed_boots(deeds),
-            mended=lifecycle.mended_at(deeds),
+            failed_boots=lifecycle.failed_boots(actions),
+            fixed=lifecycle.fixed_at(actions),
             kept=kept_by_people([*members.values()], brakes, now),
             held=frozenset(pool.name for pool in pools if target_held_by(pool.name, brakes)),
-            ended=chosen_ends(deed for deed in deeds if deed.at >= now - budgets.HOUR),
+            ended=chosen_ends(past for past in actions if past.at >= now - budgets.HOUR),
             asked=frozenset(ports.ledger.failed_since(WATCHDOG, now - budgets.HOUR)),
         )
         views = tuple(
@@ -212,7 +212,7 @@ class SpotWatchdog:
             events=[event for event in own if now - event.at < LOOK_BACK],
             pass_started=started,
             failed_boots={name: known.failed_boots[name] for name in names if name in known.failed_boots},
-            mended_at=known.mended.get(pool.name),
+            fixed_at=known.fixed.get(pool.name),
             on_demand_usd=self._on_demand_usd(pool),
             boot_expected=boots.expected(boots.took(machines, statuses)),
             drain_deadline=pool.drain_deadline,

@@ -1,8 +1,8 @@
 """Where spot is asked for, and where not. Pure.
 
 A zone is never asked twice in one pass after it refused. The order is that of least risk (`risk`), from what each
-zone's past says (`memory`), which fades; a zone that is just being taken comes last. For a better place a zone is
-tried now and then only.
+zone's past says (`risk.Memory`), which fades; a zone that is just being taken comes last. For a better place a zone
+is tried now and then only.
 """
 
 import math
@@ -264,7 +264,7 @@ def failed_boots(pool: PoolView, group: GroupView, now: datetime) -> int:
     """
     members = pool.members_of(group.name)
     booted = [m.ready_since for m in members if m.ready_since and boots.is_boot(m.launched_at, m.ready_since)]
-    since = max(now - BOOT_SPAN, pool.mended_at or now - BOOT_SPAN, *booted)
+    since = max(now - BOOT_SPAN, pool.fixed_at or now - BOOT_SPAN, *booted)
     there = len([m for m in members if m.failed])
     there += len([event for event in _since(pool, group, since) if event.kind is ActivityKind.UNHEALTHY])
     there += _powered_off(pool, group, since)
