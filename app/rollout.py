@@ -75,8 +75,10 @@ def roll(document: FleetDocument, pool: Pool, groups: Sequence[GroupEntry], limi
     with _cloud_errors(pool):
         match document.cloud:
             case Cloud.AWS:
+                rollouts = AwsRollouts(AwsCalls(document.region))
                 for group in groups:
-                    _roll(document, pool, group, limit, say)
+                    _start(rollouts, document, pool, group, say)
+                    _wait(rollouts, pool.name, group.name, limit, say)
             case Cloud.GCP:
                 from app.rollout_google import paused, rollouts_of
 
@@ -85,8 +87,8 @@ def roll(document: FleetDocument, pool: Pool, groups: Sequence[GroupEntry], limi
                         rollouts_of(document, pool, say).roll(group, limit)
 
 
-def _roll(document: FleetDocument, pool: Pool, group: GroupEntry, limit: timedelta, say: Say) -> None:
-    rollouts = AwsRollouts(AwsCalls(document.region))
+def _start(rollouts: AwsRollouts, document: FleetDocument, pool: Pool, group: GroupEntry, say: Say) -> None:
+    """Start the refresh of a group, unless one runs."""
     launch_first = group.type is not CapacityType.RESERVED
     state = rollouts.state(group.name)
     if state is None or state.is_over:
@@ -94,22 +96,26 @@ def _roll(document: FleetDocument, pool: Pool, group: GroupEntry, limit: timedel
             _check_floor(document, pool, group)
         rollouts.start(group.name, launch_first=launch_first)
         say(f"{group.name}: replacing {'before' if launch_first else 'after'} draining")
+
+
+def _wait(rollouts: AwsRollouts, pool: str, group: str, limit: timedelta, say: Say) -> None:
+    """Wait until a group's refresh has succeeded. Raises AppError."""
     until, said = time.monotonic() + limit.total_seconds(), -1
     while True:
-        state = rollouts.state(group.name)
+        state = rollouts.state(group)
         if state is None:
-            raise AppError(f"{group.name}: the refresh that was started is gone")
+            raise AppError(f"{group}: the refresh that was started is gone")
         if state.percent != said:
-            say(f"{group.name}: {state.percent} %")
+            say(f"{group}: {state.percent} %")
             said = state.percent
         if state.succeeded:
             return
         if state.is_over:
-            raise AppError(f"{group.name}: the refresh ended as {state.status}: {state.reason or 'no reason given'}")
+            raise AppError(f"{group}: the refresh ended as {state.status}: {state.reason or 'no reason given'}")
         if time.monotonic() > until:
             raise AppError(
-                f"{group.name}: not done after {limit}; it goes on in the cloud: run this again to wait for it,"
-                f" or `gpufleet rollout {pool.name} --cancel`"
+                f"{group}: not done after {limit}; it goes on in the cloud: run this again to wait for it,"
+                f" or `gpufleet rollout {pool} --cancel`"
             )
         time.sleep(POLL_S)
 
