@@ -110,6 +110,17 @@ class Decision:
     usd_per_hour: Decimal | None = None
     """What the move costs (negative) or saves (positive); None: unknown."""
 
+    def kept(self, reason: Reason, detail: str) -> "Decision":
+        """The decision to leave the resource alone instead, on the same evidence. It moves and costs nothing."""
+        return Decision(
+            resource=self.resource,
+            pool=self.pool,
+            action=Action.KEEP,
+            reason=reason,
+            detail=detail,
+            evidence=self.evidence,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:

@@ -220,7 +220,7 @@ def _idle(
 def _seen(pool: PoolView, decision: Decision) -> Decision:
     if pool.policy_seen or decision.action in (Action.KEEP, Action.UNMARK):  # an unmark ends nothing
         return decision
-    return _kept(decision, Reason.POLICY_UNSEEN, f"would {decision.action}: {decision.reason.sentence}")
+    return decision.kept(Reason.POLICY_UNSEEN, f"would {decision.action}: {decision.reason.sentence}")
 
 
 def _drains(agent: AgentStatus | None) -> bool:
@@ -277,24 +277,21 @@ class _Room:
         # what drains serves nothing any more, so that no floor is kept by keeping it
         if turn is _Turn.NEW and (self._targets[pool] <= floor or healthy <= floor):
             detail = f"floor {floor}, target {self._targets[pool]}, healthy {healthy}"
-            return _kept(decision, Reason.POOL_FLOOR, detail)
+            return decision.kept(Reason.POOL_FLOOR, detail)
         full = self._budgets.objection(pool, runs=turn is not _Turn.STUCK)
         if full is None or turn is not _Turn.NEW:  # what drains counts, whether or not it may be ended now
             self._budgets.take(pool, runs=full is None and turn is not _Turn.STUCK)
             self._targets[pool] -= 1
         if full is not None:
-            return _kept(decision, full, decision.detail)
+            return decision.kept(full, decision.detail)
         if turn is _Turn.NEW:
             self._healthy[pool] = healthy - 1
         return decision
 
     def what_is_left(self, decision: Decision) -> Decision:
         """Of the run, when all others have had their turn."""
-        return (
-            decision
-            if self._budgets.take_run(decision.pool or "")
-            else _kept(decision, Reason.RUN_BUDGET, decision.detail)
-        )
+        free = self._budgets.take_run(decision.pool or "")
+        return decision if free else decision.kept(Reason.RUN_BUDGET, decision.detail)
 
 
 def in_service(agent: AgentStatus | None) -> bool:
@@ -318,17 +315,6 @@ def counts_as_healthy(instance: Instance, observed: Observed) -> bool:
         # what was begun goes for certain, and its pass may have died before it lowered the target
         return False
     return in_service(observed.agents.get(instance.id)) and is_heard(instance, observed)
-
-
-def _kept(decision: Decision, reason: Reason, detail: str) -> Decision:
-    return Decision(
-        resource=decision.resource,
-        pool=decision.pool,
-        action=Action.KEEP,
-        reason=reason,
-        detail=detail,
-        evidence=decision.evidence,
-    )
 
 
 def _decision(

@@ -275,15 +275,7 @@ def _failed_boots(pool: PoolView, now: datetime) -> list[Decision]:
 def _unseen(decision: Decision) -> Decision:
     if decision.action is Action.KEEP:
         return decision
-    return replace(
-        decision,
-        action=Action.KEEP,
-        reason=Reason.POLICY_UNSEEN,
-        detail=f"would {decision.action}: {decision.reason.sentence}",
-        from_size=None,
-        to_size=None,
-        usd_per_hour=None,
-    )
+    return decision.kept(Reason.POLICY_UNSEEN, f"would {decision.action}: {decision.reason.sentence}")
 
 
 def _keep(pool: PoolView, group: GroupView, reason: Reason, detail: str = "") -> Decision:

@@ -92,13 +92,7 @@ def drains_idle(member: Member) -> bool:
 def losses(pool: PoolView, noted: Collection[str]) -> list[Decision]:
     """Notes that the cloud takes what the idle watchdog ends: the zone has lost it, though idle may be quicker."""
     return [
-        Decision(
-            resource=member.id,
-            pool=pool.name,
-            action=Action.KEEP,
-            reason=Reason.PREEMPTED,
-            detail="under notice; the idle watchdog ends it",
-        )
+        _kept(pool, member, Reason.PREEMPTED, "under notice; the idle watchdog ends it")
         for member in pool.members
         if member.under_notice and pool.idle_ends and drains_idle(member) and member.id not in noted
     ]

@@ -256,9 +256,7 @@ def _allowed(room: budgets.Room, decision: Decision) -> Decision:
     pool = decision.pool or ""
     if (full := room.objection(pool)) is not None:
         detail = f"would {decision.action}: {decision.reason.sentence}; {decision.detail}"
-        return replace(
-            decision, action=Action.KEEP, reason=full, detail=detail, from_size=None, to_size=None, usd_per_hour=None
-        )
+        return decision.kept(full, detail)
     if decision.action is Action.END:
         room.take(pool)
     return decision
