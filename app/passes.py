@@ -1,6 +1,6 @@
 """One pass of a watchdog over one fleet. It prints nothing: what became of it is in its result and in the log."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -141,7 +141,8 @@ def _over_fleet(kind: Kind, document: FleetDocument, options: Options, result: R
 
 
 def _pass(kind: Kind, wired: Wired, options: Options, result: Result) -> None:
-    _accept(kind, wired, options.accept)
+    known = digests(wired.document, kind.name)
+    _accept(wired, kind.name, {name: digest for name, digest in known.items() if digest in options.accept})
     watchdog = kind.make(wired.document, wired.ports)
     if not options.apply:
         result.done = watchdog.dry()
@@ -154,7 +155,6 @@ def _pass(kind: Kind, wired: Wired, options: Options, result: Result) -> None:
         finally:
             wired.ledger.release_lease()
         _deliver(wired, options)
-    known = digests(wired.document, kind.name)
     unseen = {d.pool for d in result.done.plan.decisions if d.reason is Reason.POLICY_UNSEEN}
     result.unseen = {name: digest for name, digest in known.items() if name in unseen}
 
@@ -183,8 +183,7 @@ def check_accepted(kind: Kind, documents: Sequence[FleetDocument], accepted: Seq
             )
 
 
-def _accept(kind: Kind, wired: Wired, accepted: Sequence[str]) -> None:
+def _accept(wired: Wired, watchdog: str, accepted: Mapping[str, str]) -> None:
     """Let policies act whose dry run nobody has seen. Pools with the same settings have the same digest."""
-    for pool, digest in digests(wired.document, kind.name).items():
-        if digest in accepted:
-            wired.ports.ledger.see_policy(kind.name, pool, digest, "accepted", wired.ports.clock.now())
+    for pool, digest in accepted.items():
+        wired.ports.ledger.see_policy(watchdog, pool, digest, "accepted", wired.ports.clock.now())
