@@ -88,13 +88,12 @@ class Activity(Mapping[str, Sequence[ActivityHour]]):
         return some
 
     def _read(self, instances: Sequence[str]) -> dict[str, list[ActivityHour]]:
-        with self._engine.connect() as connection:
-            rows = connection.execute(self._statement, {"instances": instances}).all()
         fleet, hours = self._environment, self._hours
         found: dict[str, list[ActivityHour]] = {name: [] for name in instances}
-        for name, at, busy, idle in rows:
-            hour = hours.get(at) or hours.setdefault(at, moment(at))
-            found[name].append(ActivityHour(fleet, name, hour, int(busy, 16), int(idle, 16)))
+        with self._engine.connect() as connection:
+            for name, at, busy, idle in connection.execute(self._statement, {"instances": instances}):
+                hour = hours.get(at) or hours.setdefault(at, moment(at))
+                found[name].append(ActivityHour(fleet, name, hour, int(busy, 16), int(idle, 16)))
         return found
 
 
