@@ -17,6 +17,7 @@ FILES: Final = (
     "clouds/wire.py",
     "gpufleet/__init__.py",
     "gpufleet/domain/__init__.py",
+    "gpufleet/domain/activity.py",
     "gpufleet/domain/catalogue.py",
     "gpufleet/domain/clocks.py",
     "gpufleet/domain/codes.py",

@@ -157,7 +157,7 @@ def _kind(raw: Mapping[str, Any]) -> ActivityKind | None:
         ):
             if pattern.search(words):
                 return kind
-        return ActivityKind.LAUNCH_FAILED
+        return ActivityKind.UNKNOWN
     if launching:
         return ActivityKind.LAUNCHED if status == "Successful" else None
     if _PREEMPTED.search(words) or _TAKEN.search(words):

@@ -201,4 +201,4 @@ def _name(link: str) -> str:
 def _kind(words: str) -> ActivityKind:
     if _NO_CAPACITY.search(words):
         return ActivityKind.NO_CAPACITY
-    return ActivityKind.QUOTA if _QUOTA.search(words) else ActivityKind.LAUNCH_FAILED
+    return ActivityKind.QUOTA if _QUOTA.search(words) else ActivityKind.UNKNOWN

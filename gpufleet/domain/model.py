@@ -6,6 +6,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from gpufleet.domain import tags
+from gpufleet.domain.activity import ActivityKind
 
 
 class Cloud(StrEnum):
@@ -71,6 +72,8 @@ class Instance:
     ends_at: datetime | None = None
     """When its cloud ends it, whatever it does; None: nobody said so."""
     tags: Mapping[str, str] = field(default_factory=dict[str, str])
+    end_reason: ActivityKind | None = None
+    """Why it ends or ended, as its own description states; None: it lives, or no cause is stated."""
 
     @property
     def is_of_the_house(self) -> bool:

@@ -151,9 +151,14 @@ def test_the_report_adds_up(story: dict[str, Any]) -> None:
 
 
 def test_the_report_counts_the_tokens_that_clients_got(story: dict[str, Any]) -> None:
+    """Beside them it counts warm-ups. It misses what an instance served after its last scrape, before it ended: at
+    most one request of each client for each of the two that end under traffic.
+    """
     total = story["report"]["total"]
     warm_ups = total["tokens"]["generation"] - story["output_tokens"]
-    assert 0 < warm_ups <= 8 * total["instances"]
+    clients, tokens = 6, 24
+    missed = 2 * clients * tokens
+    assert -missed < warm_ups <= 8 * total["instances"]
 
 
 def test_the_dashboards_draw_all_that_so_short_a_story_has(story: dict[str, Any]) -> None:

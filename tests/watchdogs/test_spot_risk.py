@@ -66,7 +66,7 @@ def test_a_zone_that_failed_lately_is_shunned_and_forgiven(kind: ActivityKind) -
     assert failed.passed(T0 + 100 * HOUR, present=True).losses_per_hour < PRIOR_LOSSES / PRIOR_HOURS
 
 
-@pytest.mark.parametrize("kind", [ActivityKind.QUOTA, ActivityKind.PRICE, ActivityKind.LAUNCH_FAILED])
+@pytest.mark.parametrize("kind", [ActivityKind.QUOTA, ActivityKind.PRICE, ActivityKind.UNKNOWN])
 def test_what_is_not_the_zones_fault_is_not_held_against_it(kind: ActivityKind) -> None:
     assert recall([event(kind, 0)], [], T0).losses_per_hour == PRIOR_LOSSES / PRIOR_HOURS
 
