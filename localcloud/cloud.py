@@ -13,6 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
+from localcloud import time_scale
 from localcloud.places import Places
 
 _LOCK_FILE: Final = "cloud.lock"
@@ -68,7 +69,7 @@ def _serve(places: Places, state: Path, machines: Path, *, plain: bool) -> int:
     signal.signal(signal.SIGTERM, on_signal)
     signal.signal(signal.SIGINT, on_signal)
     try:
-        cloud = start(places, machines, plain=plain)
+        cloud = start(places, machines, time_scale.of_environment(os.environ), plain=plain)
     except CloudError as error:
         return _cannot_start(error)
     ready = {

@@ -25,6 +25,7 @@ from localcloud.hardware import LoopbackHardware
 from localcloud.machines.yard import Yard
 from localcloud.places import Places
 from localcloud.slack.server import SlackSink
+from localcloud.time_scale import TimeScale
 
 _ROUND_S: Final = 0.25
 
@@ -59,7 +60,7 @@ class EmbeddedCloud:
         self.slack.stop()
 
 
-def start(places: Places, machines: Path, *, plain: bool = False) -> EmbeddedCloud:
+def start(places: Places, machines: Path, time_scale: TimeScale, *, plain: bool = False) -> EmbeddedCloud:
     """Start the cloud with its servers and its loop. Raises CloudError when an address is taken.
 
     `plain`: machines in plain folders, as where the kernel allows no namespaces.
@@ -68,7 +69,7 @@ def start(places: Places, machines: Path, *, plain: bool = False) -> EmbeddedClo
     yard = Yard(machines, plain=plain)
     faults = Faults(machines)
     hardware = LoopbackHardware(yard, calls, faults)
-    world = World(places=places, hardware=hardware)
+    world = World(places=places, hardware=hardware, time_scale=time_scale)
     ec2, scaling = install(world)
     hardware.connect(ec2, scaling)
     add_images(ec2)
@@ -77,7 +78,7 @@ def start(places: Places, machines: Path, *, plain: bool = False) -> EmbeddedClo
     with _port_taken(places.api_host, places.api_port):
         endpoint = Endpoint(places.api_host, places.api_port, Front(world, calls, api_faults, control))
     with _port_taken(places.google_host, places.google_port):
-        google = GoogleCloud(places, machines, yard)
+        google = GoogleCloud(places, machines, yard, time_scale)
     with _port_taken(places.slack_host, places.slack_port):
         slack = SlackSink(places.slack_host, places.slack_port)
     ending = threading.Event()

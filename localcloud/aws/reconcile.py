@@ -17,9 +17,9 @@ from localcloud.aws.reservations import expire
 from localcloud.aws.volumes import advance_volumes
 from localcloud.aws.world import World
 
-_FIRST_RETRY: Final = timedelta(seconds=2)
-_LONGEST_RETRY: Final = timedelta(seconds=15)
-"""Auto Scaling waits longer after each failed launch; minutes there, seconds here."""
+_FIRST_RETRY: Final = timedelta(seconds=10)
+_LONGEST_RETRY: Final = timedelta(seconds=60)
+"""Auto Scaling waits longer after each failed launch. How long is not documented: assumed."""
 
 
 def one_round(world: World, ec2: EC2Backend, scaling: LivingAutoScaling) -> None:
@@ -64,7 +64,7 @@ def _refresh(world: World, ec2: EC2Backend, scaling: LivingAutoScaling, group: L
     if refresh.launches_first and missing >= 0:
         if group.retry_at is None or now >= group.retry_at:
             refresh.surging = launch_one(world, ec2, group)
-            group.retry_at = None if refresh.surging else now + _FIRST_RETRY
+            group.retry_at = None if refresh.surging else now + world.time_scale.shorten(_FIRST_RETRY)
         return True
     refresh.surging = False
     begin_end(scaling, group, victim, "an instance was taken out of service in response to an instance refresh.", now)
@@ -77,7 +77,8 @@ def _grow(world: World, ec2: EC2Backend, group: LivingGroup, missing: int, now: 
     for _ in range(missing):
         if not launch_one(world, ec2, group):
             group.failures += 1
-            group.retry_at = now + min(_LONGEST_RETRY, _FIRST_RETRY * 2 ** min(group.failures - 1, 6))
+            wait = min(_LONGEST_RETRY, _FIRST_RETRY * 2 ** min(group.failures - 1, 6))
+            group.retry_at = now + world.time_scale.shorten(wait)
             return
     group.failures, group.retry_at = 0, None
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from localcloud.aws.books import Books
 from localcloud.aws.capacity import Capacity
 from localcloud.places import Places
+from localcloud.time_scale import TimeScale
 
 
 class Hardware(Protocol):
@@ -56,6 +57,7 @@ class World:
     hardware: Hardware
     capacity: Capacity = field(default_factory=Capacity)
     books: Books = field(default_factory=Books)
+    time_scale: TimeScale = TimeScale()
     now: Callable[[], datetime] = utc_now
     lock: threading.RLock = field(default_factory=threading.RLock)
     """Held by every call to EC2 and Auto Scaling and by each round of the loop: moto has no lock of its own."""

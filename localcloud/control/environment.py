@@ -11,6 +11,7 @@ from localcloud import places
 from localcloud.control.choice import FLEET_URLS, chosen
 from localcloud.control.folders import Folders
 from localcloud.gcp import places as google
+from localcloud.time_scale import VARIABLE as TIME_SCALE
 
 MARK: Final = "GPUFLEET_LOCAL"
 """Carried by every process that `gpufleet local up` or the demo starts: how they are found again."""
@@ -44,7 +45,7 @@ STRIPPED_NAMES: Final = frozenset(
         "VIRTUAL_ENV",
     }
 )
-KEPT: Final = frozenset({"GPUFLEET_CACHE"})
+KEPT: Final = frozenset({"GPUFLEET_CACHE", TIME_SCALE})
 
 
 def is_stripped(name: str) -> bool:

@@ -12,16 +12,17 @@ from localcloud.gcp.server import Endpoint, Front
 from localcloud.gcp.world import World, make_world
 from localcloud.machines.yard import Yard
 from localcloud.places import Places
+from localcloud.time_scale import TimeScale
 
 
 class GoogleCloud:
     """A wired one. Raises OSError when its address is taken."""
 
-    def __init__(self, places: Places, machines: Path, yard: Yard) -> None:
+    def __init__(self, places: Places, machines: Path, yard: Yard, time_scale: TimeScale) -> None:
         calls = Calls()
         faults, api_faults = Faults(machines), ApiFaults()
         self._hardware = GoogleHardware(yard, calls, faults)
-        self.world = make_world(places, self._hardware, calls)
+        self.world = make_world(places, self._hardware, calls, time_scale=time_scale)
         self._hardware.world = self.world
         control = Control(world=self.world, faults=faults, api_faults=api_faults)
         self._endpoint = Endpoint(

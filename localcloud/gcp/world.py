@@ -15,6 +15,7 @@ from localcloud.gcp.errors import ApiError
 from localcloud.gcp.operations import Operations
 from localcloud.gcp.store import Row, Store
 from localcloud.places import Places
+from localcloud.time_scale import TimeScale
 
 if TYPE_CHECKING:
     from localcloud.gcp.groups import Group
@@ -56,6 +57,7 @@ class World:
     calls: Calls
     capacity: Capacity = field(default_factory=Capacity)
     books: Books = field(default_factory=Books)
+    time_scale: TimeScale = TimeScale()
     now: Callable[[], datetime] = utc_now
     lock: threading.RLock = field(default_factory=threading.RLock)
     machines: dict[str, "Machine"] = field(default_factory=dict[str, "Machine"])
@@ -79,7 +81,13 @@ class World:
         raise ApiError(400, "ipSpaceExhausted", f"IP space of '{subnetwork['selfLink']}' is exhausted.")
 
 
-def make_world(places: Places, hardware: Hardware, calls: Calls, now: Callable[[], datetime] = utc_now) -> World:
+def make_world(
+    places: Places,
+    hardware: Hardware,
+    calls: Calls,
+    now: Callable[[], datetime] = utc_now,
+    time_scale: TimeScale = TimeScale(),
+) -> World:
     """An empty one."""
     store = Store(base_url=places.google_url)
     return World(
@@ -89,4 +97,5 @@ def make_world(places: Places, hardware: Hardware, calls: Calls, now: Callable[[
         operations=Operations(store=store, now=now),
         calls=calls,
         now=now,
+        time_scale=time_scale,
     )

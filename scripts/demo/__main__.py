@@ -18,6 +18,7 @@ from localcloud.control.environment import enter, is_ours, local_environment, ma
 from localcloud.control.folders import Folders, find_folders
 from localcloud.control.pulumi_cli import find_pulumi
 from localcloud.control.waiting import LocalError
+from localcloud.time_scale import FAST
 from scripts.demo import cast
 from scripts.demo.stage import Stage, StoryError, red
 from scripts.demo.story import farewell, tell
@@ -50,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if pulumi is None:
         print("demo: the Pulumi CLI is missing: run `make setup`", file=sys.stderr)
         return 1
-    enter(local_environment(folders, pulumi, os.environ, options.cloud))
+    enter(local_environment(folders, pulumi, {**FAST, **os.environ}, options.cloud))
     environment = marked(os.environ, folders)
     environment["COLUMNS"] = str(max(80, min(shutil.get_terminal_size((125, 40)).columns - 5, 140)))
     stage = Stage(root=folders.root, environment=environment, cloud=options.cloud, cast=players)

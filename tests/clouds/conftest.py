@@ -18,6 +18,7 @@ import pytest
 from botocore.config import Config
 
 from localcloud.places import ACCESS_KEY, REGION, SECRET_KEY, Places
+from localcloud.time_scale import FAST
 from tests.networks import end_process, free_network
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -115,7 +116,7 @@ def start_cloud(folder: Path, places: Places | None = None, *more: str) -> Runni
             cwd=REPOSITORY,
             stdout=log,
             stderr=log,
-            env={**os.environ, "AWS_PROFILE": "a-real-account", "AWS_SECRET_ACCESS_KEY": "a-real-secret"},
+            env={**os.environ, **FAST, "AWS_PROFILE": "a-real-account", "AWS_SECRET_ACCESS_KEY": "a-real-secret"},
         )
     _started.append(process)
     cloud = RunningCloud(places=places, folder=folder, process=process)

@@ -21,6 +21,7 @@ from gpufleet.domain import tags
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.settings.document import PATH_IN_BUCKET
 from localcloud import tiny_model
+from localcloud.time_scale import FAST
 from serving import agent_archive, engine, user_data
 from serving.cache import manifest as manifests
 from serving.cache import publish
@@ -276,6 +277,7 @@ def started(folder: Path, network: str) -> Iterator[EmbeddedCloud]:
     process = subprocess.Popen(
         [sys.executable, "-m", "localcloud.cloud", "--state", str(folder / "cloud"), "--network", network],
         cwd=CLONE,
+        env={**os.environ, **FAST},
         stdout=log,
         stderr=log,
     )

@@ -19,6 +19,7 @@ import yaml
 from localcloud.control.folders import find_folders
 from localcloud.control.pulumi_cli import find_pulumi
 from localcloud.provider.install import NAMES, plugin_dir, plugin_version
+from localcloud.time_scale import FAST
 from tests.networks import end_process
 
 ROOT = Path(__file__).parents[2]
@@ -129,6 +130,7 @@ def embedded_cloud(folder: Path, network: str) -> Iterator[None]:
             stdout=log,
             stderr=log,
             cwd=ROOT,
+            env={**os.environ, **FAST},
         )
     try:
         _wait_for(f"{network}.0.2", 4566, process)

@@ -18,6 +18,7 @@ import pytest
 from localcloud.control.folders import find_folders
 from localcloud.control.pulumi_cli import find_pulumi
 from localcloud.provider.install import plugin_dir, plugin_version
+from localcloud.time_scale import FAST
 from tests.networks import end_process, free_network
 
 pytestmark = pytest.mark.slow
@@ -86,7 +87,9 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCloud]:
     ready = folder / "state" / "cloud.json"
     command = [sys.executable, "-m", "localcloud.cloud", "--state", str(ready.parent), "--network", network]
     with (folder / "cloud.log").open("wb") as out:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env={**os.environ, **FAST}
+        )
         try:
             end = time.monotonic() + _START_LIMIT_S
             while not ready.exists():
