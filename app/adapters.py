@@ -22,7 +22,6 @@ from gpufleet.domain.model import CapacityType, Cloud, Instance, Phase
 from gpufleet.settings.document import FleetDocument
 from ledger.outbox import OutboxMessages
 from notify.buttons import with_buttons
-from notify.messages import escape
 from prices.book import MissingPriceError, PriceBook
 from watchdogs.ports import Clock
 
@@ -118,7 +117,7 @@ class FleetMessages:
         if self._channel:
             name = f"{self._prefix}/{key}"
             if self._buttons and detail.get("may_keep"):
-                blocks = with_buttons(escape(text), self._prefix, str(detail["instance"]), name)
+                blocks = with_buttons(text, self._prefix, str(detail["instance"]), name)
                 detail = {**detail, "blocks": blocks}
             messages = OutboxMessages(self._engine, self._channel, self._clock.now())
             messages.tell(name, text, detail)

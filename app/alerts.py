@@ -28,7 +28,7 @@ from ledger.outbox import Message, enqueue
 from ledger.rollups import floor_hour
 from ledger.teams import Interval
 from ledger.told import add_told, last_told
-from notify.messages import escape, section
+from notify.messages import section
 
 HOUR: Final = timedelta(hours=1)
 WEEKS: Final = 4
@@ -72,7 +72,7 @@ def enqueue_all(document: FleetDocument, engine: Engine, now: datetime) -> int:
         return sum(
             enqueue(
                 connection,
-                Message(key=key, channel=channel, text=escape(text), detail={"blocks": [section(escape(text))]}),
+                Message(key=key, channel=channel, text=text, detail={"blocks": [section(text)]}),
                 now,
             )
             for key, text in found

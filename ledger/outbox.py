@@ -2,26 +2,36 @@
 
 A message is `waiting` until somebody takes it (`sending`, with a token and a time, committed before the post), and
 then `sent`, `waiting` again (it surely did not arrive) or still `sending` (nobody knows: the poster died or timed
-out). The order of a channel is the order of its ids; a channel sends one message at a time.
+out). The order of a channel is the order of its ids; a channel sends one message at a time. A message that failed
+`HOLDS_UP` times holds up nobody any longer: those behind it pass while it waits.
+
+Texts come in plain and are stored as Slack's markup: this is the one place that escapes. Names, tags and error texts
+of others can therefore neither mention people nor hide a link (Slack, "Formatting text for app surfaces").
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from sqlalchemy import (
     Connection,
     Engine,
+    and_,
     func,
+    not_,
     select,
     update,
 )
 
 from ledger.database import insert_into, writing
 from ledger.tables import EPOCH, OUTBOX
+
+HOLDS_UP: Final = 10
+"""So many failed attempts of a message hold up those behind it: about ten minutes."""
 
 
 class MessageState(StrEnum):
@@ -42,7 +52,9 @@ class Message:
     """Names the message for ever, say `digest/prod/2026-11-21`; a second message of that key is dropped."""
     channel: str
     text: str
-    """What notifications show, and all that a reader without blocks sees."""
+    """What notifications show, and all that a reader without blocks sees. Plain: the outbox escapes it."""
+    mention: str = ""
+    """Slack's id of the person whom the message begins with."""
     detail: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """`blocks`: Slack blocks; `thread`: key of the message that this one answers; `files`: see notify."""
 
@@ -70,8 +82,8 @@ def enqueue(connection: Connection, message: Message, now: datetime) -> bool:
         .values(
             key=message.key,
             channel=message.channel,
-            text=message.text,
-            detail=json.dumps(message.detail, default=str, ensure_ascii=False),
+            text=_mentioning(message.mention, escape(message.text)),
+            detail=json.dumps(_escaped(message.detail), default=str, ensure_ascii=False),
             created_at=now,
             state=MessageState.WAITING.value,
             attempts=0,
@@ -81,6 +93,29 @@ def enqueue(connection: Connection, message: Message, now: datetime) -> bool:
         .returning(OUTBOX.c.id)
     )
     return done.first() is not None
+
+
+def escape(text: str) -> str:
+    """Plain text as Slack's markup: the three characters that it reserves are written as entities."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _mentioning(user: str, text: str) -> str:
+    if not user:
+        return text
+    return f"<@{user}> {text}" if _USER_ID.fullmatch(user) else f"{escape(user)} {text}"
+
+
+def _escaped(detail: Any) -> Any:
+    """The same, with the text of every block that Slack reads as markup escaped."""
+    if isinstance(detail, Mapping):
+        found = {str(key): _escaped(value) for key, value in cast(Mapping[Any, Any], detail).items()}
+        if found.get("type") == "mrkdwn" and isinstance(found.get("text"), str):
+            found["text"] = escape(found["text"])
+        return found
+    if isinstance(detail, list | tuple):
+        return [_escaped(one) for one in cast(Sequence[Any], detail)]
+    return detail
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +139,10 @@ def take(engine: Engine, channel: str, token: str, now: datetime, patience: time
     (nobody knows whether it arrived), so look it up before posting again.
     """
     with writing(engine) as connection:
+        passed = and_(OUTBOX.c.attempts >= HOLDS_UP, OUTBOX.c.not_before > now)
         statement = (
             select(OUTBOX)
-            .where(OUTBOX.c.channel == channel, OUTBOX.c.state.in_(_OPEN))
+            .where(OUTBOX.c.channel == channel, OUTBOX.c.state.in_(_OPEN), not_(passed))
             .order_by(OUTBOX.c.id)
             .limit(1)
         )
@@ -199,6 +235,7 @@ def messages(engine: Engine, states: Sequence[MessageState] = tuple(MessageState
         return tuple(_posted(row) for row in rows)
 
 
+_USER_ID: Final = re.compile(r"[A-Z0-9]{1,32}")
 _OPEN: Final = (MessageState.WAITING.value, MessageState.SENDING.value)
 
 

@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 
 from ledger import outbox
 from ledger.outbox import MessageState, Posted
-from notify.slack import Arrived, Receiver, Refused, TryLater, Unknown
+from notify.slack import Arrived, LookUpRefusedError, Receiver, Refused, TryLater, Unknown
 
 PATIENCE: Final = timedelta(seconds=60)
 """How long a taken message is left to its poster: longer than the longest call."""
@@ -22,6 +22,12 @@ SETTLE: Final = timedelta(seconds=5)
 CLOCKS_APART: Final = timedelta(minutes=5)
 """How far our clock may be ahead of the receiver's."""
 
+REFUSED_LOOK_UPS: Final = 3
+"""A look-up that is refused for good is tried this often; then the message is posted again, marked."""
+FAILED_LOOK_UPS: Final = 12
+"""The same for look-ups that fail in another way: about half an hour."""
+MOST_UNCLEAR: Final = 60
+"""Attempts after which a message whose delivery was never confirmed is given up (`gpufleet slack retry`)."""
 FIRST_WAIT: Final = timedelta(seconds=1)
 LONGEST_WAIT: Final = timedelta(minutes=5)
 
@@ -89,6 +95,9 @@ class Delivery:
             since = taken.created_at - CLOCKS_APART
             receipt = self.receiver.look_up(taken.message.channel, taken.message.key, since)
         except OSError as error:
+            most = REFUSED_LOOK_UPS if isinstance(error, LookUpRefusedError) else FAILED_LOOK_UPS
+            if taken.attempts > most:
+                return self._post(taken, token, done, repeat=True)
             outbox.mark_unknown(self.engine, taken.id, token, self._after(taken, None), str(error))
             done.later += 1
             return False
@@ -114,6 +123,10 @@ class Delivery:
                 outbox.mark_waiting(self.engine, taken.id, token, self._after(taken, after), error)
                 done.later += 1
                 return False
+            case Unknown(error=error) if taken.attempts >= MOST_UNCLEAR:
+                outbox.mark_refused(self.engine, taken.id, token, f"delivery was never confirmed: {error}")
+                done.refused += 1
+                return True
             case Unknown(error=error):
                 outbox.mark_unknown(self.engine, taken.id, token, self.now() + self.settle, error)
                 done.later += 1

@@ -93,9 +93,9 @@ class Presses:
         if press.user not in desk.users:
             _refuse(desk, press, now)
             return Verdict.NOT_ALLOWED
-        text = f"<@{press.user}> keeps {press.instance} until {press.until:%Y-%m-%d %H:%M} UTC"
+        text = f"keeps {press.instance} until {press.until:%Y-%m-%d %H:%M} UTC"
         with writing(desk.engine) as connection:
-            if not enqueue(connection, _answer(desk, press, press.key, text), now):
+            if not enqueue(connection, _answer(desk, press, press.key, text, press.user), now):
                 return Verdict.REPEATED
             brake = Brake(
                 kind=BrakeKind.KEEP, scope=press.instance, owner=f"Slack {press.user}",
@@ -144,10 +144,11 @@ def _surface(work: Future[None]) -> None:
 
 def _refuse(desk: Desk, press: Press, now: datetime) -> None:
     """Said once to each person and message."""
-    text = f"<@{press.user}> may not keep instances of this fleet: add the id to notify.keep_users in its settings"
+    text = "may not keep instances of this fleet: add the id to notify.keep_users in its settings"
     with writing(desk.engine) as connection:
-        enqueue(connection, _answer(desk, press, f"{press.message_key}/no/{press.user}"[-200:], text), now)
+        key = f"{press.message_key}/no/{press.user}"[-200:]
+        enqueue(connection, _answer(desk, press, key, text, press.user), now)
 
 
-def _answer(desk: Desk, press: Press, key: str, text: str) -> Message:
-    return Message(key=key, channel=desk.channel, text=text, detail={"thread": press.message_key})
+def _answer(desk: Desk, press: Press, key: str, text: str, mention: str = "") -> Message:
+    return Message(key=key, channel=desk.channel, text=text, mention=mention, detail={"thread": press.message_key})

@@ -62,6 +62,10 @@ class Refused:
     error: str
 
 
+class LookUpRefusedError(OSError):
+    """The receiver refuses to be searched (a scope is missing, the bot is no member): trying again will not help."""
+
+
 Answer = Arrived | TryLater | Unknown | Refused
 
 
@@ -75,7 +79,7 @@ class Receiver(Protocol):
     def look_up(self, channel: str, key: str, since: datetime) -> str | None:
         """The receipt of the message of that key, posted since then; None: it is not there.
 
-        Raises OSError when nobody can tell.
+        Raises OSError when nobody can tell: LookUpRefusedError when that will not change.
         """
         ...
 
@@ -218,6 +222,9 @@ class SlackBot:
                 cursor = _next_cursor(answer)
                 if not cursor:
                     return None
+        except SlackApiError as error:
+            failure = LookUpRefusedError if isinstance(_judged(error), Refused) else OSError
+            raise failure(f"Slack could not be searched: {_code(error) or error}") from error
         except (SlackClientError, HTTPException) as error:
             raise OSError(f"Slack could not be searched: {error}") from error
 
@@ -237,7 +244,7 @@ class SlackBot:
                     return self._ids[channel]
             cursor = _next_cursor(answer)
             if not cursor:
-                raise OSError(f"Slack lists no channel {channel} that this bot may see")
+                raise LookUpRefusedError(f"Slack lists no channel {channel} that this bot may see")
 
 
 def _next_cursor(answer: Any) -> str:
@@ -272,12 +279,18 @@ class SlackWebhook:
 def _judged(error: SlackApiError) -> Answer:
     response = cast(Any, error.response)
     status, headers = int(response.status_code), cast(Mapping[str, str], response.headers)
-    code = str(response.get("error") or "") if isinstance(response.data, dict) else ""
+    code = _code(error)
     if status == 200 and code not in _PASSING:
         return Refused(error=code or "refused without a reason")
     if status == 200:
         return TryLater(error=code)
     return _by_status(status, code, headers.get("Retry-After") or headers.get("retry-after"))
+
+
+def _code(error: SlackApiError) -> str:
+    """Slack's own code for what was wrong; empty where the answer was not Slack's."""
+    response = cast(Any, error.response)
+    return str(response.get("error") or "") if isinstance(response.data, dict) else ""
 
 
 def _by_status(status: int, words: str, retry_after: str | None) -> Answer:

@@ -53,6 +53,8 @@ class Channels:
     messages: list[Message] = field(default_factory=list[Message])
     throttle: list[float] = field(default_factory=list[float])
     """Answers of 429 that are to come, each with its Retry-After in seconds."""
+    unsearchable: str = ""
+    """Slack's error for whoever reads a channel's history; empty: it may be read."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
@@ -77,7 +79,9 @@ class Channels:
         raise SlackError("message_not_found")
 
     def history(self, channel: str) -> list[Message]:
-        """Messages of a channel, newest first."""
+        """Messages of a channel, newest first. Raises SlackError where people asked for one."""
+        if self.unsearchable:
+            raise SlackError(self.unsearchable)
         with self._lock:
             return [message for message in reversed(self.messages) if message.channel == channel]
 

@@ -10,21 +10,34 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from sqlalchemy import Engine, update
 from typer.testing import CliRunner
 
 from cli.main import build
 from ledger.database import writing
-from ledger.outbox import Message, MessageState, counts, enqueue, messages, open_channels
+from ledger.outbox import Message, MessageState, counts, enqueue, escape, messages, open_channels
 from ledger.schema import open_ledger
 from ledger.tables import OUTBOX
 from localcloud.slack.faults import Fault
 from localcloud.slack.server import SlackSink
+from notify.buttons import with_buttons
 from notify.deliver import Delivered, Delivery
-from notify.messages import files_message, report_message
-from notify.slack import SlackBot, SlackSettingsError, SlackWebhook, from_environment, masked
+from notify.messages import cut, digest_message, files_message, report_message
+from notify.slack import (
+    Answer,
+    SlackBot,
+    SlackSettingsError,
+    SlackWebhook,
+    TryLater,
+    Unknown,
+    from_environment,
+    masked,
+)
 from tests.unit.test_document import a_document
 
 NOW = datetime(2026, 11, 21, 8, tzinfo=UTC)
@@ -308,3 +321,92 @@ def test_four_thousand_messages_through_faults_and_kills(tmp_path: Path, sink: S
     for channel in channels:
         assert arrived(sink, channel) == [f"{channel}/{n}" for n in range(wanted)]
     assert kills >= 3
+
+
+@pytest.mark.parametrize(
+    "refusal", [pytest.param("missing_scope", id="no scope"), pytest.param("not_in_channel", id="not a member")]
+)
+def test_a_message_that_nobody_can_look_up_is_sent_again_and_marked(
+    ledger: Engine, sink: SlackSink, refusal: str
+) -> None:
+    sink.faults.queue = [Fault.ERROR_AFTER]
+    sink.channels.unsearchable = refusal
+    put(ledger, ["a", "b", "c"])
+    clock = Clock()
+    run(ledger, bot(sink), clock, rounds=3)
+    assert arrived(sink) == ["a"]
+    run(ledger, bot(sink), clock, rounds=6)
+    assert arrived(sink) == ["a", "a", "b", "c"]
+    texts = [str(message.content["text"]) for message in sink.channels.messages]
+    assert texts[:2] == ["text of a", "(possible repeat) text of a"]
+    assert counts(ledger)[MessageState.SENT] == 3
+
+
+def test_a_message_that_fails_for_hours_holds_up_nobody(ledger: Engine, sink: SlackSink) -> None:
+    class Picky(SlackBot):
+        def post(self, channel: str, key: str, *arguments: Any, **more: Any) -> Answer:
+            return TryLater(error="internal_error") if key == "a" else super().post(channel, key, *arguments, **more)
+
+    put(ledger, ["a", "b", "c"])
+    clock = Clock()
+    run(ledger, Picky("xoxb-test", f"{sink.url}/api/"), clock, rounds=200)
+    assert arrived(sink) == ["b", "c"]
+    assert counts(ledger)[MessageState.WAITING] == 1
+    clock.time += timedelta(minutes=5)
+    run(ledger, bot(sink), clock)
+    assert arrived(sink) == ["b", "c", "a"]
+
+
+def test_a_message_whose_posts_stay_unclear_is_given_up(ledger: Engine) -> None:
+    class Gone:
+        can_look_up = True
+
+        def post(self, *_: object) -> Answer:
+            return Unknown(error="timed out")
+
+        def look_up(self, *_: object) -> str | None:
+            raise OSError("timed out")
+
+    put(ledger, ["a"])
+    clock = Clock()
+    for _ in range(200):
+        Delivery(engine=ledger, receiver=Gone(), now=clock.now).run()
+        clock.time += timedelta(minutes=5)
+    [given_up] = messages(ledger, [MessageState.REFUSED])
+    assert given_up.error == "delivery was never confirmed: timed out"
+
+
+EVIL = "<!channel> & <https://evil.example|approve>"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        pytest.param(Message(key="k", channel="#c", text=EVIL), id="text"),
+        pytest.param(report_message("cost", EVIL, EVIL), id="report"),
+        pytest.param(digest_message("title", [(EVIL, EVIL, EVIL)], [EVIL], EVIL, [EVIL]), id="digest"),
+        pytest.param(files_message("k", EVIL, [("a.csv", "a", b"1")]), id="files"),
+        pytest.param(
+            Message(key="k", channel="#c", text=EVIL, detail={"blocks": with_buttons(EVIL, "f", "i", "k")}),
+            id="buttons",
+        ),
+        pytest.param(Message(key="k", channel="#c", text="keeps it", mention=EVIL), id="mention"),
+    ],
+)
+def test_texts_of_others_neither_mention_nor_link(ledger: Engine, message: Message) -> None:
+    with writing(ledger) as connection:
+        enqueue(connection, replace(message, key="k", channel="#c"), NOW)
+    [stored] = messages(ledger)
+    assert "<" not in stored.message.text
+    shown = json.dumps([block for block in stored.message.detail.get("blocks", []) if block["type"] != "header"])
+    assert "<" not in shown
+    assert "&amp;lt;" not in shown + stored.message.text
+    assert "&lt;!channel&gt; &amp; &lt;https:" in shown + stored.message.text
+
+
+@given(st.text(alphabet="a&<>\n", max_size=400), st.integers(10, 120))
+def test_cut_text_stays_within_its_limit_once_escaped(text: str, most: int) -> None:
+    kept = cut(text, most)
+    assert len(escape(kept)) <= most
+    assert kept == text or (kept.endswith("…") and text.startswith(kept[:-1]))
+    assert kept == text or len(escape(kept)) > most - 10
