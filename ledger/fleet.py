@@ -1,14 +1,16 @@
 """The ledger as the watchdogs of one fleet use it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
 from sqlalchemy import Engine
 
+from gpufleet.domain.boots import Boot
 from gpufleet.domain.brakes import Brake
 from gpufleet.domain.decisions import Decision, FailedAttempts, Outcome, PastAction, Plan, Target
 from ledger import decisions, operations
+from ledger.boots import note_boots, read_boots
 
 LEASE_TERM: Final = timedelta(minutes=10)
 """Longer than the longest call: a drain's deadline, and what boto3 may spend on its retries."""
@@ -71,6 +73,12 @@ class FleetLedger:
 
     def failed_since(self, watchdog: str, since: datetime) -> Mapping[str, FailedAttempts]:
         return decisions.failed_since(self._engine, self._fleet, watchdog, since)
+
+    def boots(self) -> Sequence[Boot]:
+        return read_boots(self._engine, self._fleet)
+
+    def note_boots(self, seen: Collection[Boot], now: datetime) -> None:
+        note_boots(self._engine, self._fleet, seen, now)
 
     def hold(self, now: datetime) -> bool:
         return operations.renew_lease(self._engine, self._lease, self._holder, (now, LEASE_TERM))

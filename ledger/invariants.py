@@ -11,7 +11,7 @@ from sqlalchemy import Connection, and_, func, or_, select, text
 from gpufleet.domain.money import NANO
 from ledger.facts import activity_hour
 from ledger.rollups import engine_of, engine_of_row, hour_row, reading_of, rolled_hours
-from ledger.tables import ACTIVITY, COUNTERS, ENDS, PRICES, READINGS, RESERVATIONS, RUNS, SUMS, TOKEN_HOURS
+from ledger.tables import ACTIVITY, BOOTS, COUNTERS, ENDS, PRICES, READINGS, RESERVATIONS, RUNS, SUMS, TOKEN_HOURS
 
 SLOTS: Final = 360
 _STREAM: Final = 5_000
@@ -37,6 +37,7 @@ def verify(connection: Connection) -> Iterator[Breach]:
     yield from _prices(connection)
     yield from _reservations(connection)
     yield from _sums(connection)
+    yield from _boots(connection)
 
 
 def _file(connection: Connection) -> Iterator[Breach]:
@@ -135,3 +136,14 @@ def _sums(connection: Connection) -> Iterator[Breach]:
         if whole.pool or apart > len(pools) * NANO:
             found = f"{whole.usd} USD, its pools {apart} USD apart" if not whole.pool else "only of pools"
             yield Breach(rule="a sum is that of its pools", where=f"{fleet} {span}", found=found)
+
+
+def _boots(connection: Connection) -> Iterator[Breach]:
+    wrong = or_(
+        BOOTS.c.last_seen_at < BOOTS.c.first_seen_at,
+        BOOTS.c.ready_at < BOOTS.c.launched_at,
+        BOOTS.c.left_at < BOOTS.c.first_seen_at,
+    )
+    for row in connection.execute(select(BOOTS).where(wrong)):
+        found = f"launched {row.launched_at}, ready {row.ready_at}, left {row.left_at}"
+        yield Breach(rule="a boot is in order", where=row.instance_id, found=found)

@@ -394,3 +394,20 @@ SUMS: Final = Table(
 """One row per span and pool, of the newest look alone. `pool` is '' for the whole fleet; `input_usd` and its like are
 USD per million tokens, NULL without tokens.
 """
+
+BOOTS: Final = Table(
+    "boots",
+    METADATA,
+    Column("fleet", String(128), primary_key=True),
+    Column("instance_id", String(128), primary_key=True),
+    Column("launched_at", Moment, primary_key=True),
+    Column("pool", String(64), nullable=False),
+    Column("group_name", String(128), nullable=False),
+    Column("machine_type", String(64), nullable=False),
+    Column("first_seen_at", Moment, nullable=False),
+    Column("last_seen_at", Moment, nullable=False),
+    Column("ready_at", Moment),
+    Column("left_at", Moment),
+    Column("ended_why", String(32)),
+)
+"""One row per launch of an instance in a group, as passes of the spot watchdog saw it. Old ones are dropped."""

@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import Any, Final, Protocol
 
 from gpufleet.domain.activity import Activity, CloudError
+from gpufleet.domain.boots import Boot
 from gpufleet.domain.brakes import Brake
 from gpufleet.domain.decisions import Decision, FailedAttempts, Outcome, PastAction, Plan, Target
 from gpufleet.domain.drains import DrainOwner
@@ -178,6 +179,16 @@ class Ledger(Protocol):
 
     def failed_since(self, watchdog: str, since: datetime) -> Mapping[str, FailedAttempts]:
         """By resource: ends and stops that failed or wait since then."""
+        ...
+
+    def boots(self) -> Sequence[Boot]:
+        """By launch: the instances that were there, those that left within three days, and the newest boots of each
+        pool and machine type that became ready.
+        """
+        ...
+
+    def note_boots(self, seen: Collection[Boot], now: datetime) -> None:
+        """Write what a look saw of these; other boots stay as they are."""
         ...
 
     def policy_seen(self, watchdog: str, pool: str, digest: str) -> bool:

@@ -10,10 +10,11 @@ from sqlalchemy import Connection, Engine
 from typer.testing import CliRunner, Result
 
 from cli.main import build
+from gpufleet.domain.boots import Boot
 from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Reason
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.prices import Price
-from ledger import decisions, facts, rollups
+from ledger import boots, decisions, facts, rollups
 from ledger.database import writing
 from ledger.facts import ActivityHour, EndCause, Pass, Reading, Reservation, Run, RunEnd
 
@@ -82,9 +83,17 @@ def fill(engine: Engine) -> None:
             facts.add_pass(
                 connection, Pass(environment=FLEET, at=at, host="h", metrics_from=None, metrics_until=None)
             )
+    boots.note_boots(engine, FLEET, [_boot()], T0 + HOUR)
     ended = Decision(resource="i-idle", pool="batch", action=Action.END, reason=Reason.IDLE, detail="idle")
     outcome = Outcome(decision=ended, kind=OutcomeKind.DONE, detail="", error=None)
     decisions.record_outcome(engine, FLEET, "idle", outcome, T0 + 2 * HOUR)
+
+
+def _boot() -> Boot:
+    return Boot(
+        instance_id="i-fallback", pool="chat", group="chat-od", machine_type="g6.xlarge",
+        launched_at=T0 + HOUR / 2, first_seen_at=T0 + HOUR / 2, last_seen_at=T0 + HOUR / 2, ready_at=T0 + HOUR,
+    )  # fmt: skip
 
 
 def _add_runs(connection: Connection) -> None:

@@ -81,6 +81,7 @@ def test_a_ledger_that_was_filled_by_passes_is_sound(full: Engine) -> None:
         pytest.param(
             "update reservations set instances = -1", "paid capacity is seen after its start", id="-1 seats"
         ),
+        pytest.param("update boots set ready_at = launched_at - 1", "a boot is in order", id="ready early"),
         pytest.param(
             "update runs set instance_id = 'i-paid' where instance_id = 'i-fallback'",
             "runs of an instance follow each other",

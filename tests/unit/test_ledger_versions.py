@@ -11,7 +11,10 @@ import pytest
 from sqlalchemy import Connection, Engine, inspect, select, text
 
 import ledger
+from gpufleet.domain.activity import ActivityKind
+from gpufleet.domain.boots import Boot
 from ledger import outbox
+from ledger.boots import note_boots, read_boots
 from ledger.database import open_database, writing
 from ledger.finals import Confirmed, add_final, finals
 from ledger.invariants import verify
@@ -142,6 +145,8 @@ def goes_on(engine: Engine) -> None:
         add_told(connection, FLEET, NOW)
         write_sums(connection, FLEET, [day()])
         assert outbox.enqueue(connection, outbox.Message(key="next", channel="#c", text="t"), NOW)
+    note_boots(engine, FLEET, [boot()], NOW)
+    assert boot() in read_boots(engine, FLEET)
     with engine.connect() as connection:
         assert bill() in finals(connection, FLEET, NOW - timedelta(days=1), NOW)
         assert last_told(connection, FLEET) == NOW
@@ -152,6 +157,13 @@ def day() -> CostSum:
     return CostSum(
         span=Span.TODAY, pool=None, since=NOW - timedelta(hours=9), known_until=NOW, usd=Decimal("1583952.868800001"),
         idle_usd=Decimal(0), input_usd=None, output_usd=None, blended_usd=None, unpriced=0,
+    )  # fmt: skip
+
+
+def boot() -> Boot:
+    return Boot(
+        instance_id="i-1", pool="chat", group="chat-spot-a", machine_type="g6.xlarge", launched_at=NOW,
+        first_seen_at=NOW, last_seen_at=NOW, ready_at=NOW, left_at=NOW, ended_why=ActivityKind("of_a_newer_release"),
     )  # fmt: skip
 
 

@@ -4,10 +4,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gpufleet.domain.activity import ConflictError
+from gpufleet.domain.activity import ActivityKind, ConflictError
+from gpufleet.domain.boots import Boot
 from gpufleet.domain.brakes import Brake, BrakeKind
 from gpufleet.domain.decisions import Action, Decision, FailedAttempts, Outcome, OutcomeKind, PastAction, Plan, Reason
 from ledger import operations
@@ -110,6 +112,38 @@ def test_failed_attempts_have_a_first_and_a_last(both: Both) -> None:
         both.ledger.record_outcome("idle", Outcome(decision=mark, kind=kind, error=error), at)
     assert both.ledger.failed_since("idle", START) == {"i-1": FailedAttempts(first=START, last=LATER)}
     assert both.ledger.failed_since("idle", LATER) == {"i-1": FailedAttempts(first=LATER, last=LATER)}
+
+
+def boot(number: int, **changes: Any) -> Boot:
+    plain = Boot(
+        instance_id=f"i-{number}",
+        pool="batch",
+        group="batch-spot-a",
+        machine_type="g6.xlarge",
+        launched_at=START + timedelta(minutes=number),
+        first_seen_at=START + timedelta(minutes=number, seconds=20),
+        last_seen_at=START + timedelta(minutes=number, seconds=20),
+    )
+    return replace(plain, **changes)
+
+
+def test_boots_are_written_anew_by_each_look_that_saw_more(both: Both) -> None:
+    assert list(both.ledger.boots()) == []
+    both.ledger.note_boots([boot(2), boot(1)], LATER)
+    ready = boot(1, last_seen_at=START + timedelta(minutes=4), ready_at=START + timedelta(minutes=5))
+    both.ledger.note_boots([ready], LATER)
+    assert list(both.ledger.boots()) == [ready, boot(2)], "by launch, and what a look did not see stays"
+    left = replace(ready, left_at=START + timedelta(minutes=9), ended_why=ActivityKind.PREEMPTED)
+    both.ledger.note_boots([left], LATER)
+    both.ledger.note_boots([], LATER)
+    assert list(both.ledger.boots()) == [left, boot(2)]
+
+
+def test_an_instance_that_starts_again_has_a_boot_of_its_own(both: Both) -> None:
+    again = boot(1, launched_at=START + timedelta(hours=1))
+    both.ledger.note_boots([boot(1)], LATER)
+    both.ledger.note_boots([again], LATER)
+    assert list(both.ledger.boots()) == [boot(1), again]
 
 
 def test_a_lease_that_is_ours_is_held(both: Both) -> None:

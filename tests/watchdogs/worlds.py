@@ -8,6 +8,7 @@ from typing import Any
 
 from gpufleet.domain import tags
 from gpufleet.domain.activity import Activity, ActivityKind, CloudError, ConflictError
+from gpufleet.domain.boots import Boot
 from gpufleet.domain.brakes import Brake, BrakeKind
 from gpufleet.domain.decisions import Decision, FailedAttempts, Outcome, OutcomeKind, PastAction, Plan, Target
 from gpufleet.domain.drains import DrainOwner
@@ -43,6 +44,8 @@ class World:
     messages: dict[str, str] = field(default_factory=dict[str, str])
     with_button: set[str] = field(default_factory=set[str])
     """Keys of messages with a button to keep the instance."""
+    boots: dict[tuple[str, datetime], Boot] = field(default_factory=dict[tuple[str, datetime], Boot])
+    """What the ledger remembers of them, by instance and launch."""
     ended: list[str] = field(default_factory=list[str])
     stopped: list[str] = field(default_factory=list[str])
     drains: list[str] = field(default_factory=list[str])
@@ -343,6 +346,14 @@ class FakeLedger:
     def brakes(self, now: datetime) -> Sequence[Brake]:
         self.world.before("brakes")
         return list(self.world.brakes)
+
+    def boots(self) -> Sequence[Boot]:
+        self.world.before("boots")
+        return sorted(self.world.boots.values(), key=lambda boot: (boot.launched_at, boot.instance_id))
+
+    def note_boots(self, seen: Collection[Boot], now: datetime) -> None:
+        self.world.before("note_boots")
+        self.world.boots |= {boot.key: boot for boot in seen}
 
     def policy_seen(self, watchdog: str, pool: str, digest: str) -> bool:
         self.world.before("policy_seen")
