@@ -1,12 +1,13 @@
-"""The ledger in a bucket, and back on another machine."""
+"""The ledger as lines of JSON, in a file or in a bucket, and back on another machine."""
 
 import gzip
 import json
 import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 from app import ledgers
 from app.errors import AppError
@@ -39,6 +40,8 @@ class Restored:
     at: str
     """When it was written, as it says."""
     rows: int
+    breaches: int
+    """How many rules the ledger breaks since then."""
 
 
 def backup(document: FleetDocument, place: str, now: datetime) -> Backup:
@@ -61,7 +64,10 @@ def backup(document: FleetDocument, place: str, now: datetime) -> Backup:
 
 
 def restore(document: FleetDocument, place: str) -> Restored:
-    """Take the newest backup in: all of it or nothing. Rows that are there already stay. Raises AppError."""
+    """Take the newest backup in: all of it or nothing. Rows that are there already stay. The ledger is verified then.
+
+    Raises AppError.
+    """
     source = _place(document, place)
     pointer = _pointer(source, document)
     with tempfile.TemporaryDirectory(prefix="gpufleet-restore-") as folder:
@@ -69,41 +75,50 @@ def restore(document: FleetDocument, place: str) -> Restored:
         digest = _fetched(source, pointer["key"], path)
         if digest != pointer["sha256"]:
             raise AppError(f"{pointer['key']}: is damaged: sha256 {digest}, written was {pointer['sha256']}")
-        counts = _take_in(document, path)
-    return Restored(key=pointer["key"], at=pointer["at"], rows=sum(counts.values()))
+        try:
+            with gzip.open(path, "rt", encoding="utf-8") as lines:
+                counts = _take_in(document, lines, path.name)
+        except (OSError, EOFError, UnicodeDecodeError) as error:
+            raise AppError(f"the backup cannot be read: {error}") from error
+    return Restored(key=pointer["key"], at=pointer["at"], rows=sum(counts.values()), breaches=len(breaches(document)))
 
 
-def breaches(document: FleetDocument) -> list[invariants.Breach]:
+def breaches(document: FleetDocument) -> Sequence[invariants.Breach]:
     """The rules that the fleet's ledger breaks. Raises AppError."""
-    with ledgers.ledger_errors(document), ledgers.open_ledger_of(document).connect() as connection:
+    with ledgers.ledger_errors(document), ledgers.present_ledger_of(document).connect() as connection:
         return list(invariants.verify(connection))
+
+
+def export(document: FleetDocument, now: datetime) -> Iterator[str]:
+    """The whole ledger, line by line. Raises AppError."""
+    with ledgers.ledger_errors(document), ledgers.present_ledger_of(document).connect() as connection:
+        yield from transfer.export(connection, now)
+
+
+def take_in_file(document: FleetDocument, file: Path) -> Mapping[str, int]:
+    """Take an export in: all of it or nothing. Returns the number of rows by table. Raises AppError."""
+    try:
+        with file.open(encoding="utf-8") as lines:
+            return _take_in(document, lines, str(file))
+    except (OSError, UnicodeDecodeError) as error:
+        raise AppError(f"{file}: cannot be read: {error}") from error
 
 
 def _write(document: FleetDocument, path: Path, now: datetime) -> str:
     try:
-        with (
-            ledgers.ledger_errors(document),
-            ledgers.present_ledger_of(document).connect() as connection,
-            gzip.open(path, "wt", encoding="utf-8", compresslevel=6) as file,
-        ):
-            file.writelines(transfer.export(connection, now))
+        with gzip.open(path, "wt", encoding="utf-8", compresslevel=6) as file:
+            file.writelines(export(document, now))
     except OSError as error:
         raise AppError(f"{path}: cannot be written: {error.strerror or error}") from error
     return digest_of(path)
 
 
-def _take_in(document: FleetDocument, path: Path) -> dict[str, int]:
+def _take_in(document: FleetDocument, lines: TextIO, name: str) -> Mapping[str, int]:
     try:
-        with (
-            gzip.open(path, "rt", encoding="utf-8") as lines,
-            ledgers.ledger_errors(document),
-            writing(ledgers.open_ledger_of(document)) as connection,
-        ):
-            return dict(transfer.take_in(connection, lines, path.name))
+        with ledgers.ledger_errors(document), writing(ledgers.open_ledger_of(document)) as connection:
+            return transfer.take_in(connection, lines, name)
     except LedgerError as error:
         raise AppError(str(error)) from error
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise AppError(f"the backup cannot be read: {error}") from error
 
 
 def _pointer(source: Place, document: FleetDocument) -> dict[str, Any]:

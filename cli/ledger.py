@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from app import ledgers
+from app import backups
 from app.errors import AppError, Code
 from app.fleets import load
 from cli import ledger_backup
@@ -15,9 +15,7 @@ from cli.files import write_lines
 from cli.options import FleetOption
 from cli.output import STDERR, Exit, print_json
 from gpufleet.settings.document import FleetDocument
-from ledger import invariants, transfer
-from ledger.database import writing
-from ledger.schema import LedgerError
+from ledger.invariants import Breach
 
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
 _MOST = 50
@@ -34,10 +32,9 @@ def register(app: typer.Typer) -> None:
 
 def verify(fleet: FleetOption = None, as_json: JsonOption = False) -> None:
     """Prove that the ledger's facts hold together. Exits with 3 where they do not."""
-    found: list[invariants.Breach] = []
+    found: list[Breach] = []
     for document in load(fleet):
-        with ledgers.ledger_errors(document), ledgers.present_ledger_of(document).connect() as connection:
-            found += invariants.verify(connection)
+        found += backups.breaches(document)
     if as_json:
         print_json(
             {"sound": not found, "breaches": [{"rule": b.rule, "where": b.where, "found": b.found} for b in found]}
@@ -56,27 +53,14 @@ def export(
     out: Annotated[Path | None, typer.Option("--out", help="Write into this file instead of stdout.")] = None,
 ) -> None:
     """Write the whole ledger as lines of JSON."""
-    document = _one(fleet)
-    with ledgers.ledger_errors(document), ledgers.present_ledger_of(document).connect() as connection:
-        write_lines(transfer.export(connection, datetime.now(UTC)), out)
+    write_lines(backups.export(_one(fleet), datetime.now(UTC)), out)
 
 
 def import_(
     file: Annotated[Path, typer.Argument(help="What `gpufleet ledger export` wrote.")], fleet: FleetOption = None
 ) -> None:
     """Take an export in: all of it or nothing. Rows that are there already stay as they are."""
-    document = _one(fleet)
-    try:
-        with (
-            file.open(encoding="utf-8") as lines,
-            ledgers.ledger_errors(document),
-            writing(ledgers.open_ledger_of(document)) as connection,
-        ):
-            counts = transfer.take_in(connection, lines, str(file))
-    except LedgerError as error:
-        raise AppError(str(error)) from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise AppError(f"{file}: cannot be read: {error}") from error
+    counts = backups.take_in_file(_one(fleet), file)
     STDERR.print(
         f"{sum(counts.values())} rows read: " + ", ".join(f"{name} {n}" for name, n in sorted(counts.items()))
     )

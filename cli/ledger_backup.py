@@ -33,6 +33,6 @@ def restore(fleet: FleetOption = None, place: PlaceOption = "") -> None:
     for document in load(fleet):
         done = backups.restore(document, place)
         STDERR.print(f"{done.key} of {done.at}: {done.rows} rows read", highlight=False)
-        if broken := backups.breaches(document):
-            STDERR.print(f"{len(broken)} breaches: `gpufleet ledger verify` names them", highlight=False)
+        if done.breaches:
+            STDERR.print(f"{done.breaches} breaches: `gpufleet ledger verify` names them", highlight=False)
             raise typer.Exit(Exit.FOUND)
