@@ -120,6 +120,7 @@ def collect(engine: Engine, sources: Sources, fleet: FleetFacts, now: datetime) 
         last = history.last_pass(connection, fleet.name)
         priced = history.last_priced_pass(connection, fleet.name)
         known = history.open_runs(connection, fleet.name)
+        ours = history.ended_by_us(connection, fleet.name, min((run.last_seen_at for run in known), default=now))
     # the control host and routers are `shared` of the fleet document: as runs, too, they would be paid twice
     seen = [life for life in sources.lives.lives() if not life.instance.is_of_the_house]
     notes: list[str] = []
@@ -131,9 +132,12 @@ def collect(engine: Engine, sources: Sources, fleet: FleetFacts, now: datetime) 
     types = sorted({*fleet.machine_types, *(life.instance.machine_type for life in seen)})
     market = _market(sources, types, _market_since(seen, priced, now), now, notes)
     paid = _paid(sources, fleet, notes)
-    runs = [_run(life, fleet, now) for life in seen if _has_run(life)]
-    ends = [end for life in seen if (end := _end(life, now)) is not None]
-    ends += _gone(sources, known, seen, now, notes)
+    begun = {(run.instance_id, run.started_at) for run in known}
+    runs = [_run(life, fleet, now) for life in seen if _has_run(life, begun)]
+    ends = [_end(life, now) for life in seen if not life.instance.alive and _has_run(life, begun)]
+    ends += [
+        _gone_end(run, told, ours.get(run.instance_id), now) for run, told in _gone(sources, known, seen, now, notes)
+    ]
     done = Collected(
         at=now,
         instances=len(runs),
@@ -233,15 +237,18 @@ def _paid(sources: Sources, fleet: FleetFacts, notes: list[str]) -> list[PaidCap
         return []
 
 
-def _has_run(life: Life) -> bool:
-    """A machine that is stopped and whose run's end nobody tells began no run that we know of."""
-    return life.instance.alive or life.ended_at is not None or life.instance.state is InstanceState.STOPPING
+def _has_run(life: Life, begun: Collection[tuple[str, datetime]]) -> bool:
+    """A machine that is stopped may have been so for weeks: it has a run where its end is dated, or ours is open."""
+    instance = life.instance
+    if life.ended_at is not None or instance.state is not InstanceState.STOPPED:
+        return True
+    return (instance.id, instance.launched_at) in begun
 
 
 def _run(life: Life, fleet: FleetFacts, now: datetime) -> facts.Run:
     instance = life.instance
     pool = fleet.pools.get(instance.pool or "")
-    last_seen = now if instance.alive else life.ended_at or now
+    last_seen = now if instance.alive else life.ended_at or instance.launched_at
     return facts.Run(
         cloud=instance.cloud,
         instance_id=instance.id,
@@ -260,10 +267,9 @@ def _run(life: Life, fleet: FleetFacts, now: datetime) -> facts.Run:
     )
 
 
-def _end(life: Life, now: datetime) -> facts.RunEnd | None:
+def _end(life: Life, now: datetime) -> facts.RunEnd:
+    """The end of one that does not live. Without a time from its cloud it ended before this look."""
     instance = life.instance
-    if instance.alive or not _has_run(life):
-        return None
     return facts.RunEnd(
         cloud=instance.cloud,
         instance_id=instance.id,
@@ -276,8 +282,10 @@ def _end(life: Life, now: datetime) -> facts.RunEnd | None:
 
 def _gone(
     sources: Sources, known: Sequence[facts.Run], seen: Sequence[Life], now: datetime, notes: list[str]
-) -> list[facts.RunEnd]:
-    """Ends of runs that a whole list no longer shows: gone, or begun anew under a later launch time."""
+) -> list[tuple[facts.Run, Ending | None]]:
+    """Runs that a whole list no longer shows (gone, or begun anew under a later launch time), and what their cloud
+    says of their ends.
+    """
     shown = {(life.instance.id, life.instance.launched_at) for life in seen}
     gone = [run for run in known if (run.instance_id, run.started_at) not in shown and run.last_seen_at <= now]
     if not gone:
@@ -289,7 +297,7 @@ def _gone(
         notes.append(f"ends of {len(gone)} instances: {error}; the next pass asks again")
         return []
     starts = sorted({(run.instance_id, run.started_at) for run in known} | shown)
-    return [_gone_end(run, _told_of(run, starts, told), now) for run in gone]
+    return [(run, _told_of(run, starts, told)) for run in gone]
 
 
 def _told_of(run: facts.Run, starts: Sequence[tuple[str, datetime]], told: Sequence[Ending]) -> Ending | None:
@@ -306,20 +314,24 @@ def _told_of(run: facts.Run, starts: Sequence[tuple[str, datetime]], told: Seque
     return min(its_own, key=lambda ending: ending.ended_at, default=None)
 
 
-def _gone_end(run: facts.Run, told: Ending | None, now: datetime) -> facts.RunEnd:
-    if told is None:
-        ended_at, cause = now, facts.EndCause.ABSENT
-    else:
+def _gone_end(run: facts.Run, told: Ending | None, ours: datetime | None, now: datetime) -> facts.RunEnd:
+    """How it ended: as its cloud says, else as our own ledger says, else at an unknown time before this look."""
+    exact = True
+    if told is not None:
         # announced while it was still seen alive: it lived on until then at least
         ended_at = max(told.ended_at, run.last_seen_at)
         cause = facts.EndCause.PREEMPTED if told.preempted else facts.EndCause.ENDED
+    elif ours is not None and run.last_seen_at <= ours <= now:
+        ended_at, cause = ours, facts.EndCause.ENDED
+    else:
+        ended_at, cause, exact = now, facts.EndCause.ABSENT, False
     return facts.RunEnd(
         cloud=run.cloud,
         instance_id=run.instance_id,
         started_at=run.started_at,
         ended_at=ended_at,
         cause=cause,
-        exact=told is not None,
+        exact=exact,
     )
 
 

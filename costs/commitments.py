@@ -152,8 +152,8 @@ class Coverage:
 
 
 def end_of(run: Run) -> datetime:
-    """Until when a run is known to have cost money."""
-    return run.last_seen_at if run.ended_at is None else run.ended_at
+    """Until when a run is known to have cost money: of an end that no cloud dated, until it was last seen."""
+    return run.ended_at if run.ended_at is not None and run.end_exact else run.last_seen_at
 
 
 def _stretches(spend: Spend, runs: Sequence[Run]) -> Iterator[Stretch]:

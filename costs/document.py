@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from costs.allocation import Charge, State
 from costs.figures import Basis, Figure, UnitCosts
-from costs.report import Report
+from costs.report import InexactEnd, Report
 from costs.speed import Speed
 from costs.teams import TeamShare
 from costs.tokens import EngineTokens
@@ -62,6 +62,7 @@ def document(report: Report) -> dict[str, Any]:
         "by": {by.value: {key: figure(f) for key, f in sorted(group.items())} for by, group in report.groups.items()},
         "teams": [team_row(share) for share in report.teams],
         "speeds": [speed_row(speed) for speed in report.speeds],
+        "inexact_ends": [inexact_end_row(end) for end in report.inexact_ends],
         "charges": [charge_row(charge, prices) for charge in report.charges],
         "engines": [engine_row(engine) for engine in report.engines],
         "prices": [price_row(price, name) for price, name in prices.items()],
@@ -149,6 +150,17 @@ def team_row(share: TeamShare) -> dict[str, Any]:
         "tokens": tokens(share.figure.tokens),
         "tokens_are": share.counted.value,
         "usd_per_million_tokens": unit_costs(share.figure.unit_costs()),
+    }
+
+
+def inexact_end_row(end: InexactEnd) -> dict[str, Any]:
+    """An instance that ended between two looks, and what it may have cost after the first; null: unknown."""
+    return {
+        "instance": end.instance_id,
+        "pool": end.pool,
+        "last_seen_at": instant(end.last_seen_at),
+        "ended_before": instant(end.ended_before),
+        "usd_at_most": None if end.most is None else text(money.usd(end.most)),
     }
 
 

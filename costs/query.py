@@ -5,7 +5,8 @@ that they served are larger than memory: they are read window by window, and onl
 """
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Final
 
 from sqlalchemy import Engine
 
@@ -17,6 +18,9 @@ from ledger import history, rollups
 from ledger.finals import finals
 from ledger.teams import Interval, team_uses
 from prices.book import Override, Packaged, PriceBook
+
+QUIET: Final = timedelta(hours=1)
+"""Without a look for longer, instances may come and go unseen: EC2 lists an ended instance for about so long."""
 
 
 class CostQuery:
@@ -47,6 +51,7 @@ class CostQuery:
             self._runs = history.runs(connection, self._fleet, since, until)
             self._first_signs = rollups.first_signs(connection, self._fleet)
             self._reservations = history.reservations(connection, self._fleet, since, until)
+            self._gaps = history.gaps(connection, self._fleet, since, until, QUIET)
             self._confirmed = finals(connection, self._fleet, since, until)
             split = self._declared.split_by_team
             self._uses = team_uses(connection, self._fleet, windows) if split else {}
@@ -70,6 +75,7 @@ class CostQuery:
             book=self.book,
             last=self._last,
             begun=self.begun,
+            gaps=[(start, end) for start, end in self._gaps if start < until and end > since],
             confirmed=[one for one in self._confirmed if one.since < until and one.until > since],
             uses=self._uses.get((since, until), {}),
         )

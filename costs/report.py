@@ -4,9 +4,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from decimal import Decimal
 from enum import StrEnum
 
 from costs.allocation import Charge, Facts, Kind, charges
+from costs.commitments import Declared
 from costs.figures import Figure
 from costs.speed import Speed
 from costs.teams import TeamShare, split
@@ -16,7 +18,7 @@ from gpufleet.domain.prices import Price
 from ledger.counters import Tokens
 from ledger.facts import Pass, Run
 from ledger.finals import Confirmed
-from ledger.teams import TeamUse
+from ledger.teams import Interval, TeamUse
 from prices.book import PriceBook, is_stale
 
 
@@ -55,6 +57,19 @@ class Scope:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InexactEnd:
+    """The end of an instance that neither its cloud nor our ledger dates. It is charged until it was last seen."""
+
+    instance_id: str
+    pool: str | None
+    last_seen_at: datetime
+    ended_before: datetime
+    """The first look that did not see it any more."""
+    most: Decimal | None
+    """What it may have cost beyond the report, in dollar-seconds; None: its price is unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """Every figure of a window, with all that is needed to compute it again."""
 
@@ -75,6 +90,8 @@ class Report:
     """The finest figures; see `_GROUPINGS`."""
     unmatched: Tokens = field(default_factory=Tokens)
     """Tokens of engines whose instance the ledger does not know."""
+    inexact_ends: Sequence[InexactEnd] = ()
+    """Of the window, oldest first."""
     speeds: Sequence[Speed] = ()
     """Tokens per second and GPU beside what was measured; see costs.speed."""
 
@@ -94,6 +111,8 @@ class Known:
     """The first complete look."""
     confirmed: Sequence[Confirmed] = ()
     """What bills said of the window."""
+    gaps: Sequence[Interval] = ()
+    """Spans of the window in which the cost watchdog did not look, long enough for instances to come and go."""
     uses: Mapping[tuple[str, str], TeamUse] = field(default_factory=dict[tuple[str, str], TeamUse])
     """(pool, team) to what the router counted in the window."""
 
@@ -109,8 +128,57 @@ def compute(scope: Scope, known: Known, engines: Sequence[EngineTokens]) -> Repo
     if known.begun is not None and known.begun > scope.since:
         first = f"{known.begun:%Y-%m-%dT%H:%M:%SZ}"
         notes.append(f"the window begins before the ledger ({first}): what had ended by then is not in these figures")
+    notes += [
+        f"no complete look from {start:%Y-%m-%dT%H:%MZ} to {end:%Y-%m-%dT%H:%MZ}: instances that came and went in"
+        " between are not in these figures"
+        for start, end in known.gaps
+    ]
+    inexact = _inexact_ends(scope, known)
+    if inexact:
+        notes.append(_inexact_note(inexact))
     standing = Standing.FINAL if _covered(scope, known.confirmed) else Standing.ESTIMATED
-    return replace(report, notes=(*notes, *report.notes), standing=standing)
+    return replace(report, notes=(*notes, *report.notes), standing=standing, inexact_ends=inexact)
+
+
+def _inexact_ends(scope: Scope, known: Known) -> list[InexactEnd]:
+    """Ends without a date in the window, with what they may have cost besides."""
+    found: list[InexactEnd] = []
+    for run in known.facts.runs:
+        if run.ended_at is None or run.end_exact or run.ended_at <= scope.since:
+            continue
+        # as if it had lived until the look that missed it
+        bills = [
+            list(charges(_only(replace(run, end_exact=exact), known.facts), known.book, scope.since, scope.until,
+                         allow_unpriced=True))
+            for exact in (False, True)
+        ]  # fmt: skip
+        amounts = [[charge.amount for charge in bill if charge.amount is not None] for bill in bills]
+        priced = all(charge.amount is not None for bill in bills for charge in bill)
+        most = max(Decimal(0), money.total(amounts[1]) - money.total(amounts[0])) if priced else None
+        found.append(
+            InexactEnd(
+                instance_id=run.instance_id,
+                pool=run.pool,
+                last_seen_at=run.last_seen_at,
+                ended_before=run.ended_at,
+                most=most,
+            )
+        )
+    return found
+
+
+def _only(run: Run, facts: Facts) -> Facts:
+    """The facts of one run alone."""
+    alone = Declared(shared=tuple(one for one in facts.declared.shared if one.per_instance))
+    return Facts(runs=[run], declared=alone, coverage=facts.coverage)
+
+
+def _inexact_note(ends: Sequence[InexactEnd]) -> str:
+    priced = [end.most for end in ends if end.most is not None]
+    more = f"at most {money.usd(money.total(priced), money.CENT)} USD more"
+    if len(priced) < len(ends):
+        more += f", and what {len(ends) - len(priced)} of unknown price cost"
+    return f"no exact time of {len(ends)} ends: charged until last seen; they may have cost {more}"
 
 
 def by_team(report: Report, known: Known) -> Report:

@@ -52,7 +52,7 @@ class Run:
     """None: not known to have ended."""
     end_cause: EndCause | None = None
     end_exact: bool = False
-    """Whether the cloud told the time; else the end lies between `last_seen_at` and `ended_at`."""
+    """Whether the time is known; else it lies between `last_seen_at` (until which it is charged) and `ended_at`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

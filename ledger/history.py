@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, Connection, Engine, and_, bindparam, exists, select, type_coerce
+from sqlalchemy import BigInteger, Connection, Engine, and_, bindparam, exists, func, select, type_coerce
 
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.prices import Price
@@ -18,7 +18,7 @@ from ledger.facts import (
     Reservation,
     Run,
 )
-from ledger.tables import ACTIVITY, ENDS, OUTCOMES, PASSES, PRICES, RESERVATIONS, RUNS, moment
+from ledger.tables import ACTIVITY, ENDS, OUTCOMES, PASSES, PRICES, RESERVATIONS, RUNS, Moment, moment
 
 _HOUR: Final = timedelta(hours=1)
 _AT_ONCE: Final = 100
@@ -150,6 +150,31 @@ def ended_by_idle(
         .order_by(OUTCOMES.c.at, OUTCOMES.c.resource)
     )
     return [(row.resource, row.pool, row.at) for row in connection.execute(statement)]
+
+
+def ended_by_us(connection: Connection, environment: str, since: datetime) -> dict[str, datetime]:
+    """By instance: when one of our watchdogs ended or stopped it last, since then."""
+    statement = (
+        select(OUTCOMES.c.resource, func.max(OUTCOMES.c.at).label("at"))
+        .where(OUTCOMES.c.fleet == environment, OUTCOMES.c.at >= since, stopped_something())
+        .group_by(OUTCOMES.c.resource)
+    )
+    return {row.resource: row.at for row in connection.execute(statement)}
+
+
+def gaps(
+    connection: Connection, environment: str, since: datetime, until: datetime, longer: timedelta
+) -> list[tuple[datetime, datetime]]:
+    """Spans without a complete look that touch the window and are longer than that, oldest first."""
+    before = func.lag(PASSES.c.at, type_=Moment()).over(order_by=PASSES.c.at).label("before")
+    looks = select(before, PASSES.c.at).where(PASSES.c.environment == environment).subquery()
+    apart = type_coerce(looks.c.at, BigInteger) - type_coerce(looks.c.before, BigInteger)
+    statement = (
+        select(looks.c.before, looks.c.at)
+        .where(apart > longer // timedelta(microseconds=1), looks.c.at > since, looks.c.before < until)
+        .order_by(looks.c.at)
+    )
+    return [(row.before, row.at) for row in connection.execute(statement)]
 
 
 def begun(connection: Connection, environment: str) -> datetime | None:

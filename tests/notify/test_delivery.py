@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -344,8 +344,10 @@ def test_a_message_that_nobody_can_look_up_is_sent_again_and_marked(
 
 def test_a_message_that_fails_for_hours_holds_up_nobody(ledger: Engine, sink: SlackSink) -> None:
     class Picky(SlackBot):
-        def post(self, channel: str, key: str, *arguments: Any, **more: Any) -> Answer:
-            return TryLater(error="internal_error") if key == "a" else super().post(channel, key, *arguments, **more)
+        def post(self, channel: str, key: str, text: str, detail: Mapping[str, Any], thread: str | None) -> Answer:
+            if key == "a":
+                return TryLater(error="internal_error")
+            return super().post(channel, key, text, detail, thread)
 
     put(ledger, ["a", "b", "c"])
     clock = Clock()
@@ -361,10 +363,10 @@ def test_a_message_whose_posts_stay_unclear_is_given_up(ledger: Engine) -> None:
     class Gone:
         can_look_up = True
 
-        def post(self, *_: object) -> Answer:
+        def post(self, channel: str, key: str, text: str, detail: Mapping[str, Any], thread: str | None) -> Answer:
             return Unknown(error="timed out")
 
-        def look_up(self, *_: object) -> str | None:
+        def look_up(self, channel: str, key: str, since: datetime) -> str | None:
             raise OSError("timed out")
 
     put(ledger, ["a"])

@@ -18,9 +18,11 @@ from costs.report import By, Report, Scope
 from costs.samples import MetricNames, Series
 from costs.slots import Measure, Sample
 from gpufleet.domain import tags
+from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Reason
 from gpufleet.domain.lives import Ending, Life, PaidCapacity
 from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState
 from gpufleet.domain.prices import Price
+from ledger.decisions import record_outcome
 from ledger.facts import EndCause, Run
 from ledger.history import runs as read_runs
 from ledger.schema import open_ledger
@@ -386,3 +388,91 @@ def test_an_empty_ledger_says_so(ledger: Engine) -> None:
     found = report(ledger)
     assert found.total.unit_costs().blended is None
     assert any("gpufleet watch cost" in note for note in found.notes)
+
+
+def gone(life: Life, state: InstanceState, **more: object) -> Life:
+    ended = Life(instance=replace(life.instance, state=state))
+    return replace(ended, **more)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("state", [InstanceState.STOPPING, InstanceState.STOPPED, InstanceState.TERMINATED])
+@pytest.mark.parametrize("preempted", [False, True])
+def test_an_end_that_the_cloud_does_not_date_lies_between_two_looks(
+    ledger: Engine, world: World, state: InstanceState, preempted: bool
+) -> None:
+    reserved, spot = world.lives_now
+    one_pass(ledger, world, 1800)
+    for second in (2100, 2400, 5000):  # EC2 lists it for an hour
+        world.lives_now = [reserved, gone(spot, state, preempted=preempted)]
+        one_pass(ledger, world, second)
+    world.lives_now = [reserved]
+    one_pass(ledger, world, 9000)
+    run = spot_run(ledger)
+    assert (run.last_seen_at, run.ended_at, run.end_exact) == (at(1800), at(2100), False)
+    assert run.end_cause is (EndCause.PREEMPTED if preempted else EndCause.ENDED)
+
+
+@pytest.mark.parametrize(
+    ("state", "runs"),
+    [
+        pytest.param(InstanceState.TERMINATED, 1, id="terminated: it ended lately"),
+        pytest.param(InstanceState.STOPPING, 1, id="stopping: it ends now"),
+        pytest.param(InstanceState.STOPPED, 0, id="stopped: perhaps weeks ago"),
+    ],
+)
+def test_an_instance_that_came_and_went_between_two_looks(
+    ledger: Engine, world: World, state: InstanceState, runs: int
+) -> None:
+    one_pass(ledger, world, 1800)
+    world.lives_now.append(gone(life("i-short", 1900, CapacityType.ON_DEMAND), state))
+    one_pass(ledger, world, 2100)
+    with ledger.connect() as connection:
+        found = [r for r in read_runs(connection, FLEET, at(-1), at(9000)) if r.instance_id == "i-short"]
+    assert [(run.last_seen_at, run.ended_at, run.end_exact) for run in found] == [(at(1900), at(2100), False)] * runs
+
+
+@pytest.mark.parametrize(
+    ("ended", "end", "exact"),
+    [
+        pytest.param(2000, 2000, True, id="after it was last seen"),
+        pytest.param(1700, 30_000, False, id="before it was last seen: that end failed"),
+    ],
+)
+def test_an_end_of_our_own_dates_what_the_cloud_does_not(
+    ledger: Engine, world: World, ended: float, end: float, exact: bool
+) -> None:
+    one_pass(ledger, world, 1800)
+    decision = Decision(resource="i-spot", pool="chat", action=Action.END, reason=Reason.STILL_IDLE)
+    record_outcome(
+        ledger, FLEET, "idle", Outcome(decision=decision, kind=OutcomeKind.DONE, detail="ended"), at(ended)
+    )
+    world.lives_now = world.lives_now[:1]
+    one_pass(ledger, world, 30_000)
+    run = spot_run(ledger)
+    assert (run.ended_at, run.end_exact) == (at(end), exact)
+
+
+def test_a_report_charges_an_undated_end_until_it_was_last_seen_and_says_so(ledger: Engine, world: World) -> None:
+    one_pass(ledger, world, 4200)
+    world.lives_now = world.lives_now[:1]
+    one_pass(ledger, world, 4200 + 10 * 3600)
+    made = report(ledger, until=100_000)
+    [end] = document(made)["inexact_ends"]
+    assert end == {
+        "instance": "i-spot",
+        "pool": "chat",
+        "last_seen_at": "2026-07-01T07:10:00Z",
+        "ended_before": "2026-07-01T17:10:00Z",
+        "usd_at_most": "3.000000000",
+    }
+    # one hour of 0.30 USD
+    assert document(made)["by"]["capacity-type"]["spot"]["usd"] == "0.300000000"
+    assert "no exact time of 1 ends: charged until last seen; they may have cost at most 3.00 USD more" in made.notes
+    gap = "no complete look from 2026-07-01T07:10Z to 2026-07-01T17:10Z: instances that came and went in between"
+    assert any(note.startswith(gap) for note in made.notes)
+
+
+def test_looks_an_hour_apart_are_no_gap(ledger: Engine, world: World) -> None:
+    for second in (0, 3600, 7200):
+        one_pass(ledger, world, second)
+    assert not any("no complete look" in note for note in report(ledger, until=7200).notes)
