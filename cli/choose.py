@@ -9,9 +9,10 @@ import typer
 
 from app.declared import book_of
 from app.fleets import load_one
+from app.sizing import load_model
 from cli.options import FleetOption
 from cli.output import STDERR, STDOUT, Exit, print_json
-from cli.size import JsonOption, ModelArgument, load_model
+from cli.size import JsonOption, ModelArgument
 from gpufleet.domain import catalogue
 from gpufleet.domain.catalogue import Machine
 from gpufleet.domain.model import CapacityType, Cloud

@@ -5,19 +5,11 @@ from typing import Annotated, Any
 
 import typer
 
-from app.errors import AppError, Code
-from app.stores import Place, open_place
+from app.sizing import fits, load_model
 from cli.output import STDERR, STDOUT, Exit, print_json
-from gpufleet.domain import catalogue
-from gpufleet.domain.catalogue import Gpu, UnknownMachineError
-from gpufleet.domain.model import Cloud
-from serving.cache.manifest import ManifestError
-from serving.cache.sync import served_digest
-from serving.sizing import families
 from serving.sizing.decoding import prefix_caching, speculation
-from serving.sizing.fit import GIB, Fit, Wish, smallest_fit
-from serving.sizing.model import Model, SizingError, Weights, weigh
-from serving.sizing.source import read_config, read_tensors
+from serving.sizing.fit import GIB, Fit, Wish
+from serving.sizing.model import Model, Weights
 
 ModelArgument = Annotated[
     str, typer.Argument(help="A model's folder, or its URL: s3://bucket/models/chat, gs://…; only headers are read.")
@@ -59,83 +51,13 @@ def size(
         weights_fp8=fp8,
         speculate=speculate,
     )
-    try:
-        rows = [
-            _row(name, smallest_fit(shape, heavy, device, count, wish)) for name, device, count in _targets(gpu or [])
-        ]
-    except SizingError as error:
-        raise AppError(str(error), Code.WRONG_USE) from error
+    rows = [_row(name, answer) for name, answer in fits(shape, heavy, gpu or (), wish)]
     if as_json:
         print_json({"model": _facts(shape, heavy), "context": wish.context, "fits": rows})
     else:
         _show(shape, heavy, rows)
     if not any(row["fits"] for row in rows):
         raise typer.Exit(Exit.FOUND)
-
-
-def load_model(url: str) -> tuple[Model, Weights]:
-    """Shape and weights of a model. Raises AppError."""
-    place = open_place(url)
-    try:
-        inside = _inside(place)
-        shape = families.read(read_config(place.store, inside))
-        return shape, weigh(read_tensors(place.store, inside))
-    except FileNotFoundError as error:
-        raise AppError(f"{url}: {error}; a model's folder has config.json and safetensors") from error
-    except (SizingError, OSError) as error:
-        raise AppError(f"{url}: {error}") from error
-
-
-class _Inside:
-    """Keys of a model's files: in a folder of their own, or as the bucket has its served revision."""
-
-    def __init__(self, place: Place, folder: str) -> None:
-        self._place, self._folder = place, folder
-
-    def __call__(self, name: str) -> str:
-        return self._place.key(f"{self._folder}{name}")
-
-
-def _inside(place: Place) -> _Inside:
-    try:
-        digest = served_digest(place.store, place.prefix or ".")
-    except (OSError, ManifestError):
-        return _Inside(place, "")
-    return _Inside(place, f"{digest}/files/")
-
-
-def _targets(names: list[str]) -> list[tuple[str, Gpu, int]]:
-    """What to try: name, GPU and how many of them."""
-    if not names:
-        return [(name, catalogue.gpu(name), 8) for name in _all_gpus()]
-    return [_target(name) for name in names]
-
-
-def _target(name: str) -> tuple[str, Gpu, int]:
-    for cloud in Cloud:
-        try:
-            machine = catalogue.machine(cloud, name)
-        except UnknownMachineError:
-            continue
-        if machine.gpu_share != 1:
-            raise AppError(f"{name}: has a fraction of a GPU, which is not sized here", Code.WRONG_USE)
-        return name, catalogue.gpu(machine.gpu), machine.gpu_count
-    try:
-        return name, catalogue.gpu(name), 8
-    except UnknownMachineError as error:
-        raise AppError(f"{error}; a machine type like g6.xlarge will do, too", Code.WRONG_USE) from error
-
-
-def _all_gpus() -> list[str]:
-    used = {machine.gpu for machine in catalogue.machines() if machine.gpu_share == 1}
-    found: list[str] = []
-    for name in sorted(used):
-        try:
-            catalogue.gpu(name)
-        except UnknownMachineError:
-            continue
-        found.append(name)
-    return sorted(found, key=lambda name: catalogue.gpu(name).memory_mib)
 
 
 def _row(name: str, answer: Fit) -> dict[str, Any]:

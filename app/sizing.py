@@ -1,0 +1,82 @@
+"""Models as their files describe them, and whether they fit on GPUs."""
+
+from collections.abc import Sequence
+
+from app.errors import AppError, Code
+from app.stores import Place, open_place
+from gpufleet.domain import catalogue
+from gpufleet.domain.catalogue import Gpu, UnknownMachineError
+from gpufleet.domain.model import Cloud
+from serving.cache.manifest import ManifestError
+from serving.cache.sync import served_digest
+from serving.sizing import families
+from serving.sizing.fit import Fit, Wish, smallest_fit
+from serving.sizing.model import Model, SizingError, Weights, weigh
+from serving.sizing.source import read_config, read_tensors
+
+
+def load_model(url: str) -> tuple[Model, Weights]:
+    """Shape and weights of a model. Raises AppError."""
+    place = open_place(url)
+    try:
+        folder = _folder(place)
+
+        def inside(name: str) -> str:
+            return place.key(f"{folder}{name}")
+
+        shape = families.read(read_config(place.store, inside))
+        return shape, weigh(read_tensors(place.store, inside))
+    except FileNotFoundError as error:
+        raise AppError(f"{url}: {error}; a model's folder has config.json and safetensors") from error
+    except (SizingError, OSError) as error:
+        raise AppError(f"{url}: {error}") from error
+
+
+def fits(model: Model, weights: Weights, names: Sequence[str], wish: Wish) -> list[tuple[str, Fit]]:
+    """How the model fits on each GPU or machine type of these names; without names on every GPU. Raises AppError."""
+    try:
+        return [(name, smallest_fit(model, weights, gpu, count, wish)) for name, gpu, count in _targets(names)]
+    except SizingError as error:
+        raise AppError(str(error), Code.WRONG_USE) from error
+
+
+def _folder(place: Place) -> str:
+    """Where a model's files are: in a folder of their own, or as the bucket has its served revision."""
+    try:
+        return f"{served_digest(place.store, place.prefix or '.')}/files/"
+    except (OSError, ManifestError):
+        return ""
+
+
+def _targets(names: Sequence[str]) -> list[tuple[str, Gpu, int]]:
+    """What to try: name, GPU and how many of them."""
+    if not names:
+        return [(name, catalogue.gpu(name), 8) for name in _all_gpus()]
+    return [_target(name) for name in names]
+
+
+def _target(name: str) -> tuple[str, Gpu, int]:
+    for cloud in Cloud:
+        try:
+            machine = catalogue.machine(cloud, name)
+        except UnknownMachineError:
+            continue
+        if machine.gpu_share != 1:
+            raise AppError(f"{name}: has a fraction of a GPU, which is not sized here", Code.WRONG_USE)
+        return name, catalogue.gpu(machine.gpu), machine.gpu_count
+    try:
+        return name, catalogue.gpu(name), 8
+    except UnknownMachineError as error:
+        raise AppError(f"{error}; a machine type like g6.xlarge will do, too", Code.WRONG_USE) from error
+
+
+def _all_gpus() -> list[str]:
+    used = {machine.gpu for machine in catalogue.machines() if machine.gpu_share == 1}
+    found: list[str] = []
+    for name in sorted(used):
+        try:
+            catalogue.gpu(name)
+        except UnknownMachineError:
+            continue
+        found.append(name)
+    return sorted(found, key=lambda name: catalogue.gpu(name).memory_mib)
