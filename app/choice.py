@@ -1,0 +1,89 @@
+"""Which machines serve a model's traffic for the least money, at the prices that are known."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from app.declared import book_of
+from app.fleets import load_one
+from gpufleet.domain.catalogue import Machine
+from gpufleet.domain.model import CapacityType, Cloud
+from gpufleet.domain.prices import Price
+from prices.book import MissingPriceError, PriceBook
+from prices.packaged import PackagedPrices
+from serving.sizing.choice import Able, Demand, Mix, Offer, Option, ability, cheapest_mix, rank
+from serving.sizing.model import Model, Weights
+
+_REGIONS = {Cloud.AWS: "us-east-1", Cloud.GCP: "us-central1"}
+
+
+class Prices:
+    """Prices of one moment: of the fleets, and of the packaged lists for a cloud that no fleet is in."""
+
+    def __init__(self, fleets: Sequence[str], region: str | None, now: datetime) -> None:
+        """`fleets`: URLs of documents; `region`: of the packaged lists. Raises AppError."""
+        self._now = now
+        self._markets: list[tuple[Cloud, PriceBook, Sequence[str | None]]] = []
+        for document in [load_one(url) for url in fleets]:
+            zones = sorted({group.zone for pool in document.pools for group in pool.groups if group.zone})
+            self._markets.append((document.cloud, book_of(document), (None, *zones)))
+        for cloud in set(Cloud) - {cloud for cloud, _, _ in self._markets}:
+            book = PriceBook(region=region or _REGIONS[cloud], packaged=PackagedPrices())
+            self._markets.append((cloud, book, (None,)))
+
+    def offer(self, machine: Machine, kind: CapacityType) -> Offer | str:
+        """The machine at its lowest price, or which price is missing."""
+        prices: list[Price] = []
+        missing = "no price is known"
+        for cloud, book, zones in self._markets:
+            for zone in zones if cloud is machine.cloud else ():
+                try:
+                    sku = book.machine(cloud, machine.name, kind, region=book.region, zone=zone)
+                    prices.append(book.at(sku, self._now))
+                except MissingPriceError as error:
+                    missing = str(error)
+        if not prices:
+            return missing
+        best = min(prices, key=lambda price: price.usd_per_hour)
+        return Offer(
+            machine=machine,
+            capacity_type=kind,
+            usd_per_hour=best.usd_per_hour,
+            price_source=f"{best.source}, {best.region}, as of {best.as_of:%Y-%m-%d}",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What serves the demand, the cheapest first."""
+
+    options: Sequence[Option]
+    mix: Mix | None
+    """The cheapest combination of options."""
+    left_out: Sequence[tuple[str, str]]
+    """Cloud, machine type and perhaps capacity type of what does not serve it or has no known price; and why."""
+
+
+def choose(
+    model: tuple[Model, Weights],
+    demand: Demand,
+    machines: Iterable[Machine],
+    kinds: Sequence[CapacityType],
+    prices: Prices,
+) -> Choice:
+    """Rank these machines, bought in these ways."""
+    able: list[tuple[Offer, Able]] = []
+    left_out: list[tuple[str, str]] = []
+    for machine in machines:
+        found = ability(*model, machine, demand)
+        if isinstance(found, str):
+            left_out.append((f"{machine.cloud} {machine.name}", found))
+            continue
+        for kind in kinds:
+            offer = prices.offer(machine, kind)
+            if isinstance(offer, Offer):
+                able.append((offer, found))
+            else:
+                left_out.append((f"{machine.cloud} {machine.name} {kind}", offer))
+    options = rank(able, demand)
+    return Choice(options=options, mix=cheapest_mix(options, demand), left_out=left_out)
