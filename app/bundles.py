@@ -1,0 +1,59 @@
+"""The control host's software, packed from this clone and put into a bucket."""
+
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from app.errors import AppError, Code
+from app.stores import open_place
+from control import bundle
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+PLATFORMS: Final = {"x86_64": "x86_64-manylinux_2_28", "aarch64": "aarch64-manylinux_2_28"}
+NOT_THERE: Final = ("pulumi", "pulumi-aws", "pulumi-gcp", "pulumi-policy")
+"""What only a person's machine runs."""
+LIMIT_S: Final = 900
+
+
+def publish(url: str, machine: str, python: str, *, dependencies: bool) -> bundle.Bundle:
+    """Pack this clone, with the packages of uv.lock or without, and put it into the bucket. Raises AppError.
+
+    `machine` and `python`: processor and Python version of the control host.
+    """
+    if machine not in PLATFORMS:
+        raise AppError(f"--machine {machine}: is unknown; choose {' or '.join(PLATFORMS)}", Code.WRONG_USE)
+    target = open_place(url)
+    with tempfile.TemporaryDirectory(prefix="gpufleet-bundle-") as folder:
+        packages = _packages(Path(folder), PLATFORMS[machine], python) if dependencies else None
+        try:
+            made = bundle.build(ROOT, packages, Path(folder, bundle.ARCHIVE_NAME))
+            target.writer.put_file(target.key(bundle.key(made.sha256)), made.path)
+        except (bundle.BundleError, OSError) as error:
+            raise AppError(f"the bundle could not be made or put into {url}: {error}") from error
+    return made
+
+
+def _packages(folder: Path, platform: str, python: str) -> Path:
+    """The locked packages, installed into a folder for another machine; each file by the hash that uv.lock has."""
+    uv = shutil.which("uv") or shutil.which("uv", path=str(Path.home() / ".cache" / "gpu-fleet" / "bin"))
+    if uv is None:
+        raise AppError("uv is not on PATH, which installs the locked packages: run `make setup`, or put it there")
+    requirements, into = folder / "requirements.txt", folder / "packages"
+    left_out = [word for name in NOT_THERE for word in ("--prune", name)]
+    export = [uv, "export", "--frozen", "--no-dev", "--no-emit-project", "--quiet", *left_out]
+    _run([*export, "--output-file", str(requirements)])
+    install = [uv, "pip", "install", "--quiet", "--require-hashes", "--no-deps", "--only-binary", ":all:"]
+    chosen = ["--python-platform", platform, "--python-version", python, "--target", str(into)]
+    _run([*install, *chosen, "--requirements", str(requirements)])
+    return into
+
+
+def _run(command: list[str]) -> None:
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise AppError(f"{command[0]} {command[1]}: not done in {LIMIT_S} s") from error
+    if done.returncode != 0:
+        raise AppError(f"{command[0]} {command[1]}: {done.stderr.strip()[-2000:]}")
