@@ -1,28 +1,20 @@
 """`gpufleet prices`: the price book of a fleet, and how it is refreshed."""
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
 
-from app import ledgers
-from app.cost_sources import market_of
-from app.declared import book_of
-from app.errors import AppError, Code
+from app import prices
 from app.fleets import load
 from cli.options import FleetOption
 from cli.output import STDERR, STDOUT, Exit, print_json
 from cli.windows import parse_moment
 from costs.document import price_row
 from costs.render import Row, table
-from gpufleet.domain.catalogue import UnknownMachineError, machine
-from gpufleet.domain.model import CapacityType
 from gpufleet.domain.prices import Price
 from gpufleet.settings.document import FleetDocument
-from ledger import facts
-from ledger.database import writing
-from prices.book import MissingPriceError, PriceBook, Sku, is_stale, machine_sku
+from prices.book import MissingPriceError, Sku, is_stale
 
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
 
@@ -47,9 +39,8 @@ def list_prices(
     moment = now if at is None else parse_moment("--at", at, "UTC", now)
     rows: list[dict[str, Any]] = []
     for document in load(fleet):
-        book = book_of(document)
-        for sku in _wanted(document, machine_type):
-            rows.append(_row(document, book, sku, moment))
+        for sku, price in prices.in_force(document, machine_type or (), moment):
+            rows.append(_row(document, sku, price, moment))
     if as_json:
         print_json(rows)
     else:
@@ -63,62 +54,26 @@ def refresh(fleet: FleetOption = None, as_json: JsonOption = False) -> None:
     done: list[dict[str, Any]] = []
     failed = False
     for document in load(fleet):
-        now = datetime.now(UTC)
-        types = sorted({sku.name.split(":")[2] for sku in _wanted(document, None)})
-        told, errors = market_of(document).refresh(types, now)
-        engine = ledgers.open_ledger_of(document)
-        with ledgers.ledger_errors(document), writing(engine) as connection:
-            facts.add_prices(connection, told)
-        for error in errors:
+        read = prices.refresh(document, datetime.now(UTC))
+        for error in read.errors:
             STDERR.print(f"! {document.environment}: {error}", soft_wrap=True, highlight=False)
-        failed = failed or bool(errors)
-        done.append({"environment": document.environment, "prices": len(told), "errors": errors})
+        failed = failed or bool(read.errors)
+        done.append({"environment": document.environment, "prices": read.prices, "errors": read.errors})
         if not as_json:
-            STDERR.print(f"{document.environment}: {len(told)} prices of {len(types)} machine types", highlight=False)
+            line = f"{document.environment}: {read.prices} prices of {read.machine_types} machine types"
+            STDERR.print(line, highlight=False)
     if as_json:
         print_json(done)
     if failed:
         raise typer.Exit(Exit.FAILED)
 
 
-def _wanted(document: FleetDocument, machine_types: list[str] | None) -> Iterator[Sku]:
-    """The skus that the pools' groups may be billed by, each zone's spot apart."""
-    wanted: dict[Sku, None] = {}
-    for name in machine_types or ():
-        try:
-            machine(document.cloud, name)
-        except UnknownMachineError as error:
-            raise AppError(str(error), Code.WRONG_USE) from error
-    groups = [group for pool in document.pools for group in pool.groups]
-    every = sorted({name for group in groups for name in group.machine_types})
-    zones = sorted({group.zone for group in groups if group.zone and group.type is CapacityType.SPOT})
-    for name in machine_types or every:
-        on_demand = machine_sku(document.cloud, name, CapacityType.ON_DEMAND)
-        wanted[Sku(name=on_demand, region=document.region)] = None
-        for zone in zones:
-            spot = machine_sku(document.cloud, name, CapacityType.SPOT)
-            wanted[Sku(name=spot, region=document.region, zone=zone)] = None
-    for group in groups:
-        for name in group.machine_types if group.type is CapacityType.FLEX_START else ():
-            wanted[Sku(name=machine_sku(document.cloud, name, group.type), region=document.region)] = None
-    return iter(wanted)
-
-
-def _row(document: FleetDocument, book: PriceBook, sku: Sku, moment: datetime) -> dict[str, Any]:
+def _row(document: FleetDocument, sku: Sku, price: Price | MissingPriceError, moment: datetime) -> dict[str, Any]:
     head = {"environment": document.environment, "sku": sku.name, "region": sku.region, "zone": sku.zone}
-    try:
-        price = book.at(sku, moment)
-    except MissingPriceError as error:
-        return head | {"usd_per_hour": None, "error": str(error)}
-    return (
-        head
-        | {key: value for key, value in price_row(price, "").items() if key not in ("id", "zone")}
-        | _age(price, moment)
-    )
-
-
-def _age(price: Price, moment: datetime) -> dict[str, Any]:
-    return {"stale": is_stale(price, moment)}
+    if isinstance(price, MissingPriceError):
+        return head | {"usd_per_hour": None, "error": str(price)}
+    known = {key: value for key, value in price_row(price, "").items() if key not in ("id", "zone")}
+    return head | known | {"stale": is_stale(price, moment)}
 
 
 def _show(rows: list[dict[str, Any]]) -> None:

@@ -1,0 +1,70 @@
+"""The prices that a fleet needs: which are in force, and today's from the clouds into the ledger."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from app import ledgers
+from app.cost_sources import market_of
+from app.declared import book_of
+from app.errors import AppError, Code
+from gpufleet.domain.catalogue import UnknownMachineError, machine
+from gpufleet.domain.model import CapacityType
+from gpufleet.domain.prices import Price
+from gpufleet.settings.document import FleetDocument
+from ledger import facts
+from ledger.database import writing
+from prices.book import MissingPriceError, Sku, machine_sku
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refreshed:
+    """Prices that were written into the ledger."""
+
+    prices: int
+    machine_types: int
+    errors: Sequence[str]
+    """What could not be read."""
+
+
+def in_force(
+    document: FleetDocument, machine_types: Sequence[str], moment: datetime
+) -> Iterator[tuple[Sku, Price | MissingPriceError]]:
+    """Every price that the pools need, or those of the machine types instead. Raises AppError."""
+    book = book_of(document)
+    for sku in _wanted(document, machine_types):
+        try:
+            yield sku, book.at(sku, moment)
+        except MissingPriceError as error:
+            yield sku, error
+
+
+def refresh(document: FleetDocument, now: datetime) -> Refreshed:
+    """Ask the cloud for today's prices of the fleet's machine types and keep them. Raises AppError."""
+    types = sorted({sku.name.split(":")[2] for sku in _wanted(document, ())})
+    prices, errors = market_of(document).refresh(types, now)
+    engine = ledgers.open_ledger_of(document)
+    with ledgers.ledger_errors(document), writing(engine) as connection:
+        facts.add_prices(connection, prices)
+    return Refreshed(prices=len(prices), machine_types=len(types), errors=errors)
+
+
+def _wanted(document: FleetDocument, machine_types: Sequence[str]) -> Iterable[Sku]:
+    """The skus that the pools' groups may be billed by, each zone's spot apart."""
+    cloud, region = document.cloud, document.region
+    try:
+        for name in machine_types:
+            machine(cloud, name)
+    except UnknownMachineError as error:
+        raise AppError(str(error), Code.WRONG_USE) from error
+
+    def sku(name: str, kind: CapacityType, zone: str | None = None) -> Sku:
+        return Sku(name=machine_sku(cloud, name, kind), region=region, zone=zone)
+
+    groups = [group for pool in document.pools for group in pool.groups]
+    zones = sorted({group.zone for group in groups if group.zone and group.type is CapacityType.SPOT})
+    wanted: list[Sku] = []
+    for name in machine_types or sorted({name for group in groups for name in group.machine_types}):
+        wanted += [sku(name, CapacityType.ON_DEMAND), *(sku(name, CapacityType.SPOT, zone) for zone in zones)]
+    flex = [group for group in groups if group.type is CapacityType.FLEX_START]
+    return dict.fromkeys([*wanted, *(sku(name, group.type) for group in flex for name in group.machine_types)])
