@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cli.monitoring import alert_settings
+from app.monitoring_files import alert_settings
 from gpufleet.settings.document import FleetDocument
 from gpufleet.settings.document.alerts import AlertsEntry, AlertSettings
 from monitoring.alerts import alerts, render
