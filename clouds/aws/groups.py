@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from clouds.aws.activities import FINISHED, read_activity, without_echoes
 from clouds.aws.calls import AwsCalls
 from clouds.aws.rollouts import OVER, is_leaving
 from gpufleet.domain import tags
@@ -14,24 +15,7 @@ from gpufleet.domain.model import CapacityType, Group
 
 PAGE: Final = 100
 _AT_ONCE: Final = 8
-_INSTANCE: Final = re.compile(r"\b(i-[0-9a-f]{8,17})\b")
 _GONE: Final = re.compile(r"not found|does not exist|is not part of|not in .*InService", re.IGNORECASE)
-
-# what the cloud writes into a failed activity (EC2 error codes, and the sentences around them)
-_NO_CAPACITY: Final = re.compile(
-    r"InsufficientInstanceCapacity|InsufficientCapacity|UnfulfillableCapacity|capacity-not-available"
-    r"|do not have sufficient .* capacity|no spot capacity|ReservationCapacityExceeded",
-    re.IGNORECASE,
-)
-_QUOTA: Final = re.compile(
-    r"VcpuLimitExceeded|InstanceLimitExceeded|MaxSpotInstanceCountExceeded|LimitExceeded|quota", re.IGNORECASE
-)
-_PRICE: Final = re.compile(r"SpotMaxPriceTooLow|price-too-low|below the .*spot.* price", re.IGNORECASE)
-_PREEMPTED: Final = re.compile(r"spot (instance )?interruption|EC2 instance interruption|preempt", re.IGNORECASE)
-_TAKEN: Final = re.compile(r"health check indicating it has been terminated or stopped", re.IGNORECASE)
-"""How a group tells of a member that ended by itself: spot that was taken, as a rule. It is no boot that failed."""
-_UNHEALTHY: Final = re.compile(r"health check|unhealthy|lifecycle action.*abandon|abandon", re.IGNORECASE)
-_FINISHED: Final = frozenset({"Successful", "Failed", "Cancelled"})
 
 
 class AwsGroups:
@@ -63,13 +47,13 @@ class AwsGroups:
                 "autoscaling", "describe_scaling_activities", "Activities", AutoScalingGroupName=name
             ):
                 if raw["StartTime"].astimezone(UTC) < since:
-                    if raw["StatusCode"] not in _FINISHED:
+                    if raw["StatusCode"] not in FINISHED:
                         continue  # those still in progress come before all others, however old they are
                     break  # of the others the newest come first, so the rest is older
                 activity = read_activity(raw)
-                if activity is not None:
+                if activity is not None and not _is_asking(activity):
                     found[activity.id] = activity
-        return tuple(sorted(found.values(), key=lambda activity: (activity.at, activity.id)))
+        return tuple(sorted(without_echoes(found.values()), key=lambda activity: (activity.at, activity.id)))
 
     def resize(self, group: Group, size: int) -> None:
         """Set the desired size. Raises ConflictError when somebody else has changed it since `group` was read."""
@@ -127,42 +111,9 @@ class AwsGroups:
         return any(refresh["Status"] not in OVER for refresh in answer["InstanceRefreshes"])
 
 
-def read_activity(raw: Mapping[str, Any]) -> Activity | None:
-    """A scaling activity in our words; None for a launch that is still going on, or an ending that failed."""
-    kind = _kind(raw)
-    if kind is None:
-        return None
-    match = _INSTANCE.search(raw.get("Description", ""))
-    return Activity(
-        id=raw["ActivityId"],
-        group=raw["AutoScalingGroupName"],
-        kind=kind,
-        at=raw["StartTime"].astimezone(UTC),
-        instance_id=match[1] if match else None,
-        detail=raw.get("StatusMessage") or raw.get("Cause", ""),
-    )
-
-
-def _kind(raw: Mapping[str, Any]) -> ActivityKind | None:
-    status = raw["StatusCode"]
-    words = " ".join(raw.get(key) or "" for key in ("StatusMessage", "Cause", "Description"))
-    launching = raw.get("Description", "").lower().startswith("launching")
-    if status in ("Failed", "Cancelled"):
-        if not launching:
-            return None
-        for pattern, kind in (
-            (_NO_CAPACITY, ActivityKind.NO_CAPACITY),
-            (_PRICE, ActivityKind.PRICE),
-            (_QUOTA, ActivityKind.QUOTA),
-        ):
-            if pattern.search(words):
-                return kind
-        return ActivityKind.UNKNOWN
-    if launching:
-        return ActivityKind.LAUNCHED if status == "Successful" else None
-    if _PREEMPTED.search(words) or _TAKEN.search(words):
-        return ActivityKind.PREEMPTED
-    return ActivityKind.UNHEALTHY if _UNHEALTHY.search(words) else ActivityKind.ENDED
+def _is_asking(activity: Activity) -> bool:
+    """Whether a launch goes on that EC2 has given no instance yet: nobody has answered."""
+    return activity.kind is ActivityKind.IN_PROGRESS and activity.instance_id is None
 
 
 def _group(raw: Mapping[str, Any]) -> Group:

@@ -6,6 +6,7 @@ from datetime import UTC
 from typing import Any, Final
 
 from clouds.aws.calls import AwsCalls
+from clouds.aws.reasons import end_reason
 from gpufleet.domain import tags
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState
@@ -129,6 +130,7 @@ class AwsInventory:
             private_address=raw.get("PrivateIpAddress"),
             reservation=raw.get("CapacityReservationId"),
             tags=written,
+            end_reason=end_reason(raw),
         )
 
 

@@ -12,7 +12,6 @@ from gpufleet.domain.lives import Ending, Life, PaidCapacity
 from gpufleet.domain.model import Cloud
 
 _WHEN: Final = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
-PREEMPTED: Final = "Server.SpotInstanceTermination"
 _PAID_STATES: Final = frozenset({"active", "expired"})
 """Of reservations that are paid for, or were until their end date. EC2 goes on listing a cancelled one and does not
 say since when it is: it is paid until the last look that saw it active."""
@@ -31,7 +30,7 @@ class AwsLives(AwsInventory):
             "ec2", "describe_instances", "Reservations", Filters=self._filters, PaginationConfig={"PageSize": PAGE}
         )
         return tuple(
-            Life(instance=self._instance(raw), ended_at=ended_at(raw), preempted=was_preempted(raw))
+            Life(instance=self._instance(raw), ended_at=ended_at(raw))
             for reservation in pages
             for raw in reservation["Instances"]
         )
@@ -66,9 +65,3 @@ def ended_at(raw: Mapping[str, Any]) -> datetime | None:
         return None
     match = _WHEN.search(raw.get("StateTransitionReason") or "")
     return datetime.strptime(match[1], "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC) if match else None
-
-
-def was_preempted(raw: Mapping[str, Any]) -> bool:
-    """Whether EC2 took a spot instance."""
-    why: Mapping[str, Any] | None = raw.get("StateReason")
-    return why is not None and why.get("Code") == PREEMPTED

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 
+from gpufleet.domain.activity import ActivityKind
 from gpufleet.domain.model import Cloud, Instance
 
 
@@ -13,8 +14,11 @@ class Life:
     instance: Instance
     ended_at: datetime | None = None
     """When it began to end or stop, in the cloud's words; None: it lives, or the cloud does not say when."""
-    preempted: bool = False
-    """The cloud took it."""
+
+    @property
+    def preempted(self) -> bool:
+        """Whether the cloud took it."""
+        return self.instance.end_reason is ActivityKind.PREEMPTED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

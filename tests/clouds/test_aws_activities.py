@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from clouds.aws.activities import read_activity
 from clouds.aws.calls import AwsCalls
-from clouds.aws.groups import AwsGroups, read_activity
-from gpufleet.domain.activity import ActivityKind
+from clouds.aws.groups import AwsGroups
+from gpufleet.domain.activity import Activity, ActivityKind
 
 
 @pytest.mark.parametrize(
@@ -27,8 +28,8 @@ from gpufleet.domain.activity import ActivityKind
             "Successful",
             "an instance was taken out of service in response to an EC2 health check indicating"
             " it has been terminated or stopped.",
-            ActivityKind.PREEMPTED,
-            id="a spot instance was taken",
+            ActivityKind.ENDED_UNSTATED,
+            id="taken, ended by a person or powered off: the group cannot tell",
         ),
         pytest.param(
             "Terminating EC2 instance",
@@ -61,6 +62,194 @@ def test_what_happened(description: str, status: str, words: str, kind: Activity
     )
     assert (found.kind if found else None) is kind
     assert found is None or found.instance_id == "i-0123456789abcdef0"
+
+
+K = ActivityKind
+MIXED = "Could not launch {} Instances. {} - {}"
+LIMIT = "You have requested more vCPU capacity than your current vCPU limit of 64 allows for the instance bucket that"
+
+
+@pytest.mark.parametrize("kind_of_mix", ["", "Spot", "On-Demand"])
+@pytest.mark.parametrize(
+    ("code", "words", "kind"),
+    [
+        (
+            "InsufficientInstanceCapacity",
+            "There is no Spot capacity available that matches your request.",
+            K.NO_CAPACITY,
+        ),
+        (
+            "InsufficientInstanceCapacity",
+            "We currently do not have sufficient p5en.48xlarge capacity in the Availability Zone you requested"
+            " (eu-north-1b). Our system will be working on provisioning additional capacity.",
+            K.NO_CAPACITY,
+        ),
+        ("InsufficientInstanceCapacity", "Insufficient capacity.", K.NO_CAPACITY),
+        ("VcpuLimitExceeded", f"{LIMIT} the specified instance type belongs to.", K.QUOTA),
+        ("MaxSpotInstanceCountExceeded", "Max spot instance count exceeded.", K.QUOTA),
+        ("MaxFleetCountExceeded", "You've reached your quota for maximum Fleet Requests for this account.", K.QUOTA),
+        (
+            "InstanceLimitExceeded",
+            "Your quota allows for 0 more running instance(s). You requested at least 1",
+            K.QUOTA,
+        ),
+        ("RequestLimitExceeded", "Request limit exceeded.", K.THROTTLED),
+        ("Throttling", "Rate exceeded", K.THROTTLED),
+        (
+            "SpotMaxPriceTooLow",
+            "Your Spot request price of 0.5 is lower than the minimum required Spot request fulfillment price.",
+            K.PRICE,
+        ),
+        (
+            "ReservationCapacityExceeded",
+            "The requested reservation does not have sufficient compatible and available capacity for this request.",
+            K.RESERVATION_FULL,
+        ),
+        (
+            "Unsupported",
+            "Your requested instance type (g6e.12xlarge) is not supported in your requested Availability Zone"
+            " (us-east-1e). Please retry your request by not specifying an Availability Zone.",
+            K.UNSUPPORTED,
+        ),
+        ("Unsupported", "The requested configuration is currently not supported.", K.UNSUPPORTED),
+        (
+            "InvalidParameterCombination",
+            "The specified instance type is not eligible for Free Tier.",
+            K.UNSUPPORTED,
+        ),
+        ("UnauthorizedOperation", "You are not authorized to perform this operation.", K.PERMISSION),
+        (
+            "AuthFailure.ServiceLinkedRoleCreationNotPermitted",
+            "The provided credentials do not have permission to create the service-linked role for Spot.",
+            K.PERMISSION,
+        ),
+        ("Blocked", "This account is currently blocked and not recognized as a valid account.", K.PERMISSION),
+        ("InvalidAMIID.NotFound", "The image id '[ami-02c7e84c65fcfecee]' does not exist", K.CONFIGURATION),
+        ("InvalidGroup.NotFound", "The security group 'sg-1' does not exist in VPC 'vpc-1'", K.CONFIGURATION),
+        (
+            "InsufficientFreeAddressesInSubnet",
+            "There are not enough free addresses in subnet 'subnet-1' to satisfy the requested number of instances.",
+            K.CONFIGURATION,
+        ),
+        (
+            "InsufficientInstanceCapacity",
+            "You've reached the limit of instances in this spread placement group.",
+            K.CONFIGURATION,
+        ),
+        ("IncorrectState", "AMI ami-1 is pending, and cannot be run.", K.LATER),
+        ("InvalidState", "Your Capacity Block reservation cr-1 is not active yet.", K.LATER),
+    ],
+)
+def test_refusals_with_and_without_a_mixed_policy(
+    kind_of_mix: str, code: str, words: str, kind: ActivityKind
+) -> None:
+    said = MIXED.format(kind_of_mix, code, words) if kind_of_mix else words
+    assert read(message=f"{said} Launching EC2 instance failed.").kind is kind
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "The stars are not right.",
+        "Could not launch Spot Instances. ChipShortage - No silicon. Launching EC2 instance failed.",
+        "Your request does not have sufficient permissions to change the capacity of the group.",
+        "Capacity Rebalancing could not be started.",
+        "The instance ID 'i-0123456789abcdef0' does not exist",
+        "",
+    ],
+)
+def test_what_nobody_has_seen_is_unknown(words: str) -> None:
+    assert read(message=words).kind is K.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("Server.SpotInstanceTermination", K.PREEMPTED),
+        ("Server.SpotInstanceShutdown", K.PREEMPTED),
+        ("Client.UserInitiatedShutdown", K.ENDED_BY_PERSON),
+        ("Client.InstanceInitiatedShutdown", K.FAILED_BOOT),
+        ("Server.InternalError", K.FAILED_BOOT),
+        ("Server.NobodyKnows", K.FAILED_BOOT),
+        ("Client.VolumeLimitExceeded", K.QUOTA),
+        ("Client.InvalidSnapshot.NotFound", K.CONFIGURATION),
+        ("Client.InternalError", K.PERMISSION),
+        ("Server.InsufficientInstanceCapacity", K.NO_CAPACITY),
+    ],
+)
+def test_what_ended_before_it_was_in_service(code: str, kind: ActivityKind) -> None:
+    words = (
+        "Instance became unhealthy while waiting for instance to be in InService state."
+        f" Termination Reason: {code}: words of the instance"
+    )
+    found = read(status="Cancelled", message=words, instance="i-0123456789abcdef0", took=timedelta(minutes=9))
+    assert (found.kind, found.instance_id) == (kind, "i-0123456789abcdef0")
+    assert found.at == NOW + timedelta(minutes=9), "the time of its end, not of its launch"
+
+
+@pytest.mark.parametrize(
+    ("cause", "kind"),
+    [
+        ("an instance was taken out of service in response to an EC2 instance status check failure.", K.UNHEALTHY),
+        ("an instance was taken out of service in response to an EC2 scheduled reboot.", K.UNHEALTHY),
+        ("an instance was taken out of service in response to a VPC Lattice health check failure.", K.UNHEALTHY),
+        (
+            "an instance was taken out of service in response to an EC2 health check that indicated it had been"
+            " terminated or stopped.",
+            K.ENDED_UNSTATED,
+        ),
+        (
+            "instance i-1 was taken out of service in response to a user request, shrinking the capacity from 4.",
+            K.ENDED,
+        ),
+        ("an instance was taken out of service in response to an instance refresh.", K.ENDED),
+        ("an instance was taken out of service in response to a whim.", K.UNKNOWN),
+        ("", K.ENDED_UNSTATED),
+    ],
+)
+def test_ends(cause: str, kind: ActivityKind) -> None:
+    said = f"At 2026-11-21T02:15:00Z {cause}" if cause else ""
+    found = read("Terminating EC2 instance", "Successful", instance="i-0123456789abcdef0", cause=said)
+    assert found.kind is kind
+
+
+def test_what_is_neither_a_launch_nor_an_end_is_left_out() -> None:
+    raw = _line(1, 0, "Successful", "Updating load balancers/target groups: Successful.")
+    assert read_activity(raw) is None
+
+
+def read(
+    description: str = "Launching a new EC2 instance",
+    status: str = "Failed",
+    *,
+    message: str = "",
+    cause: str = "",
+    instance: str = "",
+    took: timedelta = timedelta(),
+) -> Activity:
+    more = {"StatusMessage": message, "Cause": cause, "EndTime": NOW + took}
+    described = f"{description}: {instance}" if instance else description
+    found = read_activity({**_line(1, 0, status, described), **more})
+    assert found is not None
+    return found
+
+
+def test_a_launch_that_failed_and_the_end_that_follows_it_count_once() -> None:
+    words = "Instance failed to complete user's Lifecycle Action: Lifecycle Action with token 1 was abandoned: x"
+    gone = "an instance was taken out of service in response to a launch failure."
+    (first, second) = ("i-0123456789abcdef0", "i-0123456789abcdef1")
+
+    class Both(Scaling):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lines = [
+                {**_line(1, 1, "Successful", f"Terminating EC2 instance: {first}"), "Cause": gone},
+                {**_line(2, 2, "Successful", f"Terminating EC2 instance: {second}"), "Cause": gone},
+                {**_line(3, 9, "Cancelled", f"Launching a new EC2 instance: {first}"), "StatusMessage": words},
+            ]
+
+    found = AwsGroups(AwsCalls("us-east-1", lambda _: Both())).activities(["chat"], NOW - timedelta(minutes=10))
+    assert [(one.id, one.kind) for one in found] == [("3", K.FAILED_BOOT), ("2", K.FAILED_BOOT)]
 
 
 NOW = datetime(2026, 11, 22, 15, 0, tzinfo=UTC)
@@ -101,7 +290,7 @@ def test_one_that_has_drained_for_long_hides_no_refusal_and_old_pages_are_not_re
     scaling = Scaling()
     groups = AwsGroups(AwsCalls("us-east-1", lambda _: scaling))
     found = groups.activities(["chat"], NOW - timedelta(minutes=10))
-    assert [(one.id, one.kind) for one in found] == [("3", ActivityKind.NO_CAPACITY)]
+    assert [(one.id, one.kind) for one in found] == [("3", ActivityKind.NO_CAPACITY), ("2", ActivityKind.IN_PROGRESS)]
     assert scaling.pages_read == 2
 
 

@@ -18,6 +18,7 @@ from costs.report import By, Report, Scope
 from costs.samples import MetricNames, Series
 from costs.slots import Measure, Sample
 from gpufleet.domain import tags
+from gpufleet.domain.activity import ActivityKind
 from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Reason
 from gpufleet.domain.lives import Ending, Life, PaidCapacity
 from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState
@@ -328,8 +329,8 @@ def test_the_cloud_s_own_time_of_an_end_beats_an_estimate(ledger: Engine, world:
     reserved, spot = world.lives_now
     world.lives_now = [reserved]
     one_pass(ledger, world, 2100)
-    ended = replace(spot.instance, state=InstanceState.TERMINATED)
-    world.lives_now = [reserved, Life(instance=ended, ended_at=at(1950), preempted=True)]
+    ended = replace(spot.instance, state=InstanceState.TERMINATED, end_reason=ActivityKind.PREEMPTED)
+    world.lives_now = [reserved, Life(instance=ended, ended_at=at(1950))]
     one_pass(ledger, world, 2400)
     with ledger.connect() as connection:
         run = {r.instance_id: r for r in read_runs(connection, FLEET, at(-1), at(9000))}["i-spot"]
@@ -390,8 +391,9 @@ def test_an_empty_ledger_says_so(ledger: Engine) -> None:
     assert any("gpufleet watch cost" in note for note in found.notes)
 
 
-def gone(life: Life, state: InstanceState, **more: object) -> Life:
-    ended = Life(instance=replace(life.instance, state=state))
+def gone(life: Life, state: InstanceState, *, preempted: bool = False, **more: object) -> Life:
+    why = ActivityKind.PREEMPTED if preempted else None
+    ended = Life(instance=replace(life.instance, state=state, end_reason=why))
     return replace(ended, **more)  # pyright: ignore[reportArgumentType]
 
 

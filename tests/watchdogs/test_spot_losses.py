@@ -17,6 +17,7 @@ from tests.watchdogs.test_spot_watchdog import OD, A, B, spread_world, watchdog
 from watchdogs.spot.decide import decide
 from watchdogs.spot.pool_view import GroupView, Member
 from watchdogs.spot.risk import PRIOR_HOURS, PRIOR_LOSSES
+from watchdogs.spot.zones import taken_young
 
 MINUTE = timedelta(minutes=1)
 IDLES = AgentStatus(
@@ -151,3 +152,15 @@ def test_what_boots_is_not_counted_on_where_others_were_taken_before_they_were_r
     assert (answer.to_size or 0) == bought
     assert (answer.action is Action.RESIZE) is (bought > 0)
     assert ("before they were ready" in answer.detail) is (bought > 0)
+
+
+@pytest.mark.parametrize("launch", [ActivityKind.LAUNCHED, ActivityKind.IN_PROGRESS])
+@pytest.mark.parametrize("end", [ActivityKind.PREEMPTED, ActivityKind.ENDED_UNSTATED])
+def test_what_is_lost_while_it_boots_is_lost_young(launch: ActivityKind, end: ActivityKind) -> None:
+    """Behind a launch hook the launch of such an instance never succeeds, and its group does not say who ended it."""
+    group = GroupView(name=A, capacity_type=CapacityType.SPOT, zone="us-east-1a", desired=0, max=9)
+    events = [
+        Activity(id=f"{kind}", group=A, kind=kind, at=START - ago * MINUTE, instance_id="i-1")
+        for kind, ago in ((launch, 5), (end, 2))
+    ]
+    assert taken_young(spot_pool([group], [], events=events), START) == 1

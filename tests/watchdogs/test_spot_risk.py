@@ -54,7 +54,7 @@ def test_memory_fades() -> None:
     assert lost.passed(T0 + HOUR + HALF_LIFE, present=False).losses == pytest.approx(lost.losses / 2)
 
 
-@pytest.mark.parametrize("kind", [ActivityKind.PREEMPTED, ActivityKind.NO_CAPACITY])
+@pytest.mark.parametrize("kind", [ActivityKind.PREEMPTED, ActivityKind.ENDED_UNSTATED, ActivityKind.NO_CAPACITY])
 def test_a_zone_that_failed_lately_is_shunned_and_forgiven(kind: ActivityKind) -> None:
     failed = recall([event(ActivityKind.LAUNCHED, 0), event(kind, 1)], [], T0 + HOUR)
     usual = (failed.losses + PRIOR_LOSSES) / (failed.hours + PRIOR_HOURS)
@@ -66,7 +66,9 @@ def test_a_zone_that_failed_lately_is_shunned_and_forgiven(kind: ActivityKind) -
     assert failed.passed(T0 + 100 * HOUR, present=True).losses_per_hour < PRIOR_LOSSES / PRIOR_HOURS
 
 
-@pytest.mark.parametrize("kind", [ActivityKind.QUOTA, ActivityKind.PRICE, ActivityKind.UNKNOWN])
+@pytest.mark.parametrize(
+    "kind", [ActivityKind.QUOTA, ActivityKind.PRICE, ActivityKind.UNKNOWN, ActivityKind.ENDED_BY_PERSON]
+)
 def test_what_is_not_the_zones_fault_is_not_held_against_it(kind: ActivityKind) -> None:
     assert recall([event(kind, 0)], [], T0).losses_per_hour == PRIOR_LOSSES / PRIOR_HOURS
 

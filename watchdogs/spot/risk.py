@@ -68,10 +68,16 @@ class Memory:
         return usual * (1 + TROUBLE * 0.5 ** ((self.at - self.failed_at) / TROUBLE_HALF_LIFE))
 
 
+LOSSES: Final = frozenset({ActivityKind.PREEMPTED, ActivityKind.ENDED_UNSTATED})
+"""Ends that a spot zone is remembered for. Of an end that nobody explains (EC2 forgets an instance after an hour) the
+cloud is the likeliest cause. To take a person's end for a loss makes a zone look riskier for a day; to take a loss
+for a person's end puts instances where they are lost."""
 _CHANGES: Final = {
     ActivityKind.LAUNCHED: 1,
     ActivityKind.PREEMPTED: -1,
     ActivityKind.ENDED: -1,
+    ActivityKind.ENDED_BY_PERSON: -1,
+    ActivityKind.ENDED_UNSTATED: -1,
     ActivityKind.UNHEALTHY: -1,
     ActivityKind.NO_CAPACITY: 0,
 }
@@ -92,7 +98,7 @@ def recall(events: Sequence[Activity], present_since: Sequence[datetime], now: d
         there = max(0, there + _CHANGES[kind])
         if kind is ActivityKind.NO_CAPACITY:
             memory = memory.refused()
-        elif kind is ActivityKind.PREEMPTED and (last_loss is None or at - last_loss > SAME_LOSS):
+        elif kind in LOSSES and (last_loss is None or at - last_loss > SAME_LOSS):
             memory, last_loss = memory.lost(), at
     return memory.passed(now, present=there > 0 or bool(present_since))
 

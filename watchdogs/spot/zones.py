@@ -18,7 +18,7 @@ from gpufleet.domain.model import CapacityType
 from watchdogs import boots
 from watchdogs.spot import risk
 from watchdogs.spot.pool_view import GroupView, PoolView
-from watchdogs.spot.risk import TROUBLE_HALF_LIFE
+from watchdogs.spot.risk import LOSSES, TROUBLE_HALF_LIFE
 
 ZONE_SHARE: Final = 0.5
 """Most of a pool's spot that one zone holds while others give. Less cost more falls below the target on generated
@@ -45,7 +45,10 @@ CEILING: Final = "price_ceiling"
 """Under this a decision says of its evidence that the ceiling was not judged."""
 YOUNG_SPAN: Final = TROUBLE_HALF_LIFE
 """For so long the loss of one that was not ready yet speaks against those that boot: losses come in spells."""
-_ANSWERS: Final = frozenset({ActivityKind.LAUNCHED, ActivityKind.PREEMPTED})
+_ANSWERS: Final = LOSSES | {ActivityKind.LAUNCHED}
+_BAD_ENDS: Final = frozenset({ActivityKind.UNHEALTHY, ActivityKind.FAILED_BOOT})
+_LAUNCHES: Final = frozenset({ActivityKind.LAUNCHED, ActivityKind.IN_PROGRESS})
+"""Behind a launch hook a launch goes on until the instance is ready."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +130,7 @@ def taken_young(pool: PoolView, now: datetime) -> int:
     taken: dict[str | None, datetime] = {
         event.instance_id: event.at
         for event in pool.events
-        if event.kind is ActivityKind.PREEMPTED
+        if event.kind in LOSSES
         and event.group in spot
         and event.instance_id is not None
         and now - event.at < YOUNG_SPAN
@@ -135,7 +138,7 @@ def taken_young(pool: PoolView, now: datetime) -> int:
     return sum(
         taken[event.instance_id] - event.at < pool.boot_expected
         for event in pool.events
-        if event.kind is ActivityKind.LAUNCHED and event.instance_id in taken
+        if event.kind in _LAUNCHES and event.instance_id in taken
     )
 
 
@@ -185,7 +188,7 @@ def penalty(pool: PoolView, group: GroupView, now: datetime) -> float:
     if span <= timedelta(0):
         return 0.0
     recent = _since(pool, group, now - span)
-    setbacks = [event for event in recent if event.kind.refuses or event.kind is ActivityKind.PREEMPTED]
+    setbacks = [event for event in recent if event.kind.refuses or event.kind in LOSSES]
     noticed = [1.0 for member in pool.members_of(group.name) if member.under_notice]
     return sum([*noticed, *(1 - (now - event.at) / span for event in setbacks)], start=0.0)
 
@@ -266,7 +269,7 @@ def failed_boots(pool: PoolView, group: GroupView, now: datetime) -> int:
     booted = [m.ready_since for m in members if m.ready_since and boots.is_boot(m.launched_at, m.ready_since)]
     since = max(now - BOOT_SPAN, pool.fixed_at or now - BOOT_SPAN, *booted)
     there = len([m for m in members if m.failed])
-    there += len([event for event in _since(pool, group, since) if event.kind is ActivityKind.UNHEALTHY])
+    there += len([event for event in _since(pool, group, since) if event.kind in _BAD_ENDS])
     there += _powered_off(pool, group, since)
     return there + len([at for at in pool.failed_boots.get(group.name, ()) if at > since])
 
@@ -278,8 +281,8 @@ def _powered_off(pool: PoolView, group: GroupView, since: datetime) -> int:
     """
     if group.capacity_type is CapacityType.SPOT:
         return 0
-    launched = {e.instance_id: e.at for e in pool.events_of(group.name) if e.kind is ActivityKind.LAUNCHED}
-    left = [event for event in _since(pool, group, since) if event.kind is ActivityKind.PREEMPTED]
+    launched = {e.instance_id: e.at for e in pool.events_of(group.name) if e.kind in _LAUNCHES}
+    left = [event for event in _since(pool, group, since) if event.kind in LOSSES]
     return sum(boots.is_boot(launched[e.instance_id], e.at) for e in left if e.instance_id in launched)
 
 
