@@ -22,12 +22,11 @@ from costs.commitments import Coverage, Declared, Shared, end_of, shares
 from costs.pricing import Pricing
 from gpufleet.domain import money
 from gpufleet.domain.model import CapacityType, Cloud
-from gpufleet.domain.prices import Price
+from gpufleet.domain.prices import FREE_IF_INTERRUPTED, Price
 from ledger.facts import ActivityHour, EndCause, Reservation, Run
 from prices.book import Part, PriceBook, Sku
 
 MINIMUM: Final = timedelta(seconds=60)
-FREE_IF_INTERRUPTED: Final = {Cloud.AWS: timedelta(hours=1), Cloud.GCP: timedelta(minutes=1)}
 
 
 class State(StrEnum):

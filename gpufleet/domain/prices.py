@@ -1,13 +1,18 @@
 """A price, from a cloud's answer to a charge."""
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from decimal import Decimal
 from enum import IntEnum
 from typing import Final
 
+from gpufleet.domain.model import Cloud
+
 CURRENCY: Final = "USD"
 UNIT: Final = "hour"
+FREE_IF_INTERRUPTED: Final = {Cloud.AWS: timedelta(hours=1), Cloud.GCP: timedelta(minutes=1)}
+"""A spot instance that its cloud takes when it is younger costs nothing; one that we end ourselves is charged (EC2
+User Guide, "Billing for interrupted Spot Instances"; Compute Engine, "Spot VMs")."""
 
 
 class Rank(IntEnum):

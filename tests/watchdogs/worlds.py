@@ -226,7 +226,7 @@ class FakeGroups:
     def end(self, instance_id: str, group: str, *, lower_desired: bool) -> None:
         self.world.before("end")
         there = self.world.instances[instance_id]
-        if there.state is InstanceState.TERMINATED:
+        if there.state is InstanceState.TERMINATED and instance_id not in self.world.groups[group].instance_ids:
             return
         if not self.world.lingers:
             self.world.instances[instance_id] = replace(there, state=InstanceState.TERMINATED)

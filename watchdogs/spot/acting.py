@@ -95,7 +95,9 @@ class Actor:
         self._alert(plan)
         drains: list[Drain] = []
         for decision in (d for d in plan.acting if d.action in (Action.END, Action.REPLACE)):
-            if decision.reason in lifecycle.BOOT_REASONS:
+            if lifecycle.TAKEN_FROM in decision.evidence:
+                self._executor.attempt(decision, self._give_up_place)
+            elif decision.reason in lifecycle.BOOT_REASONS:
                 self._executor.attempt(decision, self._end)
             elif not isinstance(begun := self._executor.attempt(decision, self._begin), Outcome):
                 drains.append(begun)
@@ -188,6 +190,21 @@ class Actor:
         if decision.reason in lifecycle.BOOT_REASONS:
             self._executor.note(lifecycle.boot_failure(decision, instance.group))
         return self._executor.done(decision, "ended")
+
+    def _give_up_place(self, decision: Decision) -> Outcome:
+        """Take one that its cloud ended out of its group, so that the group looks for no other one there."""
+        name = decision.evidence[lifecycle.TAKEN_FROM]
+        instance = self._ports.inventory.instance(decision.resource)
+        if instance is not None and instance.alive:
+            return self._executor.off(decision, "it lives")
+        if decision.resource not in self._ports.groups.groups([name])[0].instance_ids:
+            return self._executor.off(decision, "its group has noticed")
+        if (held := self._executor.held_back(decision)) is not None:
+            return held
+        self._executor.intend(decision)
+        self._ports.groups.end(decision.resource, name, lower_desired=True)
+        self._executor.notify(f"ended:{decision.resource}", _ended(decision))
+        return self._executor.done(decision, "its place was given up")
 
     def _alert(self, plan: Plan) -> None:
         """What people must mend: boots that fail, quotas. Once a day for each group."""

@@ -50,7 +50,12 @@ def split(seen: PoolView, now: datetime) -> list[Decision]:
         *_spot(pool, sizes, now),
         *_on_demand(pool, sizes, now),
         *run_ends,
-        *(decision for decision in (*_drained(pool), *_failed_boots(pool, now)) if decision.resource not in ending),
+        *_places_of_taken(pool),
+        *(
+            decision
+            for decision in (*_drained(pool, now), *_failed_boots(pool, now))
+            if decision.resource not in ending
+        ),
     ]
     decided = {decision.resource for decision in decisions}
     decisions += [decision for decision in lifecycle.hung(pool, now) if decision.resource not in decided]
@@ -230,17 +235,36 @@ def _give_back_first(member: Member) -> tuple[object, ...]:
     return member.late, member.ready, not member.idle, member.busy, age, member.id
 
 
-def _drained(pool: PoolView) -> list[Decision]:
+def _places_of_taken(pool: PoolView) -> list[Decision]:
+    """What its cloud took leaves its group with the group lowered."""
+    return [
+        Decision(
+            resource=key,
+            pool=pool.name,
+            action=Action.END,
+            reason=Reason.PREEMPTED,
+            detail="its cloud took it; its place in the group goes with it",
+            evidence={lifecycle.TAKEN_FROM: group.name},
+        )
+        for group in pool.groups
+        for key in group.taken
+    ]
+
+
+def _drained(pool: PoolView, now: datetime) -> list[Decision]:
     """What drained for a notice or for this watchdog is ended with its group lowered.
 
-    Otherwise the group would look for another one in the zone that has just run out.
+    Otherwise the group would look for another one in the zone that has just run out. What its cloud takes for nothing
+    is left to it.
     """
     decisions: list[Decision] = []
     for member in pool.members:
         if not member.drained or (pool.idle_ends and lifecycle.drains_idle(member)):
             continue  # what idle drained is left to it where there is one
         detail = f"drained: {member.leaving_because}"
-        if member.under_notice:
+        if lifecycle.is_left_to_its_cloud(pool, member, now):
+            decisions.append(_left(pool, member))
+        elif member.under_notice:
             decisions.append(_end(pool, member, Reason.PREEMPTED, detail))
         elif member.drain_by is DrainOwner.SPOT or (member.drain_by is DrainOwner.IDLE and not pool.idle_ends):
             end = _end(pool, member, Reason.SURPLUS, detail)
@@ -289,6 +313,16 @@ def _kept(pool: PoolView, member: Member) -> Decision:
         action=Action.KEEP,
         reason=Reason.KEPT_BY_PEOPLE,
         detail=member.kept_by or "",
+    )
+
+
+def _left(pool: PoolView, member: Member) -> Decision:
+    return Decision(
+        resource=member.id,
+        pool=pool.name,
+        action=Action.KEEP,
+        reason=Reason.PREEMPTED,
+        detail=f"drained; left to its cloud, which charges nothing for the first {pool.free_if_interrupted}",
     )
 
 

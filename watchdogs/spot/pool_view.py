@@ -68,6 +68,8 @@ class GroupView:
     max: int
     unseen: int = 0
     """Instances that it lists and nobody sees alive: dead ones, before it looks for others, or very new ones."""
+    taken: tuple[str, ...] = ()
+    """Of these the ones that the cloud took: each still has its place in the desired size."""
     usd_per_hour: Decimal | None = None
     """Of its cheapest allowed machine type now; None: unknown."""
     losses_per_hour: float = 0.1
@@ -102,6 +104,8 @@ class PoolView:
     on_demand_usd: Decimal | None = None
     boot_expected: timedelta = BOOT_DEFAULT
     drain_deadline: timedelta = timedelta(minutes=5)
+    free_if_interrupted: timedelta = timedelta(0)
+    """The cloud charges nothing for a spot instance that it takes when it is younger."""
     idle_ends: bool = True
     """Whether an idle watchdog ends what it has drained."""
     paused_by: str | None = None

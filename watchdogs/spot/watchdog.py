@@ -11,6 +11,7 @@ from gpufleet.domain.activity import Activity, ActivityKind
 from gpufleet.domain.decisions import Reason, Target
 from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import CapacityType, Group, Instance, Phase
+from gpufleet.domain.prices import FREE_IF_INTERRUPTED
 from gpufleet.settings.document import FleetDocument, GroupEntry, Pool
 from watchdogs import boots, budgets
 from watchdogs.brakes import kept_by_people, paused_by, target_held_by
@@ -39,7 +40,7 @@ class _Known:
     missed: Mapping[str, datetime]
     """By instance: since when it is noted not to be ready though it should be."""
     lost: frozenset[str]
-    """Instances that were ended before the cloud took them, or are about to be."""
+    """Instances that the cloud took or is taking, also where somebody ended them before it did."""
     failed_boots: Mapping[str, Sequence[datetime]]
     """By group: when instances were ended because their boot had failed."""
     fixed: Mapping[str, datetime]
@@ -121,7 +122,7 @@ class SpotWatchdog:
         for view in seen.views:
             for decision in (
                 *lifecycle.readiness_changes(view, seen.known.missed, now),
-                *lifecycle.losses(view, seen.known.lost),
+                *lifecycle.losses(view, seen.known.lost, now),
             ):
                 executor.note(decision, now)
 
@@ -207,7 +208,13 @@ class SpotWatchdog:
             spare=pool.spare,
             max=pool.max,
             policy=entry,
-            groups=[self._group(g, groups[g.name], instances, _memory(g, own, members, now)) for g in pool.groups],
+            groups=[
+                replace(
+                    self._group(g, groups[g.name], instances, _memory(g, own, members, now)),
+                    taken=_taken(groups[g.name], instances, known.lost),
+                )
+                for g in pool.groups
+            ],
             members=members,
             events=[event for event in own if now - event.at < LOOK_BACK],
             pass_started=started,
@@ -216,6 +223,7 @@ class SpotWatchdog:
             on_demand_usd=self._on_demand_usd(pool),
             boot_expected=boots.expected(boots.took(machines, statuses)),
             drain_deadline=pool.drain_deadline,
+            free_if_interrupted=FREE_IF_INTERRUPTED[self._document.cloud],
             idle_ends=pool.watchdogs.idle is not None,
             paused_by=paused,
             policy_seen=self._ports.ledger.policy_seen(WATCHDOG, pool.name, self._digests[pool.name]),
@@ -271,6 +279,11 @@ def _member(instance: Instance, status: AgentStatus | None, usd: Decimal | None,
         idle=instance.idle_since is not None,
         ends_at=instance.ends_at,
     )
+
+
+def _taken(group: Group, instances: Collection[str], lost: Collection[str]) -> tuple[str, ...]:
+    """Whom a group still lists although its cloud took them."""
+    return tuple(key for key in group.instance_ids if key in lost and key not in instances)
 
 
 def _since_when(status: AgentStatus | None, missed: datetime) -> datetime:
