@@ -26,6 +26,10 @@ class Inventory(Protocol):
         """One, read anew; None when the cloud no longer knows it."""
         ...
 
+    def ended(self, instance_ids: Sequence[str]) -> Sequence[Instance]:
+        """Those of them that the cloud still describes, also after they ended. What it has forgotten is left out."""
+        ...
+
     def tag(self, instance_ids: Sequence[str], values: Mapping[str, str]) -> Mapping[str, str]:
         """Write tags. Returns the error by instance where it failed; one bad item does not stop the rest."""
         ...

@@ -69,6 +69,11 @@ class GoogleInventory:
             raise CloudError(f"{instance_id} is a name of machines in {zones}: which one is meant is not known")
         return found[0] if found else None
 
+    def ended(self, instance_ids: Sequence[str]) -> Sequence[Instance]:
+        """None: Compute Engine forgets what it deleted at once. Its operations say how that ended (`activities`)."""
+        del instance_ids
+        return ()
+
     def tag(self, instance_ids: Sequence[str], values: Mapping[str, str]) -> Mapping[str, str]:
         """Write labels. Returns the error by instance where it failed."""
         labels = {tags.label(key): value for key, value in values.items()}

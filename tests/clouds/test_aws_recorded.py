@@ -1,7 +1,7 @@
 """Every answer that somebody recorded from a real AWS account is read, and says what its account had."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
@@ -64,6 +64,34 @@ def test_an_instance_that_is_just_launched_has_no_end_reason() -> None:
     answer = {"Reservations": [placebo("ec2_run_instances.json")]}
     (one,) = AwsInventory(calls(answer), "us-east-1", "test").instances()
     assert (one.state, one.end_reason) == (InstanceState.PENDING, None)
+
+
+def test_ended_instances_are_read_although_they_lost_their_tags() -> None:
+    answer = placebo("ec2_describe_instances_terminated_2026.json")
+    found = AwsInventory(calls(answer), "us-east-1", "test").ended(["i-0074c3be9f6a78da8"])
+    ended = [one for one in found if one.state is InstanceState.TERMINATED]
+    assert (len(ended), {one.end_reason for one in ended}) == (10, {ActivityKind.ENDED_BY_PERSON})
+    assert all(not one.tags for one in ended)
+
+
+def test_many_ended_instances_are_asked_for_by_a_filter_in_parts() -> None:
+    asked: list[int] = []
+
+    class Ec2:
+        def get_paginator(self, operation: str) -> "Ec2":
+            assert operation == "describe_instances"
+            return self
+
+        def paginate(self, **arguments: Any) -> Iterator[Mapping[str, Any]]:
+            (named,) = arguments["Filters"]
+            asked.append(len(named["Values"]))
+            yield {"Reservations": []}
+
+    inventory = AwsInventory(AwsCalls("us-east-1", lambda _: Ec2()), "us-east-1", "test")
+    assert list(inventory.ended([f"i-{n}" for n in range(401)])) == []
+    assert asked == [200, 200, 1]
+    assert list(inventory.ended([])) == []
+    assert len(asked) == 3
 
 
 @pytest.mark.parametrize("name", GROUPS)

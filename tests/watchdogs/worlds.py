@@ -169,6 +169,10 @@ class FakeInventory:
         self.world.before("instance")
         return self.world.instances.get(instance_id)
 
+    def ended(self, instance_ids: Sequence[str]) -> Sequence[Instance]:
+        self.world.before("ended")
+        return [self.world.instances[key] for key in instance_ids if key in self.world.instances]
+
     def tag(self, instance_ids: Sequence[str], values: Mapping[str, str]) -> Mapping[str, str]:
         self.world.before("tag")
         for key in instance_ids:

@@ -7,7 +7,7 @@ from decimal import Decimal
 from functools import partial
 from typing import Final
 
-from gpufleet.domain.activity import Activity, ActivityKind
+from gpufleet.domain.activity import Activity
 from gpufleet.domain.decisions import Reason, Target
 from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import CapacityType, Group, Instance, Phase
@@ -20,6 +20,7 @@ from watchdogs.policy import digests, see_all
 from watchdogs.ports import CutShortError, Ports
 from watchdogs.spot import acting, lifecycle
 from watchdogs.spot.decide import WATCHDOG, decide
+from watchdogs.spot.ends import Ends
 from watchdogs.spot.pool_view import GroupView, Member, PoolView
 from watchdogs.spot.risk import Memory, recall
 from watchdogs.spot.sizes import chosen_ends
@@ -73,6 +74,7 @@ class SpotWatchdog:
         self._ports = ports
         self._digests = digests(document, WATCHDOG)
         self._unanswered: list[Activity] = []
+        self._ends = Ends(ports)
         self._acted = False
 
     def dry(self) -> Pass[tuple[PoolView, ...]]:
@@ -161,16 +163,12 @@ class SpotWatchdog:
         return _Seen(groups=groups, instances=members, views=views, known=known)
 
     def _activities(self, groups: Sequence[str], lost: Collection[str], now: datetime) -> Sequence[Activity]:
-        """What happened to the groups. What drained under a notice and was ended before that is a loss, too.
+        """What happened to the groups, with the causes of ends that they cannot tell.
 
-        Else a zone whose every notice is heeded would pass for one that never loses us.
+        What drained under a notice and was ended before that is a loss, too: else a zone whose every notice is heeded
+        would pass for one that never loses us.
         """
-        return [
-            replace(event, kind=ActivityKind.PREEMPTED)
-            if event.kind is ActivityKind.ENDED and event.instance_id in lost
-            else event
-            for event in self._ports.groups.activities(groups, now - REMEMBERED)
-        ]
+        return self._ends.resolved(self._ports.groups.activities(groups, now - REMEMBERED), lost, now)
 
     def _view(  # noqa: PLR0913 - the parts of one look, put together in one place
         self,

@@ -1,0 +1,108 @@
+"""Why instances ended whose group cannot tell: of all that ended without them, EC2's groups say the same sentence.
+
+The notice, the ledger and the instance's own description are asked, in this order. Where none of them says, the end
+stays unstated: it is replaced like any other, it is no failed boot by itself, and its spot zone remembers it
+(`risk.LOSSES`).
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from gpufleet.domain.activity import Activity, ActivityKind
+from gpufleet.domain.decisions import Action
+from watchdogs.idle.decide import WATCHDOG as IDLE
+from watchdogs.ports import Ports
+from watchdogs.spot.decide import WATCHDOG as SPOT
+
+DESCRIBED_FOR: Final = timedelta(hours=1)
+"""So long EC2 describes an instance that ended."""
+ASK_AGAIN: Final = timedelta(minutes=1)
+"""A description that states nothing is not read more often."""
+_ENDS: Final = frozenset({Action.END, Action.REPLACE, Action.STOP})
+_LOST_ANYWAY: Final = frozenset(
+    {ActivityKind.ENDED, ActivityKind.ENDED_UNSTATED, ActivityKind.FAILED_BOOT, ActivityKind.UNHEALTHY}
+)
+"""Ends that are losses under a notice: the cloud takes what is ended before that, too."""
+
+
+def ended_why(
+    kind: ActivityKind, *, lost: bool = False, by_us: bool = False, stated: ActivityKind | None = None
+) -> ActivityKind:
+    """What an activity means with all that is known of its instance.
+
+    `lost`: it was under a notice of its cloud. `by_us`: the ledger says that a watchdog ended it. `stated`: what its
+    own description says; EC2 says the same of what we end as of what a person ends.
+    """
+    if lost and kind in _LOST_ANYWAY:
+        return ActivityKind.PREEMPTED
+    if kind is not ActivityKind.ENDED_UNSTATED:
+        return kind
+    if by_us and stated is not ActivityKind.PREEMPTED:
+        return ActivityKind.ENDED
+    return stated or kind
+
+
+class Ends:
+    """Resolves the ends of the groups of one fleet. It remembers descriptions, since a pass looks several times."""
+
+    def __init__(self, ports: Ports) -> None:
+        self._ports = ports
+        self._stated: dict[str, ActivityKind] = {}
+        self._asked: dict[str, datetime] = {}
+
+    def resolved(self, events: Iterable[Activity], lost: Collection[str], now: datetime) -> list[Activity]:
+        """The activities with the causes that are known; `lost`: instances that were under notice.
+
+        One call of the cloud at most. Where that fails the ends stay unstated. Raises OSError of the ledger.
+        """
+        events = list(events)
+        unstated = {
+            event.instance_id: event.at
+            for event in events
+            if event.kind is ActivityKind.ENDED_UNSTATED
+            and event.instance_id is not None
+            and event.instance_id not in lost
+        }
+        by_us = self._ended_by_us(unstated)
+        self._describe([key for key, at in unstated.items() if now - at < DESCRIBED_FOR], now)
+        return [
+            replace(event, kind=kind) if (kind := self._why(event, lost, by_us)) is not event.kind else event
+            for event in events
+        ]
+
+    def _why(self, event: Activity, lost: Collection[str], by_us: Collection[str]) -> ActivityKind:
+        key = event.instance_id
+        if key is None:
+            return event.kind
+        return ended_why(event.kind, lost=key in lost, by_us=key in by_us, stated=self._stated.get(key))
+
+    def _ended_by_us(self, unstated: Mapping[str, datetime]) -> frozenset[str]:
+        """Those that a watchdog ended; what earlier looks found out of the others is remembered."""
+        if not unstated:
+            return frozenset()
+        ledger = self._ports.ledger
+        for boot in ledger.boots():
+            if boot.instance_id in unstated and boot.ended_why not in (None, ActivityKind.ENDED_UNSTATED):
+                self._stated.setdefault(boot.instance_id, boot.ended_why)
+        since = min(unstated.values()) - DESCRIBED_FOR
+        past = [past for watchdog in (SPOT, IDLE) for past in ledger.done_since(watchdog, since)]
+        return frozenset(one.resource for one in past if one.action in _ENDS and one.resource in unstated)
+
+    def _describe(self, instance_ids: Sequence[str], now: datetime) -> None:
+        """Read the descriptions of those of which nothing is known."""
+        asked = [
+            key
+            for key in instance_ids
+            if key not in self._stated and (key not in self._asked or now - self._asked[key] >= ASK_AGAIN)
+        ]
+        if not asked:
+            return
+        self._asked |= dict.fromkeys(asked, now)
+        try:
+            found = self._ports.inventory.ended(asked)
+        except OSError as error:
+            self._ports.log.error("ends_unread", instances=asked, error=str(error))
+            return
+        self._stated |= {one.id: one.end_reason for one in found if one.end_reason is not None}
