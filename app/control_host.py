@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
@@ -17,11 +17,13 @@ from typing import Final
 import httpx
 
 from app.errors import AppError
+from app.fleets import load_one
 from app.stores import fetch_file, open_place
 from control import bundle, units
 from control.places import COMMAND, USER, Places
 from control.releases import ReleaseError
-from control.settings import ControlSettings
+from control.settings import ControlSettings, ControlSettingsError
+from control.settings import load as load_settings
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.files import write_private
 from ledger.database import open_database
@@ -34,6 +36,8 @@ STOP_WITHIN: Final = timedelta(minutes=5)
 START_LIMIT_S: Final = 900.0
 """Of `host start` of a release: a restore of the ledger is in it."""
 CHECK_LIMIT_S: Final = 600.0
+_LOCAL_ADDRESS: Final = "GPUFLEET_LOCAL_ADDRESS"
+"""Of an emulated machine: its neighbours live on the same loopback."""
 _LOOK_S: Final = 1.0
 _ENDED: Final = (UnitState.INACTIVE, UnitState.FAILED, UnitState.UNKNOWN)
 
@@ -41,6 +45,18 @@ _ENDED: Final = (UnitState.INACTIVE, UnitState.FAILED, UnitState.UNKNOWN)
 def here() -> Places:
     """The control host that this program runs on."""
     return Places(root=Path(os.environ.get(ROOT_VARIABLE) or "/"))
+
+
+def read_settings(places: Places) -> ControlSettings:
+    """This machine's settings, in whose cloud and fleet everything here happens. Raises AppError."""
+    try:
+        settings = load_settings(places.settings)
+    except ControlSettingsError as error:
+        raise AppError(str(error)) from error
+    os.environ.update(settings.environment | {"GPUFLEET_FLEET": settings.fleet})
+    if address := os.environ.get(_LOCAL_ADDRESS):
+        return replace(settings, address=address, inner=address)
+    return settings
 
 
 def find_programs(settings: ControlSettings) -> dict[str, str]:
@@ -53,8 +69,25 @@ def find_programs(settings: ControlSettings) -> dict[str, str]:
     return {name: path for name, path in found.items() if path}
 
 
-def wrong_with(services: Mapping[str, str]) -> str | None:
-    """What does not answer well now; None: all do. `services`: unit to URL."""
+def services_of(places: Places) -> dict[str, str]:
+    """The units of this machine and the URL where each answers when it is well. Raises AppError."""
+    settings = read_settings(places)
+    return {one.name: one.healthy for one in units.services(settings, places, find_programs(settings))}
+
+
+def wrong_after(services: Mapping[str, str], within: timedelta, well_for: timedelta) -> str | None:
+    """What is not well by then, or does not stay well; None: all are. `services`: unit to URL."""
+    until = time.monotonic() + within.total_seconds()
+    while (wrong := _wrong_with(services)) is not None and time.monotonic() < until:
+        time.sleep(min(1.0, max(0.0, until - time.monotonic())))
+    if wrong is None and well_for:
+        time.sleep(well_for.total_seconds())
+        wrong = _wrong_with(services)
+    return wrong
+
+
+def _wrong_with(services: Mapping[str, str]) -> str | None:
+    """What does not answer well now; None: all do."""
     for name, url in services.items():
         try:
             answer = httpx.get(url, timeout=5, trust_env=False)
@@ -183,8 +216,16 @@ def _any_program() -> dict[str, str]:
     return {name: name for names in units.PROGRAMS.values() for name in names}
 
 
-def try_ledger(places: Places) -> str:
-    """Bring a copy of the ledger to this release's schema; the live one is not touched. Raises AppError."""
+def try_release(places: Places) -> str:
+    """Whether this release could run here: programs, fleet document, a copy of the ledger. Raises AppError."""
+    settings = read_settings(places)
+    find_programs(settings)
+    load_one(settings.fleet)
+    return _try_ledger(places)
+
+
+def _try_ledger(places: Places) -> str:
+    """Bring a copy of the ledger to this release's schema; the live one is not touched."""
     if not places.ledger.is_file():
         return "no ledger yet"
     with tempfile.TemporaryDirectory(prefix="gpufleet-try-", dir=places.data) as folder:

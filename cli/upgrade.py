@@ -7,7 +7,7 @@ import typer
 
 from app import control_host
 from app.errors import AppError, Code
-from cli.host import read_settings, read_span
+from cli.host import read_span
 from cli.output import STDERR, STDOUT, Exit
 from control.releases import ReleaseError, Releases
 
@@ -35,7 +35,7 @@ def upgrade(
     if read_span(within) > LONGEST:
         raise AppError(f"--within {within}: at most {LONGEST.total_seconds() / 60:.0f} minutes", Code.WRONG_USE)
     places = control_host.here()
-    machine = control_host.LiveMachine(places=places, settings=read_settings(places), well_within=within)
+    machine = control_host.LiveMachine(places=places, settings=control_host.read_settings(places), well_within=within)
     releases = Releases(places=places, machine=machine, say=_say)
     try:
         if (change := releases.unsettled()) is not None:
