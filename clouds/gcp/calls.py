@@ -1,7 +1,7 @@
 """Compute Engine calls: paged to the end, counted, operations waited for, errors in our words."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from google.api_core.client_options import ClientOptions
@@ -94,15 +94,32 @@ class GoogleCalls:
         A page that fails raises: a part is not the whole.
         """
 
-        def read() -> list[Any]:
-            found: list[Any] = []
-            for page in self._call(service, operation, request).pages:
-                found.extend(_items(page))
-                if page.next_page_token:
-                    self._count(f"compute:{service}.{operation}")  # the client asks for that one next
-            return found
+        yield from self._guarded(service, operation, lambda: self._read(service, operation, request))
 
-        yield from self._guarded(service, operation, read)
+    def newest(self, service: str, operation: str, is_old: Callable[[Any], bool], **request: Any) -> Sequence[Any]:
+        """Items from the newest on until one is old: no page after that one is asked for. Raises CloudError.
+
+        Compute Engine filters no operations by time, and refuses a filter together with an order.
+        """
+        request = {**request, "order_by": "creationTimestamp desc"}
+        found = self._guarded(service, operation, lambda: self._read(service, operation, request, is_old))
+        return tuple(item for item in found if not is_old(item))
+
+    def _read(
+        self,
+        service: str,
+        operation: str,
+        request: Mapping[str, Any],
+        is_last: Callable[[Any], bool] = lambda _: False,
+    ) -> list[Any]:
+        found: list[Any] = []
+        for page in self._call(service, operation, request).pages:
+            found.extend(_items(page))
+            if found and is_last(found[-1]):
+                break
+            if page.next_page_token:
+                self._count(f"compute:{service}.{operation}")  # the client asks for that one next
+        return found
 
     def _call(self, service: str, operation: str, request: Mapping[str, Any], limit_s: float | None = None) -> Any:
         limit_s = self._call_limit_s if limit_s is None else limit_s

@@ -3,20 +3,18 @@
 A group of the fleet document with a zone is zonal, one without is regional.
 """
 
-import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from clouds.gcp.activities import activities, refusal
 from clouds.gcp.calls import GoogleCalls
-from clouds.gcp.operations import PREEMPTED, began, instance_of
+from clouds.gcp.operations import TOGETHER, recent
 from gpufleet.domain.activity import Activity, ActivityKind, CloudError, ConflictError
-from gpufleet.domain.model import Group
+from gpufleet.domain.model import CapacityType, Group
 from gpufleet.settings.document import FleetDocument, GroupEntry
 
-_NO_CAPACITY: Final = re.compile(r"ZONE_RESOURCE_POOL_EXHAUSTED|STOCKOUT|does not have enough resources", re.I)
-_QUOTA: Final = re.compile(r"QUOTA_EXCEEDED|QUOTA_LIMIT|Quota '.*' exceeded", re.I)
 _BODY: Final = {
     ("instance_group_managers", "delete_instances"): "instance_group_managers_delete_instances_request_resource",
     ("instance_group_managers", "recreate_instances"): "instance_group_managers_recreate_instances_request_resource",
@@ -28,6 +26,20 @@ _BODY: Final = {
     ),
 }
 """The client's names of request bodies follow no rule."""
+_LEAVING: Final = frozenset({"ABANDONING", "DELETING", "STOPPING", "SUSPENDING"})
+"""What a manager does with instances that count no more."""
+_UNBORN: Final = frozenset({"PROVISIONING", "STAGING"})
+_CREATING: Final = frozenset({"CREATING", "CREATING_WITHOUT_RETRIES", "RECREATING"})
+_SAME_REFUSAL: Final = timedelta(minutes=2)
+"""A refusal is listed by its operation and, about then, by its group."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Naming:
+    """How the instances of a group are told from others."""
+
+    base: str
+    zones: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +59,9 @@ class GoogleGroups:
     def __init__(self, calls: GoogleCalls, document: FleetDocument) -> None:
         self._calls = calls
         self._region = document.region
-        self._bases: dict[str, str] = {}
+        self._namings: dict[str, _Naming] = {}
+        self._settled: set[str] = set()
+        """Groups that were making no instance when they were last read."""
         self._known: Mapping[str, tuple[str, GroupEntry]] = {
             group.name: (pool.name, group) for pool in document.pools for group in pool.groups
         }
@@ -57,12 +71,23 @@ class GoogleGroups:
         return tuple(self._group(name) for name in names)
 
     def activities(self, names: Sequence[str], since: datetime) -> Sequence[Activity]:
-        """What happened to them since then, oldest first: failed launches and preemptions."""
-        found = [activity for name in names for activity in self._errors(name)]
-        zones = {entry.zone for _, entry in self._known.values() if entry.zone}
-        for zone in sorted(zones):
-            found += self._preemptions(zone, names)
-        return tuple(sorted((a for a in found if a.at >= since), key=lambda a: (a.at, a.id)))
+        """What happened to them since then, oldest first: launches, refusals and ends. Raises CloudError.
+
+        One list of operations for each zone; the errors of a group are asked for only while it makes instances.
+        """
+        owners = {
+            (zone, naming.base): name for name in names for naming in [self._naming(name)] for zone in naming.zones
+        }
+        found: list[Activity] = []
+        for zone in sorted({zone for zone, _ in owners}):
+            # the operations of one end are read together, also where its first lies before then
+            lives = recent(self._calls, zone, since - TOGETHER)
+            found += activities(lives, lambda instance, zone=zone: owners.get((zone, _base(instance))))
+        for name in names:
+            if name not in self._settled:
+                found += [error for error in self._errors(name, since) if not _is_listed(error, found)]
+        judged = (self._judged(activity) for activity in found if activity.at >= since)
+        return tuple(sorted(judged, key=lambda activity: (activity.at, activity.id)))
 
     def resize(self, group: Group, size: int) -> None:
         """Set the target size. Raises ConflictError when somebody else has changed it since `group` was read."""
@@ -70,6 +95,7 @@ class GoogleGroups:
         if now.desired != group.desired:
             raise ConflictError(f"{group.name}: the size was {group.desired} when seen, it is {now.desired}")
         service, place = self._place(group.name)
+        self._settled.discard(group.name)
         self._calls.finish(service, "resize", **place, size=size)
 
     def end(self, instance_id: str, group: str, *, lower_desired: bool) -> None:
@@ -107,13 +133,14 @@ class GoogleGroups:
         service, place = self._place(name)
         pool, entry = self._known[name]
         raw = self._calls.one(service, "get", **place)
+        self._namings[name] = self._naming_of(raw, name)
+        members = tuple(self._calls.pages(service, "list_managed_instances", **place))
         # one that could not be made yet has a name, and no status: it does not exist
-        members = {
-            _name(m.instance): str(m.current_action)
-            for m in self._calls.pages(service, "list_managed_instances", **place)
-            if m.instance_status
-        }
-        leaving = frozenset(key for key, action in members.items() if action == "DELETING")
+        made = {_name(member.instance): _is_leaving(member) for member in members if member.instance_status}
+        self._settled.discard(name)
+        if not any(str(member.current_action) in _CREATING for member in members):
+            self._settled.add(name)
+        leaving = frozenset(key for key, leaves in made.items() if leaves)
         return Group(
             name=name,
             pool=pool,
@@ -122,7 +149,7 @@ class GoogleGroups:
             desired=int(raw.target_size),
             min=0,
             max=entry.max,
-            instance_ids=tuple(sorted(members.keys() - leaving)),
+            instance_ids=tuple(sorted(made.keys() - leaving)),
             leaving=leaving,
         )
 
@@ -141,64 +168,57 @@ class GoogleGroups:
                 return str(member.instance)
         return None
 
-    def _errors(self, name: str) -> list[Activity]:
+    def _errors(self, name: str, since: datetime) -> list[Activity]:
+        """What a group could not make since then: also where no operation was begun for it."""
         service, place = self._place(name)
         found: list[Activity] = []
         for index, item in enumerate(self._calls.pages(service, "list_errors", **place)):
-            words = f"{item.error.code}: {item.error.message}"
             at = datetime.fromisoformat(item.timestamp).astimezone(UTC)
-            instance = str(item.instance_action_details.instance).rsplit("/", 1)[-1] or None
-            found.append(
-                Activity(
-                    id=f"{name}:{item.timestamp}:{index}",
-                    group=name,
-                    kind=_kind(words),
-                    at=at,
-                    instance_id=instance,
-                    detail=words,
-                )
-            )
+            if at >= since:
+                instance = _name(item.instance_action_details.instance) or None
+                found.append(refusal(name, instance, at, item.error, f"{name}:{item.timestamp}:{index}"))
         return found
 
-    def _preemptions(self, zone: str, names: Sequence[str]) -> list[Activity]:
-        found: list[Activity] = []
-        listed = self._calls.pages("zone_operations", "list", zone=zone, filter=f"operationType={PREEMPTED}")
-        for operation in listed:
-            instance = instance_of(operation)
-            group = next((name for name in names if instance and self._made(name, instance, zone)), None)
-            if group is not None:
-                found.append(
-                    Activity(
-                        id=operation.name,
-                        group=group,
-                        kind=ActivityKind.PREEMPTED,
-                        at=began(operation),
-                        instance_id=instance,
-                        detail=operation.status_message or "preempted",
-                    )
-                )
-        return found
+    def _judged(self, activity: Activity) -> Activity:
+        """Only spot is preempted: of others, the code that says so means something else."""
+        spot = self._known[activity.group][1].type is CapacityType.SPOT
+        wrong = activity.kind is ActivityKind.PREEMPTED and not spot
+        return replace(activity, kind=ActivityKind.UNKNOWN) if wrong else activity
 
-    def _made(self, group: str, instance: str, zone: str) -> bool:
-        """Whether a group made an instance, which it names `<its base name>-<four letters>`.
+    def _naming(self, group: str) -> _Naming:
+        if group not in self._namings:
+            service, place = self._place(group)
+            self._namings[group] = self._naming_of(self._calls.one(service, "get", **place), group)
+        return self._namings[group]
+
+    def _naming_of(self, raw: Any, group: str) -> _Naming:
+        """An instance is named `<base name of its group>-<four letters>`, in one of the group's zones.
 
         The components give each environment base names of its own, so that two of one project are told apart.
         """
         _, entry = self._known[group]
-        return entry.zone == zone and instance.rsplit("-", 1)[0] == self._base(group)
-
-    def _base(self, group: str) -> str:
-        if group not in self._bases:
-            service, place = self._place(group)
-            self._bases[group] = str(self._calls.one(service, "get", **place).base_instance_name)
-        return self._bases[group]
+        zones = [entry.zone] if entry.zone else [_name(zone.zone) for zone in raw.distribution_policy.zones]
+        return _Naming(base=str(raw.base_instance_name), zones=frozenset(zones))
 
 
 def _name(link: str) -> str:
     return str(link).rsplit("/", 1)[-1]
 
 
-def _kind(words: str) -> ActivityKind:
-    if _NO_CAPACITY.search(words):
-        return ActivityKind.NO_CAPACITY
-    return ActivityKind.QUOTA if _QUOTA.search(words) else ActivityKind.UNKNOWN
+def _base(instance: str) -> str:
+    return instance.rpartition("-")[0]
+
+
+def _is_leaving(member: Any) -> bool:
+    """Whether a member counts no more. One that is recreated ends first, then is made again under its name."""
+    action = str(member.current_action)
+    return action in _LEAVING or (action == "RECREATING" and str(member.instance_status) not in _UNBORN)
+
+
+def _is_listed(error: Activity, found: Sequence[Activity]) -> bool:
+    return any(
+        error.kind is other.kind
+        and error.instance_id == other.instance_id
+        and abs(error.at - other.at) < _SAME_REFUSAL
+        for other in found
+    )

@@ -1,16 +1,17 @@
 """Instances of an environment on Compute Engine, and their marks."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from clouds.gcp.calls import GoogleCalls
+from clouds.gcp.operations import ENDS, PAGE, TOGETHER, cause, recent
 from gpufleet.domain import tags
-from gpufleet.domain.activity import CloudError
+from gpufleet.domain.activity import ActivityKind, CloudError
 from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState
 
-PAGE: Final = 500
 _STATES: Final = {
     "PROVISIONING": InstanceState.PENDING,
     "STAGING": InstanceState.PENDING,
@@ -30,20 +31,33 @@ _GPU_FAMILY: Final = re.compile(r"(a[2-9]\w*|g[2-9]\w*)-")
 """Machine families that bring GPUs with them."""
 CREATED_BY: Final = "created-by"
 """Metadata that a managed instance group writes on its instances: the group's path."""
+_EXPLAINED: Final = timedelta(hours=1)
+"""For so long after its end an instance is looked up in the operations of its zone."""
 
 
 class GoogleInventory:
     """The instances labelled with an environment, in one region."""
 
-    def __init__(self, calls: GoogleCalls, region: str, environment: str) -> None:
+    def __init__(
+        self,
+        calls: GoogleCalls,
+        region: str,
+        environment: str,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
         self._calls = calls
         self._region = region
         self._environment = environment
+        self._now = now
         self._zones: dict[str, str] = {}
+        self._stopped_at: dict[str, datetime] = {}
+        """When each instance last began to stop, in the cloud's words."""
 
     def instances(self) -> Sequence[Instance]:
-        """All of them. Raises CloudError when a page or a zone fails."""
-        return tuple(self._listed(f"labels.{tags.label(tags.ENVIRONMENT)}={self._environment}"))
+        """All of them, with why they ended. Raises CloudError when a page or a zone fails."""
+        found = self._listed(f"labels.{tags.label(tags.ENVIRONMENT)}={self._environment}")
+        causes = self._causes(found)
+        return tuple(replace(one, end_reason=causes[one.id]) if one.id in causes else one for one in found)
 
     def gpus(self) -> tuple[Instance, ...]:
         """All of a GPU machine type in the region, whoever made them. Raises CloudError when a page fails."""
@@ -92,6 +106,37 @@ class GoogleInventory:
 
         return self._relabel(instance_ids, change)
 
+    def _causes(self, found: Iterable[Instance]) -> Mapping[str, ActivityKind]:
+        """Why members of groups ended or end: as the operations of their zones state it, where they can be read.
+
+        Lists of preemptions have been seen incomplete: a spot instance of a group that is stopped, and that no
+        operation explains, was preempted.
+        """
+        ended = [one for one in found if not one.alive and one.group is not None]
+        stopped = {one.id: self._stopped_at.get(one.id, one.launched_at) for one in ended}
+        causes = {
+            one.id: ActivityKind.PREEMPTED
+            for one in ended
+            if one.capacity_type is CapacityType.SPOT and one.state is InstanceState.STOPPED
+        }
+        lately = [one for one in ended if self._now() - stopped[one.id] < _EXPLAINED]
+        for zone in sorted({one.zone for one in lately}):
+            since = min(stopped[one.id] for one in lately if one.zone == zone) - TOGETHER
+            causes |= self._stated(zone, since, stopped.keys() & {one.id for one in lately})
+        return causes
+
+    def _stated(self, zone: str, since: datetime, wanted: Collection[str]) -> dict[str, ActivityKind]:
+        try:
+            lives = recent(self._calls, zone, since)
+        except CloudError:
+            return {}  # the instances themselves were read: only why they ended stays unknown
+        found: dict[str, ActivityKind] = {}
+        for (instance, _), operations in lives.items():
+            ends = [operation for operation in operations if operation.operation_type in ENDS]
+            if instance in wanted and ends and (kind := cause(ends)[0]) is not ActivityKind.ENDED_UNSTATED:
+                found[instance] = kind
+        return found
+
     def _relabel(
         self, instance_ids: Sequence[str], change: Callable[[Mapping[str, str]], dict[str, str]]
     ) -> dict[str, str]:
@@ -138,8 +183,14 @@ class GoogleInventory:
         except ValueError as error:
             raise CloudError(f"compute:instances.aggregated_list: {raw.name} cannot be read: {error}") from error
 
+    def _note_stop(self, raw: Any) -> None:
+        self._stopped_at.pop(raw.name, None)
+        if raw.last_stop_timestamp:
+            self._stopped_at[raw.name] = datetime.fromisoformat(raw.last_stop_timestamp).astimezone(UTC)
+
     def _read(self, raw: Any, zone: str) -> Instance:
         self._zones[raw.name] = zone
+        self._note_stop(raw)
         labels = {_tag(key): value for key, value in raw.labels.items()}
         group = next((item.value for item in raw.metadata.items if item.key == CREATED_BY), None)
         return Instance(

@@ -4,11 +4,11 @@ from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from clouds.gcp.inventory import PAGE, GoogleInventory
-from clouds.gcp.operations import ENDS, ending, instance_of
+from clouds.gcp.inventory import GoogleInventory
+from clouds.gcp.operations import ENDS, PAGE, ending, instance_of
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.lives import Ending, Life, PaidCapacity
-from gpufleet.domain.model import Cloud
+from gpufleet.domain.model import Cloud, Instance
 from gpufleet.domain.prices import Price
 
 _PAID: Final = frozenset({"READY", "UPDATING"})
@@ -19,7 +19,12 @@ class GoogleLives(GoogleInventory):
 
     def lives(self) -> Sequence[Life]:
         """All of them. Raises CloudError when a page or a zone fails."""
-        return tuple(Life(instance=instance) for instance in self.instances())
+        return tuple(self._life(instance) for instance in self.instances())
+
+    def _life(self, instance: Instance) -> Life:
+        # groups start none again: another machine may begin anew under the same time of creation
+        over = not instance.alive and instance.group is not None
+        return Life(instance=instance, ended_at=self._stopped_at.get(instance.id) if over else None)
 
     def endings(self, zones: Collection[str]) -> Sequence[Ending]:
         """Ends that the operations of these zones tell of (Google keeps them for two weeks). Raises CloudError."""

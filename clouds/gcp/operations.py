@@ -1,25 +1,31 @@
-"""What the list of operations tells of instances: Compute Engine shows nothing else of one that is gone."""
+"""What the list of operations states about instances: Compute Engine shows nothing else of one that is gone."""
 
-from collections.abc import Sequence
-from datetime import UTC, datetime
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from clouds.gcp.calls import GoogleCalls
+from gpufleet.domain.activity import ActivityKind
 from gpufleet.domain.lives import Ending
 
+PAGE: Final = 500
+LAUNCH: Final = "insert"
 PREEMPTED: Final = "compute.instances.preempted"
-ENDS: Final = frozenset(
-    {
-        "delete",
-        "stop",
-        "compute.instances.guestTerminate",
-        "compute.instances.repair.recreateInstance",
-        PREEMPTED,
-    }
-)
+RECREATED: Final = "compute.instances.repair.recreateInstance"
+_ASKED_FOR: Final = frozenset({"delete", "stop"})
+ENDS: Final = frozenset({*_ASKED_FOR, "compute.instances.guestTerminate", RECREATED, PREEMPTED})
 """Kinds of operations that end an instance: asked for by people, by its group, by itself, or the cloud took it.
 
 A host error is none of them: the cloud restarts the instance."""
+TOGETHER: Final = timedelta(minutes=15)
+"""The operations of one end lie this close together: its notice, its stop, and the group's repair."""
 _INSTANCES: Final = "instances"
+_GROUP_AGENT: Final = re.compile(r"\d+@cloudservices\.gserviceaccount\.com")
+"""As whom managed instance groups make and delete instances."""
+_OWN_AGENT: Final = re.compile(r"system(@google\.com)?|service-\d+@compute-system\.iam\.gserviceaccount\.com")
+"""As whom Compute Engine acts by itself."""
+_UNHEALTHY: Final = re.compile(r"unhealthy|health check|autoheal", re.IGNORECASE)
 
 
 def instance_of(operation: Any) -> str | None:
@@ -32,8 +38,34 @@ def began(operation: Any) -> datetime:
     return datetime.fromisoformat(operation.insert_time).astimezone(UTC)
 
 
+def finished(operation: Any) -> datetime:
+    """When it was over; when it began, where it is not."""
+    return datetime.fromisoformat(operation.end_time or operation.insert_time).astimezone(UTC)
+
+
+def recent(calls: GoogleCalls, zone: str, since: datetime) -> Mapping[tuple[str, int], Sequence[Any]]:
+    """Operations on instances of a zone since then, oldest first, by instance and number. Raises CloudError.
+
+    A group makes an instance anew under the same name: the number tells its lives apart.
+    """
+    lives: dict[tuple[str, int], list[Any]] = {}
+    newest_life: dict[str, tuple[str, int]] = {}
+    newest = calls.newest(
+        "zone_operations", "list", lambda operation: began(operation) < since, zone=zone, max_results=PAGE
+    )
+    for operation in reversed(newest):
+        if instance := instance_of(operation):
+            key = (instance, int(operation.target_id))
+            if operation.operation_type == RECREATED and key not in lives:
+                # the group repairs what is gone: that has no number any more
+                key = newest_life.get(instance, key)
+            newest_life[instance] = key
+            lives.setdefault(key, []).append(operation)
+    return lives
+
+
 def ending(instance_id: str, told: Sequence[Any]) -> Ending:
-    """One end from all operations that tell of it.
+    """One end from all operations that state it.
 
     A preemption is announced, then carried out by somebody: its own time counts only where nothing came after it.
     """
@@ -43,3 +75,34 @@ def ending(instance_id: str, told: Sequence[Any]) -> Ending:
         ended_at=min(began(operation) for operation in carried_out or told),
         preempted=len(carried_out) < len(told),
     )
+
+
+def cause(ends: Sequence[Any]) -> tuple[ActivityKind, str]:
+    """Why an instance ended, and the words of the operation that states it, from all operations of its end."""
+    kinds = [(_cause(operation), operation) for operation in ends]
+    for kind in _MOST_TELLING:
+        for found, operation in kinds:
+            if found is kind:
+                return kind, operation.status_message or operation.operation_type
+    return ActivityKind.ENDED_UNSTATED, ends[0].status_message or ends[0].operation_type
+
+
+_MOST_TELLING: Final = (
+    ActivityKind.PREEMPTED,
+    ActivityKind.ENDED_BY_PERSON,
+    ActivityKind.UNHEALTHY,
+    # who powers itself off, or was only found missing, is deleted by its group afterwards
+    ActivityKind.ENDED_UNSTATED,
+    ActivityKind.ENDED,
+)
+
+
+def _cause(operation: Any) -> ActivityKind:
+    if operation.operation_type == PREEMPTED:
+        return ActivityKind.PREEMPTED
+    if operation.operation_type == RECREATED and _UNHEALTHY.search(operation.status_message):
+        return ActivityKind.UNHEALTHY
+    if operation.operation_type not in _ASKED_FOR or not operation.user:
+        return ActivityKind.ENDED_UNSTATED
+    by_cloud = _GROUP_AGENT.fullmatch(operation.user) or _OWN_AGENT.fullmatch(operation.user)
+    return ActivityKind.ENDED if by_cloud else ActivityKind.ENDED_BY_PERSON

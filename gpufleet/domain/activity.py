@@ -80,6 +80,10 @@ class Activity:
     instance_id: str | None = None
     detail: str = ""
     """The cloud's own words."""
+    zones_available: tuple[str, ...] = ()
+    """Zones that have what was refused here, where the refusal names any."""
+    account_wide: bool = False
+    """A quota of all regions and ways of buying: no other group of the account helps."""
 
 
 class CloudError(OSError):

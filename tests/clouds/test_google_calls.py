@@ -8,7 +8,7 @@ import pytest
 from components.gcp import permissions
 
 ROOT = Path(__file__).parents[2]
-WATCHDOGS = ("groups.py", "inventory.py", "lives.py", "quotas.py", "rollouts.py")
+WATCHDOGS = ("groups.py", "inventory.py", "lives.py", "operations.py", "quotas.py", "rollouts.py")
 RIGHTS = {
     # client and call -> the right that Google asks for (its reference of IAM permissions)
     ("instances", "get"): "compute.instances.get",
@@ -29,7 +29,7 @@ RIGHTS = {
     ("service", "recreate_instances"): "compute.instanceGroupManagers.update",
 }
 """`service` is either kind of group: zonal and regional ones share their rights."""
-CALL = re.compile(r"\b(?:one|finish|pages)\(\s*\"?(\w+)\"?,\s*\"?(\w+)\"?")
+CALL = re.compile(r"\b(?:one|finish|newest|pages)\(\s*\"?(\w+)\"?,\s*\"?(\w+)\"?")
 
 
 def calls_made() -> set[tuple[str, str]]:

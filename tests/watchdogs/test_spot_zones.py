@@ -195,6 +195,14 @@ def test_a_quota_is_believed_for_the_back_off(minutes: float, believed: bool) ->
     assert (zones.at_quota(seen, seen.groups[1], START) is not None) is believed
 
 
+def test_a_quota_of_the_whole_account_counts_for_every_way_of_buying() -> None:
+    of_spot = happened("a", ActivityKind.QUOTA, 1)
+    for account_wide in (False, True):
+        seen = pool(UNEVEN, events=[replace(of_spot, account_wide=account_wide)])
+        on_demand = replace(seen.groups[0], name="od", capacity_type=CapacityType.ON_DEMAND)
+        assert (zones.at_quota(seen, on_demand, START) is not None) is account_wide
+
+
 def test_a_setback_speaks_against_a_zone_less_and_less() -> None:
     found: list[float] = []
     for minutes in (0, 5, 10, 19, 21):

@@ -233,10 +233,14 @@ def unpriced(pool: PoolView, group: GroupView) -> str | None:
 def at_quota(pool: PoolView, group: GroupView, now: datetime) -> Verdict | None:
     """A quota holds for the whole account and region: no other zone helps, and asking again does not either.
 
-    Each way of buying has its own.
+    Each way of buying has its own, and an account may have one for all of them.
     """
     same = {g.name for g in pool.groups_of(group.capacity_type)}
-    refused = [event for event in pool.events if event.kind is ActivityKind.QUOTA and event.group in same]
+    refused = [
+        event
+        for event in pool.events
+        if event.kind is ActivityKind.QUOTA and (event.group in same or event.account_wide)
+    ]
     hit = [event for event in refused if now - event.at < pool.policy.zone_backoff]
     return Verdict(reason=Reason.QUOTA, detail=_said(hit[-1])) if hit else None
 
