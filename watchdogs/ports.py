@@ -70,6 +70,10 @@ class Groups(Protocol):
         """End an instance through its group. Ending what has ended is no error."""
         ...
 
+    def resume_processes(self, name: str, processes: Collection[str]) -> None:
+        """Let a group do again what its cloud had suspended. Google Cloud suspends nothing: there it does nothing."""
+        ...
+
     def in_rollout(self, names: Sequence[str], surely: Collection[str] = ()) -> frozenset[str]:
         """Those of the groups that are being refreshed now.
 

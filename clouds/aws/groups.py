@@ -8,13 +8,15 @@ from typing import Any, Final
 
 from clouds.aws.activities import FINISHED, read_activity, without_echoes
 from clouds.aws.calls import AwsCalls
-from clouds.aws.rollouts import OVER, is_leaving
+from clouds.aws.rollouts import OVER, counts, is_leaving
 from gpufleet.domain import tags
 from gpufleet.domain.activity import Activity, ActivityKind, CloudError, ConflictError
-from gpufleet.domain.model import CapacityType, Group
+from gpufleet.domain.model import CapacityType, Group, SuspendedProcess
 
 PAGE: Final = 100
 _AT_ONCE: Final = 8
+OURS: Final = frozenset({"AZRebalance"})
+"""Processes that the stack suspends in every group (`components.aws.gpu_pool.NO_OWN_MIND`)."""
 _GONE: Final = re.compile(r"not found|does not exist|is not part of|not in .*InService", re.IGNORECASE)
 
 
@@ -81,6 +83,12 @@ class AwsGroups:
                 return
             raise CloudError(f"{instance_id} of {group}: {error}", error.code) from error
 
+    def resume_processes(self, name: str, processes: Collection[str]) -> None:
+        """Let a group do again what it does not do. Raises CloudError."""
+        self._calls.one(
+            "autoscaling", "resume_processes", AutoScalingGroupName=name, ScalingProcesses=sorted(processes)
+        )
+
     def in_rollout(self, names: Sequence[str], surely: Collection[str] = ()) -> frozenset[str]:
         """Those of the groups with an instance refresh that is not over.
 
@@ -132,9 +140,19 @@ def _group(raw: Mapping[str, Any]) -> Group:
         desired=raw["DesiredCapacity"],
         min=raw["MinSize"],
         max=raw["MaxSize"],
-        instance_ids=tuple(member["InstanceId"] for member in members if not is_leaving(member)),
+        instance_ids=tuple(member["InstanceId"] for member in members if counts(member)),
         leaving=frozenset(member["InstanceId"] for member in members if is_leaving(member)),
+        suspended=tuple(
+            _suspended(row) for row in raw.get("SuspendedProcesses", []) if row["ProcessName"] not in OURS
+        ),
     )
+
+
+def _suspended(raw: Mapping[str, Any]) -> SuspendedProcess:
+    """One process. The words of a suspension by AWS were never recorded: by AWS is what states no user."""
+    reason = (raw.get("SuspensionReason") or "").strip()
+    by_cloud = bool(reason) and not reason.lower().startswith("user suspended")
+    return SuspendedProcess(process=raw["ProcessName"], reason=reason, by_cloud=by_cloud)
 
 
 def _moves(raw: Mapping[str, Any]) -> bool:

@@ -11,6 +11,8 @@ from gpufleet.domain.activity import CloudError
 
 OVER: Final = frozenset({"Successful", "Failed", "Cancelled", "RollbackFailed", "RollbackSuccessful"})
 """Statuses of an instance refresh that is over."""
+RETAINED: Final = "Terminating:Retained"
+"""The state of an instance whose end a policy of its group stopped, since its hook was abandoned. People end it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +46,7 @@ class AwsRollouts:
         versions = {
             instance["InstanceId"]: str(instance.get("LaunchTemplate", {}).get("Version"))
             for instance in found.get("Instances", [])
-            if not is_leaving(instance)
+            if counts(instance)
         }
         return GroupVersion(
             group=group,
@@ -126,4 +128,10 @@ def _wanted(group: Mapping[str, Any]) -> str:
 
 def is_leaving(member: Mapping[str, Any]) -> bool:
     """Whether a group is ending this one of its instances already; at the terminating hook it may live for long."""
-    return member["LifecycleState"].startswith("Terminat")
+    state = member["LifecycleState"]
+    return state.startswith("Terminat") and state != RETAINED
+
+
+def counts(member: Mapping[str, Any]) -> bool:
+    """Whether it counts towards the group's desired size. A retained one lives on and is paid for, yet replaced."""
+    return not is_leaving(member) and member["LifecycleState"] != RETAINED

@@ -124,6 +124,10 @@ class GoogleGroups:
             for m in members
         )
 
+    def resume_processes(self, name: str, processes: Collection[str]) -> None:
+        """Nothing: a managed instance group has no processes that its cloud suspends."""
+        del name, processes
+
     def in_rollout(self, names: Sequence[str], surely: Collection[str] = ()) -> frozenset[str]:
         """None: updates are opportunistic, so a rollout is our own command, which pauses the pool while it runs."""
         del names, surely

@@ -68,6 +68,7 @@ def of_control(  # noqa: PLR0913
         Allowed(
             actions=(
                 "autoscaling:CancelInstanceRefresh",
+                "autoscaling:ResumeProcesses",
                 "autoscaling:SetDesiredCapacity",
                 "autoscaling:StartInstanceRefresh",
                 "autoscaling:TerminateInstanceInAutoScalingGroup",

@@ -107,6 +107,18 @@ class Instance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SuspendedProcess:
+    """Something that a group does not do for now: launch, terminate, check its instances."""
+
+    process: str
+    """The cloud's name of it."""
+    reason: str
+    """The cloud's own words."""
+    by_cloud: bool
+    """The cloud suspended it, as where launches fail for a day. What a person suspended is not ours to resume."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
     """A scaling group of the cloud: Auto Scaling group or managed instance group."""
 
@@ -122,3 +134,5 @@ class Group:
     """Those that count towards `desired`."""
     leaving: frozenset[str] = frozenset()
     """Those that it is ending already, for as long as they live: they count no more, and need not be ended again."""
+    suspended: tuple[SuspendedProcess, ...] = ()
+    """What it does not do for now; what our own stack suspends is left out."""

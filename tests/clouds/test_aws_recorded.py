@@ -13,11 +13,12 @@ from botocore.config import Config
 
 from clouds.aws.activities import read_activity
 from clouds.aws.calls import AwsCalls
-from clouds.aws.groups import AwsGroups
+from clouds.aws.groups import OURS, AwsGroups
 from clouds.aws.inventory import AwsInventory
 from clouds.aws.lives import AwsLives
 from clouds.aws.notices import ABSENT, AwsNotices
 from clouds.aws.prices import AwsPrices
+from components.aws.gpu_pool import NO_OWN_MIND
 from gpufleet.domain.activity import ActivityKind, CloudError
 from gpufleet.domain.model import CapacityType, InstanceState
 from tests.clouds.recorded import AWS, SENTENCES, calls, named, placebo
@@ -103,6 +104,27 @@ def test_groups(name: str) -> None:
         assert group.instance_ids == tuple(member["InstanceId"] for member in raw["Instances"])
         assert (group.desired, group.leaving) == (raw["DesiredCapacity"], frozenset())
         assert group.zone == (raw["AvailabilityZones"][0] if len(raw["AvailabilityZones"]) == 1 else None)
+
+
+@pytest.mark.parametrize(
+    ("name", "group", "since"),
+    [
+        ("asg_suspended_by_user_2016.json", "CustodianASG", "2016-05-08T12:54:47Z"),
+        ("asg_suspended_by_user_2026.json", "custodian-suspend-force-recording", "2026-02-26T18:56:36Z"),
+        ("asg_suspend_after.json", "custodian-suspend-force-recording", "2026-02-26T18:56:36Z"),
+    ],
+)
+def test_what_a_user_suspended(name: str, group: str, since: str) -> None:
+    answer = placebo(name)
+    found = {one.name: one for one in AwsGroups(calls(answer)).groups([group])}[group].suspended
+    assert {one.process for one in found} >= {"Launch", "Terminate", "HealthCheck", "ReplaceUnhealthy"}
+    assert {(one.reason, one.by_cloud) for one in found} == {(f"User suspended at {since}", False)}
+
+
+def test_a_process_that_our_stack_suspends_is_not_reported() -> None:
+    (group,) = AwsGroups(calls(placebo("asg_suspended_by_user_2026.json"))).groups(["c7n-image-age-test"])
+    assert group.suspended == ()
+    assert set(NO_OWN_MIND) == OURS
 
 
 def test_capacity_reservations() -> None:

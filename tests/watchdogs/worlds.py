@@ -243,6 +243,12 @@ class FakeGroups:
             instance_ids=tuple(i for i in old.instance_ids if i != instance_id),
         )
 
+    def resume_processes(self, name: str, processes: Collection[str]) -> None:
+        self.world.before("resume_processes")
+        there = self.world.groups[name]
+        kept = tuple(one for one in there.suspended if one.process not in processes)
+        self.world.groups[name] = replace(there, suspended=kept)
+
     def in_rollout(self, names: Sequence[str], surely: Collection[str] = ()) -> frozenset[str]:
         self.world.before("in_rollout")
         return frozenset(self.world.rollouts & set(names))
