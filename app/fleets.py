@@ -23,6 +23,14 @@ def load(urls: Sequence[str] | None) -> list[FleetDocument]:
     return [load_one(url) for url in chosen]
 
 
+def load_only(urls: Sequence[str] | None, why: str) -> FleetDocument:
+    """The one document that is named. Raises AppError with `why` if there are several."""
+    documents = load(urls)
+    if len(documents) != 1:
+        raise AppError(why, Code.WRONG_USE)
+    return documents[0]
+
+
 def load_one(url: str) -> FleetDocument:
     """Read and check one document. Raises AppError that names the URL."""
     try:

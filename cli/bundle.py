@@ -5,8 +5,7 @@ from typing import Annotated
 import typer
 
 from app import bundles
-from app.errors import AppError, Code
-from app.fleets import load
+from app.fleets import load_only
 from cli.options import FleetOption
 from cli.output import STDERR, STDOUT, print_json
 
@@ -32,17 +31,11 @@ def bundle(
 
     `control.bundle` of the settings and `gpufleet upgrade --to` take that digest.
     """
-    url = place or _bucket(fleet)
+    why = "name one --fleet, or a --place: a bundle goes into one bucket"
+    url = place or load_only(fleet, why).bucket
     made = bundles.publish(url, machine, python, dependencies=dependencies)
     STDERR.print(f"{url}: {made.files} files, {made.bytes:,} bytes", highlight=False)
     if as_json:
         print_json({"version": 1, "sha256": made.sha256, "bytes": made.bytes, "files": made.files})
     else:
         STDOUT.print(made.sha256, highlight=False, soft_wrap=True)
-
-
-def _bucket(fleet: list[str] | None) -> str:
-    documents = load(fleet)
-    if len(documents) != 1:
-        raise AppError("name one --fleet, or a --place: a bundle goes into one bucket", Code.WRONG_USE)
-    return documents[0].bucket

@@ -10,6 +10,7 @@ import typer
 
 from app.errors import AppError, Code
 from app.stores import open_place
+from cli.options import JsonOption
 from cli.output import STDERR, STDOUT, Exit, print_json
 from serving.cache import sync as syncing
 from serving.cache.disk import Cache, CacheError, Entry
@@ -18,7 +19,6 @@ from serving.cache.sync import Progress, Sync
 
 DEFAULT = Path("/mnt/nvme/models")
 ToOption = Annotated[Path, typer.Option("--to", help="The cache's folder.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
 
 
 def register(app: typer.Typer) -> None:

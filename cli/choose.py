@@ -9,9 +9,9 @@ import typer
 from app import choice
 from app.choice import Choice, Prices
 from app.sizing import load_model
-from cli.options import FleetOption
+from cli.options import FleetOption, JsonOption
 from cli.output import STDERR, STDOUT, Exit, print_json
-from cli.size import JsonOption, ModelArgument
+from cli.size import ModelArgument
 from gpufleet.domain import catalogue
 from gpufleet.domain.model import CapacityType, Cloud
 from serving.sizing.choice import Demand, Option

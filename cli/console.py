@@ -12,7 +12,7 @@ from app.errors import AppError, Code
 from app.fleets import load
 from cli.addresses import host_and_port
 from cli.options import FleetOption
-from cli.output import STDERR
+from cli.output import STDERR, say
 from cli.stopping import on_signals
 from console import server
 from console.access import Access
@@ -39,7 +39,7 @@ def console(
 ) -> None:
     """Serve status, costs and decisions as a web page: read-only but for Keep. /metrics and /alerts beside it."""
     host, port = host_and_port("--listen", listen, "127.0.0.1:9600")
-    live = LiveBook(lambda: load(fleet), _say)
+    live = LiveBook(lambda: load(fleet), say)
     if not wait:
         live.documents(datetime.now(UTC))
     access = Access(token=_token(token_file), proxy_header=proxy_header)
@@ -65,7 +65,3 @@ def _token(path: Path | None) -> str:
             Code.WRONG_USE,
         )
     return token
-
-
-def _say(line: str) -> None:
-    STDERR.print(line, highlight=False, markup=False, soft_wrap=True)

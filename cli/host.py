@@ -8,7 +8,7 @@ import typer
 
 from app import control_host, control_start
 from app.errors import AppError, Code
-from cli.output import STDERR, Exit
+from cli.output import Exit, say
 from gpufleet.domain import durations
 
 app = typer.Typer(no_args_is_help=True, help="The control host's own commands; its boot data and units run them.")
@@ -32,7 +32,7 @@ def start(
     ] = False,
 ) -> None:
     """Mount the volume, bring the ledger, write the configuration, start the services. Waits for what is missing."""
-    control_start.start(control_host.here(), _say, as_it_is=as_it_is)
+    control_start.start(control_host.here(), say, as_it_is=as_it_is)
 
 
 @app.command()
@@ -52,7 +52,7 @@ def check(
 @app.command()
 def settle() -> None:
     """Bring an upgrade that was cut off to an end: finished, or taken back when it is not well. A timer asks."""
-    control_start.settle(control_host.here(), _say)
+    control_start.settle(control_host.here(), say)
 
 
 @app.command("try")
@@ -67,7 +67,3 @@ def read_span(text: str) -> timedelta:
         return durations.parse(text)
     except ValueError as error:
         raise AppError(str(error), Code.WRONG_USE) from error
-
-
-def _say(line: str) -> None:
-    STDERR.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -8,17 +8,15 @@ from typing import Annotated
 import typer
 
 from app import backups
-from app.errors import AppError, Code
-from app.fleets import load
+from app.fleets import load, load_only
 from cli import ledger_backup
 from cli.files import write_lines
-from cli.options import FleetOption
+from cli.options import FleetOption, JsonOption
 from cli.output import STDERR, Exit, print_json
-from gpufleet.settings.document import FleetDocument
 from ledger.invariants import Breach
 
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
 _MOST = 50
+_ONE = "name one --fleet: an export holds one ledger"
 
 
 def register(app: typer.Typer) -> None:
@@ -53,21 +51,14 @@ def export(
     out: Annotated[Path | None, typer.Option("--out", help="Write into this file instead of stdout.")] = None,
 ) -> None:
     """Write the whole ledger as lines of JSON."""
-    write_lines(backups.export(_one(fleet), datetime.now(UTC)), out)
+    write_lines(backups.export(load_only(fleet, _ONE), datetime.now(UTC)), out)
 
 
 def import_(
     file: Annotated[Path, typer.Argument(help="What `gpufleet ledger export` wrote.")], fleet: FleetOption = None
 ) -> None:
     """Take an export in: all of it or nothing. Rows that are there already stay as they are."""
-    counts = backups.take_in_file(_one(fleet), file)
+    counts = backups.take_in_file(load_only(fleet, _ONE), file)
     STDERR.print(
         f"{sum(counts.values())} rows read: " + ", ".join(f"{name} {n}" for name, n in sorted(counts.items()))
     )
-
-
-def _one(fleet: list[str] | None) -> FleetDocument:
-    documents = load(fleet)
-    if len(documents) != 1:
-        raise AppError("name one --fleet: an export holds one ledger", Code.WRONG_USE)
-    return documents[0]

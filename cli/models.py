@@ -11,7 +11,8 @@ from app.errors import AppError
 from app.model_sources import Fetched, open_source
 from app.models import Shelf
 from app.stores import open_place
-from cli.models_rollout import BucketOption, JsonOption, NameOption, rollback, rollout
+from cli.models_rollout import BucketOption, NameOption, rollback, rollout
+from cli.options import JsonOption
 from cli.output import STDERR, STDOUT, print_json
 from serving.cache import approval, publish
 from serving.cache.approval import Approval

@@ -8,6 +8,7 @@ from app.errors import AppError, Code
 from app.fleets import load_one
 from app.model_rollouts import walk
 from app.models import Shelf
+from cli.options import JsonOption
 from cli.output import STDERR, STDOUT, print_json
 from gpufleet.domain import durations
 
@@ -15,7 +16,6 @@ BucketOption = Annotated[
     str, typer.Option("--bucket", help="URL of the bucket: s3://…, gs://…, or a folder.", envvar="GPUFLEET_BUCKET")
 ]
 NameOption = Annotated[str, typer.Option("--name", help="The model's name in the bucket: models/<name>.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
 LimitOption = Annotated[str, typer.Option("--limit", help="Longest time for one instance to change.")]
 WalkOption = Annotated[
     list[str] | None,

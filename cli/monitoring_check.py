@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Annotated
 
 import typer
 from rich.table import Table
@@ -11,13 +10,13 @@ from rich.text import Text
 
 from app.fleets import load
 from app.monitoring import Asked, ask_all
-from cli.options import FleetOption
+from cli.options import FleetOption, JsonOption
 from cli.output import STDERR, STDOUT, Exit, print_json
 
 
 def check(
     fleet: FleetOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Ask Prometheus every query of the dashboards, over all pools and instances. Exit code 3: some find nothing."""
     found: list[Asked] = []

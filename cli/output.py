@@ -87,6 +87,11 @@ def print_json(value: Any) -> None:
         discard(sys.stdout)
 
 
+def say(line: str) -> None:
+    """One line for people who wait or watch."""
+    STDERR.print(line, highlight=False, soft_wrap=True)
+
+
 def print_error(said: str, arguments: Sequence[str]) -> None:
     """Whoever asked for JSON gets a document also where there is no answer; stderr has the words for people."""
     asked = "--json" in arguments or "--format=json" in arguments or ("--format", "json") in pairwise(arguments)

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from rich.table import Table
 
-from cli.output import STDERR, STDOUT
+from cli.output import STDOUT
 from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Plan, Reason
 
 _COLOURS = {Action.KEEP: "dim", Action.MARK: "yellow", Action.END: "red", Action.REPLACE: "red", Action.STOP: "red"}
@@ -123,11 +123,6 @@ def decision_json(decision: Decision) -> dict[str, Any]:
         "to_size": decision.to_size,
         "usd_per_hour": None if decision.usd_per_hour is None else f"{decision.usd_per_hour:f}",
     }
-
-
-def say(text: str) -> None:
-    """Talk to people, on stderr."""
-    STDERR.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def _action(decision: Decision) -> str:

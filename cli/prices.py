@@ -7,7 +7,7 @@ import typer
 
 from app import prices
 from app.fleets import load
-from cli.options import FleetOption
+from cli.options import FleetOption, JsonOption
 from cli.output import STDERR, STDOUT, Exit, print_json
 from cli.windows import parse_moment
 from costs.document import price_row
@@ -15,8 +15,6 @@ from costs.render import Row, table
 from gpufleet.domain.prices import Price
 from gpufleet.settings.document import FleetDocument
 from prices.book import MissingPriceError, Sku, is_stale
-
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
 
 
 def register(app: typer.Typer) -> None:

@@ -12,6 +12,7 @@ import typer
 from pydantic import ValidationError
 
 from app.errors import AppError, Code
+from cli.options import JsonOption
 from cli.output import STDERR, STDOUT, print_json
 from gpufleet.domain import durations
 from gpufleet.domain.parsed import is_map
@@ -19,7 +20,6 @@ from gpufleet.domain.policies import IdlePolicy, ScalePolicy, SpotPolicy
 from gpufleet.settings.document import describe_problems
 from gpufleet.settings.document.watchdogs import Watchdogs
 
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
 PolicyOption = Annotated[
     Path | None,
     typer.Option(

@@ -14,7 +14,7 @@ from app.errors import AppError, Code
 from app.fleets import load
 from app.windows import Window, last_day
 from cli.files import write_json, write_text
-from cli.options import FleetOption
+from cli.options import FleetOption, JsonOption
 from cli.output import STDERR, Exit, print_json
 from cli.trueup import trueup
 from cli.windows import parse_window
@@ -49,7 +49,6 @@ SinceOption = Annotated[
 ]
 UntilOption = Annotated[str | None, typer.Option("--until", help="End, exclusive; as --since. Default: now.")]
 ZoneOption = Annotated[str, typer.Option("--tz", help="Time zone of dates and of what is shown.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
 PostOption = Annotated[bool, typer.Option("--post", help="Send it to the fleet's Slack channel, too.")]
 DailyOption = Annotated[
     bool,

@@ -9,7 +9,7 @@ from app import rollout as rollouts
 from app.errors import AppError, Code
 from app.fleets import load
 from cli.options import FleetOption
-from cli.output import STDERR, STDOUT, Exit, print_json
+from cli.output import STDERR, STDOUT, Exit, print_json, say
 from clouds.versions import GroupVersion
 from gpufleet.domain.durations import parse
 from gpufleet.settings.document import Pool
@@ -35,7 +35,7 @@ def rollout(
         rollouts.cancel(document, found)
         STDOUT.print(f"no rollout of {pool} runs any more; run it again to go on", highlight=False)
         return
-    versions = rollouts.versions_of(document, found, _say)
+    versions = rollouts.versions_of(document, found, say)
     outdated = [group for group in found.groups if versions[group.name].outdated]
     if as_json:
         print_json(_described(found, versions))
@@ -46,7 +46,7 @@ def rollout(
     if not apply:
         STDERR.print("This was a dry run: nothing was done. Run it again with --apply to act.")
         raise typer.Exit(Exit.FOUND)
-    rollouts.roll(document, found, outdated, longest, _say)
+    rollouts.roll(document, found, outdated, longest, say)
 
 
 def _limit(text: str) -> timedelta:
@@ -76,7 +76,3 @@ def _described(pool: Pool, versions: dict[str, GroupVersion]) -> dict[str, objec
             for v in versions.values()
         ],
     }
-
-
-def _say(line: str) -> None:
-    STDERR.print(line, highlight=False, markup=False, soft_wrap=True)

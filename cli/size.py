@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from app.sizing import fits, load_model
+from cli.options import JsonOption
 from cli.output import STDERR, STDOUT, Exit, print_json
 from serving.sizing.decoding import prefix_caching, speculation
 from serving.sizing.fit import GIB, Fit, Wish
@@ -14,7 +15,6 @@ from serving.sizing.model import Model, Weights
 ModelArgument = Annotated[
     str, typer.Argument(help="A model's folder, or its URL: s3://bucket/models/chat, gs://…; only headers are read.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
 
 
 def register(app: typer.Typer) -> None:

@@ -11,7 +11,7 @@ from rich.live import Live
 from app.errors import AppError, Code
 from app.fleets import load
 from app.watching import Costs, Watched
-from cli.options import FleetOption
+from cli.options import FleetOption, JsonOption
 from cli.output import STDOUT, Exit, print_json
 from console.document import document as as_document
 from console.text import screen
@@ -19,7 +19,6 @@ from console.view import FleetView
 from gpufleet.domain import cycles
 from gpufleet.domain.durations import parse as parse_duration
 
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
 EveryOption = Annotated[str, typer.Option("--every", help="Time between two looks.")]
 CostsOption = Annotated[
     bool | None,

@@ -10,10 +10,10 @@ from typing import Annotated, Any
 import typer
 
 from app.errors import AppError, Code
-from app.fleets import load
+from app.fleets import load_only
 from app.trueup import compare, decimal_of
 from app.windows import Window
-from cli.options import FleetOption
+from cli.options import FleetOption, JsonOption
 from cli.output import Exit, print_json
 from cli.windows import parse_moment
 from costs.bills import Bill, BillError, read_bill
@@ -35,13 +35,10 @@ def trueup(
     since: Annotated[str | None, typer.Option("--since", help="Default: the bill's first line.")] = None,
     until: Annotated[str | None, typer.Option("--until", help="End, exclusive. Default: its last line.")] = None,
     tz: Annotated[str, typer.Option("--tz", help="Time zone of dates.")] = "UTC",
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Compare a bill with the ledger, and mark the span as final."""
-    documents = load(fleet)
-    if len(documents) != 1:
-        raise AppError("a bill is compared with one fleet: name one --fleet", Code.WRONG_USE)
-    (document,) = documents
+    document = load_only(fleet, "a bill is compared with one fleet: name one --fleet")
     now = datetime.now(UTC)
     try:
         found = read_bill(bill)

@@ -8,7 +8,7 @@ import typer
 from app import control_host
 from app.errors import AppError, Code
 from cli.host import read_span
-from cli.output import STDERR, STDOUT, Exit
+from cli.output import STDOUT, Exit, say
 from control.releases import ReleaseError, Releases
 
 LONGEST: Final = timedelta(minutes=9)
@@ -36,26 +36,22 @@ def upgrade(
         raise AppError(f"--within {within}: at most {LONGEST.total_seconds() / 60:.0f} minutes", Code.WRONG_USE)
     places = control_host.here()
     machine = control_host.LiveMachine(places=places, settings=control_host.read_settings(places), well_within=within)
-    releases = Releases(places=places, machine=machine, say=_say)
+    releases = Releases(places=places, machine=machine, say=say)
     try:
         if (change := releases.unsettled()) is not None:
             words = f"a change from {change.before[:12]} to {change.to[:12]} goes on, or was cut off"
-            _say(f"{words}: `gpufleet host settle` brings it to an end, and so does the next upgrade or boot")
+            say(f"{words}: `gpufleet host settle` brings it to an end, and so does the next upgrade or boot")
         current, chosen = releases.running(), releases.chosen()
         previous = chosen.previous if chosen else None
         if not to and not rollback:
             STDOUT.print(f"current   {current}\nprevious  {previous or '-'}", highlight=False)
             return
         if not apply:
-            _say(f"would go from {current[:12]} to {(to or previous or 'nothing')[:12]} (dry; --apply does it)")
+            say(f"would go from {current[:12]} to {(to or previous or 'nothing')[:12]} (dry; --apply does it)")
             raise typer.Exit(Exit.FOUND)
         if to:
             releases.upgrade(to, datetime.now(UTC))
         else:
-            _say(f"{releases.rollback(datetime.now(UTC))[:12]} runs again")
+            say(f"{releases.rollback(datetime.now(UTC))[:12]} runs again")
     except (ReleaseError, OSError) as error:
         raise AppError(str(error)) from error
-
-
-def _say(line: str) -> None:
-    STDERR.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -13,13 +13,12 @@ from app.fleets import load
 from app.foreign import Place
 from app.passes import IDLE, SCALE, SPOT, Options, kinds
 from cli import watch_foreign
-from cli.options import FleetOption
+from cli.options import FleetOption, JsonOption
 from cli.output import STDOUT, print_json
 from cli.watch_pass import over_fleets, show_of
 from ledger import decisions
 
 ApplyOption = Annotated[bool, typer.Option("--apply", help="Act. Without it the plan is only printed.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
 AcceptOption = Annotated[
     list[str] | None,
     typer.Option("--accept-policy", metavar="HASH", help="Let a changed policy act unseen; repeatable."),

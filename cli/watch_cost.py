@@ -9,7 +9,7 @@ from app import cost_pass
 from app.api_calls import Count
 from app.cost_pass import Progress, Result
 from app.fleets import load
-from cli.options import FleetOption
+from cli.options import FleetOption, JsonOption
 from cli.output import STDERR, Exit, print_json
 from costs.collector import Collected
 from gpufleet.settings.document import FleetDocument
@@ -24,7 +24,7 @@ def cost(
     apply: Annotated[  # noqa: ARG001 - one crontab line for all watchdogs
         bool, typer.Option("--apply", help="Taken as by the other watchdogs; it makes no difference here.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")] = False,
+    as_json: JsonOption = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say only what went wrong.")] = False,
 ) -> None:
     """Collect money facts into the ledger. It only reads clouds, with and without --apply. Run it every 5 minutes."""

@@ -11,8 +11,8 @@ from app.fleets import load
 from app.foreign import with_tag
 from app.passes import Options, check_accepted, orphan_kind
 from cli import plans
-from cli.options import FleetOption
-from cli.output import STDOUT, Exit, after_the_work, exit_of, print_json
+from cli.options import FleetOption, JsonOption
+from cli.output import STDOUT, Exit, after_the_work, exit_of, print_json, say
 from cli.watch_pass import Show, answer, one_of_several, show_of, worst
 from gpufleet.domain.model import Instance
 from gpufleet.settings.document import FleetDocument
@@ -29,7 +29,7 @@ def orphans(  # noqa: PLR0913 - the options of every pass
         str | None, typer.Option("--tag", metavar="KEY=VALUE", help="Show only those with this tag (dry only).")
     ] = None,
     apply: Annotated[bool, typer.Option("--apply", help="Act as the fleet's rules say. Without it: a list.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")] = False,
+    as_json: JsonOption = False,
     accept_policy: Annotated[
         list[str] | None,
         typer.Option("--accept-policy", metavar="HASH", help="Let a changed rule act unseen; repeatable."),
@@ -62,7 +62,7 @@ def _one(
     show: Show,
 ) -> tuple[Exit, dict[str, Any]]:
     """One account and region: its exit code and its answer."""
-    kind = orphan_kind(Scope(known=documents, only=only, tell=plans.say))
+    kind = orphan_kind(Scope(known=documents, only=only, tell=say))
     result = one_of_several(kind, document, options, show, alone=len(documents) == 1)
     code, found = exit_of(result.code), answer(result) | {"cloud": document.cloud, "region": document.region}
     if result.done is None:

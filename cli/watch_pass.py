@@ -8,7 +8,7 @@ from typing import Any
 from app import passes
 from app.passes import Kind, Options, Result
 from cli import plans
-from cli.output import Exit, after_the_work, exit_of
+from cli.output import Exit, after_the_work, exit_of, say
 from gpufleet.settings.document import FleetDocument
 
 
@@ -46,12 +46,12 @@ def worst(codes: Iterable[Exit]) -> Exit:
 
 def one_of_several(kind: Kind, document: FleetDocument, options: Options, show: Show, *, alone: bool) -> Result:
     """One pass, printed. Raises AppError for wrong use, and where the fleet is alone for what people must fix."""
-    result = passes.run(kind, document, replace(options, note=plans.say), alone=alone)
+    result = passes.run(kind, document, replace(options, note=say), alone=alone)
     if result.error is not None:
-        plans.say(f"{result.environment}: {result.watchdog}: {result.error}. {result.remains}.")
+        say(f"{result.environment}: {result.watchdog}: {result.error}. {result.remains}.")
     elif result.skipped is not None:
         at_work = f"another {result.watchdog} watchdog is at work ({result.skipped})"
-        plans.say(f"{result.environment}: {at_work}; nothing to do here")
+        say(f"{result.environment}: {at_work}; nothing to do here")
     elif show is Show.ALL or (show is Show.CHANGES and _changes(result)):
         _print(result)
     return result
@@ -78,12 +78,12 @@ def _print(result: Result) -> None:
         plans.show_plan(plan, f"{result.environment}: {result.watchdog}, {plans.summary(plan)}")
         plans.show_outcomes(result.done.outcomes)
     if plan.acting and not result.applied:
-        plans.say("This was a dry run: nothing was done. Run it again with --apply to act.")
+        say("This was a dry run: nothing was done. Run it again with --apply to act.")
     if (waste := plans.waste(plan)) is not None:
         unpriced = f", {waste['unpriced']} without a price" if waste["unpriced"] else ""
         names = ", ".join(waste["resources"])
-        plans.say(f"waste: GPUs work without requests, {waste['usd_per_hour']} USD/h{unpriced}: {names}")
+        say(f"waste: GPUs work without requests, {waste['usd_per_hour']} USD/h{unpriced}: {names}")
     for name, digest in sorted(result.unseen.items()):
         what = "Rule" if result.watchdog == passes.ORPHANS else "Pool"
         remedy = f"Read a dry run (`gpufleet watch {result.watchdog}`), or give --accept-policy {digest}."
-        plans.say(f"{what} {name}: its {result.watchdog} policy is new. {remedy}")
+        say(f"{what} {name}: its {result.watchdog} policy is new. {remedy}")

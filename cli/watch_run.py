@@ -18,10 +18,10 @@ from app.daemon_page import Page, serve
 from app.errors import AppError, Code
 from app.fleets import load
 from app.passes import Kind, Options, kinds, watches
-from cli import plans, slack, watch_cost
+from cli import slack, watch_cost
 from cli.addresses import host_and_port
 from cli.options import FleetOption
-from cli.output import Exit
+from cli.output import Exit, say
 from cli.stopping import on_signals
 from cli.watch_pass import Show, over_fleets
 from gpufleet.domain import durations
@@ -75,23 +75,21 @@ def run(
     stop = on_signals(second_ends=True)
     server = _serve(listen, Page(schedule=schedule, calls=daemon.calls, apply=apply))
     schedule.start()
-    hints.listen(documents, schedule, stop, plans.say)
+    hints.listen(documents, schedule, stop, say)
     buttons = slack.listen_if_set(documents)
     without = {f"{k.name} {hints.place_of(d)}" for d in documents for k in kinds().values() if not watches(k, d)}
     names = ", ".join(
         f"{state.name} every {durations.render(state.every)}{' (no rules yet)' if state.name in without else ''}"
         for state in schedule.states()
     )
-    plans.say(
-        f"watching{'' if apply else ' (dry: nothing is done without --apply)'}: {names}; http://{listen}/healthz"
-    )
+    say(f"watching{'' if apply else ' (dry: nothing is done without --apply)'}: {names}; http://{listen}/healthz")
     stop.wait()
-    plans.say("stopping: passes that run may finish")
+    say("stopping: passes that run may finish")
     left = schedule.stop(patience)
     server.shutdown()
     buttons()
     if left:
-        plans.say(f"{', '.join(left)} did not finish within {stop_limit}; the next run goes on from there")
+        say(f"{', '.join(left)} did not finish within {stop_limit}; the next run goes on from there")
         # the threads of those passes would keep the interpreter for as long as they wait
         os._exit(Exit.FAILED)
 
@@ -142,10 +140,10 @@ def _told(name: str, run: Callable[[], bool]) -> bool:
     try:
         return run()
     except AppError as error:
-        plans.say(f"{name}: {error}")
+        say(f"{name}: {error}")
         raise
     except Exception:
-        plans.say(f"{name}: {traceback.format_exc().rstrip()}")
+        say(f"{name}: {traceback.format_exc().rstrip()}")
         raise
 
 
