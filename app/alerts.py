@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 from sqlalchemy import Engine
 
 from app.ledgers import ledger_errors, ledger_name
-from app.reports import month_spends, part_uses, query_of, scope_of
+from app.reports import month_forecast, month_spends, part_uses, query_of, scope_of
 from app.windows import Window
 from costs import forecast
 from costs.anomaly import Anomaly, anomalies, hour_of, name_cause
@@ -19,7 +19,6 @@ from costs.forecast import BudgetState
 from costs.query import CostQuery
 from costs.render import show
 from costs.report import By, Report
-from costs.spend import Spend
 from gpufleet.domain import money as exact
 from gpufleet.settings.document import FleetDocument
 from ledger import history
@@ -32,6 +31,7 @@ from notify.messages import section
 
 HOUR: Final = timedelta(hours=1)
 WEEKS: Final = 4
+DAYS: Final = 6
 CATCH_UP: Final = timedelta(hours=6)
 """Hours that were missed longer ago are not told any more."""
 
@@ -63,7 +63,7 @@ def enqueue_all(document: FleetDocument, engine: Engine, now: datetime) -> int:
     weeks = {end: _weeks(end, query.begun) for end in hours}
     budgeted = document.budget is not None or bool(document.budgets)
     query.read([*(one for some in weeks.values() for one in some), *(month.intervals if budgeted else ())])
-    found = _budgets(document, month, month_spends(query, month), now) if budgeted else []
+    found = _budgets(document, query, month, now) if budgeted else []
     for compared in weeks.values():
         found += _anomalies(document, query, compared, now)
     with writing(engine) as connection:
@@ -80,21 +80,21 @@ def enqueue_all(document: FleetDocument, engine: Engine, now: datetime) -> int:
 
 
 def _budgets(
-    document: FleetDocument, month: forecast.Month, spends: dict[Interval, Spend], now: datetime
+    document: FleetDocument, query: CostQuery, month: forecast.Month, now: datetime
 ) -> list[tuple[str, str]]:
     """One message per threshold and month of each budget, and one when the month is about to cost more than it."""
     assert document.notify is not None
     name = f"{now.astimezone(ZoneInfo(document.notify.timezone)):%Y-%m}"
-    fleet, found = ledger_name(document), list[tuple[str, str]]()
+    fleet, found, spends = ledger_name(document), list[tuple[str, str]](), month_spends(query, month)
     if document.budget is not None:
-        expected = month.forecast({interval: one.total for interval, one in spends.items()})
+        expected = month_forecast(query, month, spends)
         use = forecast.budget_use(document.budget.usd_per_month, expected)
         words = (
             f"; the month is expected to cost {show(expected.expected)} USD",
             f" ({show(expected.low)} to {show(expected.high)})",
         )
         found += _budget(f"{fleet}/budget/{name}", document.environment, use, words)
-    for budget, use in part_uses(document, month, spends):
+    for budget, use in part_uses(document, query, month, spends):
         kind, part = budget.of
         where = f"{document.environment}, {kind} {part}"
         found += _budget(f"{fleet}/budget/{kind}/{part}/{name}", where, use, ("", ""))
@@ -105,27 +105,46 @@ def _budget(key: str, where: str, use: forecast.BudgetUse, words: tuple[str, str
     """`words`: what is said of the month besides, and of the range of its forecast."""
     limit, spent = show(use.usd_per_month), show(use.spent.quantize(exact.CENT))
     used = f"{use.share:.0%} of the month's budget is used ({spent} of {limit} USD{words[0]})"
+    if use.unknown:
+        used = f"at least {used}; unknown: {_first(use.unknown)}"
     found = [(f"{key}/{share}", f"{where}: {used}") for share in use.crossed[-1:]]
+    if use.state is BudgetState.UNKNOWN:
+        found.append((f"{key}/unknown", f"{where}: {used}"))
     if use.state is BudgetState.WILL_EXCEED:
         ahead = f"the month is expected to cost {show(use.expected)} USD{words[1]}; its budget is {limit} USD"
         found.append((f"{key}/expected", f"{where}: {ahead}"))
     return found
 
 
+def _first(words: Sequence[str], most: int = 5) -> str:
+    more = f", and {len(words) - most} more" if len(words) > most else ""
+    return ", ".join(words[:most]) + more
+
+
 def _weeks(end: datetime, begun: datetime | None) -> list[Interval]:
-    """The hour before `end` and the same hour of up to four earlier weeks, as far as they are known."""
-    starts = [end - HOUR - timedelta(weeks=week) for week in range(WEEKS + 1)]
-    return [(start, start + HOUR) for start in starts if start == starts[0] or (begun is not None and start >= begun)]
+    """The hour before `end` and the same hour of up to four earlier weeks, as far as they are known.
+
+    In the first week it is the same hour of earlier days.
+    """
+    hour = end - HOUR
+    for step, most in ((timedelta(weeks=1), WEEKS), (timedelta(days=1), DAYS)):
+        starts = [hour - step * n for n in range(1, most + 1)]
+        known = [start for start in starts if begun is not None and start >= begun]
+        if known:
+            return [(start, start + HOUR) for start in (hour, *known)]
+    return [(hour, end)]
 
 
 def _anomalies(
     document: FleetDocument, query: CostQuery, compared: Sequence[Interval], now: datetime
 ) -> list[tuple[str, str]]:
     """An hour, the first, against the same hour of earlier weeks, for the fleet and each pool, once a day."""
-    if len(compared) == 1:
-        return []
     start = compared[0][0]
-    current, *before = (_report(document, query, interval, now) for interval in compared)
+    # an hour without a look is unknown and not an hour of nothing
+    comparable = [interval for interval in compared[1:] if interval not in query.uncollected(compared[1:])]
+    if not comparable:
+        return []
+    current, *before = (_report(document, query, interval, now) for interval in (compared[0], *comparable))
     found: list[tuple[str, str]] = []
     for pool in (None, *sorted(current.groups[By.POOL])):
         figures = [_figure(report, pool) for report in before]

@@ -111,7 +111,7 @@ def with_facts(document: FleetDocument, window: Window, allow_unpriced: bool) ->
             ended = history.ended_by_idle(connection, ledger_name(document), window.since, window.until)
         stops = [savers.Stop(instance_id=instance_id, pool=pool, at=at) for instance_id, pool, at in ended]
         spends = month_spends(query, month)
-        expected = month.forecast({interval: one.total for interval, one in spends.items()})
+        expected = month_forecast(query, month, spends)
         budget = document.budget
         found = Digest(
             report=report,
@@ -120,7 +120,7 @@ def with_facts(document: FleetDocument, window: Window, allow_unpriced: bool) ->
             savings=savers.savings(report, stops, known.facts.runs, known.book),
             month=expected,
             budget=None if budget is None else forecast.budget_use(budget.usd_per_month, expected),
-            budgets=[(" ".join(part.of), use) for part, use in part_uses(document, month, spends)],
+            budgets=[(" ".join(part.of), use) for part, use in part_uses(document, query, month, spends)],
         )
         return found, known.facts, known.book
 
@@ -153,15 +153,25 @@ def month_spends(query: CostQuery, month: forecast.Month) -> dict[Interval, Spen
     return {interval: spend(query.known(*interval), *interval) for interval in month.intervals}
 
 
+def month_forecast(
+    query: CostQuery, month: forecast.Month, spends: dict[Interval, Spend], part: tuple[str, str] | None = None
+) -> forecast.Forecast:
+    """The month's forecast of the fleet, or of one pool or team."""
+    amounts = {
+        interval: one.total if part is None else one.by_part.get(part, exact.ZERO) for interval, one in spends.items()
+    }
+    inside = [one for interval, one in spends.items() if interval[1] > month.start]
+    unpriced = frozenset[str]().union(*(one.unpriced.get(part, frozenset()) for one in inside))
+    return month.forecast(amounts, query.uncollected(month.days), sorted(unpriced))
+
+
 def part_uses(
-    document: FleetDocument, month: forecast.Month, spends: dict[Interval, Spend]
+    document: FleetDocument, query: CostQuery, month: forecast.Month, spends: dict[Interval, Spend]
 ) -> list[tuple[PartBudget, forecast.BudgetUse]]:
     """How the budget of each pool and team stands."""
     found: list[tuple[PartBudget, forecast.BudgetUse]] = []
     for budget in document.budgets:
-        expected = month.forecast(
-            {interval: one.by_part.get(budget.of, exact.ZERO) for interval, one in spends.items()}
-        )
+        expected = month_forecast(query, month, spends, budget.of)
         found.append((budget, forecast.budget_use(budget.usd_per_month, expected, budget.thresholds)))
     return found
 
@@ -192,6 +202,7 @@ def digest_json(found: Digest) -> dict[str, Any]:
     whole["savings"] = {
         "spot_usd": text(exact.usd(found.savings.spot)),
         "stopped_usd": text(exact.usd(found.savings.stopped)),
+        "stopped_at_least": found.savings.unpriced_stops > 0,
         "fallback_usd": text(exact.usd(found.savings.fallback)),
         "stops": [
             {
@@ -200,22 +211,28 @@ def digest_json(found: Digest) -> dict[str, Any]:
                 "at": one.stop.at.isoformat(),
                 "until": one.until.isoformat(),
                 "because": one.because,
-                "usd": text(exact.usd(one.amount)),
+                "usd": None if one.amount is None else text(exact.usd(one.amount)),
             }
             for one in found.savings.stops
         ],
     }
     month = found.month
-    whole["month"] = {name: str(getattr(month, name)) for name in ("spent", "expected", "low", "high", "days_known")}
+    whole["month"] = {
+        **{name: str(getattr(month, name)) for name in ("spent", "expected", "low", "high", "days_known")},
+        "days_unknown": str(month.days_unknown),
+        "at_least": bool(month.unknown),
+        "unknown": list(month.unknown),
+    }
     if found.budget is not None:
         whole["budget"] = {
             "usd_per_month": text(found.budget.usd_per_month),
             "share": text(found.budget.share),
             "state": found.budget.state.value,
+            "unknown": list(found.budget.unknown),
         }
     whole["budgets"] = [
         {"of": name, "usd_per_month": text(use.usd_per_month), "spent": text(use.spent), "share": text(use.share),
-         "state": use.state.value}
+         "state": use.state.value, "unknown": list(use.unknown)}
         for name, use in found.budgets
     ]  # fmt: skip
     return whole

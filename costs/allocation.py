@@ -79,6 +79,11 @@ class Charge:
     on_demand: Decimal | None = None
     """What the same time costs on demand, in dollar-seconds; spot only. None: unknown."""
 
+    @property
+    def priced_as(self) -> str:
+        """What has a price, for people: machine type, how it is bought and where."""
+        return f"{self.machine_type} {self.capacity_type} in {self.zone or self.region}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from fractions import Fraction
-from statistics import median
 from typing import Final
 
 from costs.allocation import Charge, Kind
@@ -82,27 +81,38 @@ def split_change(before: Hour, after: Hour) -> Split:
 
 
 def usual(hours: Sequence[Hour]) -> Hour | None:
-    """The hour in the middle of earlier weeks, by cost; None without any."""
+    """The median of comparable hours by cost, whatever their order; of an even number the mean of the two in the
+    middle. None without any.
+    """
     if not hours:
         return None
-    middle = median(hour.usd for hour in hours)
-    return min(hours, key=lambda hour: abs(hour.usd - middle))
+    ordered = sorted(hours, key=lambda hour: (hour.usd, hour.instance_hours, hour.tokens))
+    low, high = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
+    return Hour(
+        usd=(low.usd + high.usd) / 2,
+        instance_hours=(low.instance_hours + high.instance_hours) / 2,
+        tokens=(low.tokens + high.tokens) // 2,
+    )
 
 
 def anomalies(now: Hour, weeks: Sequence[Hour], cause: str) -> list[Anomaly]:
-    """What is far from its usual value. Without earlier weeks nothing is."""
+    """What is far from its usual value, also where that is nothing. Without comparable hours nothing is."""
     before = usual(weeks)
-    if before is None or before.usd == 0:
+    if before is None:
         return []
     split = split_change(before, now)
     found: list[Anomaly] = []
-    if abs(now.usd - before.usd) >= LEAST_USD_PER_HOUR and not 1 / FACTOR <= now.usd / before.usd <= FACTOR:
+    if abs(now.usd - before.usd) >= LEAST_USD_PER_HOUR and _is_far(now.usd, before.usd):
         found.append(Anomaly(what="USD/h", now=now.usd, usual=before.usd, split=split, cause=cause))
     if before.tokens and now.tokens:
         old, new = before.usd * 1_000_000 / before.tokens, now.usd * 1_000_000 / now.tokens
-        if not 1 / FACTOR <= new / old <= FACTOR and now.usd >= LEAST_USD_PER_HOUR:
+        if _is_far(new, old) and now.usd >= LEAST_USD_PER_HOUR:
             found.append(Anomaly(what="USD per million tokens", now=new, usual=old, split=split, cause=cause))
     return found
+
+
+def _is_far(now: Fraction, before: Fraction) -> bool:
+    return not before / FACTOR <= now <= before * FACTOR
 
 
 def name_cause(before: Sequence[Charge], after: Sequence[Charge], since: datetime) -> str:

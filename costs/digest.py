@@ -49,7 +49,7 @@ def numbers(digest: Digest) -> list[Number]:
     found = [
         Number(
             name="cost",
-            value=f"{render.dollars(total.allocation, step)} USD",
+            value=f"{_least(total.unpriced)}{render.dollars(total.allocation, step)} USD",
             trend=trend(money.usd(total.allocation), money.usd(old.allocation) if old else None),
         ),
         Number(
@@ -63,7 +63,8 @@ def numbers(digest: Digest) -> list[Number]:
         ),
         Number(
             name="saved by spot and by ending idle instances",
-            value=f"{render.dollars(money.total((digest.savings.spot, digest.savings.stopped)), step)} USD",
+            value=f"{_least(digest.savings.unpriced_stops)}"
+            f"{render.dollars(money.total((digest.savings.spot, digest.savings.stopped)), step)} USD",
         ),
         Number(name="this month", value=month_words(digest.month)),
     ]
@@ -82,17 +83,27 @@ def trend(now: Decimal | None, before: Decimal | None) -> str:
 
 
 def month_words(month: Forecast) -> str:
-    """Spent, expected and its range."""
+    """Spent, expected and its range, and how much of it is known."""
     if not month.days_known:
-        return f"{render.show(month.spent.quantize(money.CENT))} USD so far (no full day known yet)"
+        spent = render.show(month.spent.quantize(money.CENT))
+        return f"{_least(len(month.unknown))}{spent} USD so far (no full day known yet)"
     low, high = render.show(month.low), render.show(month.high)
-    return f"{render.show(month.expected)} USD expected ({low} to {high})"
+    days = f", from {month.days_known} of {month.days_known + month.days_unknown} days" if month.days_unknown else ""
+    # days that nobody collected are estimated, what has no price is not
+    return f"{_least(len(month.unpriced))}{render.show(month.expected)} USD expected ({low} to {high}{days})"
 
 
 def budget_words(budget: BudgetUse) -> str:
     """Used share of the budget and how it stands."""
     mark = {BudgetState.EXCEEDED: " ‼", BudgetState.WILL_EXCEED: " !"}.get(budget.state, "")
-    return f"{budget.share:.0%} of {render.show(budget.usd_per_month)} USD used, {budget.state}{mark}"
+    unknown = f" ({'; '.join(budget.unknown[:3])})" if budget.unknown else ""
+    used = f"{_least(len(budget.unknown))}{budget.share:.0%} of {render.show(budget.usd_per_month)} USD used"
+    return f"{used}, {budget.state}{mark}{unknown}"
+
+
+def _least(unknown: int) -> str:
+    """What stands before a lower bound."""
+    return "at least " if unknown else ""
 
 
 def waste_lines(found: Sequence[Waste], most: int = MOST_ROWS) -> list[str]:
@@ -111,10 +122,12 @@ def savings_lines(found: Savings) -> list[str]:
     lines += [
         f"    {render.dollars(usd, step)} USD  in pool {pool}" for pool, usd in sorted(found.spot_by_pool.items())
     ]
-    lines.append(f"{render.dollars(found.stopped, step)} USD  by ending {len(found.stops)} idle instances")
+    stopped = f"{_least(found.unpriced_stops)}{render.dollars(found.stopped, step)} USD"
+    lines.append(f"{stopped}  by ending {len(found.stops)} idle instances")
     for one in found.stops[:MOST_ROWS]:
         ended = f"{one.stop.instance_id} ({one.stop.pool or 'no pool'})"
-        lines.append(f"    {render.dollars(one.amount, step)} USD  {ended}, counted until {one.because}")
+        saved = "unknown" if one.amount is None else f"{render.dollars(one.amount, step)} USD"
+        lines.append(f"    {saved}  {ended}, counted until {one.because}")
     if len(found.stops) > MOST_ROWS:
         lines.append(f"    and {len(found.stops) - MOST_ROWS} more")
     lines.append(f"−{render.dollars(found.fallback, step)} USD  cost on-demand that stood in for spot")

@@ -1,11 +1,12 @@
 """What the month will cost, and how much of the budget that is. Pure.
 
 Method: what the month has cost so far, plus its remaining days at the mean of the known full days (at most 28); the
-range takes the 10th and 90th percentile of those days instead of the mean.
+range takes the 10th and 90th percentile of those days instead of the mean. A day on which nobody collected costs is
+unknown: it tells nothing of other days, and a day of the month is expected to have cost as much as a known one.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
@@ -30,12 +31,26 @@ class Forecast:
     high: Decimal
     days_known: int
     """Full days that the rest was computed from; with none there is only what was spent."""
+    days_unknown: int = 0
+    """Full days of the same span on which nobody collected costs."""
+    days_lost: int = 0
+    """Those of the month. `expected` takes each for as dear as a known day, `spent` holds a lower bound of them."""
+    unpriced: tuple[str, ...] = ()
+    """What of the month has no price: neither sum holds it."""
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """What of the month is not in `spent`, which is a lower bound then."""
+        days = (f"{self.days_lost} days of the month were not collected",) if self.days_lost else ()
+        return (*days, *(f"no price of {name}" for name in self.unpriced))
 
 
 class BudgetState(StrEnum):
     """How a budget stands."""
 
     WITHIN = "within"
+    UNKNOWN = "unknown in part"
+    """What is known is within it."""
     WARNED = "above a threshold"
     WILL_EXCEED = "will be exceeded"
     EXCEEDED = "exceeded"
@@ -51,6 +66,8 @@ class BudgetUse:
     state: BudgetState
     crossed: tuple[Decimal, ...]
     """Thresholds that what was spent has reached."""
+    unknown: tuple[str, ...] = ()
+    """What is not in `spent`, which is a lower bound then."""
 
     @property
     def share(self) -> Decimal:
@@ -99,11 +116,25 @@ class Month:
         """All of them."""
         return [*self.days, *self.beside]
 
-    def forecast(self, amounts: Mapping[Interval, Decimal]) -> Forecast:
-        """The forecast from what each interval cost, in dollar-seconds."""
-        so_far = [*(day for day in self.days if day[0] >= self.start), *self.beside]
-        spent = money.usd(money.total(amounts[interval] for interval in so_far))
-        return forecast(spent, [money.usd(amounts[day]) for day in self.days], self.days_left)
+    def forecast(
+        self,
+        amounts: Mapping[Interval, Decimal],
+        uncollected: Collection[Interval] = (),
+        unpriced: Sequence[str] = (),
+    ) -> Forecast:
+        """The forecast from what each interval cost, in dollar-seconds. `uncollected`: days of which nothing is known
+        but a lower bound; `unpriced`: what of the month has no price.
+        """
+        inside = [day for day in self.days if day[0] >= self.start]
+        spent = money.usd(money.total(amounts[interval] for interval in (*inside, *self.beside)))
+        known = [money.usd(amounts[day]) for day in self.days if day not in uncollected]
+        lost = [money.usd(amounts[day]) for day in inside if day in uncollected]
+        return replace(
+            forecast(spent, known, self.days_left, lost),
+            days_unknown=len(self.days) - len(known),
+            days_lost=len(lost),
+            unpriced=tuple(unpriced),
+        )
 
 
 def month(moment: datetime, timezone: str, begun: datetime | None) -> Month:
@@ -122,14 +153,21 @@ def month(moment: datetime, timezone: str, begun: datetime | None) -> Month:
     )
 
 
-def forecast(spent: Decimal, full_days: Sequence[Decimal], days_left: Decimal) -> Forecast:
-    """The month's cost from what was spent and what full days cost."""
+def forecast(
+    spent: Decimal, full_days: Sequence[Decimal], days_left: Decimal, lost: Sequence[Decimal] = ()
+) -> Forecast:
+    """The month's cost from what was spent and what full days cost. `lost`: what is known of days of the month that
+    nobody collected; it is in `spent`, too.
+    """
     known = sorted(full_days[-28:])
     if not known:
         return Forecast(spent=spent, expected=spent, low=spent, high=spent, days_known=0)
     mean = sum(known, money.ZERO) / len(known)
     low, high = known[(len(known) - 1) * 10 // 100], known[-1 - (len(known) - 1) * 10 // 100]
-    steps = [(spent + day * days_left).quantize(money.CENT) for day in (mean, low, high)]
+    steps = [
+        (spent + day * days_left + money.total(max(money.ZERO, day - part) for part in lost)).quantize(money.CENT)
+        for day in (mean, low, high)
+    ]
     return Forecast(spent=spent, expected=steps[0], low=steps[1], high=steps[2], days_known=len(known))
 
 
@@ -140,8 +178,15 @@ def budget_use(usd_per_month: Decimal, month: Forecast, thresholds: Sequence[Dec
         state = BudgetState.EXCEEDED
     elif month.expected > usd_per_month:
         state = BudgetState.WILL_EXCEED
+    elif crossed:
+        state = BudgetState.WARNED
     else:
-        state = BudgetState.WARNED if crossed else BudgetState.WITHIN
+        state = BudgetState.UNKNOWN if month.unknown else BudgetState.WITHIN
     return BudgetUse(
-        usd_per_month=usd_per_month, spent=month.spent, expected=month.expected, state=state, crossed=crossed
+        usd_per_month=usd_per_month,
+        spent=month.spent,
+        expected=month.expected,
+        state=state,
+        crossed=crossed,
+        unknown=month.unknown,
     )

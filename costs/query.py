@@ -80,6 +80,15 @@ class CostQuery:
             uses=self._uses.get((since, until), {}),
         )
 
+    def uncollected(self, intervals: Iterable[Interval]) -> set[Interval]:
+        """Those of the intervals in which no look ended."""
+        last = None if self._last is None else self._last.at
+        return {
+            (start, end)
+            for start, end in intervals
+            if last is None or last <= start or any(before <= start and after > end for before, after in self._gaps)
+        }
+
     def report(self, scope: Scope) -> Report:
         """The report of one window. Raises MissingPriceError unless the scope allows unpriced rows."""
         return compute(scope, self.known(scope.since, scope.until), self._tokens(scope.since, scope.until))

@@ -242,7 +242,7 @@ def build(scope: Scope, facts: Facts, book: PriceBook, engines: Sequence[EngineT
         prices=prices,
         cells=dict(cells),
         unmatched=unmatched,
-        notes=(*_notes(scope, total, last, unmatched), *_price_notes(last_used)),
+        notes=(*_notes(scope, total, last, unmatched), *_unpriced_notes(bill), *_price_notes(last_used)),
     )
 
 
@@ -295,8 +295,6 @@ def _notes(scope: Scope, total: Figure, last: Pass | None, unmatched: Tokens) ->
     elif last.at < min(scope.until, scope.now):
         yield f"the ledger knows until {last.at:%Y-%m-%dT%H:%M:%SZ}; what came after is not in these figures"
     tokens = total.tokens
-    if total.unpriced:
-        yield f"{total.unpriced} charges have no price: every total is at least what it says"
     if tokens.resets:
         yield f"{tokens.resets} counter resets: what was served between a last reading and its reset is not counted"
     if tokens.late:
@@ -309,6 +307,13 @@ def _notes(scope: Scope, total: Figure, last: Pass | None, unmatched: Tokens) ->
         yield f"{total.coverage:.0%} of the serving time was measured; the rest counts as used"
     if total.spot_uncompared:
         yield "some spot time has no on-demand price to compare with; the spot saving leaves it out"
+
+
+def _unpriced_notes(bill: Iterable[Charge]) -> Iterable[str]:
+    unpriced = [charge.priced_as for charge in bill if charge.amount is None]
+    if unpriced:
+        names = ", ".join(sorted(set(unpriced)))
+        yield f"{len(unpriced)} charges have no price ({names}): every total is at least what it says"
 
 
 def _price_notes(last_used: Mapping[Price, datetime]) -> Iterable[str]:

@@ -15,7 +15,7 @@ from costs.report import By, Report
 from gpufleet.domain import money
 from gpufleet.domain.model import CapacityType
 from ledger.facts import Run
-from prices.book import PriceBook
+from prices.book import MissingPriceError, PriceBook
 
 HORIZON: Final = timedelta(hours=24)
 
@@ -36,8 +36,8 @@ class Avoided:
     stop: Stop
     until: datetime
     because: str
-    amount: Decimal
-    """In dollar-seconds."""
+    amount: Decimal | None
+    """In dollar-seconds. None: its price is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +53,13 @@ class Savings:
 
     @property
     def stopped(self) -> Decimal:
-        """What ending idle instances saved."""
-        return money.total(one.amount for one in self.stops)
+        """What ending idle instances saved: at least so much where some of them have no price."""
+        return money.total(one.amount for one in self.stops if one.amount is not None)
+
+    @property
+    def unpriced_stops(self) -> int:
+        """Ended instances whose price is unknown."""
+        return sum(one.amount is None for one in self.stops)
 
 
 def savings(report: Report, stops: Sequence[Stop], runs: Sequence[Run], book: PriceBook) -> Savings:
@@ -103,9 +108,12 @@ def avoided(
     return found
 
 
-def _price_of(run: Run, book: PriceBook, start: datetime, end: datetime) -> Decimal:
+def _price_of(run: Run, book: PriceBook, start: datetime, end: datetime) -> Decimal | None:
     if start >= end:
         return money.ZERO
     sku = book.machine(run.cloud, run.machine_type, run.capacity_type, region=run.region, zone=run.zone)
-    parts = book.over(sku, start, end)
+    try:
+        parts = book.over(sku, start, end)
+    except MissingPriceError:
+        return None
     return money.total(money.dollar_seconds(part.price.usd_per_hour, part.end - part.start) for part in parts)

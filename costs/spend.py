@@ -16,20 +16,26 @@ from gpufleet.domain import money
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spend:
-    """Amounts in dollar-seconds; charges without a price are left out."""
+    """Amounts in dollar-seconds. Charges without a price are left out and listed."""
 
     total: Decimal
     by_part: Mapping[tuple[str, str], Decimal]
     """(`pool` or `team`, name) to its amount."""
+    unpriced: Mapping[tuple[str, str] | None, frozenset[str]]
+    """What has no price, by part; None: of the whole fleet."""
 
 
 def spend(known: Known, since: datetime, until: datetime) -> Spend:
     """What the interval of these facts cost."""
     cells: defaultdict[tuple[str, str], Decimal] = defaultdict(Decimal)
+    unpriced: defaultdict[tuple[str, str] | None, set[str]] = defaultdict(set)
     for charge in charges(priced_alone(known.facts), known.book, since, until, allow_unpriced=True):
         if charge.amount is not None:
             cell = (charge.pool or NONE, charge.owner or NONE)
             cells[cell] = money.EXACT.add(cells[cell], charge.amount)
+        else:
+            for part in (None, ("pool", charge.pool or NONE), ("team", charge.owner or NONE)):
+                unpriced[part].add(charge.priced_as)
     pools: defaultdict[str, Decimal] = defaultdict(Decimal)
     for (pool, _), amount in cells.items():
         pools[pool] = money.EXACT.add(pools[pool], amount)
@@ -38,6 +44,7 @@ def spend(known: Known, since: datetime, until: datetime) -> Spend:
         total=money.total(pools.values()),
         by_part={("pool", name): amount for name, amount in pools.items()}
         | {("team", name): amount for name, amount in teams.items()},
+        unpriced={part: frozenset(names) for part, names in unpriced.items()},
     )
 
 

@@ -44,7 +44,7 @@ def ledger(tmp_path: Path) -> Engine:
                 valid_from=T0 - 3 * WEEK, usd_per_hour=Decimal(usd), as_of=T0,
             )  # fmt: skip
             facts.add_prices(connection, [seen])
-        for at in (T0 - 2 * WEEK, T0 + 5 * HOUR - timedelta(minutes=4)):
+        for at in (*(T0 - 2 * WEEK + n * HOUR for n in range(14 * 24 + 5)), T0 + 5 * HOUR - timedelta(minutes=4)):
             facts.add_pass(
                 connection, Pass(environment=FLEET, at=at, host="h", metrics_from=None, metrics_until=None)
             )

@@ -106,7 +106,9 @@ def hour(usd: float, tokens: int = 1_000_000) -> Hour:
         pytest.param(hour(10, 100), [hour(10)], ["USD per million tokens"], id="fewer tokens for the money"),
         pytest.param(hour(10, 0), [hour(10)], [], id="no tokens, no ratio"),
         pytest.param(hour(0.9), [hour(0.1)], [], id="small change"),
-        pytest.param(hour(2, 1), [hour(0, 0)], [], id="nothing was usual"),
+        pytest.param(hour(2, 1), [hour(0, 0)], ["USD/h"], id="from nothing"),
+        pytest.param(hour(0.9), [hour(0, 0)], [], id="a small rise from nothing"),
+        pytest.param(hour(0, 0), [hour(2)], ["USD/h"], id="to nothing"),
     ],
 )
 def test_anomalies_are_far_from_the_same_hour_of_other_weeks(now: Hour, weeks: list[Hour], found: list[str]) -> None:

@@ -35,8 +35,10 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     fill(engine)
     with writing(engine) as connection:
         facts.add_runs(connection, [run("i-old", -60 * 24, CapacityType.ON_DEMAND)])
-        first = Pass(environment=FLEET, at=T0 - 60 * DAY, host="h", metrics_from=None, metrics_until=None)
-        facts.add_pass(connection, first)
+        for at in (T0 - 60 * DAY + n * HOUR for n in range(61 * 24)):
+            facts.add_pass(
+                connection, Pass(environment=FLEET, at=at, host="h", metrics_from=None, metrics_until=None)
+            )
         for step in range(30 * 6):
             add_team_readings(connection, [_reading(team, step) for team in range(request.param)])
     engine.dispose()
