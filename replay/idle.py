@@ -23,7 +23,7 @@ from gpufleet.domain.policies import IdlePolicy
 from replay.histories import Activity, Bools, Ints
 from replay.rows import CLOCKS, EPOCH, Floats
 from watchdogs import budgets
-from watchdogs.idle.decide import Observed, PoolView, decide
+from watchdogs.idle.decide import UNSCALED, Observed, PoolView, decide
 from watchdogs.idle.patience import DAY, Patience
 
 TIMERS: Final = {"timer-15m": 900.0, "timer-30m": 1800.0, "timer-60m": 3600.0}
@@ -288,7 +288,9 @@ def observed(activity: Activity, policy: IdlePolicy, listed: Mapping[int, Listed
         instances=[_instance(names[replica], one) for replica, one in listed.items()],
         evidence={name: _evidence(activity, replica, window, policy) for replica, name in names.items()},
         agents=dict.fromkeys(names.values(), READY),
-        pools={name: PoolView(name=name, policy=policy, floor=0, target=1) for name in names.values()},
+        pools={
+            name: PoolView(name=name, policy=policy, floor=0, target=1, needed=UNSCALED) for name in names.values()
+        },
         budget=Budget(per_run=len(names), per_hour=len(names)),
         gpus_expected={MACHINE: 1},
     )

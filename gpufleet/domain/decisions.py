@@ -48,6 +48,7 @@ class Reason(Code):
     PAUSED = "paused", "watchdogs paused"
     PREPAID = "prepaid", "prepaid capacity costs the same when stopped"
     POOL_FLOOR = "pool_floor", "pool is at its floor"
+    NEEDED_SOON = "needed_soon", "its pool needs it within the hour"
     RUN_BUDGET = "run_budget", "most changes of this run reached"
     HOUR_BUDGET = "hour_budget", "most changes of this hour reached"
     DAY_BUDGET = "day_budget", "most changes of this day reached"

@@ -20,13 +20,13 @@ from gpufleet.domain.evidence import AgentStatus, EngineEvidence, Evidence, GpuE
 from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState, Phase
 from gpufleet.domain.policies import IdlePolicy
 from watchdogs.idle import judge
-from watchdogs.idle.decide import Observed, PoolView, decide
+from watchdogs.idle.decide import UNSCALED, Observed, PoolView, decide
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 POLICY = IdlePolicy(max_stops_per_run=10**9, max_stops_per_hour=10**9)
 BUDGET = Budget(per_run=10**9, per_hour=10**9)
-POOL = PoolView(name="chat", policy=POLICY, floor=0, target=10**9)
+POOL = PoolView(name="chat", policy=POLICY, floor=0, target=10**9, needed=UNSCALED)
 PLENTY = 5_000
 
 

@@ -20,7 +20,7 @@ from tests.watchdogs.test_idle_watchdog import at_call, due, watchdog
 from tests.watchdogs.worlds import FakeAgents, FakeGroups, FakeMetrics, World, idle_world, mark
 from watchdogs.attempts import is_stuck
 from watchdogs.draining import has_gone
-from watchdogs.idle.decide import Observed, PoolView, decide
+from watchdogs.idle.decide import UNSCALED, Observed, PoolView, decide
 from watchdogs.idle.watchdog import IdleWatchdog
 from watchdogs.policy import digests
 
@@ -78,7 +78,9 @@ def of_stuck(pools: Mapping[str, int], runs: int, hour: Mapping[str, int]) -> Ob
         evidence={one.id: QUIET for one in stuck},
         agents={one.id: drains for one in stuck},
         pools={
-            pool: PoolView(name=pool, policy=policy, floor=0, target=9, ended_this_hour=10 - hour.get(pool, 10))
+            pool: PoolView(
+                name=pool, policy=policy, floor=0, target=9, needed=UNSCALED, ended_this_hour=10 - hour.get(pool, 10)
+            )
             for pool in pools
         },
         budget=Budget(per_run=runs, per_hour=100),

@@ -52,6 +52,8 @@ class World:
     drain_takes: timedelta = timedelta(seconds=3)
     lingers: bool = False
     """Whether what is ended lives on until the test says otherwise, as at a hook of its group."""
+    load: list[tuple[Mapping[str, str], float]] = field(default_factory=list[tuple[Mapping[str, str], float]])
+    """What the store says of the pools' load: rows of `watchdogs.scale.pressure`."""
     lease_is_ours: bool = True
     capacity: dict[str, int] = field(default_factory=dict[str, int])
     """How many more each group would be given."""
@@ -270,6 +272,8 @@ class FakeMetrics:
         if "__name__" in expression:
             found = {key: e.gpu.active_max for key, e in self.world.evidence.items() if e.gpu is not None}
             return [({"instance_id": key}, value) for key, value in found.items() if value is not None]
+        if "gpufleet:" in expression or '"reporting"' in expression:
+            return self.world.load
         span = timedelta(seconds=max(int(seconds) for seconds in re.findall(r"\[(\d+)s\]", expression)))
         for key, evidence in self.world.evidence.items():
             told = engine_stats if "vllm:" in expression else gpu_stats

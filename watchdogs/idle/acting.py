@@ -249,11 +249,12 @@ class Actor:
         objection = judge(case_of(instance, again, entry, now)) or _late(fresh, ports.clock.now() - now)
         if objection is not None:
             return self._unmark_busy(decision, instance, objection)
-        floor = self._observed.pools[instance.pool or ""].floor
+        view = self._observed.pools[instance.pool or ""]
+        floor = max(view.floor, view.with_spare)
         ready = sum(in_service(agents.get(one.id)) for one in others)
         if ready < floor:
-            detail = f"{Reason.POOL_FLOOR.sentence}: floor {floor}, {ready} others are ready"
-            return self._executor.off(decision, detail)
+            why = Reason.POOL_FLOOR if ready < view.floor else Reason.NEEDED_SOON
+            return self._executor.off(decision, f"{why.sentence}: floor {floor}, {ready} others are ready")
         return instance
 
     def _others(self, instance: Instance) -> list[Instance]:

@@ -20,6 +20,7 @@ from watchdogs import budgets
 from watchdogs.attempts import FailedAttempts, is_stuck, tried_last
 from watchdogs.brakes import kept_by_tag
 from watchdogs.idle.judge import Case, Check, Objection, judge
+from watchdogs.scale.view import Need
 
 WATCHDOG: Final = "idle"
 
@@ -29,6 +30,9 @@ _RESTS: Final = frozenset(
     {Reason.IDLE, Reason.MARKED_WAITING, Reason.STILL_IDLE, Reason.DRAINING, Reason.PREPAID, Reason.OUTSIDE_POOLS}
 )
 """Of those that do not work, or do not go whatever the target is."""
+
+UNSCALED: Final = Need(replicas=0, reason=Reason.NO_WATCHDOG, detail="it has no scale watchdog")
+"""What is needed of a pool whose target nobody raises."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +44,10 @@ class PoolView:
     """None: the pool has no idle watchdog."""
     floor: int
     target: int
+    needed: Need | None = None
+    """What its scale watchdog would ask for again; None: nobody asked, so nothing is known to be surplus."""
+    spare: int = 0
+    """Instances on top of what is needed."""
     paused_by: str | None = None
     target_held_by: str | None = None
     """Who holds the target, which an end would lower: none is begun."""
@@ -48,6 +56,25 @@ class PoolView:
     ended_this_hour: int = 0
     left_today: int | None = None
     """Ends that the day still allows; None: it has no limit."""
+
+    def kept_for(self, target: int, healthy: int, floor: int) -> Objection | None:
+        """Why the pool gives up none of its healthy instances."""
+        there = f"target {target}, healthy {healthy}"
+        if target <= floor or healthy <= floor:
+            return Objection(reason=Reason.POOL_FLOOR, detail=f"floor {floor}, {there}")
+        if self.needed is None:
+            return Objection(reason=Reason.METRICS_MISSING, detail="what its scale watchdog needs is not known")
+        if target <= self.needed.replicas or healthy <= self.with_spare:
+            spare = f" and {self.spare} spare" if self.spare else ""
+            detail = f"scale needs {self.needed.replicas}{spare} ({self.needed.detail}), {there}"
+            return Objection(reason=Reason.NEEDED_SOON, detail=detail)
+        return None
+
+    @property
+    def with_spare(self) -> int:
+        """Instances for what is needed; at a need of 0 there is no spare either. 0 where nobody asked."""
+        replicas = 0 if self.needed is None else self.needed.replicas
+        return replicas + self.spare if replicas > 0 else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,9 +302,8 @@ class _Room:
             return decision  # it is counted, and its target may have been lowered
         floor, healthy = max(self._pools[pool].floor, pool in self._at_work), self._healthy.get(pool, 0)
         # what drains serves nothing any more, so that no floor is kept by keeping it
-        if turn is _Turn.NEW and (self._targets[pool] <= floor or healthy <= floor):
-            detail = f"floor {floor}, target {self._targets[pool]}, healthy {healthy}"
-            return decision.kept(Reason.POOL_FLOOR, detail)
+        if turn is _Turn.NEW and (why := self._pools[pool].kept_for(self._targets[pool], healthy, floor)) is not None:
+            return decision.kept(why.reason, why.detail)
         full = self._budgets.objection(pool, runs=turn is not _Turn.STUCK)
         if full is None or turn is not _Turn.NEW:  # what drains counts, whether or not it may be ended now
             self._budgets.take(pool, runs=full is None and turn is not _Turn.STUCK)

@@ -10,7 +10,7 @@ from typing import Final
 
 from gpufleet.domain.brakes import Brake
 from gpufleet.domain.decisions import Action
-from gpufleet.domain.evidence import Evidence
+from gpufleet.domain.evidence import AgentStatus, Evidence
 from gpufleet.domain.model import Instance
 from gpufleet.domain.owners import owner_of
 from gpufleet.settings.document import FleetDocument, Pool
@@ -19,12 +19,22 @@ from watchdogs.brakes import kept_by, paused_by, target_held_by
 from watchdogs.draining import leaving
 from watchdogs.execute import Executor, Pass
 from watchdogs.idle import acting, learned
-from watchdogs.idle.decide import WATCHDOG, Observed, PoolView, case_of, decide, is_heard, is_our_drain
+from watchdogs.idle.decide import (
+    UNSCALED,
+    WATCHDOG,
+    Observed,
+    PoolView,
+    case_of,
+    decide,
+    is_heard,
+    is_our_drain,
+)
 from watchdogs.idle.judge import METRIC_CHECKS, judge
 from watchdogs.machines import known_of
 from watchdogs.policy import digests, see_all
 from watchdogs.ports import Ports
 from watchdogs.scale import hours
+from watchdogs.scale.needs import cold_starts, needed_soon
 from watchdogs.whole import check_reporting, check_whole
 
 REACHED_SPAN: Final = timedelta(hours=24)
@@ -92,7 +102,12 @@ class IdleWatchdog:
         )
         asked = [i for i in watched if i.alive and (i.idle_since is not None or _quiet(i, base, now))]
         groups = sorted({i.group for i in asked if i.group is not None})
-        agents = ports.agents.statuses([*asked, *self._others(asked, watched, base, now)])
+        known = [*asked, *self._others(asked, watched, base, now)]
+        agents = ports.agents.statuses(known)
+        base = replace(base, pools=self._with_needs(pools, known, agents, now))
+        heard = {instance.id for instance in known}
+        if more := [i for i in self._others(asked, watched, base, now) if i.id not in heard]:
+            agents = {**agents, **ports.agents.statuses(more)}
         return replace(
             base,
             agents=agents,
@@ -124,7 +139,8 @@ class IdleWatchdog:
     ) -> list[Instance]:
         """Of pools of which one may be ended some that stay: can they carry the pool? Twice as many as are needed."""
         ends = Counter(i.pool or "" for i in asked if self._grace_is_over(i, now))
-        left = {pool: 2 * (observed.pools[pool].floor + count) + 8 for pool, count in ends.items()}
+        views = observed.pools
+        left = {pool: 2 * (max(views[pool].floor, views[pool].with_spare) + n) + 8 for pool, n in ends.items()}
         known = {instance.id for instance in asked}
         found: list[Instance] = []
         for instance in watched:
@@ -133,6 +149,28 @@ class IdleWatchdog:
                 left[pool] -= 1
                 found.append(instance)
         return found
+
+    def _with_needs(
+        self,
+        views: Mapping[str, PoolView],
+        asked: Sequence[Instance],
+        agents: Mapping[str, AgentStatus],
+        now: datetime,
+    ) -> dict[str, PoolView]:
+        """What scale needs of the pools of which one may be ended: of others nobody asks. Raises OSError."""
+        due = {i.pool for i in asked if self._grace_is_over(i, now)}
+        pools = [pool for pool in self._document.pools if pool.name in due]
+        by_pool = {pool.name: [i for i in asked if i.pool == pool.name] for pool in pools}
+        needs = needed_soon(
+            pools,
+            {name: view.target for name, view in views.items()},
+            cold_starts(by_pool, agents),
+            self._ports.metrics,
+            self._document.environment,
+            now,
+        )
+        known = {pool.name: needs.get(pool.name, UNSCALED) for pool in pools}
+        return {name: replace(view, needed=known.get(name)) for name, view in views.items()}
 
     def _grace_is_over(self, instance: Instance, now: datetime) -> bool:
         entry = self._document.pool(instance.pool or "").watchdogs.idle
@@ -186,6 +224,7 @@ class IdleWatchdog:
                 policy=entry,
                 floor=max(pool.min, self._scheduled(pool, now)),
                 target=pool.target if target is None else target.value,
+                spare=pool.spare,
                 paused_by=paused_by(pool.name, brakes),
                 target_held_by=target_held_by(pool.name, brakes),
                 policy_seen=entry is None or ledger.policy_seen(WATCHDOG, pool.name, names[pool.name]),

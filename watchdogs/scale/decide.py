@@ -6,14 +6,14 @@ engines. Down only as far as the highest load of `down_after` would still fit in
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
 from gpufleet.domain.decisions import Action, Decision, Plan, Reason
 from watchdogs.scale.hours import active
 from watchdogs.scale.missing import missing
-from watchdogs.scale.view import Demand, PoolView, Pressure
+from watchdogs.scale.view import Demand, Need, PoolView, Pressure
 
 WATCHDOG: Final = "scale"
 STEP_DOWN: Final = 0.1
@@ -29,15 +29,6 @@ QUEUE_WITHIN_S: Final = 60.0
 """A queue is a stock: it is worked off within this time, or within a start where that takes longer."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Need:
-    """Replicas that something asks for."""
-
-    replicas: int
-    reason: Reason
-    detail: str
-
-
 def decide(views: Sequence[PoolView], now: datetime) -> Plan:
     """One decision for each pool."""
     return Plan(watchdog=WATCHDOG, at=now, decisions=tuple(_pool(view, now) for view in views))
@@ -48,7 +39,7 @@ def _pool(view: PoolView, now: datetime) -> Decision:
         return _keep(view, Reason.PAUSED, view.paused_by)
     if view.held_by is not None and view.min <= view.target <= view.max:
         return _keep(view, Reason.KEPT_BY_PEOPLE, view.held_by)
-    most = max(_needs(view, now), key=lambda need: need.replicas)
+    most = _most(view, now)
     wanted = min(max(most.replicas, view.min), view.max)
     if wanted > view.target:
         short = f"; {most.replicas} are needed, {view.max} is the pool's max" if most.replicas > view.max else ""
@@ -58,35 +49,58 @@ def _pool(view: PoolView, now: datetime) -> Decision:
     return _down(view, wanted, most)
 
 
-def _needs(view: PoolView, now: datetime) -> Iterator[_Need]:
+def least(view: PoolView, now: datetime) -> Need:
+    """The fewest replicas that this watchdog would not raise again soon. Between the pool's min and max.
+
+    This may be more than it needs now: the highest load of `down_after` may come back, so it counts as the load of
+    now, and what keeps a target from being lowered keeps the replicas too. What is not known asks for nothing.
+    """
+    demand = view.demand
+    returned = demand if demand is None else replace(demand, now=max(demand.now, demand.peak))
+    most = _most(replace(view, demand=returned), now)
+    wanted = min(max(most.replicas, view.min), view.max)
+    if view.pressure is None:
+        return replace(most, replicas=wanted)
+    left, obstacle = _room_to_fall(view, view.pressure, wanted, max(view.target, wanted))
+    if obstacle is None:
+        return replace(most, replicas=left)
+    return Need(replicas=left, reason=Reason.LOAD_NEEDS_ALL, detail=obstacle)
+
+
+def _most(view: PoolView, now: datetime) -> Need:
+    """What asks for most."""
+    return max(_needs(view, now), key=lambda need: need.replicas)
+
+
+def _needs(view: PoolView, now: datetime) -> Iterator[Need]:
     rule = active(view.policy.schedule, now)
     if rule is None:
-        yield _Need(replicas=view.min, reason=Reason.POOL_FLOOR, detail=f"min is {view.min}")
+        yield Need(replicas=view.min, reason=Reason.POOL_FLOOR, detail=f"min is {view.min}")
     else:
         hours = f"{rule.start} to {rule.end} {rule.timezone}"
-        yield _Need(replicas=rule.target, reason=Reason.SCHEDULE, detail=f"{rule.target} from {hours}")
+        yield Need(replicas=rule.target, reason=Reason.SCHEDULE, detail=f"{rule.target} from {hours}")
     if view.held:
         # the router hands them over a moment after the first replica is ready, and scrapes tell of it later still
         rest = "a replica is ready" if view.ready else f"a cold start takes about {view.cold_start}"
         detail = f"{view.held:g} wait for a first replica; {rest}"
-        yield _Need(replicas=1, reason=Reason.HELD_REQUESTS, detail=detail)
+        yield Need(replicas=1, reason=Reason.HELD_REQUESTS, detail=detail)
     if view.demand is not None:
         yield from _of_demand(view, view.demand)
     if view.pressure is not None and view.pressure.reporting > 0:
         yield from _of_pressure(view, view.pressure)
 
 
-def _of_demand(view: PoolView, demand: Demand) -> Iterator[_Need]:
+def _of_demand(view: PoolView, demand: Demand) -> Iterator[Need]:
     room = 1 + view.policy.headroom
     coming = _room_for(demand, room)
     detail = f"work for {demand.now:.2f} replicas, {coming:.2f} by the time another one is ready"
-    yield _Need(replicas=_whole(coming), reason=Reason.LOAD_HIGH, detail=detail)
+    yield Need(replicas=_whole(coming), reason=Reason.LOAD_HIGH, detail=detail)
     if demand.expected is not None:
         detail = f"work for {demand.expected:.2f} replicas at this time of earlier days"
-        yield _Need(replicas=_whole(demand.expected * room), reason=Reason.LOAD_EXPECTED, detail=detail)
+        yield Need(replicas=_whole(demand.expected * room), reason=Reason.LOAD_EXPECTED, detail=detail)
 
 
-def _of_pressure(view: PoolView, pressure: Pressure) -> Iterator[_Need]:
+def _of_pressure(view: PoolView, pressure: Pressure) -> Iterator[Need]:
     policy, replicas = view.policy, pressure.reporting
     if pressure.backlog_s is not None:
         yield from _of_backlog(view, pressure, pressure.backlog_s)
@@ -94,11 +108,11 @@ def _of_pressure(view: PoolView, pressure: Pressure) -> Iterator[_Need]:
         detail = f"{pressure.waiting:g} requests wait at {replicas} replicas"
         # a queue is a stock, not a rate: it doubles the pool at most, and asks again if it stays
         wanted = min(_whole(pressure.waiting / policy.waiting_per_replica_above), 2 * replicas)
-        yield _Need(replicas=wanted, reason=Reason.LOAD_HIGH, detail=detail)
+        yield Need(replicas=wanted, reason=Reason.LOAD_HIGH, detail=detail)
     if pressure.kv_cache is not None and pressure.kv_cache > policy.kv_cache_above:
         detail = f"{pressure.kv_cache:.0%} of the KV cache is used"
         wanted = _whole(replicas * pressure.kv_cache / policy.kv_cache_above)
-        yield _Need(replicas=wanted, reason=Reason.LOAD_HIGH, detail=detail)
+        yield Need(replicas=wanted, reason=Reason.LOAD_HIGH, detail=detail)
     for what, seen, objective in (
         ("first token", pressure.first_token_s, policy.first_token_s),
         ("next token", pressure.inter_token_s, policy.inter_token_s),
@@ -106,19 +120,19 @@ def _of_pressure(view: PoolView, pressure: Pressure) -> Iterator[_Need]:
         if seen is not None and objective is not None and seen > objective:
             wanted = _whole(replicas * min(seen / objective, LATENCY_FACTOR_MAX))
             detail = f"{what} after {seen:.3g} s at the 95th percentile, the objective is {objective:.3g} s"
-            yield _Need(replicas=wanted, reason=Reason.OBJECTIVE_MISSED, detail=detail)
+            yield Need(replicas=wanted, reason=Reason.OBJECTIVE_MISSED, detail=detail)
 
 
-def _of_backlog(view: PoolView, pressure: Pressure, backlog_s: float) -> Iterator[_Need]:
+def _of_backlog(view: PoolView, pressure: Pressure, backlog_s: float) -> Iterator[Need]:
     """Room to work the queue off in the time that another replica takes to start: sooner, none could help."""
     if pressure.waiting > view.policy.waiting_per_replica_above * pressure.reporting:
         usual = pressure.reporting if view.demand is None else view.demand.now
         wanted = _whole(usual + backlog_s / max(view.cold_start.total_seconds(), QUEUE_WITHIN_S))
         detail = f"{pressure.waiting:g} requests wait, {backlog_s:.0f} s of one replica's work"
-        yield _Need(replicas=wanted, reason=Reason.LOAD_HIGH, detail=detail)
+        yield Need(replicas=wanted, reason=Reason.LOAD_HIGH, detail=detail)
 
 
-def _down(view: PoolView, wanted: int, most: _Need) -> Decision:
+def _down(view: PoolView, wanted: int, most: Need) -> Decision:
     if wanted == view.target:
         return _keep(view, most.reason if view.target > view.min else Reason.AS_WANTED, most.detail)
     if view.ready == 0 and view.pressure is None:
@@ -128,11 +142,18 @@ def _down(view: PoolView, wanted: int, most: _Need) -> Decision:
     if view.pressure is None or what is not None:
         return _keep(view, Reason.METRICS_MISSING, what or "no replica is read")
     left = max(wanted, view.target - max(1, int(view.target * STEP_DOWN)))
-    while (obstacle := _obstacle(view, view.pressure, left)) is not None:
-        left += 1
-        if left == view.target:
-            return _keep(view, Reason.LOAD_NEEDS_ALL, obstacle)
+    left, obstacle = _room_to_fall(view, view.pressure, left, view.target)
+    if left == view.target:
+        return _keep(view, Reason.LOAD_NEEDS_ALL, obstacle or "")
     return _move(view, left, Reason.LOAD_LOW, f"the highest load of {view.policy.down_after} fits into {left}")
+
+
+def _room_to_fall(view: PoolView, pressure: Pressure, left: int, most: int) -> tuple[int, str | None]:
+    """From `left` up to `most` the fewest into which the highest load would fit, and why fewer would not do."""
+    why = None
+    while left < most and (obstacle := _obstacle(view, pressure, left)) is not None:
+        left, why = left + 1, obstacle
+    return left, why
 
 
 def _obstacle(view: PoolView, pressure: Pressure, left: int) -> str | None:

@@ -49,16 +49,18 @@ Stats = Mapping[str, Mapping[str, float]]
 Row = tuple[Mapping[str, str], float]
 
 
-def read(
+def read(  # noqa: PLR0913, PLR0917 - what a look at some pools consists of
     store: Metrics,
     environment: str,
     policies: Mapping[str, ScalePolicy],
     leads: Mapping[str, timedelta],
     now: datetime,
+    horizon: timedelta = timedelta(0),
 ) -> "Readings":
     """Everything about the pools, over the longest `down_after` of them. Raises OSError.
 
-    `leads`: how long another replica of each pool takes to be ready.
+    `leads`: how long another replica of each pool takes to be ready. `horizon`: how far beyond that earlier days are
+    read.
     """
     down_after = max((policy.down_after for policy in policies.values()), default=timedelta(0))
     if not policies:
@@ -66,7 +68,7 @@ def read(
     present = store.query(present_query(environment, down_after), now)
     return Readings(
         present=_stats(present),
-        past=_stats(store.query(past_query(environment, leads, policies), now)),
+        past=_stats(store.query(past_query(environment, leads, policies, horizon), now)),
         policies=policies,
         engines=_engines(present, policies),
     )
@@ -196,7 +198,12 @@ def present_query(environment: str, down_after: timedelta) -> str:
     )
 
 
-def past_query(environment: str, leads: Mapping[str, timedelta], policies: Mapping[str, ScalePolicy]) -> str:
+def past_query(
+    environment: str,
+    leads: Mapping[str, timedelta],
+    policies: Mapping[str, ScalePolicy],
+    horizon: timedelta = timedelta(0),
+) -> str:
     """Rises and swings of a day, the level of work, and earlier days from this time on, from recorded series.
 
     Pools whose replicas start about as fast are asked for together, those that may have the same queue, and those of
@@ -212,7 +219,7 @@ def past_query(environment: str, leads: Mapping[str, timedelta], policies: Mappi
             objectives.setdefault((policy.first_token_s, policy.inter_token_s), []).append(pool)
     return " or ".join(
         (
-            *(_past(environment, names, lead) for lead, names in sorted(starts.items())),
+            *(_past(environment, names, lead, lead + horizon) for lead, names in sorted(starts.items())),
             *(_full(environment, names, bound) for bound, names in sorted(queues.items())),
             *(_slow(environment, names, *both) for both, names in objectives.items()),
         )
@@ -248,9 +255,9 @@ def _by_pool(environment: str, pools: Sequence[str], name: str) -> str:
     return f"sum by (pool) ({name}{_of(environment, pools)})"
 
 
-def _past(environment: str, pools: Sequence[str], lead: timedelta) -> str:
+def _past(environment: str, pools: Sequence[str], lead: timedelta, horizon: timedelta) -> str:
     here = _of(environment, pools)
-    ahead = _seconds(lead)
+    ahead, until = _seconds(lead), _seconds(horizon)
     parts: dict[str, str] = {}
     for unit, names in (("requests", (RECORDED_RUNNING, RECORDED_WAITING)), ("tokens", RECORDED_TOKENS)):
         load = " + on (pool) ".join(f"sum by (pool) ({name}{here})" for name in names)
@@ -266,7 +273,7 @@ def _past(environment: str, pools: Sequence[str], lead: timedelta) -> str:
             f" and on (pool) count_over_time(({load})[1d:10m]) > {LEAST_SEEN}"
         )
         for day in EARLIER_DAYS:
-            parts[f"{unit}_{day}d"] = f"max_over_time(({load})[{ahead}s:1m] offset {day * 86400 - ahead}s)"
+            parts[f"{unit}_{day}d"] = f"max_over_time(({load})[{until}s:1m] offset {day * 86400 - until}s)"
     return _union(parts)
 
 

@@ -5,10 +5,20 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import Final
 
+from gpufleet.domain.decisions import Reason
 from gpufleet.domain.policies import ScalePolicy
 
 LEVEL_SPAN: Final = timedelta(hours=2)
 """Over this the level of work is taken: long enough to smooth what comes by chance, short against a day."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """Replicas that something asks for."""
+
+    replicas: int
+    reason: Reason
+    detail: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from decimal import Decimal
 from functools import partial
 from typing import Final
@@ -13,13 +13,13 @@ from gpufleet.domain.decisions import Decision, Outcome, Reason, Target
 from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import Instance
 from gpufleet.settings.document import FleetDocument, Pool
-from watchdogs import boots
 from watchdogs.brakes import paused_by, target_held_by
 from watchdogs.execute import Executor, Pass, Rules
 from watchdogs.policy import digests, see_all
 from watchdogs.ports import Ports
 from watchdogs.scale import pressure
 from watchdogs.scale.decide import WATCHDOG, decide
+from watchdogs.scale.needs import cold_starts
 from watchdogs.scale.view import PoolView
 
 RULES: Final = Rules(watchdog=WATCHDOG, fails_alone=False, key_prefix=f"{WATCHDOG}:")
@@ -92,7 +92,7 @@ class ScaleWatchdog:
         by_pool: dict[str, list[Instance]] = {pool.name: [] for pool in pools}
         for instance in members:
             by_pool[groups[instance.group or ""]].append(instance)
-        leads = _cold_starts(by_pool, statuses)
+        leads = cold_starts(by_pool, statuses)
         readings = pressure.read(ports.metrics, self._document.environment, policies, leads, now)
         targets = ports.ledger.targets()
         brakes = [brake for brake in ports.ledger.brakes(now) if brake.holds(now)]
@@ -129,12 +129,3 @@ class ScaleWatchdog:
             held_by=target_held_by(pool.name, brakes),
             policy_seen=self._ports.ledger.policy_seen(WATCHDOG, pool.name, self._digests[pool.name]),
         )
-
-
-def _cold_starts(
-    by_pool: Mapping[str, Sequence[Instance]], statuses: Mapping[str, AgentStatus]
-) -> dict[str, timedelta]:
-    """By pool: the median of what its instances needed from launch to ready; of one that has none, all pools'."""
-    took = {pool: boots.took(members, statuses) for pool, members in by_pool.items()}
-    usual = boots.expected([boot for own in took.values() for boot in own])
-    return {pool: boots.expected(own, otherwise=usual) for pool, own in took.items()}

@@ -1,0 +1,76 @@
+"""What the scale watchdog will need within the hour, for watchdogs that would end some of it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from gpufleet.domain.decisions import Reason
+from gpufleet.domain.evidence import AgentStatus
+from gpufleet.domain.model import Instance
+from gpufleet.domain.policies import ScheduleRule
+from gpufleet.settings.document import Pool
+from watchdogs import boots
+from watchdogs.ports import Metrics
+from watchdogs.scale import hours, pressure
+from watchdogs.scale.decide import least
+from watchdogs.scale.view import Need, PoolView
+
+HORIZON: Final = timedelta(hours=1)
+"""What is needed again within this time is not worth an end: its cold start, and spot that may be gone by then."""
+_MINUTE: Final = timedelta(minutes=1)
+"""Rules of a schedule begin and end on whole minutes."""
+
+
+def needed_soon(  # noqa: PLR0913, PLR0917 - what a look at some pools consists of
+    pools: Sequence[Pool],
+    targets: Mapping[str, int],
+    leads: Mapping[str, timedelta],
+    metrics: Metrics,
+    environment: str,
+    now: datetime,
+) -> dict[str, Need]:
+    """By pool that has a scale watchdog: the fewest replicas that it would not raise again. Raises OSError."""
+    policies = {pool.name: pool.watchdogs.scale for pool in pools if pool.watchdogs.scale is not None}
+    if not policies:
+        return {}
+    leads = {name: leads[name] for name in policies}
+    readings = pressure.read(metrics, environment, policies, leads, now, HORIZON)
+    found: dict[str, Need] = {}
+    for pool in pools:
+        policy = policies.get(pool.name)
+        if policy is None:
+            continue
+        view = PoolView(
+            name=pool.name,
+            policy=policy,
+            target=targets[pool.name],
+            min=pool.min,
+            max=pool.max,
+            ready=0,  # says nothing of what is needed
+            demand=readings.demand(pool.name),
+            pressure=readings.pressure(pool.name),
+            held=readings.held(pool.name),
+            held_peak=readings.held_peak(pool.name),
+            cold_start=leads[pool.name],
+        )
+        found[pool.name] = _with_schedule(least(view, now), policy.schedule, pool.max, now)
+    return found
+
+
+def _with_schedule(need: Need, schedule: Sequence[ScheduleRule], most: int, now: datetime) -> Need:
+    """The need, or what the schedule will ask for within the horizon where that is more."""
+    moments = (now + _MINUTE * minute for minute in range(HORIZON // _MINUTE)) if schedule else ()
+    asked = min(max((hours.floor(schedule, moment) for moment in moments), default=0), most)
+    if asked <= need.replicas:
+        return need
+    return replace(need, replicas=asked, reason=Reason.SCHEDULE, detail=f"{asked} by its schedule within {HORIZON}")
+
+
+def cold_starts(
+    by_pool: Mapping[str, Sequence[Instance]], statuses: Mapping[str, AgentStatus]
+) -> dict[str, timedelta]:
+    """By pool: the median of what its instances needed from launch to ready; of one that has none, all pools'."""
+    took = {pool: boots.took(members, statuses) for pool, members in by_pool.items()}
+    usual = boots.expected([boot for own in took.values() for boot in own])
+    return {pool: boots.expected(own, otherwise=usual) for pool, own in took.items()}
