@@ -95,6 +95,9 @@ class FleetPrices:
     def on_demand_usd_per_hour(self, machine_type: str) -> Decimal | None:
         return self._at(machine_type, CapacityType.ON_DEMAND, None)
 
+    def list_usd_per_hour(self, machine_type: str, capacity_type: CapacityType, zone: str | None) -> Decimal | None:
+        return self._at(machine_type, capacity_type, zone)
+
     def _at(self, machine_type: str, capacity_type: CapacityType, zone: str | None) -> Decimal | None:
         sku = self._book.machine(self._cloud, machine_type, capacity_type, region=self._region, zone=zone)
         try:

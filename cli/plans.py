@@ -9,7 +9,7 @@ from typing import Any, Final
 from rich.table import Table
 
 from cli.output import STDOUT
-from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Plan, Reason
+from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Plan, Reason, Spend
 
 _COLOURS = {Action.KEEP: "dim", Action.MARK: "yellow", Action.END: "red", Action.REPLACE: "red", Action.STOP: "red"}
 
@@ -87,12 +87,23 @@ def total_of(prices: Iterable[Decimal | None]) -> tuple[Decimal, int]:
     return sum(known, Decimal(0)), len(told) - len(known)
 
 
+def spend_json(spend: Spend) -> dict[str, Any]:
+    """What the fleet costs with the growth of a plan, and where it stops to grow."""
+    return {
+        "usd_per_hour": f"{spend.usd_per_hour:f}",
+        "limit_usd_per_hour": f"{spend.limit_usd_per_hour:f}",
+        "unpriced": spend.unpriced,
+        "unpriced_stops": spend.unpriced_stops,
+    }
+
+
 def plan_json(plan: Plan, outcomes: tuple[Outcome, ...]) -> dict[str, Any]:
     """A plan and what became of it."""
     return {
         "watchdog": plan.watchdog,
         "at": plan.at.isoformat(),
         "budget": None if plan.budget is None else asdict(plan.budget),
+        "spend": None if plan.spend is None else spend_json(plan.spend),
         "waste": waste(plan),
         "decisions": [decision_json(decision) for decision in plan.decisions],
         "outcomes": [

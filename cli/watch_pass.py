@@ -79,6 +79,9 @@ def _print(result: Result) -> None:
         plans.show_outcomes(result.done.outcomes)
     if plan.acting and not result.applied:
         say("This was a dry run: nothing was done. Run it again with --apply to act.")
+    if plan.spend is not None:
+        limit = plan.spend.limit_usd_per_hour
+        say(f"The fleet costs {plan.spend.sentence} USD/h at list prices; it stops growing at {limit}.")
     if (waste := plans.waste(plan)) is not None:
         unpriced = f", {waste['unpriced']} without a price" if waste["unpriced"] else ""
         names = ", ".join(waste["resources"])

@@ -224,6 +224,8 @@ class OwnRule:
     """Number of the newest instance of which it is written down that it was launched."""
     _ended: list[datetime] = field(default_factory=list[datetime])
     """Ends of the last hour: all of them are its own choice here."""
+    _started: list[datetime] = field(default_factory=list[datetime])
+    """Starts of the last hour."""
 
     def decide(self, state: State) -> Moves:
         now = EPOCH + timedelta(seconds=state.now)
@@ -250,6 +252,7 @@ class OwnRule:
             self._note(state.zones[place], ActivityKind.NO_CAPACITY, now, None)
         for machine in (m for m in state.machines if m.number > self._newest):
             self._note(_group_of(state, machine.place), ActivityKind.LAUNCHED, now, machine)
+            self._started.append(now)
         self._newest = max((self._newest, *(m.number for m in state.machines)))
 
     def _pass_time(self, state: State, now: datetime) -> None:
@@ -266,6 +269,7 @@ class OwnRule:
         spans = {ActivityKind.LAUNCHED: lived, ActivityKind.PREEMPTED: lived}
         self._events = [event for event in self._events if now - event.at < spans.get(event.kind, refused)]
         self._ended = [at for at in self._ended if now - at <= HOUR]
+        self._started = [at for at in self._started if now - at <= HOUR]
 
     def _note(self, group: str, kind: ActivityKind, now: datetime, machine: Machine | None) -> None:
         number = None if machine is None else str(machine.number)
@@ -308,6 +312,7 @@ class OwnRule:
             on_demand_usd=Decimal(repr(terms.on_demand_price)),
             boot_expected=timedelta(seconds=terms.cold_start),
             ended_this_hour=len(self._ended),
+            started_this_hour=len(self._started),
         )
 
 

@@ -12,7 +12,7 @@ from gpufleet.domain.brakes import Brake
 from gpufleet.domain.decisions import Decision, FailedAttempts, Outcome, PastAction, Plan, Target
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.evidence import AgentStatus, Evidence
-from gpufleet.domain.model import Group, Instance
+from gpufleet.domain.model import CapacityType, Group, Instance
 
 
 class Inventory(Protocol):
@@ -130,6 +130,10 @@ class Prices(Protocol):
         ...
 
     def on_demand_usd_per_hour(self, machine_type: str) -> Decimal | None: ...
+
+    def list_usd_per_hour(self, machine_type: str, capacity_type: CapacityType, zone: str | None) -> Decimal | None:
+        """Of a machine that is not there yet. `zone` None: of any zone of the region."""
+        ...
 
 
 class Messages(Protocol):

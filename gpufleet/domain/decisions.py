@@ -51,6 +51,9 @@ class Reason(Code):
     NEEDED_SOON = "needed_soon", "its pool needs it within the hour"
     RUN_BUDGET = "run_budget", "most changes of this run reached"
     HOUR_BUDGET = "hour_budget", "most changes of this hour reached"
+    POOL_CEILING = "pool_ceiling", "pool holds as many instances as it may"
+    STARTS_CEILING = "starts_ceiling", "most starts of this hour reached"
+    SPEND_CEILING = "spend_ceiling", "fleet costs as much as it may"
     DAY_BUDGET = "day_budget", "most changes of this day reached"
     MARKED_WAITING = "marked_waiting", "marked, grace not over"
     IN_ROLLOUT = "in_rollout", "in a rollout"
@@ -135,6 +138,26 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Spend:
+    """What a fleet costs at list prices, in USD per hour, and the limit at which it stops growing."""
+
+    limit_usd_per_hour: Decimal
+    usd_per_hour: Decimal
+    """Of what runs, in all pools, and of what is asked for."""
+    unpriced: int = 0
+    """Instances whose price is unknown: the sum is at least that."""
+    unpriced_stops: bool = False
+    """Whether the fleet stops growing while a price is unknown."""
+
+    @property
+    def sentence(self) -> str:
+        """The sum, for people."""
+        if not self.unpriced:
+            return f"{self.usd_per_hour}"
+        return f"at least {self.usd_per_hour} ({self.unpriced} without a price)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """All decisions of one pass of one watchdog."""
 
@@ -143,6 +166,8 @@ class Plan:
     decisions: tuple[Decision, ...]
     budget: Budget | None = None
     """Over all pools, as the pass began. None: of a watchdog that ends nothing."""
+    spend: Spend | None = None
+    """With the growth of this plan. None: of a watchdog that buys nothing, or of a fleet without such a limit."""
 
     @property
     def acting(self) -> tuple[Decision, ...]:

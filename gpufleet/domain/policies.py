@@ -52,6 +52,8 @@ class SpotPolicy:
     max_stops_per_run: int = 2
     """Of its own choice: on-demand that goes back, surplus, moves."""
     max_stops_per_hour: int = 12
+    max_starts_per_hour: int | None = field(default=None, metadata={AS_BEFORE: None})
+    """Most instances of the pool that start within an hour, of all its groups. None: three times its `max`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

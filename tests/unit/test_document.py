@@ -53,6 +53,22 @@ def test_what_earlier_releases_do_not_know_is_written_only_where_it_says_somethi
     assert document.parse(document.render(wanted), "again") == wanted
 
 
+@pytest.mark.parametrize("said", [False, True])
+def test_earlier_releases_read_a_document_without_ceilings(said: bool) -> None:
+    whole = a_document()
+    budget = {"usd_per_month": "9000", "usd_per_hour_at_max": "40"}
+    spot: dict[str, Any] = {}
+    if said:
+        budget |= {"stop_growth_at_usd_per_hour": "30", "unpriced": "stop"}
+        spot = {"max_starts_per_hour": 4}
+    whole |= {"budget": budget, "pools": [pool | {"watchdogs": {"spot": spot}} for pool in whole["pools"]]}
+    found = document.parse(json.dumps(whole), "fleet.json")
+    text = document.render(found)
+    names = ("stop_growth_at_usd_per_hour", "unpriced", "max_starts_per_hour")
+    assert [name in text for name in names] == [said] * 3
+    assert document.parse(text, "again") == found
+
+
 def _broken(path: str, value: object) -> dict[str, Any]:
     whole = a_document()
     *parents, last = path.split(".")

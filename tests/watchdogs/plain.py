@@ -130,3 +130,8 @@ class FakePrices:
 
     def on_demand_usd_per_hour(self, machine_type: str) -> Decimal | None:
         return Decimal("0.80")
+
+    def list_usd_per_hour(self, machine_type: str, capacity_type: CapacityType, zone: str | None) -> Decimal | None:
+        if capacity_type is CapacityType.SPOT:
+            return self.spot_usd_per_hour(machine_type, zone or "")
+        return self.on_demand_usd_per_hour(machine_type)

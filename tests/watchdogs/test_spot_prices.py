@@ -31,6 +31,11 @@ class Prices:
     def on_demand_usd_per_hour(self, machine_type: str) -> Decimal | None:
         return None if self.on_demand is None else Decimal(self.on_demand)
 
+    def list_usd_per_hour(self, machine_type: str, capacity_type: CapacityType, zone: str | None) -> Decimal | None:
+        if capacity_type is CapacityType.SPOT:
+            return self.spot_usd_per_hour(machine_type, zone or "")
+        return self.on_demand_usd_per_hour(machine_type)
+
 
 def at(world: World, spot: str | None, on_demand: str | None) -> SpotWatchdog:
     """A watchdog whose policy was seen, and that knows these prices."""

@@ -41,6 +41,11 @@ class Prices:
     def on_demand_usd_per_hour(self, machine_type: str) -> Decimal | None:
         return Decimal(self.on_demand[machine_type]) if machine_type in self.on_demand else None
 
+    def list_usd_per_hour(self, machine_type: str, capacity_type: CapacityType, zone: str | None) -> Decimal | None:
+        if capacity_type is CapacityType.SPOT:
+            return self.spot_usd_per_hour(machine_type, zone or "")
+        return self.on_demand_usd_per_hour(machine_type)
+
 
 def seen(world: World, prices: Prices | None = None, **pool: Any) -> PoolView:
     ports = world.ports() if prices is None else replace(world.ports(), prices=prices)

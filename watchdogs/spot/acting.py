@@ -16,6 +16,7 @@ from watchdogs.draining import Drain, has_gone, leaving, sleep_and_renew, until_
 from watchdogs.execute import Executor, Rules
 from watchdogs.ports import Ports
 from watchdogs.spot import lifecycle
+from watchdogs.spot.ceilings import CEILINGS
 from watchdogs.spot.decide import WATCHDOG
 from watchdogs.spot.zones import CEILING
 
@@ -217,9 +218,23 @@ class Actor:
                 if decision.reason is Reason.BOOTS_FAILING:
                     text += f" Once that is mended, `gpufleet resume {decision.pool}` has it tried again."
                 self._executor.notify(key, text)
+        self._say_ceilings(plan)
         for pool in self._document.pools:
             self._say_hung(pool, [d for d in plan.decisions if d.pool == pool.name])
             self._say_dry(pool, [d for d in plan.decisions if d.pool == pool.name])
+
+    def _say_ceilings(self, plan: Plan) -> None:
+        """Once a day for each pool, and for the fleet: who does not grow although it should."""
+        day = f"{plan.at:%Y%m%d}"
+        for decision in (d for d in plan.decisions if d.reason in CEILINGS):
+            scope = "fleet" if decision.reason is Reason.SPEND_CEILING else decision.pool
+            text = f"Pool {decision.pool}, {decision.resource} does not grow: {decision.reason.sentence}."
+            self._executor.notify(f"ceiling:{scope}:{decision.reason}:{day}", f"{text} {decision.detail}.")
+        if (spend := plan.spend) is not None and spend.unpriced:
+            limit = f"its limit of {spend.limit_usd_per_hour} USD/h (`budget.stop_growth_at_usd_per_hour`)"
+            then = "it does not grow until the prices are known" if spend.unpriced_stops else "it grows all the same"
+            text = f"Nobody can tell whether the fleet is within {limit}: it costs {spend.sentence} USD/h; {then}."
+            self._executor.notify(f"ceiling:unpriced:{day}", f"{text} See `gpufleet prices list`.")
 
     def _say_unpriced(self, decision: Decision, unknown: str) -> None:
         """Once a day for each pool, in the name of the first."""

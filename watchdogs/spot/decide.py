@@ -12,10 +12,11 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
-from gpufleet.domain.decisions import Action, Decision, Plan, Reason
+from gpufleet.domain.decisions import Action, Decision, Plan, Reason, Spend
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import CapacityType
 from watchdogs.spot import lifecycle, risk, zones
+from watchdogs.spot.ceilings import within_ceilings
 from watchdogs.spot.pool_view import GroupView, Member, PoolView
 from watchdogs.spot.sizes import CHOSEN, Sizes, ends_of_runs, reserved_group, within_budgets, without_ending
 
@@ -25,15 +26,19 @@ FLEX_START_OVERLAP: Final = 1
 _TOO_MANY: Final = "asked for more than is needed now"
 
 
-def decide(pools: Sequence[PoolView], now: datetime) -> Plan:
-    """One decision for every group, and one for every instance that is to go or is held on to."""
+def decide(pools: Sequence[PoolView], now: datetime, spend: Spend | None = None) -> Plan:
+    """One decision for every group, and one for every instance that is to go or is held on to.
+
+    `spend` is what the whole fleet costs as it runs; None: it has no limit.
+    """
     wanted = [decision for pool in pools for decision in split(pool, now)]
-    decisions, budget = within_budgets(pools, wanted, now)
-    return Plan(watchdog=WATCHDOG, at=now, decisions=tuple(decisions), budget=budget)
+    allowed, budget = within_budgets(pools, wanted, now)
+    decisions, spend = within_ceilings(pools, allowed, now, spend)
+    return Plan(watchdog=WATCHDOG, at=now, decisions=tuple(decisions), budget=budget, spend=spend)
 
 
 def split(seen: PoolView, now: datetime) -> list[Decision]:
-    """The decisions for one pool, before budgets."""
+    """The decisions for one pool, before budgets and ceilings."""
     if seen.paused_by is not None:
         return [_keep(seen, group, Reason.PAUSED, seen.paused_by) for group in seen.groups]
     pool = lifecycle.with_late(without_ending(seen, now), now)

@@ -72,6 +72,8 @@ class GroupView:
     """Of these the ones that the cloud took: each still has its place in the desired size."""
     usd_per_hour: Decimal | None = None
     """Of its cheapest allowed machine type now; None: unknown."""
+    most_usd_per_hour: Decimal | None = None
+    """Of its dearest one; None: unknown of one of them."""
     losses_per_hour: float = 0.1
     """How often the zone is expected to lose us (`memory`)."""
     opens: datetime | None = None
@@ -112,6 +114,8 @@ class PoolView:
     policy_seen: bool = True
     ended_this_hour: int = 0
     """By this watchdog's own choice."""
+    started_this_hour: int = 0
+    """Instances of all its groups, also those that are gone."""
 
     def members_of(self, group: str) -> Sequence[Member]:
         return [member for member in self.members if member.group == group]

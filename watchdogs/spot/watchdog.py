@@ -1,6 +1,6 @@
 """The spot watchdog: observe, decide, act, and again within the pass until every zone was asked."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -8,11 +8,13 @@ from functools import partial
 from typing import Final
 
 from gpufleet.domain.activity import Activity
-from gpufleet.domain.decisions import Reason, Target
+from gpufleet.domain.boots import Boot
+from gpufleet.domain.decisions import Reason, Spend, Target
 from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import CapacityType, Group, Instance, Phase
 from gpufleet.domain.prices import FREE_IF_INTERRUPTED
 from gpufleet.settings.document import FleetDocument, GroupEntry, Pool
+from gpufleet.settings.document.money import Unpriced
 from watchdogs import boots, budgets
 from watchdogs.brakes import kept_by_people, paused_by, target_held_by
 from watchdogs.execute import Executor, Pass
@@ -52,6 +54,8 @@ class _Known:
     """Pools whose targets people hold."""
     ended: Mapping[str, int]
     """By pool: instances that went by choice within the hour."""
+    boots: Sequence[Boot]
+    """By launch: the instances of all pools, also those that left lately."""
     asked: frozenset[str]
     """Instances that were asked to drain within the hour that budgets count, and whose end was not seen."""
 
@@ -64,6 +68,8 @@ class _Seen:
     instances: Mapping[str, Instance]
     views: tuple[PoolView, ...]
     known: _Known
+    spend: Spend | None
+    """What all pools cost as they run; None: nothing stops their growth."""
 
 
 class SpotWatchdog:
@@ -81,7 +87,7 @@ class SpotWatchdog:
         """Observe and decide once. The plan is for people to read, and from now on its policies count as seen."""
         now = self._ports.clock.now()
         seen = self._look(now, now)
-        plan = decide([replace(view, policy_seen=True) for view in seen.views], now)
+        plan = decide([replace(view, policy_seen=True) for view in seen.views], now, seen.spend)
         see_all(self._ports, self._document, WATCHDOG)
         return Pass(observed=seen.views, plan=plan)
 
@@ -107,7 +113,7 @@ class SpotWatchdog:
             now = self._ports.clock.now()
             seen = self._look(now, started)
             self._note(executor, seen, now)
-            plan = decide(seen.views, now)
+            plan = decide(seen.views, now, seen.spend)
             executor.record(plan)
             actor = acting.Actor(self._document, self._ports, executor, seen.groups, seen.instances)
             self._acted = self._acted or bool(plan.acting)
@@ -152,6 +158,7 @@ class SpotWatchdog:
             kept=kept_by_people([*members.values()], brakes, now),
             held=frozenset(pool.name for pool in pools if target_held_by(pool.name, brakes)),
             ended=chosen_ends(past for past in actions if past.at >= now - budgets.HOUR),
+            boots=ports.ledger.boots(),
             asked=frozenset(ports.ledger.failed_since(WATCHDOG, now - budgets.HOUR)),
         )
         views = tuple(
@@ -160,7 +167,22 @@ class SpotWatchdog:
             )
             for pool in pools
         )
-        return _Seen(groups=groups, instances=members, views=views, known=known)
+        return _Seen(groups=groups, instances=members, views=views, known=known, spend=self._spend(listed.values()))
+
+    def _spend(self, listed: Iterable[Instance]) -> Spend | None:
+        """What the instances of all pools cost, also of those that no spot watchdog looks at."""
+        budget = self._document.budget
+        if budget is None or budget.stop_growth_at_usd_per_hour is None:
+            return None
+        running = [i for i in listed if i.alive and (i.pool is not None or i.group is not None)]
+        found = [self._ports.prices.usd_per_hour(instance) for instance in running]
+        known = [price for price in found if price is not None]
+        return Spend(
+            limit_usd_per_hour=budget.stop_growth_at_usd_per_hour,
+            usd_per_hour=sum(known, Decimal(0)),
+            unpriced=len(found) - len(known),
+            unpriced_stops=budget.unpriced is Unpriced.STOP,
+        )
 
     def _activities(self, groups: Sequence[str], lost: Collection[str], now: datetime) -> Sequence[Activity]:
         """What happened to the groups, with the causes of ends that they cannot tell.
@@ -226,6 +248,7 @@ class SpotWatchdog:
             paused_by=paused,
             policy_seen=self._ports.ledger.policy_seen(WATCHDOG, pool.name, self._digests[pool.name]),
             ended_this_hour=known.ended.get(pool.name, 0),
+            started_this_hour=_started(pool.name, known.boots, machines, now - budgets.HOUR),
         )
 
     def _group(self, entry: GroupEntry, group: Group, instances: Mapping[str, Instance], memory: Memory) -> GroupView:
@@ -236,8 +259,13 @@ class SpotWatchdog:
         elif entry.type is CapacityType.ON_DEMAND:
             found = [prices.on_demand_usd_per_hour(machine_type) for machine_type in entry.machine_types]
         known = [price for price in found if price is not None]
+        listed = [
+            prices.list_usd_per_hour(machine_type, entry.type, entry.zone) for machine_type in entry.machine_types
+        ]
+        dear = [price for price in listed if price is not None]
         return GroupView(
             name=entry.name,
+            most_usd_per_hour=max(dear) if dear and len(dear) == len(listed) else None,
             capacity_type=entry.type,
             zone=entry.zone,
             desired=group.desired,
@@ -282,6 +310,18 @@ def _member(instance: Instance, status: AgentStatus | None, usd: Decimal | None,
 def _taken(group: Group, instances: Collection[str], lost: Collection[str]) -> tuple[str, ...]:
     """Whom a group still lists although its cloud took them."""
     return tuple(key for key in group.instance_ids if key in lost and key not in instances)
+
+
+def _started(pool: str, boots: Iterable[Boot], there: Iterable[Instance], since: datetime) -> int:
+    """How many of a pool were launched since then: by the history of boots, and of what is there and not yet in it.
+
+    A name may be launched anew, so a start is a name and a time, to the second.
+    """
+    launches = [
+        *((boot.instance_id, boot.launched_at) for boot in boots if boot.pool == pool),
+        *((instance.id, instance.launched_at) for instance in there),
+    ]
+    return len({(name, at.replace(microsecond=0)) for name, at in launches if at > since})
 
 
 def _since_when(status: AgentStatus | None, missed: datetime) -> datetime:

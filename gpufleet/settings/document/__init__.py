@@ -15,7 +15,7 @@ from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.parsed import is_map
 from gpufleet.settings.document.alerts import AlertsEntry
 from gpufleet.settings.document.fields import Duration, MoreThanZero, Name, Strict, TimeZone
-from gpufleet.settings.document.money import Budget, Commitments, PartBudget, Prices, SharedEntry
+from gpufleet.settings.document.money import Budget, Commitments, PartBudget, Prices, SharedEntry, Unpriced
 from gpufleet.settings.document.watchdogs import OrphanRule, Watchdogs
 from gpufleet.settings.problems import from_validation
 
@@ -192,7 +192,15 @@ def render(document: FleetDocument) -> str:
 
     What came later is left out where it says nothing, so that earlier releases still read the document.
     """
-    silent = None if document.node_exporter else {"node_exporter"}
+    silent: dict[str, Any] = {} if document.node_exporter else {"node_exporter": True}
+    if (budget := document.budget) is not None:
+        unsaid = {"stop_growth_at_usd_per_hour": budget.stop_growth_at_usd_per_hour is None}
+        silent["budget"] = unsaid | {"unpriced": budget.unpriced is Unpriced.WARN}
+    silent["pools"] = {
+        number: {"watchdogs": {"spot": {"max_starts_per_hour"}}}
+        for number, pool in enumerate(document.pools)
+        if pool.watchdogs.spot is not None and pool.watchdogs.spot.max_starts_per_hour is None
+    }
     return document.model_dump_json(indent=2, exclude=silent) + "\n"
 
 

@@ -1,6 +1,7 @@
 """What the fleet document says of money: budgets, prices, shared resources, what was bought ahead."""
 
 from decimal import Decimal
+from enum import StrEnum
 from typing import Annotated, Literal, Self
 
 from pydantic import AwareDatetime, Field, model_validator
@@ -8,9 +9,22 @@ from pydantic import AwareDatetime, Field, model_validator
 from gpufleet.settings.document.fields import ExactDecimal, Strict
 
 
+class Unpriced(StrEnum):
+    """What an instance without a price does to the limit per hour."""
+
+    WARN = "warn"
+    """The sum counts as "at least", and people are notified."""
+    STOP = "stop"
+    """The fleet does not grow until the price is known."""
+
+
 class Budget(Strict):
     usd_per_month: ExactDecimal
     usd_per_hour_at_max: ExactDecimal
+    stop_growth_at_usd_per_hour: ExactDecimal | None = None
+    """The spot watchdog asks for nothing with which all pools together would cost more, at list prices. Null: no such
+    limit."""
+    unpriced: Unpriced = Unpriced.WARN
 
 
 class PartBudget(Strict):

@@ -46,7 +46,7 @@ class Watchdogs(Strict):
         Annotated[IdlePolicy, InPlace(coverage=Share, gpu_active_below=Share, max_stops_per_day=MoreThanZero | None)]
         | None
     ) = None
-    spot: Annotated[SpotPolicy, InPlace()] | None = None
+    spot: Annotated[SpotPolicy, InPlace(max_starts_per_hour=Annotated[int, Field(ge=0)] | None)] | None = None
     scale: (
         Annotated[
             ScalePolicy,
