@@ -1,18 +1,16 @@
 """What happened to groups, from the operations of their zones: one list for each zone, however many groups it has."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from google.cloud import compute_v1
 
-from clouds.gcp.operations import ENDS, LAUNCH, began, cause, finished
+from clouds.gcp.operations import ENDS, LAUNCH, Lives, began, cause, finished
 from clouds.gcp.refusals import is_account_wide, kind_of, zones_available
 from gpufleet.domain.activity import Activity, ActivityKind
 
 
-def activities(
-    lives: Mapping[tuple[str, int], Sequence[Any]], group_of: Callable[[str], str | None]
-) -> Iterator[Activity]:
+def activities(lives: Lives, group_of: Callable[[str], str | None]) -> Iterator[Activity]:
     """Launches, refusals and ends of the instances that belong to a group, from what `operations.recent` gave."""
     for (instance, _), operations in lives.items():
         group = group_of(instance)

@@ -3,14 +3,15 @@
 A group of the fleet document with a zone is zonal, one without is regional.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from clouds.gcp.activities import activities, refusal
 from clouds.gcp.calls import GoogleCalls
-from clouds.gcp.operations import TOGETHER, recent
+from clouds.gcp.operations import TOGETHER, Lives, recent
 from gpufleet.domain.activity import Activity, ActivityKind, CloudError, ConflictError
 from gpufleet.domain.model import CapacityType, Group
 from gpufleet.settings.document import FleetDocument, GroupEntry
@@ -30,6 +31,8 @@ _LEAVING: Final = frozenset({"ABANDONING", "DELETING", "STOPPING", "SUSPENDING"}
 """What a manager does with instances that count no more."""
 _UNBORN: Final = frozenset({"PROVISIONING", "STAGING"})
 _CREATING: Final = frozenset({"CREATING", "CREATING_WITHOUT_RETRIES", "RECREATING"})
+_SHARED_FOR_S: Final = 1.0
+"""For so long one list of a zone's operations answers for all groups."""
 _SAME_REFUSAL: Final = timedelta(minutes=2)
 """A refusal is listed by its operation and, about then, by its group."""
 
@@ -40,6 +43,15 @@ class _Naming:
 
     base: str
     zones: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Operations:
+    """The operations of a zone as they were read."""
+
+    at: float
+    since: datetime
+    lives: Lives
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,10 +68,14 @@ class Member:
 class GoogleGroups:
     """The managed instance groups of one fleet."""
 
-    def __init__(self, calls: GoogleCalls, document: FleetDocument) -> None:
+    def __init__(
+        self, calls: GoogleCalls, document: FleetDocument, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._calls = calls
+        self._clock = clock
         self._region = document.region
         self._namings: dict[str, _Naming] = {}
+        self._operations: dict[str, _Operations] = {}
         self._settled: set[str] = set()
         """Groups that were making no instance when they were last read."""
         self._known: Mapping[str, tuple[str, GroupEntry]] = {
@@ -81,7 +97,7 @@ class GoogleGroups:
         found: list[Activity] = []
         for zone in sorted({zone for zone, _ in owners}):
             # the operations of one end are read together, also where its first lies before then
-            lives = recent(self._calls, zone, since - TOGETHER)
+            lives = self._lives(zone, since - TOGETHER)
             found += activities(lives, lambda instance, zone=zone: owners.get((zone, _base(instance))))
         for name in names:
             if name not in self._settled:
@@ -171,6 +187,14 @@ class GoogleGroups:
             if str(member.instance).rsplit("/", 1)[-1] == instance_id:
                 return str(member.instance)
         return None
+
+    def _lives(self, zone: str, since: datetime) -> Lives:
+        """Operations of a zone since then at least; groups that are asked one after the other share one list."""
+        known = self._operations.get(zone)
+        if known is None or known.since > since or self._clock() - known.at > _SHARED_FOR_S:
+            known = _Operations(at=self._clock(), since=since, lives=recent(self._calls, zone, since))
+            self._operations[zone] = known
+        return known.lives
 
     def _errors(self, name: str, since: datetime) -> list[Activity]:
         """What a group could not make since then: also where no operation was begun for it."""

@@ -10,6 +10,9 @@ from gpufleet.domain.activity import ActivityKind
 from gpufleet.domain.lives import Ending
 
 PAGE: Final = 500
+Lives = Mapping[tuple[str, int], Sequence[Any]]
+"""Operations by instance and number. A group makes an instance anew under the same name; the number tells its lives
+apart."""
 LAUNCH: Final = "insert"
 PREEMPTED: Final = "compute.instances.preempted"
 RECREATED: Final = "compute.instances.repair.recreateInstance"
@@ -43,11 +46,8 @@ def finished(operation: Any) -> datetime:
     return datetime.fromisoformat(operation.end_time or operation.insert_time).astimezone(UTC)
 
 
-def recent(calls: GoogleCalls, zone: str, since: datetime) -> Mapping[tuple[str, int], Sequence[Any]]:
-    """Operations on instances of a zone since then, oldest first, by instance and number. Raises CloudError.
-
-    A group makes an instance anew under the same name: the number tells its lives apart.
-    """
+def recent(calls: GoogleCalls, zone: str, since: datetime) -> Lives:
+    """Operations on instances of a zone since then, oldest first. Raises CloudError."""
     lives: dict[tuple[str, int], list[Any]] = {}
     newest_life: dict[str, tuple[str, int]] = {}
     newest = calls.newest(

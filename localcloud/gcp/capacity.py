@@ -1,16 +1,18 @@
 """How much the embedded Google Cloud has to give: room per zone and machine type, GPU quotas, reservations."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from gpufleet.domain.catalogue import UnknownMachineError, machine
 from gpufleet.domain.model import Cloud
+from gpufleet.domain.quotas import GOOGLE_METRICS
 from localcloud.aws.capacity import Kind
 from localcloud.gcp.operations import Failure
-from localcloud.gcp.places import PROJECT, REGION
+from localcloud.gcp.places import PROJECT, REGION, ZONES
 
 QUOTA = 64
 """GPUs of each model and kind, unless the control API says otherwise."""
+_HELP = "https://cloud.google.com/compute/docs/resource-error"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +32,8 @@ class Capacity:
 
     limits: dict[tuple[str, str, Kind], int] = field(default_factory=dict[tuple[str, str, Kind], int])
     quotas: dict[Kind, int] = field(default_factory=dict[Kind, int])
+    all_regions: int | None = None
+    """GPUs of all models, kinds and regions; None: as many as the quotas of the region let pass."""
     gone: set[str] = field(default_factory=set[str])
     """Machine types with no new spot instance in any zone, until `restore`."""
 
@@ -37,6 +41,7 @@ class Capacity:
         """Everything can be had again."""
         self.limits.clear()
         self.quotas.clear()
+        self.all_regions = None
         self.gone.clear()
 
     def quota(self, kind: Kind) -> int:
@@ -45,19 +50,31 @@ class Capacity:
     def refusal(self, wanted: Use, living: Iterable[Use]) -> Failure | None:
         """Why this launch cannot be done beside what lives; None when it can. Quota comes first."""
         present = list(living)
+        if (over := self._over_quota(wanted, present)) is not None:
+            return over
+        if self._has_room(wanted, present):
+            return None
+        elsewhere = [zone for zone in ZONES if self._has_room(replace(wanted, zone=zone), present)]
+        return no_room(wanted, elsewhere)
+
+    def _over_quota(self, wanted: Use, present: Sequence[Use]) -> Failure | None:
         model, count = gpus(wanted.machine_type)
-        if count:
-            used = sum(
-                n for use in present if use.quota is wanted.quota for m, n in [gpus(use.machine_type)] if m == model
-            )
-            if used + count > self.quota(wanted.quota):
-                return _over_quota(metric(model, wanted.quota), self.quota(wanted.quota))
+        if not count:
+            return None
+        have = [(use, *gpus(use.machine_type)) for use in present]
+        if self.all_regions is not None and sum(n for _, _, n in have) + count > self.all_regions:
+            return over_quota("GPUS_ALL_REGIONS", self.all_regions, None)
+        used = sum(n for use, found, n in have if use.quota is wanted.quota and found == model)
+        if used + count > self.quota(wanted.quota):
+            return over_quota(metric(model, wanted.quota), self.quota(wanted.quota), REGION)
+        return None
+
+    def _has_room(self, wanted: Use, present: Sequence[Use]) -> bool:
+        if wanted.kind is Kind.SPOT and wanted.machine_type in self.gone:
+            return False
         place = (wanted.zone, wanted.machine_type, wanted.kind)
         room = self.limits.get(place)
-        full = room is not None and sum((u.zone, u.machine_type, u.kind) == place for u in present) >= room
-        if full or (wanted.kind is Kind.SPOT and wanted.machine_type in self.gone):
-            return no_room(wanted.zone)
-        return None
+        return room is None or sum((u.zone, u.machine_type, u.kind) == place for u in present) < room
 
     def as_json(self) -> Mapping[str, object]:
         """For people: the limits in force."""
@@ -67,6 +84,7 @@ class Capacity:
                 for (zone, machine_type, kind), count in sorted(self.limits.items())
             ],
             "gpu_quotas": {str(kind): self.quota(kind) for kind in Kind},
+            "gpus_all_regions": self.all_regions,
             "spot_gone": sorted(self.gone),
         }
 
@@ -82,21 +100,59 @@ def gpus(machine_type: str) -> tuple[str, int]:
 
 def metric(model: str, kind: Kind) -> str:
     """The quota's name: `NVIDIA_L4_GPUS`, `PREEMPTIBLE_NVIDIA_L4_GPUS`."""
-    name = f"NVIDIA_{model.upper().replace('-', '_').replace(' ', '_')}_GPUS"
+    name = GOOGLE_METRICS.get(model) or f"NVIDIA_{model.upper().replace('-', '_').replace(' ', '_')}_GPUS"
     return f"PREEMPTIBLE_{name}" if kind is Kind.SPOT else name
 
 
-def no_room(zone: str) -> Failure:
-    """The zone has no such machine left."""
+def no_room(wanted: Use, elsewhere: Sequence[str]) -> Failure:
+    """The zone has no such machine left, as it is said of machines with GPUs; `elsewhere`: zones that have one."""
+    zone, model, count = wanted.zone, *gpus(wanted.machine_type)
+    code, reason = "ZONE_RESOURCE_POOL_EXHAUSTED", "  Try a different zone, or try again later."
+    if count:
+        code, reason = f"{code}_WITH_DETAILS", "  '(resource type:compute)'."
     message = (
         f"The zone 'projects/{PROJECT}/zones/{zone}' does not have enough resources available to fulfill the request."
-        "  Try a different zone, or try again later."
     )
+    named = f" Consider trying your request in the {', '.join(elsewhere)} zone(s), which currently has capacity to"
+    hint = f"{named} accommodate your request. Alternatively, you" if elsewhere else " You"
+    sentence = (
+        f"A {wanted.machine_type} VM instance is currently unavailable in the {zone} zone.{hint} can try your request"
+        " again with a different VM hardware configuration or at a later time. For more information, see the"
+        " troubleshooting documentation."
+    )
+    fields = {"vmType": wanted.machine_type, "zone": zone}
+    if elsewhere:
+        fields["zonesAvailable"] = ",".join(elsewhere)
+    if count:
+        fields["attachment"] = f"nvidia-{model.lower()}:{count}"
+    info = {"reason": "resource_availability", "domain": "compute.googleapis.com", "metadatas": fields}
     return Failure(
-        code="ZONE_RESOURCE_POOL_EXHAUSTED", message=message, status=503, status_message="SERVICE UNAVAILABLE"
+        code=code,
+        message=f"{message}{reason}",
+        status=503,
+        status_message="SERVICE UNAVAILABLE",
+        details=(
+            {"help": {"links": [{"description": "Troubleshooting documentation", "url": _HELP}]}},
+            {"localizedMessage": {"locale": "en-US", "message": sentence}},
+            {"errorInfo": info},
+        ),
     )
 
 
-def _over_quota(name: str, limit: int) -> Failure:
-    message = f"Quota '{name}' exceeded.  Limit: {limit:.1f} in region {REGION}."
-    return Failure(code="QUOTA_EXCEEDED", message=message, status=403, status_message="FORBIDDEN")
+def over_quota(name: str, limit: int, region: str | None) -> Failure:
+    """A quota of the region, or of all regions, is used up."""
+    where = f"in region {region}" if region else "globally"
+    slug = name.replace("_", "-")
+    quota = {
+        "metricName": f"compute.googleapis.com/{name.lower()}",
+        "limitName": f"{slug}-per-project-region" if region else f"{slug}-per-project",
+        "dimensions": {"region": region} if region else {"global": "global"},
+        "limit": float(limit),
+    }
+    return Failure(
+        code="QUOTA_EXCEEDED",
+        message=f"Quota '{name}' exceeded.  Limit: {limit:.1f} {where}.",
+        status=403,
+        status_message="FORBIDDEN",
+        details=({"quotaInfo": quota},),
+    )

@@ -18,6 +18,8 @@ from localcloud.gcp.machine import Machine
 from localcloud.gcp.world import World
 
 _PREFIX: Final = "/_localcloud"
+_NAMED: Final = ("PROVISIONING", "STAGING", "RUNNING")
+"""What is chosen by its name may also be one that is being made."""
 _ROLE: Final = tags.label(tags.ROLE)
 _LABELS: Final = {tag: tags.label(tag) for tag in (tags.ENVIRONMENT, tags.POOL, tags.CAPACITY_TYPE)}
 
@@ -57,6 +59,7 @@ class Control:
             ("GET", "/targets"): lambda _: self.targets(request.query.get("port", "9400"), request.query.get("role")),
             ("POST", "/preempt"): self.preempt,
             ("POST", "/maintain"): self.maintain,
+            ("POST", "/unhealthy"): self.unhealthy,
             ("POST", "/restore"): lambda _: self.restore(),
             ("POST", "/capacity"): self.set_capacity,
             ("POST", "/fault"): self.add_fault,
@@ -153,6 +156,15 @@ class Control:
         instances.maintain(self.world, chosen)
         return self._shown(chosen)
 
+    def unhealthy(self, body: Mapping[str, Any]) -> object:
+        """A member of a group fails its health check."""
+        chosen = self._choose(body, lambda one: one.group is not None, "member of a group")
+        for group in self.world.groups.values():
+            for member in group.members:
+                if member.name == chosen.name:
+                    groups.fail_health_check(self.world, group, member)
+        return self._shown(chosen)
+
     def _choose(self, body: Mapping[str, Any], fits: Callable[[Machine], bool], what: str) -> Machine:
         wanted, pool = body.get("instance"), body.get("pool")
         if wanted is None and pool is None:
@@ -160,7 +172,7 @@ class Control:
         found = [
             machine
             for machine in self.world.machines.values()
-            if machine.status == "RUNNING"
+            if machine.status in (_NAMED if wanted is not None else ("RUNNING",))
             and (wanted is None or machine.name == wanted)
             and (pool is None or machine.labels.get(_LABELS[tags.POOL]) == pool)
             and fits(machine)
@@ -178,7 +190,10 @@ class Control:
         return self.world.capacity.as_json()
 
     def set_capacity(self, body: Mapping[str, Any]) -> object:
-        """{"zone", "type", "kind", "count"} or {"kind", "gpus"}; null means no limit."""
+        """{"zone", "type", "kind", "count"}, {"kind", "gpus"} or {"gpus_all_regions"}; null means no limit."""
+        if "gpus_all_regions" in body:
+            self.world.capacity.all_regions = _count(body["gpus_all_regions"])
+            return self.world.capacity.as_json()
         try:
             kind = Kind(str(body.get("kind")))
         except ValueError as error:
@@ -189,14 +204,12 @@ class Control:
         elif body.get("zone") and body.get("type") and "count" in body:
             limits = (self.world.capacity.limits, (body["zone"], body["type"], kind), body["count"])
         else:
-            raise ControlError('give {"zone", "type", "kind", "count"} or {"kind", "gpus"}')
-        table, key, count = limits
-        if count is None:
+            raise ControlError('give {"zone", "type", "kind", "count"}, {"kind", "gpus"} or {"gpus_all_regions"}')
+        table, key, wanted = limits
+        if (count := _count(wanted)) is None:
             table.pop(key, None)
-        elif isinstance(count, int) and count >= 0:
-            table[key] = count
         else:
-            raise ControlError(f"count is {count!r}; it must be a whole number from 0, or null for no limit")
+            table[key] = count
         return self.world.capacity.as_json()
 
     def add_fault(self, body: Mapping[str, Any]) -> object:
@@ -223,3 +236,10 @@ class Control:
         except ValueError as error:
             raise ControlError(str(error)) from error
         return self.api_faults.as_json()
+
+
+def _count(wanted: object) -> int | None:
+    """None: no limit. Raises ControlError."""
+    if wanted is None or (isinstance(wanted, int) and wanted >= 0):
+        return wanted
+    raise ControlError(f"count is {wanted!r}; it must be a whole number from 0, or null for no limit")

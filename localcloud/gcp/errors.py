@@ -26,17 +26,13 @@ class ApiError(Exception):
         """Google's word: `invalid`, `required`, `notFound`, `alreadyExists`, …"""
         self.message = message
 
-    def as_json(self) -> dict[str, Any]:
-        """The body of the answer."""
+    def as_json(self, *, of_compute: bool = False) -> dict[str, Any]:
+        """The body of the answer. Compute Engine gives no `status` where it finds nothing; other APIs always do."""
         detail = {"message": self.message, "domain": "global", "reason": self.reason}
-        return {
-            "error": {
-                "code": int(self.status),
-                "message": self.message,
-                "errors": [detail],
-                "status": _STATUS_WORDS.get(int(self.status), "UNKNOWN"),
-            }
-        }
+        error: dict[str, Any] = {"code": int(self.status), "message": self.message, "errors": [detail]}
+        if not of_compute or self.status is not HTTPStatus.NOT_FOUND:
+            error["status"] = _STATUS_WORDS.get(int(self.status), "UNKNOWN")
+        return {"error": error}
 
 
 def invalid(field: str, value: object, why: str) -> ApiError:

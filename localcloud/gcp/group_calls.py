@@ -7,12 +7,20 @@ from localcloud.gcp import groups
 from localcloud.gcp.calls import Call, page, patched
 from localcloud.gcp.errors import ApiError, in_use, invalid, not_found, required
 from localcloud.gcp.groups import Group, Member
+from localcloud.gcp.operations import Failure
 from localcloud.gcp.places import ZONES
 from localcloud.gcp.store import Key, Row, fingerprint, key_of, last, path_of
 from localcloud.gcp.world import World
 
 COLLECTION: Final = "instanceGroupManagers"
 _MOST: Final = 1000
+_PROACTIVE: Final = Failure(
+    code="CONDITION_NOT_MET",
+    message="CreateInstances cannot be used when UpdatePolicy type is set to PROACTIVE and replacementMethod to"
+    " SUBSTITUTE. Set replacementMethod to RECREATE or disable rolling update by setting type to OPPORTUNISTIC.",
+    status=412,
+    status_message="PRECONDITION FAILED",
+)
 
 
 def insert(world: World, call: Call) -> Row:
@@ -255,6 +263,9 @@ def create_instances(world: World, call: Call) -> Row:
     names = [str(one.get("name", "")) for one in items(call.body, "instances")]
     if not names:
         raise required("resource.instances")
+    policy: Row = row.get("updatePolicy", {})
+    if policy.get("type") == "PROACTIVE" and policy.get("replacementMethod") == "SUBSTITUTE":
+        return _operation(world, call, group.key, "createInstances", lambda: _PROACTIVE)
     for name in names:
         if name in world.machines:
             raise ApiError(409, "alreadyExists", f"The instance '{name}' already exists")

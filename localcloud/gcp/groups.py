@@ -15,8 +15,11 @@ from localcloud.gcp.places import PROJECT
 from localcloud.gcp.store import Key, Row, key_of, last, path_of, stamp
 from localcloud.gcp.world import World
 
-_RETRY_FIRST: Final = timedelta(seconds=2)
-_RETRY_LONGEST: Final = timedelta(seconds=30)
+_REFUSAL_TAKES: Final = timedelta(seconds=7)
+"""From the beginning of an operation to a refusal for lack of capacity, as it was recorded once."""
+_RETRY_FIRST: Final = timedelta(seconds=10)
+_RETRY_LONGEST: Final = timedelta(seconds=60)
+"""A group waits longer after each refusal. How long is not documented: assumed."""
 _ERRORS_KEPT: Final = 100
 ACTIONS: Final[tuple[str, ...]] = (
     "none",
@@ -205,8 +208,21 @@ def _advance_member(world: World, group: Group, member: Member) -> None:  # noqa
         _repair(world, group, member, machine)
 
 
-def _repair(world: World, group: Group, member: Member, machine: Machine | None) -> None:
-    """It was preempted, deleted from outside or stopped: made again in its zone, under its name."""
+def fail_health_check(world: World, group: Group, member: Member) -> None:
+    """Its health check found it unhealthy: made again, unless the group only reports that."""
+    row = world.store.get(group.key)
+    policy: Row = row.get("instanceLifecyclePolicy", {})
+    action = policy.get("onFailedHealthCheck", "DEFAULT_ACTION")
+    if action == "DEFAULT_ACTION":
+        action = policy.get("defaultActionOnFailure", "REPAIR")
+    if action == "REPAIR" and row.get("autoHealingPolicies") and (machine := _machine(world, member)) is not None:
+        _repair(world, group, member, machine, "Instance eligible for autohealing: instance unhealthy.")
+
+
+def _repair(world: World, group: Group, member: Member, machine: Machine | None, why: str = "") -> None:
+    """It was preempted, deleted from outside, stopped or is unhealthy: made again in its zone, under its name."""
+    status = machine.status if machine else "DELETED"
+    why = why or f"instance's intent is RUNNING but instance's status is {status}."
     forced = world.store.get(group.key).get("instanceLifecyclePolicy", {}).get("forceUpdateOnRepair") == "YES"
     if forced:
         member.version = current_version(world.store.get(group.key))
@@ -216,8 +232,7 @@ def _repair(world: World, group: Group, member: Member, machine: Machine | None)
         f"projects/{PROJECT}/zones/{member.zone}/instances/{member.name}",
         machine.uid if machine else "0",
         f"Instance Group Manager '{world.store.get(group.key)['selfLink']}' initiated recreateInstance on instance"
-        f" '{member.name}'. Reason: instance's intent is RUNNING but instance's status is"
-        f" {machine.status if machine else 'DELETED'}.",
+        f" '{member.name}'. Reason: {why}",
     )
     if machine is None:
         member.action = "CREATING"
@@ -256,7 +271,8 @@ def _create_missing(world: World, group: Group, row: Row, now: datetime) -> None
             failed = not _create(world, group, row, member, now) or failed
     if failed:
         group.failures += 1
-        group.retry_at = now + min(_RETRY_FIRST * 2 ** (group.failures - 1), _RETRY_LONGEST)
+        wait = _REFUSAL_TAKES + min(_RETRY_FIRST * 2 ** min(group.failures - 1, 6), _RETRY_LONGEST)
+        group.retry_at = now + world.time_scale.shorten(wait)
     else:
         group.failures, group.retry_at = 0, None
 
@@ -280,14 +296,43 @@ def _create(world: World, group: Group, row: Row, member: Member, now: datetime)
             made = _launch(world, group, member, zone, template, machine_type)
             if isinstance(made, Machine):
                 member.zone, member.machine_type = zone, machine_type
+                _begin_insert(world, group, member, made)
                 return True
             first = first or made
     if first is not None:
-        _note(world, group, member, first, now)
+        _refuse(world, group, member, first, now)
     if member.once:
         group.members.remove(member)
         row["targetSize"] = max(0, int(row["targetSize"]) - 1)
     return False
+
+
+def _begin_insert(world: World, group: Group, member: Member, made: Machine) -> None:
+    """The operation of a launch: done once the machine runs, or once it is over for it."""
+
+    def progress() -> Failure | bool:
+        if made.is_preempted and "lastStartTimestamp" not in made.row:
+            failed = Failure(code="UNSUPPORTED_OPERATION", message="Instance was preempted during creation.")
+            _note(world, group, member, failed, world.now())
+            return failed
+        return made.status not in ("PROVISIONING", "STAGING")
+
+    world.operations.start(made.key.scope, "insert", made.key.path, made.uid, progress=progress, user=GROUPS)
+
+
+def _refuse(world: World, group: Group, member: Member, failure: Failure, now: datetime) -> None:
+    """The operation of a launch that is refused after a while, and then in the group's errors too."""
+    refused_at = now + world.time_scale.shorten(_REFUSAL_TAKES)
+
+    def progress() -> Failure | bool:
+        if world.now() < refused_at:
+            return False
+        _note(world, group, member, failure, world.now())
+        return failure
+
+    scope = f"zones/{member.zone}"
+    path = f"projects/{PROJECT}/{scope}/instances/{member.name}"
+    world.operations.start(scope, "insert", path, world.store.number(), progress=progress, user=GROUPS)
 
 
 def _launch(  # noqa: PLR0913
@@ -318,7 +363,7 @@ def _machine_types(row: Row, properties: Row) -> list[str]:
 
 def _note(world: World, group: Group, member: Member, failure: Failure, now: datetime) -> None:
     error = {"code": failure.code, "message": failure.message}
-    member.errors = [error]
+    member.errors = [failure.error]
     link = world.store.url(f"projects/{PROJECT}/zones/{member.zone}/instances/{member.name}")
     group.errors.append(
         {

@@ -192,6 +192,8 @@ def maintain(world: World, found: Machine) -> None:
 def advance(world: World, found: Machine, now: datetime) -> None:
     """One step of life: what its machine did since the last look."""
     match found.status:
+        case "PROVISIONING" | "STAGING" if _is_taken(found, now):
+            _end_preempted(world, found)
         case "PROVISIONING" | "STAGING":
             _boot(world, found, now)
         case "RUNNING":
@@ -231,9 +233,8 @@ def _limit_run(found: Machine, now: datetime) -> None:
 def _look(world: World, found: Machine, now: datetime) -> None:
     if found.ends_at is not None and now >= found.ends_at:
         _run_is_over(world, found)
-    elif found.preempted_at is not None and now >= found.preempted_at:
-        action = found.row["scheduling"].get("instanceTerminationAction", "STOP")
-        begin_stop(world, found, "preempted", delete=action == "DELETE")
+    elif _is_taken(found, now):
+        _end_preempted(world, found)
     elif found.maintenance_until is not None and now >= found.maintenance_until:
         found.maintenance_until = None
         world.hardware.changed(found.name)
@@ -256,6 +257,15 @@ def _look(world: World, found: Machine, now: datetime) -> None:
             "Instance terminated by guest OS shutdown.",
         )
         begin_stop(world, found, "guest shutdown", delete=False)
+
+
+def _is_taken(found: Machine, now: datetime) -> bool:
+    return found.preempted_at is not None and now >= found.preempted_at
+
+
+def _end_preempted(world: World, found: Machine) -> None:
+    action = found.row["scheduling"].get("instanceTerminationAction", "STOP")
+    begin_stop(world, found, "preempted", delete=action == "DELETE")
 
 
 def _run_is_over(world: World, found: Machine) -> None:

@@ -10,7 +10,11 @@ from localcloud.gcp.store import Row, Store, stamp
 
 _STARTS_AFTER: Final = timedelta(milliseconds=100)
 _TAKES: Final = timedelta(milliseconds=400)
+"""Assumed: recorded operations are shown before they end."""
 _KEPT: Final = timedelta(days=14)
+_OPERATION: Final = "operation"
+_EVENT: Final = "systemevent"
+"""How the names of operations begin: those that somebody asked for, and those that the cloud began by itself."""
 USER: Final = "local@gpu-fleet-local.iam.gserviceaccount.com"
 SYSTEM: Final = "system"
 GROUPS: Final = f"{PROJECT_NUMBER}@cloudservices.gserviceaccount.com"
@@ -25,6 +29,14 @@ class Failure:
     message: str
     status: int = 400
     status_message: str = "BAD REQUEST"
+    details: tuple[Row, ...] = ()
+    """`errorDetails`: a link to the documentation, a sentence for people, and fields for programs."""
+
+    @property
+    def error(self) -> Row:
+        """As an operation, and the last attempt of a managed instance, show it."""
+        shown: Row = {"code": self.code, "message": self.message}
+        return {**shown, "errorDetails": list(self.details)} if self.details else shown
 
 
 Progress = Callable[[], "Failure | bool"]
@@ -55,11 +67,12 @@ class Operations:
         *,
         progress: Progress = lambda: True,
         user: str = USER,
+        begins: str = _OPERATION,
     ) -> Row:
         """A new one, PENDING; `progress` is asked until it says how it ended."""
         now = self.now()
         number = self.store.number()
-        name = f"operation-{int(now.timestamp() * 1000)}-{int(number):x}"
+        name = f"{begins}-{_name(now, int(number))}"
         row: Row = {
             "kind": "compute#operation",
             "id": number,
@@ -81,7 +94,7 @@ class Operations:
 
     def happened(self, scope: str, operation_type: str, target: str, target_id: str, message: str) -> Row:
         """Something that the cloud did by itself: done as soon as it is seen."""
-        row = self.start(scope, operation_type, target, target_id, user=SYSTEM)
+        row = self.start(scope, operation_type, target, target_id, user=SYSTEM, begins=_EVENT)
         moment = row["insertTime"]
         row.update(status="DONE", progress=100, statusMessage=message, startTime=moment, endTime=moment)
         return row
@@ -119,10 +132,16 @@ class Operations:
                 _finish(work.row, now, ended)
 
 
+def _name(now: datetime, number: int) -> str:
+    """Milliseconds, microseconds in hexadecimal digits, and two random numbers."""
+    micros = int(now.timestamp() * 1_000_000)
+    return f"{micros // 1000}-{micros:x}-{number >> 32 & 0xFFFFFFFF:08x}-{number & 0xFFFFFFFF:08x}"
+
+
 def _finish(row: Row, now: datetime, ended: Any) -> None:
     row.update(status="DONE", progress=100, endTime=stamp(now))
     row.setdefault("startTime", row["endTime"])
     if isinstance(ended, Failure):
-        row["error"] = {"errors": [{"code": ended.code, "message": ended.message}]}
+        row["error"] = {"errors": [ended.error]}
         row["httpErrorStatusCode"] = ended.status
         row["httpErrorMessage"] = ended.status_message

@@ -10,7 +10,7 @@ from localcloud.documents import is_document
 from localcloud.gcp.errors import ApiError, already_exists, not_found, required
 from localcloud.gcp.exchange import Reply, Request, json_reply
 from localcloud.gcp.places import PROJECT, PROJECT_NUMBER
-from localcloud.gcp.store import Row, fingerprint, stamp
+from localcloud.gcp.store import Row, fingerprint, utc_stamp
 from localcloud.gcp.world import World
 
 _P: Final = r"/v1/projects/([^/:]+)"
@@ -235,7 +235,7 @@ class Projects:
         row: Row = {
             **body,
             "name": f"projects/{PROJECT_NUMBER}/secrets/{name}",
-            "createTime": stamp(self._world.now()),
+            "createTime": utc_stamp(self._world.now()),
         }
         row["etag"] = fingerprint(row)
         return self._add("secrets", name, row)
@@ -318,7 +318,7 @@ class Projects:
         return self._get("cryptoKeys", f"{place}/{ring}/{key}")
 
     def _key_row(self, name: str) -> Row:
-        return {"name": f"projects/{PROJECT}/{name}", "createTime": stamp(self._world.now())}
+        return {"name": f"projects/{PROJECT}/{name}", "createTime": utc_stamp(self._world.now())}
 
     # DNS.
 
@@ -334,7 +334,7 @@ class Projects:
             **body,
             "kind": "dns#managedZone",
             "id": self._world.store.number(),
-            "creationTime": stamp(self._world.now()),
+            "creationTime": utc_stamp(self._world.now()),
             "nameServers": ["ns-gcp-private.googledomains.com."],
         }
         return self._add("managedZones", str(body["name"]), row)

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from localcloud.gcp.capacity import no_room
 from localcloud.gcp.machine import OCCUPIES, is_spot
 from localcloud.gcp.operations import Failure
 from localcloud.gcp.store import Key, Row, last
@@ -18,21 +17,21 @@ def claim(world: World, zone: str, properties: Row, machine_type: str) -> str | 
     if kind == "SPECIFIC_RESERVATION":
         name = last((affinity.get("values") or [""])[0])
         row = world.store.find(Key(f"zones/{zone}", "reservations", name))
-        if row is None or not _fits(row, machine_type):
-            message = f"Specified reservation '{name}' does not exist or does not fit the instance in zone {zone}."
-            return Failure(code="INVALID_RESERVATION", message=message)
-        if in_use(world, name, zone) >= int(row["specificReservation"]["count"]):
-            found = no_room(zone)
-            message = (
-                f"Specified reservation '{name}' does not have available resources for the request. {found.message}"
-            )
-            return Failure(code=found.code, message=message, status=503, status_message=found.status_message)
+        if row is None:
+            return _refused(f"Specified reservation '{name}' does not exist.")
+        full = in_use(world, name, zone) >= int(row["specificReservation"]["count"])
+        if full or not _fits(row, machine_type):
+            return _refused(f"Specified reservation '{name}' does not have available resources for the request.")
         return name
     for key, row in world.store.all("reservations", f"zones/{zone}"):
         free = int(row["specificReservation"]["count"]) - in_use(world, key.name, zone)
         if free > 0 and not row.get("specificReservationRequired") and _fits(row, machine_type):
             return key.name
     return None
+
+
+def _refused(message: str) -> Failure:
+    return Failure(code="CONDITION_NOT_MET", message=message, status=412, status_message="PRECONDITION FAILED")
 
 
 def _fits(reservation: Row, machine_type: str) -> bool:

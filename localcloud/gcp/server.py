@@ -38,7 +38,7 @@ class Front:
         try:
             return self._route(request)
         except ApiError as error:
-            return json_reply(error.as_json(), int(error.status))
+            return json_reply(error.as_json(of_compute=request.path.startswith(PREFIX)), int(error.status))
         except Exception as error:  # noqa: BLE001 - one bad call must not look like a cloud that is gone
             said = f"{type(error).__name__}: {error}"
             print(f"{request.method} {request.path} failed: {said}", file=sys.stderr, flush=True)

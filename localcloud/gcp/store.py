@@ -6,13 +6,15 @@ import json
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final
+from zoneinfo import ZoneInfo
 
 from localcloud.gcp.errors import already_exists, not_found
 from localcloud.gcp.places import PROJECT
 
 Row = dict[str, Any]
+_PACIFIC: Final = ZoneInfo("America/Los_Angeles")
 _KINDS: Final = {
     "networks": "network",
     "subnetworks": "subnetwork",
@@ -106,8 +108,13 @@ class Store:
 
 
 def stamp(moment: datetime) -> str:
-    """A time as Google writes it."""
-    return moment.isoformat(timespec="milliseconds")
+    """A time as Compute Engine writes it."""
+    return moment.astimezone(_PACIFIC).isoformat(timespec="milliseconds")
+
+
+def utc_stamp(moment: datetime) -> str:
+    """A time as the other APIs write it."""
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def path_of(link: str) -> str:

@@ -241,6 +241,19 @@ def test_only_the_time_since_is_read_and_one_list_for_each_zone(project: Project
     assert [path for path, _ in google.asked] == [f"zones/{ZONE}/operations", f"zones/{OTHER}/operations"]
 
 
+def test_groups_that_are_asked_one_after_the_other_share_the_lists(project: Project, google: Compute) -> None:
+    seconds = [0.0]
+    groups = GoogleGroups(GoogleCalls("p"), FLEET, lambda: seconds[0])
+    groups.groups(NAMES)
+    google.asked.clear()
+    for name in ("spot-a", "wide"):
+        groups.activities([name], NOW - 5 * MINUTE)
+    assert [path for path, _ in google.asked] == [f"zones/{ZONE}/operations", f"zones/{OTHER}/operations"]
+    seconds[0] += 1.5
+    groups.activities(["wide"], NOW - 5 * MINUTE)
+    assert len(google.asked) == 4, "a later look reads them again"
+
+
 def test_the_errors_of_a_group_are_asked_for_while_it_makes_instances(project: Project, google: Compute) -> None:
     refused = {
         "error": {"code": "INVALID", "message": "Required 'compute.images.useReadOnly' permission for 'image'"},

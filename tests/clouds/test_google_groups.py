@@ -102,7 +102,7 @@ def test_a_zone_without_capacity_is_said_in_the_groups_errors_and_healed_by_rest
     assert google.control("POST", "capacity", limit)[0] == 200
     google.make_group("short", google.make_template("short"), 1)
     errors = wait_for("an error", lambda: list(_errors(google, "short")))
-    assert errors[0].error.code == "ZONE_RESOURCE_POOL_EXHAUSTED"
+    assert errors[0].error.code == "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS"
     assert "does not have enough resources available" in errors[0].error.message
     member = google.members("short")[0]
     assert (member.current_action, member.instance_status) == ("CREATING", "")

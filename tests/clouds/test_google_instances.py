@@ -172,7 +172,7 @@ def test_a_reservation_takes_in_as_many_as_it_has_and_counts_them(google: Google
     second = compute_v1.Instance(_body(google, "second", **bound))
     operation = google.instances.insert_unary(project=PROJECT, zone=ZONE, instance_resource=second)
     done = google.client(compute_v1.ZoneOperationsClient).wait(project=PROJECT, zone=ZONE, operation=operation.name)
-    assert [error.code for error in done.error.errors] == ["ZONE_RESOURCE_POOL_EXHAUSTED"]
+    assert [error.code for error in done.error.errors] == ["CONDITION_NOT_MET"]
     assert "'paid'" in done.error.errors[0].message
 
 

@@ -1,22 +1,21 @@
 """Flex-start on the embedded Compute Engine, by a clock: what is refused, whose quota it takes, and how it ends."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from localcloud.aws.calls import Calls
 from localcloud.aws.capacity import Kind
 from localcloud.gcp import groups
 from localcloud.gcp.embedded import one_round
 from localcloud.gcp.errors import ApiError
 from localcloud.gcp.groups import Group
 from localcloud.gcp.instances import notice_of, preempt
-from localcloud.gcp.machine import Machine
 from localcloud.gcp.store import Key
 from localcloud.gcp.wishes import check_properties
-from localcloud.gcp.world import World, make_world
-from localcloud.places import Places
+from localcloud.gcp.world import World
+from tests.localcloud import google_world
+from tests.localcloud.google_world import Clock
 
 ZONE = "us-central1-a"
 DAY_S = 86400
@@ -32,36 +31,6 @@ FLEX = {
 SPOT = {"provisioningModel": "SPOT", "preemptible": True, "maxRunDuration": None}
 
 
-class Hardware:
-    """Machines that run at once and are gone at once."""
-
-    def __init__(self) -> None:
-        self.running: set[str] = set()
-
-    def start(self, machine: Machine) -> None:
-        self.running.add(machine.name)
-
-    def is_alive(self, name: str) -> bool:
-        return name in self.running
-
-    def end(self, name: str) -> None:
-        self.running.discard(name)
-
-    def changed(self, name: str) -> None:
-        pass
-
-    def forget(self, name: str, uid: str) -> None:
-        pass
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = datetime(2026, 11, 21, tzinfo=UTC)
-
-    def __call__(self) -> datetime:
-        return self.now
-
-
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
@@ -69,12 +38,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def world(clock: Clock) -> World:
-    made = make_world(Places(), Hardware(), Calls(), clock)
-    net, subnet = Key("global", "networks", "net"), Key("regions/us-central1", "subnetworks", "net")
-    made.store.add(net, {}, clock.now)
-    link = made.store.url(net.path)
-    made.store.add(subnet, {"network": link, "ipCidrRange": "127.16.64.0/24"}, clock.now)
-    return made
+    return google_world.world(clock)
 
 
 def properties(**scheduling: Any) -> dict[str, Any]:
@@ -194,10 +158,12 @@ def test_one_that_is_asked_for_again_runs_for_its_whole_time(world: World, clock
     assert (machine.status, machine.ends_at) == ("RUNNING", clock.now + timedelta(days=1))
 
 
-def test_it_takes_of_the_preemptible_quota_and_not_of_spots_room(world: World) -> None:
+def test_it_takes_of_the_preemptible_quota_and_not_of_spots_room(world: World, clock: Clock) -> None:
     world.capacity.limits[ZONE, "a2-highgpu-1g", Kind.SPOT] = 0
     world.capacity.quotas[Kind.SPOT] = 1
     world.capacity.quotas[Kind.ON_DEMAND] = 0
     group = started(world, 2)
     assert statuses(world) == ["RUNNING"]
-    assert "PREEMPTIBLE_NVIDIA_A100" in group.errors[0]["error"]["message"]
+    clock.now += timedelta(seconds=8)  # what a refusal takes
+    one_round(world)
+    assert "Quota 'PREEMPTIBLE_NVIDIA_A100_GPUS' exceeded" in group.errors[0]["error"]["message"]

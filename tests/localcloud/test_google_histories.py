@@ -1,0 +1,331 @@
+"""Histories of instances on the embedded Compute Engine: order, names and words of operations as they were recorded,
+and what our adapters make of them."""
+
+import json
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clouds.gcp.calls import ENDPOINT, GoogleCalls
+from clouds.gcp.groups import GoogleGroups
+from clouds.gcp.inventory import GoogleInventory
+from gpufleet.domain.activity import Activity, ActivityKind
+from localcloud.gcp.groups import Group
+from localcloud.gcp.operations import GROUPS, SYSTEM, USER
+from localcloud.gcp.places import PROJECT
+from localcloud.gcp.store import Key
+from localcloud.time_scale import TimeScale
+from tests.clouds.google_answers import compute, recorded
+from tests.clouds.google_documents import REGION, document, entry
+from tests.localcloud.google_world import Emulated
+
+K = ActivityKind
+ZONE, OTHER = "us-central1-a", "us-central1-b"
+MACHINE = "g2-standard-8"
+SPOT = {
+    "provisioningModel": "SPOT", "preemptible": True, "instanceTerminationAction": "DELETE",
+    "automaticRestart": False, "onHostMaintenance": "TERMINATE",
+}  # fmt: skip
+PREEMPTED, REPAIRED = "compute.instances.preempted", "compute.instances.repair.recreateInstance"
+FLEET = document(entry("spot"), entry("wide", "on-demand", None), entry("paid", "reserved"))
+NAME = r"(operation|systemevent)-\d{13}-[0-9a-f]{13}-[0-9a-f]{8}-[0-9a-f]{8}"
+
+
+@pytest.fixture
+def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulated]:
+    made = Emulated(tmp_path)
+    with compute() as server:
+        monkeypatch.setenv(ENDPOINT, server.url)
+        server.answer = lambda path, query: made.call("GET", path, query=dict(query))
+        yield made
+
+
+def properties(**more: Any) -> dict[str, Any]:
+    return {
+        "machineType": MACHINE,
+        "labels": {"gpu-fleet-environment": "test", "gpu-fleet-pool": "chat"},
+        "disks": [{"boot": True, "autoDelete": True}],
+        "networkInterfaces": [{"network": "global/networks/net"}],
+        **more,
+    }
+
+
+def spot(cloud: Emulated, size: int = 1) -> Group:
+    """A group of spot instances whose loop has not run yet."""
+    healing = [{"healthCheck": "global/healthChecks/h", "initialDelaySec": 300}]
+    return cloud.make_group("spot", size, f"zones/{ZONE}", properties(scheduling=SPOT), autoHealingPolicies=healing)
+
+
+def limit(cloud: Emulated, count: int, zone: str = ZONE, kind: str = "spot") -> None:
+    cloud.control("capacity", {"zone": zone, "type": MACHINE, "kind": kind, "count": count})
+
+
+def history(cloud: Emulated, zone: str = ZONE) -> list[tuple[str, str, str]]:
+    """Kind, user and error code of the operations of a zone, oldest first."""
+    return [
+        (row["operationType"], row["user"], next((e["code"] for e in row.get("error", {}).get("errors", [])), ""))
+        for row in cloud.world.operations.list(f"zones/{zone}")
+    ]
+
+
+def told(cloud: Emulated, name: str = "spot") -> list[Activity]:
+    """What our adapters make of all that happened."""
+    groups = GoogleGroups(GoogleCalls(PROJECT), FLEET)
+    return list(groups.activities([name], cloud.clock.now - timedelta(days=1)))
+
+
+def kinds(cloud: Emulated, name: str = "spot") -> list[ActivityKind]:
+    return [activity.kind for activity in told(cloud, name)]
+
+
+def member(group: Group) -> str:
+    (found,) = group.members
+    return found.name
+
+
+# Shapes.
+
+
+def test_operations_have_the_members_and_names_of_recorded_ones(cloud: Emulated) -> None:
+    group = spot(cloud)
+    cloud.run()
+    _, pending = cloud.call("DELETE", f"zones/{ZONE}/instances/{member(group)}")
+    before = recorded("operation_delete.json")
+    assert pending.keys() == before.keys()
+    assert {key: pending[key] for key in ("kind", "status", "progress", "operationType")} == {
+        key: before[key] for key in ("kind", "status", "progress", "operationType")
+    }
+    cloud.run()
+    for row in cloud.world.operations.list(f"zones/{ZONE}"):
+        assert re.fullmatch(NAME, row["name"])
+        own = row["user"] == SYSTEM
+        assert row["name"].startswith("systemevent-" if own else "operation-")
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}-0[78]:00", row["insertTime"])
+        assert int(row["name"].split("-")[1]) == int(row["name"].split("-")[2], 16) // 1000
+    assert re.fullmatch(NAME, before["name"]), "as it was recorded"
+
+
+def test_what_is_not_found_is_answered_as_it_was_recorded(cloud: Emulated) -> None:
+    status, answer = cloud.call("GET", "global/instanceTemplates/instance-template-to-delete")
+    before = recorded("instance_template_not_found.json")
+    text = json.dumps(before).replace("projects/cloud-custodian", f"projects/{PROJECT}")
+    assert (status, answer) == (404, json.loads(text))
+
+
+def test_operations_are_ordered_or_filtered_but_not_both(cloud: Emulated) -> None:
+    spot(cloud, 2)
+    cloud.run()
+    path = f"zones/{ZONE}/operations"
+    _, newest = cloud.call("GET", path, query={"orderBy": "creationTimestamp desc"})
+    times = [row["insertTime"] for row in newest["items"]]
+    assert times == sorted(times, reverse=True)
+    both = {"orderBy": "creationTimestamp desc", "filter": "operationType=insert"}
+    assert cloud.call("GET", path, query=both)[0] == 400
+
+
+def test_members_made_by_name_are_refused_where_the_group_replaces_by_itself(cloud: Emulated) -> None:
+    policy = {"type": "PROACTIVE", "replacementMethod": "SUBSTITUTE"}
+    cloud.make_group("paid", 0, f"zones/{ZONE}", properties(), updatePolicy=policy)
+    body = {"instances": [{"name": "one"}]}
+    cloud.call("POST", f"zones/{ZONE}/instanceGroupManagers/paid/createInstances", body)
+    cloud.run()
+    (operation,) = cloud.world.operations.list(f"zones/{ZONE}")
+    assert (operation["httpErrorStatusCode"], operation["httpErrorMessage"]) == (412, "PRECONDITION FAILED")
+    assert operation["error"]["errors"][0]["code"] == "CONDITION_NOT_MET"
+
+
+# Histories.
+
+
+def test_spot_is_preempted_while_it_runs(cloud: Emulated) -> None:
+    group = spot(cloud)
+    cloud.run()
+    name = member(group)
+    cloud.control("preempt", {"instance": name})
+    cloud.run(40)
+    assert history(cloud) == [
+        ("insert", GROUPS, ""),
+        (PREEMPTED, SYSTEM, ""),
+        (REPAIRED, SYSTEM, ""),
+        ("delete", GROUPS, ""),
+        ("insert", GROUPS, ""),
+    ]
+    assert kinds(cloud) == [K.LAUNCHED, K.PREEMPTED, K.LAUNCHED]
+    lost = told(cloud)[1]
+    assert (lost.instance_id, lost.detail) == (name, "Instance was preempted.")
+
+
+def test_spot_that_is_being_taken_states_why(cloud: Emulated) -> None:
+    group = spot(cloud)
+    cloud.run()
+    cloud.control("preempt", {"instance": member(group), "notice_s": 0})
+    cloud.hardware.end = lambda name: None  # type: ignore[method-assign]
+    cloud.run(1)
+    found = GoogleInventory(GoogleCalls(PROJECT), REGION, "test", cloud.clock).instances()
+    assert [one.end_reason for one in found] == [K.PREEMPTED]
+
+
+def test_spot_is_preempted_while_it_is_made(cloud: Emulated) -> None:
+    group = spot(cloud)
+    cloud.run(0.25)
+    cloud.control("preempt", {"instance": member(group), "notice_s": 0})
+    cloud.run(10)
+    first = history(cloud)[0]
+    assert first == ("insert", GROUPS, "UNSUPPORTED_OPERATION")
+    assert kinds(cloud)[0] is K.PREEMPTED
+    assert K.LAUNCHED in kinds(cloud), "the group makes it again"
+
+
+def test_a_zone_is_dry_for_a_while(cloud: Emulated) -> None:
+    limit(cloud, 0)
+    limit(cloud, 0, "us-central1-f")
+    group = spot(cloud)
+    cloud.run(6)
+    assert kinds(cloud) == [K.IN_PROGRESS], "a refusal takes seconds"
+    cloud.run(4)
+    (refused,) = told(cloud)
+    assert refused.kind is K.NO_CAPACITY
+    assert refused.detail == (
+        f"ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS: The zone 'projects/{PROJECT}/zones/{ZONE}' does not have enough"
+        " resources available to fulfill the request.  '(resource type:compute)'."
+    )
+    assert refused.zones_available == (OTHER, "us-central1-c")
+    (operation,) = cloud.world.operations.list(f"zones/{ZONE}")
+    assert (operation["httpErrorStatusCode"], operation["httpErrorMessage"]) == (503, "SERVICE UNAVAILABLE")
+    status, _ = cloud.call("GET", f"zones/{ZONE}/instances/{member(group)}")
+    assert status == 404, "what could not be made is not there"
+    cloud.run(60)
+    assert len(history(cloud)) > 1, "the group asks again by itself"
+    cloud.control("restore", {})
+    cloud.run()
+    assert kinds(cloud)[-1] is K.LAUNCHED
+
+
+def test_a_machine_without_a_gpu_is_refused_in_the_older_words(cloud: Emulated) -> None:
+    cloud.control("capacity", {"zone": ZONE, "type": "e2-medium", "kind": "on-demand", "count": 0})
+    body = {"name": "plain", **properties(machineType=f"zones/{ZONE}/machineTypes/e2-medium")}
+    assert cloud.call("POST", f"zones/{ZONE}/instances", body)[0] == 200
+    cloud.run()
+    (operation,) = cloud.world.operations.list(f"zones/{ZONE}")
+    (error,) = operation["error"]["errors"]
+    assert error["code"] == "ZONE_RESOURCE_POOL_EXHAUSTED"
+    assert error["message"].endswith("to fulfill the request.  Try a different zone, or try again later.")
+
+
+@pytest.mark.parametrize(
+    ("body", "words", "account_wide"),
+    [
+        pytest.param(
+            {"kind": "spot", "gpus": 0},
+            f"Quota 'PREEMPTIBLE_NVIDIA_L4_GPUS' exceeded.  Limit: 0.0 in region {REGION}.",
+            False,
+            id="of the region",
+        ),
+        pytest.param(
+            {"gpus_all_regions": 0},
+            "Quota 'GPUS_ALL_REGIONS' exceeded.  Limit: 0.0 globally.",
+            True,
+            id="of all regions",
+        ),
+    ],
+)
+def test_a_quota_is_reached(cloud: Emulated, body: Any, words: str, account_wide: bool) -> None:
+    cloud.control("capacity", body)
+    spot(cloud)
+    cloud.run(10)
+    (refused,) = told(cloud)
+    assert (refused.kind, refused.account_wide) == (K.QUOTA, account_wide)
+    assert refused.detail == f"QUOTA_EXCEEDED: {words}"
+    (operation,) = cloud.world.operations.list(f"zones/{ZONE}")
+    assert operation["httpErrorStatusCode"] == 403
+
+
+@pytest.mark.parametrize(
+    ("count", "kind", "words"),
+    [
+        pytest.param(1, K.RESERVATION_FULL, "does not have available resources for the request.", id="full"),
+        pytest.param(0, K.CONFIGURATION, "does not exist.", id="not there"),
+    ],
+)
+def test_a_reservation_refuses(cloud: Emulated, count: int, kind: ActivityKind, words: str) -> None:
+    if count:
+        row = {"specificReservation": {"count": str(count), "instanceProperties": {"machineType": MACHINE}}}
+        cloud.world.store.add(Key(f"zones/{ZONE}", "reservations", "r"), row, cloud.clock.now)
+    affinity = {
+        "consumeReservationType": "SPECIFIC_RESERVATION", "key": "compute.googleapis.com/reservation-name",
+        "values": ["r"],
+    }  # fmt: skip
+    cloud.make_group("paid", count + 1, f"zones/{ZONE}", properties(reservationAffinity=affinity))
+    cloud.run(10)
+    refused = [activity for activity in told(cloud, "paid") if activity.kind is not K.LAUNCHED]
+    assert [(one.kind, one.detail) for one in refused] == [
+        (kind, f"CONDITION_NOT_MET: Specified reservation 'r' {words}")
+    ]
+
+
+def test_a_person_deletes_a_member(cloud: Emulated) -> None:
+    group = spot(cloud)
+    cloud.run()
+    cloud.call("DELETE", f"zones/{ZONE}/instances/{member(group)}")
+    cloud.run(5)
+    assert history(cloud)[1] == ("delete", USER, "")
+    assert kinds(cloud) == [K.LAUNCHED, K.ENDED_BY_PERSON, K.LAUNCHED]
+
+
+def test_a_member_leaves_through_its_group(cloud: Emulated) -> None:
+    group = spot(cloud)
+    cloud.run()
+    body = {"instances": [f"zones/{ZONE}/instances/{member(group)}"]}
+    cloud.call("POST", f"zones/{ZONE}/instanceGroupManagers/spot/deleteInstances", body)
+    cloud.run(5)
+    assert kinds(cloud) == [K.LAUNCHED, K.ENDED]
+
+
+def test_a_member_powers_itself_off(cloud: Emulated) -> None:
+    group = spot(cloud)
+    cloud.run()
+    cloud.hardware.running.discard(member(group))
+    cloud.run(5)
+    assert kinds(cloud) == [K.LAUNCHED, K.ENDED_UNSTATED, K.LAUNCHED]
+    assert told(cloud)[1].detail == "Instance terminated by guest OS shutdown."
+
+
+@pytest.mark.parametrize("reported_only", [False, True])
+def test_a_member_fails_its_health_check(cloud: Emulated, reported_only: bool) -> None:
+    group = spot(cloud)
+    if reported_only:  # as the components declare it
+        row = cloud.world.store.get(group.key)
+        row["instanceLifecyclePolicy"] = {"onFailedHealthCheck": "DO_NOTHING", "defaultActionOnFailure": "REPAIR"}
+    cloud.run()
+    cloud.control("unhealthy", {"instance": member(group)})
+    cloud.run(5)
+    expected = [K.LAUNCHED] if reported_only else [K.LAUNCHED, K.UNHEALTHY, K.LAUNCHED]
+    assert kinds(cloud) == expected
+    if not reported_only:
+        assert [what for what, _, _ in history(cloud)] == ["insert", REPAIRED, "delete", "insert"]
+
+
+def test_a_group_over_all_zones_launches_and_loses_too(cloud: Emulated) -> None:
+    spread = {"zones": [{"zone": f"zones/{ZONE}"}, {"zone": f"zones/{OTHER}"}], "targetShape": "ANY"}
+    group = cloud.make_group("wide", 1, f"regions/{REGION}", properties(), distributionPolicy=spread)
+    limit(cloud, 0, kind="on-demand")
+    cloud.run()
+    assert [activity.kind for activity in told(cloud, "wide")] == [K.LAUNCHED]
+    cloud.call("DELETE", f"zones/{OTHER}/instances/{member(group)}")
+    cloud.run(5)
+    assert kinds(cloud, "wide") == [K.LAUNCHED, K.ENDED_BY_PERSON, K.LAUNCHED]
+
+
+def test_the_time_scale_changes_no_order_and_no_words(tmp_path: Path) -> None:
+    found: list[Any] = []
+    for factor in (1, 4):
+        cloud = Emulated(tmp_path, TimeScale(factor))
+        limit(cloud, 0)
+        spot(cloud)
+        cloud.run(60 / factor)
+        found.append([(kind, user, code) for kind, user, code in history(cloud)])
+    assert found[0] == found[1]
