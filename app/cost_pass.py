@@ -5,7 +5,9 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from app import alerts, cost_sums, ledgers, logs
+from sqlalchemy import Engine
+
+from app import alerts, cost_sums, ledgers, logs, prices
 from app.api_calls import Count
 from app.cost_sources import facts_of, sources_of
 from app.errors import AppError
@@ -53,12 +55,25 @@ def _collect(document: FleetDocument, count: Count, progress: Progress) -> Resul
             written = collect(engine, looks.sources, facts_of(document), now)
         progress.written(written)
         left = _after(document, progress, "sums", lambda: cost_sums.leave(document, engine, now))
+        refresh_prices(document, engine, progress, now)
         told = _after(document, progress, "alerts", lambda: alerts.enqueue_all(document, engine, now))
         answer = asdict(written) | {"at": written.at.isoformat(), "metrics_from": written.metrics_from.isoformat()}
         return Result(answer=answer | {"api_calls": looks.api_calls()}, whole=left and told and not written.notes)
     finally:
         count(looks.api_calls())
         engine.dispose()
+
+
+def refresh_prices(document: FleetDocument, engine: Engine, progress: Progress, now: datetime) -> None:
+    """Ask for list prices once a day. What fails is reported, and does not fail the pass: its facts are written."""
+    try:
+        done = prices.refresh_daily(document, engine, now)
+        errors = () if done is None else done.errors
+    except (OSError, AppError) as error:
+        errors = (str(error),)
+    for error in errors:
+        progress.problem(f"prices: {error}; they are asked for again tomorrow")
+        logs.of_pass(document.environment, "cost").error("prices", outcome="failed", error=error)
 
 
 def _after(document: FleetDocument, progress: Progress, what: str, work: Callable[[], object]) -> bool:

@@ -2,7 +2,10 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Final
+
+from sqlalchemy import Engine
 
 from app import ledgers
 from app.cost_sources import market_of
@@ -12,9 +15,11 @@ from gpufleet.domain.catalogue import UnknownMachineError, machine
 from gpufleet.domain.model import CapacityType
 from gpufleet.domain.prices import Price
 from gpufleet.settings.document import FleetDocument
-from ledger import facts
+from ledger import facts, operations
 from ledger.database import writing
 from prices.book import MissingPriceError, Sku, machine_sku
+
+REFRESH_EVERY: Final = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,9 +46,24 @@ def in_force(
 
 def refresh(document: FleetDocument, now: datetime) -> Refreshed:
     """Ask the cloud for today's prices of the fleet's machine types and keep them. Raises AppError."""
+    return _refresh(document, ledgers.open_ledger_of(document), now)
+
+
+def refresh_daily(document: FleetDocument, engine: Engine, now: datetime) -> Refreshed | None:
+    """The same once a day, whoever asks how often; None: the day's turn was taken, well or not. Raises AppError.
+
+    List prices change rarely, so what fails today can wait for tomorrow: a known price stays fresh for weeks.
+    """
+    with ledgers.ledger_errors(document):
+        turn = f"{ledgers.ledger_name(document)}/prices"
+        # a holder of its own for each try: nobody renews the turn of the day
+        taken = operations.acquire_lease(engine, turn, f"refresh of {now.isoformat()}", (now, REFRESH_EVERY))
+    return _refresh(document, engine, now) if taken is None else None
+
+
+def _refresh(document: FleetDocument, engine: Engine, now: datetime) -> Refreshed:
     types = sorted({sku.name.split(":")[2] for sku in _wanted(document, ())})
     prices, errors = market_of(document).refresh(types, now)
-    engine = ledgers.open_ledger_of(document)
     with ledgers.ledger_errors(document), writing(engine) as connection:
         facts.add_prices(connection, prices)
     return Refreshed(prices=len(prices), machine_types=len(types), errors=errors)

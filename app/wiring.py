@@ -1,8 +1,8 @@
 """Puts the rooms together for the watchdogs of one fleet."""
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Final, Protocol
+from datetime import datetime
+from typing import Protocol
 
 from sqlalchemy import Engine
 
@@ -30,11 +30,9 @@ from gpufleet.domain.model import Cloud
 from gpufleet.settings.document import FleetDocument
 from ledger import history, operations
 from ledger.fleet import FleetLedger
-from prices.book import PriceBook
+from prices.book import PriceBook, fresh_since
 from prices.packaged import PackagedPrices
 from watchdogs.ports import SILENT, Account, Groups, Inventory, Log, Ports
-
-PRICES_SINCE: Final = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,9 +122,12 @@ def _cloud(document: FleetDocument) -> tuple[api_calls.Calls, AllInstances, Grou
 
 
 def prices_of(engine: Engine, document: FleetDocument, now: datetime) -> FleetPrices:
-    """What a fleet's instances cost now. Who runs for long asks again: spot moves. Raises AppError."""
+    """What a fleet's instances cost now: no observed price that is stale. Who runs for long asks again: spot moves.
+
+    Raises AppError.
+    """
     with engine.connect() as connection:
-        observed = history.prices(connection, document.region, now - PRICES_SINCE)
+        observed = history.prices(connection, document.region, fresh_since(document.cloud, now))
     book = PriceBook(
         region=document.region, overrides=overrides_of(document), observed=observed, packaged=PackagedPrices()
     )

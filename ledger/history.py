@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, Connection, Engine, and_, bindparam, exists, func, select, type_coerce
+from sqlalchemy import BigInteger, Connection, Engine, and_, bindparam, exists, false, func, or_, select, type_coerce
 
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.prices import Price
@@ -97,11 +97,18 @@ class Activity(Mapping[str, Sequence[ActivityHour]]):
         return found
 
 
-def prices(connection: Connection, region: str, since: datetime | None = None) -> list[Price]:
-    """The prices that were observed in a region; with `since` those that the cloud has confirmed after it."""
+def prices(connection: Connection, region: str, since: Mapping[CapacityType, datetime] | None = None) -> list[Price]:
+    """The prices that were observed in a region; with `since` those of machines that the cloud confirmed after it.
+
+    `since`: by capacity type, the last word of a machine's sku.
+    """
     statement = select(PRICES).where(PRICES.c.region == region)
     if since is not None:
-        statement = statement.where(PRICES.c.observed_at >= since)
+        confirmed = (
+            and_(PRICES.c.sku.endswith(f":{kind}", autoescape=True), PRICES.c.observed_at >= at)
+            for kind, at in since.items()
+        )
+        statement = statement.where(or_(false(), *confirmed))
     return [
         Price(
             sku=row.sku,

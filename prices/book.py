@@ -21,7 +21,8 @@ STALE_AFTER: Final = {
     CapacityType.FLEX_START: timedelta(days=45),
     CapacityType.RESERVED: timedelta(days=45),
 }
-"""How old `as_of` may be before a report flags the price. AWS spot moves by the hour; Google's by the month."""
+"""How old `as_of` may be before a report flags the price, and watchdogs know it no more. AWS spot moves by the hour;
+Google's by the month."""
 
 GCP_SPOT_STALE_AFTER: Final = timedelta(days=30)
 """Google changes a spot price at most once in 30 days (its documentation)."""
@@ -210,13 +211,19 @@ class _Line:
 
 def is_stale(price: Price, now: datetime) -> bool:
     """Whether the price's source last said so longer ago than its kind allows."""
-    kind = price.sku.rsplit(":", 1)[-1]
-    limit = STALE_AFTER.get(_capacity(kind), STALE_AFTER[CapacityType.ON_DEMAND])
     if price.rank in (Rank.OVERRIDE, Rank.OVERRIDE_BEFORE_ITS_DATE):
         return False  # a contract does not age; `unverified` says what else there is to say
-    if price.sku.startswith("gcp:") and kind == CapacityType.SPOT:
-        limit = GCP_SPOT_STALE_AFTER
-    return now - price.as_of > limit
+    cloud = Cloud.GCP if price.sku.startswith("gcp:") else Cloud.AWS
+    return now - price.as_of > _stale_after(cloud, _capacity(price.sku.rsplit(":", 1)[-1]))
+
+
+def fresh_since(cloud: Cloud, now: datetime) -> dict[CapacityType, datetime]:
+    """By capacity type: a price of a machine that its source has confirmed since then is not stale."""
+    return {kind: now - _stale_after(cloud, kind) for kind in CapacityType}
+
+
+def _stale_after(cloud: Cloud, kind: CapacityType) -> timedelta:
+    return GCP_SPOT_STALE_AFTER if (cloud, kind) == (Cloud.GCP, CapacityType.SPOT) else STALE_AFTER[kind]
 
 
 def _capacity(word: str) -> CapacityType:

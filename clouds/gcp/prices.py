@@ -12,6 +12,7 @@ from decimal import Decimal
 from http.client import HTTPException
 from typing import Any, Final
 
+from clouds.gcp.emulator import emulator
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.catalogue import Machine, machine
 from gpufleet.domain.model import Cloud
@@ -76,6 +77,10 @@ class GooglePrices:
         from googleapiclient.errors import Error
         from httplib2 import HttpLib2Error
 
+        from clouds.gcp.calls import ENDPOINT
+
+        if self._client is None and emulator(ENDPOINT) is not None:
+            raise CloudError(f"{SOURCE} could not be read: the emulated cloud has none")
         try:
             client = self._client or build("cloudbilling", "v1", cache_discovery=False, static_discovery=True)
             listing = client.services().skus()
