@@ -8,7 +8,7 @@ from typing import Any
 from app import logs
 from app.api_calls import Count
 from app.errors import AppError, Code
-from app.ledgers import not_here
+from app.ledgers import ledger_name, not_here
 from app.wiring import Wired, wire
 from gpufleet.domain.decisions import OutcomeKind, Reason
 from gpufleet.settings.document import FleetDocument
@@ -24,6 +24,7 @@ from watchdogs.ports import CutShortError, Log, Ports
 from watchdogs.scale.decide import WATCHDOG as SCALE
 from watchdogs.scale.watchdog import ScaleWatchdog
 from watchdogs.spot.decide import WATCHDOG as SPOT
+from watchdogs.spot.reading import Lists
 from watchdogs.spot.watchdog import SpotWatchdog
 
 
@@ -79,11 +80,21 @@ class Result:
         return Code.FOUND if self.done.plan.acting and not self.applied else Code.DONE
 
 
+class _Remembering:
+    """Makes spot watchdogs that know what earlier passes of this process read, by fleet."""
+
+    def __init__(self) -> None:
+        self._lists: dict[str, Lists] = {}
+
+    def __call__(self, document: FleetDocument, ports: Ports) -> SpotWatchdog:
+        return SpotWatchdog(document, ports, self._lists.setdefault(ledger_name(document), Lists()))
+
+
 def kinds() -> dict[str, Kind]:
-    """Every kind of watchdog, by name."""
+    """Every kind of watchdog, by name. Who runs many passes keeps them: the spot watchdog then reads less in each."""
     found = (
         Kind(name=IDLE, make=IdleWatchdog),
-        Kind(name=SPOT, make=SpotWatchdog),
+        Kind(name=SPOT, make=_Remembering()),
         Kind(name=SCALE, make=ScaleWatchdog),
         orphan_kind(Scope()),
     )

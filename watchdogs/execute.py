@@ -79,6 +79,9 @@ class Executor:
         self.outcomes: list[Outcome] = []
         self.lease_lost = False
         """Whether the lease was found to be over. What this pass saw is old."""
+        self.unsettled: set[str] = set()
+        """Resources of actions that a killed pass began and that this one could not judge. A note about one of them
+        would settle the action."""
         self._begun = ports.clock.now()
         self._since: dict[str, datetime] = {}
         """By resource: when its first step began."""
@@ -86,9 +89,13 @@ class Executor:
     # the course of a pass
 
     def settle(self, judge: Callable[[Decision], object]) -> None:
-        """Have each action judged that a killed pass began. What gets no outcome stays open."""
+        """Have each action judged that a killed pass began. What gets no outcome, or cannot be read, stays open."""
         for decision in self._ports.ledger.unfinished(self._rules.watchdog):
-            judge(decision)
+            try:
+                judge(decision)
+            except OSError as error:
+                self.unsettled.add(decision.resource)
+                self._ports.log.error("settle", **_fields(decision), error=str(error))
 
     def record(self, plan: Plan) -> None:
         """Write down what was decided, before any of it is done."""

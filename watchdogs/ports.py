@@ -1,4 +1,7 @@
-"""What the watchdogs need of the world. All fail loudly: a method returns everything or raises OSError."""
+"""What the watchdogs need of the world.
+
+All fail loudly: a method returns everything, names what it could not read, or raises OSError.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +15,7 @@ from gpufleet.domain.brakes import Brake
 from gpufleet.domain.decisions import Decision, FailedAttempts, Outcome, PastAction, Plan, Target
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.evidence import AgentStatus, Evidence
-from gpufleet.domain.model import CapacityType, Group, Instance
+from gpufleet.domain.model import CapacityType, Group, GroupList, Instance
 
 
 class Inventory(Protocol):
@@ -56,6 +59,10 @@ class Groups(Protocol):
 
     def groups(self, names: Sequence[str]) -> Sequence[Group]:
         """Each of them; a missing one raises."""
+        ...
+
+    def readable(self, names: Sequence[str]) -> GroupList:
+        """Those of them that can be read, and why the others cannot; a failed page raises."""
         ...
 
     def activities(self, names: Sequence[str], since: datetime) -> Sequence[Activity]:

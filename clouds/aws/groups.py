@@ -11,7 +11,7 @@ from clouds.aws.calls import AwsCalls
 from clouds.aws.rollouts import OVER, counts, is_leaving
 from gpufleet.domain import tags
 from gpufleet.domain.activity import Activity, ActivityKind, CloudError, ConflictError
-from gpufleet.domain.model import CapacityType, Group, SuspendedProcess
+from gpufleet.domain.model import CapacityType, Group, GroupList, SuspendedProcess
 
 PAGE: Final = 100
 _AT_ONCE: Final = 8
@@ -27,18 +27,34 @@ class AwsGroups:
         self._calls = calls
 
     def groups(self, names: Sequence[str]) -> Sequence[Group]:
-        """Each of them. Raises CloudError when one is missing or a page fails."""
-        found = {
-            raw["AutoScalingGroupName"]: _group(raw)
-            for chunk in _chunks(names)
-            for raw in self._calls.pages(
-                "autoscaling", "describe_auto_scaling_groups", "AutoScalingGroups", AutoScalingGroupNames=chunk
+        """Each of them. Raises CloudError when one is missing or cannot be read, or a page fails."""
+        found = self.readable(names)
+        if found.errors:
+            raise CloudError("; ".join(found.errors[name] for name in sorted(found.errors)))
+        return tuple(found.groups[name] for name in names)
+
+    def readable(self, names: Sequence[str]) -> GroupList:
+        """Those of them that can be read, and why the others cannot. Raises CloudError when a page fails."""
+        found: dict[str, Group] = {}
+        errors: dict[str, str] = {}
+        for raw in self._described(names):
+            try:
+                found[raw["AutoScalingGroupName"]] = _group(raw)
+            except CloudError as error:
+                errors[raw["AutoScalingGroupName"]] = str(error)
+        for name in set(names) - found.keys() - errors.keys():
+            errors[name] = f"the cloud does not know the group {name}; was the stack destroyed?"
+        return GroupList(groups=found, errors=errors)
+
+    def _described(self, names: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+        for chunk in _chunks(names):
+            yield from self._calls.pages(
+                "autoscaling",
+                "describe_auto_scaling_groups",
+                "AutoScalingGroups",
+                AutoScalingGroupNames=chunk,
+                PaginationConfig={"PageSize": PAGE},
             )
-        }
-        missing = sorted(set(names) - found.keys())
-        if missing:
-            raise CloudError(f"the cloud does not know the groups {', '.join(missing)}; was the stack destroyed?")
-        return tuple(found[name] for name in names)
 
     def activities(self, names: Sequence[str], since: datetime) -> Sequence[Activity]:
         """What happened to them since then, oldest first. One call per group: the API knows no other way."""
@@ -95,17 +111,7 @@ class AwsGroups:
         No description of a group names its refresh, and the call that does takes one group only. So groups are
         described a hundred at a time, and asked one by one where something moves, or where it must be known surely.
         """
-        described = {
-            raw["AutoScalingGroupName"]: raw
-            for chunk in _chunks(sorted(set(names) - set(surely)))
-            for raw in self._calls.pages(
-                "autoscaling",
-                "describe_auto_scaling_groups",
-                "AutoScalingGroups",
-                AutoScalingGroupNames=chunk,
-                PaginationConfig={"PageSize": PAGE},
-            )
-        }
+        described = {raw["AutoScalingGroupName"]: raw for raw in self._described(sorted(set(names) - set(surely)))}
         asked = [name for name in names if name not in described or _moves(described[name])]
         if not asked:
             return frozenset()

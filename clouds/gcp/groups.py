@@ -13,7 +13,7 @@ from clouds.gcp.activities import activities, refusal
 from clouds.gcp.calls import GoogleCalls
 from clouds.gcp.operations import TOGETHER, Lives, recent
 from gpufleet.domain.activity import Activity, ActivityKind, CloudError, ConflictError
-from gpufleet.domain.model import CapacityType, Group
+from gpufleet.domain.model import CapacityType, Group, GroupList
 from gpufleet.settings.document import FleetDocument, GroupEntry
 
 _BODY: Final = {
@@ -85,6 +85,19 @@ class GoogleGroups:
     def groups(self, names: Sequence[str]) -> Sequence[Group]:
         """Each of them. Raises CloudError when one is missing."""
         return tuple(self._group(name) for name in names)
+
+    def readable(self, names: Sequence[str]) -> GroupList:
+        """Those of them that can be read, and why the others cannot. Raises CloudError when none can."""
+        found: dict[str, Group] = {}
+        errors: dict[str, str] = {}
+        for name in names:
+            try:
+                found[name] = self._group(name)
+            except CloudError as error:
+                errors[name] = str(error)
+        if errors and not found:
+            raise CloudError(next(iter(errors.values())))
+        return GroupList(groups=found, errors=errors)
 
     def activities(self, names: Sequence[str], since: datetime) -> Sequence[Activity]:
         """What happened to them since then, oldest first: launches, refusals and ends. Raises CloudError.

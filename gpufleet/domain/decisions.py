@@ -65,6 +65,9 @@ class Reason(Code):
     NO_WATCHDOG = "no_watchdog", "no such watchdog in its pool"
     NOT_READY = "not_ready", "not ready when due"
     AS_WANTED = "as_wanted", "as wanted"
+    GROUP_UNREADABLE = "group_unreadable", "its group cannot be read"
+    NOT_LISTED = "not_listed", "missing in the list of instances"
+    LIST_INCOMPLETE = "list_incomplete", "a list of all pools cannot be read"
     # acted on
     IDLE = "idle", "idle"
     STILL_IDLE = "still_idle", "still idle after its grace"

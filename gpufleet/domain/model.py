@@ -136,3 +136,13 @@ class Group:
     """Those that it is ending already, for as long as they live: they count no more, and need not be ended again."""
     suspended: tuple[SuspendedProcess, ...] = ()
     """What it does not do for now; what our own stack suspends is left out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupList:
+    """What was read of several groups at once."""
+
+    groups: Mapping[str, Group]
+    """By name."""
+    errors: Mapping[str, str] = field(default_factory=dict[str, str])
+    """By name: why a group could not be read."""

@@ -6,7 +6,6 @@ from datetime import timedelta
 
 import pytest
 
-from gpufleet.domain.activity import CloudError
 from gpufleet.domain.decisions import Action, Decision, OutcomeKind, Reason
 from gpufleet.domain.evidence import AgentStatus, EngineEvidence, Evidence
 from gpufleet.domain.model import Instance, InstanceState, Phase
@@ -180,11 +179,12 @@ def half(world: World) -> IdleWatchdog:
     return IdleWatchdog(document(), replace(world.ports(), inventory=Half(world, SECOND)))
 
 
-def test_half_a_list_fails_the_pass_when_what_it_lacks_reports() -> None:
+def test_half_a_list_ends_nothing_of_the_pool_when_what_it_lacks_reports() -> None:
     world = due(2)
-    with pytest.raises(CloudError, match=f"{SECOND} lives and reports, but the list of instances lacks it"):
-        half(world).apply()
-    assert not world.ended and not world.drains and not world.plans
+    done = half(world).apply()
+    assert {decision.reason for decision in done.plan.decisions} == {Reason.NOT_LISTED}
+    assert not world.ended and not world.drains
+    assert any(f"{SECOND} lives and is not in the list" in text for text in world.messages.values())
 
 
 def ended(world: World) -> None:

@@ -501,7 +501,7 @@ def test_reserved_capacity_answers_before_anything_is_bought_beside_it(given: in
     assert (world.groups["batch-res"].desired, world.groups[OD].desired) == (1, bought)
 
 
-@pytest.mark.parametrize("call", ["instances", "groups", "activities", "targets", "brakes", "statuses"])
+@pytest.mark.parametrize("call", ["instances", "groups", "targets", "brakes", "statuses"])
 def test_a_part_of_the_picture_is_no_picture(call: str) -> None:
     world = spread_world()
     world.lose(instance(1).id)

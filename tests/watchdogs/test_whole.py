@@ -1,9 +1,7 @@
-"""A list of instances that lacks a living one fails the pass; what is new, gone or somebody else's may be absent."""
+"""What a list of instances lacks is found one by one; what is new, gone or somebody else's may be absent."""
 
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
@@ -12,14 +10,10 @@ from gpufleet.domain.evidence import Evidence
 from gpufleet.domain.model import Instance, InstanceState
 from tests.watchdogs.plain import QUIET, QUIET_ENGINE, QUIET_GPU, START, instance
 from tests.watchdogs.worlds import FakeInventory, World, idle_world
-from watchdogs.whole import SETTLED, check_reporting, check_whole
+from watchdogs.whole import MOST_ASKED, SETTLED, Reader, reporting_unlisted, unlisted
 
 ONE, OTHER = instance(1), instance(2)
 OLD = timedelta(minutes=10)
-
-
-def fails(yes: bool) -> AbstractContextManager[Any]:
-    return pytest.raises(CloudError, match=f"{OTHER.id}.*it is not whole") if yes else nullcontext()
 
 
 def world_with(other: Instance | None) -> World:
@@ -39,32 +33,64 @@ LACKING = [
 ]
 
 
-@pytest.mark.parametrize(("other", "fail"), LACKING)
-def test_what_its_group_has_and_the_list_lacks(other: Instance | None, fail: bool) -> None:
+@pytest.mark.parametrize(("other", "lives"), LACKING)
+def test_what_its_group_has_and_the_list_lacks(other: Instance | None, lives: bool) -> None:
     world = world_with(other)
-    with fails(fail):
-        check_whole(FakeInventory(world), world.groups.values(), {ONE.id: ONE}, START)
+    found = unlisted(Reader(FakeInventory(world)), world.groups.values(), {ONE.id: ONE}, START)
+    assert list(found.living) == ([OTHER.id] if lives else []) and not found.unknown
+
+
+def test_one_that_lost_its_tags_is_of_the_group_that_lists_it() -> None:
+    world = world_with(replace(OTHER, pool=None, environment=None, group=None))
+    found = unlisted(Reader(FakeInventory(world)), world.groups.values(), {ONE.id: ONE}, START)
+    assert found.living[OTHER.id].group == "batch-spot-a"
+
+
+def test_one_that_cannot_be_read_may_live() -> None:
+    world = world_with(OTHER)
+    world.before = broken
+    found = unlisted(Reader(FakeInventory(world)), world.groups.values(), {ONE.id: ONE}, START)
+    assert not found.living and found.unknown == {OTHER.id: ("batch-spot-a", "no answer")}
+
+
+def test_a_list_that_lacks_more_than_can_be_read_is_not_whole() -> None:
+    world = idle_world(MOST_ASKED + 1)
+    with pytest.raises(CloudError, match="it is not whole"):
+        unlisted(Reader(FakeInventory(world)), world.groups.values(), (), START)
+    for key, one in world.instances.items():
+        world.instances[key] = replace(one, state=InstanceState.TERMINATED)
+    assert not unlisted(Reader(FakeInventory(world)), world.groups.values(), (), START).living
+
+
+def test_each_is_read_once_in_a_pass() -> None:
+    world, calls = idle_world(2), list[str]()
+    world.before = calls.append
+    reader = Reader(FakeInventory(world))
+    for _ in range(3):
+        unlisted(reader, world.groups.values(), {ONE.id: ONE}, START)
+    assert calls == ["instance"]
 
 
 def test_a_whole_list_asks_for_nothing_more() -> None:
     world, calls = idle_world(2), list[str]()
     world.before = calls.append
-    check_whole(FakeInventory(world), world.groups.values(), world.instances, START)
-    check_reporting(FakeInventory(world), "test", world.evidence, world.instances, START)
+    reader = Reader(FakeInventory(world))
+    unlisted(reader, world.groups.values(), world.instances, START)
+    reporting_unlisted(reader, "test", world.evidence, world.instances, START)
     assert not calls
 
 
 @pytest.mark.parametrize(
-    ("other", "fail"), [*LACKING, pytest.param(replace(OTHER, environment="other"), False, id="of somebody else")]
+    ("other", "lives"), [*LACKING, pytest.param(replace(OTHER, environment="other"), False, id="of somebody else")]
 )
-def test_what_reports_and_the_list_lacks(other: Instance | None, fail: bool) -> None:
+def test_what_reports_and_the_list_lacks(other: Instance | None, lives: bool) -> None:
     world = world_with(other)
-    with fails(fail):
-        check_reporting(FakeInventory(world), "test", world.evidence, [ONE.id], START)
+    found = reporting_unlisted(Reader(FakeInventory(world)), "test", world.evidence, [ONE.id], START)
+    assert [one.id for one in found] == ([OTHER.id] if lives else [])
 
 
 @pytest.mark.parametrize(
-    ("evidence", "fail"),
+    ("evidence", "counts"),
     [
         pytest.param(replace(QUIET, gpu=None), True, id="its engine alone"),
         pytest.param(replace(QUIET, engine=None), True, id="its GPUs alone"),
@@ -75,6 +101,11 @@ def test_what_reports_and_the_list_lacks(other: Instance | None, fail: bool) -> 
         ),
     ],
 )
-def test_either_source_reports_for_its_instance(evidence: Evidence, fail: bool) -> None:
-    with fails(fail):
-        check_reporting(FakeInventory(idle_world(2)), "test", {OTHER.id: evidence}, [ONE.id], START)
+def test_either_source_reports_for_its_instance(evidence: Evidence, counts: bool) -> None:
+    reader = Reader(FakeInventory(idle_world(2)))
+    assert bool(reporting_unlisted(reader, "test", {OTHER.id: evidence}, [ONE.id], START)) is counts
+
+
+def broken(name: str) -> None:
+    if name == "instance":
+        raise CloudError("no answer")

@@ -13,7 +13,7 @@ from gpufleet.domain.brakes import Brake, BrakeKind
 from gpufleet.domain.decisions import Decision, FailedAttempts, Outcome, OutcomeKind, PastAction, Plan, Target
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.evidence import AgentStatus, Evidence
-from gpufleet.domain.model import CapacityType, Group, Instance, InstanceState, Phase
+from gpufleet.domain.model import CapacityType, Group, GroupList, Instance, InstanceState, Phase
 from tests.watchdogs.answers import engine_stats, gpu_stats, scrape_rows
 from tests.watchdogs.plain import INTERVAL, QUIET, READY, START, FakePrices, instance
 from watchdogs.ports import Ports
@@ -216,6 +216,11 @@ class FakeGroups:
         if missing:
             raise CloudError(f"no groups {missing}")
         return [self.world.groups[name] for name in names]
+
+    def readable(self, names: Sequence[str]) -> GroupList:
+        self.world.before("groups")
+        found = {name: self.world.groups[name] for name in names if name in self.world.groups}
+        return GroupList(groups=found, errors={name: "it is missing" for name in names if name not in found})
 
     def activities(self, names: Sequence[str], since: datetime) -> Sequence[Activity]:
         self.world.before("activities")

@@ -105,6 +105,10 @@ class Observed:
     """Of those that we drained: what its group is ending already, though it may live for minutes yet."""
     attempts: Mapping[str, FailedAttempts] = field(default_factory=dict[str, FailedAttempts])
     """By instance: ends that came to nothing lately."""
+    uncertain: Mapping[str, Objection] = field(default_factory=dict[str, Objection])
+    """By pool: why nothing of it is decided: the list of instances lacks some of it."""
+    unread: Mapping[str, Objection] = field(default_factory=dict[str, Objection])
+    """The same by group: it could not be read."""
 
 
 def decide(observed: Observed, now: datetime, checks: Sequence[Check] | None = None) -> Plan:
@@ -190,6 +194,9 @@ def _decide_one(instance: Instance, observed: Observed, now: datetime, checks: S
         return _decision(
             instance, Action.KEEP, Objection(reason=Reason.PAUSED, detail=pool.paused_by), evidence, None
         )
+    unknown = observed.uncertain.get(pool.name) or observed.unread.get(instance.group or "")
+    if unknown is not None:
+        return _decision(instance, Action.KEEP, unknown, evidence, None)
     if instance.id in observed.leaving:
         going = Objection(reason=Reason.DRAINING, detail="drained; its group is ending it")
         return _decision(instance, Action.KEEP, going, evidence, None)

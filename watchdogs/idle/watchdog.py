@@ -2,21 +2,20 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Final
 
 from gpufleet.domain.brakes import Brake
-from gpufleet.domain.decisions import Action
+from gpufleet.domain.decisions import Action, Plan, Reason
 from gpufleet.domain.evidence import AgentStatus, Evidence
 from gpufleet.domain.model import Instance
 from gpufleet.domain.owners import owner_of
 from gpufleet.settings.document import FleetDocument, Pool
 from watchdogs import attempts, budgets, signals
 from watchdogs.brakes import kept_by, paused_by, target_held_by
-from watchdogs.draining import leaving
 from watchdogs.execute import Executor, Pass
 from watchdogs.idle import acting, learned
 from watchdogs.idle.decide import (
@@ -29,16 +28,18 @@ from watchdogs.idle.decide import (
     is_heard,
     is_our_drain,
 )
-from watchdogs.idle.judge import METRIC_CHECKS, judge
+from watchdogs.idle.judge import METRIC_CHECKS, Objection, judge
 from watchdogs.machines import known_of
 from watchdogs.policy import digests, see_all
 from watchdogs.ports import Ports
 from watchdogs.scale import hours
 from watchdogs.scale.needs import cold_starts, needed_soon
-from watchdogs.whole import check_reporting, check_whole
+from watchdogs.whole import Reader, reporting_unlisted, unlisted
 
 REACHED_SPAN: Final = timedelta(hours=24)
 DAY: Final = timedelta(days=1)
+FIRST_ASKED: Final = 3
+"""When so many groups cannot be asked about a rollout, and none can, no other is asked."""
 
 
 class IdleWatchdog:
@@ -67,18 +68,25 @@ class IdleWatchdog:
         executor.settle(actor.settle)
         plan = decide(observed, now)
         executor.record(plan)
+        self._report(executor, observed, plan)
         actor.act(plan)
         return executor.finish(observed, plan)
+
+    def _report(self, executor: Executor, observed: Observed, plan: Plan) -> None:
+        """Notify people of pools and groups about which nothing is decided: once a day."""
+        for name, why in (*observed.uncertain.items(), *observed.unread.items()):
+            text = f"Nothing of {name} is ended: {why.reason.sentence}. {why.detail}."
+            executor.notify(f"{why.reason}:{name}:{plan.at:%Y%m%d}", text)
 
     def observe(self, now: datetime) -> Observed:
         """Everything that `decide` judges. Raises OSError: a part is not the whole."""
         ports = self._ports
         instances = self._instances()
         brakes = [brake for brake in ports.ledger.brakes(now) if brake.holds(now)]
-        evidence = self._evidence(instances, now)
+        evidence, missing = self._evidence(instances, Reader(ports.inventory), now)
         ended = ports.ledger.ended_since(WATCHDOG, now - budgets.HOUR)
         pools = self._pools(instances, brakes, ended, now)
-        self._check_not_empty(instances, pools, now)
+        uncertain = self._uncertain(instances, missing, pools, now)
         watched = [i for i in instances if (view := pools.get(i.pool or "")) is not None and view.policy is not None]
         strays = [i for i in instances if i.alive and (i.pool or "") not in pools]
         known = known_of(self._document.cloud, instances)
@@ -99,6 +107,7 @@ class IdleWatchdog:
             patience=self._patience(watched, pools, now),
             begun=frozenset(d.resource for d in ports.ledger.unfinished(WATCHDOG) if d.action is Action.END),
             attempts=ports.ledger.failed_since(WATCHDOG, now - attempts.REMEMBERED),
+            uncertain=uncertain,
         )
         asked = [i for i in watched if i.alive and (i.idle_since is not None or _quiet(i, base, now))]
         groups = sorted({i.group for i in asked if i.group is not None})
@@ -108,12 +117,43 @@ class IdleWatchdog:
         heard = {instance.id for instance in known}
         if more := [i for i in self._others(asked, watched, base, now) if i.id not in heard]:
             agents = {**agents, **ports.agents.statuses(more)}
-        return replace(
-            base,
-            agents=agents,
-            leaving=leaving(ports, [i for i in asked if is_our_drain(agents.get(i.id))]),
-            rollouts=ports.groups.in_rollout(groups, self._ends(asked, now)) if groups else frozenset(),
-        )
+        going, unread = self._leaving([i for i in asked if is_our_drain(agents.get(i.id))])
+        rollouts, unasked = self._rollouts(groups, self._ends(asked, now))
+        errors = {
+            n: Objection(reason=Reason.GROUP_UNREADABLE, detail=why) for n, why in {**unread, **unasked}.items()
+        }
+        return replace(base, agents=agents, leaving=going, rollouts=rollouts, unread=errors)
+
+    def _leaving(self, drained: Sequence[Instance]) -> tuple[frozenset[str], Mapping[str, str]]:
+        """Whom the groups of these are ending already, and which of the groups cannot be read."""
+        names = sorted({instance.group for instance in drained if instance.group is not None})
+        if not names:
+            return frozenset(), {}
+        found = self._ports.groups.readable(names)
+        return frozenset(key for group in found.groups.values() for key in group.leaving), found.errors
+
+    def _rollouts(self, groups: Sequence[str], surely: Collection[str]) -> tuple[frozenset[str], dict[str, str]]:
+        """Groups that are being refreshed, and those that cannot be asked. Raises OSError when none can."""
+        if not groups:
+            return frozenset(), {}
+        try:
+            return self._ports.groups.in_rollout(groups, surely), {}
+        except OSError as error:
+            return self._rollouts_one_by_one(groups, surely, error)
+
+    def _rollouts_one_by_one(
+        self, groups: Sequence[str], surely: Collection[str], first: OSError
+    ) -> tuple[frozenset[str], dict[str, str]]:
+        found: set[str] = set()
+        errors: dict[str, str] = {}
+        for number, name in enumerate(groups, start=1):
+            try:
+                found |= self._ports.groups.in_rollout([name], {name} & set(surely))
+            except OSError as error:
+                errors[name] = str(error)
+            if number == len(errors) == FIRST_ASKED < len(groups):
+                raise first  # it is not about one of them
+        return frozenset(found), errors
 
     def _instances(self) -> Sequence[Instance]:
         """Those of the inventory. A pool's tag alone makes nobody its own: what a killed `pulumi up` left is not."""
@@ -122,13 +162,25 @@ class IdleWatchdog:
         once = {instance.id: instance for instance in self._ports.inventory.instances()}.values()
         return tuple(i if owner_of(groups, i) == i.pool else replace(i, pool=None) for i in once)
 
-    def _check_not_empty(self, instances: Sequence[Instance], pools: Mapping[str, PoolView], now: datetime) -> None:
-        """Raise CloudError when a pool that should have instances has none in the list but some in its groups."""
+    def _uncertain(
+        self, instances: Sequence[Instance], missing: Sequence[Instance], pools: Mapping[str, PoolView], now: datetime
+    ) -> dict[str, Objection]:
+        """By pool: what the list lacks of it. Those that report themselves, and all of a pool of which it has none.
+
+        Raises CloudError when it is not whole.
+        """
+        own = self._document.group_names()
+        found = {pool: _lacks(one.id) for one in missing if (pool := owner_of(own, one)) is not None}
         there = {instance.pool for instance in instances}
         silent = [p for p in self._document.pools if p.name not in there and pools[p.name].target > 0]
-        names = [group.name for pool in silent if pool.watchdogs.idle is not None for group in pool.groups]
-        if names:
-            check_whole(self._ports.inventory, self._ports.groups.groups(names), {i.id: i for i in instances}, now)
+        pool_of = {group.name: p.name for p in silent if p.watchdogs.idle is not None for group in p.groups}
+        if pool_of:
+            groups = self._ports.groups.readable(list(pool_of)).groups
+            listed = {i.id for i in instances}
+            lost = unlisted(Reader(self._ports.inventory), groups.values(), listed, now)
+            found |= {pool_of[one.group or ""]: _lacks(one.id) for one in lost.living.values()}
+            found |= {pool_of[group]: _lacks(key) for key, (group, _) in lost.unknown.items()}
+        return found
 
     def _ends(self, instances: Sequence[Instance], now: datetime) -> frozenset[str]:
         """Groups of marked instances whose grace is over: what may be ended now is not guessed about."""
@@ -181,18 +233,25 @@ class IdleWatchdog:
         series = replace(self._series, labels=f'{self._series.labels},instance_id="{instance.id}"')
         return signals.gather(self._ports.metrics, series, window, now).get(instance.id)
 
-    def _evidence(self, instances: Sequence[Instance], now: datetime) -> dict[str, Evidence]:
-        """Each pool is judged over its own window; pools with the same window share the queries."""
+    def _evidence(
+        self, instances: Sequence[Instance], reader: Reader, now: datetime
+    ) -> tuple[dict[str, Evidence], Sequence[Instance]]:
+        """By instance, and whom the list of instances lacks though they report themselves.
+
+        Each pool is judged over its own window; pools with the same window share the queries.
+        """
         windows: dict[timedelta, set[str]] = {}
         for pool in self._document.pools:
             if pool.watchdogs.idle is not None:
                 windows.setdefault(pool.watchdogs.idle.window, set()).add(pool.name)
         listed = {i.id for i in instances}
         found: dict[str, Evidence] = {}
+        missing: dict[str, Instance] = {}
         for window, names in windows.items():
             ids = {i.id for i in instances if i.pool in names and i.alive}
             told = signals.gather(self._ports.metrics, self._series, window, now)
-            check_reporting(self._ports.inventory, self._document.environment, told, listed, now)
+            lost = reporting_unlisted(reader, self._document.environment, told, listed, now)
+            missing |= {one.id: one for one in lost}
             silent = {i for i in ids if i not in told or told[i].engine is None}
             ever = signals.reached(self._ports.metrics, self._document.environment, sorted(silent), REACHED_SPAN, now)
             interval = signals.longest_interval(self._ports.metrics)
@@ -205,7 +264,7 @@ class IdleWatchdog:
                     gpu=side.gpu if side else None,
                     reached=instance in ever if instance in silent else True,
                 )
-        return found
+        return found, list(missing.values())
 
     def _pools(
         self, instances: Sequence[Instance], brakes: Sequence[Brake], ended: Mapping[str, int], now: datetime
@@ -251,6 +310,10 @@ class IdleWatchdog:
     def _usd(self, instances: Sequence[Instance]) -> dict[str, Decimal]:
         found = {i.id: self._ports.prices.usd_per_hour(i) for i in instances}
         return {instance: usd for instance, usd in found.items() if usd is not None}
+
+
+def _lacks(instance: str) -> Objection:
+    return Objection(reason=Reason.NOT_LISTED, detail=f"{instance} lives and is not in the list of instances")
 
 
 def _left_today(pool: Pool, there: int, ended: int) -> int | None:

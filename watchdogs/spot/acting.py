@@ -18,6 +18,7 @@ from watchdogs.ports import Ports
 from watchdogs.spot import lifecycle
 from watchdogs.spot.ceilings import CEILINGS
 from watchdogs.spot.decide import WATCHDOG
+from watchdogs.spot.happened import Happened
 from watchdogs.spot.zones import CEILING
 
 DRAIN_WAIT: Final = timedelta(minutes=2)
@@ -63,19 +64,21 @@ class Resized:
 class Actor:
     """Acts on the plan of one look."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what the look read, and where answers are read
         self,
         document: FleetDocument,
         ports: Ports,
         executor: Executor,
         groups: Mapping[str, Group],
         instances: Mapping[str, Instance],
+        happened: Happened,
     ) -> None:
         self._document = document
         self._ports = ports
         self._executor = executor
         self._groups = groups
         self._instances = instances
+        self._happened = happened
 
     def resize(self, plan: Plan) -> Resized:
         """Set sizes; then wait until each group that was to grow has answered."""
@@ -120,6 +123,7 @@ class Actor:
             # a smaller size would let the cloud choose whom to end
             detail = f"it has {len(now.instance_ids)} instances by now"
             return self._executor.off(decision, detail)
+        self._happened.resized(group.name, self._ports.clock.now())
         self._ports.groups.resize(group, size)
         if decision.reason is Reason.FALLBACK:
             cost = _money(decision.usd_per_hour)
@@ -137,11 +141,14 @@ class Actor:
         renewed = clock.now()
         patience = max((self._patience(d) for d in growing), default=timedelta(0))
         while open_asks:
-            names = sorted(open_asks)
-            refused = {a.group for a in self._ports.groups.activities(names, asked_at) if a.kind.refuses}
-            for group in self._ports.groups.groups(names):
-                if group.name in refused or len(self._seen(group)) >= (open_asks[group.name].to_size or 0):
+            there = self._ports.groups.readable(sorted(open_asks)).groups.values()
+            for group in there:
+                if len(self._seen(group)) >= (open_asks[group.name].to_size or 0):
                     del open_asks[group.name]
+            asked = [group for group in there if group.name in open_asks]
+            self._happened.wait(self._ports.groups, asked, asked_at, clock.now())
+            for name in {e.group for e in self._happened.events(list(open_asks), asked_at) if e.kind.refuses}:
+                del open_asks[name]
             if not open_asks or clock.now() - asked_at >= patience:
                 break
             renewed = sleep_and_renew(self._ports, renewed)

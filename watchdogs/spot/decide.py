@@ -17,7 +17,8 @@ from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import CapacityType
 from watchdogs.spot import lifecycle, risk, zones
 from watchdogs.spot.ceilings import within_ceilings
-from watchdogs.spot.pool_view import GroupView, Member, PoolView
+from watchdogs.spot.certain import within_certainty
+from watchdogs.spot.pool_view import GroupView, Member, PoolView, Verdict
 from watchdogs.spot.sizes import CHOSEN, Sizes, ends_of_runs, reserved_group, within_budgets, without_ending
 
 WATCHDOG: Final = "spot"
@@ -64,6 +65,7 @@ def split(seen: PoolView, now: datetime) -> list[Decision]:
     ]
     decided = {decision.resource for decision in decisions}
     decisions += [decision for decision in lifecycle.hung(pool, now) if decision.resource not in decided]
+    decisions = within_certainty(pool, decisions)
     return decisions if pool.policy_seen else [_unseen(decision) for decision in decisions]
 
 
@@ -85,7 +87,7 @@ def _spot(pool: PoolView, sizes: Sizes, now: datetime) -> list[Decision]:
             # one that still lists the dead is asked, too, so that its answer is waited for
             decisions.append(_growth(pool, group, max(wanted, group.desired), reason, detail))
         elif wanted + group.unseen < group.desired:
-            why = verdict or zones.Verdict(reason=Reason.SURPLUS, detail=_TOO_MANY)
+            why = verdict or Verdict(reason=Reason.SURPLUS, detail=_TOO_MANY)
             decisions.append(_resize(pool, group, wanted + group.unseen, why.reason, why.detail))
         elif verdict is not None:
             decisions.append(_keep(pool, group, verdict.reason, verdict.detail))
@@ -168,7 +170,7 @@ def _on_demand(pool: PoolView, sizes: Sizes, now: datetime) -> list[Decision]:
 
 def _obstacle(pool: PoolView, group: GroupView, now: datetime) -> Decision | None:
     """Why nothing is bought though something is missing; None: it may be."""
-    closed = zones.at_quota(pool, group, now) or zones.boots_failing(pool, group, now)
+    closed = group.frozen or group.closed or zones.at_quota(pool, group, now) or zones.boots_failing(pool, group, now)
     return None if closed is None else _keep(pool, group, closed.reason, closed.detail)
 
 

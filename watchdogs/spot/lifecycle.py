@@ -127,7 +127,7 @@ def _is_leaving(member: Member) -> bool:
 
 def may_be_asked(member: Member) -> bool:
     """Whether it serves or will, and has an agent that can be asked to drain. People hear of the others."""
-    return not (member.leaving or member.failed or member.silent)
+    return not (member.leaving or member.failed or member.silent or member.held)
 
 
 def first_free(order: Sequence[Member]) -> tuple[list[Member], Member | None]:

@@ -6,11 +6,22 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 
 from gpufleet.domain.activity import Activity
+from gpufleet.domain.decisions import Reason
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import CapacityType
 from gpufleet.domain.policies import SpotPolicy
 from watchdogs.boots import BOOT_DEFAULT
 from watchdogs.spot import risk
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Why a group is not asked, or asked last, or why nothing is decided about something."""
+
+    reason: Reason
+    detail: str = ""
+    of: str | None = None
+    """The other resource that this is about."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +62,8 @@ class Member:
     """Who asked to keep it, by a brake or a tag: it is not given up for others."""
     ends_at: datetime | None = None
     """When the cloud ends it, whatever it does (flex-start)."""
+    held: Verdict | None = None
+    """Why nothing is decided about it: too little is known of it. It counts as present."""
 
     @property
     def ready(self) -> bool:
@@ -80,6 +93,10 @@ class GroupView:
     """Of capacity bought for a time: nothing can be started there before."""
     closes: datetime | None = None
     """From when on the cloud ends what runs there."""
+    closed: Verdict | None = None
+    """Why it is not asked for more."""
+    frozen: Verdict | None = None
+    """Why nothing is decided about it; it is not asked either."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +133,10 @@ class PoolView:
     """By this watchdog's own choice."""
     started_this_hour: int = 0
     """Instances of all its groups, also those that are gone."""
+    uncertain: Verdict | None = None
+    """Why nothing of it is ended by choice: a part of it could not be read."""
+    incomplete: Verdict | None = None
+    """Why nothing of it is ended or made smaller: a list of all pools could not be read, and an old one is used."""
 
     def members_of(self, group: str) -> Sequence[Member]:
         return [member for member in self.members if member.group == group]

@@ -9,7 +9,7 @@ from typing import Final
 
 from gpufleet.domain.activity import Activity
 from gpufleet.domain.boots import Boot
-from gpufleet.domain.decisions import Reason, Spend, Target
+from gpufleet.domain.decisions import Plan, Reason, Spend, Target
 from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import CapacityType, Group, Instance, Phase
 from gpufleet.domain.prices import FREE_IF_INTERRUPTED
@@ -21,17 +21,22 @@ from watchdogs.execute import Executor, Pass
 from watchdogs.policy import digests, see_all
 from watchdogs.ports import CutShortError, Ports
 from watchdogs.spot import acting, lifecycle
+from watchdogs.spot.certain import TROUBLES, troubles
 from watchdogs.spot.decide import WATCHDOG, decide
 from watchdogs.spot.ends import Ends
-from watchdogs.spot.pool_view import GroupView, Member, PoolView
+from watchdogs.spot.happened import calm
+from watchdogs.spot.pool_view import GroupView, Member, PoolView, Verdict
+from watchdogs.spot.reading import Fleet, Lists, read
 from watchdogs.spot.risk import Memory, recall
 from watchdogs.spot.sizes import chosen_ends
-from watchdogs.whole import check_whole
+from watchdogs.whole import Reader
 
 LOOK_BACK: Final = timedelta(hours=6)
 """Older events say nothing about what a group does now."""
 REMEMBERED: Final = timedelta(days=3)
 """How far back activities are read for a zone's memory: three of its half-lives."""
+REPORTED: Final = timedelta(days=1)
+"""For so long people are not notified again of the same trouble."""
 ROUNDS: Final = 12
 """Looks of one pass: each zone refuses at most once, so this many zones can be asked."""
 
@@ -56,6 +61,8 @@ class _Known:
     """By pool: instances that went by choice within the hour."""
     boots: Sequence[Boot]
     """By launch: the instances of all pools, also those that left lately."""
+    reported: frozenset[tuple[str, Reason]]
+    """Resources about which nothing was decided, and why, as people were notified within a day."""
     asked: frozenset[str]
     """Instances that were asked to drain within the hour that budgets count, and whose end was not seen."""
 
@@ -75,9 +82,12 @@ class _Seen:
 class SpotWatchdog:
     """Splits the targets of a fleet's pools over their groups."""
 
-    def __init__(self, document: FleetDocument, ports: Ports) -> None:
+    def __init__(self, document: FleetDocument, ports: Ports, lists: Lists | None = None) -> None:
+        """`lists`: what earlier passes of this process read; None: it has made no other."""
         self._document = document
         self._ports = ports
+        self._lists = lists or Lists()
+        self._reader = Reader(ports.inventory)
         self._digests = digests(document, WATCHDOG)
         self._unanswered: list[Activity] = []
         self._ends = Ends(ports)
@@ -106,6 +116,7 @@ class SpotWatchdog:
     def _looks(self) -> Pass[tuple[PoolView, ...]]:
         started = self._ports.clock.now().replace(microsecond=0)  # activities carry whole seconds
         self._unanswered = []
+        self._reader = Reader(self._ports.inventory)
         executor = Executor(self._ports, acting.RULES)
         executor.settle(partial(acting.settle, executor, self._ports, self._document))
         rounds = 0
@@ -115,7 +126,10 @@ class SpotWatchdog:
             self._note(executor, seen, now)
             plan = decide(seen.views, now, seen.spend)
             executor.record(plan)
-            actor = acting.Actor(self._document, self._ports, executor, seen.groups, seen.instances)
+            self._report(executor, seen, plan)
+            actor = acting.Actor(
+                self._document, self._ports, executor, seen.groups, seen.instances, self._lists.happened
+            )
             self._acted = self._acted or bool(plan.acting)
             done = actor.resize(plan)
             self._unanswered += done.unanswered
@@ -134,21 +148,27 @@ class SpotWatchdog:
             ):
                 executor.note(decision, now)
 
+    def _report(self, executor: Executor, seen: _Seen, plan: Plan) -> None:
+        """Notify people of what must be fixed before anything is decided there: once, and again after a day."""
+        for decision in troubles(plan):
+            known = decision.resource in executor.unsettled
+            if not known and (decision.resource, decision.reason) not in seen.known.reported:
+                what = f"nothing is decided about {decision.resource}: {decision.reason.sentence}"
+                key = f"{decision.reason}:{decision.resource}:{plan.at:%Y%m%dt%H%M}"
+                executor.notify(key, f"Pool {decision.pool}: {what}. {decision.detail}.")
+                executor.note(decision, plan.at)
+
     def _look(self, now: datetime, started: datetime) -> _Seen:
         ports = self._ports
         pools = [pool for pool in self._document.pools if pool.watchdogs.spot is not None]
         names = [group.name for pool in pools for group in pool.groups]
-        groups = {group.name: group for group in ports.groups.groups(names)}
-        listed = {i.id: i for i in ports.inventory.instances()}
-        check_whole(ports.inventory, groups.values(), listed, now)
-        # what its group is ending serves no more and counts for no size, though it may live for minutes yet
-        leaving = {key for group in groups.values() for key in group.leaving}
-        members = {i.id: i for i in listed.values() if i.alive and i.group in groups and i.id not in leaving}
-        statuses = ports.agents.statuses(list(members.values()))
+        fleet = read(ports, self._lists, self._reader, names, now)
+        members = fleet.members
         actions = ports.ledger.done_since(WATCHDOG, now - REMEMBERED)
         lost = frozenset(past.resource for past in actions if past.reason is Reason.PREEMPTED)
-        events = [*self._activities(names, lost, now), *self._unanswered]
         targets = ports.ledger.targets()
+        found, silent = self._activities(pools, fleet, targets, lost, now)
+        events = [*found, *self._unanswered]
         brakes = [brake for brake in ports.ledger.brakes(now) if brake.holds(now)]
         known = _Known(
             missed=lifecycle.missed(actions),
@@ -159,15 +179,20 @@ class SpotWatchdog:
             held=frozenset(pool.name for pool in pools if target_held_by(pool.name, brakes)),
             ended=chosen_ends(past for past in actions if past.at >= now - budgets.HOUR),
             boots=ports.ledger.boots(),
+            reported=frozenset(
+                (past.resource, past.reason)
+                for past in actions
+                if past.reason in TROUBLES and past.at > now - REPORTED
+            ),
             asked=frozenset(ports.ledger.failed_since(WATCHDOG, now - budgets.HOUR)),
         )
         views = tuple(
-            self._view(
-                pool, groups, members, statuses, events, (now, started), targets, known, paused_by(pool.name, brakes)
-            )
+            self._view(pool, fleet, silent, events, (now, started), targets, known, paused_by(pool.name, brakes))
             for pool in pools
         )
-        return _Seen(groups=groups, instances=members, views=views, known=known, spend=self._spend(listed.values()))
+        return _Seen(
+            groups=fleet.groups, instances=members, views=views, known=known, spend=self._spend(fleet.listed.values())
+        )
 
     def _spend(self, listed: Iterable[Instance]) -> Spend | None:
         """What the instances of all pools cost, also of those that no spot watchdog looks at."""
@@ -184,20 +209,33 @@ class SpotWatchdog:
             unpriced_stops=budget.unpriced is Unpriced.STOP,
         )
 
-    def _activities(self, groups: Sequence[str], lost: Collection[str], now: datetime) -> Sequence[Activity]:
-        """What happened to the groups, with the causes of ends that they cannot tell.
+    def _activities(
+        self, pools: Sequence[Pool], fleet: Fleet, targets: Mapping[str, Target], lost: Collection[str], now: datetime
+    ) -> tuple[Sequence[Activity], Mapping[str, str]]:
+        """What happened to the groups, with the causes of ends that they cannot tell, and groups that tell nothing.
 
         What drained under a notice and was ended before that is a loss, too: else a zone whose every notice is heeded
         would pass for one that never loses us.
         """
-        return self._ends.resolved(self._ports.groups.activities(groups, now - REMEMBERED), lost, now)
+        needed: set[str] = set()
+        for pool in pools:
+            names = {group.name for group in pool.groups}
+            row = targets.get(pool.name)
+            wanted = pool.target if row is None else row.value
+            # without a spare a pool that has all that it wants moves nothing, whatever its zones remember
+            if pool.spare > 0 or not calm(fleet.groups, names, wanted):
+                needed |= names
+        since, happened = now - REMEMBERED, self._lists.happened
+        errors = happened.look(self._ports.groups, fleet.groups.values(), needed, since, now)
+        for name, error in errors.items():
+            self._ports.log.error("activities_unread", group=name, error=error)
+        return self._ends.resolved(happened.events(fleet.groups, since), lost, now), errors
 
     def _view(  # noqa: PLR0913 - the parts of one look, put together in one place
         self,
         pool: Pool,
-        groups: Mapping[str, Group],
-        instances: Mapping[str, Instance],
-        statuses: Mapping[str, AgentStatus],
+        fleet: Fleet,
+        silent: Mapping[str, str],
         events: Sequence[Activity],
         times: tuple[datetime, datetime],
         targets: Mapping[str, Target],
@@ -209,14 +247,24 @@ class SpotWatchdog:
         if entry is None:
             raise ValueError(f"pool {pool.name!r} has no spot watchdog")
         names = {group.name for group in pool.groups}
-        machines = [instance for instance in instances.values() if instance.group in names]
+        machines, statuses, held = (
+            [i for i in fleet.members.values() if i.group in names],
+            fleet.statuses,
+            fleet.held(),
+        )
         members = [
             replace(
                 _member(i, statuses.get(i.id), self._ports.prices.usd_per_hour(i), known.missed.get(i.id, now)),
                 kept_by=known.kept.get(i.id),
                 asked=i.id in known.asked,
+                held=held.get(i.id),
             )
             for i in machines
+        ]
+        members += [
+            Member(id=key, group=group, launched_at=now, silent=True, held=held[key])
+            for key, (group, _) in fleet.unlisted.unknown.items()
+            if group in names
         ]
         own = [event for event in events if event.group in names]
         row = targets.get(pool.name)
@@ -230,8 +278,9 @@ class SpotWatchdog:
             policy=entry,
             groups=[
                 replace(
-                    self._group(g, groups[g.name], instances, _memory(g, own, members, now)),
-                    taken=_taken(groups[g.name], instances, known.lost),
+                    self._group(g, fleet, _memory(g, own, members, now)),
+                    closed=_closed(g, silent),
+                    taken=_taken(fleet.groups.get(g.name), fleet.members, known.lost),
                 )
                 for g in pool.groups
             ],
@@ -249,9 +298,15 @@ class SpotWatchdog:
             policy_seen=self._ports.ledger.policy_seen(WATCHDOG, pool.name, self._digests[pool.name]),
             ended_this_hour=known.ended.get(pool.name, 0),
             started_this_hour=_started(pool.name, known.boots, machines, now - budgets.HOUR),
+            uncertain=_uncertain(pool, fleet),
+            incomplete=None
+            if fleet.incomplete is None
+            else Verdict(reason=Reason.LIST_INCOMPLETE, detail=fleet.incomplete),
         )
 
-    def _group(self, entry: GroupEntry, group: Group, instances: Mapping[str, Instance], memory: Memory) -> GroupView:
+    def _group(self, entry: GroupEntry, fleet: Fleet, memory: Memory) -> GroupView:
+        group = fleet.groups.get(entry.name)
+        there = sum(one.group == entry.name for one in fleet.members.values())
         prices = self._ports.prices
         found: list[Decimal | None] = []
         if entry.type is CapacityType.SPOT and entry.zone is not None:
@@ -268,13 +323,14 @@ class SpotWatchdog:
             most_usd_per_hour=max(dear) if dear and len(dear) == len(listed) else None,
             capacity_type=entry.type,
             zone=entry.zone,
-            desired=group.desired,
-            unseen=sum(key not in instances and key not in group.leaving for key in group.instance_ids),
+            desired=there if group is None else group.desired,
+            unseen=0 if group is None else fleet.unseen(group),
             max=entry.max,
             usd_per_hour=min(known, default=None),
             losses_per_hour=memory.losses_per_hour,
             opens=entry.opens,
             closes=entry.closes,
+            frozen=_frozen(entry, fleet),
         )
 
     def _on_demand_usd(self, pool: Pool) -> Decimal | None:
@@ -283,6 +339,30 @@ class SpotWatchdog:
         types = types or {t for group in pool.groups_of(CapacityType.ON_DEMAND) for t in group.machine_types}
         found = [self._ports.prices.on_demand_usd_per_hour(machine_type) for machine_type in sorted(types)]
         return min((price for price in found if price is not None), default=None)
+
+
+def _frozen(entry: GroupEntry, fleet: Fleet) -> Verdict | None:
+    """Why nothing is decided about a group."""
+    error = fleet.unread.get(entry.name)
+    return None if error is None else Verdict(reason=Reason.GROUP_UNREADABLE, detail=error)
+
+
+def _closed(entry: GroupEntry, silent: Mapping[str, str]) -> Verdict | None:
+    """Why a group is not asked: of spot, whose answer decides whether something dearer is bought, it must be read."""
+    if entry.type is not CapacityType.SPOT or entry.name not in silent:
+        return None
+    return Verdict(reason=Reason.GROUP_UNREADABLE, detail=f"what happened to it: {silent[entry.name]}")
+
+
+def _uncertain(pool: Pool, fleet: Fleet) -> Verdict | None:
+    """Why nothing of a pool is ended by choice: how large it is, is not known."""
+    names = {group.name for group in pool.groups}
+    if lost := sorted(names & fleet.unread.keys()):
+        return Verdict(reason=Reason.GROUP_UNREADABLE, detail=fleet.unread[lost[0]])
+    unknown = sorted(key for key, (group, _) in fleet.unlisted.unknown.items() if group in names)
+    if unknown:
+        return Verdict(reason=Reason.NOT_LISTED, detail=f"{unknown[0]}: {fleet.unlisted.unknown[unknown[0]][1]}")
+    return None
 
 
 def _member(instance: Instance, status: AgentStatus | None, usd: Decimal | None, missed: datetime) -> Member:
@@ -307,8 +387,10 @@ def _member(instance: Instance, status: AgentStatus | None, usd: Decimal | None,
     )
 
 
-def _taken(group: Group, instances: Collection[str], lost: Collection[str]) -> tuple[str, ...]:
+def _taken(group: Group | None, instances: Collection[str], lost: Collection[str]) -> tuple[str, ...]:
     """Whom a group still lists although its cloud took them."""
+    if group is None:
+        return ()
     return tuple(key for key in group.instance_ids if key in lost and key not in instances)
 
 

@@ -8,7 +8,6 @@ is tried now and then only.
 import math
 import textwrap
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -17,7 +16,7 @@ from gpufleet.domain.decisions import Reason
 from gpufleet.domain.model import CapacityType
 from watchdogs import boots
 from watchdogs.spot import risk
-from watchdogs.spot.pool_view import GroupView, PoolView
+from watchdogs.spot.pool_view import GroupView, PoolView, Verdict
 from watchdogs.spot.risk import LOSSES, TROUBLE_HALF_LIFE
 
 ZONE_SHARE: Final = 0.5
@@ -49,14 +48,6 @@ _ANSWERS: Final = LOSSES | {ActivityKind.LAUNCHED}
 _BAD_ENDS: Final = frozenset({ActivityKind.UNHEALTHY, ActivityKind.FAILED_BOOT})
 _LAUNCHES: Final = frozenset({ActivityKind.LAUNCHED, ActivityKind.IN_PROGRESS})
 """Behind a launch hook a launch goes on until the instance is ready."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """Why a group is not asked, or asked last."""
-
-    reason: Reason
-    detail: str = ""
 
 
 def place(pool: PoolView, missing: int, now: datetime) -> Mapping[str, int]:
@@ -201,7 +192,9 @@ def _since(pool: PoolView, group: GroupView, moment: datetime) -> list[Activity]
 def _closed(pool: PoolView, group: GroupView, now: datetime) -> Verdict | None:
     """Why a group must not be asked in this pass."""
     return (
-        _too_dear(pool, group)
+        group.frozen
+        or group.closed
+        or _too_dear(pool, group)
         or at_quota(pool, group, now)
         or boots_failing(pool, group, now)
         or _refused(pool, group, now)

@@ -1,0 +1,298 @@
+"""What one pool, group or instance does not tell stops decisions about itself; the other pools decide the same."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from gpufleet.domain.activity import Activity, CloudError
+from gpufleet.domain.decisions import Action, Decision, Reason, Target
+from gpufleet.domain.model import CapacityType, Group, GroupList, Instance
+from gpufleet.settings.document import FleetDocument
+from tests.watchdogs.plain import QUIET, READY, START, document, instance
+from tests.watchdogs.test_scale import BUSY, Store
+from tests.watchdogs.test_spot_watchdog import SETTINGS
+from tests.watchdogs.worlds import FakeGroups, FakeInventory, World, mark
+from watchdogs.idle.watchdog import IdleWatchdog
+from watchdogs.policy import digests
+from watchdogs.ports import Ports
+from watchdogs.scale.watchdog import ScaleWatchdog
+from watchdogs.spot.reading import LASTS, Lists
+from watchdogs.spot.watchdog import SpotWatchdog
+
+ONE, OTHER = "batch", "chat"
+A, B, OD = "batch-spot-a", "batch-spot-b", "batch-od"
+ROOM = {"max_stops_per_run": 9, "max_stops_per_hour": 20}
+"""No pool takes of what another one may end."""
+
+
+def fleet() -> FleetDocument:
+    """Two pools of the same shape."""
+    first = document(watchdogs=SETTINGS | {"idle": ROOM, "scale": {"requests_per_replica": 10}})
+    pool = first.pools[0]
+    groups = [group.model_copy(update={"name": group.name.replace(ONE, OTHER)}) for group in pool.groups]
+    return first.model_copy(update={"pools": [pool, pool.model_copy(update={"name": OTHER, "groups": groups})]})
+
+
+FLEET = fleet()
+
+
+def two_pools() -> World:
+    """Each with two ready spot instances, one in each zone; in each one has been lost, and only on-demand is left."""
+    world = World()
+    for index, pool in enumerate((ONE, OTHER)):
+        world.targets[pool] = Target(pool=pool, value=2, version=1)
+        for number, zone in ((1, "a"), (2, "b")):
+            group = f"{pool}-spot-{zone}"
+            one = instance(10 * index + number, pool=pool, group=group, zone=f"us-east-1{zone}")
+            world.instances[one.id] = one
+            world.evidence[one.id] = QUIET
+            world.agents[one.id] = replace(READY, phase_since=START - timedelta(hours=1))
+            world.groups[group] = Group(
+                name=group,
+                pool=pool,
+                capacity_type=CapacityType.SPOT,
+                zone=f"us-east-1{zone}",
+                desired=1,
+                min=0,
+                max=4,
+                instance_ids=(one.id,),
+            )
+        name = f"{pool}-od"
+        world.groups[name] = Group(
+            name=name, pool=pool, capacity_type=CapacityType.ON_DEMAND, zone=None, desired=0, min=0, max=2
+        )
+        world.capacity[name] = 2
+    world.seen |= {
+        (kind, pool, digest) for kind in ("idle", "spot", "scale") for pool, digest in digests(FLEET, kind).items()
+    }
+    return world
+
+
+def losing() -> World:
+    world = two_pools()
+    for number in (1, 11):
+        world.lose(instance(number).id)
+    return world
+
+
+def idling() -> World:
+    world = two_pools()
+    for number in (1, 2, 11, 12):
+        mark(world, number, START - timedelta(hours=1))
+    return world
+
+
+@dataclass
+class Broken(FakeInventory, FakeGroups):
+    """An inventory and groups of which one member is broken."""
+
+    group: str | None = None
+    """It is missing, or its tag is wrong."""
+    silent: str | None = None
+    """The activities and rollouts of this group cannot be read."""
+    unlisted: str | None = None
+    """The list lacks this instance."""
+    unreadable: str | None = None
+    """This instance cannot be read by itself, nor does the list have it."""
+
+    def instances(self) -> Sequence[Instance]:
+        return [i for i in super().instances() if i.id not in (self.unlisted, self.unreadable)]
+
+    def instance(self, instance_id: str) -> Instance | None:
+        if instance_id == self.unreadable:
+            raise CloudError("it cannot be read")
+        return super().instance(instance_id)
+
+    def groups(self, names: Sequence[str]) -> Sequence[Group]:
+        if self.group in names:
+            raise CloudError(f"{self.group}: its tag is wrong")
+        return super().groups(names)
+
+    def readable(self, names: Sequence[str]) -> GroupList:
+        found = super().readable([name for name in names if name != self.group])
+        errors = {name: "its tag is wrong" for name in names if name == self.group}
+        return GroupList(groups=found.groups, errors={**found.errors, **errors})
+
+    def activities(self, names: Sequence[str], since: Any) -> Sequence[Activity]:
+        if self.silent in names:
+            raise CloudError("its activities cannot be read")
+        return super().activities(names, since)
+
+    def in_rollout(self, names: Sequence[str], surely: Any = ()) -> frozenset[str]:
+        if self.silent in names or self.group in names:
+            raise CloudError("its refreshes cannot be read")
+        return super().in_rollout(names, surely)
+
+
+FAULTS = [
+    pytest.param({"group": A}, id="a group is missing, or its tag is broken"),
+    pytest.param({"group": OD}, id="the group that stands in is missing"),
+    pytest.param({"silent": A}, id="the activities of a group"),
+    pytest.param({"unlisted": instance(2).id}, id="an instance lost its tag"),
+    pytest.param({"unreadable": instance(2).id}, id="an instance cannot be read"),
+]
+
+
+def broken(world: World, fault: Mapping[str, str]) -> Ports:
+    there = Broken(world, **fault)
+    if "unlisted" in fault:
+        key = fault["unlisted"]
+        world.instances[key] = replace(world.instances[key], environment=None, pool=None)
+    return replace(world.ports(), inventory=there, groups=there)
+
+
+def spot(ports: Ports) -> Any:
+    return SpotWatchdog(FLEET, ports).apply()
+
+
+def idle(ports: Ports) -> Any:
+    return IdleWatchdog(FLEET, ports).apply()
+
+
+def scale(ports: Ports) -> Any:
+    store = Store(ports.metrics.world, BUSY)  # type: ignore[attr-defined]
+    return ScaleWatchdog(FLEET, replace(ports, metrics=store)).apply()
+
+
+def about(decisions: Sequence[Decision], pool: str) -> list[tuple[object, ...]]:
+    return [(d.resource, d.action, d.reason, d.detail, d.to_size) for d in decisions if d.pool == pool]
+
+
+@pytest.mark.parametrize(
+    ("make", "watch"),
+    [
+        pytest.param(losing, spot, id="spot"),
+        pytest.param(idling, idle, id="idle"),
+        pytest.param(losing, scale, id="scale"),
+    ],
+)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_other_pool_decides_the_same(
+    make: Callable[[], World], watch: Callable[[Ports], Any], fault: Mapping[str, str]
+) -> None:
+    whole, world = make(), make()
+    undisturbed, disturbed = watch(whole.ports()), watch(broken(world, fault))
+    assert about(disturbed.plan.decisions, OTHER) == about(undisturbed.plan.decisions, OTHER)
+    others = [key for key, one in whole.instances.items() if one.pool == OTHER]
+    assert [key for key in world.ended if key in others] == [key for key in whole.ended if key in others]
+    for name, group in whole.groups.items():
+        if name.startswith(OTHER):
+            assert world.groups[name].desired == group.desired
+    assert set(world.ended) <= set(whole.ended), "nothing is ended because of it"
+
+
+@pytest.mark.parametrize(
+    ("fault", "resource", "reason"),
+    [
+        ({"group": A}, A, Reason.GROUP_UNREADABLE),
+        ({"unlisted": instance(2).id}, instance(2).id, Reason.NOT_LISTED),
+        ({"unreadable": instance(2).id}, instance(2).id, Reason.NOT_LISTED),
+    ],
+)
+def test_a_broken_member_has_a_decision_and_people_are_notified_once_a_day(
+    fault: Mapping[str, str], resource: str, reason: Reason
+) -> None:
+    world = losing()
+    ports = broken(world, fault)
+    done = spot(ports)
+    for _ in range(24 * 4 - 1):
+        world.boot()
+        world.now += timedelta(minutes=15)
+        done = spot(ports)
+    assert {d.resource: (d.action, d.reason) for d in done.plan.decisions}[resource] == (Action.KEEP, reason)
+    assert sum(key.startswith(f"spot:{reason}:") for key in world.messages) == 1
+    assert world.groups[OD].desired == 1, "what was lost is replaced all the same"
+    assert not {i for i in world.ended if i in (instance(1).id, instance(2).id)}
+
+
+def test_an_untagged_member_counts_as_present_and_is_not_ended() -> None:
+    world = two_pools()
+    ports = broken(world, {"unlisted": instance(2).id})
+    spot(ports)
+    assert world.launched == 0
+    world.targets[ONE] = Target(pool=ONE, value=1, version=2)
+    for _ in range(4):
+        spot(ports)
+        world.now += timedelta(minutes=1)
+    assert world.ended == [instance(1).id], "the one whose tags are there goes"
+    world.targets[ONE] = Target(pool=ONE, value=0, version=3)
+    for _ in range(4):
+        spot(ports)
+        world.now += timedelta(minutes=1)
+    assert world.ended == [instance(1).id]
+
+
+def test_nothing_is_ended_by_choice_in_a_pool_of_which_a_group_is_unknown() -> None:
+    world = two_pools()
+    world.targets |= {pool: Target(pool=pool, value=1, version=2) for pool in (ONE, OTHER)}
+    done = spot(broken(world, {"group": A}))
+    assert [i for i in world.ended if world.instances[i].pool == ONE] == []
+    assert any(d.pool == ONE and d.reason is Reason.GROUP_UNREADABLE for d in done.plan.decisions)
+    assert [world.instances[i].pool for i in world.ended] == [OTHER]
+
+
+# lists that all pools share
+
+
+def failing(world: World, *calls: str) -> None:
+    def before(name: str) -> None:
+        if name in calls:
+            raise CloudError("throttled")
+
+    world.before = before
+
+
+@pytest.mark.parametrize("call", ["instances", "groups", "statuses"])
+def test_a_shared_list_that_fails_ends_nothing_and_the_last_one_serves_for_five_minutes(call: str) -> None:
+    world, lists = two_pools(), Lists()
+
+    def watch() -> Any:
+        return SpotWatchdog(FLEET, world.ports(), lists).apply()
+
+    watch()
+    world.targets[OTHER] = Target(pool=OTHER, value=1, version=2)
+    world.lose(instance(1).id)
+    world.now += timedelta(minutes=1)
+    failing(world, call)
+    done = watch()
+    assert not world.ended
+    assert {d.reason for d in done.plan.decisions if d.pool == OTHER and d.action is Action.KEEP} >= {
+        Reason.LIST_INCOMPLETE
+    }
+    if call != "groups":
+        assert world.groups[OD].desired == 1, "what was lost is replaced"
+    world.now += LASTS
+    with pytest.raises(CloudError, match="throttled"):
+        watch()
+    world.before = lambda _: None
+    watch()
+    assert len(world.ended) == 1
+
+
+def test_a_process_that_has_read_no_list_fails() -> None:
+    world = losing()
+    failing(world, "instances")
+    with pytest.raises(CloudError, match="throttled"):
+        spot(world.ports())
+    assert world.launched == 0
+
+
+def test_half_a_list_ends_nothing_even_of_a_group_that_cannot_be_read() -> None:
+    world = two_pools()
+    ports = broken(world, {"group": A, "unlisted": instance(2).id})
+    world.targets[ONE] = Target(pool=ONE, value=1, version=2)
+    spot(ports)
+    assert not [i for i in world.ended if i in (instance(1).id, instance(2).id)]
+
+
+def test_what_a_killed_pass_began_and_cannot_be_read_stays_open_and_stops_nothing() -> None:
+    world = losing()
+    world.agents[instance(2).id] = replace(READY, phase_since=START)
+    gone = instance(2).id
+    world.intents[gone] = Decision(resource=gone, pool=ONE, action=Action.END, reason=Reason.SURPLUS)
+    done = spot(broken(world, {"unreadable": gone}))
+    assert gone in world.intents
+    assert world.groups["chat-od"].desired == 1 and done.plan.acting is not None

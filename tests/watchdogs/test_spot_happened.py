@@ -1,0 +1,135 @@
+"""Which groups are asked what happened to them, and from when on."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+import pytest
+
+from gpufleet.domain.activity import Activity, ActivityKind, CloudError
+from gpufleet.domain.model import CapacityType, Group
+from tests.watchdogs.plain import START
+from watchdogs.spot.happened import LATE, OVERLAP, Happened, calm
+
+SINCE = START - timedelta(days=3)
+MINUTE = timedelta(minutes=1)
+CALM = Group(
+    name="a", pool="p", capacity_type=CapacityType.SPOT, zone="z", desired=1, min=0, max=4, instance_ids=("i-1",)
+)
+
+
+@dataclass
+class Asked:
+    """Groups that tell what they are given, and remember when they were asked from when on."""
+
+    told: Sequence[Activity] = ()
+    since: list[datetime] = field(default_factory=list[datetime])
+    broken: bool = False
+
+    def activities(self, names: Sequence[str], since: datetime) -> Sequence[Activity]:
+        self.since.append(since)
+        if self.broken:
+            raise CloudError("throttled")
+        return [event for event in self.told if event.group in names and event.at >= since]
+
+
+def event(id_: str, at: datetime, kind: ActivityKind = ActivityKind.NO_CAPACITY) -> Activity:
+    return Activity(id=id_, group="a", kind=kind, at=at)
+
+
+def test_a_calm_group_is_asked_once_where_its_past_is_needed() -> None:
+    groups, happened = Asked(), Happened()
+    for minute in range(5):
+        happened.look(groups, [CALM], ["a"], SINCE, START + minute * MINUTE)
+    assert groups.since == [SINCE]
+
+
+def test_a_calm_group_whose_past_is_not_needed_is_not_asked() -> None:
+    groups, happened = Asked(), Happened()
+    happened.look(groups, [CALM], [], SINCE, START)
+    assert groups.since == []
+    happened.look(groups, [CALM], ["a"], SINCE, START + MINUTE)
+    assert groups.since == [SINCE], "now it is, from the beginning on"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda group: replace(group, desired=2), id="it looks for one"),
+        pytest.param(lambda group: replace(group, desired=0, instance_ids=()), id="it is smaller"),
+        pytest.param(lambda group: replace(group, instance_ids=("i-2",)), id="another member"),
+        pytest.param(lambda group: replace(group, leaving=frozenset({"i-3"})), id="one leaves"),
+    ],
+)
+def test_a_group_that_changed_is_asked_since_the_last_time(change: Callable[[Group], Group]) -> None:
+    groups, happened = Asked(), Happened()
+    happened.look(groups, [CALM], ["a"], SINCE, START)
+    happened.look(groups, [change(CALM)], ["a"], SINCE, START + MINUTE)
+    assert groups.since == [SINCE, START - OVERLAP]
+
+
+def test_a_group_that_was_resized_is_asked_until_no_answer_can_come_any_more() -> None:
+    groups, happened = Asked(), Happened()
+    happened.look(groups, [CALM], ["a"], SINCE, START)
+    happened.resized("a", START)
+    for seconds in (1, LATE.total_seconds(), LATE.total_seconds() + 1):
+        happened.look(groups, [CALM], [], SINCE, START + timedelta(seconds=seconds))
+    assert len(groups.since) == 3
+
+
+def test_who_waited_for_an_answer_has_read_it_for_the_next_look() -> None:
+    groups, happened = Asked(), Happened()
+    asking = replace(CALM, desired=2)
+    happened.look(groups, [asking], ["a"], SINCE, START)
+    happened.resized("a", START)
+    happened.wait(groups, [asking], SINCE, START)
+    happened.look(groups, [asking], ["a"], SINCE, START)
+    assert len(groups.since) == 2
+    happened.look(groups, [asking], ["a"], SINCE, START + MINUTE)
+    assert len(groups.since) == 3
+
+
+def test_a_launch_that_goes_on_is_read_again_from_its_beginning_and_replaced() -> None:
+    began = START - 3 * OVERLAP
+    groups, happened = Asked(told=[event("1", began, ActivityKind.IN_PROGRESS)]), Happened()
+    happened.look(groups, [CALM], ["a"], SINCE, START)
+    groups.told = [event("1", began, ActivityKind.FAILED_BOOT)]
+    happened.look(groups, [replace(CALM, desired=2)], ["a"], SINCE, START + MINUTE)
+    assert groups.since == [SINCE, began]
+    assert [one.kind for one in happened.events(["a"], SINCE)] == [ActivityKind.FAILED_BOOT]
+
+
+def test_what_was_read_is_kept_for_as_long_as_it_counts() -> None:
+    old = event("old", SINCE + MINUTE)
+    groups, happened = Asked(told=[old, event("new", START)]), Happened()
+    happened.look(groups, [CALM], ["a"], SINCE, START)
+    groups.told = [event("new", START), event("newer", START + MINUTE)]
+    happened.look(groups, [replace(CALM, desired=2)], ["a"], SINCE, START + MINUTE)
+    assert [one.id for one in happened.events(["a"], SINCE)] == ["old", "new", "newer"]
+    assert [one.id for one in happened.events(["a"], SINCE + 2 * MINUTE)] == ["new", "newer"]
+    assert happened.events(["b"], SINCE) == []
+
+
+def test_a_group_that_cannot_be_asked_keeps_what_is_known_and_is_asked_again() -> None:
+    groups, happened = Asked(told=[event("1", START)]), Happened()
+    happened.look(groups, [CALM], ["a"], SINCE, START)
+    groups.broken, wanting = True, replace(CALM, desired=2)
+    assert happened.look(groups, [wanting], [], SINCE, START + MINUTE) == {"a": "throttled"}
+    happened.wait(groups, [wanting], SINCE, START + MINUTE)
+    assert [one.id for one in happened.events(["a"], SINCE)] == ["1"]
+    groups.broken = False
+    assert happened.look(groups, [wanting], [], SINCE, START + MINUTE) == {}
+    assert len(groups.since) == 4
+
+
+@pytest.mark.parametrize(
+    ("group", "wanted", "expected"),
+    [
+        (CALM, 1, True),
+        (CALM, 2, False),
+        (replace(CALM, desired=2), 1, False),
+        (replace(CALM, desired=0), 0, False),
+    ],
+)
+def test_a_pool_is_calm_that_has_what_it_wants(group: Group, wanted: int, expected: bool) -> None:
+    assert calm({"a": group}, ["a", "missing"], wanted) is expected

@@ -1,0 +1,128 @@
+"""Reads a fleet's groups, instances and agents, each failure as local as it is.
+
+What one group or one instance does not tell stops decisions about itself (`hold`). If a list that all pools share
+cannot be read, the last one of this process is used for `LASTS`, and the pass ends nothing (`incomplete`).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final, Generic, TypeVar
+
+from gpufleet.domain.decisions import Reason
+from gpufleet.domain.evidence import AgentStatus
+from gpufleet.domain.model import Group, GroupList, Instance
+from watchdogs.ports import Ports
+from watchdogs.spot.happened import Happened
+from watchdogs.spot.pool_view import Verdict
+from watchdogs.whole import Reader, Unlisted, unlisted
+
+LASTS: Final = timedelta(minutes=5)
+"""For so long the last answer stands in for a list that cannot be read."""
+_T = TypeVar("_T")
+
+
+@dataclass(slots=True)
+class Last(Generic[_T]):
+    """The last answer to a question about all pools."""
+
+    _answer: _T | None = None
+    _at: datetime | None = None
+
+    def ask(self, call: Callable[[], _T], now: datetime) -> tuple[_T, str | None]:
+        """The answer, or the last one and why there is no other. Raises OSError when there is none, or an old one."""
+        try:
+            self._answer, self._at = call(), now
+        except OSError as error:
+            if self._answer is None or self._at is None or now - self._at > LASTS:
+                raise
+            return self._answer, str(error)
+        return self._answer, None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """What one look read."""
+
+    groups: Mapping[str, Group]
+    listed: Mapping[str, Instance]
+    """Of all pools, those included that the list of instances lacks and that live."""
+    members: Mapping[str, Instance]
+    """Those of them that live and count in the fleet's groups."""
+    statuses: Mapping[str, AgentStatus]
+    unread: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Groups that could not be read: why."""
+    unlisted: Unlisted = Unlisted()
+    incomplete: str | None = None
+    """Why a list that all pools share is an old one."""
+
+    def unseen(self, group: Group) -> int:
+        """How many a group lists that nobody sees alive: dead ones, before it looks for others, or very new ones."""
+        known = {*self.members, *self.unlisted.unknown, *group.leaving}
+        return sum(key not in known for key in group.instance_ids)
+
+    def held(self) -> dict[str, Verdict]:
+        """Instances about which nothing is decided, and why."""
+        lost = "its group lists it, the list of instances does not: does it carry the tags of its pool?"
+        found = {
+            one.id: Verdict(reason=Reason.GROUP_UNREADABLE, detail=self.unread[one.group], of=one.group)
+            for one in self.members.values()
+            if one.group is not None and one.group in self.unread
+        }
+        found |= {key: Verdict(reason=Reason.NOT_LISTED, detail=lost) for key in self.unlisted.living}
+        return found | {
+            key: Verdict(reason=Reason.NOT_LISTED, detail=error) for key, (_, error) in self.unlisted.unknown.items()
+        }
+
+
+@dataclass(slots=True)
+class Lists:
+    """What this process read last: the lists that all pools share, and what happened to their groups."""
+
+    groups: Last[GroupList] = field(default_factory=Last[GroupList])
+    instances: Last[Sequence[Instance]] = field(default_factory=Last[Sequence[Instance]])
+    statuses: Last[Mapping[str, AgentStatus]] = field(default_factory=Last[Mapping[str, AgentStatus]])
+    happened: Happened = field(default_factory=Happened)
+
+
+def read(ports: Ports, lists: Lists, reader: Reader, names: Sequence[str], now: datetime) -> Fleet:
+    """One look. Raises OSError when a shared list cannot be read and no recent one is known."""
+    groups, old_groups = lists.groups.ask(lambda: ports.groups.readable(names), now)
+
+    def whole() -> Sequence[Instance]:
+        found = ports.inventory.instances()
+        unlisted(reader, groups.groups.values(), {one.id for one in found}, now)
+        return found
+
+    instances, old_instances = lists.instances.ask(whole, now)
+    listed = {one.id: one for one in instances}
+    missing = unlisted(reader, groups.groups.values(), listed, now)
+    listed |= missing.living
+    members = _members(groups, listed, names, is_old=old_instances is not None)
+    statuses, old_statuses = lists.statuses.ask(lambda: ports.agents.statuses(list(members.values())), now)
+    return Fleet(
+        groups=groups.groups,
+        listed=listed,
+        members=members,
+        statuses=statuses,
+        unread=groups.errors,
+        unlisted=missing,
+        incomplete=old_groups or old_instances or old_statuses,
+    )
+
+
+def _members(
+    groups: GroupList, instances: Mapping[str, Instance], names: Sequence[str], *, is_old: bool
+) -> dict[str, Instance]:
+    """Those that count. Of an old list only those count that their groups still have."""
+    # what its group is ending serves no more and counts for no size, though it may live for minutes yet
+    leaving = {key for group in groups.groups.values() for key in group.leaving}
+    there = {key for group in groups.groups.values() for key in group.instance_ids}
+    return {
+        one.id: one
+        for one in instances.values()
+        if one.alive
+        and one.group in names
+        and one.id not in leaving
+        and not (is_old and one.group in groups.groups and one.id not in there)
+    }
