@@ -22,71 +22,105 @@ _PREFIX: Final = re.compile(r"^Could not launch [\w -]+ Instances?\.\s*", re.IGN
 Rule = tuple[re.Pattern[str], ActivityKind]
 
 
-def _rules(*rules: tuple[ActivityKind, str]) -> tuple[Rule, ...]:
+def _rules(*rules: tuple[ActivityKind, *tuple[str, ...]]) -> tuple[Rule, ...]:
     """Ordered rules, the first match counts. `^` stands for the start of the words, behind a code as well."""
-    return tuple((re.compile(pattern.replace("^", r"(?:^| - )"), re.IGNORECASE), kind) for kind, pattern in rules)
+    return tuple(
+        (re.compile(pattern.replace("^", r"(?:^| - )"), re.IGNORECASE), kind)
+        for kind, *patterns in rules
+        for pattern in patterns
+    )
 
 
 _REFUSALS: Final = _rules(
     # Too many calls. Code: karpenter; words: assumed. Before quotas: RequestLimitExceeded ends in LimitExceeded.
     (
         ActivityKind.THROTTLED,
-        r"RequestLimitExceeded|Throttl(ing|ed)|\b(request|rate)( limit)? exceeded|too many requests",
+        r"RequestLimitExceeded|Throttl(ing|ed)",
+        r"\b(request|rate)( limit)? exceeded|too many requests",
     ),
     # Before capacity, since EC2 gives it the code InsufficientInstanceCapacity (karpenter).
     (ActivityKind.CONFIGURATION, r"\bspread placement group\b"),
     # Code: karpenter; words: user guide. Before capacity, since it says nothing about the zone.
-    (ActivityKind.RESERVATION_FULL, r"ReservationCapacityExceeded|\breservations?\b.{0,60}\bnot have sufficient\b"),
+    (
+        ActivityKind.RESERVATION_FULL,
+        r"ReservationCapacityExceeded",
+        r"\breservations?\b.{0,60}\bnot have sufficient\b",
+    ),
     # Recorded with and without a code, for spot and on-demand; codes of hosts and volumes: EC2 API reference.
     (
         ActivityKind.NO_CAPACITY,
-        r"Insufficient(Instance|Host|Volume)?Capacity|UnfulfillableCapacity|capacity-not-available",
+        r"Insufficient(Instance|Host|Volume)?Capacity|UnfulfillableCapacity",
+        r"capacity-not-available|capacity-oversubscribed",
+        r"\bnot have sufficient (\S+ )?capacity\b",
+        r"\bno (spot|on-demand) capacity available\b",
+        r"\bunable to fulfill capacity\b",
+        r"\bnot enough capacity to fulfill your\b",
+        r"^Insufficient capacity\b",
     ),
-    (ActivityKind.NO_CAPACITY, r"\bnot have sufficient (\S+ )?capacity\b|\bno (spot|on-demand) capacity available\b"),
-    (ActivityKind.NO_CAPACITY, r"^Insufficient capacity\b|\bnot enough capacity to fulfill your\b"),
     # Words: user guide; codes: EC2's statuses of spot requests.
-    (ActivityKind.PRICE, r"SpotMaxPriceTooLow|price-too-low|\bspot\b.{0,20}\bprice\b.{0,40}\blower than\b"),
+    (
+        ActivityKind.PRICE,
+        r"SpotMaxPriceTooLow|price-too-low",
+        r"\bprice\b.{0,60}\blower than\b.{0,60}\bprice\b",
+    ),
     # Limits of other things than machines, which are no quota of the account.
     (ActivityKind.CONFIGURATION, r"(Tag|Attachment)LimitExceeded|RequestResourceCountExceeded"),
     # Recorded: vCPUs, instances (before there were vCPU limits), spot, fleets, volumes; with and without a code.
-    (ActivityKind.QUOTA, r"\w+LimitExceeded|Max(Spot\w*|Fleet)CountExceeded|QuotaExceeded"),
-    (ActivityKind.QUOTA, r"\bmore (vCPU capacity|instances)\b.{0,40}\byour current\b.{0,30}\blimit\b"),
     (
         ActivityKind.QUOTA,
-        r"^Max (spot )?(instance|fleet) count exceeded|\breached (your|the) (quota|limit)\b|\bquota allows\b",
+        r"\w+LimitExceeded|Max(Spot\w*|Fleet)CountExceeded|QuotaExceeded",
+        r"\bmore (vCPU capacity|(\S+ )?instances)\b.{0,40}\byour current\b.{0,30}\blimit\b",
+        r"^Max (spot )?(instance|fleet) count exceeded",
+        r"\breached (your|the)\b.{0,40}\b(quota|limit)\b|\bquota allows\b",
+        r"^\d+ instance\(s\) are already running",
     ),
-    (ActivityKind.QUOTA, r"^\d+ instance\(s\) are already running"),
     # Recorded under three codes and without one: not in this zone, or not for this account.
     (
         ActivityKind.UNSUPPORTED,
-        r"\binstance type\b.{0,60}\bnot (currently )?(supported|eligible|offered)\b|\bUnsupported\b",
+        r"\binstance type\b.{0,60}\bnot (currently )?(supported|eligible|offered)\b",
+        r"\bconfiguration is (currently )?not supported\b|\bUnsupported\b",
+        r"\bZone is (currently )?constrained\b",
     ),
-    (ActivityKind.UNSUPPORTED, r"\bconfiguration is (currently )?not supported\b"),
     # User guide (images, Capacity Blocks); EC2's codes; recorded: a role of a minute ago that is unknown yet.
     (
         ActivityKind.LATER,
-        r"\bis pending, and cannot be run\b|\bnot active yet\b|PendingVerification|\bbeing (verified|validated)\b",
+        r"\bis pending, and cannot be run\b|\bnot active yet\b",
+        r"PendingVerification|\bbeing (verified|validated)\b",
+        r"^Authentication failure\b",
+        r"ResourceContention|ScalingActivityInProgress",
+        r"\b(InternalError|InternalFailure|ServiceUnavailable|Unavailable) - |\binternal (server )?error\b",
     ),
-    (
-        ActivityKind.LATER,
-        r"^Authentication failure\b|ResourceContention|ScalingActivityInProgress|\binternal (server )?error\b",
-    ),
-    (ActivityKind.LATER, r"\b(InternalError|InternalFailure|ServiceUnavailable|Unavailable) - "),
     # The role for the first spot instance of an account: karpenter; a blocked account: recorded; others: EC2's codes.
-    (ActivityKind.PERMISSION, r"UnauthorizedOperation|AuthFailure|AccessDenied|OptInRequired|\bBlocked - "),
     (
         ActivityKind.PERMISSION,
-        r"\baccess denied\b|\bnot authorized\b|\bnot have permission|\baccount is currently blocked\b",
+        r"UnauthorizedOperation|AuthFailure|AccessDenied|OptInRequired|\bBlocked - ",
+        r"\baccess denied\b|\bnot authorized\b|\bnot have permission|\baccept terms and subscribe\b",
+        r"\baccount is currently blocked\b",
     ),
     # A list of EC2 that lags behind: no setting is wrong.
-    (ActivityKind.UNKNOWN, r"\bInvalid(InstanceID|NetworkInterfaceID|Volume)\b|\b(instance|volume) ID '?(i|vol)-"),
-    # Codes: EC2 API reference; words: user guide, and a recorded event (snapshotId).
-    (ActivityKind.CONFIGURATION, r"InsufficientFreeAddressesInSubnet|\bnot enough free addresses\b"),
-    (ActivityKind.CONFIGURATION, r"(?-i:\b(Invalid|Missing|Unknown|Malformed)[A-Z]\w+)|UnsupportedOperation"),
-    (ActivityKind.CONFIGURATION, r"\bdoes not (exist|match)\b|\bis (invalid|not valid)\b|^Invalid\b|^Cannot find\b"),
+    (
+        ActivityKind.UNKNOWN,
+        r"\bInvalid(InstanceID|NetworkInterfaceID|Volume)\b",
+        r"\b(instance|volume) ID '?(i|vol)-",
+    ),
+    # Codes: EC2 API reference.
     (
         ActivityKind.CONFIGURATION,
-        r"\bcan only be\b|\b(may|can) ?not be (used|specified)\b|\bnot supported\b|\bsmaller than snapshot\b",
+        r"InsufficientFreeAddressesInSubnet|\bnot enough free addresses\b",
+        r"(?-i:\b(Invalid|Missing|Unknown|Malformed)[A-Z]\w+)|UnsupportedOperation",
+    ),
+    # Limits in words that nobody has recorded.
+    (
+        ActivityKind.QUOTA,
+        r"\bexceed\w*\b.{0,60}\b(quota|limit)\b",
+        r"\b(quota|limit) (was |is |has been )?(exceeded|reached)\b",
+    ),
+    # User guide, and a recorded event (snapshotId).
+    (
+        ActivityKind.CONFIGURATION,
+        r"\bdoes not (exist|match)\b|\bis (invalid|not valid)\b|^Invalid\b|^Cannot find\b",
+        r"\bcan only be\b|\b(may|can) ?not be (used|specified)\b|\bnot supported\b",
+        r"\bsmaller than snapshot\b|\bfully-formed launch template\b|\bKMS key\b",
     ),
 )
 """What a launch that failed means, by its message."""
@@ -109,16 +143,19 @@ _ENDS: Final = _rules(
     # Recorded from 2014 to 2026, of spot that was taken and of what a person ended or stopped: the group cannot tell.
     (ActivityKind.ENDED_UNSTATED, r"\bhealth[ -]check\b.{0,40}\bterminated or stopped\b"),
     # Never recorded.
-    (ActivityKind.PREEMPTED, r"\bspot\b.{0,30}\b(interrupt|reclaim)|Server\.Spot|\bpreempt"),
+    (
+        ActivityKind.PREEMPTED,
+        r"\bspot\b.{0,30}\b(interrupt|reclaim)|\binstance interruption\b|Server\.Spot|\bpreempt",
+    ),
     # Recorded: `user health-check` (SetInstanceHealth), ELB; user guide: status checks, a scheduled reboot.
     (ActivityKind.UNHEALTHY, r"\bhealth[ -]checks?\b|\bstatus checks?\b|\bunhealthy\b|\bEC2 scheduled \w+"),
     # Recorded: people, programs and alarms that change sizes, refreshes of instances.
-    (ActivityKind.ENDED, r"\buser request\b|\bdifference between desired and actual\b|\bshrinking the capacity\b"),
     (
         ActivityKind.ENDED,
-        r"\binstance refresh\b|\brebalanc|\bscheduled action\b|\bmonitor alarm\b|\binstance lifetime\b",
+        r"\buser request\b|\bdifference between desired and actual\b|\bshrinking the capacity\b",
+        r"\binstance refresh\b|balanc(?!er)|\bscheduled action\b|\bmonitor alarm\b|\blifetime\b",
+        r"\bselected for termination\b|\bdetach|\bdelet\w+ .{0,20}\bgroup\b|\bgroup .{0,20}\bdelet",
     ),
-    (ActivityKind.ENDED, r"\bselected for termination\b|\bdetach|\bdelet\w+ .{0,20}\bgroup\b|\bgroup .{0,20}\bdelet"),
 )
 """What an end means, by its cause."""
 

@@ -85,6 +85,33 @@ LIMIT = "You have requested more vCPU capacity than your current vCPU limit of 6
             K.NO_CAPACITY,
         ),
         ("InsufficientInstanceCapacity", "Insufficient capacity.", K.NO_CAPACITY),
+        (
+            "UnfulfillableCapacity",
+            "Unable to fulfill capacity due to your request configuration. Please adjust your request and try again.",
+            K.NO_CAPACITY,
+        ),
+        (
+            "InsufficientInstanceCapacity",
+            "We currently do not have sufficient capacity to launch all of the additional requested instances into"
+            " Placement Group 'close'.",
+            K.NO_CAPACITY,
+        ),
+        (
+            "VolumeLimitExceeded",
+            "You have exceeded your maximum gp3 storage limit of 50 TiB in this region.",
+            K.QUOTA,
+        ),
+        (
+            "Unsupported",
+            "The requested Availability Zone is currently constrained and we are no longer accepting new customer"
+            " requests for g5 instance types.",
+            K.UNSUPPORTED,
+        ),
+        (
+            "OptInRequired",
+            "In order to use this AWS Marketplace product you need to accept terms and subscribe.",
+            K.PERMISSION,
+        ),
         ("VcpuLimitExceeded", f"{LIMIT} the specified instance type belongs to.", K.QUOTA),
         ("MaxSpotInstanceCountExceeded", "Max spot instance count exceeded.", K.QUOTA),
         ("MaxFleetCountExceeded", "You've reached your quota for maximum Fleet Requests for this account.", K.QUOTA),
