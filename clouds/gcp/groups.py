@@ -9,8 +9,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from clouds.gcp import group_lists
 from clouds.gcp.activities import activities, refusal
 from clouds.gcp.calls import GoogleCalls
+from clouds.gcp.group_lists import GroupLists
 from clouds.gcp.operations import TOGETHER, Lives, recent
 from gpufleet.domain.activity import Activity, ActivityKind, CloudError, ConflictError
 from gpufleet.domain.model import CapacityType, Group, GroupList
@@ -74,6 +76,7 @@ class GoogleGroups:
         self._calls = calls
         self._clock = clock
         self._region = document.region
+        self._environment = document.environment
         self._namings: dict[str, _Naming] = {}
         self._operations: dict[str, _Operations] = {}
         self._settled: set[str] = set()
@@ -84,7 +87,8 @@ class GoogleGroups:
 
     def groups(self, names: Sequence[str]) -> Sequence[Group]:
         """Each of them. Raises CloudError when one is missing."""
-        return tuple(self._group(name) for name in names)
+        lists = self._lists(names)
+        return tuple(self._group(name, lists) for name in names)
 
     def readable(self, names: Sequence[str]) -> GroupList:
         """Those of them that can be read, and why the others cannot. Raises CloudError when none can."""
@@ -162,18 +166,29 @@ class GoogleGroups:
         del names, surely
         return frozenset()
 
-    def _group(self, name: str) -> Group:
+    def _lists(self, names: Sequence[str]) -> GroupLists | None:
+        """The lists of all groups, where that takes fewer calls than to ask each of them."""
+        return group_lists.read(self._calls, self._environment) if len(names) > 1 else None
+
+    def _group(self, name: str, lists: GroupLists | None = None) -> Group:
         service, place = self._place(name)
         pool, entry = self._known[name]
-        raw = self._calls.one(service, "get", **place)
+        key = (f"zones/{entry.zone}" if entry.zone else f"regions/{self._region}", name)
+        if lists is not None and key not in lists.managers:
+            raise CloudError(f"the cloud does not know the group {name}; was the stack destroyed?")
+        raw = lists.managers[key] if lists is not None else self._calls.one(service, "get", **place)
         self._namings[name] = self._naming_of(raw, name)
-        members = tuple(self._calls.pages(service, "list_managed_instances", **place))
-        # one that could not be made yet has a name, and no status: it does not exist
-        made = {_name(member.instance): _is_leaving(member) for member in members if member.instance_status}
-        self._settled.discard(name)
-        if not any(str(member.current_action) in _CREATING for member in members):
-            self._settled.add(name)
-        leaving = frozenset(key for key, leaves in made.items() if leaves)
+        made = None if lists is None else lists.at_rest(key)
+        self._settled.add(name)
+        leaving: frozenset[str] = frozenset()
+        if made is None:
+            members = tuple(self._calls.pages(service, "list_managed_instances", **place))
+            # one that could not be made yet has a name, and no status: it does not exist
+            there = [member for member in members if member.instance_status]
+            leaving = frozenset(_name(member.instance) for member in there if _is_leaving(member))
+            made = frozenset(_name(member.instance) for member in there)
+            if any(str(member.current_action) in _CREATING for member in members):
+                self._settled.discard(name)
         return Group(
             name=name,
             pool=pool,
@@ -182,7 +197,7 @@ class GoogleGroups:
             desired=int(raw.target_size),
             min=0,
             max=entry.max,
-            instance_ids=tuple(sorted(made.keys() - leaving)),
+            instance_ids=tuple(sorted(made - leaving)),
             leaving=leaving,
         )
 

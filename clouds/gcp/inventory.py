@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from clouds.gcp.calls import GoogleCalls
+from clouds.gcp.group_lists import group_of
 from clouds.gcp.operations import ENDS, PAGE, TOGETHER, cause, recent
 from gpufleet.domain import tags
 from gpufleet.domain.activity import ActivityKind, CloudError
@@ -29,8 +30,6 @@ _STATES: Final = {
 """Compute Engine says TERMINATED of a machine that is stopped; one that is gone is not listed."""
 _GPU_FAMILY: Final = re.compile(r"(a[2-9]\w*|g[2-9]\w*)-")
 """Machine families that bring GPUs with them."""
-CREATED_BY: Final = "created-by"
-"""Metadata that a managed instance group writes on its instances: the group's path."""
 _EXPLAINED: Final = timedelta(hours=1)
 """For so long after its end an instance is looked up in the operations of its zone."""
 
@@ -192,7 +191,7 @@ class GoogleInventory:
         self._zones[raw.name] = zone
         self._note_stop(raw)
         labels = {_tag(key): value for key, value in raw.labels.items()}
-        group = next((item.value for item in raw.metadata.items if item.key == CREATED_BY), None)
+        group = group_of(raw)
         return Instance(
             id=raw.name,
             cloud=Cloud.GCP,
@@ -204,7 +203,7 @@ class GoogleInventory:
             launched_at=datetime.fromisoformat(raw.creation_timestamp).astimezone(UTC),
             environment=labels.get(tags.ENVIRONMENT),
             pool=labels.get(tags.POOL),
-            group=group.rsplit("/", 1)[-1] if group else None,
+            group=group[1] if group else None,
             private_address=raw.network_interfaces[0].network_i_p if raw.network_interfaces else None,
             reservation=next(iter(raw.reservation_affinity.values), None),
             ends_at=_ends_at(raw),

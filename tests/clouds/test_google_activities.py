@@ -10,7 +10,7 @@ import pytest
 from clouds.gcp.calls import ENDPOINT, GoogleCalls
 from clouds.gcp.groups import GoogleGroups
 from clouds.gcp.inventory import GoogleInventory
-from gpufleet.domain.activity import ActivityKind
+from gpufleet.domain.activity import ActivityKind, CloudError
 from gpufleet.domain.model import InstanceState
 from tests.clouds.google_answers import Answer, Compute, Query, compute
 from tests.clouds.google_documents import REGION, document, entry
@@ -39,6 +39,9 @@ STOCKOUT: dict[str, Any] = {
 GLOBAL_QUOTA = {"code": "QUOTA_EXCEEDED", "message": "Quota 'GPUS_ALL_REGIONS' exceeded.  Limit: 0.0 globally."}
 
 
+PLACES = {"spot-b": f"zones/{OTHER}", "wide": f"regions/{REGION}"}
+
+
 def stamp(at: datetime) -> str:
     return at.astimezone(PACIFIC).isoformat(timespec="milliseconds")
 
@@ -63,6 +66,12 @@ class Project:
         if path == "aggregated/instances":
             zones = {f"zones/{zone}": {"instances": rows} for zone, rows in self.instances.items()}
             return 200, {"items": zones}
+        if path == "aggregated/instanceGroupManagers":
+            places: dict[str, Any] = {"global": {"warning": {"code": "NO_RESULTS_ON_PAGE"}}}
+            for name, row in self.groups.items():
+                place = PLACES.get(name, f"zones/{ZONE}")
+                places.setdefault(place, {"instanceGroupManagers": []})["instanceGroupManagers"].append(row)
+            return 200, {"items": places}
         if parts[-1] == "listManagedInstances":
             return 200, {"managedInstances": self.members.get(parts[-2], [])}
         if parts[-1] == "listErrors":
@@ -252,6 +261,75 @@ def test_groups_that_are_asked_one_after_the_other_share_the_lists(project: Proj
     seconds[0] += 1.5
     groups.activities(["wide"], NOW - 5 * MINUTE)
     assert len(google.asked) == 4, "a later look reads them again"
+
+
+def at_rest(project: Project, name: str, **more: Any) -> str:
+    """Let a group rest with its one member, whose name is returned."""
+    project.groups[name] |= {"currentActions": {"none": 1}, **more}
+    member = f"test-{name}-x1y2"
+    path = f"projects/1/{PLACES.get(name, f'zones/{ZONE}')}/instanceGroupManagers/{name}"
+    row = machine("RUNNING", name=member, metadata={"items": [{"key": "created-by", "value": path}]})
+    project.instances.setdefault(ZONE, []).append(row)
+    return member
+
+
+LISTS = ["aggregated/instanceGroupManagers", "aggregated/instances"]
+
+
+def test_groups_at_rest_take_two_lists_however_many_they_are(project: Project, google: Compute) -> None:
+    names = [f"group-{number}" for number in range(30)]
+    for name in names:
+        project.group(name)
+        at_rest(project, name)
+    groups = GoogleGroups(GoogleCalls("p"), document(*(entry(name) for name in names)))
+    found = groups.groups(names)
+    assert [(one.name, one.desired, one.instance_ids) for one in found] == [
+        (name, 1, (f"test-{name}-x1y2",)) for name in names
+    ]
+    assert [path for path, _ in google.asked] == LISTS
+    google.asked.clear()
+    groups.activities(names, NOW)
+    assert [path for path, _ in google.asked] == [f"zones/{ZONE}/operations"]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param({"currentActions": {"none": 1, "deleting": 1}}, id="it deletes one"),
+        pytest.param({"currentActions": {"none": 1, "creating": 1}, "targetSize": 2}, id="it makes one"),
+        pytest.param({"currentActions": {"none": 2}, "targetSize": 2}, id="an instance is not listed"),
+        pytest.param({"currentActions": {"none": 1}, "targetSize": 0}, id="it was resized just now"),
+    ],
+)
+def test_a_group_that_is_not_at_rest_is_asked_for_its_members(
+    project: Project, google: Compute, more: dict[str, Any]
+) -> None:
+    for name in NAMES:
+        at_rest(project, name)
+    project.groups["spot-a"] |= more
+    project.members["spot-a"] = [
+        {"instance": "zones/z/instances/one", "instanceStatus": "RUNNING", "currentAction": "NONE"},
+        {"instance": "zones/z/instances/two", "instanceStatus": "STOPPING", "currentAction": "DELETING"},
+    ]
+    first, *others = GoogleGroups(GoogleCalls("p"), FLEET).groups(NAMES)
+    assert (first.instance_ids, first.leaving) == (("one",), frozenset({"two"}))
+    assert [one.instance_ids for one in others] == [("test-spot-b-x1y2",), ("test-wide-x1y2",)]
+    asked = [path for path, _ in google.asked]
+    assert asked == [*LISTS, f"zones/{ZONE}/instanceGroupManagers/spot-a/listManagedInstances"]
+
+
+def test_members_that_are_being_checked_are_at_rest(project: Project, google: Compute) -> None:
+    for name in NAMES:
+        at_rest(project, name, currentActions={"verifying": 1})
+    found = GoogleGroups(GoogleCalls("p"), FLEET).groups(NAMES)
+    assert [len(one.instance_ids) for one in found] == [1, 1, 1]
+    assert [path for path, _ in google.asked] == LISTS
+
+
+def test_a_group_that_is_gone_is_named(project: Project) -> None:
+    del project.groups["wide"]
+    with pytest.raises(CloudError, match="does not know the group wide"):
+        GoogleGroups(GoogleCalls("p"), FLEET).groups(NAMES)
 
 
 def test_the_errors_of_a_group_are_asked_for_while_it_makes_instances(project: Project, google: Compute) -> None:

@@ -8,13 +8,14 @@ import pytest
 from components.gcp import permissions
 
 ROOT = Path(__file__).parents[2]
-WATCHDOGS = ("groups.py", "inventory.py", "lives.py", "operations.py", "quotas.py", "rollouts.py")
+WATCHDOGS = ("group_lists.py", "groups.py", "inventory.py", "lives.py", "operations.py", "quotas.py", "rollouts.py")
 RIGHTS = {
     # client and call -> the right that Google asks for (its reference of IAM permissions)
     ("instances", "get"): "compute.instances.get",
     ("instances", "aggregated_list"): "compute.instances.list",
     ("instances", "set_labels"): "compute.instances.setLabels",
     ("instances", "stop"): "compute.instances.stop",
+    ("instance_group_managers", "aggregated_list"): "compute.instanceGroupManagers.list",
     ("regions", "get"): "compute.regions.get",
     ("reservations", "aggregated_list"): "compute.reservations.list",
     ("zone_operations", "list"): "compute.zoneOperations.list",

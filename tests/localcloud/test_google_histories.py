@@ -40,8 +40,12 @@ def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulated]
     made = Emulated(tmp_path)
     with compute() as server:
         monkeypatch.setenv(ENDPOINT, server.url)
-        server.answer = lambda path, query: made.call("GET", path, query=dict(query))
+        server.answer = lambda path, query: made.call(_method(path), path, query=dict(query))
         yield made
+
+
+def _method(path: str) -> str:
+    return "POST" if path.endswith("/listManagedInstances") else "GET"
 
 
 def properties(**more: Any) -> dict[str, Any]:
@@ -136,6 +140,30 @@ def test_members_made_by_name_are_refused_where_the_group_replaces_by_itself(clo
     (operation,) = cloud.world.operations.list(f"zones/{ZONE}")
     assert (operation["httpErrorStatusCode"], operation["httpErrorMessage"]) == (412, "PRECONDITION FAILED")
     assert operation["error"]["errors"][0]["code"] == "CONDITION_NOT_MET"
+
+
+def test_groups_are_the_same_in_a_list_as_alone(cloud: Emulated) -> None:
+    spread = {"zones": [{"zone": f"zones/{ZONE}"}, {"zone": f"zones/{OTHER}"}]}
+    spot(cloud, 2)
+    cloud.make_group("wide", 2, f"regions/{REGION}", properties(), distributionPolicy=spread)
+    paid = cloud.make_group("paid", 1, f"zones/{ZONE}", properties())
+    cloud.run()
+    names = ["spot", "wide", "paid"]
+    groups = GoogleGroups(GoogleCalls(PROJECT), FLEET)
+
+    def seen() -> list[int]:
+        found = groups.groups(names)
+        assert list(found) == [groups.groups([name])[0] for name in names]
+        return [len(group.instance_ids) for group in found]
+
+    assert seen() == [2, 2, 1]
+    body = {"instances": [f"zones/{ZONE}/instances/{member(paid)}"]}
+    cloud.call("POST", f"zones/{ZONE}/instanceGroupManagers/paid/deleteInstances", body)
+    assert seen() == [2, 2, 0]
+    cloud.control("unhealthy", {"pool": "chat"})
+    limit(cloud, 0)
+    cloud.run(20)
+    assert seen()[1:] == [2, 0]
 
 
 # Histories.

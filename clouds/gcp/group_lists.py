@@ -1,0 +1,80 @@
+"""All managed instance groups of a project, and the instances that they made, by one list each.
+
+A group that is at rest needs no call of its own: its manager states that it does nothing with its instances, and as
+many as it wants are listed. Any other is asked for its members.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from clouds.gcp.calls import GoogleCalls
+from clouds.gcp.operations import PAGE
+from gpufleet.domain import tags
+from gpufleet.domain.activity import CloudError
+
+CREATED_BY: Final = "created-by"
+"""Metadata that a managed instance group writes on its instances: the group's path."""
+_AT_REST: Final = ("none", "verifying")
+_MOVES: Final = (
+    "abandoning",
+    "creating",
+    "creating_without_retries",
+    "deleting",
+    "recreating",
+    "refreshing",
+    "restarting",
+    "resuming",
+    "starting",
+    "stopping",
+    "suspending",
+)
+Key = tuple[str, str]
+"""`zones/Z` or `regions/R`, and the group's name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupLists:
+    """What was read at one time."""
+
+    managers: Mapping[Key, Any]
+    made: Mapping[Key, frozenset[str]]
+    """Names of the listed instances that each group made."""
+
+    def at_rest(self, key: Key) -> frozenset[str] | None:
+        """The members of a group that does nothing with them; None: the group itself must be asked."""
+        raw, made = self.managers[key], self.made.get(key, frozenset())
+        actions = raw.current_actions
+        if any(getattr(actions, move) for move in _MOVES):
+            return None
+        resting = sum(getattr(actions, action) for action in _AT_REST)
+        return made if resting == int(raw.target_size) == len(made) else None
+
+
+def read(calls: GoogleCalls, environment: str) -> GroupLists:
+    """The lists as they are now. Raises CloudError when a page or a place fails."""
+    managers: dict[Key, Any] = {}
+    for place, scoped in calls.pages("instance_group_managers", "aggregated_list", max_results=PAGE):
+        _check(place, scoped)
+        managers |= {(str(place), raw.name): raw for raw in scoped.instance_group_managers}
+    made: dict[Key, set[str]] = defaultdict(set)
+    wanted = f"labels.{tags.label(tags.ENVIRONMENT)}={environment}"
+    for place, scoped in calls.pages("instances", "aggregated_list", filter=wanted, max_results=PAGE):
+        _check(place, scoped)
+        for raw in scoped.instances:
+            if (key := group_of(raw)) is not None:
+                made[key].add(raw.name)
+    return GroupLists(managers=managers, made={key: frozenset(names) for key, names in made.items()})
+
+
+def group_of(instance: Any) -> Key | None:
+    """The group that made an instance: `projects/NUMBER/zones/ZONE/instanceGroupManagers/NAME` in its metadata."""
+    path = next((str(item.value) for item in instance.metadata.items if item.key == CREATED_BY), "")
+    parts = path.split("/")
+    return ("/".join(parts[-4:-2]), parts[-1]) if len(parts) >= 4 else None
+
+
+def _check(place: object, scoped: Any) -> None:
+    if scoped.warning.code and scoped.warning.code != "NO_RESULTS_ON_PAGE":
+        raise CloudError(f"{place} could not be listed: {scoped.warning.message}")
