@@ -14,13 +14,32 @@ LARGEST_DOCUMENT = 16 * 1024 * 1024
 
 def load(urls: Sequence[str] | None) -> list[FleetDocument]:
     """The documents named, else the one of $GPUFLEET_FLEET. Raises AppError."""
+    return [load_one(url) for url in urls_of(urls)]
+
+
+def load_each(urls: Sequence[str] | None) -> list[FleetDocument | AppError]:
+    """Each of them, or why it cannot be read: one fleet stops no other. Raises AppError when none can be read."""
+    found: list[FleetDocument | AppError] = []
+    for url in urls_of(urls):
+        try:
+            found.append(load_one(url))
+        except AppError as error:
+            found.append(error)
+    errors = [one for one in found if isinstance(one, AppError)]
+    if len(errors) == len(found):
+        raise errors[0]
+    return found
+
+
+def urls_of(urls: Sequence[str] | None) -> list[str]:
+    """The URLs named, else those of $GPUFLEET_FLEET. Raises AppError."""
     chosen = list(urls or []) or [u for u in os.environ.get("GPUFLEET_FLEET", "").split() if u]
     if not chosen:
         raise AppError(
             "no fleet named: give --fleet URL or set GPUFLEET_FLEET (`pulumi stack output fleet_url` prints it)",
             Code.WRONG_USE,
         )
-    return [load_one(url) for url in chosen]
+    return chosen
 
 
 def load_only(urls: Sequence[str] | None, why: str) -> FleetDocument:

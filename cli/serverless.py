@@ -13,11 +13,11 @@ from urllib.parse import urlsplit
 
 from app import logs
 from app.errors import AppError, Code
-from app.fleets import load
+from app.fleets import load_each
 from app.passes import Options, kinds
 from cli import watch_cost
 from cli.output import STDERR, Exit, exit_of, print_json
-from cli.watch_pass import Show, over_fleets
+from cli.watch_pass import Show, over_fleets, readable
 from gpufleet.domain.parsed import is_list
 from gpufleet.settings.document import FleetDocument
 
@@ -71,12 +71,14 @@ def one_pass(name: str, urls: Sequence[str] | None, *, apply: bool) -> tuple[Exi
     known = kinds()
     if name not in (*known, COST):
         raise AppError(f"watchdog {name!r}: choose one of {', '.join((*known, COST))}", Code.WRONG_USE)
-    documents = load(urls)
+    documents, unread = readable(load_each(urls))
     for document in documents:
         reachable(document)
     if name == COST:
-        return watch_cost.over_fleets(documents, show=False)
-    return over_fleets(known[name], documents, Options(apply=apply, holder=_holder()), Show.PROBLEMS)
+        code, answers = watch_cost.over_fleets(documents, show=False)
+    else:
+        code, answers = over_fleets(known[name], documents, Options(apply=apply, holder=_holder()), Show.PROBLEMS)
+    return (Exit.FAILED if unread else code), answers
 
 
 def _holder() -> str:

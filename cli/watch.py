@@ -9,13 +9,13 @@ import typer
 
 from app import logs
 from app.errors import AppError, Code
-from app.fleets import load
+from app.fleets import load, load_each
 from app.foreign import Place
 from app.passes import IDLE, SCALE, SPOT, Options, kinds
 from cli import watch_foreign
 from cli.options import FleetOption, JsonOption
-from cli.output import STDOUT, print_json
-from cli.watch_pass import over_fleets, show_of
+from cli.output import STDOUT, Exit, print_json
+from cli.watch_pass import over_fleets, readable, show_of
 from ledger import decisions
 
 ApplyOption = Annotated[bool, typer.Option("--apply", help="Act. Without it the plan is only printed.")]
@@ -144,7 +144,9 @@ def _print_last(found: list[dict[str, Any]], groups: Sequence[str]) -> None:
 
 def _run(name: str, fleet: list[str] | None, options: Options, *, as_json: bool, quiet: bool) -> None:
     logs.configure()
-    code, answers = over_fleets(kinds()[name], load(fleet), options, show_of(as_json=as_json, quiet=quiet))
+    documents, unread = readable(load_each(fleet))
+    code, answers = over_fleets(kinds()[name], documents, options, show_of(as_json=as_json, quiet=quiet))
+    code = Exit.FAILED if unread else code
     if as_json:
         print_json(answers[0] if len(answers) == 1 else answers)
     raise typer.Exit(code)

@@ -6,6 +6,7 @@ from enum import Enum, auto
 from typing import Any
 
 from app import passes
+from app.errors import AppError
 from app.passes import Kind, Options, Result
 from cli import plans
 from cli.output import Exit, after_the_work, exit_of, say
@@ -26,6 +27,19 @@ def show_of(*, as_json: bool, quiet: bool) -> Show:
     if as_json:
         return Show.PROBLEMS
     return Show.CHANGES if quiet else Show.ALL
+
+
+def readable(fleets: Iterable[FleetDocument | AppError]) -> tuple[list[FleetDocument], bool]:
+    """Those that could be read, and whether others could not: of each of these it is said why."""
+    documents: list[FleetDocument] = []
+    unread = False
+    for one in fleets:
+        if isinstance(one, AppError):
+            say(str(one))
+            unread = True
+        else:
+            documents.append(one)
+    return documents, unread
 
 
 def over_fleets(

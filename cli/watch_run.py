@@ -16,14 +16,14 @@ import typer
 from app import hints, logs
 from app.daemon_page import Page, serve
 from app.errors import AppError, Code
-from app.fleets import load
+from app.fleets import load_each, load_one, urls_of
 from app.passes import Kind, Options, kinds, watches
 from cli import slack, watch_cost
 from cli.addresses import host_and_port
 from cli.options import FleetOption
 from cli.output import Exit, say
 from cli.stopping import on_signals
-from cli.watch_pass import Show, over_fleets
+from cli.watch_pass import Show, over_fleets, readable
 from gpufleet.domain import durations
 from gpufleet.settings.document import FleetDocument
 from watchdogs.schedule import Job, Schedule
@@ -69,9 +69,10 @@ def run(
     logs.configure(always=True)
     spans = _spans(every or ())
     patience = _span(stop_limit, "--stop-limit")
-    documents = load(fleet)
+    fleets = load_each(fleet)
+    documents, _ = readable(fleets)
     daemon = Daemon(fleet_urls=tuple(fleet or ()), apply=apply)
-    schedule = Schedule(daemon.jobs(documents, spans))
+    schedule = Schedule(daemon.jobs(fleets, spans))
     stop = on_signals(second_ends=True)
     server = _serve(listen, Page(schedule=schedule, calls=daemon.calls, apply=apply))
     schedule.start()
@@ -104,11 +105,14 @@ class Daemon:
     calls: Counter[str] = field(default_factory=Counter[str])
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def jobs(self, documents: Sequence[FleetDocument], spans: dict[str, timedelta]) -> list[Job]:
-        """One for each watchdog and fleet. The document is read again for each pass: `pulumi up` changes it."""
+    def jobs(self, fleets: Sequence[FleetDocument | AppError], spans: dict[str, timedelta]) -> list[Job]:
+        """One for each watchdog and fleet. The document is read again for each pass: `pulumi up` changes it.
+
+        A fleet whose document cannot be read now has its passes as soon as it can; they are called by its URL.
+        """
         found: list[Job] = []
-        for number, document in enumerate(documents):
-            place = hints.place_of(document)
+        for number, fleet in enumerate(fleets):
+            place = self._url(number) if isinstance(fleet, AppError) else hints.place_of(fleet)
             for kind in kinds().values():
                 run = partial(self._watch, kind, number)
                 found.append(_job(f"{kind.name} {place}", spans[kind.name], run))
@@ -116,15 +120,18 @@ class Daemon:
         return found
 
     def _watch(self, kind: Kind, number: int) -> bool:
-        document = load(self.fleet_urls)[number]
+        document = load_one(self._url(number))
         if not watches(kind, document):
             return True
         code, _ = over_fleets(kind, [document], Options(apply=self.apply, count=self._count), Show.CHANGES)
         return code is not Exit.FAILED
 
     def _collect(self, number: int) -> bool:
-        code, _ = watch_cost.over_fleets([load(self.fleet_urls)[number]], show=False, count=self._count)
+        code, _ = watch_cost.over_fleets([load_one(self._url(number))], show=False, count=self._count)
         return code is not Exit.FAILED
+
+    def _url(self, number: int) -> str:
+        return urls_of(self.fleet_urls)[number]
 
     def _count(self, made: Mapping[str, int]) -> None:
         with self._lock:

@@ -10,7 +10,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -21,13 +21,14 @@ import boto3
 import pytest
 
 from app.errors import AppError
+from app.fleets import load_each
 from app.passes import Kind
 from cli.output import Exit
 from cli.watch_run import COST, COST_EVERY, EVERY, Daemon
 from clouds.aws.notices import queue_name
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.policies import OrphanPolicy
-from gpufleet.settings.document import parse, render
+from gpufleet.settings.document import FleetDocument, parse, render
 from ledger import operations
 from ledger.schema import LedgerError, open_ledger
 from tests.moto_account import moto_account
@@ -321,3 +322,34 @@ def test_a_line_of_the_crontab_runs_and_is_quiet(command: str, fleet: Path, envi
             ["/bin/sh", "-c", command], cwd="/", env=bare, capture_output=True, text=True, timeout=60, check=False
         )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_fleet_whose_document_cannot_be_read_stops_no_other(
+    fleet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the start, and in the middle: its passes begin when it can be read."""
+    looked: list[str] = []
+
+    def look(kind: Kind, documents: Sequence[FleetDocument], *_: object) -> tuple[Exit, list[object]]:
+        looked.append(f"{kind.name} {documents[0].environment}")
+        return Exit.DONE, []
+
+    monkeypatch.setattr("cli.watch_run.over_fleets", look)
+    broken = tmp_path / "broken.json"
+    urls = (str(broken), str(fleet))
+    daemon = Daemon(fleet_urls=urls, apply=False)
+    jobs = {job.name: job for job in daemon.jobs(load_each(urls), {**EVERY, COST: COST_EVERY})}
+    with pytest.raises(AppError, match="broken.json"):
+        jobs[f"spot {broken}"].run()
+    assert jobs["spot aws-test"].run() and looked == ["spot test"]
+    broken.write_text(fleet.read_text().replace('"environment": "test"', '"environment": "other"'))
+    assert jobs[f"spot {broken}"].run() and looked == ["spot test", "spot other"]
+    fleet.write_text("half a docum")
+    assert jobs[f"spot {broken}"].run()
+    with pytest.raises(AppError, match=fleet.name):
+        jobs["spot aws-test"].run()
+
+
+def test_fleets_of_which_none_can_be_read_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(AppError, match="one.json"):
+        load_each([str(tmp_path / "one.json"), str(tmp_path / "two.json")])
