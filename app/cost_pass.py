@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Engine
 
-from app import alerts, cost_sums, ledgers, logs, prices
+from app import alerts, cost_sums, ledgers, logs, prices, unseen
 from app.api_calls import Count
 from app.cost_sources import facts_of, sources_of
 from app.errors import AppError
@@ -56,12 +56,18 @@ def _collect(document: FleetDocument, count: Count, progress: Progress) -> Resul
         progress.written(written)
         left = _after(document, progress, "sums", lambda: cost_sums.leave(document, engine, now))
         refresh_prices(document, engine, progress, now)
-        told = _after(document, progress, "alerts", lambda: alerts.enqueue_all(document, engine, now))
+        told = _after(document, progress, "alerts", lambda: notify(document, engine, now))
         answer = asdict(written) | {"at": written.at.isoformat(), "metrics_from": written.metrics_from.isoformat()}
         return Result(answer=answer | {"api_calls": looks.api_calls()}, whole=left and told and not written.notes)
     finally:
         count(looks.api_calls())
         engine.dispose()
+
+
+def notify(document: FleetDocument, engine: Engine, now: datetime) -> None:
+    """Put what people are to know of costs into the outbox. Raises AppError."""
+    alerts.enqueue_all(document, engine, now)
+    unseen.enqueue_all(document, engine, now)
 
 
 def refresh_prices(document: FleetDocument, engine: Engine, progress: Progress, now: datetime) -> None:

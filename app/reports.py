@@ -30,7 +30,7 @@ from costs.waste import waste
 from gpufleet.domain import money as exact
 from gpufleet.settings.document import FleetDocument
 from gpufleet.settings.document.money import PartBudget
-from ledger import history
+from ledger import decisions, history
 from ledger.teams import Interval
 from prices.book import MissingPriceError, PriceBook
 from prices.packaged import PackagedPrices
@@ -109,6 +109,7 @@ def with_facts(document: FleetDocument, window: Window, allow_unpriced: bool) ->
         known = query.known(window.since, window.until)
         with engine.connect() as connection:
             ended = history.ended_by_idle(connection, ledger_name(document), window.since, window.until)
+            unseen = decisions.kept_unseen(connection, ledger_name(document), window.until)
         stops = [savers.Stop(instance_id=instance_id, pool=pool, at=at) for instance_id, pool, at in ended]
         spends = month_spends(query, month)
         expected = month_forecast(query, month, spends)
@@ -116,7 +117,7 @@ def with_facts(document: FleetDocument, window: Window, allow_unpriced: bool) ->
         found = Digest(
             report=report,
             before=query.report(scope_of(document, before, True)) if is_known else None,
-            waste=waste(report),
+            waste=waste(report, unseen),
             savings=savers.savings(report, stops, known.facts.runs, known.book),
             month=expected,
             budget=None if budget is None else forecast.budget_use(budget.usd_per_month, expected),

@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
 from typing import Any, Final
 
 from sqlalchemy import (
     ColumnElement,
+    Connection,
     Engine,
     and_,
     exists,
@@ -18,9 +20,11 @@ from sqlalchemy import (
 )
 
 from gpufleet.domain.decisions import (
+    UNSEEN,
     Action,
     Decision,
     FailedAttempts,
+    KeptUnseen,
     Outcome,
     OutcomeKind,
     Past,
@@ -215,6 +219,26 @@ def history(engine: Engine, fleet: str, resource: str) -> tuple[Past, ...]:
             rows = connection.execute(select(table).where(table.c.fleet == fleet, of).order_by(table.c.id))
             found += [_decided(row) if table is DECISIONS else _done(row) for row in rows]
     return tuple(sorted(found, key=lambda past: (past.at, past.outcome is not None)))
+
+
+def kept_unseen(connection: Connection, fleet: str, until: datetime) -> tuple[KeptUnseen, ...]:
+    """Every time for which the idle watchdog kept an instance without seeing whether it works, oldest first."""
+    unseen = and_(DECISIONS.c.action == Action.KEEP.value, DECISIONS.c.reason.in_(sorted(UNSEEN)))
+    mine = and_(DECISIONS.c.fleet == fleet, DECISIONS.c.watchdog == "idle", DECISIONS.c.at < until)
+    once = select(DECISIONS.c.resource).where(mine, unseen)
+    rows = connection.execute(select(DECISIONS).where(mine, DECISIONS.c.resource.in_(once)).order_by(DECISIONS.c.id))
+    open_: dict[str, KeptUnseen] = {}
+    found: list[KeptUnseen] = []
+    for row in rows:
+        before, reason = open_.get(row.resource), Reason(row.reason)
+        if Action(row.action) is Action.KEEP and reason in UNSEEN:
+            since = row.at if before is None else before.since
+            open_[row.resource] = KeptUnseen(
+                instance_id=row.resource, pool=row.pool, reason=reason, since=since, until=None
+            )
+        elif before is not None:
+            found.append(replace(open_.pop(row.resource), until=row.at))
+    return tuple(sorted([*found, *open_.values()], key=lambda one: (one.since, one.instance_id)))
 
 
 def last_outcomes(engine: Engine, fleet: str, most: int, since: datetime | None = None) -> tuple[Past, ...]:

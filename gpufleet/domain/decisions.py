@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
+from typing import Final
 
 from gpufleet.domain.codes import Code
 
@@ -96,6 +97,25 @@ class Reason(Code):
     LOAD_NEEDS_ALL = "load_needs_all", "the rest could not carry the load"
     SCHEDULE = "schedule", "schedule"
     HELD_REQUESTS = "held_requests", "requests wait for a first replica"
+
+
+UNSEEN: Final = frozenset(
+    {Reason.METRICS_MISSING, Reason.METRICS_STALE, Reason.METRICS_IMPLAUSIBLE, Reason.NEVER_REACHABLE}
+)
+"""Of those that are kept because nobody can say whether they work."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptUnseen:
+    """An instance that was kept all the time for reasons of `UNSEEN`."""
+
+    instance_id: str
+    pool: str | None
+    reason: Reason
+    """The last one."""
+    since: datetime
+    until: datetime | None
+    """When something else was decided about it; None: that is the newest decision."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

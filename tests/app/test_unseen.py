@@ -1,0 +1,106 @@
+"""Instances that are kept because no metrics say whether they work: waste in USD, and one message each."""
+
+import json
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, select
+from typer.testing import CliRunner
+
+from app import cost_pass, unseen
+from app.fleets import load_one
+from app.ledgers import open_ledger_of
+from cli.main import build
+from gpufleet.domain.decisions import Action, Decision, Reason
+from gpufleet.domain.model import CapacityType
+from gpufleet.settings.document import FleetDocument
+from ledger import decisions, facts
+from ledger.database import writing
+from ledger.facts import Pass
+from ledger.tables import OUTBOX
+from tests.unit.small_fleet import FLEET, HOUR, T0, WINDOW, document, run
+
+DAY, NOW = timedelta(days=1), T0 + 6 * HOUR
+BLIND, SEEN = "i-blind", "i-seen"
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> FleetDocument:
+    made = load_one(str(document(tmp_path)))
+    with writing(open_ledger_of(made)) as connection:
+        alive = [run(name, -30, CapacityType.ON_DEMAND, last_seen_at=NOW) for name in (BLIND, SEEN)]
+        facts.add_runs(connection, alive)
+        for at in (T0 - 40 * HOUR, NOW):
+            facts.add_pass(
+                connection, Pass(environment=FLEET, at=at, host="h", metrics_from=None, metrics_until=None)
+            )
+    return made
+
+
+def decided(fleet: FleetDocument, instance: str, hours: float, reason: Reason, action: Action = Action.KEEP) -> None:
+    made = Decision(resource=instance, pool="chat", action=action, reason=reason)
+    decisions.record_decisions(open_ledger_of(fleet), FLEET, "idle", [made], T0 + hours * HOUR)
+
+
+def messages(engine: Engine) -> dict[str, str]:
+    with engine.connect() as connection:
+        return {row.key: row.text for row in connection.execute(select(OUTBOX))}
+
+
+def test_spans_go_on_over_reasons_of_their_kind_and_end_with_any_other(fleet: FleetDocument) -> None:
+    for hours, reason in ((-30, Reason.NEVER_REACHABLE), (-29, Reason.METRICS_MISSING), (-5, Reason.SERVING)):
+        decided(fleet, BLIND, hours, reason)
+    decided(fleet, BLIND, -4, Reason.METRICS_STALE)
+    decided(fleet, SEEN, -20, Reason.SERVING)
+    with open_ledger_of(fleet).connect() as connection:
+        found = decisions.kept_unseen(connection, FLEET, NOW)
+    assert [(one.instance_id, one.since, one.until, one.reason) for one in found] == [
+        (BLIND, T0 - 30 * HOUR, T0 - 5 * HOUR, Reason.METRICS_MISSING),
+        (BLIND, T0 - 4 * HOUR, None, Reason.METRICS_STALE),
+    ]
+
+
+def test_the_time_without_metrics_is_waste_from_a_day_on(fleet: FleetDocument, tmp_path: Path) -> None:
+    decided(fleet, BLIND, -25, Reason.METRICS_MISSING)
+    decided(fleet, BLIND, 3, Reason.SERVING)
+    decided(fleet, SEEN, -10, Reason.METRICS_MISSING)  # for less than a day
+    words = ["report", "waste", *WINDOW, "--fleet", str(tmp_path / "fleet.json"), "--allow-unpriced"]
+    (shown,) = json.loads(CliRunner().invoke(build("report"), [*words, "--json"]).stdout)
+    (row,) = [one for one in shown["waste"] if one["cause"] == "kept without metrics"]
+    assert (row["pool"], row["resources"], float(row["seconds"])) == ("chat", [BLIND], 3 * 3600)
+    assert float(row["usd"]) == pytest.approx(3 * 0.8048)
+    assert (
+        "kept without metrics in chat: 1 instance kept for 3.0 h" in CliRunner().invoke(build("report"), words).output
+    )
+
+
+def test_one_message_per_instance_with_what_it_costs_and_none_before_a_day(fleet: FleetDocument) -> None:
+    engine = open_ledger_of(fleet)
+    decided(fleet, BLIND, -19, Reason.METRICS_MISSING)
+    assert unseen.enqueue_all(fleet, engine, T0 + 5 * HOUR) == 0
+    assert unseen.enqueue_all(fleet, engine, NOW) == 1
+    (said,) = messages(engine).values()
+    assert said.startswith("dev: i-blind of pool chat (g6.xlarge, on-demand) is kept since 2026-11-19 11:00 UTC")
+    assert "metrics missing; at 0.8048 USD/h, 20.12 USD so far" in said
+    with writing(engine) as connection:
+        facts.add_runs(connection, [run(BLIND, -30, CapacityType.ON_DEMAND, last_seen_at=NOW + 3 * DAY)])
+    assert [unseen.enqueue_all(fleet, engine, NOW + days * DAY) for days in (1, 2, 3)] == [0, 0, 0]
+
+
+def test_one_that_is_gone_is_not_reported(fleet: FleetDocument) -> None:
+    decided(fleet, BLIND, -30, Reason.METRICS_MISSING)
+    assert unseen.enqueue_all(fleet, open_ledger_of(fleet), NOW + 2 * HOUR) == 0
+
+
+def test_without_a_channel_nobody_is_notified(fleet: FleetDocument) -> None:
+    decided(fleet, BLIND, -30, Reason.METRICS_MISSING)
+    silent = fleet.model_copy(update={"notify": None})
+    assert unseen.enqueue_all(silent, open_ledger_of(fleet), NOW) == 0
+
+
+def test_the_cost_pass_notifies(fleet: FleetDocument) -> None:
+    decided(fleet, BLIND, -30, Reason.METRICS_MISSING)
+    engine = open_ledger_of(fleet)
+    cost_pass.notify(fleet, engine, NOW)
+    assert f"{FLEET}/unseen/{BLIND}" in messages(engine)
