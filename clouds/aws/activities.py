@@ -182,19 +182,14 @@ def read_activity(raw: Mapping[str, Any]) -> Activity | None:
     )
 
 
-def without_echoes(activities: Iterable[Activity]) -> list[Activity]:
-    """The activities without ends that only follow a launch that failed: the launch says why, and it counts once."""
-    listed = list(activities)
-    told = {
-        activity.instance_id
-        for activity in listed
-        if activity.kind not in (ActivityKind.LAUNCHED, ActivityKind.IN_PROGRESS) and not _is_echo(activity)
-    }
-    return [activity for activity in listed if not (_is_echo(activity) and activity.instance_id in told)]
+def is_echo(activity: Activity) -> bool:
+    """Whether this end only follows a launch that failed: that launch says why, and one boot counts once."""
+    return activity.kind is ActivityKind.FAILED_BOOT and _AFTER_LAUNCH.search(activity.detail) is not None
 
 
-def _is_echo(activity: Activity) -> bool:
-    return _AFTER_LAUNCH.search(activity.detail) is not None
+def is_asking(activity: Activity) -> bool:
+    """Whether a launch goes on that EC2 has given no instance yet: nobody has answered."""
+    return activity.kind is ActivityKind.IN_PROGRESS and activity.instance_id is None
 
 
 def _kind(raw: Mapping[str, Any]) -> ActivityKind | None:

@@ -6,11 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from clouds.aws.activities import FINISHED, read_activity, without_echoes
+from clouds.aws.activities import FINISHED, is_asking, is_echo, read_activity
 from clouds.aws.calls import AwsCalls
 from clouds.aws.rollouts import OVER, counts, is_leaving
 from gpufleet.domain import tags
-from gpufleet.domain.activity import Activity, ActivityKind, CloudError, ConflictError
+from gpufleet.domain.activity import Activity, CloudError, ConflictError
 from gpufleet.domain.model import CapacityType, Group, GroupList, SuspendedProcess
 
 PAGE: Final = 100
@@ -69,9 +69,9 @@ class AwsGroups:
                         continue  # those still in progress come before all others, however old they are
                     break  # of the others the newest come first, so the rest is older
                 activity = read_activity(raw)
-                if activity is not None and not _is_asking(activity):
+                if activity is not None and not (is_asking(activity) or is_echo(activity)):
                     found[activity.id] = activity
-        return tuple(sorted(without_echoes(found.values()), key=lambda activity: (activity.at, activity.id)))
+        return tuple(sorted(found.values(), key=lambda activity: (activity.at, activity.id)))
 
     def resize(self, group: Group, size: int) -> None:
         """Set the desired size. Raises ConflictError when somebody else has changed it since `group` was read."""
@@ -123,11 +123,6 @@ class AwsGroups:
     def _refreshing(self, name: str) -> bool:
         answer = self._calls.one("autoscaling", "describe_instance_refreshes", AutoScalingGroupName=name)
         return any(refresh["Status"] not in OVER for refresh in answer["InstanceRefreshes"])
-
-
-def _is_asking(activity: Activity) -> bool:
-    """Whether a launch goes on that EC2 has given no instance yet: nobody has answered."""
-    return activity.kind is ActivityKind.IN_PROGRESS and activity.instance_id is None
 
 
 def _group(raw: Mapping[str, Any]) -> Group:

@@ -263,20 +263,19 @@ def read(
 
 def test_a_launch_that_failed_and_the_end_that_follows_it_count_once() -> None:
     words = "Instance failed to complete user's Lifecycle Action: Lifecycle Action with token 1 was abandoned: x"
-    gone = "an instance was taken out of service in response to a launch failure."
-    (first, second) = ("i-0123456789abcdef0", "i-0123456789abcdef1")
+    gone = "At 2026-11-22T14:59:00Z an instance was taken out of service in response to a launch failure."
+    name = "i-0123456789abcdef0"
 
     class Both(Scaling):
         def __init__(self) -> None:
             super().__init__()
             self.lines = [
-                {**_line(1, 1, "Successful", f"Terminating EC2 instance: {first}"), "Cause": gone},
-                {**_line(2, 2, "Successful", f"Terminating EC2 instance: {second}"), "Cause": gone},
-                {**_line(3, 9, "Cancelled", f"Launching a new EC2 instance: {first}"), "StatusMessage": words},
+                {**_line(1, 1, "Successful", f"Terminating EC2 instance: {name}"), "Cause": gone},
+                {**_line(3, 9, "Cancelled", f"Launching a new EC2 instance: {name}"), "StatusMessage": words},
             ]
 
     found = AwsGroups(AwsCalls("us-east-1", lambda _: Both())).activities(["chat"], NOW - timedelta(minutes=10))
-    assert [(one.id, one.kind) for one in found] == [("3", K.FAILED_BOOT), ("2", K.FAILED_BOOT)]
+    assert [(one.id, one.kind, one.instance_id) for one in found] == [("3", K.FAILED_BOOT, name)]
 
 
 NOW = datetime(2026, 11, 22, 15, 0, tzinfo=UTC)

@@ -96,8 +96,10 @@ class Happened:
         known = self._known.get(group.name)
         start = since if known is None else max(since, _start(known, since))
         found = groups.activities([group.name], start)
-        before = [] if known is None else [event for event in known.events if since <= event.at < start]
-        self._known[group.name] = _Known(group=group, at=now, events=(*before, *found))
+        # one that began before `start` may have the time of its end: it is not read again, and stays known
+        before = {} if known is None else {event.id: event for event in known.events if event.at >= since}
+        events = before | {event.id: event for event in found}
+        self._known[group.name] = _Known(group=group, at=now, events=tuple(events.values()))
 
 
 def _start(known: _Known, since: datetime) -> datetime:
