@@ -70,7 +70,10 @@ class Groups(Protocol):
         ...
 
     def resize(self, group: Group, size: int) -> None:
-        """Set the desired size. Raises ConflictError when it is no longer what `group` says."""
+        """Set the desired size of a group that was just read.
+
+        A cloud that can tell raises ConflictError when its size is no longer what `group` says.
+        """
         ...
 
     def end(self, instance_id: str, group: str, *, lower_desired: bool) -> None:

@@ -27,6 +27,10 @@ class Reader:
     inventory: Inventory
     _read: dict[str, Instance | None | OSError] = field(default_factory=dict[str, Instance | None | OSError])
 
+    def has_read(self, key: str) -> bool:
+        """Whether this pass has asked for it."""
+        return key in self._read
+
     def instance(self, key: str) -> Instance | None:
         """None: the cloud no longer knows it. Raises OSError."""
         if key not in self._read:

@@ -10,7 +10,7 @@ from clouds.aws.activities import FINISHED, is_asking, is_echo, read_activity
 from clouds.aws.calls import AwsCalls
 from clouds.aws.rollouts import OVER, counts, is_leaving
 from gpufleet.domain import tags
-from gpufleet.domain.activity import Activity, CloudError, ConflictError
+from gpufleet.domain.activity import Activity, CloudError
 from gpufleet.domain.model import CapacityType, Group, GroupList, SuspendedProcess
 
 PAGE: Final = 100
@@ -74,10 +74,7 @@ class AwsGroups:
         return tuple(sorted(found.values(), key=lambda activity: (activity.at, activity.id)))
 
     def resize(self, group: Group, size: int) -> None:
-        """Set the desired size. Raises ConflictError when somebody else has changed it since `group` was read."""
-        now = self.groups([group.name])[0]
-        if now.desired != group.desired:
-            raise ConflictError(f"{group.name}: desired was {group.desired} when seen, it is {now.desired}")
+        """Set the desired size. The API knows no condition, so the caller has just read the group."""
         wish = {"AutoScalingGroupName": group.name, "DesiredCapacity": size, "HonorCooldown": False}
         if size < group.desired:
             # it ends instances: what was seen a minute ago must not

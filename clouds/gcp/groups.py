@@ -91,16 +91,15 @@ class GoogleGroups:
         return tuple(self._group(name, lists) for name in names)
 
     def readable(self, names: Sequence[str]) -> GroupList:
-        """Those of them that can be read, and why the others cannot. Raises CloudError when none can."""
+        """Those of them that can be read, and why the others cannot. Raises CloudError when a list fails."""
+        lists = self._lists(names)
         found: dict[str, Group] = {}
         errors: dict[str, str] = {}
         for name in names:
             try:
-                found[name] = self._group(name)
+                found[name] = self._group(name, lists)
             except CloudError as error:
                 errors[name] = str(error)
-        if errors and not found:
-            raise CloudError(next(iter(errors.values())))
         return GroupList(groups=found, errors=errors)
 
     def activities(self, names: Sequence[str], since: datetime) -> Sequence[Activity]:

@@ -293,7 +293,7 @@ def test_a_group_made_smaller_is_asked_for_once(
     cloud: tuple[Cloud, AwsCalls], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said, calls = cloud
-    said.answers = [plain(200, described(3)), plain(200, described(3)), plain(503, refusal("Throttling"))]
+    said.answers = [plain(200, described(3)), plain(503, refusal("Throttling"))]
     url = calls._client("ec2").meta.endpoint_url  # pyright: ignore[reportPrivateUsage]
     for name, value in (("ENDPOINT_URL", url), ("ACCESS_KEY_ID", "x"), ("SECRET_ACCESS_KEY", "x")):
         monkeypatch.setenv(f"AWS_{name}", value)

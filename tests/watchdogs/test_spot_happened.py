@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -33,6 +34,12 @@ class Asked:
         return [event for event in self.told if event.group in names and event.at >= since]
 
 
+def look(happened: Happened, *asked: Any) -> dict[str, str]:
+    """The first look of a pass."""
+    happened.begin()
+    return happened.look(*asked)
+
+
 def event(id_: str, at: datetime, kind: ActivityKind = ActivityKind.NO_CAPACITY) -> Activity:
     return Activity(id=id_, group="a", kind=kind, at=at)
 
@@ -40,15 +47,15 @@ def event(id_: str, at: datetime, kind: ActivityKind = ActivityKind.NO_CAPACITY)
 def test_a_calm_group_is_asked_once_where_its_past_is_needed() -> None:
     groups, happened = Asked(), Happened()
     for minute in range(5):
-        happened.look(groups, [CALM], ["a"], SINCE, START + minute * MINUTE)
+        look(happened, groups, [CALM], ["a"], SINCE, START + minute * MINUTE)
     assert groups.since == [SINCE]
 
 
 def test_a_calm_group_whose_past_is_not_needed_is_not_asked() -> None:
     groups, happened = Asked(), Happened()
-    happened.look(groups, [CALM], [], SINCE, START)
+    look(happened, groups, [CALM], [], SINCE, START)
     assert groups.since == []
-    happened.look(groups, [CALM], ["a"], SINCE, START + MINUTE)
+    look(happened, groups, [CALM], ["a"], SINCE, START + MINUTE)
     assert groups.since == [SINCE], "now it is, from the beginning on"
 
 
@@ -63,38 +70,52 @@ def test_a_calm_group_whose_past_is_not_needed_is_not_asked() -> None:
 )
 def test_a_group_that_changed_is_asked_since_the_last_time(change: Callable[[Group], Group]) -> None:
     groups, happened = Asked(), Happened()
-    happened.look(groups, [CALM], ["a"], SINCE, START)
-    happened.look(groups, [change(CALM)], ["a"], SINCE, START + MINUTE)
+    look(happened, groups, [CALM], ["a"], SINCE, START)
+    look(happened, groups, [change(CALM)], ["a"], SINCE, START + MINUTE)
     assert groups.since == [SINCE, START - OVERLAP]
 
 
-def test_a_group_that_was_resized_is_asked_until_no_answer_can_come_any_more() -> None:
+def test_a_group_that_did_not_answer_is_asked_until_no_answer_can_come_any_more() -> None:
     groups, happened = Asked(), Happened()
-    happened.look(groups, [CALM], ["a"], SINCE, START)
-    happened.resized("a", START)
+    look(happened, groups, [CALM], ["a"], SINCE, START)
+    happened.silent("a", START)
     for seconds in (1, LATE.total_seconds(), LATE.total_seconds() + 1):
-        happened.look(groups, [CALM], [], SINCE, START + timedelta(seconds=seconds))
+        look(happened, groups, [CALM], [], SINCE, START + timedelta(seconds=seconds))
+    assert len(groups.since) == 3
+
+
+def test_a_group_that_was_made_smaller_raises_no_question() -> None:
+    groups, happened = Asked(), Happened()
+    look(happened, groups, [CALM], ["a"], SINCE, START)
+    happened.resized("a")
+    happened.shrunk("a", 0)
+    look(happened, groups, [replace(CALM, desired=0)], ["a"], SINCE, START + MINUTE)
+    assert len(groups.since) == 2, "it still has one, and ends it"
+    look(happened, groups, [replace(CALM, instance_ids=(), desired=0)], ["a"], SINCE, START + MINUTE)
+    assert len(groups.since) == 3, "and that one has left"
+    happened.shrunk("a", 0)
+    look(happened, groups, [replace(CALM, instance_ids=(), desired=0)], ["a"], SINCE, START + MINUTE)
     assert len(groups.since) == 3
 
 
 def test_who_waited_for_an_answer_has_read_it_for_the_next_look() -> None:
     groups, happened = Asked(), Happened()
     asking = replace(CALM, desired=2)
-    happened.look(groups, [asking], ["a"], SINCE, START)
-    happened.resized("a", START)
-    happened.wait(groups, [asking], SINCE, START)
+    look(happened, groups, [asking], ["a"], SINCE, START)
+    happened.resized("a")
+    happened.wait(groups, [asking], START)
     happened.look(groups, [asking], ["a"], SINCE, START)
     assert len(groups.since) == 2
-    happened.look(groups, [asking], ["a"], SINCE, START + MINUTE)
+    look(happened, groups, [asking], ["a"], SINCE, START + MINUTE)
     assert len(groups.since) == 3
 
 
 def test_a_launch_that_goes_on_is_read_again_from_its_beginning_and_replaced() -> None:
     began = START - 3 * OVERLAP
     groups, happened = Asked(told=[event("1", began, ActivityKind.IN_PROGRESS)]), Happened()
-    happened.look(groups, [CALM], ["a"], SINCE, START)
+    look(happened, groups, [CALM], ["a"], SINCE, START)
     groups.told = [event("1", began, ActivityKind.FAILED_BOOT)]
-    happened.look(groups, [replace(CALM, desired=2)], ["a"], SINCE, START + MINUTE)
+    look(happened, groups, [replace(CALM, desired=2)], ["a"], SINCE, START + MINUTE)
     assert groups.since == [SINCE, began]
     assert [one.kind for one in happened.events(["a"], SINCE)] == [ActivityKind.FAILED_BOOT]
 
@@ -102,23 +123,31 @@ def test_a_launch_that_goes_on_is_read_again_from_its_beginning_and_replaced() -
 def test_what_was_read_is_kept_for_as_long_as_it_counts() -> None:
     old = event("old", SINCE + MINUTE)
     groups, happened = Asked(told=[old, event("new", START)]), Happened()
-    happened.look(groups, [CALM], ["a"], SINCE, START)
+    look(happened, groups, [CALM], ["a"], SINCE, START)
     groups.told = [event("new", START), event("newer", START + MINUTE)]
-    happened.look(groups, [replace(CALM, desired=2)], ["a"], SINCE, START + MINUTE)
+    look(happened, groups, [replace(CALM, desired=2)], ["a"], SINCE, START + MINUTE)
     assert [one.id for one in happened.events(["a"], SINCE)] == ["old", "new", "newer"]
     assert [one.id for one in happened.events(["a"], SINCE + 2 * MINUTE)] == ["new", "newer"]
     assert happened.events(["b"], SINCE) == []
 
 
+def test_what_was_waited_for_comes_beside_what_is_known() -> None:
+    groups, happened = Asked(told=[event("1", START - 2 * OVERLAP)]), Happened()
+    look(happened, groups, [CALM], ["a"], SINCE, START)
+    groups.told = [*groups.told, event("2", START)]
+    happened.wait(groups, [replace(CALM, desired=2)], START)
+    assert [one.id for one in happened.events(["a"], SINCE)] == ["1", "2"]
+
+
 def test_a_group_that_cannot_be_asked_keeps_what_is_known_and_is_asked_again() -> None:
     groups, happened = Asked(told=[event("1", START)]), Happened()
-    happened.look(groups, [CALM], ["a"], SINCE, START)
+    look(happened, groups, [CALM], ["a"], SINCE, START)
     groups.broken, wanting = True, replace(CALM, desired=2)
-    assert happened.look(groups, [wanting], [], SINCE, START + MINUTE) == {"a": "throttled"}
-    happened.wait(groups, [wanting], SINCE, START + MINUTE)
+    assert look(happened, groups, [wanting], [], SINCE, START + MINUTE) == {"a": "throttled"}
+    happened.wait(groups, [wanting], START + MINUTE)
     assert [one.id for one in happened.events(["a"], SINCE)] == ["1"]
     groups.broken = False
-    assert happened.look(groups, [wanting], [], SINCE, START + MINUTE) == {}
+    assert look(happened, groups, [wanting], [], SINCE, START + MINUTE) == {}
     assert len(groups.since) == 4
 
 

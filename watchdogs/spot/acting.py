@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Final
 
-from gpufleet.domain.activity import Activity, ActivityKind
+from gpufleet.domain.activity import Activity, ActivityKind, CloudError, ConflictError
 from gpufleet.domain.brakes import BrakeKind
 from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Plan, Reason
 from gpufleet.domain.drains import DrainOwner
@@ -18,13 +18,18 @@ from watchdogs.ports import Ports
 from watchdogs.spot import lifecycle
 from watchdogs.spot.ceilings import CEILINGS
 from watchdogs.spot.decide import WATCHDOG
-from watchdogs.spot.happened import Happened
+from watchdogs.spot.reading import Looks
 from watchdogs.spot.zones import CEILING
 
 DRAIN_WAIT: Final = timedelta(minutes=2)
 """How long one pass waits for drains at most: as long as a notice of AWS. Drains that take longer go on, a later pass
 ends what has drained, and zones are asked meanwhile.
 """
+READ_AT_ONCE: Final = 50
+"""Groups that are read again together before they are made smaller: the last of them is seconds old."""
+FIRST_POLL: Final = timedelta(seconds=1)
+LONGEST_POLL: Final = timedelta(seconds=15)
+"""Between two looks for the answers of groups that were asked: twice as long each time, up to this."""
 _AWAITED: Final = frozenset({Reason.SPOT_WANTED, Reason.SAFER_ZONE, Reason.RESERVED_IN_FULL})
 """Growth whose answer decides whether something dearer is bought."""
 _DRY: Final = frozenset({Reason.NO_SPOT, Reason.ZONE_BACKING_OFF, Reason.SPOT_TOO_DEAR, Reason.BOOTS_FAILING})
@@ -71,18 +76,23 @@ class Actor:
         executor: Executor,
         groups: Mapping[str, Group],
         instances: Mapping[str, Instance],
-        happened: Happened,
+        looks: Looks,
     ) -> None:
         self._document = document
         self._ports = ports
         self._executor = executor
         self._groups = groups
         self._instances = instances
-        self._happened = happened
+        self._looks = looks
+        self._happened = looks.lists.happened
+        self._shrinking: list[str] = []
+        self._again: dict[str, Group] = {}
+        """Groups that are to be smaller, read again right before."""
 
     def resize(self, plan: Plan) -> Resized:
         """Set sizes; then wait until each group that was to grow has answered."""
         resizes = [d for d in plan.acting if d.action is Action.RESIZE]
+        self._shrinking = [d.resource for d in resizes if (d.to_size or 0) < (d.from_size or 0)]
         asked_at = self._ports.clock.now().replace(microsecond=0)  # activities carry whole seconds
         outcomes = [self._executor.attempt(decision, self._set_size) for decision in resizes]
         growing = [
@@ -118,13 +128,13 @@ class Actor:
         size = decision.to_size if decision.to_size is not None else group.desired
         if (held := self._executor.held_back(decision)) is not None:
             return held
-        now = self._ports.groups.groups([group.name])[0]
-        if size < len(now.instance_ids):
+        if size < group.desired and size < (there := len(self._seen_again(group).instance_ids)):
             # a smaller size would let the cloud choose whom to end
-            detail = f"it has {len(now.instance_ids)} instances by now"
-            return self._executor.off(decision, detail)
-        self._happened.resized(group.name, self._ports.clock.now())
+            return self._executor.off(decision, f"it has {there} instances by now")
+        self._looks.resized(group.name)
         self._ports.groups.resize(group, size)
+        if size < group.desired:
+            self._looks.shrunk(group.name, size)
         if decision.reason is Reason.FALLBACK:
             cost = _money(decision.usd_per_hour)
             self._executor.notify(
@@ -134,24 +144,45 @@ class Actor:
             self._say_unpriced(decision, unknown)
         return self._executor.done(decision, f"{group.desired} → {size}")
 
+    def _seen_again(self, group: Group) -> Group:
+        """The group as it is now. Raises CloudError, ConflictError when somebody else has changed its size.
+
+        Several are read at once, since each would be one more call.
+        """
+        if group.name not in self._again:
+            begin = self._shrinking.index(group.name)
+            found = self._ports.groups.readable(self._shrinking[begin : begin + READ_AT_ONCE])
+            if group.name in found.errors:
+                raise CloudError(found.errors[group.name])
+            self._again |= found.groups
+        now = self._again[group.name]
+        if now.desired != group.desired:
+            raise ConflictError(f"{group.name}: its size was {group.desired} when seen, it is {now.desired}")
+        return now
+
     def _await_answers(self, growing: Sequence[Decision], asked_at: datetime) -> list[Activity]:
         """Wait until each group has its instances or has said why not. The silent ones are returned as refusals."""
         clock = self._ports.clock
         open_asks = {decision.resource: decision for decision in growing}
-        renewed = clock.now()
+        renewed, pause = clock.now(), FIRST_POLL
         patience = max((self._patience(d) for d in growing), default=timedelta(0))
         while open_asks:
-            there = self._ports.groups.readable(sorted(open_asks)).groups.values()
+            there = self._looks.again(self._ports, sorted(open_asks))
             for group in there:
                 if len(self._seen(group)) >= (open_asks[group.name].to_size or 0):
                     del open_asks[group.name]
             asked = [group for group in there if group.name in open_asks]
-            self._happened.wait(self._ports.groups, asked, asked_at, clock.now())
+            self._happened.wait(self._ports.groups, asked, clock.now())
             for name in {e.group for e in self._happened.events(list(open_asks), asked_at) if e.kind.refuses}:
                 del open_asks[name]
-            if not open_asks or clock.now() - asked_at >= patience:
+            until = min(clock.now() + pause, asked_at + patience)
+            if not open_asks or clock.now() >= until:
                 break
-            renewed = sleep_and_renew(self._ports, renewed)
+            while clock.now() < until:
+                renewed = sleep_and_renew(self._ports, renewed)
+            pause = min(2 * pause, LONGEST_POLL)
+        for name in open_asks:
+            self._happened.silent(name, clock.now())
         return [
             Activity(
                 id=f"unanswered:{name}",

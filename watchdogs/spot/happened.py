@@ -1,12 +1,12 @@
 """What happened to groups, as this process read it: of each group only what came since the last look is read.
 
 A group is asked while there is a question about it: it lacks or loses instances, its size or its members have changed
-since it was last asked, or it was resized a moment ago. Of a group that nobody has asked yet, what its zone remembers
-is read once.
+since it was last asked, or it has not answered a resize of a moment ago. Of a group that nobody has asked yet, what
+its zone remembers is read once.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final, Protocol
 
@@ -16,7 +16,7 @@ from gpufleet.domain.model import Group
 OVERLAP: Final = timedelta(hours=1)
 """An activity carries the time at which it began, and may be shown later: a launch ends when a hook does."""
 LATE: Final = timedelta(minutes=2)
-"""For so long after a resize its answer may still come."""
+"""For so long after it was waited for in vain the answer to a resize may still come."""
 
 
 class Groups(Protocol):
@@ -39,14 +39,35 @@ class Happened:
     """The activities of a fleet's groups. It lives as long as its process."""
 
     _known: dict[str, _Known] = field(default_factory=dict[str, _Known])
-    _resized: dict[str, datetime] = field(default_factory=dict[str, datetime])
+    _since: datetime | None = None
+    """Of the last look."""
+    _silent: dict[str, datetime] = field(default_factory=dict[str, datetime])
+    """Until when groups were waited for that did not answer."""
+    _read_in_pass: set[str] = field(default_factory=set[str])
+    _resized_in_pass: set[str] = field(default_factory=set[str])
+    """Since they were read."""
     _fresh: set[str] = field(default_factory=set[str])
     """Groups that were asked since the last look: their answers were waited for."""
 
-    def resized(self, name: str, now: datetime) -> None:
+    def begin(self) -> None:
+        """A pass begins."""
+        self._read_in_pass.clear()
+        self._resized_in_pass.clear()
+        self._fresh.clear()
+
+    def resized(self, name: str) -> None:
         """Note that a group was resized: its answer is to be read."""
-        self._resized[name] = now
+        self._resized_in_pass.add(name)
         self._fresh.discard(name)
+
+    def shrunk(self, name: str, size: int) -> None:
+        """Note that a group is as small as it was asked to be: there is no question about that."""
+        if (known := self._known.get(name)) is not None:
+            known.group = replace(known.group, desired=size)
+
+    def silent(self, name: str, now: datetime) -> None:
+        """Note that a group has not answered for as long as somebody waited: it may answer yet."""
+        self._silent[name] = now
 
     def look(
         self, groups: Groups, there: Iterable[Group], needed: Collection[str], since: datetime, now: datetime
@@ -56,6 +77,7 @@ class Happened:
         `needed`: groups whose past is wanted though nobody has asked them yet. `since`: older events do not count.
         """
         errors: dict[str, str] = {}
+        self._since = since
         for group in there:
             if not self._is_asked(group, needed, now):
                 continue
@@ -66,11 +88,11 @@ class Happened:
         self._fresh.clear()
         return errors
 
-    def wait(self, groups: Groups, there: Iterable[Group], since: datetime, now: datetime) -> None:
+    def wait(self, groups: Groups, there: Iterable[Group], now: datetime) -> None:
         """Read these now, since somebody waits for their answers. One that cannot be asked has not answered."""
         for group in there:
             try:
-                self._read(groups, group, since, now)
+                self._read(groups, group, self._since or now, now)
             except OSError:
                 continue
             self._fresh.add(group.name)
@@ -88,9 +110,12 @@ class Happened:
             return True
         if group.name in self._fresh:
             return False
-        resized = self._resized.get(group.name)
-        recently = resized is not None and now - resized <= LATE
-        return recently or _looks(group) or _changed(known.group, group)
+        if group.name in self._read_in_pass:
+            # it is asked again only when it was made larger since then, and has not answered
+            return group.name in self._resized_in_pass and _looks(group)
+        silent = self._silent.get(group.name)
+        may_answer = silent is not None and now - silent <= LATE
+        return may_answer or _looks(group) or _changed(known.group, group)
 
     def _read(self, groups: Groups, group: Group, since: datetime, now: datetime) -> None:
         known = self._known.get(group.name)
@@ -99,6 +124,8 @@ class Happened:
         # one that began before `start` may have the time of its end: it is not read again, and stays known
         before = {} if known is None else {event.id: event for event in known.events if event.at >= since}
         events = before | {event.id: event for event in found}
+        self._read_in_pass.add(group.name)
+        self._resized_in_pass.discard(group.name)
         self._known[group.name] = _Known(group=group, at=now, events=tuple(events.values()))
 
 

@@ -4,11 +4,12 @@ What one group or one instance does not tell stops decisions about itself (`hold
 cannot be read, the last one of this process is used for `LASTS`, and the pass ends nothing (`incomplete`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final, Generic, TypeVar
 
+from gpufleet.domain.activity import ActivityKind
 from gpufleet.domain.decisions import Reason
 from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import Group, GroupList, Instance
@@ -19,6 +20,7 @@ from watchdogs.whole import Reader, Unlisted, unlisted
 
 LASTS: Final = timedelta(minutes=5)
 """For so long the last answer stands in for a list that cannot be read."""
+_LAUNCHES: Final = frozenset({ActivityKind.LAUNCHED, ActivityKind.IN_PROGRESS})
 _T = TypeVar("_T")
 
 
@@ -85,18 +87,82 @@ class Lists:
     happened: Happened = field(default_factory=Happened)
 
 
-def read(ports: Ports, lists: Lists, reader: Reader, names: Sequence[str], now: datetime) -> Fleet:
+@dataclass(slots=True)
+class Looks:
+    """What the looks of one pass share: the next look reads only what this pass may have changed."""
+
+    reader: Reader
+    lists: Lists
+    started: datetime
+    """When the pass began, in whole seconds as activities are."""
+    _groups: GroupList | None = None
+    _resized: set[str] = field(default_factory=set[str])
+    """Since they were read."""
+    _instances: Sequence[Instance] | None = None
+
+    def resized(self, name: str) -> None:
+        """Note that a group is about to be resized."""
+        self._resized.add(name)
+        self.lists.happened.resized(name)
+
+    def shrunk(self, name: str, size: int) -> None:
+        """Note that a group is smaller, as it was asked for: nothing of it needs to be read again."""
+        known = self._groups
+        if known is not None and name in known.groups:
+            smaller = replace(known.groups[name], desired=size)
+            self._groups = replace(known, groups={**known.groups, name: smaller})
+            self._resized.discard(name)
+        self.lists.happened.shrunk(name, size)
+
+    def again(self, ports: Ports, names: Sequence[str]) -> Sequence[Group]:
+        """Those of these groups that can be read now, read anew."""
+        try:
+            found = ports.groups.readable(names)
+        except OSError:
+            return ()  # whoever waits for an answer asks again
+        self._merge(found)
+        return list(found.groups.values())
+
+    def groups(self, ports: Ports, names: Sequence[str]) -> GroupList:
+        """All of them. Raises OSError."""
+        if self._groups is None:
+            self._groups = ports.groups.readable(names)
+        elif self._resized:
+            self._merge(ports.groups.readable(sorted(self._resized)))
+        return self._groups
+
+    def _merge(self, found: GroupList) -> None:
+        read = found.groups.keys() | found.errors.keys()
+        known = self._groups or GroupList(groups={})
+        self._resized -= read
+        self._groups = GroupList(
+            groups={name: group for name, group in known.groups.items() if name not in read} | dict(found.groups),
+            errors={name: error for name, error in known.errors.items() if name not in read} | dict(found.errors),
+        )
+
+    def instances(self, ports: Ports, groups: Collection[Group], now: datetime) -> Sequence[Instance]:
+        """Of all pools. It is read again when a group has, or has launched, one that no look of this pass has seen.
+
+        Raises OSError, also when the list is not whole.
+        """
+        known = {one.id for one in self._instances or ()}
+        events = self.lists.happened.events([group.name for group in groups], self.started)
+        there = {key for group in groups for key in group.instance_ids}
+        there |= {event.instance_id for event in events if event.instance_id and event.kind in _LAUNCHES}
+        if self._instances is None or any(key not in known and not self.reader.has_read(key) for key in there):
+            found = ports.inventory.instances()
+            unlisted(self.reader, groups, {one.id for one in found}, now)
+            self._instances = found
+        return self._instances
+
+
+def read(ports: Ports, looks: Looks, names: Sequence[str], now: datetime) -> Fleet:
     """One look. Raises OSError when a shared list cannot be read and no recent one is known."""
-    groups, old_groups = lists.groups.ask(lambda: ports.groups.readable(names), now)
-
-    def whole() -> Sequence[Instance]:
-        found = ports.inventory.instances()
-        unlisted(reader, groups.groups.values(), {one.id for one in found}, now)
-        return found
-
-    instances, old_instances = lists.instances.ask(whole, now)
+    lists = looks.lists
+    groups, old_groups = lists.groups.ask(lambda: looks.groups(ports, names), now)
+    instances, old_instances = lists.instances.ask(lambda: looks.instances(ports, groups.groups.values(), now), now)
     listed = {one.id: one for one in instances}
-    missing = unlisted(reader, groups.groups.values(), listed, now)
+    missing = unlisted(looks.reader, groups.groups.values(), listed, now)
     listed |= missing.living
     members = _members(groups, listed, names, is_old=old_instances is not None)
     statuses, old_statuses = lists.statuses.ask(lambda: ports.agents.statuses(list(members.values())), now)

@@ -26,7 +26,7 @@ from watchdogs.spot.decide import WATCHDOG, decide
 from watchdogs.spot.ends import Ends
 from watchdogs.spot.happened import calm
 from watchdogs.spot.pool_view import GroupView, Member, PoolView, Verdict
-from watchdogs.spot.reading import Fleet, Lists, read
+from watchdogs.spot.reading import Fleet, Lists, Looks, read
 from watchdogs.spot.risk import Memory, recall
 from watchdogs.spot.sizes import chosen_ends
 from watchdogs.whole import Reader
@@ -87,7 +87,7 @@ class SpotWatchdog:
         self._document = document
         self._ports = ports
         self._lists = lists or Lists()
-        self._reader = Reader(ports.inventory)
+        self._pass_looks = _looks_of(ports, self._lists)
         self._digests = digests(document, WATCHDOG)
         self._unanswered: list[Activity] = []
         self._ends = Ends(ports)
@@ -116,7 +116,7 @@ class SpotWatchdog:
     def _looks(self) -> Pass[tuple[PoolView, ...]]:
         started = self._ports.clock.now().replace(microsecond=0)  # activities carry whole seconds
         self._unanswered = []
-        self._reader = Reader(self._ports.inventory)
+        self._pass_looks = _looks_of(self._ports, self._lists)
         executor = Executor(self._ports, acting.RULES)
         executor.settle(partial(acting.settle, executor, self._ports, self._document))
         rounds = 0
@@ -127,9 +127,7 @@ class SpotWatchdog:
             plan = decide(seen.views, now, seen.spend)
             executor.record(plan)
             self._report(executor, seen, plan)
-            actor = acting.Actor(
-                self._document, self._ports, executor, seen.groups, seen.instances, self._lists.happened
-            )
+            actor = acting.Actor(self._document, self._ports, executor, seen.groups, seen.instances, self._pass_looks)
             self._acted = self._acted or bool(plan.acting)
             done = actor.resize(plan)
             self._unanswered += done.unanswered
@@ -162,7 +160,7 @@ class SpotWatchdog:
         ports = self._ports
         pools = [pool for pool in self._document.pools if pool.watchdogs.spot is not None]
         names = [group.name for pool in pools for group in pool.groups]
-        fleet = read(ports, self._lists, self._reader, names, now)
+        fleet = read(ports, self._pass_looks, names, now)
         members = fleet.members
         actions = ports.ledger.done_since(WATCHDOG, now - REMEMBERED)
         lost = frozenset(past.resource for past in actions if past.reason is Reason.PREEMPTED)
@@ -210,7 +208,12 @@ class SpotWatchdog:
         )
 
     def _activities(
-        self, pools: Sequence[Pool], fleet: Fleet, targets: Mapping[str, Target], lost: Collection[str], now: datetime
+        self,
+        pools: Sequence[Pool],
+        fleet: Fleet,
+        targets: Mapping[str, Target],
+        lost: Collection[str],
+        now: datetime,
     ) -> tuple[Sequence[Activity], Mapping[str, str]]:
         """What happened to the groups, with the causes of ends that they cannot tell, and groups that tell nothing.
 
@@ -339,6 +342,12 @@ class SpotWatchdog:
         types = types or {t for group in pool.groups_of(CapacityType.ON_DEMAND) for t in group.machine_types}
         found = [self._ports.prices.on_demand_usd_per_hour(machine_type) for machine_type in sorted(types)]
         return min((price for price in found if price is not None), default=None)
+
+
+def _looks_of(ports: Ports, lists: Lists) -> Looks:
+    """Of a pass that begins now."""
+    lists.happened.begin()
+    return Looks(Reader(ports.inventory), lists, ports.clock.now().replace(microsecond=0))
 
 
 def _frozen(entry: GroupEntry, fleet: Fleet) -> Verdict | None:

@@ -1,0 +1,34 @@
+"""Calls of a pass of the spot watchdog, counted at real clients in a market that gives no spot."""
+
+from datetime import timedelta
+
+import pytest
+
+from benchmarks.bench_calls import BASE, Fleet
+
+THREE_DAYS, ASKED_EVERY = timedelta(days=3), timedelta(minutes=5)
+
+
+@pytest.mark.parametrize(("pools", "zones"), [(1, 3), (10, 3), (50, 3)])
+def test_a_pass_makes_no_more_calls_than_it_may(pools: int, zones: int) -> None:
+    fleet = Fleet(pools, zones)
+    fleet.market.refused_before(THREE_DAYS, ASKED_EVERY)
+    fleet.calls_of_a_pass()
+    calls = [fleet.calls_of_a_pass() for _ in range(20)]
+    over = [one for one in calls if one.made > one.allowed]
+    assert not over, over[0]
+    assert max(one.actions for one in calls) > 0, "zones were asked again"
+    assert min(one.made for one in calls) <= BASE
+
+
+def test_a_process_reads_what_zones_remember_once() -> None:
+    fleet = Fleet(2, 3)
+    fleet.market.refused_before(THREE_DAYS, ASKED_EVERY)
+    first = fleet.calls_of_a_pass()
+    pages = first.by_operation["autoscaling:describe_scaling_activities"]
+    assert 6 * 9 <= pages <= 6 * 9 + 10, "three days, once"
+    later = fleet.calls_of_a_pass()
+    assert later.by_operation.get("autoscaling:describe_scaling_activities", 0) <= 8
+    fleet.another_process()
+    again = fleet.calls_of_a_pass()
+    assert again.by_operation["autoscaling:describe_scaling_activities"] > 8
