@@ -1,7 +1,6 @@
 """`gpufleet watch`: one pass of a watchdog, for people and for cron; `watch run` is the daemon."""
 
 import importlib
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -16,6 +15,7 @@ from cli import watch_foreign
 from cli.options import FleetOption, JsonOption
 from cli.output import STDOUT, Exit, print_json
 from cli.watch_pass import over_fleets, readable, show_of
+from gpufleet.domain.decisions import Past
 from ledger import decisions
 
 ApplyOption = Annotated[bool, typer.Option("--apply", help="Act. Without it the plan is only printed.")]
@@ -91,55 +91,61 @@ def why(
     fleet: FleetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Every decision about a resource, with its evidence, and what became of it. Of a pool: about all that it has."""
+    """Every decision about a resource, with its evidence, and what became of it.
+
+    Of a pool: about all that it has, and at the end why it does not grow.
+    """
     from app.ledgers import ledger_name
+    from app.why import Growth, growth_of
     from app.wiring import open_engine
 
-    found: list[dict[str, Any]] = []
-    documents = load(fleet)
-    for document in documents:
-        for past in decisions.history(open_engine(document, reading=True), ledger_name(document), resource):
-            found.append(
-                {
-                    "at": past.at.isoformat(timespec="seconds"),
-                    "watchdog": past.watchdog,
-                    "resource": past.decision.resource,
-                    "action": past.decision.action.sentence,
-                    "reason": past.decision.reason.sentence,
-                    "reason_code": past.decision.reason.value,
-                    "detail": past.decision.detail,
-                    "evidence": dict(past.decision.evidence),
-                    "outcome": past.outcome.kind.sentence if past.outcome else None,
-                    "outcome_code": past.outcome.kind.value if past.outcome else None,
-                    "outcome_detail": past.detail if past.outcome else None,
-                }
-            )
+    rows: list[dict[str, Any]] = []
+    growths: list[Growth] = []
+    for document in load(fleet):
+        engine = open_engine(document, reading=True)
+        past = decisions.history(engine, ledger_name(document), resource)
+        rows += [_row(one) for one in past]
+        if any(pool.name == resource for pool in document.pools):
+            growths.append(growth_of(document, engine, resource, past, datetime.now(UTC)))
     if as_json:
-        print_json(found)
-    if not found:
+        print_json({"growth": [one.as_json() for one in growths], "decisions": rows} if growths else rows)
+    if not rows:
         raise AppError(f"nothing is recorded about {resource!r}: decisions are written by passes with --apply")
     if as_json:
         return
-    for row in found:
-        whose = "" if row["resource"] == resource else f" {row['resource']}"
-        head = f"{row['at']}  {row['watchdog']}:{whose} {row['action']}, {row['reason']}"
-        if row["outcome"] is not None:
-            head = f"{row['at']}  {row['watchdog']}:{whose} {row['action']} → {row['outcome']}"
-        words = row["outcome_detail"] or row["detail"]
-        STDOUT.print(f"{head}{f' ({words})' if words else ''}", highlight=False, markup=False, soft_wrap=True)
-        for name, value in row["evidence"].items():
-            STDOUT.print(f"    {name} = {value}", style="dim", highlight=False, markup=False)
-    _print_last(found, [group.name for d in documents for p in d.pools if p.name == resource for group in p.groups])
+    for row in rows:
+        _print(row, resource)
+    for growth in growths:  # a page long list ends with what a person asked for
+        for line in growth.lines():
+            STDOUT.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def _print_last(found: list[dict[str, Any]], groups: Sequence[str]) -> None:
-    """What was last decided about each group of a pool: a page long list ends with what a person asked for."""
-    last = {row["resource"]: row for row in found if row["resource"] in groups and row["outcome"] is None}
-    for name in (group for group in groups if group in last):
-        row = last[name]
-        words = f" ({row['detail']})" if row["detail"] else ""
-        line = f"last of {name}, {row['at']}: {row['action']}, {row['reason']}{words}"
-        STDOUT.print(line, highlight=False, markup=False, soft_wrap=True)
+def _row(past: Past) -> dict[str, Any]:
+    decision, outcome = past.decision, past.outcome
+    return {
+        "at": past.at.isoformat(timespec="seconds"),
+        "watchdog": past.watchdog,
+        "resource": decision.resource,
+        "action": decision.action.sentence,
+        "reason": decision.reason.sentence,
+        "reason_code": decision.reason.value,
+        "detail": decision.detail,
+        "evidence": dict(decision.evidence),
+        "outcome": outcome.kind.sentence if outcome else None,
+        "outcome_code": outcome.kind.value if outcome else None,
+        "outcome_detail": past.detail if outcome else None,
+    }
+
+
+def _print(row: dict[str, Any], resource: str) -> None:
+    whose = "" if row["resource"] == resource else f" {row['resource']}"
+    head = f"{row['at']}  {row['watchdog']}:{whose} {row['action']}, {row['reason']}"
+    if row["outcome"] is not None:
+        head = f"{row['at']}  {row['watchdog']}:{whose} {row['action']} → {row['outcome']}"
+    words = row["outcome_detail"] or row["detail"]
+    STDOUT.print(f"{head}{f' ({words})' if words else ''}", highlight=False, markup=False, soft_wrap=True)
+    for name, value in row["evidence"].items():
+        STDOUT.print(f"    {name} = {value}", style="dim", highlight=False, markup=False)
 
 
 def _run(name: str, fleet: list[str] | None, options: Options, *, as_json: bool, quiet: bool) -> None:

@@ -1,0 +1,164 @@
+"""Why a pool does not grow, from what its fleet's ledger has: its target and who holds it, its groups, refusals."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import Engine
+
+from app.ledgers import ledger_errors, ledger_name
+from app.passes import SCALE, SPOT
+from gpufleet.domain.decisions import Action, OutcomeKind, Past, Reason
+from gpufleet.settings.document import FleetDocument, Pool
+from ledger import operations
+from watchdogs.brakes import paused_by, target_held_by
+
+IN_THE_CLOUDS_WORDS: Final = frozenset({Reason.NO_SPOT, Reason.QUOTA})
+"""Reasons whose detail is what the cloud said."""
+OBSTACLES: Final = IN_THE_CLOUDS_WORDS | {
+    Reason.ZONE_BACKING_OFF,
+    Reason.SPOT_TOO_DEAR,
+    Reason.BOOTS_FAILING,
+    Reason.POOL_CEILING,
+    Reason.STARTS_CEILING,
+    Reason.SPEND_CEILING,
+    Reason.PAUSED,
+    Reason.POLICY_UNSEEN,
+    Reason.KEPT_BY_PEOPLE,
+    Reason.IN_ROLLOUT,
+    Reason.GROUP_UNREADABLE,
+    Reason.NOT_LISTED,
+    Reason.LIST_INCOMPLETE,
+    Reason.TERM_NOT_BEGUN,
+    Reason.NO_WATCHDOG,
+}
+"""Reasons for which a group gets nothing though it might be wanted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """What a cloud said when a group was to grow."""
+
+    at: datetime
+    group: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Growth:
+    """What says how large a pool is, and what keeps it from growing."""
+
+    environment: str
+    pool: Pool
+    target: int
+    changed: operations.TargetMove | None
+    """The last change of the target; None: it was never set."""
+    paused_by: str | None
+    held_by: str | None
+    scale: Past | None
+    """The last decision about the target."""
+    groups: Sequence[Past]
+    """The last decision about each group, in the order of the settings; a group without one is left out."""
+    refusal: Refusal | None
+    """The newest one."""
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        changed = self.changed
+        return {
+            "environment": self.environment,
+            "pool": self.pool.name,
+            "target": self.target,
+            "min": self.pool.min,
+            "max": self.pool.max,
+            "target_set_by": None if changed is None else changed.changed_by,
+            "target_set_at": None if changed is None else _time(changed.at),
+            "target_reason": None if changed is None else changed.reason,
+            "paused_by": self.paused_by,
+            "held_by": self.held_by,
+            "scale": None if self.scale is None else _last(self.scale),
+            "groups": [{"group": one.decision.resource} | _last(one) for one in self.groups],
+            "newest_refusal": self.refusal
+            and {"at": _time(self.refusal.at), "group": self.refusal.group, "text": self.refusal.text},
+        }
+
+    def lines(self) -> list[str]:
+        """For people; what was last decided about each group comes at the end."""
+        pool, changed = self.pool, self.changed
+        said = f"{pool.name}: target {self.target}, min {pool.min}, max {pool.max}"
+        if self.target >= pool.max:
+            said += " (at its max: only other settings let it grow)"
+        found = [said]
+        if changed is not None:
+            found.append(f"target set by {changed.changed_by}, {_time(changed.at)}: {changed.reason}")
+        if self.paused_by is not None:
+            found.append(f"paused {self.paused_by}")
+        if self.held_by is not None:
+            found.append(self.held_by)
+        if pool.watchdogs.scale is None:
+            found.append("no scale watchdog: nobody raises its target by load")
+        elif self.scale is not None:
+            found.append(f"last of scale, {_said(self.scale)}")
+        if self.refusal is not None:
+            found.append(f"newest refusal, {_time(self.refusal.at)}, {self.refusal.group}: {self.refusal.text}")
+        return [*found, *(f"last of {one.decision.resource}, {_said(one)}" for one in self.groups)]
+
+
+def growth_of(document: FleetDocument, engine: Engine, name: str, past: Sequence[Past], now: datetime) -> Growth:
+    """Why a pool of the fleet has the size that it has. `past`: its history, oldest first. Raises AppError."""
+    pool, fleet = document.pool(name), ledger_name(document)
+    with ledger_errors(document):
+        targets = {one.pool: one.value for one in operations.targets(engine, fleet)}
+        moves = operations.target_moves(engine, fleet, name)
+        brakes = [brake for brake in operations.brakes(engine, fleet, now) if brake.holds(now)]
+    names = [group.name for group in pool.groups]
+    decided = {one.decision.resource: one for one in past if one.outcome is None and one.watchdog == SPOT}
+    scaled = [one for one in past if one.outcome is None and one.watchdog == SCALE and one.decision.resource == name]
+    return Growth(
+        environment=document.environment,
+        pool=pool,
+        target=targets.get(name, pool.target),
+        changed=moves[-1] if moves else None,
+        paused_by=paused_by(name, brakes),
+        held_by=target_held_by(name, brakes),
+        scale=scaled[-1] if scaled else None,
+        groups=[decided[group] for group in names if group in decided],
+        refusal=_newest_refusal(past, frozenset(names)),
+    )
+
+
+def _newest_refusal(past: Sequence[Past], groups: frozenset[str]) -> Refusal | None:
+    found: Refusal | None = None
+    for one in past:
+        if one.decision.resource not in groups or not one.detail:
+            continue
+        refused = one.decision.reason in IN_THE_CLOUDS_WORDS
+        if one.outcome is not None:
+            refused = one.outcome.kind is OutcomeKind.FAILED and one.decision.action is Action.RESIZE
+        if refused:
+            found = Refusal(at=one.at, group=one.decision.resource, text=one.detail)
+    return found
+
+
+def _last(past: Past) -> dict[str, Any]:
+    decision = past.decision
+    return {
+        "at": _time(past.at),
+        "action": decision.action.sentence,
+        "reason": decision.reason.sentence,
+        "reason_code": decision.reason.value,
+        "detail": decision.detail,
+        "from_size": decision.from_size,
+        "to_size": decision.to_size,
+        "obstacle": decision.action is Action.KEEP and decision.reason in OBSTACLES,
+    }
+
+
+def _said(past: Past) -> str:
+    detail = f" ({past.decision.detail})" if past.decision.detail else ""
+    return f"{_time(past.at)}: {past.decision.action.sentence}, {past.decision.reason.sentence}{detail}"
+
+
+def _time(moment: datetime) -> str:
+    return moment.isoformat(timespec="seconds")
