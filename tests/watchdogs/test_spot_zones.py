@@ -88,6 +88,22 @@ def test_where_four_are_asked_for(seen: PoolView, asked: Mapping[str, int]) -> N
     assert zones.place(seen, 4, START) == asked
 
 
+@pytest.mark.parametrize(
+    ("minutes", "zone", "asked"),
+    [
+        pytest.param(1, "us-east-1c", {"c": 1}, id="one that is named"),
+        pytest.param(6, "us-east-1c", {"b": 1}, id="one that was named long ago"),
+        pytest.param(1, "us-east-1z", {"b": 1}, id="one that the pool does not have"),
+        pytest.param(1, "us-east-1a", {"b": 1}, id="the one that refused"),
+    ],
+)
+def test_a_zone_that_a_refusal_named_is_asked_first(minutes: float, zone: str, asked: dict[str, int]) -> None:
+    refused = replace(happened("a", ActivityKind.NO_CAPACITY, minutes), zones_available=(zone,))
+    safe = {"a": 0.0, "b": 0.1, "c": 0.5}
+    seen = replace(pool(NOTHING, losses=safe, events=[refused]), pass_started=START - timedelta(minutes=10))
+    assert zones.place(seen, 1, START) == asked
+
+
 UNEVEN = {"a": 2, "b": 2, "c": 1}
 """Five for four and a spare: either of two zones would take more than the spare."""
 

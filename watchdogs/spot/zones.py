@@ -31,6 +31,9 @@ ADD_EXTRA: Final = 0.1
 """Falls below the target per hour that one more instance must spare to be worth its price (see `risk`): a fall is
 worth ten hours of it."""
 KEEP_EXTRA: Final = 0.8 * ADD_EXTRA
+NAMED_FOR: Final = timedelta(minutes=5)
+"""A zone that a refusal in another one named is asked first for so long, unless it refuses too. Clouds have been seen
+to name zones that then refused."""
 SAME_ASK: Final = timedelta(seconds=10)
 """Refusals of a zone this close together are the answer to one ask: a group asks for many instances at once."""
 FIRST_PAUSE: Final = 1 / 40
@@ -62,12 +65,15 @@ def place(pool: PoolView, missing: int, now: datetime) -> Mapping[str, int]:
     warned = {name for name in open_groups if under_notice(pool, name)}
     needed = max(0, pool.target - _reserved(pool))
     most = _share(pool)
+    named = _named(pool, now) & open_groups.keys()
     for _ in range(missing):
         able = [place for place in spots if room.get(place.name, 0) > 0]
         # a zone that is just being taken is asked when nobody else gives
         able = [place for place in able if place.name not in warned] or able
         # what no other zone gives is still better here than bought on demand
         able = [place for place in able if now_held[place.name] < most] or able
+        # one that gives now is better than one that would be safer
+        able = [place for place in able if place.name in named] or able
         best = risk.best_addition(able, spots, now_held, needed, pool.spare)
         if best is None:
             break
@@ -75,6 +81,14 @@ def place(pool: PoolView, missing: int, now: datetime) -> Mapping[str, int]:
         now_held = risk.with_one_more(now_held, best)
         room[best] -= 1
     return asks
+
+
+def _named(pool: PoolView, now: datetime) -> set[str]:
+    """Spot groups in zones that a refusal of spot named a moment ago, as those that have what it refused."""
+    spot = {group.name: group.zone for group in pool.groups_of(CapacityType.SPOT)}
+    lately = [event for event in pool.events if event.group in spot and now - event.at < NAMED_FOR]
+    zones = {zone for event in lately for zone in event.zones_available}
+    return {name for name, zone in spot.items() if zone in zones}
 
 
 def _share(pool: PoolView) -> int:
