@@ -75,26 +75,27 @@ def readings(fleet: str, names: MetricNames, series: Iterable[Series]) -> list[R
         names.prefill_seconds: "prefill_ms",
         names.decode_seconds: "decode_ms",
     }
-    rows: dict[tuple[str, str, str], dict[datetime, dict[str, int]]] = defaultdict(lambda: defaultdict(dict))
-    starts: dict[tuple[str, str], list[Sample]] = {}
+    engines: dict[tuple[str, str, str], list[Series]] = defaultdict(list)
+    starts: dict[_Target, Sequence[Sample]] = {}
     for one in series:
-        instance_id, port = one.labels.get("instance_id"), _port(one.labels)
+        instance_id = one.labels.get("instance_id")
         if instance_id is None:
             continue
         if one.name == names.process_start:
-            starts[instance_id, port] = list(one.samples)
-        column = columns.get(one.name)
-        if column is None:
-            continue
-        key = (instance_id, f"{port}/{one.labels.get('engine', '0')}", one.labels.get("model_name", ""))
-        factor, mine = 1000 if column.endswith("_ms") else 1, rows[key]
-        for at, value in one.samples:
-            if 0 <= value < _INFINITY:
-                counters = mine[at]
-                counters[column] = counters.get(column, 0) + round(value * factor)
+            starts[_target(one.labels)] = one.samples
+        if one.name in columns:
+            engine = f"{_port(one.labels)}/{one.labels.get('engine', '0')}"
+            engines[instance_id, engine, one.labels.get("model_name", "")].append(one)
     found: list[Reading] = []
-    for (instance_id, engine, model), by_time in rows.items():
-        began = _Starts(starts.get((instance_id, engine.partition("/")[0]), ()))
+    for (instance_id, engine, model), counters in engines.items():
+        copies = _by_copy(counters)
+        by_time: dict[datetime, dict[str, int]] = defaultdict(dict)
+        for name, column in columns.items():
+            factor = 1000 if column.endswith("_ms") else 1
+            for at, value in _once([copy[name] for copy in copies if name in copy]):
+                if 0 <= value < _INFINITY:
+                    by_time[at][column] = round(value * factor)
+        began = _Starts(starts.get(_target(next(iter(copies[0].values())).labels), ()))
         every = [
             Reading(
                 environment=fleet,
@@ -109,6 +110,38 @@ def readings(fleet: str, names: MetricNames, series: Iterable[Series]) -> list[R
         ]
         found.extend(thin(every))
     return found
+
+
+def _by_copy(counters: Iterable[Series]) -> list[Mapping[str, Series]]:
+    """The counters of one engine, by name, of each set of labels under which they come (a second job, federation, two
+    replicas of a store). The set with the most samples is the first.
+    """
+    copies: dict[tuple[tuple[str, str], ...], dict[str, Series]] = defaultdict(dict)
+    for one in counters:
+        labels = tuple(sorted(item for item in one.labels.items() if item[0] != "__name__"))
+        copies[labels][one.name] = one
+    ranked = sorted(copies.items(), key=lambda copy: (-sum(len(one.samples) for one in copy[1].values()), copy[0]))
+    return [copy for _, copy in ranked]
+
+
+def _once(copies: Sequence[Series]) -> Sequence[Sample]:
+    """The samples of one counter, of its first copy; of others only what lies before and after.
+
+    The clocks of two stores may differ, so that a mix of both would seem to fall, and a fall counts as a restart.
+    """
+    kept: list[Sample] = []
+    for copy in copies:
+        before = [sample for sample in copy.samples if kept and sample.at < kept[0].at]
+        kept = [*before, *kept, *(sample for sample in copy.samples if not kept or sample.at > kept[-1].at)]
+    return kept
+
+
+_Target = tuple[str, str, str]
+"""Instance id, job and scraped address: where both a counter and the start of its process come from."""
+
+
+def _target(labels: Mapping[str, str]) -> _Target:
+    return labels.get("instance_id", ""), labels.get("job", ""), labels.get("instance", "")
 
 
 def team_readings(fleet: str, names: MetricNames, series: Iterable[Series]) -> list[TeamReading]:

@@ -1,0 +1,102 @@
+"""Counters that come twice (a second job, federation, two replicas of a store) count once."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from costs.samples import MetricNames, Series, readings
+from costs.slots import Sample
+
+T0 = datetime(2026, 11, 21, 6, tzinfo=UTC)
+NAMES = MetricNames(
+    prompt="p",
+    cached="c",
+    generation="g",
+    prefill_seconds="pf",
+    decode_seconds="dc",
+    process_start="start",
+    requests=("running",),
+    gpu_active=("active",),
+)
+PLAIN = {"instance_id": "i-1", "instance": "10.0.0.1:8000", "job": "engine"}
+
+
+def counter(
+    name: str, seconds: range, *, skew: float = 0, start: float = 0, per_second: int = 10, **labels: str
+) -> Series:
+    """A counter that grows evenly, scraped at these seconds by a store whose clock is `skew` seconds ahead."""
+    samples = [Sample(T0 + timedelta(seconds=at + skew), start + at * per_second) for at in seconds]
+    return Series({"__name__": name, **PLAIN, **labels}, samples)
+
+
+def served(series: list[Series]) -> int:
+    """Output tokens by differences of readings; a fall counts from zero."""
+    values = [one.generation for one in readings("f", NAMES, series) if one.generation is not None]
+    return sum(b - a if b >= a else b for a, b in zip(values, values[1:], strict=False))
+
+
+ONE = [counter("p", range(0, 601, 10)), counter("g", range(0, 601, 10))]
+
+
+@pytest.mark.parametrize(
+    "copy",
+    [
+        pytest.param({"job": "vllm"}, id="a second job"),
+        pytest.param({"replica": "b"}, id="two replicas of a store"),
+        pytest.param({"job": "federate", "exported_job": "engine"}, id="federation"),
+        pytest.param({"pod": "chat-0"}, id="a label of its own"),
+    ],
+)
+@pytest.mark.parametrize("skew", [0, 0.2, -0.2, 7.5])
+def test_a_copy_of_a_counter_counts_once(copy: dict[str, str], skew: float) -> None:
+    again = [counter(name, range(0, 601, 10), skew=skew, **copy) for name in ("p", "g")]
+    assert served(ONE) == 6000
+    assert abs(served([*ONE, *again]) - 6000) <= abs(skew) * 10
+    assert abs(served([*again, *ONE]) - 6000) <= abs(skew) * 10
+
+
+def test_a_copy_fills_what_the_other_lacks_before_and_after() -> None:
+    early = counter("g", range(0, 201, 10), job="old")
+    late = counter("g", range(300, 601, 10), job="new")
+    assert served([early, late]) == 6000
+
+
+def test_prompt_and_generation_are_read_at_the_same_times() -> None:
+    more = [counter("p", range(3, 601, 10), replica="b")]
+    found = readings("f", NAMES, [*ONE, *more])
+    assert all(one.prompt == one.generation for one in found if one.prompt is not None and one.generation is not None)
+
+
+def test_the_start_of_a_process_is_that_of_its_own_target() -> None:
+    """Where people relabel `instance` to the name of the host, engine and exporter differ in their job alone."""
+    host = {"instance": "gpu-host-1"}
+    samples = [Sample(T0 + timedelta(seconds=at), 1000.0) for at in range(0, 601, 10)]
+    engine_start = Series({"__name__": "start", **PLAIN, **host}, samples)
+    other = [Sample(at, 5000.0 + n % 2) for n, (at, _) in enumerate(samples)]
+    exporter_start = Series({"__name__": "start", **PLAIN, **host, "job": "dcgm"}, other)
+    engine = counter("g", range(0, 601, 10), **host)
+    for order in ([engine, engine_start, exporter_start], [exporter_start, engine_start, engine]):
+        assert {one.created_at for one in readings("f", NAMES, order)} == {datetime.fromtimestamp(1000, UTC)}
+
+
+@given(
+    parts=st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60), st.floats(-2, 2)), min_size=1, max_size=4),
+    restart=st.integers(10, 50),
+)
+def test_no_set_of_copies_counts_more_than_the_engine_served(
+    parts: list[tuple[int, int, float]], restart: int
+) -> None:
+    """One engine that began anew after `restart` samples; each copy saw a part of its life."""
+    truth = [n if n < restart else n - restart for n in range(61)]
+    copies = [
+        Series(
+            {"__name__": "g", **PLAIN, "replica": str(number)},
+            [Sample(T0 + timedelta(seconds=10 * n + skew), truth[n] * 100) for n in range(min(a, b), max(a, b) + 1)],
+        )
+        for number, (a, b, skew) in enumerate(parts)
+    ]
+    most = (restart - 1 + 60 - restart) * 100
+    # a first sample of a later copy that its own clock dates early may repeat one step
+    assert served(copies) <= most + 100 * len(copies)
