@@ -16,6 +16,7 @@ from costs.collector import FleetFacts, Lives, Market, Paid, PoolFacts, Sources
 from costs.samples import MetricNames, Series
 from costs.slots import Measure, Sample
 from gpufleet.domain.model import Cloud
+from gpufleet.domain.policies import IdlePolicy
 from gpufleet.domain.prices import Price
 from gpufleet.settings.document import FleetDocument
 from serving import metrics
@@ -122,6 +123,7 @@ def facts_of(document: FleetDocument) -> FleetFacts:
                 model=pool.model,
                 owner=pool.owner,
                 reservations=tuple(group.reservation for group in pool.groups if group.reservation),
+                gpu_active_below=(pool.watchdogs.idle or IdlePolicy()).gpu_active_below,
             )
             for pool in document.pools
         },

@@ -83,6 +83,8 @@ class PoolFacts:
     model: str
     owner: str
     reservations: tuple[str, ...] = ()
+    gpu_active_below: float = Measure().gpu_active_below
+    """At or above it a GPU works: the noise floor by which the idle watchdog judges the pool, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +130,12 @@ def collect(engine: Engine, sources: Sources, fleet: FleetFacts, now: datetime) 
     with cycles.not_looked_for():
         series = _samples(sources, fleet, since, now, notes)
         counters = readings(fleet.name, sources.names, series or ())
-        hours = activity(fleet.name, sources.names, series or (), fleet.measure)
+        floors = {
+            life.instance.id: fleet.pools[life.instance.pool].gpu_active_below
+            for life in seen
+            if life.instance.pool in fleet.pools
+        }
+        hours = activity(fleet.name, sources.names, series or (), fleet.measure, floors)
     types = sorted({*fleet.machine_types, *(life.instance.machine_type for life in seen)})
     market = _market(sources, types, _market_since(seen, priced, now), now, notes)
     paid = _paid(sources, fleet, notes)

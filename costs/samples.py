@@ -5,8 +5,9 @@ Names of metrics are arguments: this room knows no engine.
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 from typing import Final
 
 from costs.slots import Measure, Sample, Signals, slots
@@ -181,8 +182,14 @@ def thin(every: Sequence[Reading]) -> list[Reading]:
     return kept
 
 
-def activity(fleet: str, names: MetricNames, series: Iterable[Series], measure: Measure) -> list[ActivityHour]:
-    """Busy and idle slots by instance."""
+def activity(
+    fleet: str,
+    names: MetricNames,
+    series: Iterable[Series],
+    measure: Measure,
+    floors: Mapping[str, float] = MappingProxyType({}),
+) -> list[ActivityHour]:
+    """Busy and idle slots by instance. `floors`: noise floors of the GPUs of instances whose pool states its own."""
     requests: dict[str, list[Sequence[Sample]]] = defaultdict(list)
     tokens: dict[str, list[Sequence[Sample]]] = defaultdict(list)
     gpus: dict[str, dict[str, list[Sequence[Sample]]]] = defaultdict(lambda: defaultdict(list))
@@ -202,7 +209,8 @@ def activity(fleet: str, names: MetricNames, series: Iterable[Series], measure: 
         named = [name for name in names.gpu_active if name in gpus[instance_id]]
         inactive = gpus[instance_id][named[0]] if named else []
         signals = Signals(requests=requests[instance_id], tokens=tokens[instance_id], gpus=inactive)
-        found += slots(fleet, instance_id, signals, measure)
+        below = floors.get(instance_id, measure.gpu_active_below)
+        found += slots(fleet, instance_id, signals, replace(measure, gpu_active_below=below))
     return found
 
 

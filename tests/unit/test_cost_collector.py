@@ -10,6 +10,7 @@ from typing import TypeVar
 import pytest
 from sqlalchemy import Engine, select
 
+from app.cost_sources import facts_of
 from costs.collector import OVERLAP, Collected, FleetFacts, PoolFacts, Sources, collect
 from costs.document import document
 from costs.query import CostQuery
@@ -22,6 +23,7 @@ from gpufleet.domain.activity import ActivityKind
 from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Reason
 from gpufleet.domain.lives import Ending, Life, PaidCapacity
 from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState
+from gpufleet.domain.policies import IdlePolicy
 from gpufleet.domain.prices import Price
 from ledger.decisions import record_outcome
 from ledger.facts import EndCause, Run
@@ -29,6 +31,7 @@ from ledger.history import runs as read_runs
 from ledger.schema import open_ledger
 from ledger.tables import METADATA
 from prices.packaged import PackagedPrices
+from tests.watchdogs.plain import document as fleet_document
 
 Item = TypeVar("Item")
 T0 = datetime(2026, 7, 1, 6, 0, tzinfo=UTC)
@@ -478,3 +481,25 @@ def test_looks_an_hour_apart_are_no_gap(ledger: Engine, world: World) -> None:
     for second in (0, 3600, 7200):
         one_pass(ledger, world, second)
     assert not any("no complete look" in note for note in report(ledger, until=7200).notes)
+
+
+def test_a_gpu_is_idle_by_its_pool_s_own_noise_floor(ledger: Engine, world: World) -> None:
+    """The idle watchdog judges by it, so the report must, too."""
+    noisy = engine_series("i-spot", 10, 3600, 0, 700)
+    gpu = next(one for one in noisy if one.name == "gpu")
+    noisy.remove(gpu)
+    noisy.append(Series(gpu.labels, [Sample(sample.at, 0.03) for sample in gpu.samples]))
+    world.series_now = [*engine_series("i-reserved", 10, 3600, 100, 60), *noisy]
+    idle: list[Decimal] = []
+    for number, below in enumerate((0.01, 0.05)):
+        engine = ledger if number == 0 else open_ledger(f"{ledger.url}-{number}")
+        pools = {"chat": replace(FACTS.pools["chat"], gpu_active_below=below)}
+        collect(engine, world.sources(), replace(FACTS, pools=pools), at(3600))
+        idle.append(Decimal(document(report(engine))["total"]["usd_idle"]))
+    assert idle[0] == 0 < idle[1]
+
+
+def test_the_report_s_noise_floor_is_the_idle_policy_s() -> None:
+    fleet = fleet_document(watchdogs={"idle": {"gpu_active_below": 0.04}, "spot": {}})
+    assert facts_of(fleet).pools["batch"].gpu_active_below == 0.04
+    assert facts_of(fleet_document(watchdogs={})).pools["batch"].gpu_active_below == IdlePolicy().gpu_active_below
