@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from clouds.gcp.calls import GoogleCalls
 from clouds.gcp.group_lists import group_of
-from clouds.gcp.operations import ENDS, PAGE, TOGETHER, cause, recent
+from clouds.gcp.operations import ENDS, PAGE, POWERED_OFF, TOGETHER, cause, recent
 from gpufleet.domain import tags
 from gpufleet.domain.activity import ActivityKind, CloudError
 from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState
@@ -83,9 +83,11 @@ class GoogleInventory:
         return found[0] if found else None
 
     def ended(self, instance_ids: Sequence[str]) -> Sequence[Instance]:
-        """None: Compute Engine forgets what it deleted at once. Its operations say how that ended (`activities`)."""
-        del instance_ids
-        return ()
+        """Those of them that are stopped or stopping. Raises CloudError when a page or a zone fails.
+
+        Compute Engine forgets what it deleted at once; its operations state how that ended (`activities`).
+        """
+        return tuple(one for one in self.instances() if one.id in instance_ids and not one.alive)
 
     def tag(self, instance_ids: Sequence[str], values: Mapping[str, str]) -> Mapping[str, str]:
         """Write labels. Returns the error by instance where it failed."""
@@ -132,7 +134,11 @@ class GoogleInventory:
         found: dict[str, ActivityKind] = {}
         for (instance, _), operations in lives.items():
             ends = [operation for operation in operations if operation.operation_type in ENDS]
-            if instance in wanted and ends and (kind := cause(ends)[0]) is not ActivityKind.ENDED_UNSTATED:
+            if instance not in wanted or not ends:
+                continue
+            kind, _ = cause(ends)
+            # a group that finds its instance stopped does not know why
+            if kind is not ActivityKind.ENDED_UNSTATED or any(o.operation_type == POWERED_OFF for o in ends):
                 found[instance] = kind
         return found
 

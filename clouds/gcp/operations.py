@@ -17,7 +17,8 @@ LAUNCH: Final = "insert"
 PREEMPTED: Final = "compute.instances.preempted"
 RECREATED: Final = "compute.instances.repair.recreateInstance"
 _ASKED_FOR: Final = frozenset({"delete", "stop"})
-ENDS: Final = frozenset({*_ASKED_FOR, "compute.instances.guestTerminate", RECREATED, PREEMPTED})
+POWERED_OFF: Final = "compute.instances.guestTerminate"
+ENDS: Final = frozenset({*_ASKED_FOR, POWERED_OFF, RECREATED, PREEMPTED})
 """Kinds of operations that end an instance: asked for by people, by its group, by itself, or the cloud took it.
 
 A host error is none of them: the cloud restarts the instance."""

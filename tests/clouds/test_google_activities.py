@@ -411,6 +411,15 @@ def machine(status: str = "TERMINATED", model: str = "SPOT", **more: Any) -> dic
         pytest.param(machine(), [], K.PREEMPTED, id="spot, stopped, and no operation says why"),
         pytest.param(machine(), [("compute.instances.preempted", {})], K.PREEMPTED, id="preempted"),
         pytest.param(machine("STOPPING"), [("compute.instances.preempted", {})], K.PREEMPTED, id="being preempted"),
+        pytest.param(
+            machine(),
+            [("compute.instances.repair.recreateInstance", {"statusMessage": "Reason: status is TERMINATED."})],
+            K.PREEMPTED,
+            id="its group only found it stopped",
+        ),
+        pytest.param(
+            machine(), [("compute.instances.guestTerminate", {})], K.ENDED_UNSTATED, id="spot that powered itself off"
+        ),
         pytest.param(machine("STOPPING"), [], None, id="stopping, and no operation says why"),
         pytest.param(machine(), [("stop", {"user": "a@example.com"})], K.ENDED_BY_PERSON, id="stopped by a person"),
         pytest.param(machine("STOPPING"), [("delete", {})], K.ENDED, id="ended through its group"),
@@ -426,6 +435,13 @@ def test_why_an_instance_ended(
         project.operation(what, row["name"], NOW - 2 * MINUTE, **more)
     inventory = GoogleInventory(GoogleCalls("p"), REGION, "test", lambda: NOW)
     assert [one.end_reason for one in inventory.instances()] == [reason]
+
+
+def test_only_instances_that_are_listed_and_not_alive_are_described_as_ended(project: Project) -> None:
+    project.instances[ZONE] = [machine(), machine("RUNNING", name="again")]
+    inventory = GoogleInventory(GoogleCalls("p"), REGION, "test", lambda: NOW)
+    found = inventory.ended(["test-spot-a-x1y2", "again", "gone"])
+    assert [(one.id, one.end_reason) for one in found] == [("test-spot-a-x1y2", K.PREEMPTED)]
 
 
 def test_what_ended_long_ago_asks_for_no_operations(project: Project, google: Compute) -> None:
