@@ -33,6 +33,7 @@ _LEAVING: Final = frozenset({"ABANDONING", "DELETING", "STOPPING", "SUSPENDING"}
 """What a manager does with instances that count no more."""
 _UNBORN: Final = frozenset({"PROVISIONING", "STAGING"})
 _CREATING: Final = frozenset({"CREATING", "CREATING_WITHOUT_RETRIES", "RECREATING"})
+_UNDECIDED: Final = frozenset({ActivityKind.IN_PROGRESS, ActivityKind.THROTTLED, ActivityKind.LATER})
 _SHARED_FOR_S: Final = 1.0
 """For so long one list of a zone's operations answers for all groups."""
 _SAME_REFUSAL: Final = timedelta(minutes=2)
@@ -79,8 +80,8 @@ class GoogleGroups:
         self._environment = document.environment
         self._namings: dict[str, _Naming] = {}
         self._operations: dict[str, _Operations] = {}
-        self._settled: set[str] = set()
-        """Groups that were making no instance when they were last read."""
+        self._making: dict[str, frozenset[str]] = {}
+        """Instances that each group was making when it was last read; a group that was resized since is not here."""
         self._known: Mapping[str, tuple[str, GroupEntry]] = {
             group.name: (pool.name, group) for pool in document.pools for group in pool.groups
         }
@@ -105,7 +106,8 @@ class GoogleGroups:
     def activities(self, names: Sequence[str], since: datetime) -> Sequence[Activity]:
         """What happened to them since then, oldest first: launches, refusals and ends. Raises CloudError.
 
-        One list of operations for each zone; the errors of a group are asked for only while it makes instances.
+        One list of operations for each zone; the errors of a group are asked for only where it makes instances of
+        which no operation is known.
         """
         owners = {
             (zone, naming.base): name for name in names for naming in [self._naming(name)] for zone in naming.zones
@@ -116,7 +118,7 @@ class GoogleGroups:
             lives = self._lives(zone, since - TOGETHER)
             found += activities(lives, lambda instance, zone=zone: owners.get((zone, _base(instance))))
         for name in names:
-            if name not in self._settled:
+            if not self._is_explained(name, found):
                 found += [error for error in self._errors(name, since) if not _is_listed(error, found)]
         judged = (self._judged(activity) for activity in found if activity.at >= since)
         return tuple(sorted(judged, key=lambda activity: (activity.at, activity.id)))
@@ -127,7 +129,7 @@ class GoogleGroups:
         if now.desired != group.desired:
             raise ConflictError(f"{group.name}: the size was {group.desired} when seen, it is {now.desired}")
         service, place = self._place(group.name)
-        self._settled.discard(group.name)
+        self._making.pop(group.name, None)
         self._calls.finish(service, "resize", **place, size=size)
 
     def end(self, instance_id: str, group: str, *, lower_desired: bool) -> None:
@@ -178,7 +180,7 @@ class GoogleGroups:
         raw = lists.managers[key] if lists is not None else self._calls.one(service, "get", **place)
         self._namings[name] = self._naming_of(raw, name)
         made = None if lists is None else lists.at_rest(key)
-        self._settled.add(name)
+        self._making[name] = frozenset()
         leaving: frozenset[str] = frozenset()
         if made is None:
             members = tuple(self._calls.pages(service, "list_managed_instances", **place))
@@ -186,8 +188,9 @@ class GoogleGroups:
             there = [member for member in members if member.instance_status]
             leaving = frozenset(_name(member.instance) for member in there if _is_leaving(member))
             made = frozenset(_name(member.instance) for member in there)
-            if any(str(member.current_action) in _CREATING for member in members):
-                self._settled.discard(name)
+            self._making[name] = frozenset(
+                _name(member.instance) for member in members if str(member.current_action) in _CREATING
+            )
         return Group(
             name=name,
             pool=pool,
@@ -222,6 +225,13 @@ class GoogleGroups:
             known = _Operations(at=self._clock(), since=since, lives=recent(self._calls, zone, since))
             self._operations[zone] = known
         return known.lives
+
+    def _is_explained(self, name: str, found: Sequence[Activity]) -> bool:
+        """Whether operations state what became of all instances that a group makes."""
+        stated = {
+            one.instance_id for one in found if one.group == name and (one.kind.refuses or one.kind in _UNDECIDED)
+        }
+        return name in self._making and self._making[name] <= stated
 
     def _errors(self, name: str, since: datetime) -> list[Activity]:
         """What a group could not make since then: also where no operation was begun for it."""

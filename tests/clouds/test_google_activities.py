@@ -350,6 +350,17 @@ def test_the_errors_of_a_group_are_asked_for_while_it_makes_instances(project: P
     ]
 
 
+def test_what_operations_explain_needs_no_list_of_errors(project: Project, google: Compute) -> None:
+    project.operation("insert", "test-spot-a-x1y2", error={"errors": [STOCKOUT]})
+    project.members["spot-a"] = [{"instance": "zones/z/instances/test-spot-a-x1y2", "currentAction": "CREATING"}]
+    groups = GoogleGroups(GoogleCalls("p"), FLEET)
+    groups.groups(["spot-a"])
+    google.asked.clear()
+    (found,) = groups.activities(["spot-a"], NOW)
+    assert found.kind is K.NO_CAPACITY
+    assert [path for path, _ in google.asked] == [f"zones/{ZONE}/operations"]
+
+
 def test_a_refusal_that_its_operation_and_its_group_state_is_one(project: Project) -> None:
     project.operation("insert", "test-spot-a-x1y2", error={"errors": [STOCKOUT]})
     project.errors["spot-a"] = [
