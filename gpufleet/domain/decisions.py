@@ -68,6 +68,8 @@ class Reason(Code):
     AS_WANTED = "as_wanted", "as wanted"
     GROUP_UNREADABLE = "group_unreadable", "its group cannot be read"
     NOT_LISTED = "not_listed", "missing in the list of instances"
+    CANNOT_LAUNCH = "cannot_launch", "refused for good"
+    SUSPENDED = "suspended", "suspended by a person"
     LIST_INCOMPLETE = "list_incomplete", "a list of all pools cannot be read"
     # acted on
     IDLE = "idle", "idle"

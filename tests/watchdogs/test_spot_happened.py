@@ -168,8 +168,8 @@ def test_what_began_before_the_last_read_and_ended_after_it_stays_known() -> Non
     """A launch that its hook gave up has the time of that end, and groups list it by the time it began."""
     cancelled = replace(event("1", START + OVERLAP / 2, ActivityKind.FAILED_BOOT), instance_id="i-1")
     groups, happened = Asked([cancelled]), Happened()
-    happened.look(groups, [CALM], ["a"], SINCE, START + OVERLAP)
+    look(happened, groups, [CALM], ["a"], SINCE, START + OVERLAP)
     groups.told = ()
-    happened.look(groups, [replace(CALM, desired=2)], ["a"], SINCE, START + OVERLAP + MINUTE)
+    look(happened, groups, [replace(CALM, desired=2)], ["a"], SINCE, START + OVERLAP + MINUTE)
     assert len(groups.since) == 2
     assert happened.events(["a"], SINCE) == [cancelled]

@@ -131,6 +131,9 @@ class Actor:
         if size < group.desired and size < (there := len(self._seen_again(group).instance_ids)):
             # a smaller size would let the cloud choose whom to end
             return self._executor.off(decision, f"it has {there} instances by now")
+        if size >= group.desired and (stopped := [one.process for one in group.suspended if one.by_cloud]):
+            # its cloud gave up because launches failed: its zone is tried again
+            self._ports.groups.resume_processes(group.name, stopped)
         self._looks.resized(group.name)
         self._ports.groups.resize(group, size)
         if size < group.desired:

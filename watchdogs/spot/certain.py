@@ -4,14 +4,15 @@ Ending needs certainty about what is ended; growing needs less (invariant 7).
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from gpufleet.domain.decisions import Action, Decision, Plan, Reason
 from watchdogs.spot.pool_view import PoolView, Verdict
 from watchdogs.spot.sizes import CHOSEN
 
-TROUBLES: Final = frozenset({Reason.GROUP_UNREADABLE, Reason.NOT_LISTED})
-"""What people must look at, since nothing is decided there until then."""
+TROUBLES: Final = frozenset({Reason.GROUP_UNREADABLE, Reason.NOT_LISTED, Reason.CANNOT_LAUNCH, Reason.SUSPENDED})
+"""What people must look at, since nothing is decided or asked for there until then."""
 OF: Final = "because_of"
 """Under this a decision names the other resource that its reason is about."""
 
@@ -19,6 +20,13 @@ OF: Final = "because_of"
 def within_certainty(pool: PoolView, decisions: Sequence[Decision]) -> list[Decision]:
     """The decisions with those kept that would touch what is not known, and one about each of these."""
     held = {group.name: group.frozen for group in pool.groups if group.frozen is not None}
+    suspended = {group.name: group.suspended for group in pool.groups if group.suspended}
+    decisions = [
+        replace(one, detail=f"{one.detail}; {said}" if one.detail else said)
+        if (said := suspended.get(one.resource)) is not None
+        else one
+        for one in decisions
+    ]
     held |= {member.id: member.held for member in pool.members if member.held is not None}
     found = [_certain(pool, decision, held.get(decision.resource)) for decision in decisions]
     decided = {decision.resource for decision in found}

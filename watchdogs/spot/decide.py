@@ -24,6 +24,8 @@ from watchdogs.spot.sizes import CHOSEN, Sizes, ends_of_runs, reserved_group, wi
 WATCHDOG: Final = "spot"
 FLEX_START_OVERLAP: Final = 1
 """Of flex-start above its maximum, while one is replaced."""
+_IN_VAIN: Final = frozenset({Reason.BOOTS_FAILING, Reason.CANNOT_LAUNCH})
+"""Where these hold, what was asked for and has not come is asked for in vain."""
 _TOO_MANY: Final = "asked for more than is needed now"
 
 
@@ -159,7 +161,7 @@ def _on_demand(pool: PoolView, sizes: Sizes, now: datetime) -> list[Decision]:
             return [_keep(pool, group, Reason.SPOT_WANTED, f"still to be asked: {names}")]
     if lacks > 0:
         closed = _obstacle(pool, group, now)
-        if closed is not None and closed.reason is Reason.BOOTS_FAILING and group.desired > there + group.unseen:
+        if closed is not None and closed.reason in _IN_VAIN and group.desired > there + group.unseen:
             # what is asked for and has not come would fail, too
             return [_resize(pool, group, there + group.unseen, closed.reason, closed.detail)]
         return [closed or _fallback(pool, group, sizes, lacks)]

@@ -93,6 +93,8 @@ class GroupView:
     """Of capacity bought for a time: nothing can be started there before."""
     closes: datetime | None = None
     """From when on the cloud ends what runs there."""
+    suspended: str = ""
+    """What it does not do for now, for people."""
     closed: Verdict | None = None
     """Why it is not asked for more."""
     frozen: Verdict | None = None

@@ -166,7 +166,7 @@ def reserved_group(pool: PoolView, group: GroupView, now: datetime) -> Sequence[
 
 
 def _open(pool: PoolView, group: GroupView, listed: int, now: datetime) -> Decision:
-    if (failing := zones.boots_failing(pool, group, now)) is not None:
+    if (failing := group.closed or zones.boots_failing(pool, group, now)) is not None:
         # what is asked for and has not come would fail, too
         return _sized(pool, group, min(group.desired, listed), failing.reason, failing.detail)
     if listed > group.max:

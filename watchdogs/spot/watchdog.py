@@ -9,7 +9,7 @@ from typing import Final
 
 from gpufleet.domain.activity import Activity
 from gpufleet.domain.boots import Boot
-from gpufleet.domain.decisions import Plan, Reason, Spend, Target
+from gpufleet.domain.decisions import PastAction, Plan, Reason, Spend, Target
 from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import CapacityType, Group, Instance, Phase
 from gpufleet.domain.prices import FREE_IF_INTERRUPTED
@@ -20,7 +20,7 @@ from watchdogs.brakes import kept_by_people, paused_by, target_held_by
 from watchdogs.execute import Executor, Pass
 from watchdogs.policy import digests, see_all
 from watchdogs.ports import CutShortError, Ports
-from watchdogs.spot import acting, lifecycle
+from watchdogs.spot import acting, lifecycle, refusals
 from watchdogs.spot.certain import TROUBLES, troubles
 from watchdogs.spot.decide import WATCHDOG, decide
 from watchdogs.spot.ends import Ends
@@ -35,8 +35,10 @@ LOOK_BACK: Final = timedelta(hours=6)
 """Older events say nothing about what a group does now."""
 REMEMBERED: Final = timedelta(days=3)
 """How far back activities are read for a zone's memory: three of its half-lives."""
-REPORTED: Final = timedelta(days=1)
-"""For so long people are not notified again of the same trouble."""
+SIZING: Final = frozenset({"Launch", "Terminate"})
+"""Processes without which a size means nothing."""
+NOTED_EVERY: Final = timedelta(days=1)
+"""A trouble that lasts is noted anew so often: the ledger is asked about three days."""
 ROUNDS: Final = 12
 """Looks of one pass: each zone refuses at most once, so this many zones can be asked."""
 
@@ -61,8 +63,10 @@ class _Known:
     """By pool: instances that went by choice within the hour."""
     boots: Sequence[Boot]
     """By launch: the instances of all pools, also those that left lately."""
-    reported: frozenset[tuple[str, Reason]]
-    """Resources about which nothing was decided, and why, as people were notified within a day."""
+    reported: Mapping[tuple[str, Reason], datetime]
+    """When people were notified, or it was noted anew, that a resource is left alone, and why."""
+    actions: Sequence[PastAction]
+    """Of the last days, oldest first."""
     asked: frozenset[str]
     """Instances that were asked to drain within the hour that budgets count, and whose end was not seen."""
 
@@ -149,12 +153,31 @@ class SpotWatchdog:
     def _report(self, executor: Executor, seen: _Seen, plan: Plan) -> None:
         """Notify people of what must be fixed before anything is decided there: once, and again after a day."""
         for decision in troubles(plan):
-            known = decision.resource in executor.unsettled
-            if not known and (decision.resource, decision.reason) not in seen.known.reported:
-                what = f"nothing is decided about {decision.resource}: {decision.reason.sentence}"
+            noted_at = seen.known.reported.get((decision.resource, decision.reason))
+            if decision.resource in executor.unsettled or (noted_at and plan.at - noted_at < NOTED_EVERY):
+                continue
+            if noted_at is None:
                 key = f"{decision.reason}:{decision.resource}:{plan.at:%Y%m%dt%H%M}"
-                executor.notify(key, f"Pool {decision.pool}: {what}. {decision.detail}.")
-                executor.note(decision, plan.at)
+                what = f"{decision.resource} is left alone: {decision.reason.sentence}"
+                more = (
+                    ""
+                    if decision.reason is not Reason.CANNOT_LAUNCH
+                    else (f" It is asked again after the next `pulumi up`, or `gpufleet resume {decision.pool}`.")
+                )
+                executor.notify(key, f"Pool {decision.pool}: {what}. {decision.detail}.{more}")
+            executor.note(decision, plan.at)
+        for view in seen.views:
+            self._report_view(executor, view)
+
+    def _report_view(self, executor: Executor, view: PoolView) -> None:
+        """Notify people of what a cloud said or did of itself: of each thing once."""
+        for name, event in refusals.unknown(view.events).items():
+            text = f"Pool {view.name}, {event.group}: its cloud said what gpufleet does not know: {event.detail}"
+            executor.notify(f"unknown:{name}", f"{text} It does not count as missing capacity.")
+        for group in view.groups:
+            if group.suspended and group.frozen is None:
+                key = f"suspended:{group.name}:{refusals.sentence_key(group.suspended)}"
+                executor.notify(key, f"Pool {view.name}, {group.name}: it does not act in full: {group.suspended}.")
 
     def _look(self, now: datetime, started: datetime) -> _Seen:
         ports = self._ports
@@ -177,11 +200,8 @@ class SpotWatchdog:
             held=frozenset(pool.name for pool in pools if target_held_by(pool.name, brakes)),
             ended=chosen_ends(past for past in actions if past.at >= now - budgets.HOUR),
             boots=ports.ledger.boots(),
-            reported=frozenset(
-                (past.resource, past.reason)
-                for past in actions
-                if past.reason in TROUBLES and past.at > now - REPORTED
-            ),
+            reported={(past.resource, past.reason): past.at for past in actions if past.reason in TROUBLES},
+            actions=actions,
             asked=frozenset(ports.ledger.failed_since(WATCHDOG, now - budgets.HOUR)),
         )
         views = tuple(
@@ -282,7 +302,10 @@ class SpotWatchdog:
             groups=[
                 replace(
                     self._group(g, fleet, _memory(g, own, members, now)),
-                    closed=_closed(g, silent),
+                    closed=_closed(g, silent)
+                    or refusals.for_good(
+                        g.name, [e for e in own if e.group == g.name], known.actions, self._since(pool, known)
+                    ),
                     taken=_taken(fleet.groups.get(g.name), fleet.members, known.lost),
                 )
                 for g in pool.groups
@@ -306,6 +329,10 @@ class SpotWatchdog:
             if fleet.incomplete is None
             else Verdict(reason=Reason.LIST_INCOMPLETE, detail=fleet.incomplete),
         )
+
+    def _since(self, pool: Pool, known: _Known) -> datetime:
+        """When the settings were written, or a person had the pool tried again."""
+        return max(self._document.generated_by.at, known.fixed.get(pool.name, self._document.generated_by.at))
 
     def _group(self, entry: GroupEntry, fleet: Fleet, memory: Memory) -> GroupView:
         group = fleet.groups.get(entry.name)
@@ -334,6 +361,7 @@ class SpotWatchdog:
             opens=entry.opens,
             closes=entry.closes,
             frozen=_frozen(entry, fleet),
+            suspended="" if group is None else _suspended(group),
         )
 
     def _on_demand_usd(self, pool: Pool) -> Decimal | None:
@@ -353,7 +381,23 @@ def _looks_of(ports: Ports, lists: Lists) -> Looks:
 def _frozen(entry: GroupEntry, fleet: Fleet) -> Verdict | None:
     """Why nothing is decided about a group."""
     error = fleet.unread.get(entry.name)
-    return None if error is None else Verdict(reason=Reason.GROUP_UNREADABLE, detail=error)
+    if error is not None:
+        return Verdict(reason=Reason.GROUP_UNREADABLE, detail=error)
+    group = fleet.groups.get(entry.name)
+    suspended = () if group is None else group.suspended
+    by_people = [one for one in suspended if one.process in SIZING and not one.by_cloud]
+    if by_people:
+        detail = ", ".join(f"{one.process} ({one.reason})" for one in by_people)
+        return Verdict(reason=Reason.SUSPENDED, detail=detail)
+    return None
+
+
+def _suspended(group: Group) -> str:
+    """What a group does not do for now, for people."""
+    return ", ".join(
+        f"{one.process} is suspended by {'its cloud' if one.by_cloud else 'a person'} ({one.reason})"
+        for one in group.suspended
+    )
 
 
 def _closed(entry: GroupEntry, silent: Mapping[str, str]) -> Verdict | None:

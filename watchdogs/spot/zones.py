@@ -304,7 +304,11 @@ def _refused(pool: PoolView, group: GroupView, now: datetime) -> Verdict | None:
     if not refused and looking and events and events[-1].kind.refuses:
         # the group looks by itself, for one that it lost, and was told no before this pass began
         refused = [event for event in events[-1:] if now - event.at < pool.policy.zone_backoff]
-    return Verdict(reason=Reason.NO_SPOT, detail=_said(refused[-1])) if refused else None
+    if not refused:
+        return None
+    # what nobody understands is no lack of capacity
+    reason = Reason.ZONE_BACKING_OFF if refused[-1].kind is ActivityKind.UNKNOWN else Reason.NO_SPOT
+    return Verdict(reason=reason, detail=_said(refused[-1]))
 
 
 def pause(refusals: int, backoff: timedelta) -> timedelta:
