@@ -153,7 +153,9 @@ class Coverage:
 
 def end_of(run: Run) -> datetime:
     """Until when a run is known to have cost money: of an end that no cloud dated, until it was last seen."""
-    return run.ended_at if run.ended_at is not None and run.end_exact else run.last_seen_at
+    if run.ended_at is None:
+        return run.last_seen_at
+    return run.ended_at if run.end_exact else min(run.ended_at, run.last_seen_at)
 
 
 def _stretches(spend: Spend, runs: Sequence[Run]) -> Iterator[Stretch]:

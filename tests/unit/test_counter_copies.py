@@ -23,12 +23,10 @@ NAMES = MetricNames(
 PLAIN = {"instance_id": "i-1", "instance": "10.0.0.1:8000", "job": "engine"}
 
 
-def counter(
-    name: str, seconds: range, *, skew: float = 0, start: float = 0, per_second: int = 10, **labels: str
-) -> Series:
-    """A counter that grows evenly, scraped at these seconds by a store whose clock is `skew` seconds ahead."""
-    samples = [Sample(T0 + timedelta(seconds=at + skew), start + at * per_second) for at in seconds]
-    return Series({"__name__": name, **PLAIN, **labels}, samples)
+def counter(name: str, seconds: range, labels: dict[str, str] | None = None, skew: float = 0) -> Series:
+    """Ten more a second, scraped at these seconds by a store whose clock is `skew` seconds ahead."""
+    samples = [Sample(T0 + timedelta(seconds=at + skew), at * 10) for at in seconds]
+    return Series({"__name__": name, **PLAIN, **(labels or {})}, samples)
 
 
 def served(series: list[Series]) -> int:
@@ -51,20 +49,20 @@ ONE = [counter("p", range(0, 601, 10)), counter("g", range(0, 601, 10))]
 )
 @pytest.mark.parametrize("skew", [0, 0.2, -0.2, 7.5])
 def test_a_copy_of_a_counter_counts_once(copy: dict[str, str], skew: float) -> None:
-    again = [counter(name, range(0, 601, 10), skew=skew, **copy) for name in ("p", "g")]
+    again = [counter(name, range(0, 601, 10), copy, skew) for name in ("p", "g")]
     assert served(ONE) == 6000
     assert abs(served([*ONE, *again]) - 6000) <= abs(skew) * 10
     assert abs(served([*again, *ONE]) - 6000) <= abs(skew) * 10
 
 
 def test_a_copy_fills_what_the_other_lacks_before_and_after() -> None:
-    early = counter("g", range(0, 201, 10), job="old")
-    late = counter("g", range(300, 601, 10), job="new")
+    early = counter("g", range(0, 201, 10), {"job": "old"})
+    late = counter("g", range(300, 601, 10), {"job": "new"})
     assert served([early, late]) == 6000
 
 
 def test_prompt_and_generation_are_read_at_the_same_times() -> None:
-    more = [counter("p", range(3, 601, 10), replica="b")]
+    more = [counter("p", range(3, 601, 10), {"replica": "b"})]
     found = readings("f", NAMES, [*ONE, *more])
     assert all(one.prompt == one.generation for one in found if one.prompt is not None and one.generation is not None)
 
@@ -76,7 +74,7 @@ def test_the_start_of_a_process_is_that_of_its_own_target() -> None:
     engine_start = Series({"__name__": "start", **PLAIN, **host}, samples)
     other = [Sample(at, 5000.0 + n % 2) for n, (at, _) in enumerate(samples)]
     exporter_start = Series({"__name__": "start", **PLAIN, **host, "job": "dcgm"}, other)
-    engine = counter("g", range(0, 601, 10), **host)
+    engine = counter("g", range(0, 601, 10), host)
     for order in ([engine, engine_start, exporter_start], [exporter_start, engine_start, engine]):
         assert {one.created_at for one in readings("f", NAMES, order)} == {datetime.fromtimestamp(1000, UTC)}
 
