@@ -186,6 +186,7 @@ def _status(raw: Mapping[str, Any]) -> AgentStatus | None:
             requests_running=raw.get("requests_running"),
             phase_since=since,
             error=raw.get("error"),
+            has_served=raw.get("has_served", False),
         )
     except (KeyError, TypeError, ValueError):
         return None
@@ -215,6 +216,7 @@ def _is_sound(raw: Mapping[str, Any]) -> bool:
     running = raw.get("requests_running")
     return (
         all(isinstance(raw.get(flag), bool) for flag in ("ready", "draining", "drained"))
+        and isinstance(raw.get("has_served", False), bool)
         and all(raw.get(text) is None or isinstance(raw[text], str) for text in ("by", "reason", "error"))
         and (running is None or _is_count(running))
     )

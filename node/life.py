@@ -190,6 +190,7 @@ class Life:
                 "model_staged": self.staged,
                 "switching_to": self.switching_to,
                 "switch_error": self.switch_error,
+                "has_served": self._has_served,
                 "requests_running": self.requests_running,
                 "rebalance_advised": self.rebalance_advised,
                 "error": self._error,

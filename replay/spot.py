@@ -17,6 +17,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from gpufleet.domain.activity import Activity, ActivityKind
+from gpufleet.domain.boots import Boot
 from gpufleet.domain.decisions import Action, Decision
 from gpufleet.domain.model import CapacityType
 from gpufleet.domain.policies import SpotPolicy
@@ -219,6 +220,8 @@ class OwnRule:
     _memories: list[Memory] = field(default_factory=list[Memory])
     """By zone."""
     _events: list[Activity] = field(default_factory=list[Activity])
+    _taken: list[Boot] = field(default_factory=list[Boot])
+    """Instances that were lost lately."""
     _looked: datetime | None = None
     _newest: int = 0
     """Number of the newest instance of which it is written down that it was launched."""
@@ -245,6 +248,7 @@ class OwnRule:
         if self._looked is None or self._looked < now:
             self._pass_time(state, now)
         for machine in state.lost:
+            self._taken.append(_taken(state, machine, now))
             self._note(state.zones[machine.place], ActivityKind.PREEMPTED, now, machine)
         # what it refused at one time is one refusal, however many were asked for
         for place in dict.fromkeys(state.refused):
@@ -265,10 +269,9 @@ class OwnRule:
         self._memories = [memory.lost() if place in lost else memory for place, memory in enumerate(faded)]
         # `zones` asks for nothing older: what production sees beside it would only make each look slower
         refused = min(LOOK_BACK, max(zones.TRY_AGAIN, self.policy.zone_backoff))
-        lived = min(LOOK_BACK, max(refused, zones.YOUNG_SPAN + timedelta(seconds=state.terms.cold_start)))
-        spans = {ActivityKind.LAUNCHED: lived, ActivityKind.PREEMPTED: lived}
-        self._events = [event for event in self._events if now - event.at < spans.get(event.kind, refused)]
+        self._events = [event for event in self._events if now - event.at < refused]
         self._ended = [at for at in self._ended if now - at <= HOUR]
+        self._taken = [boot for boot in self._taken if now - boot.last_seen_at < zones.YOUNG_SPAN]
         self._started = [at for at in self._started if now - at <= HOUR]
 
     def _note(self, group: str, kind: ActivityKind, now: datetime, machine: Machine | None) -> None:
@@ -308,6 +311,7 @@ class OwnRule:
             groups=[*spots, on_demand],
             members=[_member(state, machine) for machine in state.machines],
             events=self._events,
+            boots=self._taken,
             pass_started=now,
             on_demand_usd=Decimal(repr(terms.on_demand_price)),
             boot_expected=timedelta(seconds=terms.cold_start),
@@ -324,6 +328,22 @@ def _growth(state: State, decision: Decision) -> Sequence[int]:
 
 def _group_of(state: State, place: int) -> str:
     return ON_DEMAND_GROUP if place == ON_DEMAND else state.zones[place]
+
+
+def _taken(state: State, machine: Machine, now: datetime) -> Boot:
+    launched = EPOCH + timedelta(seconds=machine.launched)
+    return Boot(
+        instance_id=str(machine.number),
+        pool="replay",
+        group=_group_of(state, machine.place),
+        machine_type="",
+        launched_at=launched,
+        first_seen_at=launched,
+        last_seen_at=now,
+        ready_at=launched + timedelta(seconds=state.terms.cold_start) if state.ready(machine) else None,
+        left_at=now,
+        ended_why=ActivityKind.PREEMPTED,
+    )
 
 
 def _member(state: State, machine: Machine) -> Member:

@@ -2,8 +2,12 @@
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Final
 
 from gpufleet.domain.activity import ActivityKind
+
+BOOT_LIMIT: Final = timedelta(minutes=48)
+"""How long the steps of a boot may take together by default: `BootLimits` of an instance's settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

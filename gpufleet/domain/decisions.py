@@ -92,6 +92,7 @@ class Reason(Code):
     QUOTA = "quota", "quota reached"
     BOOTS_FAILING = "boots_failing", "boots keep failing"
     BOOT_FAILED = "boot_failed", "boot failed"
+    ENGINE_CRASHED = "engine_crashed", "engine crashed"
     LOAD_HIGH = "load_high", "load above its limit"
     LOAD_EXPECTED = "load_expected", "load expected from earlier days"
     OBJECTIVE_MISSED = "objective_missed", "latency above its objective"

@@ -100,3 +100,5 @@ class AgentStatus:
     requests_running: float | None = None
     phase_since: datetime | None = None
     error: str | None = None
+    has_served: bool = False
+    """Whether it was ready once since its launch. Agents of release 0.1 do not say."""

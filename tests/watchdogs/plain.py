@@ -7,6 +7,8 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
+from gpufleet.domain.activity import ActivityKind
+from gpufleet.domain.boots import Boot
 from gpufleet.domain.evidence import AgentStatus, EngineEvidence, Evidence, GpuEvidence
 from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState, Phase
 from gpufleet.domain.policies import SpotPolicy
@@ -77,6 +79,27 @@ def spot_pool(groups: Sequence[GroupView], members: Sequence[Member], **changes:
         pass_started=START,
     )
     return replace(plain, **changes)
+
+
+def left_booting(group: str, *minutes_ago: float, why: ActivityKind | None = None, **changes: Any) -> list[Boot]:
+    """Instances that left their group so many minutes before `START`, ten after launch, and never were ready."""
+    return [
+        replace(
+            Boot(
+                instance_id=f"i-{group}-{ago}",
+                pool="batch",
+                group=group,
+                machine_type="g6.xlarge",
+                launched_at=START - timedelta(minutes=ago + 10),
+                first_seen_at=START - timedelta(minutes=ago + 10),
+                last_seen_at=START - timedelta(minutes=ago + 1),
+                left_at=START - timedelta(minutes=ago),
+                ended_why=why,
+            ),
+            **changes,
+        )
+        for ago in minutes_ago
+    ]
 
 
 def document(**pool: Any) -> FleetDocument:

@@ -11,7 +11,7 @@ from gpufleet.domain.activity import Activity, ActivityKind
 from gpufleet.domain.decisions import Action, Outcome, OutcomeKind, PastAction, Reason
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import CapacityType, Phase
-from tests.watchdogs.plain import START, instance, spot_pool
+from tests.watchdogs.plain import START, instance, left_booting, spot_pool
 from tests.watchdogs.test_spot_watchdog import OD, A, B, spread_world, watchdog
 from tests.watchdogs.worlds import FakeLedger, World
 from watchdogs.spot import lifecycle, zones
@@ -121,8 +121,8 @@ def test_what_becomes_of_a_boot_that_failed(
     kind: CapacityType, before: int, changes: dict[str, Any], decided: list[tuple[Action, Reason]]
 ) -> None:
     there = replace(Member(id="i-1", group=B, launched_at=START, failed=True), **changes)
-    noted = {B: [START - 10 * MINUTE] * before}
-    plan = decide([spot_pool([replace(GROUP, capacity_type=kind)], [there], target=1, failed_boots=noted)], START)
+    before_it = left_booting(B, *range(10, 10 + before))
+    plan = decide([spot_pool([replace(GROUP, capacity_type=kind)], [there], target=1, boots=before_it)], START)
     assert [(d.action, d.reason) for d in plan.decisions if d.resource == there.id] == decided
 
 
@@ -135,16 +135,23 @@ def ready(launched: float, since: float) -> Member:
 
 
 @pytest.mark.parametrize(
-    ("ended", "unhealthy", "members", "failed"),
+    ("ended", "reported", "members", "failed"),
     [
         pytest.param([], [], [], 0, id="none"),
-        pytest.param([50, 40, 30], [], [], 3, id="ended by us"),
-        pytest.param([50, 40], [30], [], 3, id="ended by us and by its group"),
+        pytest.param([50, 40, 30], [], [], 3, id="ended"),
+        pytest.param([50, 40], [30], [], 3, id="ended, and one that only its group knows of"),
         pytest.param([90, 70, 61, 30], [80], [], 1, id="older ones are forgotten"),
         pytest.param([50, 40, 30], [], [ready(25, 20)], 0, id="one has booted since"),
         pytest.param([50, 40, 30], [], [ready(45, 35)], 1, id="one has booted in between"),
         pytest.param([50, 40, 30], [], [ready(600, 20)], 3, id="an old one has switched its revision since"),
         pytest.param([50], [], [Member(id="i-1", group=B, launched_at=START, failed=True)], 2, id="one is there"),
+        pytest.param(
+            [50],
+            [],
+            [Member(id="i-1", group=B, launched_at=START, failed=True, crashed_at=START)],
+            1,
+            id="one has crashed",
+        ),
         pytest.param(
             [],
             [],
@@ -154,36 +161,34 @@ def ready(launched: float, since: float) -> Member:
         ),
     ],
 )
-def test_failed_boots(ended: list[float], unhealthy: list[float], members: list[Member], failed: int) -> None:
+def test_failed_boots(ended: list[float], reported: list[float], members: list[Member], failed: int) -> None:
+    gone = left_booting(B, *ended)
+    said = [(boot.instance_id, START - 30 * MINUTE) for boot in gone]
+    said += [(f"i-unseen-{ago}", START - ago * MINUTE) for ago in reported]
     events = [
-        Activity(id=str(ago), group=B, kind=ActivityKind.UNHEALTHY, at=START - ago * MINUTE) for ago in unhealthy
+        Activity(id=key, group=B, kind=ActivityKind.FAILED_BOOT, at=at, instance_id=key) for key, at in (*said, *said)
     ]
-    pool = spot_pool([GROUP], members, events=events, failed_boots={B: [START - ago * MINUTE for ago in ended]})
-    assert zones.failed_boots(pool, GROUP, START) == failed
+    pool = spot_pool([GROUP], members, events=events, boots=gone)
+    assert zones.failed_boots(pool, GROUP, START) == failed, "each instance counts once"
     found = zones.boots_failing(pool, GROUP, START)
     assert (found is not None and found.reason is Reason.BOOTS_FAILING) == (failed >= 3)
 
 
-def test_which_notes_tell_of_failed_boots_and_of_their_end() -> None:
+def test_a_boot_that_went_well_counts_though_its_instance_has_left() -> None:
+    well = left_booting(B, 20, ready_at=START - 22 * MINUTE)
+    assert zones.failed_boots(spot_pool([GROUP], [], boots=[*left_booting(B, 50, 40, 30), *well]), GROUP, START) == 0
+
+
+def test_a_person_may_say_that_boots_are_to_be_tried_again() -> None:
     noted = [
-        (B, Action.KEEP, Reason.BOOT_FAILED),
-        ("i-1", Action.END, Reason.BOOT_FAILED),  # its group was noted with it
-        ("i-2", Action.KEEP, Reason.NOT_READY),
-        ("batch", Action.KEEP, Reason.NOT_READY),
-        ("i-2", Action.KEEP, Reason.AS_WANTED),  # ready again, which mends no image
-        (B, Action.KEEP, Reason.BOOT_FAILED),
-        ("batch", Action.KEEP, Reason.AS_WANTED),
+        ("i-2", Reason.NOT_READY),
+        ("batch", Reason.NOT_READY),
+        ("i-2", Reason.AS_WANTED),  # ready again, which mends no image
+        ("batch", Reason.AS_WANTED),
     ]
     actions = [
-        PastAction(
-            resource=resource, pool="batch", action=action, reason=reason, at=START + n * MINUTE, detail=f"i-{n}"
-        )
-        for n, (resource, action, reason) in enumerate(noted)
+        PastAction(resource=resource, pool="batch", action=Action.KEEP, reason=reason, at=START + n * MINUTE)
+        for n, (resource, reason) in enumerate(noted)
     ]
-    again = replace(actions[0], at=START + 7 * MINUTE)
-    assert lifecycle.failed_boots([*actions, again]) == lifecycle.failed_boots(actions), (
-        "a killed pass noted it, and the next one"
-    )
-    assert lifecycle.failed_boots(actions) == {B: [START, START + 5 * MINUTE]}
-    assert lifecycle.fixed_at(actions) == {"batch": START + 6 * MINUTE}
+    assert lifecycle.fixed_at(actions) == {"batch": START + 3 * MINUTE}
     assert lifecycle.fixed_at(actions[:-1]) == {}

@@ -12,7 +12,7 @@ from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import CapacityType, Phase
 from ledger.fleet import FleetLedger
 from ledger.schema import open_ledger
-from tests.watchdogs.plain import READY, START, document, instance, spot_pool
+from tests.watchdogs.plain import READY, START, document, instance, left_booting, spot_pool
 from tests.watchdogs.test_spot_watchdog import OD, SETTINGS, A, B, sizes, spread_world, watchdog
 from tests.watchdogs.worlds import World
 from watchdogs.policy import digests
@@ -167,8 +167,6 @@ def test_on_demand_that_hangs_has_one_successor(pool: PoolView, size: int | None
 
 
 def test_on_demand_whose_boots_fail_gets_no_successor_either() -> None:
-    failed = {OD: [START - timedelta(minutes=n) for n in (1, 2, 3)]}
-    found = next(
-        d for d in decide([standing_in(True, False, failed_boots=failed)], START).decisions if d.resource == OD
-    )
+    pool = standing_in(True, False, boots=left_booting(OD, 1, 2, 3))
+    found = next(d for d in decide([pool], START).decisions if d.resource == OD)
     assert (found.action, found.reason) == (Action.KEEP, Reason.BOOTS_FAILING)

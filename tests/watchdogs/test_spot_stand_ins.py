@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -13,7 +13,7 @@ from gpufleet.domain.decisions import Action, Decision, Reason
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import CapacityType
 from gpufleet.settings.document import DocumentError
-from tests.watchdogs.plain import START, document, spot_pool
+from tests.watchdogs.plain import START, document, left_booting, spot_pool
 from tests.watchdogs.test_spot_watchdog import OD, A
 from watchdogs.spot.decide import decide
 from watchdogs.spot.pool_view import GroupView, Member
@@ -82,8 +82,7 @@ def test_spot_stays_until_what_replaces_it_serves(spot: int, reserved: list[Memb
     ],
 )
 def test_failed_boots_stop_a_reserved_group_too(minutes: Sequence[int], action: Action, reason: Reason) -> None:
-    failed: list[datetime] = [START - ago * MINUTE for ago in sorted(minutes, reverse=True)]
-    found = decided([group(RES, 0), group(A, 2)], serving(2), failed_boots={RES: failed})
+    found = decided([group(RES, 0), group(A, 2)], serving(2), boots=left_booting(RES, *minutes))
     assert (found[RES].action, found[RES].reason) == (action, reason)
     assert not ends(found), "what stands in stays"
 
@@ -260,9 +259,8 @@ def test_growth_costs_what_is_new() -> None:
 def test_where_boots_keep_failing_what_is_asked_for_is_given_up(
     name: str, desired: int, listed: int, dead: int, size: int | None
 ) -> None:
-    failed = [START - ago * MINUTE for ago in (25, 15, 5)]
     groups = [group(name, desired, max=3, unseen=dead)]
-    found = decided(groups, serving(listed, name), target=3, failed_boots={name: failed})[name]
+    found = decided(groups, serving(listed, name), target=3, boots=left_booting(name, 25, 15, 5))[name]
     assert (found.to_size, found.reason) == (size, Reason.BOOTS_FAILING)
 
 
@@ -289,36 +287,55 @@ def test_what_idle_drained_saves_nothing_here_for_it_is_replaced() -> None:
     assert [found[name].usd_per_hour for name in ends(found)] == [None]
 
 
+@pytest.mark.parametrize("name", [OD, RES])
 @pytest.mark.parametrize(
-    ("name", "lived", "reason"),
+    ("changes", "reason"),
     [
-        pytest.param(OD, 15, Reason.BOOTS_FAILING, id="on demand"),
-        pytest.param(RES, 15, Reason.BOOTS_FAILING, id="reserved"),
-        pytest.param(OD, 61, Reason.FALLBACK, id="older than one that boots"),
+        pytest.param({}, Reason.BOOTS_FAILING, id="never ready"),
+        pytest.param({"why": ActivityKind.FAILED_BOOT}, Reason.BOOTS_FAILING, id="and its group says so"),
+        pytest.param({"ready_at": START - timedelta(hours=2)}, None, id="was ready"),
+        pytest.param({"why": ActivityKind.ENDED}, None, id="ended by us"),
+        pytest.param({"why": ActivityKind.ENDED_BY_PERSON}, None, id="ended by a person"),
+        pytest.param({"last_seen_at": START - timedelta(hours=2)}, None, id="no look followed it"),
     ],
 )
-def test_machines_that_power_off_as_they_boot_are_failed_boots(name: str, lived: int, reason: Reason) -> None:
-    """Nobody takes what is not spot: those whose agent could not be set up power off after a quarter of an hour."""
-    events: list[Activity] = []
-    for n, ago in enumerate((40, 25, 10)):
-        key = f"i-{n}"
-        for kind, at in ((ActivityKind.LAUNCHED, ago + lived), (ActivityKind.PREEMPTED, ago)):
-            events.append(
-                Activity(id=f"{key}-{kind}", group=name, kind=kind, at=START - at * MINUTE, instance_id=key)
-            )
-    events.sort(key=lambda event: event.at)
-    assert decided([group(name, 0, max=4)], [], target=1, events=events)[name].reason is reason
-    again = decided([group(name, 1, max=4)], booting(1, name), target=1, events=events)[name]
-    assert again.reason is reason, "its group goes on by itself"
+def test_machines_that_power_off_as_they_boot_are_failed_boots(
+    name: str, changes: dict[str, Any], reason: Reason | None
+) -> None:
+    """Those whose agent could not be set up power off after a quarter of an hour, whatever way they were bought."""
+    gone = left_booting(name, 40, 25, 10, **changes)
+    otherwise = Reason.FALLBACK if name == OD else Reason.RESERVED_IN_FULL
+    assert decided([group(name, 0, max=4)], [], target=1, boots=gone)[name].reason is (reason or otherwise)
+    found = decided([group(name, 1, max=4)], booting(1, name), target=1, boots=gone)
+    assert found[name].reason is (reason or otherwise), "its group goes on by itself"
 
 
-def test_spot_that_goes_as_it_boots_may_have_been_taken() -> None:
-    events = [
-        Activity(id=f"{n}{kind}", group=A, kind=kind, at=START - (at + 10 * n) * MINUTE, instance_id=f"i-{n}")
-        for n in (3, 2, 1)
-        for kind, at in ((ActivityKind.LAUNCHED, 5), (ActivityKind.PREEMPTED, 0))
-    ]
-    assert decided([group(A, 0)], [], target=1, events=events)[A].reason is not Reason.BOOTS_FAILING
+@pytest.mark.parametrize("name", [A, OD, RES])
+@pytest.mark.parametrize(
+    ("launched", "kept_by", "ended"),
+    [
+        pytest.param(10, None, True, id="by its group, after the third failed"),
+        pytest.param(30, None, False, id="asked for before"),
+        pytest.param(10, "by ana", False, id="kept"),
+    ],
+)
+def test_what_a_closed_group_launches_by_itself_is_ended(
+    name: str, launched: float, kept_by: str | None, *, ended: bool
+) -> None:
+    """It would go on for ever: a group replaces what dies. The last one was seen eleven minutes ago."""
+    new = [replace(booting(1, name)[0], launched_at=START - launched * MINUTE, kept_by=kept_by)]
+    found = decided([group(name, 1, max=4)], new, target=1, boots=left_booting(name, 40, 25, 10))
+    assert ends(found) == ([new[0].id] if ended else [])
+    if ended:
+        decision = found[new[0].id]
+        assert (decision.action, decision.reason) == (Action.END, Reason.BOOTS_FAILING), "and its group gets smaller"
+
+
+def test_spot_that_was_taken_as_it_booted_has_not_failed() -> None:
+    taken = left_booting(A, 40, 25, 10, why=ActivityKind.PREEMPTED)
+    assert decided([group(A, 0)], [], target=1, boots=taken)[A].reason is not Reason.BOOTS_FAILING
+    unstated = left_booting(A, 40, 25, 10)
+    assert decided([group(A, 0)], [], target=1, boots=unstated)[A].reason is Reason.BOOTS_FAILING
 
 
 def test_what_idle_drained_and_cannot_confirm_holds_up_no_give_back() -> None:

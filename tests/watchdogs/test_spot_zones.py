@@ -11,7 +11,7 @@ import pytest
 from gpufleet.domain.activity import Activity, ActivityKind
 from gpufleet.domain.decisions import Reason
 from gpufleet.domain.model import CapacityType
-from tests.watchdogs.plain import START, spot_pool
+from tests.watchdogs.plain import START, left_booting, spot_pool
 from watchdogs.spot import zones
 from watchdogs.spot.decide import decide
 from watchdogs.spot.pool_view import GroupView, Member, PoolView
@@ -326,7 +326,31 @@ def lived(group: str, seconds: float, minutes: float) -> list[Activity]:
     return [replace(happened(group, kind, age), instance_id="i-1") for kind, age in ages.items()]
 
 
-def test_spot_that_is_taken_as_it_boots_has_not_failed_to_boot() -> None:
-    seen = pool(UNEVEN, events=lived("a", 60, 10))
-    reserved = replace(seen.groups[0], capacity_type=CapacityType.RESERVED)
-    assert [zones.failed_boots(seen, group, START) for group in (seen.groups[0], reserved)] == [0, 1]
+@pytest.mark.parametrize(
+    ("group", "minutes_ago", "changes", "young"),
+    [
+        pytest.param("a", 10, {}, 1, id="before it was ready"),
+        pytest.param("a", 10, {"ready_at": START - timedelta(minutes=12)}, 0, id="after that"),
+        pytest.param("a", 121, {}, 0, id="longer ago than losses come in spells"),
+        pytest.param("a", 10, {"why": ActivityKind.ENDED}, 0, id="ended by us"),
+        pytest.param("a", 10, {"last_seen_at": START - timedelta(hours=1)}, 0, id="no look followed it"),
+        pytest.param("o", 10, {}, 0, id="not spot"),
+    ],
+)
+def test_who_was_taken_before_it_was_ready_by_the_ledger(
+    group: str, minutes_ago: float, changes: dict[str, Any], young: int
+) -> None:
+    gone = left_booting(group, minutes_ago, **({"why": PREEMPTED} | changes))
+    assert zones.taken_young(pool(UNEVEN, boots=gone), START) == young
+    reported = replace(happened(group, PREEMPTED, minutes_ago), instance_id=gone[0].instance_id)
+    assert zones.taken_young(pool(UNEVEN, boots=gone, events=[reported]), START) == young, "it counts once"
+
+
+def test_who_was_taken_behind_a_launch_hook_was_young() -> None:
+    """Its launch is never over: no look saw it, and its group reports that it was being launched."""
+    events = [
+        replace(event, kind=ActivityKind.IN_PROGRESS) if event.kind is LAUNCHED else event
+        for event in lived("a", 60, 10)
+    ]
+    assert zones.taken_young(pool(UNEVEN, events=events), START) == 1
+    assert zones.taken_young(pool(UNEVEN, events=events[1:]), START) == 0, "nobody knows how old it was"

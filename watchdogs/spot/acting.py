@@ -51,8 +51,6 @@ def settle(executor: Executor, ports: Ports, document: FleetDocument, decision: 
     text = f"{decision.resource} of pool {decision.pool} was ended: {decision.reason.sentence}; {decision.detail}."
     # the same key as that run's own message: if it was sent already, it is sent once
     executor.notify(f"ended:{decision.resource}", text)
-    if (group := decision.evidence.get(lifecycle.GROUP)) is not None:
-        executor.note(lifecycle.boot_failure(decision, group))
     executor.done(decision, "ended by an earlier run that did not live to say so")
 
 
@@ -111,7 +109,7 @@ class Actor:
         for decision in (d for d in plan.acting if d.action in (Action.END, Action.REPLACE)):
             if lifecycle.TAKEN_FROM in decision.evidence:
                 self._executor.attempt(decision, self._give_up_place)
-            elif decision.reason in lifecycle.BOOT_REASONS:
+            elif decision.reason in lifecycle.END_AT_ONCE:
                 self._executor.attempt(decision, self._end)
             elif not isinstance(begun := self._executor.attempt(decision, self._begin), Outcome):
                 drains.append(begun)
@@ -229,8 +227,6 @@ class Actor:
         self._executor.intend(decision)
         self._ports.groups.end(instance.id, instance.group, lower_desired=decision.action is Action.END)
         self._executor.notify(f"ended:{instance.id}", _ended(decision))
-        if decision.reason in lifecycle.BOOT_REASONS:
-            self._executor.note(lifecycle.boot_failure(decision, instance.group))
         return self._executor.done(decision, "ended")
 
     def _give_up_place(self, decision: Decision) -> Outcome:
@@ -257,10 +253,15 @@ class Actor:
                 key = f"alert:{group}:{decision.reason}:{plan.at:%Y%m%d}"
                 text = f"Pool {decision.pool}, {group}: {decision.reason.sentence}. {decision.detail}."
                 if decision.reason is Reason.BOOTS_FAILING:
-                    text += f" Once that is mended, `gpufleet resume {decision.pool}` has it tried again."
+                    text += (
+                        " Nothing more is started there. `gpufleet status` shows what agents say; where none answers,"
+                        " look at the console log of an instance: its boot data, the rights to the bucket, the image."
+                        f" Once it is fixed, `gpufleet resume {decision.pool}` has it tried again."
+                    )
                 self._executor.notify(key, text)
         self._say_ceilings(plan)
         for pool in self._document.pools:
+            self._say_crashed(pool, [d for d in plan.decisions if d.pool == pool.name])
             self._say_hung(pool, [d for d in plan.decisions if d.pool == pool.name])
             self._say_dry(pool, [d for d in plan.decisions if d.pool == pool.name])
 
@@ -284,6 +285,17 @@ class Actor:
             f" (`{CEILING}` {unknown}). It costs no more than on-demand would: see `gpufleet prices list`."
         )
         self._executor.notify(f"unpriced:{decision.pool}:{self._ports.clock.now():%Y%m%d}", text)
+
+    def _say_crashed(self, pool: Pool, decisions: Sequence[Decision]) -> None:
+        """Once an hour for each pool: one request may take all of its engines down."""
+        crashed = [d for d in decisions if d.reason is Reason.ENGINE_CRASHED and d.action is not Action.KEEP]
+        if crashed:
+            names = ", ".join(f"{d.resource} ({d.detail})" for d in crashed)
+            text = (
+                f"Pool {pool.name}: {len(crashed)} of its engines crashed and are replaced: {names}. If that goes on,"
+                f" each replacement waits longer, up to {lifecycle.LONGEST_WAIT}: look at the log of the engine."
+            )
+            self._executor.notify(f"alert:{pool.name}:engine_crashed:{self._ports.clock.now():%Y%m%d%H}", text)
 
     def _say_hung(self, pool: Pool, decisions: Sequence[Decision]) -> None:
         """In one message however many there are: a network that is down takes all of them."""

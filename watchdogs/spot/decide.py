@@ -59,11 +59,9 @@ def split(seen: PoolView, now: datetime) -> list[Decision]:
         *_on_demand(pool, sizes, now),
         *run_ends,
         *_places_of_taken(pool),
-        *(
-            decision
-            for decision in (*_drained(pool, now), *_failed_boots(pool, now))
-            if decision.resource not in ending
-        ),
+        *(one for one in (*_drained(pool, now), *_failed(pool, now)) if one.resource not in ending),
+        *(one for one in _launched_for_nothing(pool, now) if one.resource not in ending),
+        *_crashes(pool, now),
     ]
     decided = {decision.resource for decision in decisions}
     decisions += [decision for decision in lifecycle.hung(pool, now) if decision.resource not in decided]
@@ -283,26 +281,63 @@ def _drained(pool: PoolView, now: datetime) -> list[Decision]:
     return decisions
 
 
-def _failed_boots(pool: PoolView, now: datetime) -> list[Decision]:
-    """An instance whose boot failed is replaced, unless boots of its group fail again and again.
+def _failed(pool: PoolView, now: datetime) -> list[Decision]:
+    """An instance whose boot failed, or whose engine crashed, is ended without a drain: nothing is served there.
 
     It is missed already, so another one is asked for where spot is best: were its group left as large as it was, two
-    would take its place. Only a reserved group runs in full, whatever is missing.
+    would take its place. Only a reserved group runs in full, whatever is missing. Where boots of its group fail again
+    and again none takes its place there; where engines crash again and again the next one waits.
     """
     decisions: list[Decision] = []
     groups = {group.name: group for group in pool.groups}
+    waits = bool(lifecycle.crash_waits(pool, now))
     for member in (m for m in pool.members if m.failed and not m.drained):
         if member.kept_by is not None:
             decisions.append(_kept(pool, member))
             continue
-        end = _end(pool, member, Reason.BOOT_FAILED, "a new one is to take its place")
+        reserved = groups[member.group].capacity_type is CapacityType.RESERVED
         failed = zones.failed_boots(pool, groups[member.group], now)
-        if failed >= zones.FAILING_BOOTS:
-            end = _end(pool, member, Reason.BOOTS_FAILING, f"{failed} boots failed in {member.group}; not replaced")
-        elif groups[member.group].capacity_type is CapacityType.RESERVED:
-            end = replace(end, action=Action.REPLACE)
-        decisions.append(replace(end, evidence={lifecycle.GROUP: member.group}))
+        why = f": {member.error}" if member.error else ""
+        if member.crashed_at is not None:
+            if reserved and waits:
+                decisions.append(_waits(pool, member))
+                continue
+            end = _end(pool, member, Reason.ENGINE_CRASHED, f"it had served{why}")
+        elif failed >= zones.FAILING_BOOTS:
+            detail = f"{failed} boots failed in {member.group}; not replaced{why}"
+            end = _end(pool, member, Reason.BOOTS_FAILING, detail)
+        else:
+            end = _end(pool, member, Reason.BOOT_FAILED, f"a new one is to take its place{why}")
+        replaced = reserved and end.reason is not Reason.BOOTS_FAILING
+        decisions.append(replace(end, action=Action.REPLACE) if replaced else end)
     return decisions
+
+
+def _launched_for_nothing(pool: PoolView, now: datetime) -> list[Decision]:
+    """What a group launched by itself, for those whose boots had failed: it would go on for ever."""
+    decisions: list[Decision] = []
+    for group in pool.groups:
+        new = [m for m in pool.members_of(group.name) if m.ready_since is None and not (m.leaving or m.failed)]
+        if not new or (closed := zones.closed_since(pool, group, now)) is None:
+            continue
+        detail = f"{zones.failed_boots(pool, group, now)} boots failed in {group.name}; not replaced"
+        decisions += [
+            _kept(pool, member) if member.kept_by is not None else _end(pool, member, Reason.BOOTS_FAILING, detail)
+            for member in new
+            if member.launched_at > closed
+        ]
+    return decisions
+
+
+def _crashes(pool: PoolView, now: datetime) -> list[Decision]:
+    """That engines crash again and again, so that the next one is replaced later."""
+    waits = lifecycle.crash_waits(pool, now)
+    if not waits:
+        return []
+    detail = f"engines crash again and again: of {len(waits)} the next is replaced at {min(waits):%H:%M:%S} UTC"
+    return [
+        Decision(resource=pool.name, pool=pool.name, action=Action.KEEP, reason=Reason.ENGINE_CRASHED, detail=detail)
+    ]
 
 
 def _unseen(decision: Decision) -> Decision:
@@ -332,6 +367,13 @@ def _left(pool: PoolView, member: Member) -> Decision:
         action=Action.KEEP,
         reason=Reason.PREEMPTED,
         detail=f"drained; left to its cloud, which charges nothing for the first {pool.free_if_interrupted}",
+    )
+
+
+def _waits(pool: PoolView, member: Member) -> Decision:
+    detail = "engines crash again and again: the next one is replaced later"
+    return Decision(
+        resource=member.id, pool=pool.name, action=Action.KEEP, reason=Reason.ENGINE_CRASHED, detail=detail
     )
 
 

@@ -4,7 +4,9 @@ Silence is not absence: one poll without answers must not buy a pool anew. So th
 has not been ready though it should be, and that it was ready again; only one that stays away for the policy's
 `fallback_after` is late, and a late one counts for nothing but its own cost.
 
-Failed boots are remembered by group: no cloud reports why an instance ended that was ended on request.
+An instance whose agent reports that it boots is no such case: until the limit of its boot it is on its way.
+
+An engine that served and then failed is a crash, and no failed boot: it is replaced, after growing pauses.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -15,7 +17,8 @@ from typing import Final
 
 from gpufleet.domain.decisions import Action, Decision, PastAction, Reason
 from gpufleet.domain.drains import DrainOwner
-from watchdogs.spot.pool_view import Member, PoolView
+from watchdogs import boots
+from watchdogs.spot.pool_view import Crash, Member, PoolView
 
 # readiness
 
@@ -40,7 +43,7 @@ def readiness_changes(pool: PoolView, known: Mapping[str, datetime], now: dateti
     for member in pool.members:
         if member.ready_since is not None and member.id in known:
             found.append(_kept(pool, member, Reason.AS_WANTED, "it is ready again"))
-        elif _is_awaited(member) and member.id not in known and now >= member.launched_at + pool.boot_expected:
+        elif _is_awaited(member) and member.id not in known and now >= _booted(pool, member):
             found.append(_kept(pool, member, Reason.NOT_READY, "it was not heard to be ready"))
     return found
 
@@ -73,8 +76,14 @@ def _is_awaited(member: Member) -> bool:
 
 def _due(pool: PoolView, member: Member) -> datetime:
     """When it should have been ready: after its boot, or when it was first missed."""
-    booted = member.launched_at + pool.boot_expected
+    booted = _booted(pool, member)
     return booted if member.missed_since is None else max(booted, member.missed_since)
+
+
+def _booted(pool: PoolView, member: Member) -> datetime:
+    """When its boot should be over; while its agent reports progress: when that must have ended."""
+    span = member.boot_expected or pool.boot_expected
+    return member.launched_at + (max(span, pool.boot_limit) if member.progresses else span)
 
 
 def _kept(pool: PoolView, member: Member, reason: Reason, detail: str) -> Decision:
@@ -136,20 +145,18 @@ def first_free(order: Sequence[Member]) -> tuple[list[Member], Member | None]:
     return kept, order[len(kept)] if len(kept) < len(order) else None
 
 
-# failed boots
+# failed boots and crashes
 
-BOOT_REASONS: Final = frozenset({Reason.BOOT_FAILED, Reason.BOOTS_FAILING})
+END_AT_ONCE: Final = boots.FAILED_REASONS | {Reason.ENGINE_CRASHED}
+"""Nothing is served there: such an instance is ended without a drain."""
 
-GROUP: Final = "group"
-"""Under this the decision about an instance whose boot failed says where that was: who settles it may not find it."""
-
-
-def boot_failure(decision: Decision, group: str) -> Decision:
-    """What is to be noted of a group when one of its instances was ended: before that has its own outcome, so that a
-    killed pass rather notes it twice than never.
-    """
-    detail = f"{decision.resource} was ended"
-    return Decision(resource=group, pool=decision.pool, action=Action.KEEP, reason=Reason.BOOT_FAILED, detail=detail)
+LONGEST_WAIT: Final = timedelta(minutes=30)
+"""Between two replacements of engines that crash again and again."""
+_FIRST_WAIT: Final = timedelta(minutes=1)
+CALM: Final = timedelta(hours=1)
+"""So long without a crash, and the next one is replaced at once again."""
+TOGETHER: Final = timedelta(minutes=5)
+"""Crashes this close to the first of them are one, as of engines that one request went through."""
 
 
 def fixed(pool: str, by: str) -> Decision:
@@ -165,10 +172,42 @@ def fixed_at(actions: Sequence[PastAction]) -> dict[str, datetime]:
     }
 
 
-def failed_boots(actions: Iterable[PastAction]) -> dict[str, list[datetime]]:
-    """When boots failed, by the notes of earlier passes, oldest first; one that was noted again counts once."""
-    found: dict[str, dict[str, datetime]] = {}
-    for past in actions:
-        if past.action is Action.KEEP and past.reason is Reason.BOOT_FAILED:
-            found.setdefault(past.resource, {}).setdefault(past.detail, past.at)
-    return {group: list(times.values()) for group, times in found.items()}
+def crashes(actions: Iterable[PastAction]) -> dict[str, list[Crash]]:
+    """By pool: the engines that had crashed when they were ended, oldest first."""
+    ends = {past.resource: past for past in actions if past.reason is Reason.ENGINE_CRASHED and past.action in _ENDS}
+    found: dict[str, list[Crash]] = {}
+    for past in sorted(ends.values(), key=lambda past: past.at):
+        crash = Crash(at=past.at, replaced=past.action is Action.REPLACE)
+        found.setdefault(past.pool or "", []).append(crash)
+    return found
+
+
+def crash_waits(pool: PoolView, now: datetime) -> list[datetime]:
+    """When each crashed engine is replaced whose replacement waits: the first at once, then after growing pauses.
+
+    A crash that comes back with each new instance would otherwise buy one after the other. What a person fixed waits
+    no more.
+    """
+    there = [Crash(at=member.crashed_at) for member in pool.members if member.crashed_at is not None]
+    waits: list[datetime] = []
+    rounds, began, last = 0, None, None
+    for crash in sorted((*pool.crashes, *there), key=lambda crash: crash.at):
+        if pool.fixed_at is not None and crash.at <= pool.fixed_at:
+            continue
+        if began is None or last is None or crash.at - last >= CALM:
+            rounds, began = 0, crash.at
+        elif crash.at - began > TOGETHER:
+            rounds, began = rounds + 1, crash.at
+        last = crash.at
+        if not crash.replaced:
+            waits.append(began + _wait(rounds))
+    return [due for due in waits if due > now]
+
+
+def _wait(rounds: int) -> timedelta:
+    """After so many rounds of crashes before this one."""
+    # the exponent is bounded: an engine may crash for days
+    return min(LONGEST_WAIT, _FIRST_WAIT * 2 ** (min(rounds, 10) - 1)) if rounds > 0 else timedelta(0)
+
+
+_ENDS: Final = frozenset({Action.END, Action.REPLACE})

@@ -1,11 +1,12 @@
 """What the spot watchdog knows of a pool. Pure types."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
 
 from gpufleet.domain.activity import Activity
+from gpufleet.domain.boots import BOOT_LIMIT, Boot
 from gpufleet.domain.decisions import Reason
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import CapacityType
@@ -52,7 +53,15 @@ class Member:
     drained: bool = False
     """Nothing runs there any more."""
     failed: bool = False
-    """Its boot failed; it will never be ready."""
+    """Its agent gave up: it serves no more, or never did."""
+    crashed_at: datetime | None = None
+    """Of one that failed and had served before: since when it serves no more. None: its boot failed, if anything."""
+    progresses: bool = False
+    """Its agent answers, and boots."""
+    boot_expected: timedelta | None = None
+    """What boots of its machine type took in this pool; None: none is remembered."""
+    error: str = ""
+    """What its agent says is wrong."""
     busy: float = 0
     """Requests in flight: of two that may go, the less busy one goes."""
     usd_per_hour: Decimal | None = None
@@ -102,6 +111,15 @@ class GroupView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Crash:
+    """An engine that served and then failed."""
+
+    at: datetime
+    replaced: bool = False
+    """Its group has launched another one by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PoolView:
     """One pool, at one look of one pass."""
 
@@ -116,14 +134,18 @@ class PoolView:
     """What happened to its groups, oldest first."""
     pass_started: datetime
     """A zone that refused since then is not asked again in this pass."""
-    failed_boots: Mapping[str, Sequence[datetime]] = field(default_factory=dict[str, Sequence[datetime]])
-    """By group: when instances were ended because their boot had failed. Its activities tell of no reason."""
+    boots: Sequence[Boot] = ()
+    """How its instances booted and left, oldest launch first: those that are there, and those that left lately."""
+    crashes: Sequence[Crash] = ()
+    """Of instances that were ended for it, oldest first."""
     least_target: int = 0
     """Idle lowers the target no further: the pool's min, or what a person holds it at."""
     fixed_at: datetime | None = None
     """When a person said that boots are to be tried again."""
     on_demand_usd: Decimal | None = None
     boot_expected: timedelta = BOOT_DEFAULT
+    boot_limit: timedelta = BOOT_LIMIT
+    """After this long an agent has ended a boot that it still reports progress of."""
     drain_deadline: timedelta = timedelta(minutes=5)
     free_if_interrupted: timedelta = timedelta(0)
     """The cloud charges nothing for a spot instance that it takes when it is younger."""

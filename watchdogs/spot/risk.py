@@ -79,6 +79,7 @@ _CHANGES: Final = {
     ActivityKind.ENDED_BY_PERSON: -1,
     ActivityKind.ENDED_UNSTATED: -1,
     ActivityKind.UNHEALTHY: -1,
+    ActivityKind.FAILED_BOOT: -1,
     ActivityKind.NO_CAPACITY: 0,
 }
 """By how many instances a zone has more of us after it."""

@@ -55,7 +55,7 @@ class Sizes:
                 self.spot += not member.late
                 self.spot_late += member.late
                 self.spot_ready += since is not None
-                booting += since is None and now - member.launched_at < pool.boot_expected
+                booting += since is None and (member.progresses or now - member.launched_at < pool.boot_expected)
             elif kind is CapacityType.RESERVED:
                 self.reserved += not member.late
                 self.reserved_ready += since is not None
@@ -68,14 +68,16 @@ class Sizes:
         # the target falls when they are gone, as far as it may: until then nobody is missed for them
         ending = sum(lifecycle.drains_idle(member) for member in pool.members) if pool.idle_ends else 0
         self.ending_idle = min(ending, max(0, pool.target - pool.least_target))
-        missing = pool.target - self.reserved - self.spot - self.ending_idle
+        # those that crashed again and again are missed later
+        self.waiting = len(lifecycle.crash_waits(pool, now))
+        missing = pool.target - self.reserved - self.spot - self.ending_idle - self.waiting
         # what boots may go as those went that were taken lately: it is not counted on
         self.doubtful = min(booting, zones.taken_young(pool, now)) if booting else 0
         self.missing = missing + self.doubtful
         there = lifecycle.with_replaced(self.spot, self.spot_late, self.spot_wanted)
         # on-demand keeps the pool whole until they are ready: beside it comes no more than the surge
         waits = max(self.ending_idle, self.on_demand - surge(pool.policy))
-        self.spot_missing = max(0, self.spot_wanted - there - waits)
+        self.spot_missing = max(0, self.spot_wanted - there - waits - self.waiting)
 
 
 # capacity that was bought for a time

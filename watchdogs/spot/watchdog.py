@@ -7,8 +7,8 @@ from decimal import Decimal
 from functools import partial
 from typing import Final
 
-from gpufleet.domain.activity import Activity
-from gpufleet.domain.boots import Boot
+from gpufleet.domain.activity import Activity, ActivityKind
+from gpufleet.domain.boots import BOOT_LIMIT, Boot
 from gpufleet.domain.decisions import PastAction, Plan, Reason, Spend, Target
 from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import CapacityType, Group, Instance, Phase
@@ -18,6 +18,7 @@ from gpufleet.settings.document.money import Unpriced
 from watchdogs import boots, budgets
 from watchdogs.brakes import kept_by_people, paused_by, target_held_by
 from watchdogs.execute import Executor, Pass
+from watchdogs.idle.decide import WATCHDOG as IDLE
 from watchdogs.policy import digests, see_all
 from watchdogs.ports import CutShortError, Ports
 from watchdogs.spot import acting, lifecycle, refusals
@@ -25,7 +26,7 @@ from watchdogs.spot.certain import TROUBLES, troubles
 from watchdogs.spot.decide import WATCHDOG, decide
 from watchdogs.spot.ends import Ends
 from watchdogs.spot.happened import calm
-from watchdogs.spot.pool_view import GroupView, Member, PoolView, Verdict
+from watchdogs.spot.pool_view import Crash, GroupView, Member, PoolView, Verdict
 from watchdogs.spot.reading import Fleet, Lists, Looks, read
 from watchdogs.spot.risk import Memory, recall
 from watchdogs.spot.sizes import chosen_ends
@@ -51,8 +52,10 @@ class _Known:
     """By instance: since when it is noted not to be ready though it should be."""
     lost: frozenset[str]
     """Instances that the cloud took or is taking, also where somebody ended them before it did."""
-    failed_boots: Mapping[str, Sequence[datetime]]
-    """By group: when instances were ended because their boot had failed."""
+    boots: Mapping[tuple[str, datetime], Boot]
+    """By instance and launch: how it booted and left."""
+    crashes: Mapping[str, Sequence[Crash]]
+    """By pool: engines that had crashed when they were ended."""
     fixed: Mapping[str, datetime]
     """By pool: when a person said that boots are to be tried again."""
     kept: Mapping[str, str]
@@ -61,8 +64,6 @@ class _Known:
     """Pools whose targets people hold."""
     ended: Mapping[str, int]
     """By pool: instances that went by choice within the hour."""
-    boots: Sequence[Boot]
-    """By launch: the instances of all pools, also those that left lately."""
     reported: Mapping[tuple[str, Reason], datetime]
     """When people were notified, or it was noted anew, that a resource is left alone, and why."""
     actions: Sequence[PastAction]
@@ -81,6 +82,8 @@ class _Seen:
     known: _Known
     spend: Spend | None
     """What all pools cost as they run; None: nothing stops their growth."""
+    news: tuple[Boot, ...]
+    """Boots of which this look saw more than the ledger knows."""
 
 
 class SpotWatchdog:
@@ -142,7 +145,8 @@ class SpotWatchdog:
         return executor.finish(seen.views, plan)
 
     def _note(self, executor: Executor, seen: _Seen, now: datetime) -> None:
-        """Record who is not ready any more, who is again, and who is lost: the next pass may be another process."""
+        """Record what later passes must know: who booted, who is not ready any more or again, and who is lost."""
+        self._ports.ledger.note_boots(seen.news, now)
         for view in seen.views:
             for decision in (
                 *lifecycle.readiness_changes(view, seen.known.missed, now),
@@ -189,17 +193,19 @@ class SpotWatchdog:
         lost = frozenset(past.resource for past in actions if past.reason is Reason.PREEMPTED)
         targets = ports.ledger.targets()
         found, silent = self._activities(pools, fleet, targets, lost, now)
-        events = [*found, *self._unanswered]
+        before = ports.ledger.boots()
+        seen = self._boots(before, fleet, found, actions, now)
+        events = [*_with_launches(found, seen, now), *self._unanswered]
         brakes = [brake for brake in ports.ledger.brakes(now) if brake.holds(now)]
         known = _Known(
             missed=lifecycle.missed(actions),
             lost=lost,
-            failed_boots=lifecycle.failed_boots(actions),
+            boots={boot.key: boot for boot in seen},
+            crashes=lifecycle.crashes(actions),
             fixed=lifecycle.fixed_at(actions),
             kept=kept_by_people([*members.values()], brakes, now),
             held=frozenset(pool.name for pool in pools if target_held_by(pool.name, brakes)),
             ended=chosen_ends(past for past in actions if past.at >= now - budgets.HOUR),
-            boots=ports.ledger.boots(),
             reported={(past.resource, past.reason): past.at for past in actions if past.reason in TROUBLES},
             actions=actions,
             asked=frozenset(ports.ledger.failed_since(WATCHDOG, now - budgets.HOUR)),
@@ -208,9 +214,9 @@ class SpotWatchdog:
             self._view(pool, fleet, silent, events, (now, started), targets, known, paused_by(pool.name, brakes))
             for pool in pools
         )
-        return _Seen(
-            groups=fleet.groups, instances=members, views=views, known=known, spend=self._spend(fleet.listed.values())
-        )
+        spend = self._spend(fleet.listed.values())
+        news = tuple(boots.changed(before, seen))
+        return _Seen(groups=fleet.groups, instances=members, views=views, known=known, news=news, spend=spend)
 
     def _spend(self, listed: Iterable[Instance]) -> Spend | None:
         """What the instances of all pools cost, also of those that no spot watchdog looks at."""
@@ -226,6 +232,30 @@ class SpotWatchdog:
             unpriced=len(found) - len(known),
             unpriced_stops=budget.unpriced is Unpriced.STOP,
         )
+
+    def _boots(
+        self,
+        before: Sequence[Boot],
+        fleet: Fleet,
+        events: Sequence[Activity],
+        actions: Sequence[PastAction],
+        now: datetime,
+    ) -> Sequence[Boot]:
+        """How instances booted and left, after this look. What could not be read has neither."""
+        if fleet.incomplete is not None:
+            return before
+        pools = {group.name: (pool.name, group.type) for pool in self._document.pools for group in pool.groups}
+        ends = boots.EndFacts(
+            ours=boots.ours([*self._ports.ledger.done_since(IDLE, now - budgets.HOUR), *actions]),
+            stated={i.id: i.end_reason for i in fleet.listed.values() if i.end_reason is not None},
+            events=events,
+            spot={name for name, (_, kind) in pools.items() if kind is CapacityType.SPOT},
+        )
+        there = [
+            (i, pools[i.group][0]) for i in fleet.members.values() if i.group in pools.keys() - fleet.unread.keys()
+        ]
+        unread = {boot for boot in before if boot.group in fleet.unread or boot.instance_id in fleet.unlisted.unknown}
+        return [*boots.look([b for b in before if b not in unread], there, fleet.statuses, ends, now), *unread]
 
     def _activities(
         self,
@@ -275,12 +305,17 @@ class SpotWatchdog:
             fleet.statuses,
             fleet.held(),
         )
+        booted = [boot for boot in known.boots.values() if boot.pool == pool.name]
+        usual = boots.by_machine_type(booted)
         members = [
             replace(
                 _member(i, statuses.get(i.id), self._ports.prices.usd_per_hour(i), known.missed.get(i.id, now)),
                 kept_by=known.kept.get(i.id),
                 asked=i.id in known.asked,
                 held=held.get(i.id),
+                crashed_at=_crashed_at(i, statuses.get(i.id), known.boots.get((i.id, i.launched_at)), now),
+                progresses=_progresses(statuses.get(i.id), known.boots.get((i.id, i.launched_at))),
+                boot_expected=usual.get(i.machine_type),
             )
             for i in machines
         ]
@@ -290,6 +325,7 @@ class SpotWatchdog:
             if group in names
         ]
         own = [event for event in events if event.group in names]
+        ready = boots.took(machines, statuses)
         row = targets.get(pool.name)
         target = pool.target if row is None else row.value
         return PoolView(
@@ -313,17 +349,18 @@ class SpotWatchdog:
             members=members,
             events=[event for event in own if now - event.at < LOOK_BACK],
             pass_started=started,
-            failed_boots={name: known.failed_boots[name] for name in names if name in known.failed_boots},
+            boots=booted,
+            crashes=known.crashes.get(pool.name, ()),
             fixed_at=known.fixed.get(pool.name),
             on_demand_usd=self._on_demand_usd(pool),
-            boot_expected=boots.expected(boots.took(machines, statuses)),
+            boot_expected=boots.expected(ready, otherwise=max(usual.values(), default=boots.BOOT_DEFAULT)),
             drain_deadline=pool.drain_deadline,
             free_if_interrupted=FREE_IF_INTERRUPTED[self._document.cloud],
             idle_ends=pool.watchdogs.idle is not None,
             paused_by=paused,
             policy_seen=self._ports.ledger.policy_seen(WATCHDOG, pool.name, self._digests[pool.name]),
             ended_this_hour=known.ended.get(pool.name, 0),
-            started_this_hour=_started(pool.name, known.boots, machines, now - budgets.HOUR),
+            started_this_hour=_started(booted, now - budgets.HOUR),
             uncertain=_uncertain(pool, fleet),
             incomplete=None
             if fleet.incomplete is None
@@ -433,6 +470,7 @@ def _member(instance: Instance, status: AgentStatus | None, usd: Decimal | None,
         drained=status is not None and status.drained,
         failed=status is not None and status.phase is Phase.FAILED,
         silent=status is None,
+        error=(status.error or "") if status is not None else "",
         busy=(status.requests_running or 0) if status is not None else 0,
         usd_per_hour=usd,
         idle=instance.idle_since is not None,
@@ -447,16 +485,41 @@ def _taken(group: Group | None, instances: Collection[str], lost: Collection[str
     return tuple(key for key in group.instance_ids if key in lost and key not in instances)
 
 
-def _started(pool: str, boots: Iterable[Boot], there: Iterable[Instance], since: datetime) -> int:
-    """How many of a pool were launched since then: by the history of boots, and of what is there and not yet in it.
-
-    A name may be launched anew, so a start is a name and a time, to the second.
-    """
-    launches = [
-        *((boot.instance_id, boot.launched_at) for boot in boots if boot.pool == pool),
-        *((instance.id, instance.launched_at) for instance in there),
-    ]
+def _started(booted: Iterable[Boot], since: datetime) -> int:
+    """How many were launched since then. A name may be launched anew: a start is a name and a time, to the second."""
+    launches = ((boot.instance_id, boot.launched_at) for boot in booted)
     return len({(name, at.replace(microsecond=0)) for name, at in launches if at > since})
+
+
+def _crashed_at(instance: Instance, status: AgentStatus | None, boot: Boot | None, now: datetime) -> datetime | None:
+    """Since when its engine serves no more; None: it serves, boots, or its boot failed."""
+    if status is None or not boots.has_crashed(boot, instance, status, BOOT_LIMIT, now):
+        return None
+    return status.phase_since or instance.launched_at
+
+
+def _progresses(status: AgentStatus | None, boot: Boot | None) -> bool:
+    """Whether its agent reports its first boot."""
+    if status is None or status.draining or status.phase not in boots.PROGRESS:
+        return False
+    return not status.has_served and (boot is None or boot.ready_at is None)
+
+
+def _with_launches(events: Sequence[Activity], seen: Sequence[Boot], now: datetime) -> list[Activity]:
+    """The activities, with the launches that no cloud reports: behind a launch hook, and on Google Cloud."""
+    known = {event.instance_id for event in events if event.kind is ActivityKind.LAUNCHED}
+    launches = [
+        Activity(
+            id=f"seen:{boot.instance_id}",
+            group=boot.group,
+            kind=ActivityKind.LAUNCHED,
+            at=boot.launched_at,
+            instance_id=boot.instance_id,
+        )
+        for boot in seen
+        if boot.instance_id not in known and now - boot.launched_at < REMEMBERED
+    ]
+    return sorted([*events, *launches], key=lambda event: event.at)
 
 
 def _since_when(status: AgentStatus | None, missed: datetime) -> datetime:

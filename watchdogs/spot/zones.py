@@ -48,7 +48,6 @@ CEILING: Final = "price_ceiling"
 YOUNG_SPAN: Final = TROUBLE_HALF_LIFE
 """For so long the loss of one that was not ready yet speaks against those that boot: losses come in spells."""
 _ANSWERS: Final = LOSSES | {ActivityKind.LAUNCHED}
-_BAD_ENDS: Final = frozenset({ActivityKind.UNHEALTHY, ActivityKind.FAILED_BOOT})
 _LAUNCHES: Final = frozenset({ActivityKind.LAUNCHED, ActivityKind.IN_PROGRESS})
 """Behind a launch hook a launch goes on until the instance is ready."""
 
@@ -130,21 +129,27 @@ def extra(pool: PoolView, base: int, now: datetime) -> int:
 
 
 def taken_young(pool: PoolView, now: datetime) -> int:
-    """How many spot instances were taken lately before they could be ready."""
+    """How many spot instances were taken lately before they were ready.
+
+    Of those that no look has seen, their groups may report both launch and end.
+    """
     spot = {group.name for group in pool.groups_of(CapacityType.SPOT)}
-    taken: dict[str | None, datetime] = {
-        event.instance_id: event.at
-        for event in pool.events
-        if event.kind in LOSSES
-        and event.group in spot
-        and event.instance_id is not None
-        and now - event.at < YOUNG_SPAN
-    }
-    return sum(
-        taken[event.instance_id] - event.at < pool.boot_expected
-        for event in pool.events
-        if event.kind in _LAUNCHES and event.instance_id in taken
+    seen = [boot for boot in pool.boots if boot.group in spot and boot.left_at is not None]
+    young = sum(
+        boot.ended_why is ActivityKind.PREEMPTED and boot.ready_at is None and boots.was_watched(boot)
+        for boot in seen
+        if boot.left_at is not None and now - boot.left_at < YOUNG_SPAN
     )
+    known = {boot.instance_id for boot in pool.boots}
+    launched = {event.instance_id: event.at for event in pool.events if event.kind in _LAUNCHES}
+    unseen = {
+        event.instance_id
+        for event in pool.events
+        if event.kind in LOSSES and event.group in spot and event.instance_id not in known
+        if event.instance_id in launched and now - event.at < YOUNG_SPAN
+        if event.at - launched[event.instance_id] < pool.boot_expected
+    }
+    return young + len(unseen)
 
 
 def reachable(pool: PoolView, now: datetime) -> list[str]:
@@ -272,29 +277,36 @@ def boots_failing(pool: PoolView, group: GroupView, now: datetime) -> Verdict | 
 
 
 def failed_boots(pool: PoolView, group: GroupView, now: datetime) -> int:
-    """Boots of a group that failed lately, of those that are there and of those ended for it.
+    """Boots of a group that failed lately: of those that are there, and of those that have left.
 
     Lately: since one went well, or since a person said that they are to be tried again.
     """
+    return len(_failures(pool, group, now))
+
+
+def closed_since(pool: PoolView, group: GroupView, now: datetime) -> datetime | None:
+    """From when on a group launches for nothing: the failed boot that closed it was alive then. None: it is open."""
+    failures = sorted(_failures(pool, group, now).values())
+    return failures[FAILING_BOOTS - 1] if len(failures) >= FAILING_BOOTS else None
+
+
+def _failures(pool: PoolView, group: GroupView, now: datetime) -> dict[str, datetime]:
+    """By instance that failed to boot: when a look saw it last."""
     members = pool.members_of(group.name)
-    booted = [m.ready_since for m in members if m.ready_since and boots.is_boot(m.launched_at, m.ready_since)]
+    own = [boot for boot in pool.boots if boot.group == group.name]
+    found = {m.id: (now, now) for m in members if m.failed and m.crashed_at is None}
+    found |= {b.instance_id: (b.last_seen_at, b.left_at) for b in own if b.left_at is not None and boots.failed(b)}
+    known = {boot.instance_id for boot in own}
+    for event in pool.events:
+        # a group says so itself of those that no look has seen
+        if event.kind is ActivityKind.FAILED_BOOT and event.group == group.name and event.instance_id not in known:
+            found[event.instance_id or event.id] = (event.at, event.at)
+    if not found:
+        return {}
+    ready = [(m.launched_at, m.ready_since) for m in members] + [(b.launched_at, b.ready_at) for b in own]
+    booted = [since for launched, since in ready if since is not None and boots.is_boot(launched, since)]
     since = max(now - BOOT_SPAN, pool.fixed_at or now - BOOT_SPAN, *booted)
-    there = len([m for m in members if m.failed])
-    there += len([event for event in _since(pool, group, since) if event.kind in _BAD_ENDS])
-    there += _powered_off(pool, group, since)
-    return there + len([at for at in pool.failed_boots.get(group.name, ()) if at > since])
-
-
-def _powered_off(pool: PoolView, group: GroupView, since: datetime) -> int:
-    """What left by itself as young as one that boots: a machine powers off where not even its agent could be set up.
-
-    Of spot nobody can tell that from what its cloud takes.
-    """
-    if group.capacity_type is CapacityType.SPOT:
-        return 0
-    launched = {e.instance_id: e.at for e in pool.events_of(group.name) if e.kind in _LAUNCHES}
-    left = [event for event in _since(pool, group, since) if event.kind in LOSSES]
-    return sum(boots.is_boot(launched[e.instance_id], e.at) for e in left if e.instance_id in launched)
+    return {key: seen for key, (seen, failed_at) in found.items() if failed_at > since}
 
 
 def _refused(pool: PoolView, group: GroupView, now: datetime) -> Verdict | None:
