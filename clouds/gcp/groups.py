@@ -125,10 +125,10 @@ class GoogleGroups:
 
     def resize(self, group: Group, size: int) -> None:
         """Set the target size. Raises ConflictError when somebody else has changed it since `group` was read."""
-        now = self._group(group.name)
-        if now.desired != group.desired:
-            raise ConflictError(f"{group.name}: the size was {group.desired} when seen, it is {now.desired}")
         service, place = self._place(group.name)
+        now = int(self._calls.one(service, "get", **place).target_size)
+        if now != group.desired:
+            raise ConflictError(f"{group.name}: the size was {group.desired} when seen, it is {now}")
         self._making.pop(group.name, None)
         self._calls.finish(service, "resize", **place, size=size)
 

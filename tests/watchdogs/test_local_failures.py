@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from gpufleet.domain.activity import Activity, CloudError
 from gpufleet.domain.decisions import Action, Decision, Reason, Target
 from gpufleet.domain.model import CapacityType, Group, GroupList, Instance
 from gpufleet.settings.document import FleetDocument
-from tests.watchdogs.plain import QUIET, READY, START, document, instance
+from tests.watchdogs.plain import QUIET, READY, START, FakePrices, document, instance
 from tests.watchdogs.test_scale import BUSY, Store
 from tests.watchdogs.test_spot_watchdog import SETTINGS
 from tests.watchdogs.worlds import FakeGroups, FakeInventory, World, mark
@@ -133,15 +134,29 @@ FAULTS = [
     pytest.param({"silent": A}, id="the activities of a group"),
     pytest.param({"unlisted": instance(2).id}, id="an instance lost its tag"),
     pytest.param({"unreadable": instance(2).id}, id="an instance cannot be read"),
+    pytest.param({"agent": instance(2).id}, id="an agent is silent"),
+    pytest.param({"price": instance(2).id}, id="a price is unknown"),
 ]
 
 
+@dataclass
+class Unpriced(FakePrices):
+    """Nobody knows the price of one instance."""
+
+    instance: str = ""
+
+    def usd_per_hour(self, instance: Instance) -> Decimal | None:
+        return None if instance.id == self.instance else super().usd_per_hour(instance)
+
+
 def broken(world: World, fault: Mapping[str, str]) -> Ports:
-    there = Broken(world, **fault)
+    world.agents.pop(fault.get("agent", ""), None)
+    prices = Unpriced(instance=fault.get("price", ""))
+    there = Broken(world, **{key: value for key, value in fault.items() if key not in ("agent", "price")})
     if "unlisted" in fault:
         key = fault["unlisted"]
         world.instances[key] = replace(world.instances[key], environment=None, pool=None)
-    return replace(world.ports(), inventory=there, groups=there)
+    return replace(world.ports(), inventory=there, groups=there, prices=prices)
 
 
 def spot(ports: Ports) -> Any:
