@@ -9,23 +9,14 @@ from gpufleet.domain.prices import Price
 from gpufleet.settings.document import FleetDocument
 from gpufleet.settings.document.money import BlockEntry, SpendEntry
 from ledger import history
-from prices.book import Override, PriceBook, parse_as_of
+from prices.book import PriceBook, parse_as_of, stated_price
 from prices.packaged import PackagedPrices
 
 
-def overrides_of(document: FleetDocument) -> list[Override]:
+def overrides_of(document: FleetDocument) -> list[Price]:
     """The prices that the document states. Raises AppError that names a bad date."""
     try:
-        return [
-            Override(
-                sku=entry.sku,
-                usd_per_hour=entry.usd_per_hour,
-                source=entry.source,
-                as_of=parse_as_of(entry.as_of),
-                unverified=entry.unverified,
-            )
-            for entry in document.prices.overrides
-        ]
+        return [stated_price(entry, document.region) for entry in document.prices.overrides]
     except ValueError as error:
         raise AppError(f"{document.environment}: prices.overrides: {error}") from error
 

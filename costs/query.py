@@ -14,10 +14,11 @@ from costs.allocation import Facts
 from costs.commitments import Coverage, Declared, end_of
 from costs.report import Known, Report, Scope, compute
 from costs.tokens import EngineTokens, served
+from gpufleet.domain.prices import Price
 from ledger import history, rollups
 from ledger.finals import finals
 from ledger.teams import Interval, team_uses
-from prices.book import Override, Packaged, PriceBook
+from prices.book import Packaged, PriceBook
 
 QUIET: Final = timedelta(hours=1)
 """Without a look for longer, instances may come and go unseen: EC2 lists an ended instance for about so long."""
@@ -32,7 +33,7 @@ class CostQuery:
         fleet: str,
         region: str,
         *,
-        overrides: Iterable[Override] = (),
+        overrides: Iterable[Price] = (),
         packaged: Packaged,
         declared: Declared = Declared(),
     ) -> None:

@@ -8,12 +8,12 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
 from itertools import pairwise
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.prices import Price, Rank
+from gpufleet.settings.document.money import PriceOverride
 
 STALE_AFTER: Final = {
     CapacityType.SPOT: timedelta(hours=2),
@@ -84,16 +84,26 @@ def parse_as_of(text: str) -> datetime:
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Override:
-    """A price that people state: a contract, or a figure for what has no packaged price."""
+def stated_price(override: PriceOverride, region: str) -> Price:
+    """The price that people state: a contract, or a figure for what has no packaged price.
 
-    sku: str
-    """As `machine_sku`, with `:ZONE` behind it where it holds for one zone only."""
-    usd_per_hour: Decimal
-    source: str
-    as_of: datetime
-    unverified: bool = False
+    Its sku is as `machine_sku`, with `:ZONE` behind it where it holds for one zone only. Raises ValueError.
+    """
+    name, zone = override.sku, None
+    if name.count(":") > 3:
+        name, zone = name.rsplit(":", 1)
+    as_of = parse_as_of(override.as_of)
+    return Price(
+        sku=name,
+        region=region,
+        zone=zone,
+        usd_per_hour=override.usd_per_hour,
+        source=override.source,
+        as_of=as_of,
+        valid_from=as_of,
+        rank=Rank.OVERRIDE,
+        unverified=override.unverified,
+    )
 
 
 class PriceBook:
@@ -103,15 +113,15 @@ class PriceBook:
         self,
         *,
         region: str,
-        overrides: Iterable[Override] = (),
+        overrides: Iterable[Price] = (),
         observed: Iterable[Price] = (),
         packaged: Packaged | None = None,
     ) -> None:
         self.region = region
         self._packaged = packaged
         self._stated: dict[str, list[Price]] = {}
-        for override in overrides:
-            self._stated.setdefault(override.sku, []).append(_stated(override, region))
+        for price in overrides:
+            self._stated.setdefault(f"{price.sku}:{price.zone}" if price.zone else price.sku, []).append(price)
         self._observed: dict[Sku, list[Price]] = {}
         for price in observed:
             key = Sku(name=price.sku, region=price.region, zone=price.zone)
@@ -228,20 +238,3 @@ def _stale_after(cloud: Cloud, kind: CapacityType) -> timedelta:
 
 def _capacity(word: str) -> CapacityType:
     return CapacityType(word) if word in set(CapacityType) else CapacityType.ON_DEMAND
-
-
-def _stated(override: Override, region: str) -> Price:
-    name, zone = override.sku, None
-    if name.count(":") > 3:
-        name, zone = name.rsplit(":", 1)
-    return Price(
-        sku=name,
-        region=region,
-        zone=zone,
-        usd_per_hour=override.usd_per_hour,
-        source=override.source,
-        as_of=override.as_of,
-        valid_from=override.as_of,
-        rank=Rank.OVERRIDE,
-        unverified=override.unverified,
-    )

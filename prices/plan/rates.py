@@ -5,8 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from gpufleet.domain.prices import Price
-from gpufleet.settings.document.money import PriceOverride
-from prices.book import Override, PriceBook, parse_as_of
+from prices.book import PriceBook, stated_price
 from prices.packaged import PackagedPrices
 from prices.plan.cost import PlanCostError, Rates, parts_of
 
@@ -20,18 +19,8 @@ def rates_of(config: Mapping[str, Any], now: datetime, observed: Iterable[Price]
     if not region:
         raise PlanCostError((f"the settings have no {cloud}:region, so no price can be looked up; add it",))
     try:
-        stated = [_override(price) for price in settings.prices]
-        book = PriceBook(region=region, overrides=stated, observed=observed, packaged=PackagedPrices())
+        overrides = [stated_price(price, region) for price in settings.prices]
+        book = PriceBook(region=region, overrides=overrides, observed=observed, packaged=PackagedPrices())
     except ValueError as error:
         raise PlanCostError((f"prices: {error}",)) from error
     return Rates(book=book, cloud=cloud, region=region, now=now)
-
-
-def _override(price: PriceOverride) -> Override:
-    return Override(
-        sku=price.sku,
-        usd_per_hour=price.usd_per_hour,
-        source=price.source,
-        as_of=parse_as_of(price.as_of),
-        unverified=price.unverified,
-    )

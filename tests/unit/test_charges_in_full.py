@@ -13,7 +13,8 @@ from costs.commitments import Block, Coverage, Declared, Shared, Spend
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.prices import Price, Rank
 from ledger.facts import ActivityHour, EndCause, Reservation, Run
-from prices.book import MissingPriceError, Override, PriceBook
+from prices.book import MissingPriceError, PriceBook
+from tests.unit.overrides import override
 
 T0 = datetime(2026, 11, 21, 6, 0, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -56,10 +57,7 @@ def price(sku: str, usd: str, **more: Any) -> Price:
 def book(known: Mapping[str, str] = USD) -> PriceBook:
     return PriceBook(
         region="us-east-1",
-        overrides=[
-            Override(sku=sku, usd_per_hour=Decimal(usd), source="t", as_of=T0 - 9 * HOUR)
-            for sku, usd in known.items()
-        ],
+        overrides=[override(sku, usd, T0 - 9 * HOUR) for sku, usd in known.items()],
     )
 
 

@@ -14,7 +14,8 @@ from costs.document import summed
 from gpufleet.domain import money
 from gpufleet.domain.model import CapacityType, Cloud
 from ledger.facts import ActivityHour, EndCause, Reservation, Run
-from prices.book import MissingPriceError, Override, PriceBook
+from prices.book import MissingPriceError, PriceBook
+from tests.unit.overrides import override
 
 T0 = datetime(2026, 11, 21, 6, 0, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -46,21 +47,9 @@ def run(start: float, end: float | None, capacity: CapacityType = SPOT, **more: 
 
 def book(spot: Sequence[tuple[float, str]] = ((-86_400, "0.36"),), on_demand: str | None = "0.72") -> PriceBook:
     """Prices by seconds after T0."""
-    overrides = [
-        Override(
-            sku="aws:ec2:g6.xlarge:spot", usd_per_hour=Decimal(usd), source="t", as_of=T0 + timedelta(seconds=at)
-        )
-        for at, usd in spot
-    ]
+    overrides = [override("aws:ec2:g6.xlarge:spot", usd, T0 + timedelta(seconds=at)) for at, usd in spot]
     if on_demand:
-        overrides.append(
-            Override(
-                sku="aws:ec2:g6.xlarge:on-demand",
-                usd_per_hour=Decimal(on_demand),
-                source="t",
-                as_of=T0 - timedelta(days=9),
-            )
-        )
+        overrides.append(override("aws:ec2:g6.xlarge:on-demand", on_demand, T0 - timedelta(days=9)))
     return PriceBook(region="us-east-1", overrides=overrides)
 
 
@@ -132,7 +121,7 @@ def test_billing_rules_of_an_end(cloud: Cloud, seconds: int, cause: EndCause, ex
     sku = f"{cloud}:{'ec2' if cloud is Cloud.AWS else 'compute'}:g6.xlarge:spot"
     prices = PriceBook(
         region="us-east-1",
-        overrides=[Override(sku=sku, usd_per_hour=Decimal("0.36"), source="t", as_of=T0 - HOUR)],
+        overrides=[override(sku, "0.36", T0 - HOUR)],
     )
     rows = bill(Facts(runs=[run(0, seconds, cloud=cloud, end_cause=cause)]), -5, 7_200, prices)
     assert usd(rows) == Decimal(expected)

@@ -19,7 +19,8 @@ from costs.waste import Cause, total, waste
 from gpufleet.domain import money
 from gpufleet.domain.model import CapacityType, Cloud
 from ledger.facts import ActivityHour, EndCause, Reservation, Run
-from prices.book import Override, PriceBook
+from prices.book import PriceBook
+from tests.unit.overrides import override
 
 T0 = datetime(2026, 11, 21, 6, 0, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -27,9 +28,7 @@ SPOT, ON_DEMAND, RESERVED = CapacityType.SPOT, CapacityType.ON_DEMAND, CapacityT
 BOOK = PriceBook(
     region="us-east-1",
     overrides=[
-        Override(
-            sku=f"aws:ec2:g6.xlarge:{kind}", usd_per_hour=Decimal(usd), source="t", as_of=T0 - timedelta(days=60)
-        )
+        override(f"aws:ec2:g6.xlarge:{kind}", usd, T0 - timedelta(days=60))
         for kind, usd in (("spot", "0.36"), ("on-demand", "0.72"))
     ],
 )

@@ -19,7 +19,8 @@ from gpufleet.domain import money
 from gpufleet.domain.model import CapacityType, Cloud
 from ledger.counters import Tokens
 from ledger.facts import EndCause, Reading, Reservation, Run
-from prices.book import Override, PriceBook
+from prices.book import PriceBook
+from tests.unit.overrides import override
 
 T0 = datetime(2026, 10, 31, 22, 0, tzinfo=UTC)
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
@@ -72,9 +73,7 @@ FACTS = Facts(
 def reports(facts: Facts = FACTS) -> list[Report]:
     names = ("on-demand", "spot")
     prices = [
-        Override(
-            sku=f"aws:ec2:g6.xlarge:{kind}", usd_per_hour=Decimal(usd), source="t", as_of=T0 - timedelta(days=40)
-        )
+        override(f"aws:ec2:g6.xlarge:{kind}", usd, T0 - timedelta(days=40))
         for kind, usd in zip(names, ("0.804800001", "0.3123"), strict=True)
     ]
     book = PriceBook(region="us-east-1", overrides=prices)

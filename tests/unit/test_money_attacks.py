@@ -16,8 +16,9 @@ from costs.slots import Measure, Sample
 from gpufleet.domain import money
 from gpufleet.domain.model import CapacityType, Cloud
 from ledger.facts import ActivityHour, Run
-from prices.book import MissingPriceError, Override, Packaged, PriceBook
+from prices.book import MissingPriceError, Packaged, PriceBook
 from prices.packaged import PackagedPrices
+from tests.unit.overrides import override
 
 T0 = datetime(2026, 11, 21, 6, 0, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -37,7 +38,7 @@ def run(hours: float, machine_type: str = "p5.48xlarge", kind: CapacityType = Ca
 
 def book(packaged: Packaged | None = None, **usd: str) -> PriceBook:
     stated = [
-        Override(sku=f"aws:ec2:p5.48xlarge:{kind}", usd_per_hour=Decimal(price), source="s", as_of=T0)
+        override(f"aws:ec2:p5.48xlarge:{kind}", price, T0)
         for kind, price in ((name.replace("_", "-"), price) for name, price in usd.items())
     ]
     return PriceBook(region="us-east-1", overrides=stated, packaged=packaged)

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.prices import Price, Rank
-from prices.book import MissingPriceError, Override, PriceBook, Sku, is_stale, machine_sku, parse_as_of
+from gpufleet.settings.document.money import PriceOverride
+from prices.book import MissingPriceError, PriceBook, Sku, is_stale, machine_sku, parse_as_of, stated_price
 from prices.packaged import PackagedPrices
 
 NOW = datetime(2026, 11, 21, 8, tzinfo=UTC)
@@ -31,11 +32,12 @@ def observed(usd: str, at: datetime, zone: str | None = "us-east-1a") -> Price:
     )
 
 
-def override(usd: str, as_of: str, sku: str = SPOT) -> Override:
-    return Override(sku=sku, usd_per_hour=Decimal(usd), source="contract", as_of=parse_as_of(as_of))
+def override(usd: str, as_of: str, sku: str = SPOT) -> Price:
+    entry = PriceOverride(sku=sku, usd_per_hour=Decimal(usd), source="contract", as_of=as_of)
+    return stated_price(entry, "us-east-1")
 
 
-def book(overrides: Sequence[Override] = (), prices: Sequence[Price] = ()) -> PriceBook:
+def book(overrides: Sequence[Price] = (), prices: Sequence[Price] = ()) -> PriceBook:
     return PriceBook(region="us-east-1", overrides=overrides, observed=prices, packaged=PackagedPrices())
 
 

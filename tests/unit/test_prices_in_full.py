@@ -15,7 +15,6 @@ from prices.book import (
     GCP_SPOT_STALE_AFTER,
     STALE_AFTER,
     MissingPriceError,
-    Override,
     Part,
     PriceBook,
     Sku,
@@ -23,6 +22,7 @@ from prices.book import (
     machine_sku,
     parse_as_of,
 )
+from tests.unit.overrides import override
 
 T0 = datetime(2026, 11, 21, 6, 0, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -38,8 +38,8 @@ def price(usd: str, since: float = 0, rank: Rank = Rank.LIVE, **more: Any) -> Pr
     return replace(base, **more)
 
 
-def stated(usd: str, since: float, sku: str = NAME, **more: Any) -> Override:
-    return Override(sku=sku, usd_per_hour=Decimal(usd), source="t", as_of=T0 + since * HOUR, **more)
+def stated(usd: str, since: float, sku: str = NAME, **more: Any) -> Price:
+    return override(sku, usd, T0 + since * HOUR, **more)
 
 
 def test_the_parts_of_a_span_are_cut_where_the_price_changes() -> None:

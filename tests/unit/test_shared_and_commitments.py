@@ -20,10 +20,11 @@ from ledger import facts
 from ledger.database import writing
 from ledger.facts import Pass, Reservation, RunEnd
 from ledger.schema import open_ledger
-from prices.book import Override, PriceBook, Sku, parse_as_of
+from prices.book import PriceBook, Sku, stated_price
 from prices.packaged import PackagedPrices
 from stacks.document import shared_of
 from stacks.reading import parse
+from tests.unit.overrides import override
 from tests.unit.small_fleet import FLEET, HOUR, T0, WINDOW, document, read_json, run
 
 ROOT = Path(__file__).parents[2]
@@ -166,7 +167,7 @@ def test_sums_are_equal_over_any_partition(
     prices = [("aws:vpc:nat-gateway", "0.045"), ("aws:ec2:g6.xlarge:on-demand", "0.72")]
     book = PriceBook(
         region="us-east-1",
-        overrides=[Override(sku=sku, usd_per_hour=Decimal(usd), source="s", as_of=T0) for sku, usd in prices],
+        overrides=[override(sku, usd, T0) for sku, usd in prices],
     )
     edges = [T0, *sorted(T0 + timedelta(microseconds=cut) for cut in set(cuts)), T0 + 6 * HOUR]
 
@@ -208,10 +209,7 @@ def test_what_a_priced_environment_shares_has_a_price() -> None:
         settings = parse(config, path.name, date(2026, 11, 20))
         book = PriceBook(
             region=settings.region,
-            overrides=[
-                Override(sku=o.sku, usd_per_hour=o.usd_per_hour, source=o.source, as_of=parse_as_of(o.as_of))
-                for o in settings.prices
-            ],
+            overrides=[stated_price(entry, settings.region) for entry in settings.prices],
             packaged=PackagedPrices(),
         )
         for entry in shared_of(settings):

@@ -19,7 +19,8 @@ from costs.trueup import COMMITMENTS, Cause, TrueUp, true_up
 from gpufleet.domain.model import CapacityType, Cloud
 from ledger.facts import EndCause, Reservation, Run
 from ledger.schema import open_ledger
-from prices.book import Override, PriceBook, parse_as_of
+from prices.book import PriceBook, parse_as_of
+from tests.unit.overrides import override
 from tests.unit.small_fleet import FLEET, HOUR, T0, document, fill, run
 from tests.unit.test_trueup import WINDOW, as_csv, call, cur, google, trueup, whole
 
@@ -208,7 +209,7 @@ class World:
 
     def compare(self, lines: list[Line]) -> TrueUp:
         overrides = [
-            Override(sku=sku, usd_per_hour=Decimal(usd), source="s", as_of=parse_as_of(AS_OF))
+            override(sku, usd, parse_as_of(AS_OF))
             for sku, usd in {**PRICES, "aws:ec2:g6.xlarge:on-demand": "1"}.items()
         ]
         made = Bill(form=Form.CUR, digest="d", lines=tuple(lines), others=Decimal(0))
@@ -354,6 +355,6 @@ def test_a_reservation_that_is_no_block_keeps_its_own_row() -> None:
     known = world.facts()
     known = Facts(runs=known.runs, reservations=[seats], known=known.known)
     bill_ = Bill(form=Form.CUR, digest="d", others=Decimal(0), lines=(*hourly("i-a", "1"), *hourly("i-b", "1")))
-    overrides = [Override(sku="aws:ec2:g6.xlarge:on-demand", usd_per_hour=Decimal(1), source="s", as_of=T0)]
+    overrides = [override("aws:ec2:g6.xlarge:on-demand", "1", T0)]
     found = true_up(bill_, known, PriceBook(region="us-east-1", overrides=overrides), T0, T0 + 4 * HOUR)
     assert parts_of(found) == {"cr-9": {Cause.UNBILLED: Fraction(-4)}}
