@@ -15,7 +15,7 @@ from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import InstanceState
 from gpufleet.domain.policies import ScalePolicy, ScheduleRule
 from monitoring import rules
-from tests.watchdogs.plain import READY, START, document, instance
+from tests.watchdogs.plain import READY, START, document, instance, left_booting
 from tests.watchdogs.worlds import FakeMetrics, World
 from watchdogs.boots import BOOT_DEFAULT
 from watchdogs.policy import digests
@@ -840,3 +840,13 @@ def test_a_steep_latency_is_not_tried_again_and_again() -> None:
             target = to
             moves.append(to)
     assert moves == [3, 6, 5, 4]
+
+
+def test_a_pool_without_a_ready_replica_starts_as_the_ledger_remembers() -> None:
+    world, watchdog, _ = scaled(BUSY)
+    world.agents.clear()
+    assert [view.cold_start for view in watchdog.dry().observed] == [BOOT_DEFAULT]
+    ready_at = START - timedelta(days=2)
+    (boot,) = left_booting("batch-spot-a", 10, launched_at=ready_at - timedelta(minutes=21), ready_at=ready_at)
+    world.boots = {one.key: one for one in (boot, replace(boot, instance_id="i-other", pool="other"))}
+    assert [view.cold_start for view in watchdog.dry().observed] == [timedelta(minutes=21)]

@@ -216,7 +216,7 @@ class IdleWatchdog:
         needs = needed_soon(
             pools,
             {name: view.target for name, view in views.items()},
-            cold_starts(by_pool, agents),
+            cold_starts(by_pool, agents, self._ports.ledger.boots()),
             self._ports.metrics,
             self._document.environment,
             now,

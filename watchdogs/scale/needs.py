@@ -5,6 +5,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
+from gpufleet.domain.boots import Boot
 from gpufleet.domain.decisions import Reason
 from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import Instance
@@ -68,9 +69,13 @@ def _with_schedule(need: Need, schedule: Sequence[ScheduleRule], most: int, now:
 
 
 def cold_starts(
-    by_pool: Mapping[str, Sequence[Instance]], statuses: Mapping[str, AgentStatus]
+    by_pool: Mapping[str, Sequence[Instance]], statuses: Mapping[str, AgentStatus], remembered: Sequence[Boot]
 ) -> dict[str, timedelta]:
-    """By pool: the median of what its instances needed from launch to ready; of one that has none, all pools'."""
+    """By pool: the median of what its instances needed from launch to ready.
+
+    Of a pool where none is ready: what the ledger remembers of its boots, else what those of all pools needed.
+    """
     took = {pool: boots.took(members, statuses) for pool, members in by_pool.items()}
     usual = boots.expected([boot for own in took.values() for boot in own])
-    return {pool: boots.expected(own, otherwise=usual) for pool, own in took.items()}
+    past = {pool: boots.by_machine_type(boot for boot in remembered if boot.pool == pool).values() for pool in took}
+    return {pool: boots.expected(own, otherwise=max(past[pool], default=usual)) for pool, own in took.items()}

@@ -92,7 +92,7 @@ class ScaleWatchdog:
         by_pool: dict[str, list[Instance]] = {pool.name: [] for pool in pools}
         for instance in members:
             by_pool[groups[instance.group or ""]].append(instance)
-        leads = cold_starts(by_pool, statuses)
+        leads = cold_starts(by_pool, statuses, ports.ledger.boots())
         readings = pressure.read(ports.metrics, self._document.environment, policies, leads, now)
         targets = ports.ledger.targets()
         brakes = [brake for brake in ports.ledger.brakes(now) if brake.holds(now)]
