@@ -1,10 +1,12 @@
 """How long a boot takes, as far as the agents' words tell."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import timedelta
 
 import pytest
 
+from gpufleet.domain.boots import BOOT_LIMIT
+from serving.instance_settings import BootLimits
 from tests.watchdogs.plain import READY, START, instance
 from tests.watchdogs.test_spot_watchdog import spread_world, watchdog
 from watchdogs import boots
@@ -46,3 +48,8 @@ def test_a_switch_in_place_does_not_turn_the_fallback_off() -> None:
     world = spread_world()
     world.agents = {key: replace(READY, phase_since=world.now) for key in world.agents}
     assert watchdog(world).dry().observed[0].boot_expected == boots.BOOT_DEFAULT
+
+
+def test_a_boot_may_take_as_long_as_all_of_its_steps() -> None:
+    steps = [getattr(BootLimits(), step.name) for step in fields(BootLimits)]
+    assert sum(steps, timedelta()) == BOOT_LIMIT
