@@ -11,7 +11,7 @@ from typing import Any, Final
 from moto.ec2.models import EC2Backend
 
 from gpufleet.domain import tags
-from localcloud.aws import api_faults, capacity_blocks
+from localcloud.aws import api_faults, capacity_blocks, ends, refusals
 from localcloud.aws.api_faults import ApiFaults
 from localcloud.aws.calls import Calls
 from localcloud.aws.capacity import Kind
@@ -22,6 +22,8 @@ from localcloud.documents import is_document
 from localcloud.faults import FAULTS, NUMBERED, Faults
 
 _PREFIX: Final = "/_localcloud"
+_NOTICE: Final = timedelta(minutes=2)
+_AT_WORK: Final = frozenset({"pending", "running"})
 
 
 class ControlError(Exception):
@@ -67,6 +69,8 @@ class Control:
             ("POST", "/restore"): lambda _: self.restore(),
             ("POST", "/capacity"): self.set_capacity,
             ("POST", "/block"): self.move_block,
+            ("POST", "/end"): self.end,
+            ("POST", "/suspend"): self.suspend,
             ("POST", "/fault"): self.add_fault,
             ("DELETE", "/fault"): self.drop_fault,
             ("GET", "/api-fault"): lambda _: self.api_faults.as_json(),
@@ -93,7 +97,9 @@ class Control:
 
     def preempt(self, body: Mapping[str, Any]) -> object:
         """Announce the end of one spot instance of a pool (the oldest, unless one is named)."""
-        notice_s = float(body.get("notice_s", 120))
+        # given: as it is; else that of the real cloud, divided like every waiting time
+        real_s = self.world.time_scale.shorten(_NOTICE).total_seconds()
+        notice_s = float(body.get("notice_s", real_s))
         if not 0 <= notice_s <= 600:
             raise ControlError(f"notice_s is {notice_s:g}; a notice is 0 to 600 seconds long")
         chosen = self._choose_spot(body)
@@ -112,12 +118,35 @@ class Control:
         except ValueError as error:
             raise ControlError(str(error)) from error
 
+    def end(self, body: Mapping[str, Any]) -> object:
+        """End one instance, as `how` says, without a call to an API that could be seen in `calls`."""
+        how = str(body.get("how"))
+        if how not in ends.CHOSEN:
+            raise ControlError(f"how is {how!r}; choose one of {', '.join(sorted(ends.CHOSEN))}")
+        wanted = body.get("instance")
+        found = [one for one in living(self.ec2) if one.id == wanted and one.state in _AT_WORK]
+        if not found:
+            raise ControlError(f"no pending or running instance {wanted}", HTTPStatus.CONFLICT)
+        found[0].begin_end(ends.CHOSEN[how])
+        if body.get("tags_gone", False):
+            found[0].forget_tags()
+        return _shown(found[0], self.faults)
+
+    def suspend(self, body: Mapping[str, Any]) -> object:
+        """Suspend the launches of a group as Auto Scaling does after a day of failures."""
+        name = body.get("group")
+        found = [group for group in self.scaling.groups() if group.name == name]
+        if not found:
+            raise ControlError(f"no group {name}", HTTPStatus.CONFLICT)
+        found[0].suspend_launches()
+        return _shown_group(found[0])
+
     def _choose_spot(self, body: Mapping[str, Any]) -> LivingInstance:
         wanted, pool = body.get("instance"), body.get("pool")
         found = [
             instance
             for instance in living(self.ec2)
-            if instance.state == "running"
+            if (instance.state == "running" or (instance.state == "pending" and instance.id == wanted))
             and instance.kind is Kind.SPOT
             and instance.notice is None
             and (wanted is None or instance.id == wanted)
@@ -145,11 +174,13 @@ class Control:
         """All capacity is there again; groups try at once."""
         self.world.capacity.restore()
         for group in self.scaling.groups():
-            group.retry_at = None
+            group.acts_at = None
         return self.world.capacity.as_json()
 
     def set_capacity(self, body: Mapping[str, Any]) -> object:
-        """{"zone", "type", "kind", "count"} or {"kind", "vcpus"}; a count of null means no limit."""
+        """{"zone", "type", "kind", "count"}, {"kind", "vcpus"} or {"refuse"}; null takes one back."""
+        if "refuse" in body:
+            return self._refuse(body)
         kind = _kind(body.get("kind"))
         limits: tuple[dict[Any, int], Any, Any]
         if "vcpus" in body:
@@ -157,7 +188,7 @@ class Control:
         elif body.get("zone") and body.get("type") and "count" in body:
             limits = (self.world.capacity.limits, (body["zone"], body["type"], kind), body["count"])
         else:
-            raise ControlError('give {"zone", "type", "kind", "count"} or {"kind", "vcpus"}')
+            raise ControlError('give {"zone", "type", "kind", "count"}, {"kind", "vcpus"} or {"refuse"}')
         table, key, count = limits
         if count is None:
             table.pop(key, None)
@@ -165,6 +196,19 @@ class Control:
             table[key] = count
         else:
             raise ControlError(f"count is {count!r}; it must be a whole number from 0, or null for no limit")
+        return self.world.capacity.as_json()
+
+    def _refuse(self, body: Mapping[str, Any]) -> object:
+        """A refusal for every launch of this zone, type and kind; what is not given is any."""
+        kind = _kind(body["kind"]) if body.get("kind") is not None else None
+        where = (body.get("zone"), body.get("type"), kind)
+        name = body["refuse"]
+        if name is None:
+            self.world.capacity.chosen.pop(where, None)
+        elif name in refusals.CHOSEN:
+            self.world.capacity.chosen[where] = name
+        else:
+            raise ControlError(f"refuse is {name!r}; choose one of {', '.join(sorted(refusals.CHOSEN))}, or null")
         return self.world.capacity.as_json()
 
     def add_fault(self, body: Mapping[str, Any]) -> object:
@@ -194,7 +238,7 @@ class Control:
         return {"instance": chosen.id, "what": what}
 
     def add_api_fault(self, body: Mapping[str, Any]) -> object:
-        """Let calls of an AWS API fail: {"service", "operation", "code", "status", "times", "skip"}."""
+        """Let calls of an AWS API fail: {"service", "operation", "code", "status", "times", "skip", "message"}."""
         try:
             self.api_faults.add(api_faults.read(dict(body)))
         except ValueError as error:
@@ -242,7 +286,7 @@ def _shown(instance: LivingInstance, faults: Faults) -> dict[str, object]:
     return {
         "id": instance.id,
         "state": instance.state,
-        "state_reason": instance.state_reason.message,
+        "state_reason": instance.why,
         "type": instance.instance_type,
         "zone": instance.placement.zone,
         "kind": "reserved" if instance.capacity_reservation_id else str(instance.kind),
@@ -271,5 +315,6 @@ def _shown_group(group: LivingGroup) -> dict[str, object]:
         "max": high,
         "members": {member.instance.id: member.lifecycle_state for member in group.members},
         "status": group.status,
+        "suspended": group.suspended_processes,
         "last_failure": _SPACES.sub(" ", last.status_message) if last and last.status_message else None,
     }

@@ -1,11 +1,23 @@
 """Errors that people ask the AWS APIs to answer with: throttling, a page that fails, a service that is down."""
 
+import json
 import threading
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any, Final
 
 _JSON_SERVICES: Final = frozenset({"ssm", "events", "sqs", "secretsmanager", "kms", "ecr", "logs", "pricing"})
+_WORDS: Final = {
+    "RequestLimitExceeded": "Request limit exceeded.",
+    "Throttling": "Rate exceeded",
+    "ThrottlingException": "Rate exceeded",
+    "SlowDown": "Please reduce your request rate.",
+    "UnauthorizedOperation": "You are not authorized to perform this operation.",
+    "ResourceContention": "You already have a pending update to an Amazon EC2 Auto Scaling resource (for example, an"
+    " Auto Scaling group or load balancer).",
+    "ScalingActivityInProgress": "The operation can't be performed because there are scaling activities in progress.",
+}
+"""As documented, or told by people; none of them was recorded with its answer."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -20,6 +32,8 @@ class ApiFault:
     status: int
     times: int
     skip: int = 0
+    message: str = ""
+    """Empty: AWS's words for the code, as far as they are known."""
 
     def as_json(self) -> dict[str, object]:
         return {
@@ -29,6 +43,7 @@ class ApiFault:
             "status": self.status,
             "times": self.times,
             "skip": self.skip,
+            "message": self.message,
         }
 
 
@@ -69,9 +84,9 @@ class ApiFaults:
 
 def answer(fault: ApiFault) -> tuple[str, list[tuple[str, str]], bytes]:
     """Status line, headers and body in the form of the service's protocol."""
-    message = f"{fault.code}: asked for by the control API"
+    message = fault.message or _WORDS.get(fault.code, f"{fault.code}: asked for by the control API")
     if fault.service in _JSON_SERVICES:
-        text, kind = f'{{"__type": "{fault.code}", "message": "{message}"}}', "application/x-amz-json-1.1"
+        text, kind = json.dumps({"__type": fault.code, "message": message}), "application/x-amz-json-1.1"
     else:
         text, kind = _xml(fault.service, escape(fault.code), escape(message)), "text/xml"
     body = text.encode()
@@ -97,10 +112,13 @@ def read(body: dict[str, Any]) -> ApiFault:
     times, skip = body.get("times", 1), body.get("skip", 0)
     if not isinstance(service, str) or not service:
         raise ValueError('give a service, like {"service": "ec2", "operation": "DescribeInstances", "times": 1}')
-    if not isinstance(operation, str) or not isinstance(code, str):
-        raise ValueError("operation and code are words")
+    message = body.get("message", "")
+    if not isinstance(operation, str) or not isinstance(code, str) or not isinstance(message, str):
+        raise ValueError("operation, code and message are words")
     if not isinstance(status, int) or not 400 <= status <= 599:
         raise ValueError(f"status is {status!r}; an error has one from 400 to 599")
     if not isinstance(times, int) or not isinstance(skip, int) or times < 1 or skip < 0:
         raise ValueError(f"times is {times!r} and skip {skip!r}; they are whole numbers from 1 and from 0")
-    return ApiFault(service=service, operation=operation, code=code, status=status, times=times, skip=skip)
+    return ApiFault(
+        service=service, operation=operation, code=code, status=status, times=times, skip=skip, message=message
+    )

@@ -1,12 +1,14 @@
 """How much the embedded cloud has to give: spot and on-demand capacity per zone and machine type, and quotas."""
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from gpufleet.domain.catalogue import UnknownMachineError, machine
 from gpufleet.domain.model import Cloud
+from localcloud.aws import refusals
+from localcloud.aws.refusals import Refusal
+from localcloud.places import ZONES
 
 
 class Kind(StrEnum):
@@ -14,22 +16,6 @@ class Kind(StrEnum):
 
     SPOT = "spot"
     ON_DEMAND = "on-demand"
-
-
-class Shortage(StrEnum):
-    """Why a launch was refused, by EC2's error code."""
-
-    UNFULFILLABLE = "UnfulfillableCapacity"
-    INSUFFICIENT = "InsufficientInstanceCapacity"
-    VCPU_LIMIT = "VcpuLimitExceeded"
-    SPOT_LIMIT = "MaxSpotInstanceCountExceeded"
-    RESERVATION = "ReservationCapacityExceeded"
-    ADDRESSES = "InsufficientFreeAddressesInSubnet"
-    INVALID_RESERVATION = "InvalidCapacityReservationId.NotFound"
-    NO_EFA = "UnsupportedOperation"
-    INTERFACES = "AttachmentLimitExceeded"
-    MARKET = "InvalidParameterCombination"
-    NO_PLACEMENT = "InvalidPlacementGroup.Unknown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,14 +27,6 @@ class Use:
     kind: Kind
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
-    """A launch that the cloud could not do: EC2's error code and message."""
-
-    code: Shortage
-    message: str
-
-
 @dataclass(slots=True, kw_only=True)
 class Capacity:
     """Limits that people set through the control API; without one there is always room."""
@@ -58,13 +36,18 @@ class Capacity:
     vcpu_limits: dict[Kind, int] = field(default_factory=dict[Kind, int])
     gone: set[str] = field(default_factory=set[str])
     """Machine types with no new spot instance in any zone, until `restore`."""
+    chosen: dict[tuple[str | None, str | None, Kind | None], str] = field(
+        default_factory=dict[tuple[str | None, str | None, Kind | None], str]
+    )
+    """(zone, machine type, kind) -> name of the refusal that launches there get; None: any."""
 
     def take_away(self, machine_types: Iterable[str]) -> None:
         """No new spot instance of these types, in any zone."""
         self.gone.update(machine_types)
 
     def restore(self) -> None:
-        """Everything can be had again: limits, quotas and what was taken away are forgotten."""
+        """Everything is available again: limits, quotas, refusals and what was taken away are forgotten."""
+        self.chosen.clear()
         self.gone.clear()
         self.limits.clear()
         self.vcpu_limits.clear()
@@ -72,17 +55,34 @@ class Capacity:
     def refusal(self, wanted: Use, living: Iterable[Use]) -> Refusal | None:
         """Why this launch cannot be done beside what lives; None when it can. Quota comes first, as in EC2."""
         present = list(living)
-        limit = self.vcpu_limits.get(wanted.kind)
-        if limit is not None:
-            used = sum(vcpus(use.machine_type) for use in present if use.kind is wanted.kind)
-            if used + vcpus(wanted.machine_type) > limit:
-                return _over_quota(wanted.kind, limit)
-        room = self.limits.get((wanted.zone, wanted.machine_type, wanted.kind))
-        taken = Counter((use.zone, use.machine_type, use.kind) for use in present)
-        full = room is not None and taken[wanted.zone, wanted.machine_type, wanted.kind] >= room
-        if full or (wanted.kind is Kind.SPOT and wanted.machine_type in self.gone):
-            return _no_room(wanted)
+        found = self.chosen_for(wanted) or self._over_quota(wanted, present)
+        if found is None and self._is_full(wanted, present):
+            spot = wanted.kind is Kind.SPOT
+            others = [zone for zone in _beside(wanted.zone) if not self._is_full(replace(wanted, zone=zone), present)]
+            found = refusals.UNFULFILLABLE if spot else refusals.no_on_demand(others)
+            return _named(found, wanted, others)
+        return found
+
+    def chosen_for(self, wanted: Use) -> Refusal | None:
+        """The refusal that people chose for such a launch."""
+        launch = (wanted.zone, wanted.machine_type, wanted.kind)
+        for rule, name in self.chosen.items():
+            if all(one is None or one == other for one, other in zip(rule, launch, strict=True)):
+                return _named(refusals.CHOSEN[name], wanted, _beside(wanted.zone))
         return None
+
+    def _over_quota(self, wanted: Use, present: Iterable[Use]) -> Refusal | None:
+        limit = self.vcpu_limits.get(wanted.kind)
+        used = sum(vcpus(use.machine_type) for use in present if use.kind is wanted.kind)
+        if limit is None or used + vcpus(wanted.machine_type) <= limit:
+            return None
+        return refusals.SPOT_COUNT if wanted.kind is Kind.SPOT else refusals.over_vcpus(limit)
+
+    def _is_full(self, wanted: Use, present: Iterable[Use]) -> bool:
+        if wanted.kind is Kind.SPOT and wanted.machine_type in self.gone:
+            return True
+        room = self.limits.get((wanted.zone, wanted.machine_type, wanted.kind))
+        return room is not None and sum(use == wanted for use in present) >= room
 
     def as_json(self) -> Mapping[str, object]:
         """For people: the limits in force."""
@@ -93,6 +93,10 @@ class Capacity:
             ],
             "vcpu_limits": {str(kind): limit for kind, limit in sorted(self.vcpu_limits.items())},
             "spot_gone": sorted(self.gone),
+            "refusals": [
+                {"zone": zone, "type": machine_type, "kind": kind, "refuse": name}
+                for (zone, machine_type, kind), name in self.chosen.items()
+            ],
         }
 
 
@@ -104,25 +108,9 @@ def vcpus(machine_type: str) -> int:
         return 2
 
 
-def _over_quota(kind: Kind, limit: int) -> Refusal:
-    if kind is Kind.SPOT:
-        return Refusal(code=Shortage.SPOT_LIMIT, message="Max spot instance count exceeded")
-    message = (
-        f"You have requested more vCPU capacity than your current vCPU limit of {limit} allows for the instance"
-        " bucket that the specified instance type belongs to. Please visit"
-        " http://aws.amazon.com/contact-us/ec2-request to request an adjustment to this limit."
-    )
-    return Refusal(code=Shortage.VCPU_LIMIT, message=message)
+def _beside(zone: str) -> Sequence[str]:
+    return [other for other in ZONES if other != zone]
 
 
-def _no_room(wanted: Use) -> Refusal:
-    if wanted.kind is Kind.SPOT:
-        message = (
-            "Unable to fulfill capacity due to your request configuration. Please adjust your request and try again."
-        )
-        return Refusal(code=Shortage.UNFULFILLABLE, message=message)
-    message = (
-        f"We currently do not have sufficient {wanted.machine_type} capacity in the Availability Zone you requested"
-        f" ({wanted.zone}). Our system will be working on provisioning additional capacity."
-    )
-    return Refusal(code=Shortage.INSUFFICIENT, message=message)
+def _named(refusal: Refusal, wanted: Use, others: Sequence[str]) -> Refusal:
+    return refusal.for_launch(zone=wanted.zone, type=wanted.machine_type, others=", ".join(others))

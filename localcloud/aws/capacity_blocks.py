@@ -16,6 +16,7 @@ from moto.ec2.models import EC2Backend
 from moto.ec2.responses._base_response import EC2BaseResponse
 from moto.ec2.utils import convert_tag_spec
 
+from localcloud.aws.ends import BLOCK_OVER
 from localcloud.aws.events import Event, put
 from localcloud.aws.instances import living
 from localcloud.aws.reservations import CapacityReservation, ReservationError, of
@@ -97,8 +98,7 @@ def advance_blocks(ec2: EC2Backend, now: datetime) -> None:
         if not block.is_open:
             for instance in living(ec2):
                 if instance.capacity_reservation_id == block.id and instance.state in ("pending", "running"):
-                    # AWS does not document the code of this end
-                    instance.begin_end("Server.CapacityBlockEnded", "Capacity Block ends")
+                    instance.begin_end(BLOCK_OVER)
         if now >= block.end_date:
             block.state = "expired"
 

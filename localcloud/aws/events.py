@@ -1,4 +1,4 @@
-"""What EC2 tells EventBridge of instances; rules and queues are moto's."""
+"""What EC2 sends to EventBridge about instances; rules and queues are moto's."""
 
 import json
 from collections.abc import Mapping
@@ -26,15 +26,24 @@ def announce(event: Event, instance: str, detail: Mapping[str, Any], at: datetim
     put(event, f"instance/{instance}", {"instance-id": instance, **detail}, at)
 
 
+def announce_risk(event: Event, instance: str, zone: str, detail: Mapping[str, Any], at: datetime) -> None:
+    """The same for interruptions and rebalance recommendations: their ARN has the zone, and no account."""
+    _send(event, f"arn:aws:ec2:{zone}:instance/{instance}", {"instance-id": instance, **detail}, at)
+
+
 def put(event: Event, resource: str, detail: Mapping[str, Any], at: datetime) -> None:
     """Put one event on the default bus. `resource`: the last part of its ARN."""
+    _send(event, f"arn:aws:ec2:{REGION}:{ACCOUNT}:{resource}", detail, at)
+
+
+def _send(event: Event, resource: str, detail: Mapping[str, Any], at: datetime) -> None:
     events_backends[ACCOUNT][REGION].put_events(
         [
             {
                 "Source": "aws.ec2",
                 "DetailType": str(event),
                 "Time": at.timestamp(),
-                "Resources": [f"arn:aws:ec2:{REGION}:{ACCOUNT}:{resource}"],
+                "Resources": [resource],
                 "Detail": json.dumps(detail),
             }
         ]

@@ -1,9 +1,9 @@
-"""Auto Scaling groups that wish and a loop that fulfils: moto's groups start and end instances inside the call."""
+"""Auto Scaling groups that keep what is asked; a loop does it: moto's groups start and end instances in the call."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from moto.autoscaling import urls as scaling_urls
@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 
 LAUNCHING: Final = "autoscaling:EC2_INSTANCE_LAUNCHING"
 TERMINATING: Final = "autoscaling:EC2_INSTANCE_TERMINATING"
-_ACTIVITIES_KEPT: Final = 200
+_ACTIVITIES_KEPT: Final = timedelta(weeks=6)
+_ANSWERS: Final = timedelta(seconds=9)
+"""From a change of size to the step that it leads to (recorded: 1 to 18 s)."""
+_SUSPENDS_AFTER: Final = timedelta(hours=24)
+"""How long launches of a group may fail before Auto Scaling suspends them."""
 
 
 class ResourceInUse(ServiceException):
@@ -43,6 +47,7 @@ class Activity:
 
     activity_id: str
     auto_scaling_group_name: str
+    auto_scaling_group_arn: str
     description: str
     cause: str
     start_time: datetime
@@ -52,9 +57,23 @@ class Activity:
     progress: int = 0
     details: str = "{}"
 
-    def finish(self, at: datetime, *, code: str = "Successful") -> None:
-        """It came to an end."""
-        self.end_time, self.status_code, self.progress = at, code, 100
+    @property
+    def is_over(self) -> bool:
+        return self.end_time is not None
+
+    def go_on(self, code: str, progress: int) -> None:
+        """It has come so far."""
+        if not self.is_over:
+            self.status_code, self.progress = code, progress
+
+    def finish(self, at: datetime, *, code: str = "Successful", message: str = "") -> None:
+        """It came to an end, at a whole second. Once: what has ended does not change."""
+        if self.is_over:
+            return
+        self.end_time, self.status_code, self.progress = at.replace(microsecond=0), code, 100
+        if message:
+            self.status_message = message
+            self.description = f"{self.description}.  Status Reason: {message}"
 
 
 class Member(InstanceState):
@@ -72,7 +91,17 @@ class Member(InstanceState):
         self.version = version
         self.wait_until: datetime | None = None
         self.in_service_since: datetime | None = None
-        self.activity: Activity | None = None
+        self.found_dead_at: datetime | None = None
+        """When its health check found that its instance ends."""
+        self.token = ""
+        """Of the lifecycle action that it waits for."""
+        self.launch: Activity | None = None
+        self.end: Activity | None = None
+
+    @property
+    def details(self) -> str:
+        """Of its activities."""
+        return self.launch.details if self.launch is not None else "{}"
 
     @property
     def launch_template(self) -> dict[str, Any] | None:
@@ -102,14 +131,22 @@ class Recipe:
 
 
 class LivingGroup(FakeAutoScalingGroup):
-    """A group whose size is a wish; `localcloud.aws.reconcile` fulfils it."""
+    """A group that keeps its size as a number; `localcloud.aws.reconcile` starts and ends instances."""
 
     world: World
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.activities: list[Activity] = []
-        self.retry_at: datetime | None = None
+        self.acts_at: datetime | None = None
+        """When it grows or shrinks next; None: at once."""
         self.failures = 0
+        self.failing_since: datetime | None = None
+        self.replaces = 0
+        """Unhealthy instances whose replacement was not tried yet."""
+        self._request = ""
+        """What changed its size, for the causes of the step that follows."""
+        self._suspended: dict[str, str] = {}
+        """Process -> reason."""
         self.status: str | None = None
         self.extra: dict[str, Any] = {}
         self.refreshes: list[Refresh] = []
@@ -124,9 +161,28 @@ class LivingGroup(FakeAutoScalingGroup):
         return self.min_size or 0, self.max_size or 0
 
     def set_desired_capacity(self, new_capacity: int | None) -> None:
-        """Only the wish; nothing is started or ended here."""
-        self.desired_capacity = self.min_size if new_capacity is None else new_capacity
-        self.retry_at = None
+        """Only the number; nothing is started or ended here."""
+        before: int | None = vars(self).get("desired_capacity")
+        how = "created an AutoScalingGroup" if before is None else "explicitly set group desired capacity"
+        self.ask(how, before or 0, (self.min_size or 0) if new_capacity is None else new_capacity)
+
+    def ask(self, how: str, before: int, wanted: int) -> None:
+        """A user request for another size; the group answers it after a while."""
+        now = self.world.now()
+        self.desired_capacity = wanted
+        self.acts_at = now + self.world.time_scale.shorten(_ANSWERS)
+        if wanted != before:
+            request = f"a user request {how} changing the desired capacity from {before} to {wanted}."
+            self._request = f"At {stamp(now)} {request}"
+
+    def cause(self, *sentences: str) -> str:
+        """The cause of activities that begin now: each sentence with its time."""
+        return "  ".join(f"At {stamp(self.world.now())} {sentence}" for sentence in sentences)
+
+    def cause_of_step(self, sentence: str) -> str:
+        """The cause of a step to another size: the user request that led to it comes first, in one step alone."""
+        request, self._request = self._request, ""
+        return "  ".join([*([request] if request else []), self.cause(sentence)])
 
     def update(self, **wanted: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Change what is given and leave the rest: moto forgets the mix when an update does not repeat it."""
@@ -154,11 +210,44 @@ class LivingGroup(FakeAutoScalingGroup):
             check_desired(desired, low, high)
         else:
             desired = min(max(self.desired_capacity or 0, low), high)
-        if desired != self.desired_capacity:
-            self.set_desired_capacity(desired)
+        before = self.desired_capacity or 0
+        if desired != before:
+            constraints = f"min: {low}, max: {high}, desired: {desired}"
+            self.ask(f"update of AutoScalingGroup constraints to {constraints}", before, desired)
+
+    @property
+    def suspended_processes(self) -> list[dict[str, str]]:
+        return [{"ProcessName": name, "SuspensionReason": why} for name, why in sorted(self._suspended.items())]
+
+    @suspended_processes.setter
+    def suspended_processes(self, processes: list[str]) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """By a user request; what was suspended before keeps its reason."""
+        reason = f"User suspended at {stamp(self.world.now())}"
+        resumes = self.is_suspended("Launch") and "Launch" not in processes
+        self._suspended = {name: self._suspended.get(name, reason) for name in processes}
+        if resumes:
+            # it tries for another day
+            self.failing_since, self.acts_at = None, None
 
     def is_suspended(self, process: str) -> bool:
-        return process in self._suspended_processes
+        return process in self._suspended
+
+    def suspend_launches(self) -> None:
+        """As Auto Scaling does by itself. Its words, and that it is `Launch` alone, are assumed."""
+        reason = f"Administratively suspended at {stamp(self.world.now())}: launches failed for more than 24 hours"
+        self._suspended = {**self._suspended, "Launch": reason}
+
+    def note_failure(self) -> None:
+        """A launch failed; after a day of failures, launches are suspended."""
+        now = self.world.now()
+        self.failures += 1
+        self.failing_since = self.failing_since or now
+        if now - self.failing_since >= self.world.time_scale.shorten(_SUSPENDS_AFTER):
+            self.suspend_launches()
+
+    def note_success(self) -> None:
+        """A launch succeeded, or none is wanted."""
+        self.failures, self.failing_since = 0, None
 
     def recipe(self) -> Recipe:
         """What it launches now. Raises ValidationError without a launch template."""
@@ -203,28 +292,33 @@ class LivingGroup(FakeAutoScalingGroup):
         load = Counter(member.availability_zone for member in self.members if member.counts)
         return sorted(found, key=lambda subnet: load[subnet.availability_zone])
 
-    def say_once(self, trouble: str) -> None:
-        """A failed activity for what keeps the group from doing anything, unless it was said last."""
+    def report_once(self, trouble: str) -> None:
+        """A failed activity for what keeps the group from doing anything, unless it is the last one."""
         if self.activities and self.activities[0].status_message == trouble:
             return
         now = self.world.now()
-        activity = self.record(f"Launching a new EC2 instance.  Status Reason: {trouble}", "", now)
-        activity.status_message = trouble
-        activity.finish(now, code="Failed")
+        self.record("Launching a new EC2 instance", "", now).finish(now, code="Failed", message=trouble)
 
     def record(self, description: str, cause: str, now: datetime, details: str = "{}") -> Activity:
         """Begin a scaling activity."""
         activity = Activity(
             activity_id=str(mock_random.uuid4()),
             auto_scaling_group_name=self.name,
+            auto_scaling_group_arn=self.arn,
             description=description,
             cause=cause,
             start_time=now,
             details=details,
         )
         self.activities.insert(0, activity)
-        del self.activities[_ACTIVITIES_KEPT:]
+        while now - self.activities[-1].start_time > _ACTIVITIES_KEPT:
+            del self.activities[-1]
         return activity
+
+
+def stamp(moment: datetime) -> str:
+    """A time in causes and reasons."""
+    return f"{moment:%Y-%m-%dT%H:%M:%SZ}"
 
 
 def check_limits(low: int, high: int) -> None:
@@ -334,7 +428,7 @@ class LivingAutoScaling(AutoScalingBackend):
         if should_decrement and not member.leaving:
             self._lower(group, 1)
             cause += f", shrinking the capacity from {before} to {before - 1}"
-        return begin_end(self, group, member, cause + ".", self.world.now())
+        return begin_end(self, group, member, group.cause(f"{cause}."))
 
     def _lower(self, group: LivingGroup, by: int) -> None:
         low, _ = group.limits

@@ -16,13 +16,14 @@ from moto.ec2.responses import EC2Response
 from moto.s3 import models as bucket_models
 
 from localcloud.aws.bucket_policy import LivingBucket
-from localcloud.aws.capacity import Kind, Refusal, Use
+from localcloud.aws.capacity import Kind, Use
 from localcloud.aws.capacity_blocks import BlockCalls
 from localcloud.aws.groups import LivingAutoScaling, LivingGroup
-from localcloud.aws.instances import LivingInstance, living
+from localcloud.aws.instances import LivingInstance, StopRefusedError, living
 from localcloud.aws.launch import prepare
 from localcloud.aws.placement_groups import PlacementGroupCalls
 from localcloud.aws.placement_scores import PlacementScoreCalls
+from localcloud.aws.refusals import Refusal
 from localcloud.aws.reservations import ReservationCalls
 from localcloud.aws.scaling_calls import ScalingCalls
 from localcloud.aws.spot_prices import SpotPriceCalls
@@ -46,7 +47,7 @@ class Ec2Calls(
         world = LivingInstance.world
         refusal = self._refusal(world)
         if refusal is not None:
-            raise EC2ClientError(str(refusal.code), refusal.message)
+            raise EC2ClientError(str(refusal.without_mix.code), refusal.without_mix.message)
         answer: Any = super().run_instances()
         for instance in answer.result.instances:
             prepare(instance)
@@ -81,6 +82,7 @@ def install(world: World) -> tuple[EC2Backend, LivingAutoScaling]:
     os.environ["MOTO_ACCOUNT_ID"] = ACCOUNT
     LivingInstance.world = LivingGroup.world = LivingAutoScaling.world = world
     instance_models.Instance = LivingInstance
+    instance_models.OperationDisableApiStopNotPermitted = StopRefusedError  # pyright: ignore[reportPrivateImportUsage]
     scaling_models.FakeAutoScalingGroup = LivingGroup
     bucket_models.FakeBucket = LivingBucket
     autoscaling_backends.backend = LivingAutoScaling

@@ -1,14 +1,15 @@
 """EC2 instances with a life: pending, running, shutting-down, terminated; each one is a real machine on loopback.
 
-moto starts and ends instances at once and shows the address of a terminated one; EC2 does neither.
+moto starts and ends instances at once and shows the network of a terminated one; EC2 does neither.
 """
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from moto.ec2.exceptions import EC2ClientError
+from moto.ec2.exceptions import EC2ClientError, OperationDisableApiStopNotPermitted
 from moto.ec2.models import EC2Backend
 from moto.ec2.models import instances as moto_instances
 from moto.ec2.models.instances import Instance, StateReason
@@ -16,7 +17,8 @@ from moto.ec2.models.instances import Instance, StateReason
 from gpufleet.domain import tags
 from localcloud.aws.books import Stay
 from localcloud.aws.capacity import Kind, Use
-from localcloud.aws.events import Event, announce
+from localcloud.aws.ends import BY_ITSELF, BY_PERSON, NOT_LAUNCHED, SPOT_TAKEN, End
+from localcloud.aws.events import Event, announce, announce_risk
 from localcloud.aws.world import World
 
 PENDING: Final = ("pending", 0)
@@ -26,8 +28,10 @@ TERMINATED: Final = ("terminated", 48)
 STOPPING: Final = ("stopping", 64)
 STOPPED: Final = ("stopped", 80)
 
-_SHOWN_AFTER_END: Final = timedelta(minutes=30)
-"""How long DescribeInstances shows a terminated instance (about an hour in EC2)."""
+_PENDING: Final = timedelta(seconds=4)
+"""How long an instance is pending before its machine begins to boot. Assumed."""
+_SHOWN_AFTER_END: Final = timedelta(hours=1)
+"""How long DescribeInstances shows a terminated instance."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,6 +40,17 @@ class Notice:
 
     at: datetime
     """When the instance will be ended."""
+
+
+class StopRefusedError(EC2ClientError):
+    """An instance that is protected from being stopped; moto words this as a refused termination."""
+
+    def __init__(self, instance_id: str) -> None:
+        super().__init__(
+            "OperationNotPermitted",
+            f"The instance '{instance_id}' may not be stopped. Modify its 'disableApiStop' instance attribute and try"
+            " again.",
+        )
 
 
 class LivingInstance(Instance):
@@ -49,14 +64,34 @@ class LivingInstance(Instance):
     spot_instance_request_id: str | None = None
     shutdown_began: datetime | None = None
     ended_at: datetime | None = None
+    _why: StateReason | None = None
 
     def set_state(self, state: tuple[str, int]) -> None:
         """What DescribeInstances says from now on."""
         self._state.name, self._state.code = state
 
     @property
+    def state_reason(self) -> StateReason | None:
+        """None: nothing is stated, as of everything that runs."""
+        return self._why
+
+    @state_reason.setter
+    def state_reason(self, reason: StateReason) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        self._why = reason if reason.code else None
+
+    @property
+    def launched(self) -> datetime:
+        """When it was launched, or started again; moto keeps UTC without saying so."""
+        return self.launch_time.replace(tzinfo=UTC)
+
+    @property
     def kind(self) -> Kind:
         return Kind.SPOT if self.lifecycle == "spot" else Kind.ON_DEMAND
+
+    @property
+    def why(self) -> str:
+        """The message of its state reason; empty when nothing is stated."""
+        return self._why.message if self._why else ""
 
     @property
     def use(self) -> Use:
@@ -75,6 +110,14 @@ class LivingInstance(Instance):
         return None if self.state == "terminated" else super().private_ip_address
 
     @property
+    def subnet_id(self) -> str | None:
+        return None if self.state == "terminated" else super().subnet_id
+
+    @property
+    def vpc_id(self) -> str | None:
+        return None if self.state == "terminated" else super().vpc_id
+
+    @property
     def address(self) -> str:
         """Its private address, also after its end."""
         found = super().private_ip_address
@@ -87,10 +130,12 @@ class LivingInstance(Instance):
         return [] if self.state == "terminated" else super().network_interfaces
 
     def terminate(self) -> Any:
-        """Begin to shut down; `advance` finishes it when the machine is gone."""
-        return self.begin_end("Client.UserInitiatedShutdown", "User initiated shutdown")
+        """Begin to shut down; `advance` finishes it when the machine is gone. Raises EC2ClientError."""
+        if self.disable_api_stop:
+            raise OperationDisableApiStopNotPermitted(self.id)
+        return self.begin_end(BY_PERSON)
 
-    def begin_end(self, code: str, message: str) -> Any:
+    def begin_end(self, end: End) -> Any:
         """Begin to shut down for this reason. Returns the state before."""
         before = moto_instances.InstanceState(self._state.name, self._state.code)
         if self.state in ("shutting-down", "terminated"):
@@ -98,23 +143,25 @@ class LivingInstance(Instance):
         self.set_state(SHUTTING_DOWN)
         now = self.world.now()
         self.shutdown_began = now
-        self.state_reason = StateReason(f"{code}: {message}", code)
-        self._reason = f"{message} ({now:%Y-%m-%d %H:%M:%S} GMT)"
-        self.world.books.close(self.id, now, code)
+        self._give_reason(end, now)
+        self.world.books.close(self.id, now, end.code or "unstated")
         self.world.hardware.end(self.id)
         announce(Event.STATE, self.id, {"state": "shutting-down"}, now)
         return before
 
+    def _give_reason(self, end: End, now: datetime) -> None:
+        self.state_reason, self._reason = end.state_reason, end.transition_reason(now)
+
     def give_notice(self, at: datetime, now: datetime) -> None:
         """Announce the end of a spot instance: in its metadata and as an event."""
         self.notice = Notice(at=at)
-        announce(Event.INTERRUPTION, self.id, {"instance-action": "terminate"}, now)
+        announce_risk(Event.INTERRUPTION, self.id, self.placement.zone or "", {"instance-action": "terminate"}, now)
 
     def advise_rebalance(self, now: datetime) -> None:
         """Say that an interruption may come; once."""
         if self.rebalance_at is None:
             self.rebalance_at = now
-            announce(Event.REBALANCE, self.id, {}, now)
+            announce_risk(Event.REBALANCE, self.id, self.placement.zone or "", {}, now)
 
     def stop(self) -> Any:
         before = moto_instances.InstanceState(self._state.name, self._state.code)
@@ -127,28 +174,26 @@ class LivingInstance(Instance):
         if self.state in ("pending", "running"):
             now = self.world.now()
             self.set_state(STOPPING)
-            self._stopped_by("Client.UserInitiatedShutdown", "User initiated", now)
+            self._give_reason(BY_PERSON, now)
             self.world.books.close(self.id, now, "stopped")
             self.world.hardware.end(self.id)
         return before
-
-    def _stopped_by(self, code: str, who: str, now: datetime) -> None:
-        self.state_reason = StateReason(f"{code}: {who} shutdown", code)
-        self._reason = f"{who} ({now:%Y-%m-%d %H:%M:%S} GMT)"
 
     def start(self) -> Any:
         before = moto_instances.InstanceState(self._state.name, self._state.code)
         if self.state == "stopped":
             self.set_state(PENDING)
             now = self.world.now()
+            # the reason of its stop stays
             self.launch_time, self.notice = now, None
-            self.state_reason, self._reason = StateReason(), ""
             self.world.books.open(self.stay(now))
         return before
 
     def advance(self, now: datetime) -> None:
         """One step of life: what its machine did since the last look."""
-        if self.state == "pending":
+        if self.state in ("pending", "running") and self.notice is not None and now >= self.notice.at:
+            self.begin_end(SPOT_TAKEN)
+        elif self.state == "pending":
             self._boot(now)
         elif self.state == "running":
             self._look(now)
@@ -161,26 +206,26 @@ class LivingInstance(Instance):
         if self.world.hardware.is_alive(self.id):
             self.set_state(RUNNING)
             announce(Event.STATE, self.id, {"state": "running"}, now)
-            return
-        try:
-            self.world.hardware.start(self)
-        except OSError as error:
-            self.begin_end("Server.InternalError", f"Internal error on launch: {error}")
+        elif now >= self.launched + self.world.time_scale.shorten(_PENDING):
+            try:
+                self.world.hardware.start(self)
+            except OSError as error:
+                print(f"{self.id} has no machine: {error}", file=sys.stderr, flush=True)
+                self.begin_end(NOT_LAUNCHED)
 
     def _look(self, now: datetime) -> None:
-        if self.notice is not None and now >= self.notice.at:
-            self.begin_end("Server.SpotInstanceTermination", "Spot instance termination")
-        elif not self.world.hardware.is_alive(self.id):
-            # the guest powered itself off
-            if self.instance_initiated_shutdown_behavior == "terminate":
-                self.begin_end("Client.InstanceInitiatedShutdown", "Instance initiated shutdown")
-            else:
-                self._stopped_by("Client.InstanceInitiatedShutdown", "Instance initiated", now)
-                self.world.books.close(self.id, now, "stopped")
-                self.set_state(STOPPED)
+        if self.world.hardware.is_alive(self.id):
+            return
+        # the guest powered itself off
+        if self.instance_initiated_shutdown_behavior == "terminate":
+            self.begin_end(BY_ITSELF)
+        else:
+            self._give_reason(BY_ITSELF, now)
+            self.world.books.close(self.id, now, "stopped")
+            self.set_state(STOPPED)
 
     def _finish(self, now: datetime) -> None:
-        reason, transition = self.state_reason, self._reason
+        reason, transition = self._why, self._reason
         # the address stays taken until EC2 forgets the instance: nothing new may be mistaken for it
         for nic in self.nics.values():
             nic.delete_on_termination = False
@@ -190,13 +235,17 @@ class LivingInstance(Instance):
             self.world.hardware.detach(self.id, disk.volume_id)
         super().terminate()
         self.set_state(TERMINATED)
-        self.state_reason, self._reason = reason, transition
+        self._why, self._reason = reason, transition
         self.ended_at = now
         announce(Event.STATE, self.id, {"state": "terminated"}, now)
 
+    def forget_tags(self) -> None:
+        """No tag is shown any more: of some ended instances, EC2 shows none."""
+        self.ec2_backend.delete_tag_keys([self.id], [tag["key"] for tag in self.get_tags()])
+
     def release_address(self) -> None:
         """Let the subnet give the address to a new instance."""
-        self.ec2_backend.get_subnet(self.subnet_id).del_subnet_ip(self.address)
+        self.ec2_backend.get_subnet(self._subnet_id).del_subnet_ip(self.address)
         self._private_ips = set()
 
     def stay(self, now: datetime) -> Stay:
@@ -235,4 +284,4 @@ def advance_all(backend: EC2Backend, now: datetime) -> None:
 
 def _long_gone(instance: Any, now: datetime) -> bool:
     ended = instance.ended_at
-    return ended is not None and now - ended > _SHOWN_AFTER_END
+    return ended is not None and now - ended > instance.world.time_scale.shorten(_SHOWN_AFTER_END)

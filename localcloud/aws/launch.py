@@ -8,9 +8,10 @@ from moto.core.types import Base64EncodedString
 from moto.ec2.models import EC2Backend
 
 from localcloud.aws import placement_groups
-from localcloud.aws.capacity import Kind, Refusal, Shortage, Use
+from localcloud.aws.capacity import Kind, Use
 from localcloud.aws.groups import LivingGroup, Member, Recipe
 from localcloud.aws.instances import LivingInstance, living
+from localcloud.aws.refusals import Refusal, Shortage
 from localcloud.aws.reservations import claim, wants_block
 from localcloud.aws.world import World
 from localcloud.documents import inner, items
@@ -21,19 +22,14 @@ _PREFIX: Final = {
 }
 
 
-def launch_one(world: World, ec2: EC2Backend, group: LivingGroup) -> bool:
+def launch_one(world: World, ec2: EC2Backend, group: LivingGroup, cause: str) -> bool:
     """Try zones (emptiest first) and machine types (in their order) until one instance starts.
 
     Records an activity for the success, or one failed activity per zone. Returns whether an instance started.
     """
     recipe = group.recipe()
     kind = group.next_kind(recipe)
-    have = sum(1 for member in group.members if member.counts)
     now = world.now()
-    cause = (
-        f"At {now:%Y-%m-%dT%H:%M:%SZ} an instance was started in response to a difference between desired and actual"
-        f" capacity, increasing the capacity from {have} to {have + 1}."
-    )
     for subnet in group.subnets():
         zone = subnet.availability_zone
         details = json.dumps({"Subnet ID": subnet.id, "Availability Zone": zone})
@@ -55,7 +51,8 @@ def launch_one(world: World, ec2: EC2Backend, group: LivingGroup) -> bool:
                 continue
             member = Member(instance, group, recipe.version)
             group.instance_states.append(member)
-            member.activity = group.record(f"Launching a new EC2 instance: {instance.id}", cause, now, details)
+            member.launch = group.record(f"Launching a new EC2 instance: {instance.id}", cause, now, details)
+            member.launch.go_on("PreInService", 30)
             world.books.open(instance.stay(now))
             return True
         _record_failure(group, refusals[0], kind, cause, details, world)
@@ -71,19 +68,20 @@ def _no_address(subnet_id: str) -> Refusal:
 
 def _refusal(world: World, ec2: EC2Backend, use: Use, reservation: str | None) -> Refusal | None:
     if reservation is not None:
-        return None
+        return world.capacity.chosen_for(use)
     return world.capacity.refusal(use, [other.use for other in living(ec2) if other.occupies_capacity])
 
 
 def _record_failure(  # noqa: PLR0913
     group: LivingGroup, refusal: Refusal, kind: Kind, cause: str, details: str, world: World
 ) -> None:
-    mixed = f"{_PREFIX[kind]} {refusal.code} - " if group.mixed_instances_policy else ""
-    message = f"{mixed}{refusal.message.rstrip('.')}. Launching EC2 instance failed."
+    if group.mixed_instances_policy:
+        words = f"{_PREFIX[kind]} {refusal.code} - {refusal.message}"
+    else:
+        words = refusal.without_mix.message
     now = world.now()
-    activity = group.record(f"Launching a new EC2 instance.  Status Reason: {message}", cause, now, details)
-    activity.status_message = message
-    activity.finish(now, code="Failed")
+    activity = group.record("Launching a new EC2 instance", cause, now, details)
+    activity.finish(now, code="Failed", message=f"{words.rstrip('.')}. Launching EC2 instance failed.")
 
 
 def _run(  # noqa: PLR0913
@@ -131,7 +129,6 @@ def _run(  # noqa: PLR0913
     instance.group_name = group.name
     instance.placement.group_name = group.placement_group or ""
     instance.capacity_reservation_id = reservation
-    instance.launch_time = world.now()
     attach_profile(ec2, instance, data.get("IamInstanceProfile") or {})
     prepare(instance)
     return instance
@@ -144,6 +141,7 @@ def _lifecycle(data: Mapping[str, Any]) -> str | None:
 
 def prepare(instance: LivingInstance) -> None:
     """What every new instance gets: it is pending, and a spot one has a request."""
+    instance.launch_time = instance.world.now()
     instance.set_state(("pending", 0))
     if instance.kind is Kind.SPOT:
         instance.spot_instance_request_id = f"sir-{instance.id[-8:]}"

@@ -14,8 +14,8 @@ from moto.moto_api._internal import mock_random
 
 from gpufleet.domain.catalogue import UnknownMachineError, machine
 from gpufleet.domain.model import Cloud
-from localcloud.aws.capacity import Refusal, Shortage
 from localcloud.aws.instances import living
+from localcloud.aws.refusals import Refusal, Shortage
 from localcloud.documents import items
 
 _EFA = frozenset({"efa", "efa-only"})

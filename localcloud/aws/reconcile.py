@@ -1,4 +1,4 @@
-"""The loop that makes groups what they wish to be, and walks instances through their life."""
+"""The loop that brings groups to their size, and walks instances through their life."""
 
 from collections import Counter
 from datetime import datetime, timedelta
@@ -7,6 +7,7 @@ from typing import Final
 from moto.autoscaling.models import LifecycleHook
 from moto.core.exceptions import ServiceException
 from moto.ec2.models import EC2Backend
+from moto.moto_api._internal import mock_random
 
 from localcloud.aws.capacity_blocks import advance_blocks
 from localcloud.aws.groups import LAUNCHING, TERMINATING, Activity, LivingAutoScaling, LivingGroup, Member
@@ -20,6 +21,16 @@ from localcloud.aws.world import World
 _FIRST_RETRY: Final = timedelta(seconds=10)
 _LONGEST_RETRY: Final = timedelta(seconds=60)
 """Auto Scaling waits longer after each failed launch. How long is not documented: assumed."""
+_HEALTH_CHECK: Final = timedelta(seconds=8)
+"""From the end of an instance until its group finds out. Assumed."""
+_REPLACES: Final = timedelta(seconds=1)
+"""From the end of a member to the launch of another (recorded: 1 to 2 s)."""
+_ABANDONED: Final = (
+    "Instance failed to complete user's Lifecycle Action: Lifecycle Action with token {} was abandoned: {}"
+)
+_DIED: Final = "Instance became unhealthy while waiting for instance to be in InService state. Termination Reason: {}"
+_TAKEN_OUT: Final = "an instance was taken out of service in response to"
+_ENDS: Final = frozenset({"shutting-down", "terminated", "stopping", "stopped"})
 
 
 def one_round(world: World, ec2: EC2Backend, scaling: LivingAutoScaling) -> None:
@@ -34,7 +45,7 @@ def one_round(world: World, ec2: EC2Backend, scaling: LivingAutoScaling) -> None
                 _advance_group(world, ec2, scaling, group)
             except ServiceException as error:
                 # a group that cannot be fulfilled (its template is gone) must not hold up the others
-                group.say_once(str(error.message))
+                group.report_once(str(error.message))
 
 
 def _advance_group(world: World, ec2: EC2Backend, scaling: LivingAutoScaling, group: LivingGroup) -> None:
@@ -42,12 +53,15 @@ def _advance_group(world: World, ec2: EC2Backend, scaling: LivingAutoScaling, gr
     for member in list(group.members):
         _advance_member(scaling, group, member, now)
     missing = (group.desired_capacity or 0) - sum(1 for member in group.members if member.counts)
+    if missing <= 0:
+        group.note_success()
     if _refresh(world, ec2, scaling, group, missing):
         return
-    if missing < 0 and not group.is_suspended("Terminate"):
-        _shrink(scaling, group, -missing, now)
-    elif missing > 0 and not group.is_suspended("Launch") and group.status is None:
-        _grow(world, ec2, group, missing, now)
+    if group.acts_at is None or now >= group.acts_at:
+        if missing < 0 and not group.is_suspended("Terminate"):
+            _shrink(scaling, group, -missing)
+        elif missing > 0 and not group.is_suspended("Launch") and group.status is None:
+            _grow(world, ec2, group, missing, now)
     scaling.drop_if_empty(group)
 
 
@@ -62,38 +76,51 @@ def _refresh(world: World, ec2: EC2Backend, scaling: LivingAutoScaling, group: L
         # a replacement that is not warm yet must not be taken for surplus
         return refresh.surging and missing < 0
     if refresh.launches_first and missing >= 0:
-        if group.retry_at is None or now >= group.retry_at:
-            refresh.surging = launch_one(world, ec2, group)
-            group.retry_at = None if refresh.surging else now + world.time_scale.shorten(_FIRST_RETRY)
+        if group.acts_at is None or now >= group.acts_at:
+            cause = group.cause("an instance was launched in response to an instance refresh.")
+            refresh.surging = launch_one(world, ec2, group, cause)
+            group.acts_at = None if refresh.surging else now + world.time_scale.shorten(_FIRST_RETRY)
         return True
     refresh.surging = False
-    begin_end(scaling, group, victim, "an instance was taken out of service in response to an instance refresh.", now)
+    begin_end(scaling, group, victim, group.cause(f"{_TAKEN_OUT} an instance refresh."))
     return True
 
 
 def _grow(world: World, ec2: EC2Backend, group: LivingGroup, missing: int, now: datetime) -> None:
-    if group.retry_at is not None and now < group.retry_at:
-        return
-    for _ in range(missing):
-        if not launch_one(world, ec2, group):
-            group.failures += 1
+    """One step: each of its launches names the whole step as its cause."""
+    group.acts_at = None
+    replaced, group.replaces = min(group.replaces, missing), 0
+    causes = [group.cause("an instance was launched in response to an unhealthy instance needing to be replaced.")]
+    causes *= replaced
+    if missing > replaced:
+        low = (group.desired_capacity or 0) - missing + replaced
+        difference = (
+            "an instance was started in response to a difference between desired and actual capacity, increasing the"
+            f" capacity from {low} to {low + missing - replaced}."
+        )
+        causes += [group.cause_of_step(difference)] * (missing - replaced)
+    for cause in causes:
+        if not launch_one(world, ec2, group, cause):
+            group.note_failure()
             wait = min(_LONGEST_RETRY, _FIRST_RETRY * 2 ** min(group.failures - 1, 6))
-            group.retry_at = now + world.time_scale.shorten(wait)
+            group.acts_at = now + world.time_scale.shorten(wait)
             return
-    group.failures, group.retry_at = 0, None
+    group.note_success()
 
 
-def _shrink(scaling: LivingAutoScaling, group: LivingGroup, surplus: int, now: datetime) -> None:
+def _shrink(scaling: LivingAutoScaling, group: LivingGroup, surplus: int) -> None:
+    group.acts_at = None
+    before = sum(1 for member in group.members if member.counts)
+    step = group.cause_of_step(
+        f"{_TAKEN_OUT} a difference between desired and actual capacity, shrinking the capacity from {before} to"
+        f" {before - surplus}."
+    )
     for _ in range(surplus):
         chosen = _least_wanted(group)
         if chosen is None:
             return
-        before = sum(1 for member in group.members if member.counts)
-        cause = (
-            f"an instance was taken out of service in response to a difference between desired and actual capacity,"
-            f" shrinking the capacity from {before} to {before - 1}."
-        )
-        begin_end(scaling, group, chosen, cause, now)
+        selected = group.cause(f"instance {chosen.instance.id} was selected for termination.")
+        begin_end(scaling, group, chosen, f"{step}  {selected}")
 
 
 def _least_wanted(group: LivingGroup) -> Member | None:
@@ -111,15 +138,16 @@ def _advance_member(scaling: LivingAutoScaling, group: LivingGroup, member: Memb
     state = member.instance.state
     if state == "terminated" and member.leaving:
         _remove(group, member, now)
-    elif state in ("shutting-down", "terminated", "stopping", "stopped") and not member.leaving:
+    elif state in _ENDS and not member.leaving:
         if not group.is_suspended("ReplaceUnhealthy") and not group.is_suspended("HealthCheck"):
-            _found_dead(scaling, group, member, now)
+            _look_at_dead(scaling, group, member, now)
     elif member.health_status == "Unhealthy" and not member.leaving:
         if not group.is_suspended("ReplaceUnhealthy"):
-            cause = "an instance was taken out of service in response to a user health-check."
-            begin_end(scaling, group, member, cause, now)
+            _replace(scaling, group, member, "a user health-check.", now)
     elif member.lifecycle_state == "Pending" and state == "running":
         _arrive(scaling, group, member, now)
+    elif member.lifecycle_state == "Pending:Proceed":
+        _in_service(member, now)
     elif member.wait_until is not None and now >= member.wait_until:
         _wait_is_over(scaling, group, member, now)
 
@@ -129,66 +157,115 @@ def _arrive(scaling: LivingAutoScaling, group: LivingGroup, member: Member, now:
     if hook is None:
         _in_service(member, now)
     else:
-        member.lifecycle_state = "Pending:Wait"
-        member.wait_until = now + timedelta(seconds=hook.heartbeat_timeout)
+        _wait(group, member, "Pending:Wait", hook, now)
+        if member.launch is not None:
+            member.launch.go_on("MidLifecycleAction", 60)
+
+
+def _wait(group: LivingGroup, member: Member, state: str, hook: LifecycleHook, now: datetime) -> None:
+    """Begin a lifecycle action."""
+    member.lifecycle_state, member.token = state, str(mock_random.uuid4())
+    member.wait_until = now + heartbeat(group, hook)
+
+
+def heartbeat(group: LivingGroup, hook: LifecycleHook) -> timedelta:
+    """How long a lifecycle action of the hook waits."""
+    return group.world.time_scale.shorten(timedelta(seconds=hook.heartbeat_timeout))
 
 
 def _in_service(member: Member, now: datetime) -> None:
     member.lifecycle_state, member.wait_until, member.in_service_since = "InService", None, now
-    if member.activity is not None:
-        member.activity.finish(now)
-        member.activity = None
+    if member.launch is not None:
+        member.launch.finish(now)
 
 
-def begin_end(scaling: LivingAutoScaling, group: LivingGroup, member: Member, cause: str, now: datetime) -> Activity:
+def begin_end(scaling: LivingAutoScaling, group: LivingGroup, member: Member, cause: str) -> Activity:
     """Take an instance out of its group: through the terminating hook when there is one. Twice is once."""
-    if member.leaving and member.activity is not None:
-        return member.activity
-    activity = group.record(
-        f"Terminating EC2 instance: {member.instance.id}", f"At {now:%Y-%m-%dT%H:%M:%SZ} {cause}", now
-    )
-    member.activity = activity
+    if member.leaving and member.end is not None:
+        return member.end
+    now = group.world.now()
+    if member.launch is not None:
+        # of what was not in service yet: assumed
+        member.launch.finish(now, code="Cancelled")
+    activity = group.record(f"Terminating EC2 instance: {member.instance.id}", cause, now, member.details)
+    member.end = activity
     hook = _hook(scaling, group, TERMINATING)
     if hook is None or member.instance.state not in ("pending", "running"):
-        _proceed(scaling, member)
+        _proceed(scaling, member, "Terminating")
     else:
-        member.lifecycle_state = "Terminating:Wait"
-        member.wait_until = now + timedelta(seconds=hook.heartbeat_timeout)
+        _wait(group, member, "Terminating:Wait", hook, now)
+        activity.go_on("MidLifecycleAction", 60)
     return activity
 
 
-def complete(scaling: LivingAutoScaling, group: LivingGroup, member: Member, result: str, now: datetime) -> None:
+def complete(scaling: LivingAutoScaling, group: LivingGroup, member: Member, result: str) -> None:
     """CompleteLifecycleAction: go on (launching: ABANDON ends the instance)."""
-    if member.lifecycle_state == "Pending:Wait" and result == "CONTINUE":
-        _in_service(member, now)
-    elif member.lifecycle_state == "Pending:Wait" or member.lifecycle_state == "Terminating:Wait":
-        _proceed(scaling, member)
+    if member.lifecycle_state == "Terminating:Wait":
+        _proceed(scaling, member, "Terminating:Proceed")
+    elif member.lifecycle_state == "Pending:Wait" and result == "CONTINUE":
+        member.lifecycle_state, member.wait_until = "Pending:Proceed", None
+    elif member.lifecycle_state == "Pending:Wait":
+        _give_up(
+            scaling, group, member, _ABANDONED.format(member.token, "Lifecycle Action Completed with ABANDON Result")
+        )
 
 
 def _wait_is_over(scaling: LivingAutoScaling, group: LivingGroup, member: Member, now: datetime) -> None:
-    transition = TERMINATING if member.leaving else LAUNCHING
-    hook = _hook(scaling, group, transition)
-    complete(scaling, group, member, hook.default_result if hook else "CONTINUE", now)
+    """Nobody answered: the default result counts."""
+    hook = _hook(scaling, group, TERMINATING if member.leaving else LAUNCHING)
+    if member.leaving or hook is None or hook.default_result == "CONTINUE":
+        complete(scaling, group, member, "CONTINUE")
+    else:
+        _give_up(scaling, group, member, _ABANDONED.format(member.token, "Heartbeat Timeout"))
 
 
-def _proceed(scaling: LivingAutoScaling, member: Member) -> None:
-    member.lifecycle_state, member.wait_until = "Terminating:Proceed", None
+def _give_up(scaling: LivingAutoScaling, group: LivingGroup, member: Member, message: str) -> None:
+    """A launch that came to nothing although there is an instance: it is cancelled, and the instance is ended."""
+    now = group.world.now()
+    if member.launch is not None:
+        member.launch.finish(now, code="Cancelled", message=message)
+    _launch_soon(group, now)
+    cause = group.cause(f"{_TAKEN_OUT} a launch failure.")
+    member.end = group.record(f"Terminating EC2 instance: {member.instance.id}", cause, now, member.details)
+    _proceed(scaling, member, "Terminating")
+
+
+def _proceed(scaling: LivingAutoScaling, member: Member, state: str) -> None:
+    member.lifecycle_state, member.wait_until = state, None
+    if member.end is not None:
+        member.end.go_on("InProgress", 60)
     scaling.ec2_backend.terminate_instances([member.instance.id])
 
 
-def _found_dead(scaling: LivingAutoScaling, group: LivingGroup, member: Member, now: datetime) -> None:
+def _look_at_dead(scaling: LivingAutoScaling, group: LivingGroup, member: Member, now: datetime) -> None:
+    """Its instance ended, whoever or whatever ended it: the group cannot tell."""
+    if member.found_dead_at is None:
+        member.found_dead_at = now
+    if now < member.found_dead_at + group.world.time_scale.shorten(_HEALTH_CHECK):
+        return
     member.health_status = "Unhealthy"
-    cause = (
-        "an instance was taken out of service in response to an EC2 health check indicating it has been terminated"
-        " or stopped."
-    )
-    begin_end(scaling, group, member, cause, now)
+    if member.launch is not None and not member.launch.is_over:
+        _give_up(scaling, group, member, _DIED.format(member.instance.why))
+    else:
+        _replace(scaling, group, member, "an EC2 health check indicating it has been terminated or stopped.", now)
+
+
+def _replace(scaling: LivingAutoScaling, group: LivingGroup, member: Member, why: str, now: datetime) -> None:
+    group.replaces += 1
+    _launch_soon(group, now)
+    begin_end(scaling, group, member, group.cause(f"{_TAKEN_OUT} {why}"))
+
+
+def _launch_soon(group: LivingGroup, now: datetime) -> None:
+    """Instead of at once; a group that waits to try again goes on waiting."""
+    if group.acts_at is None:
+        group.acts_at = now + group.world.time_scale.shorten(_REPLACES)
 
 
 def _remove(group: LivingGroup, member: Member, now: datetime) -> None:
     group.instance_states.remove(member)
-    if member.activity is not None:
-        member.activity.finish(now)
+    if member.end is not None:
+        member.end.finish(now)
 
 
 def _hook(scaling: LivingAutoScaling, group: LivingGroup, transition: str) -> LifecycleHook | None:

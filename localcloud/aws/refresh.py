@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from moto.core.exceptions import ServiceException
@@ -47,6 +47,7 @@ class Refresh:
 
     @property
     def warm_up(self) -> timedelta:
+        """As the request gives it."""
         return timedelta(seconds=int(self.preferences.get("InstanceWarmup") or 0))
 
     @property
@@ -64,7 +65,7 @@ class Refresh:
             return False
         if self.preferences.get("SkipMatching"):
             return member.version != self.version
-        return started_at(member) < self.started
+        return member.instance.launched < self.started
 
     def described(self, group: str) -> dict[str, Any]:
         """As DescribeInstanceRefreshes lists it."""
@@ -80,11 +81,6 @@ class Refresh:
             "InstancesToUpdate": self.left,
             "Preferences": dict(self.preferences),
         }
-
-
-def started_at(member: Member) -> datetime:
-    """When the instance was launched; moto keeps UTC without saying so."""
-    return member.instance.launch_time.replace(tzinfo=UTC)
 
 
 def begin(group: LivingGroup, preferences: Mapping[str, Any], now: datetime) -> Refresh:
@@ -125,7 +121,7 @@ def next_victim(group: LivingGroup, refresh: Refresh, now: datetime) -> Member |
             refresh.status, refresh.ended, refresh.surging = "Successful", now, False
         return None
     spared = settled if refresh.launches_first else serving > refresh.least_of(desired)
-    return min(outdated, key=started_at) if spared else None
+    return min(outdated, key=lambda member: member.instance.launched) if spared else None
 
 
 def _serves(member: Member, refresh: Refresh, now: datetime) -> bool:
@@ -133,4 +129,4 @@ def _serves(member: Member, refresh: Refresh, now: datetime) -> bool:
     since = member.in_service_since
     if member.lifecycle_state != "InService" or since is None:
         return False
-    return refresh.is_outdated(member) or now >= since + refresh.warm_up
+    return refresh.is_outdated(member) or now >= since + member.instance.world.time_scale.shorten(refresh.warm_up)

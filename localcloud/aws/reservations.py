@@ -14,8 +14,9 @@ from moto.ec2.responses._base_response import EC2BaseResponse
 from moto.ec2.utils import convert_tag_spec
 from moto.moto_api._internal import mock_random
 
-from localcloud.aws.capacity import Kind, Refusal, Shortage, Use
+from localcloud.aws.capacity import Kind, Use
 from localcloud.aws.instances import living
+from localcloud.aws.refusals import RESERVATION_FULL, Refusal, Shortage
 from localcloud.aws.world import World
 from localcloud.documents import inner, items
 
@@ -146,7 +147,7 @@ def claim(world: World, ec2: EC2Backend, data: Mapping[str, Any], use: Use) -> s
             )
         if found.is_block != wants_block(data):
             return _market(found)
-        return target if _fits(found, use) else _full()
+        return target if _fits(found, use) else RESERVATION_FULL
     if wants_block(data):
         return _market(None)
     if use.kind is Kind.SPOT or wanted.get("CapacityReservationPreference") == "none":
@@ -177,15 +178,7 @@ def _market(reservation: CapacityReservation | None) -> Refusal:
         if reservation is not None and reservation.is_block
         else "Only a Capacity Block takes"
     )
-    return Refusal(code=Shortage.MARKET, message=f"{needs} the market type 'capacity-block'")
-
-
-def _full() -> Refusal:
-    return Refusal(
-        code=Shortage.RESERVATION,
-        message="The requested reservation does not have sufficient compatible and available capacity for this"
-        " request",
-    )
+    return Refusal(code=Shortage.PARAMETERS, message=f"{needs} the market type 'capacity-block'")
 
 
 class ReservationCalls(EC2BaseResponse):

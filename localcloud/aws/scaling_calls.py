@@ -1,6 +1,5 @@
 """Auto Scaling operations that moto lacks or answers too simply."""
 
-from datetime import timedelta
 from typing import Any, Final
 
 from moto.autoscaling.exceptions import ValidationError
@@ -10,7 +9,7 @@ from moto.core.responses import ActionResult, EmptyResult
 
 from localcloud.aws import refresh
 from localcloud.aws.groups import LivingAutoScaling, LivingGroup, Member
-from localcloud.aws.reconcile import complete
+from localcloud.aws.reconcile import complete, heartbeat
 
 _PAGE: Final = 100
 
@@ -83,23 +82,25 @@ class ScalingCalls(AutoScalingResponse):
         result = self._get_param("LifecycleActionResult")
         if result not in ("CONTINUE", "ABANDON"):
             raise ValidationError(f"LifecycleActionResult must be CONTINUE or ABANDON, not {result}")
-        complete(self.scaling, group, member, result, self.scaling.world.now())
+        complete(self.scaling, group, member, result)
         return EmptyResult()
 
     def record_lifecycle_action_heartbeat(self) -> ActionResult:
         group, member = self._waiting_member()
         hooks = self.scaling.describe_lifecycle_hooks(group.name, [self._get_param("LifecycleHookName")])
-        member.wait_until = self.scaling.world.now() + timedelta(seconds=hooks[0].heartbeat_timeout)
+        member.wait_until = self.scaling.world.now() + heartbeat(group, hooks[0])
         return EmptyResult()
 
     def _waiting_member(self) -> tuple[LivingGroup, Member]:
-        """Who waits in the named hook. Raises ValidationError as Auto Scaling words it."""
+        """The member that waits in the named hook. Raises ValidationError as Auto Scaling words it."""
         name, hook = self._get_param("AutoScalingGroupName"), self._get_param("LifecycleHookName")
         group = self.scaling.group(name)
-        instance = self._get_param("InstanceId")
-        found = next((m for m in group.members if m.instance.id == instance and m.wait_until is not None), None)
+        token, instance = self._get_param("LifecycleActionToken"), self._get_param("InstanceId")
+        waiting = (m for m in group.members if m.wait_until is not None)
+        found = next((m for m in waiting if m.token == token or (not token and m.instance.id == instance)), None)
         if found is None or not self.scaling.describe_lifecycle_hooks(name, [hook]):
-            raise ValidationError(f"No active Lifecycle Action found with instance ID {instance}")
+            named = f"token {token}" if token else f"instance ID {instance}"
+            raise ValidationError(f"No active Lifecycle Action found with {named}")
         return group, found
 
     def describe_lifecycle_hook_types(self) -> ActionResult:

@@ -95,7 +95,10 @@ def test_a_notice_reaches_the_queue_that_a_rule_names(cloud: RunningCloud) -> No
     found = {body["detail-type"]: body for body in (json.loads(message["Body"]) for message in received)}
     assert sorted(found) == sorted(kinds)
     assert found[kinds[0]]["detail"] == {"instance-id": member, "instance-action": "terminate"}
-    assert found[kinds[0]]["resources"] == [f"arn:aws:ec2:us-east-1:000000000000:instance/{member}"]
+    zone = cloud.instances("noticed")[0]["Placement"]["AvailabilityZone"]
+    # the zone, and no account
+    assert [found[kind]["resources"] for kind in kinds] == [[f"arn:aws:ec2:{zone}:instance/{member}"]] * 2
+    assert "instance-action" not in found[kinds[1]]["detail"]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localcloud.aws.capacity import Capacity, Kind, Shortage, Use
+from localcloud.aws.capacity import Capacity, Kind, Use
+from localcloud.aws.refusals import Shortage
 from localcloud.aws.spot_prices import ON_DEMAND, history, spot_price
 from localcloud.places import ZONES, Places
 
