@@ -131,9 +131,9 @@ def collect(engine: Engine, sources: Sources, fleet: FleetFacts, now: datetime) 
         series = _samples(sources, fleet, since, now, notes)
         counters = readings(fleet.name, sources.names, series or ())
         floors = {
-            life.instance.id: fleet.pools[life.instance.pool].gpu_active_below
+            life.instance.id: fleet.pools[pool].gpu_active_below
             for life in seen
-            if life.instance.pool in fleet.pools
+            if (pool := life.instance.pool) is not None and pool in fleet.pools
         }
         hours = activity(fleet.name, sources.names, series or (), fleet.measure, floors)
     types = sorted({*fleet.machine_types, *(life.instance.machine_type for life in seen)})

@@ -15,6 +15,7 @@ from gpufleet.domain.policies import (
 )
 from gpufleet.settings.document.fields import InPlace, MoreThanZero, Name, Share, ShareMoreThanZero, Strict, TimeZone
 
+_Count = Annotated[int, Field(ge=0)]
 _TimeOfDay = Annotated[str, Field(pattern=r"^([01]\d|2[0-3]):[0-5]\d$")]
 _Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 _Schedule = Annotated[
@@ -46,7 +47,7 @@ class Watchdogs(Strict):
         Annotated[IdlePolicy, InPlace(coverage=Share, gpu_active_below=Share, max_stops_per_day=MoreThanZero | None)]
         | None
     ) = None
-    spot: Annotated[SpotPolicy, InPlace(max_starts_per_hour=Annotated[int, Field(ge=0)] | None)] | None = None
+    spot: Annotated[SpotPolicy, InPlace(max_starts_per_hour=_Count | None)] | None = None
     scale: (
         Annotated[
             ScalePolicy,
