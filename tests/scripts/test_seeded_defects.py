@@ -10,8 +10,8 @@ from scripts.seeded_defects import ROOT, Defect, SeedError, Verdict, defects, se
 LIST = defects()
 
 
-def test_the_list_holds_thirty_defects_under_names_of_their_own() -> None:
-    assert len({defect.id for defect in LIST}) == len(LIST) == 30
+def test_the_list_holds_at_least_thirty_defects_under_names_of_their_own() -> None:
+    assert len({defect.id for defect in LIST}) == len(LIST) >= 30
 
 
 @pytest.mark.parametrize("defect", LIST, ids=lambda defect: defect.id)
