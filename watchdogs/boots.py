@@ -1,8 +1,9 @@
 """How instances boot: how long it takes, whether it failed, and what each look adds to what is remembered. Pure.
 
 A boot failed when the instance left its group without ever having been seen ready, and neither we, nor a person, nor
-the cloud that took it back ended it. No cloud says so itself: behind a launch hook a launch is not over before the
-instance is ready, and Google Cloud reports no launches at all. So each look notes whom it saw, and who was ready.
+the cloud that took it back ended it. Where nobody states why a spot instance ended, its cloud may have taken it: that
+is unknown, and no failure. No cloud says so itself: behind a launch hook a launch is not over before the instance is
+ready, and Google Cloud reports no launches at all. So each look notes whom it saw, and who was ready.
 """
 
 import statistics
@@ -76,8 +77,9 @@ class EndFacts:
 
     ours: Mapping[str, PastAction]
     """By instance: how a watchdog ended it."""
-    stated: Mapping[str, ActivityKind]
-    """By instance: what its own description states."""
+    stated: Mapping[tuple[str, datetime], ActivityKind]
+    """By instance and launch: what its own description states. `ENDED_UNSTATED`: its operating system powered it off,
+    which says that neither its cloud nor a call of the account ended it."""
     events: Sequence[Activity]
     """Of the groups."""
     spot: Collection[str]
@@ -91,8 +93,8 @@ _OPEN_FOR: Final = timedelta(hours=3)
 _EARLY: Final = timedelta(minutes=2)
 """By so much the record of a launch may be older than the instance itself."""
 _BEST_FIRST: Final = (
-    ActivityKind.FAILED_BOOT,
     ActivityKind.PREEMPTED,
+    ActivityKind.FAILED_BOOT,
     ActivityKind.ENDED,
     ActivityKind.UNHEALTHY,
     ActivityKind.ENDED_BY_PERSON,
@@ -189,8 +191,13 @@ def _why(boot: Boot, ends: EndFacts, reported: Sequence[Activity]) -> ActivityKi
         if event.at >= boot.launched_at - _EARLY
         and (event.kind is not ActivityKind.PREEMPTED or event.group in ends.spot)
     }
-    answers |= {kind for kind in (boot.ended_why, ends.stated.get(boot.instance_id)) if kind is not None}
-    return next((kind for kind in _BEST_FIRST if kind in answers), boot.ended_why)
+    stated = ends.stated.get(boot.key)
+    answers |= {kind for kind in (boot.ended_why, stated) if kind is not None}
+    best = next((kind for kind in _BEST_FIRST if kind in answers), boot.ended_why)
+    powered_off = stated is ActivityKind.ENDED_UNSTATED and best is ActivityKind.ENDED_UNSTATED
+    if powered_off and boot.ready_at is None and was_watched(boot):
+        return ActivityKind.FAILED_BOOT  # nobody else ended it: it gave its boot up
+    return best
 
 
 # what a boot was
@@ -198,12 +205,18 @@ def _why(boot: Boot, ends: EndFacts, reported: Sequence[Activity]) -> ActivityKi
 _NOT_FAILED: Final = frozenset({ActivityKind.PREEMPTED, ActivityKind.ENDED, ActivityKind.ENDED_BY_PERSON})
 
 
-def failed(boot: Boot) -> bool:
+_UNSTATED: Final = frozenset({None, ActivityKind.ENDED_UNSTATED})
+
+
+def failed(boot: Boot, *, spot: bool) -> bool:
     """Whether it left without having been ready, and neither we, nor a person, nor its cloud ended it.
 
-    What happened in a long time without a look is unknown, and no failure, unless the cloud or we said so.
+    What happened in a long time without a look is unknown, and no failure, unless the cloud or we said so. So is the
+    end of a `spot` instance whose cause nobody states.
     """
     if boot.left_at is None or boot.ready_at is not None or boot.ended_why in _NOT_FAILED:
+        return False
+    if spot and boot.ended_why in _UNSTATED:
         return False
     return boot.ended_why is ActivityKind.FAILED_BOOT or was_watched(boot)
 

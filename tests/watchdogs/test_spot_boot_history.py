@@ -85,6 +85,8 @@ def ended_by_us(reason: Reason, minute: float = 4) -> dict[str, Any]:
     return {"ours": {one: past}}
 
 
+POWERED_OFF = {"stated": {(instance(1).id, START): ActivityKind.ENDED_UNSTATED}}
+BY_PERSON = {"stated": {(instance(1).id, START): ActivityKind.ENDED_BY_PERSON}}
 LOADING = replace(READY, phase=Phase.CACHE, ready=False)
 TAKEN = replace(LOADING, draining=True, drain_by=DrainOwner.CLOUD, notice_at=START)
 K = ActivityKind
@@ -93,22 +95,34 @@ K = ActivityKind
 @pytest.mark.parametrize(
     ("boot", "why", "failed"),
     [
-        pytest.param(looks((None, 1), (None, 4), gone=5), None, True, id="nobody says why"),
+        pytest.param(looks((None, 1), (None, 4), gone=5), None, False, id="nobody says why: it may be taken"),
+        pytest.param(looks((LOADING, 4), gone=5, **reports(K.ENDED_UNSTATED)), K.ENDED_UNSTATED, False, id="so"),
+        pytest.param(
+            looks((LOADING, 4), gone=5, **POWERED_OFF, **reports(K.ENDED_UNSTATED)),
+            K.FAILED_BOOT, True, id="it powered itself off",
+        ),
+        pytest.param(
+            looks((LOADING, 1), gone=30, **POWERED_OFF), K.ENDED_UNSTATED, False, id="it may have served before that"
+        ),
+        pytest.param(looks((READY, 4), gone=5, **POWERED_OFF), K.ENDED_UNSTATED, False, id="it had served"),
+        pytest.param(
+            looks((TAKEN, 4), gone=5, **POWERED_OFF), K.PREEMPTED, False, id="it powered itself off under notice"
+        ),
         pytest.param(looks((LOADING, 1), (READY, 4), gone=5), None, False, id="it was ready"),
         pytest.param(looks((LOADING, 1), gone=5, **reports(K.FAILED_BOOT)), K.FAILED_BOOT, True, id="its group"),
         pytest.param(looks((LOADING, 1), gone=5, **reports(K.PREEMPTED)), K.PREEMPTED, False, id="taken"),
         pytest.param(
-            looks((LOADING, 1), gone=5, spot=set[str](), **reports(K.PREEMPTED)), None, True, id="what is not spot"
+            looks((LOADING, 1), gone=5, spot=set[str](), **reports(K.PREEMPTED)), None, False, id="not spot"
         ),
         pytest.param(looks((TAKEN, 4), gone=5), K.PREEMPTED, False, id="under notice"),
-        pytest.param(looks((TAKEN, 1), (LOADING, 4), gone=5), None, True, id="the notice was no more"),
+        pytest.param(looks((TAKEN, 1), (LOADING, 4), gone=5), None, False, id="the notice was no more"),
         pytest.param(looks((LOADING, 1), gone=5, **reports(K.ENDED)), K.ENDED, False, id="through its group"),
         pytest.param(
-            looks((LOADING, 1), gone=5, stated={instance(1).id: K.ENDED_BY_PERSON}),
+            looks((LOADING, 1), gone=5, **BY_PERSON),
             K.ENDED_BY_PERSON, False, id="by a person",
         ),
         pytest.param(
-            looks((LOADING, 1), gone=5, stated={instance(1).id: K.ENDED_BY_PERSON}, **reports(K.FAILED_BOOT)),
+            looks((LOADING, 1), gone=5, **BY_PERSON, **reports(K.FAILED_BOOT)),
             K.FAILED_BOOT, True, id="a group that gives a boot up ends it as a person does",
         ),
         pytest.param(
@@ -123,7 +137,7 @@ K = ActivityKind
             looks((LOADING, 1), gone=5, **ended_by_us(Reason.BOOT_FAILED)), K.FAILED_BOOT, True, id="by us, for that"
         ),
         pytest.param(
-            looks((LOADING, 1), gone=5, **ended_by_us(Reason.SURPLUS, -60)), None, True,
+            looks((LOADING, 1), gone=5, **ended_by_us(Reason.SURPLUS, -60)), None, False,
             id="we ended an earlier one of that name",
         ),
         pytest.param(looks((LOADING, 1), gone=12), None, False, id="no look for so long that it may have served"),
@@ -134,14 +148,14 @@ K = ActivityKind
     ],
 )  # fmt: skip
 def test_why_an_instance_left(boot: Boot, why: ActivityKind | None, *, failed: bool) -> None:
-    assert (boot.ended_why, boots.failed(boot)) == (why, failed)
+    assert (boot.ended_why, boots.failed(boot, spot=True)) == (why, failed)
 
 
-def test_a_better_answer_that_comes_later_holds() -> None:
+@pytest.mark.parametrize("why", [None, K.ENDED_UNSTATED, K.FAILED_BOOT])
+def test_a_better_answer_that_comes_later_holds(why: ActivityKind | None) -> None:
     left = looks((LOADING, 1), gone=5)
-    assert boots.failed(left)
     facts = boots.EndFacts(ours={}, stated={}, spot={A}, **reports(K.PREEMPTED))
-    (known,) = boots.look([left], [], {}, facts, START + 6 * MINUTE)
+    (known,) = boots.look([replace(left, ended_why=why)], [], {}, facts, START + 6 * MINUTE)
     assert known == replace(left, ended_why=K.PREEMPTED)
     (later,) = boots.look([known], [], {}, replace(facts, events=()), START + 7 * MINUTE)
     assert later == known, "what is known once stays"
@@ -280,7 +294,7 @@ def test_engines_that_crash_together_are_replaced_at_once(count: int) -> None:
         assert world.now - began < 10 * MINUTE, "after the time of one boot"
     told = [text for key, text in world.messages.items() if "engine_crashed" in key]
     assert len(told) == 1 and "the engine ended again after 3 starts" in told[0]
-    assert not any(map(boots.failed, world.boots.values())), "a crash is no failed boot"
+    assert not any(boots.failed(boot, spot=False) for boot in world.boots.values()), "a crash is no failed boot"
 
 
 def test_an_engine_that_crashes_again_and_again_is_replaced_less_and_less_often() -> None:

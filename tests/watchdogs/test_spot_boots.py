@@ -162,7 +162,7 @@ def ready(launched: float, since: float) -> Member:
     ],
 )
 def test_failed_boots(ended: list[float], reported: list[float], members: list[Member], failed: int) -> None:
-    gone = left_booting(B, *ended)
+    gone = left_booting(B, *ended, why=ActivityKind.FAILED_BOOT)
     said = [(boot.instance_id, START - 30 * MINUTE) for boot in gone]
     said += [(f"i-unseen-{ago}", START - ago * MINUTE) for ago in reported]
     events = [

@@ -12,6 +12,7 @@ from gpufleet.domain.model import InstanceState
 from tests.watchdogs.plain import START, instance
 from tests.watchdogs.test_spot_watchdog import A, spread_world, watchdog
 from tests.watchdogs.worlds import World
+from watchdogs import boots
 from watchdogs.spot.ends import ASK_AGAIN, DESCRIBED_FOR, ended_why
 
 K = ActivityKind
@@ -121,3 +122,30 @@ def test_a_spot_instance_whose_end_nobody_explains_is_replaced_and_is_no_failed_
     plan = watchdog(world).dry().plan
     assert [d.reason for d in plan.acting if d.action is Action.RESIZE] == [Reason.SPOT_WANTED]
     assert not any(d.reason in (Reason.BOOTS_FAILING, Reason.BOOT_FAILED) for d in plan.decisions)
+
+
+@pytest.mark.parametrize(
+    ("stated", "failed"),
+    [
+        pytest.param(None, False, id="nobody says"),
+        pytest.param(K.ENDED_UNSTATED, True, id="it powered itself off"),
+        pytest.param(K.PREEMPTED, False, id="EC2 took it"),
+        pytest.param(K.ENDED_BY_PERSON, False, id="a person ended it"),
+    ],
+)
+def test_a_spot_instance_that_ends_as_it_boots_failed_only_if_its_description_says_so(
+    stated: K | None, *, failed: bool
+) -> None:
+    world = spread_world()
+    world.agents.pop(FIRST)
+    world.instances[FIRST] = replace(world.instances[FIRST], launched_at=START - 3 * MINUTE)
+    watchdog(world).apply()
+    world.now += MINUTE
+    event = Activity(id="1", group=A, kind=K.ENDED_UNSTATED, at=world.now, instance_id=FIRST)
+    world.activities.append(event)
+    there = world.instances[FIRST]
+    world.instances[FIRST] = replace(there, state=InstanceState.TERMINATED, end_reason=stated)
+    world.groups[A] = replace(world.groups[A], instance_ids=())
+    watchdog(world).apply()
+    (boot,) = [boot for boot in world.boots.values() if boot.instance_id == FIRST]
+    assert boot.left_at == world.now and boots.failed(boot, spot=True) is failed

@@ -324,7 +324,8 @@ def test_what_a_closed_group_launches_by_itself_is_ended(
 ) -> None:
     """It would go on for ever: a group replaces what dies. The last one was seen eleven minutes ago."""
     new = [replace(booting(1, name)[0], launched_at=START - launched * MINUTE, kept_by=kept_by)]
-    found = decided([group(name, 1, max=4)], new, target=1, boots=left_booting(name, 40, 25, 10))
+    gone = left_booting(name, 40, 25, 10, why=ActivityKind.FAILED_BOOT)
+    found = decided([group(name, 1, max=4)], new, target=1, boots=gone)
     assert ends(found) == ([new[0].id] if ended else [])
     if ended:
         decision = found[new[0].id]
@@ -334,8 +335,14 @@ def test_what_a_closed_group_launches_by_itself_is_ended(
 def test_spot_that_was_taken_as_it_booted_has_not_failed() -> None:
     taken = left_booting(A, 40, 25, 10, why=ActivityKind.PREEMPTED)
     assert decided([group(A, 0)], [], target=1, boots=taken)[A].reason is not Reason.BOOTS_FAILING
-    unstated = left_booting(A, 40, 25, 10)
-    assert decided([group(A, 0)], [], target=1, boots=unstated)[A].reason is Reason.BOOTS_FAILING
+    powered_off = left_booting(A, 40, 25, 10, why=ActivityKind.FAILED_BOOT)
+    assert decided([group(A, 0)], [], target=1, boots=powered_off)[A].reason is Reason.BOOTS_FAILING
+
+
+@pytest.mark.parametrize("why", [None, ActivityKind.ENDED_UNSTATED])
+def test_spot_whose_end_nobody_states_may_have_been_taken_and_has_not_failed(why: ActivityKind | None) -> None:
+    unstated = left_booting(A, 40, 25, 10, why=why)
+    assert decided([group(A, 0)], [], target=1, boots=unstated)[A].reason is not Reason.BOOTS_FAILING
 
 
 def test_what_idle_drained_and_cannot_confirm_holds_up_no_give_back() -> None:

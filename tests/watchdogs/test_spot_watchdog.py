@@ -53,7 +53,11 @@ def fail_boot(world: World, key: str) -> None:
 
 def failed_boots(world: World, group: str) -> list[str]:
     """Whose boots failed in a group, by the ledger."""
-    return [boot.instance_id for boot in world.boots.values() if boot.group == group and boots.failed(boot)]
+    return [
+        boot.instance_id
+        for boot in world.boots.values()
+        if boot.group == group and boots.failed(boot, spot=group != OD)
+    ]
 
 
 def sizes(world: World) -> tuple[int, int, int]:
@@ -412,7 +416,7 @@ def test_each_way_of_buying_has_its_own_quota(group: str) -> None:
 def test_three_failed_boots_stop_a_groups_growth() -> None:
     world = spread_world()
     world.lose(instance(1).id)
-    world.boots = {boot.key: boot for boot in left_booting(A, 5, 15, 25)}
+    world.boots = {boot.key: boot for boot in left_booting(A, 5, 15, 25, why=ActivityKind.FAILED_BOOT)}
     world.capacity |= {A: 3, B: 0}
     done = watchdog(world).apply()
     assert sizes(world) == (0, 1, 1)

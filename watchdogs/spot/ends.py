@@ -50,6 +50,8 @@ class Ends:
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
         self._stated: dict[str, ActivityKind] = {}
+        self.described: dict[tuple[str, datetime], ActivityKind] = {}
+        """By instance that ended, and its launch: what its own description states."""
         self._asked: dict[str, datetime] = {}
 
     def resolved(self, events: Iterable[Activity], lost: Collection[str], now: datetime) -> list[Activity]:
@@ -105,4 +107,5 @@ class Ends:
         except OSError as error:
             self._ports.log.error("ends_unread", instances=asked, error=str(error))
             return
+        self.described |= {(one.id, one.launched_at): one.end_reason for one in found if one.end_reason is not None}
         self._stated |= {one.id: one.end_reason for one in found if one.end_reason is not None}

@@ -247,7 +247,8 @@ class SpotWatchdog:
         pools = {group.name: (pool.name, group.type) for pool in self._document.pools for group in pool.groups}
         ends = boots.EndFacts(
             ours=boots.ours([*self._ports.ledger.done_since(IDLE, now - budgets.HOUR), *actions]),
-            stated={i.id: i.end_reason for i in fleet.listed.values() if i.end_reason is not None},
+            stated=self._ends.described
+            | {(i.id, i.launched_at): i.end_reason for i in fleet.listed.values() if i.end_reason is not None},
             events=events,
             spot={name for name, (_, kind) in pools.items() if kind is CapacityType.SPOT},
         )

@@ -295,7 +295,12 @@ def _failures(pool: PoolView, group: GroupView, now: datetime) -> dict[str, date
     members = pool.members_of(group.name)
     own = [boot for boot in pool.boots if boot.group == group.name]
     found = {m.id: (now, now) for m in members if m.failed and m.crashed_at is None}
-    found |= {b.instance_id: (b.last_seen_at, b.left_at) for b in own if b.left_at is not None and boots.failed(b)}
+    spot = group.capacity_type is CapacityType.SPOT
+    found |= {
+        b.instance_id: (b.last_seen_at, b.left_at)
+        for b in own
+        if b.left_at is not None and boots.failed(b, spot=spot)
+    }
     known = {boot.instance_id for boot in own}
     for event in pool.events:
         # a group says so itself of those that no look has seen
