@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Final, Protocol
 
 from app import api_calls
+from app.declared import declared_of, gpu_active_below
 from app.ledgers import ledger_name
 from clouds.aws.calls import AwsCalls
 from clouds.aws.lives import AwsLives
@@ -16,7 +17,6 @@ from costs.collector import FleetFacts, Lives, Market, Paid, PoolFacts, Sources
 from costs.samples import MetricNames, Series
 from costs.slots import Measure, Sample
 from gpufleet.domain.model import Cloud
-from gpufleet.domain.policies import IdlePolicy
 from gpufleet.domain.prices import Price
 from gpufleet.settings.document import FleetDocument
 from serving import metrics
@@ -113,7 +113,7 @@ def _lives_and_market(document: FleetDocument) -> tuple[api_calls.Calls, LivesAn
 
 
 def facts_of(document: FleetDocument) -> FleetFacts:
-    """What the document says that the facts need."""
+    """What the document says that the facts need. Raises AppError that names a bad date."""
     groups = [group for pool in document.pools for group in pool.groups]
     return FleetFacts(
         name=ledger_name(document),
@@ -122,12 +122,13 @@ def facts_of(document: FleetDocument) -> FleetFacts:
             pool.name: PoolFacts(
                 model=pool.model,
                 owner=pool.owner,
-                reservations=tuple(group.reservation for group in pool.groups if group.reservation),
-                gpu_active_below=(pool.watchdogs.idle or IdlePolicy()).gpu_active_below,
+                reservations={group.reservation: group.max for group in pool.groups if group.reservation},
+                gpu_active_below=gpu_active_below(pool),
             )
             for pool in document.pools
         },
         machine_types=tuple(sorted({name for group in groups for name in group.machine_types})),
         measure=Measure(),
+        declared=declared_of(document),
         host=platform.node() or "unknown",
     )

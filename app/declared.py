@@ -5,8 +5,9 @@ from app.ledgers import read_ledger_of
 from costs.commitments import Block, Declared, Shared, Spend
 from costs.teams import ENGINE_SECONDS
 from gpufleet.domain.model import Cloud
+from gpufleet.domain.policies import IdlePolicy
 from gpufleet.domain.prices import Price
-from gpufleet.settings.document import FleetDocument
+from gpufleet.settings.document import FleetDocument, Pool
 from gpufleet.settings.document.money import BlockEntry, SpendEntry
 from ledger import history
 from prices.book import PriceBook, parse_as_of, stated_price
@@ -22,7 +23,7 @@ def overrides_of(document: FleetDocument) -> list[Price]:
 
 
 def declared_of(document: FleetDocument) -> Declared:
-    """Shared resources and commitments that the document states. Raises AppError that names a bad date."""
+    """What the document states of shared resources, prices and commitments. Raises AppError that names a bad date."""
     bought = document.commitments
     try:
         return Declared(
@@ -36,9 +37,16 @@ def declared_of(document: FleetDocument) -> Declared:
             owners={pool.name: pool.owner for pool in document.pools},
             blocks=[_block(one) for one in bought.blocks],
             spends=[_spend(one, document.cloud) for one in bought.spends],
+            prices=overrides_of(document),
+            gpu_active_below={pool.name: gpu_active_below(pool) for pool in document.pools},
         )
     except ValueError as error:
         raise AppError(f"{document.environment}: commitments: {error}") from error
+
+
+def gpu_active_below(pool: Pool) -> float:
+    """The pool's noise floor: one for its idle watchdog and for reports."""
+    return (pool.watchdogs.idle or IdlePolicy()).gpu_active_below
 
 
 def _block(entry: BlockEntry) -> Block:

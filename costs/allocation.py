@@ -19,12 +19,12 @@ from typing import Final
 
 from costs import slots
 from costs.commitments import Coverage, Declared, Shared, end_of, shares
-from costs.pricing import Pricing
+from costs.pricing import EVER, FOREVER, Era, PricingOverTime
 from gpufleet.domain import money
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.prices import FREE_IF_INTERRUPTED, Price
 from ledger.facts import ActivityHour, EndCause, Reservation, Run
-from prices.book import Part, PriceBook, Sku
+from prices.book import PriceBook, Sku
 
 MINIMUM: Final = timedelta(seconds=60)
 
@@ -94,10 +94,18 @@ class Facts:
     first_signs: Mapping[str, Sequence[datetime]] = field(default_factory=dict[str, Sequence[datetime]])
     reservations: Sequence[Reservation] = ()
     declared: Declared = Declared()
+    """At the end of the window."""
     coverage: Coverage = field(default_factory=lambda: Coverage(Declared(), ()))
     """Of all runs of the window, also where `runs` are fewer."""
     known: tuple[datetime, datetime] | None = None
     """First and last complete look: what is shared is known to have been there between them."""
+    eras: Sequence[Era] = ()
+    """What was declared when; none: `declared` and `coverage` hold at all times."""
+
+    def over_time(self, book: PriceBook) -> Sequence[Era]:
+        """What was declared when. `book`: that of facts without eras."""
+        always = Era(since=EVER, until=FOREVER, declared=self.declared, coverage=self.coverage, book=book)
+        return self.eras or (always,)
 
 
 def charges(
@@ -106,7 +114,10 @@ def charges(
     """Every charge of the window, run by run. Raises MissingPriceError unless unpriced rows are allowed."""
     # the difference of two times of one zone is that of its clocks, which is wrong in a DST night
     since, until = since.astimezone(UTC), until.astimezone(UTC)
-    covered, plain = Pricing(book, allow_unpriced, facts.coverage), Pricing(book, allow_unpriced)
+    eras = facts.over_time(book)
+    covered = PricingOverTime(eras, allow_unpriced)
+    plain = PricingOverTime(eras, allow_unpriced, covered=False)
+    with_each = [span for span in _declared_spans(eras, since, until) if span.shared.per_instance]
     for run in facts.runs:
         life = _Life(
             run=run,
@@ -114,7 +125,7 @@ def charges(
             ready=_ready(run, facts.first_signs.get(run.instance_id, ())),
         )
         yield from _of_run(life, covered, since, until)
-        yield from _with_instance(run, facts, plain, since, until)
+        yield from _with_instance(run, with_each, plain)
     yield from standing(facts, book, since, until, allow_unpriced=allow_unpriced)
 
 
@@ -123,13 +134,46 @@ def standing(
 ) -> Iterator[Charge]:
     """What costs money whether instances run or not: unused paid capacity, and what all pools share."""
     yield from unused(facts, book, since, until, allow_unpriced=allow_unpriced)
-    yield from _not_spent(facts, since, until)
+    eras = facts.over_time(book)
+    yield from _not_spent(facts, eras, since, until)
     if facts.known is None:
         return
-    start, stop = max(since, facts.known[0]), min(until, facts.known[1])
-    for one in facts.declared.shared:
-        if not one.per_instance and start < stop:
-            yield from _environment(one, facts, Pricing(book, allow_unpriced), start, stop)
+    plain = PricingOverTime(eras, allow_unpriced, covered=False)
+    for span in _declared_spans(eras, max(since, facts.known[0]), min(until, facts.known[1])):
+        if not span.shared.per_instance:
+            yield from _environment(span, book.region, plain)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _DeclaredSpan:
+    """A shared resource, as long as it and its split stayed the same."""
+
+    shared: Shared
+    declared: Declared
+    start: datetime
+    end: datetime
+
+    def goes_on(self, shared: Shared, declared: Declared, start: datetime) -> bool:
+        """Whether nothing changes for it with the era that begins then."""
+        mine, other = self.declared, declared
+        same_split = (mine.weights, mine.models, mine.owners) == (other.weights, other.models, other.owners)
+        return self.end == start and self.shared == shared and (shared.per_instance or same_split)
+
+
+def _declared_spans(eras: Iterable[Era], since: datetime, until: datetime) -> list[_DeclaredSpan]:
+    """What is shared and until when, in the order in which it is declared."""
+    found: list[_DeclaredSpan] = []
+    for era in eras:
+        start, end = max(era.since, since), min(era.until, until)
+        if start >= end:
+            continue
+        for one in era.declared.shared:
+            at = next((n for n, span in enumerate(found) if span.goes_on(one, era.declared, start)), None)
+            if at is None:
+                found.append(_DeclaredSpan(shared=one, declared=era.declared, start=start, end=end))
+            else:
+                found[at] = replace(found[at], end=end)
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +190,7 @@ def _ready(run: Run, signs: Iterable[datetime]) -> datetime | None:
     return min(inside) if inside else None
 
 
-def _of_run(life: _Life, pricing: Pricing, since: datetime, until: datetime) -> Iterator[Charge]:
+def _of_run(life: _Life, pricing: PricingOverTime, since: datetime, until: datetime) -> Iterator[Charge]:
     run, end = life.run, end_of(life.run)
     start, stop = max(run.started_at, since), min(end, until)
     if start < stop:
@@ -155,7 +199,7 @@ def _of_run(life: _Life, pricing: Pricing, since: datetime, until: datetime) -> 
         yield from _at_the_end(life, pricing)
 
 
-def _time(life: _Life, pricing: Pricing, start: datetime, stop: datetime) -> Iterator[Charge]:
+def _time(life: _Life, pricing: PricingOverTime, start: datetime, stop: datetime) -> Iterator[Charge]:
     run = life.run
     for price, begin, finish in pricing.of_run(run, start, stop):
         for on_demand, first, last in pricing.on_demand(run, begin, finish):
@@ -197,7 +241,7 @@ def _states(life: _Life, start: datetime, stop: datetime) -> Iterator[tuple[Stat
             yield state, served_from, stop, duration
 
 
-def _at_the_end(life: _Life, pricing: Pricing) -> Iterator[Charge]:
+def _at_the_end(life: _Life, pricing: PricingOverTime) -> Iterator[Charge]:
     """Rows that only the end of a run brings, at the instant of its end."""
     run, end = life.run, end_of(life.run)
     length = end - run.started_at
@@ -222,29 +266,34 @@ def _at_the_end(life: _Life, pricing: Pricing) -> Iterator[Charge]:
 def unused(
     facts: Facts, book: PriceBook, since: datetime, until: datetime, *, allow_unpriced: bool = True
 ) -> Iterator[Charge]:
-    """Paid capacity that no instance ran on: the oldest matching instances take the seats."""
-    pricing = Pricing(book, allow_unpriced)
+    """Paid capacity that nobody ran on: neither instances of this fleet nor, as its cloud says, anybody else's.
+
+    A fleet that declares some of the seats of a reservation is charged that part of what nobody used, whoever left
+    them empty: every fleet can compute it alone, and the parts of all add up where their seats add up to the whole.
+    """
+    pricing = PricingOverTime(facts.over_time(book), allow_unpriced)
     for paid in facts.reservations:
         start = max(paid.started_at, since)
         stop = min(paid.last_seen_at, paid.ends_at or paid.last_seen_at, until)
         if start >= stop:
             continue
-        sku = pricing.book.machine(
-            paid.cloud, paid.machine_type, CapacityType.RESERVED, region=paid.region, zone=paid.zone
-        )
-        block = facts.coverage.block(paid.reservation)
         takers = [run for run in facts.runs if _takes(run, paid)]
         for begin, finish in _stretches(takers, start, stop):
-            free = paid.instances - sum(run.started_at <= begin < end_of(run) for run in takers)
+            used = sum(run.started_at <= begin < end_of(run) for run in takers)
+            free = paid.instances - paid.elsewhere - used
             if free <= 0:
                 continue
-            parts = (
-                pricing.parts(sku, begin, finish)
-                if block is None
-                else [Part(block.price(paid.machine_type, paid.region), begin, finish)]
-            )
-            for price, first, last in parts:
-                yield _idle_seats(paid, free, price, first, last)
+            for price, first, last in pricing.of_reservation(paid, begin, finish):
+                yield _idle_seats(paid, free, _of_seats(paid, price), first, last)
+
+
+def _of_seats(paid: Reservation, price: Price | None) -> Price | None:
+    """The part of a price that the fleet's declared seats are of all."""
+    if price is None or paid.seats is None or paid.seats >= paid.instances:
+        return price
+    weights = [Decimal(paid.seats), Decimal(paid.instances - paid.seats)]
+    usd, _ = money.split(price.usd_per_hour, weights)
+    return _rated(price, usd, f"{paid.seats} of {paid.instances} seats")
 
 
 def _idle_seats(paid: Reservation, free: int, price: Price | None, start: datetime, end: datetime) -> Charge:
@@ -270,11 +319,11 @@ def _idle_seats(paid: Reservation, free: int, price: Price | None, start: dateti
     )
 
 
-def _with_instance(run: Run, facts: Facts, pricing: Pricing, since: datetime, until: datetime) -> Iterator[Charge]:
+def _with_instance(run: Run, spans: Iterable[_DeclaredSpan], pricing: PricingOverTime) -> Iterator[Charge]:
     """What every instance brings along, its disks say: a row of its own, as long as the instance lives."""
-    start, stop = max(run.started_at, since), min(end_of(run), until)
-    for one in facts.declared.shared:
-        if not one.per_instance or start >= stop:
+    for span in spans:
+        one, start, stop = span.shared, max(run.started_at, span.start), min(end_of(run), span.end)
+        if start >= stop:
             continue
         sku = Sku(name=one.sku, region=run.region)
         for price, begin, finish in pricing.parts(sku, start, stop):
@@ -285,11 +334,11 @@ def _with_instance(run: Run, facts: Facts, pricing: Pricing, since: datetime, un
             yield _shared(one.sku, place, names, (begin, finish), _rated(price, usd, words))
 
 
-def _environment(one: Shared, facts: Facts, pricing: Pricing, start: datetime, stop: datetime) -> Iterator[Charge]:
+def _environment(span: _DeclaredSpan, region: str, pricing: PricingOverTime) -> Iterator[Charge]:
     """A shared resource, split over the pools by their weights."""
-    declared, book = facts.declared, pricing.book
-    for price, begin, finish in pricing.parts(Sku(name=one.sku, region=book.region), start, stop):
-        place = (Cloud(one.sku.partition(":")[0]), book.region, "")
+    one, declared = span.shared, span.declared
+    for price, begin, finish in pricing.parts(Sku(name=one.sku, region=region), span.start, span.end):
+        place = (Cloud(one.sku.partition(":")[0]), region, "")
         if price is None:
             yield _shared(one.sku, place, (one.name, None, None, None), (begin, finish), None)
             continue
@@ -337,21 +386,21 @@ def _shared(
     )
 
 
-def _not_spent(facts: Facts, since: datetime, until: datetime) -> Iterator[Charge]:
+def _not_spent(facts: Facts, eras: Iterable[Era], since: datetime, until: datetime) -> Iterator[Charge]:
     """What nobody used of a spend commitment, between the first and the last look."""
     if facts.known is None:
         return
-    first, last = max(since, facts.known[0]), min(until, facts.known[1])
-    for spend, stretches in facts.coverage.spends:
-        for stretch in stretches:
-            start, stop = max(stretch.start, first), min(stretch.end, last)
-            if start >= stop or not stretch.free:
-                continue
-            price = spend.price(
-                f"commitment:{spend.name}", "", stretch.free, f"not used of {spend.usd_per_hour} USD/h"
-            )
-            row = _shared(price.sku, (spend.cloud, "", ""), (spend.name, None, None, None), (start, stop), price)
-            yield replace(row, kind=Kind.COMMITTED, state=State.UNUSED, capacity_type=CapacityType.RESERVED)
+    for era in eras:
+        first, last = max(since, facts.known[0], era.since), min(until, facts.known[1], era.until)
+        for spend, stretches in era.coverage.spends:
+            for stretch in stretches:
+                start, stop = max(stretch.start, first), min(stretch.end, last)
+                if start >= stop or not stretch.free:
+                    continue
+                words = f"not used of {spend.usd_per_hour} USD/h"
+                price = spend.price(f"commitment:{spend.name}", "", stretch.free, words)
+                row = _shared(price.sku, (spend.cloud, "", ""), (spend.name, None, None, None), (start, stop), price)
+                yield replace(row, kind=Kind.COMMITTED, state=State.UNUSED, capacity_type=CapacityType.RESERVED)
 
 
 def _takes(run: Run, paid: Reservation) -> bool:

@@ -4,12 +4,14 @@ All of a pass is written in one transaction, so a pass that dies leaves nothing;
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, Protocol
 
 from sqlalchemy import Connection, Engine
 
+from costs.commitments import Declared
+from costs.declarations import content_of
 from costs.samples import MetricNames, Series, activity, readings, team_readings
 from costs.slots import Measure
 from gpufleet.domain import cycles
@@ -18,6 +20,8 @@ from gpufleet.domain.model import InstanceState
 from gpufleet.domain.prices import Price
 from ledger import facts, history
 from ledger.database import writing
+from ledger.declared import note_declared
+from ledger.reservations import note_reservations
 from ledger.rollups import roll_up
 from ledger.teams import add_team_readings
 
@@ -82,7 +86,8 @@ class PoolFacts:
 
     model: str
     owner: str
-    reservations: tuple[str, ...] = ()
+    reservations: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Reservation to how many of its instances the pool declares."""
     gpu_active_below: float = Measure().gpu_active_below
     """At or above it a GPU works: the noise floor by which the idle watchdog judges the pool, too."""
 
@@ -99,6 +104,8 @@ class FleetFacts:
     machine_types: tuple[str, ...]
     measure: Measure
     host: str
+    declared: Declared | None = None
+    """What the ledger is to keep with the time at which it was seen; None: nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +171,9 @@ def collect(engine: Engine, sources: Sources, fleet: FleetFacts, now: datetime) 
         facts.add_activity(connection, hours)
         add_team_readings(connection, team_readings(fleet.name, sources.names, series or ()))
         facts.add_prices(connection, market or ())
-        facts.add_reservations(connection, [_reservation(p, fleet, now) for p in paid])
+        note_reservations(connection, [_reservation(p, fleet, seen, now) for p in paid])
+        if fleet.declared is not None:
+            note_declared(connection, fleet.name, now, content_of(fleet.declared))
         _write_pass(connection, done, fleet, read_metrics=series is not None, priced=market is not None)
     return done
 
@@ -342,7 +351,8 @@ def _gone_end(run: facts.Run, told: Ending | None, ours: datetime | None, now: d
     )
 
 
-def _reservation(paid: PaidCapacity, fleet: FleetFacts, now: datetime) -> facts.Reservation:
+def _reservation(paid: PaidCapacity, fleet: FleetFacts, seen: Sequence[Life], now: datetime) -> facts.Reservation:
+    ours = sum(life.instance.alive and life.instance.reservation == paid.reservation for life in seen)
     pool = next((name for name, known in fleet.pools.items() if paid.reservation in known.reservations), None)
     known = fleet.pools.get(pool or "")
     return facts.Reservation(
@@ -359,4 +369,7 @@ def _reservation(paid: PaidCapacity, fleet: FleetFacts, now: datetime) -> facts.
         model=None if known is None else known.model,
         owner=None if known is None else known.owner,
         ends_at=paid.ends_at,
+        # an instance of ours that begins or ends is in one answer and not in the other: not less than none
+        elsewhere=0 if paid.available is None else max(0, paid.instances - paid.available - ours),
+        seats=None if known is None else known.reservations[paid.reservation],
     )

@@ -1,4 +1,6 @@
-"""What people declare beside the ledger: shared resources, Capacity Blocks, Savings Plans and CUDs. Pure.
+"""What people declare: shared resources, prices, Capacity Blocks, Savings Plans and CUDs. Pure.
+
+The ledger keeps what was declared when (`costs.declarations`): a report of the past reads what held then.
 
 Rules, each constant at every instant, so that sums over any partition of a window are equal:
 - a *shared* resource of the environment is split over the pools by the declared weight (the most replicas that a pool
@@ -91,7 +93,7 @@ class Spend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declared:
-    """All of it, as the fleet document says."""
+    """All of it, as the fleet document says at one time."""
 
     shared: Sequence[Shared] = ()
     weights: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -102,6 +104,11 @@ class Declared:
     """Pools whose cost is split over teams by engine seconds."""
     blocks: Sequence[Block] = ()
     spends: Sequence[Spend] = ()
+    prices: Sequence[Price] = ()
+    """Prices that people state."""
+    gpu_active_below: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Pool to the share of its GPUs' time below which they count as idle, in reports and for the idle watchdog. What
+    instances did is judged by it when it is read, so reports of the past keep the threshold of then."""
 
 
 @dataclass(frozen=True, slots=True)

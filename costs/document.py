@@ -19,7 +19,7 @@ from costs.tokens import EngineTokens
 from gpufleet.domain import money
 from gpufleet.domain.prices import Price
 from ledger.counters import Tokens
-from ledger.facts import Reading
+from ledger.facts import Reading, Reservation
 
 VERSION: Final = 1
 
@@ -63,6 +63,7 @@ def document(report: Report) -> dict[str, Any]:
         "teams": [team_row(share) for share in report.teams],
         "speeds": [speed_row(speed) for speed in report.speeds],
         "inexact_ends": [inexact_end_row(end) for end in report.inexact_ends],
+        "reservations": [reservation_row(one) for one in report.reservations],
         "charges": [charge_row(charge, prices) for charge in report.charges],
         "engines": [engine_row(engine) for engine in report.engines],
         "prices": [price_row(price, name) for price, name in prices.items()],
@@ -113,6 +114,21 @@ def tokens(value: Tokens) -> dict[str, Any]:
         "prefill_ms": value.prefill_ms,
         "decode_ms": value.decode_ms,
         "resets": value.resets,
+    }
+
+
+def reservation_row(one: Reservation) -> dict[str, Any]:
+    """Paid capacity over a time in which nothing of it changed."""
+    return {
+        "reservation": one.reservation,
+        "pool": one.pool,
+        "machine_type": one.machine_type,
+        "zone": one.zone,
+        "since": instant(one.started_at),
+        "until": instant(one.last_seen_at),
+        "instances": one.instances,
+        "declared": one.instances if one.seats is None else min(one.seats, one.instances),
+        "used_elsewhere": one.elsewhere,
     }
 
 

@@ -5,18 +5,23 @@ that they served are larger than memory: they are read window by window, and onl
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
 from sqlalchemy import Engine
 
+from costs import declarations
 from costs.allocation import Facts
 from costs.commitments import Coverage, Declared, end_of
+from costs.pricing import FOREVER
 from costs.report import Known, Report, Scope, compute
 from costs.tokens import EngineTokens, served
 from gpufleet.domain.prices import Price
+from ledger import declared as ledger_declared
 from ledger import history, rollups
 from ledger.finals import finals
+from ledger.reservations import reservations
 from ledger.teams import Interval, team_uses
 from prices.book import Packaged, PriceBook
 
@@ -37,13 +42,20 @@ class CostQuery:
         packaged: Packaged,
         declared: Declared = Declared(),
     ) -> None:
-        self._engine, self._fleet, self._declared = engine, fleet, declared
+        """`overrides` and `declared`: what the document says today, which holds where the ledger says nothing."""
+        stated = tuple(overrides)
+        self._engine, self._fleet, self._today = engine, fleet, replace(declared, prices=stated)
         with engine.connect() as connection:
             self.begun = history.begun(connection, fleet)
             """The first complete look; None: there was none."""
             self._last = history.last_pass(connection, fleet)
             observed = history.prices(connection, region)
-        self.book = PriceBook(region=region, overrides=overrides, observed=observed, packaged=packaged)
+            self._kept = declarations.read(ledger_declared.declarations(connection, fleet))
+            """What was declared when."""
+        if self._kept and self._kept[-1].declared != self._today:
+            # no look has seen it yet: its prices fill where none is known, and nothing else of it counts
+            self._kept.append(declarations.Kept(FOREVER, self._today))
+        self.book = PriceBook(region=region, overrides=stated, observed=observed, packaged=packaged)
 
     def read(self, windows: Sequence[Interval]) -> None:
         """Read the facts of these windows, of which there is one at least."""
@@ -51,29 +63,34 @@ class CostQuery:
         with self._engine.connect() as connection:
             self._runs = history.runs(connection, self._fleet, since, until)
             self._first_signs = rollups.first_signs(connection, self._fleet)
-            self._reservations = history.reservations(connection, self._fleet, since, until)
+            self._reservations = reservations(connection, self._fleet, since, until)
             self._gaps = history.gaps(connection, self._fleet, since, until, QUIET)
             self._confirmed = finals(connection, self._fleet, since, until)
-            split = self._declared.split_by_team
+            split = self._today.split_by_team or any(one.declared.split_by_team for one in self._kept)
             self._uses = team_uses(connection, self._fleet, windows) if split else {}
+        closed = sorted(self._confirmed, key=lambda one: one.at)
+        self._declarations = declarations.Declarations(self._kept, closed, self.book)
 
     def known(self, since: datetime, until: datetime) -> Known:
         """The facts of one window. What instances did is read when it is asked for."""
         runs = [
             run for run in self._runs if run.started_at < until and (end_of(run) > since or run.started_at >= since)
         ]
+        eras = self._declarations.eras(runs, since, until)
+        declared = eras[-1].declared if eras else self._today
         facts = Facts(
             runs=runs,
             activity=history.Activity(self._engine, self._fleet, since, until, [run.instance_id for run in runs]),
             first_signs=self._first_signs,
             reservations=[one for one in self._reservations if one.started_at < until and one.last_seen_at > since],
-            declared=self._declared,
-            coverage=Coverage(self._declared, runs),
+            declared=declared,
+            coverage=eras[-1].coverage if eras else Coverage(declared, runs),
             known=None if self.begun is None or self._last is None else (self.begun, self._last.at),
+            eras=eras,
         )
         return Known(
             facts=facts,
-            book=self.book,
+            book=eras[-1].book if eras else self.book,
             last=self._last,
             begun=self.begun,
             gaps=[(start, end) for start, end in self._gaps if start < until and end > since],

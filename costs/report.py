@@ -1,9 +1,9 @@
 """The cost report of one fleet over one window, by any grouping. Pure; costs.query reads the ledger."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
 
@@ -16,7 +16,7 @@ from costs.tokens import EngineTokens
 from gpufleet.domain import money
 from gpufleet.domain.prices import Price
 from ledger.counters import Tokens
-from ledger.facts import Pass, Run
+from ledger.facts import Pass, Reservation, Run
 from ledger.finals import Confirmed
 from ledger.teams import Interval, TeamUse
 from prices.book import PriceBook, is_stale
@@ -92,6 +92,8 @@ class Report:
     """Tokens of engines whose instance the ledger does not know."""
     inexact_ends: Sequence[InexactEnd] = ()
     """Of the window, oldest first."""
+    reservations: Sequence[Reservation] = ()
+    """Paid capacity of the window and its use elsewhere; one for each time in which nothing of it changed."""
     speeds: Sequence[Speed] = ()
     """Tokens per second and GPU beside what was measured; see costs.speed."""
 
@@ -136,8 +138,37 @@ def compute(scope: Scope, known: Known, engines: Sequence[EngineTokens]) -> Repo
     inexact = _inexact_ends(scope, known)
     if inexact:
         notes.append(_inexact_note(inexact))
+    paid = list(_paid(scope, known.facts.reservations))
+    notes += _reservation_notes(paid)
     standing = Standing.FINAL if _covered(scope, known.confirmed) else Standing.ESTIMATED
-    return replace(report, notes=(*notes, *report.notes), standing=standing, inexact_ends=inexact)
+    return replace(report, notes=(*notes, *report.notes), standing=standing, inexact_ends=inexact, reservations=paid)
+
+
+def _paid(scope: Scope, reservations: Iterable[Reservation]) -> Iterator[Reservation]:
+    """Paid capacity, cut to the window."""
+    for one in reservations:
+        start = max(one.started_at, scope.since)
+        stop = min(one.last_seen_at, one.ends_at or one.last_seen_at, scope.until)
+        if start < stop:
+            yield replace(one, started_at=start, last_seen_at=stop)
+
+
+def _reservation_notes(paid: Sequence[Reservation]) -> Iterator[str]:
+    """What a reader must know of reservations that a fleet has not for itself."""
+    for name in sorted({one.reservation for one in paid}):
+        times = [one for one in paid if one.reservation == name]
+        elsewhere = sum(((one.last_seen_at - one.started_at) * one.elsewhere for one in times), timedelta())
+        if elsewhere:
+            yield (
+                f"reservation {name}: {elsewhere / timedelta(hours=1):.1f} instance-hours of it were used outside of"
+                " this fleet (by other fleets or accounts): they are neither used nor unused here"
+            )
+        last = times[-1]
+        if last.seats is not None and last.seats < last.instances:
+            yield (
+                f"reservation {name}: this fleet declares {last.seats} of its {last.instances} instances and is"
+                " charged that part of what nobody used"
+            )
 
 
 def _inexact_ends(scope: Scope, known: Known) -> list[InexactEnd]:
@@ -169,8 +200,13 @@ def _inexact_ends(scope: Scope, known: Known) -> list[InexactEnd]:
 
 def _only(run: Run, facts: Facts) -> Facts:
     """The facts of one run alone."""
-    alone = Declared(shared=tuple(one for one in facts.declared.shared if one.per_instance))
-    return Facts(runs=[run], declared=alone, coverage=facts.coverage)
+    eras = [replace(era, declared=_with_each(era.declared)) for era in facts.eras]
+    return Facts(runs=[run], declared=_with_each(facts.declared), coverage=facts.coverage, eras=eras)
+
+
+def _with_each(declared: Declared) -> Declared:
+    """What goes with each instance, of what is declared."""
+    return Declared(shared=tuple(one for one in declared.shared if one.per_instance))
 
 
 def _inexact_note(ends: Sequence[InexactEnd]) -> str:

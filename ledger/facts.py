@@ -102,7 +102,7 @@ class ActivityHour(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
-    """Capacity that is paid for, used or not."""
+    """Capacity that is paid for, used or not, and how it was used elsewhere from `started_at` to `last_seen_at`."""
 
     cloud: Cloud
     reservation: str
@@ -117,6 +117,10 @@ class Reservation:
     model: str | None = None
     owner: str | None = None
     ends_at: datetime | None = None
+    elsewhere: int = 0
+    """Instances in it that are not of this fleet: of other fleets, other accounts, or of nobody's fleet."""
+    seats: int | None = None
+    """How many of its instances this fleet declares; None: all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +205,7 @@ def add_prices(connection: Connection, prices: Iterable[Price]) -> None:
 
 
 def add_reservations(connection: Connection, reservations: Iterable[Reservation]) -> None:
-    """Write paid capacity; of what is known already, `last_seen_at` grows."""
+    """Write paid capacity as release 0.1 did, without its use elsewhere; `last_seen_at` grows."""
     columns = [column.name for column in RESERVATIONS.columns]
     rows = [{**{name: getattr(r, name) for name in columns}, "cloud": r.cloud.value} for r in reservations]
     merge(connection, RESERVATIONS, rows, {"last_seen_at": Move.GROW})

@@ -23,6 +23,8 @@ class Confirmed:
     billed_usd: Decimal
     computed_usd: Decimal
     at: datetime
+    prices: str | None = None
+    """The prices that the span was computed with, as JSON; None: of a release that did not keep them."""
 
 
 def add_final(connection: Connection, final: Confirmed) -> None:

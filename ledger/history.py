@@ -15,10 +15,9 @@ from ledger.facts import (
     ActivityHour,
     EndCause,
     Pass,
-    Reservation,
     Run,
 )
-from ledger.tables import ACTIVITY, ENDS, OUTCOMES, PASSES, PRICES, RESERVATIONS, RUNS, Moment, moment
+from ledger.tables import ACTIVITY, ENDS, OUTCOMES, PASSES, PRICES, RUNS, Moment, moment
 
 _HOUR: Final = timedelta(hours=1)
 _AT_ONCE: Final = 100
@@ -119,24 +118,6 @@ def prices(connection: Connection, region: str, since: Mapping[CapacityType, dat
             as_of=row.observed_at,
             valid_from=row.effective_at,
         )
-        for row in connection.execute(statement)
-    ]
-
-
-def reservations(connection: Connection, environment: str, since: datetime, until: datetime) -> list[Reservation]:
-    """Paid capacity that touches the span, oldest first."""
-    statement = (
-        select(RESERVATIONS)
-        .where(
-            RESERVATIONS.c.environment == environment,
-            RESERVATIONS.c.started_at < until,
-            RESERVATIONS.c.last_seen_at > since,
-        )
-        .order_by(RESERVATIONS.c.started_at, RESERVATIONS.c.reservation)
-    )
-    names = [column.name for column in RESERVATIONS.columns if column.name != "cloud"]
-    return [
-        Reservation(cloud=Cloud(row.cloud), **{name: getattr(row, name) for name in names})
         for row in connection.execute(statement)
     ]
 

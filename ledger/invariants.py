@@ -11,7 +11,19 @@ from sqlalchemy import Connection, and_, func, or_, select, text
 from gpufleet.domain.money import NANO
 from ledger.facts import activity_hour
 from ledger.rollups import engine_of, engine_of_row, hour_row, reading_of, rolled_hours
-from ledger.tables import ACTIVITY, BOOTS, COUNTERS, ENDS, PRICES, READINGS, RESERVATIONS, RUNS, SUMS, TOKEN_HOURS
+from ledger.tables import (
+    ACTIVITY,
+    BOOTS,
+    COUNTERS,
+    ENDS,
+    PRICES,
+    READINGS,
+    RESERVATIONS,
+    RUNS,
+    SEATS,
+    SUMS,
+    TOKEN_HOURS,
+)
 
 SLOTS: Final = 360
 _STREAM: Final = 5_000
@@ -125,6 +137,10 @@ def _reservations(connection: Connection) -> Iterator[Breach]:
     for row in connection.execute(select(RESERVATIONS).where(wrong)):
         found = f"{row.instances} instances, seen {row.last_seen_at}"
         yield Breach(rule="paid capacity is seen after its start", where=row.reservation, found=found)
+    wrong = or_(SEATS.c.instances < 0, SEATS.c.elsewhere < 0, SEATS.c.seats < 0, SEATS.c.last_seen_at < SEATS.c.at)
+    for row in connection.execute(select(SEATS).where(wrong)):
+        found = f"{row.instances} instances, {row.elsewhere} elsewhere, {row.seats} declared, seen {row.last_seen_at}"
+        yield Breach(rule="seats are 0 or more, seen in order", where=row.reservation, found=found)
 
 
 def _sums(connection: Connection) -> Iterator[Breach]:

@@ -183,6 +183,40 @@ RESERVATIONS: Final = Table(
 )
 """Capacity that is paid for, used or not, from `started_at` to `last_seen_at` (or `ends_at` if that is earlier)."""
 
+SEATS: Final = Table(
+    "reservation_seats",
+    METADATA,
+    Column("environment", String(128), primary_key=True),
+    Column("cloud", String(8), primary_key=True),
+    Column("reservation", String(128), primary_key=True),
+    Column("at", Moment, primary_key=True),
+    Column("started_at", Moment, nullable=False),
+    Column("instances", Integer, nullable=False),
+    Column("region", String(64), nullable=False),
+    Column("zone", String(64), nullable=False),
+    Column("machine_type", String(64), nullable=False),
+    Column("pool", String(64)),
+    Column("model", String(256)),
+    Column("owner", String(128)),
+    Column("ends_at", Moment),
+    Column("elsewhere", Integer, nullable=False),
+    Column("seats", Integer),
+    Column("last_seen_at", Moment, nullable=False),
+)
+"""A reservation as one fleet saw it, from `at` until its next row, the last one until `last_seen_at`. `elsewhere`:
+instances in it that are not of this fleet; `seats`: how many the fleet declares, NULL: all. Ledgers of older releases
+have RESERVATIONS alone; there what others used was not known.
+"""
+
+DECLARED: Final = Table(
+    "declared_facts",
+    METADATA,
+    Column("fleet", String(128), primary_key=True),
+    Column("at", Moment, primary_key=True),
+    Column("content", Text, nullable=False),
+)
+"""What a fleet's document declared from `at` on (JSON), until the next row. Written when it differs from the last."""
+
 PASSES: Final = Table(
     "passes",
     METADATA,
@@ -353,8 +387,11 @@ FINALS: Final = Table(
     Column("billed_usd", Exact(60), nullable=False),
     Column("computed_usd", Exact(60), nullable=False),
     Column("at", Moment, nullable=False),
+    Column("prices", Text),
 )
-"""One row per bill and span. Facts stay as they were seen; this says what the bill made of them."""
+"""One row per bill and span. Facts stay as they were seen; this says what the bill made of them. `prices`: those that
+the span was computed with (JSON), which hold for it from then on.
+"""
 
 TEAM_READINGS: Final = Table(
     "team_readings",

@@ -28,7 +28,9 @@ from ledger.schema import HEAD, OLDEST_READER, LedgerError
 from ledger.tables import (
     ACTIVITY,
     DECISIONS,
+    DECLARED,
     ENDS,
+    FINALS,
     INTENTS,
     METADATA,
     OUTBOX,
@@ -37,6 +39,7 @@ from ledger.tables import (
     READINGS,
     RESERVATIONS,
     RUNS,
+    SEATS,
     SUMS,
     Exact,
     Moment,
@@ -54,6 +57,7 @@ _MOVES: Final[Mapping[str, Mapping[str, Move]]] = {
     ENDS.name: {"ended_at": Move.SHRINK, "exact": Move.GROW},
     PRICES.name: {"observed_at": Move.GROW},
     RESERVATIONS.name: {"last_seen_at": Move.GROW},
+    SEATS.name: {"last_seen_at": Move.GROW},
     PROCESSES.name: {"first_at": Move.SHRINK},
 }
 
@@ -64,9 +68,12 @@ _WORDS: Final[Mapping[Column[Any], type[StrEnum]]] = {
     ENDS.c.cloud: Cloud,
     ENDS.c.cause: EndCause,
     RESERVATIONS.c.cloud: Cloud,
+    SEATS.c.cloud: Cloud,
     OUTBOX.c.state: MessageState,
 }
-_JSON: Final = frozenset((DECISIONS.c.evidence, INTENTS.c.decision, OUTBOX.c.detail))
+_JSON: Final = frozenset(
+    (DECISIONS.c.evidence, INTENTS.c.decision, OUTBOX.c.detail, DECLARED.c.content, FINALS.c.prices)
+)
 
 
 def tables() -> list[Table]:

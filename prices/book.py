@@ -5,7 +5,7 @@ the first source that knows a price wins. Nothing is made up: no price is an err
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -120,13 +120,32 @@ class PriceBook:
         self.region = region
         self._packaged = packaged
         self._stated: dict[str, list[Price]] = {}
+        self._later: dict[str, list[Price]] = {}
         for price in overrides:
-            self._stated.setdefault(f"{price.sku}:{price.zone}" if price.zone else price.sku, []).append(price)
+            self._stated.setdefault(_stated_key(price), []).append(price)
         self._observed: dict[Sku, list[Price]] = {}
         for price in observed:
             key = Sku(name=price.sku, region=price.region, zone=price.zone)
             self._observed.setdefault(key, []).append(price)
-        self._lines: dict[Sku, _Line] = {}
+        self._lines: dict[Sku, _Line | _ClosedLine] = {}
+
+    def stating(self, overrides: Iterable[Price], later: Iterable[Price] = ()) -> "PriceBook":
+        """The same with other stated prices. `later` ones were stated afterwards: they hold for want of another."""
+        made = PriceBook(region=self.region, overrides=overrides, packaged=self._packaged)
+        made._observed = self._observed  # noqa: SLF001
+        for price in later:
+            made._later.setdefault(_stated_key(price), []).append(price)  # noqa: SLF001
+        return made
+
+    def closed(self, lines: Mapping[Sku, Sequence[Part[Price | None]]]) -> "PriceBook":
+        """The book of a span that was closed with these prices, which nothing changes any more. It has no others."""
+        made = PriceBook(region=self.region)
+        made._lines = {sku: _ClosedLine(parts) for sku, parts in lines.items()}  # noqa: SLF001
+        return made
+
+    def asked(self) -> tuple[Sku, ...]:
+        """What the book was asked for so far."""
+        return tuple(self._lines)
 
     def at(self, sku: Sku, moment: datetime) -> Price:
         """The price in force at that moment. Raises MissingPriceError."""
@@ -169,7 +188,7 @@ class PriceBook:
             name = machine_sku(cloud, machine_type, CapacityType.ON_DEMAND)
         return Sku(name=name, region=region, zone=zone)
 
-    def _line(self, sku: Sku) -> "_Line":
+    def _line(self, sku: Sku) -> "_Line | _ClosedLine":
         if sku not in self._lines:
             self._lines[sku] = _Line(self._known(sku))
         return self._lines[sku]
@@ -177,10 +196,11 @@ class PriceBook:
     def _known(self, sku: Sku) -> list[Price]:
         """All that is known of a sku: what is said of its zone beats what is said of its region, source by source."""
         found: list[Price] = []
-        stated = self._stated.get(f"{sku.name}:{sku.zone}", []) or self._stated.get(sku.name, [])
-        if sku.region == self.region and stated:
-            found += stated
-            first = min(stated, key=lambda price: price.valid_from)
+        here = sku.region == self.region
+        stated = _stated_of(self._stated, sku) if here else []
+        later = _stated_of(self._later, sku) if here else []
+        found += stated
+        if first := min(stated or later, key=lambda price: price.valid_from, default=None):
             found.append(
                 replace(
                     first,
@@ -193,6 +213,15 @@ class PriceBook:
         if self._packaged is not None:
             found += self._packaged.prices(sku.name, sku.region)
         return found
+
+
+def _stated_key(price: Price) -> str:
+    return f"{price.sku}:{price.zone}" if price.zone else price.sku
+
+
+def _stated_of(stated: Mapping[str, list[Price]], sku: Sku) -> list[Price]:
+    """What is stated of its zone, else of all zones."""
+    return stated.get(f"{sku.name}:{sku.zone}", []) or stated.get(sku.name, [])
 
 
 _EVER: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -217,6 +246,18 @@ class _Line:
             if index:
                 return line[index - 1]
         return None
+
+
+class _ClosedLine:
+    """The prices of one sku in a span that was closed."""
+
+    def __init__(self, parts: Sequence[Part[Price | None]]) -> None:
+        known = [part for part in parts if part.price is not None]
+        self._parts = sorted(known, key=lambda part: part.start)
+        self.changes = sorted({at for part in known for at in (part.start, part.end)})
+
+    def at(self, moment: datetime) -> Price | None:
+        return next((part.price for part in reversed(self._parts) if part.start <= moment < part.end), None)
 
 
 def is_stale(price: Price, now: datetime) -> bool:

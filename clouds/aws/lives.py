@@ -56,6 +56,8 @@ class AwsLives(AwsInventory):
             instances=raw["TotalInstanceCount"],
             started_at=(raw.get("StartDate") or raw["CreateDate"]).astimezone(UTC),
             ends_at=None if ends is None else ends.astimezone(UTC),
+            # one that expired has none to give, and nobody pays for it any more
+            available=raw.get("AvailableInstanceCount") if raw["State"] == "active" else None,
         )
 
 

@@ -49,14 +49,15 @@ class GoogleLives(GoogleInventory):
         return tuple(found)
 
     def _paid(self, raw: Any, zone: str) -> PaidCapacity:
-        ends = raw.delete_at_time
+        ends, count = raw.delete_at_time, int(raw.specific_reservation.count)
         return PaidCapacity(
             cloud=Cloud.GCP,
             reservation=raw.name,
             region=self._region,
             zone=zone,
             machine_type=raw.specific_reservation.instance_properties.machine_type.rsplit("/", 1)[-1],
-            instances=int(raw.specific_reservation.count),
+            instances=count,
+            available=max(0, count - int(raw.specific_reservation.in_use_count)),
             started_at=datetime.fromisoformat(raw.creation_timestamp).astimezone(UTC),
             ends_at=datetime.fromisoformat(ends).astimezone(UTC) if ends else None,
         )

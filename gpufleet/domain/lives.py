@@ -44,3 +44,5 @@ class PaidCapacity:
     instances: int
     started_at: datetime
     ends_at: datetime | None = None
+    available: int | None = None
+    """Of its instances, those that nobody runs on, of whatever fleet or account; None: the cloud does not say."""

@@ -132,9 +132,13 @@ def test_capacity_reservations() -> None:
     told = [raw for raw in answer["CapacityReservations"] if raw["State"] in ("active", "expired")]
     region = told[0]["AvailabilityZone"][:-1]
     found = AwsLives(calls(answer, region), region, "test").paid()
-    assert [(one.reservation, one.instances, one.ends_at) for one in found] == [
-        (raw["CapacityReservationId"], raw["TotalInstanceCount"], None) for raw in told
-    ]
+    assert [(one.reservation, one.instances, one.ends_at, one.available) for one in found] == [
+        (
+            raw["CapacityReservationId"], raw["TotalInstanceCount"], None,
+            raw["AvailableInstanceCount"] if raw["State"] == "active" else None,
+        )
+        for raw in told
+    ]  # fmt: skip
 
 
 def answered(service: str, name: str, status: int = 200) -> AwsCalls:

@@ -307,6 +307,7 @@ def test_lives_and_reservations_are_told_for_the_bill(google: Google) -> None:
     (paid,) = lives.paid()
     assert (paid.reservation, paid.zone, paid.machine_type, paid.instances) == ("paid", ZONE, "g2-standard-8", 2)
     assert paid.ends_at == datetime(2030, 3, 1, tzinfo=UTC)
+    assert paid.available == 2
     assert not list(NoMarket().prices(["g2-standard-8"], datetime.now(UTC), datetime.now(UTC)))
     google.finish(reservations.delete_unary(project=PROJECT, zone=ZONE, reservation="paid"))
     assert lives.paid() == ()

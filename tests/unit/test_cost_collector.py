@@ -49,7 +49,7 @@ NAMES = MetricNames(
 FACTS = FleetFacts(
     name=FLEET,
     environment="test",
-    pools={"chat": PoolFacts(model="models/chat", owner="search", reservations=("cr-1",))},
+    pools={"chat": PoolFacts(model="models/chat", owner="search", reservations={"cr-1": 2})},
     machine_types=("g6.xlarge",),
     measure=Measure(),
     host="here",
@@ -261,7 +261,7 @@ def test_a_pass_twice_late_or_on_two_hosts_leaves_the_same_rows(tmp_path: Path, 
     for second in (1800, 3600, 3000, 3600):
         one_pass(often, world, second)
     first, second = dump(once), dump(often)
-    for name in ("runs", "run_ends", "activity_hours", "reservations"):
+    for name in ("runs", "run_ends", "activity_hours", "reservation_seats"):
         assert first[name] == second[name], name
     assert document(report(once))["total"] == document(report(often))["total"]
 

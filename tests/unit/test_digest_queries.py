@@ -24,7 +24,7 @@ from tests.unit.small_fleet import FLEET, HOUR, T0, document, fill, run
 
 DAY = timedelta(days=1)
 END = T0 + 6 * HOUR
-SELECTS = 22
+SELECTS = 24
 """Of a digest, however long its window is, and whoever has a budget."""
 
 

@@ -13,11 +13,15 @@ from sqlalchemy import Connection, Engine, inspect, select, text
 import ledger
 from gpufleet.domain.activity import ActivityKind
 from gpufleet.domain.boots import Boot
+from gpufleet.domain.model import Cloud
 from ledger import outbox
 from ledger.boots import note_boots, read_boots
 from ledger.database import open_database, writing
+from ledger.declared import declarations, note_declared
+from ledger.facts import Reservation
 from ledger.finals import Confirmed, add_final, finals
 from ledger.invariants import verify
+from ledger.reservations import note_reservations, reservations
 from ledger.schema import HEAD, OLDEST_READER, LedgerError, migrate, open_ledger, schema_version
 from ledger.sums import CostSum, Span, read_sums, write_sums
 from ledger.tables import METADATA
@@ -145,12 +149,24 @@ def goes_on(engine: Engine) -> None:
         add_told(connection, FLEET, NOW)
         write_sums(connection, FLEET, [day()])
         assert outbox.enqueue(connection, outbox.Message(key="next", channel="#c", text="t"), NOW)
+        note_reservations(connection, [seats()])
+        note_declared(connection, FLEET, NOW, "{}")
     note_boots(engine, FLEET, [boot()], NOW)
     assert boot() in read_boots(engine, FLEET)
     with engine.connect() as connection:
         assert bill() in finals(connection, FLEET, NOW - timedelta(days=1), NOW)
         assert last_told(connection, FLEET) == NOW
         assert read_sums(connection, FLEET) == [day()]
+        assert declarations(connection, FLEET) == [(NOW, "{}")]
+        assert seats() in reservations(connection, FLEET, NOW - timedelta(days=1), NOW)
+
+
+def seats() -> Reservation:
+    return Reservation(
+        cloud=Cloud.GCP, reservation="shared", started_at=NOW - timedelta(hours=1), instances=4, environment=FLEET,
+        region="us-central1", zone="us-central1-a", machine_type="g2-standard-4", last_seen_at=NOW, pool="chat",
+        elsewhere=2, seats=2,
+    )  # fmt: skip
 
 
 def day() -> CostSum:
@@ -170,7 +186,7 @@ def boot() -> Boot:
 def bill() -> Confirmed:
     return Confirmed(
         fleet=FLEET, since=NOW - timedelta(hours=1), until=NOW, digest="d", form="FOCUS",
-        billed_usd=Decimal("1.23"), computed_usd=Decimal("1.230000000000000001"), at=NOW,
+        billed_usd=Decimal("1.23"), computed_usd=Decimal("1.230000000000000001"), at=NOW, prices="[]",
     )  # fmt: skip
 
 
