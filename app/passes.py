@@ -17,6 +17,7 @@ from ledger.schema import LedgerError, explained
 from watchdogs.execute import Pass, Watchdog
 from watchdogs.idle.decide import WATCHDOG as IDLE
 from watchdogs.idle.watchdog import IdleWatchdog
+from watchdogs.observe.fleet import Lists
 from watchdogs.orphans.decide import WATCHDOG as ORPHANS
 from watchdogs.orphans.watchdog import OrphanWatchdog, Scope
 from watchdogs.policy import digests
@@ -24,7 +25,6 @@ from watchdogs.ports import CutShortError, Log, Ports
 from watchdogs.scale.decide import WATCHDOG as SCALE
 from watchdogs.scale.watchdog import ScaleWatchdog
 from watchdogs.spot.decide import WATCHDOG as SPOT
-from watchdogs.spot.reading import Lists
 from watchdogs.spot.watchdog import SpotWatchdog
 
 

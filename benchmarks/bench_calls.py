@@ -16,8 +16,8 @@ from gpufleet.domain.decisions import Target
 from gpufleet.settings.document import FleetDocument, parse
 from tests.watchdogs.plain import document
 from tests.watchdogs.worlds import World
+from watchdogs.observe.fleet import Lists
 from watchdogs.policy import digests
-from watchdogs.spot.reading import Lists
 from watchdogs.spot.watchdog import SpotWatchdog
 
 SIZES: Final = ((1, 3), (1, 9), (10, 3), (50, 3))

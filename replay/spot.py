@@ -28,7 +28,7 @@ from watchdogs.spot import zones
 from watchdogs.spot.decide import decide
 from watchdogs.spot.pool_view import GroupView, Member, PoolView
 from watchdogs.spot.risk import Memory
-from watchdogs.spot.watchdog import LOOK_BACK
+from watchdogs.spot.views import LOOK_BACK
 
 NAMES: Final = ("own", "skyserve")
 ON_DEMAND: Final = -1

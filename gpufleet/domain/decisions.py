@@ -122,6 +122,16 @@ class KeptUnseen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Objection:
+    """Why something is not done or is done last: an instance is not idle, a group is not asked."""
+
+    reason: Reason
+    detail: str = ""
+    of: str | None = None
+    """The other resource that this is about."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """What is wanted of one resource."""
 

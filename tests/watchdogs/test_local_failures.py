@@ -17,10 +17,10 @@ from tests.watchdogs.test_scale import BUSY, Store
 from tests.watchdogs.test_spot_watchdog import SETTINGS
 from tests.watchdogs.worlds import FakeGroups, FakeInventory, World, mark
 from watchdogs.idle.watchdog import IdleWatchdog
+from watchdogs.observe.fleet import LASTS, Lists
 from watchdogs.policy import digests
 from watchdogs.ports import Ports
 from watchdogs.scale.watchdog import ScaleWatchdog
-from watchdogs.spot.reading import LASTS, Lists
 from watchdogs.spot.watchdog import SpotWatchdog
 
 ONE, OTHER = "batch", "chat"

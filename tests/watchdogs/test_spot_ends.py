@@ -13,7 +13,7 @@ from tests.watchdogs.plain import START, instance
 from tests.watchdogs.test_spot_watchdog import A, spread_world, watchdog
 from tests.watchdogs.worlds import World
 from watchdogs import boots
-from watchdogs.spot.ends import ASK_AGAIN, DESCRIBED_FOR, ended_why
+from watchdogs.observe.ends import ASK_AGAIN, DESCRIBED_FOR, ended_why
 
 K = ActivityKind
 MINUTE = timedelta(minutes=1)

@@ -10,7 +10,7 @@ import pytest
 from gpufleet.domain.activity import Activity, ActivityKind, CloudError
 from gpufleet.domain.model import CapacityType, Group
 from tests.watchdogs.plain import START
-from watchdogs.spot.happened import LATE, OVERLAP, Happened, calm
+from watchdogs.observe.happened import LATE, OVERLAP, Happened, calm
 
 SINCE = START - timedelta(days=3)
 MINUTE = timedelta(minutes=1)

@@ -10,7 +10,7 @@ from gpufleet.domain.evidence import Evidence
 from gpufleet.domain.model import Instance, InstanceState
 from tests.watchdogs.plain import QUIET, QUIET_ENGINE, QUIET_GPU, START, instance
 from tests.watchdogs.worlds import FakeInventory, World, idle_world
-from watchdogs.whole import MOST_ASKED, SETTLED, Reader, reporting_unlisted, unlisted
+from watchdogs.observe.whole import MOST_ASKED, SETTLED, Reader, reporting_unlisted, unlisted
 
 ONE, OTHER = instance(1), instance(2)
 OLD = timedelta(minutes=10)

@@ -13,7 +13,7 @@ from typing import Final
 
 from gpufleet.domain import tags
 from gpufleet.domain.activity import CloudError
-from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Plan, Reason
+from gpufleet.domain.decisions import Action, Decision, Objection, Outcome, OutcomeKind, Plan, Reason
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.evidence import STALE_AFTER, Evidence
 from gpufleet.domain.model import Instance
@@ -31,7 +31,7 @@ from watchdogs.idle.decide import (
     in_service,
     is_our_drain,
 )
-from watchdogs.idle.judge import Objection, judge
+from watchdogs.idle.judge import judge
 from watchdogs.idle.last_look import Heard, LastLooks, Unheard
 from watchdogs.ports import Ports
 

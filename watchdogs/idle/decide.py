@@ -11,7 +11,7 @@ from decimal import Decimal
 from enum import IntEnum, auto
 from typing import Final
 
-from gpufleet.domain.decisions import Action, Budget, Decision, Plan, Reason
+from gpufleet.domain.decisions import Action, Budget, Decision, Objection, Plan, Reason
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.evidence import AgentStatus, Evidence
 from gpufleet.domain.model import Instance
@@ -19,7 +19,7 @@ from gpufleet.domain.policies import IdlePolicy
 from watchdogs import budgets
 from watchdogs.attempts import FailedAttempts, is_stuck, tried_last
 from watchdogs.brakes import kept_by_tag
-from watchdogs.idle.judge import Case, Check, Objection, judge
+from watchdogs.idle.judge import Case, Check, judge
 from watchdogs.scale.view import Need
 
 WATCHDOG: Final = "idle"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from gpufleet.domain.decisions import Reason
+from gpufleet.domain.decisions import Objection, Reason
 from gpufleet.domain.evidence import STALE_AFTER, AgentStatus, EngineEvidence, Evidence, GpuEvidence
 from gpufleet.domain.model import CapacityType, Instance, InstanceState, Phase
 from gpufleet.domain.policies import IdlePolicy
@@ -41,14 +41,6 @@ class Case:
     kept_by: str | None = None
     """Who asked to keep it, through a brake."""
     in_rollout: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Objection:
-    """Why an instance is not idle."""
-
-    reason: Reason
-    detail: str = ""
 
 
 Check = Callable[[Case], Objection | None]

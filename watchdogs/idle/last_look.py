@@ -8,14 +8,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from gpufleet.domain.decisions import Decision, Reason
+from gpufleet.domain.decisions import Decision, Objection, Reason
 from gpufleet.domain.evidence import STALE_AFTER
 from watchdogs import signals
 from watchdogs.draining import DRAIN_SLACK, Drain, drained, sleep_and_renew
 from watchdogs.idle.judge import (
     Case,
     Check,
-    Objection,
     counters_flat,
     engine_plausible,
     engine_reported,

@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import Final
 
 from gpufleet.domain.brakes import Brake
-from gpufleet.domain.decisions import Action, Plan, Reason
+from gpufleet.domain.decisions import Action, Objection, Plan, Reason
 from gpufleet.domain.evidence import AgentStatus, Evidence
 from gpufleet.domain.model import Instance
 from gpufleet.domain.owners import owner_of
@@ -28,13 +28,13 @@ from watchdogs.idle.decide import (
     is_heard,
     is_our_drain,
 )
-from watchdogs.idle.judge import METRIC_CHECKS, Objection, judge
+from watchdogs.idle.judge import METRIC_CHECKS, judge
 from watchdogs.machines import known_of
+from watchdogs.observe.whole import Reader, reporting_unlisted, unlisted
 from watchdogs.policy import digests, see_all
 from watchdogs.ports import Ports
 from watchdogs.scale import hours
 from watchdogs.scale.needs import cold_starts, needed_soon
-from watchdogs.whole import Reader, reporting_unlisted, unlisted
 
 REACHED_SPAN: Final = timedelta(hours=24)
 DAY: Final = timedelta(days=1)

@@ -11,10 +11,9 @@ from functools import partial
 from typing import Final
 
 from gpufleet.domain import tags
-from gpufleet.domain.decisions import Action, Decision, Outcome, Plan, Reason
+from gpufleet.domain.decisions import Action, Decision, Objection, Outcome, Plan, Reason
 from gpufleet.domain.model import Instance
 from watchdogs.execute import Executor, Rules
-from watchdogs.idle.judge import Objection
 from watchdogs.orphans import words
 from watchdogs.orphans.decide import WATCHDOG, case_of, stop_objection
 from watchdogs.orphans.judge import judge_orphan

@@ -11,13 +11,13 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
-from gpufleet.domain.decisions import Action, Decision, Plan, Reason
+from gpufleet.domain.decisions import Action, Decision, Objection, Plan, Reason
 from gpufleet.domain.evidence import Evidence
 from gpufleet.domain.model import Instance
 from gpufleet.domain.policies import OrphanAction, OrphanPolicy
 from watchdogs import budgets
 from watchdogs.attempts import tried_last
-from watchdogs.idle.judge import Case, Check, Objection
+from watchdogs.idle.judge import Case, Check
 from watchdogs.orphans.judge import judge_orphan, said_of
 from watchdogs.orphans.view import Observed, name_of, obstacle
 

@@ -8,10 +8,10 @@ for plain utilization where no `gpu_active` is told (`decide.stop_objection`).
 from collections.abc import Sequence
 from typing import Final
 
-from gpufleet.domain.decisions import Reason
+from gpufleet.domain.decisions import Objection, Reason
 from gpufleet.domain.evidence import Evidence
 from watchdogs.idle import judge
-from watchdogs.idle.judge import Case, Check, Objection
+from watchdogs.idle.judge import Case, Check
 
 QUIET_UTILIZATION: Final = 1.0
 """Percent of `nvidia_smi` utilization below which a GPU rests: it counts the time in which any kernel ran."""

@@ -14,11 +14,11 @@ from gpufleet.domain.model import CapacityType, Group, Instance
 from gpufleet.settings.document import FleetDocument, Pool
 from watchdogs.draining import Drain, has_gone, leaving, sleep_and_renew, until_drained
 from watchdogs.execute import Executor, Rules
+from watchdogs.observe.fleet import Looks
 from watchdogs.ports import Ports
 from watchdogs.spot import lifecycle
 from watchdogs.spot.ceilings import CEILINGS
 from watchdogs.spot.decide import WATCHDOG
-from watchdogs.spot.reading import Looks
 from watchdogs.spot.zones import CEILING
 
 DRAIN_WAIT: Final = timedelta(minutes=2)

@@ -12,13 +12,13 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
-from gpufleet.domain.decisions import Action, Decision, Plan, Reason, Spend
+from gpufleet.domain.decisions import Action, Decision, Objection, Plan, Reason, Spend
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import CapacityType
 from watchdogs.spot import lifecycle, risk, zones
 from watchdogs.spot.ceilings import within_ceilings
-from watchdogs.spot.certain import within_certainty
-from watchdogs.spot.pool_view import GroupView, Member, PoolView, Verdict
+from watchdogs.spot.left_alone import within_certainty
+from watchdogs.spot.pool_view import GroupView, Member, PoolView
 from watchdogs.spot.sizes import CHOSEN, Sizes, ends_of_runs, reserved_group, within_budgets, without_ending
 
 WATCHDOG: Final = "spot"
@@ -87,7 +87,7 @@ def _spot(pool: PoolView, sizes: Sizes, now: datetime) -> list[Decision]:
             # one that still lists the dead is asked, too, so that its answer is waited for
             decisions.append(_growth(pool, group, max(wanted, group.desired), reason, detail))
         elif wanted + group.unseen < group.desired:
-            why = verdict or Verdict(reason=Reason.SURPLUS, detail=_TOO_MANY)
+            why = verdict or Objection(reason=Reason.SURPLUS, detail=_TOO_MANY)
             decisions.append(_resize(pool, group, wanted + group.unseen, why.reason, why.detail))
         elif verdict is not None:
             decisions.append(_keep(pool, group, verdict.reason, verdict.detail))

@@ -7,22 +7,12 @@ from decimal import Decimal
 
 from gpufleet.domain.activity import Activity
 from gpufleet.domain.boots import BOOT_LIMIT, Boot
-from gpufleet.domain.decisions import Reason
+from gpufleet.domain.decisions import Objection
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import CapacityType
 from gpufleet.domain.policies import SpotPolicy
 from watchdogs.boots import BOOT_DEFAULT
 from watchdogs.spot import risk
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """Why a group is not asked, or asked last, or why nothing is decided about something."""
-
-    reason: Reason
-    detail: str = ""
-    of: str | None = None
-    """The other resource that this is about."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +61,7 @@ class Member:
     """Who asked to keep it, by a brake or a tag: it is not given up for others."""
     ends_at: datetime | None = None
     """When the cloud ends it, whatever it does (flex-start)."""
-    held: Verdict | None = None
+    held: Objection | None = None
     """Why nothing is decided about it: too little is known of it. It counts as present."""
 
     @property
@@ -104,9 +94,9 @@ class GroupView:
     """From when on the cloud ends what runs there."""
     suspended: str = ""
     """What it does not do for now, for people."""
-    closed: Verdict | None = None
+    closed: Objection | None = None
     """Why it is not asked for more."""
-    frozen: Verdict | None = None
+    frozen: Objection | None = None
     """Why nothing is decided about it; it is not asked either."""
 
 
@@ -157,9 +147,9 @@ class PoolView:
     """By this watchdog's own choice."""
     started_this_hour: int = 0
     """Instances of all its groups, also those that are gone."""
-    uncertain: Verdict | None = None
+    uncertain: Objection | None = None
     """Why nothing of it is ended by choice: a part of it could not be read."""
-    incomplete: Verdict | None = None
+    incomplete: Objection | None = None
     """Why nothing of it is ended or made smaller: a list of all pools could not be read, and an old one is used."""
 
     def members_of(self, group: str) -> Sequence[Member]:

@@ -12,11 +12,11 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from gpufleet.domain.activity import Activity, ActivityKind
-from gpufleet.domain.decisions import Reason
+from gpufleet.domain.decisions import Objection, Reason
 from gpufleet.domain.model import CapacityType
 from watchdogs import boots
 from watchdogs.spot import risk
-from watchdogs.spot.pool_view import GroupView, PoolView, Verdict
+from watchdogs.spot.pool_view import GroupView, PoolView
 from watchdogs.spot.risk import LOSSES, TROUBLE_HALF_LIFE
 
 ZONE_SHARE: Final = 0.5
@@ -181,14 +181,14 @@ def untried(pool: PoolView, now: datetime) -> list[GroupView]:
     return [group for group in pool.groups_of(CapacityType.SPOT) if _closed(pool, group, now) is None]
 
 
-def verdict(pool: PoolView, group: GroupView, now: datetime) -> Verdict | None:
+def verdict(pool: PoolView, group: GroupView, now: datetime) -> Objection | None:
     """What speaks against a group; None: nothing."""
     closed = _closed(pool, group, now)
     if closed is not None:
         return closed
     fading = penalty(pool, group, now)
     if fading > 0:
-        return Verdict(reason=Reason.ZONE_BACKING_OFF, detail=f"penalty {fading:.2f}, fading")
+        return Objection(reason=Reason.ZONE_BACKING_OFF, detail=f"penalty {fading:.2f}, fading")
     return None
 
 
@@ -208,7 +208,7 @@ def _since(pool: PoolView, group: GroupView, moment: datetime) -> list[Activity]
     return [event for event in pool.events_of(group.name) if event.at > moment]
 
 
-def _closed(pool: PoolView, group: GroupView, now: datetime) -> Verdict | None:
+def _closed(pool: PoolView, group: GroupView, now: datetime) -> Objection | None:
     """Why a group must not be asked in this pass."""
     return (
         group.frozen
@@ -222,14 +222,14 @@ def _closed(pool: PoolView, group: GroupView, now: datetime) -> Verdict | None:
     )
 
 
-def _too_dear(pool: PoolView, group: GroupView) -> Verdict | None:
+def _too_dear(pool: PoolView, group: GroupView) -> Objection | None:
     """What its price says against a zone: spot is never bought at the on-demand price or above the ceiling."""
     if group.usd_per_hour is None or pool.on_demand_usd is None:
         return None
     ceiling = pool.on_demand_usd * pool.policy.price_ceiling
     if group.usd_per_hour < min(ceiling, pool.on_demand_usd):
         return None
-    return Verdict(reason=Reason.SPOT_TOO_DEAR, detail=f"{group.usd_per_hour} USD/h, ceiling {ceiling}")
+    return Objection(reason=Reason.SPOT_TOO_DEAR, detail=f"{group.usd_per_hour} USD/h, ceiling {ceiling}")
 
 
 def unpriced(pool: PoolView, group: GroupView) -> str | None:
@@ -242,7 +242,7 @@ def unpriced(pool: PoolView, group: GroupView) -> str | None:
     return "the on-demand price is unknown" if pool.on_demand_usd is None else None
 
 
-def at_quota(pool: PoolView, group: GroupView, now: datetime) -> Verdict | None:
+def at_quota(pool: PoolView, group: GroupView, now: datetime) -> Objection | None:
     """A quota holds for the whole account and region: no other zone helps, and asking again does not either.
 
     Each way of buying has its own, and an account may have one for all of them.
@@ -254,7 +254,7 @@ def at_quota(pool: PoolView, group: GroupView, now: datetime) -> Verdict | None:
         if event.kind is ActivityKind.QUOTA and (event.group in same or event.account_wide)
     ]
     hit = [event for event in refused if now - event.at < pool.policy.zone_backoff]
-    return Verdict(reason=Reason.QUOTA, detail=_said(hit[-1])) if hit else None
+    return Objection(reason=Reason.QUOTA, detail=_said(hit[-1])) if hit else None
 
 
 def refused_last(pool: PoolView, group: GroupView) -> str | None:
@@ -269,11 +269,11 @@ def _said(event: Activity) -> str:
     return said if len(said) <= 120 else textwrap.shorten(said, 120, placeholder="…")
 
 
-def boots_failing(pool: PoolView, group: GroupView, now: datetime) -> Verdict | None:
+def boots_failing(pool: PoolView, group: GroupView, now: datetime) -> Objection | None:
     """Whether a group must not grow because nothing boots there, whatever it is asked for."""
     if (failed := failed_boots(pool, group, now)) < FAILING_BOOTS:
         return None
-    return Verdict(reason=Reason.BOOTS_FAILING, detail=f"{failed} boots failed within {BOOT_SPAN}")
+    return Objection(reason=Reason.BOOTS_FAILING, detail=f"{failed} boots failed within {BOOT_SPAN}")
 
 
 def failed_boots(pool: PoolView, group: GroupView, now: datetime) -> int:
@@ -314,7 +314,7 @@ def _failures(pool: PoolView, group: GroupView, now: datetime) -> dict[str, date
     return {key: seen for key, (seen, failed_at) in found.items() if failed_at > since}
 
 
-def _refused(pool: PoolView, group: GroupView, now: datetime) -> Verdict | None:
+def _refused(pool: PoolView, group: GroupView, now: datetime) -> Objection | None:
     events = pool.events_of(group.name)
     refused = [event for event in events if event.kind.refuses and event.at >= pool.pass_started]
     looking = group.desired > len(pool.members_of(group.name))
@@ -325,7 +325,7 @@ def _refused(pool: PoolView, group: GroupView, now: datetime) -> Verdict | None:
         return None
     # what nobody understands is no lack of capacity
     reason = Reason.ZONE_BACKING_OFF if refused[-1].kind is ActivityKind.UNKNOWN else Reason.NO_SPOT
-    return Verdict(reason=reason, detail=_said(refused[-1]))
+    return Objection(reason=reason, detail=_said(refused[-1]))
 
 
 def pause(refusals: int, backoff: timedelta) -> timedelta:
@@ -348,17 +348,17 @@ def _refusals(pool: PoolView, group: GroupView, now: datetime) -> list[datetime]
     return found
 
 
-def _pausing(pool: PoolView, group: GroupView, now: datetime) -> Verdict | None:
+def _pausing(pool: PoolView, group: GroupView, now: datetime) -> Objection | None:
     """A zone that has refused in earlier passes, and given nothing since, is asked again after growing pauses."""
     refused = _refusals(pool, group, now)
     left = pause(len(refused), pool.policy.zone_backoff) - (now - refused[0]) if refused else timedelta(0)
     if left <= timedelta(0):
         return None
     detail = f"refused {len(refused)} times lately; asked again in {left.total_seconds():.0f} s"
-    return Verdict(reason=Reason.ZONE_BACKING_OFF, detail=detail)
+    return Objection(reason=Reason.ZONE_BACKING_OFF, detail=detail)
 
 
-def _full(pool: PoolView, group: GroupView) -> Verdict | None:
+def _full(pool: PoolView, group: GroupView) -> Objection | None:
     if len(pool.members_of(group.name)) < group.max:
         return None
-    return Verdict(reason=Reason.AS_WANTED, detail=f"at its largest size of {group.max}")
+    return Objection(reason=Reason.AS_WANTED, detail=f"at its largest size of {group.max}")

@@ -10,13 +10,12 @@ from datetime import datetime, timedelta
 from typing import Final, Generic, TypeVar
 
 from gpufleet.domain.activity import ActivityKind
-from gpufleet.domain.decisions import Reason
+from gpufleet.domain.decisions import Objection, Reason
 from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import Group, GroupList, Instance
+from watchdogs.observe.happened import Happened
+from watchdogs.observe.whole import Reader, Unlisted, unlisted
 from watchdogs.ports import Ports
-from watchdogs.spot.happened import Happened
-from watchdogs.spot.pool_view import Verdict
-from watchdogs.whole import Reader, Unlisted, unlisted
 
 LASTS: Final = timedelta(minutes=5)
 """For so long the last answer stands in for a list that cannot be read."""
@@ -63,17 +62,18 @@ class Fleet:
         known = {*self.members, *self.unlisted.unknown, *group.leaving}
         return sum(key not in known for key in group.instance_ids)
 
-    def held(self) -> dict[str, Verdict]:
+    def held(self) -> dict[str, Objection]:
         """Instances about which nothing is decided, and why."""
         lost = "its group lists it, the list of instances does not: does it carry the tags of its pool?"
         found = {
-            one.id: Verdict(reason=Reason.GROUP_UNREADABLE, detail=self.unread[one.group], of=one.group)
+            one.id: Objection(reason=Reason.GROUP_UNREADABLE, detail=self.unread[one.group], of=one.group)
             for one in self.members.values()
             if one.group is not None and one.group in self.unread
         }
-        found |= {key: Verdict(reason=Reason.NOT_LISTED, detail=lost) for key in self.unlisted.living}
+        found |= {key: Objection(reason=Reason.NOT_LISTED, detail=lost) for key in self.unlisted.living}
         return found | {
-            key: Verdict(reason=Reason.NOT_LISTED, detail=error) for key, (_, error) in self.unlisted.unknown.items()
+            key: Objection(reason=Reason.NOT_LISTED, detail=error)
+            for key, (_, error) in self.unlisted.unknown.items()
         }
 
 

@@ -1,0 +1,286 @@
+"""Puts together what the spot watchdog knows of each pool, from what was read of its fleet and its ledger."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Final
+
+from gpufleet.domain.activity import Activity
+from gpufleet.domain.boots import BOOT_LIMIT, Boot
+from gpufleet.domain.decisions import Objection, PastAction, Reason, Target
+from gpufleet.domain.evidence import AgentStatus
+from gpufleet.domain.model import CapacityType, Group, Instance, Phase
+from gpufleet.domain.prices import FREE_IF_INTERRUPTED
+from gpufleet.settings.document import FleetDocument, GroupEntry, Pool
+from watchdogs import boots, budgets
+from watchdogs.observe.fleet import Fleet
+from watchdogs.policy import digests
+from watchdogs.ports import Ports
+from watchdogs.spot import left_alone
+from watchdogs.spot.decide import WATCHDOG
+from watchdogs.spot.pool_view import Crash, GroupView, Member, PoolView
+from watchdogs.spot.risk import Memory, recall
+
+LOOK_BACK: Final = timedelta(hours=6)
+"""Older events say nothing about what a group does now."""
+SIZING: Final = frozenset({"Launch", "Terminate"})
+"""Processes without which a size means nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What is known beside what the clouds say now."""
+
+    pass_started: datetime
+    events: Sequence[Activity]
+    """What happened to the groups of all pools, oldest first."""
+    silent: Mapping[str, str]
+    """Groups of which it could not be read what happened: why."""
+    targets: Mapping[str, Target]
+    """By pool, where people or scale have set one."""
+    paused: Mapping[str, str]
+    """By pool: who paused it."""
+    missed: Mapping[str, datetime]
+    """By instance: since when it is noted not to be ready though it should be."""
+    lost: frozenset[str]
+    """Instances that the cloud took or is taking, also where somebody ended them before it did."""
+    boots: Mapping[tuple[str, datetime], Boot]
+    """By instance and launch: how it booted and left."""
+    crashes: Mapping[str, Sequence[Crash]]
+    """By pool: engines that had crashed when they were ended."""
+    fixed: Mapping[str, datetime]
+    """By pool: when a person said that boots are to be tried again."""
+    kept: Mapping[str, str]
+    """By instance: who asked to keep it."""
+    held: frozenset[str]
+    """Pools whose targets people hold."""
+    ended: Mapping[str, int]
+    """By pool: instances that went by choice within the hour."""
+    reported: Mapping[tuple[str, Reason], datetime]
+    """When people were notified, or it was noted anew, that a resource is left alone, and why."""
+    actions: Sequence[PastAction]
+    """Of the last days, oldest first."""
+    asked: frozenset[str]
+    """Instances that were asked to drain within the hour that budgets count, and whose end was not seen."""
+
+
+class Views:
+    """The view of each pool of a fleet, for one watchdog."""
+
+    def __init__(self, document: FleetDocument, ports: Ports) -> None:
+        self._document = document
+        self._ports = ports
+        self._digests = digests(document, WATCHDOG)
+
+    def of(self, pool: Pool, fleet: Fleet, known: Known, now: datetime) -> PoolView:
+        """What is known of a pool now. Raises ValueError where it has no spot watchdog."""
+        entry = pool.watchdogs.spot
+        if entry is None:
+            raise ValueError(f"pool {pool.name!r} has no spot watchdog")
+        names = {group.name for group in pool.groups}
+        machines = [i for i in fleet.members.values() if i.group in names]
+        statuses, held = fleet.statuses, fleet.held()
+        booted = [boot for boot in known.boots.values() if boot.pool == pool.name]
+        usual = boots.by_machine_type(booted)
+        members = [
+            replace(
+                _member(i, statuses.get(i.id), self._ports.prices.usd_per_hour(i), known.missed.get(i.id, now)),
+                kept_by=known.kept.get(i.id),
+                asked=i.id in known.asked,
+                held=held.get(i.id),
+                crashed_at=_crashed_at(i, statuses.get(i.id), known.boots.get((i.id, i.launched_at)), now),
+                progresses=_progresses(statuses.get(i.id), known.boots.get((i.id, i.launched_at))),
+                boot_expected=usual.get(i.machine_type),
+            )
+            for i in machines
+        ]
+        members += [
+            Member(id=key, group=group, launched_at=now, silent=True, held=held[key])
+            for key, (group, _) in fleet.unlisted.unknown.items()
+            if group in names
+        ]
+        own = [event for event in known.events if event.group in names]
+        ready = boots.took(machines, statuses)
+        row = known.targets.get(pool.name)
+        target = pool.target if row is None else row.value
+        return PoolView(
+            name=pool.name,
+            target=target,
+            least_target=target if pool.name in known.held else pool.min,
+            spare=pool.spare,
+            max=pool.max,
+            policy=entry,
+            groups=[
+                replace(
+                    self._group(g, fleet, _memory(g, own, members, now)),
+                    closed=_closed(g, known.silent)
+                    or left_alone.for_good(
+                        g.name, [e for e in own if e.group == g.name], known.actions, self._since(pool, known)
+                    ),
+                    taken=_taken(fleet.groups.get(g.name), fleet.members, known.lost),
+                )
+                for g in pool.groups
+            ],
+            members=members,
+            events=[event for event in own if now - event.at < LOOK_BACK],
+            pass_started=known.pass_started,
+            boots=booted,
+            crashes=known.crashes.get(pool.name, ()),
+            fixed_at=known.fixed.get(pool.name),
+            on_demand_usd=self._on_demand_usd(pool),
+            boot_expected=boots.expected(ready, otherwise=max(usual.values(), default=boots.BOOT_DEFAULT)),
+            drain_deadline=pool.drain_deadline,
+            free_if_interrupted=FREE_IF_INTERRUPTED[self._document.cloud],
+            idle_ends=pool.watchdogs.idle is not None,
+            paused_by=known.paused.get(pool.name),
+            policy_seen=self._ports.ledger.policy_seen(WATCHDOG, pool.name, self._digests[pool.name]),
+            ended_this_hour=known.ended.get(pool.name, 0),
+            started_this_hour=_started(booted, now - budgets.HOUR),
+            uncertain=_uncertain(pool, fleet),
+            incomplete=None
+            if fleet.incomplete is None
+            else Objection(reason=Reason.LIST_INCOMPLETE, detail=fleet.incomplete),
+        )
+
+    def _since(self, pool: Pool, known: Known) -> datetime:
+        """When the settings were written, or a person had the pool tried again."""
+        return max(self._document.generated_by.at, known.fixed.get(pool.name, self._document.generated_by.at))
+
+    def _group(self, entry: GroupEntry, fleet: Fleet, memory: Memory) -> GroupView:
+        group = fleet.groups.get(entry.name)
+        there = sum(one.group == entry.name for one in fleet.members.values())
+        prices = self._ports.prices
+        found: list[Decimal | None] = []
+        if entry.type is CapacityType.SPOT and entry.zone is not None:
+            found = [prices.spot_usd_per_hour(machine_type, entry.zone) for machine_type in entry.machine_types]
+        elif entry.type is CapacityType.ON_DEMAND:
+            found = [prices.on_demand_usd_per_hour(machine_type) for machine_type in entry.machine_types]
+        known = [price for price in found if price is not None]
+        listed = [
+            prices.list_usd_per_hour(machine_type, entry.type, entry.zone) for machine_type in entry.machine_types
+        ]
+        dear = [price for price in listed if price is not None]
+        return GroupView(
+            name=entry.name,
+            most_usd_per_hour=max(dear) if dear and len(dear) == len(listed) else None,
+            capacity_type=entry.type,
+            zone=entry.zone,
+            desired=there if group is None else group.desired,
+            unseen=0 if group is None else fleet.unseen(group),
+            max=entry.max,
+            usd_per_hour=min(known, default=None),
+            losses_per_hour=memory.losses_per_hour,
+            opens=entry.opens,
+            closes=entry.closes,
+            frozen=_frozen(entry, fleet),
+            suspended="" if group is None else _suspended(group),
+        )
+
+    def _on_demand_usd(self, pool: Pool) -> Decimal | None:
+        """Of the machine types that spot may use: what the same machine costs on demand."""
+        types = {t for group in pool.groups_of(CapacityType.SPOT) for t in group.machine_types}
+        types = types or {t for group in pool.groups_of(CapacityType.ON_DEMAND) for t in group.machine_types}
+        found = [self._ports.prices.on_demand_usd_per_hour(machine_type) for machine_type in sorted(types)]
+        return min((price for price in found if price is not None), default=None)
+
+
+def _frozen(entry: GroupEntry, fleet: Fleet) -> Objection | None:
+    """Why nothing is decided about a group."""
+    error = fleet.unread.get(entry.name)
+    if error is not None:
+        return Objection(reason=Reason.GROUP_UNREADABLE, detail=error)
+    group = fleet.groups.get(entry.name)
+    suspended = () if group is None else group.suspended
+    by_people = [one for one in suspended if one.process in SIZING and not one.by_cloud]
+    if by_people:
+        detail = ", ".join(f"{one.process} ({one.reason})" for one in by_people)
+        return Objection(reason=Reason.SUSPENDED, detail=detail)
+    return None
+
+
+def _suspended(group: Group) -> str:
+    """What a group does not do for now, for people."""
+    return ", ".join(
+        f"{one.process} is suspended by {'its cloud' if one.by_cloud else 'a person'} ({one.reason})"
+        for one in group.suspended
+    )
+
+
+def _closed(entry: GroupEntry, silent: Mapping[str, str]) -> Objection | None:
+    """Why a group is not asked: of spot, whose answer decides whether something dearer is bought, it must be read."""
+    if entry.type is not CapacityType.SPOT or entry.name not in silent:
+        return None
+    return Objection(reason=Reason.GROUP_UNREADABLE, detail=f"what happened to it: {silent[entry.name]}")
+
+
+def _uncertain(pool: Pool, fleet: Fleet) -> Objection | None:
+    """Why nothing of a pool is ended by choice: how large it is, is not known."""
+    names = {group.name for group in pool.groups}
+    if lost := sorted(names & fleet.unread.keys()):
+        return Objection(reason=Reason.GROUP_UNREADABLE, detail=fleet.unread[lost[0]])
+    unknown = sorted(key for key, (group, _) in fleet.unlisted.unknown.items() if group in names)
+    if unknown:
+        return Objection(reason=Reason.NOT_LISTED, detail=f"{unknown[0]}: {fleet.unlisted.unknown[unknown[0]][1]}")
+    return None
+
+
+def _member(instance: Instance, status: AgentStatus | None, usd: Decimal | None, missed: datetime) -> Member:
+    ready = status is not None and status.ready and not status.draining
+    return Member(
+        id=instance.id,
+        group=instance.group or "",
+        launched_at=instance.launched_at,
+        ready_since=(status.phase_since or instance.launched_at) if ready and status is not None else None,
+        missed_since=None if ready else _since_when(status, missed),
+        leaving=status is not None and (status.draining or status.drained),
+        drain_by=status.drain_by if status is not None else None,
+        under_notice=status is not None and status.notice_at is not None,
+        leaving_because=(status.reason or "") if status is not None else "",
+        drained=status is not None and status.drained,
+        failed=status is not None and status.phase is Phase.FAILED,
+        silent=status is None,
+        error=(status.error or "") if status is not None else "",
+        busy=(status.requests_running or 0) if status is not None else 0,
+        usd_per_hour=usd,
+        idle=instance.idle_since is not None,
+        ends_at=instance.ends_at,
+    )
+
+
+def _taken(group: Group | None, instances: Collection[str], lost: Collection[str]) -> tuple[str, ...]:
+    """Whom a group still lists although its cloud took them."""
+    if group is None:
+        return ()
+    return tuple(key for key in group.instance_ids if key in lost and key not in instances)
+
+
+def _started(booted: Iterable[Boot], since: datetime) -> int:
+    """How many were launched since then. A name may be launched anew: a start is a name and a time, to the second."""
+    launches = ((boot.instance_id, boot.launched_at) for boot in booted)
+    return len({(name, at.replace(microsecond=0)) for name, at in launches if at > since})
+
+
+def _crashed_at(instance: Instance, status: AgentStatus | None, boot: Boot | None, now: datetime) -> datetime | None:
+    """Since when its engine serves no more; None: it serves, boots, or its boot failed."""
+    if status is None or not boots.has_crashed(boot, instance, status, BOOT_LIMIT, now):
+        return None
+    return status.phase_since or instance.launched_at
+
+
+def _progresses(status: AgentStatus | None, boot: Boot | None) -> bool:
+    """Whether its agent reports its first boot."""
+    if status is None or status.draining or status.phase not in boots.PROGRESS:
+        return False
+    return not status.has_served and (boot is None or boot.ready_at is None)
+
+
+def _since_when(status: AgentStatus | None, missed: datetime) -> datetime:
+    """Since when it is known not to be ready: an agent that boots says so itself."""
+    known = status.phase_since if status is not None and status.phase is not Phase.READY else None
+    return missed if known is None else min(missed, known)
+
+
+def _memory(entry: GroupEntry, events: Sequence[Activity], members: Sequence[Member], now: datetime) -> Memory:
+    own = [event for event in events if event.group == entry.name]
+    return recall(own, [m.launched_at for m in members if m.group == entry.name], now)
