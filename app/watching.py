@@ -68,7 +68,9 @@ class Watched:
         wired, prices = self._wired, self._prices_now(self._wired, now)
         self._problems = [] if not_read is None else [f"{not_read}: its targets, brakes and costs are not known"]
         fleet = ledger_name(self.document)
-        instances = self._try("inventory", lambda: tuple(wired.ports.inventory.instances()), None)
+        listed = self._try("inventory", wired.ports.inventory.listed, None)
+        self._problems += () if listed is None else (f"inventory: {error}" for error in listed.errors.values())
+        instances = None if listed is None else tuple(listed.instances)
         self._cost(wired, now)
         signals = self._try("metrics", lambda: self._signals(wired, now), dict[str, Signals]())
         marked = [one.id for one in instances or () if one.idle_since is not None]

@@ -15,14 +15,14 @@ from gpufleet.domain.brakes import Brake
 from gpufleet.domain.decisions import Decision, FailedAttempts, Outcome, PastAction, Plan, Target
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.evidence import AgentStatus, Evidence
-from gpufleet.domain.model import CapacityType, Group, GroupList, Instance
+from gpufleet.domain.model import CapacityType, Group, GroupList, Instance, InstanceList
 
 
 class Inventory(Protocol):
     """The instances of a fleet."""
 
-    def instances(self) -> Sequence[Instance]:
-        """All of them, every page; a failed page raises."""
+    def listed(self) -> InstanceList:
+        """All of them, every page; a failed page raises. What is malformed fails alone."""
         ...
 
     def instance(self, instance_id: str) -> Instance | None:

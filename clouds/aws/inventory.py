@@ -8,8 +8,8 @@ from typing import Any, Final
 from clouds.aws.calls import AwsCalls
 from clouds.aws.reasons import end_reason
 from gpufleet.domain import tags
-from gpufleet.domain.activity import CloudError
-from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState
+from gpufleet.domain.activity import CloudError, UnreadableError
+from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceList, InstanceState
 
 PAGE: Final = 1000
 _FILTERED: Final = 200
@@ -46,12 +46,26 @@ class AwsInventory:
         self._environment = environment
 
     def instances(self) -> Sequence[Instance]:
-        """All that are not terminated. Raises CloudError when a page fails."""
+        """All that are not terminated. Raises CloudError when a page fails, or one of them cannot be read."""
+        found = self.listed()
+        for error in found.errors.values():
+            raise CloudError(error)
+        return found.instances
+
+    def listed(self) -> InstanceList:
+        """All that are not terminated; what cannot be read fails alone. Raises CloudError when a page fails."""
         filters = [
             {"Name": f"tag:{tags.ENVIRONMENT}", "Values": [self._environment]},
             {"Name": "instance-state-name", "Values": [name for name in _STATES if name != "terminated"]},
         ]
-        return tuple(self._instance(raw) for raw in self._listed(filters))
+        found: list[Instance] = []
+        errors: dict[str, str] = {}
+        for raw in self._listed(filters):
+            try:
+                found.append(self._instance(raw))
+            except UnreadableError as error:
+                errors[error.item] = str(error)
+        return InstanceList(instances=tuple(found), errors=errors)
 
     def gpus(self) -> tuple[Instance, ...]:
         """All of a GPU machine type in the region, whoever made them. Raises CloudError when a page fails."""
@@ -120,9 +134,11 @@ class AwsInventory:
     def _instance(self, raw: Mapping[str, Any]) -> Instance:
         try:
             return self._read(raw)
-        except (KeyError, AttributeError) as error:
-            name = raw.get("InstanceId", "an instance without a name")
-            raise CloudError(f"ec2:describe_instances in {self._region}: {name} cannot be read: {error!r}") from error
+        except (KeyError, AttributeError, TypeError) as error:
+            name = raw.get("InstanceId")
+            why = f"{name or 'an instance without a name'} cannot be read: {error!r}"
+            said = f"ec2:describe_instances in {self._region}: {why}"
+            raise (UnreadableError(name, said) if name else CloudError(said)) from error
 
     def _read(self, raw: Mapping[str, Any]) -> Instance:
         written = {tag["Key"]: tag["Value"] for tag in raw.get("Tags", [])}

@@ -10,8 +10,8 @@ from clouds.gcp.calls import GoogleCalls
 from clouds.gcp.group_lists import group_of
 from clouds.gcp.operations import ENDS, PAGE, POWERED_OFF, TOGETHER, cause, recent
 from gpufleet.domain import tags
-from gpufleet.domain.activity import ActivityKind, CloudError
-from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState
+from gpufleet.domain.activity import ActivityKind, CloudError, UnreadableError
+from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceList, InstanceState
 
 _STATES: Final = {
     "PROVISIONING": InstanceState.PENDING,
@@ -53,10 +53,21 @@ class GoogleInventory:
         """When each instance last began to stop, in the cloud's words."""
 
     def instances(self) -> Sequence[Instance]:
-        """All of them, with why they ended. Raises CloudError when a page or a zone fails."""
-        found = self._listed(f"labels.{tags.label(tags.ENVIRONMENT)}={self._environment}")
+        """All of them, with why they ended. Raises CloudError when a page or a zone fails, or one cannot be read."""
+        found = self.listed()
+        for error in found.errors.values():
+            raise CloudError(error)
+        return found.instances
+
+    def listed(self) -> InstanceList:
+        """All of them, with why they ended; what cannot be read fails alone. Raises CloudError when a page or a zone
+        fails.
+        """
+        errors: dict[str, str] = {}
+        found = self._listed(f"labels.{tags.label(tags.ENVIRONMENT)}={self._environment}", errors=errors)
         causes = self._causes(found)
-        return tuple(replace(one, end_reason=causes[one.id]) if one.id in causes else one for one in found)
+        whole = tuple(replace(one, end_reason=causes[one.id]) if one.id in causes else one for one in found)
+        return InstanceList(instances=whole, errors=errors)
 
     def gpus(self) -> tuple[Instance, ...]:
         """All of a GPU machine type in the region, whoever made them. Raises CloudError when a page fails."""
@@ -170,7 +181,10 @@ class GoogleInventory:
             raise CloudError(f"the cloud does not know the instance {name}", "404")
         return self._zones[name]
 
-    def _listed(self, wanted: str, only: Callable[[Any], bool] = lambda _: True) -> list[Instance]:
+    def _listed(
+        self, wanted: str, only: Callable[[Any], bool] = lambda _: True, errors: dict[str, str] | None = None
+    ) -> list[Instance]:
+        """Those of the region. `errors`: takes what cannot be read, by instance; None: that raises."""
         found: list[Instance] = []
         pages = self._calls.pages("instances", "aggregated_list", filter=wanted, max_results=PAGE)
         for place, scoped in pages:
@@ -179,14 +193,21 @@ class GoogleInventory:
             zone = str(place).rsplit("/", 1)[-1]
             # not by its beginning: europe-west1 is that of europe-west10, too
             if zone.rpartition("-")[0] == self._region:
-                found += [self._instance(raw, zone) for raw in scoped.instances if only(raw)]
+                for raw in filter(only, scoped.instances):
+                    try:
+                        found.append(self._instance(raw, zone))
+                    except UnreadableError as error:
+                        if errors is None:
+                            raise
+                        errors[error.item] = str(error)
         return found
 
     def _instance(self, raw: Any, zone: str) -> Instance:
         try:
             return self._read(raw, zone)
         except ValueError as error:
-            raise CloudError(f"compute:instances.aggregated_list: {raw.name} cannot be read: {error}") from error
+            said = f"compute:instances.aggregated_list: {raw.name} cannot be read: {error}"
+            raise UnreadableError(raw.name, said) from error
 
     def _note_stop(self, raw: Any) -> None:
         self._stopped_at.pop(raw.name, None)

@@ -94,5 +94,13 @@ class CloudError(OSError):
         self.code = code
 
 
+class UnreadableError(CloudError):
+    """One item of a list cannot be read, though the list itself came whole."""
+
+    def __init__(self, item: str, message: str) -> None:
+        super().__init__(message)
+        self.item = item
+
+
 class ConflictError(CloudError):
     """What we saw has changed since; look again."""

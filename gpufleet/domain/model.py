@@ -1,6 +1,6 @@
 """What a fleet is made of."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -136,6 +136,15 @@ class Group:
     """Those that it is ending already, for as long as they live: they count no more, and need not be ended again."""
     suspended: tuple[SuspendedProcess, ...] = ()
     """What it does not do for now; what our own stack suspends is left out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceList:
+    """What was read of a list of instances that came whole."""
+
+    instances: Sequence[Instance]
+    errors: Mapping[str, str] = field(default_factory=dict[str, str])
+    """By instance: why it could not be read. It may live."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

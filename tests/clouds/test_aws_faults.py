@@ -140,6 +140,22 @@ def test_an_inventory_that_is_not_whole_raises(
     assert calls.counts["ec2:describe_instances"] >= len(said.asked), "what was refused was a call, too"
 
 
+@pytest.mark.parametrize(
+    "part",
+    [(b"availabilityZone", b"zone"), (b"launchTime", b"begin"), (b"instanceType", b"kind"), (b"running", b"odd")],
+    ids=["no zone", "no launch time", "no type", "a state that nobody knows"],
+)
+def test_a_malformed_instance_fails_alone_and_the_list_names_it(
+    cloud: tuple[Cloud, AwsCalls], part: tuple[bytes, bytes]
+) -> None:
+    said, calls = cloud
+    odd = instance(2).encode().replace(*part).decode()
+    said.answers = [plain(200, listing(instance(1), odd, instance(3)))]
+    found = AwsInventory(calls, "us-east-1", "prod").listed()
+    assert [one.id for one in found.instances] == ["i-1", "i-3"]
+    assert list(found.errors) == ["i-2"] and "i-2 cannot be read" in found.errors["i-2"]
+
+
 def test_a_cloud_that_does_not_answer_raises(cloud: tuple[Cloud, AwsCalls]) -> None:
     said, calls = cloud
 

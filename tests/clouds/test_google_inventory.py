@@ -94,8 +94,11 @@ def test_which_machines_have_gpus(changes: dict[str, Any], listed: bool) -> None
 )
 def test_a_machine_that_cannot_be_read_is_named(changes: dict[str, Any]) -> None:
     rows = {ZONE: [machine("one"), machine("odd", **changes)]}
+    inventory = GoogleInventory(Answers(rows), "us-central1", "test")
     with pytest.raises(CloudError, match="odd cannot be read"):
-        GoogleInventory(Answers(rows), "us-central1", "test").instances()
+        inventory.instances()
+    found = inventory.listed()
+    assert [one.id for one in found.instances] == ["one"] and list(found.errors) == ["odd"]
 
 
 def test_a_name_in_two_zones_means_nobody() -> None:

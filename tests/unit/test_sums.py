@@ -21,6 +21,7 @@ from clouds.prometheus import Prometheus
 from console import book
 from console.text import screen
 from console.view import CostView, FleetView
+from gpufleet.domain.model import InstanceList
 from gpufleet.domain.prices import Price
 from gpufleet.settings.document import FleetDocument
 from ledger import facts
@@ -145,8 +146,8 @@ def test_yesterday_is_not_today(fleet: FleetDocument, ledger: Engine) -> None:
 class _Fleet:
     """A cloud with one instance."""
 
-    def instances(self) -> list[object]:
-        return [instance(1)]
+    def listed(self) -> InstanceList:
+        return InstanceList(instances=[instance(1)])
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import os
 import signal
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +15,7 @@ from app.errors import AppError
 from app.passes import Kind, Options, kinds
 from cli.output import Exit
 from cli.watch_pass import over_fleets
-from gpufleet.domain.model import Instance
+from gpufleet.domain.model import InstanceList
 from gpufleet.settings.document import FleetDocument
 from ledger import operations
 from ledger.database import open_database
@@ -58,8 +58,8 @@ class Fatal:
     inner: Inventory
     server: Server
 
-    def instances(self) -> Sequence[Instance]:
-        found = self.inner.instances()
+    def listed(self) -> InstanceList:
+        found = self.inner.listed()
         self.server.end()
         return found
 

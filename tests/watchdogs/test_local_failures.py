@@ -10,7 +10,7 @@ import pytest
 
 from gpufleet.domain.activity import Activity, CloudError
 from gpufleet.domain.decisions import Action, Decision, Reason, Target
-from gpufleet.domain.model import CapacityType, Group, GroupList, Instance
+from gpufleet.domain.model import CapacityType, Group, GroupList, Instance, InstanceList
 from gpufleet.settings.document import FleetDocument
 from tests.watchdogs.plain import QUIET, READY, START, FakePrices, document, instance
 from tests.watchdogs.test_scale import BUSY, Store
@@ -98,12 +98,18 @@ class Broken(FakeInventory, FakeGroups):
     """The list lacks this instance."""
     unreadable: str | None = None
     """This instance cannot be read by itself, nor does the list have it."""
+    malformed: str | None = None
+    """What the cloud says of this instance makes no sense, in the list and alone."""
 
     def instances(self) -> Sequence[Instance]:
-        return [i for i in super().instances() if i.id not in (self.unlisted, self.unreadable)]
+        return [i for i in super().instances() if i.id not in (self.unlisted, self.unreadable, self.malformed)]
+
+    def listed(self) -> InstanceList:
+        errors = {} if self.malformed is None else {self.malformed: f"{self.malformed} has no zone"}
+        return InstanceList(instances=self.instances(), errors=errors)
 
     def instance(self, instance_id: str) -> Instance | None:
-        if instance_id == self.unreadable:
+        if instance_id in (self.unreadable, self.malformed):
             raise CloudError("it cannot be read")
         return super().instance(instance_id)
 
@@ -134,6 +140,7 @@ FAULTS = [
     pytest.param({"silent": A}, id="the activities of a group"),
     pytest.param({"unlisted": instance(2).id}, id="an instance lost its tag"),
     pytest.param({"unreadable": instance(2).id}, id="an instance cannot be read"),
+    pytest.param({"malformed": instance(2).id}, id="what is said of an instance makes no sense"),
     pytest.param({"agent": instance(2).id}, id="an agent is silent"),
     pytest.param({"price": instance(2).id}, id="a price is unknown"),
 ]
@@ -199,12 +206,23 @@ def test_the_other_pool_decides_the_same(
     assert set(world.ended) <= set(whole.ended), "nothing is ended because of it"
 
 
+def test_a_malformed_instance_marks_its_pool_partial_so_idle_ends_nothing_of_it() -> None:
+    world = idling()
+    done = idle(broken(world, {"malformed": instance(2).id}))
+    own = [decision for decision in done.plan.decisions if decision.pool == "batch"]
+    assert [(one.resource, one.reason, one.detail) for one in own] == [
+        (instance(1).id, Reason.NOT_LISTED, f"{instance(2).id} has no zone")
+    ]
+    assert not set(world.ended) & {instance(1).id, instance(2).id}
+
+
 @pytest.mark.parametrize(
     ("fault", "resource", "reason"),
     [
         ({"group": A}, A, Reason.GROUP_UNREADABLE),
         ({"unlisted": instance(2).id}, instance(2).id, Reason.NOT_LISTED),
         ({"unreadable": instance(2).id}, instance(2).id, Reason.NOT_LISTED),
+        ({"malformed": instance(2).id}, instance(2).id, Reason.NOT_LISTED),
     ],
 )
 def test_a_broken_member_has_a_decision_and_people_are_notified_once_a_day(

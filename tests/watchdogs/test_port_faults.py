@@ -13,7 +13,7 @@ from cli.output import Exit
 from cli.watch_pass import over_fleets
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Reason, Target
-from gpufleet.domain.model import Instance
+from gpufleet.domain.model import Instance, InstanceList
 from ledger import decisions
 from ledger.schema import open_ledger
 from tests.watchdogs.plain import START, document, instance
@@ -161,10 +161,10 @@ class Lists:
     """An inventory that lists what it likes, and tells the truth of single instances."""
 
     inner: Inventory
-    listed: Sequence[Instance]
+    known: Sequence[Instance]
 
-    def instances(self) -> Sequence[Instance]:
-        return self.listed
+    def listed(self) -> InstanceList:
+        return InstanceList(instances=self.known)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)

@@ -13,7 +13,7 @@ from gpufleet.domain.brakes import Brake, BrakeKind
 from gpufleet.domain.decisions import Decision, FailedAttempts, Outcome, OutcomeKind, PastAction, Plan, Target
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.evidence import AgentStatus, Evidence
-from gpufleet.domain.model import CapacityType, Group, GroupList, Instance, InstanceState, Phase
+from gpufleet.domain.model import CapacityType, Group, GroupList, Instance, InstanceList, InstanceState, Phase
 from tests.watchdogs.answers import engine_stats, gpu_stats, scrape_rows
 from tests.watchdogs.plain import INTERVAL, QUIET, READY, START, FakePrices, instance
 from watchdogs.ports import Ports
@@ -166,6 +166,9 @@ class FakeInventory:
     def instances(self) -> Sequence[Instance]:
         self.world.before("instances")
         return [i for i in self.world.instances.values() if i.state is not InstanceState.TERMINATED]
+
+    def listed(self) -> InstanceList:
+        return InstanceList(instances=self.instances())
 
     def instance(self, instance_id: str) -> Instance | None:
         self.world.before("instance")

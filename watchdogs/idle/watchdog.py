@@ -81,12 +81,14 @@ class IdleWatchdog:
     def observe(self, now: datetime) -> Observed:
         """Everything that `decide` judges. Raises OSError: a part is not the whole."""
         ports = self._ports
-        instances = self._instances()
+        instances, unread = self._instances()
         brakes = [brake for brake in ports.ledger.brakes(now) if brake.holds(now)]
-        evidence, missing = self._evidence(instances, Reader(ports.inventory), now)
+        reader = Reader(ports.inventory)
+        reader.fails(unread)
+        evidence, missing = self._evidence(instances, reader, now)
         ended = ports.ledger.ended_since(WATCHDOG, now - budgets.HOUR)
         pools = self._pools(instances, brakes, ended, now)
-        uncertain = self._uncertain(instances, missing, pools, now)
+        uncertain = self._uncertain(instances, missing, pools, (reader, unread), now)
         watched = [i for i in instances if (view := pools.get(i.pool or "")) is not None and view.policy is not None]
         strays = [i for i in instances if i.alive and (i.pool or "") not in pools]
         known = known_of(self._document.cloud, instances)
@@ -155,31 +157,42 @@ class IdleWatchdog:
                 raise first  # it is not about one of them
         return frozenset(found), errors
 
-    def _instances(self) -> Sequence[Instance]:
-        """Those of the inventory. A pool's tag alone makes nobody its own: what a killed `pulumi up` left is not."""
+    def _instances(self) -> tuple[Sequence[Instance], Mapping[str, str]]:
+        """Those of the inventory, and why others could not be read.
+
+        A pool's tag alone makes nobody its own: what a killed `pulumi up` left is not.
+        """
         groups = self._document.group_names()
         # a page that repeats the last one's end must not count an instance twice for the floor
-        once = {instance.id: instance for instance in self._ports.inventory.instances()}.values()
-        return tuple(i if owner_of(groups, i) == i.pool else replace(i, pool=None) for i in once)
+        found = self._ports.inventory.listed()
+        once = {instance.id: instance for instance in found.instances}.values()
+        return tuple(i if owner_of(groups, i) == i.pool else replace(i, pool=None) for i in once), found.errors
 
     def _uncertain(
-        self, instances: Sequence[Instance], missing: Sequence[Instance], pools: Mapping[str, PoolView], now: datetime
+        self,
+        instances: Sequence[Instance],
+        missing: Sequence[Instance],
+        pools: Mapping[str, PoolView],
+        unread: tuple[Reader, Mapping[str, str]],
+        now: datetime,
     ) -> dict[str, Objection]:
-        """By pool: what the list lacks of it. Those that report themselves, and all of a pool of which it has none.
+        """By pool: what the list lacks of it. Those that report themselves, all of a pool of which it has none, and
+        those that could not be read (with who has tried).
 
         Raises CloudError when it is not whole.
         """
+        reader, errors = unread
         own = self._document.group_names()
         found = {pool: _lacks(one.id) for one in missing if (pool := owner_of(own, one)) is not None}
         there = {instance.pool for instance in instances}
-        silent = [p for p in self._document.pools if p.name not in there and pools[p.name].target > 0]
+        silent = [p for p in self._document.pools if errors or (p.name not in there and pools[p.name].target > 0)]
         pool_of = {group.name: p.name for p in silent if p.watchdogs.idle is not None for group in p.groups}
         if pool_of:
             groups = self._ports.groups.readable(list(pool_of)).groups
             listed = {i.id for i in instances}
-            lost = unlisted(Reader(self._ports.inventory), groups.values(), listed, now)
+            lost = unlisted(reader, groups.values(), listed, now)
             found |= {pool_of[one.group or ""]: _lacks(one.id) for one in lost.living.values()}
-            found |= {pool_of[group]: _lacks(key) for key, (group, _) in lost.unknown.items()}
+            found |= {pool_of[group]: _lacks(key, errors.get(key)) for key, (group, _) in lost.unknown.items()}
         return found
 
     def _ends(self, instances: Sequence[Instance], now: datetime) -> frozenset[str]:
@@ -312,8 +325,9 @@ class IdleWatchdog:
         return {instance: usd for instance, usd in found.items() if usd is not None}
 
 
-def _lacks(instance: str) -> Objection:
-    return Objection(reason=Reason.NOT_LISTED, detail=f"{instance} lives and is not in the list of instances")
+def _lacks(instance: str, error: str | None = None) -> Objection:
+    detail = f"{instance} lives and is not in the list of instances" if error is None else error
+    return Objection(reason=Reason.NOT_LISTED, detail=detail)
 
 
 def _left_today(pool: Pool, there: int, ended: int) -> int | None:

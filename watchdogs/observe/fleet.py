@@ -150,9 +150,10 @@ class Looks:
         there = {key for group in groups for key in group.instance_ids}
         there |= {event.instance_id for event in events if event.instance_id and event.kind in _LAUNCHES}
         if self._instances is None or any(key not in known and not self.reader.has_read(key) for key in there):
-            found = ports.inventory.instances()
-            unlisted(self.reader, groups, {one.id for one in found}, now)
-            self._instances = found
+            found = ports.inventory.listed()
+            self.reader.fails(found.errors)
+            unlisted(self.reader, groups, {one.id for one in found.instances}, now)
+            self._instances = found.instances
         return self._instances
 
 

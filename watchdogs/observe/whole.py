@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from gpufleet.domain.activity import CloudError
+from gpufleet.domain.activity import CloudError, UnreadableError
 from gpufleet.domain.evidence import Evidence
 from gpufleet.domain.model import Group, Instance
 from watchdogs.ports import Inventory
@@ -26,6 +26,10 @@ class Reader:
 
     inventory: Inventory
     _read: dict[str, Instance | None | OSError] = field(default_factory=dict[str, Instance | None | OSError])
+
+    def fails(self, errors: Mapping[str, str]) -> None:
+        """Note those that the list had and that could not be read: asking again would say the same."""
+        self._read |= {key: UnreadableError(key, error) for key, error in errors.items()}
 
     def has_read(self, key: str) -> bool:
         """Whether this pass has asked for it."""

@@ -86,7 +86,7 @@ class ScaleWatchdog:
         if not pools:
             return (), {}
         groups = {group.name: pool.name for pool in pools for group in pool.groups}
-        members = [i for i in ports.inventory.instances() if i.alive and i.group in groups]
+        members = [i for i in ports.inventory.listed().instances if i.alive and i.group in groups]
         statuses = ports.agents.statuses(members)
         policies = {p.name: p.watchdogs.scale for p in pools if p.watchdogs.scale is not None}
         by_pool: dict[str, list[Instance]] = {pool.name: [] for pool in pools}
