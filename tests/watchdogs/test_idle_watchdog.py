@@ -645,6 +645,37 @@ def test_a_drain_goes_on_where_the_target_has_come_down_to_the_floor() -> None:
     assert world.ended == [FIRST] and world.targets["batch"].value == 1
 
 
+@pytest.mark.parametrize(
+    ("age", "ends"),
+    [pytest.param(20, [], id="billed for nothing"), pytest.param(90, [FIRST], id="billed for what it ran")],
+)
+def test_what_idle_drained_and_its_cloud_takes_within_the_first_hour_is_left_to_it(age: int, ends: list[str]) -> None:
+    world = due(1)
+    world.instances[FIRST] = replace(world.instances[FIRST], launched_at=START - timedelta(minutes=age))
+    drained = replace(READY, phase=Phase.DRAINED, ready=False, drained=True, drain_by=DrainOwner.IDLE)
+    world.agents[FIRST] = replace(drained, notice_at=START)
+    done = watchdog(world).apply()
+    assert world.ended == ends
+    (decision,) = [one for one in done.plan.decisions if one.resource == FIRST]
+    assert (decision.reason is Reason.PREEMPTED) == (not ends)
+
+
+def test_a_notice_that_comes_while_idle_drains_leaves_the_end_to_its_cloud() -> None:
+    world = due(1)
+    world.instances[FIRST] = replace(world.instances[FIRST], launched_at=START - timedelta(minutes=40))
+    drained = replace(READY, phase=Phase.DRAINED, ready=False, drained=True, drain_by=DrainOwner.IDLE)
+    world.agents[FIRST] = drained
+
+    def notice(call: str) -> None:
+        if call == "instance":
+            world.agents[FIRST] = replace(drained, notice_at=world.now)
+
+    world.before = notice
+    before = world.targets["batch"].value
+    watchdog(world).apply()
+    assert not world.ended and not world.intents and world.targets["batch"].value == before
+
+
 def test_a_paused_pool_is_left_alone_and_says_who() -> None:
     world = due(1)
     world.brakes.append(

@@ -30,6 +30,7 @@ from watchdogs.idle.decide import (
     grace_of,
     in_service,
     is_our_drain,
+    left_to_its_cloud,
 )
 from watchdogs.idle.judge import judge
 from watchdogs.idle.last_look import Heard, LastLooks, Unheard
@@ -200,6 +201,9 @@ class Actor:
             )
         if instance.id in leaving(ports, [instance]):
             return self._over(decision, "its group is ending it already")
+        free, now = self._observed.free_if_interrupted, ports.clock.now()
+        if left := left_to_its_cloud(instance, ports.agents.statuses([instance]).get(instance.id), free, now):
+            return self._executor.waiting(decision, f"{left.reason.sentence}: {left.detail}")
         pool = self._document.pool(decision.pool or "")
         self._executor.intend(decision)
         target = ports.ledger.lower_target(pool.name, pool.min, f"{WATCHDOG}:{instance.id}", ports.clock.now())
