@@ -223,8 +223,9 @@ def _ended(run: Run, ends: list[Any]) -> Run:
     """The run with the best that is known of its end: an exact time before an estimate, then the earliest.
 
     "No longer shown" before a time at which it was seen after all was a slip of the cloud's list and counts nothing.
+    An end that the cloud stated counts also where a clock that ran ahead saw the instance "later".
     """
-    valid = [e for e in ends if e.exact or e.ended_at >= run.last_seen_at]
+    valid = [e for e in ends if e.exact or e.ended_at >= run.last_seen_at or EndCause(e.cause) is not EndCause.ABSENT]
     if not valid:
         return run
     best = min(valid, key=lambda end: (not end.exact, end.ended_at))

@@ -21,6 +21,8 @@ ASKED_BEFORE: Final = timedelta(minutes=6)
 """So long may on-demand be asked for before a cloud without capacity gives it, with a clock that was set back."""
 ASKED_AFTER: Final = timedelta(minutes=1, seconds=30)
 """Messages name the minute of the ask."""
+TAKEN_BACK_S: Final = 15.0
+"""So young an instance goes with the ask that was withdrawn while its cloud answered: its group's resize is told."""
 HEARD_AFTER_S: Final = 20.0
 """An alert that fires for so long must be told: ten times what a group waits for others here."""
 APART_S: Final = 90.0
@@ -73,7 +75,8 @@ def told(books: Iterable[Mapping[str, Any]], sink: Iterable[Mapping[str, Any]]) 
         wanted: dict[str, bool] = {}
         ends = sum(one.endswith(f"ended:{name}") for one in keys)
         if stay["why"] == ENDED_BY_US:
-            wanted["end"] = ends > 0
+            if epoch(stay["ended"]) - epoch(stay["launched"]) > TAKEN_BACK_S:
+                wanted["end"] = ends > 0
             if stay["pool"] == "batch":
                 wanted["mark"] = any(f"marked:{name}:" in one for one in keys)
         if stay["pool"] == "chat" and stay["capacity_type"] == "on-demand":

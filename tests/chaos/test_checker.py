@@ -41,10 +41,10 @@ def ledger() -> Iterator[sqlite3.Connection]:
             "CREATE TABLE outbox (key, state);"
             "CREATE TABLE outcomes (resource, reason, pool, watchdog, action, kind);"
             "CREATE TABLE runs (cloud, instance_id, started_at);"
-            "CREATE TABLE run_ends (cloud, instance_id, started_at, ended_at);"
+            "CREATE TABLE run_ends (cloud, instance_id, started_at, ended_at, exact);"
             "INSERT INTO outbox VALUES ('fallback:1', 'sent');"
             f"INSERT INTO runs VALUES ('aws', 'i-1', {BEGIN_US});"
-            f"INSERT INTO run_ends VALUES ('aws', 'i-1', {BEGIN_US}, {END_US});"
+            f"INSERT INTO run_ends VALUES ('aws', 'i-1', {BEGIN_US}, {END_US}, 1);"
         )
         yield made
 
@@ -195,3 +195,17 @@ def test_a_seed_draws_one_order_and_each_round_has_every_fault() -> None:
     assert names != [next(other).name for _ in names]
     half = len(FAULTS)
     assert sorted(names[:half]) == sorted(names[half:]) == sorted(fault.name for fault in FAULTS)
+
+
+@pytest.mark.parametrize(
+    ("exact", "later_s", "wrong"),
+    [
+        pytest.param(1, 20, 1, id="dated, and wrong"),
+        pytest.param(0, 20, 0, id="undated, before the pass that saw it"),
+        pytest.param(0, 90, 1, id="undated, and long before it"),
+        pytest.param(0, -20, 1, id="undated, and after it"),
+    ],
+)
+def test_an_end_of_the_ledger(ledger: sqlite3.Connection, exact: int, later_s: int, wrong: int) -> None:
+    ledger.execute("UPDATE run_ends SET exact = ?, ended_at = ended_at + ?", (exact, later_s * 1_000_000))
+    assert len(checker.runs(ledger, [STAY]).wrong) == wrong

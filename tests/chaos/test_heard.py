@@ -96,6 +96,17 @@ def test_a_day_that_was_told_whole() -> None:
     assert judge(SINK) == []
 
 
+@pytest.mark.parametrize(
+    ("ended", "wrong"),
+    [
+        pytest.param("2026-11-21T11:00:06+00:00", [], id="taken back with its ask"),
+        pytest.param("2026-11-21T11:01:00+00:00", ["nobody told of the end of i-early"], id="ended after a while"),
+    ],
+)
+def test_the_end_of_an_instance_that_an_ask_brought_too_late(ended: str, wrong: list[str]) -> None:
+    assert judge(SINK, books=[*BOOKS, stay("i-early", ended=ended, why=ENDED_BY_US)]) == wrong
+
+
 @pytest.mark.parametrize("number", range(len(SINK)))
 def test_an_outbox_that_drops_any_one_message(number: int) -> None:
     assert judge([*SINK[:number], *SINK[number + 1 :]]) != []

@@ -275,6 +275,23 @@ def test_an_instance_that_is_gone_ended_before_the_pass_that_missed_it(ledger: E
     assert (ended.ended_at, ended.end_cause, ended.end_exact) == (at(2100), EndCause.ABSENT, False)
 
 
+def test_an_end_that_its_cloud_stated_counts_though_a_clock_ahead_saw_the_instance_later(
+    ledger: Engine, world: World
+) -> None:
+    one_pass(ledger, world, 3600)
+    world.lives_now = [
+        replace(
+            life, instance=replace(life.instance, state=InstanceState.TERMINATED, end_reason=ActivityKind.PREEMPTED)
+        )
+        if life.instance.id == "i-spot"
+        else life
+        for life in world.lives_now
+    ]
+    one_pass(ledger, world, 2100)
+    run = spot_run(ledger)
+    assert (run.ended_at, run.end_cause, run.end_exact) == (at(2100), EndCause.PREEMPTED, False)
+
+
 def spot_run(ledger: Engine) -> Run:
     with ledger.connect() as connection:
         return next(r for r in read_runs(connection, FLEET, at(-1), at(9000)) if r.instance_id == "i-spot")
