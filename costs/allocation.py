@@ -117,7 +117,7 @@ def charges(
     eras = facts.over_time(book)
     covered = PricingOverTime(eras, allow_unpriced)
     plain = PricingOverTime(eras, allow_unpriced, covered=False)
-    with_each = [span for span in _declared_spans(eras, since, until) if span.shared.per_instance]
+    with_each = [span for span in declared_spans(eras, since, until) if span.shared.per_instance]
     for run in facts.runs:
         life = _Life(
             run=run,
@@ -139,13 +139,13 @@ def standing(
     if facts.known is None:
         return
     plain = PricingOverTime(eras, allow_unpriced, covered=False)
-    for span in _declared_spans(eras, max(since, facts.known[0]), min(until, facts.known[1])):
+    for span in declared_spans(eras, max(since, facts.known[0]), min(until, facts.known[1])):
         if not span.shared.per_instance:
             yield from _environment(span, book.region, plain)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _DeclaredSpan:
+class DeclaredSpan:
     """A shared resource, as long as it and its split stayed the same."""
 
     shared: Shared
@@ -160,9 +160,9 @@ class _DeclaredSpan:
         return self.end == start and self.shared == shared and (shared.per_instance or same_split)
 
 
-def _declared_spans(eras: Iterable[Era], since: datetime, until: datetime) -> list[_DeclaredSpan]:
+def declared_spans(eras: Iterable[Era], since: datetime, until: datetime) -> list[DeclaredSpan]:
     """What is shared and until when, in the order in which it is declared."""
-    found: list[_DeclaredSpan] = []
+    found: list[DeclaredSpan] = []
     for era in eras:
         start, end = max(era.since, since), min(era.until, until)
         if start >= end:
@@ -170,7 +170,7 @@ def _declared_spans(eras: Iterable[Era], since: datetime, until: datetime) -> li
         for one in era.declared.shared:
             at = next((n for n, span in enumerate(found) if span.goes_on(one, era.declared, start)), None)
             if at is None:
-                found.append(_DeclaredSpan(shared=one, declared=era.declared, start=start, end=end))
+                found.append(DeclaredSpan(shared=one, declared=era.declared, start=start, end=end))
             else:
                 found[at] = replace(found[at], end=end)
     return found
@@ -319,7 +319,7 @@ def _idle_seats(paid: Reservation, free: int, price: Price | None, start: dateti
     )
 
 
-def _with_instance(run: Run, spans: Iterable[_DeclaredSpan], pricing: PricingOverTime) -> Iterator[Charge]:
+def _with_instance(run: Run, spans: Iterable[DeclaredSpan], pricing: PricingOverTime) -> Iterator[Charge]:
     """What every instance brings along, its disks say: a row of its own, as long as the instance lives."""
     for span in spans:
         one, start, stop = span.shared, max(run.started_at, span.start), min(end_of(run), span.end)
@@ -334,7 +334,7 @@ def _with_instance(run: Run, spans: Iterable[_DeclaredSpan], pricing: PricingOve
             yield _shared(one.sku, place, names, (begin, finish), _rated(price, usd, words))
 
 
-def _environment(span: _DeclaredSpan, region: str, pricing: PricingOverTime) -> Iterator[Charge]:
+def _environment(span: DeclaredSpan, region: str, pricing: PricingOverTime) -> Iterator[Charge]:
     """A shared resource, split over the pools by their weights."""
     one, declared = span.shared, span.declared
     for price, begin, finish in pricing.parts(Sku(name=one.sku, region=region), span.start, span.end):

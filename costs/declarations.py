@@ -62,7 +62,7 @@ class Declarations:
         self._kept, self._book = kept, book
         self._closed = [one for one in closed if one.prices is not None]
         self._open_books: dict[int, PriceBook] = {}
-        self._closed_books: dict[Confirmed, PriceBook] = {}
+        self._closed_books: dict[tuple[int, Confirmed], PriceBook] = {}
 
     def eras(self, runs: Sequence[Run], since: datetime, until: datetime) -> list[Era]:
         """All of the time, cut where something else was declared and around closed spans, as far as it matters to
@@ -88,13 +88,17 @@ class Declarations:
         # the first bill closes a span: it does not change afterwards
         final = next((one for one in self._closed if one.since <= at < one.until), None)
         if final is None:
-            if index not in self._open_books:
-                own = self._kept[index].declared.prices
-                self._open_books[index] = self._book.stating(own, _later(self._kept[index + 1 :]))
-            return self._open_books[index]
-        if final not in self._closed_books:
-            self._closed_books[final] = self._book.closed(dict(_lines().validate_json(final.prices or "[]")))
-        return self._closed_books[final]
+            return self._open_book(index)
+        if (index, final) not in self._closed_books:
+            lines = dict(_lines().validate_json(final.prices or "[]"))
+            self._closed_books[index, final] = self._open_book(index).closed(lines)
+        return self._closed_books[index, final]
+
+    def _open_book(self, index: int) -> PriceBook:
+        if index not in self._open_books:
+            own = self._kept[index].declared.prices
+            self._open_books[index] = self._book.stating(own, _later(self._kept[index + 1 :]))
+        return self._open_books[index]
 
 
 def _later(kept: Iterable[Kept]) -> list[Price]:

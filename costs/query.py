@@ -4,19 +4,21 @@ The reports, forecasts and budgets of one use case are then computed from memory
 that they served are larger than memory: they are read window by window, and only where a report needs them.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import Final
 
 from sqlalchemy import Engine
 
 from costs import declarations
-from costs.allocation import Facts
+from costs.allocation import Facts, charges
 from costs.commitments import Coverage, Declared, end_of
 from costs.pricing import FOREVER
-from costs.report import Known, Report, Scope, compute
+from costs.report import NONE, By, Known, Report, Scope, Standing, compute
 from costs.tokens import EngineTokens, served
+from gpufleet.domain import money
 from gpufleet.domain.prices import Price
 from ledger import declared as ledger_declared
 from ledger import history, rollups
@@ -27,6 +29,10 @@ from prices.book import Packaged, PriceBook
 
 QUIET: Final = timedelta(hours=1)
 """Without a look for longer, instances may come and go unseen: EC2 lists an ended instance for about so long."""
+
+
+def _cents(amount: Decimal) -> Decimal:
+    return money.usd(amount, money.CENT)
 
 
 class CostQuery:
@@ -109,7 +115,43 @@ class CostQuery:
 
     def report(self, scope: Scope) -> Report:
         """The report of one window. Raises MissingPriceError unless the scope allows unpriced rows."""
-        return compute(scope, self.known(scope.since, scope.until), self._tokens(scope.since, scope.until))
+        known = self.known(scope.since, scope.until)
+        found = compute(scope, known, self._tokens(scope.since, scope.until))
+        if found.standing is not Standing.FINAL or all(one.prices is None for one in known.confirmed):
+            return found
+        return replace(found, notes=(*found.notes, *self._refused(found, known.facts)))
+
+    def _refused(self, closed: Report, facts: Facts) -> Iterator[str]:
+        """What would have changed of a closed span, had it not been closed."""
+        scope = closed.scope
+        today = replace(
+            facts,
+            activity={},
+            first_signs={},
+            eras=(),
+            declared=self._today,
+            coverage=Coverage(self._today, facts.runs),
+        )
+        sums: dict[str, Decimal] = {}
+        for charge in charges(today, self.book, scope.since, scope.until, allow_unpriced=True):
+            pool = charge.pool or NONE
+            sums[pool] = money.EXACT.add(sums.get(pool, money.ZERO), charge.amount or money.ZERO)
+        before = {pool: figure.allocation for pool, figure in closed.groups[By.POOL].items()}
+        moved = {
+            pool: money.EXACT.subtract(sums.get(pool, money.ZERO), before.get(pool, money.ZERO))
+            for pool in sorted(sums.keys() | before.keys())
+        }
+        shown = [f"{pool} {_cents(usd):+}" for pool, usd in moved.items() if _cents(usd)]
+        if shown:
+            yield (
+                "closed by a bill, so settings and prices of today change nothing here; with them it would have cost"
+                f" {_cents(money.total(moved.values())):+} USD ({', '.join(shown)})"
+            )
+        spans = (one for one in self._confirmed if (one.since, one.until) == (scope.since, scope.until))
+        of_it = min((one for one in spans if one.prices is not None), key=lambda one: one.at, default=None)
+        now = _cents(closed.total.allocation)
+        if of_it is not None and (then := of_it.computed_usd.quantize(money.CENT)) != now:
+            yield f"what instances did became known better since this was closed: {now} USD, then {then} USD"
 
     def _tokens(self, since: datetime, until: datetime) -> list[EngineTokens]:
         """What engines served in a window."""

@@ -11,14 +11,14 @@ price, so that both add up to the difference exactly. Computed minus the causes 
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
 from fractions import Fraction
 from typing import Final
 
-from costs.allocation import Charge, Facts, Kind, charges
+from costs.allocation import Charge, Facts, Kind, charges, declared_spans
 from costs.bills import Bill, BillError, Line
 from costs.commitments import Block, end_of
 from prices.book import PriceBook
@@ -102,7 +102,7 @@ def true_up(bill: Bill, facts: Facts, book: PriceBook, since: datetime, until: d
     _refuse_short(inside, facts, since, until)
     ours, theirs, not_compared = _ours(facts, book, keys, since, until), dict[str, list[_Billed]](), Fraction(0)
     for line in bill.lines:
-        billed, key = _within(line, since, until), keys.of_line(line)
+        billed, key = keys.share(line, _within(line, since, until)), keys.of_line(line)
         if billed is not None and key is not None:
             theirs.setdefault(key, []).append(billed)
         elif billed is not None:
@@ -153,15 +153,26 @@ class _Keys:
     """Under which name charges and lines meet."""
 
     def __init__(self, facts: Facts) -> None:
-        self._blocks = {block.reservation: block for block in facts.declared.blocks}
+        every = [facts.declared, *(era.declared for era in facts.eras)]
+        self._blocks = {block.reservation: block for declared in every for block in declared.blocks}
         self._in_block = {
             run.instance_id: run.reservation
             for run in facts.runs
             if run.reservation is not None and run.reservation in self._blocks
         }
         self._known = {run.instance_id for run in facts.runs} | {one.reservation for one in facts.reservations}
-        self._shared = {one.sku for one in facts.declared.shared}
-        self._commitments = bool(facts.declared.spends)
+        self._seats = {
+            one.reservation: Fraction(one.seats, one.instances)
+            for one in facts.reservations
+            if one.seats is not None and one.seats < one.instances
+        }
+        self._shared = {one.sku for declared in every for one in declared.shared}
+        self._commitments = any(declared.spends for declared in every)
+
+    def share(self, line: Line, billed: "_Billed | None") -> "_Billed | None":
+        """A line of a reservation that fleets share: the bill has all of what nobody used, the fleet its seats."""
+        part = self._seats.get(line.resource)
+        return billed if billed is None or part is None else replace(billed, usd=billed.usd * part)
 
     def of_charge(self, charge: Charge) -> str:
         if charge.kind is Kind.COMMITTED:
@@ -190,19 +201,20 @@ def _ours(facts: Facts, book: PriceBook, keys: _Keys, since: datetime, until: da
         counts = charge.kind in (Kind.TIME, Kind.RESERVATION)
         piece = _Piece(charge.start, charge.end, usd, _hours(charge.duration) if counts else Fraction(0))
         found.setdefault(keys.of_charge(charge), []).append(piece)
-    for sku, start, end, units in _shared_units(facts, since, until):
+    for sku, start, end, units in _shared_units(facts, book, since, until):
         found.setdefault(sku, []).append(_Piece(start, end, Fraction(0), _hours(end - start) * Fraction(units)))
     return found
 
 
 def _shared_units(
-    facts: Facts, since: datetime, until: datetime
+    facts: Facts, book: PriceBook, since: datetime, until: datetime
 ) -> Iterator[tuple[str, datetime, datetime, Decimal]]:
     """How much of each shared sku there was: its charges are cut into each pool's share."""
-    for one in facts.declared.shared:
-        spans = [(run.started_at, end_of(run)) for run in facts.runs] if one.per_instance else [facts.known]
-        for span in spans:
-            start, end = (max(span[0], since), min(span[1], until)) if span is not None else (until, until)
+    with_each = [(run.started_at, end_of(run)) for run in facts.runs]
+    for declared in declared_spans(facts.over_time(book), since, until):
+        one = declared.shared
+        for span in with_each if one.per_instance else [facts.known]:
+            start, end = (max(span[0], declared.start), min(span[1], declared.end)) if span else (until, until)
             if start < end:
                 yield one.sku, start, end, one.units
 

@@ -138,8 +138,11 @@ class PriceBook:
         return made
 
     def closed(self, lines: Mapping[Sku, Sequence[Part[Price | None]]]) -> "PriceBook":
-        """The book of a span that was closed with these prices, which nothing changes any more. It has no others."""
-        made = PriceBook(region=self.region)
+        """The same for a span that was closed with these prices, which nothing changes any more. Only of what was not
+        asked for then it knows what this book knows.
+        """
+        made = PriceBook(region=self.region, packaged=self._packaged)
+        made._stated, made._later, made._observed = self._stated, self._later, self._observed  # noqa: SLF001
         made._lines = {sku: _ClosedLine(parts) for sku, parts in lines.items()}  # noqa: SLF001
         return made
 
