@@ -15,13 +15,12 @@ from app.errors import AppError
 from app.ledgers import ledger_errors, ledger_name, read_ledger_of
 from app.references import references_of
 from app.windows import Window
-from costs import charts, forecast, page, series
+from costs import charts, focus, forecast, page, series
 from costs import savings as savers
 from costs.allocation import Facts
 from costs.digest import Digest
 from costs.document import CSV_COLUMNS, charges_csv, figures_csv, text
 from costs.document import document as as_document
-from costs.focus import days
 from costs.query import CostQuery
 from costs.report import Report, Scope
 from costs.speed import speeds
@@ -78,10 +77,10 @@ def costs(document: FleetDocument, windows: Sequence[Window], allow_unpriced: bo
             yield _report(document, query, scope_of(document, window, allow_unpriced))
 
 
-def by_day(document: FleetDocument, window: Window) -> Iterator[Report]:
-    """One report for each UTC day of the window; unpriced rows are left to the reader."""
-    parts = [replace(window, since=since, until=until) for since, until in days(window.since, window.until)]
-    return costs(document, parts, True)
+def focus_rows(document: FleetDocument, window: Window) -> Iterator[focus.Row]:
+    """The window as rows of FOCUS, day by day (UTC). Raises focus.UnpricedError."""
+    parts = [replace(window, since=since, until=until) for since, until in focus.days(window.since, window.until)]
+    return focus.rows(costs(document, parts, True), document.account, ledger_name(document), by_team=True)
 
 
 def as_csv(found: Iterable[tuple[str, Report]]) -> str:

@@ -231,7 +231,7 @@ def _written(form: Format, documents: list[FleetDocument], window: Window, allow
         return reports.as_csv((d.environment, reports.cost(d, window, allow_unpriced)) for d in documents)
     if form is Format.FOCUS:
         try:
-            return focus.write_csv(row for d in documents for row in focus.rows(reports.by_day(d, window), d.account))
+            return focus.write_csv(row for document in documents for row in reports.focus_rows(document, window))
         except focus.UnpricedError as error:
             raise AppError(str(error)) from error
     if len(documents) != 1:

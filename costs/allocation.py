@@ -353,7 +353,12 @@ def _rated(price: Price | None, usd_per_hour: Decimal | None, words: str) -> Pri
     """The same price for some units or a share of them."""
     if price is None or usd_per_hour is None:
         return None
-    return replace(price, usd_per_hour=usd_per_hour, source=f"{price.source}; {words}")
+    return replace(
+        price,
+        usd_per_hour=usd_per_hour,
+        source=f"{price.source}; {words}",
+        list_usd_per_hour=price.usd_per_hour,
+    )
 
 
 def _shared(

@@ -1,12 +1,16 @@
-"""What clouds call in their bills what this fleet's document lists as shared. Pure.
+"""What clouds call in their bills what this fleet's document lists as shared, and of which service it is. Pure.
 
 Names of usage types: AWS "Data Exports: CUR 2.0 table dictionary" and the bills of each service; Google Cloud's SKU
-descriptions. What is not here (traffic, requests, taxes) is billed by use and compared with nothing.
+descriptions. What is not here (traffic, requests, taxes) is billed by use and compared with nothing. Categories and
+subcategories of services: FOCUS 1.2, "Service Category" and "Service Subcategory".
 """
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
+
+from gpufleet.domain.model import Cloud
 
 _AWS: Final = tuple(
     (re.compile(pattern), sku, counts_hours)
@@ -64,3 +68,86 @@ def machine_of_google(labels: Iterable[Mapping[str, Any]]) -> str:
     """The sku of an instance by the labels that the system gave its row; "" where they do not tell."""
     kind = next((str(label.get("value")) for label in labels if label.get("key") == _GOOGLE_MACHINE), "")
     return f"gcp:compute:{kind}:on-demand" if kind else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """The service of a cloud that sells something, in the terms of FOCUS."""
+
+    name: str
+    category: str
+    subcategory: str
+    resource_type: str
+    meter: str
+    unit: str = "Hours"
+
+
+MACHINES: Final = {
+    cloud: Service(name, "Compute", "Virtual Machines", "Virtual Machine", "Compute Usage")
+    for cloud, name in ((Cloud.AWS, "Amazon Elastic Compute Cloud"), (Cloud.GCP, "Compute Engine"))
+}
+COMMITMENTS: Final = {
+    Cloud.AWS: Service("AWS Savings Plans", "Compute", "Other (Compute)", "Savings Plan", "Commitment", "USD"),
+    Cloud.GCP: Service(
+        "Committed Use Discounts", "Compute", "Other (Compute)", "Committed Use Discount", "Commitment", "USD"
+    ),
+}
+_NETWORKING, _STORAGE, _SECURITY = "Networking", "Storage", "Security"
+_INFRASTRUCTURE: Final = "Network Infrastructure"
+_BALANCING: Final = ("Application Networking", "Load Balancer", "Load Balancer Usage")
+_DISK: Final = ("Block Storage", "Disk")
+_SERVICES: Final = tuple(
+    (re.compile(pattern), service)
+    for pattern, service in (
+        (
+            r"^aws:.*nat-gateway",
+            Service("Amazon Virtual Private Cloud", _NETWORKING, _INFRASTRUCTURE, "NAT Gateway", "NAT Gateway Usage"),
+        ),
+        (
+            r"^aws:vpc:interface-endpoint",
+            Service(
+                "Amazon Virtual Private Cloud", _NETWORKING, _INFRASTRUCTURE, "VPC Endpoint", "VPC Endpoint Usage"
+            ),
+        ),
+        (
+            r"^aws:vpc:public-ipv4",
+            Service("Amazon Virtual Private Cloud", _NETWORKING, _INFRASTRUCTURE, "IP Address", "IP Address Usage"),
+        ),
+        (r"^aws:elb:|^aws:.*load-balancer", Service("Elastic Load Balancing", _NETWORKING, *_BALANCING)),
+        (
+            r"^aws:route53:",
+            Service("Amazon Route 53", _NETWORKING, _INFRASTRUCTURE, "DNS Zone", "DNS Zone Usage"),
+        ),
+        (
+            r"^aws:ebs:.*:iops$",
+            Service("Amazon Elastic Block Store", _STORAGE, *_DISK, "Provisioned IOPS", "IOPS-Hours"),
+        ),
+        (
+            r"^aws:ebs:.*:mib-per-second$",
+            Service("Amazon Elastic Block Store", _STORAGE, *_DISK, "Provisioned Throughput", "MiB/s-Hours"),
+        ),
+        (
+            r"^aws:ebs:",
+            Service("Amazon Elastic Block Store", _STORAGE, *_DISK, "Block Volume Usage", "GiB-Hours"),
+        ),
+        (
+            r"^aws:kms:",
+            Service("AWS Key Management Service", _SECURITY, "Secret Management", "Key", "Key Storage"),
+        ),
+        (r"^aws:ec2:", MACHINES[Cloud.AWS]),
+        (
+            r"^gcp:.*nat-gateway",
+            Service("Cloud NAT", _NETWORKING, _INFRASTRUCTURE, "NAT Gateway", "NAT Gateway Usage"),
+        ),
+        (r"^gcp:.*(forwarding-rule|load-balancer)", Service("Cloud Load Balancing", _NETWORKING, *_BALANCING)),
+        (r"^gcp:dns:", Service("Cloud DNS", _NETWORKING, _INFRASTRUCTURE, "DNS Zone", "DNS Zone Usage")),
+        (r"^gcp:disk:", Service("Persistent Disk", _STORAGE, *_DISK, "Block Volume Usage", "GiB-Hours")),
+        (r"^gcp:compute:", MACHINES[Cloud.GCP]),
+    )
+)
+
+
+def service_of(sku: str) -> Service:
+    """The service that sells a sku of the price book; "Other" for one that is not known here."""
+    found = next((service for pattern, service in _SERVICES if pattern.search(sku)), None)
+    return found or Service(":".join(sku.split(":")[:2]), "Other", "Other (Other)", "Other", sku)

@@ -2,8 +2,13 @@
 
 CSV, JSON lines (also .gz) and Parquet; a folder holds the parts of one bill. What instances, capacity reservations,
 commitments and the resources that a fleet shares cost is read; traffic, requests and taxes are counted apart.
-Columns: AWS "Data Exports: CUR 2.0 table dictionary";
-FOCUS 1.2; Google Cloud Billing "Structure of Detailed data export".
+
+Rows of FOCUS and of Google have no id of their own, so equal ones are charges of their own and all count. A bill that
+was exported twice into one folder is refused all the same: by two equal files, by the same line of a CUR, or because
+every row has its double.
+
+Columns: AWS "Data Exports: CUR 2.0 table dictionary"; FOCUS 1.0 to 1.2; Google Cloud Billing "Structure of Detailed
+data export".
 """
 
 import csv
@@ -12,6 +17,7 @@ import hashlib
 import json
 import re
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,6 +27,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from costs import bill_skus
+from costs.allocation import Kind
 from gpufleet.domain import money
 
 CURRENCY: Final = "USD"
@@ -81,12 +88,7 @@ def read_bill(path: Path) -> Bill:
     """Read a bill. Raises BillError for one that is none, doubled, or in another currency."""
     try:
         files = _files(path)
-        digest = hashlib.sha256()
-        for file in files:
-            with file.open("rb") as content:
-                while piece := content.read(_PIECE):
-                    digest.update(piece)
-        return _read(path, files, digest.hexdigest())
+        return _read(path, files, _digest(files))
     except (OSError, EOFError, zlib.error) as error:
         raise BillError(f"{path}: cannot be read whole: {getattr(error, 'strerror', None) or error}") from error
     except UnicodeDecodeError as error:
@@ -105,19 +107,56 @@ def _files(path: Path) -> list[Path]:
     return found
 
 
+def _digest(files: Iterable[Path]) -> str:
+    """SHA-256 of all files in their order."""
+    digest = hashlib.sha256()
+    for file in files:
+        with file.open("rb") as content:
+            while piece := content.read(_PIECE):
+                digest.update(piece)
+    return digest.hexdigest()
+
+
+class _Repeats:
+    """Counts equal rows, to tell a bill that was written twice."""
+
+    _FEW: Final = 2
+    """So few rows may all be there twice."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[bytes] = Counter()
+        self._files: set[Path] = set()
+        """That have rows."""
+
+    def add(self, row: Mapping[str, Any], file: Path, where: str) -> None:
+        """Raises BillError for a line of AWS' CUR, which has an id of its own, that is there already."""
+        self._files.add(file)
+        identity = hashlib.sha256(repr(sorted(row.items(), key=str)).encode()).digest()
+        self._counts[identity] += 1
+        if row.get("identity_line_item_id") and self._counts[identity] > 1:
+            raise BillError(f"{where}: stands in the bill twice: a doubled bill; export it again")
+
+    def check(self, path: Path) -> None:
+        """Raises BillError where two files are equal, or every row is there at least twice."""
+        seen: dict[str, Path] = {}
+        for file in sorted(self._files):
+            known = seen.setdefault(_digest([file]), file)
+            if known is not file:
+                raise BillError(f"{file}: is the same as {known}: a doubled bill; remove one of them")
+        if len(self._counts) > self._FEW and min(self._counts.values()) > 1:
+            raise BillError(f"{path}: every row stands in the bill twice: a doubled bill; export it again")
+
+
 def _read(path: Path, files: Iterable[Path], digest: str) -> Bill:
     lines: list[Line] = []
     others = money.ZERO
-    seen: set[bytes] = set()
+    repeats = _Repeats()
     form: Form | None = None
     for file, number, raw in _numbered(files):
         row = {_name(key): value for key, value in raw.items()}
         form = form or _form(row, file)
         where = f"{file}: row {number}"
-        identity = hashlib.sha256(repr(sorted(row.items(), key=str)).encode()).digest()
-        if identity in seen:
-            raise BillError(f"{where}: stands in the bill twice: a doubled bill; export it again")
-        seen.add(identity)
+        repeats.add(row, file, where)
         try:
             line = _READERS[form](row)
         except (KeyError, ValueError, InvalidOperation, TypeError, AttributeError, RecursionError) as error:
@@ -134,6 +173,7 @@ def _read(path: Path, files: Iterable[Path], digest: str) -> Bill:
             others = money.EXACT.add(others, line.usd)
     if form is None:
         raise BillError(f"{path}: has no rows")
+    repeats.check(path)
     return Bill(form=form, digest=digest, lines=tuple(lines), others=others)
 
 
@@ -250,30 +290,51 @@ def _not_reserved(row: Mapping[str, Any]) -> Decimal:
 
 
 def _focus(row: Mapping[str, Any]) -> Line | None:
+    row = {name: None if value in _NULLS else value for name, value in row.items()}
     _same_currency(row["BillingCurrency"])
-    compute = str(row.get("ServiceCategory") or "") == "Compute" and str(row.get("ChargeCategory")) in (
-        "Usage",
-        "Credit",
-    )
-    hours = str(row.get("ConsumedUnit") or "").lower().startswith("hour") and row.get("ConsumedQuantity")
-    ours = str(row.get("ResourceType") or "")  # as our own export names it
-    unused = row.get("CommitmentDiscountStatus") == "Unused" or ours == "Spend Commitment"
-    usage, stated = str(row.get("x_UsageType") or ""), str(row.get("SkuId") or "")
-    if ours == "Shared Resource":
-        sku, hours, compute = stated, None, False  # its hours are those of each pool's share
-    elif sku := bill_skus.of_aws(usage)[0]:
-        compute, hours = False, hours if bill_skus.of_aws(usage)[1] else None
-    else:
-        sku = bill_skus.machine_of_aws(usage)
+    category = str(row.get("ChargeCategory"))
+    compute = row.get("ServiceCategory") == "Compute" and category in ("Usage", "Credit")
+    unused = row.get("CommitmentDiscountStatus") == "Unused"
+    hours = row.get("ConsumedQuantity") if _HOURS.fullmatch(str(row.get("ConsumedUnit") or "")) else None
+    sku, counts_hours = _sku_of_focus(row)
+    if shared := counts_hours is not None:
+        hours = hours if counts_hours else None
+    elif category == "Usage":
+        sku = bill_skus.machine_of_aws(str(row.get("x_UsageType") or ""))
     return Line(
-        resource=_last_part(row.get("ResourceId")) if compute and not unused else "",
+        resource=_focus_resource(row) if compute and not shared and not unused else "",
         start=_moment(row["ChargePeriodStart"]),
         end=_moment(row["ChargePeriodEnd"]),
         usd=_decimal(row["EffectiveCost"]),
-        hours=_decimal(row["ConsumedQuantity"]) if hours and not unused else None,
+        hours=_decimal(hours) if hours is not None and not unused else None,
         sku=sku,
         unused=unused,
     )
+
+
+_NULLS: Final = ("", "NULL", "null")
+"""How CSV files write a null: FOCUS leaves it to whoever writes the file."""
+_HOURS: Final = re.compile(r"h(ou)?rs?", re.IGNORECASE)
+
+
+def _sku_of_focus(row: Mapping[str, Any]) -> tuple[str, bool | None]:
+    """What a row has that pools share, and whether its amount is in hours; None: it is nothing of the kind."""
+    if row.get("x_ChargeKind") == Kind.SHARED:  # our own export: its hours are those of each pool's share
+        return str(json.loads(row["SkuPriceDetails"])["x_Sku"]), False
+    sku, counts_hours = bill_skus.of_aws(str(row.get("x_UsageType") or ""))
+    if sku:
+        return sku, counts_hours
+    if str(row.get("ProviderName") or "").startswith("Google"):
+        sku = bill_skus.of_google(str(row.get("ChargeDescription") or ""))
+    return sku, False if sku else None
+
+
+def _focus_resource(row: Mapping[str, Any]) -> str:
+    """Its id, or its name where a cloud numbers its resources: the ledger knows instances by their names."""
+    if row.get("CapacityReservationStatus") == "Unused":
+        return _last_part(row["CapacityReservationId"])
+    identity, name = _last_part(row.get("ResourceId")), _last_part(row.get("ResourceName"))
+    return name if identity.isdecimal() and name else identity
 
 
 def _google(row: Mapping[str, Any]) -> Line | None:

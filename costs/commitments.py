@@ -12,14 +12,14 @@ AWS applies Savings Plans hour by hour to the usage with the highest saving; our
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 from typing import Final
 
 from gpufleet.domain import money
 from gpufleet.domain.model import CapacityType, Cloud
-from gpufleet.domain.prices import Price, Rank
+from gpufleet.domain.prices import Committed, Price, Rank
 from ledger.facts import Run
 from prices.book import Part
 
@@ -201,10 +201,16 @@ def _covered(run: Run, found: Sequence[PricePart], spend: Spend, stretches: Sequ
 def _mixed(spend: Spend, price: Price, pays: Decimal, rate: Decimal) -> Price:
     """The committed rate; for one at the edge the rest of its time at the usual price."""
     if pays == rate:
-        return spend.price(price.sku, price.region, rate, f"covered by {spend.name}")
-    share = _DIVIDE.divide(pays, rate)
-    usd = _DIVIDE.add(pays, _DIVIDE.multiply(price.usd_per_hour, 1 - share)).quantize(money.NANO, context=_DIVIDE)
-    return spend.price(price.sku, price.region, usd, f"{share:.4%} covered by {spend.name}, the rest at list price")
+        share, usd, words = Decimal(1), rate, f"covered by {spend.name}"
+    else:
+        share = _DIVIDE.divide(pays, rate)
+        usd = _DIVIDE.add(pays, _DIVIDE.multiply(price.usd_per_hour, 1 - share)).quantize(money.NANO, context=_DIVIDE)
+        words = f"{share:.4%} covered by {spend.name}, the rest at list price"
+    return replace(
+        spend.price(price.sku, price.region, usd, words),
+        list_usd_per_hour=price.usd_per_hour,
+        committed=Committed(name=spend.name, usd_per_hour=pays, share=share),
+    )
 
 
 def _cut(found: Sequence[PricePart], starts: datetime, ends: datetime, *, inside: bool) -> Iterator[PricePart]:

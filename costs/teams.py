@@ -71,7 +71,7 @@ def _dealt(whole: Figure, weights: Sequence[Decimal]) -> list[Figure]:
         for figure, part in zip(figures, _parts(amount, weights), strict=True):
             figure.amounts[state] = part
     for state, time in whole.times.items():
-        for figure, part in zip(figures, _times(time, weights), strict=True):
+        for figure, part in zip(figures, times(time, weights), strict=True):
             figure.times[state] = part
     for kind, amount in whole.adjustments.items():
         for figure, part in zip(figures, _parts(amount, weights), strict=True):
@@ -88,7 +88,8 @@ def _parts(amount: Decimal, weights: Sequence[Decimal]) -> Sequence[Decimal]:
     return [-part for part in money.split(-amount, weights)]
 
 
-def _times(time: timedelta, weights: Sequence[Decimal]) -> list[timedelta]:
+def times(time: timedelta, weights: Sequence[Decimal]) -> list[timedelta]:
+    """A time by weight, in microseconds; the parts add up to it."""
     parts = money.split(money.seconds(time), weights, Decimal("0.000001"))
     return [timedelta(microseconds=int(part * 1_000_000)) for part in parts]
 

@@ -26,6 +26,16 @@ class Rank(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """What a spend commitment (Savings Plan, CUD) pays of a price."""
+
+    name: str
+    usd_per_hour: Decimal
+    share: Decimal
+    """Of the instance's time, from 0 to 1; the rest costs the list price."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
     """USD per hour of one sku, from `valid_from` until the next price of its source."""
 
@@ -42,6 +52,9 @@ class Price:
     """None: all zones of the region."""
     unverified: bool = False
     note: str = ""
+    list_usd_per_hour: Decimal | None = None
+    """Of one unit, where `usd_per_hour` is that of several, of a share or with a commitment; None: the same."""
+    committed: Committed | None = None
     currency: str = CURRENCY
     unit: str = UNIT
 

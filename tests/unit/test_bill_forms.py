@@ -2,7 +2,7 @@
 
 import gzip
 import json
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from costs.bills import Bill, BillError, read_bill
+from costs.bills import Bill, BillError, Form, read_bill
 from tests.unit.test_trueup import as_csv, cur
 
 NAME = "gpu-chat-x1"
@@ -172,3 +172,136 @@ def test_credits_in_a_cell_are_exact(tmp_path: Path) -> None:
             "usage_start_time": "2026-11-21 06:00:00 UTC", "usage_end_time": "2026-11-21 07:00:00 UTC",
             "credits": '[{"name": "c", "amount": -0.12345678901234567891}]'}  # fmt: skip
     assert of(read_bill(as_csv(tmp_path / "b.csv", [flat]))) == {NAME: Decimal("0.87654321098765432109")}
+
+
+SAMPLE = Path(__file__).parents[1] / "recorded" / "billing" / "focus_1_0_sample_gpu_rows.csv"
+
+
+def test_a_real_focus_bill_of_gpu_instances_is_read() -> None:
+    found = read_bill(SAMPLE)
+    assert (found.form, len(found.lines), found.others) == (Form.FOCUS, 8, 0)
+    first = found.lines[0]
+    assert (first.resource, first.hours) == ("i-006flle71l19b488a", 1)
+    assert (first.start, first.end - first.start) == (datetime(2024, 9, 27, 15, tzinfo=UTC), timedelta(hours=1))
+    assert sum(line.hours or 0 for line in found.lines) == Decimal("6.283056")
+
+
+def focus(**more: str) -> dict[str, str]:
+    """An hour of an instance, with the columns of FOCUS 1.2 that are read and some of AWS."""
+    return {
+        "BilledCost": "1.006", "BillingAccountId": "1", "BillingCurrency": "USD", "CapacityReservationId": "",
+        "CapacityReservationStatus": "", "ChargeCategory": "Usage", "ChargeDescription": "$1.006 per hour",
+        "ChargePeriodEnd": "2026-11-21T07:00:00.000Z", "ChargePeriodStart": "2026-11-21T06:00:00.000Z",
+        "CommitmentDiscountStatus": "", "ConsumedQuantity": "1", "ConsumedUnit": "Hrs", "EffectiveCost": "1.006",
+        "ProviderName": "AWS", "ResourceId": "arn:aws:ec2:us-east-1:1:instance/i-1", "ResourceName": "",
+        "ResourceType": "instance", "ServiceCategory": "Compute", "x_UsageType": "USE1-BoxUsage:g5.xlarge",
+    } | more  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        pytest.param(focus(), ("i-1", "aws:ec2:g5.xlarge:on-demand", 1, "1.006", False), id="on demand"),
+        pytest.param(
+            focus(EffectiveCost="0.7", BilledCost="0", CommitmentDiscountStatus="Used"),
+            ("i-1", "aws:ec2:g5.xlarge:on-demand", 1, "0.7", False), id="covered: at its effective cost",
+        ),
+        pytest.param(
+            focus(CommitmentDiscountStatus="Unused", ResourceId="arn:aws:savingsplans::1:savingsplan/7",
+                  x_UsageType="ComputeSP:1yrNoUpfront", ConsumedQuantity="", ConsumedUnit=""),
+            ("", "", None, "1.006", True), id="what nobody used of a plan",
+        ),
+        pytest.param(
+            focus(CapacityReservationId="arn:aws:ec2:us-east-1:1:capacity-reservation/cr-1",
+                  CapacityReservationStatus="Unused", x_UsageType="USE1-UnusedBox:g5.xlarge"),
+            ("cr-1", "", 1, "1.006", False), id="an unused reservation",
+        ),
+        pytest.param(
+            focus(ResourceId="nat-1", ServiceCategory="Networking", x_UsageType="USE1-NatGateway-Hours"),
+            ("", "aws:vpc:nat-gateway", 1, "1.006", False), id="a gateway",
+        ),
+        pytest.param(
+            focus(ProviderName="Google Cloud", ResourceId="//compute/projects/1/zones/z/instances/456",
+                  ResourceName="projects/1/instances/gpu-chat-1", ConsumedUnit="seconds", ConsumedQuantity="3600",
+                  x_UsageType="NULL", ChargeDescription="Nvidia L4 GPU running in Iowa"),
+            ("gpu-chat-1", "", None, "1.006", False), id="Google: by its name, in seconds of GPUs",
+        ),
+        pytest.param(
+            focus(ProviderName="Google Cloud", ChargeDescription="Balanced PD Capacity in Iowa", x_UsageType="",
+                  ResourceId="//compute/projects/1/zones/z/disks/d", ConsumedUnit="gibibyte month"),
+            ("", "gcp:disk:pd-balanced:gib", None, "1.006", False), id="a disk of Google",
+        ),
+    ],
+)  # fmt: skip
+def test_rows_of_focus_1_2(tmp_path: Path, row: dict[str, str], expected: tuple[Any, ...]) -> None:
+    (line,) = read_bill(as_csv(tmp_path / "bill.csv", [row])).lines
+    assert (line.resource, line.sku, line.hours, str(line.usd), line.unused) == expected
+
+
+@pytest.mark.parametrize(
+    ("usage", "kind_of_line", "sku"),
+    [
+        ("USE1-BoxUsage:p5.48xlarge", "Usage", "aws:ec2:p5.48xlarge:on-demand"),
+        ("BoxUsage:g5.xlarge", "Usage", "aws:ec2:g5.xlarge:on-demand"),
+        ("EUC1-SpotUsage:g6e.12xlarge", "Usage", "aws:ec2:g6e.12xlarge:spot"),
+        ("USE2-BoxUsage:p4d.24xlarge", "SavingsPlanCoveredUsage", "aws:ec2:p4d.24xlarge:on-demand"),
+        ("UnusedBox:p5.48xlarge", "Usage", ""),
+    ],
+)
+def test_gpu_instances_of_cur_2_0_with_its_nested_columns(
+    tmp_path: Path, usage: str, kind_of_line: str, sku: str
+) -> None:
+    row = cur(
+        "arn:aws:ec2:us-east-1:1:instance/i-7", 3, "98.32", line_item_usage_type=usage,
+        line_item_line_item_type=kind_of_line, savings_plan_savings_plan_effective_cost="98.32",
+    )  # fmt: skip
+    nested: dict[str, Any] = row | {
+        "product": [("instance_type", "p5.48xlarge"), ("gpu", "8")],
+        "resource_tags": [("user_name", "chat")],
+        "discount": [],
+        "line_item_usage_start_date": datetime(2026, 11, 20, 9, tzinfo=UTC).replace(tzinfo=None),
+        "line_item_usage_end_date": datetime(2026, 11, 20, 10, tzinfo=UTC).replace(tzinfo=None),
+        "line_item_unblended_cost": 98.32,
+        "line_item_usage_amount": 1.0,
+    }
+    pairs = pyarrow.map_(pyarrow.string(), pyarrow.string())
+    table: Any = pyarrow.Table.from_pylist([nested])  # pyright: ignore[reportUnknownMemberType]
+    for name in ("product", "resource_tags", "discount"):
+        place = table.schema.get_field_index(name)
+        table = table.set_column(place, name, pyarrow.array([nested[name]], pairs))
+    parquet.write_table(table, tmp_path / "cur.snappy.parquet")  # pyright: ignore[reportUnknownMemberType]
+    (line,) = read_bill(tmp_path / "cur.snappy.parquet").lines
+    assert (line.resource, line.usd, line.hours, line.sku) == ("i-7", Decimal("98.32"), 1, sku)
+
+
+def test_a_gpu_instance_of_google_is_the_sum_of_its_rows(tmp_path: Path) -> None:
+    labels = [{"key": "compute.googleapis.com/machine_spec", "value": "g2-standard-4"}]
+    skus = ("G2 Instance Core running in Iowa", "G2 Instance Ram running in Iowa", "Nvidia L4 GPU running in Iowa")
+    rows = [
+        google(usd, sku={"id": str(n), "description": sku}, system_labels=labels, project={"id": "p", "number": "1"},
+               labels=[], location={"location": "us-central1-a", "zone": "us-central1-a"}, cost_type="regular",
+               price={"effective_price": 0.1, "unit": "hour"}, transaction_type="GOOGLE", cost_at_list=float(usd))
+        for n, (sku, usd) in enumerate(zip(skus, ("0.1", "0.05", "0.56"), strict=True))
+    ]  # fmt: skip
+    found = read_bill(lines(tmp_path / "bill.jsonl", *rows))
+    assert of(found) == {NAME: Decimal("0.71")}
+    assert {line.sku for line in found.lines} == {"gcp:compute:g2-standard-4:on-demand"}
+
+
+def test_equal_rows_without_an_id_are_charges_of_their_own(tmp_path: Path) -> None:
+    assert of(read_bill(lines(tmp_path / "g.jsonl", google("0.3"), google("0.3")))) == {NAME: Decimal("0.6")}
+    rows = [focus(), focus(), focus(ResourceId="i-2"), focus(ResourceId="i-3")]
+    assert of(read_bill(as_csv(tmp_path / "f.csv", rows))) == {
+        "i-1": Decimal("2.012"), "i-2": Decimal("1.006"), "i-3": Decimal("1.006"),
+    }  # fmt: skip
+
+
+def test_a_bill_that_was_written_twice_is_refused(tmp_path: Path) -> None:
+    rows = [google("0.3"), google("0.4"), google("0.5")]
+    with pytest.raises(BillError, match="every row stands in the bill twice"):
+        read_bill(lines(tmp_path / "g.jsonl", *rows, *rows))
+    (tmp_path / "parts").mkdir()
+    for name in ("a", "b"):
+        lines(tmp_path / "parts" / f"{name}.jsonl", google("0.3"))
+    with pytest.raises(BillError, match=r"b\.jsonl: is the same as .*a\.jsonl: a doubled bill"):
+        read_bill(tmp_path / "parts")
