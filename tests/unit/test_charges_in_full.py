@@ -243,7 +243,8 @@ def test_a_block_has_its_own_price_used_or_not() -> None:
 
 def test_what_an_instance_brings_along_costs_as_long_as_it_lives() -> None:
     given = facts(ENDED, declared=Declared(shared=[DISK]))
-    units = price("aws:ebs:gp3:gib", "0.0100", source="t; 100 units of 0.0001 USD/h")
+    listed = Decimal("0.0001")
+    units = price("aws:ebs:gp3:gib", "0.0100", source=f"t; 100 units of {listed} USD/h", list_usd_per_hour=listed)
     disk = of_shared("aws:ebs:gp3:gib", 0.25, 0.5, "9", units, resource="i-1/disk")
     same((c for c in bill(given, 0.25, 2) if c.kind is not Kind.TIME), disk)
     unknown = replace(disk, price=None, amount=None)
@@ -263,7 +264,7 @@ def test_what_pools_share_is_split_and_only_as_long_as_it_is_known_of() -> None:
     sku = "aws:vpc:nat-gateway"
 
     def part(usd: str, seconds: str, words: str, **more: Any) -> Charge:
-        mine = price(sku, usd, source=f"t; {words} of 3 parts")
+        mine = price(sku, usd, source=f"t; {words} of 3 parts", list_usd_per_hour=Decimal("0.045"))
         return of_shared(sku, 1, 3, seconds, mine, resource="NAT gateway", zone="", **more)
 
     rows = (

@@ -9,7 +9,7 @@ import pytest
 
 from costs.commitments import Coverage, Declared, Spend, shares
 from gpufleet.domain.model import CapacityType, Cloud
-from gpufleet.domain.prices import Price, Rank
+from gpufleet.domain.prices import Committed, Price, Rank
 from ledger.facts import Run
 from prices.book import (
     GCP_SPOT_STALE_AFTER,
@@ -165,17 +165,24 @@ def test_a_plan_covers_the_oldest_and_the_one_at_the_edge_in_part() -> None:
     coverage = Coverage(Declared(spends=[PLAN]), [young, old])
     listed = price("0.9")
 
-    def mine(usd: str, words: str) -> Price:
+    def mine(usd: str, words: str, pays: str, share: str) -> Price:
         at = {"as_of": T0 - HOUR, "valid_from": T0 + HOUR}
-        return replace(price(usd, rank=Rank.OVERRIDE, source=f"order; {words}"), **at)
+        paid = Committed(name="sp-1", usd_per_hour=Decimal(pays), share=Decimal(share))
+        return replace(
+            price(usd, rank=Rank.OVERRIDE, source=f"order; {words}"),
+            list_usd_per_hour=Decimal("0.9"),
+            committed=paid,
+            **at,
+        )
 
     span = [Part(listed, T0, T0 + 4 * HOUR)]
     middle = (T0 + HOUR, T0 + 3 * HOUR)
     assert list(coverage.parts(old, span)) == [
-        (listed, T0, T0 + HOUR), (mine("0.5", "covered by sp-1"), *middle), (listed, T0 + 3 * HOUR, T0 + 4 * HOUR),
+        (listed, T0, T0 + HOUR), (mine("0.5", "covered by sp-1", "0.5", "1"), *middle),
+        (listed, T0 + 3 * HOUR, T0 + 4 * HOUR),
     ]  # fmt: skip
     # half of it at 0.5, the other half at 0.9: 0.25 + 0.45
-    part = mine("0.700000000", "50.0000% covered by sp-1, the rest at list price")
+    part = mine("0.700000000", "50.0000% covered by sp-1, the rest at list price", "0.25", "0.5")
     assert list(coverage.parts(young, span))[1] == (part, *middle)
     third = replace(young, instance_id="i-3")
     assert list(coverage.parts(third, span)) == span
