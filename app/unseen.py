@@ -1,5 +1,6 @@
 """Notifies people of instances that are kept for more than a day because nobody can say whether they work."""
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Final
@@ -21,10 +22,16 @@ from prices.book import MissingPriceError, PriceBook
 
 ALIVE: Final = timedelta(hours=1)
 """Who was not seen for so long is not there any more."""
+MOST_NAMED: Final = 10
+"""Instances that one message names."""
 
 
 def enqueue_all(document: FleetDocument, engine: Engine, now: datetime) -> int:
-    """Put one message about each such instance into the outbox, once in its life. Gives how many were new."""
+    """Put one message about each pool that has such instances into the outbox. Gives how many were new.
+
+    One store that fails blinds a whole pool, so a message names all of them, and a pool has one a day at most: when
+    the first of that day has been kept for a day. The cost report lists all of them.
+    """
     if document.notify is None:
         return 0
     fleet = ledger_name(document)
@@ -39,38 +46,54 @@ def enqueue_all(document: FleetDocument, engine: Engine, now: datetime) -> int:
         found = history.runs(connection, fleet, now - ALIVE, now)
     runs = {run.instance_id: run for run in found if run.ended_at is None}
     book = query_of(document, engine).book
+    by_pool: dict[str, list[KeptUnseen]] = {}
+    for one in kept:
+        if one.instance_id in runs:
+            by_pool.setdefault(one.pool or "", []).append(one)
     texts = {
-        one.instance_id: _text(document, one, runs[one.instance_id], book, now)
-        for one in kept
-        if one.instance_id in runs
+        f"{fleet}/unseen/{pool}/{max(one.since for one in own) + UNSEEN_LEAST:%Y%m%d}": _text(
+            document, pool, [(one, runs[one.instance_id]) for one in own], book, now
+        )
+        for pool, own in by_pool.items()
     }
     with ledger_errors(document), writing(engine) as connection:
         return sum(
             enqueue(
                 connection,
                 Message(
-                    key=f"{fleet}/unseen/{instance_id}",
+                    key=key,
                     channel=document.notify.slack_channel,
                     text=text,
                     detail={"blocks": [section(text)]},
                 ),
                 now,
             )
-            for instance_id, text in texts.items()
+            for key, text in texts.items()
         )
 
 
-def _text(document: FleetDocument, kept: KeptUnseen, run: Run, book: PriceBook, now: datetime) -> str:
+def _text(
+    document: FleetDocument, pool: str, kept: Sequence[tuple[KeptUnseen, Run]], book: PriceBook, now: datetime
+) -> str:
+    shown = [_line(one, run, book, now) for one, run in sorted(kept, key=lambda pair: pair[0].since)[:MOST_NAMED]]
+    if len(kept) > MOST_NAMED:
+        shown.append(f"and {len(kept) - MOST_NAMED} others")
+    return (
+        f"{document.environment}: of pool {pool} {len(kept)} instances are kept because nobody can say whether they"
+        f" work: {'; '.join(shown)}. Look whether Prometheus reaches their engines and their GPU exporters"
+        f" (`gpufleet watch why {kept[0][0].instance_id}`), or drain them by hand."
+    )
+
+
+def _line(kept: KeptUnseen, run: Run, book: PriceBook, now: datetime) -> str:
     usd = _usd_per_hour(run, book, now)
     cost = "at an unknown price"
     if usd is not None:
         so_far = money.usd(money.dollar_seconds(usd, now - max(kept.since, run.started_at)), money.CENT)
         cost = f"at {usd.normalize():f} USD/h, {so_far} USD so far"
     return (
-        f"{document.environment}: {kept.instance_id} of pool {kept.pool} ({run.machine_type}, {run.capacity_type})"
-        f" is kept since {kept.since:%Y-%m-%d %H:%M} UTC because nobody can say whether it works:"
-        f" {kept.reason.sentence}; {cost}. Look whether Prometheus reaches its engine and its GPU exporter"
-        f" (`gpufleet watch why {kept.instance_id}`), or drain it by hand."
+        f"{kept.instance_id} ({run.machine_type}, {run.capacity_type}) since {kept.since:%Y-%m-%d %H:%M} UTC,"
+        f" {kept.reason.sentence}, {cost}"
     )
 
 

@@ -75,17 +75,35 @@ def test_the_time_without_metrics_is_waste_from_a_day_on(fleet: FleetDocument, t
     )
 
 
-def test_one_message_per_instance_with_what_it_costs_and_none_before_a_day(fleet: FleetDocument) -> None:
+def test_people_hear_what_it_costs_once_and_not_before_a_day(fleet: FleetDocument) -> None:
     engine = open_ledger_of(fleet)
     decided(fleet, BLIND, -19, Reason.METRICS_MISSING)
     assert unseen.enqueue_all(fleet, engine, T0 + 5 * HOUR) == 0
     assert unseen.enqueue_all(fleet, engine, NOW) == 1
     (said,) = messages(engine).values()
-    assert said.startswith("dev: i-blind of pool chat (g6.xlarge, on-demand) is kept since 2026-11-19 11:00 UTC")
-    assert "metrics missing; at 0.8048 USD/h, 20.12 USD so far" in said
+    assert said.startswith("dev: of pool chat 1 instances are kept")
+    assert "i-blind (g6.xlarge, on-demand) since 2026-11-19 11:00 UTC" in said
+    assert "metrics missing, at 0.8048 USD/h, 20.12 USD so far" in said
     with writing(engine) as connection:
         facts.add_runs(connection, [run(BLIND, -30, CapacityType.ON_DEMAND, last_seen_at=NOW + 3 * DAY)])
     assert [unseen.enqueue_all(fleet, engine, NOW + days * DAY) for days in (1, 2, 3)] == [0, 0, 0]
+
+
+def test_one_message_a_day_names_all_of_a_pool_that_went_blind_together(fleet: FleetDocument) -> None:
+    engine, names = open_ledger_of(fleet), [f"i-{number:02}" for number in range(12)]
+    with writing(engine) as connection:
+        runs = [run(name, -30, CapacityType.ON_DEMAND, last_seen_at=NOW + 2 * DAY) for name in names]
+        facts.add_runs(connection, runs)
+    for name in names:
+        decided(fleet, name, -30, Reason.METRICS_MISSING)
+    assert unseen.enqueue_all(fleet, engine, NOW) == 1
+    (said,) = messages(engine).values()
+    assert "12 instances" in said and "i-00" in said and "and 2 others" in said
+    assert unseen.enqueue_all(fleet, engine, NOW + DAY) == 0
+    decided(fleet, SEEN, 6, Reason.METRICS_MISSING)
+    with writing(engine) as connection:
+        facts.add_runs(connection, [run(SEEN, -30, CapacityType.ON_DEMAND, last_seen_at=NOW + 2 * DAY)])
+    assert unseen.enqueue_all(fleet, engine, NOW + DAY + HOUR) == 1, "one more, a day later"
 
 
 def test_one_that_is_gone_is_not_reported(fleet: FleetDocument) -> None:
@@ -103,4 +121,4 @@ def test_the_cost_pass_notifies(fleet: FleetDocument) -> None:
     decided(fleet, BLIND, -30, Reason.METRICS_MISSING)
     engine = open_ledger_of(fleet)
     cost_pass.notify(fleet, engine, NOW)
-    assert f"{FLEET}/unseen/{BLIND}" in messages(engine)
+    assert any(key.startswith(f"{FLEET}/unseen/chat/") for key in messages(engine))

@@ -148,6 +148,9 @@ def telling(number: int, **changes: Any) -> Say:
         {"by": "idle", "notice_at": "2026-11-21T07:00:00"},
         {"reason": 5},
         {"error": ["x"]},
+        {"has_served": "true"},
+        {"has_served": 1},
+        {"has_served": None},
         {"requests_running": "0"},
         {"requests_running": True},
         {"requests_running": -1},
@@ -185,6 +188,19 @@ def test_who_drains_it(
     status = FleetAgents(agents(i1=said)).statuses([instance(1, address(1))])["i-1"]
     assert status.drain_by == owner
     assert status.notice_at == (datetime.fromisoformat(noticed) if noticed else None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "served_before"),
+    [
+        pytest.param({"has_served": True}, True, id="it has"),
+        pytest.param({"has_served": False}, False, id="not yet"),
+        pytest.param({}, False, id="an agent of an earlier release does not say"),
+    ],
+)
+def test_whether_its_engine_has_served(agents: Started, changes: dict[str, Any], *, served_before: bool) -> None:
+    asked = FleetAgents(agents(i1=telling(1, phase="failed", ready=False, **changes)))
+    assert asked.statuses([instance(1, address(1))])["i-1"].has_served is served_before
 
 
 @pytest.mark.timeout(60)
