@@ -326,13 +326,29 @@ def _evidence(settings: AlertSettings) -> tuple[Alert, ...]:
 
 
 def _machines(settings: AlertSettings) -> tuple[Alert, ...]:
+    failed = f'{metrics.NODE_PHASE}{{phase="failed"}} == 1'
+    served = f'max_over_time({metrics.NODE_PHASE}{{phase="ready"}}[1h]) == 1'
+    # by its agent, though it was ready before and no revision is being switched
+    restarted = (
+        f"increase({metrics.NODE_ENGINE_RESTARTS}[15m]) > 0 and on (instance_id) "
+        f'{metrics.NODE_PHASE}{{phase="ready"}} offset 15m == 1 unless on (instance_id) '
+        f'max_over_time({metrics.NODE_PHASE}{{phase=~"cache|engine"}}[15m]) == 1'
+    )
     return (
         Alert(
             name="BootFailing",
-            expression=f'{metrics.NODE_PHASE}{{phase="failed"}} == 1',
+            expression=f"{failed} unless on (instance_id) {served}",
             lasts=timedelta(0),
             severity=Severity.TICKET,
             summary=f"{_INSTANCE} ({_POOL}) did not boot",
+        ),
+        Alert(
+            name="EngineCrashing",
+            expression=f"count by ({rules.BY_POOL})"
+            f" ({restarted} or on (instance_id) ({failed} and on (instance_id) {served}))",
+            lasts=timedelta(0),
+            severity=Severity.TICKET,
+            summary=f"{_NUMBER} engines of pool {_POOL} crashed after they had served",
         ),
         Alert(
             name="CacheSyncFailing",

@@ -61,6 +61,7 @@ ROUTED = "gpufleet_router_requests_total"
 OTHER = 'environment="prod",pool="other"'
 SPEND = "gpufleet_spend_usd_per_hour"
 BOOT = "gpufleet_node_boot_step_seconds"
+PHASE, STARTS = "gpufleet_node_phase", "gpufleet_node_engine_restarts_total"
 TRIES = "gpufleet_node_boot_attempts_total"
 QUOTA = 'environment="prod",quota="L-3819A6DF",unit="vCPUs"'
 
@@ -188,6 +189,21 @@ CASES = (
     Case("ExporterGone", "it is up", 0, (of("up", "1x40", 'job="watchdogs"'),)),
     Case("BootFailing", "failed", 1, (on("gpufleet_node_phase", "1x40", 'phase="failed"'),)),
     Case("BootFailing", "ready", 0, (on("gpufleet_node_phase", "0x40", 'phase="failed"'),)),
+    Case("BootFailing", "it served before: a crash", 0,
+         (on("gpufleet_node_phase", "0x25 1x15", 'phase="failed"'), on(PHASE, "1x25 0x15", 'phase="ready"'))),
+    Case("EngineCrashing", "its agent gave it up", 1,
+         (on(PHASE, "0x25 1x15", 'phase="failed"'), on(PHASE, "1x25 0x15", 'phase="ready"'))),
+    Case("EngineCrashing", "its agent started it again", 1,
+         (on(PHASE, "1x40", 'phase="ready"'), on(STARTS, "1x25 2x15"))),
+    Case("EngineCrashing", "two of a pool are one alert", 1,
+         (on(PHASE, "1x40", 'phase="ready"'), on(STARTS, "1x25 2x15"),
+          on(PHASE, "1x40", 'phase="ready"', "i-2"), on(STARTS, "1x25 3x15", instance="i-2"))),
+    Case("EngineCrashing", "its first start", 0,
+         (on(PHASE, "0x25 1x15", 'phase="ready"'), on(STARTS, "0x20 1x20"))),
+    Case("EngineCrashing", "it switches its revision", 0,
+         (on(PHASE, "1x20 0x5 1x15", 'phase="ready"'), on(PHASE, "0x20 1x5 0x15", 'phase="engine"'), on(STARTS, "1x22 2x18"))),
+    Case("EngineCrashing", "its boot failed", 0,
+         (on(PHASE, "1x40", 'phase="failed"'), on(PHASE, "0x40", 'phase="ready"'), on(STARTS, "0x10 1x30"))),
     Case("CacheSyncFailing", "ranges read again and again", 1, (on("gpufleet_node_cache_retries_total", "0+10x40"),)),
     Case("CacheSyncFailing", "a few ranges read again, long ago", 0, (on("gpufleet_node_cache_retries_total", "3x40"),)),
     Case("CacheSyncFailing", "tried again and not here yet", 1, (on(TRIES, "1x10 2x30", 'step="cache"'),)),
