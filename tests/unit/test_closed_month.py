@@ -51,7 +51,8 @@ def close(fleet: Path) -> None:
         for n in range(6)
     ]
     window = Window(since=T0, until=END, now=END + HOUR, timezone="UTC")
-    trueup.compare(load_one(str(fleet)), Bill(form=Form.CUR, digest="d", lines=tuple(lines), others=Decimal(0)), window)
+    bill = Bill(form=Form.CUR, digest="d", lines=tuple(lines), others=Decimal(0))
+    trueup.compare(load_one(str(fleet)), bill, window)
 
 
 def report(fleet: Path, *window: str) -> Any:

@@ -12,6 +12,8 @@ from sqlalchemy import Engine, select
 
 from app.cost_sources import facts_of
 from costs.collector import OVERLAP, Collected, FleetFacts, PoolFacts, Sources, collect
+from costs.commitments import Declared
+from costs.declarations import read
 from costs.document import document
 from costs.query import CostQuery
 from costs.render import as_text
@@ -26,8 +28,10 @@ from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState
 from gpufleet.domain.policies import IdlePolicy
 from gpufleet.domain.prices import Price
 from ledger.decisions import record_outcome
+from ledger.declared import declarations
 from ledger.facts import EndCause, Run
 from ledger.history import runs as read_runs
+from ledger.reservations import reservations
 from ledger.schema import open_ledger
 from ledger.tables import METADATA
 from prices.packaged import PackagedPrices
@@ -264,6 +268,51 @@ def test_a_pass_twice_late_or_on_two_hosts_leaves_the_same_rows(tmp_path: Path, 
     for name in ("runs", "run_ends", "activity_hours", "reservation_seats"):
         assert first[name] == second[name], name
     assert document(report(once))["total"] == document(report(often))["total"]
+
+
+@pytest.mark.parametrize(
+    ("available", "elsewhere"),
+    [
+        pytest.param(3, 0, id="ours alone"),
+        pytest.param(1, 2, id="two of others"),
+        pytest.param(4, 0, id="ours is not counted yet"),
+        pytest.param(None, 0, id="the cloud does not say"),
+    ],
+)
+def test_what_others_run_in_a_reservation_is_noted(
+    ledger: Engine, world: World, available: int | None, elsewhere: int
+) -> None:
+    world.paid_now = [replace(world.paid_now[0], instances=4, available=available)]
+    one_pass(ledger, world)
+    with ledger.connect() as connection:
+        (found,) = reservations(connection, FLEET, at(0), at(3600))
+    assert (found.instances, found.elsewhere, found.seats) == (4, elsewhere, 2)
+
+
+def test_a_pass_notes_what_is_declared_once_it_changed(ledger: Engine, world: World) -> None:
+    for second, owner in ((1800, "search"), (2400, "search"), (3600, "others")):
+        declared = Declared(owners={"chat": owner}, gpu_active_below={"chat": 0.02})
+        collect(ledger, world.sources(), replace(FACTS, declared=declared), at(second))
+    with ledger.connect() as connection:
+        found = read(declarations(connection, FLEET))
+    assert [(one.at, one.declared.owners) for one in found] == [
+        (at(1800), {"chat": "search"}),
+        (at(3600), {"chat": "others"}),
+    ]
+    assert found[0].declared.gpu_active_below == {"chat": 0.02}
+
+
+def test_a_threshold_that_changes_judges_no_hour_of_the_past_anew(ledger: Engine, world: World) -> None:
+    def floor(value: float) -> FleetFacts:
+        return replace(FACTS, pools={"chat": replace(FACTS.pools["chat"], gpu_active_below=value)})
+
+    quiet = [one for one in engine_series("i-spot", 10, 3600, 0, 700) if one.labels["__name__"] != "gpu"]
+    world.series_now = [*quiet, series("gpu", "i-spot", [(n, 0.05) for n in range(700, 3600, 10)], gpu="0")]
+    collect(ledger, world.sources(), floor(0.01), at(3600))
+    before = document(report(ledger, until=3600))["by"]["capacity-type"]["spot"]
+    assert Decimal(before["usd_used"]) > 0
+    collect(ledger, world.sources(), floor(0.5), at(7200))
+    assert document(report(ledger, until=3600))["by"]["capacity-type"]["spot"] == before
 
 
 def test_an_instance_that_is_gone_ended_before_the_pass_that_missed_it(ledger: Engine, world: World) -> None:

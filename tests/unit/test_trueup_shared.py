@@ -358,3 +358,16 @@ def test_a_reservation_that_is_no_block_keeps_its_own_row() -> None:
     overrides = [override("aws:ec2:g6.xlarge:on-demand", "1", T0)]
     found = true_up(bill_, known, PriceBook(region="us-east-1", overrides=overrides), T0, T0 + 4 * HOUR)
     assert parts_of(found) == {"cr-9": {Cause.UNBILLED: Fraction(-4)}}
+
+
+def test_a_reservation_that_fleets_share_is_compared_by_the_seats_of_this_one() -> None:
+    seats = Reservation(
+        cloud=Cloud.AWS, reservation="cr-9", started_at=T0, instances=4, environment=FLEET, region="us-east-1",
+        zone="us-east-1a", machine_type="g6.xlarge", last_seen_at=T0 + 4 * HOUR, elsewhere=2, seats=1,
+    )  # fmt: skip
+    known = Facts(runs=[], reservations=[seats], known=(T0, T0 + 4 * HOUR))
+    unused = tuple(replace(one, usd=one.usd * 2, hours=Decimal(2)) for one in hourly("cr-9", "1"))
+    bill_ = Bill(form=Form.CUR, digest="d", others=Decimal(0), lines=unused)
+    overrides = [override("aws:ec2:g6.xlarge:on-demand", "1", T0)]
+    found = true_up(bill_, known, PriceBook(region="us-east-1", overrides=overrides), T0, T0 + 4 * HOUR)
+    assert parts_of(found) == {}
