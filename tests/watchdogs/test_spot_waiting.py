@@ -128,14 +128,14 @@ def test_a_group_that_notices_its_loss_while_the_pass_waits_has_answered() -> No
     gone, began = unnoticed(world, 1), world.now
 
     def notices(name: str) -> None:
-        if name == "groups" and world.now - began >= WAIT / 2 and gone in world.groups[A].instance_ids:
+        if name == "groups" and world.now - began >= WAIT / 4 and gone in world.groups[A].instance_ids:
             world.groups[A] = replace(world.groups[A], instance_ids=())
             world.reconcile(A)
 
     world.before = notices
     watchdog(world).apply()
     assert (sizes(world), world.launched) == ((1, 1, 0), 1)
-    assert WAIT / 2 <= world.now - began < WAIT
+    assert WAIT / 4 <= world.now - began < WAIT / 2
 
 
 @pytest.mark.parametrize(

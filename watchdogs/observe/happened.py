@@ -41,8 +41,8 @@ class Happened:
     _known: dict[str, _Known] = field(default_factory=dict[str, _Known])
     _since: datetime | None = None
     """Of the last look."""
-    _silent: dict[str, datetime] = field(default_factory=dict[str, datetime])
-    """Until when groups were waited for that did not answer."""
+    _silent: dict[str, Activity] = field(default_factory=dict[str, Activity])
+    """By group: that it was waited for until then and did not answer."""
     _read_in_pass: set[str] = field(default_factory=set[str])
     _resized_in_pass: set[str] = field(default_factory=set[str])
     """Since they were read."""
@@ -66,8 +66,10 @@ class Happened:
             known.group = replace(known.group, desired=size)
 
     def silent(self, name: str, now: datetime) -> None:
-        """Note that a group has not answered for as long as somebody waited: it may answer yet."""
-        self._silent[name] = now
+        """Note that a group has not answered for as long as somebody waited: a refusal, though it may answer yet."""
+        self._silent[name] = Activity(
+            id=f"unanswered:{name}", group=name, kind=ActivityKind.NO_CAPACITY, at=now, detail="it did not answer"
+        )
 
     def look(
         self, groups: Groups, there: Iterable[Group], needed: Collection[str], since: datetime, now: datetime
@@ -100,6 +102,7 @@ class Happened:
     def events(self, names: Collection[str], since: datetime) -> list[Activity]:
         """What is known of these since then, oldest first."""
         found = [event for name in names if name in self._known for event in self._known[name].events]
+        found += [self._silent[name] for name in names if name in self._silent]
         return sorted((event for event in found if event.at >= since), key=lambda event: (event.at, event.id))
 
     def _is_asked(self, group: Group, needed: Collection[str], now: datetime) -> bool:
@@ -114,7 +117,7 @@ class Happened:
             # it is asked again only when it was made larger since then, and has not answered
             return group.name in self._resized_in_pass and _looks(group)
         silent = self._silent.get(group.name)
-        may_answer = silent is not None and now - silent <= LATE
+        may_answer = silent is not None and now - silent.at <= LATE
         return may_answer or _looks(group) or _changed(known.group, group)
 
     def _read(self, groups: Groups, group: Group, since: datetime, now: datetime) -> None:

@@ -1,22 +1,22 @@
-"""What the spot watchdog does: resize groups, wait for the answer, drain and end what is no longer needed."""
+"""What the spot watchdog does: resize groups, drain and end what is no longer needed."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from decimal import Decimal
 from typing import Final
 
-from gpufleet.domain.activity import Activity, ActivityKind, CloudError, ConflictError
+from gpufleet.domain.activity import CloudError, ConflictError
 from gpufleet.domain.brakes import BrakeKind
 from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Plan, Reason
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import CapacityType, Group, Instance
 from gpufleet.settings.document import FleetDocument, Pool
-from watchdogs.draining import Drain, has_gone, leaving, sleep_and_renew, until_drained
+from watchdogs.draining import Drain, has_gone, leaving, until_drained
 from watchdogs.execute import Executor, Rules
 from watchdogs.observe.fleet import Looks
 from watchdogs.ports import Ports
 from watchdogs.spot import lifecycle
+from watchdogs.spot.answers import Answers
 from watchdogs.spot.ceilings import CEILINGS
 from watchdogs.spot.decide import WATCHDOG
 from watchdogs.spot.zones import CEILING
@@ -27,11 +27,6 @@ ends what has drained, and zones are asked meanwhile.
 """
 READ_AT_ONCE: Final = 50
 """Groups that are read again together before they are made smaller: the last of them is seconds old."""
-FIRST_POLL: Final = timedelta(seconds=1)
-LONGEST_POLL: Final = timedelta(seconds=15)
-"""Between two looks for the answers of groups that were asked: twice as long each time, up to this."""
-_AWAITED: Final = frozenset({Reason.SPOT_WANTED, Reason.SAFER_ZONE, Reason.RESERVED_IN_FULL})
-"""Growth whose answer decides whether something dearer is bought."""
 _DRY: Final = frozenset({Reason.NO_SPOT, Reason.ZONE_BACKING_OFF, Reason.SPOT_TOO_DEAR, Reason.BOOTS_FAILING})
 """What the decisions about a pool's spot groups say when none of them gives."""
 RULES: Final = Rules(
@@ -54,20 +49,10 @@ def settle(executor: Executor, ports: Ports, document: FleetDocument, decision: 
     executor.done(decision, "ended by an earlier run that did not live to say so")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resized:
-    """What became of the resizes of one look."""
-
-    asked: bool
-    """Whether something new was asked for or given up, so that another look is worth it."""
-    unanswered: tuple[Activity, ...] = ()
-    """Groups that did not answer within the policy's `fallback_after`: taken for a refusal in this pass."""
-
-
 class Actor:
     """Acts on the plan of one look."""
 
-    def __init__(  # noqa: PLR0913 - what the look read, and where answers are read
+    def __init__(  # noqa: PLR0913 - what the look read, and what the pass waits for
         self,
         document: FleetDocument,
         ports: Ports,
@@ -75,6 +60,7 @@ class Actor:
         groups: Mapping[str, Group],
         instances: Mapping[str, Instance],
         looks: Looks,
+        answers: Answers,
     ) -> None:
         self._document = document
         self._ports = ports
@@ -82,25 +68,21 @@ class Actor:
         self._groups = groups
         self._instances = instances
         self._looks = looks
-        self._happened = looks.lists.happened
+        self._answers = answers
         self._shrinking: list[str] = []
         self._again: dict[str, Group] = {}
         """Groups that are to be smaller, read again right before."""
 
-    def resize(self, plan: Plan) -> Resized:
-        """Set sizes; then wait until each group that was to grow has answered."""
-        resizes = [d for d in plan.acting if d.action is Action.RESIZE]
+    def resize(self, plan: Plan) -> bool:
+        """Set sizes. Whether something new was asked for or given up, so that another look is worth it."""
+        self._answers.keep(plan)
+        resizes = [d for d in plan.acting if d.action is Action.RESIZE and not self._answers.awaits(d)]
         self._shrinking = [d.resource for d in resizes if (d.to_size or 0) < (d.from_size or 0)]
         asked_at = self._ports.clock.now().replace(microsecond=0)  # activities carry whole seconds
         outcomes = [self._executor.attempt(decision, self._set_size) for decision in resizes]
-        growing = [
-            outcome.decision
-            for outcome in outcomes
-            if outcome.kind is OutcomeKind.DONE and outcome.decision.reason in _AWAITED
-        ]
-        unanswered = self._await_answers(growing, asked_at)
-        done = any(outcome.kind is not OutcomeKind.FAILED for outcome in outcomes)
-        return Resized(asked=done, unanswered=tuple(unanswered))
+        for done in (outcome.decision for outcome in outcomes if outcome.kind is OutcomeKind.DONE):
+            self._answers.resized(done, self._groups[done.resource], self._instances, asked_at)
+        return any(outcome.kind is not OutcomeKind.FAILED for outcome in outcomes)
 
     def end(self, plan: Plan) -> None:
         """Drain and end; what has drained already, or never served, is ended at once."""
@@ -160,49 +142,6 @@ class Actor:
         if now.desired != group.desired:
             raise ConflictError(f"{group.name}: its size was {group.desired} when seen, it is {now.desired}")
         return now
-
-    def _await_answers(self, growing: Sequence[Decision], asked_at: datetime) -> list[Activity]:
-        """Wait until each group has its instances or has said why not. The silent ones are returned as refusals."""
-        clock = self._ports.clock
-        open_asks = {decision.resource: decision for decision in growing}
-        renewed, pause = clock.now(), FIRST_POLL
-        patience = max((self._patience(d) for d in growing), default=timedelta(0))
-        while open_asks:
-            there = self._looks.again(self._ports, sorted(open_asks))
-            for group in there:
-                if len(self._seen(group)) >= (open_asks[group.name].to_size or 0):
-                    del open_asks[group.name]
-            asked = [group for group in there if group.name in open_asks]
-            self._happened.wait(self._ports.groups, asked, clock.now())
-            for name in {e.group for e in self._happened.events(list(open_asks), asked_at) if e.kind.refuses}:
-                del open_asks[name]
-            until = min(clock.now() + pause, asked_at + patience)
-            if not open_asks or clock.now() >= until:
-                break
-            while clock.now() < until:
-                renewed = sleep_and_renew(self._ports, renewed)
-            pause = min(2 * pause, LONGEST_POLL)
-        for name in open_asks:
-            self._happened.silent(name, clock.now())
-        return [
-            Activity(
-                id=f"unanswered:{name}",
-                group=name,
-                kind=ActivityKind.NO_CAPACITY,
-                at=clock.now(),
-                detail=f"no answer within {patience.total_seconds():.0f} s",
-            )
-            for name in sorted(open_asks)
-        ]
-
-    def _seen(self, group: Group) -> Sequence[str]:
-        """Whom a group lists, without those that it listed before and that were not alive: they are no answer."""
-        unseen = {key for key in self._groups[group.name].instance_ids if key not in self._instances}
-        return [key for key in group.instance_ids if key not in unseen]
-
-    def _patience(self, decision: Decision) -> timedelta:
-        entry = self._document.pool(decision.pool or "").watchdogs.spot
-        return entry.fallback_after if entry is not None else timedelta(0)
 
     def _begin(self, decision: Decision) -> Drain | Outcome:
         instance = self._ports.inventory.instance(decision.resource)

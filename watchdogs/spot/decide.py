@@ -1,10 +1,11 @@
 """How a pool's target is split over reserved, spot and on-demand. Pure.
 
-Reserved capacity runs in full. Spot is asked for what is missing, zone by zone, until every zone was asked in this
-pass; only what no zone gives, or what will not be ready in time, is bought on demand: of those that boot, as many are
-not counted on as were taken lately before they were ready. On-demand goes back one at a time, when enough spot has
-been ready for the hold. Where one zone's loss would take more than the spare, a pool that has a spare holds one more
-while that pays, and moves one at a time to a safer zone.
+Reserved capacity runs in full. Spot is asked for what is missing in the best zones, and then in others beside them,
+until every zone was asked in this pass or `fallback_after` is over. Only what no zone gives by then, or what will not
+be ready in time, is bought on demand: of those that boot, as many are not counted on as were taken lately before they
+were ready. On-demand goes back one at a time, when enough spot has been ready for the hold. Where one zone's loss
+would take more than the spare, a pool that has a spare holds one more while that pays, and moves one at a time to a
+safer zone.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,7 @@ from watchdogs.spot import lifecycle, risk, zones
 from watchdogs.spot.ceilings import within_ceilings
 from watchdogs.spot.left_alone import within_certainty
 from watchdogs.spot.pool_view import GroupView, Member, PoolView
-from watchdogs.spot.sizes import CHOSEN, Sizes, ends_of_runs, reserved_group, within_budgets, without_ending
+from watchdogs.spot.sizes import CHOSEN, Sizes, ends_of_runs, reserved_group, surge, within_budgets, without_ending
 
 WATCHDOG: Final = "spot"
 FLEX_START_OVERLAP: Final = 1
@@ -98,7 +99,9 @@ def _spot(pool: PoolView, sizes: Sizes, now: datetime) -> list[Decision]:
 
 def _asks(pool: PoolView, sizes: Sizes, now: datetime) -> tuple[Mapping[str, int], Reason]:
     """How many more to ask of each spot group now, and why: some are missing, or one is to move."""
-    asks = zones.place(pool, sizes.spot_missing, now)
+    if zones.is_out_of_time(pool, now):
+        return {}, Reason.SPOT_WANTED
+    asks = zones.with_others(pool, zones.place(pool, sizes.spot_missing, now), surge(pool.policy), now)
     if not asks and (goal := _move(pool, sizes, now)) is not None:
         return {goal: 1}, Reason.SAFER_ZONE
     return asks, Reason.SPOT_WANTED
@@ -151,8 +154,9 @@ def _on_demand(pool: PoolView, sizes: Sizes, now: datetime) -> list[Decision]:
     lacks = wanted - lifecycle.with_replaced(sizes.on_demand, sizes.on_demand_late, wanted)
     if group.desired > (needed := there + max(0, lacks) + group.unseen):
         return [_resize(pool, group, needed, Reason.SURPLUS, _TOO_MANY)]
-    if lacks > 0 and sizes.spot_missing > 0 and (open_zones := zones.untried(pool, now)):
-        # spot starts as fast as on-demand, so every zone is asked before anything is bought for what none has given
+    open_zones = [] if zones.is_out_of_time(pool, now) else zones.untried(pool, now)
+    if lacks > 0 and sizes.spot_missing > 0 and open_zones:
+        # spot starts as fast as on-demand, so zones are asked before anything is bought for what none has given
         lacks = min(lacks, sizes.doubtful - sizes.on_demand)
         if lacks <= 0:
             names = ", ".join(one.name for one in open_zones)

@@ -124,6 +124,8 @@ class PoolView:
     """What happened to its groups, oldest first."""
     pass_started: datetime
     """A zone that refused since then is not asked again in this pass."""
+    asked_since: datetime | None = None
+    """Since when this pass waits for answers of its groups; None: it has asked none."""
     boots: Sequence[Boot] = ()
     """How its instances booted and left, oldest launch first: those that are there, and those that left lately."""
     crashes: Sequence[Crash] = ()

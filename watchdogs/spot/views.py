@@ -33,6 +33,8 @@ class Known:
     """What is known beside what the clouds say now."""
 
     pass_started: datetime
+    asked_since: Mapping[str, datetime]
+    """By pool: since when this pass waits for answers of its groups."""
     events: Sequence[Activity]
     """What happened to the groups of all pools, oldest first."""
     silent: Mapping[str, str]
@@ -125,6 +127,7 @@ class Views:
             members=members,
             events=[event for event in own if now - event.at < LOOK_BACK],
             pass_started=known.pass_started,
+            asked_since=known.asked_since.get(pool.name),
             boots=booted,
             crashes=known.crashes.get(pool.name, ()),
             fixed_at=known.fixed.get(pool.name),

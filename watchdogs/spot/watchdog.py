@@ -1,4 +1,5 @@
-"""The spot watchdog: observe, decide, act, and again within the pass until every zone was asked."""
+"""The spot watchdog: observe, decide, act, and again within the pass until every zone was asked, or a
+pool's time for that is over."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ from watchdogs.observe.whole import Reader
 from watchdogs.policy import see_all
 from watchdogs.ports import CutShortError, Ports
 from watchdogs.spot import acting, left_alone, lifecycle
+from watchdogs.spot.answers import Answers
 from watchdogs.spot.decide import WATCHDOG, decide
 from watchdogs.spot.left_alone import TROUBLES, troubles
 from watchdogs.spot.pool_view import PoolView
@@ -34,8 +36,9 @@ REMEMBERED: Final = timedelta(days=3)
 """How far back activities are read for a zone's memory: three of its half-lives."""
 NOTED_EVERY: Final = timedelta(days=1)
 """A trouble that lasts is noted anew so often: the ledger is asked about three days."""
-ROUNDS: Final = 12
-"""Looks of one pass: each zone refuses at most once, so this many zones can be asked."""
+ROUNDS: Final = 60
+"""Most looks of one pass: one for each pool whose answers are there before those of others, and each zone refuses at
+most once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +65,7 @@ class SpotWatchdog:
         self._lists = lists or Lists()
         self._pass_looks = _looks_of(ports, self._lists)
         self._views = Views(document, ports)
-        self._unanswered: list[Activity] = []
+        self._answers = Answers(document, ports, self._pass_looks)
         self._ends = Ends(ports)
         self._acted = False
 
@@ -88,8 +91,8 @@ class SpotWatchdog:
 
     def _looks(self) -> Pass[tuple[PoolView, ...]]:
         started = self._ports.clock.now().replace(microsecond=0)  # activities carry whole seconds
-        self._unanswered = []
         self._pass_looks = _looks_of(self._ports, self._lists)
+        self._answers = Answers(self._document, self._ports, self._pass_looks)
         executor = Executor(self._ports, acting.RULES)
         executor.settle(partial(acting.settle, executor, self._ports, self._document))
         rounds = 0
@@ -100,12 +103,14 @@ class SpotWatchdog:
             plan = decide(seen.views, now, seen.spend)
             executor.record(plan)
             self._report(executor, seen, plan)
-            actor = acting.Actor(self._document, self._ports, executor, seen.groups, seen.instances, self._pass_looks)
+            actor = acting.Actor(
+                self._document, self._ports, executor, seen.groups, seen.instances, self._pass_looks, self._answers
+            )
             self._acted = self._acted or bool(plan.acting)
-            done = actor.resize(plan)
-            self._unanswered += done.unanswered
+            changed = actor.resize(plan)
+            waited = self._answers.wait()
             rounds += 1
-            if not done.asked or rounds == ROUNDS or executor.lease_lost:
+            if not (changed or waited) or rounds == ROUNDS or executor.lease_lost:
                 break
         actor.end(plan)
         return executor.finish(seen.views, plan)
@@ -161,10 +166,11 @@ class SpotWatchdog:
         found, silent = self._activities(pools, fleet, targets, lost, now)
         before = ports.ledger.boots()
         seen = self._boots(before, fleet, found, actions, now)
-        events = [*_with_launches(found, seen, now), *self._unanswered]
+        events = _with_launches(found, seen, now)
         brakes = [brake for brake in ports.ledger.brakes(now) if brake.holds(now)]
         known = Known(
             pass_started=started,
+            asked_since=self._answers.since,
             events=events,
             silent=silent,
             targets=targets,

@@ -7,7 +7,7 @@ is tried now and then only.
 
 import math
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -22,6 +22,9 @@ from watchdogs.spot.risk import LOSSES, TROUBLE_HALF_LIFE
 ZONE_SHARE: Final = 0.5
 """Most of a pool's spot that one zone holds while others give. Less cost more falls below the target on generated
 markets (a quarter more at 0.4), more left the pool with nothing in service more often."""
+OTHERS_AFTER: Final = 1 / 3
+"""Share of `fallback_after` after which other zones are asked beside those that have not answered. A zone that gives
+is seen to do so within seconds."""
 FAILING_BOOTS: Final = 3
 """Failed boots within `BOOT_SPAN` that stop a group's growth."""
 BOOT_SPAN: Final = timedelta(hours=1)
@@ -52,13 +55,13 @@ _LAUNCHES: Final = frozenset({ActivityKind.LAUNCHED, ActivityKind.IN_PROGRESS})
 """Behind a launch hook a launch goes on until the instance is ready."""
 
 
-def place(pool: PoolView, missing: int, now: datetime) -> Mapping[str, int]:
-    """How many more to ask of each group now."""
+def place(pool: PoolView, missing: int, now: datetime, besides: Collection[str] = ()) -> Mapping[str, int]:
+    """How many more to ask of each group now; `besides`: groups that are not to be asked."""
     asks: dict[str, int] = {}
     if missing <= 0:
         return asks
     spots = pool.spot_places()
-    open_groups = {group.name: group for group in untried(pool, now)}
+    open_groups = {group.name: group for group in untried(pool, now) if group.name not in besides}
     room = {name: group.max - len(pool.members_of(name)) for name, group in open_groups.items()}
     now_held = counts(pool)
     warned = {name for name in open_groups if under_notice(pool, name)}
@@ -80,6 +83,29 @@ def place(pool: PoolView, missing: int, now: datetime) -> Mapping[str, int]:
         now_held = risk.with_one_more(now_held, best)
         room[best] -= 1
     return asks
+
+
+def with_others(pool: PoolView, asks: Mapping[str, int], most: int, now: datetime) -> Mapping[str, int]:
+    """The same, and other zones beside them once one has refused or is slow: one each, `most` in all.
+
+    All that give are kept until others are ready, and then given back.
+    """
+    since = pool.asked_since
+    if not asks or since is None:
+        return asks
+    slow = now - since >= OTHERS_AFTER * pool.policy.fallback_after
+    refused = any(event.kind.refuses and event.at >= pool.pass_started for event in pool.events)
+    if not slow and not refused:
+        return asks
+    found = dict(asks)
+    for _ in range(most):
+        found |= place(pool, 1, now, besides=found)
+    return found
+
+
+def is_out_of_time(pool: PoolView, now: datetime) -> bool:
+    """Whether this pass has waited for the pool's groups for `fallback_after`: it asks no more of them."""
+    return pool.asked_since is not None and now - pool.asked_since >= pool.policy.fallback_after
 
 
 def _named(pool: PoolView, now: datetime) -> set[str]:
