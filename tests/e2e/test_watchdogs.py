@@ -95,7 +95,8 @@ def _dry_run_then_quiet(fleet: Fleet) -> None:
 
 def _no_spot_then_back(fleet: Fleet) -> None:
     fleet.cloud.control("preempt", {"pool": "batch", "notice_s": 25, "capacity_gone": True})
-    wait_for("the notice to be seen", lambda: any(_draining(fleet)), 20)
+    wait_for("the notice to be seen", lambda: _draining(fleet), 20)
+    (taken,) = _draining(fleet)
     code, answer = fleet.run("watch", "spot", "--apply")
     assert code == 0, answer
     assert fleet.cloud.desired()["batch-od"] == 1, answer
@@ -103,6 +104,8 @@ def _no_spot_then_back(fleet: Fleet) -> None:
     code, answer = fleet.run("watch", "spot", "--apply")
     assert fleet.cloud.desired()["batch-od"] == 1, answer
 
+    # until it is gone it has its place in its group's size, beside the one that replaces it
+    wait_for("the preempted one gone", lambda: fleet.cloud.is_gone(taken), 60)
     fleet.cloud.control("restore", {"pool": "batch", "zone": None})
     code, answer = fleet.run("watch", "spot", "--apply")
     assert sum(size for name, size in fleet.cloud.desired().items() if "spot" in name) == 2, answer
@@ -119,9 +122,9 @@ def _no_spot_then_back(fleet: Fleet) -> None:
     assert Reason.SPOT_IS_BACK in fleet.reasons(answer).values()
 
 
-def _draining(fleet: Fleet) -> list[bool]:
+def _draining(fleet: Fleet) -> list[str]:
     members = [one for name, *_ in GROUPS for one in fleet.cloud.members(name)]
-    return [status(one["PrivateIpAddress"])["draining"] for one in members]
+    return [one["InstanceId"] for one in members if status(one["PrivateIpAddress"])["draining"]]
 
 
 def _silenced_is_kept_and_the_other_goes(fleet: Fleet) -> None:
