@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Final
 
-from gpufleet.domain.activity import Activity
+from gpufleet.domain.activity import Activity, ActivityKind
 from gpufleet.domain.boots import BOOT_LIMIT, Boot
 from gpufleet.domain.decisions import Objection, PastAction, Reason, Target
 from gpufleet.domain.evidence import AgentStatus
@@ -139,7 +139,7 @@ class Views:
             paused_by=known.paused.get(pool.name),
             policy_seen=self._ports.ledger.policy_seen(WATCHDOG, pool.name, self._digests[pool.name]),
             ended_this_hour=known.ended.get(pool.name, 0),
-            started_this_hour=_started(booted, now - budgets.HOUR),
+            started_this_hour=_started(booted, own, now - budgets.HOUR),
             uncertain=_uncertain(pool, fleet),
             incomplete=None
             if fleet.incomplete is None
@@ -258,10 +258,15 @@ def _taken(group: Group | None, instances: Collection[str], lost: Collection[str
     return tuple(key for key in group.instance_ids if key in lost and key not in instances)
 
 
-def _started(booted: Iterable[Boot], since: datetime) -> int:
-    """How many were launched since then. A name may be launched anew: a start is a name and a time, to the second."""
+def _started(booted: Sequence[Boot], events: Iterable[Activity], since: datetime) -> int:
+    """How many were launched since then. A name may be launched anew: a start is a name and a time, to the second.
+
+    Of those that were gone before a look could see them, their groups say that they were launched.
+    """
     launches = ((boot.instance_id, boot.launched_at) for boot in booted)
-    return len({(name, at.replace(microsecond=0)) for name, at in launches if at > since})
+    seen = {boot.instance_id for boot in booted}
+    unseen = {e.instance_id for e in events if e.kind is ActivityKind.LAUNCHED and e.at > since} - seen
+    return len({(name, at.replace(microsecond=0)) for name, at in launches if at > since}) + len(unseen)
 
 
 def _crashed_at(instance: Instance, status: AgentStatus | None, boot: Boot | None, now: datetime) -> datetime | None:
