@@ -19,7 +19,7 @@ from costs import charts, focus, forecast, page, series
 from costs import savings as savers
 from costs.allocation import Facts
 from costs.digest import Digest
-from costs.document import CSV_COLUMNS, charges_csv, figures_csv, text
+from costs.document import CSV_COLUMNS, figures_csv, report_csv, text
 from costs.document import document as as_document
 from costs.query import CostQuery
 from costs.report import Report, Scope
@@ -84,12 +84,12 @@ def focus_rows(document: FleetDocument, window: Window) -> Iterator[focus.Row]:
 
 
 def as_csv(found: Iterable[tuple[str, Report]]) -> str:
-    """Every charge as CSV with a header."""
+    """Every charge, and what is unknown, as CSV with a header."""
     body = StringIO()
     writer = csv.writer(body, lineterminator="\n")
     writer.writerow(CSV_COLUMNS)
     for environment, report in found:
-        writer.writerows(charges_csv(environment, report.charges))
+        writer.writerows(report_csv(environment, report))
     return body.getvalue()
 
 

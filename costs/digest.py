@@ -49,7 +49,7 @@ def numbers(digest: Digest) -> list[Number]:
     found = [
         Number(
             name="cost",
-            value=f"{_least(total.unpriced)}{render.dollars(total.allocation, step)} USD",
+            value=f"{_least(report.at_least)}{render.dollars(total.allocation, step)} USD{_bounds(report)}",
             trend=trend(money.usd(total.allocation), money.usd(old.allocation) if old else None),
         ),
         Number(
@@ -99,6 +99,11 @@ def budget_words(budget: BudgetUse) -> str:
     unknown = f" ({'; '.join(budget.unknown[:3])})" if budget.unknown else ""
     used = f"{_least(len(budget.unknown))}{budget.share:.0%} of {render.show(budget.usd_per_month)} USD used"
     return f"{used}, {budget.state}{mark}{unknown}"
+
+
+def _bounds(report: Report) -> str:
+    known = f", {report.collected:.0%} of the time collected" if report.uncollected else ""
+    return known + (f" ({render.bounds(report)})" if render.is_uncertain(report) else "")
 
 
 def _least(unknown: int) -> str:

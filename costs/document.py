@@ -10,12 +10,13 @@ from decimal import Decimal
 from io import StringIO
 from typing import Any, Final
 
-from costs.allocation import Charge, State
+from costs.allocation import Charge, Kind, State
 from costs.figures import Basis, Figure, UnitCosts
-from costs.report import InexactEnd, Report
+from costs.report import Report
 from costs.speed import Speed
 from costs.teams import TeamShare
 from costs.tokens import EngineTokens
+from costs.unknown import UnknownSpan
 from gpufleet.domain import money
 from gpufleet.domain.prices import Price
 from ledger.counters import Tokens
@@ -62,8 +63,12 @@ def document(report: Report) -> dict[str, Any]:
         "by": {by.value: {key: figure(f) for key, f in sorted(group.items())} for by, group in report.groups.items()},
         "teams": [team_row(share) for share in report.teams],
         "speeds": [speed_row(speed) for speed in report.speeds],
-        "inexact_ends": [inexact_end_row(end) for end in report.inexact_ends],
         "reservations": [reservation_row(one) for one in report.reservations],
+        "collected": {
+            "share": round(report.collected, 6),
+            "not_looked_at": [{"start": instant(start), "end": instant(end)} for start, end in report.uncollected],
+        },
+        "unknown": [unknown_row(span) for span in report.unknown],
         "charges": [charge_row(charge, prices) for charge in report.charges],
         "engines": [engine_row(engine) for engine in report.engines],
         "prices": [price_row(price, name) for price, name in prices.items()],
@@ -83,6 +88,8 @@ def figure(value: Figure) -> dict[str, Any]:
         "usd_shared": text(money.usd(amounts[State.SHARED])),
         "usd_adjustments": {kind.value: text(money.usd(usd)) for kind, usd in sorted(value.adjustments.items())},
         "at_least": value.unpriced > 0,
+        "usd_at_least": text(money.usd(value.least)),
+        "usd_at_most": None if value.most is None else text(money.usd(value.most)),
         "seconds": {state.value: text(money.seconds(time)) for state, time in sorted(value.times.items())},
         "instances": len(value.instances),
         "coverage": None if value.coverage is None else round(value.coverage, 6),
@@ -169,14 +176,23 @@ def team_row(share: TeamShare) -> dict[str, Any]:
     }
 
 
-def inexact_end_row(end: InexactEnd) -> dict[str, Any]:
-    """An instance that ended between two looks, and what it may have cost after the first; null: unknown."""
+def unknown_row(span: UnknownSpan) -> dict[str, Any]:
+    """What one resource may have cost from a time on, and what is charged of that; null: unknown."""
+    like = span.like
     return {
-        "instance": end.instance_id,
-        "pool": end.pool,
-        "last_seen_at": instant(end.last_seen_at),
-        "ended_before": instant(end.ended_before),
-        "usd_at_most": None if end.most is None else text(money.usd(end.most)),
+        "why": span.why.value,
+        "resource": like.resource,
+        "pool": like.pool,
+        "model": like.model,
+        "team": like.owner,
+        "zone": like.zone,
+        "machine_type": like.machine_type,
+        "capacity_type": Kind.SHARED.value if like.kind is Kind.SHARED else like.capacity_type.value,
+        "start": instant(span.start),
+        "end": instant(span.end),
+        "usd": text(money.usd(span.charged)),
+        "usd_at_least": text(money.usd(span.least)),
+        "usd_at_most": None if span.most is None else text(money.usd(span.most)),
     }
 
 
@@ -270,23 +286,42 @@ CSV_COLUMNS: Final = (
     "on_demand_usd",
     "price_source",
     "price_as_of",
+    "usd_at_least",
+    "usd_at_most",
 )
 
 
-def charges_csv(environment: str, charges: Iterable[Charge]) -> Iterator[tuple[str, ...]]:
-    """Every charge as a row of CSV_COLUMNS; unknown is an empty field."""
-    for charge in charges:
+def report_csv(environment: str, report: Report) -> Iterator[tuple[str, ...]]:
+    """Every charge as a row of CSV_COLUMNS, then what is unknown; unknown is an empty field.
+
+    Rows of kind `unknown` have the bounds of a cost: those of what their resource is charged from `start` on. Rows of
+    kind `not collected` are the times in which nobody looked.
+    """
+    for charge in report.charges:
         price = charge.price
         row: dict[str, Any] = charge_row(charge, {price: ""} if price is not None else {})
-        row["environment"] = environment
         row["price_source"] = None if price is None else price.source
         row["price_as_of"] = None if price is None else instant(price.as_of)
-        yield tuple("" if row[name] is None else str(row[name]) for name in CSV_COLUMNS)
+        yield _csv_row(environment, row)
+    scope = report.scope
+    place = {"cloud": scope.cloud, "region": scope.region, "state": "unknown"}
+    for span in report.unknown:
+        length = text(money.seconds(span.end - span.start))
+        bounds = {key: value for key, value in unknown_row(span).items() if key != "usd"}
+        yield _csv_row(environment, {**place, **bounds, "kind": "unknown", "seconds": length})
+    for start, end in report.uncollected:
+        times = {"start": instant(start), "end": instant(end), "seconds": text(money.seconds(end - start))}
+        yield _csv_row(environment, {**place, **times, "kind": "not collected"})
+
+
+def _csv_row(environment: str, row: Mapping[str, Any]) -> tuple[str, ...]:
+    cells = {**row, "environment": environment}
+    return tuple("" if cells.get(name) is None else str(cells[name]) for name in CSV_COLUMNS)
 
 
 FIGURE_COLUMNS: Final = (
     "grouping", "name", "usd", "usd_used", "usd_idle", "usd_starting", "usd_unused_reservation", "usd_shared",
-    "prompt", "cached", "generation", "usd_per_million_tokens_blended",
+    "prompt", "cached", "generation", "usd_per_million_tokens_blended", "usd_at_least", "usd_at_most", "collected",
 )  # fmt: skip
 
 
@@ -305,6 +340,7 @@ def figures_csv(report: Report) -> str:
                 **row,
                 **row["tokens"],
                 "usd_per_million_tokens_blended": row["usd_per_million_tokens"]["blended"],
+                "collected": round(report.collected, 6),
             }
             cells = [flat[column] for column in FIGURE_COLUMNS[2:]]
             writer.writerow([grouping, name, *("" if cell is None else cell for cell in cells)])

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Final
 
 from costs.allocation import Charge, Kind, State
+from costs.unknown import UnknownSpan
 from gpufleet.domain import money
 from gpufleet.domain.model import CapacityType
 from ledger.counters import Tokens
@@ -68,6 +69,12 @@ class Figure:
     on_demand: Decimal = money.ZERO
     unpriced: int = 0
     """Charges without a price: amounts are lower bounds then."""
+    too_much: Decimal = money.ZERO
+    """At most so much of `allocation` may not have been: see costs.unknown."""
+    too_little: Decimal = money.ZERO
+    """At most so much may be missing from `allocation`, as far as prices are known."""
+    unbounded: int = 0
+    """Spans of unknown costs that have no price, either."""
     instances: set[str] = field(default_factory=set[str])
 
     def add(self, charge: Charge) -> None:
@@ -92,6 +99,14 @@ class Figure:
             self.spot = money.EXACT.add(self.spot, charge.amount)
             self.spot_on_demand = money.EXACT.add(self.spot_on_demand, charge.on_demand)
 
+    def doubt(self, span: UnknownSpan) -> None:
+        """Take in what is not known of a cost."""
+        self.too_much = money.EXACT.add(self.too_much, money.EXACT.subtract(span.charged, span.least))
+        if span.most is None:
+            self.unbounded += 1
+        else:
+            self.too_little = money.EXACT.add(self.too_little, money.EXACT.subtract(span.most, span.charged))
+
     def include(self, part: "Figure") -> None:
         """Take another figure in."""
         for state, amount in part.amounts.items():
@@ -106,6 +121,9 @@ class Figure:
         self.spot_uncompared = money.EXACT.add(self.spot_uncompared, part.spot_uncompared)
         self.on_demand = money.EXACT.add(self.on_demand, part.on_demand)
         self.unpriced += part.unpriced
+        self.too_much = money.EXACT.add(self.too_much, part.too_much)
+        self.too_little = money.EXACT.add(self.too_little, part.too_little)
+        self.unbounded += part.unbounded
         self.instances |= part.instances
 
     def serve(self, tokens: Tokens) -> None:
@@ -116,6 +134,18 @@ class Figure:
     def allocation(self) -> Decimal:
         """Everything: used + idle + starting + unused + shared."""
         return money.total(self.amounts.values())
+
+    @property
+    def least(self) -> Decimal:
+        """The lower bound of `allocation`."""
+        return money.EXACT.subtract(self.allocation, self.too_much)
+
+    @property
+    def most(self) -> Decimal | None:
+        """The upper bound of `allocation`, of the resources that the ledger knows; None: a price is unknown."""
+        if self.unpriced or self.unbounded:
+            return None
+        return money.EXACT.add(self.allocation, self.too_little)
 
     @property
     def used(self) -> Decimal:

@@ -150,16 +150,32 @@ def _list(title: str, lines: Sequence[str]) -> str:
     return f"<h2>{escape(title)}</h2><ul>{items}</ul>"
 
 
-def _coverage(report: Report) -> str:
+def _coverage(report: Report, most: int = 100) -> str:
     rows = "".join(
         f"<tr><td>{escape(pool)}</td><td>{_share(figure)}</td><td>{figure.tokens.resets}</td></tr>"
         for pool, figure in sorted(report.groups[By.POOL].items())
     )
     known = "never" if report.known_until is None else instant(report.known_until)
-    return (
-        f'<h2>Coverage</h2><p class="soft">The ledger knows until {known}.</p><div class="scroll"><table>'
-        f"<tr><th>pool</th><th>measured</th><th>resets</th></tr>{rows}</table></div>"
+    zone = report.scope.timezone
+    gaps = "".join(
+        f"<li>not collected: {render.clock(start, zone)} to {render.clock(end, zone)}</li>"
+        for start, end in report.uncollected[:most]
     )
+    lines = "".join(f'<p class="warn">{escape(line)}</p>' for line in render.coverage(report))
+    return (
+        f'<h2>Coverage</h2><p class="soft">The ledger knows until {known}.</p>{lines}<ul>{gaps}</ul>'
+        f'<div class="scroll"><table>'
+        f"<tr><th>pool</th><th>measured</th><th>resets</th></tr>{rows}</table></div>{_unknown(report)}"
+    )
+
+
+def _unknown(report: Report) -> str:
+    lines = render.unknown_rows(report)
+    if not lines:
+        return ""
+    head = "".join(f"<th>{escape(name)}</th>" for name in render.UNKNOWN_HEADINGS)
+    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in line) + "</tr>" for line in lines)
+    return f'<h3>Unknown costs</h3><div class="scroll"><table><tr>{head}</tr>{body}</table></div>'
 
 
 def _share(figure: Figure) -> str:

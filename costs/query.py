@@ -6,17 +6,16 @@ that they served are larger than memory: they are read window by window, and onl
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from decimal import Decimal
-from typing import Final
 
 from sqlalchemy import Engine
 
 from costs import declarations
 from costs.allocation import Facts, charges
-from costs.commitments import Coverage, Declared, end_of
+from costs.commitments import Coverage, Declared
 from costs.pricing import FOREVER
-from costs.report import NONE, By, Known, Report, Scope, Standing, compute
+from costs.report import NONE, QUIET, By, Known, Report, Scope, Standing, compute
 from costs.tokens import EngineTokens, served
 from gpufleet.domain import money
 from gpufleet.domain.prices import Price
@@ -26,9 +25,6 @@ from ledger.finals import finals
 from ledger.reservations import reservations
 from ledger.teams import Interval, team_uses
 from prices.book import Packaged, PriceBook
-
-QUIET: Final = timedelta(hours=1)
-"""Without a look for longer, instances may come and go unseen: EC2 lists an ended instance for about so long."""
 
 
 def _cents(amount: Decimal) -> Decimal:
@@ -67,7 +63,7 @@ class CostQuery:
         """Read the facts of these windows, of which there is one at least."""
         since, until = min(start for start, _ in windows), max(end for _, end in windows)
         with self._engine.connect() as connection:
-            self._runs = history.runs(connection, self._fleet, since, until)
+            self._runs = history.runs(connection, self._fleet, since, until, unended=True)
             self._first_signs = rollups.first_signs(connection, self._fleet)
             self._reservations = reservations(connection, self._fleet, since, until)
             self._gaps = history.gaps(connection, self._fleet, since, until, QUIET)
@@ -80,7 +76,10 @@ class CostQuery:
     def known(self, since: datetime, until: datetime) -> Known:
         """The facts of one window. What instances did is read when it is asked for."""
         runs = [
-            run for run in self._runs if run.started_at < until and (end_of(run) > since or run.started_at >= since)
+            run
+            for run in self._runs
+            # one without a known end may have lived on, unseen
+            if run.started_at < until and (run.ended_at is None or run.ended_at > since or run.started_at >= since)
         ]
         eras = self._declarations.eras(runs, since, until)
         declared = eras[-1].declared if eras else self._today

@@ -8,7 +8,8 @@ from zoneinfo import ZoneInfo
 from costs import speed
 from costs.allocation import State
 from costs.figures import Figure, Method, UnitCosts
-from costs.report import By, Report
+from costs.report import NONE, By, Report
+from costs.unknown import UnknownSpan, Why
 from gpufleet.domain import money
 
 Row = tuple[str, ...]
@@ -110,6 +111,57 @@ def facts(report: Report) -> list[str]:
         lines.append(f"{kind.value}: {dollars(usd, step)} USD (contained in the rows above)")
     if total.coverage is not None:
         lines.append(f"measured: {total.coverage:.1%} of the serving time")
+    return [*lines, *coverage(report)]
+
+
+def coverage(report: Report) -> list[str]:
+    """How much of the window was looked at, and what the sum may be besides; nothing where all is known."""
+    lines: list[str] = []
+    if report.uncollected:
+        hours = sum((end - start for start, end in report.uncollected), timedelta(0)).total_seconds() / 3600
+        lines.append(
+            f"collected: {report.collected:.1%} of the window; nobody looked for {hours:,.1f} h:"
+            " instances that came and went then are possibly missing"
+        )
+    if is_uncertain(report):
+        lines.append(f"cost with what is unknown: {bounds(report)}")
+    return lines
+
+
+def is_uncertain(report: Report) -> bool:
+    """Whether more is unknown than the minutes since the last look."""
+    return bool(report.unknown) and (bool(report.uncollected) or any(s.why is Why.UNDATED for s in report.unknown))
+
+
+def bounds(report: Report) -> str:
+    """Between which sums the cost lies, of what the ledger knows."""
+    total = report.total
+    step = step_of(total.allocation)
+    least, most = dollars(total.least, step), total.most
+    return f"at least {least} USD" if most is None else f"{least} to {dollars(most, step)} USD"
+
+
+UNKNOWN_HEADINGS: Row = ("unknown", "why", "pool", "from", "to", "USD at most")
+
+
+def unknown_rows(report: Report, most: int = 20) -> list[Row]:
+    """The unknown costs that may be largest: how much more than what is charged."""
+    if not is_uncertain(report):
+        return []
+
+    def more(span: UnknownSpan) -> Decimal:
+        return Decimal("Infinity") if span.most is None else span.most - span.charged
+
+    spans = sorted(report.unknown, key=lambda span: (-more(span), span.like.resource))
+    zone = report.scope.timezone
+    step = step_of(report.total.allocation)
+    lines = [
+        (span.like.resource, span.why.value, span.like.pool or NONE, clock(span.start, zone), clock(span.end, zone),
+         "?" if span.most is None else dollars(more(span), step))
+        for span in spans[:most]
+    ]  # fmt: skip
+    if len(spans) > most:
+        lines.append((f"{len(spans) - most} more in the JSON file", "", "", "", "", ""))
     return lines
 
 
@@ -157,6 +209,9 @@ def as_text(report: Report, by: Sequence[By] = (By.POOL, By.MODEL, By.CAPACITY_T
             table([speed.HEADINGS, *map(speed.words, report.speeds)], frozenset({0, 1})),
             *references(report),
         ]
+    lines = unknown_rows(report)
+    if lines:
+        parts += ["", table([UNKNOWN_HEADINGS, *lines], frozenset({0, 1, 2, 3, 4}))]
     if report.notes:
         parts += ["", *[f"! {note}" for note in report.notes]]
     return "\n".join(parts)

@@ -4,15 +4,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from decimal import Decimal
 from enum import StrEnum
+from typing import Final
 
 from costs.allocation import Charge, Facts, Kind, charges
-from costs.commitments import Declared
 from costs.figures import Figure
 from costs.speed import Speed
 from costs.teams import TeamShare, split
 from costs.tokens import EngineTokens
+from costs.unknown import UnknownSpan, Why, unknown_spans
 from gpufleet.domain import money
 from gpufleet.domain.prices import Price
 from ledger.counters import Tokens
@@ -56,17 +56,8 @@ class Scope:
     allow_unpriced: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InexactEnd:
-    """The end of an instance that neither its cloud nor our ledger dates. It is charged until it was last seen."""
-
-    instance_id: str
-    pool: str | None
-    last_seen_at: datetime
-    ended_before: datetime
-    """The first look that did not see it any more."""
-    most: Decimal | None
-    """What it may have cost beyond the report, in dollar-seconds; None: its price is unknown."""
+QUIET: Final = timedelta(hours=1)
+"""Without a look for longer, instances may come and go unseen: EC2 lists an ended instance for about so long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,12 +81,26 @@ class Report:
     """The finest figures; see `_GROUPINGS`."""
     unmatched: Tokens = field(default_factory=Tokens)
     """Tokens of engines whose instance the ledger does not know."""
-    inexact_ends: Sequence[InexactEnd] = ()
-    """Of the window, oldest first."""
     reservations: Sequence[Reservation] = ()
     """Paid capacity of the window and its use elsewhere; one for each time in which nothing of it changed."""
+    unknown: Sequence[UnknownSpan] = ()
+    """Costs that may be more or less than what is charged; the figures hold their bounds."""
+    uncollected: Sequence[Interval] = ()
+    """Parts of the window in which nobody looked, for longer than `QUIET`: what came and went in them is missing."""
     speeds: Sequence[Speed] = ()
     """Tokens per second and GPU beside what was measured; see costs.speed."""
+
+    @property
+    def collected(self) -> float:
+        """Share of the window, as far as it is over, that somebody looked at."""
+        whole = min(self.scope.until, self.scope.now) - self.scope.since
+        missing = sum((end - start for start, end in self.uncollected), timedelta(0))
+        return 1 - missing / whole if whole > timedelta(0) else 1.0
+
+    @property
+    def at_least(self) -> bool:
+        """Whether the sum leaves something out that it cannot bound: a price, or what came and went unseen."""
+        return bool(self.total.unpriced or self.uncollected)
 
 
 NONE = "(none)"
@@ -135,13 +140,17 @@ def compute(scope: Scope, known: Known, engines: Sequence[EngineTokens]) -> Repo
         " between are not in these figures"
         for start, end in known.gaps
     ]
-    inexact = _inexact_ends(scope, known)
-    if inexact:
-        notes.append(_inexact_note(inexact))
+    notes += _unknown_notes(report.unknown)
     paid = list(_paid(scope, known.facts.reservations))
     notes += _reservation_notes(paid)
     standing = Standing.FINAL if _covered(scope, known.confirmed) else Standing.ESTIMATED
-    return replace(report, notes=(*notes, *report.notes), standing=standing, inexact_ends=inexact, reservations=paid)
+    return replace(
+        report,
+        notes=(*notes, *report.notes),
+        standing=standing,
+        reservations=paid,
+        uncollected=_uncollected(scope, known),
+    )
 
 
 def _paid(scope: Scope, reservations: Iterable[Reservation]) -> Iterator[Reservation]:
@@ -171,50 +180,38 @@ def _reservation_notes(paid: Sequence[Reservation]) -> Iterator[str]:
             )
 
 
-def _inexact_ends(scope: Scope, known: Known) -> list[InexactEnd]:
-    """Ends without a date in the window, with what they may have cost besides."""
-    found: list[InexactEnd] = []
-    for run in known.facts.runs:
-        if run.ended_at is None or run.end_exact or run.ended_at <= scope.since:
-            continue
-        # as if it had lived until the look that missed it
-        bills = [
-            list(charges(_only(replace(run, end_exact=exact), known.facts), known.book, scope.since, scope.until,
-                         allow_unpriced=True))
-            for exact in (False, True)
-        ]  # fmt: skip
-        amounts = [[charge.amount for charge in bill if charge.amount is not None] for bill in bills]
-        priced = all(charge.amount is not None for bill in bills for charge in bill)
-        most = max(Decimal(0), money.total(amounts[1]) - money.total(amounts[0])) if priced else None
-        found.append(
-            InexactEnd(
-                instance_id=run.instance_id,
-                pool=run.pool,
-                last_seen_at=run.last_seen_at,
-                ended_before=run.ended_at,
-                most=most,
-            )
-        )
-    return found
+def _uncollected(scope: Scope, known: Known) -> list[Interval]:
+    """Parts of the window in which nobody looked: before the first look, between two, after the last one."""
+    horizon = min(scope.until, scope.now)
+    begun, last = (known.begun or horizon, known.last.at if known.last is not None else horizon)
+    spans = [(scope.since, begun), *known.gaps]
+    if horizon - last > QUIET:
+        spans.append((last, horizon))
+    inside = [(max(start, scope.since), min(end, horizon)) for start, end in spans]
+    return [(start, end) for start, end in inside if start < end]
 
 
-def _only(run: Run, facts: Facts) -> Facts:
-    """The facts of one run alone."""
-    eras = [replace(era, declared=_with_each(era.declared)) for era in facts.eras]
-    return Facts(runs=[run], declared=_with_each(facts.declared), coverage=facts.coverage, eras=eras)
+def _unknown_notes(spans: Sequence[UnknownSpan]) -> Iterable[str]:
+    undated = [span for span in spans if span.why is Why.UNDATED]
+    if undated:
+        ends = len({(span.like.resource, span.end) for span in undated if span.like.kind is not Kind.SHARED})
+        yield f"no exact time of {ends} ends: charged until last seen; they may have cost {_bounds(undated)}"
+    unseen = [span for span in spans if span.why is Why.UNSEEN]
+    if unseen:
+        seen = len({span.like.resource for span in unseen})
+        yield f"after the last look {seen} resources that it saw may have cost {_bounds(unseen)}"
 
 
-def _with_each(declared: Declared) -> Declared:
-    """What goes with each instance, of what is declared."""
-    return Declared(shared=tuple(one for one in declared.shared if one.per_instance))
-
-
-def _inexact_note(ends: Sequence[InexactEnd]) -> str:
-    priced = [end.most for end in ends if end.most is not None]
-    more = f"at most {money.usd(money.total(priced), money.CENT)} USD more"
-    if len(priced) < len(ends):
-        more += f", and what {len(ends) - len(priced)} of unknown price cost"
-    return f"no exact time of {len(ends)} ends: charged until last seen; they may have cost {more}"
+def _bounds(spans: Sequence[UnknownSpan]) -> str:
+    doubt = Figure()
+    for span in spans:
+        doubt.doubt(span)
+    words = f"at most {money.usd(doubt.too_little, money.CENT)} USD more"
+    if doubt.unbounded:
+        words += f", and what {doubt.unbounded} of unknown price cost"
+    if doubt.too_much:
+        words += f", or {money.usd(doubt.too_much, money.CENT)} USD less (a first hour may be free)"
+    return words
 
 
 def by_team(report: Report, known: Known) -> Report:
@@ -256,6 +253,9 @@ def build(scope: Scope, facts: Facts, book: PriceBook, engines: Sequence[EngineT
     cells: defaultdict[tuple[str, ...], Figure] = defaultdict(Figure)
     for charge in bill:
         cells[_cell(charge)].add(charge)
+    spans = list(unknown_spans(facts, book, scope.since, scope.until, scope.now))
+    for span in spans:
+        cells[_cell(span.like)].doubt(span)
     unmatched = Tokens()
     runs = {run.instance_id: run for run in facts.runs}
     for engine in engines:
@@ -277,6 +277,7 @@ def build(scope: Scope, facts: Facts, book: PriceBook, engines: Sequence[EngineT
         engines=engines,
         prices=prices,
         cells=dict(cells),
+        unknown=spans,
         unmatched=unmatched,
         notes=(*_notes(scope, total, last, unmatched), *_unpriced_notes(bill), *_price_notes(last_used)),
     )

@@ -51,7 +51,8 @@ def split(pool: str, whole: Figure, uses: Mapping[str, TeamUse]) -> list[TeamSha
     for figure, name, tokens in zip(figures, names, _tokens(whole.tokens, weights), strict=True):
         use = uses[name]
         figure.tokens = Tokens(prompt=use.tokens_in, generation=use.tokens_out) if exact else tokens
-        figure.unpriced, figure.instances = whole.unpriced, set(whole.instances)
+        figure.unpriced, figure.unbounded = whole.unpriced, whole.unbounded
+        figure.instances = set(whole.instances)
     return [
         TeamShare(
             pool=pool,
@@ -76,7 +77,7 @@ def _dealt(whole: Figure, weights: Sequence[Decimal]) -> list[Figure]:
     for kind, amount in whole.adjustments.items():
         for figure, part in zip(figures, _parts(amount, weights), strict=True):
             figure.adjustments[kind] = part
-    for name in ("spot", "spot_on_demand", "spot_uncompared", "on_demand"):
+    for name in ("spot", "spot_on_demand", "spot_uncompared", "on_demand", "too_much", "too_little"):
         for figure, part in zip(figures, _parts(getattr(whole, name), weights), strict=True):
             setattr(figure, name, part)
     return figures

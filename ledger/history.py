@@ -24,8 +24,13 @@ _AT_ONCE: Final = 100
 """Instances whose activity is held at once. A number of instances, so that longer spans take no more queries."""
 
 
-def runs(connection: Connection, environment: str, since: datetime, until: datetime) -> list[Run]:
-    """Runs that touch the span from `since` to `until` (exclusive), oldest first."""
+def runs(
+    connection: Connection, environment: str, since: datetime, until: datetime, *, unended: bool = False
+) -> list[Run]:
+    """Runs that touch the span from `since` to `until` (exclusive), oldest first.
+
+    `unended`: also those that are not known to have ended before it, however long ago they were last seen.
+    """
     in_span = and_(RUNS.c.environment == environment, RUNS.c.started_at < until)
     key = (RUNS.c.cloud, RUNS.c.instance_id, RUNS.c.started_at)
     ends: dict[tuple[str, str, datetime], list[Any]] = defaultdict(list)
@@ -36,7 +41,11 @@ def runs(connection: Connection, environment: str, since: datetime, until: datet
         _ended(_run(row), ends.get((row.cloud, row.instance_id, row.started_at), []))
         for row in connection.execute(select(RUNS).where(in_span).order_by(RUNS.c.started_at, RUNS.c.instance_id))
     ]
-    return [run for run in found if (run.ended_at or run.last_seen_at) > since or run.started_at >= since]
+    return [
+        run
+        for run in found
+        if (run.ended_at or run.last_seen_at) > since or run.started_at >= since or (unended and run.ended_at is None)
+    ]
 
 
 class Activity(Mapping[str, Sequence[ActivityHour]]):

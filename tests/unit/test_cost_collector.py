@@ -528,14 +528,14 @@ def test_a_report_charges_an_undated_end_until_it_was_last_seen_and_says_so(ledg
     world.lives_now = world.lives_now[:1]
     one_pass(ledger, world, 4200 + 10 * 3600)
     made = report(ledger, until=100_000)
-    [end] = document(made)["inexact_ends"]
-    assert end == {
-        "instance": "i-spot",
-        "pool": "chat",
-        "last_seen_at": "2026-07-01T07:10:00Z",
-        "ended_before": "2026-07-01T17:10:00Z",
-        "usd_at_most": "3.000000000",
-    }
+    [end] = document(made)["unknown"]
+    assert end["why"] == "its end has no time"
+    assert (end["resource"], end["pool"]) == ("i-spot", "chat")
+    assert (end["start"], end["end"]) == ("2026-07-01T07:10:00Z", "2026-07-01T17:10:00Z")
+    assert (end["usd"], end["usd_at_least"]) == ("0.000000000", "0.000000000")
+    assert end["usd_at_most"] == "3.000000000"
+    spot = document(made)["by"]["capacity-type"]["spot"]
+    assert (spot["usd_at_least"], spot["usd_at_most"]) == ("0.300000000", "3.300000000")
     # one hour of 0.30 USD
     assert document(made)["by"]["capacity-type"]["spot"]["usd"] == "0.300000000"
     assert "no exact time of 1 ends: charged until last seen; they may have cost at most 3.00 USD more" in made.notes

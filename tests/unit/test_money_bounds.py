@@ -1,0 +1,201 @@
+"""Bounds of what is unknown hold the bill of a simulated cloud, and parts add up however they are cut."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from enum import StrEnum
+from itertools import pairwise
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from costs.allocation import Facts
+from costs.report import By, Report, Scope, build
+from gpufleet.domain import money
+from gpufleet.domain.model import CapacityType, Cloud
+from gpufleet.domain.prices import Price
+from ledger.facts import EndCause, Pass, Run
+from prices.book import PriceBook
+
+T0 = datetime(2026, 11, 20, tzinfo=UTC)
+REGION = "anywhere"
+KNOWN, UNKNOWN = "known.xlarge", "unknown.xlarge"
+RATES = {
+    CapacityType.SPOT: (Decimal("0.36"), Decimal("0.5")),
+    CapacityType.ON_DEMAND: (Decimal("0.72"), Decimal("0.9")),
+}
+CHANGE = 50_000
+"""The second at which prices change."""
+SECRET = Decimal("7")
+"""USD per hour of what has no price in any list."""
+
+
+class Said(StrEnum):
+    """What is said of an end that looks do not see."""
+
+    EXACT = "its time"
+    CAUSE = "how it ended"
+    NOTHING = "nothing"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Life:
+    """What the cloud knows; seconds after T0."""
+
+    name: str
+    cloud: Cloud
+    kind: CapacityType
+    priced: bool
+    pool: str
+    start: int
+    end: int | None
+    taken: bool
+    said: Said
+
+    def rate(self, at: int) -> Decimal:
+        return RATES[self.kind][at >= CHANGE] if self.priced else SECRET
+
+    def cost(self, start: int, end: int) -> Decimal:
+        """Of a span of its life, in dollar-seconds."""
+        cuts = [start, *(cut for cut in (CHANGE,) if start < cut < end), end]
+        return sum((self.rate(a) * (b - a) for a, b in pairwise(cuts)), Decimal(0)) if start < end else Decimal(0)
+
+    def billed(self, since: int, until: int, now: int) -> Decimal:
+        """What the cloud bills of a window: time, the least of a minute, and what it gives back for what it took."""
+        end = now if self.end is None else min(self.end, now)
+        usd = self.cost(max(self.start, since), min(end, until))
+        if self.end is None or self.end > now or not since <= self.end < until:
+            return usd
+        length, free = self.end - self.start, {Cloud.AWS: 3600, Cloud.GCP: 60}[self.cloud]
+        if self.taken and self.kind is CapacityType.SPOT and length < free:
+            return usd - self.cost(self.start, self.end)
+        return usd + max(0, 60 - length) * self.rate(self.end - 1)
+
+    def seen(self, looks: Sequence[int]) -> Run | None:
+        """What the ledger knows after these looks; None: it came and went between two of them."""
+        alive = [at for at in looks if self.start <= at and (self.end is None or at < self.end)]
+        if not alive:
+            return None
+        missed = [at for at in looks if at > alive[-1]]
+        cause = EndCause.PREEMPTED if self.taken else EndCause.ENDED
+        ended: tuple[int, EndCause, bool] | None = None
+        if self.end is not None and missed:
+            ended = {
+                Said.EXACT: (self.end, cause, True),
+                Said.CAUSE: (missed[0], cause, False),
+                Said.NOTHING: (missed[0], EndCause.ABSENT, False),
+            }[self.said]
+        return Run(
+            cloud=self.cloud,
+            instance_id=self.name,
+            started_at=when(self.start),
+            environment="e",
+            region=REGION,
+            zone="z",
+            machine_type=KNOWN if self.priced else UNKNOWN,
+            capacity_type=self.kind,
+            pool=self.pool,
+            model=f"model of {self.pool}",
+            owner=f"team of {self.pool}",
+            last_seen_at=when(alive[-1]),
+            ended_at=None if ended is None else when(ended[0]),
+            end_cause=None if ended is None else ended[1],
+            end_exact=ended is not None and ended[2],
+        )
+
+
+def when(second: int) -> datetime:
+    return T0 + timedelta(seconds=second)
+
+
+def prices() -> PriceBook:
+    prefix = {Cloud.AWS: "aws:ec2", Cloud.GCP: "gcp:compute"}
+    return PriceBook(
+        region=REGION,
+        observed=[
+            Price(sku=f"{name}:{KNOWN}:{kind}", region=REGION, usd_per_hour=usd, source="s", as_of=T0, valid_from=at)
+            for name in prefix.values()
+            for kind, rates in RATES.items()
+            for usd, at in zip(rates, (T0 - timedelta(days=9), when(CHANGE)), strict=True)
+        ],
+    )
+
+
+def report(runs: Sequence[Run], looks: Sequence[int], since: int, until: int, now: int) -> Report:
+    scope = Scope(
+        fleet="e", environment="e", cloud="aws", region=REGION, since=when(since), until=when(until), now=when(now),
+        allow_unpriced=True,
+    )  # fmt: skip
+    last = Pass(environment="e", at=when(looks[-1]), host="h", metrics_from=None, metrics_until=None)
+    return build(scope, Facts(runs=runs, known=(when(looks[0]), when(looks[-1]))), prices(), (), last)
+
+
+SECONDS = st.integers(0, 100_000)
+EVERY = st.sampled_from([300, 1_200, 10_000])
+GAPS = st.lists(st.tuples(SECONDS, st.integers(0, 60_000)), max_size=3)
+
+
+def looks_of(every: int, gaps: Sequence[tuple[int, int]]) -> list[int]:
+    """A look at each step, but for gaps; the first one is never missed."""
+    missed = [range(start, start + length) for start, length in gaps]
+    return [at for at in range(0, 100_001, every) if at == 0 or not any(at in gap for gap in missed)]
+
+
+ENDS = st.one_of(st.none(), SECONDS, st.sampled_from([30, 59, 60, 61, 3_599, 3_600, 3_601, 5_000]))
+LIVES = st.builds(
+    lambda start, length, kind, priced, **more: Life(
+        name="", start=start, end=None if length is None else start + length, kind=kind,
+        # a credit without a price has no bound, so what has no price is never given back here
+        priced=priced or kind is CapacityType.SPOT, **more,
+    ),
+    start=SECONDS, length=ENDS, kind=st.sampled_from([CapacityType.SPOT, CapacityType.ON_DEMAND]),
+    priced=st.booleans(), cloud=st.sampled_from(Cloud), pool=st.sampled_from(["a", "b"]), taken=st.booleans(),
+    said=st.sampled_from(Said),
+)  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    lives=st.lists(LIVES, max_size=6),
+    looks=st.builds(looks_of, EVERY, GAPS),
+    cuts=st.lists(st.integers(1, 119_999), max_size=9, unique=True).map(sorted),
+    now=st.integers(100_000, 130_000),
+)
+@example(
+    # taken in its first hour, given back in a window that begins after it was last seen
+    lives=[
+        Life(name="", cloud=Cloud.AWS, kind=CapacityType.SPOT, priced=True, pool="a", start=0, end=1_800, taken=True,
+             said=Said.NOTHING)
+    ],
+    looks=[0, 50_000], cuts=[900, 10_000], now=100_000,
+)  # fmt: skip
+def test_bounds_hold_the_bill_of_the_cloud_and_parts_add_up(
+    lives: list[Life], looks: list[int], cuts: list[int], now: int
+) -> None:
+    named = [Life(**{**vars(life), "name": f"i-{number}"}) for number, life in enumerate(lives)]
+    known = [(life, run) for life in named if (run := life.seen(looks)) is not None]
+    runs = [run for _, run in known]
+    whole = report(runs, looks, 0, 120_000, now)
+    windows = [(since, until) for since, until in pairwise([0, *cuts, 120_000])]
+    parts = [report(runs, looks, since, until, now) for since, until in windows]
+
+    assert money.total(part.total.allocation for part in parts) == whole.total.allocation
+    for (since, until), found in [((0, 120_000), whole), *zip(windows, parts, strict=True)]:
+        for by in By:
+            for bound in ("allocation", "least", "too_little", "too_much"):
+                parted = money.total(getattr(figure, bound) for figure in found.groups[by].values())
+                assert parted == getattr(found.total, bound)
+        for pool in (None, "a", "b"):
+            billed = sum(
+                (life.billed(since, until, now) for life, _ in known if pool in (None, life.pool)), Decimal(0)
+            )
+            figure = found.total if pool is None else found.groups[By.POOL].get(pool)
+            if figure is None:
+                assert billed == 0
+                continue
+            assert figure.least <= figure.allocation
+            assert figure.least <= billed
+            assert figure.most is None or max(billed, figure.allocation) <= figure.most
+            unpriced = any(not life.priced and pool in (None, life.pool) for life, _ in known)
+            assert unpriced or figure.most is not None
