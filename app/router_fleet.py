@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from app.errors import AppError
@@ -17,7 +17,9 @@ from gpufleet.settings.document import FleetDocument, parse
 from serving import engine
 from serving.router.keys import ApiKey, parse_keys
 from serving.router.policy import FILE_NAME, RouterPolicy, parse_policy, render_policy
-from watchdogs.ports import Inventory
+
+if TYPE_CHECKING:
+    from clouds.gcp.inventory import GoogleInventory
 
 KEY_AGAIN_S: Final = 30.0
 """Between two tries to read the agents' token: a store that is silent would hold up every look at the fleet."""
@@ -30,7 +32,7 @@ class LiveFleet:
         self._url = url
         self._keys_file = keys_file
         self._aws: dict[str, AwsCalls] = {}
-        self._google_inventory: Inventory | None = None
+        self._google_inventory: GoogleInventory | None = None
         self._clock = clock
         self._key_place = ""
         self._key: str | OSError = ""
@@ -112,7 +114,7 @@ class LiveFleet:
                 raise FileNotFoundError(f"{url}: no such object") from error
             raise
 
-    def _google(self, document: FleetDocument) -> Inventory:
+    def _google(self, document: FleetDocument) -> "GoogleInventory":
         if self._google_inventory is None:
             # large, and read only where there is something of Google's
             from clouds.gcp.calls import GoogleCalls

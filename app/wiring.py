@@ -1,5 +1,6 @@
 """Puts the rooms together for the watchdogs of one fleet."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -26,7 +27,7 @@ from clouds.aws.cloudwatch import CloudWatch
 from clouds.aws.groups import AwsGroups
 from clouds.aws.inventory import AwsInventory
 from clouds.prometheus import Prometheus
-from gpufleet.domain.model import Cloud
+from gpufleet.domain.model import Cloud, Instance
 from gpufleet.settings.document import FleetDocument
 from ledger import history, operations
 from ledger.fleet import FleetLedger
@@ -91,7 +92,15 @@ def wire(
     return Wired(document=document, ports=ports, ledger=ledger, engine=engine, calls=calls, prometheus=prometheus)
 
 
-def inventory_of(document: FleetDocument) -> Inventory:
+class AllInstances(Inventory, Account, Protocol):
+    """A fleet's instances, and those of the whole account."""
+
+    def instances(self) -> Sequence[Instance]:
+        """The fleet's. Raises CloudError when one of them cannot be read."""
+        ...
+
+
+def inventory_of(document: FleetDocument) -> AllInstances:
     """The instances of a fleet. Makes no call yet."""
     return _cloud(document)[1]
 
@@ -99,10 +108,6 @@ def inventory_of(document: FleetDocument) -> Inventory:
 def agents_of(document: FleetDocument) -> NodeAgents:
     """The node agents of a fleet."""
     return NodeAgents(agents.token(token_place(document), document.region))
-
-
-class AllInstances(Inventory, Account, Protocol):
-    """A fleet's instances, and those of the whole account."""
 
 
 def _cloud(document: FleetDocument) -> tuple[api_calls.Calls, AllInstances, Groups]:
