@@ -9,7 +9,7 @@ from benchmarks.bench_calls import BASE, Fleet
 THREE_DAYS, ASKED_EVERY = timedelta(days=3), timedelta(minutes=5)
 
 
-@pytest.mark.parametrize(("pools", "zones"), [(1, 3), (1, 9), (10, 3), (50, 3)])
+@pytest.mark.parametrize(("pools", "zones"), [(1, 3), (1, 9), (10, 3), pytest.param(50, 3, marks=pytest.mark.slow)])
 def test_a_pass_makes_no_more_calls_than_it_may(pools: int, zones: int) -> None:
     fleet = Fleet(pools, zones)
     fleet.market.refused_before(THREE_DAYS, ASKED_EVERY)
